@@ -1,0 +1,62 @@
+"""Errors that a user can act on.
+
+    FedmissError            exit code 1
+    |-- ConfigError         2  the settings or options ask for something impossible
+    |-- InputError          1  a file or folder given by the user cannot be used
+    |   `-- SchemaError     1  a table does not follow its schema
+    |-- DomainError         1  a statistic left the domain of the M-step
+    |-- UplinkError         1  a worker's message is damaged or of another run
+    `-- EngineError         1  the machine that carries the messages failed
+
+Every message says what happened, where, the value, the limit and the next move, on one line first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "ConfigError",
+    "DomainError",
+    "EngineError",
+    "FedmissError",
+    "InputError",
+    "SchemaError",
+    "UplinkError",
+]
+
+
+class FedmissError(Exception):
+    """Base of all errors raised on purpose; ``fields`` keeps the values that the message quotes."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.fields = fields
+
+
+class ConfigError(FedmissError):
+    """The settings ask for something impossible or unknown."""
+
+    exit_code = 2
+
+
+class InputError(FedmissError):
+    """A file or folder that the user named cannot be used."""
+
+
+class SchemaError(InputError):
+    """A table does not follow its schema."""
+
+
+class DomainError(FedmissError):
+    """A statistic left the domain of the M-step ``T``."""
+
+
+class UplinkError(FedmissError):
+    """A worker's message is damaged, of another size, or of another run."""
+
+
+class EngineError(FedmissError):
+    """The machine that carries the messages failed or is not installed."""

@@ -1,0 +1,151 @@
+"""Tables on disk: parquet files that follow a versioned schema of ``data_schema/``.
+
+A schema file lists columns with type, unit, nullability and meaning. It is checked when a table is written
+and again when it is read, and its name and version travel in the parquet metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedmiss.errors import InputError, SchemaError
+from fedmiss.files import atomic_file
+from fedmiss.resources import resource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Schema", "load_schema", "read_table", "schema_names", "table_writer", "write_table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """One schema file: ``columns`` are dicts with name, type, unit, nullable, description."""
+
+    name: str
+    version: int
+    description: str
+    columns: tuple[dict[str, Any], ...]
+    open: bool = False  # True: further columns may follow the listed ones (factor columns u1, u2, ...)
+
+    def arrow(self) -> pa.Schema:
+        """Return the arrow schema of the listed columns."""
+        import pyarrow as pa
+
+        special = {"date": pa.date32(), "list<string>": pa.list_(pa.string())}
+        return pa.schema(
+            [
+                pa.field(c["name"], special.get(c["type"]) or pa.type_for_alias(c["type"]), c["nullable"])
+                for c in self.columns
+            ],
+            metadata={b"fedmiss_schema": f"{self.name}.v{self.version}".encode()},
+        )
+
+
+def schema_names() -> list[str]:
+    """Return the names of all shipped schemas, sorted."""
+    return sorted(p.name.split(".")[0] for p in resource("data_schema").glob("*.json"))
+
+
+@cache
+def load_schema(name: str) -> Schema:
+    """Load ``data_schema/<name>.v*.json``, the newest version."""
+    files = sorted(resource("data_schema").glob(f"{name}.v*.json"))
+    if not files:
+        raise SchemaError(f"there is no schema {name!r}; known are {', '.join(schema_names())}.", name=name)
+    raw = json.loads(files[-1].read_text(encoding="utf-8"))
+    return Schema(raw["name"], raw["version"], raw["description"], tuple(raw["columns"]), raw.get("open", False))
+
+
+def _conform(table: pa.Table, schema: Schema, where: str) -> pa.Table:
+    """Put the columns in the schema's order and types, or say which one does not fit."""
+    import pyarrow as pa
+
+    target = schema.arrow()
+    missing = [f.name for f in target if f.name not in table.column_names]
+    extra = [c for c in table.column_names if c not in target.names]
+    if missing or (extra and not schema.open):
+        what = f"lacks the column {missing[0]!r}" if missing else f"has the unknown column {extra[0]!r}"
+        raise SchemaError(
+            f"{where} {what} of schema {schema.name}.v{schema.version}; make the file again with this version.",
+            missing=missing,
+            extra=extra,
+        )
+    columns, fields = [], []
+    for field in [*target, *(table.schema.field(c) for c in extra)]:
+        column = table[field.name]
+        if column.type != field.type:
+            try:
+                column = column.cast(field.type)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise SchemaError(
+                    f"{where}, column {field.name!r}: {error} (must be {field.type}).", column=field.name
+                ) from None
+        if not field.nullable and column.null_count:
+            raise SchemaError(
+                f"{where}, column {field.name!r} has {column.null_count} blanks (none allowed).",
+                column=field.name,
+            )
+        columns.append(column)
+        fields.append(field)
+    merged = {**(table.schema.metadata or {}), **target.metadata}
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields, metadata=merged))
+
+
+def _as_arrow(table: Any) -> pa.Table:
+    import pyarrow as pa
+
+    if isinstance(table, pa.Table):
+        return table
+    if isinstance(table, dict):
+        return pa.table(table)
+    if hasattr(table, "to_arrow"):  # polars
+        return table.to_arrow()
+    return pa.Table.from_pandas(table, preserve_index=False)
+
+
+def write_table(table: Any, path: str | Path, schema: str) -> None:
+    """Write a table (arrow, polars, pandas or a dict of columns) as parquet, atomically, checked by schema."""
+    import pyarrow.parquet as pq
+
+    checked = _conform(_as_arrow(table), load_schema(schema), str(path))
+    with atomic_file(path) as tmp:
+        pq.write_table(checked, tmp, compression="zstd")
+
+
+def table_writer(path: str | Path, schema: str, chunks: Iterable[Any]) -> int:
+    """Write a table that comes in chunks and never stands in memory whole; return its number of rows."""
+    import pyarrow.parquet as pq
+
+    spec = load_schema(schema)
+    rows = 0
+    with atomic_file(path) as tmp, pq.ParquetWriter(tmp, spec.arrow(), compression="zstd") as writer:
+        for chunk in chunks:
+            checked = _conform(_as_arrow(chunk), spec, str(path))
+            writer.write_table(checked)
+            rows += checked.num_rows
+    return rows
+
+
+def read_table(path: str | Path, schema: str, columns: list[str] | None = None) -> pa.Table:
+    """Read a parquet table and check it against its schema; returns an arrow table."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"there is no file {path}.", path=str(path))
+    try:
+        table = pq.read_table(path, columns=columns)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path} is not a readable parquet file: {error}", path=str(path)) from None
+    spec = load_schema(schema)
+    if columns is not None:
+        wanted = tuple(c for c in spec.columns if c["name"] in columns)
+        spec = Schema(spec.name, spec.version, spec.description, wanted, spec.open)
+    return _conform(table, spec, str(path))

@@ -1,0 +1,310 @@
+"""From records to the panel of one species: visits of (observer, site, month), split into groups.
+
+A panel folder holds the two axes (sites, months), shared by all, and one folder per group of observers with
+that group's visits and its observed-index set Omega_c. A group's folder can be handed over or run elsewhere
+as it is; nothing in it points outside.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.files import atomic_folder, hash_file, read_manifest, write_manifest
+from fedmiss.rng import rng_for
+from fedmiss.tables import read_table, write_table
+
+__all__ = ["PanelSettings", "assign_groups", "make_panel", "month_axis"]
+
+EFFORT = ("start_minutes", "duration_minutes", "distance_km", "n_observers", "protocol")
+
+
+@dataclass(frozen=True, slots=True)
+class PanelSettings:
+    """How a panel is made.
+
+    Attributes
+    ----------
+    species : scientific or common name; may be blank when the records hold one species
+    groups : number of groups, observers drawn at random by ``seed``
+    group_by : a column of checklists.parquet (``region``, ``observer_id``, ``protocol``); replaces ``groups``
+    sites : ``"seen"`` keeps sites where the species was detected at least once, ``"all"`` keeps every site
+    min_visits : a site needs at least this many visits
+    seed : seed of the random groups
+    """
+
+    species: str = ""
+    groups: int = 10
+    group_by: str = ""
+    sites: str = "seen"
+    min_visits: int = 1
+    seed: int = 0
+
+
+def make_panel(
+    records: Path | Sequence[Path], out: Path, settings: PanelSettings | None = None, *, overwrite: bool = False
+) -> Path:
+    """Write the panel folder of one species.
+
+    Parameters
+    ----------
+    records : one records folder, or several: then each folder is one group, named after it
+    out : folder to make
+
+    Raises
+    ------
+    InputError    no such species (near names are proposed), or no visit with a count
+    ConfigError   fewer observers than groups, one observer only, unknown column
+    """
+    settings = settings or PanelSettings()
+    folders = [Path(records)] if isinstance(records, str | Path) else [Path(r) for r in records]
+    _check(settings)
+    manifests = [read_manifest(f, "records") for f in folders]
+    with atomic_folder(out, overwrite=overwrite) as tmp:
+        parts: list[pl.DataFrame] = []
+        inputs: dict[str, str] = {}
+        species, common = "", None
+        for folder in folders:
+            species, common, part = _visits(folder, settings.species or species)
+            name = folder.name if len(folders) > 1 else ""
+            parts.append(part.with_columns(pl.lit(name).alias("_source")))
+            inputs |= {f"{folder.name}/{n}": hash_file(folder / n) for n in ("records.parquet", "checklists.parquet")}
+        visits = pl.concat(parts)
+        flow = [row for m in manifests for row in m["flow"]]
+        warnings = [w for m in manifests for w in m["warnings"]]
+        flow.append({"step": "visits of the species, zeros included", "rows": visits.height, "note": species})
+        visits, steps = _choose_sites(visits, settings)
+        flow += steps
+        if visits["count"].null_count() == visits.height:
+            raise _no_counts(species, visits)
+        sites = _site_axis(visits)
+        months, gaps, left_out = month_axis(visits["date"])
+        if left_out:
+            warnings.append(f"no visit in any year in the months {left_out}: they are not part of the panel.")
+        if gaps:
+            warnings.append(f"{len(gaps)} of {months.height} months have no visit ({', '.join(gaps[:4])}{'...' if len(gaps) > 4 else ''}); they are estimated from the others.")
+        visits = (
+            visits.with_columns(pl.col("date").dt.strftime("%Y-%m").alias("month"))
+            .join(sites.select("site_id", "site_index"), on="site_id")
+            .join(months.select("month", "month_index"), on="month")
+        )
+        visits = assign_groups(visits, settings, by_source=len(folders) > 1)
+        write_table(sites, tmp / "sites.parquet", "sites")
+        write_table(months, tmp / "months.parquet", "months")
+        groups = {}
+        for (group,), rows in sorted(visits.group_by("_group"), key=lambda item: item[0]):
+            groups[group] = _write_group(tmp / "groups" / str(group), rows)
+        counted = visits["count"].is_not_null()
+        results = {
+            "species": species,
+            "common_name": common or "",
+            "n_sites": sites.height,
+            "n_months": months.height,
+            "first_month": months["month"][0],
+            "last_month": months["month"][-1],
+            "n_observers": visits["observer_id"].n_unique(),
+            "n_visits": visits.height,
+            "n_counted": int(counted.sum()),
+            "n_detected": int(visits["detected"].sum()),
+            "n_zeros": int((visits["count"] == 0).sum()),
+            "n_cells_observed": visits.filter(counted).select("site_index", "month_index").n_unique(),
+            "birds": int(visits["count"].sum()),
+            "groups": groups,
+        }
+        flow.append({"step": "visits written", "rows": visits.height, "note": f"{len(groups)} groups"})
+        write_manifest(
+            tmp, "panel", settings=asdict(settings), inputs=inputs, results=results, flow=flow,
+            terms=manifests[0]["terms"], warnings=warnings,
+        )
+    return Path(out)
+
+
+def _no_counts(species: str, visits: pl.DataFrame) -> InputError:
+    return InputError(
+        f"{species}: none of its {visits.height} visits has a count (all are X, present but not counted), so no "
+        "index of numbers can be made. Choose another species or wider filters at ingest.",
+        species=species,
+    )
+
+
+def _check(settings: PanelSettings) -> None:
+    if settings.groups < 1:
+        raise ConfigError(f"--groups is {settings.groups} (must be at least 1).")
+    if settings.sites not in ("seen", "all"):
+        raise ConfigError(f"--sites is {settings.sites!r} (must be seen or all).")
+    if settings.min_visits < 1:
+        raise ConfigError(f"--min-visits is {settings.min_visits} (must be at least 1).")
+
+
+def _visits(folder: Path, species: str) -> tuple[str, str | None, pl.DataFrame]:
+    """Join checklists with the records of one species; apply the zero rule."""
+    records = pl.from_arrow(read_table(folder / "records.parquet", "records"))
+    checklists = pl.from_arrow(read_table(folder / "checklists.parquet", "checklists"))
+    assert isinstance(records, pl.DataFrame) and isinstance(checklists, pl.DataFrame)
+    name = resolve_species(records, species, folder)
+    mine = records.filter(pl.col("species") == name)
+    common = mine["common_name"].drop_nulls().mode().sort().first() if mine.height else None
+    joined = checklists.join(
+        mine.select("checklist_id", "count", "detected", pl.lit(True).alias("_seen")), on="checklist_id", how="left"
+    )
+    visits = joined.filter(pl.col("_seen").is_not_null() | pl.col("zero_ok")).with_columns(
+        pl.when(pl.col("_seen").is_null()).then(0).otherwise(pl.col("count")).alias("count"),
+        pl.col("detected").fill_null(False),
+    )
+    return name, common, visits.drop("_seen").sort("checklist_id")
+
+
+def resolve_species(records: pl.DataFrame, wanted: str, folder: Path) -> str:
+    """Find a species by scientific or common name, case-insensitive; propose near names otherwise."""
+    names = records.select("species", "common_name").unique().sort("species", "common_name")
+    if records.is_empty():
+        raise InputError(f"{folder} holds no record of any species; loosen the filters of ingest.")
+    if not wanted:
+        only = names["species"].unique().to_list()
+        if len(only) == 1:
+            return str(only[0])
+        shown = ", ".join(sorted(only)[:8])
+        raise ConfigError(f"{folder} holds {len(only)} species ({shown}, ...); name one with --species.")
+    key = wanted.strip().lower()
+    hit = names.filter(
+        (pl.col("species").str.to_lowercase() == key) | (pl.col("common_name").str.to_lowercase() == key)
+    )
+    if hit.height:
+        return str(hit["species"][0])
+    pool = {str(n).lower(): str(n) for n in [*names["species"], *names["common_name"].drop_nulls()]}
+    near = [pool[k] for k in difflib.get_close_matches(key, pool, n=3, cutoff=0.5)]
+    hint = f" Did you mean {' or '.join(near)}?" if near else " `fedmiss inspect` lists the species."
+    raise InputError(f"the species {wanted!r} is not in {folder}.{hint}", species=wanted, near=near)
+
+
+def _choose_sites(visits: pl.DataFrame, settings: PanelSettings) -> tuple[pl.DataFrame, list[dict[str, Any]]]:
+    flow = []
+    per_site = visits.group_by("site_id").agg(
+        pl.len().alias("n"), pl.col("detected").any().alias("seen")
+    )
+    keep = per_site
+    if settings.sites == "seen":
+        keep = keep.filter("seen")
+        lost = visits.join(keep, on="site_id", how="anti")
+        flow.append({
+            "step": "at sites where the species was never detected", "rows": -lost.height,
+            "note": f"{lost['site_id'].n_unique()} sites; --sites all keeps them",
+        })
+        visits = visits.join(keep.select("site_id"), on="site_id", how="semi")
+    if settings.min_visits > 1:
+        few = keep.filter(pl.col("n") < settings.min_visits)
+        lost = visits.join(few, on="site_id", how="semi")
+        flow.append({
+            "step": f"at sites with fewer than {settings.min_visits} visits", "rows": -lost.height,
+            "note": f"{few.height} sites",
+        })
+        visits = visits.join(few.select("site_id"), on="site_id", how="anti")
+    if visits.is_empty():
+        raise InputError(
+            "no site is left in the panel: the species was never detected, or --min-visits is too high. "
+            "Lower --min-visits, pass --sites all, or widen the filters of ingest."
+        )
+    return visits, flow
+
+
+def _site_axis(visits: pl.DataFrame) -> pl.DataFrame:
+    return (
+        visits.group_by("site_id")
+        .agg(
+            pl.col("site_name").drop_nulls().sort().first(),
+            pl.col("latitude").mean(),
+            pl.col("longitude").mean(),
+            pl.col("region").drop_nulls().sort().first(),
+        )
+        .sort("site_id")
+        .with_row_index("site_index")
+        .with_columns(pl.col("site_index").cast(pl.Int32))
+        .select("site_index", "site_id", "site_name", "latitude", "longitude", "region")
+    )
+
+
+def month_axis(dates: pl.Series) -> tuple[pl.DataFrame, list[str], str]:
+    """Build the month axis from first to last month, without the calendar months that no year visits.
+
+    Returns
+    -------
+    months : the axis; gaps : its months without a visit; left_out : calendar months left out, in words
+    """
+    present = set(zip(dates.dt.year().to_list(), dates.dt.month().to_list(), strict=True))
+    season = sorted({m for _, m in present})
+    first, last = min(present), max(present)
+    rows = [
+        (y, m)
+        for y in range(first[0], last[0] + 1)
+        for m in season
+        if first <= (y, m) <= last
+    ]
+    months = pl.DataFrame(
+        {
+            "month_index": pl.Series(range(len(rows)), dtype=pl.Int32),
+            "month": [f"{y:04d}-{m:02d}" for y, m in rows],
+            "year": pl.Series([y for y, _ in rows], dtype=pl.Int32),
+            "month_of_year": pl.Series([m for _, m in rows], dtype=pl.Int8),
+        }
+    )
+    gaps = [f"{y:04d}-{m:02d}" for y, m in rows if (y, m) not in present]
+    names = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+    # A calendar month outside the season matters only when the series spans it.
+    spanned = {m for y in range(first[0], last[0] + 1) for m in range(1, 13) if first <= (y, m) <= last}
+    return months, gaps, ", ".join(names[m - 1] for m in sorted(spanned - set(season)))
+
+
+def assign_groups(visits: pl.DataFrame, settings: PanelSettings, *, by_source: bool = False) -> pl.DataFrame:
+    """Add the column ``_group``. An observer is in one group only, unless groups follow a column or files."""
+    if by_source:
+        return visits.with_columns(pl.col("_source").alias("_group"))
+    if settings.group_by:
+        if settings.group_by not in visits.columns or settings.group_by in ("_source", "count", "detected"):
+            allowed = "region, observer_id, protocol, site_id"
+            raise ConfigError(f"--group-by {settings.group_by!r} is not a column to group by; choose one of {allowed}.")
+        column = pl.col(settings.group_by).cast(pl.String).fill_null("unknown")
+        return visits.with_columns(column.str.replace_all(r"[^A-Za-z0-9_.-]+", "-").alias("_group"))
+    observers = visits["observer_id"].unique().sort()
+    if observers.len() < settings.groups:
+        few = "one observer only" if observers.len() == 1 else f"{observers.len()} observers"
+        raise ConfigError(
+            f"the panel has {few}, fewer than --groups {settings.groups}; "
+            f"pass --groups {observers.len()} or less.",
+            observers=observers.len(),
+        )
+    width = max(2, len(str(settings.groups)))
+    order = rng_for(settings.seed, "groups").permutation(observers.len())
+    number = np.empty(observers.len(), dtype=np.int64)
+    number[order] = np.arange(observers.len()) % settings.groups + 1
+    table = pl.DataFrame({"observer_id": observers, "_group": [f"g{i:0{width}d}" for i in number]})
+    return visits.join(table, on="observer_id", how="left", maintain_order="left")
+
+
+def _write_group(folder: Path, rows: pl.DataFrame) -> dict[str, int]:
+    rows = rows.sort("site_index", "month_index", "date", "checklist_id")
+    columns = ["checklist_id", "observer_id", "site_index", "month_index", "date", "count", "detected", *EFFORT]
+    write_table(rows.select(columns), folder / "visits.parquet", "visits")
+    cells = (
+        rows.group_by("site_index", "month_index")
+        .agg(
+            pl.len().cast(pl.Int32).alias("n_visits"),
+            pl.col("count").is_not_null().sum().cast(pl.Int32).alias("n_counted"),
+            pl.col("detected").sum().cast(pl.Int32).alias("n_detected"),
+            pl.col("count").sum().cast(pl.Int64).alias("count_sum"),
+        )
+        .sort("site_index", "month_index")
+    )
+    write_table(cells, folder / "cells.parquet", "cells")
+    return {
+        "n_visits": rows.height,
+        "n_observers": rows["observer_id"].n_unique(),
+        "n_cells": cells.height,
+        "n_counted": int(cells["n_counted"].sum()),
+    }

@@ -1,0 +1,173 @@
+"""What a group holds: its visits, and their exact sums per observed cell (Omega_c).
+
+Visits never leave the group. The solver only sees :class:`Cells`, and only through the sums that the group
+computes from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fedmiss.arrays import F64, I32, I64
+from fedmiss.errors import InputError
+from fedmiss.models.lowrank.families import family_code
+
+__all__ = ["Cells", "Group", "GroupPanel"]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The counted visits of one group of observers, sorted by site then month.
+
+    Attributes
+    ----------
+    name : str
+    site, month : (m,) int32      cell of each visit
+    count : (m,) float64          birds; 0/1 for the Bernoulli family
+    observer : (m,) int32         0 .. n_observers-1, local numbering, never sent
+    effort : (m, K) float64       effort covariates, 0 at standard effort (see fedmiss.models.lowrank.effort)
+    weight : (m,) float64         prior weight of the visit, 1 by default
+    """
+
+    name: str
+    site: I32
+    month: I32
+    count: F64
+    observer: I32
+    effort: F64
+    weight: F64
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        site: Sequence[int] | I64,
+        month: Sequence[int] | I64,
+        count: Sequence[float] | F64,
+        observer: Sequence[int] | I64 | None = None,
+        effort: F64 | None = None,
+        weight: F64 | None = None,
+    ) -> Group:
+        """Sort visits by (site, month) and fill in what is not given."""
+        s, t = np.asarray(site, dtype=np.int32), np.asarray(month, dtype=np.int32)
+        y = np.asarray(count, dtype=float)
+        if not s.size == t.size == y.size:
+            raise InputError(f"group {name!r}: {s.size} sites, {t.size} months and {y.size} counts differ in number.")
+        if not np.isfinite(y).all():
+            bad = int(np.flatnonzero(~np.isfinite(y))[0])
+            raise InputError(f"group {name!r}, visit {bad}: the count is {y[bad]} (must be a number); drop X counts first.")
+        order = np.lexsort((t, s))
+        who = np.zeros(s.size, np.int32) if observer is None else np.asarray(observer, dtype=np.int32)
+        x = np.zeros((s.size, 0)) if effort is None else np.asarray(effort, dtype=float)
+        w = np.ones(s.size) if weight is None else np.asarray(weight, dtype=float)
+        return cls(name, s[order], t[order], y[order], who[order], x[order], w[order])
+
+    @property
+    def n_observers(self) -> int:
+        """Number of observers (local numbering)."""
+        return int(self.observer.max()) + 1 if self.observer.size else 0
+
+    def reweighted(self, weight: F64) -> Group:
+        """Return the same visits with other weights (folds, bootstrap)."""
+        return replace(self, weight=weight)
+
+
+@dataclass(slots=True)
+class Cells:
+    """Sufficient statistics (y, E) of the observed cells of one group, rows by site; ``eta`` is the cached predictor.
+
+    ``ptr`` (J+1,) and ``col`` (nnz,) hold Omega_c as compressed sparse rows; ``cell`` (m,) maps visits to cells.
+    """
+
+    name: str
+    ptr: I64
+    col: I32
+    cell: I32
+    y: F64
+    E: F64
+    eta: F64 = field(default_factory=lambda: np.zeros(0))
+    trial: F64 = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def nnz(self) -> int:
+        """Number of observed cells |Omega_c|."""
+        return int(self.col.size)
+
+    @property
+    def row(self) -> I32:
+        """Site of each cell."""
+        return np.repeat(np.arange(self.ptr.size - 1, dtype=np.int32), np.diff(self.ptr))
+
+    @classmethod
+    def index(cls, group: Group, J: int, L: int) -> Cells:
+        """Build Omega_c of a group, without values."""
+        for label, index, size in (("site", group.site, J), ("month", group.month, L)):
+            if index.size and (int(index.min()) < 0 or int(index.max()) >= size):
+                raise InputError(
+                    f"group {group.name!r}: {label} index {int(index.max())} is outside 0..{size - 1}; "
+                    "make the panel again."
+                )
+        key = group.site.astype(np.int64) * L + group.month
+        new = np.empty(key.size, dtype=bool)
+        if key.size:
+            new[0] = True
+            np.not_equal(key[1:], key[:-1], out=new[1:])
+        first = np.flatnonzero(new)
+        ptr = np.zeros(J + 1, dtype=np.int64)
+        np.cumsum(np.bincount(group.site[first], minlength=J), out=ptr[1:])
+        cell = (np.cumsum(new) - 1).astype(np.int32)
+        n = first.size
+        return cls(group.name, ptr, group.month[first], cell, np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n))
+
+    def fill(self, group: Group, family: str, offset: F64 | None = None, weight: F64 | None = None) -> None:
+        """Compute (y, E) from the visits, with per-visit offsets (m,) and weights (m,)."""
+        from fedmiss.models.lowrank.kernels import collapse
+
+        o = np.zeros(group.count.size) if offset is None else offset
+        w = group.weight if weight is None else weight
+        self.y, self.E = collapse(self.cell, w, group.count, o, self.nnz, family_code(family))
+
+    def view(self) -> Cells:
+        """Return cells that share (y, E) and the index but have an ``eta`` of their own (warm starts)."""
+        return replace(self, eta=self.eta.copy(), trial=self.trial.copy())
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPanel:
+    """A panel as the solver sees it in process: J sites, L months and the groups, sorted by name."""
+
+    J: int
+    L: int
+    groups: tuple[Group, ...]
+
+    @classmethod
+    def of(cls, J: int, L: int, groups: Sequence[Group]) -> GroupPanel:
+        """Sort the groups by name: sums are taken in this order on every engine."""
+        names = [g.name for g in groups]
+        if len(set(names)) != len(names):
+            raise InputError(f"two groups have the same name among {sorted(names)}; names must differ.")
+        if not any(g.count.size for g in groups):
+            raise InputError("no group has a counted visit: there is nothing to fit.")
+        return cls(J, L, tuple(sorted(groups, key=lambda g: g.name)))
+
+    @property
+    def m(self) -> int:
+        """Number of counted visits."""
+        return sum(g.count.size for g in self.groups)
+
+    def pooled(self) -> GroupPanel:
+        """Return the same visits as one group (for comparison; a real federation cannot)."""
+        start = np.cumsum([0] + [g.n_observers for g in self.groups])
+        one = Group.of(
+            "all",
+            np.concatenate([g.site for g in self.groups]),
+            np.concatenate([g.month for g in self.groups]),
+            np.concatenate([g.count for g in self.groups]),
+            np.concatenate([g.observer + s for g, s in zip(self.groups, start, strict=False)]),
+            np.concatenate([g.effort for g in self.groups]),
+            np.concatenate([g.weight for g in self.groups]),
+        )
+        return GroupPanel(self.J, self.L, (one,))

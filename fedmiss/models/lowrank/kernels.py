@@ -1,0 +1,203 @@
+"""Compiled loops over observed cells: the only code that touches every cell on every sweep.
+
+Cells are stored by site (``ptr``, ``col``: compressed sparse rows, J sites), with sufficient statistics
+``y``, ``E`` and the current linear predictor ``eta``. Sites are independent, so loops over sites run in
+parallel; sums over months are taken in a fixed number of site chunks and added in order, so the result has
+the same bits for any number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit, prange
+
+__all__ = ["CHUNKS", "collapse", "month_step", "month_sums", "site_step", "site_sums", "solve_blocks"]
+
+CHUNKS = 16
+ETA_MAX = 50.0  # exp(50) birds: beyond this the exponential is continued by its tangent
+
+
+@njit(inline="always")
+def _psi(eta, family):
+    if family == 0:
+        return 0.5 * eta * eta
+    if family == 1:
+        if eta > ETA_MAX:
+            return math.exp(ETA_MAX) * (1.0 + eta - ETA_MAX)
+        return math.exp(eta)
+    if eta > 0.0:
+        return eta + math.log1p(math.exp(-eta))
+    return math.log1p(math.exp(eta))
+
+
+@njit(inline="always")
+def _mean_var(eta, family):
+    if family == 0:
+        return eta, 1.0
+    if family == 1:
+        m = math.exp(min(eta, ETA_MAX))
+        return m, m
+    if eta > 0.0:
+        e = math.exp(-eta)
+        p = 1.0 / (1.0 + e)
+    else:
+        e = math.exp(eta)
+        p = e / (1.0 + e)
+    return p, p * (1.0 - p)
+
+
+@njit(parallel=True, cache=True)
+def site_sums(ptr, col, y, E, eta, X, family):
+    """Normal equations of every site: gradient g (J, p) and curvature G (J, p, p) of minus the loss."""
+    J, p = ptr.size - 1, X.shape[1]
+    g = np.zeros((J, p))
+    G = np.zeros((J, p, p))
+    for j in prange(J):
+        for k in range(ptr[j], ptr[j + 1]):
+            mu, var = _mean_var(eta[k], family)
+            res = y[k] - E[k] * mu
+            w = E[k] * var
+            l = col[k]
+            for a in range(p):
+                xa = X[l, a]
+                g[j, a] += res * xa
+                for b in range(a + 1):
+                    G[j, a, b] += w * xa * X[l, b]
+        for a in range(p):
+            for b in range(a):
+                G[j, b, a] = G[j, a, b]
+    return g, G
+
+
+@njit(parallel=True, cache=True)
+def month_sums(ptr, col, y, E, eta, Z, L, family):
+    """Normal equations of every month: g (L, p), G (L, p, p)."""
+    J, p = ptr.size - 1, Z.shape[1]
+    gc = np.zeros((CHUNKS, L, p))
+    Gc = np.zeros((CHUNKS, L, p, p))
+    for c in prange(CHUNKS):
+        for j in range(c * J // CHUNKS, (c + 1) * J // CHUNKS):
+            for k in range(ptr[j], ptr[j + 1]):
+                mu, var = _mean_var(eta[k], family)
+                res = y[k] - E[k] * mu
+                w = E[k] * var
+                l = col[k]
+                for a in range(p):
+                    za = Z[j, a]
+                    gc[c, l, a] += res * za
+                    for b in range(a + 1):
+                        Gc[c, l, a, b] += w * za * Z[j, b]
+    g = np.zeros((L, p))
+    G = np.zeros((L, p, p))
+    for c in range(CHUNKS):
+        g += gc[c]
+        G += Gc[c]
+    for l in range(L):
+        for a in range(p):
+            for b in range(a):
+                G[l, b, a] = G[l, a, b]
+    return g, G
+
+
+@njit(parallel=True, cache=True)
+def site_step(ptr, col, y, E, eta, D, X, todo, family, out, loss):
+    """Trial move of the sites in ``todo``: out = eta + D_j . X_l, and the loss of each of those sites."""
+    J, p = ptr.size - 1, X.shape[1]
+    for j in prange(J):
+        if todo[j]:
+            total = 0.0
+            for k in range(ptr[j], ptr[j + 1]):
+                l = col[k]
+                e = eta[k]
+                for a in range(p):
+                    e += D[j, a] * X[l, a]
+                out[k] = e
+                total += E[k] * _psi(e, family) - y[k] * e
+            loss[j] = total
+
+
+@njit(parallel=True, cache=True)
+def month_step(ptr, col, y, E, eta, D, Z, todo, family, out, loss):
+    """Trial move of the months in ``todo``: out = eta + D_l . Z_j, and the loss of each of those months."""
+    J, L, p = ptr.size - 1, todo.size, Z.shape[1]
+    part = np.zeros((CHUNKS, L))
+    for c in prange(CHUNKS):
+        for j in range(c * J // CHUNKS, (c + 1) * J // CHUNKS):
+            for k in range(ptr[j], ptr[j + 1]):
+                l = col[k]
+                if todo[l]:
+                    e = eta[k]
+                    for a in range(p):
+                        e += D[l, a] * Z[j, a]
+                    out[k] = e
+                    part[c, l] += E[k] * _psi(e, family) - y[k] * e
+    for l in range(L):
+        if todo[l]:
+            total = 0.0
+            for c in range(CHUNKS):
+                total += part[c, l]
+            loss[l] = total
+
+
+@njit(parallel=True, cache=True)
+def solve_blocks(G, g, ridge, floor):
+    """Solve (G_i + diag(ridge_i)) d_i = g_i for every block i by Cholesky; ``floor`` keeps pivots positive.
+
+    A pivot below ``floor`` times the largest diagonal entry marks a direction the data do not determine and
+    no ridge holds: its step is zero.
+    """
+    n, p = g.shape
+    d = np.zeros((n, p))
+    for i in prange(n):
+        C = np.zeros((p, p))
+        z = np.zeros(p)
+        big = 0.0
+        for a in range(p):
+            big = max(big, G[i, a, a] + ridge[i, a])
+        if big <= 0.0:
+            continue
+        for a in range(p):
+            for b in range(a + 1):
+                s = G[i, a, b]
+                if a == b:
+                    s += ridge[i, a]
+                for k in range(b):
+                    s -= C[a, k] * C[b, k]
+                if a == b:
+                    C[a, a] = math.sqrt(s) if s > floor * big else 0.0
+                else:
+                    C[a, b] = s / C[b, b] if C[b, b] > 0.0 else 0.0
+        for a in range(p):
+            s = g[i, a]
+            for k in range(a):
+                s -= C[a, k] * z[k]
+            z[a] = s / C[a, a] if C[a, a] > 0.0 else 0.0
+        for a in range(p - 1, -1, -1):
+            s = z[a]
+            for k in range(a + 1, p):
+                s -= C[k, a] * d[i, k]
+            d[i, a] = s / C[a, a] if C[a, a] > 0.0 else 0.0
+    return d
+
+
+@njit(cache=True)
+def collapse(cell, weight, count, log_exposure, n_cells, family):
+    """Sum visits into cells: y and E (n_cells,). See :mod:`fedmiss.models.lowrank.families`."""
+    y = np.zeros(n_cells)
+    E = np.zeros(n_cells)
+    for i in range(cell.size):
+        w = weight[i]
+        if w == 0.0:
+            continue
+        if family == 1:
+            y[cell[i]] += w * count[i]
+            E[cell[i]] += w * math.exp(log_exposure[i])
+        elif family == 0:
+            y[cell[i]] += w * (count[i] - log_exposure[i])
+            E[cell[i]] += w
+        else:
+            y[cell[i]] += w * count[i]
+            E[cell[i]] += w
+    return y, E

@@ -1,0 +1,1 @@
+"""The species trend report: totals, indices, trends, their classes, the page and the exchange files."""

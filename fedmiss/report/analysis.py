@@ -1,0 +1,225 @@
+"""Everything a report states, computed once from its inputs; figures, tables and prose only read it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from fedmiss.arrays import F64
+from fedmiss.errors import ConfigError
+from fedmiss.report.changes import change_points, period_trends
+from fedmiss.report.classes import NOT_CLASSIFIED, RULES, classify
+from fedmiss.report.coverage import Coverage, coverage, monthly_coverage
+from fedmiss.report.inputs import ALL, ReportInputs
+from fedmiss.report.trends import (
+    log_slope,
+    monthly_totals,
+    overall_trend,
+    seasonal,
+    smooth,
+    yearly_covariance,
+    yearly_index,
+)
+from fedmiss.report.years import Years, make_years
+
+__all__ = ["MIN_SITE_YEARS", "Analysis", "ReportSettings", "analyse"]
+
+MIN_SITE_YEARS = 3  # a site counted in fewer years borrows its trend from the others
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSettings:
+    """What the user may choose.
+
+    ``base`` year or range of the index (None: the first complete year); ``rule`` of the trend classes; ``date``
+    printed on the report (None: today); ``span`` of the LOESS curve (None: by cross-validation); ``coarse_map``
+    degrees to which coordinates are rounded, with names and ids of sites withheld (0: exact); ``title`` of the
+    page (None: the species).
+    """
+
+    base: str | None = None
+    rule: str = "pecbms"
+    date: str | None = None
+    span: float | None = None
+    coarse_map: float = 0.0
+    title: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise ConfigError(f"--rule is {self.rule!r}; it must be pecbms or rtrim.", rule=self.rule)
+        if self.date is not None:
+            try:
+                dt.date.fromisoformat(self.date)
+            except ValueError:
+                raise ConfigError(f"--date is {self.date!r}; write it as YYYY-MM-DD.", date=self.date) from None
+        if self.span is not None and not 0.0 < self.span <= 1.0:
+            raise ConfigError(f"--span is {self.span:g}; it must lie above 0 and not above 1.", span=self.span)
+        if not 0.0 <= self.coarse_map <= 10.0:
+            raise ConfigError(f"--coarse-map is {self.coarse_map:g} degrees; it must lie between 0 and 10.")
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The numbers of one report; every frame is a table that is also written to ``tables/``."""
+
+    data: ReportInputs
+    settings: ReportSettings
+    date: str
+    years: Years
+    coverage: Coverage
+    monthly: pd.DataFrame
+    yearly: pd.DataFrame
+    trend: pd.Series
+    periods: pd.DataFrame
+    points: pd.DataFrame
+    season: pd.DataFrame
+    curve: pd.DataFrame
+    regions: pd.DataFrame
+    sites: pd.DataFrame
+    covariance: tuple[F64, F64, F64] | None
+
+    @property
+    def species(self) -> str:
+        """Scientific name, or what the panel calls its species."""
+        return str(self.data.fact("species", default="") or "species not named")
+
+    @property
+    def common_name(self) -> str:
+        """Common name, blank when not known."""
+        return str(self.data.fact("common_name", default="") or "")
+
+    @property
+    def name(self) -> str:
+        """Common name where there is one, else the scientific name."""
+        return self.common_name or self.species
+
+    @property
+    def n_draws(self) -> int:
+        """Number of bootstrap replicates of the total."""
+        draws = self.data.draws.get(ALL)
+        return 0 if draws is None else len(draws)
+
+    @property
+    def classified(self) -> bool:
+        """True when the data carry a class."""
+        return str(self.trend["trend_class"]) != NOT_CLASSIFIED
+
+
+def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
+    """Compute every table of the report."""
+    totals, draws, seen = data.totals, data.draws.get(ALL), data.n_observed
+    years = make_years(data.months, seen)
+    cover = coverage(data, years)
+    refuse = "; ".join(cover.thin) or None
+    by_month = monthly_coverage(data)
+    monthly = monthly_totals(totals, data.months, draws).merge(by_month, on=["month_index", "month"])
+    yearly = yearly_index(totals, data.months, draws, base=settings.base, n_observed=seen)
+    yearly = _with_coverage(yearly, data, years)
+    trend = overall_trend(
+        totals, data.months, draws, base=settings.base, rule=settings.rule, n_observed=seen, refuse=refuse
+    ).iloc[0]
+    points = change_points(totals, data.months, draws, n_observed=seen)
+    covariance = None
+    if draws is not None and len(draws) >= 2 and years.used.any():
+        covariance = yearly_covariance(totals, data.months, draws, seen)
+    return Analysis(
+        data=data,
+        settings=settings,
+        date=settings.date or dt.date.today().isoformat(),
+        years=years,
+        coverage=cover,
+        monthly=monthly,
+        yearly=yearly,
+        trend=trend,
+        periods=period_trends(
+            totals, data.months, draws, rule=settings.rule, n_observed=seen, points=points, refuse=refuse
+        ),
+        points=points,
+        season=seasonal(totals, data.months, draws, n_observed=seen),
+        curve=smooth(totals, data.months, draws, n_missing=by_month["missing"], span=settings.span),
+        regions=_regions(data, settings, refuse),
+        sites=_sites(data, years, settings),
+        covariance=covariance,
+    )
+
+
+def _with_coverage(yearly: pd.DataFrame, data: ReportInputs, years: Years) -> pd.DataFrame:
+    """Add cells counted and the imputed share of the year's total."""
+    attrs = dict(yearly.attrs)
+    member = years.W > 0
+    observed = member @ data.n_observed
+    cells = member.sum(axis=1) * data.expected.shape[0]
+    total = member @ data.totals
+    seen = member @ np.where(data.observed, data.expected, 0.0).sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(total > 0, 1.0 - seen / total, np.nan)
+    out = yearly.assign(cells_observed=observed, cells=cells, imputed_share=share)
+    out.attrs.update(attrs)
+    return out
+
+
+def _regions(data: ReportInputs, settings: ReportSettings, refuse: str | None) -> pd.DataFrame:
+    rows = []
+    names = data.region_names()
+    grand = data.totals.mean()
+    for region in names if len(names) > 1 else []:
+        mask = (data.sites["region"] == region).to_numpy()
+        seen = data.observed[mask].sum(axis=0)
+        years = make_years(data.months, seen)
+        if not years.used.any():
+            continue
+        totals = data.region_totals(region)
+        few = int(mask.sum())
+        thin = refuse or (f"the region has {few} sites; a class needs 3" if few < 3 else None)
+        row = overall_trend(
+            totals, data.months, data.draws.get(region), rule=settings.rule, n_observed=seen, refuse=thin
+        ).iloc[0]
+        rows.append(
+            {"region": region, "n_sites": few, "share": float(totals.mean() / grand) if grand > 0 else np.nan}
+            | {k: row[k] for k in _REGION}
+        )
+    return pd.DataFrame(rows, columns=["region", "n_sites", "share", *_REGION])
+
+
+_REGION = [
+    "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo", "percent_hi",
+    "trend_class", "reason",
+]  # fmt: skip
+
+
+def _sites(data: ReportInputs, years: Years, settings: ReportSettings) -> pd.DataFrame:
+    """Trend and abundance of each site; the map and the site table are drawn from it."""
+    per_year = data.expected @ years.W.T  # (J, Y) birds, mean over the season's months
+    used = years.used
+    slope = log_slope(years.year[used], per_year[:, used])
+    se = np.full(slope.shape, np.nan)
+    if data.site_trends is not None:
+        table = data.site_trends.sort_values("site_index")
+        slope, se = table["slope"].to_numpy(dtype=np.float64), table["slope_se"].to_numpy(dtype=np.float64)
+    counted = (data.observed.astype(np.int64) @ (years.W.T > 0)) > 0
+    n_years = (counted & used).sum(axis=1)
+    n_used = int(used.sum())
+    names = [
+        classify(b, s, n_used, settings.rule).name if n >= MIN_SITE_YEARS else NOT_CLASSIFIED
+        for b, s, n in zip(slope, se, n_years, strict=True)
+    ]
+    out = data.sites[["site_index", "site_id", "site_name", "region", "latitude", "longitude"]].copy()
+    if settings.coarse_map > 0:
+        step = settings.coarse_map
+        for axis in ("latitude", "longitude"):
+            out[axis] = (out[axis] / step).round() * step
+        # An id or a name leads to the exact place as surely as its coordinates do.
+        out["site_id"] = "withheld"
+        out["site_name"] = None
+    return out.assign(
+        cells_observed=data.observed.sum(axis=1),
+        years_counted=n_years,
+        mean_total=per_year[:, used].mean(axis=1) if n_used else np.nan,
+        slope=slope,
+        slope_se=se,
+        percent_per_year=100.0 * (np.exp(slope) - 1.0),
+        trend_class=names,
+    )

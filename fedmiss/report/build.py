@@ -1,0 +1,107 @@
+"""Build the report folder of one species: page, figures, tables, exchange files, manifest."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmiss.files import atomic_folder, write_manifest
+from fedmiss.report.analysis import Analysis, ReportSettings, analyse
+from fedmiss.report.exchange import write_exchange
+from fedmiss.report.figures import all_figures
+from fedmiss.report.html import page
+from fedmiss.report.inputs import read_inputs
+from fedmiss.report.prose import caveats, headline
+from fedmiss.report.style import Plot, png_bytes, svg_text
+from fedmiss.report.tables import write_csv, write_tables
+
+__all__ = ["build_report", "write_report"]
+
+
+def build_report(
+    panel: str | Path,
+    fit: str | Path,
+    imputed: str | Path,
+    out: str | Path,
+    settings: ReportSettings | None = None,
+    *,
+    overwrite: bool = False,
+) -> Path:
+    """Make the report folder ``out`` and return the path of its page.
+
+    Parameters
+    ----------
+    panel, fit, imputed : folders made by ``fedmiss panel``, ``fit`` and ``impute``
+    settings : base period, rule of classes, date, span, coarseness of the map
+    overwrite : replace a report that is there
+
+    Raises
+    ------
+    InputError : when a folder is missing or belongs to another panel
+    ConfigError : for settings that the data do not allow, or when ``out`` exists
+    """
+    settings = settings or ReportSettings()
+    data = read_inputs(panel, fit, imputed)
+    with atomic_folder(out, overwrite=overwrite) as tmp:
+        write_report(analyse(data, settings), tmp)
+    return Path(out) / "index.html"
+
+
+def write_report(a: Analysis, folder: Path) -> None:
+    """Write everything of a report into an empty folder."""
+    plots = all_figures(a)
+    (folder / "index.html").write_text(page(a, plots), encoding="utf-8")
+    _write_figures(plots, folder / "figures")
+    write_tables(a, folder / "tables")
+    write_exchange(a, folder / "exchange")
+    settings = asdict(a.settings) | {"date": a.date}
+    write_manifest(
+        folder,
+        "report",
+        settings=settings,
+        inputs=dict(a.data.hashes),
+        results=_results(a),
+        flow=list(a.data.imputed.get("flow") or a.data.fit.get("flow") or a.data.panel.get("flow") or []),
+        terms=dict(a.data.panel.get("terms", {})),
+        warnings=caveats(a),
+    )
+
+
+def _write_figures(plots: dict[str, Plot], folder: Path) -> None:
+    folder.mkdir()
+    for name, plot in plots.items():
+        (folder / f"{name}.svg").write_text(svg_text(plot.figure), encoding="utf-8")
+        (folder / f"{name}.png").write_bytes(png_bytes(plot.figure))
+        write_csv(plot.data, folder / f"{name}.csv")
+
+
+def _plain(value: Any) -> Any:
+    """Return a JSON value: numpy scalars as Python's, a missing number as null."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _results(a: Analysis) -> dict[str, Any]:
+    """Return what an index page of many species needs, and what a person looks at first."""
+    keep = [
+        "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo", "percent_hi",
+        "trend_class", "label", "reason", "base", "change_percent", "change_lo", "change_hi",
+    ]  # fmt: skip
+    c = a.coverage
+    return {
+        "species": a.species,
+        "common_name": a.common_name,
+        "headline": headline(a).sentence,
+        **{k: _plain(a.trend[k]) for k in keep},
+        "n_sites": c.n_sites,
+        "n_months": c.n_months,
+        "n_counted": c.n_counted,
+        "share_observed": _plain(c.share_observed),
+        "share_imputed_total": _plain(c.share_imputed_total),
+        "n_draws": a.n_draws,
+        "span": a.curve.attrs["span"],
+    }

@@ -1,0 +1,120 @@
+"""Change points of the yearly series, and the trend of each period."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedmiss.arrays import F64, I64
+from fedmiss.report.trends import _trend_row, overall_trend, yearly_series
+
+__all__ = ["change_points", "period_trends"]
+
+MAX_POINTS = 2
+MIN_SEGMENT = 4  # years on each side of a change point
+
+
+def _design(x: F64, knots: tuple[float, ...]) -> F64:
+    return np.column_stack([np.ones_like(x), x - x[0], *(np.maximum(x - k, 0.0) for k in knots)])
+
+
+def _candidates(year: I64, max_points: int) -> list[tuple[float, ...]]:
+    inner = [float(y) for y in year[MIN_SEGMENT - 1 : -(MIN_SEGMENT - 1) or None]]
+    sets: list[tuple[float, ...]] = [()]
+    for n in range(1, max_points + 1):
+        sets += [c for c in combinations(inner, n) if all(b - a >= MIN_SEGMENT - 1 for a, b in zip(c, c[1:], strict=False))]
+    return sets
+
+
+def _best(year: I64, logs: F64, max_points: int) -> list[tuple[float, ...]]:
+    """Return the knots with the smallest BIC for each row of ``logs`` (B, Y).
+
+    A continuous line that bends at the knots; a knot costs two parameters, its slope and its place.
+    """
+    x = year.astype(np.float64)
+    n = x.size
+    sets = _candidates(year, max_points)
+    scores = np.empty((len(sets), logs.shape[0]))
+    for i, knots in enumerate(sets):
+        Q, _ = np.linalg.qr(_design(x, knots))
+        rss = ((logs - (logs @ Q) @ Q.T) ** 2).sum(axis=1)
+        scores[i] = n * np.log(np.maximum(rss / n, 1e-12)) + (2 + 2 * len(knots)) * np.log(n)
+    return [sets[int(i)] for i in scores.argmin(axis=0)]
+
+
+def change_points(
+    monthly: Any, months: pd.DataFrame, draws: Any = None, *, n_observed: Any = None, max_points: int = MAX_POINTS
+) -> pd.DataFrame:
+    """Find years in which the trend of log yearly totals bends.
+
+    All continuous piecewise-linear curves with up to ``max_points`` bends, at least 4 years on each side, are
+    compared by BIC; so year-to-year noise, and not the sampling error alone, decides (TRIM's stepwise Wald test
+    uses the sampling error alone and finds bends in every fluctuating series). The replicates say how firm the
+    finding is: ``support`` is the share of them in which a bend within two years of this one is chosen.
+
+    Returns
+    -------
+    Frame, one row per bend (none is a result): ``year``, ``support`` (share of replicates, NaN without),
+    ``slope_before``, ``slope_after`` (log per year).
+    """
+    axis, total, values = yearly_series(monthly, months, draws, n_observed)
+    columns = ["year", "support", "slope_before", "slope_after"]
+    year, t = axis.year[axis.used], total[axis.used]
+    if year.size < 2 * MIN_SEGMENT or not (t > 0).all():
+        return pd.DataFrame(columns=columns).astype({"year": "int64", **dict.fromkeys(columns[1:], "float64")})
+    knots = _best(year, np.log(t)[None, :], max_points)[0]
+    chosen: list[tuple[float, ...]] = []
+    if values is not None and (values[:, axis.used] > 0).all():
+        chosen = _best(year, np.log(values[:, axis.used]), max_points)
+    x = year.astype(np.float64)
+    coef = np.linalg.lstsq(_design(x, knots), np.log(t), rcond=None)[0]
+    slopes = np.cumsum(coef[1:])
+    rows = [
+        {
+            "year": int(k),
+            "support": float(np.mean([any(abs(c - k) <= 2 for c in other) for other in chosen])) if chosen else np.nan,
+            "slope_before": float(slopes[i]),
+            "slope_after": float(slopes[i + 1]),
+        }
+        for i, k in enumerate(knots)
+    ]
+    frame = pd.DataFrame(rows, columns=columns)
+    return frame.astype({"year": "int64", **dict.fromkeys(columns[1:], "float64")})
+
+
+def period_trends(
+    monthly: Any,
+    months: pd.DataFrame,
+    draws: Any = None,
+    *,
+    rule: str = "pecbms",
+    n_observed: Any = None,
+    points: pd.DataFrame | None = None,
+    refuse: str | None = None,
+) -> pd.DataFrame:
+    """Return the trend of the whole period, of the last ten years, and between change points.
+
+    Columns: ``period`` and those of ``overall_trend`` up to ``reason``. A period with fewer than 5 complete years
+    has a slope and no class.
+    """
+    axis, _, _ = yearly_series(monthly, months, draws, n_observed)
+    used = axis.year[axis.used]
+    if used.size < 2:
+        return pd.DataFrame(columns=["period", *_trend_row(used, np.empty(0), None, rule), "rule", "reason"])
+    spans: list[tuple[str, int, int]] = [("all years", int(used[0]), int(used[-1]))]
+    if used[-1] - used[0] >= 12:
+        spans.append(("last ten years", int(used[-1]) - 9, int(used[-1])))
+    if points is not None and len(points):
+        edges = [int(used[0]), *(int(y) for y in points["year"]), int(used[-1])]
+        spans += [(f"{a} to {b}", a, b) for a, b in zip(edges, edges[1:], strict=False)]
+    rows = []
+    for name, first, last in spans:
+        row = overall_trend(
+            monthly, months, draws, rule=rule, n_observed=n_observed, years=(first, last), refuse=refuse
+        )
+        rows.append(row.drop(columns=["change_percent", "change_lo", "change_hi", "base"]).assign(period=name))
+    frame = pd.concat(rows, ignore_index=True)
+    return frame[["period", *(c for c in frame.columns if c != "period")]]

@@ -1,0 +1,125 @@
+"""What was seen: how much of the panel was counted, whether zeros were, and whether that carries a trend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+
+from fedmiss.report.inputs import ReportInputs
+from fedmiss.report.years import Years
+
+__all__ = ["MIN_CELLS_PER_YEAR", "MIN_SITES_REPEATED", "Coverage", "coverage", "monthly_coverage"]
+
+MIN_SITES_REPEATED = 5  # sites seen in two or more years: only they carry a trend
+MIN_CELLS_PER_YEAR = 10  # counted cells in the median year
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Figures of the data behind a report; shares are between 0 and 1."""
+
+    n_sites: int
+    n_months: int
+    n_cells: int
+    n_observed: int
+    n_visits: int
+    n_counted: int
+    n_detected: int
+    n_zeros: int
+    birds_counted: int
+    share_observed: float
+    share_imputed_total: float
+    sites_repeated: int
+    median_cells_per_year: float
+    months_unseen: int
+    sites_with_coordinates: int
+    linked_years: int
+    thin: tuple[str, ...]
+
+    @property
+    def no_zeros(self) -> bool:
+        """True when not a single visit without the species is in the panel."""
+        return self.n_zeros == 0
+
+
+def _linked_years(site: np.ndarray, year: np.ndarray, n_sites: int, n_years: int) -> int:
+    """Return how many years hang together through sites counted in more than one of them."""
+    n = n_sites + n_years
+    graph = coo_matrix((np.ones(site.size), (site, n_sites + year)), shape=(n, n))
+    label = connected_components(graph, directed=False)[1][n_sites:]
+    seen = np.unique(year)
+    return int(np.bincount(label[seen]).max()) if seen.size else 0
+
+
+def coverage(data: ReportInputs, years: Years) -> Coverage:
+    """Count what was seen, and list every reason why it cannot carry a trend class (``thin``).
+
+    A trend is carried by sites counted in several years: when years are linked by no such site, the difference
+    between them is the model's assumption and not an observation.
+    """
+    J, L = data.expected.shape
+    cells = data.cells
+    counted = cells[cells["n_counted"] > 0]
+    site = counted["site_index"].to_numpy()
+    month_year = data.months["year"].to_numpy()[counted["month_index"].to_numpy()]
+    position = np.searchsorted(years.year, month_year)
+    used = years.used[position]
+    pairs = pd.DataFrame({"site": site[used], "year": position[used]}).drop_duplicates()
+    repeated = int((pairs.groupby("site").size() >= 2).sum())
+    per_year = np.bincount(position, minlength=years.year.size)[years.used]
+    linked = _linked_years(pairs["site"].to_numpy(), pairs["year"].to_numpy(), J, years.year.size)
+    total = float(data.expected.sum())
+    imputed = float(data.expected[~data.observed].sum())
+    median = float(np.median(per_year)) if per_year.size else 0.0
+    thin = []
+    if repeated < MIN_SITES_REPEATED:
+        thin.append(f"{repeated} sites were counted in two or more years; a class needs {MIN_SITES_REPEATED}")
+    if median < MIN_CELLS_PER_YEAR:
+        thin.append(
+            f"the median year has {median:.0f} site-months with a count; a class needs {MIN_CELLS_PER_YEAR}"
+        )
+    if 0 < linked < int(years.used.sum()):
+        thin.append(
+            f"only {linked} of {int(years.used.sum())} years are linked by sites counted in more than one of them"
+        )
+    visits, detected = int(cells["n_visits"].sum()), int(cells["n_detected"].sum())
+    known = data.sites[["latitude", "longitude"]].notna().all(axis=1)
+    return Coverage(
+        n_sites=J,
+        n_months=L,
+        n_cells=J * L,
+        n_observed=int(data.observed.sum()),
+        n_visits=visits,
+        n_counted=int(cells["n_counted"].sum()),
+        n_detected=detected,
+        n_zeros=visits - detected,
+        birds_counted=int(cells["count_sum"].sum()),
+        share_observed=float(data.observed.mean()),
+        share_imputed_total=imputed / total if total > 0 else float("nan"),
+        sites_repeated=repeated,
+        median_cells_per_year=median,
+        months_unseen=int((data.n_observed == 0).sum()),
+        sites_with_coordinates=int(known.sum()),
+        linked_years=linked,
+        thin=tuple(thin),
+    )
+
+
+def monthly_coverage(data: ReportInputs) -> pd.DataFrame:
+    """Return per month: cells, cells with a count, missing cells, visits, and the imputed share of the total.
+
+    Columns: ``month_index``, ``month``, ``observed``, ``missing`` (cells), ``visits``, ``imputed_share``.
+    """
+    visits = np.zeros(len(data.months), dtype=np.int64)
+    np.add.at(visits, data.cells["month_index"].to_numpy(), data.cells["n_visits"].to_numpy())
+    observed = data.n_observed
+    total = data.totals
+    seen = np.where(data.observed, data.expected, 0.0).sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(total > 0, 1.0 - seen / total, np.nan)
+    frame = data.months[["month_index", "month"]].reset_index(drop=True)
+    return frame.assign(observed=observed, missing=data.expected.shape[0] - observed, visits=visits, imputed_share=share)

@@ -1,0 +1,159 @@
+"""Yearly totals with standard errors and covariances, in the files that monitoring schemes exchange.
+
+PECBMS asks a country for two files per species, both written by TRIM: ``.out`` (text: indices and time totals
+with standard errors, overall slope) and ``.ocv`` (the covariance matrix of the time totals). Their layout here
+follows the files of TRIM 3 that rtrim's readers take; numbers are kept at full precision in the CSV files.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from fedmiss import __version__
+from fedmiss.arrays import F64
+from fedmiss.errors import InputError
+from fedmiss.report.analysis import Analysis
+from fedmiss.report.classes import classify
+from fedmiss.report.trends import log_slope
+from fedmiss.tables import write_table
+
+__all__ = ["file_stem", "index_table", "read_ocv", "read_out_totals", "write_exchange", "write_ocv"]
+
+
+def file_stem(species: str) -> str:
+    """Return a species name as a file name: ``Ardea alba`` -> ``Ardea_alba``."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", species).strip("_") or "species"
+
+
+def index_table(year: F64, total: F64, cov: F64, base: np.ndarray) -> pd.DataFrame:
+    """Return totals and indices with standard errors by the delta method, as TRIM does.
+
+    ``index_j = t_j / mean(t_base)``; its variance is ``d' V d`` with the derivatives ``d`` of the ratio, so the
+    index of a single base year is 1 with standard error 0.
+    Source: rtrim 2.3.0 ``index``, formal method. Differs from it in: nothing.
+
+    Parameters
+    ----------
+    year, total : (Y,); cov : (Y, Y); base : (Y,) mask of the base years
+    """
+    m = base / base.sum()
+    reference = float(m @ total)
+    D = np.eye(total.size) / reference - np.outer(total, m) / reference**2
+    var = np.einsum("ij,jk,ik->i", D, cov, D)
+    return pd.DataFrame(
+        {
+            "year": year.astype(np.int64),
+            "total": total,
+            "se": np.sqrt(np.diag(cov)),
+            "index": total / reference,
+            "index_se": np.sqrt(np.maximum(var, 0.0)),
+        }
+    )
+
+
+def write_exchange(a: Analysis, folder: Path) -> list[Path]:
+    """Write ``totals.csv``, ``totals.parquet``, ``covariance.csv`` and ``<species>.out``, ``<species>.ocv``.
+
+    Returns
+    -------
+    The files; none when there are no replicates, because a total without its error is of no use to a scheme.
+    """
+    if a.covariance is None or a.covariance[0].size < 2:
+        return []
+    year, total, cov = a.covariance
+    folder.mkdir(parents=True, exist_ok=True)
+    base = np.isin(year, a.yearly.attrs["base"])
+    table = index_table(year, total, cov, base)
+    stem = file_stem(a.species)
+    table.to_csv(folder / "totals.csv", index=False, lineterminator="\n")
+    write_table(table, folder / "totals.parquet", "exchange_totals")
+    names = [str(int(y)) for y in year]
+    pd.DataFrame(cov, columns=names).assign(year=names)[["year", *names]].to_csv(
+        folder / "covariance.csv", index=False, lineterminator="\n"
+    )
+    (folder / f"{stem}.out").write_text(_out_text(a, table, cov), encoding="ascii", errors="replace")
+    write_ocv(cov, folder / f"{stem}.ocv")
+    files = ["totals.csv", "totals.parquet", "covariance.csv", f"{stem}.out", f"{stem}.ocv"]
+    return [folder / f for f in files]
+
+
+def write_ocv(cov: F64, path: Path) -> None:
+    """Write a covariance matrix as TRIM 3 does: one row a line, fixed columns, four decimals."""
+    lines = ["".join(f"{v:14.4f} " for v in row) for row in cov]
+    path.write_text("\n".join(lines) + "\n", encoding="ascii")
+
+
+def read_ocv(path: str | Path) -> F64:
+    """Read an ``.ocv`` file (square, symmetric).
+
+    Raises
+    ------
+    InputError : when it is not a square matrix of numbers.
+    """
+    try:
+        matrix = np.atleast_2d(np.loadtxt(path, dtype=np.float64))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is not a covariance file: {error}", path=str(path)) from None
+    if matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"{path} has {matrix.shape[0]} rows and {matrix.shape[1]} columns; it must be square.")
+    return np.asarray(matrix)
+
+
+def read_out_totals(path: str | Path) -> pd.DataFrame:
+    """Read the section TIME TOTALS of a TRIM ``.out`` file: ``time``, ``model``, ``model_se``, ``imputed``, ``imputed_se``."""
+    try:
+        text = Path(path).read_text(encoding="latin-1")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}.", path=str(path)) from None
+    match = re.search(r"TIME TOTALS\s*\n[^\n]*\n((?:\s*\d+(?:\s+[-\d.eE+]+){4}\s*\n?)+)", text)
+    if match is None:
+        raise InputError(f"{path} has no section TIME TOTALS; it is not an output file of TRIM.", path=str(path))
+    rows = [[float(v) for v in line.split()] for line in match[1].strip().splitlines()]
+    frame = pd.DataFrame(rows, columns=["time", "model", "model_se", "imputed", "imputed_se"])
+    return frame.astype({"time": "int64"})
+
+
+def _out_text(a: Analysis, table: pd.DataFrame, cov: F64) -> str:
+    """Lay out the ``.out`` file. Model and imputed columns are the same: fedmiss has one kind of total."""
+    total = table["total"].to_numpy()
+    year = table["year"].to_numpy()
+    slope = float(log_slope(year, total))
+    x = year - year.mean()
+    g = x / (x @ x) / total
+    se = float(np.sqrt(max(g @ cov @ g, 0.0)))
+    label = classify(slope, se, len(year), "rtrim").label if a.classified else "Unknown"
+    overall = (
+        f"{label}\n"
+        "  Additive      std.err.   Multiplicative  std.err.\n"
+        f"{slope:10.4f}{se:13.4f}{np.exp(slope):15.4f}{np.exp(slope) * se:12.4f}\n"
+    )
+    c = a.coverage
+    lines = [
+        f" fedmiss {__version__} :  totals of a low-rank model, in the layout of TRIM 3",
+        "",
+        f" Title :   {a.species}",
+        "",
+        " Comment: totals are the mean over the months of the season of the total over sites at standard effort;",
+        f" Comment: standard errors from {a.n_draws} bootstrap replicates (observers reweighted inside groups)",
+        "",
+        f" 1. Site             number of values: {c.n_sites:5d}",
+        f" 2. Time             number of values: {len(year):5d}",
+        "",
+        f" Total number of observed counts     {c.n_observed:8d}",
+        f" Number of missing counts            {c.n_cells - c.n_observed:8d}",
+        f" Total number of counts              {c.n_cells:8d}",
+        "",
+        " Time INDICES",
+        "  Time     Model     std.err.     Imputed    std.err.",
+    ]
+    for y, i, e in zip(year, table["index"], table["index_se"], strict=True):
+        lines.append(f"{y:6d}{i:11.4f}{e:11.4f}{i:13.4f}{e:11.4f}")
+    lines += ["", " TIME TOTALS", "  Time      Model    std.err.     Imputed    std.err."]
+    for y, t, e in zip(year, total, table["se"], strict=True):
+        lines.append(f"{y:6d}{t:14.2f}{e:11.2f}{t:14.2f}{e:11.2f}")
+    lines += ["", f" OVERALL SLOPE MODEL: {overall}", f" OVERALL SLOPE IMPUTED+(recommended): {overall}"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,266 @@
+"""The figures of a report. Each takes the analysis and returns a Plot, or None when there is nothing to draw."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from fedmiss.report.analysis import Analysis
+from fedmiss.report.style import BLUE, GREY, INK, ORANGE, SKY, Plot, figure, style
+from fedmiss.report.words import count, number, per_year, percent, share
+from fedmiss.report.years import MONTH_NAMES, season_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["all_figures", "convergence", "cross_validation", "monthly_smooth", "regions", "season", "sparkline", "trend"]
+
+
+def all_figures(a: Analysis) -> dict[str, Plot]:
+    """Draw every figure that the data allow, in the order of the page."""
+    from fedmiss.report.maps import heatmap, site_map
+
+    makers = (trend, monthly_smooth, season, heatmap, site_map, regions, cross_validation, convergence)
+    with style():
+        plots = [make(a) for make in makers]
+    return {p.name: p for p in plots if p is not None}
+
+
+def _thousands(ax: Axes) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    ax.yaxis.set_major_locator(MaxNLocator(5, min_n_ticks=3))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.10g}".replace("-", "−")))
+
+
+def _years_axis(ax: Axes, years: Any) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    ax.xaxis.set_major_locator(MaxNLocator(7, integer=True, min_n_ticks=2))
+    ax.set_xlim(float(np.min(years)) - 0.7, float(np.max(years)) + 0.7)
+
+
+def trend(a: Analysis) -> Plot:
+    """Draw the yearly index with its interval and straight trend; below it, what the index rests on."""
+    from matplotlib.ticker import PercentFormatter
+
+    table = a.yearly[["year", "used", "index", "index_lo", "index_hi", "cells_observed", "cells", "imputed_share"]]
+    used = table[table["used"]]
+    fig = figure(height=4.6)
+    top, low = fig.subplots(2, 1, sharex=True, height_ratios=[3, 1.15])
+    banded = used["index_lo"].notna().any()
+    year = used["year"].to_numpy(dtype=float)
+    if banded:
+        top.fill_between(year, used["index_lo"], used["index_hi"], color=SKY, alpha=0.35, lw=0)
+    top.plot(year, used["index"], color=BLUE, marker="o", ms=4, lw=1.2)
+    top.axhline(100, color=GREY, lw=0.8, ls=(0, (4, 3)))
+    base = str(a.trend["base"])
+    t = a.trend
+    if len(used) >= 2 and np.isfinite(t["slope"]):
+        level = np.log(used["index"]).mean()
+        line = np.exp(level + t["slope"] * (year - year.mean()))
+        top.plot(year, line, color=ORANGE, lw=1.6)
+        right = year[-1]
+        top.annotate(
+            f"trend {percent(t['percent_per_year'])}/year",
+            (right, line[-1]), xytext=(0, 10 if used["index"].iloc[-1] <= line[-1] else -14),
+            textcoords="offset points", ha="right", color=ORANGE,
+        )  # fmt: skip
+    ceiling = np.nanmax([*used["index_hi"].dropna(), *used["index"].dropna(), 100.0]) if len(used) else 100.0
+    top.set_ylim(0, ceiling * 1.08)
+    top.set_ylabel(f"index ({base} = 100)" if base else "index")
+    _thousands(top)
+    low.bar(table["year"], table["imputed_share"], color=np.where(table["used"], GREY, "#dddddd"), width=0.7)
+    low.set_ylim(0, 1)
+    low.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    low.set_ylabel("share imputed")
+    _years_axis(low, table["year"])
+    left_out = [str(y) for y in table.loc[~table["used"], "year"]]
+    note = f" Pale bars, not in the trend: {', '.join(left_out[:6])}{'...' if len(left_out) > 6 else ''}." if left_out else ""
+    band = "Shaded: 95 % interval of each year's index. " if banded else "No interval: no bootstrap replicates. "
+    unit = f"Index of the mean total over all {count(a.coverage.n_sites)} sites ({season_text(a.years.season)}), {base} = 100. " if base else ""
+    caption = (
+        f"{unit}{band}Orange: straight trend on the log scale. Below: share of each year's total that comes from "
+        f"cells without a count.{note}"
+    )
+    alt = "Yearly index: no complete year."
+    if len(used):
+        last = used.iloc[-1]
+        alt = (
+            f"Line of the yearly index from {int(year[0])} to {int(year[-1])}: it ends at {number(last['index'])} with "
+            f"{base} = 100; trend {per_year(t['percent_per_year'], t['percent_lo'], t['percent_hi'])}. Bars below: "
+            f"{share(table['imputed_share'].min())} to {share(table['imputed_share'].max())} of a year's total is imputed."
+        )
+    return Plot("trend", "Yearly index and trend", caption, alt, fig, table)
+
+
+def monthly_smooth(a: Analysis) -> Plot:
+    """Draw the paper's figure 2: total over sites per month with LOESS, and missing cells per month with LOESS."""
+    c = a.curve
+    fig = figure(height=4.8)
+    top, low = fig.subplots(2, 1, sharex=True, height_ratios=[1.6, 1])
+    x = c["time"].to_numpy()
+    top.plot(x, c["total"], ls="none", marker="o", ms=2.2, color=GREY, mew=0, alpha=0.8)
+    if c["smooth_lo"].notna().any():
+        top.fill_between(x, c["smooth_lo"], c["smooth_hi"], color=SKY, alpha=0.4, lw=0)
+    top.plot(x, c["smooth"], color=BLUE, lw=2)
+    top.set_ylabel("birds, all sites")
+    bound = np.nanquantile(c["total"], 0.995) * 1.25
+    hidden = int((c["total"] > bound).sum())
+    top.set_ylim(min(0.0, float(np.nanmin(c["total"]))), bound if hidden else None)
+    _thousands(top)
+    low.plot(x, c["missing"], ls="none", marker="o", ms=2.2, color=GREY, mew=0, alpha=0.8)
+    low.plot(x, c["missing_smooth"], color=ORANGE, lw=2)
+    low.set_ylabel("site-months\nwithout count")
+    spread = float(np.ptp(c["missing"]))
+    low.set_ylim(max(0.0, float(c["missing"].min()) - 0.15 * spread - 1), float(c["missing"].max()) + 0.15 * spread + 1)
+    _thousands(low)
+    _years_axis(low, x)
+    span = c.attrs["span"]
+    how = "chosen by leaving out whole years" if c.attrs["span_chosen"] else "as set"
+    extra = f" {hidden} months above the frame are not drawn." if hidden else ""
+    caption = (
+        f"Above: estimated total over sites of each month at standard effort (dots) and LOESS curve (span {span:g}, {how}; "
+        f"{c.attrs['it']} robust iterations) with its 95 % interval where available. Below: number of sites without a "
+        f"count in each month, and its LOESS curve: what the estimate had to fill.{extra}"
+    )
+    filled = c.dropna(subset=["smooth"])
+    alt = "Monthly totals with a LOESS curve"
+    if len(filled):
+        alt += (
+            f" from {number(filled['smooth'].iloc[0])} birds in {filled['month'].iloc[0]} to "
+            f"{number(filled['smooth'].iloc[-1])} birds in {filled['month'].iloc[-1]}"
+        )
+    alt += (
+        f"; below, sites without a count per month, between {count(c['missing'].min())} and {count(c['missing'].max())} "
+        f"of {count(a.coverage.n_sites)}."
+    )
+    return Plot("monthly", "Monthly totals and missing cells", caption, alt, fig, c)
+
+
+def season(a: Analysis) -> Plot | None:
+    """Draw the seasonal profile: mean total of each month of the year."""
+    s = a.season
+    if len(s) < 2:
+        return None
+    fig = figure(height=2.7)
+    ax = fig.subplots()
+    x = s["month_of_year"].to_numpy()
+    if s["lo"].notna().any():
+        error = np.abs(np.vstack([s["total"] - s["lo"], s["hi"] - s["total"]]))
+        ax.errorbar(x, s["total"], yerr=error, fmt="none", ecolor=SKY, elinewidth=4, alpha=0.7)
+    ax.plot(x, s["total"], color=BLUE, marker="o", ms=5, lw=1)
+    ax.set_xticks(x, [MONTH_NAMES[m - 1] for m in x])
+    top = float(np.nanmax([s["total"].max(), s["hi"].max() if s["hi"].notna().any() else 0.0]))
+    ax.set_ylim(0 if s["total"].min() >= 0 else None, top * 1.08)
+    ax.set_ylabel("birds, all sites")
+    _thousands(ax)
+    peak = s.loc[s["total"].idxmax()]
+    caption = (
+        "Mean over years of the estimated total in each month of the year, at standard effort; bars are 95 % intervals "
+        "where available."
+    )
+    alt = f"Seasonal profile: highest in {MONTH_NAMES[int(peak['month_of_year']) - 1]} with {number(peak['total'])} birds."
+    return Plot("season", "Seasonal profile", caption, alt, fig, s)
+
+
+def regions(a: Analysis) -> Plot | None:
+    """Draw the trend of each region with its interval, largest region first."""
+    table = a.regions.sort_values("share", ascending=False).head(25)
+    if len(table) < 2:
+        return None
+    fig = figure(height=0.9 + 0.26 * len(table))
+    ax = fig.subplots()
+    y = np.arange(len(table))[::-1]
+    lo, hi, mid = table["percent_lo"], table["percent_hi"], table["percent_per_year"]
+    reach = 1.5 * float(np.nanquantile(np.abs(mid), 0.9)) + 5.0
+    ax.hlines(y, np.clip(lo, -reach, reach), np.clip(hi, -reach, reach), color=SKY, lw=4)
+    ax.plot(np.clip(mid, -reach, reach), y, ls="none", marker="o", color=BLUE, ms=5)
+    ax.axvline(0, color=GREY, lw=0.8)
+    ax.set_yticks(y, [f"{r[:24]} ({n})" for r, n in zip(table["region"], table["n_sites"], strict=True)])
+    ax.set_xlabel("change per year, % (number of sites after the name)")
+    caption = (
+        "Trend of each region (largest totals first) with its 95 % interval where available"
+        f"{'; the 25 largest of ' + str(len(a.regions)) if len(a.regions) > 25 else ''}. Values beyond ±{reach:.0f} % are drawn at the edge."
+    )
+    alt = "Trends by region: " + "; ".join(
+        f"{r} {percent(v)} per year" for r, v in zip(table["region"].head(5), mid.head(5), strict=True)
+    ) + "."
+    return Plot("regions", "Trends by region", caption, alt, fig, table)
+
+
+def cross_validation(a: Analysis) -> Plot | None:
+    """Draw the held-out deviance of each candidate, one line per rank."""
+    if a.data.cv is None or a.data.cv.empty:
+        return None
+    cv = a.data.cv
+    weighted = cv.assign(w=cv["deviance"] * cv["n"]).groupby(["rank", "penalty"], as_index=False)[["w", "n"]].sum()
+    weighted["deviance"] = weighted["w"] / weighted["n"]
+    table = weighted.drop(columns="w")
+    fig = figure(height=2.9)
+    ax = fig.subplots()
+    colours = (GREY, BLUE, ORANGE, INK, SKY)
+    for i, (rank, part) in enumerate(table.groupby("rank")):
+        part = part.sort_values("penalty")
+        ax.plot(part["penalty"], part["deviance"], marker="o", ms=4, lw=1.2, color=colours[i % 5])
+        ax.annotate(f" rank {rank}", (part["penalty"].iloc[-1], part["deviance"].iloc[-1]), color=colours[i % 5], va="center")
+    if (table["penalty"] > 0).all() and table["penalty"].nunique() > 1:
+        ax.set_xscale("log")
+    ax.margins(x=0.15)
+    ax.set_xlabel("penalty on the factors")
+    ax.set_ylabel("held-out deviance per visit")
+    best = table.loc[table["deviance"].idxmin()]
+    caption = "Model choice: deviance of visits that the fit did not see (lower is better), for each rank and penalty."
+    alt = f"Held-out deviance by penalty; lowest, {number(best['deviance'])} per visit, at rank {int(best['rank'])}, penalty {number(best['penalty'])}."
+    return Plot("cv", "Model choice", caption, alt, fig, table)
+
+
+def convergence(a: Analysis) -> Plot | None:
+    """Draw the norm of the mean field and the bytes sent, per round."""
+    trace = a.data.trace
+    if trace is None or trace.empty:
+        return None
+    fig = figure(height=3.4)
+    top, low = fig.subplots(2, 1, sharex=True)
+    h = np.sqrt(trace["h_norm2"].clip(lower=0.0))
+    one = len(trace) == 1
+    top.plot(trace["round"], h.where(h > 0), color=BLUE, lw=1.4, marker="o" if one else None)
+    if (h > 0).any():
+        top.set_yscale("log")
+    top.set_ylabel("||h||")
+    megabytes = (trace["bytes_up"] + trace["bytes_down"]).cumsum() / 1e6
+    low.plot(trace["round"], megabytes, color=ORANGE, lw=1.4, marker="o" if one else None)
+    low.set_ylabel("MB sent\n(cumulative)")
+    low.set_ylim(bottom=0)
+    low.set_xlabel("round")
+    caption = (
+        "Above: norm of the mean field, which is 0 at a solution. Below: size of all messages between groups and server "
+        "so far; no record is among them."
+    )
+    alt = (
+        f"Convergence over {count(trace['round'].max())} rounds: the mean field falls from {number(float(h.iloc[0]))} to "
+        f"{number(float(h.iloc[-1]))}; {number(float(megabytes.iloc[-1]))} MB were sent."
+    )
+    data = trace[["round", "h_norm2", "objective", "active", "bytes_up", "bytes_down", "seconds"]]
+    return Plot("convergence", "Convergence and communication", caption, alt, fig, data)
+
+
+def sparkline(yearly: pd.DataFrame, width: int = 120, height: int = 28) -> str:
+    """Return a small line of the index as an SVG string, for tables."""
+    used = yearly[yearly["used"] & yearly["index"].notna()]
+    if len(used) < 2:
+        return ""
+    x, y = used["year"].to_numpy(dtype=float), used["index"].to_numpy(dtype=float)
+    px = 2 + (x - x[0]) / (x[-1] - x[0]) * (width - 4)
+    top = max(float(y.max()), 1e-9)
+    py = height - 2 - y / top * (height - 4)
+    points = " ".join(f"{u:.1f},{v:.1f}" for u, v in zip(px, py, strict=True))
+    label = f"index {int(x[0])} to {int(x[-1])}: {number(y[0])} to {number(y[-1])}"
+    return (
+        f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
+        f'<polyline points="{points}" fill="none" stroke="{BLUE}" stroke-width="1.5"/></svg>'
+    )
+
+

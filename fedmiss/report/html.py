@@ -1,0 +1,91 @@
+"""Templates of ``reports/`` to self-contained HTML."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from fedmiss import __version__
+from fedmiss.report.analysis import Analysis
+from fedmiss.report.prose import headline
+from fedmiss.report.sections import ORDER
+from fedmiss.report.style import Plot, svg_text
+from fedmiss.report.words import count
+from fedmiss.resources import resource
+
+__all__ = ["environment", "inline_svg", "page"]
+
+
+def inline_svg(plot: Plot) -> Markup:
+    """Return the figure for the page: scaled by the page, named for a screen reader, its ids its own."""
+    text = svg_text(plot.figure)
+    text = text[text.index("<svg") :]
+    # Ids are made unique to the figure: two figures of one page may define the same clip path or marker.
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{plot.name}-\1"', text)
+    text = re.sub(r'(xlink:href|href)="#([^"]+)"', rf'\1="#{plot.name}-\2"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{plot.name}-\1)", text)
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    label = f'role="img" aria-label="{escape(plot.alt)}"'
+    return Markup(_open_tag(text, label))
+
+
+def _open_tag(text: str, label: str) -> str:
+    end = text.index(">")
+    tag = re.sub(r'\s(width|height)="[^"]+"', "", text[:end])
+    return f"{tag} {label}{text[end:]}"
+
+
+def _sortable(value: float | None) -> str:
+    return "" if value is None or not math.isfinite(value) else repr(float(value))
+
+
+def environment() -> Environment:
+    """Return the template environment; an undefined name is an error, and everything is escaped."""
+    env = Environment(
+        loader=FileSystemLoader(resource("reports")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    env.filters["svg"] = inline_svg
+    env.filters["sortable"] = _sortable
+    return env
+
+
+def assets() -> dict[str, Any]:
+    """Return what every page carries: style, script, version."""
+    return {
+        "css": Markup(resource("reports", "style.css").read_text(encoding="utf-8")),
+        "js": Markup(resource("reports", "sort.js").read_text(encoding="utf-8")),
+        "version": __version__,
+    }
+
+
+def page(a: Analysis, plots: dict[str, Plot]) -> str:
+    """Render the report of one species."""
+    env = environment()
+    rendered = []
+    for name in ORDER:
+        section = importlib.import_module(f"fedmiss.report.sections.{name}").build(a, plots)
+        if section is None:
+            continue
+        html = env.get_template(f"species/sections/{section.id}.html.j2").render(**section.values)
+        rendered.append({"id": section.id, "title": section.title, "html": Markup(html)})
+    months = a.data.months["month"]
+    return env.get_template("species/page.html.j2").render(
+        title=a.settings.title or a.name,
+        latin=a.species if a.common_name else "",
+        months=f"{months.iloc[0]} to {months.iloc[-1]}",
+        n_sites=count(a.coverage.n_sites),
+        date=a.date,
+        headline=headline(a),
+        sections=rendered,
+        **assets(),
+    )

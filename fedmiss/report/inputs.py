@@ -1,0 +1,181 @@
+"""Read what a report is made of (panel, fit, imputed matrix) into one frozen object, and check that they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedmiss.arrays import F64, I64, Bool
+from fedmiss.errors import InputError
+from fedmiss.files import MANIFEST, hash_file, read_manifest
+from fedmiss.tables import read_table
+
+__all__ = ["ALL", "ReportInputs", "read_inputs"]
+
+ALL = "all"  # the name of the whole panel among the regions of draws.parquet
+
+
+@dataclass(frozen=True)
+class ReportInputs:
+    """Everything a report is computed from; tables and numbers only, no record.
+
+    ``expected`` (J, L) birds at standard effort, ``observed`` (J, L) cells with a count, ``draws`` region ->
+    (B, L) replicates of monthly totals, ``cells`` one row per visited cell summed over groups, ``groups`` one row
+    per group with its counts of cells and visits.
+    """
+
+    panel: Mapping[str, Any]
+    fit: Mapping[str, Any]
+    imputed: Mapping[str, Any]
+    sites: pd.DataFrame
+    months: pd.DataFrame
+    cells: pd.DataFrame
+    groups: pd.DataFrame
+    expected: F64
+    observed: Bool
+    draws: Mapping[str, F64]
+    trace: pd.DataFrame | None
+    cv: pd.DataFrame | None
+    site_trends: pd.DataFrame | None
+    hashes: Mapping[str, str]
+
+    @property
+    def n_observed(self) -> I64:
+        """Cells with a count in each month, (L,)."""
+        return self.observed.sum(axis=0).astype(np.int64)
+
+    @property
+    def totals(self) -> F64:
+        """Total over sites in each month, (L,) birds."""
+        return np.asarray(self.expected.sum(axis=0))
+
+    def region_names(self) -> list[str]:
+        """Regions that sites name, sorted."""
+        return sorted(str(r) for r in self.sites["region"].dropna().unique())
+
+    def region_totals(self, region: str) -> F64:
+        """Total over the region's sites in each month, (L,) birds."""
+        return np.asarray(self.expected[(self.sites["region"] == region).to_numpy()].sum(axis=0))
+
+    def fact(self, *names: str, default: Any = None) -> Any:
+        """Return the first of ``names`` that some manifest knows, results before settings, fit before panel."""
+        for manifest in (self.fit, self.panel, self.imputed):
+            for part in ("results", "settings"):
+                for name in names:
+                    value = manifest.get(part, {}).get(name)
+                    if value is not None:
+                        return value
+        return default
+
+
+def _frame(path: Path, schema: str) -> pd.DataFrame:
+    return read_table(path, schema).to_pandas()
+
+
+def _optional(path: Path, schema: str) -> pd.DataFrame | None:
+    return _frame(path, schema) if path.exists() else None
+
+
+def _read_cells(panel: Path, n_sites: int, n_months: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    folders = sorted(p for p in (panel / "groups").glob("*") if (p / "cells.parquet").exists())
+    if not folders:
+        raise InputError(f"{panel}/groups holds no cells.parquet, so what was observed is not known; make the panel again.")
+    parts, rows = [], []
+    for folder in folders:
+        cells = _frame(folder / "cells.parquet", "cells")
+        if len(cells) and (cells["site_index"].max() >= n_sites or cells["month_index"].max() >= n_months):
+            raise InputError(
+                f"{folder}/cells.parquet names site {cells['site_index'].max()} or month {cells['month_index'].max()}, "
+                f"but the panel has {n_sites} sites and {n_months} months; the folders belong to different panels."
+            )
+        parts.append(cells)
+        rows.append(
+            {
+                "group": folder.name,
+                "cells": len(cells),
+                "visits": int(cells["n_visits"].sum()),
+                "counted": int(cells["n_counted"].sum()),
+            }
+        )
+    merged = pd.concat(parts, ignore_index=True).groupby(["site_index", "month_index"], as_index=False).sum()
+    return merged, pd.DataFrame(rows)
+
+
+def _read_matrix(path: Path, n_sites: int, n_months: int) -> tuple[F64, Bool]:
+    table = read_table(path, "imputed", columns=["site_index", "month_index", "expected", "observed"])
+    site, month = table["site_index"].to_numpy(), table["month_index"].to_numpy()
+    if site.size != n_sites * n_months:
+        raise InputError(
+            f"{path} has {site.size} rows, but {n_sites} sites x {n_months} months need {n_sites * n_months}; "
+            "it belongs to another panel. Run `fedmiss impute` again."
+        )
+    if site.size and (site.max() >= n_sites or month.max() >= n_months):
+        raise InputError(f"{path} names site {site.max()} or month {month.max()}, which the panel does not have.")
+    expected = np.full((n_sites, n_months), np.nan)
+    observed = np.zeros((n_sites, n_months), dtype=bool)
+    expected[site, month] = table["expected"].to_numpy()
+    observed[site, month] = table["observed"].to_numpy(zero_copy_only=False)
+    if not np.isfinite(expected).all():
+        j, m = (int(i[0]) for i in np.nonzero(~np.isfinite(expected)))
+        raise InputError(f"{path} has no finite value for site {j}, month {m}; fit again with a larger penalty.")
+    return expected, observed
+
+
+def _read_draws(path: Path, n_months: int) -> dict[str, F64]:
+    if not path.exists():
+        return {}
+    table = _frame(path, "draws")
+    out = {}
+    for region, part in table.groupby("region", sort=True):
+        n_draws = int(part["draw"].nunique())
+        if len(part) != n_draws * n_months:
+            raise InputError(
+                f"{path}: region {region!r} has {len(part)} rows for {n_draws} draws x {n_months} months; "
+                "it belongs to another panel. Fit again."
+            )
+        wide = part.sort_values(["draw", "month_index"])["total"].to_numpy()
+        out[str(region)] = wide.reshape(n_draws, n_months)
+    return out
+
+
+def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> ReportInputs:
+    """Read the three folders.
+
+    Raises
+    ------
+    InputError : when a folder is missing, is of another kind, or belongs to another panel than the others.
+    """
+    panel, fit, imputed = Path(panel), Path(fit), Path(imputed)
+    manifests = {name: read_manifest(p, name) for name, p in (("panel", panel), ("fit", fit), ("imputed", imputed))}
+    sites = _frame(panel / "sites.parquet", "sites").sort_values("site_index", ignore_index=True)
+    months = _frame(panel / "months.parquet", "months").sort_values("month_index", ignore_index=True)
+    if sites.empty or months.empty:
+        raise InputError(f"the panel {panel} has {len(sites)} sites and {len(months)} months; a report needs some of each.")
+    cells, groups = _read_cells(panel, len(sites), len(months))
+    expected, observed = _read_matrix(imputed / "imputed.parquet", len(sites), len(months))
+    site_trends = _optional(fit / "site_trends.parquet", "site_trends")
+    if site_trends is not None and len(site_trends) != len(sites):
+        raise InputError(
+            f"{fit}/site_trends.parquet has {len(site_trends)} rows for {len(sites)} sites; it belongs to another panel."
+        )
+    return ReportInputs(
+        panel=manifests["panel"],
+        fit=manifests["fit"],
+        imputed=manifests["imputed"],
+        sites=sites,
+        months=months,
+        cells=cells,
+        groups=groups,
+        expected=expected,
+        observed=observed,
+        draws=_read_draws(fit / "draws.parquet", len(months)),
+        trace=_optional(fit / "trace.parquet", "trace"),
+        cv=_optional(fit / "cv.parquet", "cv"),
+        site_trends=site_trends,
+        hashes={f"{p.name}/{MANIFEST}": hash_file(p / MANIFEST) for p in (panel, fit, imputed)},
+    )

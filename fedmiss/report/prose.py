@@ -1,0 +1,191 @@
+"""Sentences of the report; each follows from a number, and says its unit and interval."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fedmiss.report.analysis import Analysis
+from fedmiss.report.intervals import MIN_DRAWS
+from fedmiss.report.words import count, number, per_year, percent, quantity, share
+from fedmiss.report.years import season_text
+
+__all__ = ["Headline", "basis", "caveats", "family_words", "headline", "limits"]
+
+_SAID = {
+    "strong increase": "has increased strongly",
+    "moderate increase": "has increased moderately",
+    "stable": "has been stable",
+    "moderate decline": "has declined moderately",
+    "strong decline": "has declined strongly",
+}
+_FAMILIES = {"poisson": "Poisson (log link)", "gaussian": "Gaussian", "bernoulli": "Bernoulli (logit link)"}
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The class in a few words, the sentence that carries it, and the one that says what it rests on."""
+
+    verdict: str
+    sentence: str
+    support: str
+
+
+def _interval(lo: float, hi: float) -> str:
+    return f"95 % interval {percent(lo)} to {percent(hi)}" if math.isfinite(lo) and math.isfinite(hi) else "no interval available"
+
+
+def headline(a: Analysis) -> Headline:
+    """Return the headline: it follows from the trend class and the coverage, and from nothing else."""
+    t = a.trend
+    where = f"at {count(a.coverage.n_sites)} sites, {season_text(a.years.season)}"
+    if t["n_years"] < 2:
+        return Headline(
+            "No trend",
+            f"{a.name}: the panel has {int(t['n_years'])} complete year{'' if t['n_years'] == 1 else 's'} with counts, "
+            "so there is no trend to report.",
+            basis(a),
+        )
+    period = f"from {t['from_year']} to {t['to_year']}"
+    change = per_year(t["percent_per_year"], t["percent_lo"], t["percent_hi"])
+    kind = str(t["trend_class"])
+    if kind in _SAID:
+        sentence = (
+            f"{a.name} {_SAID[kind]} {period}: {change}. Against {t['base']}, {t['to_year']} stands at "
+            f"{percent(t['change_percent'])} ({_interval(t['change_lo'], t['change_hi'])}), {where}."
+        )
+        return Headline(kind.capitalize(), sentence, basis(a))
+    if kind == "uncertain":
+        sentence = (
+            f"{a.name}: the trend {period} is uncertain. The estimate is {change}; the interval leaves room for a "
+            f"change that matters in {_direction(t['percent_lo'], t['percent_hi'])}, {where}."
+        )
+        return Headline("Uncertain", sentence, basis(a))
+    return Headline(
+        "No trend class",
+        f"{a.name}: no trend class is given for {period}, because {t['reason']}. For orientation only, the estimated "
+        f"change is {change}, {where}.",
+        basis(a),
+    )
+
+
+def _direction(lo: float, hi: float) -> str:
+    if hi <= 0:
+        return "one direction, a decline, or for none"
+    if lo >= 0:
+        return "one direction, an increase, or for none"
+    return "either direction"
+
+
+def basis(a: Analysis) -> str:
+    """Say what the estimate rests on."""
+    c = a.coverage
+    observers = a.data.fact("n_observers")
+    who = f" by {count(observers)} observers" if observers else ""
+    groups = len(a.data.groups)
+    return (
+        f"It rests on {count(c.n_counted)} visits with a count{who}, held by {count(groups)} "
+        f"group{'s' if groups != 1 else ''}; {share(c.share_observed)} of {count(c.n_cells)} site-months were counted, "
+        f"and {share(c.share_imputed_total)} of the total comes from site-months that were not."
+    )
+
+
+def caveats(a: Analysis) -> list[str]:
+    """List what a reader must know before using the numbers; only what holds for these data."""
+    c, out = a.coverage, []
+    if c.no_zeros:
+        out.append(
+            "No visit in this panel records an absence. The numbers describe sites where birds were found and counted: "
+            "a site that birds left looks like a site nobody visited, so a decline by desertion of sites would be missed "
+            "and totals of such sites are too high."
+        )
+    zero_share = c.n_zeros / c.n_visits if c.n_visits else 0.0
+    if not c.no_zeros and zero_share < 0.02:
+        out.append(
+            f"Only {share(zero_share)} of the visits record an absence, so sites without birds are hardly known."
+        )
+    if c.share_observed < 0.05:
+        out.append(
+            f"{share(c.share_observed)} of the site-months were counted. The rest is the model's expectation from the "
+            "same site in other months and from other sites in the same month."
+        )
+    if c.months_unseen:
+        out.append(f"{count(c.months_unseen)} of {count(c.n_months)} months have no count at any site; their totals are imputed whole.")
+    partial = [str(y) for y, full in zip(a.years.year, a.years.complete, strict=True) if not full]
+    if partial:
+        out.append(
+            f"{_years(partial)} {'lacks' if len(partial) == 1 else 'lack'} some months of the season "
+            f"({season_text(a.years.season)}) and {'is' if len(partial) == 1 else 'are'} left out of index and trend."
+        )
+    empty = [str(y) for y, full, used in zip(a.years.year, a.years.complete, a.years.used, strict=True) if full and not used]
+    if empty:
+        out.append(f"{_years(empty)} {'has' if len(empty) == 1 else 'have'} no count and {'is' if len(empty) == 1 else 'are'} left out of index and trend.")
+    out += _model_caveats(a)
+    return out
+
+
+def _model_caveats(a: Analysis) -> list[str]:
+    out = []
+    effort = a.data.fact("effort")
+    if isinstance(effort, dict) and not any(float(v or 0) > 0 for v in effort.values()):
+        out.append("No effort was recorded with the visits, so a change in how long or how far people searched cannot be told from a change in birds.")
+    if a.n_draws == 0:
+        out.append("No bootstrap replicates were made, so no number has an interval. Fit again with bootstrap replicates before using the trend.")
+    elif a.n_draws < MIN_DRAWS:
+        out.append(f"Only {a.n_draws} bootstrap replicates were made; intervals need {MIN_DRAWS} or more.")
+    if a.data.fact("converged") is False:
+        out.append(f"The fit did not converge (it stopped because: {a.data.fact('stop_reason', default='not said')}). Run it longer before using the numbers.")
+    if a.data.fact("scale") == "log1p":
+        out.append(
+            "The fit is on the log(1 + count) scale: it estimates typical counts, so totals are lower than the number of "
+            "birds where a few large flocks hold most of them. Indices and trends are ratios and suffer less."
+        )
+    if a.data.fact("family") == "bernoulli":
+        out.append("The fit is of presence and absence: totals are expected numbers of occupied sites, not of birds.")
+    cv = a.data.cv
+    if cv is not None and len(cv):
+        chosen = cv[(cv["rank"] == a.data.fact("rank")) & (abs(cv["penalty"] - float(a.data.fact("penalty", default=math.nan))) < 1e-12)]
+        bias = float((chosen["total_bias"] * chosen["n"]).sum() / chosen["n"].sum()) if len(chosen) else math.nan
+        if math.isfinite(bias) and not 0.8 <= bias <= 1.25:
+            out.append(f"On visits kept out of the fit, the predicted total is {number(bias)} times the counted one; treat absolute totals with care.")
+    return out
+
+
+def _years(years: list[str]) -> str:
+    if len(years) > 5:
+        return f"{len(years)} years ({years[0]} to {years[-1]})"
+    return years[0] if len(years) == 1 else ", ".join(years[:-1]) + " and " + years[-1]
+
+
+def limits(a: Analysis) -> list[str]:
+    """Say what this report cannot tell, whatever its numbers are."""
+    out = [
+        f"It speaks of the {count(a.coverage.n_sites)} sites in the panel, not of a country or a population: places that nobody visits are not in it.",
+        "People go where they expect birds. The model uses where and when counts were made as given; if visits follow the birds, totals of site-months without a count are too high.",
+        "Standard effort is the model's reference visit. A total at standard effort is comparable from year to year; it is not a census.",
+        "The interval covers who happened to be counting (observers are redrawn inside each group). It does not cover a wrong model, a change in identification skill shared by everybody, or double counting.",
+    ]
+    if len(a.years.season) < 12:
+        out.append(f"Only {season_text(a.years.season)} are in the panel; nothing is known of the rest of the year.")
+    return out
+
+
+def family_words(a: Analysis) -> str:
+    """Name the model in words."""
+    family = str(a.data.fact("family", default="not said"))
+    words = _FAMILIES.get(family, family)
+    scale = a.data.fact("scale", default="raw")
+    return f"{words}{' on the log(1 + count) scale' if scale == 'log1p' else ''}"
+
+
+def latest(a: Analysis) -> str:
+    """Say where the last complete year stands, with unit and interval."""
+    used = a.yearly[a.yearly["used"]]
+    if used.empty:
+        return ""
+    row = used.iloc[-1]
+    unit = "occupied sites" if a.data.fact("family") == "bernoulli" else "birds"
+    return (
+        f"In {int(row['year'])} the estimated total over all sites, in the mean month of the season, was "
+        f"{quantity(row['total'], row['total_lo'], row['total_hi'], unit)}."
+    )

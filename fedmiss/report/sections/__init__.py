@@ -1,0 +1,38 @@
+"""The sections of the page, in order. Each module has ``build(a, plots) -> Section | None``; all are pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["ORDER", "Cell", "HtmlTable", "Section"]
+
+ORDER = ("headline", "index", "season", "places", "model", "data", "reading")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a table shows, and the number it sorts by (None: by its text)."""
+
+    text: str
+    sort: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HtmlTable:
+    """A table of the page; ``file`` is where all of it lies, without its ending."""
+
+    caption: str
+    columns: list[str]
+    rows: list[list[Cell]]
+    file: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the page: rendered from ``reports/species/sections/<id>.html.j2`` with ``values``."""
+
+    id: str
+    title: str
+    values: dict[str, Any] = field(default_factory=dict)

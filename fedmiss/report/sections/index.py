@@ -1,0 +1,114 @@
+"""Indices, trends of periods and regions, change points, and the monthly series."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from fedmiss.report.analysis import Analysis
+from fedmiss.report.sections import Cell, HtmlTable, Section
+from fedmiss.report.style import Plot
+from fedmiss.report.words import count, number, percent, share
+
+__all__ = ["build"]
+
+
+def build(a: Analysis, plots: dict[str, Plot]) -> Section:
+    """Return the section of indices."""
+    return Section(
+        "index",
+        "Indices and trends",
+        {
+            "yearly": _yearly(a),
+            "periods": _periods(a),
+            "points": _points(a),
+            "figure": plots["monthly"],
+            "regions_figure": plots.get("regions"),
+            "regions": _regions(a),
+        },
+    )
+
+
+def _range(lo: float, hi: float) -> Cell:
+    if not (math.isfinite(lo) and math.isfinite(hi)):
+        return Cell("n/a", math.nan)
+    return Cell(f"{number(lo)} to {number(hi)}", lo)
+
+
+def _percent_range(lo: float, hi: float) -> Cell:
+    if not (math.isfinite(lo) and math.isfinite(hi)):
+        return Cell("n/a", math.nan)
+    return Cell(f"{percent(lo)} to {percent(hi)}", lo)
+
+
+def _yearly(a: Analysis) -> HtmlTable:
+    rows = []
+    for r in a.yearly.rename(columns={"index": "index_"}).itertuples():
+        flag = "" if r.used else (" (incomplete)" if not r.complete else " (no count)")
+        rows.append(
+            [
+                Cell(f"{r.year}{flag}", float(r.year)),
+                Cell(number(r.total), r.total),
+                _range(r.total_lo, r.total_hi),
+                Cell(number(r.index_), r.index_),
+                _range(r.index_lo, r.index_hi),
+                Cell(f"{count(r.cells_observed)} of {count(r.cells)}", float(r.cells_observed)),
+                Cell(share(r.imputed_share), r.imputed_share),
+            ]
+        )
+    base = str(a.trend["base"])
+    columns = [
+        "Year",
+        "Total, birds",
+        "95 % interval",
+        f"Index, {base} = 100" if base else "Index",
+        "95 % interval",
+        "Site-months counted",
+        "Total imputed",
+    ]
+    note = "Total: mean over the months of the season of the total over all sites, at standard effort."
+    return HtmlTable("Yearly totals and indices", columns, rows, "yearly", note)
+
+
+def _trend_cells(r: object) -> list[Cell]:
+    get = lambda name: getattr(r, name)  # noqa: E731
+    label = str(get("trend_class"))
+    return [
+        Cell(f"{get('from_year')} to {get('to_year')}", float(get("from_year"))),
+        Cell(percent(get("percent_per_year")), get("percent_per_year")),
+        _percent_range(get("percent_lo"), get("percent_hi")),
+        Cell(label),
+    ]
+
+
+def _periods(a: Analysis) -> HtmlTable | None:
+    if a.periods.empty:
+        return None
+    rows = [[Cell(str(r.period)), *_trend_cells(r)] for r in a.periods.itertuples()]
+    refused = sorted({str(r) for r in a.periods["reason"] if r})
+    note = f"Rule of classes: {a.settings.rule}." + (f" No class where: {'; '.join(refused)}." if refused else "")
+    return HtmlTable(
+        "Trend by period", ["Period", "Years", "Change per year", "95 % interval", "Class"], rows, "periods", note
+    )
+
+
+def _points(a: Analysis) -> list[str]:
+    out = []
+    for r in a.points.itertuples():
+        firm = f"; a bend within two years of it is found in {share(r.support)} of the replicates" if math.isfinite(r.support) else ""
+        out.append(f"{r.year}{firm}")
+    return out
+
+
+def _regions(a: Analysis) -> HtmlTable | None:
+    if len(a.regions) < 2:
+        return None
+    table: pd.DataFrame = a.regions.sort_values("share", ascending=False).head(60)
+    rows = [
+        [Cell(str(r.region)), Cell(count(r.n_sites), float(r.n_sites)), Cell(share(r.share), r.share), *_trend_cells(r)]
+        for r in table.itertuples()
+    ]
+    note = f"The 60 largest of {len(a.regions)} regions." if len(a.regions) > 60 else ""
+    columns = ["Region", "Sites", "Share of total", "Years", "Change per year", "95 % interval", "Class"]
+    return HtmlTable("Trend by region", columns, rows, "regions", note)

@@ -1,0 +1,58 @@
+"""Where the birds are: the site x month matrix, the map, and the table of sites."""
+
+from __future__ import annotations
+
+import math
+
+from fedmiss.report.analysis import Analysis
+from fedmiss.report.sections import Cell, HtmlTable, Section
+from fedmiss.report.style import Plot
+from fedmiss.report.words import count, number, percent
+
+__all__ = ["build"]
+
+SHOWN = 150
+
+
+def build(a: Analysis, plots: dict[str, Plot]) -> Section:
+    """Return the section of sites."""
+    return Section(
+        "places",
+        "Sites",
+        {"heatmap": plots["heatmap"], "map": plots.get("map"), "sites": _sites(a), "n_sites": count(a.coverage.n_sites)},
+    )
+
+
+def _sites(a: Analysis) -> HtmlTable:
+    table = a.sites.sort_values("mean_total", ascending=False, kind="stable").head(SHOWN)
+    rows = []
+    for r in table.itertuples():
+        name = r.site_name if isinstance(r.site_name, str) and r.site_name else r.site_id
+        title = f"site {r.site_index}" if a.settings.coarse_map else str(name)
+        lo, hi = _limits(r.slope, r.slope_se)
+        range_text = f"{percent(lo)} to {percent(hi)}" if math.isfinite(lo) else "n/a"
+        rows.append(
+            [
+                Cell(title),
+                Cell(str(r.region) if isinstance(r.region, str) else ""),
+                Cell(count(r.cells_observed), float(r.cells_observed)),
+                Cell(count(r.years_counted), float(r.years_counted)),
+                Cell(number(r.mean_total), r.mean_total),
+                Cell(percent(r.percent_per_year), r.percent_per_year),
+                Cell(range_text, lo),
+                Cell(str(r.trend_class)),
+            ]
+        )
+    some = f"The {SHOWN} largest of {count(len(a.sites))} sites. " if len(a.sites) > SHOWN else ""
+    note = (
+        f"{some}Mean: estimated birds in the mean month of the season, all years. A site counted in fewer than three "
+        "years has no class: its trend is borrowed from the others."
+    )
+    columns = ["Site", "Region", "Months counted", "Years counted", "Mean, birds", "Change per year", "95 % interval", "Class"]
+    return HtmlTable("Sites", columns, rows, "sites", note)
+
+
+def _limits(slope: float, se: float) -> tuple[float, float]:
+    if not (math.isfinite(slope) and math.isfinite(se)):
+        return math.nan, math.nan
+    return 100.0 * (math.exp(slope - 1.96 * se) - 1.0), 100.0 * (math.exp(slope + 1.96 * se) - 1.0)

@@ -1,0 +1,19 @@
+"""How to read the page, and what it cannot tell."""
+
+from __future__ import annotations
+
+from fedmiss.report.analysis import Analysis
+from fedmiss.report.prose import limits
+from fedmiss.report.sections import Section
+from fedmiss.report.style import Plot
+
+__all__ = ["build"]
+
+
+def build(a: Analysis, plots: dict[str, Plot]) -> Section:
+    """Return the closing section."""
+    return Section(
+        "reading",
+        "How to read this, and what it cannot tell",
+        {"limits": limits(a), "rule": a.settings.rule, "classified": a.classified, "n_draws": a.n_draws},
+    )

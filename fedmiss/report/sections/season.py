@@ -1,0 +1,16 @@
+"""The seasonal profile."""
+
+from __future__ import annotations
+
+from fedmiss.report.analysis import Analysis
+from fedmiss.report.sections import Section
+from fedmiss.report.style import Plot
+
+__all__ = ["build"]
+
+
+def build(a: Analysis, plots: dict[str, Plot]) -> Section | None:
+    """Return the section, or None when the season has one month."""
+    if "season" not in plots:
+        return None
+    return Section("season", "Through the year", {"figure": plots["season"]})

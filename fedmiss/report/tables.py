@@ -1,0 +1,53 @@
+"""The tables of a report, as CSV for people and parquet (checked by schema) for programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from fedmiss.report.analysis import Analysis
+from fedmiss.tables import load_schema, write_table
+
+__all__ = ["report_tables", "write_csv", "write_tables"]
+
+
+def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
+    """Return file name -> (schema, table) of every table of the report."""
+    out = {
+        "yearly": ("report_yearly", a.yearly),
+        "monthly": ("report_monthly", a.monthly),
+        "season": ("report_season", a.season),
+        "smooth": ("report_smooth", a.curve),
+        "trend": ("report_trend", a.trend.to_frame().T),
+        "periods": ("report_periods", a.periods),
+        "changepoints": ("report_changepoints", a.points),
+        "regions": ("report_regions", a.regions),
+        "sites": ("report_sites", a.sites),
+        "groups": ("report_groups", a.data.groups),
+    }
+    flow = a.data.imputed.get("flow") or a.data.fit.get("flow") or a.data.panel.get("flow") or []
+    rows = [{"step": str(r.get("step", "")), "rows": r.get("rows"), "note": str(r.get("note", ""))} for r in flow]
+    frame = pd.DataFrame(rows, columns=["step", "rows", "note"])
+    out["flow"] = ("report_flow", frame.astype({"rows": "Int64"}))
+    if a.data.cv is not None:
+        out["cv"] = ("cv", a.data.cv)
+    return out
+
+
+def write_csv(table: pd.DataFrame, path: Path) -> None:
+    """Write a CSV with six significant digits: what a person reads, not what a program computes with."""
+    table.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+
+
+def write_tables(a: Analysis, folder: Path) -> None:
+    """Write every table into ``folder`` as ``NAME.csv`` and ``NAME.parquet``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (schema, table) in report_tables(a).items():
+        columns = [c["name"] for c in load_schema(schema).columns]
+        clean = table[columns].reset_index(drop=True)
+        clean.attrs = {}  # would enter the parquet metadata
+        for column in clean.columns[clean.dtypes == object]:
+            clean[column] = clean[column].infer_objects()
+        write_csv(clean, folder / f"{name}.csv")
+        write_table(clean, folder / f"{name}.parquet", schema)

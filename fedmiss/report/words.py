@@ -1,0 +1,60 @@
+"""Numbers as a person writes them."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["MINUS", "count", "number", "percent", "per_year", "quantity", "share"]
+
+MINUS = "−"  # the typographic minus sign, as wide as a plus
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Round to significant digits, with thousands separated: 12,300; 0.0123; n/a for a missing number."""
+    if value is None or not math.isfinite(value):
+        return "n/a"
+    if value == 0:
+        return "0"
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    rounded = round(value, places)
+    text = f"{rounded:,.{max(places, 0)}f}"
+    return text.replace("-", MINUS)
+
+
+def count(value: float) -> str:
+    """Return a whole number with thousands separated."""
+    return "n/a" if value is None or not math.isfinite(value) else f"{round(value):,}".replace("-", MINUS)
+
+
+def share(value: float) -> str:
+    """Return a share of 1 as a percentage; small ones keep two digits, so 0.2 % is not 0 %."""
+    if value is None or not math.isfinite(value):
+        return "n/a"
+    p = 100.0 * value
+    if 0 < p < 0.01:
+        return "less than 0.01 %"
+    if 99.95 <= p < 100:
+        return f"{min(p, 99.99):.2f} %"
+    return f"{p:.0f} %" if p >= 10 or p == 0 else f"{p:.2g} %"
+
+
+def percent(value: float) -> str:
+    """Return a signed percentage with one decimal: +3.4 %, −0.2 %; large ones without."""
+    if value is None or not math.isfinite(value):
+        return "n/a"
+    text = f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.1f}"
+    return text.replace("-", MINUS) + " %"
+
+
+def per_year(value: float, lo: float, hi: float) -> str:
+    """Return a yearly change with its interval: ``−3.0 % per year (95 % interval −3.4 % to −2.7 %)``."""
+    if lo is None or hi is None or not (math.isfinite(lo) and math.isfinite(hi)):
+        return f"{percent(value)} per year (no interval available)"
+    return f"{percent(value)} per year (95 % interval {percent(lo)} to {percent(hi)})"
+
+
+def quantity(value: float, lo: float, hi: float, unit: str) -> str:
+    """Return a number with unit and interval: ``1,230 birds (95 % interval 1,100 to 1,400)``."""
+    if lo is None or hi is None or not (math.isfinite(lo) and math.isfinite(hi)):
+        return f"{number(value)} {unit} (no interval available)"
+    return f"{number(value)} {unit} (95 % interval {number(lo)} to {number(hi)})"

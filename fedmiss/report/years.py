@@ -1,0 +1,121 @@
+"""From months to years: which months make a year, and which years can be compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedmiss.arrays import F64, I64, Bool
+from fedmiss.errors import ConfigError
+
+__all__ = ["MONTH_NAMES", "Years", "base_years", "decimal_year", "make_years", "season_text"]
+
+MONTH_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+@dataclass(frozen=True, slots=True)
+class Years:
+    """The year axis of a monthly panel.
+
+    ``year`` (Y,), ``season`` the months of the year that are compared, ``W`` (Y, L) the weights of a mean over
+    the season's months, ``n_months`` (Y,) how many of them the panel has, ``complete`` (Y,) whether all,
+    ``used`` (Y,) whether the year enters trends (complete, and something was counted in it).
+    """
+
+    year: I64
+    season: tuple[int, ...]
+    W: F64
+    n_months: I64
+    complete: Bool
+    used: Bool
+
+
+def make_years(months: pd.DataFrame, n_observed: Any = None) -> Years:
+    """Lay out the years of a month axis.
+
+    The season is every month of the year that at least half of the panel's years have (and, when ``n_observed``
+    is known, that was counted in at least half of the years with counts: a July counted once in twenty years is
+    not compared). A year that lacks a month of the season (usually the first or the last one) is not complete: its mean would mix a different
+    season into the trend. The value of a year is the mean over its months, not the sum, so that a panel of
+    January to June and one of twelve months are read in the same unit.
+
+    Parameters
+    ----------
+    months : months.parquet as a frame: columns ``year`` and ``month_of_year``, L rows
+    n_observed : (L,) number of cells with a count in each month, or None when not known
+    """
+    year_of = months["year"].to_numpy(dtype=np.int64)
+    moy = months["month_of_year"].to_numpy(dtype=np.int64)
+    year = np.unique(year_of)
+    have = np.zeros((year.size, 13), dtype=bool)
+    have[np.searchsorted(year, year_of), moy] = True
+    usual = (2 * have.sum(axis=0) >= year.size) & have.any(axis=0)
+    if n_observed is not None:
+        seen = np.zeros_like(have)
+        counted = np.asarray(n_observed) > 0
+        seen[np.searchsorted(year, year_of[counted]), moy[counted]] = True
+        often = usual & (2 * seen.sum(axis=0) >= seen.any(axis=1).sum()) & seen.any(axis=0)
+        usual = often if often.any() else usual
+    season = tuple(int(m) for m in np.flatnonzero(usual))
+    in_season = np.isin(moy, season)
+    member = (year_of[None, :] == year[:, None]) & in_season[None, :]
+    n_months = member.sum(axis=1)
+    W = member / np.maximum(n_months, 1)[:, None]
+    complete = n_months == len(season)
+    used = complete.copy()
+    if n_observed is not None:
+        used &= (member & (np.asarray(n_observed)[None, :] > 0)).any(axis=1)
+    return Years(year, season, W, n_months.astype(np.int64), complete, used)
+
+
+def decimal_year(months: pd.DataFrame) -> F64:
+    """Return the middle of each month as a decimal year, (L,)."""
+    year = months["year"].to_numpy(dtype=np.float64)
+    return np.asarray(year + (months["month_of_year"].to_numpy(dtype=np.float64) - 0.5) / 12.0)
+
+
+def base_years(base: str | int | None, years: Years) -> Bool:
+    """Return the mask over ``years.year`` of the base period: ``"2010"``, ``"2005-2010"``, or the first used year.
+
+    Raises
+    ------
+    ConfigError : when the base is not a year or a range of years, or has no usable year of the panel.
+    """
+    usable = years.year[years.used]
+    if base is None:
+        if usable.size == 0:
+            return np.zeros(years.year.size, dtype=bool)
+        return np.asarray(years.year == usable[0])
+    text = str(base).strip()
+    parts = text.split("-")
+    if not (1 <= len(parts) <= 2 and all(p.strip().isdigit() for p in parts)):
+        raise ConfigError(f"the base {text!r} is not a year or a range of years; write 2010 or 2005-2010.", base=text)
+    first, last = int(parts[0]), int(parts[-1])
+    mask = (years.year >= first) & (years.year <= last) & years.used
+    if not mask.any():
+        known = f"{usable[0]} to {usable[-1]}" if usable.size else "none"
+        raise ConfigError(
+            f"the base {text} has no year that can be used; complete years with counts are: {known}. "
+            "Choose another with --base.",
+            base=text,
+        )
+    return np.asarray(mask)
+
+
+def season_text(season: tuple[int, ...]) -> str:
+    """Return the season in words: ``"January to December"`` as ``"all months"``, else ``"Jan to Jun"``."""
+    if len(season) == 12:
+        return "all months"
+    if not season:
+        return "no month"
+    runs = [[season[0], season[0]]]
+    for m in season[1:]:
+        if m == runs[-1][1] + 1:
+            runs[-1][1] = m
+        else:
+            runs.append([m, m])
+    words = [MONTH_NAMES[a - 1] if a == b else f"{MONTH_NAMES[a - 1]} to {MONTH_NAMES[b - 1]}" for a, b in runs]
+    return ", ".join(words)

@@ -1,0 +1,208 @@
+"""Folders of the shapes that panel, fit and impute write, made by code with a known truth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmiss.files import write_manifest
+from fedmiss.rng import rng_for
+from fedmiss.tables import write_table
+
+
+@dataclass(frozen=True)
+class World:
+    """What the folders are made of."""
+
+    n_sites: int = 40
+    first: int = 2008
+    n_years: int = 14
+    season: tuple[int, ...] = tuple(range(1, 13))
+    last_months: int = 12  # months of the season in the last year
+    slope: float = -0.04
+    seen: float = 0.25
+    zeros: bool = True
+    n_draws: int = 60
+    coordinates: float = 1.0
+    regions: int = 3
+    trace: bool = True
+    cv: bool = True
+    effort: bool = True
+
+
+def month_axis(w: World) -> pd.DataFrame:
+    rows = []
+    for i in range(w.n_years):
+        for m in w.season[: w.last_months if i == w.n_years - 1 else None]:
+            rows.append((w.first + i, m))
+    return pd.DataFrame(
+        {
+            "month_index": np.arange(len(rows), dtype=np.int32),
+            "month": [f"{y}-{m:02d}" for y, m in rows],
+            "year": np.array([y for y, _ in rows], dtype=np.int32),
+            "month_of_year": np.array([m for _, m in rows], dtype=np.int8),
+        }
+    )
+
+
+def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
+    """Write panel/, fit/ and imputed/ under ``root``; return their paths."""
+    rng = rng_for(seed, "report-world")
+    months = month_axis(w)
+    J, L = w.n_sites, len(months)
+    a = rng.normal(0.5, 1.2, J)
+    b = w.slope * (months["year"] - w.first) + 0.8 * np.sin(2 * np.pi * months["month_of_year"] / 12)
+    expected = np.exp(a[:, None] + b.to_numpy()[None, :])
+    seen = rng.random((J, L)) < w.seen
+    counts = rng.poisson(expected)
+    if not w.zeros:
+        counts = np.maximum(counts, 1)
+    panel, fit, imputed = root / "panel", root / "fit", root / "imputed"
+    known = rng.random(J) < w.coordinates
+    region = np.array([f"XX-{i % w.regions:02d}" for i in range(J)], dtype=object) if w.regions else np.full(J, None)
+    sites = pd.DataFrame(
+        {
+            "site_index": np.arange(J, dtype=np.int32),
+            "site_id": [f"L{j:05d}" for j in range(J)],
+            "site_name": [f"Pond <{j}> & reeds" for j in range(J)],
+            "latitude": np.where(known, 25 + rng.random(J), np.nan),
+            "longitude": np.where(known, -81 + rng.random(J), np.nan),
+            "region": region,
+        }
+    )
+    write_table(sites, panel / "sites.parquet", "sites")
+    write_table(months, panel / "months.parquet", "months")
+    site, month = np.nonzero(seen)
+    group = site % 3
+    groups = {}
+    for g in range(3):
+        pick = group == g
+        c = counts[site[pick], month[pick]]
+        cells = pd.DataFrame(
+            {
+                "site_index": site[pick].astype(np.int32),
+                "month_index": month[pick].astype(np.int32),
+                "n_visits": np.ones(pick.sum(), dtype=np.int32),
+                "n_counted": np.ones(pick.sum(), dtype=np.int32),
+                "n_detected": (c > 0).astype(np.int32),
+                "count_sum": c.astype(np.int64),
+            }
+        )
+        write_table(cells, panel / "groups" / f"g{g + 1:02d}" / "cells.parquet", "cells")
+        groups[f"g{g + 1:02d}"] = {"n_visits": int(pick.sum())}
+    terms = {"licence": "CC0 1.0", "citation": "Made by a test & its <generator>", "release": "v1", "terms": "none"}
+    flow = [{"step": "records read", "rows": 1000, "note": ""}, {"step": "no date", "rows": -3, "note": "dropped"}]
+    results = {"species": "Ardea testa", "common_name": "Test Egret", "n_observers": 94, "groups": groups}
+    if w.effort:
+        results["effort"] = {"duration_minutes": 0.9, "distance_km": 0.8}
+    else:
+        results["effort"] = {"duration_minutes": 0.0}
+    write_manifest(panel, "panel", settings={"groups": 3}, inputs={}, results=results, flow=flow, terms=terms, warnings=["a warning"])
+    _write_fit(fit, w, expected, months, region, rng, terms, flow)
+    write_table(
+        {
+            "site_index": np.repeat(np.arange(J, dtype=np.int32), L),
+            "month_index": np.tile(np.arange(L, dtype=np.int32), J),
+            "expected": expected.ravel(),
+            "observed": seen.ravel(),
+            "n_counted": seen.ravel().astype(np.int32),
+        },
+        imputed / "imputed.parquet",
+        "imputed",
+    )
+    write_manifest(imputed, "imputed", settings={}, inputs={}, flow=flow, terms=terms)
+    return {"panel": panel, "fit": fit, "imputed": imputed}
+
+
+def _write_fit(fit, w, expected, months, region, rng, terms, flow):
+    J, L = expected.shape
+    write_table({"site_index": np.arange(J, dtype=np.int32), "a": np.zeros(J)}, fit / "site_factors.parquet", "site_factors")
+    write_table({"month_index": np.arange(L, dtype=np.int32), "b": np.zeros(L)}, fit / "month_factors.parquet", "month_factors")
+    if w.trace:
+        k = np.arange(1, 31)
+        write_table(
+            {
+                "round": k.astype(np.int32), "h_norm2": 10.0 * 0.5**k, "objective": 100 + 0.7**k,
+                "active": np.full(30, 3, dtype=np.int32), "bytes_up": np.full(30, 2000), "bytes_down": np.full(30, 900),
+                "epochs": k.astype(float), "seconds": 0.01 * k,
+            },
+            fit / "trace.parquet", "trace",
+        )  # fmt: skip
+    if w.cv:
+        grid = [(r, p, f) for r in (0, 1, 2) for p in (0.1, 1.0, 10.0) for f in (0, 1)]
+        write_table(
+            {
+                "candidate": np.arange(len(grid), dtype=np.int32) // 2, "rank": np.array([g[0] for g in grid], dtype=np.int32),
+                "penalty": [g[1] for g in grid], "fold": np.array([g[2] for g in grid], dtype=np.int32),
+                "n": np.full(len(grid), 500), "deviance": [2 - 0.2 * g[0] + abs(np.log10(g[1])) for g in grid],
+                "log_rmse": np.full(len(grid), 0.7), "total_bias": np.full(len(grid), 1.02),
+            },
+            fit / "cv.parquet", "cv",
+        )  # fmt: skip
+    if w.n_draws:
+        parts = []
+        shock = rng.normal(0, 0.05, (w.n_draws, 1)) + rng.normal(0, 0.08, (w.n_draws, L))
+        tilt = rng.normal(0, 0.006, (w.n_draws, 1)) * (months["year"].to_numpy() - months["year"].mean())
+        names = ["all", *sorted({r for r in region if r is not None})]
+        for name in names:
+            total = expected.sum(axis=0) if name == "all" else expected[region == name].sum(axis=0)
+            draws = total * np.exp(shock + tilt)
+            parts.append(
+                pd.DataFrame(
+                    {
+                        "draw": np.repeat(np.arange(w.n_draws, dtype=np.int32), L),
+                        "region": name,
+                        "month_index": np.tile(np.arange(L, dtype=np.int32), w.n_draws),
+                        "total": draws.ravel(),
+                    }
+                )
+            )
+        write_table(pd.concat(parts, ignore_index=True), fit / "draws.parquet", "draws")
+        write_table(
+            {
+                "site_index": np.arange(J, dtype=np.int32),
+                "slope": w.slope + rng.normal(0, 0.05, J),
+                "slope_se": np.full(J, 0.01),
+                "mean_total": expected.mean(axis=1),
+            },
+            fit / "site_trends.parquet",
+            "site_trends",
+        )
+    write_manifest(
+        fit, "fit", settings={"seed": 0}, inputs={}, flow=flow, terms=terms,
+        results={
+            "family": "poisson", "scale": "raw", "method": "fast", "rank": 2, "penalty": 1.0, "mu": 0.1, "dispersion": 1.4,
+            "objective": 123.4, "h_norm": 1e-7, "converged": True, "stop_reason": "the mean field is below its tolerance",
+            "rounds": 30, "bytes_up": 60000, "bytes_down": 27000, "n_groups": 3, "participation": 1.0, "compressor": "dithering",
+        },
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    """A year-round panel with draws, regions, cross-validation and a trace."""
+    return make_folders(tmp_path_factory.mktemp("full"), World())
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory):
+    """January to June, no zeros, no draws, few coordinates, last year cut short: what a colony survey gives."""
+    world = World(
+        season=tuple(range(1, 7)), last_months=3, zeros=False, n_draws=0, coordinates=0.4, regions=0,
+        trace=False, cv=False, effort=False, seen=0.1,
+    )  # fmt: skip
+    return make_folders(tmp_path_factory.mktemp("bare"), world)
+
+
+@pytest.fixture(scope="session")
+def report(folders, tmp_path_factory):
+    """The report of the full folders."""
+    from fedmiss.report.analysis import ReportSettings
+    from fedmiss.report.build import build_report
+
+    out = tmp_path_factory.mktemp("reports") / "full"
+    return build_report(**folders, out=out, settings=ReportSettings(date="2026-01-02")).parent

@@ -49,7 +49,11 @@ class PanelSettings:
 
 
 def make_panel(
-    records: Path | Sequence[Path], out: Path, settings: PanelSettings | None = None, *, overwrite: bool = False
+    records: Path | Sequence[Path],
+    out: Path,
+    settings: PanelSettings | None = None,
+    *,
+    overwrite: bool = False,
 ) -> Path:
     """Write the panel folder of one species.
 
@@ -75,7 +79,9 @@ def make_panel(
             species, common, part = _visits(folder, settings.species or species)
             name = folder.name if len(folders) > 1 else ""
             parts.append(part.with_columns(pl.lit(name).alias("_source")))
-            inputs |= {f"{folder.name}/{n}": hash_file(folder / n) for n in ("records.parquet", "checklists.parquet")}
+            inputs |= {
+                f"{folder.name}/{n}": hash_file(folder / n) for n in ("records.parquet", "checklists.parquet")
+            }
         visits = pl.concat(parts)
         flow = [row for m in manifests for row in m["flow"]]
         warnings = [w for m in manifests for w in m["warnings"]]
@@ -89,7 +95,9 @@ def make_panel(
         if left_out:
             warnings.append(f"no visit in any year in the months {left_out}: they are not part of the panel.")
         if gaps:
-            warnings.append(f"{len(gaps)} of {months.height} months have no visit ({', '.join(gaps[:4])}{'...' if len(gaps) > 4 else ''}); they are estimated from the others.")
+            warnings.append(
+                f"{len(gaps)} of {months.height} months have no visit ({', '.join(gaps[:4])}{'...' if len(gaps) > 4 else ''}); they are estimated from the others."
+            )
         visits = (
             visits.with_columns(pl.col("date").dt.strftime("%Y-%m").alias("month"))
             .join(sites.select("site_id", "site_index"), on="site_id")
@@ -120,8 +128,14 @@ def make_panel(
         }
         flow.append({"step": "visits written", "rows": visits.height, "note": f"{len(groups)} groups"})
         write_manifest(
-            tmp, "panel", settings=asdict(settings), inputs=inputs, results=results, flow=flow,
-            terms=manifests[0]["terms"], warnings=warnings,
+            tmp,
+            "panel",
+            settings=asdict(settings),
+            inputs=inputs,
+            results=results,
+            flow=flow,
+            terms=manifests[0]["terms"],
+            warnings=warnings,
         )
     return Path(out)
 
@@ -152,7 +166,9 @@ def _visits(folder: Path, species: str) -> tuple[str, str | None, pl.DataFrame]:
     mine = records.filter(pl.col("species") == name)
     common = mine["common_name"].drop_nulls().mode().sort().first() if mine.height else None
     joined = checklists.join(
-        mine.select("checklist_id", "count", "detected", pl.lit(True).alias("_seen")), on="checklist_id", how="left"
+        mine.select("checklist_id", "count", "detected", pl.lit(True).alias("_seen")),
+        on="checklist_id",
+        how="left",
     )
     visits = joined.filter(pl.col("_seen").is_not_null() | pl.col("zero_ok")).with_columns(
         pl.when(pl.col("_seen").is_null()).then(0).otherwise(pl.col("count")).alias("count"),
@@ -186,25 +202,29 @@ def resolve_species(records: pl.DataFrame, wanted: str, folder: Path) -> str:
 
 def _choose_sites(visits: pl.DataFrame, settings: PanelSettings) -> tuple[pl.DataFrame, list[dict[str, Any]]]:
     flow = []
-    per_site = visits.group_by("site_id").agg(
-        pl.len().alias("n"), pl.col("detected").any().alias("seen")
-    )
+    per_site = visits.group_by("site_id").agg(pl.len().alias("n"), pl.col("detected").any().alias("seen"))
     keep = per_site
     if settings.sites == "seen":
         keep = keep.filter("seen")
         lost = visits.join(keep, on="site_id", how="anti")
-        flow.append({
-            "step": "at sites where the species was never detected", "rows": -lost.height,
-            "note": f"{lost['site_id'].n_unique()} sites; --sites all keeps them",
-        })
+        flow.append(
+            {
+                "step": "at sites where the species was never detected",
+                "rows": -lost.height,
+                "note": f"{lost['site_id'].n_unique()} sites; --sites all keeps them",
+            }
+        )
         visits = visits.join(keep.select("site_id"), on="site_id", how="semi")
     if settings.min_visits > 1:
         few = keep.filter(pl.col("n") < settings.min_visits)
         lost = visits.join(few, on="site_id", how="semi")
-        flow.append({
-            "step": f"at sites with fewer than {settings.min_visits} visits", "rows": -lost.height,
-            "note": f"{few.height} sites",
-        })
+        flow.append(
+            {
+                "step": f"at sites with fewer than {settings.min_visits} visits",
+                "rows": -lost.height,
+                "note": f"{few.height} sites",
+            }
+        )
         visits = visits.join(few.select("site_id"), on="site_id", how="anti")
     if visits.is_empty():
         raise InputError(
@@ -240,12 +260,7 @@ def month_axis(dates: pl.Series) -> tuple[pl.DataFrame, list[str], str]:
     present = set(zip(dates.dt.year().to_list(), dates.dt.month().to_list(), strict=True))
     season = sorted({m for _, m in present})
     first, last = min(present), max(present)
-    rows = [
-        (y, m)
-        for y in range(first[0], last[0] + 1)
-        for m in season
-        if first <= (y, m) <= last
-    ]
+    rows = [(y, m) for y in range(first[0], last[0] + 1) for m in season if first <= (y, m) <= last]
     months = pl.DataFrame(
         {
             "month_index": pl.Series(range(len(rows)), dtype=pl.Int32),
@@ -268,7 +283,9 @@ def assign_groups(visits: pl.DataFrame, settings: PanelSettings, *, by_source: b
     if settings.group_by:
         if settings.group_by not in visits.columns or settings.group_by in ("_source", "count", "detected"):
             allowed = "region, observer_id, protocol, site_id"
-            raise ConfigError(f"--group-by {settings.group_by!r} is not a column to group by; choose one of {allowed}.")
+            raise ConfigError(
+                f"--group-by {settings.group_by!r} is not a column to group by; choose one of {allowed}."
+            )
         column = pl.col(settings.group_by).cast(pl.String).fill_null("unknown")
         return visits.with_columns(column.str.replace_all(r"[^A-Za-z0-9_.-]+", "-").alias("_group"))
     observers = visits["observer_id"].unique().sort()
@@ -289,7 +306,16 @@ def assign_groups(visits: pl.DataFrame, settings: PanelSettings, *, by_source: b
 
 def _write_group(folder: Path, rows: pl.DataFrame) -> dict[str, int]:
     rows = rows.sort("site_index", "month_index", "date", "checklist_id")
-    columns = ["checklist_id", "observer_id", "site_index", "month_index", "date", "count", "detected", *EFFORT]
+    columns = [
+        "checklist_id",
+        "observer_id",
+        "site_index",
+        "month_index",
+        "date",
+        "count",
+        "detected",
+        *EFFORT,
+    ]
     write_table(rows.select(columns), folder / "visits.parquet", "visits")
     cells = (
         rows.group_by("site_index", "month_index")

@@ -80,6 +80,8 @@ class Cells:
     """Sufficient statistics (y, E) of the observed cells of one group, rows by site; ``eta`` is the cached predictor.
 
     ``ptr`` (J+1,) and ``col`` (nnz,) hold Omega_c as compressed sparse rows; ``cell`` (m,) maps visits to cells.
+    ``offset`` (nnz,) is part of ``eta`` for the Bernoulli family, where visits with different offsets cannot be
+    summed and each visit is a cell of its own; it is zero for the others, whose offsets are inside (y, E).
     """
 
     name: str
@@ -88,6 +90,7 @@ class Cells:
     cell: I32
     y: F64
     E: F64
+    offset: F64
     eta: F64 = field(default_factory=lambda: np.zeros(0))
     trial: F64 = field(default_factory=lambda: np.zeros(0))
 
@@ -102,8 +105,8 @@ class Cells:
         return np.repeat(np.arange(self.ptr.size - 1, dtype=np.int32), np.diff(self.ptr))
 
     @classmethod
-    def index(cls, group: Group, J: int, L: int) -> Cells:
-        """Build Omega_c of a group, without values."""
+    def index(cls, group: Group, J: int, L: int, *, by_visit: bool = False) -> Cells:
+        """Build Omega_c of a group, without values; ``by_visit`` keeps one cell per visit."""
         for label, index, size in (("site", group.site, J), ("month", group.month, L)):
             if index.size and (int(index.min()) < 0 or int(index.max()) >= size):
                 raise InputError(
@@ -111,16 +114,15 @@ class Cells:
                     "make the panel again."
                 )
         key = group.site.astype(np.int64) * L + group.month
-        new = np.empty(key.size, dtype=bool)
-        if key.size:
-            new[0] = True
+        new = np.ones(key.size, dtype=bool)
+        if key.size and not by_visit:
             np.not_equal(key[1:], key[:-1], out=new[1:])
         first = np.flatnonzero(new)
         ptr = np.zeros(J + 1, dtype=np.int64)
         np.cumsum(np.bincount(group.site[first], minlength=J), out=ptr[1:])
         cell = (np.cumsum(new) - 1).astype(np.int32)
         n = first.size
-        return cls(group.name, ptr, group.month[first], cell, np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n))
+        return cls(group.name, ptr, group.month[first], cell, np.zeros(n), np.zeros(n), np.zeros(n))
 
     def fill(self, group: Group, family: str, offset: F64 | None = None, weight: F64 | None = None) -> None:
         """Compute (y, E) from the visits, with per-visit offsets (m,) and weights (m,)."""
@@ -129,6 +131,10 @@ class Cells:
         o = np.zeros(group.count.size) if offset is None else offset
         w = group.weight if weight is None else weight
         self.y, self.E = collapse(self.cell, w, group.count, o, self.nnz, family_code(family))
+        if family == "bernoulli" and offset is not None:
+            if self.nnz != group.count.size:
+                raise InputError("offsets of the Bernoulli family need one cell per visit (by_visit=True).")
+            self.offset = np.asarray(o, dtype=float)
 
     def view(self) -> Cells:
         """Return cells that share (y, E) and the index but have an ``eta`` of their own (warm starts)."""
@@ -137,21 +143,27 @@ class Cells:
 
 @dataclass(frozen=True, slots=True)
 class GroupPanel:
-    """A panel as the solver sees it in process: J sites, L months and the groups, sorted by name."""
+    """A panel as the solver sees it in process: J sites, L months and the groups, sorted by name.
+
+    ``calendar`` is (month_of_year, year), each (L,), when the months are calendar months.
+    """
 
     J: int
     L: int
     groups: tuple[Group, ...]
+    calendar: tuple[I64, I64] | None = None
 
     @classmethod
-    def of(cls, J: int, L: int, groups: Sequence[Group]) -> GroupPanel:
+    def of(
+        cls, J: int, L: int, groups: Sequence[Group], calendar: tuple[I64, I64] | None = None
+    ) -> GroupPanel:
         """Sort the groups by name: sums are taken in this order on every engine."""
         names = [g.name for g in groups]
         if len(set(names)) != len(names):
             raise InputError(f"two groups have the same name among {sorted(names)}; names must differ.")
         if not any(g.count.size for g in groups):
             raise InputError("no group has a counted visit: there is nothing to fit.")
-        return cls(J, L, tuple(sorted(groups, key=lambda g: g.name)))
+        return cls(J, L, tuple(sorted(groups, key=lambda g: g.name)), calendar)
 
     @property
     def m(self) -> int:
@@ -170,4 +182,4 @@ class GroupPanel:
             np.concatenate([g.effort for g in self.groups]),
             np.concatenate([g.weight for g in self.groups]),
         )
-        return GroupPanel(self.J, self.L, (one,))
+        return GroupPanel(self.J, self.L, (one,), self.calendar)

@@ -10,13 +10,19 @@ from __future__ import annotations
 
 import math
 
+import numba
 import numpy as np
 from numba import njit, prange
 
-__all__ = ["CHUNKS", "collapse", "month_step", "month_sums", "site_step", "site_sums", "solve_blocks"]
+__all__ = ["CHUNKS", "set_threads", "collapse", "month_step", "month_sums", "site_step", "site_sums", "solve_blocks"]
 
 CHUNKS = 16
 ETA_MAX = 50.0  # exp(50) birds: beyond this the exponential is continued by its tangent
+
+
+def set_threads(cells: int) -> None:
+    """Use all cores for large panels only: below some 100,000 cells waking the threads costs more than the work."""
+    numba.set_num_threads(1 if cells < 100_000 else numba.config.NUMBA_NUM_THREADS)
 
 
 @njit(inline="always")
@@ -201,3 +207,116 @@ def collapse(cell, weight, count, log_exposure, n_cells, family):
             y[cell[i]] += w * count[i]
             E[cell[i]] += w
     return y, E
+
+
+# -- variational sums: the design is uncertain, so its covariance enters ------------------------------------------
+
+
+@njit(inline="always")
+def _moments(eta, var, E, family):
+    """Mean, curvature and weight of the variance term of one cell, and the predictor that has this mean."""
+    if family == 1:
+        e = min(eta + 0.5 * min(var, 20.0), ETA_MAX)
+        m = E * math.exp(e)
+        return m, m, m, e
+    if family == 0:
+        return E * eta, E, E, eta
+    shrunk = eta / math.sqrt(1.0 + 0.39269908169872414 * var)  # logistic-normal mean, pi/8 rule
+    m, v = _mean_var(shrunk, 2)
+    return E * m, E * v, E * v, shrunk
+
+
+@njit(inline="always")
+def _vb_cell(mu, P, C, T, D, j, l, y, E, o, family, on_site, d, Sz):
+    """One cell: fills the design ``d`` and ``Sz`` of the side asked for; returns mean, weights, predictor."""
+    p = P.shape[1]
+    eta = o + mu + P[j, 0] + T[l, 0]
+    for a in range(1, p):
+        eta += P[j, a] * T[l, a]
+    var = 0.0
+    for a in range(p):
+        xa = 1.0 if a == 0 else T[l, a]
+        za = 1.0 if a == 0 else P[j, a]
+        sx = 0.0
+        sz = 0.0
+        for b in range(p):
+            xb = 1.0 if b == 0 else T[l, b]
+            zb = 1.0 if b == 0 else P[j, b]
+            sx += C[j, a, b] * xb
+            sz += D[l, a, b] * zb
+            if a > 0 and b > 0:
+                var += C[j, a, b] * D[l, a, b]
+        var += xa * sx + za * sz
+        if on_site:
+            d[a] = xa
+            Sz[a] = 0.0 if a == 0 else sz
+        else:
+            d[a] = za
+            Sz[a] = 0.0 if a == 0 else sx
+    m, w, h, e = _moments(eta, var, E, family)
+    return m, w, h, e
+
+
+@njit(inline="always")
+def _vb_add(g, G, i, S, o, m, w, h, y, d, Sz, family):
+    """Add one cell to block ``i`` of (g, G); ``S[o]`` is the covariance of the other side (lower triangle only)."""
+    for a in range(d.size):
+        g[i, a] += (y - m) * d[a] - h * Sz[a]
+        da = d[a] + Sz[a] if family == 1 else d[a]
+        for b in range(a + 1):
+            db = d[b] + Sz[b] if family == 1 else d[b]
+            value = w * da * db
+            if b > 0:
+                value += h * S[o, a, b]
+            G[i, a, b] += value
+
+
+@njit(cache=True)
+def _mirror(G):
+    for i in range(G.shape[0]):
+        for a in range(G.shape[1]):
+            for b in range(a):
+                G[i, b, a] = G[i, a, b]
+
+
+@njit(parallel=True, cache=True)
+def vb_site_sums(ptr, col, y, E, offset, mu, P, C, T, D, family, out):
+    """Variational normal equations of every site; ``out`` receives the predictor that has each cell's mean."""
+    J, p = P.shape
+    g = np.zeros((J, p))
+    G = np.zeros((J, p, p))
+    for j in prange(J):
+        d = np.zeros(p)
+        Sz = np.zeros(p)
+        for k in range(ptr[j], ptr[j + 1]):
+            l = col[k]
+            m, w, h, e = _vb_cell(mu, P, C, T, D, j, l, y[k], E[k], offset[k], family, True, d, Sz)
+            out[k] = e
+            _vb_add(g, G, j, D, l, m, w, h, y[k], d, Sz, family)
+    _mirror(G)
+    return g, G
+
+
+@njit(parallel=True, cache=True)
+def vb_month_sums(ptr, col, y, E, offset, mu, P, C, T, D, family, out):
+    """Variational normal equations of every month, in a fixed number of site chunks."""
+    J = P.shape[0]
+    L, p = T.shape
+    gc = np.zeros((CHUNKS * L, p))
+    Gc = np.zeros((CHUNKS * L, p, p))
+    for c in prange(CHUNKS):
+        d = np.zeros(p)
+        Sz = np.zeros(p)
+        for j in range(c * J // CHUNKS, (c + 1) * J // CHUNKS):
+            for k in range(ptr[j], ptr[j + 1]):
+                l = col[k]
+                m, w, h, e = _vb_cell(mu, P, C, T, D, j, l, y[k], E[k], offset[k], family, False, d, Sz)
+                out[k] = e
+                _vb_add(gc, Gc, c * L + l, C, j, m, w, h, y[k], d, Sz, family)
+    g = np.zeros((L, p))
+    G = np.zeros((L, p, p))
+    for c in range(CHUNKS):
+        g += gc[c * L : (c + 1) * L]
+        G += Gc[c * L : (c + 1) * L]
+    _mirror(G)
+    return g, G

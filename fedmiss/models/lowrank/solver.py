@@ -105,7 +105,7 @@ def set_eta(cells: Sequence[Cells], theta: Theta) -> None:
     """Recompute the cached predictor of every group from the broadcast parameters."""
     for c in cells:
         row = c.row
-        eta = theta.mu + theta.a[row] + theta.b[c.col]
+        eta = c.offset + (theta.mu + theta.a[row] + theta.b[c.col])
         for k in range(theta.rank):
             eta += theta.U[row, k] * theta.V[c.col, k]
         c.eta = eta
@@ -308,6 +308,9 @@ def fit_cells(
     -------
     Fit    its objective list never increases
     """
+    from fedmiss.models.lowrank.kernels import set_threads
+
+    set_threads(max(c.nnz for c in cells))
     pen = penalty or Penalty()
     theta = start or start_theta(cells, J, L, 0, family, effects)
     theta = grow(cells, theta, rank, family, seed)

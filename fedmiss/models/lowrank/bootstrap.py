@@ -1,0 +1,154 @@
+"""Uncertainty by a Bayesian bootstrap of observers inside each group.
+
+Each replicate draws one Exp(1) weight per observer, inside the observer's group, so nothing about observers
+travels; the model is refitted from the full fit with its variances held. That covers the noise of the data
+(counting, observers, over-dispersion). The part of a random effect that the data do not determine is added:
+a coefficient with posterior covariance C = (H + K)^-1, H from the data and K the prior precision, has sampling
+covariance C H C, which the bootstrap shows, and prior covariance C K C, which is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.models.lowrank.bayes import Posterior, predictor
+from fedmiss.models.lowrank.counts import CountFit, fit_prepared, prepare, to_counts
+from fedmiss.models.lowrank.data import GroupPanel
+from fedmiss.rng import rng_for
+
+__all__ = ["Draws", "bootstrap", "observer_weights", "site_slopes", "totals_by_region"]
+
+BLOCK = 4_000_000  # cells of the imputed matrix held at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Replicates: ``totals`` (B, R, L) monthly totals per region, ``slopes`` (B, J) yearly log slopes per site."""
+
+    totals: F64
+    slopes: F64
+
+
+def observer_weights(panel: GroupPanel, seed: int, draw: int) -> list[F64]:
+    """Weights (m,) per group: one Exp(1) draw per observer, normalised to mean one over the group's observers."""
+    out = []
+    for g in panel.groups:
+        n = g.n_observers
+        w = rng_for(seed, "bootstrap", draw, g.name).standard_exponential(n)
+        if n > 1:
+            w *= n / w.sum()
+        else:
+            w[:] = 1.0  # a single observer cannot be resampled inside its group
+        out.append(g.weight * w[g.observer])
+    return out
+
+
+def _blocks(J: int, L: int) -> list[slice]:
+    step = max(1, BLOCK // max(L, 1))
+    return [slice(i, min(i + step, J)) for i in range(0, J, step)]
+
+
+def _expected(fit: CountFit, q: Posterior | None, rows: slice) -> F64:
+    if q is None:
+        return fit.expected(rows)
+    return to_counts(predictor(q, rows, fit.settings.family), fit.settings, fit.smear)
+
+
+def totals_by_region(fit: CountFit, region: I64, n_regions: int, q: Posterior | None = None) -> F64:
+    """Sum the expected counts over sites: (n_regions, L); ``region`` (J,) is -1 for sites of no region.
+
+    Row 0 is the whole panel; region ``i`` fills row ``i + 1``.
+    """
+    out = np.zeros((n_regions + 1, fit.L))
+    for rows in _blocks(fit.J, fit.L):
+        values = _expected(fit, q if q is not None else fit.posterior, rows)
+        out[0] += values.sum(axis=0)
+        for i in np.unique(region[rows]):
+            if i >= 0:
+                out[i + 1] += values[region[rows] == i].sum(axis=0)
+    return out
+
+
+def site_slopes(fit: CountFit, year: I64, month_of_year: I64, q: Posterior | None = None) -> tuple[F64, F64]:
+    """Least-squares slope of log yearly total on year per site, and the mean yearly total, over complete years.
+
+    A year is complete when it has every calendar month of the panel. With fewer than three of them the slope is NaN.
+    """
+    season = np.unique(month_of_year).size
+    years, counts = np.unique(year, return_counts=True)
+    full = years[counts == season]
+    slopes, means = np.full(fit.J, np.nan), np.zeros(fit.J)
+    x = full - full.mean() if full.size else full.astype(float)
+    pick = (year[:, None] == full[None, :]).astype(float)
+    for rows in _blocks(fit.J, fit.L):
+        values = _expected(fit, q if q is not None else fit.posterior, rows)
+        if full.size == 0:
+            means[rows] = values.mean(axis=1) * season
+            continue
+        yearly = values @ pick
+        means[rows] = yearly.mean(axis=1)
+        if full.size >= 3:
+            slopes[rows] = np.log(np.maximum(yearly, 1e-9)) @ x / float(x @ x)
+    return slopes, means
+
+
+def _with_prior_noise(q: Posterior, rng: np.random.Generator) -> Posterior:
+    """Draw the part of the coefficients that the data do not determine: N(0, C K C)."""
+
+    def draw(mean: F64, cov: F64, variance: F64) -> tuple[F64, F64]:
+        prior_part = np.einsum("nab,b,nbc->nac", cov, 1.0 / variance, cov)
+        values, vectors = np.linalg.eigh(prior_part)
+        z = rng.standard_normal(mean.shape) * np.sqrt(np.maximum(values, 0.0))
+        return mean + np.einsum("nab,nb->na", vectors, z), cov - prior_part
+
+    P, C = draw(q.P, q.C, q.tau)
+    T, D = draw(q.T, q.D, q.noise)
+    return replace(q, P=P, C=C, T=T, D=D)
+
+
+def bootstrap(
+    panel: GroupPanel,
+    fit: CountFit,
+    *,
+    draws: int = 200,
+    seed: int = 0,
+    region: I64 | None = None,
+    n_regions: int = 0,
+    calendar: tuple[I64, I64],
+    watch: Callable[[int], None] | None = None,
+) -> Draws:
+    """Refit ``draws`` times with reweighted observers.
+
+    Parameters
+    ----------
+    panel, fit : the panel and its full fit
+    region : (J,) region of each site, -1 for none
+    calendar : (month_of_year, year), each (L,)
+
+    Returns
+    -------
+    Draws    totals (B, 1 + n_regions, L), slopes (B, J); a replicate depends on (seed, its number) only
+    """
+    ready, cells = prepare(panel, fit.settings)
+    where = np.full(fit.J, -1) if region is None else region
+    totals = np.empty((draws, n_regions + 1, fit.L))
+    slopes = np.empty((draws, fit.J))
+    for b in range(draws):
+        weights = observer_weights(panel, seed, b)
+        sample = replace(
+            ready, groups=tuple(g.reweighted(w) for g, w in zip(ready.groups, weights, strict=True))
+        )
+        again = fit_prepared(sample, cells, fit.settings, start=fit)
+        again.smear = fit.smear if fit.settings.scale != "log1p" else again.smear
+        q = again.posterior
+        if q is not None:
+            q = _with_prior_noise(q, rng_for(seed, "prior-noise", b))
+        totals[b] = totals_by_region(again, where, n_regions, q)
+        slopes[b] = site_slopes(again, calendar[1], calendar[0], q)[0]
+        if watch:
+            watch(b + 1)
+    return Draws(totals, slopes)

@@ -1,0 +1,509 @@
+"""The model of bird counts: effort, observers, dispersion and penalties around the low-rank solver.
+
+    eta = x . kappa + o_observer + mu + a_site + b_month + (U V')_site,month
+
+``x`` are effort covariates, zero at standard effort, so that exp(mu + a + b + UV') is the expected count of a
+standard visit. The observer effects ``o`` are estimated inside each group and never leave it; only their
+sums of squares do. The variances of a, b and o are estimated by the EM recursion for Gaussian random effects
+under a Laplace approximation (mean of squared effect plus its conditional variance), so their ridges need no
+choosing. The factors are either integrated out with estimated variances (``bayes``, the default: penalty=None)
+or penalised by a given ridge (``solver``, the paper's objective); the rank, and the ridge if wanted, are chosen by
+cross-validation (``crossval``).
+
+Over-dispersed counts: quasi-Poisson (Var = phi mu, all ridges scaled by phi) or negative binomial
+(Var = mu + mu^2/theta, solved through its quasi-score weights 1/(1 + mu/theta)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedmiss.arrays import F64
+from fedmiss.errors import ConfigError
+from fedmiss.models.lowrank.bayes import Posterior, predictor, start_posterior, vb_fit
+from fedmiss.models.lowrank.data import Cells, Group, GroupPanel
+from fedmiss.models.lowrank.families import FAMILIES, mean
+from fedmiss.models.lowrank.solver import Fit, Penalty, Theta, _Phase, fit_cells, set_eta
+
+__all__ = ["Auxiliary", "CountFit", "CountSettings", "fit_counts", "to_counts"]
+
+
+@dataclass(frozen=True, slots=True)
+class CountSettings:
+    """Settings of a count model.
+
+    Attributes
+    ----------
+    family : ``poisson``, ``gaussian`` or ``bernoulli``
+    scale : ``raw``, or ``log1p`` (Gaussian family on log(1 + count))
+    rank : number of factors r
+    penalty : None estimates the variances of the factors (variational EM); a number is the ridge lambda on U and
+        V of the penalised objective, in units of the dispersion of the rank-0 model
+    effects : with mu, a, b; without them the model is the paper's theta = U V'
+    site_penalty, month_penalty : ridges on a and b in units of the dispersion; None estimates them
+    season : with penalty=None, months have a seasonal and smooth prior (needs a calendar)
+    observers : with observer effects, kept inside the groups
+    dispersion : ``quasi`` (Var = phi mu), ``negbin``, or ``none`` (phi = 1)
+    tol, max_sweeps : stopping rule of the solver
+    """
+
+    family: str = "poisson"
+    scale: str = "raw"
+    rank: int = 2
+    penalty: float | None = None
+    effects: bool = True
+    site_penalty: float | None = None
+    month_penalty: float | None = None
+    season: bool = True
+    observers: bool = False
+    dispersion: str = "quasi"
+    tol: float = 1e-7
+    max_sweeps: int = 500
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raise ConfigError on impossible settings."""
+        if self.family not in FAMILIES:
+            raise ConfigError(f"the family {self.family!r} is unknown; choose one of {', '.join(sorted(FAMILIES))}.")
+        if self.scale not in ("raw", "log1p"):
+            raise ConfigError(f"the scale {self.scale!r} is unknown; choose raw or log1p.")
+        if self.scale == "log1p" and self.family != "gaussian":
+            raise ConfigError(f"the log1p scale needs the gaussian family, not {self.family}.")
+        if self.dispersion not in ("quasi", "negbin", "none"):
+            raise ConfigError(f"the dispersion {self.dispersion!r} is unknown; choose quasi, negbin or none.")
+        if self.dispersion == "negbin" and self.family != "poisson":
+            raise ConfigError(f"negbin dispersion needs the poisson family, not {self.family}.")
+        if self.rank < 0:
+            raise ConfigError(f"the rank is {self.rank} (must be 0 or more).")
+        if self.penalty is None and not self.effects:
+            raise ConfigError("the model without effects needs a penalty; pass a number (0 for none).")
+        if self.penalty is not None and self.penalty < 0:
+            raise ConfigError(f"the penalty is {self.penalty} (must be 0 or more).")
+
+
+@dataclass(frozen=True, slots=True)
+class Auxiliary:
+    """Everything but the low-rank model: estimated once, then refined or held fixed.
+
+    ``kappa`` (K,) effort coefficients; ``observer`` per group (n_observers,), private; ``weights`` per group
+    (m,) or None; ``theta`` negative-binomial size (inf for Poisson); ``phi`` scale of the penalties; ``sites``,
+    ``months``, ``observers`` ridges in units of phi.
+    """
+
+    kappa: F64
+    observer: tuple[F64, ...]
+    theta: float
+    phi: float
+    sites: float
+    months: float
+    observers: float
+
+
+@dataclass(slots=True)
+class CountFit:
+    """A fitted count model.
+
+    ``fit`` is the low-rank part, ``aux`` the rest; ``dispersion`` is Pearson / residual degrees of freedom on
+    visits; ``edf`` the effective number of parameters (trace of the block hat matrices); ``smear`` the factor
+    of the log1p back-transform, calibrated on the total of the observed counts.
+    """
+
+    settings: CountSettings
+    J: int
+    L: int
+    fit: Fit
+    aux: Auxiliary
+    dispersion: float
+    edf: float
+    n_counted: int
+    smear: float = 1.0
+    posterior: Posterior | None = None
+
+    @property
+    def theta(self) -> Theta:
+        """Parameters of the low-rank part."""
+        return self.fit.theta
+
+    def expected(self, site: slice | F64 = slice(None), month: slice | F64 = slice(None)) -> F64:
+        """Expected count (or detection probability) at standard effort, for a block of cells."""
+        if self.posterior is not None:
+            return to_counts(predictor(self.posterior, site, self.settings.family)[:, month], self.settings, self.smear)
+        return to_counts(self.theta.eta(site, month), self.settings, self.smear)
+
+
+def to_counts(eta: F64, settings: CountSettings, smear: float = 1.0) -> F64:
+    """Back-transform the linear predictor to birds."""
+    if settings.scale == "log1p":
+        return np.maximum(smear * np.exp(np.minimum(eta, 50.0)) - 1.0, 0.0)
+    return mean(np.minimum(eta, 50.0), settings.family) if settings.family == "poisson" else mean(eta, settings.family)
+
+
+def prepare(panel: GroupPanel, settings: CountSettings) -> tuple[GroupPanel, list[Cells]]:
+    """Transform the counts to the family's scale and index the cells of every group."""
+    settings.check()
+    groups = []
+    for g in panel.groups:
+        y = g.count
+        if settings.family == "poisson" and y.size and float(y.min()) < 0:
+            raise ConfigError(f"group {g.name!r} has the count {y.min():g}; Poisson counts must be 0 or more.")
+        if settings.scale == "log1p":
+            y = np.log1p(y)
+        elif settings.family == "bernoulli":
+            y = (y > 0).astype(float)
+        groups.append(replace(g, count=y))
+    ready = replace(panel, groups=tuple(groups))
+    by_visit = settings.family == "bernoulli" and (
+        settings.observers or any(g.effort.shape[1] for g in panel.groups)
+    )
+    return ready, [Cells.index(g, panel.J, panel.L, by_visit=by_visit) for g in groups]
+
+
+# -- per-visit quantities, computed inside a group ---------------------------------------------------------------
+
+
+def visit_offset(g: Group, aux: Auxiliary, i: int) -> F64:
+    """Offset of every visit of group ``i``: effort and observer."""
+    o = g.effort @ aux.kappa if aux.kappa.size else np.zeros(g.count.size)
+    return o + aux.observer[i][g.observer] if aux.observer[i].size else o
+
+
+def visit_mean(g: Group, c: Cells, aux: Auxiliary, i: int, family: str) -> F64:
+    """Expected value of every visit of group ``i``."""
+    eta = c.eta[c.cell]
+    if family != "bernoulli":  # the offset of a Bernoulli visit is inside its own cell's eta
+        eta = eta + visit_offset(g, aux, i)
+    return mean(np.minimum(eta, 50.0) if family == "poisson" else eta, family)
+
+
+def visit_weight(mu: F64, theta: float) -> F64:
+    """Quasi-score weight of a negative-binomial visit: 1 / (1 + mu / theta)."""
+    return 1.0 / (1.0 + mu / theta)
+
+
+def fill_cells(panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings) -> None:
+    """Recompute (y, E) of every group from its visits at the current auxiliary parameters."""
+    plain = not aux.kappa.size and not any(o.size for o in aux.observer)
+    for i, (g, c) in enumerate(zip(panel.groups, cells, strict=True)):
+        w = g.weight
+        if np.isfinite(aux.theta) and c.eta.size == c.nnz:
+            w = w * visit_weight(visit_mean(g, c, aux, i, settings.family), aux.theta)
+        c.fill(g, settings.family, None if plain else visit_offset(g, aux, i), w)
+
+
+def _update_effort(panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings) -> Auxiliary:
+    K = aux.kappa.size
+    if K == 0:
+        return aux
+    grad, H = np.zeros(K), np.zeros((K, K))
+    for i, (g, c) in enumerate(zip(panel.groups, cells, strict=True)):
+        mu, w = _working(g, c, aux, i, settings)
+        grad += g.effort.T @ (w * (g.count - mu))
+        H += (g.effort * (w * _variance(mu, settings.family))[:, None]).T @ g.effort
+    H[np.diag_indices(K)] += aux.phi * 0.1  # a weak ridge: sd about 3 on the log scale
+    step = np.linalg.solve(H, grad - aux.phi * 0.1 * aux.kappa)
+    return replace(aux, kappa=aux.kappa + np.clip(step, -0.5, 0.5))
+
+
+def _update_observers(panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings) -> Auxiliary:
+    if not settings.observers:
+        return aux
+    effects: list[F64] = []
+    squares = count = 0.0
+    ridge = aux.phi * aux.observers
+    for i, (g, c) in enumerate(zip(panel.groups, cells, strict=True)):
+        mu, w = _working(g, c, aux, i, settings)
+        n = aux.observer[i].size
+        grad = np.bincount(g.observer, w * (g.count - mu), n)
+        curve = np.bincount(g.observer, w * _variance(mu, settings.family), n)
+        step = (grad - ridge * aux.observer[i]) / (curve + ridge)
+        o = aux.observer[i] + np.clip(step, -1.0, 1.0)
+        active = np.bincount(g.observer, g.weight, n) > 0
+        o[~active] = 0.0
+        effects.append(o)
+        squares += float((o[active] ** 2).sum() + (aux.phi / (curve[active] + ridge)).sum())
+        count += float(active.sum())
+    variance = max(squares / max(count, 1.0), 1e-4)  # two numbers per group travel, no observer does
+    return replace(aux, observer=tuple(effects), observers=1.0 / variance)
+
+
+def _working(g: Group, c: Cells, aux: Auxiliary, i: int, settings: CountSettings) -> tuple[F64, F64]:
+    mu = visit_mean(g, c, aux, i, settings.family)
+    w = g.weight if not np.isfinite(aux.theta) else g.weight * visit_weight(mu, aux.theta)
+    return mu, w
+
+
+def _variance(mu: F64, family: str) -> F64:
+    if family == "gaussian":
+        return np.ones_like(mu)
+    return mu if family == "poisson" else mu * (1 - mu)
+
+
+def _update_theta(panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings) -> float:
+    """Moment equation of the negative-binomial size: sum (y-mu)^2/(mu+mu^2/theta) = residual df (bisection)."""
+    low, high = np.log(1e-3), np.log(1e6)
+    means = [visit_mean(g, c, aux, i, settings.family) for i, (g, c) in enumerate(zip(panel.groups, cells, strict=True))]
+    total = sum(float(g.weight.sum()) for g in panel.groups)
+
+    def excess(log_theta: float) -> float:
+        t = np.exp(log_theta)
+        s = 0.0
+        for g, mu in zip(panel.groups, means, strict=True):
+            s += float((g.weight * (g.count - mu) ** 2 / np.maximum(mu + mu**2 / t, 1e-12)).sum())
+        return s / total - 1.0
+
+    if excess(high) <= 0:
+        return float("inf")
+    for _ in range(40):
+        mid = 0.5 * (low + high)
+        low, high = (low, mid) if excess(mid) > 0 else (mid, high)
+    return float(np.exp(0.5 * (low + high)))
+
+
+# -- penalties from variances --------------------------------------------------------------------------------
+
+
+def _blocks(cells: Sequence[Cells], theta: Theta, settings: CountSettings, size: int, by_site: bool) -> F64:
+    design = (
+        np.column_stack([np.ones(theta.b.size), theta.V]) if by_site else np.column_stack([np.ones(theta.a.size), theta.U])
+    )
+    if not settings.effects:
+        design = np.ascontiguousarray(design[:, 1:])
+    return _Phase(cells, size, settings.family, by_site=by_site).sums(design)[1]
+
+
+def _effect_variances(
+    cells: Sequence[Cells], theta: Theta, aux: Auxiliary, settings: CountSettings
+) -> tuple[float, float, float]:
+    """EM update of the ridges of a and b, and the effective degrees of freedom."""
+    pen = penalty_of(aux, settings, theta.b.size)
+    edf = 1.0 if settings.effects else 0.0
+    out = []
+    for by_site, effect, ridge in ((True, theta.a, pen.sites), (False, theta.b, pen.months)):
+        G = _blocks(cells, theta, settings, effect.size, by_site)
+        p = G.shape[1]
+        lam = np.full(p, pen.factors)
+        if settings.effects:
+            lam[0] = ridge
+        C = np.linalg.pinv(G + np.diag(lam + 1e-10), hermitian=True)
+        edf += float(np.einsum("nij,nji->", C, G))
+        if settings.effects:
+            var = float((effect**2 + aux.phi * C[:, 0, 0]).mean())
+            out.append(1.0 / max(var, 1e-4))
+        else:
+            out.append(0.0)
+    return out[0], out[1], edf
+
+
+def penalty_of(aux: Auxiliary, settings: CountSettings, L: int) -> Penalty:
+    """Ridges on the scale of the loss."""
+    pen = Penalty(1.0 if settings.penalty is None else settings.penalty, aux.sites, aux.months)
+    return pen.scaled(aux.phi)
+
+
+def pearson(panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings) -> float:
+    """Pearson statistic over visits: sum of w (y - mu)^2 / Var."""
+    total = 0.0
+    for i, (g, c) in enumerate(zip(panel.groups, cells, strict=True)):
+        mu = visit_mean(g, c, aux, i, settings.family)
+        var = _variance(mu, settings.family)
+        if np.isfinite(aux.theta):
+            var = mu + mu**2 / aux.theta
+        total += float((g.weight * (g.count - mu) ** 2 / np.maximum(var, 1e-12)).sum())
+    return total
+
+
+def start_aux(panel: GroupPanel, settings: CountSettings) -> Auxiliary:
+    """Neutral start: no effort, observer or dispersion effect."""
+    K = max((g.effort.shape[1] for g in panel.groups), default=0)
+    observers = tuple(np.zeros(g.n_observers if settings.observers else 0) for g in panel.groups)
+    return Auxiliary(
+        np.zeros(K), observers, float("inf"), 1.0,
+        1.0 if settings.site_penalty is None else settings.site_penalty,
+        1.0 if settings.month_penalty is None else settings.month_penalty,
+        4.0,
+    )
+
+
+def marginal_fit(
+    panel: GroupPanel, cells: Sequence[Cells], settings: CountSettings, *, rounds: int = 12, aux: Auxiliary | None = None
+) -> tuple[Fit, Auxiliary]:
+    """Rank-0 fit that estimates everything else: kappa, observers, dispersion, ridges of a and b."""
+    zero = replace(settings, rank=0)
+    aux = aux or start_aux(panel, settings)
+    fill_cells(panel, cells, replace(aux, theta=float("inf")), zero)
+    theta: Theta | None = None
+    fit: Fit | None = None
+    for k in range(rounds):
+        fit = fit_cells(
+            cells, panel.J, panel.L, family=settings.family, rank=0, penalty=penalty_of(aux, zero, panel.L),
+            effects=settings.effects, start=theta, tol=1e-6, max_sweeps=30, seed=settings.seed,
+        )
+        theta = fit.theta
+        previous = aux
+        aux = refine_aux(panel, cells, theta, aux, zero)
+        fill_cells(panel, cells, aux, zero)
+        set_eta(cells, theta)
+        if k >= 2 and _change(previous, aux) < 0.01:
+            break
+    assert fit is not None
+    return fit, aux
+
+
+def _change(old: Auxiliary, new: Auxiliary) -> float:
+    pairs = [(old.phi, new.phi), (old.sites, new.sites), (old.months, new.months), (old.observers, new.observers)]
+    change = max(abs(np.log(max(b, 1e-12) / max(a, 1e-12))) for a, b in pairs)
+    if np.isfinite(old.theta) and np.isfinite(new.theta):
+        change = max(change, abs(np.log(new.theta / old.theta)))
+    return max(change, float(np.abs(new.kappa - old.kappa).max(initial=0.0)))
+
+
+def refine_aux(
+    panel: GroupPanel, cells: Sequence[Cells], theta: Theta, aux: Auxiliary, settings: CountSettings
+) -> Auxiliary:
+    """One update of every auxiliary parameter at the current low-rank fit (``eta`` must be set)."""
+    aux = _update_effort(panel, cells, aux, settings)
+    aux = _update_observers(panel, cells, aux, settings)
+    if settings.dispersion == "negbin":
+        aux = replace(aux, theta=_update_theta(panel, cells, aux, settings))
+    sites, months, edf = _effect_variances(cells, theta, aux, settings)
+    if settings.dispersion != "none" and settings.family != "bernoulli":
+        n = sum(float(g.weight.sum()) for g in panel.groups)
+        phi = pearson(panel, cells, aux, settings) / max(n - edf, 0.2 * n)
+        aux = replace(aux, phi=max(phi, 1.0) if settings.family == "poisson" else max(phi, 1e-8))
+    return replace(
+        aux,
+        sites=sites if settings.site_penalty is None else settings.site_penalty,
+        months=months if settings.month_penalty is None else settings.month_penalty,
+    )
+
+
+def fit_counts(
+    panel: GroupPanel,
+    settings: CountSettings | None = None,
+    *,
+    start: CountFit | None = None,
+    watch: Callable[[int, float], None] | None = None,
+) -> CountFit:
+    """Fit the count model: the marginal model first, then the factors at its dispersion and penalties.
+
+    Parameters
+    ----------
+    panel : the groups' counted visits
+    start : an earlier fit of the same panel (bootstrap): its variances, dispersion and effort are kept
+
+    Returns
+    -------
+    CountFit
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> g = Group.of("a", [0, 0, 1, 1], [0, 1, 0, 1], [2.0, 4.0, 6.0, 12.0])
+    >>> fit = fit_counts(GroupPanel.of(2, 2, [g]), CountSettings(rank=0, penalty=0.0, site_penalty=0.0, month_penalty=0.0))
+    >>> bool(np.allclose(fit.expected(), [[2, 4], [6, 12]], rtol=1e-4))
+    True
+    """
+    settings = settings or CountSettings()
+    ready, cells = prepare(panel, settings)
+    return fit_prepared(ready, cells, settings, start=start, watch=watch)
+
+
+def fit_prepared(
+    panel: GroupPanel,
+    cells: Sequence[Cells],
+    settings: CountSettings,
+    *,
+    start: CountFit | tuple[Fit, Auxiliary] | None = None,
+    watch: Callable[[int, float], None] | None = None,
+) -> CountFit:
+    """:func:`fit_counts` on cells that are indexed already; ``start`` may also be a marginal fit."""
+    if isinstance(start, CountFit):
+        if start.posterior is not None and settings.penalty is None:
+            return _fit_bayes(panel, cells, settings, start.aux, start.posterior, watch, learn=False)
+        theta, aux = start.theta, start.aux
+    else:
+        marginal, aux = start or marginal_fit(panel, cells, settings)
+        theta = marginal.theta
+    set_eta(cells, theta)
+    fill_cells(panel, cells, aux, settings)
+    # Everything else is held fixed here, so that this run minimises one objective and its list never rises.
+    bayes = settings.penalty is None
+    fit = fit_cells(
+        cells, panel.J, panel.L, family=settings.family, rank=settings.rank, effects=settings.effects,
+        penalty=penalty_of(aux, settings, panel.L), start=theta, tol=settings.tol,
+        max_sweeps=20 if bayes else settings.max_sweeps, seed=settings.seed, watch=None if bayes else watch,
+    )
+    if bayes:
+        return _fit_bayes(panel, cells, settings, aux, start_posterior(fit.theta), watch, learn=True)
+    _, _, fit.edf = _effect_variances(cells, fit.theta, aux, settings)
+    return _finish(panel, cells, settings, aux, fit, None)
+
+
+def _fit_bayes(
+    panel: GroupPanel,
+    cells: Sequence[Cells],
+    settings: CountSettings,
+    aux: Auxiliary,
+    start: Posterior,
+    watch: Callable[[int, float], None] | None,
+    *,
+    learn: bool,
+) -> CountFit:
+    n = sum(float(g.weight.sum()) for g in panel.groups)
+    box = [aux]
+    history: list[float] = []
+
+    def between(q: Posterior, edf: float, k: int) -> float:
+        if learn and k % 3 == 0:
+            now = _update_effort(panel, cells, box[0], settings)
+            now = _update_observers(panel, cells, now, settings)
+            if settings.dispersion == "negbin":
+                now = replace(now, theta=_update_theta(panel, cells, now, settings))
+            if settings.dispersion != "none" and settings.family != "bernoulli":
+                phi = pearson(panel, cells, now, settings) / max(n - edf, 0.2 * n)
+                now = replace(now, phi=max(phi, 1.0) if settings.family == "poisson" else max(phi, 1e-8))
+            box[0] = now
+            fill_cells(panel, cells, now, settings)
+        return box[0].phi
+
+    def note(k: int, change: float) -> None:
+        history.append(change)
+        if watch:
+            watch(k, change)
+
+    if learn:
+        for c in cells:
+            c.offset = np.zeros(c.nnz) if settings.family != "bernoulli" else c.offset
+    fill_cells(panel, cells, aux, settings)
+    q, phi, edf, rounds, converged = vb_fit(
+        cells, start, family=settings.family, phi=aux.phi, learn=learn, between=between, watch=note,
+        calendar=panel.calendar if settings.season else None, max_rounds=settings.max_sweeps if learn else 12,
+        tol=1e-3 if learn else 3e-3,
+    )
+    reason = (
+        "no predictor of an observed cell moved any more" if converged else f"the limit of {rounds} rounds was reached"
+    )
+    fit = Fit(q.theta(), history, converged, reason, rounds, edf=edf)
+    aux = replace(box[0], sites=1.0 / float(q.tau[0]), months=1.0 / float(q.noise[0]))
+    return _finish(panel, cells, settings, aux, fit, q)
+
+
+def _finish(
+    panel: GroupPanel, cells: Sequence[Cells], settings: CountSettings, aux: Auxiliary, fit: Fit, q: Posterior | None
+) -> CountFit:
+    n = sum(float(g.weight.sum()) for g in panel.groups)
+    dispersion = pearson(panel, cells, aux, settings) / max(n - fit.edf, 0.05 * n)
+    smear = _smear(panel, cells, aux, settings) if settings.scale == "log1p" else 1.0
+    return CountFit(settings, panel.J, panel.L, fit, aux, dispersion, fit.edf, panel.m, smear, q)
+
+
+def _smear(panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings) -> float:
+    """Factor S such that the sum of S exp(eta) equals the sum of (1 + count) over the observed visits."""
+    top = bottom = 0.0
+    for i, (g, c) in enumerate(zip(panel.groups, cells, strict=True)):
+        top += float((g.weight * np.exp(g.count)).sum())
+        bottom += float((g.weight * np.exp(visit_mean(g, c, aux, i, "gaussian"))).sum())
+    return top / bottom

@@ -1,0 +1,214 @@
+"""Choice of rank, ridge and family by federated cross-validation.
+
+Folds are drawn inside each group, so a held-out visit never leaves it: a group sends the sums of its training
+visits, and for each candidate three numbers (deviance, squared log error, predicted and observed totals).
+Count models are scored on the same scale, birds, whatever scale they were fitted on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from fedmiss.arrays import F64, I64
+from fedmiss.errors import ConfigError
+from fedmiss.models.lowrank.counts import CountFit, CountSettings, fit_prepared, marginal_fit, prepare, visit_offset
+from fedmiss.models.lowrank.data import Cells, Group, GroupPanel
+from fedmiss.models.lowrank.families import deviance, mean
+from fedmiss.rng import rng_for
+
+__all__ = ["Choice", "assign_folds", "cross_validate", "default_candidates", "model_name"]
+
+
+def model_name(s: CountSettings) -> str:
+    """Short name of the distribution of a candidate."""
+    if s.family == "poisson":
+        return {"quasi": "quasi-Poisson", "negbin": "negative binomial", "none": "Poisson"}[s.dispersion]
+    return "Gaussian on log1p" if s.scale == "log1p" else s.family.capitalize()
+
+
+def default_candidates(settings: CountSettings, max_rank: int = 4) -> list[CountSettings]:
+    """Ranks 0..max_rank of the given model and, for counts, rank 0 and 2 of its rivals."""
+    ranks = [replace(settings, rank=r) for r in range(max_rank + 1)]
+    if settings.family != "poisson" or settings.penalty is not None:
+        return ranks
+    other = "negbin" if settings.dispersion != "negbin" else "quasi"
+    rivals = [replace(settings, rank=r, dispersion=other) for r in (0, 1, 2)]
+    log = [replace(settings, rank=r, family="gaussian", scale="log1p", dispersion="quasi") for r in (0, 2)]
+    return ranks + rivals + log
+
+
+def assign_folds(group: Group, folds: int, by: str, seed: int, period: int = 12) -> I64:
+    """Draw a fold 0..folds-1 for every visit of a group, inside the group.
+
+    ``by="visit"`` draws visits; ``"observer"`` whole observers; ``"block"`` whole site x ``period``-month blocks.
+    """
+    rng = rng_for(seed, "folds", group.name)
+    if by == "visit":
+        return rng.permutation(group.count.size) % folds
+    if by == "observer":
+        key = group.observer.astype(np.int64)
+    elif by == "block":
+        key = group.site.astype(np.int64) * 100_000 + group.month // period
+    else:
+        raise ConfigError(f"folds by {by!r} are unknown; choose visit, block or observer.")
+    units, inverse = np.unique(key, return_inverse=True)
+    return (rng.permutation(units.size) % folds)[inverse]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Outcome of a cross-validation.
+
+    ``table`` has one row per candidate and fold (schema ``cv``), ``summary`` one per candidate, ``best`` the chosen
+    settings, ``advice`` a sentence that says which candidate wins which score.
+    """
+
+    table: pd.DataFrame
+    summary: pd.DataFrame
+    best: CountSettings
+    advice: str
+
+
+def cross_validate(
+    panel: GroupPanel,
+    candidates: Sequence[CountSettings],
+    *,
+    folds: int = 5,
+    by: str = "visit",
+    seed: int = 0,
+    one_se: bool = False,
+    watch: Callable[[int], None] | None = None,
+) -> Choice:
+    """Score every candidate on held-out visits and choose the one with the lowest deviance.
+
+    Parameters
+    ----------
+    candidates : settings to compare; those that differ in rank or penalty only share their marginal fits
+    one_se : choose the smallest rank (then the largest penalty) within one standard error of the lowest deviance,
+        the standard error being that of the paired difference over folds
+    """
+    if folds < 2:
+        raise ConfigError(f"cross-validation with {folds} fold is impossible; choose 2 or more.")
+    if not candidates:
+        raise ConfigError("cross-validation has no candidate; give at least one rank.")
+    rows: list[dict[str, object]] = []
+    done = 0
+    for family in dict.fromkeys((c.family, c.scale, c.dispersion, c.observers) for c in candidates):
+        members = [
+            (i, c) for i, c in enumerate(candidates) if (c.family, c.scale, c.dispersion, c.observers) == family
+        ]
+        ready, cells = prepare(panel, members[0][1])
+        fold_of = [assign_folds(g, folds, by, seed) for g in panel.groups]
+        for fold in range(folds):
+            train = replace(
+                ready,
+                groups=tuple(
+                    g.reweighted(g.weight * (f != fold)) for g, f in zip(ready.groups, fold_of, strict=True)
+                ),
+            )
+            if not sum(float(g.weight.sum()) for g in train.groups):
+                raise ConfigError(f"fold {fold} leaves no visit to train on; use fewer folds or folds by visit.")
+            marginal = marginal_fit(train, cells, members[0][1])
+            for i, settings in members:
+                fit = fit_prepared(train, cells, settings, start=marginal)
+                score = _score(panel, train, cells, fit, fold_of, fold)
+                rows.append({"candidate": i, "model": model_name(settings), "rank": settings.rank,
+                             "penalty": np.nan if settings.penalty is None else settings.penalty, "fold": fold} | score)
+                done += 1
+                if watch:
+                    watch(done)
+    table = pd.DataFrame(rows).sort_values(["candidate", "fold"], ignore_index=True)
+    summary = _summarise(table)
+    chosen = _choose(table, summary, candidates, one_se)
+    return Choice(table, summary, candidates[chosen], _advice(summary, chosen))
+
+
+def _score(
+    panel: GroupPanel, train: GroupPanel, cells: Sequence[Cells], fit: CountFit, fold_of: Sequence[I64], fold: int
+) -> dict[str, float]:
+    """Scores of the held-out visits, summed over groups."""
+    dev = sq = n = predicted = observed = 0.0
+    s = fit.settings
+    for i, (raw, g, c, f) in enumerate(zip(panel.groups, train.groups, cells, fold_of, strict=True)):
+        test = f == fold
+        if not test.any():
+            continue
+        eta = c.eta[c.cell][test]
+        if s.family != "bernoulli":
+            eta = eta + visit_offset(g, fit.aux, i)[test]
+        mu = fit.smear * np.exp(np.minimum(eta, 50)) - 1.0 if s.scale == "log1p" else mean(np.minimum(eta, 50), s.family)
+        y = raw.count[test]
+        if s.family == "bernoulli":
+            y = (y > 0).astype(float)
+        elif s.family == "poisson" or s.scale == "log1p":
+            mu = np.maximum(mu, 1e-3)  # a count model may not bet everything on zero
+        score_family = "poisson" if s.scale == "log1p" else s.family
+        w = raw.weight[test]
+        dev += float((w * deviance(y, mu, score_family)).sum())
+        if score_family != "gaussian":
+            sq += float((w * (np.log1p(y) - np.log1p(mu)) ** 2).sum())
+        else:
+            sq += float((w * (y - mu) ** 2).sum())
+        predicted += float((w * mu).sum())
+        observed += float((w * y).sum())
+        n += float(w.sum())
+    if n == 0:
+        return {"n": 0, "deviance": np.nan, "log_rmse": np.nan, "total_bias": np.nan}
+    return {
+        "n": int(n), "deviance": dev / n, "log_rmse": float(np.sqrt(sq / n)),
+        "total_bias": predicted / observed if observed else np.nan,
+    }
+
+
+def _summarise(table: pd.DataFrame) -> pd.DataFrame:
+    def one(g: pd.DataFrame) -> pd.Series:
+        w = g["n"] / max(g["n"].sum(), 1)
+        k = len(g)
+        return pd.Series({
+            "model": g["model"].iloc[0], "rank": int(g["rank"].iloc[0]), "penalty": g["penalty"].iloc[0],
+            "deviance": float((w * g["deviance"]).sum()),
+            "deviance_se": float(g["deviance"].std(ddof=1) / np.sqrt(k)) if k > 1 else np.nan,
+            "log_rmse": float(np.sqrt((w * g["log_rmse"] ** 2).sum())),
+            "total_bias": float((w * g["total_bias"]).sum()),
+        })
+
+    return pd.DataFrame([one(g) for _, g in table.groupby("candidate", sort=True)])
+
+
+def _choose(table: pd.DataFrame, summary: pd.DataFrame, candidates: Sequence[CountSettings], one_se: bool) -> int:
+    best = int(summary["deviance"].to_numpy().argmin())
+    if not one_se:
+        return best
+    wide = table.pivot(index="fold", columns="candidate", values="deviance")
+    excess = wide.sub(wide[best], axis=0)
+    bound = excess.std(ddof=1) / np.sqrt(len(wide))
+    near = [i for i in range(len(candidates)) if excess[i].mean() <= bound[i]] or [best]
+    return min(near, key=lambda i: (candidates[i].rank, -(candidates[i].penalty or 0.0)))
+
+
+def _label(row: pd.Series) -> str:
+    ridge = "" if np.isnan(row["penalty"]) else f", ridge {row['penalty']:g}"
+    return f"{row['model']} of rank {int(row['rank'])}{ridge}"
+
+
+def _advice(summary: pd.DataFrame, chosen: int) -> str:
+    best = summary.iloc[chosen]
+    by_log = summary.iloc[int(summary["log_rmse"].to_numpy().argmin())]
+    total = np.abs(np.log(np.clip(summary["total_bias"].to_numpy(dtype=float), 1e-9, None)))
+    by_total = summary.iloc[int(total.argmin())]
+    text = (
+        f"{_label(best)} predicts held-out visits best (deviance {best['deviance']:.3g} per visit, "
+        f"total {best['total_bias']:.2f} of the observed)."
+    )
+    if by_log.name != best.name and by_log["log_rmse"] < 0.98 * best["log_rmse"]:
+        text += (
+            f" For typical sites rather than totals, {_label(by_log)} is closer (log error {by_log['log_rmse']:.2f} "
+            f"against {best['log_rmse']:.2f}), but its totals are {by_log['total_bias']:.2f} of the observed."
+        )
+    if by_total.name != best.name and abs(float(best["total_bias"]) - 1) > 0.1:
+        text += f" {_label(by_total)} gets the total nearest ({by_total['total_bias']:.2f})."
+    return text

@@ -1,0 +1,79 @@
+"""Names of columns: one canonical name per concept, whatever the release or the custom download calls it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from fedmiss.errors import SchemaError
+
+__all__ = ["EBD_RECORD", "EVENT", "PLACE", "normal", "resolve"]
+
+# Canonical name -> spellings in the order of preference. Compared by `normal`: case, '_', '/' and spaces are equal.
+EBD_RECORD: dict[str, tuple[str, ...]] = {
+    "event": ("sampling event identifier",),
+    "group": ("group identifier",),
+    "guid": ("global unique identifier",),
+    "edited": ("last edited date",),
+    "count": ("observation count",),
+    "category": ("category",),
+    "common_name": ("common name",),
+    "species": ("scientific name",),
+    "exotic": ("exotic code",),
+    "approved": ("approved",),
+}
+EVENT: dict[str, tuple[str, ...]] = {
+    "event": ("sampling event identifier",),
+    "group": ("group identifier",),
+    "edited": ("last edited date",),
+    "observer": ("observer id",),
+    "date": ("observation date",),
+    "start": ("time observations started",),
+    # 'OBSERVATION TYPE' (2025) is what was 'PROTOCOL TYPE'; 'PROTOCOL NAME' is finer and only a last resort.
+    "protocol": ("observation type", "protocol type", "protocol name"),
+    "duration": ("duration minutes",),
+    "distance": ("effort distance km",),
+    "n_observers": ("number observers",),
+    "complete": ("all species reported",),
+}
+PLACE: dict[str, tuple[str, ...]] = {
+    "country": ("country",),
+    "country_code": ("country code",),
+    "state": ("state", "state province"),
+    "state_code": ("state code", "subnational1 code"),
+    "county": ("county",),
+    "county_code": ("county code", "subnational2 code"),
+    "site_name": ("locality",),
+    "site": ("locality id",),
+    "site_type": ("locality type",),
+    "latitude": ("latitude",),
+    "longitude": ("longitude",),
+}
+
+
+def normal(name: str) -> str:
+    """Return a column name in lower case with every run of other signs as one space."""
+    return re.sub(r"[^a-z0-9]+", " ", name.lower()).strip()
+
+
+def resolve(
+    header: Iterable[str], wanted: dict[str, tuple[str, ...]], required: Iterable[str], where: str
+) -> dict[str, int]:
+    """Return the position of each wanted column that is there; raise when a required one is not."""
+    at: dict[str, int] = {}
+    for i, name in enumerate(header):
+        at.setdefault(normal(name), i)
+    found = {}
+    for key, spellings in wanted.items():
+        for spelling in spellings:
+            if spelling in at:
+                found[key] = at[spelling]
+                break
+    missing = [wanted[key][0].upper() for key in required if key not in found]
+    if missing:
+        raise SchemaError(
+            f"{where} has no column {missing[0]!r} (it has {len(at)} columns). Download it again with "
+            f"{', '.join(missing)} among the chosen columns.",
+            missing=missing,
+        )
+    return found

@@ -1,0 +1,387 @@
+"""Project eBird text files (EBD, sampling, unvetted) of any generation: one pass over the bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmiss.arrays import I32, I64, U8
+from fedmiss.errors import InputError
+from fedmiss.etl.columns import EBD_RECORD, EVENT, PLACE, resolve
+from fedmiss.etl.projection import EVENT_COLUMNS, PLACE_COLUMNS, RECORD_COLUMNS, TAXON_COLUMNS, ParquetSink
+from fedmiss.etl.sources import Block, ReadReport, Source, read_blocks
+
+__all__ = ["project_ebird"]
+
+_EXAMPLES = 5
+_RELEASE = re.compile(r"rel([A-Z][a-z]{2})-(\d{4})")
+
+
+class _Dictionary:
+    """Codes of the joint values of some columns, in the order in which they are first met."""
+
+    def __init__(self, columns: list[int]) -> None:
+        self.slots = np.array(columns, dtype=np.int32)
+        self.values: list[tuple[str, ...]] = []
+        self._keys = np.zeros(1 << 16, dtype=np.uint64)
+        self._codes = np.zeros(1 << 16, dtype=np.int32)
+
+    def encode(self, buf: U8, starts: I32, lengths: I32) -> I32:
+        from fedmiss.etl import _kernels
+
+        n = len(starts)
+        while 2 * (len(self.values) + n) > self._keys.size:
+            self._grow()
+        codes = np.empty(n, dtype=np.int32)
+        fresh_rows = np.empty(n, dtype=np.int32)
+        fresh = _kernels.encode(
+            buf, starts, lengths, self.slots, self._keys, self._codes, len(self.values), codes, fresh_rows
+        )
+        for r in fresh_rows[:fresh]:
+            self.values.append(
+                tuple(
+                    buf[starts[r, j] : starts[r, j] + lengths[r, j]].tobytes().decode("utf-8").strip()
+                    for j in self.slots
+                )
+            )
+        return codes
+
+    def _grow(self) -> None:
+        old_keys, old_codes = self._keys, self._codes
+        self._keys = np.zeros(2 * old_keys.size, dtype=np.uint64)
+        self._codes = np.zeros(2 * old_keys.size, dtype=np.int32)
+        mask = self._keys.size - 1
+        for key, code in zip(old_keys[old_keys > 0].tolist(), old_codes[old_keys > 0].tolist(), strict=True):
+            at = key & mask
+            while self._keys[at]:
+                at = (at + 1) & mask
+            self._keys[at], self._codes[at] = key, code
+
+    def frame(self, names: tuple[str, ...] | list[str]) -> Any:
+        import polars as pl
+
+        columns = list(zip(*self.values, strict=True)) or [()] * len(names)
+        return pl.DataFrame(
+            {k: pl.Series(k, list(v), dtype=pl.String) for k, v in zip(names, columns, strict=True)}
+        )
+
+
+class _Fields:
+    """The wanted fields of one block, by canonical name."""
+
+    def __init__(self, block: Block, separator: str, positions: list[int], work: _Work) -> None:
+        from fedmiss.etl import _kernels
+
+        self.buf = block.buf
+        work.fit(block.stop)
+        n = int(_kernels.separators(block.buf, block.stop, ord(separator), work.seps, work.ends))
+        self.n = n
+        self.starts = np.empty((n, len(positions)), dtype=np.int32)
+        self.lengths = np.empty((n, len(positions)), dtype=np.int32)
+        self.n_fields = np.empty(n, dtype=np.int32)
+        columns = np.array(positions, dtype=np.int32)
+        _kernels.fields(block.buf, n, work.seps, work.ends, columns, self.starts, self.lengths, self.n_fields)
+
+    def column(self, slot: int) -> tuple[U8, I32, I32]:
+        return self.buf, self.starts[:, slot], self.lengths[:, slot]
+
+    def text(self, row: int, slot: int) -> str:
+        s, n = int(self.starts[row, slot]), int(self.lengths[row, slot])
+        return self.buf[s : s + n].tobytes().decode("utf-8", "replace")
+
+
+class _Work:
+    """Scratch arrays as long as a block, used again for every block."""
+
+    def __init__(self) -> None:
+        self.seps = np.empty(0, dtype=np.int32)
+        self.ends = np.empty(0, dtype=np.int32)
+
+    def fit(self, n: int) -> None:
+        if self.seps.size <= n:
+            self.seps = np.empty(n + 1, dtype=np.int32)
+            self.ends = np.empty(n + 1, dtype=np.int32)
+
+
+class _Faults:
+    """Counts, and a few examples, of what could not be used."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.malformed: dict[str, int] = {}
+        self.unreadable: dict[str, int] = {}
+        self.examples: list[str] = []
+
+    def _note(self, table: dict[str, int], what: str, lines: I64, values: Callable[[int], str]) -> None:
+        if lines.size == 0:
+            return
+        table[what] = table.get(what, 0) + int(lines.size)
+        if len(self.examples) < _EXAMPLES:
+            self.examples.append(f"line {int(lines[0])}: {what} {values(0)!r}")
+
+    def row(self, what: str, lines: I64, values: Callable[[int], str]) -> None:
+        """A row that had to be left out."""
+        self._note(self.malformed, what, lines, values)
+
+    def value(self, what: str, lines: I64, values: Callable[[int], str]) -> None:
+        """A value that reads as blank."""
+        self._note(self.unreadable, what, lines, values)
+
+
+class _Reader:
+    """Reads blocks of one source into record and event columns."""
+
+    def __init__(self, source: Source, *, records: bool, events: bool) -> None:
+        self.source = source
+        wanted: dict[str, tuple[str, ...]] = {}
+        required: list[str] = []
+        if records:
+            wanted |= EBD_RECORD
+            required += ["event", "count", "species"]
+        if events:
+            wanted |= EVENT | PLACE
+            required += ["event", "observer", "date", "site", "complete"]
+        found = resolve(source.header, wanted, required, source.name)
+        self.positions = sorted(set(found.values()))
+        slot_of = {p: i for i, p in enumerate(self.positions)}
+        self.slot = {key: slot_of[p] for key, p in found.items()}
+        absent = len(self.positions)  # one more slot that is always blank stands for every column not there
+        self.positions.append(1 << 30)
+        for key in wanted:
+            self.slot.setdefault(key, absent)
+        self.absent = [wanted[k][0].upper() for k in wanted if self.slot[k] == absent]
+        self.faults = _Faults(source)
+        self.taxa = _Dictionary([self.slot[k] for k in TAXON_COLUMNS]) if records else None
+        if events:
+            self.places = _Dictionary([self.slot[k] for k in PLACE_COLUMNS])
+            self.observers = _Dictionary([self.slot["observer"]])
+            self.protocols = _Dictionary([self.slot["protocol"]])
+        self.taxon_rows: I64 = np.zeros(0, dtype=np.int64)
+        self.long = self.short = self.rows = 0
+        self.dates = [2**31 - 1, -(2**31)]
+        self._work = _Work()
+
+    def fields(self, block: Block) -> _Fields:
+        f = _Fields(block, self.source.separator, self.positions, self._work)
+        width = len(self.source.header)
+        self.long += int(np.count_nonzero(f.n_fields > width))
+        self.short += int(np.count_nonzero(f.n_fields < width))
+        self.rows += f.n
+        return f
+
+    def ids(self, f: _Fields, key: str, letter: str) -> I64:
+        from fedmiss.etl import _kernels
+
+        out = np.empty(f.n, dtype=np.int64)
+        _kernels.read_ids(*f.column(self.slot[key]), ord(letter), out)
+        return out
+
+    def _shown(self, f: _Fields, rows: I64, key: str) -> Callable[[int], str]:
+        return lambda i: f.text(int(rows[i]), self.slot[key])
+
+    def usable(self, f: _Fields, first_line: int, event: I64, group: I64, more: dict[str, Any]) -> Any:
+        """Rows with an event id, a readable group id and whatever else is asked; the others are noted."""
+        from fedmiss.etl._kernels import BAD
+
+        good = np.ones(f.n, dtype=np.bool_)
+        checks = {"event": event < 0, "group": group == BAD, **more}
+        names = {**EBD_RECORD, **EVENT, **PLACE}
+        for key, bad in checks.items():
+            rows = np.flatnonzero(bad & good)
+            if rows.size:
+                what = "no usable " + names[key][0].upper()
+                self.faults.row(what, rows + first_line, self._shown(f, rows, key))
+                good[rows] = False
+        return good
+
+    def records(self, f: _Fields, first_line: int) -> dict[str, Any]:
+        from fedmiss.etl import _kernels
+
+        assert self.taxa is not None
+        event = self.ids(f, "event", "S")
+        group = self.ids(f, "group", "G")
+        species = self.slot["species"]
+        good = self.usable(f, first_line, event, group, {"species": f.lengths[:, species] == 0})
+        count = np.empty(f.n, dtype=np.int64)
+        _kernels.read_counts(*f.column(self.slot["count"]), count)
+        odd = np.flatnonzero(good & (count <= _kernels.COUNT_BLANK))
+        self.faults.value("OBSERVATION COUNT", odd + first_line, self._shown(f, odd, "count"))
+        guid = np.empty(f.n, dtype=np.int64)
+        _kernels.read_guids(*f.column(self.slot["guid"]), guid)
+        edited = np.empty(f.n, dtype=np.int64)
+        _kernels.read_stamps(*f.column(self.slot["edited"]), edited)
+        taxon = self.taxa.encode(f.buf, f.starts, f.lengths)
+        columns = {
+            "event": event,
+            "group": group,
+            "taxon": taxon,
+            "count": count,
+            "guid": guid,
+            "edited": edited,
+        }
+        if not good.all():
+            columns = {k: v[good] for k, v in columns.items()}
+        rows = np.bincount(columns["taxon"], minlength=len(self.taxa.values))
+        rows[: self.taxon_rows.size] += self.taxon_rows
+        self.taxon_rows = rows
+        return columns
+
+    def events(self, f: _Fields, first_line: int, *, fault: bool) -> dict[str, Any]:
+        """Event columns; ``fault`` says whether bad rows are to be noted (not again after ``records``)."""
+        from fedmiss.etl import _kernels
+
+        event = self.ids(f, "event", "S")
+        group = self.ids(f, "group", "G")
+        date = np.empty(f.n, dtype=np.int32)
+        _kernels.read_dates(*f.column(self.slot["date"]), date)
+        bad = {
+            "date": date == _kernels.BAD,
+            "observer": f.lengths[:, self.slot["observer"]] == 0,
+            "site": f.lengths[:, self.slot["site"]] == 0,
+        }
+        if fault:
+            good = self.usable(f, first_line, event, group, bad)
+        else:
+            good = (event >= 0) & (group != _kernels.BAD) & ~bad["date"] & ~bad["observer"] & ~bad["site"]
+            self.lost_events += int(np.count_nonzero((event >= 0) & ~good))
+        start = np.empty(f.n, dtype=np.int32)
+        _kernels.read_times(*f.column(self.slot["start"]), start)
+        if fault:
+            odd = np.flatnonzero(good & (start == _kernels.BAD))
+            self.faults.value("TIME OBSERVATIONS STARTED", odd + first_line, self._shown(f, odd, "start"))
+        start[start == _kernels.BAD] = -1
+        numbers = {}
+        for key in ("duration", "distance", "n_observers"):
+            out = np.empty(f.n, dtype=np.float64)
+            if _kernels.read_decimals(*f.column(self.slot[key]), out) and fault:
+                odd = np.flatnonzero(good & np.isnan(out) & (f.lengths[:, self.slot[key]] > 0))
+                self.faults.value(EVENT[key][0].upper(), odd + first_line, self._shown(f, odd, key))
+            out[out < 0] = np.nan
+            numbers[key] = out
+        buf, s, n = f.column(self.slot["complete"])
+        columns = {
+            "event": event,
+            "group": group,
+            "edited": np.empty(f.n, dtype=np.int64),
+            "observer": self.observers.encode(f.buf, f.starts, f.lengths),
+            "place": self.places.encode(f.buf, f.starts, f.lengths),
+            "protocol": self.protocols.encode(f.buf, f.starts, f.lengths),
+            "date": date,
+            "start": start,
+            **numbers,
+            "complete": ((n == 1) & (buf[np.minimum(s, buf.size - 1)] == ord("1"))).astype(np.int8),
+        }
+        _kernels.read_stamps(*f.column(self.slot["edited"]), columns["edited"])
+        if not good.all():
+            columns = {k: v[good] for k, v in columns.items()}
+        if columns["date"].size:
+            self.dates = [
+                min(self.dates[0], int(columns["date"].min())),
+                max(self.dates[1], int(columns["date"].max())),
+            ]
+        return columns
+
+    lost_events = 0
+
+
+def _distinct(columns: dict[str, Any]) -> dict[str, Any]:
+    """Keep, of each event, the row edited last (an EBD repeats the event on every record)."""
+    order = np.lexsort((-columns["edited"], columns["event"]))
+    event = columns["event"][order]
+    first = np.ones(event.size, dtype=np.bool_)
+    first[1:] = event[1:] != event[:-1]
+    keep = np.sort(order[first])
+    return {k: v[keep] for k, v in columns.items()}
+
+
+def project_ebird(
+    source: Source, folder: Path, *, with_events: bool, advance: Callable[[float], None] = lambda done: None
+) -> dict[str, Any]:
+    """Write the projection of an EBD, sampling or unvetted file into ``folder``; return its meta data.
+
+    ``with_events`` makes an EBD give its checklists too (needed when no sampling file is given).
+
+    Raises
+    ------
+    InputError, SchemaError : bytes that are not UTF-8, a damaged or cut-short file, a required column missing
+    """
+    records = source.role in ("ebd", "unvetted")
+    events = source.role == "sampling" or with_events
+    reader = _Reader(source, records=records, events=events)
+    report = ReadReport()
+    record_sink = ParquetSink(folder / "records.parquet", RECORD_COLUMNS) if records else None
+    event_sink = ParquetSink(folder / "events.parquet", EVENT_COLUMNS) if events else None
+    last_fields = len(source.header)
+    try:
+        for block in read_blocks(source, report, advance):
+            f = reader.fields(block)
+            if f.n:
+                last_fields = int(f.n_fields[-1])
+            if record_sink is not None:
+                record_sink.add(reader.records(f, block.first_line))
+            if event_sink is not None:
+                columns = reader.events(f, block.first_line, fault=not records)
+                event_sink.add(_distinct(columns) if records else columns)
+    finally:
+        for sink in (record_sink, event_sink):
+            if sink is not None:
+                sink.close()
+    _check_end(source, report, last_fields, reader)
+    _check_mostly_good(source, reader)
+    if reader.taxa is not None:
+        import polars as pl
+
+        rows = np.zeros(len(reader.taxa.values), dtype=np.int64)
+        rows[: reader.taxon_rows.size] = reader.taxon_rows
+        reader.taxa.frame(TAXON_COLUMNS).with_columns(pl.Series("rows", rows)).write_parquet(
+            folder / "taxa.parquet"
+        )
+    if events:
+        reader.places.frame(PLACE_COLUMNS).write_parquet(folder / "places.parquet")
+        reader.observers.frame(["observer"]).write_parquet(folder / "observers.parquet")
+        reader.protocols.frame(["protocol"]).write_parquet(folder / "protocols.parquet")
+    release = _RELEASE.search(source.name)
+    return {
+        "source": source.short_name,
+        "role": source.role,
+        "prefix": "S",
+        "group_prefix": "G",
+        "sha256": report.sha256,
+        "rows": reader.rows,
+        "malformed": reader.faults.malformed,
+        "unreadable": reader.faults.unreadable,
+        "examples": reader.faults.examples,
+        "long_rows": reader.long,
+        "short_rows": reader.short,
+        "unterminated": report.unterminated,
+        "absent_columns": reader.absent,
+        "events_lost": reader.lost_events,
+        "dates": reader.dates if reader.dates[0] <= reader.dates[1] else None,
+        "release": f"{release[1]}-{release[2]}" if release else None,
+        "columns": len(source.header),
+    }
+
+
+def _check_end(source: Source, report: ReadReport, last_fields: int, reader: _Reader) -> None:
+    needed = max(p for p in reader.positions if p < 1 << 30) + 1
+    if report.unterminated and last_fields < needed:
+        raise InputError(
+            f"{source.name} is cut short: its last line ({report.lines + 1}) has {last_fields} of "
+            f"{len(source.header)} columns and no line end. Species on the lost lines would turn into false zeros; "
+            "download or copy the file again.",
+            line=report.lines + 1,
+        )
+
+
+def _check_mostly_good(source: Source, reader: _Reader) -> None:
+    bad = sum(reader.faults.malformed.values())
+    if bad > 10 and 2 * bad > reader.rows:
+        raise InputError(
+            f"{source.name}: {bad:,} of {reader.rows:,} rows cannot be read ({reader.faults.examples[0]}); "
+            "this does not look like an eBird file, or it is damaged. Download it again.",
+            rows=bad,
+        )

@@ -1,0 +1,277 @@
+"""Which checklists to keep: filters with closed ranges, named presets, and what each of them means exactly.
+
+A blank in a filtered column drops the checklist. Distance counts as 0 for the protocol 'Stationary', whatever
+stands in the column (Best Practices, both editions); speed is distance over duration, and a duration of 0 has
+no speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import date
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmiss.arrays import Bool
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.files import read_json
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["PRESETS", "Filters", "Step", "preset"]
+
+Range = tuple[float | None, float | None]
+Step = tuple[str, Callable[[dict[str, Any]], Bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Filters on checklists; every one that is not given lets all pass.
+
+    Parameters
+    ----------
+    countries, states, counties : codes ('US-WA-033') or names, compared without case
+    bbox : west, south, east, north in degrees; west > east crosses the 180th meridian
+    polygon : GeoJSON file with Polygon or MultiPolygon geometries (WGS84)
+    localities : locality ids
+    hotspots_only : keep only locality type H
+    first_date, last_date : ISO dates, both included
+    season : ('11-15', '02-15') month-day window of any year, both included, may wrap over New Year
+    protocols : names as in the source
+    duration : minutes; distance : km; party : number of observers; start : minutes after midnight
+    max_speed : km/h
+    complete_only : only checklists on which all species were reported
+    observers, without_observers : observer ids to keep, or to leave out
+    last_years : keep the last so many calendar years of the data
+    """
+
+    countries: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+    counties: tuple[str, ...] = ()
+    bbox: tuple[float, float, float, float] | None = None
+    polygon: str | None = None
+    localities: tuple[str, ...] = ()
+    hotspots_only: bool = False
+    first_date: str | None = None
+    last_date: str | None = None
+    last_years: int | None = None
+    season: tuple[str, str] | None = None
+    start: Range = (None, None)
+    protocols: tuple[str, ...] = ()
+    complete_only: bool = False
+    duration: Range = (None, None)
+    distance: Range = (None, None)
+    max_speed: float | None = None
+    party: Range = (None, None)
+    observers: tuple[str, ...] = ()
+    without_observers: tuple[str, ...] = ()
+    _unmatched: list[str] = field(default_factory=list, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("start", "duration", "distance", "party"):
+            low, high = getattr(self, name)
+            if low is not None and high is not None and low > high:
+                raise ConfigError(f"the range of {name} is empty: {low:g} is above {high:g}; swap the two.")
+        for name in ("first_date", "last_date"):
+            _day(getattr(self, name), name)
+        if self.first_date and self.last_date and self.first_date > self.last_date:
+            raise ConfigError(
+                f"the first date {self.first_date} is after the last {self.last_date}; swap them."
+            )
+        if self.season:
+            for edge in self.season:
+                _day(f"2000-{edge}", "season")
+        if self.bbox is not None:
+            west, south, east, north = self.bbox
+            if not (-180 <= west <= 180 and -180 <= east <= 180 and -90 <= south <= north <= 90):
+                raise ConfigError(
+                    f"the box {self.bbox} is not west,south,east,north in degrees (longitude -180..180, latitude "
+                    "-90..90, south below north); for example -125,45,-117,49."
+                )
+
+    def steps(self, tables: dict[str, pl.DataFrame], last_day: int) -> list[Step]:
+        """Return the filters that are set, in order: name and a function of a batch of events.
+
+        ``tables`` are the places, observers and protocols of the projection that the batch comes from;
+        ``last_day`` is the latest date of all sources (days since 1970).
+        """
+        places = tables["places"]
+        steps: list[Step] = []
+
+        def by_place(name: str, mask: Bool) -> None:
+            steps.append((name, lambda b: mask[b["place"]]))
+
+        for name, wanted, columns in (
+            ("country", self.countries, ("country_code", "country")),
+            ("state", self.states, ("state_code", "state")),
+            ("county", self.counties, ("county_code", "county")),
+            ("locality", self.localities, ("site",)),
+        ):
+            if wanted:
+                by_place(name, self._matches(name, wanted, [places[c].to_list() for c in columns]))
+        if self.hotspots_only:
+            by_place("hotspots only", (places["site_type"] == "H").fill_null(False).to_numpy())
+        if self.bbox is not None or self.polygon is not None:
+            lon, lat = (places[c].cast(float, strict=False).to_numpy() for c in ("longitude", "latitude"))
+            if self.bbox is not None:
+                west, south, east, north = self.bbox
+                across = (lon >= west) & (lon <= east) if west <= east else (lon >= west) | (lon <= east)
+                by_place("bounding box", across & (lat >= south) & (lat <= north))
+            if self.polygon is not None:
+                by_place("polygon", _inside(self.polygon, lon, lat))
+        first, last = _day(self.first_date, ""), _day(self.last_date, "")
+        if first is not None or last is not None:
+            steps.append(("dates", lambda b: _within(b["date"], first, last)))
+        if self.last_years is not None:
+            year = np.datetime64(int(last_day), "D").astype("M8[Y]").astype(int) + 1970 - self.last_years + 1
+            start_day = (date(int(year), 1, 1) - date(1970, 1, 1)).days
+            steps.append((f"last {self.last_years} years", lambda b: b["date"] >= start_day))
+        if self.season is not None:
+            low, high = (int(e[:2]) * 100 + int(e[3:]) for e in self.season)
+            steps.append(("season", lambda b: _in_season(b["date"], low, high)))
+        if self.start != (None, None):
+            steps.append(
+                ("start time", lambda b: _within(np.where(b["start"] < 0, np.nan, b["start"]), *self.start))
+            )
+        if self.protocols:
+            mask = self._matches("protocol", self.protocols, [tables["protocols"]["protocol"].to_list()])
+            steps.append(("protocol", lambda b: mask[b["protocol"]]))
+        if self.complete_only:
+            steps.append(("complete lists only", lambda b: b["complete"] == 1))
+        if self.duration != (None, None):
+            steps.append(("duration", lambda b: _within(b["duration"], *self.duration)))
+        if self.distance != (None, None):
+            steps.append(("distance", lambda b: _within(b["distance"], *self.distance)))
+        if self.max_speed is not None:
+            top = self.max_speed
+            steps.append(("speed", lambda b: _speed(b) <= top))
+        if self.party != (None, None):
+            steps.append(("party size", lambda b: _within(b["n_observers"], *self.party)))
+        observers = tables["observers"]["observer"].to_list()
+        if self.observers:
+            keep = self._matches("observer", self.observers, [observers])
+            steps.append(("observer", lambda b: keep[b["observer"]]))
+        if self.without_observers:
+            out = self._matches("observer", self.without_observers, [observers])
+            steps.append(("observer left out", lambda b: ~out[b["observer"]]))
+        return steps
+
+    def _matches(self, name: str, wanted: tuple[str, ...], columns: list[list[str | None]]) -> Bool:
+        low = {w.casefold() for w in wanted}
+        mask = np.zeros(len(columns[0]), dtype=np.bool_)
+        seen: set[str] = set()
+        for column in columns:
+            folded = [(v or "").casefold() for v in column]
+            mask |= np.fromiter((v in low for v in folded), np.bool_, len(folded))
+            seen.update(folded)
+        for w in sorted(low - seen):
+            near = get_close_matches(w, sorted(seen - {""}), n=3, cutoff=0.6)
+            hint = f"; near names: {', '.join(near)}" if near else ""
+            self._unmatched.append(f"the filter {name} names {w!r}, which is nowhere in the file{hint}.")
+        return mask
+
+    def unmatched(self) -> list[str]:
+        """Return a sentence for each filter value that no row has (known after :meth:`steps`)."""
+        return sorted(set(self._unmatched))
+
+
+def _day(text: str | None, what: str) -> int | None:
+    if text is None:
+        return None
+    try:
+        return (date.fromisoformat(text) - date(1970, 1, 1)).days
+    except ValueError:
+        shown = text[5:] if what == "season" else text
+        raise ConfigError(
+            f"{shown!r} is not a date ({what}); write it as 2024-05-31 (season: 05-31)."
+        ) from None
+
+
+def _within(values: Any, low: float | None, high: float | None) -> Bool:
+    mask = ~np.isnan(values)
+    if low is not None:
+        mask &= values >= low
+    if high is not None:
+        mask &= values <= high
+    return np.asarray(mask, dtype=np.bool_)
+
+
+def _speed(b: dict[str, Any]) -> Any:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return b["distance"] / (b["duration"] / 60.0)
+
+
+def _in_season(days: Any, low: int, high: int) -> Bool:
+    d = days.astype("M8[D]")
+    month = d.astype("M8[M]")
+    code = (month.astype(np.int64) % 12 + 1) * 100 + (d - month).astype(np.int64) + 1
+    inside = (code >= low) & (code <= high) if low <= high else (code >= low) | (code <= high)
+    return np.asarray(inside, dtype=np.bool_)
+
+
+def _inside(path: str, lon: Any, lat: Any) -> Bool:
+    import shapely
+    from shapely.geometry import shape
+
+    raw = read_json(Path(path))
+    kind = raw.get("type") if isinstance(raw, dict) else None
+    parts = {
+        "FeatureCollection": lambda: [f.get("geometry") for f in raw.get("features", [])],
+        "Feature": lambda: [raw.get("geometry")],
+        "GeometryCollection": lambda: raw.get("geometries", []),
+    }.get(str(kind), lambda: [raw])()
+    shapes = []
+    for part in parts:
+        if not isinstance(part, dict) or part.get("type") not in ("Polygon", "MultiPolygon"):
+            found = part.get("type") if isinstance(part, dict) else type(part).__name__
+            raise InputError(
+                f"{path} holds a {found}; a polygon filter needs GeoJSON Polygon or MultiPolygon."
+            )
+        try:
+            shapes.append(shape(part))
+        except Exception as error:  # shapely raises many kinds for broken rings
+            raise InputError(f"{path} holds a polygon that cannot be read: {error}") from None
+    area = shapely.make_valid(shapely.union_all(shapes))
+    known = ~(np.isnan(lon) | np.isnan(lat))
+    inside = np.zeros(lon.size, dtype=np.bool_)
+    inside[known] = shapely.intersects_xy(area, lon[known], lat[known])
+    return inside
+
+
+PRESETS = {
+    # Strimas-Mackey et al., Best Practices for Using eBird Data, version 1 (2020), section 2.5
+    "best-practices-v1": Filters(
+        protocols=("Stationary", "Traveling"),
+        complete_only=True,
+        duration=(None, 300.0),
+        distance=(None, 5.0),
+        party=(None, 10.0),
+        last_years=10,
+    ),
+    # the same, version 2 (2023): complete lists are a condition of its zero-filling
+    "best-practices-v2": Filters(
+        protocols=("Stationary", "Traveling"),
+        complete_only=True,
+        duration=(None, 360.0),
+        distance=(None, 10.0),
+        max_speed=100.0,
+        party=(None, 10.0),
+    ),
+}
+
+
+def preset(name: str, **changes: Any) -> Filters:
+    """Return a named set of filters, with some of them changed.
+
+    Raises
+    ------
+    ConfigError : an unknown name
+    """
+    if name not in PRESETS:
+        raise ConfigError(f"there is no preset {name!r}; choose one of {', '.join(PRESETS)}.", preset=name)
+    return replace(PRESETS[name], _unmatched=[], **changes)

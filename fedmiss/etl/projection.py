@@ -1,0 +1,172 @@
+"""The projected form of a source: what an ingest needs of it, as compact parquet, kept for the next ingest.
+
+A projection is a folder with
+    records.parquet    event, group, taxon, count, guid, edited          (one row per record read)
+    taxa.parquet       taxon -> category, names, exotic code, approved, rows
+    events.parquet     event, group, edited, observer, place, protocol, date, start, effort, complete
+    places.parquet, observers.parquet, protocols.parquet                  (what those codes mean)
+    meta.json          rows read and malformed, hash and release of the source, how an event id is written
+It does not depend on the species or filters asked for, so a second ingest of the same file reads no text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmiss.files import atomic_folder, read_json, write_json
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from fedmiss.etl.sources import Source
+
+__all__ = ["Cache", "ParquetSink", "Projection"]
+
+# Raised whenever the meaning of a projection changes: older ones are then made again.
+VERSION = 1
+ROW_GROUP = 1 << 19
+EVENT_COLUMNS = {
+    "event": np.int64,
+    "group": np.int64,
+    "edited": np.int64,
+    "observer": np.int32,
+    "place": np.int32,
+    "protocol": np.int32,
+    "date": np.int32,  # days since 1970-01-01
+    "start": np.int32,  # minutes after midnight, -1 blank
+    "duration": np.float64,  # minutes, nan blank
+    "distance": np.float64,  # km, nan blank
+    "n_observers": np.float64,  # nan blank
+    "complete": np.int8,
+}
+RECORD_COLUMNS = {
+    "event": np.int64,
+    "group": np.int64,  # -1 none
+    "taxon": np.int32,
+    "count": np.int64,  # negative: see _kernels.COUNT_*
+    "guid": np.int64,  # 0 none
+    "edited": np.int64,
+}
+PLACE_COLUMNS = (
+    "country",
+    "country_code",
+    "state",
+    "state_code",
+    "county",
+    "county_code",
+    "site_name",
+    "site",
+    "site_type",
+    "latitude",
+    "longitude",
+)
+TAXON_COLUMNS = ("category", "common_name", "species", "exotic", "approved")
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """One projected source; tables are read when asked for."""
+
+    folder: Path
+    meta: dict[str, Any]
+
+    @classmethod
+    def load(cls, folder: Path) -> Projection:
+        """Open a projection folder."""
+        return cls(folder, read_json(folder / "meta.json"))
+
+    def has(self, table: str) -> bool:
+        """Say whether the projection holds that table."""
+        return (self.folder / f"{table}.parquet").exists()
+
+    def scan(self, table: str) -> pl.LazyFrame:
+        """Scan a table lazily."""
+        import polars as pl
+
+        return pl.scan_parquet(self.folder / f"{table}.parquet")
+
+    def read(self, table: str, columns: list[str] | None = None) -> pl.DataFrame:
+        """Read a table, or some of its columns."""
+        import polars as pl
+
+        return pl.read_parquet(self.folder / f"{table}.parquet", columns=columns)
+
+
+class ParquetSink:
+    """Collect blocks of numpy columns and write them as row groups of about half a million rows."""
+
+    def __init__(self, path: Path, columns: dict[str, Any]) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self._columns = columns
+        self._schema = pa.schema([pa.field(k, pa.from_numpy_dtype(np.dtype(t))) for k, t in columns.items()])
+        # Ids are all different, so a dictionary of them would only cost time.
+        plain = [k for k in columns if k not in ("event", "group", "guid", "edited")]
+        self._writer = pq.ParquetWriter(path, self._schema, compression="lz4", use_dictionary=plain)
+        self._parts: list[dict[str, Any]] = []
+        self._pending = 0
+
+    def add(self, part: dict[str, Any]) -> None:
+        """Add one block of columns."""
+        self._parts.append(part)
+        self._pending += len(part["event"])
+        if self._pending >= ROW_GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if self._parts:
+            arrays = [
+                np.concatenate([p[k] for p in self._parts]).astype(t, copy=False)
+                for k, t in self._columns.items()
+            ]
+            self._writer.write_table(pa.Table.from_arrays([pa.array(a) for a in arrays], schema=self._schema))
+        self._parts, self._pending = [], 0
+
+    def close(self) -> None:
+        """Write what is pending and close the file."""
+        self._flush()
+        self._writer.close()
+
+
+class Cache:
+    """Projections by the identity of their source: path, member, size, time of change, first and last megabyte."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def key(self, source: Source, *, with_events: bool, extra: str = "") -> str:
+        """Return the name of the projection of ``source``; any change of the file changes it."""
+        stat = source.path.stat()
+        digest = hashlib.sha256(
+            f"{VERSION}|{source.path.resolve()}|{source.member}|{stat.st_size}|{stat.st_mtime_ns}|{source.role}|"
+            f"{with_events}|{extra}".encode()
+        )
+        with open(source.path, "rb") as stream:
+            digest.update(stream.read(1 << 20))
+            stream.seek(max(0, stat.st_size - (1 << 20)))
+            digest.update(stream.read(1 << 20))
+        return digest.hexdigest()[:24]
+
+    def find(self, key: str) -> Projection | None:
+        """Return the projection of that key if it is there and whole."""
+        folder = self.folder / key
+        return Projection.load(folder) if (folder / "meta.json").exists() else None
+
+    def store(self, key: str, build: Any) -> Projection:
+        """Make a projection: ``build(folder)`` writes the tables and returns the meta data."""
+        final = self.folder / key
+        if final.exists():
+            shutil.rmtree(final)
+        with atomic_folder(final) as folder:
+            meta = build(folder)
+            write_json(folder / "meta.json", meta)
+        return Projection.load(final)

@@ -1,0 +1,325 @@
+"""Files as they come: plain text, .gz, .zip, .tar; what each of them is; and their lines in large blocks."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from fedmiss.arrays import U8
+from fedmiss.errors import InputError
+from fedmiss.etl.columns import normal
+from fedmiss.files import hash_file
+
+__all__ = ["BLOCK_BYTES", "Block", "Source", "expand", "read_blocks"]
+
+BLOCK_BYTES = 8 << 20
+HEAD_BYTES = 1 << 16
+ROLES = {
+    "ebd": "eBird Basic Dataset",
+    "sampling": "eBird sampling events",
+    "unvetted": "eBird records that no reviewer has seen",
+    "myebird": "MyEBirdData.csv",
+    "gbif": "GBIF occurrences",
+    "plain": "table with a column map",
+}
+_COMPANIONS = ("verbatim.txt", "multimedia.txt", "citations.txt", "rights.txt")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One table inside one file given by the user."""
+
+    path: Path
+    member: str | None  # name inside an archive
+    role: str  # key of ROLES
+    separator: str  # "\t" or ","; "" for parquet
+    header: tuple[str, ...]
+    header_bytes: int  # length of the header line with its end and a byte order mark
+
+    @property
+    def name(self) -> str:
+        """The path, with the member's name behind a colon."""
+        return str(self.path) if self.member is None else f"{self.path}:{self.member}"
+
+    @property
+    def short_name(self) -> str:
+        """The file's own name, for messages and manifests."""
+        return self.path.name if self.member is None else f"{self.path.name}:{self.member}"
+
+
+@dataclass(slots=True)
+class Block:
+    """Whole lines: ``buf[:stop]``; ``first_line`` counts the header as line 1."""
+
+    buf: U8
+    stop: int
+    first_line: int
+
+
+class _Head:
+    """What the first bytes of a table say."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            raise InputError(f"{name} is UTF-16 text; save it as UTF-8 and try again.", path=name)
+        self.bom = 3 if data.startswith(b"\xef\xbb\xbf") else 0
+        line, newline, _ = data[self.bom :].partition(b"\n")
+        if b"\0" in line or len(line) > HEAD_BYTES - 4:
+            raise InputError(f"{name} is not a text table: its first line holds binary data.", path=name)
+        self.bytes = self.bom + len(line) + len(newline)
+        try:
+            text = line.rstrip(b"\r").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{name} line 1, byte {error.start + 1}: {line[error.start : error.start + 1]!r} is not UTF-8; "
+                "convert the file (for example: iconv -f LATIN1 -t UTF-8).",
+                path=name,
+            ) from None
+        if not text.strip():
+            raise InputError(f"{name} has a blank first line where column names must stand.", path=name)
+        self.separator = "\t" if text.count("\t") >= text.count(",") and "\t" in text else ","
+        self.columns = tuple(c.strip().strip('"') for c in text.split(self.separator))
+
+
+def _role(columns: tuple[str, ...], name: str) -> str:
+    names = {normal(c) for c in columns}
+    if "sampling event identifier" in names:
+        if "scientific name" not in names:
+            return "sampling"
+        low = name.lower()
+        return "unvetted" if "_unvetted" in low or "_provisional" in low else "ebd"
+    if "submission id" in names and "count" in names:
+        return "myebird"
+    squeezed = {n.replace(" ", "") for n in names}
+    if {"gbifid", "occurrenceid"} & squeezed and {"decimallatitude", "scientificname", "species"} & squeezed:
+        return "gbif"
+    return "plain"
+
+
+@contextmanager
+def _broken_input(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError) as error:
+        raise InputError(
+            f"{name} is damaged or was cut short ({error}); download or copy it again.", path=name
+        ) from None
+
+
+def expand(path: str | Path) -> list[Source]:
+    """Return the tables that a file holds, an archive's members among them.
+
+    Raises
+    ------
+    InputError : no such file, a folder, an empty file, no text, a damaged archive, nothing usable inside
+    """
+    path = Path(path)
+    if not path.exists():
+        folder = path.parent if path.parent.is_dir() else None
+        near = _near(path.name, [p.name for p in folder.iterdir()]) if folder else ""
+        raise InputError(f"there is no file {path}.{near}", path=str(path))
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; name the files in it.", path=str(path))
+    if path.stat().st_size == 0:
+        raise InputError(f"{path} is empty (0 bytes); download it again.", path=str(path))
+    with open(path, "rb") as stream:
+        magic = stream.read(8)
+    if magic[:4] == b"PAR1":
+        import pyarrow.parquet as pq
+
+        try:
+            columns = tuple(pq.read_schema(path).names)
+        except Exception as error:  # pyarrow raises several kinds; all mean the same here
+            raise InputError(f"{path} is not a readable parquet file: {error}", path=str(path)) from None
+        return [Source(path, None, "plain", "", columns, 0)]
+    with _broken_input(str(path)):
+        if magic[:2] == b"PK":
+            with zipfile.ZipFile(path) as archive:
+                members = [m.filename for m in archive.infolist() if not m.is_dir() and m.file_size]
+            return _members(path, members)
+        if (magic[:2] != b"\x1f\x8b" and tarfile.is_tarfile(path)) or path.name.endswith((".tar.gz", ".tgz")):
+            with tarfile.open(path) as tar:
+                members = [m.name for m in tar.getmembers() if m.isfile() and m.size]
+            return _members(path, members)
+    return [_describe(path, None)]
+
+
+def _near(name: str, names: list[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, names, n=3, cutoff=0.6)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+def _members(path: Path, members: list[str]) -> list[Source]:
+    found = []
+    for member in members:
+        low = member.lower().rsplit("/", 1)[-1]
+        if low in _COMPANIONS or not low.endswith((".txt", ".csv", ".tsv", ".gz")):
+            continue
+        try:
+            source = _describe(path, member)
+        except InputError:
+            continue  # a README, a citation: no table
+        if source.role != "plain":
+            found.append(source)
+    if not found:
+        listed = ", ".join(members[:5]) or "nothing"
+        raise InputError(
+            f"{path} holds no table that fedmiss knows (inside: {listed}); unpack it and name the file.",
+            path=str(path),
+        )
+    return found
+
+
+def _describe(path: Path, member: str | None) -> Source:
+    name = str(path) if member is None else f"{path}:{member}"
+    with _broken_input(name), _open(path, member) as (stream, _):
+        data = b""
+        while len(data) < HEAD_BYTES and b"\n" not in data:
+            more = stream.read(HEAD_BYTES)
+            if not more:
+                break
+            data += more
+    if not data:
+        raise InputError(f"{name} is empty; download it again.", path=name)
+    head = _Head(data, name)
+    return Source(path, member, _role(head.columns, name), head.separator, head.columns, head.bytes)
+
+
+@contextmanager
+def _open(path: Path, member: str | None) -> Iterator[tuple[BinaryIO, Callable[[], int]]]:
+    """Open a table's bytes; the second value says how far the file on disk has been read."""
+    with open(path, "rb", buffering=0) as raw:
+        if member is None:
+            gz = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            buffered: Any = io.BufferedReader(raw, 1 << 20) if gz else raw
+            stream: Any = gzip.GzipFile(fileobj=buffered) if gz else raw
+            yield stream, raw.tell
+            return
+        archive: Any = zipfile.ZipFile(raw) if zipfile.is_zipfile(path) else tarfile.open(fileobj=raw)
+        with archive:
+            inner: Any = (
+                archive.open(member) if isinstance(archive, zipfile.ZipFile) else archive.extractfile(member)
+            )
+            stream = gzip.GzipFile(fileobj=inner) if member.lower().endswith(".gz") else inner
+            yield stream, raw.tell
+
+
+@dataclass(slots=True)
+class ReadReport:
+    """What reading a source to its end has found."""
+
+    lines: int = 0  # data lines, blank ones included
+    sha256: str = ""
+    unterminated: bool = False  # the last line has no line end
+
+
+def read_blocks(
+    source: Source, report: ReadReport, advance: Callable[[float], None] = lambda done: None
+) -> Iterator[Block]:
+    """Read a text source in blocks of whole lines, each checked to be UTF-8; ``report`` is filled on the way.
+
+    The buffer of a block is reused for the next one. A last line without a line end is given one and reported.
+
+    Raises
+    ------
+    InputError : bytes that are not UTF-8 (with their line), damaged archives, a file that changes while read
+    """
+    from fedmiss.etl import _kernels
+
+    size = source.path.stat().st_size
+    plain = source.member is None and not _is_gzip(source.path)
+    digest = hashlib.sha256()
+    buf = np.empty(BLOCK_BYTES + 1, dtype=np.uint8)
+    have = 0
+    line = 2
+    total = 0
+    with _broken_input(source.name), _open(source.path, source.member) as (stream, position):
+        header = _read_exactly(stream, source.header_bytes)
+        digest.update(header)
+        total += len(header)
+        finished = False
+        while not finished:
+            if have >= buf.size - 1:  # one line longer than the block
+                if have > 64 * BLOCK_BYTES:
+                    raise InputError(f"{source.name} line {line} is longer than {have} bytes: no text table.")
+                buf = np.concatenate([buf, np.empty(buf.size, dtype=np.uint8)])
+            window = memoryview(buf)[have : buf.size - 1]  # type: ignore[arg-type]
+            n = stream.readinto(window)  # type: ignore[attr-defined]
+            if plain:
+                digest.update(window[:n])
+            total += n
+            finished = n == 0
+            have += n
+            if finished:
+                if have == 0:
+                    break
+                buf[have] = 10
+                have += 1
+                report.unterminated = True
+            stop = _last_line_end(buf, have)
+            if stop == 0:
+                continue
+            bad = _kernels.bad_utf8(buf, stop)
+            if bad >= 0:
+                at = line + int(np.count_nonzero(buf[:bad] == 10))
+                raise InputError(
+                    f"{source.name} line {at}: the byte 0x{int(buf[bad]):02x} is not UTF-8. Convert the file "
+                    "(for example: iconv -f LATIN1 -t UTF-8), or download it again if it was damaged.",
+                    line=at,
+                )
+            block = Block(buf, stop, line)
+            yield block
+            n_lines = int(np.count_nonzero(buf[:stop] == 10)) if block.first_line == line else 0
+            line += n_lines
+            report.lines += n_lines
+            buf[: have - stop] = buf[stop:have]
+            have -= stop
+            advance(position())
+    if (plain and total != os.stat(source.path).st_size) or size != os.stat(source.path).st_size:
+        raise InputError(
+            f"{source.name} changed while it was read ({total:,} bytes read of {size:,}); wait until it is "
+            "complete and try again.",
+            path=source.name,
+        )
+    report.sha256 = digest.hexdigest() if plain else hash_file(source.path)
+
+
+def _last_line_end(buf: U8, have: int) -> int:
+    """Index after the last line end in ``buf[:have]``, 0 when there is none."""
+    low = have
+    while low > 0:
+        low = max(0, low - 4096)
+        hits = np.flatnonzero(buf[low:have] == 10)
+        if hits.size:
+            return low + int(hits[-1]) + 1
+    return 0
+
+
+def _read_exactly(stream: BinaryIO, n: int) -> bytes:
+    data = b""
+    while len(data) < n:
+        more = stream.read(n - len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def _is_gzip(path: Path) -> bool:
+    with open(path, "rb") as stream:
+        return stream.read(2) == b"\x1f\x8b"

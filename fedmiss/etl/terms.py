@@ -1,0 +1,47 @@
+"""Where records come from, how to cite them, and under which terms they may be used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["terms_of"]
+
+_EBIRD_TERMS = (
+    "eBird data are for non-commercial use and for the purpose for which they were requested; the records may not "
+    "be passed on or published in their original format, whole or in part; what is derived from them carries the "
+    "same terms."
+)
+
+
+def terms_of(role: str, releases: list[str], licences: list[str]) -> dict[str, Any]:
+    """Return licence, citation, release and terms for a source role (see ``sources.ROLES``)."""
+    if role in ("ebd", "sampling", "unvetted"):
+        version = ", ".join(f"EBD_rel{r}" for r in releases) or "release not stated in the file name"
+        return {
+            "licence": "eBird terms of use",
+            "citation": f"eBird Basic Dataset. Version: {version}. Cornell Lab of Ornithology, Ithaca, New York.",
+            "release": ", ".join(releases),
+            "terms": _EBIRD_TERMS,
+        }
+    if role == "myebird":
+        return {
+            "licence": "the observers' own records",
+            "citation": "Records downloaded by their observers from eBird (MyEBirdData).",
+            "release": "",
+            "terms": "Each observer decides on the use of these records; ask before passing them on.",
+        }
+    if role == "gbif":
+        named = ", ".join(licences) or "CC BY 4.0"
+        return {
+            "licence": named,
+            "citation": "GBIF occurrence download; for eBird records: Auer T, Barker S, et al. EOD - eBird Observation "
+            "Dataset. Cornell Lab of Ornithology. Occurrence dataset accessed via GBIF.org. Give the download's DOI.",
+            "release": "",
+            "terms": "Credit the publishers of the records and cite the DOI of the download.",
+        }
+    return {
+        "licence": "not stated",
+        "citation": "Records of the organisation that ran this import.",
+        "release": "",
+        "terms": "Set by the owner of the records.",
+    }

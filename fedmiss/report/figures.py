@@ -28,10 +28,10 @@ def all_figures(a: Analysis) -> dict[str, Plot]:
     return {p.name: p for p in plots if p is not None}
 
 
-def _thousands(ax: Axes) -> None:
+def _thousands(ax: Axes, whole: bool = False) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    ax.yaxis.set_major_locator(MaxNLocator(5, min_n_ticks=3))
+    ax.yaxis.set_major_locator(MaxNLocator(5, min_n_ticks=3, steps=[1, 2, 5, 10], integer=whole))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.10g}".replace("-", "−")))
 
 
@@ -62,20 +62,18 @@ def trend(a: Analysis) -> Plot:
         level = np.log(used["index"]).mean()
         line = np.exp(level + t["slope"] * (year - year.mean()))
         top.plot(year, line, color=ORANGE, lw=1.6)
-        right = year[-1]
-        top.annotate(
-            f"trend {percent(t['percent_per_year'])}/year",
-            (right, line[-1]), xytext=(0, 10 if used["index"].iloc[-1] <= line[-1] else -14),
-            textcoords="offset points", ha="right", color=ORANGE,
-        )  # fmt: skip
+        known = np.isfinite(t["percent_lo"])
+        limits = f" ({percent(t['percent_lo'])} to {percent(t['percent_hi'])})" if known else ""
+        top.set_title(f"trend {percent(t['percent_per_year'])} per year{limits}", color=ORANGE, loc="right")
     ceiling = np.nanmax([*used["index_hi"].dropna(), *used["index"].dropna(), 100.0]) if len(used) else 100.0
     top.set_ylim(0, ceiling * 1.08)
     top.set_ylabel(f"index ({base} = 100)" if base else "index")
     _thousands(top)
     low.bar(table["year"], table["imputed_share"], color=np.where(table["used"], GREY, "#dddddd"), width=0.7)
+    low.plot(table["year"], table["cells_observed"] / table["cells"], ls="none", marker="o", ms=3.5, color=INK)
     low.set_ylim(0, 1)
     low.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    low.set_ylabel("share imputed")
+    low.set_ylabel("imputed (bars)\ncounted (dots)")
     _years_axis(low, table["year"])
     left_out = [str(y) for y in table.loc[~table["used"], "year"]]
     note = f" Pale bars, not in the trend: {', '.join(left_out[:6])}{'...' if len(left_out) > 6 else ''}." if left_out else ""
@@ -83,7 +81,7 @@ def trend(a: Analysis) -> Plot:
     unit = f"Index of the mean total over all {count(a.coverage.n_sites)} sites ({season_text(a.years.season)}), {base} = 100. " if base else ""
     caption = (
         f"{unit}{band}Orange: straight trend on the log scale. Below: share of each year's total that comes from "
-        f"cells without a count.{note}"
+        f"site-months without a count (bars), and share of the season's site-months with a count (dots).{note}"
     )
     alt = "Yearly index: no complete year."
     if len(used):
@@ -113,10 +111,10 @@ def monthly_smooth(a: Analysis) -> Plot:
     _thousands(top)
     low.plot(x, c["missing"], ls="none", marker="o", ms=2.2, color=GREY, mew=0, alpha=0.8)
     low.plot(x, c["missing_smooth"], color=ORANGE, lw=2)
-    low.set_ylabel("site-months\nwithout count")
+    low.set_ylabel("sites without\na count")
     spread = float(np.ptp(c["missing"]))
     low.set_ylim(max(0.0, float(c["missing"].min()) - 0.15 * spread - 1), float(c["missing"].max()) + 0.15 * spread + 1)
-    _thousands(low)
+    _thousands(low, whole=True)
     _years_axis(low, x)
     span = c.attrs["span"]
     how = "chosen by leaving out whole years" if c.attrs["span_chosen"] else "as set"
@@ -179,6 +177,7 @@ def regions(a: Analysis) -> Plot | None:
     ax.hlines(y, np.clip(lo, -reach, reach), np.clip(hi, -reach, reach), color=SKY, lw=4)
     ax.plot(np.clip(mid, -reach, reach), y, ls="none", marker="o", color=BLUE, ms=5)
     ax.axvline(0, color=GREY, lw=0.8)
+    ax.set_ylim(-0.7, len(table) - 0.3)
     ax.set_yticks(y, [f"{r[:24]} ({n})" for r, n in zip(table["region"], table["n_sites"], strict=True)])
     ax.set_xlabel("change per year, % (number of sites after the name)")
     caption = (
@@ -205,14 +204,17 @@ def cross_validation(a: Analysis) -> Plot | None:
     for i, (rank, part) in enumerate(table.groupby("rank")):
         part = part.sort_values("penalty")
         ax.plot(part["penalty"], part["deviance"], marker="o", ms=4, lw=1.2, color=colours[i % 5])
-        ax.annotate(f" rank {rank}", (part["penalty"].iloc[-1], part["deviance"].iloc[-1]), color=colours[i % 5], va="center")
+        ax.annotate(
+            f"rank {rank}", (part["penalty"].iloc[-1], part["deviance"].iloc[-1]), xytext=(6, 0),
+            textcoords="offset points", color=colours[i % 5], va="center",
+        )  # fmt: skip
     if (table["penalty"] > 0).all() and table["penalty"].nunique() > 1:
         ax.set_xscale("log")
     ax.margins(x=0.15)
     ax.set_xlabel("penalty on the factors")
     ax.set_ylabel("held-out deviance per visit")
     best = table.loc[table["deviance"].idxmin()]
-    caption = "Model choice: deviance of visits that the fit did not see (lower is better), for each rank and penalty."
+    caption = "Deviance of visits that the fit did not see (lower is better), for each rank and penalty."
     alt = f"Held-out deviance by penalty; lowest, {number(best['deviance'])} per visit, at rank {int(best['rank'])}, penalty {number(best['penalty'])}."
     return Plot("cv", "Model choice", caption, alt, fig, table)
 

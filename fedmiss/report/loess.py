@@ -37,39 +37,46 @@ def loess(x: F64, y: F64, span: float, it: int = 3, at: F64 | None = None) -> F6
     return np.asarray(lowess(y, x, frac=frac, it=it, xvals=at))
 
 
-def choose_span(x: F64, y: F64, block: I64, it: int = 3, spans: tuple[float, ...] = SPANS) -> tuple[float, F64]:
-    """Choose the span that predicts left-out years best.
+def choose_span(
+    x: F64, y: F64, block: I64, it: int = 3, spans: tuple[float, ...] = SPANS, least: float = 0.0
+) -> tuple[float, F64]:
+    """Choose the span that predicts left-out years best, and the smoothest of those that do so equally well.
 
     Months of a year are alike, so leaving out single months would reward a curve that follows the season.
     Whole years (``block``) are left out instead, the first and the last excepted: a local fit there would
-    extrapolate. Smallest mean squared error wins; ties go to the smoother curve.
+    extrapolate. Of the spans whose mean squared error is within one standard error of the smallest (the
+    standard error of the paired difference over years), the largest is taken (Breiman et al. 1984).
 
     Parameters
     ----------
     x, y : (L,)
     block : (L,) the year of each point
+    least : no span below this, so that a window holds several seasons
 
     Returns
     -------
-    span, errors : the chosen span, and the mean squared error of each of ``spans``
+    span, errors : the chosen span, and the mean squared error of each of ``spans`` (NaN where not tried)
     """
     years = np.unique(block)
     errors = np.full(len(spans), np.nan)
+    tried = [i for i, s in enumerate(spans) if s >= least] or [len(spans) - 1]
     if years.size < 4:
         return max(spans), errors
     inner = years[1:-1]
     if inner.size > 12:  # enough to choose; keeps long panels quick
         inner = inner[np.linspace(0, inner.size - 1, 12).round().astype(int)]
-    for i, span in enumerate(spans):
-        total, n = 0.0, 0
-        for year in inner:
+    by_year = np.full((len(spans), inner.size), np.nan)
+    for i in tried:
+        for j, year in enumerate(inner):
             out = block == year
-            fitted = loess(x[~out], y[~out], span, it, at=x[out])
-            good = np.isfinite(fitted)
-            total += float(((y[out] - fitted)[good] ** 2).sum())
-            n += int(good.sum())
-        errors[i] = total / n if n else np.nan
-    if not np.isfinite(errors).any():
+            fitted = loess(x[~out], y[~out], spans[i], it, at=x[out])
+            by_year[i, j] = np.mean((y[out] - fitted) ** 2)
+    good = np.isfinite(by_year).all(axis=1)
+    if not good.any():
         return max(spans), errors
-    best = np.nanmin(errors)
-    return float(max(s for s, e in zip(spans, errors, strict=True) if e <= best * (1 + 1e-9))), errors
+    errors[good] = by_year[good].mean(axis=1)
+    best = int(np.nanargmin(errors))
+    extra = by_year - by_year[best]
+    slack = extra.std(axis=1, ddof=1) / np.sqrt(inner.size) if inner.size > 1 else np.zeros(len(spans))
+    fine = good & (extra.mean(axis=1) <= slack + 1e-12)
+    return float(max(s for s, ok in zip(spans, fine, strict=True) if ok)), errors

@@ -29,6 +29,7 @@ def heatmap(a: Analysis) -> Plot:
     """Draw sites x months: cells with a count in colour, imputed cells in grey, on one logarithmic scale."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LogNorm
+    from matplotlib.ticker import FuncFormatter
 
     rows = _rows(a)
     value, seen = a.data.expected[rows], a.data.observed[rows]
@@ -55,6 +56,7 @@ def heatmap(a: Analysis) -> Plot:
         bar.ax.set_title(label, fontsize=8, pad=2)
         bar.ax.tick_params(labelsize=8, pad=1)
         bar.ax.minorticks_off()
+        bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.10g}"))
     some = f" The {MAX_ROWS} most often counted of {count(a.coverage.n_sites)} sites." if len(rows) < a.coverage.n_sites else ""
     caption = (
         f"Expected birds at standard effort in every site and month (logarithmic scale).{some} Blue: cells with a count; "

@@ -63,7 +63,7 @@ def headline(a: Analysis) -> Headline:
         return Headline("Uncertain", sentence, basis(a))
     return Headline(
         "No trend class",
-        f"{a.name}: no trend class is given for {period}, because {t['reason']}. For orientation only, the estimated "
+        f"{a.name}: no trend class is given {period}, because {t['reason']}. For orientation only, the estimated "
         f"change is {change}, {where}.",
         basis(a),
     )

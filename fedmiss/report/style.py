@@ -68,8 +68,8 @@ def style() -> Iterator[None]:
         yield
 
 
-def figure(width: float = 5.8, height: float = 3.4, **kwargs: Any) -> Figure:
-    """Return a new figure outside pyplot, in inches; 5.8 is legible on a phone when scaled to its width."""
+def figure(width: float = 5.0, height: float = 3.4, **kwargs: Any) -> Figure:
+    """Return a new figure outside pyplot, in inches; 5.0 is legible on a phone when scaled to its width."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained", **kwargs)

@@ -303,6 +303,13 @@ def seasonal(
     )
 
 
+def _without_season(y: F64, month_of_year: I64) -> F64:
+    """Divide by the mean of each month of the year: what is left is course and noise, by which a span is chosen."""
+    mean = np.bincount(month_of_year, weights=y, minlength=13) / np.maximum(np.bincount(month_of_year, minlength=13), 1)
+    divisor = mean[month_of_year]
+    return np.asarray(y / divisor) if (divisor > 0).all() else y
+
+
 def smooth(
     monthly: Any,
     months: pd.DataFrame,
@@ -315,7 +322,8 @@ def smooth(
 ) -> pd.DataFrame:
     """Return the LOESS curve of the monthly totals, and that of the number of missing cells beside it.
 
-    ``span=None`` chooses the span by leaving out whole years (see ``loess.choose_span``). The curve of every
+    ``span=None`` chooses the span by leaving out whole years of the seasonally adjusted series, and never one that
+    holds less than four seasons (see ``loess.choose_span``). The curve of every
     replicate is fitted with the same span; the band is the interval of the curve, not of the months. Months of
     years that lack a part of the season are not smoothed (NaN).
 
@@ -331,7 +339,13 @@ def smooth(
     keep = (axis.W[axis.complete] > 0).any(axis=0) if axis.complete.any() else np.ones(x.size, dtype=bool)
     xs, ys = x[keep], totals[keep]
     if span is None:
-        span, _ = choose_span(xs, ys, months["year"].to_numpy(dtype=np.int64)[keep], it)
+        span, _ = choose_span(
+            xs,
+            _without_season(ys, months["month_of_year"].to_numpy(dtype=np.int64)[keep]),
+            months["year"].to_numpy(dtype=np.int64)[keep],
+            it,
+            least=min(0.8, 4.0 * len(axis.season) / max(xs.size, 1)),
+        )
     curve = loess(xs, ys, span, it)
     curves = None if values is None else np.stack([loess(xs, row[keep], span, it) for row in values])
     if (ys >= 0).all():

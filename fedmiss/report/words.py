@@ -6,16 +6,20 @@ import math
 
 __all__ = ["MINUS", "count", "number", "percent", "per_year", "quantity", "share"]
 
+_UP = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MINUS = "−"  # the typographic minus sign, as wide as a plus
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Round to significant digits, with thousands separated: 12,300; 0.0123; n/a for a missing number."""
+    """Round to significant digits, with thousands separated: 12,300; 0.0123; n/a for a missing number; 1.2 × 10⁻⁷."""
     if value is None or not math.isfinite(value):
         return "n/a"
     if value == 0:
         return "0"
-    places = digits - 1 - math.floor(math.log10(abs(value)))
+    power = math.floor(math.log10(abs(value)))
+    if power < -4 or power > 14:
+        return f"{value / 10.0**power:.{max(digits - 2, 0)}f} × 10{str(power).translate(_UP)}".replace("-", MINUS)
+    places = digits - 1 - power
     rounded = round(value, places)
     text = f"{rounded:,.{max(places, 0)}f}"
     return text.replace("-", MINUS)

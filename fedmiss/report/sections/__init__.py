@@ -28,6 +28,10 @@ class HtmlTable:
     file: str = ""
     note: str = ""
 
+    def is_text(self, column: int) -> bool:
+        """Return True when a column holds words, so that it is set flush left."""
+        return bool(self.rows) and self.rows[0][column].sort is None
+
 
 @dataclass(frozen=True, slots=True)
 class Section:

@@ -52,7 +52,7 @@ def _yearly(a: Analysis) -> HtmlTable:
                 Cell(number(r.total), r.total),
                 _range(r.total_lo, r.total_hi),
                 Cell(number(r.index_), r.index_),
-                _range(r.index_lo, r.index_hi),
+                Cell("base", 100.0) if math.isclose(r.index_lo, r.index_hi) else _range(r.index_lo, r.index_hi),
                 Cell(f"{count(r.cells_observed)} of {count(r.cells)}", float(r.cells_observed)),
                 Cell(share(r.imputed_share), r.imputed_share),
             ]

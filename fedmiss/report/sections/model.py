@@ -49,7 +49,7 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return number(value, 4) if math.isfinite(value) else "not finite"
+        return (f"{value:,.4g}" if 1e-4 <= abs(value) < 1e6 else number(value, 3)) if math.isfinite(value) else "not finite"
     if isinstance(value, int):
         return count(value)
     return str(value)

@@ -1,0 +1,263 @@
+"""Laws of totals, indices, trends, seasons, curves and change points."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmiss.errors import ConfigError
+from fedmiss.report import trends
+from fedmiss.report.changes import change_points, period_trends
+from fedmiss.report.intervals import interval
+from fedmiss.report.loess import SPANS, choose_span, loess
+from fedmiss.report.years import make_years, season_text
+
+
+def axis(first=2000, n_years=15, season=tuple(range(1, 13)), last=12):
+    rows = [(first + i, m) for i in range(n_years) for m in season[: last if i == n_years - 1 else None]]
+    return pd.DataFrame(
+        {
+            "month_index": range(len(rows)),
+            "month": [f"{y}-{m:02d}" for y, m in rows],
+            "year": [y for y, _ in rows],
+            "month_of_year": [m for _, m in rows],
+        }
+    )
+
+
+def series(months, slope=-0.03, noise=0.0, B=50, seed=0):
+    rng = np.random.default_rng(seed)
+    logs = 4 + slope * (months["year"] - months["year"].min()) + 0.7 * np.sin(months["month_of_year"] / 2)
+    totals = np.exp(logs.to_numpy() + rng.normal(0, noise, len(months)))
+    draws = totals * np.exp(rng.normal(0, 0.05, (B, 1)) + rng.normal(0, 0.1, (B, len(months))))
+    return totals, draws
+
+
+@pytest.mark.parametrize("season", [tuple(range(1, 13)), tuple(range(1, 7)), (11, 12, 1), (5,)])
+def test_an_exponential_series_has_its_slope_whatever_the_season(season):
+    months = axis(season=season)
+    totals, _ = series(months, slope=-0.03)
+    row = trends.overall_trend(totals, months).iloc[0]
+    assert row["slope"] == pytest.approx(-0.03, rel=1e-9)
+    assert row["percent_per_year"] == pytest.approx(100 * (np.exp(-0.03) - 1))
+    index = trends.yearly_index(totals, months)
+    np.testing.assert_allclose(index["index"], 100 * np.exp(-0.03 * np.arange(15)), rtol=1e-9)
+
+
+@pytest.mark.parametrize("last", [1, 3, 6, 11])
+def test_a_last_year_cut_short_changes_nothing_before_it(last):
+    whole, cut = axis(n_years=14), axis(n_years=15, last=last)
+    totals, draws = series(cut)
+    n = len(whole)
+    a = trends.overall_trend(totals[:n], whole, draws[:, :n]).iloc[0]
+    b = trends.overall_trend(totals, cut, draws).iloc[0]
+    pd.testing.assert_series_equal(a, b)
+    index = trends.yearly_index(totals, cut, draws)
+    assert not index["used"].iloc[-1]
+    assert np.isnan(index["index"].iloc[-1])
+    assert index["n_months"].iloc[-1] == last
+    x = trends.smooth(totals[:n], whole, span=0.3)["smooth"]
+    y = trends.smooth(totals, cut, span=0.3)["smooth"]
+    np.testing.assert_array_equal(x, y[:n])
+    assert y[n:].isna().all()
+
+
+def test_indices_are_scale_free_and_the_slope_does_not_know_the_base():
+    months = axis()
+    totals, draws = series(months, noise=0.2)
+    for base in (None, "2003", "2005-2008"):
+        a = trends.yearly_index(totals, months, draws, base=base)
+        b = trends.yearly_index(1000 * totals, months, 1000 * draws, base=base)
+        for column in ("index", "index_lo", "index_hi", "index_se_log"):
+            np.testing.assert_allclose(a[column], b[column], rtol=1e-9, atol=1e-12)
+        row, first = (trends.overall_trend(totals, months, draws, base=x).iloc[0] for x in (base, None))
+        for column in ("slope", "slope_se", "lo", "hi", "trend_class"):
+            assert row[column] == first[column]
+
+
+def test_the_base_is_100_and_other_bases_rescale_the_index():
+    months = axis()
+    totals, draws = series(months, noise=0.2)
+    one = trends.yearly_index(totals, months, draws, base=2003)
+    assert one.loc[3, "index"] == pytest.approx(100, abs=1e-12)
+    assert one.loc[3, "index_lo"] == pytest.approx(100, abs=1e-9)
+    many = trends.yearly_index(totals, months, draws, base="2003-2006")
+    assert many["index"].iloc[3:7].mean() == pytest.approx(100)
+    ratio = one["index"] / many["index"]
+    np.testing.assert_allclose(ratio, ratio.iloc[0], rtol=1e-12)
+    change = trends.overall_trend(totals, months, draws, base=2003).iloc[0]
+    assert change["change_percent"] == pytest.approx(one["index"].iloc[-1] - 100)
+    assert change["change_lo"] == pytest.approx(one["index_lo"].iloc[-1] - 100)
+
+
+def test_the_error_of_the_slope_is_the_sandwich_of_the_replicates():
+    months = axis()
+    totals, draws = series(months, noise=0.1, B=80)
+    years = make_years(months)
+    logs = np.log(draws @ years.W.T)
+    X = np.column_stack([np.ones(15), years.year])
+    inv = np.linalg.pinv(X.T @ X)
+    V = inv @ X.T @ np.cov(logs, rowvar=False) @ X @ inv
+    got = trends.overall_trend(totals, months, draws).iloc[0]
+    assert got["slope_se"] == pytest.approx(np.sqrt(V[1, 1]), rel=1e-6)
+
+
+def test_covariance_and_intervals_tell_the_same_standard_error():
+    months = axis()
+    totals, draws = series(months)
+    year, total, cov = trends.yearly_covariance(totals, months, draws)
+    table = trends.yearly_index(totals, months, draws)
+    relative = np.sqrt(np.diag(cov)) / total
+    z = np.log(table["total_hi"] / table["total"]) / 1.959963984540054
+    np.testing.assert_allclose(relative, z, rtol=1e-9)
+    assert year.tolist() == table["year"].tolist()
+
+
+def test_limits_stay_positive_and_hold_the_estimate():
+    rng = np.random.default_rng(3)
+    est = np.exp(rng.normal(0, 2, 200))
+    draws = est * np.exp(rng.normal(0, 3, (30, 200)))
+    got = interval(est, draws)
+    assert (got.lo > 0).all()
+    assert ((got.lo < est) & (est < got.hi)).all()
+    below = interval(np.array([1.0]), np.array([[-1.0], [2.0], [3.0]]))
+    assert below.lo[0] == 0.0
+    assert np.isnan(below.se_log[0])
+    assert np.isnan(interval(est, None).lo).all()
+
+
+@pytest.mark.mc
+def test_log_limits_cover_at_their_level():
+    rng = np.random.default_rng(4)
+    n, sd = 4000, 0.4
+    est = np.exp(rng.normal(0, sd, n))
+    draws = est * np.exp(rng.normal(0, sd, (200, n)))
+    got = interval(est, draws)
+    cover = np.mean((got.lo < 1) & (got.hi > 1))
+    # the standard deviation over 200 replicates widens nothing: expected coverage of a t with 199 df at 1.96
+    assert abs(cover - 0.949) < 4 * np.sqrt(0.05 * 0.95 / n)
+
+
+@pytest.mark.parametrize(
+    ("n_years", "B", "word"),
+    [(4, 60, "4 complete years"), (15, 0, "no bootstrap"), (15, 5, "5 bootstrap")],
+)
+def test_a_class_is_refused_for_thin_data_with_the_number_that_is_too_small(n_years, B, word):
+    months = axis(n_years=n_years)
+    totals, draws = series(months, B=max(B, 2))
+    row = trends.overall_trend(totals, months, draws[:B] if B else None).iloc[0]
+    assert row["trend_class"] == "not classified"
+    assert word in row["reason"]
+    assert np.isfinite(row["slope"])
+
+
+def test_years_without_a_count_leave_the_trend():
+    months = axis()
+    totals, draws = series(months)
+    seen = np.ones(len(months))
+    seen[months["year"] == 2004] = 0
+    wrong = totals.copy()
+    wrong[months["year"] == 2004] *= 50
+    a = trends.overall_trend(wrong, months, draws, n_observed=seen).iloc[0]
+    assert a["n_years"] == 14
+    assert a["slope"] == pytest.approx(-0.03, rel=1e-9)
+
+
+def test_a_month_counted_in_few_years_is_not_part_of_the_season():
+    months = axis()
+    seen = np.where(months["month_of_year"] <= 6, 1, 0)
+    seen[(months["month_of_year"] == 7) & (months["year"] == 2005)] = 1
+    years = make_years(months, seen)
+    assert years.season == (1, 2, 3, 4, 5, 6)
+    assert years.used.all()
+    assert season_text(years.season) == "Jan to Jun"
+    assert season_text((1, 2, 11, 12)) == "Jan to Feb, Nov to Dec"
+    assert season_text(tuple(range(1, 13))) == "all months"
+
+
+def test_the_seasonal_profile_averages_to_one_and_finds_the_season():
+    months = axis()
+    totals, draws = series(months, slope=0.0)
+    s = trends.seasonal(totals, months, draws)
+    assert s["relative"].mean() == pytest.approx(1.0)
+    np.testing.assert_allclose(s["total"], totals[:12], rtol=1e-9)
+    assert (s["relative_lo"] < s["relative"]).all()
+
+
+def test_loess_is_statsmodels_lowess():
+    from statsmodels.nonparametric.smoothers_lowess import lowess
+
+    months = axis()
+    totals, _ = series(months, noise=0.3)
+    x = months["year"].to_numpy() + (months["month_of_year"].to_numpy() - 0.5) / 12
+    for it in (0, 3):
+        want = lowess(totals, x, frac=0.4, it=it, return_sorted=False)
+        np.testing.assert_allclose(loess(x, totals, 0.4, it), want, rtol=1e-12)
+        got = trends.smooth(totals, months, span=0.4, it=it, n_missing=totals)
+        np.testing.assert_allclose(got["smooth"], want, rtol=1e-12)
+        np.testing.assert_allclose(got["missing_smooth"], want, rtol=1e-12)
+    line = 3 + 2 * x
+    np.testing.assert_allclose(loess(x, line, 0.3), line, rtol=1e-9)
+    np.testing.assert_allclose(loess(x, np.full(x.size, 7.0), 0.3), 7.0)
+
+
+def test_the_span_follows_the_course():
+    rng = np.random.default_rng(5)
+    months = axis(n_years=20)
+    x = months["year"].to_numpy() + (months["month_of_year"].to_numpy() - 0.5) / 12
+    year = months["year"].to_numpy()
+    noise = rng.normal(0, 0.2, x.size)
+    straight, _ = choose_span(x, 10 + 0.1 * (x - 2000) + noise, year)
+    wavy, errors = choose_span(x, 10 + 3 * np.sin(2 * np.pi * (x - 2000) / 8) + noise, year)
+    assert straight >= 0.65
+    assert wavy <= 0.2
+    assert len(errors) == len(SPANS)
+    least, _ = choose_span(x, 10 + 3 * np.sin(2 * np.pi * (x - 2000) / 8) + noise, year, least=0.3)
+    assert least >= 0.3
+
+
+def test_change_points_are_found_where_they_are_and_not_where_there_are_none():
+    months = axis(n_years=24)
+    rng = np.random.default_rng(6)
+    t = months["year"].to_numpy() - 2000
+    straight = np.exp(4 - 0.05 * t)
+    bent = np.exp(4 - 0.10 * np.minimum(t, 12) + 0.08 * np.maximum(t - 12, 0))
+    wobble = np.repeat(np.exp(rng.normal(0, 0.04, 24)), 12)
+    draws = np.exp(rng.normal(0, 0.03, (60, 24))).repeat(12, axis=1)
+    assert change_points(straight * wobble, months).empty
+    found = change_points(bent * wobble, months, bent * wobble * draws)
+    assert len(found) == 1
+    assert abs(found["year"].iloc[0] - 2012) <= 1
+    assert found["support"].iloc[0] > 0.9
+    assert found["slope_before"].iloc[0] == pytest.approx(-0.10, abs=0.02)
+    assert found["slope_after"].iloc[0] == pytest.approx(0.08, abs=0.02)
+    periods = period_trends(bent * wobble, months, bent * wobble * draws, points=found)
+    assert periods["trend_class"].tolist()[-2:] == ["strong decline", "strong increase"]
+
+
+def test_bad_input_is_named():
+    months = axis()
+    totals, draws = series(months)
+    with pytest.raises(ConfigError, match="179 monthly totals for 180 months"):
+        trends.overall_trend(totals[:-1], months)
+    with pytest.raises(ConfigError, match=r"\(50, 179\)"):
+        trends.overall_trend(totals, months, draws[:, :-1])
+    with pytest.raises(ConfigError, match="base 1990 has no year"):
+        trends.yearly_index(totals, months, base=1990)
+    with pytest.raises(ConfigError, match="'early' is not a year"):
+        trends.yearly_index(totals, months, base="early")
+    with pytest.raises(ConfigError, match=r"span is 1\.5"):
+        trends.smooth(totals, months, span=1.5)
+    with pytest.raises(ConfigError, match="need bootstrap replicates"):
+        trends.yearly_covariance(totals, months, None)
+
+
+def test_totals_that_are_not_positive_give_no_class_and_no_crash():
+    months = axis()
+    totals, draws = series(months)
+    totals[months["year"] == 2003] = -1.0
+    row = trends.overall_trend(totals, months, draws).iloc[0]
+    assert row["trend_class"] == "not classified"
+    assert "not positive" in row["reason"]
+    assert change_points(totals, months, draws).empty

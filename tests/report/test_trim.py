@@ -1,0 +1,222 @@
+"""TRIM's model 3 against statsmodels, iterative proportional fitting, and first principles."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmiss.errors import InputError
+from fedmiss.report.classes import classify
+from fedmiss.report.trim import fit_trim
+
+
+def panel(seed=0, n=25, J=9, seen=0.55, dispersion=1.0):
+    rng = np.random.default_rng(seed)
+    mu = np.exp(rng.normal(1.5, 1.0, n)[:, None] + np.cumsum(rng.normal(0, 0.2, J))[None, :])
+    if dispersion > 1:
+        shape = mu / (dispersion - 1)
+        f = rng.poisson(rng.gamma(shape, dispersion - 1)).astype(float)
+    else:
+        f = rng.poisson(mu).astype(float)
+    f[rng.random((n, J)) > seen] = np.nan
+    f[0] = rng.poisson(mu[0]) + 1.0  # one site counted throughout links the years
+    f = f[np.nansum(f, axis=1) > 0]
+    i, j = np.indices(f.shape)
+    return f, i.ravel(), 2000 + j.ravel(), f.ravel()
+
+
+def design(f):
+    n, J = f.shape
+    i, j = np.indices(f.shape)
+    X = np.zeros((n * J, n + J - 1))
+    X[np.arange(n * J), i.ravel()] = 1.0
+    rows = np.flatnonzero(j.ravel() > 0)
+    X[rows, n + j.ravel()[rows] - 1] = 1.0
+    return X
+
+
+def glm(f):
+    import statsmodels.api as sm
+
+    X, y = design(f), f.ravel()
+    ok = np.isfinite(y)
+    fit = sm.GLM(y[ok], X[ok], family=sm.families.Poisson()).fit(tol=1e-14, maxiter=200)
+    return X, ok, fit
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_equals_the_poisson_glm_with_its_covariance(seed):
+    f, site, time, count = panel(seed)
+    X, ok, fit = glm(f)
+    got = fit_trim(site, time, count)
+    n, J = f.shape
+    mu = np.exp(X @ fit.params).reshape(n, J)
+    np.testing.assert_allclose(got.mu, mu, rtol=1e-9)
+    assert got.chi2 == pytest.approx(float(fit.pearson_chi2), rel=1e-10)
+    assert got.sigma2 == pytest.approx(float(fit.pearson_chi2) / fit.df_resid, rel=1e-10)
+    # totals = A mu(beta): delta method from the dense covariance of all parameters
+    cov = np.linalg.inv(X[ok].T @ (mu.ravel()[ok, None] * X[ok])) * got.sigma2
+    A = np.tile(np.eye(J), n)
+    D = A @ (mu.ravel()[:, None] * X)
+    np.testing.assert_allclose(got.total_model, A @ mu.ravel(), rtol=1e-9)
+    np.testing.assert_allclose(got.var_model, D @ cov @ D.T, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_imputed_totals_have_the_variance_of_what_is_counted_and_what_is_filled(seed):
+    """Written as a linear function of the counts, first order: t = B f + C mu(beta(f))."""
+    f, site, time, count = panel(seed, n=12, J=6)
+    X, ok, _ = glm(f)
+    got = fit_trim(site, time, count)
+    n, J = f.shape
+    mu = got.mu.ravel()
+    K = np.linalg.inv(X[ok].T @ (mu[ok, None] * X[ok])) @ X[ok].T  # d beta / d f
+    A = np.tile(np.eye(J), n)
+    L = A[:, ok] + A[:, ~ok] @ (mu[~ok, None] * X[~ok]) @ K
+    want = L @ np.diag(got.sigma2 * mu[ok]) @ L.T
+    np.testing.assert_allclose(got.var_imputed, want, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(got.total_imputed, A[:, ok] @ f.ravel()[ok] + A[:, ~ok] @ mu[~ok], rtol=1e-12)
+
+
+def test_equals_iterative_proportional_fitting():
+    f, site, time, count = panel(5, n=40, J=12)
+    seen = np.isfinite(f)
+    y = np.where(seen, f, 0.0)
+    a, b = np.ones(f.shape[0]), np.ones(f.shape[1])
+    for _ in range(5000):
+        a = y.sum(axis=1) / (seen * b[None, :]).sum(axis=1)
+        b = y.sum(axis=0) / (seen * a[:, None]).sum(axis=0)
+    got = fit_trim(site, time, count)
+    np.testing.assert_allclose(got.mu, np.outer(a, b), rtol=1e-10)
+    # the margins of a maximum-likelihood fit are those of the data
+    np.testing.assert_allclose(np.where(seen, got.mu, 0).sum(axis=0), y.sum(axis=0), rtol=1e-10)
+    np.testing.assert_allclose(got.total_model, got.total_imputed, rtol=1e-10)
+
+
+def test_slope_and_sandwich_by_their_formula():
+    f, site, time, count = panel(7)
+    got = fit_trim(site, time, count, overdispersion=True)
+    row = got.overall().iloc[0]
+    J = f.shape[1]
+    X = np.column_stack([np.ones(J), np.arange(1, J + 1)])
+    inv = np.linalg.inv(X.T @ X)
+    t = got.total_imputed
+    Om = np.diag(1 / t) @ got.var_imputed @ np.diag(1 / t)
+    assert row["slope"] == pytest.approx((inv @ X.T @ np.log(t))[1], rel=1e-12)
+    assert row["slope_se"] == pytest.approx(np.sqrt((inv @ X.T @ Om @ X @ inv)[1, 1]), rel=1e-12)
+    assert row["label"] == classify(row["slope"], row["slope_se"], J, "rtrim").label
+
+
+def test_index_is_one_without_error_in_the_base_and_free_of_scale():
+    f, site, time, count = panel(8)
+    a, b = fit_trim(site, time, count), fit_trim(site, time, 10 * count)
+    x, y = a.index(base=2003), b.index(base=2003)
+    assert x.loc[3, "index"] == 1.0
+    assert x.loc[3, "se"] == pytest.approx(0.0, abs=1e-9)
+    np.testing.assert_allclose(x["index"], y["index"], rtol=1e-9)
+    # ten times the counts with Pearson's dispersion ten times: relative errors stay
+    np.testing.assert_allclose(x["se"], y["se"], rtol=1e-7, atol=1e-9)
+    assert a.overall().loc[0, "slope"] == pytest.approx(b.overall().loc[0, "slope"], rel=1e-9)
+
+
+def test_serial_correlation_is_found_and_solves_its_estimating_equations():
+    rng = np.random.default_rng(3)
+    n, J, rho = 300, 10, 0.6
+    mu = np.exp(rng.normal(4, 0.5, n))[:, None] * np.exp(np.linspace(0, -0.5, J))[None, :]
+    z = rng.normal(size=(n, J))
+    for j in range(1, J):
+        z[:, j] = rho * z[:, j - 1] + np.sqrt(1 - rho**2) * z[:, j]
+    f = np.maximum(np.round(mu + np.sqrt(2 * mu) * z), 0)
+    f[rng.random((n, J)) < 0.3] = np.nan
+    i, j = np.indices(f.shape)
+    got = fit_trim(i.ravel(), j.ravel(), f.ravel(), serial_correlation=True)
+    # TRIM's moment estimate is pulled down: residuals lose the site mean and cells are missing
+    assert 0.15 < got.rho < rho
+    R = got.rho ** np.abs(np.subtract.outer(np.arange(J), np.arange(J)))
+    score_time = np.zeros(J)
+    for k in range(n):
+        ok = np.isfinite(f[k])
+        root = np.sqrt(got.mu[k][ok])
+        s = root * np.linalg.solve(R[np.ix_(ok, ok)], (f[k][ok] - got.mu[k][ok]) / root)
+        assert abs(s.sum()) < 1e-4
+        score_time[ok] += s
+    assert np.abs(score_time).max() < 1e-3
+    plain = fit_trim(i.ravel(), j.ravel(), f.ravel())
+    assert got.overall().loc[0, "slope_se"] > plain.overall().loc[0, "slope_se"]
+
+
+@pytest.mark.mc
+def test_standard_errors_of_totals_and_slope_match_their_spread():
+    rng = np.random.default_rng(11)
+    n, J, B, phi = 60, 8, 400, 3.0
+    mu = np.exp(rng.normal(2.5, 0.6, n))[:, None] * np.exp(-0.05 * np.arange(J))[None, :]
+    hole = rng.random((n, J)) < 0.4
+    hole[0] = False
+    i, j = np.indices(mu.shape)
+    totals, se, slopes, slope_se = [], [], [], []
+    for _ in range(B):
+        f = rng.poisson(rng.gamma(mu / (phi - 1), phi - 1)).astype(float)
+        f[hole] = np.nan
+        got = fit_trim(i.ravel(), j.ravel(), f.ravel())
+        # the total of what would be counted varies by itself: the model total does not
+        totals.append(got.total_model)
+        se.append(np.sqrt(np.diag(got.var_model)))
+        row = got.overall("model").iloc[0]
+        slopes.append(row["slope"])
+        slope_se.append(row["slope_se"])
+    ratio = np.mean(se, axis=0) / np.std(totals, axis=0, ddof=1)
+    tolerance = 4 / np.sqrt(2 * (B - 1))
+    assert np.abs(ratio - 1).max() < tolerance
+    assert abs(np.mean(slope_se) / np.std(slopes, ddof=1) - 1) < tolerance
+
+
+def test_weights_multiply_the_totals_and_nothing_else():
+    f, site, time, count = panel(9)
+    one = fit_trim(site, time, count)
+    w = {s: 2.5 for s in one.sites}
+    two = fit_trim(site, time, count, weights=w)
+    np.testing.assert_allclose(two.total_imputed, 2.5 * one.total_imputed)
+    np.testing.assert_allclose(two.var_imputed, 6.25 * one.var_imputed, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(two.mu, one.mu)
+
+
+def test_bad_panels_are_named():
+    with pytest.raises(InputError, match="site 1 at time 2000 has two counts"):
+        fit_trim([1, 1, 2], [2000, 2000, 2001], [1, 2, 3])
+    with pytest.raises(InputError, match="-3 is negative"):
+        fit_trim([1, 1], [2000, 2001], [1, -3])
+    with pytest.raises(InputError, match="time point 2001 has no positive count"):
+        fit_trim([1, 1, 1], [2000, 2001, 2002], [1, 0, 2])
+    with pytest.raises(InputError, match="no site links time 2000 with time 2002"):
+        fit_trim([1, 1, 2, 2], [2000, 2001, 2002, 2003], [1, 2, 3, 4])
+    got = fit_trim([1, 1, 2, 2], [2000, 2001, 2000, 2001], [1, 2, 0, 0])
+    assert got.dropped == (2,)
+
+
+@pytest.mark.realdata
+def test_published_results_of_trim_on_the_skylark_example():
+    """rtrim's example, fitted by TRIM 3.61 with serial correlation and overdispersion (its file skylark-1c.out)."""
+    folder = os.environ.get("FEDMISS_DATA")
+    path = Path(folder or "") / "trim" / "skylark.dat"
+    if not folder or not path.exists():
+        pytest.skip("needs trim/skylark.dat of rtrim in the folder named by FEDMISS_DATA")
+    table = pd.read_csv(path, sep=r"\s+", header=None, usecols=[0, 1, 2], names=["site", "time", "count"])
+    table["count"] = table["count"].astype(float).replace(999.0, np.nan)
+    got = fit_trim(table["site"], table["time"], table["count"], serial_correlation=True)
+    assert round(got.sigma2, 3) == 1.367
+    assert round(got.rho, 3) == 0.302
+    assert (round(got.chi2, 2), got.df, round(got.likelihood_ratio, 2)) == (191.40, 140, 194.80)
+    assert got.totals("model")["total"].round().tolist() == [509, 370, 430, 421, 469, 520, 563, 595]
+    assert got.totals("model")["se"].round().tolist() == [45, 35, 29, 28, 31, 32, 37, 42]
+    assert got.totals()["total"].round().tolist() == [509, 366, 430, 423, 469, 521, 564, 601]
+    assert got.totals()["se"].round().tolist() == [45, 35, 29, 28, 31, 32, 37, 42]
+    published = [1, 0.7201, 0.8454, 0.8314, 0.9221, 1.0250, 1.1082, 1.1828]
+    np.testing.assert_allclose(got.index()["index"], published, atol=1.01e-4)
+    np.testing.assert_allclose(got.index()["se"], [0, 0.0766, 0.0893, 0.0901, 0.0989, 0.1086, 0.1201, 0.1308], atol=6e-5)
+    row = got.overall().iloc[0]
+    assert (round(row["slope"], 4), round(row["slope_se"], 4)) == (0.0478, 0.0142)
+    assert (round(row["multiplicative"], 4), round(row["multiplicative_se"], 4)) == (1.0489, 0.0149)

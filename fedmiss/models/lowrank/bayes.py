@@ -22,7 +22,7 @@ from fedmiss.arrays import F64, I64
 from fedmiss.models.lowrank.data import Cells
 from fedmiss.models.lowrank.families import family_code
 from fedmiss.models.lowrank.season import SeriesPrior
-from fedmiss.models.lowrank.solver import Theta
+from fedmiss.models.lowrank.solver import Theta, moved
 
 __all__ = ["Posterior", "predictor", "start_posterior", "vb_fit"]
 
@@ -66,13 +66,17 @@ def _sums(cells: Sequence[Cells], q: Posterior, family: str, by_site: bool) -> t
     n, p = (q.P if by_site else q.T).shape
     g, G = np.zeros((n, p)), np.zeros((n, p, p))
     for c in cells:  # sorted by group name
-        gc, Gc = kernel(c.ptr, c.col, c.y, c.E, c.offset, q.mu, q.P, q.C, q.T, q.D, family_code(family), c.eta)
+        gc, Gc = kernel(
+            c.ptr, c.col, c.y, c.E, c.offset, q.mu, q.P, q.C, q.T, q.D, family_code(family), c.eta
+        )
         g += gc
         G += Gc
     return g, G
 
 
-def _newton(mean: F64, prior: F64, variance: F64, g: F64, G: F64, phi: float, reach: float) -> tuple[F64, F64, float]:
+def _newton(
+    mean: F64, prior: F64, variance: F64, g: F64, G: F64, phi: float, reach: float
+) -> tuple[F64, F64, float]:
     """One damped Newton step of every block; returns means, covariances and effective degrees of freedom."""
     H = G / phi
     idx = np.arange(mean.shape[1])
@@ -115,7 +119,7 @@ def vb_fit(
     max_rounds: int = 200,
     learn: bool = True,
     between: Callable[[Posterior, float, int], float] | None = None,
-    watch: Callable[[int, float], None] | None = None,
+    watch: Callable[[int, float, float], None] | None = None,
 ) -> tuple[Posterior, float, float, int, bool]:
     """Run variational EM.
 
@@ -131,8 +135,16 @@ def vb_fit(
     -------
     posterior, phi, effective degrees of freedom, rounds, converged
     """
-    q = replace(start, P=start.P.copy(), C=start.C.copy(), T=start.T.copy(), D=start.D.copy(), tau=start.tau.copy(),
-                prior=start.prior.copy(), noise=start.noise.copy())
+    q = replace(
+        start,
+        P=start.P.copy(),
+        C=start.C.copy(),
+        T=start.T.copy(),
+        D=start.D.copy(),
+        tau=start.tau.copy(),
+        prior=start.prior.copy(),
+        noise=start.noise.copy(),
+    )
     p = q.P.shape[1]
     series: list[SeriesPrior] | None = None
     if calendar is not None and learn:
@@ -144,7 +156,6 @@ def vb_fit(
 
     set_threads(max(c.nnz for c in cells))
     old = [np.zeros(c.nnz) for c in cells]
-    n_cells = max(sum(c.nnz for c in cells), 1)
     edf, change, k = float(p), float("inf"), 0
     for k in range(1, max_rounds + 1):
         g, G = _sums(cells, q, family, True)
@@ -163,13 +174,9 @@ def vb_fit(
         if learn and k > 2:
             _learn_months(q, series, k)
             _rescale(q)
-        moved = 0.0
-        for c, before in zip(cells, old, strict=True):
-            moved += float(((c.eta - before) ** 2).sum())
-            before[:] = c.eta
-        change = np.sqrt(moved / n_cells)
+        change = moved(cells, old)
         if watch:
-            watch(k, change)
+            watch(k, float("nan"), change)
         if between is not None:
             phi = between(q, edf, k)
         if k > 5 and change < tol:

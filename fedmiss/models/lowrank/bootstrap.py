@@ -20,7 +20,15 @@ from fedmiss.models.lowrank.counts import CountFit, fit_prepared, prepare, to_co
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.rng import rng_for
 
-__all__ = ["Draws", "bootstrap", "observer_weights", "site_slopes", "totals_by_region"]
+__all__ = [
+    "Draws",
+    "bootstrap",
+    "bootstrap_draw",
+    "observer_weights",
+    "row_blocks",
+    "site_slopes",
+    "totals_by_region",
+]
 
 BLOCK = 4_000_000  # cells of the imputed matrix held at a time
 
@@ -47,7 +55,8 @@ def observer_weights(panel: GroupPanel, seed: int, draw: int) -> list[F64]:
     return out
 
 
-def _blocks(J: int, L: int) -> list[slice]:
+def row_blocks(J: int, L: int) -> list[slice]:
+    """Blocks of sites whose J x L parts fit in memory."""
     step = max(1, BLOCK // max(L, 1))
     return [slice(i, min(i + step, J)) for i in range(0, J, step)]
 
@@ -64,7 +73,7 @@ def totals_by_region(fit: CountFit, region: I64, n_regions: int, q: Posterior | 
     Row 0 is the whole panel; region ``i`` fills row ``i + 1``.
     """
     out = np.zeros((n_regions + 1, fit.L))
-    for rows in _blocks(fit.J, fit.L):
+    for rows in row_blocks(fit.J, fit.L):
         values = _expected(fit, q if q is not None else fit.posterior, rows)
         out[0] += values.sum(axis=0)
         for i in np.unique(region[rows]):
@@ -84,7 +93,7 @@ def site_slopes(fit: CountFit, year: I64, month_of_year: I64, q: Posterior | Non
     slopes, means = np.full(fit.J, np.nan), np.zeros(fit.J)
     x = full - full.mean() if full.size else full.astype(float)
     pick = (year[:, None] == full[None, :]).astype(float)
-    for rows in _blocks(fit.J, fit.L):
+    for rows in row_blocks(fit.J, fit.L):
         values = _expected(fit, q if q is not None else fit.posterior, rows)
         if full.size == 0:
             means[rows] = values.mean(axis=1) * season
@@ -110,6 +119,32 @@ def _with_prior_noise(q: Posterior, rng: np.random.Generator) -> Posterior:
     return replace(q, P=P, C=C, T=T, D=D)
 
 
+def bootstrap_draw(
+    panel: GroupPanel, fit: CountFit, seed: int, region: I64, n_regions: int, calendar: tuple[I64, I64]
+) -> Callable[[int], tuple[F64, F64]]:
+    """Prepare the panel once; return a function of the replicate's number that gives (totals, slopes).
+
+    A replicate depends on (seed, its number) only, so replicates may be made in any order, or later.
+    """
+    ready, cells = prepare(panel, fit.settings)
+
+    def draw(b: int) -> tuple[F64, F64]:
+        weights = observer_weights(panel, seed, b)
+        sample = replace(
+            ready, groups=tuple(g.reweighted(w) for g, w in zip(ready.groups, weights, strict=True))
+        )
+        again = fit_prepared(sample, cells, fit.settings, start=fit)
+        q = again.posterior
+        if q is not None:
+            q = _with_prior_noise(q, rng_for(seed, "prior-noise", b))
+        return (
+            totals_by_region(again, region, n_regions, q),
+            site_slopes(again, calendar[1], calendar[0], q)[0],
+        )
+
+    return draw
+
+
 def bootstrap(
     panel: GroupPanel,
     fit: CountFit,
@@ -131,24 +166,13 @@ def bootstrap(
 
     Returns
     -------
-    Draws    totals (B, 1 + n_regions, L), slopes (B, J); a replicate depends on (seed, its number) only
+    Draws    totals (B, 1 + n_regions, L), slopes (B, J)
     """
-    ready, cells = prepare(panel, fit.settings)
     where = np.full(fit.J, -1) if region is None else region
-    totals = np.empty((draws, n_regions + 1, fit.L))
-    slopes = np.empty((draws, fit.J))
+    one = bootstrap_draw(panel, fit, seed, where, n_regions, calendar)
+    parts = []
     for b in range(draws):
-        weights = observer_weights(panel, seed, b)
-        sample = replace(
-            ready, groups=tuple(g.reweighted(w) for g, w in zip(ready.groups, weights, strict=True))
-        )
-        again = fit_prepared(sample, cells, fit.settings, start=fit)
-        again.smear = fit.smear if fit.settings.scale != "log1p" else again.smear
-        q = again.posterior
-        if q is not None:
-            q = _with_prior_noise(q, rng_for(seed, "prior-noise", b))
-        totals[b] = totals_by_region(again, where, n_regions, q)
-        slopes[b] = site_slopes(again, calendar[1], calendar[0], q)[0]
+        parts.append(one(b))
         if watch:
             watch(b + 1)
-    return Draws(totals, slopes)
+    return Draws(np.stack([p[0] for p in parts]), np.stack([p[1] for p in parts]))

@@ -31,7 +31,10 @@ def residual_svd(
     """
     import scipy.sparse as sp
 
-    mats = [sp.csr_array((r, c.col, c.ptr), shape=(J, L)) for r, c in zip(_residuals(cells, family), cells, strict=True)]
+    mats = [
+        sp.csr_array((r, c.col, c.ptr), shape=(J, L))
+        for r, c in zip(_residuals(cells, family), cells, strict=True)
+    ]
     k_work = min(k + 5, J, L)
     V = np.linalg.qr(rng_for(seed, "residual-svd", k).standard_normal((L, k_work)))[0]
     U = np.zeros((J, k_work))

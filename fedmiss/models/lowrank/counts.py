@@ -67,7 +67,9 @@ class CountSettings:
     def check(self) -> None:
         """Raise ConfigError on impossible settings."""
         if self.family not in FAMILIES:
-            raise ConfigError(f"the family {self.family!r} is unknown; choose one of {', '.join(sorted(FAMILIES))}.")
+            raise ConfigError(
+                f"the family {self.family!r} is unknown; choose one of {', '.join(sorted(FAMILIES))}."
+            )
         if self.scale not in ("raw", "log1p"):
             raise ConfigError(f"the scale {self.scale!r} is unknown; choose raw or log1p.")
         if self.scale == "log1p" and self.family != "gaussian":
@@ -130,7 +132,9 @@ class CountFit:
     def expected(self, site: slice | F64 = slice(None), month: slice | F64 = slice(None)) -> F64:
         """Expected count (or detection probability) at standard effort, for a block of cells."""
         if self.posterior is not None:
-            return to_counts(predictor(self.posterior, site, self.settings.family)[:, month], self.settings, self.smear)
+            return to_counts(
+                predictor(self.posterior, site, self.settings.family)[:, month], self.settings, self.smear
+            )
         return to_counts(self.theta.eta(site, month), self.settings, self.smear)
 
 
@@ -138,7 +142,11 @@ def to_counts(eta: F64, settings: CountSettings, smear: float = 1.0) -> F64:
     """Back-transform the linear predictor to birds."""
     if settings.scale == "log1p":
         return np.maximum(smear * np.exp(np.minimum(eta, 50.0)) - 1.0, 0.0)
-    return mean(np.minimum(eta, 50.0), settings.family) if settings.family == "poisson" else mean(eta, settings.family)
+    return (
+        mean(np.minimum(eta, 50.0), settings.family)
+        if settings.family == "poisson"
+        else mean(eta, settings.family)
+    )
 
 
 def prepare(panel: GroupPanel, settings: CountSettings) -> tuple[GroupPanel, list[Cells]]:
@@ -148,7 +156,9 @@ def prepare(panel: GroupPanel, settings: CountSettings) -> tuple[GroupPanel, lis
     for g in panel.groups:
         y = g.count
         if settings.family == "poisson" and y.size and float(y.min()) < 0:
-            raise ConfigError(f"group {g.name!r} has the count {y.min():g}; Poisson counts must be 0 or more.")
+            raise ConfigError(
+                f"group {g.name!r} has the count {y.min():g}; Poisson counts must be 0 or more."
+            )
         if settings.scale == "log1p":
             y = np.log1p(y)
         elif settings.family == "bernoulli":
@@ -193,7 +203,9 @@ def fill_cells(panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settin
         c.fill(g, settings.family, None if plain else visit_offset(g, aux, i), w)
 
 
-def _update_effort(panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings) -> Auxiliary:
+def _update_effort(
+    panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings
+) -> Auxiliary:
     K = aux.kappa.size
     if K == 0:
         return aux
@@ -207,7 +219,9 @@ def _update_effort(panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, se
     return replace(aux, kappa=aux.kappa + np.clip(step, -0.5, 0.5))
 
 
-def _update_observers(panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings) -> Auxiliary:
+def _update_observers(
+    panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings
+) -> Auxiliary:
     if not settings.observers:
         return aux
     effects: list[F64] = []
@@ -241,10 +255,15 @@ def _variance(mu: F64, family: str) -> F64:
     return mu if family == "poisson" else mu * (1 - mu)
 
 
-def _update_theta(panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings) -> float:
+def _update_theta(
+    panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings
+) -> float:
     """Moment equation of the negative-binomial size: sum (y-mu)^2/(mu+mu^2/theta) = residual df (bisection)."""
     low, high = np.log(1e-3), np.log(1e6)
-    means = [visit_mean(g, c, aux, i, settings.family) for i, (g, c) in enumerate(zip(panel.groups, cells, strict=True))]
+    means = [
+        visit_mean(g, c, aux, i, settings.family)
+        for i, (g, c) in enumerate(zip(panel.groups, cells, strict=True))
+    ]
     total = sum(float(g.weight.sum()) for g in panel.groups)
 
     def excess(log_theta: float) -> float:
@@ -267,7 +286,9 @@ def _update_theta(panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, set
 
 def _blocks(cells: Sequence[Cells], theta: Theta, settings: CountSettings, size: int, by_site: bool) -> F64:
     design = (
-        np.column_stack([np.ones(theta.b.size), theta.V]) if by_site else np.column_stack([np.ones(theta.a.size), theta.U])
+        np.column_stack([np.ones(theta.b.size), theta.V])
+        if by_site
+        else np.column_stack([np.ones(theta.a.size), theta.U])
     )
     if not settings.effects:
         design = np.ascontiguousarray(design[:, 1:])
@@ -320,7 +341,10 @@ def start_aux(panel: GroupPanel, settings: CountSettings) -> Auxiliary:
     K = max((g.effort.shape[1] for g in panel.groups), default=0)
     observers = tuple(np.zeros(g.n_observers if settings.observers else 0) for g in panel.groups)
     return Auxiliary(
-        np.zeros(K), observers, float("inf"), 1.0,
+        np.zeros(K),
+        observers,
+        float("inf"),
+        1.0,
         1.0 if settings.site_penalty is None else settings.site_penalty,
         1.0 if settings.month_penalty is None else settings.month_penalty,
         4.0,
@@ -328,7 +352,12 @@ def start_aux(panel: GroupPanel, settings: CountSettings) -> Auxiliary:
 
 
 def marginal_fit(
-    panel: GroupPanel, cells: Sequence[Cells], settings: CountSettings, *, rounds: int = 12, aux: Auxiliary | None = None
+    panel: GroupPanel,
+    cells: Sequence[Cells],
+    settings: CountSettings,
+    *,
+    rounds: int = 12,
+    aux: Auxiliary | None = None,
 ) -> tuple[Fit, Auxiliary]:
     """Rank-0 fit that estimates everything else: kappa, observers, dispersion, ridges of a and b."""
     zero = replace(settings, rank=0)
@@ -338,8 +367,17 @@ def marginal_fit(
     fit: Fit | None = None
     for k in range(rounds):
         fit = fit_cells(
-            cells, panel.J, panel.L, family=settings.family, rank=0, penalty=penalty_of(aux, zero, panel.L),
-            effects=settings.effects, start=theta, tol=1e-6, max_sweeps=30, seed=settings.seed,
+            cells,
+            panel.J,
+            panel.L,
+            family=settings.family,
+            rank=0,
+            penalty=penalty_of(aux, zero, panel.L),
+            effects=settings.effects,
+            start=theta,
+            tol=1e-6,
+            max_sweeps=30,
+            seed=settings.seed,
         )
         theta = fit.theta
         previous = aux
@@ -353,7 +391,12 @@ def marginal_fit(
 
 
 def _change(old: Auxiliary, new: Auxiliary) -> float:
-    pairs = [(old.phi, new.phi), (old.sites, new.sites), (old.months, new.months), (old.observers, new.observers)]
+    pairs = [
+        (old.phi, new.phi),
+        (old.sites, new.sites),
+        (old.months, new.months),
+        (old.observers, new.observers),
+    ]
     change = max(abs(np.log(max(b, 1e-12) / max(a, 1e-12))) for a, b in pairs)
     if np.isfinite(old.theta) and np.isfinite(new.theta):
         change = max(change, abs(np.log(new.theta / old.theta)))
@@ -385,7 +428,7 @@ def fit_counts(
     settings: CountSettings | None = None,
     *,
     start: CountFit | None = None,
-    watch: Callable[[int, float], None] | None = None,
+    watch: Callable[[int, float, float], None] | None = None,
 ) -> CountFit:
     """Fit the count model: the marginal model first, then the factors at its dispersion and penalties.
 
@@ -417,7 +460,7 @@ def fit_prepared(
     settings: CountSettings,
     *,
     start: CountFit | tuple[Fit, Auxiliary] | None = None,
-    watch: Callable[[int, float], None] | None = None,
+    watch: Callable[[int, float, float], None] | None = None,
 ) -> CountFit:
     """:func:`fit_counts` on cells that are indexed already; ``start`` may also be a marginal fit."""
     if isinstance(start, CountFit):
@@ -432,9 +475,18 @@ def fit_prepared(
     # Everything else is held fixed here, so that this run minimises one objective and its list never rises.
     bayes = settings.penalty is None
     fit = fit_cells(
-        cells, panel.J, panel.L, family=settings.family, rank=settings.rank, effects=settings.effects,
-        penalty=penalty_of(aux, settings, panel.L), start=theta, tol=settings.tol,
-        max_sweeps=20 if bayes else settings.max_sweeps, seed=settings.seed, watch=None if bayes else watch,
+        cells,
+        panel.J,
+        panel.L,
+        family=settings.family,
+        rank=settings.rank,
+        effects=settings.effects,
+        penalty=penalty_of(aux, settings, panel.L),
+        start=theta,
+        tol=settings.tol,
+        max_sweeps=20 if bayes else settings.max_sweeps,
+        seed=settings.seed,
+        watch=None if bayes else watch,
     )
     if bayes:
         return _fit_bayes(panel, cells, settings, aux, start_posterior(fit.theta), watch, learn=True)
@@ -448,13 +500,12 @@ def _fit_bayes(
     settings: CountSettings,
     aux: Auxiliary,
     start: Posterior,
-    watch: Callable[[int, float], None] | None,
+    watch: Callable[[int, float, float], None] | None,
     *,
     learn: bool,
 ) -> CountFit:
     n = sum(float(g.weight.sum()) for g in panel.groups)
     box = [aux]
-    history: list[float] = []
 
     def between(q: Posterior, edf: float, k: int) -> float:
         if learn and k % 3 == 0:
@@ -469,30 +520,39 @@ def _fit_bayes(
             fill_cells(panel, cells, now, settings)
         return box[0].phi
 
-    def note(k: int, change: float) -> None:
-        history.append(change)
-        if watch:
-            watch(k, change)
-
     if learn:
         for c in cells:
             c.offset = np.zeros(c.nnz) if settings.family != "bernoulli" else c.offset
     fill_cells(panel, cells, aux, settings)
     q, phi, edf, rounds, converged = vb_fit(
-        cells, start, family=settings.family, phi=aux.phi, learn=learn, between=between, watch=note,
-        calendar=panel.calendar if settings.season else None, max_rounds=settings.max_sweeps if learn else 12,
+        cells,
+        start,
+        family=settings.family,
+        phi=aux.phi,
+        learn=learn,
+        between=between,
+        watch=watch,
+        calendar=panel.calendar if settings.season else None,
+        max_rounds=settings.max_sweeps if learn else 12,
         tol=1e-3 if learn else 3e-3,
     )
     reason = (
-        "no predictor of an observed cell moved any more" if converged else f"the limit of {rounds} rounds was reached"
+        "no predictor of an observed cell moved any more"
+        if converged
+        else f"the limit of {rounds} rounds was reached"
     )
-    fit = Fit(q.theta(), history, converged, reason, rounds, edf=edf)
+    fit = Fit(q.theta(), [], converged, reason, rounds, edf=edf)
     aux = replace(box[0], sites=1.0 / float(q.tau[0]), months=1.0 / float(q.noise[0]))
     return _finish(panel, cells, settings, aux, fit, q)
 
 
 def _finish(
-    panel: GroupPanel, cells: Sequence[Cells], settings: CountSettings, aux: Auxiliary, fit: Fit, q: Posterior | None
+    panel: GroupPanel,
+    cells: Sequence[Cells],
+    settings: CountSettings,
+    aux: Auxiliary,
+    fit: Fit,
+    q: Posterior | None,
 ) -> CountFit:
     n = sum(float(g.weight.sum()) for g in panel.groups)
     dispersion = pearson(panel, cells, aux, settings) / max(n - fit.edf, 0.05 * n)

@@ -13,9 +13,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from fedmiss.arrays import F64, I64
+from fedmiss.arrays import I64
 from fedmiss.errors import ConfigError
-from fedmiss.models.lowrank.counts import CountFit, CountSettings, fit_prepared, marginal_fit, prepare, visit_offset
+from fedmiss.models.lowrank.counts import (
+    CountFit,
+    CountSettings,
+    fit_prepared,
+    marginal_fit,
+    prepare,
+    visit_offset,
+)
 from fedmiss.models.lowrank.data import Cells, Group, GroupPanel
 from fedmiss.models.lowrank.families import deviance, mean
 from fedmiss.rng import rng_for
@@ -99,7 +106,9 @@ def cross_validate(
     done = 0
     for family in dict.fromkeys((c.family, c.scale, c.dispersion, c.observers) for c in candidates):
         members = [
-            (i, c) for i, c in enumerate(candidates) if (c.family, c.scale, c.dispersion, c.observers) == family
+            (i, c)
+            for i, c in enumerate(candidates)
+            if (c.family, c.scale, c.dispersion, c.observers) == family
         ]
         ready, cells = prepare(panel, members[0][1])
         fold_of = [assign_folds(g, folds, by, seed) for g in panel.groups]
@@ -111,13 +120,23 @@ def cross_validate(
                 ),
             )
             if not sum(float(g.weight.sum()) for g in train.groups):
-                raise ConfigError(f"fold {fold} leaves no visit to train on; use fewer folds or folds by visit.")
+                raise ConfigError(
+                    f"fold {fold} leaves no visit to train on; use fewer folds or folds by visit."
+                )
             marginal = marginal_fit(train, cells, members[0][1])
             for i, settings in members:
                 fit = fit_prepared(train, cells, settings, start=marginal)
                 score = _score(panel, train, cells, fit, fold_of, fold)
-                rows.append({"candidate": i, "model": model_name(settings), "rank": settings.rank,
-                             "penalty": np.nan if settings.penalty is None else settings.penalty, "fold": fold} | score)
+                rows.append(
+                    {
+                        "candidate": i,
+                        "model": model_name(settings),
+                        "rank": settings.rank,
+                        "penalty": np.nan if settings.penalty is None else settings.penalty,
+                        "fold": fold,
+                    }
+                    | score
+                )
                 done += 1
                 if watch:
                     watch(done)
@@ -128,7 +147,12 @@ def cross_validate(
 
 
 def _score(
-    panel: GroupPanel, train: GroupPanel, cells: Sequence[Cells], fit: CountFit, fold_of: Sequence[I64], fold: int
+    panel: GroupPanel,
+    train: GroupPanel,
+    cells: Sequence[Cells],
+    fit: CountFit,
+    fold_of: Sequence[I64],
+    fold: int,
 ) -> dict[str, float]:
     """Scores of the held-out visits, summed over groups."""
     dev = sq = n = predicted = observed = 0.0
@@ -140,7 +164,11 @@ def _score(
         eta = c.eta[c.cell][test]
         if s.family != "bernoulli":
             eta = eta + visit_offset(g, fit.aux, i)[test]
-        mu = fit.smear * np.exp(np.minimum(eta, 50)) - 1.0 if s.scale == "log1p" else mean(np.minimum(eta, 50), s.family)
+        mu = (
+            fit.smear * np.exp(np.minimum(eta, 50)) - 1.0
+            if s.scale == "log1p"
+            else mean(np.minimum(eta, 50), s.family)
+        )
         y = raw.count[test]
         if s.family == "bernoulli":
             y = (y > 0).astype(float)
@@ -159,7 +187,9 @@ def _score(
     if n == 0:
         return {"n": 0, "deviance": np.nan, "log_rmse": np.nan, "total_bias": np.nan}
     return {
-        "n": int(n), "deviance": dev / n, "log_rmse": float(np.sqrt(sq / n)),
+        "n": int(n),
+        "deviance": dev / n,
+        "log_rmse": float(np.sqrt(sq / n)),
         "total_bias": predicted / observed if observed else np.nan,
     }
 
@@ -168,18 +198,24 @@ def _summarise(table: pd.DataFrame) -> pd.DataFrame:
     def one(g: pd.DataFrame) -> pd.Series:
         w = g["n"] / max(g["n"].sum(), 1)
         k = len(g)
-        return pd.Series({
-            "model": g["model"].iloc[0], "rank": int(g["rank"].iloc[0]), "penalty": g["penalty"].iloc[0],
-            "deviance": float((w * g["deviance"]).sum()),
-            "deviance_se": float(g["deviance"].std(ddof=1) / np.sqrt(k)) if k > 1 else np.nan,
-            "log_rmse": float(np.sqrt((w * g["log_rmse"] ** 2).sum())),
-            "total_bias": float((w * g["total_bias"]).sum()),
-        })
+        return pd.Series(
+            {
+                "model": g["model"].iloc[0],
+                "rank": int(g["rank"].iloc[0]),
+                "penalty": g["penalty"].iloc[0],
+                "deviance": float((w * g["deviance"]).sum()),
+                "deviance_se": float(g["deviance"].std(ddof=1) / np.sqrt(k)) if k > 1 else np.nan,
+                "log_rmse": float(np.sqrt((w * g["log_rmse"] ** 2).sum())),
+                "total_bias": float((w * g["total_bias"]).sum()),
+            }
+        )
 
     return pd.DataFrame([one(g) for _, g in table.groupby("candidate", sort=True)])
 
 
-def _choose(table: pd.DataFrame, summary: pd.DataFrame, candidates: Sequence[CountSettings], one_se: bool) -> int:
+def _choose(
+    table: pd.DataFrame, summary: pd.DataFrame, candidates: Sequence[CountSettings], one_se: bool
+) -> int:
     best = int(summary["deviance"].to_numpy().argmin())
     if not one_se:
         return best

@@ -55,10 +55,14 @@ class Group:
         s, t = np.asarray(site, dtype=np.int32), np.asarray(month, dtype=np.int32)
         y = np.asarray(count, dtype=float)
         if not s.size == t.size == y.size:
-            raise InputError(f"group {name!r}: {s.size} sites, {t.size} months and {y.size} counts differ in number.")
+            raise InputError(
+                f"group {name!r}: {s.size} sites, {t.size} months and {y.size} counts differ in number."
+            )
         if not np.isfinite(y).all():
             bad = int(np.flatnonzero(~np.isfinite(y))[0])
-            raise InputError(f"group {name!r}, visit {bad}: the count is {y[bad]} (must be a number); drop X counts first.")
+            raise InputError(
+                f"group {name!r}, visit {bad}: the count is {y[bad]} (must be a number); drop X counts first."
+            )
         order = np.lexsort((t, s))
         who = np.zeros(s.size, np.int32) if observer is None else np.asarray(observer, dtype=np.int32)
         x = np.zeros((s.size, 0)) if effort is None else np.asarray(effort, dtype=float)

@@ -14,9 +14,17 @@ import numba
 import numpy as np
 from numba import njit, prange
 
-__all__ = ["CHUNKS", "set_threads", "collapse", "month_step", "month_sums", "site_step", "site_sums", "solve_blocks"]
+__all__ = ["collapse", "month_step", "month_sums", "set_threads", "site_step", "site_sums", "solve_blocks"]
 
-CHUNKS = 16
+CHUNKS = 16  # of sites, for sums over months of a large group
+
+
+@njit(inline="always")
+def _chunks(cells):
+    # A function of the data only, so that the order of summation, hence the bits, never depends on the machine.
+    return CHUNKS if cells > 20_000 else 1
+
+
 ETA_MAX = 50.0  # exp(50) birds: beyond this the exponential is continued by its tangent
 
 
@@ -81,10 +89,11 @@ def site_sums(ptr, col, y, E, eta, X, family):
 def month_sums(ptr, col, y, E, eta, Z, L, family):
     """Normal equations of every month: g (L, p), G (L, p, p)."""
     J, p = ptr.size - 1, Z.shape[1]
-    gc = np.zeros((CHUNKS, L, p))
-    Gc = np.zeros((CHUNKS, L, p, p))
-    for c in prange(CHUNKS):
-        for j in range(c * J // CHUNKS, (c + 1) * J // CHUNKS):
+    n = _chunks(col.size)
+    gc = np.zeros((n, L, p))
+    Gc = np.zeros((n, L, p, p))
+    for c in prange(n):
+        for j in range(c * J // n, (c + 1) * J // n):
             for k in range(ptr[j], ptr[j + 1]):
                 mu, var = _mean_var(eta[k], family)
                 res = y[k] - E[k] * mu
@@ -97,7 +106,7 @@ def month_sums(ptr, col, y, E, eta, Z, L, family):
                         Gc[c, l, a, b] += w * za * Z[j, b]
     g = np.zeros((L, p))
     G = np.zeros((L, p, p))
-    for c in range(CHUNKS):
+    for c in range(n):
         g += gc[c]
         G += Gc[c]
     for l in range(L):
@@ -128,9 +137,10 @@ def site_step(ptr, col, y, E, eta, D, X, todo, family, out, loss):
 def month_step(ptr, col, y, E, eta, D, Z, todo, family, out, loss):
     """Trial move of the months in ``todo``: out = eta + D_l . Z_j, and the loss of each of those months."""
     J, L, p = ptr.size - 1, todo.size, Z.shape[1]
-    part = np.zeros((CHUNKS, L))
-    for c in prange(CHUNKS):
-        for j in range(c * J // CHUNKS, (c + 1) * J // CHUNKS):
+    n = _chunks(col.size)
+    part = np.zeros((n, L))
+    for c in prange(n):
+        for j in range(c * J // n, (c + 1) * J // n):
             for k in range(ptr[j], ptr[j + 1]):
                 l = col[k]
                 if todo[l]:
@@ -142,7 +152,7 @@ def month_step(ptr, col, y, E, eta, D, Z, todo, family, out, loss):
     for l in range(L):
         if todo[l]:
             total = 0.0
-            for c in range(CHUNKS):
+            for c in range(n):
                 total += part[c, l]
             loss[l] = total
 
@@ -302,12 +312,13 @@ def vb_month_sums(ptr, col, y, E, offset, mu, P, C, T, D, family, out):
     """Variational normal equations of every month, in a fixed number of site chunks."""
     J = P.shape[0]
     L, p = T.shape
-    gc = np.zeros((CHUNKS * L, p))
-    Gc = np.zeros((CHUNKS * L, p, p))
-    for c in prange(CHUNKS):
+    n = _chunks(col.size)
+    gc = np.zeros((n * L, p))
+    Gc = np.zeros((n * L, p, p))
+    for c in prange(n):
         d = np.zeros(p)
         Sz = np.zeros(p)
-        for j in range(c * J // CHUNKS, (c + 1) * J // CHUNKS):
+        for j in range(c * J // n, (c + 1) * J // n):
             for k in range(ptr[j], ptr[j + 1]):
                 l = col[k]
                 m, w, h, e = _vb_cell(mu, P, C, T, D, j, l, y[k], E[k], offset[k], family, False, d, Sz)
@@ -315,7 +326,7 @@ def vb_month_sums(ptr, col, y, E, offset, mu, P, C, T, D, family, out):
                 _vb_add(gc, Gc, c * L + l, C, j, m, w, h, y[k], d, Sz, family)
     g = np.zeros((L, p))
     G = np.zeros((L, p, p))
-    for c in range(CHUNKS):
+    for c in range(n):
         g += gc[c * L : (c + 1) * L]
         G += Gc[c * L : (c + 1) * L]
     _mirror(G)

@@ -1,16 +1,18 @@
-"""Prior of a series over months: month-of-year effects, a random walk, and month-by-month noise.
+"""Prior of a series over months: month-of-year effects, a smooth random walk, and month-by-month noise.
 
 A column t of the month parameters (the effect b, or a factor column) is modelled as
 
-    t_l = season[month_of_year(l)] + walk_l + noise_l,
+    t_l = season[month_of_year(l)] + walk(l) + noise_l,
 
-with variances (season, walk per step, noise) estimated by EM. Months without a visit then follow the season
-and their neighbours instead of falling back to zero.
+with variances (season, walk, noise) estimated by EM. Months without a visit then follow the season and their
+neighbours instead of falling back to zero. The walk is kept in the leading eigenvectors of its covariance
+(eigenvalues fall as 1/k^2), so a step costs a small matrix however long the series is.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -18,60 +20,76 @@ from fedmiss.arrays import F64, I64
 
 __all__ = ["SeriesPrior"]
 
+WALK_COLUMNS = 30
+
+
+@lru_cache(maxsize=8)
+def _basis(months: bytes, years: bytes) -> tuple[F64, int]:
+    """Basis of a calendar; kept, since every column of every refit has the same."""
+    month_of_year, year = np.frombuffer(months, np.int64), np.frombuffer(years, np.int64)
+    L = month_of_year.size
+    columns = []
+    if np.unique(year).size > 1 and np.unique(month_of_year).size > 1:
+        columns.append((month_of_year[:, None] == np.unique(month_of_year)[None, :]).astype(float))
+    n_season = columns[0].shape[1] if columns else 0
+    time = (np.asarray(year, float) * 12 + month_of_year).astype(float)
+    time -= time[0]
+    walk = np.minimum(time[:, None], time[None, :])
+    centre = np.eye(L) - 1.0 / L
+    values, vectors = np.linalg.eigh(centre @ walk @ centre)
+    keep = np.argsort(values)[::-1][: min(WALK_COLUMNS, max(L - 1, 0))]
+    total = float(values[keep].sum())
+    if total > 0:
+        sign = np.where(vectors[-1, keep] < 0, -1.0, 1.0)
+        columns.append(vectors[:, keep] * sign * np.sqrt(np.maximum(values[keep], 0.0) * L / total))
+    B = np.hstack(columns) if columns else np.zeros((L, 0))
+    return B, n_season
+
 
 @dataclass(slots=True)
 class SeriesPrior:
-    """Variances of one column and the kernels they multiply.
+    """Basis and variances of one column.
 
-    ``same`` (L, L) is 1 where two months share the month of year; ``walk`` (L, L) is the covariance of a centred
-    random walk of unit step variance on the calendar.
+    ``B`` (L, K) holds month-of-year indicators (``n_season`` columns), then scaled eigenvectors of a centred random
+    walk on the calendar, of mean variance one over the series; the coefficients have variances ``season`` and
+    ``step``, the rest has variance ``noise``.
     """
 
-    same: F64
-    walk: F64
+    B: F64
+    n_season: int
     season: float
     step: float
     noise: float
-    rank: int  # number of different months of the year
+    BB: F64 = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.BB = self.B.T @ self.B
 
     @classmethod
     def of(cls, month_of_year: I64, year: I64, scale: float) -> SeriesPrior:
         """Start with the variance ``scale`` split evenly between the parts."""
-        L = month_of_year.size
-        several = np.unique(year).size > 1
-        same = (month_of_year[:, None] == month_of_year[None, :]).astype(float)
-        time = (np.asarray(year, float) * 12 + month_of_year).astype(float)
-        time -= time[0]
-        walk = np.minimum(time[:, None], time[None, :])
-        centre = np.eye(L) - 1.0 / L
-        walk = centre @ walk @ centre
-        unit = float(np.trace(walk)) / L
-        if unit > 0:
-            walk /= unit  # unit mean variance: ``step`` is the variance of the walk over the whole series
-        return cls(same, walk, scale / 3 if several else 0.0, scale / 3, scale / 3, np.unique(month_of_year).size)
+        key = (np.asarray(month_of_year, np.int64).tobytes(), np.asarray(year, np.int64).tobytes())
+        B, n_season = _basis(*key)
+        return cls(B, n_season, scale / 3, scale / 3, scale / 3)
 
     def smooth(self, mean: F64, var: F64) -> tuple[F64, F64]:
-        """Posterior of season + walk given the column's posterior mean and variance (both (L,)), one EM step.
+        """Posterior of season + walk given the column's posterior mean and variance (both (L,)); one EM step.
 
         Returns
         -------
         f : (L,) posterior mean of season + walk;  v : (L,) its posterior variance
         """
-        # mean-field: the column's own posterior q(t_l) = N(mean, var) stands in for data with noise variance
-        K = self.season * self.same + self.step * self.walk
-        A = K + self.noise * np.eye(mean.size)
-        inv = np.linalg.inv(A + 1e-9 * np.trace(A) / mean.size * np.eye(mean.size))
-        weight = inv @ mean
-        f = K @ weight
-        v = np.clip(np.diag(K) - ((K @ inv) * K).sum(axis=1), 0.0, None)
-        # EM for a variance s of kernel M: s' = s + s^2 (tr(E[w w'] M) - tr(A^-1 M)) / rank(M), w = A^-1 t.
-        spread = (inv * var) @ inv
-        ww = np.outer(weight, weight) + spread
-        for name, M in (("season", self.same), ("step", self.walk)):
-            old = getattr(self, name)
-            if old > 0:
-                rank = self.rank if name == "season" else max(mean.size - 1, 1)
-                new = old + old**2 * float((ww * M).sum() - (inv * M).sum()) / rank
-                setattr(self, name, max(new, 1e-8))
-        self.noise = max(self.noise + self.noise**2 * float(np.trace(ww) - np.trace(inv)) / mean.size, 1e-6)
+        K = self.B.shape[1]
+        prior = np.r_[np.full(self.n_season, self.season), np.full(K - self.n_season, self.step)]
+        cov = np.linalg.inv(self.BB / self.noise + np.diag(1.0 / prior))
+        gain = cov @ self.B.T / self.noise
+        coef = gain @ mean
+        # E over q(t) = N(mean, var): the coefficients' second moment is coef^2 + cov + gain diag(var) gain'
+        second = coef**2 + np.diag(cov) + ((gain**2) * var).sum(axis=1)
+        f = self.B @ coef
+        v = ((self.B @ cov) * self.B).sum(axis=1)
+        if self.n_season:
+            self.season = max(float(second[: self.n_season].mean()), 1e-6)
+        if K > self.n_season:
+            self.step = max(float(second[self.n_season :].mean()), 1e-6)
         return f, v

@@ -45,7 +45,10 @@ class Penalty:
     def scaled(self, by: float) -> Penalty:
         """Multiply every ridge (the dispersion scales the loss, so it scales the penalties)."""
         return Penalty(
-            self.factors * by, self.sites * by, self.months * by, None if self.time is None else self.time * by
+            self.factors * by,
+            self.sites * by,
+            self.months * by,
+            None if self.time is None else self.time * by,
         )
 
 
@@ -89,7 +92,9 @@ def start_theta(cells: Sequence[Cells], J: int, L: int, rank: int, family: str, 
     y = sum(float(c.y.sum()) for c in cells)
     E = sum(float(c.E.sum()) for c in cells)
     if E <= 0:
-        raise DomainError("no observed cell has positive weight, so no mean can be computed; check the weights.")
+        raise DomainError(
+            "no observed cell has positive weight, so no mean can be computed; check the weights."
+        )
     m = y / E
     if family == "poisson":
         mu = float(np.log(max(m, 1e-8)))
@@ -261,7 +266,9 @@ def recentre(theta: Theta, pen: Penalty) -> Theta:
     return replace(theta, mu=theta.mu + da + db, a=theta.a - da, b=theta.b - db)
 
 
-def grow(cells: Sequence[Cells], theta: Theta, rank: int, family: str, seed: int, *, scale: float = 0.1) -> Theta:
+def grow(
+    cells: Sequence[Cells], theta: Theta, rank: int, family: str, seed: int, *, scale: float = 0.1
+) -> Theta:
     """Add factor columns up to ``rank`` along the leading singular vectors of the residual matrix.
 
     The residual P_Omega(y - E psi'(eta)) is the negative gradient of the loss in U V'; block power iterations
@@ -292,7 +299,7 @@ def fit_cells(
     tol: float = 1e-8,
     max_sweeps: int = 500,
     seed: int = 0,
-    watch: Callable[[int, float], None] | None = None,
+    watch: Callable[[int, float, float], None] | None = None,
 ) -> Fit:
     """Minimise the penalised objective by alternating damped Newton sweeps.
 
@@ -302,7 +309,7 @@ def fit_cells(
     rank : number of factors r; ``start`` may have fewer, the rest is grown from the residual
     effects : with mu, a and b (counts), or without (the paper's model, theta = U V')
     tol : stop when a sweep lowers the objective by less than ``tol * (|F| + 1)``, three times in a row
-    watch : called after each sweep with (sweep, objective)
+    watch : called after each sweep with (sweep, objective, root mean square move of the cells' predictors)
 
     Returns
     -------
@@ -324,6 +331,7 @@ def fit_cells(
     reason, converged, calm = f"the limit of {max_sweeps} sweeps was reached", False, 0
     site_loss = block_losses(cells, J, family, by_site=True)
     sweep = 0
+    before = [c.eta.copy() for c in cells]
     for sweep in range(1, max_sweeps + 1):
         theta = _sweep(theta, sites, months, pen, effects, site_loss, J, L)
         value = float(site_loss.sum()) + penalty_value(theta, pen)
@@ -334,7 +342,7 @@ def fit_cells(
                 f"{family} family, or the penalty is too small (factors={pen.factors:g}); raise it."
             )
         if watch:
-            watch(sweep, value)
+            watch(sweep, value, moved(cells, before))
         small = len(history) > 1 and history[-2] - value <= tol * (abs(value) + 1.0)
         calm = calm + 1 if small else 0
         if calm >= 3 or (sweep == 1 and rank == 0 and not effects):
@@ -342,6 +350,17 @@ def fit_cells(
             break
     set_eta(cells, theta)
     return Fit(theta, history, converged, reason, sweep, loss=float(site_loss.sum()))
+
+
+def moved(cells: Sequence[Cells], before: list[F64]) -> float:
+    """Root mean square move of the observed cells' predictors since ``before``, which is brought up to date.
+
+    This is the residual of the fixed-point map in predictor space, the fast solver's counterpart of ||H||.
+    """
+    total = sum(float(((c.eta - b) ** 2).sum()) for c, b in zip(cells, before, strict=True))
+    for c, b in zip(cells, before, strict=True):
+        b[:] = c.eta
+    return float(np.sqrt(total / max(sum(c.nnz for c in cells), 1)))
 
 
 def _sweep(

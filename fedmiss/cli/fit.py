@@ -1,0 +1,76 @@
+"""``fedmiss fit``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["fit"]
+
+
+def fit(
+    panel: Annotated[Path, typer.Argument(help="Panel folder.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")] = Path("fit"),
+    method: Annotated[
+        str, typer.Option(help="fast (count model), or fedmissem (the paper's Algorithm 7).")
+    ] = "fast",
+    model: Annotated[str, typer.Option(help="auto, quasi, negbin, log1p, gaussian or bernoulli.")] = "auto",
+    rank: Annotated[str, typer.Option(help="auto (by cross-validation) or a number.")] = "auto",
+    penalty: Annotated[
+        float | None, typer.Option(help="Ridge on the factors; left out, their variances are estimated.")
+    ] = None,
+    effort: Annotated[str, typer.Option(help="auto, none, or some of duration,distance,observers.")] = "auto",
+    observers: Annotated[
+        str, typer.Option(help="Observer effects, kept inside groups: auto, yes or no.")
+    ] = "auto",
+    folds: Annotated[int, typer.Option(help="Folds of the cross-validation.")] = 5,
+    folds_by: Annotated[str, typer.Option(help="What a fold holds out: visit, block or observer.")] = "visit",
+    one_se: Annotated[
+        bool, typer.Option("--one-se", help="Prefer the smallest rank within one standard error.")
+    ] = False,
+    max_rank: Annotated[int, typer.Option(help="Largest rank tried.")] = 4,
+    bootstrap: Annotated[int, typer.Option(help="Bootstrap replicates for the intervals; 0 for none.")] = 200,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    rounds: Annotated[int, typer.Option(help="fedmissem: rounds.")] = 2000,
+    gamma: Annotated[float, typer.Option(help="fedmissem: step size of the server.")] = 1.0,
+    alpha: Annotated[
+        float, typer.Option(help="fedmissem: step size of the memories; 0 for 1/(1+omega).")
+    ] = 0.0,
+    levels: Annotated[
+        int, typer.Option(help="fedmissem: levels of the random dithering; 0 sends floats.")
+    ] = 16,
+    participation: Annotated[
+        float, typer.Option(help="fedmissem: probability that a group answers a round.")
+    ] = 1.0,
+    batch: Annotated[int, typer.Option(help="fedmissem: visits per round and group; 0 for all.")] = 0,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the folder if it is there.")
+    ] = False,
+) -> None:
+    """Fit the model of a panel over its groups; run it again after an interruption and it goes on."""
+    from fedmiss.cli.show import say_written
+    from fedmiss.pipeline.fitting import FitSettings, fit_panel
+
+    settings = FitSettings(
+        method=method,
+        model=model,
+        rank=rank,
+        penalty=penalty,
+        effort=effort,
+        observers=observers,
+        folds=folds,
+        folds_by=folds_by,
+        one_se=one_se,
+        max_rank=max_rank,
+        bootstrap=bootstrap,
+        seed=seed,
+        rounds=rounds,
+        gamma=gamma,
+        alpha=alpha,
+        levels=levels,
+        participation=participation,
+        batch=batch,
+    )
+    say_written(fit_panel(panel, out, settings, overwrite=overwrite))

@@ -1,0 +1,122 @@
+"""What the commands say at the end, and what ``inspect`` says of a folder: plain sentences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from fedmiss.errors import InputError
+from fedmiss.files import MANIFEST, read_manifest
+
+__all__ = ["describe", "say_written"]
+
+
+def say_written(folder: Path) -> None:
+    """Tell what was written, where, and what was noticed on the way."""
+    manifest = read_manifest(folder)
+    typer.echo(f"Wrote {folder}: {_summary(manifest)}")
+    for warning in manifest["warnings"]:
+        typer.echo(f"  note: {warning}")
+
+
+def _n(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+def _summary(manifest: dict[str, Any]) -> str:
+    r, kind = manifest["results"], manifest["kind"]
+    if kind == "panel":
+        return (
+            f"{r['species']}, {_n(r['n_visits'])} visits ({_n(r['n_counted'])} with a count, {_n(r['n_zeros'])} zeros) "
+            f"by {_n(r['n_observers'])} observers in {len(r['groups'])} groups, at {_n(r['n_sites'])} sites in "
+            f"{_n(r['n_months'])} months ({r['first_month']} to {r['last_month']}); {_n(r['n_cells_observed'])} of "
+            f"{_n(r['n_sites'] * r['n_months'])} cells have a count."
+        )
+    if kind == "fit":
+        how = "chosen by cross-validation" if r.get("cv_summary") else "as asked for"
+        text = (
+            f"{r['species']}, {r['model']} of rank {r['rank']} ({how}) on {_n(r['n_counted'])} counts of "
+            f"{r['n_groups']} groups; {r['rounds']} rounds, "
+            + ("converged" if r["converged"] else "not converged")
+            + f" ({r['stop_reason']}); {_n(r['bytes_up'])} bytes up."
+        )
+        return text + (f" {r['advice']}" if r.get("advice") else "")
+    if kind == "imputed":
+        return (
+            f"{r['species']}, {_n(r['cells'])} cells, {_n(r['observed_cells'])} of them observed; "
+            f"{100 * r['imputed_share']:.0f} % of the total is imputed. Standard effort: {r['standard_effort']}."
+        )
+    words = [
+        f"{k.replace('_', ' ')} {_n(v) if isinstance(v, int | float) else v}"
+        for k, v in r.items()
+        if isinstance(v, int | float | str) and not isinstance(v, bool)
+    ]
+    return "; ".join(words) + "." if words else kind
+
+
+def describe(path: Path) -> str:
+    """Describe a produced folder or table."""
+    path = Path(path)
+    if path.is_dir():
+        return _describe_folder(path)
+    if not path.exists():
+        raise InputError(f"there is no file or folder {path}.", path=str(path))
+    if path.suffix != ".parquet":
+        raise InputError(
+            f"{path} is not a file of fedmiss: inspect reads produced folders and .parquet tables."
+        )
+    return _describe_table(path)
+
+
+def _describe_folder(path: Path) -> str:
+    if not (path / MANIFEST).exists() and (path / "visits.parquet").exists():
+        return f"{path}: the visits and observed cells of one group.\n" + _describe_table(
+            path / "visits.parquet"
+        )
+    m = read_manifest(path)
+    lines = [f"{path}: {m['kind']}, made by fedmiss {m['fedmiss']}.", _summary(m)]
+    if m["settings"]:
+        lines.append(
+            "Settings: " + ", ".join(f"{k}={v}" for k, v in m["settings"].items() if v not in ("", None))
+        )
+    if m["flow"]:
+        lines.append("Rows on the way here:")
+        lines += [
+            f"  {row['rows']:>14,}  {row['step']}" + (f" ({row['note']})" if row.get("note") else "")
+            for row in m["flow"]
+        ]
+    for key, value in m["terms"].items():
+        if value:
+            lines.append(f"{key.capitalize()}: {value}")
+    lines += [f"Note: {w}" for w in m["warnings"]]
+    files = sorted(p for p in path.rglob("*") if p.is_file())
+    lines.append(f"{len(files)} files, {sum(p.stat().st_size for p in files):,} bytes.")
+    return "\n".join(lines)
+
+
+def _describe_table(path: Path) -> str:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from fedmiss.tables import load_schema
+
+    try:
+        file = pq.ParquetFile(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path} is not a readable parquet file: {error}") from None
+    tag = (file.schema_arrow.metadata or {}).get(b"fedmiss_schema", b"").decode()
+    lines = [
+        f"{path}: {file.metadata.num_rows:,} rows" + (f", schema {tag}." if tag else ", no fedmiss schema.")
+    ]
+    meaning = {}
+    if tag:
+        schema = load_schema(tag.split(".")[0])
+        lines.append(schema.description)
+        meaning = {
+            c["name"]: f"{c['description']}" + (f" [{c['unit']}]" if c["unit"] else "")
+            for c in schema.columns
+        }
+    lines += [f"  {f.name:<18} {f.type!s:<10} {meaning.get(f.name, '')}" for f in file.schema_arrow]
+    return "\n".join(lines)

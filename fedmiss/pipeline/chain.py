@@ -1,0 +1,166 @@
+"""The chain: ingest, then panel, fit, impute and report for each species; redoes only what changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedmiss import __version__
+from fedmiss.errors import ConfigError, FedmissError, InputError
+from fedmiss.etl.ingest import ingest
+from fedmiss.etl.panel import make_panel
+from fedmiss.files import MANIFEST, hash_file, hash_json, read_json, read_manifest, write_json
+from fedmiss.pipeline.fitting import fit_panel
+from fedmiss.pipeline.imputing import impute_panel
+from fedmiss.pipeline.recipe import Recipe, slug
+from fedmiss.report.build import build_report
+from fedmiss.tables import read_table
+
+__all__ = ["SpeciesResult", "run_recipe", "run_species"]
+
+STEPS = ("panel", "fit", "imputed", "report")
+
+
+@dataclass(frozen=True, slots=True)
+class SpeciesResult:
+    """What became of one species: the page, or the reason why there is none."""
+
+    species: str
+    folder: Path
+    page: Path | None
+    error: str = ""
+    redone: tuple[str, ...] = ()
+
+
+def _step(folder: Path, key: str, make: Callable[[], Any]) -> bool:
+    """Run a step unless ``folder`` was made with the same key; returns whether it ran.
+
+    The key is kept beside the folder, so that the folder's own content stays a pure function of its inputs.
+    """
+    note = folder.parent / f".{folder.name}.key"
+    if folder.exists() and (folder / MANIFEST).exists() and note.exists() and read_json(note).get("key") == key:
+        return False
+    make()
+    write_json(note, {"key": key})
+    return True
+
+
+def _manifest_key(folder: Path, settings: Any) -> str:
+    return hash_json([__version__, hash_file(folder / MANIFEST), settings])
+
+
+def run_recipe(
+    recipe: Recipe, *, say: Callable[[str], None] = lambda text: None, jobs: int | None = None
+) -> list[SpeciesResult]:
+    """Run a recipe; steps whose inputs and settings have not changed are skipped.
+
+    A species that fails does not stop the others; its error is in its result. Several species run in parallel
+    processes, one per core.
+    """
+    recipe.out.mkdir(parents=True, exist_ok=True)
+    records = recipe.out / "records"
+    inputs = [*recipe.files, *recipe.sampling, *recipe.unvetted]
+    for path in inputs:
+        if not path.exists():
+            raise InputError(f"there is no file {path} (named by the recipe {recipe.name}).", path=str(path))
+    say("ingest")
+    key = hash_json([__version__, [(p.name, hash_file(p)) for p in inputs if p.is_file()], asdict(recipe.ingest)])
+    ran = _step(
+        records,
+        key,
+        lambda: ingest(
+            recipe.files, records, recipe.ingest, sampling=recipe.sampling, unvetted=recipe.unvetted,
+            cache=recipe.out / ".cache", overwrite=records.exists(),
+        ),
+    )
+    say("  done" if ran else "  unchanged, kept")
+    names = _species(recipe, records)
+    if len(names) == 1:
+        folder = recipe.out
+        return [_guarded(recipe, names[0], records, folder, say, raise_errors=True)]
+    results: list[SpeciesResult] = []
+    jobs = jobs or min(len(names), os.cpu_count() or 1)
+    with ProcessPoolExecutor(max_workers=jobs) as pool:
+        waiting = {
+            pool.submit(_guarded, recipe, n, records, recipe.out / slug(n), None, raise_errors=False): n for n in names
+        }
+        for future in as_completed(waiting):
+            result = future.result()
+            results.append(result)
+            say(f"{result.species}: " + (f"failed: {result.error}" if result.error else f"{result.page}"))
+    return sorted(results, key=lambda r: r.species)
+
+
+def _species(recipe: Recipe, records: Path) -> list[str]:
+    table = read_table(records / "records.parquet", "records", columns=["species"]).to_pandas()
+    counts = table["species"].value_counts()
+    if recipe.species == ("all",):
+        names = sorted(counts[counts >= recipe.min_records].index)
+        if not names:
+            raise ConfigError(
+                f"no species has {recipe.min_records} records (the most is {int(counts.max()) if len(counts) else 0}); "
+                "lower min_records in the recipe."
+            )
+        return [str(n) for n in names]
+    if recipe.species:
+        return list(recipe.species)
+    if recipe.panel.species:
+        return [recipe.panel.species]
+    if len(counts) == 1:
+        return [str(counts.index[0])]
+    raise ConfigError(
+        f"the records hold {len(counts)} species; name them in the recipe: species = [\"...\"], or species = \"all\"."
+    )
+
+
+def _guarded(
+    recipe: Recipe, species: str, records: Path, folder: Path, say: Callable[[str], None] | None, *, raise_errors: bool
+) -> SpeciesResult:
+    try:
+        return run_species(recipe, species, records, folder, say=say or (lambda text: None))
+    except FedmissError as error:
+        if raise_errors:
+            raise
+        return SpeciesResult(species, folder, None, str(error))
+
+
+def run_species(
+    recipe: Recipe, species: str, records: Path, folder: Path, *, say: Callable[[str], None] = lambda text: None
+) -> SpeciesResult:
+    """Panel, fit, impute and report of one species."""
+    folder.mkdir(parents=True, exist_ok=True)
+    panel, fit, imputed, report = (folder / s for s in STEPS)
+    panel_settings = replace(recipe.panel, species=species)
+    redone = []
+
+    def step(name: str, where: Path, key: str, make: Callable[[], Any]) -> None:
+        say(name)
+        if _step(where, key, make):
+            redone.append(name)
+            say("  done")
+        else:
+            say("  unchanged, kept")
+
+    step(
+        "panel", panel, _manifest_key(records, asdict(panel_settings)),
+        lambda: make_panel(records, panel, panel_settings, overwrite=panel.exists()),
+    )
+    step(
+        "fit", fit, _manifest_key(panel, asdict(recipe.fit)),
+        lambda: fit_panel(panel, fit, recipe.fit, overwrite=fit.exists()),
+    )
+    step(
+        "impute", imputed, _manifest_key(fit, None),
+        lambda: impute_panel(panel, fit, imputed, overwrite=imputed.exists()),
+    )
+    key = hash_json([_manifest_key(fit, asdict(recipe.report)), hash_file(imputed / MANIFEST)])
+    step(
+        "report", report, key,
+        lambda: build_report(panel, fit, imputed, report, recipe.report, overwrite=report.exists()),
+    )
+    read_manifest(report, "report")
+    return SpeciesResult(species, folder, report / "index.html", redone=tuple(redone))

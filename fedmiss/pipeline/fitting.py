@@ -1,0 +1,431 @@
+"""The fit step: panel folder in, fit folder out; can be interrupted at any moment and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from fedmiss.arrays import F64, I64
+from fedmiss.errors import ConfigError
+from fedmiss.files import check_free, hash_json, write_json, write_manifest
+from fedmiss.models.lowrank.bootstrap import Draws, bootstrap_draw, site_slopes
+from fedmiss.models.lowrank.counts import CountFit, CountSettings, fit_counts
+from fedmiss.models.lowrank.crossval import Choice, cross_validate, default_candidates, model_name
+from fedmiss.models.lowrank.data import GroupPanel
+from fedmiss.pipeline.panels import PanelFolder, effort_names, open_panel, panel_hash
+from fedmiss.progress import progress
+from fedmiss.tables import read_table, write_table
+
+__all__ = ["FitSettings", "fit_panel", "read_fit"]
+
+MAX_REGIONS = 60
+CHUNK = 10  # replicates between two checkpoints
+
+
+@dataclass(frozen=True, slots=True)
+class FitSettings:
+    """Settings of ``fedmiss fit``.
+
+    Attributes
+    ----------
+    method : ``fast`` (the count model) or ``fedmissem`` (Algorithm 7 of the paper, through the federated core)
+    model : ``auto`` (chosen by cross-validation with the rank), ``quasi``, ``negbin``, ``log1p``, ``gaussian``,
+        ``bernoulli``
+    rank : ``auto`` or a number
+    penalty : None estimates the factors' variances; a number is the ridge of the penalised objective
+    effort : ``auto``, ``none``, or terms among duration, distance, observers
+    observers : observer effects, kept inside each group: ``auto`` (with 10 observers or more), ``yes``, ``no``
+    folds, folds_by, one_se : cross-validation
+    bootstrap : number of replicates, 0 for none
+    rounds, gamma, alpha, levels, participation, batch : of ``fedmissem`` (see fedmiss.pipeline.algorithm7)
+    """
+
+    method: str = "fast"
+    model: str = "auto"
+    rank: str = "auto"
+    penalty: float | None = None
+    effort: str = "auto"
+    observers: str = "auto"
+    folds: int = 5
+    folds_by: str = "visit"
+    one_se: bool = False
+    max_rank: int = 4
+    bootstrap: int = 200
+    seed: int = 0
+    rounds: int = 2000
+    gamma: float = 1.0
+    alpha: float = 0.0
+    levels: int = 16
+    participation: float = 1.0
+    batch: int = 0
+
+
+MODELS = {
+    "quasi": {"family": "poisson", "dispersion": "quasi"},
+    "negbin": {"family": "poisson", "dispersion": "negbin"},
+    "log1p": {"family": "gaussian", "scale": "log1p"},
+    "gaussian": {"family": "gaussian", "scale": "raw"},
+    "bernoulli": {"family": "bernoulli"},
+}
+
+
+def _check(s: FitSettings) -> None:
+    if s.model not in ("auto", *MODELS):
+        raise ConfigError(f"--model is {s.model!r} (must be auto, {', '.join(MODELS)}).")
+    if s.rank != "auto" and (not s.rank.isdigit()):
+        raise ConfigError(f"--rank is {s.rank!r} (must be auto or a number from 0).")
+    if s.observers not in ("auto", "yes", "no"):
+        raise ConfigError(f"--observers is {s.observers!r} (must be auto, yes or no).")
+    if s.bootstrap < 0:
+        raise ConfigError(f"--bootstrap is {s.bootstrap} (must be 0 or more).")
+    if s.folds < 2:
+        raise ConfigError(f"--folds is {s.folds} (must be at least 2).")
+
+
+def base_settings(s: FitSettings, panel: GroupPanel) -> CountSettings:
+    """Translate the step's settings into the model's, before rank and model are chosen."""
+    chosen = MODELS["quasi" if s.model == "auto" else s.model]
+    many = sum(g.n_observers for g in panel.groups) >= 10
+    observers = many if s.observers == "auto" else s.observers == "yes"
+    rank = 2 if s.rank == "auto" else int(s.rank)
+    return CountSettings(rank=rank, penalty=s.penalty, observers=observers, seed=s.seed, **chosen)  # type: ignore[arg-type]
+
+
+def candidates(s: FitSettings, base: CountSettings) -> list[CountSettings]:
+    """Candidates of the cross-validation; one means that nothing is to be chosen."""
+    if s.rank == "auto" and s.model == "auto":
+        return default_candidates(base, s.max_rank)
+    if s.rank == "auto":
+        return [replace(base, rank=r) for r in range(s.max_rank + 1)]
+    if s.model == "auto":
+        return [c for c in default_candidates(replace(base, rank=int(s.rank)), 0)]
+    return [base]
+
+
+def fit_panel(
+    panel_path: str | Path, out: str | Path, settings: FitSettings | None = None, *, overwrite: bool = False
+) -> Path:
+    """Fit a panel and write the fit folder.
+
+    Work goes to ``<out>.partial`` and is renamed at the end; a second call with the same panel and settings goes on
+    from what is there and gives the same bits as one that was never interrupted.
+    """
+    settings = settings or FitSettings()
+    out = Path(out)
+    check_free(out, overwrite=overwrite)
+    if settings.method == "fedmissem":
+        from fedmiss.pipeline.algorithm7 import fit_algorithm7
+
+        return fit_algorithm7(panel_path, out, settings, overwrite=overwrite)
+    if settings.method != "fast":
+        raise ConfigError(f"--method is {settings.method!r} (must be fast or fedmissem).")
+    _check(settings)
+    folder = open_panel(panel_path)
+    hashes = panel_hash(folder)
+    family = MODELS.get(settings.model, MODELS["quasi"])["family"]
+    terms = folder.effort_terms(settings.effort)
+    panel = folder.load(family, terms)
+    work = partial_folder(out, hash_json([asdict(settings), hashes]))
+    started = time.perf_counter()
+    base = base_settings(settings, panel)
+    choice = _choose(panel, candidates(settings, base), settings, work)
+    trace: list[dict[str, float]] = []
+    with progress("fitting") as show:
+
+        def watch(k: int, objective: float, move: float) -> None:
+            trace.append(
+                {"objective": objective, "h_norm2": move**2, "seconds": time.perf_counter() - started}
+            )
+            show(k)
+
+        fit = fit_counts(panel, choice.best, watch=watch)
+    region, names = regions(folder.sites)
+    draws = _bootstrap(panel, fit, settings, folder, region, len(names), work) if settings.bootstrap else None
+    write_fit(work, folder, fit, names)
+    traffic = _write_trace(work, trace, panel, fit)
+    if draws is not None:
+        _write_draws(work, draws, folder, fit, names)
+    results = _results(fit, panel, folder, choice, settings, terms) | {
+        "h_norm": trace[-1]["h_norm2"] ** 0.5 if trace else None,
+        "bytes_up": traffic[0],
+        "bytes_down": traffic[1],
+    }
+    write_manifest(
+        work,
+        "fit",
+        settings=asdict(settings),
+        inputs=hashes,
+        results=results,
+        flow=folder.manifest["flow"],
+        terms=folder.manifest["terms"],
+        warnings=folder.manifest["warnings"],
+    )
+    return finish(work, out)
+
+
+def partial_folder(out: Path, key: str) -> Path:
+    """Return the folder of unfinished work, emptied when it belongs to other settings or another panel."""
+    work = out.with_name(out.name + ".partial")
+    if work.exists():
+        try:
+            same = json.loads((work / "key.json").read_text())["key"] == key
+        except (OSError, ValueError, KeyError):
+            same = False
+        if not same:
+            shutil.rmtree(work)
+    work.mkdir(parents=True, exist_ok=True)
+    write_json(work / "key.json", {"key": key})
+    return work
+
+
+def finish(work: Path, out: Path) -> Path:
+    """Remove the checkpoints and rename the work folder to its final name."""
+    for name in ("key.json", "choice.json", "checkpoint"):
+        path = work / name
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    for path in work.glob("draws-*.npz"):
+        path.unlink()
+    if out.exists():
+        shutil.rmtree(out)
+    os.replace(work, out)
+    return out
+
+
+def _choose(panel: GroupPanel, cands: list[CountSettings], s: FitSettings, work: Path) -> Choice:
+    if len(cands) == 1:
+        return Choice(pd.DataFrame(), pd.DataFrame(), cands[0], "")
+    saved = work / "choice.json"
+    if saved.exists() and (work / "cv.parquet").exists():
+        raw = json.loads(saved.read_text())
+        table = read_table(work / "cv.parquet", "cv").to_pandas()
+        return Choice(table, pd.DataFrame(raw["summary"]), cands[raw["best"]], raw["advice"])
+    with progress("cross-validation", len(cands) * s.folds) as show:
+        choice = cross_validate(
+            panel, cands, folds=s.folds, by=s.folds_by, seed=s.seed, one_se=s.one_se, watch=show
+        )
+    write_table(choice.table, work / "cv.parquet", "cv")
+    summary = json.loads(choice.summary.to_json(orient="records"))
+    write_json(saved, {"best": cands.index(choice.best), "advice": choice.advice, "summary": summary})
+    return choice
+
+
+def regions(sites: pd.DataFrame) -> tuple[I64, list[str]]:
+    """Number the regions of the sites, -1 for none; only when there are 2 to MAX_REGIONS of them."""
+    names = sorted(sites["region"].dropna().unique())
+    if not 2 <= len(names) <= MAX_REGIONS:
+        return np.full(len(sites), -1), []
+    code = {n: i for i, n in enumerate(names)}
+    return np.array([code.get(r, -1) for r in sites["region"]], dtype=np.int64), names
+
+
+def _bootstrap(
+    panel: GroupPanel,
+    fit: CountFit,
+    s: FitSettings,
+    folder: PanelFolder,
+    region: I64,
+    n_regions: int,
+    work: Path,
+) -> Draws:
+    parts: list[Draws] = []
+    with progress("bootstrap of observers", s.bootstrap) as show:
+        replicate = bootstrap_draw(panel, fit, s.seed, region, n_regions, folder.calendar)
+        for first in range(0, s.bootstrap, CHUNK):
+            path = work / f"draws-{first:05d}.npz"
+            if path.exists():
+                with np.load(path) as saved:
+                    parts.append(Draws(saved["totals"], saved["slopes"]))
+                show(min(first + CHUNK, s.bootstrap))
+                continue
+            rows = []
+            for b in range(first, min(first + CHUNK, s.bootstrap)):
+                rows.append(replicate(b))
+                show(b + 1)
+            part = Draws(np.stack([r[0] for r in rows]), np.stack([r[1] for r in rows]))
+            tmp = path.with_name("tmp-" + path.name)
+            np.savez(tmp, totals=part.totals, slopes=part.slopes)
+            os.replace(tmp, path)
+            parts.append(part)
+    return Draws(np.concatenate([p.totals for p in parts]), np.concatenate([p.slopes for p in parts]))
+
+
+def write_fit(work: Path, folder: PanelFolder, fit: CountFit, names: list[str]) -> None:
+    """Write factors (and, for a variational fit, the covariances that the expected counts need)."""
+    t = fit.theta
+    sites: dict[str, Any] = {"site_index": np.arange(fit.J, dtype=np.int32), "a": t.a}
+    months: dict[str, Any] = {"month_index": np.arange(fit.L, dtype=np.int32), "b": t.b}
+    sites |= {f"u{k + 1}": t.U[:, k] for k in range(t.rank)}
+    months |= {f"v{k + 1}": t.V[:, k] for k in range(t.rank)}
+    if fit.posterior is not None:
+        for table, cov in ((sites, fit.posterior.C), (months, fit.posterior.D)):
+            table |= {f"cov_{i}_{j}": cov[:, i, j] for i in range(cov.shape[1]) for j in range(i + 1)}
+    write_table(sites, work / "site_factors.parquet", "site_factors")
+    write_table(months, work / "month_factors.parquet", "month_factors")
+
+
+def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit]:
+    """Read a fit folder back as (manifest, CountFit); the observer effects are not in it."""
+    from fedmiss.files import read_manifest
+    from fedmiss.models.lowrank.bayes import Posterior
+    from fedmiss.models.lowrank.counts import Auxiliary
+    from fedmiss.models.lowrank.solver import Fit, Theta
+
+    path = Path(path)
+    manifest = read_manifest(path, "fit")
+    r = manifest["results"]
+    sites = read_table(path / "site_factors.parquet", "site_factors").to_pandas()
+    months = read_table(path / "month_factors.parquet", "month_factors").to_pandas()
+    rank = int(r["rank"])
+    U = sites[[f"u{k + 1}" for k in range(rank)]].to_numpy(float)
+    V = months[[f"v{k + 1}" for k in range(rank)]].to_numpy(float)
+    theta = Theta(float(r["mu"]), sites["a"].to_numpy(float), months["b"].to_numpy(float), U, V)
+    settings = CountSettings(
+        family=r["family"],
+        scale=r["scale"],
+        rank=rank,
+        penalty=r["penalty"],
+        dispersion=r["dispersion_model"],
+        effects=r["effects"],
+    )
+    J, L = len(sites), len(months)
+    posterior = None
+    if "cov_0_0" in sites.columns:
+        posterior = Posterior(
+            theta.mu,
+            np.column_stack([theta.a, U]),
+            _covariances(sites, rank + 1),
+            np.column_stack([theta.b, V]),
+            _covariances(months, rank + 1),
+            np.asarray(r["site_variances"]),
+            np.zeros((L, rank + 1)),
+            np.asarray(r["month_variances"]),
+        )
+    aux = Auxiliary(np.zeros(0), (), r["negbin_size"] or float("inf"), r["phi"], 0.0, 0.0, 0.0)
+    fit = Fit(theta, [], bool(r["converged"]), r["stop_reason"], int(r["rounds"]))
+    n = int(r["n_counted"])
+    return manifest, CountFit(settings, J, L, fit, aux, r["dispersion"], r["edf"], n, r["smear"], posterior)
+
+
+def _covariances(table: pd.DataFrame, p: int) -> F64:
+    out = np.empty((len(table), p, p))
+    for i in range(p):
+        for j in range(i + 1):
+            out[:, i, j] = out[:, j, i] = table[f"cov_{i}_{j}"].to_numpy(float)
+    return out
+
+
+def _write_trace(
+    work: Path, trace: list[dict[str, float]], panel: GroupPanel, fit: CountFit
+) -> tuple[int, int]:
+    """Trace of the fast method: what the normal equations of each round weigh as float64 messages."""
+    p = fit.theta.rank + 1
+    per_block = p * (p + 3) // 2 * 8
+    up = 0
+    for g in panel.groups:
+        up += (np.unique(g.site).size + np.unique(g.month).size) * per_block
+    down = len(panel.groups) * (fit.J + fit.L) * (p + p * (p + 1) // 2) * 8
+    k = len(trace)
+    write_table(
+        {
+            "round": np.arange(1, k + 1, dtype=np.int32),
+            "h_norm2": [t["h_norm2"] for t in trace],
+            "objective": [None if np.isnan(t["objective"]) else t["objective"] for t in trace],
+            "active": np.full(k, len(panel.groups), np.int32),
+            "bytes_up": np.full(k, up),
+            "bytes_down": np.full(k, down),
+            "epochs": np.arange(1, k + 1, dtype=float),
+            "seconds": [t["seconds"] for t in trace],
+        },
+        work / "trace.parquet",
+        "trace",
+    )
+    return up * k, down * k
+
+
+def _write_draws(work: Path, draws: Draws, folder: PanelFolder, fit: CountFit, names: list[str]) -> None:
+    B, R, L = draws.totals.shape
+    labels = np.array(["all", *names])
+    write_table(
+        {
+            "draw": np.repeat(np.arange(B, dtype=np.int32), R * L),
+            "region": np.tile(np.repeat(labels, L), B),
+            "month_index": np.tile(np.arange(L, dtype=np.int32), B * R),
+            "total": draws.totals.ravel(),
+        },
+        work / "draws.parquet",
+        "draws",
+    )
+    slope, mean = site_slopes(fit, folder.calendar[1], folder.calendar[0])
+    known = ~np.isnan(slope)
+    write_table(
+        {
+            "site_index": np.arange(fit.J, dtype=np.int32),
+            "slope": pa.array(slope, mask=~known),
+            "slope_se": pa.array(draws.slopes.std(axis=0, ddof=min(B - 1, 1)), mask=~known | (B < 2)),
+            "mean_total": mean,
+        },
+        work / "site_trends.parquet",
+        "site_trends",
+    )
+
+
+def _results(
+    fit: CountFit,
+    panel: GroupPanel,
+    folder: PanelFolder,
+    choice: Choice,
+    s: FitSettings,
+    terms: tuple[str, ...],
+) -> dict[str, Any]:
+    q = fit.posterior
+    cells = {(int(a), int(b)) for g in panel.groups for a, b in np.unique(np.c_[g.site, g.month], axis=0)}
+    return {
+        "species": folder.manifest["results"]["species"],
+        "common_name": folder.manifest["results"].get("common_name", ""),
+        "family": fit.settings.family,
+        "scale": fit.settings.scale,
+        "method": "fast",
+        "model": model_name(fit.settings),
+        "effects": fit.settings.effects,
+        "dispersion_model": fit.settings.dispersion,
+        "rank": fit.settings.rank,
+        "penalty": fit.settings.penalty,
+        "mu": fit.theta.mu,
+        "phi": fit.aux.phi,
+        "dispersion": fit.dispersion,
+        "negbin_size": fit.aux.theta if np.isfinite(fit.aux.theta) else None,
+        "edf": fit.edf,
+        "smear": fit.smear,
+        "site_variances": None if q is None else q.tau.tolist(),
+        "month_variances": None if q is None else q.noise.tolist(),
+        "effort": dict(
+            zip(effort_names(terms, folder._any_missing(terms)), fit.aux.kappa.tolist(), strict=True)
+        ),
+        "standard_effort": "one hour, standing still, one observer" if terms else "one visit",
+        "observer_effects": fit.settings.observers,
+        "observer_sd": (1.0 / fit.aux.observers) ** 0.5 if fit.settings.observers else None,
+        "objective": fit.fit.objective[-1] if fit.fit.objective else None,
+        "converged": fit.fit.converged,
+        "stop_reason": fit.fit.stop_reason,
+        "rounds": fit.fit.sweeps,
+        "n_groups": len(panel.groups),
+        "participation": 1.0,
+        "compressor": "identity",
+        "n_visits": folder.manifest["results"]["n_visits"],
+        "n_counted": panel.m,
+        "n_sites": panel.J,
+        "n_months": panel.L,
+        "n_cells_observed": len(cells),
+        "bootstrap": s.bootstrap,
+        "advice": choice.advice,
+        "cv_summary": json.loads(choice.summary.to_json(orient="records")) if len(choice.summary) else [],
+    }

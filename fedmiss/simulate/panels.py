@@ -186,7 +186,7 @@ def simulate_panel(
     share = np.cumsum(weights) / weights.sum()
     observer = np.minimum(np.searchsorted(share, rng.random(cells.size)), observers - 1).astype(np.int32)
     effort = np.exp(effort_sd * rng.standard_normal(cells.size)) if effort_sd else np.ones(cells.size)
-    effects = observer_sd * _normal_scores(rng_for(seed, "panel", "observer effects"), observers)
+    effects = observer_sd * normal_scores(rng_for(seed, "panel", "observer effects"), observers)
     dealt = rng_for(seed, "panel", "groups").permutation(observers) % groups
 
     empty = np.empty(0)
@@ -262,7 +262,7 @@ def _check(
     return KINDS[kind]
 
 
-def _normal_scores(rng: np.random.Generator, n: int) -> F64:
+def normal_scores(rng: np.random.Generator, n: int) -> F64:
     """Return n normal quantiles in random order, mean 0 and standard deviation 1 exactly."""
     z = ndtri((np.arange(n) + 0.5) / n)
     return np.asarray(rng.permutation(z / z.std()) if n > 1 else np.zeros(1))
@@ -287,14 +287,14 @@ def _truth(
 ) -> tuple[float, F64, F64, F64, F64]:
     rng = rng_for(seed, "panel", "truth")
     t = np.arange(months)
-    a = spec.site_sd * _normal_scores(rng, sites)
+    a = spec.site_sd * normal_scores(rng, sites)
     b = spec.season_sd * np.sqrt(2) * np.cos(2 * np.pi * t / 12) + spec.trend * (t - t.mean()) / 12
-    b += 0.1 * _normal_scores(rng, months)
+    b += 0.1 * normal_scores(rng, months)
     V = month_basis(seed, months, rank)
     scale = spec.interaction_sd / np.sqrt(max(rank, 1))
     U = np.empty((sites, rank))
     for k in range(rank):
-        U[:, k] = scale * _normal_scores(rng, sites)
+        U[:, k] = scale * normal_scores(rng, sites)
     return (-1.0 if family == "bernoulli" else spec.mu), a, b - b.mean(), U, V
 
 

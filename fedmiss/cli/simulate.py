@@ -1,0 +1,76 @@
+"""``fedmiss simulate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")] = Path("simulated"),
+    records: Annotated[int, typer.Option(help="Rows of the observation file, 1000 to 50 million.")] = 200_000,
+    seed: Annotated[int, typer.Option(help="Seed: the same one gives the same files.")] = 0,
+    species: Annotated[int, typer.Option(help="Number of species, 1 to 24.")] = 16,
+    start: Annotated[str, typer.Option(help="First month, YYYY-MM.")] = "2010-01",
+    end: Annotated[str, typer.Option(help="Last month, YYYY-MM.")] = "2020-12",
+    sites: Annotated[
+        int, typer.Option(help="Sites of the country (1,000 for --panel); 0 chooses a lifelike number.")
+    ] = 0,
+    observers: Annotated[
+        int, typer.Option(help="Observers of the country (100 for --panel); 0 chooses a lifelike number.")
+    ] = 0,
+    columns: Annotated[
+        str, typer.Option(help="Layout: 52 (since 2025), 49 (2021-2024) or 46 columns (to 2020).")
+    ] = "52",
+    blank_last: Annotated[
+        bool, typer.Option("--blank-last", help="End each line with a tab, as some eBird files do.")
+    ] = False,
+    gz: Annotated[bool, typer.Option("--gz", help="Write .txt.gz.")] = False,
+    panel: Annotated[
+        str,
+        typer.Option(
+            help="Write a panel folder that `fedmiss fit` reads, not eBird files: random, preferential or weak."
+        ),
+    ] = "",
+    months: Annotated[int, typer.Option(help="With --panel: number of months, from --start.")] = 200,
+    observed: Annotated[float, typer.Option(help="With --panel: share of cells with a visit.")] = 0.1,
+    family: Annotated[str, typer.Option(help="With --panel: poisson, negbin or bernoulli.")] = "poisson",
+    rank: Annotated[int, typer.Option(help="With --panel: rank of the interactions.")] = 2,
+    groups: Annotated[int, typer.Option(help="With --panel: number of groups of observers.")] = 10,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the folder if it is there.")
+    ] = False,
+) -> None:
+    """Write made-up data with known truth: eBird-format files of any size, or a panel."""
+    from fedmiss.cli.show import say_written
+
+    if panel:
+        from fedmiss.simulate.panel_folder import write_panel
+        from fedmiss.simulate.panels import simulate_panel
+
+        made = simulate_panel(
+            sites or 1000,
+            months,
+            observed,
+            panel,
+            family,
+            rank=rank,
+            seed=seed,
+            observers=observers or max(100, groups),
+            groups=groups,
+        )
+        say_written(write_panel(made, out, start=start, overwrite=overwrite))
+        return
+    from fedmiss.files import read_manifest
+    from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
+
+    settings = EbirdSettings(records, species, start, end, sites, observers, columns, blank_last, gz, seed)
+    say_written(simulate_ebird(out, settings, overwrite=overwrite))
+    typer.echo("How lifelike it is (quantiles are 25/50/75/90/99 % and the maximum):")
+    for row in read_manifest(out)["results"]["marginals"]:
+        real, got = (" / ".join(f"{v:g}" for v in row[key]) for key in ("real", "simulated"))
+        typer.echo(f"  {row['what']}: {got} (real extracts: {real})")

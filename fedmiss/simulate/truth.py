@@ -1,0 +1,189 @@
+"""The truth beside a simulation: written as checked parquet tables, read back to score a fit or an import.
+
+truth_species, truth_sites, truth_months, truth_observers   the parameters
+truth_totals                                                true monthly totals over the sites visited
+truth_checklists, truth_visits                              what an exact import keeps of the files
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+
+from fedmiss.arrays import F64, I64
+from fedmiss.errors import InputError
+from fedmiss.simulate.checklists import Block
+from fedmiss.simulate.world import EFFORT_SLOPE, RANK, World
+from fedmiss.tables import load_schema, read_table, write_table
+
+__all__ = ["TruthWriter", "read_expected"]
+
+
+class TruthWriter:
+    """Writes the visits block by block, and the parameters of what was visited at the end."""
+
+    def __init__(self, folder: Path, world: World) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.world = folder, world
+        self.visited = np.zeros(world.n_sites, dtype=bool)
+        self.active = np.zeros(world.n_observers, dtype=bool)
+        self.outings = 0
+        self.names = pl.Series([s.scientific for s in world.species])
+        self._schemas = {name: load_schema(name).arrow() for name in ("truth_checklists", "truth_visits")}
+        self._writers = {
+            name: pq.ParquetWriter(folder / f"{name}.parquet", schema, compression="zstd")
+            for name, schema in self._schemas.items()
+        }
+
+    def __enter__(self) -> TruthWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for writer in self._writers.values():
+            writer.close()
+        if error is None:
+            self._parameters()
+
+    def write(self, block: Block, kept: I64, visits: tuple[I64, I64, I64]) -> None:
+        """Append the kept checklists of a block and what they report."""
+        self.visited[block.site] = True
+        self.active[block.observer] = True
+        self.outings += kept.size
+        number = pl.Series(block.number[kept]).cast(pl.String)
+        group = pl.Series(7_000_000 + block.outing[kept]).cast(pl.String)
+        starts = np.flatnonzero(np.diff(block.outing, prepend=-1))
+        lists = pl.DataFrame(
+            {
+                "checklist_id": _prefixed("S", number),
+                "group_id": pl.select(
+                    pl.when(pl.Series(block.shared[kept])).then(_prefixed("G", group))
+                ).to_series(),
+                "observer_id": observer_ids(self.world, block.observer[kept]),
+                "site_id": site_ids(block.site[kept]),
+                "date": pl.Series(block.day[kept].astype(np.int32)).cast(pl.Date),
+                "complete": block.complete[kept],
+                "copies": np.diff(np.append(starts, block.outing.size)).astype(np.int32),
+            }
+        )
+        row, species, count = visits
+        reports = pl.DataFrame(
+            {
+                "checklist_id": lists["checklist_id"].gather(pl.Series(row)),
+                "species": self.names.gather(pl.Series(species)),
+                "count": pl.select(
+                    pl.when(pl.Series(count >= 0)).then(pl.Series(count.astype(np.int64)))
+                ).to_series(),
+            }
+        )
+        for name, table in (("truth_checklists", lists), ("truth_visits", reports)):
+            self._writers[name].write_table(table.to_arrow().cast(self._schemas[name]))
+
+    def _parameters(self) -> None:
+        """Write what is true of species, months, observers and of the sites that were visited."""
+        w = self.world
+        site = np.flatnonzero(self.visited)
+        observer = np.flatnonzero(self.active)
+        sites, months, totals = [], [], []
+        for s, bird in enumerate(w.species):
+            name = pl.lit(bird.scientific).alias("species")
+            factors = {f"u{k + 1}": w.u[s, site, k].astype(np.float64) for k in range(RANK)}
+            a = w.a[s, site].astype(np.float64)
+            sites.append(pl.DataFrame({"site_id": site_ids(site), "a": a, **factors}).select(name, pl.all()))
+            curves = {f"v{k + 1}": w.V[:, k] for k in range(RANK)}
+            months.append(pl.DataFrame({"month": w.months, "b": w.b[s], **curves}).select(name, pl.all()))
+            u = w.u[s, site].astype(np.float64)
+            each = [float(np.exp(w.mu[s] + w.b[s, m] + a + u @ w.V[m]).sum()) for m in range(w.months.size)]
+            totals.append(pl.DataFrame({"month": w.months, "total": each}).select(name, pl.all()))
+        self._table("truth_sites", pl.concat(sites))
+        self._table("truth_months", pl.concat(months))
+        self._table("truth_totals", pl.concat(totals))
+        self._table(
+            "truth_observers",
+            {
+                "observer_id": observer_ids(w, observer).to_arrow(),
+                "effect": w.observer_effect[observer],
+            },
+        )
+        self._table(
+            "truth_species",
+            {
+                "species": [s.scientific for s in w.species],
+                "common_name": [s.common for s in w.species],
+                "mu": w.mu,
+                "met": w.met,
+                "size": [s.size for s in w.species],
+                "effort_slope": [EFFORT_SLOPE] * len(w.species),
+                "x_share": [s.x_share for s in w.species],
+                "trend": [s.trend for s in w.species],
+            },
+        )
+
+    def _table(self, name: str, table: Any) -> None:
+        write_table(table, self.folder / f"{name}.parquet", name)
+
+
+def _prefixed(letter: str, digits: pl.Series) -> pl.Series:
+    return pl.select(pl.lit(letter) + digits).to_series()
+
+
+def site_ids(site: I64) -> pl.Series:
+    """Return the locality ids of site numbers."""
+    return _prefixed("L", pl.Series(site + 100_000).cast(pl.String))
+
+
+def observer_ids(world: World, observer: I64) -> pl.Series:
+    """Return the observer ids of observer numbers."""
+    return _prefixed("obsr", pl.Series(world.observer_number[observer]).cast(pl.String))
+
+
+def read_expected(truth: str | Path, species: str, site_ids: Sequence[str], months: Sequence[str]) -> F64:
+    """Return the true expected counts of a species at standard effort, to score a fitted matrix.
+
+    Parameters
+    ----------
+    truth : the ``truth`` folder of a simulation (of eBird files or of a panel)
+    species : scientific name
+    site_ids, months : the axes wanted (``YYYY-MM``), in their order
+
+    Returns
+    -------
+    (J, L) float64, exp(mu + a_j + b_l + u_j . v_l)
+
+    Raises
+    ------
+    InputError   the truth does not know the species, a site or a month
+    """
+    folder = Path(truth)
+    level = _rows(folder, "truth_species", species)
+    if level.is_empty():
+        raise InputError(f"{folder} knows no species {species!r}.", species=species)
+    site = _axis(_rows(folder, "truth_sites", species), "site_id", site_ids, folder)
+    month = _axis(_rows(folder, "truth_months", species), "month", months, folder)
+    rank = len([c for c in site.columns if c.startswith("u")])
+    U = site.select([f"u{k + 1}" for k in range(rank)]).to_numpy() if rank else np.zeros((site.height, 0))
+    V = month.select([f"v{k + 1}" for k in range(rank)]).to_numpy() if rank else np.zeros((month.height, 0))
+    eta = level["mu"][0] + site["a"].to_numpy()[:, None] + month["b"].to_numpy() + U @ V.T
+    return np.asarray(np.exp(eta), dtype=np.float64)
+
+
+def _rows(folder: Path, name: str, species: str) -> pl.DataFrame:
+    table = pl.from_arrow(read_table(folder / f"{name}.parquet", name))
+    assert isinstance(table, pl.DataFrame)
+    return table.filter(pl.col("species") == species)
+
+
+def _axis(table: pl.DataFrame, key: str, wanted: Sequence[str], folder: Path) -> pl.DataFrame:
+    axis = pl.DataFrame({key: list(wanted)}, schema={key: pl.String})
+    joined = axis.join(table, on=key, how="left", maintain_order="left")
+    lost = joined.filter(pl.col("species").is_null())
+    if lost.height:
+        raise InputError(f"{folder} knows no {key} {lost[key][0]!r} ({lost.height} are unknown in all).")
+    return joined

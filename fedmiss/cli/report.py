@@ -11,10 +11,10 @@ __all__ = ["report"]
 
 
 def report(
-    panel: Annotated[Path, typer.Option("--panel", help="Folder made by `fedmiss panel`.")],
-    fit: Annotated[Path, typer.Option("--fit", help="Folder made by `fedmiss fit`.")],
-    imputed: Annotated[Path, typer.Option("--imputed", help="Folder made by `fedmiss impute`.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder to make.")],
+    panel: Annotated[Path, typer.Option("--panel", help="Folder made by `fedmiss panel`.")] = Path("panel"),
+    fit: Annotated[Path, typer.Option("--fit", help="Folder made by `fedmiss fit`.")] = Path("fit"),
+    imputed: Annotated[Path, typer.Option("--imputed", help="Folder made by `fedmiss impute`.")] = Path("imputed"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")] = Path("report"),
     base: Annotated[
         str | None, typer.Option("--base", help="Base of the index: a year or a range, 2010 or 2005-2010. [default: first complete year]")
     ] = None,

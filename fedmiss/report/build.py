@@ -15,7 +15,7 @@ from fedmiss.report.figures import all_figures
 from fedmiss.report.html import page
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.prose import caveats, headline
-from fedmiss.report.style import Plot, png_bytes, svg_text
+from fedmiss.report.style import Plot, png_bytes
 from fedmiss.report.tables import write_csv, write_tables
 
 __all__ = ["build_report", "write_report"]
@@ -73,7 +73,7 @@ def write_report(a: Analysis, folder: Path) -> None:
 def _write_figures(plots: dict[str, Plot], folder: Path) -> None:
     folder.mkdir()
     for name, plot in plots.items():
-        (folder / f"{name}.svg").write_text(svg_text(plot.figure), encoding="utf-8")
+        (folder / f"{name}.svg").write_text(plot.svg, encoding="utf-8")
         (folder / f"{name}.png").write_bytes(png_bytes(plot.figure))
         write_csv(plot.data, folder / f"{name}.csv")
 

@@ -191,32 +191,39 @@ def regions(a: Analysis) -> Plot | None:
 
 
 def cross_validation(a: Analysis) -> Plot | None:
-    """Draw the held-out deviance of each candidate, one line per rank."""
+    """Draw the held-out deviance of each candidate."""
     if a.data.cv is None or a.data.cv.empty:
         return None
     cv = a.data.cv
-    weighted = cv.assign(w=cv["deviance"] * cv["n"]).groupby(["rank", "penalty"], as_index=False)[["w", "n"]].sum()
-    weighted["deviance"] = weighted["w"] / weighted["n"]
-    table = weighted.drop(columns="w")
+    keys = ["model", "rank", "penalty"]
+    weighted = cv.assign(deviance=cv["deviance"] * cv["n"]).groupby(keys, as_index=False, dropna=False)[["deviance", "n"]].sum()
+    table = weighted.assign(deviance=weighted["deviance"] / weighted["n"])
+    by_rank = table["rank"].nunique() > 1
+    x, line = ("rank", ["model", "penalty"]) if by_rank else ("penalty", ["model", "rank"])
     fig = figure(height=2.9)
     ax = fig.subplots()
-    colours = (GREY, BLUE, ORANGE, INK, SKY)
-    for i, (rank, part) in enumerate(table.groupby("rank")):
-        part = part.sort_values("penalty")
-        ax.plot(part["penalty"], part["deviance"], marker="o", ms=4, lw=1.2, color=colours[i % 5])
-        ax.annotate(
-            f"rank {rank}", (part["penalty"].iloc[-1], part["deviance"].iloc[-1]), xytext=(6, 0),
-            textcoords="offset points", color=colours[i % 5], va="center",
-        )  # fmt: skip
-    if (table["penalty"] > 0).all() and table["penalty"].nunique() > 1:
+    colours, marks = (BLUE, ORANGE, INK, GREY, SKY), "osD^v"
+    for i, (_, part) in enumerate(table.groupby(line, dropna=False)):
+        part = part.sort_values(x)
+        ax.plot(part[x], part["deviance"], marker=marks[i % 5], ms=4, lw=1.2, color=colours[i % 5], label=_candidate(part, by_rank))
+    if by_rank:
+        ax.set_xticks(sorted(table["rank"].unique()))
+    elif (table["penalty"] > 0).all() and table["penalty"].nunique() > 1:
         ax.set_xscale("log")
-    ax.margins(x=0.15)
-    ax.set_xlabel("penalty on the factors")
+    ax.legend(frameon=False, fontsize=8.5)
+    ax.set_xlabel("rank of the interaction" if by_rank else "penalty on the factors")
     ax.set_ylabel("held-out deviance per visit")
     best = table.loc[table["deviance"].idxmin()]
-    caption = "Deviance of visits that the fit did not see (lower is better), for each rank and penalty."
-    alt = f"Held-out deviance by penalty; lowest, {number(best['deviance'])} per visit, at rank {int(best['rank'])}, penalty {number(best['penalty'])}."
+    caption = "Deviance of visits that the fit did not see (lower is better), for each candidate model."
+    alt = f"Held-out deviance of {len(table)} candidates; lowest, {number(best['deviance'])} per visit, for {best['model']} with rank {int(best['rank'])}."
     return Plot("cv", "Model choice", caption, alt, fig, table)
+
+
+def _candidate(part: pd.DataFrame, by_rank: bool) -> str:
+    first = part.iloc[0]
+    if not by_rank:
+        return f"{first['model']}, rank {first['rank']}"
+    return str(first["model"]) if np.isnan(first["penalty"]) else f"{first['model']}, penalty {number(first['penalty'])}"
 
 
 def convergence(a: Analysis) -> Plot | None:

@@ -14,7 +14,7 @@ from fedmiss import __version__
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.prose import headline
 from fedmiss.report.sections import ORDER
-from fedmiss.report.style import Plot, svg_text
+from fedmiss.report.style import Plot
 from fedmiss.report.words import count
 from fedmiss.resources import resource
 
@@ -23,8 +23,7 @@ __all__ = ["environment", "inline_svg", "page"]
 
 def inline_svg(plot: Plot) -> Markup:
     """Return the figure for the page: scaled by the page, named for a screen reader, its ids its own."""
-    text = svg_text(plot.figure)
-    text = text[text.index("<svg") :]
+    text = plot.svg[plot.svg.index("<svg") :]
     # Ids are made unique to the figure: two figures of one page may define the same clip path or marker.
     text = re.sub(r'\bid="([^"]+)"', rf'id="{plot.name}-\1"', text)
     text = re.sub(r'(xlink:href|href)="#([^"]+)"', rf'\1="#{plot.name}-\2"', text)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+import pandas as pd
+
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.intervals import MIN_DRAWS
 from fedmiss.report.words import count, number, per_year, percent, quantity, share
 from fedmiss.report.years import season_text
 
-__all__ = ["Headline", "basis", "caveats", "family_words", "headline", "limits"]
+__all__ = ["Headline", "basis", "caveats", "chosen_rows", "family_words", "headline", "latest", "limits"]
 
 _SAID = {
     "strong increase": "has increased strongly",
@@ -126,9 +129,12 @@ def caveats(a: Analysis) -> list[str]:
 
 def _model_caveats(a: Analysis) -> list[str]:
     out = []
-    effort = a.data.fact("effort")
-    if isinstance(effort, dict) and not any(float(v or 0) > 0 for v in effort.values()):
-        out.append("No effort was recorded with the visits, so a change in how long or how far people searched cannot be told from a change in birds.")
+    terms = a.data.fit.get("results", {}).get("effort")
+    if isinstance(terms, dict) and not terms:
+        out.append(
+            "Effort does not enter the model, so a change in how long or how far people searched cannot be told from a "
+            "change in birds."
+        )
     if a.n_draws == 0:
         out.append("No bootstrap replicates were made, so no number has an interval. Fit again with bootstrap replicates before using the trend.")
     elif a.n_draws < MIN_DRAWS:
@@ -136,15 +142,17 @@ def _model_caveats(a: Analysis) -> list[str]:
     if a.data.fact("converged") is False:
         out.append(f"The fit did not converge (it stopped because: {a.data.fact('stop_reason', default='not said')}). Run it longer before using the numbers.")
     if a.data.fact("scale") == "log1p":
+        smear = a.data.fact("smear")
+        how = f"with one factor for all cells ({number(float(smear))})" if smear is not None else "without a correction for flocks"
         out.append(
-            "The fit is on the log(1 + count) scale: it estimates typical counts, so totals are lower than the number of "
-            "birds where a few large flocks hold most of them. Indices and trends are ratios and suffer less."
+            f"The fit is on the log(1 + count) scale and is turned back into birds {how}: totals are less sure than "
+            "indices and trends, which are ratios."
         )
     if a.data.fact("family") == "bernoulli":
         out.append("The fit is of presence and absence: totals are expected numbers of occupied sites, not of birds.")
     cv = a.data.cv
     if cv is not None and len(cv):
-        chosen = cv[(cv["rank"] == a.data.fact("rank")) & (abs(cv["penalty"] - float(a.data.fact("penalty", default=math.nan))) < 1e-12)]
+        chosen = cv[chosen_rows(a)]
         bias = float((chosen["total_bias"] * chosen["n"]).sum() / chosen["n"].sum()) if len(chosen) else math.nan
         if math.isfinite(bias) and not 0.8 <= bias <= 1.25:
             out.append(f"On visits kept out of the fit, the predicted total is {number(bias)} times the counted one; treat absolute totals with care.")
@@ -174,8 +182,22 @@ def family_words(a: Analysis) -> str:
     """Name the model in words."""
     family = str(a.data.fact("family", default="not said"))
     words = _FAMILIES.get(family, family)
+    model = a.data.fact("model")
+    if model:
+        return f"{model}{' (log link)' if family == 'poisson' else ''}"
     scale = a.data.fact("scale", default="raw")
     return f"{words}{' on the log(1 + count) scale' if scale == 'log1p' else ''}"
+
+
+def chosen_rows(a: Analysis) -> pd.Series[bool]:
+    """Mark the rows of the cross-validation that belong to the fitted candidate."""
+    cv = a.data.cv
+    assert cv is not None
+    penalty, model = a.data.fact("penalty"), a.data.fact("model")
+    mask = cv["rank"] == a.data.fact("rank")
+    if model is not None:
+        mask &= cv["model"] == model
+    return mask & (cv["penalty"].isna() if penalty is None else np.isclose(cv["penalty"], float(penalty or 0)))
 
 
 def latest(a: Analysis) -> str:

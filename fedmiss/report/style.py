@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -57,6 +58,11 @@ class Plot:
     alt: str
     figure: Figure
     data: pd.DataFrame
+
+    @cached_property
+    def svg(self) -> str:
+        """The figure as SVG, drawn once for the page and the file."""
+        return svg_text(self.figure)
 
 
 @contextmanager

@@ -136,7 +136,7 @@ def _write_fit(fit, w, expected, months, region, rng, terms, flow):
         grid = [(r, p, f) for r in (0, 1, 2) for p in (0.1, 1.0, 10.0) for f in (0, 1)]
         write_table(
             {
-                "candidate": np.arange(len(grid), dtype=np.int32) // 2, "rank": np.array([g[0] for g in grid], dtype=np.int32),
+                "candidate": np.arange(len(grid), dtype=np.int32) // 2, "model": ["Poisson"] * len(grid), "rank": np.array([g[0] for g in grid], dtype=np.int32),
                 "penalty": [g[1] for g in grid], "fold": np.array([g[2] for g in grid], dtype=np.int32),
                 "n": np.full(len(grid), 500), "deviance": [2 - 0.2 * g[0] + abs(np.log10(g[1])) for g in grid],
                 "log_rmse": np.full(len(grid), 0.7), "total_bias": np.full(len(grid), 1.02),
@@ -177,7 +177,7 @@ def _write_fit(fit, w, expected, months, region, rng, terms, flow):
         results={
             "family": "poisson", "scale": "raw", "method": "fast", "rank": 2, "penalty": 1.0, "mu": 0.1, "dispersion": 1.4,
             "objective": 123.4, "h_norm": 1e-7, "converged": True, "stop_reason": "the mean field is below its tolerance",
-            "rounds": 30, "bytes_up": 60000, "bytes_down": 27000, "n_groups": 3, "participation": 1.0, "compressor": "dithering",
+            "rounds": 30, "effort": {"duration": 0.4} if w.effort else {}, "model": "Poisson", "bytes_up": 60000, "bytes_down": 27000, "n_groups": 3, "participation": 1.0, "compressor": "dithering",
         },
     )  # fmt: skip
 

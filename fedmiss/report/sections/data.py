@@ -48,7 +48,7 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
 
 
 def _effort(a: Analysis) -> str:
-    effort = a.data.fact("effort")
+    effort = a.data.panel.get("results", {}).get("effort")
     if not isinstance(effort, dict):
         return "the panel does not say"
     known = [f"{_EFFORT.get(k, k)} on {share(float(v))} of visits" for k, v in effort.items() if v and float(v) > 0]

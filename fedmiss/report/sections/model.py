@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.prose import family_words
+from fedmiss.report.prose import chosen_rows, family_words
 from fedmiss.report.sections import Cell, HtmlTable, Section
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count, number
@@ -55,14 +55,32 @@ def _value(value: Any) -> str:
     return str(value)
 
 
+def _terms(a: Analysis) -> str:
+    terms = a.data.fit.get("results", {}).get("effort")
+    if not isinstance(terms, dict):
+        return "not recorded"
+    return ", ".join(f"{k} {number(float(v), 2)}" for k, v in terms.items()) or "none"
+
+
+def _observers(a: Analysis) -> str:
+    sd = a.data.fact("observer_sd")
+    if sd is not None:
+        return f"yes, standard deviation {number(float(sd), 2)} on the link scale"
+    return _value(a.data.fact("observer_effects"))
+
+
 def _facts(a: Analysis) -> list[tuple[str, str]]:
     f = a.data.fact
     return [
         ("Model", family_words(a)),
         ("Solver", _value(f("method"))),
         ("Rank of the site x month interaction", _value(f("rank"))),
-        ("Penalty on the factors", _value(f("penalty"))),
+        ("Penalty on the factors", "estimated from the data" if f("penalty") is None else _value(f("penalty"))),
         ("Dispersion", _value(f("dispersion"))),
+        ("Effective number of parameters", _value(f("edf"))),
+        ("Standard effort", _value(f("standard_effort"))),
+        ("Effort in the model (exponents)", _terms(a)),
+        ("Observer effects, kept inside the groups", _observers(a)),
         ("Objective at the end", _value(f("objective"))),
         ("Norm of the mean field ||h|| at the end (0 at a solution)", _value(f("h_norm"))),
         ("Converged", _value(f("converged"))),
@@ -82,23 +100,26 @@ def _cv(a: Analysis) -> HtmlTable | None:
     if cv is None or cv.empty:
         return None
     means = ["deviance", "log_rmse", "total_bias"]
-    weighted = cv.assign(**{m: cv[m] * cv["n"] for m in means})
-    table: pd.DataFrame = weighted.groupby(["rank", "penalty"], as_index=False)[["n", *means]].sum()
-    rank, penalty = a.data.fact("rank"), a.data.fact("penalty")
+    weighted = cv.assign(**{m: cv[m] * cv["n"] for m in means}, chosen=chosen_rows(a))
+    keys = ["candidate", "model", "rank", "penalty", "chosen"]
+    table: pd.DataFrame = weighted.groupby(keys, as_index=False, dropna=False)[["n", *means]].sum()
     rows = []
     for r in table.itertuples():
         d, e, b = (getattr(r, m) / r.n for m in means)
-        chosen = r.rank == rank and penalty is not None and abs(r.penalty - float(penalty)) < 1e-12
         rows.append(
             [
-                Cell(f"{r.rank}{' (chosen)' if chosen else ''}", float(r.rank)),
-                Cell(number(r.penalty), r.penalty),
+                Cell(f"{r.model}{' (chosen)' if r.chosen else ''}"),
+                Cell(f"{r.rank}", float(r.rank)),
+                Cell("estimated" if math.isnan(r.penalty) else number(r.penalty), r.penalty),
                 Cell(number(d, 4), d),
                 Cell(number(e, 4), e),
                 Cell(number(b, 3), b),
                 Cell(count(r.n), float(r.n)),
             ]
         )
-    columns = ["Rank", "Penalty", "Deviance per visit", "Error of log(1 + birds)", "Predicted / counted total", "Visits held out"]
+    columns = [
+        "Distribution", "Rank", "Penalty", "Deviance per visit", "Error of log(1 + birds)", "Predicted / counted total",
+        "Visits held out",
+    ]  # fmt: skip
     note = "On visits that the fit did not see; lower deviance is better, a ratio of 1 is unbiased."
     return HtmlTable("Cross-validation", columns, rows, "cv", note)

@@ -1,0 +1,285 @@
+"""The report folder: reproducible, self-contained, true to its tables, and honest about thin data."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.files import read_manifest, write_manifest
+from fedmiss.report.analysis import ReportSettings, analyse
+from fedmiss.report.build import build_report
+from fedmiss.report.exchange import read_ocv, read_out_totals
+from fedmiss.report.inputs import read_inputs
+from fedmiss.report.prose import caveats, headline
+from fedmiss.report.tables import report_tables
+from fedmiss.tables import load_schema, read_table, write_table
+
+from .conftest import World, make_folders
+
+DATE = "2026-01-02"
+
+
+def text_of(page: Path) -> str:
+    raw = page.read_text(encoding="utf-8")
+    raw = re.sub(r"<(style|script|svg)\b.*?</\1>", " ", raw, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", raw)))
+
+
+def digest(folder: Path) -> dict[str, str]:
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def test_the_same_report_twice_has_the_same_bytes(folders, report, tmp_path):
+    again = build_report(**folders, out=tmp_path / "again", settings=ReportSettings(date=DATE)).parent
+    assert digest(again) == digest(report)
+
+
+def test_every_figure_is_there_three_times_and_every_table_twice(report):
+    names = {p.stem for p in (report / "figures").iterdir()}
+    assert names == {"trend", "monthly", "season", "heatmap", "map", "regions", "cv", "convergence"}
+    for name in names:
+        for ending in ("svg", "png", "csv"):
+            assert (report / "figures" / f"{name}.{ending}").stat().st_size > 50
+    tables = {p.stem for p in (report / "tables").iterdir()}
+    for name in tables:
+        parquet = pd.read_parquet(report / "tables" / f"{name}.parquet")
+        csv = pd.read_csv(report / "tables" / f"{name}.csv")
+        assert list(parquet.columns) == list(csv.columns)
+        assert len(parquet) == len(csv)
+
+
+def test_the_page_asks_nothing_of_any_server_and_every_figure_has_words(report):
+    page = (report / "index.html").read_text(encoding="utf-8")
+    outside = re.sub(r'xmlns(:\w+)?="[^"]*"|<!DOCTYPE[^>]*>', "", page)
+    assert not re.findall(r'(?:src|href|action|srcset)\s*=\s*"(?:https?:)?//', outside)
+    assert not re.findall(r"@import|url\((?!#)|fetch\(|XMLHttpRequest", outside)
+    figures = re.findall(r"<svg\b[^>]*>", page)
+    assert len(figures) == 8
+    for tag in figures:
+        assert 'role="img"' in tag
+        assert len(re.search(r'aria-label="([^"]+)"', tag)[1]) > 20
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    for target in re.findall(r'href="#([^"]+)"', page):
+        assert target in ids
+    for link in re.findall(r'href="(figures/[^"]+)"', page):
+        assert (report / link).exists()
+
+
+def test_names_from_the_data_cannot_break_the_page(report):
+    page = (report / "index.html").read_text(encoding="utf-8")
+    assert "Pond <1>" not in page
+    assert "Pond &lt;1&gt; &amp; reeds" in page
+    assert "<generator>" not in page
+
+
+def test_numbers_on_the_page_are_those_of_the_tables(folders, report):
+    a = analyse(read_inputs(**folders), ReportSettings(date=DATE))
+    words = text_of(report / "index.html")
+    t = a.trend
+    assert f"{t['percent_per_year']:+.1f}".replace("-", "−") in words
+    last = a.yearly[a.yearly["used"]].iloc[-1]
+    assert f"{last['total']:.0f} birds" in words
+    direct = a.data.expected[:, -12:].sum() / 12
+    assert last["total"] == pytest.approx(direct)
+    results = read_manifest(report, "report")["results"]
+    assert results["slope"] == pytest.approx(-0.04, rel=1e-6)
+    assert results["trend_class"] == "moderate decline"
+    table = read_table(report / "tables" / "monthly.parquet", "report_monthly").to_pandas()
+    np.testing.assert_allclose(table["total"], a.data.expected.sum(axis=0))
+    seen = np.where(a.data.observed, a.data.expected, 0).sum(axis=0)
+    np.testing.assert_allclose(table["imputed_share"], 1 - seen / table["total"])
+
+
+def test_headline_follows_the_class(folders):
+    a = analyse(read_inputs(**folders), ReportSettings(date=DATE))
+    got = headline(a)
+    assert got.verdict == "Moderate decline"
+    assert "has declined moderately from 2008 to 2021" in got.sentence
+    assert "95 % interval" in got.sentence
+    assert not any("No visit" in c for c in caveats(a))
+
+
+def test_a_bare_panel_is_told_as_it_is(bare, tmp_path):
+    out = build_report(**bare, out=tmp_path / "r", settings=ReportSettings(date=DATE)).parent
+    words = text_of(out / "index.html")
+    assert "No trend class" in words
+    assert "no bootstrap replicates were made" in words
+    assert "No visit in this panel records an absence" in words
+    assert "Effort does not enter the model" in words
+    assert "Jan to Jun" in words
+    assert "2021 lacks some months of the season" in words
+    for kind in ("increased", "declined", "has been stable"):
+        assert kind not in words
+    assert not (out / "exchange").exists()
+    assert {p.stem for p in (out / "figures").glob("*.svg")} == {"trend", "monthly", "season", "heatmap", "map"}
+
+
+def test_no_number_stands_without_its_interval_or_the_word_that_there_is_none(bare, tmp_path):
+    """Every fitted quantity in the running text carries an interval, or says that none is available."""
+    out = build_report(**bare, out=tmp_path / "r", settings=ReportSettings(date=DATE)).parent
+    words = text_of(out / "index.html")
+    for hit in re.finditer(r"% per year(?! without)", words):
+        after = words[hit.end() : hit.end() + 40]
+        if "±" in words[hit.start() - 12 : hit.start()]:
+            continue  # the thresholds of the rule
+        assert "(no interval available)" in after or "(95 % interval" in after
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"n_sites": 4, "seen": 0.9}, "4 sites were counted in two or more years"),
+        ({"n_years": 4, "first": 2018}, "4 complete years"),
+        ({"seen": 0.012}, "site-months with a count"),
+    ],
+)
+def test_thin_panels_get_no_class(tmp_path, change, expected):
+    f = make_folders(tmp_path, World(regions=0, cv=False, trace=False, **change))
+    a = analyse(read_inputs(**f), ReportSettings(date=DATE))
+    assert not a.classified
+    assert expected in a.trend["reason"]
+    assert headline(a).verdict == "No trend class"
+
+
+def test_years_that_no_site_links_get_no_class(tmp_path):
+    f = make_folders(tmp_path, World(regions=0))
+    data = read_inputs(**f)
+    first = data.months["year"].to_numpy()[data.cells["month_index"]] < 2015
+    early = data.cells["site_index"] < 20
+    object.__setattr__(data, "cells", data.cells[first == early].reset_index(drop=True))
+    a = analyse(data, ReportSettings(date=DATE))
+    assert "only 7 of 14 years are linked" in a.trend["reason"]
+
+
+def test_coarse_map_hides_places(folders, tmp_path):
+    out = build_report(**folders, out=tmp_path / "r", settings=ReportSettings(date=DATE, coarse_map=0.5)).parent
+    sites = pd.read_parquet(out / "tables" / "sites.parquet")
+    assert np.allclose(sites["latitude"] % 0.5, 0)
+    assert set(sites["site_id"]) == {"withheld"}
+    exact = read_inputs(**folders).sites
+    for path in [p for p in out.rglob("*") if p.suffix in (".html", ".csv", ".svg", ".json")]:
+        text = path.read_text(encoding="utf-8")
+        assert "Pond" not in text, path
+        assert "L00003" not in text, path
+        for value in exact["latitude"][:10]:
+            assert f"{value:.4f}" not in text, path
+
+
+def test_exchange_files_hold_the_totals_and_their_covariance(folders, report):
+    a = analyse(read_inputs(**folders), ReportSettings(date=DATE))
+    year, total, cov = a.covariance
+    table = pd.read_csv(report / "exchange" / "totals.csv")
+    np.testing.assert_allclose(table["total"], total)
+    np.testing.assert_allclose(table["se"], np.sqrt(np.diag(cov)))
+    assert table.loc[0, ["index", "index_se"]].tolist() == [1.0, 0.0]
+    full = pd.read_csv(report / "exchange" / "covariance.csv", index_col="year")
+    np.testing.assert_allclose(full.to_numpy(), cov)
+    np.testing.assert_allclose(read_ocv(report / "exchange" / "Ardea_testa.ocv"), cov, atol=6e-5)
+    out = read_out_totals(report / "exchange" / "Ardea_testa.out")
+    assert out["time"].tolist() == year.tolist()
+    np.testing.assert_allclose(out["imputed"], total, atol=0.006)
+    np.testing.assert_allclose(out["imputed_se"], np.sqrt(np.diag(cov)), atol=0.006)
+
+
+def test_countries_add_up_through_the_exchange_files(folders, report):
+    """What a coordinator does: totals add, covariances add, and the index of the sum follows."""
+    totals = pd.read_csv(report / "exchange" / "totals.csv")
+    cov = read_ocv(report / "exchange" / "Ardea_testa.ocv")
+    two, var = 2 * totals["total"].to_numpy(), 2 * cov
+    one_rel = np.sqrt(np.diag(cov)) / totals["total"]
+    np.testing.assert_allclose(np.sqrt(np.diag(var)) / two, one_rel / np.sqrt(2), rtol=1e-4)
+
+
+def test_tables_follow_their_schemas_to_the_column(folders):
+    a = analyse(read_inputs(**folders), ReportSettings(date=DATE))
+    for name, (schema, table) in report_tables(a).items():
+        listed = [c["name"] for c in load_schema(schema).columns]
+        assert sorted(listed) == sorted(table.columns), name
+
+
+def test_folders_of_other_panels_are_refused(folders, tmp_path):
+    other = make_folders(tmp_path / "other", World(n_sites=7))
+    with pytest.raises(InputError, match=r"40 sites x 168 months need 6720"):
+        read_inputs(folders["panel"], folders["fit"], other["imputed"])
+    with pytest.raises(InputError, match="7 rows for 40 sites"):
+        read_inputs(folders["panel"], other["fit"], folders["imputed"])
+    with pytest.raises(InputError, match="'panel', but a 'fit' is needed"):
+        read_inputs(folders["panel"], folders["panel"], folders["imputed"])
+    broken = tmp_path / "broken"
+    shutil.copytree(folders["panel"], broken)
+    shutil.rmtree(broken / "groups")
+    with pytest.raises(InputError, match="no cells"):
+        read_inputs(broken, folders["fit"], folders["imputed"])
+
+
+def test_a_matrix_with_holes_is_refused(folders, tmp_path):
+    bad = tmp_path / "imputed"
+    shutil.copytree(folders["imputed"], bad)
+    table = read_table(bad / "imputed.parquet", "imputed").to_pandas()
+    table.loc[5, "expected"] = np.inf
+    write_table(table, bad / "imputed.parquet", "imputed")
+    with pytest.raises(InputError, match="no finite value for site 0, month 5"):
+        read_inputs(folders["panel"], folders["fit"], bad)
+
+
+def test_settings_and_folders_are_checked_before_anything_is_written(folders, tmp_path):
+    for bad, word in (
+        ({"rule": "trim"}, "'trim'"), ({"date": "2026-13-01"}, "'2026-13-01'"), ({"span": 2.0}, "span is 2"), ({"coarse_map": -1.0}, "-1 degrees"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=word):
+            ReportSettings(**bad)
+    with pytest.raises(ConfigError, match="base 1900"):
+        build_report(**folders, out=tmp_path / "r", settings=ReportSettings(base="1900", date=DATE))
+    assert not (tmp_path / "r").exists()
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("x")
+    with pytest.raises(ConfigError, match="not made by fedmiss"):
+        build_report(**folders, out=tmp_path / "mine", overwrite=True)
+    assert (tmp_path / "mine" / "notes.txt").exists()
+
+
+def test_one_site_one_year_one_month_is_a_report_too(tmp_path):
+    f = make_folders(tmp_path, World(n_sites=1, n_years=1, season=(5,), last_months=1, seen=1.0, regions=0, coordinates=0.0))
+    page = build_report(**f, out=tmp_path / "r", settings=ReportSettings(date=DATE))
+    words = text_of(page)
+    assert "no trend to report" in words
+    assert "No site has coordinates" in words
+
+
+def test_command_line(folders, tmp_path, monkeypatch, capsys):
+    from fedmiss.cli import app as module
+
+    args = ["fedmiss", "report", *(x for k, v in folders.items() for x in (f"--{k}", str(v)))]
+    monkeypatch.setattr("sys.argv", [*args, "--out", str(tmp_path / "r"), "--base", "2010", "--rule", "rtrim", "--date", DATE])
+    with pytest.raises(SystemExit) as stop:
+        module.main()
+    assert stop.value.code in (0, None)
+    said = capsys.readouterr().out
+    assert "Test Egret has declined" in said
+    assert said.strip().endswith("index.html")
+    assert read_manifest(tmp_path / "r")["settings"]["base"] == "2010"
+    monkeypatch.setattr("sys.argv", [*args, "--out", str(tmp_path / "r")])
+    with pytest.raises(SystemExit) as stop:
+        module.main()
+    assert stop.value.code == 2
+    assert "--overwrite" in capsys.readouterr().err
+
+
+def test_manifest_of_a_fit_without_converging_warns(folders, tmp_path):
+    fit = tmp_path / "fit"
+    shutil.copytree(folders["fit"], fit)
+    m = read_manifest(fit)
+    write_manifest(fit, "fit", settings={}, inputs={}, results=m["results"] | {"converged": False, "stop_reason": "500 rounds"})
+    a = analyse(read_inputs(folders["panel"], fit, folders["imputed"]), ReportSettings(date=DATE))
+    assert any("did not converge" in c and "500 rounds" in c for c in caveats(a))

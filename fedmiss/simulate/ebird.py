@@ -29,18 +29,12 @@ from fedmiss.simulate.layout import layout_of
 from fedmiss.simulate.marginals import Marginals
 from fedmiss.simulate.species import SPECIES
 from fedmiss.simulate.text import Writer
-from fedmiss.simulate.truth import TruthWriter
+from fedmiss.simulate.truth import TERMS, TruthWriter
 from fedmiss.simulate.world import INCOMPLETE_KEEP, World, make_world
 
-__all__ = ["TERMS", "EbirdSettings", "simulate_ebird"]
+__all__ = ["EbirdSettings", "simulate_ebird"]
 
 MIN_RECORDS, MAX_RECORDS = 1_000, 50_000_000
-TERMS = {
-    "licence": "CC0",
-    "citation": "Simulated by fedmiss; no bird was counted.",
-    "release": "simulated",
-    "terms": "Made-up data in eBird's format: free to use, not to be mistaken for eBird's own.",
-}
 
 
 @dataclass(frozen=True, slots=True)

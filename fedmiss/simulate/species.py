@@ -74,7 +74,7 @@ _HERON = (Taxon("form", "Great Blue Heron (Great Blue)", "Ardea herodias [herodi
 
 SPECIES = (
     Species("American Wigeon", "Mareca americana", 0.08, 1.95, 1.0, 0.75, 0.12, -0.03, 0.5, 1),
-    Species("Golden Eagle", "Aquila chrysaetos", 0.03, 0.0, 0.5, 1.2, 0.03, 0.02, 0.3, 12),
+    Species("Golden Eagle", "Aquila chrysaetos", 0.03, -0.7, 0.4, 2.0, 0.03, 0.02, 0.3, 12),
     Species("Yellow-rumped Warbler", "Setophaga coronata", 0.25, 1.2, 0.8, 1.0, 0.06, 0.0, 0.6, 10, _WARBLER),
     Species("Rock Pigeon", "Columba livia", 0.22, 1.6, 1.0, 0.8, 0.08, -0.01, 0.1, 6, _PIGEON, "N"),
     Species("Mallard", "Anas platyrhynchos", 0.40, 1.8, 0.9, 0.9, 0.07, 0.0, 0.3, 2, _MALLARD),

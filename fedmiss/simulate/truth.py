@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
+from scipy.special import expit
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import InputError
@@ -22,7 +23,14 @@ from fedmiss.simulate.checklists import Block
 from fedmiss.simulate.world import EFFORT_SLOPE, RANK, World
 from fedmiss.tables import load_schema, read_table, write_table
 
-__all__ = ["TruthWriter", "read_expected"]
+__all__ = ["TERMS", "TruthWriter", "read_expected"]
+
+TERMS = {
+    "licence": "CC0",
+    "citation": "Simulated by fedmiss; no bird was counted.",
+    "release": "simulated",
+    "terms": "Made-up data, partly in eBird's format: free to use, not to be mistaken for eBird's own.",
+}
 
 
 class TruthWriter:
@@ -117,6 +125,7 @@ class TruthWriter:
             {
                 "species": [s.scientific for s in w.species],
                 "common_name": [s.common for s in w.species],
+                "link": ["log"] * len(w.species),
                 "mu": w.mu,
                 "met": w.met,
                 "size": [s.size for s in w.species],
@@ -155,7 +164,7 @@ def read_expected(truth: str | Path, species: str, site_ids: Sequence[str], mont
 
     Returns
     -------
-    (J, L) float64, exp(mu + a_j + b_l + u_j . v_l)
+    (J, L) float64, link^-1(mu + a_j + b_l + u_j . v_l)
 
     Raises
     ------
@@ -171,7 +180,7 @@ def read_expected(truth: str | Path, species: str, site_ids: Sequence[str], mont
     U = site.select([f"u{k + 1}" for k in range(rank)]).to_numpy() if rank else np.zeros((site.height, 0))
     V = month.select([f"v{k + 1}" for k in range(rank)]).to_numpy() if rank else np.zeros((month.height, 0))
     eta = level["mu"][0] + site["a"].to_numpy()[:, None] + month["b"].to_numpy() + U @ V.T
-    return np.asarray(np.exp(eta), dtype=np.float64)
+    return np.asarray(expit(eta) if level["link"][0] == "logit" else np.exp(eta), dtype=np.float64)
 
 
 def _rows(folder: Path, name: str, species: str) -> pl.DataFrame:

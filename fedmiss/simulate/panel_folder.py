@@ -1,0 +1,212 @@
+"""Write a simulated panel as the folder that ``fedmiss fit`` reads, with its truth beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from fedmiss.errors import ConfigError
+from fedmiss.files import atomic_folder, write_manifest
+from fedmiss.rng import rng_for
+from fedmiss.simulate.panels import KINDS, Panel
+from fedmiss.simulate.truth import TERMS
+from fedmiss.simulate.world import month_labels
+from fedmiss.tables import write_table
+
+__all__ = ["SPECIES_NAME", "write_panel"]
+
+SPECIES_NAME = "Avis simulata"
+
+
+def write_panel(panel: Panel, out: Path, *, start: str = "2000-01", overwrite: bool = False) -> Path:
+    """Write a panel folder: axes, visits and cells per group, a manifest, and ``truth/``.
+
+    Parameters
+    ----------
+    panel : a panel of counts or detections
+    out : folder to make
+    start : label of the first month, YYYY-MM
+
+    Raises
+    ------
+    ConfigError   the panel is Gaussian (a visit's count is a whole number), or ``start`` is no month
+    """
+    if panel.family == "gaussian":
+        raise ConfigError(
+            "a panel folder holds whole counts, so a gaussian panel cannot be written; "
+            f"choose another family, or use simulate_panel from Python (kind {panel.kind})."
+        )
+    J, L = panel.shape
+    first = month_labels(start, start)[0]
+    stamps = first + np.arange(L)
+    labels = stamps.astype(str)
+    sites = _sites(panel)
+    months = pl.DataFrame(
+        {
+            "month_index": np.arange(L, dtype=np.int32),
+            "month": labels,
+            "year": (stamps.astype("datetime64[Y]").astype(np.int64) + 1970).astype(np.int32),
+            "month_of_year": (stamps.astype(np.int64) % 12 + 1).astype(np.int8),
+        }
+    )
+    visits = _visits(panel, stamps)
+    with atomic_folder(out, overwrite=overwrite) as tmp:
+        write_table(sites, tmp / "sites.parquet", "sites")
+        write_table(months, tmp / "months.parquet", "months")
+        groups = {}
+        width = max(2, len(str(int(panel.group_of_observer.max()) + 1)))
+        for (group,), rows in visits.group_by("group", maintain_order=True):
+            name = f"g{int(str(group)) + 1:0{width}d}"
+            groups[name] = _write_group(tmp / "groups" / name, rows.drop("group"))
+        _write_truth(panel, tmp / "truth", sites["site_id"], labels)
+        write_manifest(
+            tmp,
+            "panel",
+            settings={
+                "simulated": panel.kind,
+                "family": panel.family,
+                "seed": panel.seed,
+                "start": start,
+                "sites": J,
+                "months": L,
+                "rank": panel.U.shape[1],
+                "groups": len(groups),
+            },
+            inputs={},
+            results={
+                "species": SPECIES_NAME,
+                "common_name": "Simulated Bird",
+                "n_sites": J,
+                "n_months": L,
+                "first_month": str(labels[0]),
+                "last_month": str(labels[-1]),
+                "n_observers": int(np.unique(panel.observer).size),
+                "n_visits": visits.height,
+                "n_counted": visits.height,
+                "n_detected": int(visits["detected"].sum()),
+                "n_zeros": int((visits["count"] == 0).sum()),
+                "n_cells_observed": visits.select("site_index", "month_index").n_unique(),
+                "birds": int(visits["count"].sum()),
+                "effort": {
+                    "duration_minutes": 1.0,
+                    "distance_km": 0.0,
+                    "n_observers": 1.0,
+                    "start_minutes": 0.0,
+                },
+                "groups": dict(sorted(groups.items())),
+            },
+            flow=[{"step": "visits simulated", "rows": visits.height, "note": f"kind {panel.kind}"}],
+            terms=TERMS,
+        )
+    return Path(out)
+
+
+def _sites(panel: Panel) -> pl.DataFrame:
+    J = panel.shape[0]
+    rng = rng_for(panel.seed, "panel", "map")
+    index = np.arange(J, dtype=np.int32)
+    latitude, longitude = 38 + 3.6 * rng.random(J), -119 + 4.6 * rng.random(J)
+    return pl.DataFrame(
+        {
+            "site_index": index,
+            "site_id": [f"site-{j:06d}" for j in index],
+            "site_name": [f"Simulated site {j}" for j in index],
+            "latitude": latitude.round(5),
+            "longitude": longitude.round(5),
+            "region": [
+                f"{'NS'[int(a < 39.8)]}{'EW'[int(b < -116.7)]}"
+                for a, b in zip(latitude, longitude, strict=True)
+            ],
+        }
+    )
+
+
+def _visits(panel: Panel, stamps: np.ndarray[tuple[int], np.dtype[np.datetime64]]) -> pl.DataFrame:
+    n = panel.y.size
+    day = rng_for(panel.seed, "panel", "days").integers(0, 28, n)
+    dates = (stamps[panel.month_index].astype("datetime64[D]").astype(np.int64) + day).astype(np.int32)
+    count = panel.y.astype(np.int64)
+    number = pl.Series(np.arange(n)).cast(pl.String).str.zfill(8)
+    return pl.DataFrame(
+        {
+            "checklist_id": pl.select(pl.lit("visit-") + number).to_series(),
+            "observer_id": _observer_ids(panel).gather(pl.Series(panel.observer)),
+            "site_index": panel.site_index,
+            "month_index": panel.month_index,
+            "date": pl.Series(dates).cast(pl.Date),
+            "count": count,
+            "detected": count > 0,
+            "start_minutes": pl.Series([None] * n, dtype=pl.Int16),
+            "duration_minutes": 60 * panel.effort,
+            "distance_km": pl.Series([None] * n, dtype=pl.Float64),
+            "n_observers": np.ones(n, dtype=np.int32),
+            "protocol": pl.Series(["Stationary"]).gather(np.zeros(n, dtype=np.int64)),
+            "group": panel.group,
+        }
+    ).sort("group", "site_index", "month_index", "date", "checklist_id")
+
+
+def _observer_ids(panel: Panel) -> pl.Series:
+    digits = len(str(panel.observer_effect.size - 1))
+    return pl.Series([f"observer-{i:0{digits}d}" for i in range(panel.observer_effect.size)])
+
+
+def _write_group(folder: Path, rows: pl.DataFrame) -> dict[str, int]:
+    cells = rows.group_by("site_index", "month_index", maintain_order=True).agg(
+        pl.len().cast(pl.Int32).alias("n_visits"),
+        pl.len().cast(pl.Int32).alias("n_counted"),
+        pl.col("detected").sum().cast(pl.Int32).alias("n_detected"),
+        pl.col("count").sum().alias("count_sum"),
+    )
+    write_table(rows, folder / "visits.parquet", "visits")
+    write_table(cells, folder / "cells.parquet", "cells")
+    return {
+        "n_visits": rows.height,
+        "n_observers": rows["observer_id"].n_unique(),
+        "n_cells": cells.height,
+        "n_counted": rows.height,
+    }
+
+
+def _write_truth(
+    panel: Panel, folder: Path, site_ids: pl.Series, labels: np.ndarray[tuple[int], np.dtype[np.str_]]
+) -> None:
+    name = pl.lit(SPECIES_NAME).alias("species")
+    rank = range(panel.U.shape[1])
+    sites = pl.DataFrame({"site_id": site_ids, "a": panel.a, **{f"u{k + 1}": panel.U[:, k] for k in rank}})
+    months = pl.DataFrame({"month": labels, "b": panel.b, **{f"v{k + 1}": panel.V[:, k] for k in rank}})
+    totals = pl.DataFrame({"month": labels, "total": panel.totals})
+    test = pl.DataFrame(
+        {
+            "site_index": panel.test_site,
+            "month_index": panel.test_month,
+            "as_visited": panel.test_visited,
+            "expected": panel.expected_at(panel.test_site, panel.test_month),
+            "count": panel.y_test.astype(np.int64),
+        }
+    )
+    tables = {
+        "truth_sites": sites.select(name, pl.all()),
+        "truth_months": months.select(name, pl.all()),
+        "truth_totals": totals.select(name, pl.all()),
+        "truth_test": test,
+        "truth_observers": {
+            "observer_id": _observer_ids(panel).to_list(),
+            "effect": panel.observer_effect,
+        },
+        "truth_species": {
+            "species": [SPECIES_NAME],
+            "common_name": ["Simulated Bird"],
+            "link": ["logit" if panel.family == "bernoulli" else "log"],
+            "mu": [panel.mu],
+            "met": [1.0],
+            "size": [panel.size if panel.family == "negbin" else None],
+            "effort_slope": [panel.effort_slope],
+            "x_share": [0.0],
+            "trend": [KINDS[panel.kind].trend],
+        },
+    }
+    for table, rows in tables.items():
+        write_table(rows, folder / f"{table}.parquet", table)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
-import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ import numpy as np
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.ebird import project_ebird
 from fedmiss.etl.filters import Filters
+from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
+from fedmiss.etl.plain import check_map, project_plain
 from fedmiss.etl.projection import Cache, Projection
 from fedmiss.etl.select import POLICIES, Events, SpeciesChoice, event_names, write_checklists, write_records
 from fedmiss.etl.sites import parse_site_rule
@@ -116,7 +119,7 @@ def ingest(
         if presence_only:
             warnings.append(_why_no_zeros(family))
         choice = _choose_species(records, settings, warnings)
-        events = Events.load(lists, settings.groups)
+        events = Events.load(lists, settings.groups, _suspected(family, lists, settings, warnings))
         with atomic_folder(out, overwrite=overwrite) as folder:
             lists_flow = write_checklists(
                 events,
@@ -204,24 +207,19 @@ def _family(sources: list[Source]) -> str:
 def _project(
     sources: list[Source], store: Cache, settings: IngestSettings, warnings: list[str]
 ) -> list[Projection]:
+    """Return the projection of every source, from the cache or made now."""
     with_events = not any(s.role == "sampling" for s in sources)
     projections = []
     for source in sources:
-        if source.role in ("ebd", "sampling", "unvetted"):
-            events = with_events and source.role == "ebd"
-            key = store.key(source, with_events=events)
-            projection = store.find(key)
-            if projection is None:
-                size = source.path.stat().st_size
-                with progress(f"reading {source.short_name}", size, unit="bytes") as advance:
-                    projection = store.store(
-                        key,
-                        lambda folder, s=source, e=events, a=advance: project_ebird(
-                            s, folder, with_events=e, advance=a
-                        ),
-                    )
-        else:
-            raise NotImplementedError
+        key, build = _builder(
+            source, store, settings, sources, with_events=with_events and source.role == "ebd"
+        )
+        projection = store.find(key)
+        if projection is None:
+            with progress(
+                f"reading {source.short_name}", source.path.stat().st_size, unit="bytes"
+            ) as advance:
+                projection = store.store(key, partial(build, advance=advance))
         projections.append(projection)
         warnings += _source_warnings(projection)
     releases = {p.meta["release"] for p in projections if p.meta.get("release")}
@@ -235,6 +233,45 @@ def _project(
             "unvetted records are used only to hold back zeros: a species in them counts as missing."
         )
     return projections
+
+
+def _builder(
+    source: Source, store: Cache, settings: IngestSettings, sources: list[Source], *, with_events: bool
+) -> tuple[str, Any]:
+    """Return the cache key of a source and the function that makes its projection in a folder."""
+    if source.role in ("ebd", "sampling", "unvetted"):
+        return store.key(source, with_events=with_events), partial(
+            project_ebird, source, with_events=with_events
+        )
+    extra: dict[str, Any]
+    if source.role == "myebird":
+        extra = {"observer": _observer_name(source, sources)}
+        build: Any = project_myebird
+    elif source.role == "gbif":
+        extra = {"decimals": settings.decimals}
+        build = project_gbif
+    else:
+        one = settings.species[0] if len(settings.species) == 1 else None
+        chosen = check_map(source, settings.column_map, one_species=one is not None)
+        named = "species" in chosen or "common_name" in chosen
+        extra = {
+            "column_map": chosen,
+            "one_species": None if named else one,
+            "assume_complete": settings.assume_complete,
+        }
+        build = project_plain
+    return store.key(source, with_events=True, extra=json.dumps(extra)), partial(build, source, **extra)
+
+
+def _observer_name(source: Source, sources: list[Source]) -> str:
+    """Name the observer of a MyEBirdData file by the file, with its folder where two files have one name."""
+    stem = source.path.name.split(".")[0]
+    same = [s for s in sources if s.path.name.split(".")[0] == stem]
+    if len(same) == 1:
+        return stem
+    return (
+        f"{source.path.resolve().parent.name}/{stem}" if source.member is None else f"{stem}/{source.member}"
+    )
 
 
 def _source_warnings(p: Projection) -> list[str]:
@@ -265,6 +302,33 @@ def _source_warnings(p: Projection) -> list[str]:
     return out
 
 
+def _suspected(
+    family: str, lists: list[Projection], settings: IngestSettings, warnings: list[str]
+) -> pl.DataFrame | None:
+    """Report friends' copies of one list (MyEBirdData has no group id); return them when they are to be joined."""
+    if family != "myebird" or len(lists) < 2:
+        return None
+    parts = []
+    for p in lists:
+        events = p.read("events", ["event", "place", "date", "start", "duration"])
+        site = p.read("places")["site"].gather(events["place"])
+        parts.append(
+            (p.read("observers")["observer"][0] if events.height else "", events.with_columns(site=site))
+        )
+    alike = suspected_copies([(name, f.drop("place")) for name, f in parts])
+    if not alike.height:
+        return None
+    shown = ", ".join(f"S{e}" for e in alike["event"].head(4))
+    fate = (
+        "they are treated as shared" if settings.drop_suspected else "--drop-suspected treats them as shared"
+    )
+    warnings.append(
+        f"{alike.height} lists look like copies of {alike['group'].n_unique()} shared ones: same place, date, time and "
+        f"duration in the files of different observers ({shown}{', ...' if alike.height > 4 else ''}); {fate}."
+    )
+    return alike if settings.drop_suspected else None
+
+
 def _why_no_zeros(family: str) -> str:
     if family == "gbif":
         return (
@@ -285,7 +349,12 @@ def _choose_species(
     taxa = [p.read("taxa") for p in records]
     merged = pl.concat([t.with_columns(source=pl.lit(i, pl.Int32)) for i, t in enumerate(taxa)])
     below = pl.col("species").str.contains(BINOMIAL) & pl.col("category").is_in(["", *BELOW_OR_SPECIES])
-    merged = merged.with_columns(keep=below)
+    free = [
+        i for i, p in enumerate(records) if p.meta.get("any_name")
+    ]  # plain tables name species as they like
+    merged = merged.with_columns(
+        keep=pl.when(pl.col("source").is_in(free)).then(pl.col("species") != "").otherwise(below)
+    )
     known = (
         merged.filter("keep")
         .sort(pl.col("category") == "species", "rows", descending=True)
@@ -296,7 +365,7 @@ def _choose_species(
     names: list[str] = known["species"].to_list()
     common: list[str] = known["common_name"].to_list()
     if settings.species:
-        chosen = _named(settings.species, known, merged, settings, warnings)
+        chosen = _named(settings.species, known, merged, records, settings, warnings)
     else:
         chosen = names
     shown = dict(zip(names, common, strict=True))
@@ -304,7 +373,7 @@ def _choose_species(
     exotic_kept = {c.strip().upper() for c in settings.exotic}
     code, above, exotic, unvetted = [], [], [], []
     for p, t in zip(records, taxa, strict=True):
-        keep = t.select(below).to_series().fill_null(False).to_numpy()
+        keep = merged.filter(pl.col("source") == len(code))["keep"].fill_null(False).to_numpy()
         code.append(
             np.array(
                 [index.get(n, -1) if k else -1 for n, k in zip(t["species"].to_list(), keep, strict=True)],
@@ -324,6 +393,7 @@ def _named(
     wanted: tuple[str, ...],
     known: pl.DataFrame,
     merged: pl.DataFrame,
+    records: list[Projection],
     settings: IngestSettings,
     warnings: list[str],
 ) -> list[str]:
@@ -356,7 +426,7 @@ def _named(
                 )
             if not (settings.allow_absent or merged["rows"].sum() == 0):
                 raise _unknown_species(name, known)
-            if not re.match(BINOMIAL, name):
+            if not (re.match(BINOMIAL, name) or any(p.meta.get("any_name") for p in records)):
                 raise ConfigError(
                     f"{name!r} is not in the files; give its scientific name (two words).", species=name
                 )

@@ -136,6 +136,12 @@ class ParquetSink:
         self._flush()
         self._writer.close()
 
+    def __enter__(self) -> ParquetSink:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
 
 class Cache:
     """Projections by the identity of their source: path, member, size, time of change, first and last megabyte."""

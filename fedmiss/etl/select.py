@@ -1,7 +1,7 @@
 """From projections to the records folder: duplicates, shared copies, filters, rollup, exceptions, row flow.
 
 Ids stay integers and the tables are read in row groups, so memory follows the number of checklists only by a
-few bytes each; records of the species asked for go through in portions of about two million.
+few bytes each; records of the species asked for go through in portions of about half a million.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["POLICIES", "Events", "SpeciesChoice", "write_checklists", "write_records"]
 
 POLICIES = ("first", "merged", "raw")
-PORTION = 2_000_000
+PORTION = 500_000
 UNVETTED, ESCAPEE = 2, 1
 # fate of an event row
 KEPT, KEPT_ZERO_OK, DUPLICATE, COPY, NO_SITE, FILTERED = 0, 1, 2, 3, 4, 5  # FILTERED + i: the i-th filter
@@ -49,8 +49,10 @@ class Events:
     steps: list[str] = field(default_factory=list)
 
     @classmethod
-    def load(cls, sources: list[Projection], policy: str) -> Events:
+    def load(cls, sources: list[Projection], policy: str, shared: pl.DataFrame | None = None) -> Events:
         """Find duplicated events and the kept copy of each shared checklist.
+
+        ``shared`` (event, group) names copies that the source itself does not mark.
 
         The copy with the numerically lowest id stands for its group, whatever the filters: which copy speaks
         for a party must not depend on what is asked of it.
@@ -58,6 +60,10 @@ class Events:
         parts = [s.read("events", ["event", "group", "edited"]) for s in sources]
         event = np.concatenate([p["event"].to_numpy() for p in parts] or [np.zeros(0, np.int64)])
         group = np.concatenate([p["group"].to_numpy() for p in parts] or [np.zeros(0, np.int64)])
+        if shared is not None:
+            alike = shared["event"].to_numpy()
+            at = np.minimum(np.searchsorted(alike, event), alike.size - 1)
+            group = np.where(alike[at] == event, shared["group"].to_numpy()[at], group)
         order = np.argsort(event, kind="stable")
         ordered = event[order]
         first = np.ones(order.size, dtype=np.bool_)
@@ -74,9 +80,9 @@ class Events:
         del parts, order, ordered
         none = (np.zeros(0, np.int64), np.zeros(0, np.int32))
         out = cls(sources, starts, fate, distinct, kept_row, *none, event, policy == "raw")
-        shared = np.flatnonzero(group[rows] >= 0)  # positions in `distinct`, ascending by event id
-        if shared.size:
-            by_group = shared[np.argsort(group[rows[shared]], kind="stable")]
+        copies = np.flatnonzero(group[rows] >= 0)  # positions in `distinct`, ascending by event id
+        if copies.size:
+            by_group = copies[np.argsort(group[rows[copies]], kind="stable")]
             ids = group[rows[by_group]]
             lead = np.ones(ids.size, dtype=np.bool_)
             lead[1:] = ids[1:] != ids[:-1]
@@ -368,7 +374,7 @@ def _portions(events: Events, sources: list[Projection], choice: SpeciesChoice) 
                 rows.write_ipc(Path(spill) / f"{b}-{k}.arrow")
         for b in range(n):
             if n > 1:
-                held = [pl.read_ipc(p, memory_map=False) for p in sorted(Path(spill).glob(f"{b}-*.arrow"))]
+                held = [pl.read_ipc(p) for p in sorted(Path(spill).glob(f"{b}-*.arrow"))]
             if held:
                 yield pl.concat(held)
             held = []
@@ -442,7 +448,7 @@ def _resolve(
         counts[name] += before.height - after.height
         return after
 
-    from fedmiss.etl._kernels import COUNT_X
+    from fedmiss.etl._kernels import COUNT_BAD
 
     part = step("duplicates", part, _edited_later(sources, choice, part))
     if not sources[0].meta.get("explicit_zeros"):
@@ -468,10 +474,7 @@ def _resolve(
     table = part.group_by(key).agg(
         count=pl.when((count >= 0).all()).then(count.sum()),
         detected=(count != 0).any(),
-        reason=pl.when((count == COUNT_X).any())
-        .then(pl.lit("X"))
-        .when((count < 0).any())
-        .then(pl.lit("unreadable")),
+        reason=pl.when((count == COUNT_BAD).any()).then(pl.lit("unreadable")).when((count < 0).any()).then(pl.lit("X")),
     )
     counts["rolled up"] += part.height - table.height
     if held.height:

@@ -22,9 +22,9 @@ from fedmiss.errors import InputError
 from fedmiss.etl.columns import normal
 from fedmiss.files import hash_file
 
-__all__ = ["BLOCK_BYTES", "Block", "Source", "expand", "read_blocks"]
+__all__ = ["BLOCK_BYTES", "Block", "Source", "broken_input", "expand", "open_source", "read_blocks"]
 
-BLOCK_BYTES = 8 << 20
+BLOCK_BYTES = 2 << 20
 HEAD_BYTES = 1 << 16
 ROLES = {
     "ebd": "eBird Basic Dataset",
@@ -34,6 +34,16 @@ ROLES = {
     "gbif": "GBIF occurrences",
     "plain": "table with a column map",
 }
+# RuntimeError and NotImplementedError: a zip with a password, or packed in a way the unpacker does not know
+_DAMAGE = (
+    EOFError,
+    zlib.error,
+    gzip.BadGzipFile,
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    RuntimeError,
+    NotImplementedError,
+)
 _COMPANIONS = ("verbatim.txt", "multimedia.txt", "citations.txt", "rights.txt")
 
 
@@ -109,10 +119,11 @@ def _role(columns: tuple[str, ...], name: str) -> str:
 
 
 @contextmanager
-def _broken_input(name: str) -> Iterator[None]:
+def broken_input(name: str) -> Iterator[None]:
+    """Turn what the unpackers raise on damaged archives into one clear error."""
     try:
         yield
-    except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError) as error:
+    except _DAMAGE as error:
         raise InputError(
             f"{name} is damaged or was cut short ({error}); download or copy it again.", path=name
         ) from None
@@ -144,7 +155,7 @@ def expand(path: str | Path) -> list[Source]:
         except Exception as error:  # pyarrow raises several kinds; all mean the same here
             raise InputError(f"{path} is not a readable parquet file: {error}", path=str(path)) from None
         return [Source(path, None, "plain", "", columns, 0)]
-    with _broken_input(str(path)):
+    with broken_input(str(path)):
         if magic[:2] == b"PK":
             with zipfile.ZipFile(path) as archive:
                 members = [m.filename for m in archive.infolist() if not m.is_dir() and m.file_size]
@@ -186,7 +197,7 @@ def _members(path: Path, members: list[str]) -> list[Source]:
 
 def _describe(path: Path, member: str | None) -> Source:
     name = str(path) if member is None else f"{path}:{member}"
-    with _broken_input(name), _open(path, member) as (stream, _):
+    with broken_input(name), _open(path, member) as (stream, _):
         data = b""
         while len(data) < HEAD_BYTES and b"\n" not in data:
             more = stream.read(HEAD_BYTES)
@@ -197,6 +208,13 @@ def _describe(path: Path, member: str | None) -> Source:
         raise InputError(f"{name} is empty; download it again.", path=name)
     head = _Head(data, name)
     return Source(path, member, _role(head.columns, name), head.separator, head.columns, head.bytes)
+
+
+@contextmanager
+def open_source(source: Source) -> Iterator[tuple[BinaryIO, Callable[[], int]]]:
+    """Open a source's bytes, unpacked; the second value says how far the file on disk has been read."""
+    with _open(source.path, source.member) as opened:
+        yield opened
 
 
 @contextmanager
@@ -248,7 +266,7 @@ def read_blocks(
     have = 0
     line = 2
     total = 0
-    with _broken_input(source.name), _open(source.path, source.member) as (stream, position):
+    with broken_input(source.name), _open(source.path, source.member) as (stream, position):
         header = _read_exactly(stream, source.header_bytes)
         digest.update(header)
         total += len(header)

@@ -13,22 +13,41 @@ __all__ = ["report"]
 def report(
     panel: Annotated[Path, typer.Option("--panel", help="Folder made by `fedmiss panel`.")] = Path("panel"),
     fit: Annotated[Path, typer.Option("--fit", help="Folder made by `fedmiss fit`.")] = Path("fit"),
-    imputed: Annotated[Path, typer.Option("--imputed", help="Folder made by `fedmiss impute`.")] = Path("imputed"),
+    imputed: Annotated[Path, typer.Option("--imputed", help="Folder made by `fedmiss impute`.")] = Path(
+        "imputed"
+    ),
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")] = Path("report"),
     base: Annotated[
-        str | None, typer.Option("--base", help="Base of the index: a year or a range, 2010 or 2005-2010. [default: first complete year]")
+        str | None,
+        typer.Option(
+            "--base",
+            help="Base of the index: a year or a range, 2010 or 2005-2010. [default: first complete year]",
+        ),
     ] = None,
-    rule: Annotated[str, typer.Option("--rule", help="Rule of the trend classes: pecbms or rtrim.")] = "pecbms",
+    rule: Annotated[
+        str, typer.Option("--rule", help="Rule of the trend classes: pecbms or rtrim.")
+    ] = "pecbms",
     date: Annotated[
-        str | None, typer.Option("--date", help="Date printed on the report, YYYY-MM-DD; fix it to get the same bytes again. [default: today]")
+        str | None,
+        typer.Option(
+            "--date",
+            help="Date printed on the report, YYYY-MM-DD; fix it to get the same bytes again. [default: today]",
+        ),
     ] = None,
     span: Annotated[
-        float | None, typer.Option("--span", help="Span of the LOESS curve, 0 to 1. [default: by cross-validation]")
+        float | None,
+        typer.Option("--span", help="Span of the LOESS curve, 0 to 1. [default: by cross-validation]"),
     ] = None,
     coarse_map: Annotated[
-        float, typer.Option("--coarse-map", help="Round positions of sites to so many degrees, and withhold their names (0: exact).")
+        float,
+        typer.Option(
+            "--coarse-map",
+            help="Round positions of sites to so many degrees, and withhold their names (0: exact).",
+        ),
     ] = 0.0,
-    title: Annotated[str | None, typer.Option("--title", help="Title of the page. [default: the species]")] = None,
+    title: Annotated[
+        str | None, typer.Option("--title", help="Title of the page. [default: the species]")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a report that is there.")] = False,
 ) -> None:
     """Write the trend report of a fitted species: one HTML page, figures, tables, exchange files."""

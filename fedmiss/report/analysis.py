@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
 from fedmiss.report.changes import change_points, period_trends
 from fedmiss.report.classes import NOT_CLASSIFIED, RULES, classify
@@ -54,9 +54,13 @@ class ReportSettings:
             try:
                 dt.date.fromisoformat(self.date)
             except ValueError:
-                raise ConfigError(f"--date is {self.date!r}; write it as YYYY-MM-DD.", date=self.date) from None
+                raise ConfigError(
+                    f"--date is {self.date!r}; write it as YYYY-MM-DD.", date=self.date
+                ) from None
         if self.span is not None and not 0.0 < self.span <= 1.0:
-            raise ConfigError(f"--span is {self.span:g}; it must lie above 0 and not above 1.", span=self.span)
+            raise ConfigError(
+                f"--span is {self.span:g}; it must lie above 0 and not above 1.", span=self.span
+            )
         if not 0.0 <= self.coarse_map <= 10.0:
             raise ConfigError(f"--coarse-map is {self.coarse_map:g} degrees; it must lie between 0 and 10.")
 
@@ -79,7 +83,7 @@ class Analysis:
     curve: pd.DataFrame
     regions: pd.DataFrame
     sites: pd.DataFrame
-    covariance: tuple[F64, F64, F64] | None
+    covariance: tuple[I64, F64, F64] | None
 
     @property
     def species(self) -> str:
@@ -139,7 +143,9 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
         ),
         points=points,
         season=seasonal(totals, data.months, draws, n_observed=seen),
-        curve=smooth(totals, data.months, draws, n_missing=by_month["missing"], span=settings.span),
+        curve=smooth(
+            totals, data.months, draws, n_missing=by_month["missing"], n_observed=seen, span=settings.span
+        ),
         regions=_regions(data, settings, refuse),
         sites=_sites(data, years, settings),
         covariance=covariance,
@@ -194,8 +200,8 @@ def _sites(data: ReportInputs, years: Years, settings: ReportSettings) -> pd.Dat
     """Trend and abundance of each site; the map and the site table are drawn from it."""
     per_year = data.expected @ years.W.T  # (J, Y) birds, mean over the season's months
     used = years.used
-    slope = log_slope(years.year[used], per_year[:, used])
-    se = np.full(slope.shape, np.nan)
+    slope: F64 = log_slope(years.year[used], per_year[:, used])
+    se: F64 = np.full(slope.shape, np.nan)
     if data.site_trends is not None:
         table = data.site_trends.sort_values("site_index")
         slope, se = table["slope"].to_numpy(dtype=np.float64), table["slope_se"].to_numpy(dtype=np.float64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ def _candidates(year: I64, max_points: int) -> list[tuple[float, ...]]:
     inner = [float(y) for y in year[MIN_SEGMENT - 1 : -(MIN_SEGMENT - 1) or None]]
     sets: list[tuple[float, ...]] = [()]
     for n in range(1, max_points + 1):
-        sets += [c for c in combinations(inner, n) if all(b - a >= MIN_SEGMENT - 1 for a, b in zip(c, c[1:], strict=False))]
+        sets += [c for c in combinations(inner, n) if all(b - a >= MIN_SEGMENT - 1 for a, b in pairwise(c))]
     return sets
 
 
@@ -46,7 +46,12 @@ def _best(year: I64, logs: F64, max_points: int) -> list[tuple[float, ...]]:
 
 
 def change_points(
-    monthly: Any, months: pd.DataFrame, draws: Any = None, *, n_observed: Any = None, max_points: int = MAX_POINTS
+    monthly: Any,
+    months: pd.DataFrame,
+    draws: Any = None,
+    *,
+    n_observed: Any = None,
+    max_points: int = MAX_POINTS,
 ) -> pd.DataFrame:
     """Find years in which the trend of log yearly totals bends.
 
@@ -64,7 +69,9 @@ def change_points(
     columns = ["year", "support", "slope_before", "slope_after"]
     year, t = axis.year[axis.used], total[axis.used]
     if year.size < 2 * MIN_SEGMENT or not (t > 0).all():
-        return pd.DataFrame(columns=columns).astype({"year": "int64", **dict.fromkeys(columns[1:], "float64")})
+        return pd.DataFrame(columns=columns).astype(
+            {"year": "int64", **dict.fromkeys(columns[1:], "float64")}
+        )
     knots = _best(year, np.log(t)[None, :], max_points)[0]
     chosen: list[tuple[float, ...]] = []
     if values is not None and (values[:, axis.used] > 0).all():
@@ -75,7 +82,9 @@ def change_points(
     rows = [
         {
             "year": int(k),
-            "support": float(np.mean([any(abs(c - k) <= 2 for c in other) for other in chosen])) if chosen else np.nan,
+            "support": float(np.mean([any(abs(c - k) <= 2 for c in other) for other in chosen]))
+            if chosen
+            else np.nan,
             "slope_before": float(slopes[i]),
             "slope_after": float(slopes[i + 1]),
         }
@@ -109,12 +118,14 @@ def period_trends(
         spans.append(("last ten years", int(used[-1]) - 9, int(used[-1])))
     if points is not None and len(points):
         edges = [int(used[0]), *(int(y) for y in points["year"]), int(used[-1])]
-        spans += [(f"{a} to {b}", a, b) for a, b in zip(edges, edges[1:], strict=False)]
+        spans += [(f"{a} to {b}", a, b) for a, b in pairwise(edges)]
     rows = []
     for name, first, last in spans:
         row = overall_trend(
             monthly, months, draws, rule=rule, n_observed=n_observed, years=(first, last), refuse=refuse
         )
-        rows.append(row.drop(columns=["change_percent", "change_lo", "change_hi", "base"]).assign(period=name))
+        rows.append(
+            row.drop(columns=["change_percent", "change_lo", "change_hi", "base"]).assign(period=name)
+        )
     frame = pd.concat(rows, ignore_index=True)
     return frame[["period", *(c for c in frame.columns if c != "period")]]

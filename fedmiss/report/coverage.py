@@ -122,4 +122,6 @@ def monthly_coverage(data: ReportInputs) -> pd.DataFrame:
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.where(total > 0, 1.0 - seen / total, np.nan)
     frame = data.months[["month_index", "month"]].reset_index(drop=True)
-    return frame.assign(observed=observed, missing=data.expected.shape[0] - observed, visits=visits, imputed_share=share)
+    return frame.assign(
+        observed=observed, missing=data.expected.shape[0] - observed, visits=visits, imputed_share=share
+    )

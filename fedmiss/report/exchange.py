@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from fedmiss import __version__
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.classes import classify
@@ -29,7 +29,7 @@ def file_stem(species: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "_", species).strip("_") or "species"
 
 
-def index_table(year: F64, total: F64, cov: F64, base: np.ndarray) -> pd.DataFrame:
+def index_table(year: I64, total: F64, cov: F64, base: Bool) -> pd.DataFrame:
     """Return totals and indices with standard errors by the delta method, as TRIM does.
 
     ``index_j = t_j / mean(t_base)``; its variance is ``d' V d`` with the derivatives ``d`` of the ratio, so the
@@ -99,19 +99,26 @@ def read_ocv(path: str | Path) -> F64:
     except (OSError, ValueError) as error:
         raise InputError(f"{path} is not a covariance file: {error}", path=str(path)) from None
     if matrix.shape[0] != matrix.shape[1]:
-        raise InputError(f"{path} has {matrix.shape[0]} rows and {matrix.shape[1]} columns; it must be square.")
+        raise InputError(
+            f"{path} has {matrix.shape[0]} rows and {matrix.shape[1]} columns; it must be square."
+        )
     return np.asarray(matrix)
 
 
 def read_out_totals(path: str | Path) -> pd.DataFrame:
-    """Read the section TIME TOTALS of a TRIM ``.out`` file: ``time``, ``model``, ``model_se``, ``imputed``, ``imputed_se``."""
+    """Read the section TIME TOTALS of a TRIM ``.out`` file.
+
+    Columns: ``time``, ``model``, ``model_se``, ``imputed``, ``imputed_se``.
+    """
     try:
         text = Path(path).read_text(encoding="latin-1")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}.", path=str(path)) from None
     match = re.search(r"TIME TOTALS\s*\n[^\n]*\n((?:\s*\d+(?:\s+[-\d.eE+]+){4}\s*\n?)+)", text)
     if match is None:
-        raise InputError(f"{path} has no section TIME TOTALS; it is not an output file of TRIM.", path=str(path))
+        raise InputError(
+            f"{path} has no section TIME TOTALS; it is not an output file of TRIM.", path=str(path)
+        )
     rows = [[float(v) for v in line.split()] for line in match[1].strip().splitlines()]
     frame = pd.DataFrame(rows, columns=["time", "model", "model_se", "imputed", "imputed_se"])
     return frame.astype({"time": "int64"})

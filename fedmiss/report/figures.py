@@ -15,7 +15,16 @@ from fedmiss.report.years import MONTH_NAMES, season_text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["all_figures", "convergence", "cross_validation", "monthly_smooth", "regions", "season", "sparkline", "trend"]
+__all__ = [
+    "all_figures",
+    "convergence",
+    "cross_validation",
+    "monthly_smooth",
+    "regions",
+    "season",
+    "sparkline",
+    "trend",
+]
 
 
 def all_figures(a: Analysis) -> dict[str, Plot]:
@@ -46,15 +55,18 @@ def trend(a: Analysis) -> Plot:
     """Draw the yearly index with its interval and straight trend; below it, what the index rests on."""
     from matplotlib.ticker import PercentFormatter
 
-    table = a.yearly[["year", "used", "index", "index_lo", "index_hi", "cells_observed", "cells", "imputed_share"]]
+    table = a.yearly[
+        ["year", "used", "index", "index_lo", "index_hi", "cells_observed", "cells", "imputed_share"]
+    ]
     used = table[table["used"]]
     fig = figure(height=4.6)
     top, low = fig.subplots(2, 1, sharex=True, height_ratios=[3, 1.15])
     banded = used["index_lo"].notna().any()
     year = used["year"].to_numpy(dtype=float)
     if banded:
-        top.fill_between(year, used["index_lo"], used["index_hi"], color=SKY, alpha=0.35, lw=0)
-    top.plot(year, used["index"], color=BLUE, marker="o", ms=4, lw=1.2)
+        top.vlines(year, used["index_lo"], used["index_hi"], color=SKY, lw=5, alpha=0.6)
+    # unused years are NaN, so that the line breaks instead of bridging a year without data
+    top.plot(table["year"], table["index"], color=BLUE, marker="o", ms=4, lw=1.2)
     top.axhline(100, color=GREY, lw=0.8, ls=(0, (4, 3)))
     base = str(a.trend["base"])
     t = a.trend
@@ -70,15 +82,27 @@ def trend(a: Analysis) -> Plot:
     top.set_ylabel(f"index ({base} = 100)" if base else "index")
     _thousands(top)
     low.bar(table["year"], table["imputed_share"], color=np.where(table["used"], GREY, "#dddddd"), width=0.7)
-    low.plot(table["year"], table["cells_observed"] / table["cells"], ls="none", marker="o", ms=3.5, color=INK)
+    low.plot(
+        table["year"], table["cells_observed"] / table["cells"], ls="none", marker="o", ms=3.5, color=INK
+    )
     low.set_ylim(0, 1)
     low.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     low.set_ylabel("imputed (bars)\ncounted (dots)")
     _years_axis(low, table["year"])
     left_out = [str(y) for y in table.loc[~table["used"], "year"]]
-    note = f" Pale bars, not in the trend: {', '.join(left_out[:6])}{'...' if len(left_out) > 6 else ''}." if left_out else ""
-    band = "Shaded: 95 % interval of each year's index. " if banded else "No interval: no bootstrap replicates. "
-    unit = f"Index of the mean total over all {count(a.coverage.n_sites)} sites ({season_text(a.years.season)}), {base} = 100. " if base else ""
+    note = (
+        f" Pale bars, not in the trend: {', '.join(left_out[:6])}{'...' if len(left_out) > 6 else ''}."
+        if left_out
+        else ""
+    )
+    band = (
+        "Bars: 95 % interval of each year's index. " if banded else "No interval: no bootstrap replicates. "
+    )
+    unit = (
+        f"Index of the mean total over all {count(a.coverage.n_sites)} sites ({season_text(a.years.season)}), {base} = 100. "
+        if base
+        else ""
+    )
     caption = (
         f"{unit}{band}Orange: straight trend on the log scale. Below: share of each year's total that comes from "
         f"site-months without a count (bars), and share of the season's site-months with a count (dots).{note}"
@@ -113,12 +137,14 @@ def monthly_smooth(a: Analysis) -> Plot:
     low.plot(x, c["missing_smooth"], color=ORANGE, lw=2)
     low.set_ylabel("sites without\na count")
     spread = float(np.ptp(c["missing"]))
-    low.set_ylim(max(0.0, float(c["missing"].min()) - 0.15 * spread - 1), float(c["missing"].max()) + 0.15 * spread + 1)
+    low.set_ylim(
+        max(0.0, float(c["missing"].min()) - 0.15 * spread - 1), float(c["missing"].max()) + 0.15 * spread + 1
+    )
     _thousands(low, whole=True)
     _years_axis(low, x)
     span = c.attrs["span"]
     how = "chosen by leaving out whole years" if c.attrs["span_chosen"] else "as set"
-    extra = f" {hidden} months above the frame are not drawn." if hidden else ""
+    extra = f" Not drawn, above the frame: {hidden} month{'s' if hidden > 1 else ''}." if hidden else ""
     caption = (
         f"Above: estimated total over sites of each month at standard effort (dots) and LOESS curve (span {span:g}, {how}; "
         f"{c.attrs['it']} robust iterations) with its 95 % interval where available. Below: number of sites without a "
@@ -155,7 +181,7 @@ def season(a: Analysis) -> Plot | None:
     ax.set_ylim(0 if s["total"].min() >= 0 else None, top * 1.08)
     ax.set_ylabel("birds, all sites")
     _thousands(ax)
-    peak = s.loc[s["total"].idxmax()]
+    peak = s.iloc[int(s["total"].to_numpy().argmax())]
     caption = (
         "Mean over years of the estimated total in each month of the year, at standard effort; bars are 95 % intervals "
         "where available."
@@ -182,11 +208,16 @@ def regions(a: Analysis) -> Plot | None:
     ax.set_xlabel("change per year, % (number of sites after the name)")
     caption = (
         "Trend of each region (largest totals first) with its 95 % interval where available"
-        f"{'; the 25 largest of ' + str(len(a.regions)) if len(a.regions) > 25 else ''}. Values beyond ±{reach:.0f} % are drawn at the edge."
+        f"{'; the 25 largest of ' + str(len(a.regions)) if len(a.regions) > 25 else ''}. Values beyond "
+        f"±{reach:.0f} % are drawn at the edge."
     )
-    alt = "Trends by region: " + "; ".join(
-        f"{r} {percent(v)} per year" for r, v in zip(table["region"].head(5), mid.head(5), strict=True)
-    ) + "."
+    alt = (
+        "Trends by region: "
+        + "; ".join(
+            f"{r} {percent(v)} per year" for r, v in zip(table["region"].head(5), mid.head(5), strict=True)
+        )
+        + "."
+    )
     return Plot("regions", "Trends by region", caption, alt, fig, table)
 
 
@@ -196,7 +227,11 @@ def cross_validation(a: Analysis) -> Plot | None:
         return None
     cv = a.data.cv
     keys = ["model", "rank", "penalty"]
-    weighted = cv.assign(deviance=cv["deviance"] * cv["n"]).groupby(keys, as_index=False, dropna=False)[["deviance", "n"]].sum()
+    weighted = (
+        cv.assign(deviance=cv["deviance"] * cv["n"])
+        .groupby(keys, as_index=False, dropna=False)[["deviance", "n"]]
+        .sum()
+    )
     table = weighted.assign(deviance=weighted["deviance"] / weighted["n"])
     by_rank = table["rank"].nunique() > 1
     x, line = ("rank", ["model", "penalty"]) if by_rank else ("penalty", ["model", "rank"])
@@ -205,7 +240,15 @@ def cross_validation(a: Analysis) -> Plot | None:
     colours, marks = (BLUE, ORANGE, INK, GREY, SKY), "osD^v"
     for i, (_, part) in enumerate(table.groupby(line, dropna=False)):
         part = part.sort_values(x)
-        ax.plot(part[x], part["deviance"], marker=marks[i % 5], ms=4, lw=1.2, color=colours[i % 5], label=_candidate(part, by_rank))
+        ax.plot(
+            part[x],
+            part["deviance"],
+            marker=marks[i % 5],
+            ms=4,
+            lw=1.2,
+            color=colours[i % 5],
+            label=_candidate(part, by_rank),
+        )
     if by_rank:
         ax.set_xticks(sorted(table["rank"].unique()))
     elif (table["penalty"] > 0).all() and table["penalty"].nunique() > 1:
@@ -213,9 +256,12 @@ def cross_validation(a: Analysis) -> Plot | None:
     ax.legend(frameon=False, fontsize=8.5)
     ax.set_xlabel("rank of the interaction" if by_rank else "penalty on the factors")
     ax.set_ylabel("held-out deviance per visit")
-    best = table.loc[table["deviance"].idxmin()]
+    best = table.iloc[int(table["deviance"].to_numpy().argmin())]
     caption = "Deviance of visits that the fit did not see (lower is better), for each candidate model."
-    alt = f"Held-out deviance of {len(table)} candidates; lowest, {number(best['deviance'])} per visit, for {best['model']} with rank {int(best['rank'])}."
+    alt = (
+        f"Held-out deviance of {len(table)} candidates; lowest, {number(best['deviance'])} per visit, for "
+        f"{best['model']} with rank {int(best['rank'])}."
+    )
     return Plot("cv", "Model choice", caption, alt, fig, table)
 
 
@@ -223,7 +269,11 @@ def _candidate(part: pd.DataFrame, by_rank: bool) -> str:
     first = part.iloc[0]
     if not by_rank:
         return f"{first['model']}, rank {first['rank']}"
-    return str(first["model"]) if np.isnan(first["penalty"]) else f"{first['model']}, penalty {number(first['penalty'])}"
+    return (
+        str(first["model"])
+        if np.isnan(first["penalty"])
+        else f"{first['model']}, penalty {number(first['penalty'])}"
+    )
 
 
 def convergence(a: Analysis) -> Plot | None:
@@ -271,5 +321,3 @@ def sparkline(yearly: pd.DataFrame, width: int = 120, height: int = 28) -> str:
         f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
         f'<polyline points="{points}" fill="none" stroke="{BLUE}" stroke-width="1.5"/></svg>'
     )
-
-

@@ -47,7 +47,7 @@ class ReportInputs:
     @property
     def n_observed(self) -> I64:
         """Cells with a count in each month, (L,)."""
-        return self.observed.sum(axis=0).astype(np.int64)
+        return np.asarray(self.observed.sum(axis=0), dtype=np.int64)
 
     @property
     def totals(self) -> F64:
@@ -74,7 +74,8 @@ class ReportInputs:
 
 
 def _frame(path: Path, schema: str) -> pd.DataFrame:
-    return read_table(path, schema).to_pandas()
+    frame: pd.DataFrame = read_table(path, schema).to_pandas()
+    return frame
 
 
 def _optional(path: Path, schema: str) -> pd.DataFrame | None:
@@ -84,7 +85,9 @@ def _optional(path: Path, schema: str) -> pd.DataFrame | None:
 def _read_cells(panel: Path, n_sites: int, n_months: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     folders = sorted(p for p in (panel / "groups").glob("*") if (p / "cells.parquet").exists())
     if not folders:
-        raise InputError(f"{panel}/groups holds no cells.parquet, so what was observed is not known; make the panel again.")
+        raise InputError(
+            f"{panel}/groups holds no cells.parquet, so what was observed is not known; make the panel again."
+        )
     parts, rows = [], []
     for folder in folders:
         cells = _frame(folder / "cells.parquet", "cells")
@@ -115,14 +118,18 @@ def _read_matrix(path: Path, n_sites: int, n_months: int) -> tuple[F64, Bool]:
             "it belongs to another panel. Run `fedmiss impute` again."
         )
     if site.size and (site.max() >= n_sites or month.max() >= n_months):
-        raise InputError(f"{path} names site {site.max()} or month {month.max()}, which the panel does not have.")
+        raise InputError(
+            f"{path} names site {site.max()} or month {month.max()}, which the panel does not have."
+        )
     expected = np.full((n_sites, n_months), np.nan)
     observed = np.zeros((n_sites, n_months), dtype=bool)
     expected[site, month] = table["expected"].to_numpy()
     observed[site, month] = table["observed"].to_numpy(zero_copy_only=False)
     if not np.isfinite(expected).all():
         j, m = (int(i[0]) for i in np.nonzero(~np.isfinite(expected)))
-        raise InputError(f"{path} has no finite value for site {j}, month {m}; fit again with a larger penalty.")
+        raise InputError(
+            f"{path} has no finite value for site {j}, month {m}; fit again with a larger penalty."
+        )
     return expected, observed
 
 
@@ -151,11 +158,15 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
     InputError : when a folder is missing, is of another kind, or belongs to another panel than the others.
     """
     panel, fit, imputed = Path(panel), Path(fit), Path(imputed)
-    manifests = {name: read_manifest(p, name) for name, p in (("panel", panel), ("fit", fit), ("imputed", imputed))}
+    manifests = {
+        name: read_manifest(p, name) for name, p in (("panel", panel), ("fit", fit), ("imputed", imputed))
+    }
     sites = _frame(panel / "sites.parquet", "sites").sort_values("site_index", ignore_index=True)
     months = _frame(panel / "months.parquet", "months").sort_values("month_index", ignore_index=True)
     if sites.empty or months.empty:
-        raise InputError(f"the panel {panel} has {len(sites)} sites and {len(months)} months; a report needs some of each.")
+        raise InputError(
+            f"the panel {panel} has {len(sites)} sites and {len(months)} months; a report needs some of each."
+        )
     cells, groups = _read_cells(panel, len(sites), len(months))
     expected, observed = _read_matrix(imputed / "imputed.parquet", len(sites), len(months))
     site_trends = _optional(fit / "site_trends.parquet", "site_trends")

@@ -37,10 +37,14 @@ def index_frame(reports: Sequence[str | Path], out: str | Path) -> pd.DataFrame:
     for report in reports:
         results = read_manifest(report, "report")["results"]
         row = {c["name"]: results.get(c["name"]) for c in load_schema("report_index").columns}
-        rows.append(row | {"folder": Path(os.path.relpath(Path(report).resolve(), Path(out).resolve())).as_posix()})
+        rows.append(
+            row | {"folder": Path(os.path.relpath(Path(report).resolve(), Path(out).resolve())).as_posix()}
+        )
     frame = pd.DataFrame(rows, columns=[c["name"] for c in load_schema("report_index").columns])
     order = frame.assign(_late=frame["trend_class"] == NOT_CLASSIFIED, _slope=pd.to_numeric(frame["slope"]))
-    return order.sort_values(["_late", "_slope", "species"], ignore_index=True).drop(columns=["_late", "_slope"])
+    return order.sort_values(["_late", "_slope", "species"], ignore_index=True).drop(
+        columns=["_late", "_slope"]
+    )
 
 
 def build_index(
@@ -72,17 +76,23 @@ def build_index(
     if (out / "index.html").exists():
         ours = (out / MANIFEST).exists() and read_manifest(out).get("kind") == KIND
         if not ours:
-            raise ConfigError(f"{out}/index.html exists and is not an index made by fedmiss; choose another folder.")
+            raise ConfigError(
+                f"{out}/index.html exists and is not an index made by fedmiss; choose another folder."
+            )
     frame = index_frame(reports, out)
     date = date or dt.date.today().isoformat()
-    html = environment().get_template("index/page.html.j2").render(
-        title=title,
-        date=date,
-        columns=COLUMNS,
-        rows=[_row(r, out) for r in frame.to_dict("records")],
-        failures=sorted(failures.items()),
-        summary=_summary(frame, failures),
-        **assets(),
+    html = (
+        environment()
+        .get_template("index/page.html.j2")
+        .render(
+            title=title,
+            date=date,
+            columns=COLUMNS,
+            rows=[_row(r, out) for r in frame.to_dict("records")],
+            failures=sorted(failures.items()),
+            summary=_summary(frame, failures),
+            **assets(),
+        )
     )
     out.mkdir(parents=True, exist_ok=True)
     with atomic_file(out / "index.html") as tmp:
@@ -105,7 +115,7 @@ def _float(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
-def _row(r: Mapping[str, Any], out: Path) -> dict[str, Any]:
+def _row(r: Mapping[Any, Any], out: Path) -> dict[str, Any]:
     yearly = read_table(out / str(r["folder"]) / "tables" / "yearly.parquet", "report_yearly").to_pandas()
     used = yearly[yearly["used"]]
     lo, hi = _float(r["percent_lo"]), _float(r["percent_hi"])
@@ -133,7 +143,8 @@ def _summary(frame: pd.DataFrame, failures: Mapping[str, str]) -> str:
     down = int(sum(counts.get(c, 0) for c in ("strong decline", "moderate decline")))
     up = int(sum(counts.get(c, 0) for c in ("strong increase", "moderate increase")))
     parts = [
-        f"{down} decline, {up} increase, {int(counts.get('stable', 0))} {'is' if counts.get('stable', 0) == 1 else 'are'} stable",
+        f"{down} decline, {up} increase, {int(counts.get('stable', 0))} "
+        f"{'is' if counts.get('stable', 0) == 1 else 'are'} stable",
         f"{int(counts.get('uncertain', 0))} uncertain",
         f"{int(counts.get(NOT_CLASSIFIED, 0))} without a class",
     ]

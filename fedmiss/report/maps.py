@@ -42,7 +42,12 @@ def heatmap(a: Analysis) -> Plot:
     tall = float(np.clip(0.02 * len(rows) + 1.6, 2.4, 6.0))
     fig = figure(height=tall + 0.7)
     ax = fig.subplots()
-    ax.imshow(image, aspect="auto", interpolation="nearest", extent=(-0.5, value.shape[1] - 0.5, len(rows) - 0.5, -0.5))
+    ax.imshow(
+        image,
+        aspect="auto",
+        interpolation="nearest",
+        extent=(-0.5, value.shape[1] - 0.5, len(rows) - 0.5, -0.5),
+    )
     year = a.data.months["year"].to_numpy()
     starts = np.flatnonzero(np.r_[True, year[1:] != year[:-1]])
     step = max(1, int(np.ceil(len(starts) / 8)))
@@ -51,19 +56,29 @@ def heatmap(a: Analysis) -> Plot:
     ax.set_ylabel(f"{count(len(rows))} sites, largest at the top")
     for cmap, label in (("Blues", "birds, counted cells"), ("Greys", "birds, imputed cells")):
         bar = fig.colorbar(
-            ScalarMappable(norm, _clip_map(cmap)), ax=ax, orientation="horizontal", fraction=0.05, pad=0.02, aspect=40
+            ScalarMappable(norm, _clip_map(cmap)),
+            ax=ax,
+            orientation="horizontal",
+            fraction=0.05,
+            pad=0.02,
+            aspect=40,
         )
         bar.ax.set_title(label, fontsize=8, pad=2)
         bar.ax.tick_params(labelsize=8, pad=1)
         bar.ax.minorticks_off()
         bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.10g}"))
-    some = f" The {MAX_ROWS} most often counted of {count(a.coverage.n_sites)} sites." if len(rows) < a.coverage.n_sites else ""
+    some = (
+        f" The {MAX_ROWS} most often counted of {count(a.coverage.n_sites)} sites."
+        if len(rows) < a.coverage.n_sites
+        else ""
+    )
     caption = (
         f"Expected birds at standard effort in every site and month (logarithmic scale).{some} Blue: cells with a count; "
         "grey: cells that were imputed."
     )
     alt = (
-        f"Matrix of {count(len(rows))} sites by {count(value.shape[1])} months; {share(float(seen.mean()))} of its cells were "
+        f"Matrix of {count(len(rows))} sites by {count(value.shape[1])} months; "
+        f"{share(float(seen.mean()))} of its cells were "
         "counted (blue), the others imputed (grey)."
     )
     table = pd.DataFrame(
@@ -86,7 +101,7 @@ def _clip_map(name: str):  # type: ignore[no-untyped-def]
     return LinearSegmentedColormap.from_list(name, matplotlib.colormaps[name](np.linspace(lo, hi, 64)))
 
 
-def _paint(value: F64, seen: np.ndarray, norm) -> np.ndarray:  # type: ignore[no-untyped-def,type-arg]
+def _paint(value: F64, seen: np.ndarray, norm) -> np.ndarray:  # type: ignore[no-untyped-def]
     scaled = norm(value)
     out = _clip_map("Greys")(scaled)
     out[seen] = _clip_map("Blues")(scaled)[seen]
@@ -128,10 +143,18 @@ def site_map(a: Analysis) -> Plot | None:
     handles = ax.get_legend_handles_labels()
     legend = fig.legend(*handles, loc="outside upper left", ncols=2, frameon=False, fontsize=8.5)
     for handle in legend.legend_handles:
-        handle.set_sizes([40])
+        handle.set_sizes([40])  # type: ignore[union-attr]
     unknown = a.coverage.n_sites - a.coverage.sites_with_coordinates
-    missing = f" {count(unknown)} of {count(a.coverage.n_sites)} sites have no coordinates and are not on it." if unknown else ""
-    coarse = f" Positions are rounded to {a.settings.coarse_map:g} degrees and sites at one position are added up." if a.settings.coarse_map else ""
+    missing = (
+        f" {count(unknown)} of {count(a.coverage.n_sites)} sites have no coordinates and are not on it."
+        if unknown
+        else ""
+    )
+    coarse = (
+        f" Positions are rounded to {a.settings.coarse_map:g} degrees and sites at one position are added up."
+        if a.settings.coarse_map
+        else ""
+    )
     caption = (
         "Sites: the area of a circle is the mean estimated total, its colour the class of the site's own trend. Open "
         f"circles: no class (counted in fewer than {MIN_SITE_YEARS} years, or no interval).{missing}{coarse}"

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
+from fedmiss.arrays import Bool
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.intervals import MIN_DRAWS
 from fedmiss.report.words import count, number, per_year, percent, quantity, share
@@ -35,7 +35,11 @@ class Headline:
 
 
 def _interval(lo: float, hi: float) -> str:
-    return f"95 % interval {percent(lo)} to {percent(hi)}" if math.isfinite(lo) and math.isfinite(hi) else "no interval available"
+    return (
+        f"95 % interval {percent(lo)} to {percent(hi)}"
+        if math.isfinite(lo) and math.isfinite(hi)
+        else "no interval available"
+    )
 
 
 def headline(a: Analysis) -> Headline:
@@ -52,15 +56,17 @@ def headline(a: Analysis) -> Headline:
     period = f"from {t['from_year']} to {t['to_year']}"
     change = per_year(t["percent_per_year"], t["percent_lo"], t["percent_hi"])
     kind = str(t["trend_class"])
+    subject = f"{a.name}, as counted where it was found," if a.coverage.no_zeros else a.name
     if kind in _SAID:
         sentence = (
-            f"{a.name} {_SAID[kind]} {period}: {change}. Against {t['base']}, {t['to_year']} stands at "
+            f"{subject} {_SAID[kind]} {period}: {change}. Against {t['base']}, {t['to_year']} stands at "
             f"{percent(t['change_percent'])} ({_interval(t['change_lo'], t['change_hi'])}), {where}."
         )
         return Headline(kind.capitalize(), sentence, basis(a))
     if kind == "uncertain":
         sentence = (
-            f"{a.name}: the trend {period} is uncertain. The estimate is {change}; the interval leaves room for a "
+            f"{subject.rstrip(',')}: the trend {period} is uncertain. The estimate is {change}; the "
+            "interval leaves room for a "
             f"change that matters in {_direction(t['percent_lo'], t['percent_hi'])}, {where}."
         )
         return Headline("Uncertain", sentence, basis(a))
@@ -113,16 +119,26 @@ def caveats(a: Analysis) -> list[str]:
             "same site in other months and from other sites in the same month."
         )
     if c.months_unseen:
-        out.append(f"{count(c.months_unseen)} of {count(c.n_months)} months have no count at any site; their totals are imputed whole.")
+        out.append(
+            f"{count(c.months_unseen)} of {count(c.n_months)} months have no count at any site; their "
+            "totals are imputed whole."
+        )
     partial = [str(y) for y, full in zip(a.years.year, a.years.complete, strict=True) if not full]
     if partial:
         out.append(
             f"{_years(partial)} {'lacks' if len(partial) == 1 else 'lack'} some months of the season "
             f"({season_text(a.years.season)}) and {'is' if len(partial) == 1 else 'are'} left out of index and trend."
         )
-    empty = [str(y) for y, full, used in zip(a.years.year, a.years.complete, a.years.used, strict=True) if full and not used]
+    empty = [
+        str(y)
+        for y, full, used in zip(a.years.year, a.years.complete, a.years.used, strict=True)
+        if full and not used
+    ]
     if empty:
-        out.append(f"{_years(empty)} {'has' if len(empty) == 1 else 'have'} no count and {'is' if len(empty) == 1 else 'are'} left out of index and trend.")
+        out.append(
+            f"{_years(empty)} {'has' if len(empty) == 1 else 'have'} no count and "
+            f"{'is' if len(empty) == 1 else 'are'} left out of index and trend."
+        )
     out += _model_caveats(a)
     return out
 
@@ -136,26 +152,43 @@ def _model_caveats(a: Analysis) -> list[str]:
             "change in birds."
         )
     if a.n_draws == 0:
-        out.append("No bootstrap replicates were made, so no number has an interval. Fit again with bootstrap replicates before using the trend.")
+        out.append(
+            "No bootstrap replicates were made, so no number has an interval. Fit again with bootstrap "
+            "replicates before using the trend."
+        )
     elif a.n_draws < MIN_DRAWS:
         out.append(f"Only {a.n_draws} bootstrap replicates were made; intervals need {MIN_DRAWS} or more.")
     if a.data.fact("converged") is False:
-        out.append(f"The fit did not converge (it stopped because: {a.data.fact('stop_reason', default='not said')}). Run it longer before using the numbers.")
+        out.append(
+            "The fit did not converge (it stopped because: "
+            f"{a.data.fact('stop_reason', default='not said')}). Run it longer before using the numbers."
+        )
     if a.data.fact("scale") == "log1p":
         smear = a.data.fact("smear")
-        how = f"with one factor for all cells ({number(float(smear))})" if smear is not None else "without a correction for flocks"
+        how = (
+            f"with one factor for all cells ({number(float(smear))})"
+            if smear is not None
+            else "without a correction for flocks"
+        )
         out.append(
             f"The fit is on the log(1 + count) scale and is turned back into birds {how}: totals are less sure than "
             "indices and trends, which are ratios."
         )
     if a.data.fact("family") == "bernoulli":
-        out.append("The fit is of presence and absence: totals are expected numbers of occupied sites, not of birds.")
+        out.append(
+            "The fit is of presence and absence: totals are expected numbers of occupied sites, not of birds."
+        )
     cv = a.data.cv
     if cv is not None and len(cv):
         chosen = cv[chosen_rows(a)]
-        bias = float((chosen["total_bias"] * chosen["n"]).sum() / chosen["n"].sum()) if len(chosen) else math.nan
+        bias = (
+            float((chosen["total_bias"] * chosen["n"]).sum() / chosen["n"].sum()) if len(chosen) else math.nan
+        )
         if math.isfinite(bias) and not 0.8 <= bias <= 1.25:
-            out.append(f"On visits kept out of the fit, the predicted total is {number(bias)} times the counted one; treat absolute totals with care.")
+            out.append(
+                f"On visits kept out of the fit, the predicted total is {number(bias)} times the counted "
+                "one; treat absolute totals with care."
+            )
     return out
 
 
@@ -168,13 +201,20 @@ def _years(years: list[str]) -> str:
 def limits(a: Analysis) -> list[str]:
     """Say what this report cannot tell, whatever its numbers are."""
     out = [
-        f"It speaks of the {count(a.coverage.n_sites)} sites in the panel, not of a country or a population: places that nobody visits are not in it.",
-        "People go where they expect birds. The model uses where and when counts were made as given; if visits follow the birds, totals of site-months without a count are too high.",
-        "Standard effort is the model's reference visit. A total at standard effort is comparable from year to year; it is not a census.",
-        "The interval covers who happened to be counting (observers are redrawn inside each group). It does not cover a wrong model, a change in identification skill shared by everybody, or double counting.",
+        f"It speaks of the {count(a.coverage.n_sites)} sites in the panel, not of a country or a "
+        "population: places that nobody visits are not in it.",
+        "People go where they expect birds. The model uses where and when counts were made as given; if "
+        "visits follow the birds, totals of site-months without a count are too high.",
+        "Standard effort is the model's reference visit. A total at standard effort is comparable from "
+        "year to year; it is not a census.",
+        "The interval covers who happened to be counting (observers are redrawn inside each group). It "
+        "does not cover a wrong model, a change in identification skill shared by everybody, or double "
+        "counting.",
     ]
     if len(a.years.season) < 12:
-        out.append(f"Only {season_text(a.years.season)} are in the panel; nothing is known of the rest of the year.")
+        out.append(
+            f"Only {season_text(a.years.season)} are in the panel; nothing is known of the rest of the year."
+        )
     return out
 
 
@@ -189,15 +229,16 @@ def family_words(a: Analysis) -> str:
     return f"{words}{' on the log(1 + count) scale' if scale == 'log1p' else ''}"
 
 
-def chosen_rows(a: Analysis) -> pd.Series[bool]:
+def chosen_rows(a: Analysis) -> Bool:
     """Mark the rows of the cross-validation that belong to the fitted candidate."""
     cv = a.data.cv
     assert cv is not None
     penalty, model = a.data.fact("penalty"), a.data.fact("model")
-    mask = cv["rank"] == a.data.fact("rank")
+    mask = (cv["rank"] == a.data.fact("rank")).to_numpy()
     if model is not None:
-        mask &= cv["model"] == model
-    return mask & (cv["penalty"].isna() if penalty is None else np.isclose(cv["penalty"], float(penalty or 0)))
+        mask = mask & (cv["model"] == model).to_numpy()
+    same = cv["penalty"].isna() if penalty is None else np.isclose(cv["penalty"], float(penalty))
+    return np.asarray(mask & np.asarray(same), dtype=bool)
 
 
 def latest(a: Analysis) -> str:

@@ -14,7 +14,19 @@ import pandas as pd
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["BLUE", "CLASS_COLOURS", "GREEN", "GREY", "INK", "ORANGE", "SKY", "Plot", "figure", "png_bytes", "svg_text"]
+__all__ = [
+    "BLUE",
+    "CLASS_COLOURS",
+    "GREEN",
+    "GREY",
+    "INK",
+    "ORANGE",
+    "SKY",
+    "Plot",
+    "figure",
+    "png_bytes",
+    "svg_text",
+]
 
 # Okabe and Ito (2008): told apart with every common colour deficiency.
 BLUE, ORANGE, GREEN, SKY, GREY, INK = "#0072B2", "#D55E00", "#009E73", "#56B4E9", "#8a8a8a", "#222222"
@@ -28,7 +40,7 @@ CLASS_COLOURS = {
     "not classified": "#ffffff",
 }
 
-_RC = {
+_RC: dict[Any, Any] = {
     "svg.hashsalt": "fedmiss",
     "svg.fonttype": "none",  # text stays text: searchable, and small files
     "font.family": "sans-serif",

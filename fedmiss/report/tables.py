@@ -27,7 +27,9 @@ def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
         "groups": ("report_groups", a.data.groups),
     }
     flow = a.data.imputed.get("flow") or a.data.fit.get("flow") or a.data.panel.get("flow") or []
-    rows = [{"step": str(r.get("step", "")), "rows": r.get("rows"), "note": str(r.get("note", ""))} for r in flow]
+    rows = [
+        {"step": str(r.get("step", "")), "rows": r.get("rows"), "note": str(r.get("note", ""))} for r in flow
+    ]
     frame = pd.DataFrame(rows, columns=["step", "rows", "note"])
     out["flow"] = ("report_flow", frame.astype({"rows": "Int64"}))
     if a.data.cv is not None:
@@ -47,7 +49,7 @@ def write_tables(a: Analysis, folder: Path) -> None:
         columns = [c["name"] for c in load_schema(schema).columns]
         clean = table[columns].reset_index(drop=True)
         clean.attrs = {}  # would enter the parquet metadata
-        for column in clean.columns[clean.dtypes == object]:
+        for column in [c for c in clean.columns if pd.api.types.is_object_dtype(clean[c])]:
             clean[column] = clean[column].infer_objects()
         write_csv(clean, folder / f"{name}.csv")
         write_table(clean, folder / f"{name}.parquet", schema)

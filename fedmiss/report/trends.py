@@ -62,7 +62,9 @@ def yearly_series(
     return years, years.W @ totals, None if values is None else values @ years.W.T
 
 
-def monthly_totals(monthly: Any, months: pd.DataFrame, draws: Any = None, *, level: float = 0.95) -> pd.DataFrame:
+def monthly_totals(
+    monthly: Any, months: pd.DataFrame, draws: Any = None, *, level: float = 0.95
+) -> pd.DataFrame:
     """Return the total over sites of each month with its interval.
 
     Columns: ``month_index``, ``month``, ``year``, ``month_of_year``, ``total``, ``lo``, ``hi`` (birds at standard
@@ -116,7 +118,9 @@ def yearly_index(
             "total": total,
             "total_lo": limits.lo,
             "total_hi": limits.hi,
-            "total_se": np.full(total.size, np.nan) if values is None or len(values) < 2 else values.std(axis=0, ddof=1),
+            "total_se": np.full(total.size, np.nan)
+            if values is None or len(values) < 2
+            else values.std(axis=0, ddof=1),
             "index": index,
             "index_lo": np.where(years.used, band.lo, np.nan),
             "index_hi": np.where(years.used, band.hi, np.nan),
@@ -138,7 +142,9 @@ def yearly_covariance(
     """
     years, total, values = yearly_series(monthly, months, draws, n_observed)
     if values is None or len(values) < 2:
-        raise ConfigError("covariances need bootstrap replicates (fit/draws.parquet); fit with --bootstrap 200.")
+        raise ConfigError(
+            "covariances need bootstrap replicates (fit/draws.parquet); fit with --bootstrap 200."
+        )
     t, v = total[years.used], values[:, years.used]
     if (v > 0).all() and (t > 0).all():
         cov = np.atleast_2d(np.cov(np.log(v), rowvar=False)) * np.outer(t, t)
@@ -240,7 +246,9 @@ def _reason(n_years: int, total: F64, n_draws: int) -> str:
     return ""
 
 
-def _change(axis: Years, total: F64, values: F64 | None, base: str | int | None, level: float) -> dict[str, Any]:
+def _change(
+    axis: Years, total: F64, values: F64 | None, base: str | int | None, level: float
+) -> dict[str, Any]:
     """Change of the last used year against the base period, in percent."""
     mask = base_years(base, axis)
     out = {"change_percent": np.nan, "change_lo": np.nan, "change_hi": np.nan, "base": _base_text(axis, mask)}
@@ -305,7 +313,9 @@ def seasonal(
 
 def _without_season(y: F64, month_of_year: I64) -> F64:
     """Divide by the mean of each month of the year: what is left is course and noise, by which a span is chosen."""
-    mean = np.bincount(month_of_year, weights=y, minlength=13) / np.maximum(np.bincount(month_of_year, minlength=13), 1)
+    mean = np.bincount(month_of_year, weights=y, minlength=13) / np.maximum(
+        np.bincount(month_of_year, minlength=13), 1
+    )
     divisor = mean[month_of_year]
     return np.asarray(y / divisor) if (divisor > 0).all() else y
 
@@ -316,6 +326,7 @@ def smooth(
     draws: Any = None,
     *,
     n_missing: Any = None,
+    n_observed: Any = None,
     span: float | None = None,
     it: int = 3,
     level: float = 0.95,
@@ -335,7 +346,7 @@ def smooth(
     x = decimal_year(months)
     chosen = span is None
     # A year that lacks months (often the last) would bend the end of the curve with its season, so it is left out.
-    axis = make_years(months)
+    axis = make_years(months, n_observed)
     keep = (axis.W[axis.complete] > 0).any(axis=0) if axis.complete.any() else np.ones(x.size, dtype=bool)
     xs, ys = x[keep], totals[keep]
     if span is None:

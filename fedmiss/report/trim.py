@@ -65,7 +65,11 @@ class TrimFit:
     def _chosen(self, which: str) -> tuple[F64, F64]:
         if which not in ("imputed", "model"):
             raise ConfigError(f"which is {which!r}; it must be imputed or model.", which=which)
-        return (self.total_imputed, self.var_imputed) if which == "imputed" else (self.total_model, self.var_model)
+        return (
+            (self.total_imputed, self.var_imputed)
+            if which == "imputed"
+            else (self.total_model, self.var_model)
+        )
 
     def totals(self, which: str = "imputed") -> pd.DataFrame:
         """Return ``time``, ``total``, ``se`` (birds)."""
@@ -78,7 +82,9 @@ class TrimFit:
         wanted = [self.times[0]] if base is None else list(base) if isinstance(base, list | tuple) else [base]
         mask = np.isin(np.asarray(self.times), wanted)
         if not mask.any():
-            raise ConfigError(f"the base {base!r} is not among the time points {self.times[0]} to {self.times[-1]}.")
+            raise ConfigError(
+                f"the base {base!r} is not among the time points {self.times[0]} to {self.times[-1]}."
+            )
         m = mask / mask.sum()
         reference = float(m @ total)
         D = np.eye(total.size) / reference - np.outer(total, m) / reference**2
@@ -147,7 +153,9 @@ def fit_trim(
     InputError : doubled cells, negative counts, a time point without a positive count, or time points that no
         site links to the others (their ratio cannot be estimated).
     """
-    frame = pd.DataFrame({"site": np.asarray(site), "time": np.asarray(time), "count": np.asarray(count, dtype=float)})
+    frame = pd.DataFrame(
+        {"site": np.asarray(site), "time": np.asarray(time), "count": np.asarray(count, dtype=float)}
+    )
     f, sites, times, dropped = _matrix(frame)
     seen = np.isfinite(f)
     _check_links(seen, times)
@@ -189,8 +197,7 @@ def _matrix(frame: pd.DataFrame) -> tuple[F64, tuple[Any, ...], tuple[Any, ...],
     if double.any():
         where = _where(frame, double)
         raise InputError(
-            f"{where} has two counts ({int(double.sum())} doubled cells in all); "
-            "sum or average them first."
+            f"{where} has two counts ({int(double.sum())} doubled cells in all); sum or average them first."
         )
     if (frame["count"] < 0).any():
         below = frame["count"] < 0
@@ -281,7 +288,9 @@ def _gee(f: F64, seen: Bool, mu: F64, gamma: F64, df: int) -> tuple[F64, F64, fl
     counts = np.where(seen, f, 0.0)
     pairs = seen[:, 1:] & seen[:, :-1]
     if not pairs.any():
-        raise InputError("no site has counts at two neighbouring times, so serial correlation cannot be estimated.")
+        raise InputError(
+            "no site has counts at two neighbouring times, so serial correlation cannot be estimated."
+        )
     rho = 0.0
     for _ in range(_MAX_ROUNDS):
         r = np.where(seen, (counts - mu) / np.sqrt(mu), 0.0)

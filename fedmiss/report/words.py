@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["MINUS", "count", "number", "percent", "per_year", "quantity", "share"]
+__all__ = ["MINUS", "count", "number", "per_year", "percent", "quantity", "share"]
 
 _UP = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MINUS = "−"  # the typographic minus sign, as wide as a plus
@@ -18,7 +18,9 @@ def number(value: float, digits: int = 3) -> str:
         return "0"
     power = math.floor(math.log10(abs(value)))
     if power < -4 or power > 14:
-        return f"{value / 10.0**power:.{max(digits - 2, 0)}f} × 10{str(power).translate(_UP)}".replace("-", MINUS)
+        return f"{value / 10.0**power:.{max(digits - 2, 0)}f} × 10{str(power).translate(_UP)}".replace(
+            "-", MINUS
+        )
     places = digits - 1 - power
     rounded = round(value, places)
     text = f"{rounded:,.{max(places, 0)}f}"

@@ -38,9 +38,10 @@ def make_years(months: pd.DataFrame, n_observed: Any = None) -> Years:
 
     The season is every month of the year that at least half of the panel's years have (and, when ``n_observed``
     is known, that was counted in at least half of the years with counts: a July counted once in twenty years is
-    not compared). A year that lacks a month of the season (usually the first or the last one) is not complete: its mean would mix a different
-    season into the trend. The value of a year is the mean over its months, not the sum, so that a panel of
-    January to June and one of twelve months are read in the same unit.
+    not compared). A year that lacks a month of the season (usually the first or the last one) is not
+    complete: its mean would mix a different season into the trend. The value of a year is
+    the mean over its months, not the sum, so that a panel of January to June and one of twelve months are read in
+    the same unit.
 
     Parameters
     ----------
@@ -92,7 +93,9 @@ def base_years(base: str | int | None, years: Years) -> Bool:
     text = str(base).strip()
     parts = text.split("-")
     if not (1 <= len(parts) <= 2 and all(p.strip().isdigit() for p in parts)):
-        raise ConfigError(f"the base {text!r} is not a year or a range of years; write 2010 or 2005-2010.", base=text)
+        raise ConfigError(
+            f"the base {text!r} is not a year or a range of years; write 2010 or 2005-2010.", base=text
+        )
     first, last = int(parts[0]), int(parts[-1])
     mask = (years.year >= first) & (years.year <= last) & years.used
     if not mask.any():
@@ -117,5 +120,7 @@ def season_text(season: tuple[int, ...]) -> str:
             runs[-1][1] = m
         else:
             runs.append([m, m])
-    words = [MONTH_NAMES[a - 1] if a == b else f"{MONTH_NAMES[a - 1]} to {MONTH_NAMES[b - 1]}" for a, b in runs]
+    words = [
+        MONTH_NAMES[a - 1] if a == b else f"{MONTH_NAMES[a - 1]} to {MONTH_NAMES[b - 1]}" for a, b in runs
+    ]
     return ", ".join(words)

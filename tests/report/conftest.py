@@ -63,7 +63,11 @@ def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
         counts = np.maximum(counts, 1)
     panel, fit, imputed = root / "panel", root / "fit", root / "imputed"
     known = rng.random(J) < w.coordinates
-    region = np.array([f"XX-{i % w.regions:02d}" for i in range(J)], dtype=object) if w.regions else np.full(J, None)
+    region = (
+        np.array([f"XX-{i % w.regions:02d}" for i in range(J)], dtype=object)
+        if w.regions
+        else np.full(J, None)
+    )
     sites = pd.DataFrame(
         {
             "site_index": np.arange(J, dtype=np.int32),
@@ -94,14 +98,31 @@ def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
         )
         write_table(cells, panel / "groups" / f"g{g + 1:02d}" / "cells.parquet", "cells")
         groups[f"g{g + 1:02d}"] = {"n_visits": int(pick.sum())}
-    terms = {"licence": "CC0 1.0", "citation": "Made by a test & its <generator>", "release": "v1", "terms": "none"}
-    flow = [{"step": "records read", "rows": 1000, "note": ""}, {"step": "no date", "rows": -3, "note": "dropped"}]
+    terms = {
+        "licence": "CC0 1.0",
+        "citation": "Made by a test & its <generator>",
+        "release": "v1",
+        "terms": "none",
+    }
+    flow = [
+        {"step": "records read", "rows": 1000, "note": ""},
+        {"step": "no date", "rows": -3, "note": "dropped"},
+    ]
     results = {"species": "Ardea testa", "common_name": "Test Egret", "n_observers": 94, "groups": groups}
     if w.effort:
         results["effort"] = {"duration_minutes": 0.9, "distance_km": 0.8}
     else:
         results["effort"] = {"duration_minutes": 0.0}
-    write_manifest(panel, "panel", settings={"groups": 3}, inputs={}, results=results, flow=flow, terms=terms, warnings=["a warning"])
+    write_manifest(
+        panel,
+        "panel",
+        settings={"groups": 3},
+        inputs={},
+        results=results,
+        flow=flow,
+        terms=terms,
+        warnings=["a warning"],
+    )
     _write_fit(fit, w, expected, months, region, rng, terms, flow)
     write_table(
         {
@@ -120,8 +141,16 @@ def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
 
 def _write_fit(fit, w, expected, months, region, rng, terms, flow):
     J, L = expected.shape
-    write_table({"site_index": np.arange(J, dtype=np.int32), "a": np.zeros(J)}, fit / "site_factors.parquet", "site_factors")
-    write_table({"month_index": np.arange(L, dtype=np.int32), "b": np.zeros(L)}, fit / "month_factors.parquet", "month_factors")
+    write_table(
+        {"site_index": np.arange(J, dtype=np.int32), "a": np.zeros(J)},
+        fit / "site_factors.parquet",
+        "site_factors",
+    )
+    write_table(
+        {"month_index": np.arange(L, dtype=np.int32), "b": np.zeros(L)},
+        fit / "month_factors.parquet",
+        "month_factors",
+    )
     if w.trace:
         k = np.arange(1, 31)
         write_table(
@@ -136,7 +165,8 @@ def _write_fit(fit, w, expected, months, region, rng, terms, flow):
         grid = [(r, p, f) for r in (0, 1, 2) for p in (0.1, 1.0, 10.0) for f in (0, 1)]
         write_table(
             {
-                "candidate": np.arange(len(grid), dtype=np.int32) // 2, "model": ["Poisson"] * len(grid), "rank": np.array([g[0] for g in grid], dtype=np.int32),
+                "candidate": np.arange(len(grid), dtype=np.int32) // 2, "model": ["Poisson"] * len(grid),
+                "rank": np.array([g[0] for g in grid], dtype=np.int32),
                 "penalty": [g[1] for g in grid], "fold": np.array([g[2] for g in grid], dtype=np.int32),
                 "n": np.full(len(grid), 500), "deviance": [2 - 0.2 * g[0] + abs(np.log10(g[1])) for g in grid],
                 "log_rmse": np.full(len(grid), 0.7), "total_bias": np.full(len(grid), 1.02),
@@ -177,7 +207,8 @@ def _write_fit(fit, w, expected, months, region, rng, terms, flow):
         results={
             "family": "poisson", "scale": "raw", "method": "fast", "rank": 2, "penalty": 1.0, "mu": 0.1, "dispersion": 1.4,
             "objective": 123.4, "h_norm": 1e-7, "converged": True, "stop_reason": "the mean field is below its tolerance",
-            "rounds": 30, "effort": {"duration": 0.4} if w.effort else {}, "model": "Poisson", "bytes_up": 60000, "bytes_down": 27000, "n_groups": 3, "participation": 1.0, "compressor": "dithering",
+            "rounds": 30, "effort": {"duration": 0.4} if w.effort else {}, "model": "Poisson", "bytes_up": 60000,
+            "bytes_down": 27000, "n_groups": 3, "participation": 1.0, "compressor": "dithering",
         },
     )  # fmt: skip
 

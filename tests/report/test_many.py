@@ -21,7 +21,18 @@ def three(tmp_path_factory):
     root = tmp_path_factory.mktemp("many")
     out = []
     for i, (slope, draws) in enumerate(((0.08, 40), (-0.08, 40), (0.0, 0))):
-        world = World(n_sites=12, n_years=8, season=(4, 5), last_months=2, slope=slope, n_draws=draws, seen=0.6, regions=0, trace=False, cv=False)
+        world = World(
+            n_sites=12,
+            n_years=8,
+            season=(4, 5),
+            last_months=2,
+            slope=slope,
+            n_draws=draws,
+            seen=0.6,
+            regions=0,
+            trace=False,
+            cv=False,
+        )
         f = make_folders(root / f"in{i}", world, seed=i)
         build_report(**f, out=root / "reports" / f"s{i}", settings=ReportSettings(date="2026-01-02"))
         out.append(root / "reports" / f"s{i}")
@@ -39,7 +50,12 @@ def test_species_are_sorted_by_trend_and_failures_are_shown(three):
     assert table["trend_class"].tolist() == ["strong decline", "strong increase", "not classified"]
     assert table["folder"].tolist() == ["s1", "s0", "s2"]
     first = page.read_bytes()
-    assert build_index(list(reversed(reports)), root, failures={"Corvus <x>": "no counts at all"}, date="2026-01-02").read_bytes() == first
+    assert (
+        build_index(
+            list(reversed(reports)), root, failures={"Corvus <x>": "no counts at all"}, date="2026-01-02"
+        ).read_bytes()
+        == first
+    )
     assert read_manifest(root)["results"] == {"n_species": 3, "n_failed": 1}
     assert all((r / "index.html").exists() for r in reports)
 
@@ -53,7 +69,7 @@ def test_an_index_page_of_somebody_else_is_left_alone(three, tmp_path):
 
 
 def test_what_is_not_a_report_is_named(three, tmp_path):
-    root, reports = three
+    root, _reports = three
     with pytest.raises(InputError, match="in0"):
         build_index([root.parent / "in0"], tmp_path)
     with pytest.raises(ConfigError, match="no report to list"):

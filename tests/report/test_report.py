@@ -121,7 +121,13 @@ def test_a_bare_panel_is_told_as_it_is(bare, tmp_path):
     for kind in ("increased", "declined", "has been stable"):
         assert kind not in words
     assert not (out / "exchange").exists()
-    assert {p.stem for p in (out / "figures").glob("*.svg")} == {"trend", "monthly", "season", "heatmap", "map"}
+    assert {p.stem for p in (out / "figures").glob("*.svg")} == {
+        "trend",
+        "monthly",
+        "season",
+        "heatmap",
+        "map",
+    }
 
 
 def test_no_number_stands_without_its_interval_or_the_word_that_there_is_none(bare, tmp_path):
@@ -162,7 +168,9 @@ def test_years_that_no_site_links_get_no_class(tmp_path):
 
 
 def test_coarse_map_hides_places(folders, tmp_path):
-    out = build_report(**folders, out=tmp_path / "r", settings=ReportSettings(date=DATE, coarse_map=0.5)).parent
+    out = build_report(
+        **folders, out=tmp_path / "r", settings=ReportSettings(date=DATE, coarse_map=0.5)
+    ).parent
     sites = pd.read_parquet(out / "tables" / "sites.parquet")
     assert np.allclose(sites["latitude"] % 0.5, 0)
     assert set(sites["site_id"]) == {"withheld"}
@@ -234,8 +242,11 @@ def test_a_matrix_with_holes_is_refused(folders, tmp_path):
 
 def test_settings_and_folders_are_checked_before_anything_is_written(folders, tmp_path):
     for bad, word in (
-        ({"rule": "trim"}, "'trim'"), ({"date": "2026-13-01"}, "'2026-13-01'"), ({"span": 2.0}, "span is 2"), ({"coarse_map": -1.0}, "-1 degrees"),
-    ):  # fmt: skip
+        ({"rule": "trim"}, "'trim'"),
+        ({"date": "2026-13-01"}, "'2026-13-01'"),
+        ({"span": 2.0}, "span is 2"),
+        ({"coarse_map": -1.0}, "-1 degrees"),
+    ):
         with pytest.raises(ConfigError, match=word):
             ReportSettings(**bad)
     with pytest.raises(ConfigError, match="base 1900"):
@@ -250,7 +261,10 @@ def test_settings_and_folders_are_checked_before_anything_is_written(folders, tm
 
 
 def test_one_site_one_year_one_month_is_a_report_too(tmp_path):
-    f = make_folders(tmp_path, World(n_sites=1, n_years=1, season=(5,), last_months=1, seen=1.0, regions=0, coordinates=0.0))
+    f = make_folders(
+        tmp_path,
+        World(n_sites=1, n_years=1, season=(5,), last_months=1, seen=1.0, regions=0, coordinates=0.0),
+    )
     page = build_report(**f, out=tmp_path / "r", settings=ReportSettings(date=DATE))
     words = text_of(page)
     assert "no trend to report" in words
@@ -261,7 +275,9 @@ def test_command_line(folders, tmp_path, monkeypatch, capsys):
     from fedmiss.cli import app as module
 
     args = ["fedmiss", "report", *(x for k, v in folders.items() for x in (f"--{k}", str(v)))]
-    monkeypatch.setattr("sys.argv", [*args, "--out", str(tmp_path / "r"), "--base", "2010", "--rule", "rtrim", "--date", DATE])
+    monkeypatch.setattr(
+        "sys.argv", [*args, "--out", str(tmp_path / "r"), "--base", "2010", "--rule", "rtrim", "--date", DATE]
+    )
     with pytest.raises(SystemExit) as stop:
         module.main()
     assert stop.value.code in (0, None)
@@ -280,6 +296,12 @@ def test_manifest_of_a_fit_without_converging_warns(folders, tmp_path):
     fit = tmp_path / "fit"
     shutil.copytree(folders["fit"], fit)
     m = read_manifest(fit)
-    write_manifest(fit, "fit", settings={}, inputs={}, results=m["results"] | {"converged": False, "stop_reason": "500 rounds"})
+    write_manifest(
+        fit,
+        "fit",
+        settings={},
+        inputs={},
+        results=m["results"] | {"converged": False, "stop_reason": "500 rounds"},
+    )
     a = analyse(read_inputs(folders["panel"], fit, folders["imputed"]), ReportSettings(date=DATE))
     assert any("did not converge" in c and "500 rounds" in c for c in caveats(a))

@@ -112,7 +112,7 @@ def test_slope_and_sandwich_by_their_formula():
 
 
 def test_index_is_one_without_error_in_the_base_and_free_of_scale():
-    f, site, time, count = panel(8)
+    _f, site, time, count = panel(8)
     a, b = fit_trim(site, time, count), fit_trim(site, time, 10 * count)
     x, y = a.index(base=2003), b.index(base=2003)
     assert x.loc[3, "index"] == 1.0
@@ -175,7 +175,7 @@ def test_standard_errors_of_totals_and_slope_match_their_spread():
 
 
 def test_weights_multiply_the_totals_and_nothing_else():
-    f, site, time, count = panel(9)
+    _f, site, time, count = panel(9)
     one = fit_trim(site, time, count)
     w = {s: 2.5 for s in one.sites}
     two = fit_trim(site, time, count, weights=w)
@@ -216,7 +216,9 @@ def test_published_results_of_trim_on_the_skylark_example():
     assert got.totals()["se"].round().tolist() == [45, 35, 29, 28, 31, 32, 37, 42]
     published = [1, 0.7201, 0.8454, 0.8314, 0.9221, 1.0250, 1.1082, 1.1828]
     np.testing.assert_allclose(got.index()["index"], published, atol=1.01e-4)
-    np.testing.assert_allclose(got.index()["se"], [0, 0.0766, 0.0893, 0.0901, 0.0989, 0.1086, 0.1201, 0.1308], atol=6e-5)
+    np.testing.assert_allclose(
+        got.index()["se"], [0, 0.0766, 0.0893, 0.0901, 0.0989, 0.1086, 0.1201, 0.1308], atol=6e-5
+    )
     row = got.overall().iloc[0]
     assert (round(row["slope"], 4), round(row["slope_se"], 4)) == (0.0478, 0.0142)
     assert (round(row["multiplicative"], 4), round(row["multiplicative_se"], 4)) == (1.0489, 0.0149)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["ORDER", "Cell", "HtmlTable", "Section"]
+import pandas as pd
+
+__all__ = ["ORDER", "Cell", "HtmlTable", "Section", "records"]
 
 ORDER = ("headline", "index", "season", "places", "model", "data", "reading")
 
@@ -40,3 +42,8 @@ class Section:
     id: str
     title: str
     values: dict[str, Any] = field(default_factory=dict)
+
+
+def records(table: pd.DataFrame) -> list[Any]:
+    """Return the rows as named tuples, for reading column by column."""
+    return list(table.itertuples())

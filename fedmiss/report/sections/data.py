@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.sections import Cell, HtmlTable, Section
+from fedmiss.report.sections import Cell, HtmlTable, Section, records
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count, share
 
@@ -26,11 +26,20 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
     terms = {k: v for k, v in a.data.panel.get("terms", {}).items() if v}
     facts = [
         ("Species", f"{a.common_name} ({a.species})" if a.common_name else a.species),
-        ("Months", f"{a.data.months['month'].iloc[0]} to {a.data.months['month'].iloc[-1]}, {count(c.n_months)} in all"),
+        (
+            "Months",
+            f"{a.data.months['month'].iloc[0]} to {a.data.months['month'].iloc[-1]}, {count(c.n_months)} in all",
+        ),
         ("Sites", f"{count(c.n_sites)}, {count(c.sites_with_coordinates)} with coordinates"),
-        ("Visits", f"{count(c.n_visits)}; {count(c.n_counted)} with a count, {count(c.n_zeros)} that found none"),
+        (
+            "Visits",
+            f"{count(c.n_visits)}; {count(c.n_counted)} with a count, {count(c.n_zeros)} that found none",
+        ),
         ("Birds counted", count(c.birds_counted)),
-        ("Site-months with a count", f"{count(c.n_observed)} of {count(c.n_cells)} ({share(c.share_observed)})"),
+        (
+            "Site-months with a count",
+            f"{count(c.n_observed)} of {count(c.n_cells)} ({share(c.share_observed)})",
+        ),
         ("Sites counted in two or more years", count(c.sites_repeated)),
         ("Effort known", _effort(a)),
     ]
@@ -51,12 +60,16 @@ def _effort(a: Analysis) -> str:
     effort = a.data.panel.get("results", {}).get("effort")
     if not isinstance(effort, dict):
         return "the panel does not say"
-    known = [f"{_EFFORT.get(k, k)} on {share(float(v))} of visits" for k, v in effort.items() if v and float(v) > 0]
+    known = [
+        f"{_EFFORT.get(k, k)} on {share(float(v))} of visits" for k, v in effort.items() if v and float(v) > 0
+    ]
     return "; ".join(known) if known else "none recorded"
 
 
 def _flow(a: Analysis) -> HtmlTable | None:
-    flow: list[dict[str, Any]] = a.data.imputed.get("flow") or a.data.fit.get("flow") or a.data.panel.get("flow") or []
+    flow: list[dict[str, Any]] = (
+        a.data.imputed.get("flow") or a.data.fit.get("flow") or a.data.panel.get("flow") or []
+    )
     if not flow:
         return None
     rows = [[Cell(str(r.get("step", ""))), _rows(r.get("rows")), Cell(str(r.get("note", "")))] for r in flow]
@@ -72,11 +85,18 @@ def _groups(a: Analysis) -> HtmlTable | None:
     if len(table) < 2:
         return None
     rows = [
-        [Cell(str(r.group)), Cell(count(r.visits), float(r.visits)), Cell(count(r.counted), float(r.counted)), Cell(count(r.cells), float(r.cells))]
-        for r in table.head(60).itertuples()
+        [
+            Cell(str(r.group)),
+            Cell(count(r.visits), float(r.visits)),
+            Cell(count(r.counted), float(r.counted)),
+            Cell(count(r.cells), float(r.cells)),
+        ]
+        for r in records(table.head(60))
     ]
     note = f"The first 60 of {len(table)} groups." if len(table) > 60 else ""
-    return HtmlTable("Groups of observers", ["Group", "Visits", "With a count", "Site-months"], rows, "groups", note)
+    return HtmlTable(
+        "Groups of observers", ["Group", "Visits", "With a count", "Site-months"], rows, "groups", note
+    )
 
 
 def _warnings(a: Analysis) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pandas as pd
 
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.sections import Cell, HtmlTable, Section
+from fedmiss.report.sections import Cell, HtmlTable, Section, records
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count, number, percent, share
 
@@ -44,7 +45,7 @@ def _percent_range(lo: float, hi: float) -> Cell:
 
 def _yearly(a: Analysis) -> HtmlTable:
     rows = []
-    for r in a.yearly.rename(columns={"index": "index_"}).itertuples():
+    for r in records(a.yearly.rename(columns={"index": "index_"})):
         flag = "" if r.used else (" (incomplete)" if not r.complete else " (no count)")
         rows.append(
             [
@@ -52,7 +53,9 @@ def _yearly(a: Analysis) -> HtmlTable:
                 Cell(number(r.total), r.total),
                 _range(r.total_lo, r.total_hi),
                 Cell(number(r.index_), r.index_),
-                Cell("base", 100.0) if math.isclose(r.index_lo, r.index_hi) else _range(r.index_lo, r.index_hi),
+                Cell("base", 100.0)
+                if math.isclose(r.index_lo, r.index_hi)
+                else _range(r.index_lo, r.index_hi),
                 Cell(f"{count(r.cells_observed)} of {count(r.cells)}", float(r.cells_observed)),
                 Cell(share(r.imputed_share), r.imputed_share),
             ]
@@ -71,32 +74,40 @@ def _yearly(a: Analysis) -> HtmlTable:
     return HtmlTable("Yearly totals and indices", columns, rows, "yearly", note)
 
 
-def _trend_cells(r: object) -> list[Cell]:
-    get = lambda name: getattr(r, name)  # noqa: E731
-    label = str(get("trend_class"))
+def _trend_cells(r: Any) -> list[Cell]:
     return [
-        Cell(f"{get('from_year')} to {get('to_year')}", float(get("from_year"))),
-        Cell(percent(get("percent_per_year")), get("percent_per_year")),
-        _percent_range(get("percent_lo"), get("percent_hi")),
-        Cell(label),
+        Cell(f"{r.from_year} to {r.to_year}", float(r.from_year)),
+        Cell(percent(r.percent_per_year), r.percent_per_year),
+        _percent_range(r.percent_lo, r.percent_hi),
+        Cell(str(r.trend_class)),
     ]
 
 
 def _periods(a: Analysis) -> HtmlTable | None:
     if a.periods.empty:
         return None
-    rows = [[Cell(str(r.period)), *_trend_cells(r)] for r in a.periods.itertuples()]
+    rows = [[Cell(str(r.period)), *_trend_cells(r)] for r in records(a.periods)]
     refused = sorted({str(r) for r in a.periods["reason"] if r})
-    note = f"Rule of classes: {a.settings.rule}." + (f" No class where: {'; '.join(refused)}." if refused else "")
+    note = f"Rule of classes: {a.settings.rule}." + (
+        f" No class where: {'; '.join(refused)}." if refused else ""
+    )
     return HtmlTable(
-        "Trend by period", ["Period", "Years", "Change per year", "95 % interval", "Class"], rows, "periods", note
+        "Trend by period",
+        ["Period", "Years", "Change per year", "95 % interval", "Class"],
+        rows,
+        "periods",
+        note,
     )
 
 
 def _points(a: Analysis) -> list[str]:
     out = []
-    for r in a.points.itertuples():
-        firm = f"; a bend within two years of it is found in {share(r.support)} of the replicates" if math.isfinite(r.support) else ""
+    for r in records(a.points):
+        firm = (
+            f"; a bend within two years of it is found in {share(r.support)} of the replicates"
+            if math.isfinite(r.support)
+            else ""
+        )
         out.append(f"{r.year}{firm}")
     return out
 
@@ -106,8 +117,13 @@ def _regions(a: Analysis) -> HtmlTable | None:
         return None
     table: pd.DataFrame = a.regions.sort_values("share", ascending=False).head(60)
     rows = [
-        [Cell(str(r.region)), Cell(count(r.n_sites), float(r.n_sites)), Cell(share(r.share), r.share), *_trend_cells(r)]
-        for r in table.itertuples()
+        [
+            Cell(str(r.region)),
+            Cell(count(r.n_sites), float(r.n_sites)),
+            Cell(share(r.share), r.share),
+            *_trend_cells(r),
+        ]
+        for r in records(table)
     ]
     note = f"The 60 largest of {len(a.regions)} regions." if len(a.regions) > 60 else ""
     columns = ["Region", "Sites", "Share of total", "Years", "Change per year", "95 % interval", "Class"]

@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.prose import chosen_rows, family_words
-from fedmiss.report.sections import Cell, HtmlTable, Section
+from fedmiss.report.sections import Cell, HtmlTable, Section, records
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count, number
 
@@ -49,7 +49,11 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return (f"{value:,.4g}" if 1e-4 <= abs(value) < 1e6 else number(value, 3)) if math.isfinite(value) else "not finite"
+        return (
+            (f"{value:,.4g}" if 1e-4 <= abs(value) < 1e6 else number(value, 3))
+            if math.isfinite(value)
+            else "not finite"
+        )
     if isinstance(value, int):
         return count(value)
     return str(value)
@@ -75,7 +79,10 @@ def _facts(a: Analysis) -> list[tuple[str, str]]:
         ("Model", family_words(a)),
         ("Solver", _value(f("method"))),
         ("Rank of the site x month interaction", _value(f("rank"))),
-        ("Penalty on the factors", "estimated from the data" if f("penalty") is None else _value(f("penalty"))),
+        (
+            "Penalty on the factors",
+            "estimated from the data" if f("penalty") is None else _value(f("penalty")),
+        ),
         ("Dispersion", _value(f("dispersion"))),
         ("Effective number of parameters", _value(f("edf"))),
         ("Standard effort", _value(f("standard_effort"))),
@@ -104,7 +111,7 @@ def _cv(a: Analysis) -> HtmlTable | None:
     keys = ["candidate", "model", "rank", "penalty", "chosen"]
     table: pd.DataFrame = weighted.groupby(keys, as_index=False, dropna=False)[["n", *means]].sum()
     rows = []
-    for r in table.itertuples():
+    for r in records(table):
         d, e, b = (getattr(r, m) / r.n for m in means)
         rows.append(
             [

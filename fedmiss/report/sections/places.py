@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.sections import Cell, HtmlTable, Section
+from fedmiss.report.sections import Cell, HtmlTable, Section, records
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count, number, percent
 
@@ -19,14 +19,19 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
     return Section(
         "places",
         "Sites",
-        {"heatmap": plots["heatmap"], "map": plots.get("map"), "sites": _sites(a), "n_sites": count(a.coverage.n_sites)},
+        {
+            "heatmap": plots["heatmap"],
+            "map": plots.get("map"),
+            "sites": _sites(a),
+            "n_sites": count(a.coverage.n_sites),
+        },
     )
 
 
 def _sites(a: Analysis) -> HtmlTable:
     table = a.sites.sort_values("mean_total", ascending=False, kind="stable").head(SHOWN)
     rows = []
-    for r in table.itertuples():
+    for r in records(table):
         name = r.site_name if isinstance(r.site_name, str) and r.site_name else r.site_id
         title = f"site {r.site_index}" if a.settings.coarse_map else str(name)
         lo, hi = _limits(r.slope, r.slope_se)
@@ -48,7 +53,16 @@ def _sites(a: Analysis) -> HtmlTable:
         f"{some}Mean: estimated birds in the mean month of the season, all years. A site counted in fewer than three "
         "years has no class: its trend is borrowed from the others."
     )
-    columns = ["Site", "Region", "Months counted", "Years counted", "Mean, birds", "Change per year", "95 % interval", "Class"]
+    columns = [
+        "Site",
+        "Region",
+        "Months counted",
+        "Years counted",
+        "Mean, birds",
+        "Change per year",
+        "95 % interval",
+        "Class",
+    ]
     return HtmlTable("Sites", columns, rows, "sites", note)
 
 

@@ -226,7 +226,7 @@ def _two(buf: U8, at: int) -> int:
     b = buf[at + 1] - 48
     if a < 0 or a > 9 or b < 0 or b > 9:
         return -1
-    return a * 10 + b
+    return int(a * 10 + b)
 
 
 @nb.njit(cache=True, nogil=True)

@@ -215,7 +215,7 @@ class _Reader:
         edited = np.empty(f.n, dtype=np.int64)
         _kernels.read_stamps(*f.column(self.slot["edited"]), edited)
         taxon = self.taxa.encode(f.buf, f.starts, f.lengths)
-        columns = {
+        columns: dict[str, Any] = {
             "event": event,
             "group": group,
             "taxon": taxon,
@@ -263,7 +263,7 @@ class _Reader:
             out[out < 0] = np.nan
             numbers[key] = out
         buf, s, n = f.column(self.slot["complete"])
-        columns = {
+        columns: dict[str, Any] = {
             "event": event,
             "group": group,
             "edited": np.empty(f.n, dtype=np.int64),

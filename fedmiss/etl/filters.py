@@ -7,8 +7,9 @@ no speed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
@@ -70,7 +71,6 @@ class Filters:
     party: Range = (None, None)
     observers: tuple[str, ...] = ()
     without_observers: tuple[str, ...] = ()
-    _unmatched: list[str] = field(default_factory=list, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("start", "duration", "distance", "party"):
@@ -94,14 +94,24 @@ class Filters:
                     "-90..90, south below north); for example -125,45,-117,49."
                 )
 
-    def steps(self, tables: dict[str, pl.DataFrame], last_day: int) -> list[Step]:
+    def steps(self, tables: dict[str, pl.DataFrame], last_day: int, seen: dict[str, set[str]]) -> list[Step]:
         """Return the filters that are set, in order: name and a function of a batch of events.
 
         ``tables`` are the places, observers and protocols of the projection that the batch comes from;
-        ``last_day`` is the latest date of all sources (days since 1970).
+        ``last_day`` is the latest date of all sources (days since 1970). The values met are added to ``seen``,
+        for :meth:`unmatched`.
         """
         places = tables["places"]
         steps: list[Step] = []
+
+        def matches(name: str, wanted: tuple[str, ...], columns: list[list[str | None]]) -> Bool:
+            low = {w.casefold() for w in wanted}
+            mask = np.zeros(len(columns[0]), dtype=np.bool_)
+            for column in columns:
+                folded = [(v or "").casefold() for v in column]
+                mask |= np.fromiter((v in low for v in folded), np.bool_, len(folded))
+                seen.setdefault(name, set()).update(folded)
+            return mask
 
         def by_place(name: str, mask: Bool) -> None:
             steps.append((name, lambda b: mask[b["place"]]))
@@ -113,7 +123,7 @@ class Filters:
             ("locality", self.localities, ("site",)),
         ):
             if wanted:
-                by_place(name, self._matches(name, wanted, [places[c].to_list() for c in columns]))
+                by_place(name, matches(name, wanted, [places[c].to_list() for c in columns]))
         if self.hotspots_only:
             by_place("hotspots only", (places["site_type"] == "H").fill_null(False).to_numpy())
         if self.bbox is not None or self.polygon is not None:
@@ -139,7 +149,7 @@ class Filters:
                 ("start time", lambda b: _within(np.where(b["start"] < 0, np.nan, b["start"]), *self.start))
             )
         if self.protocols:
-            mask = self._matches("protocol", self.protocols, [tables["protocols"]["protocol"].to_list()])
+            mask = matches("protocol", self.protocols, [tables["protocols"]["protocol"].to_list()])
             steps.append(("protocol", lambda b: mask[b["protocol"]]))
         if self.complete_only:
             steps.append(("complete lists only", lambda b: b["complete"] == 1))
@@ -154,30 +164,31 @@ class Filters:
             steps.append(("party size", lambda b: _within(b["n_observers"], *self.party)))
         observers = tables["observers"]["observer"].to_list()
         if self.observers:
-            keep = self._matches("observer", self.observers, [observers])
+            keep = matches("observer", self.observers, [observers])
             steps.append(("observer", lambda b: keep[b["observer"]]))
         if self.without_observers:
-            out = self._matches("observer", self.without_observers, [observers])
+            out = matches("observer", self.without_observers, [observers])
             steps.append(("observer left out", lambda b: ~out[b["observer"]]))
         return steps
 
-    def _matches(self, name: str, wanted: tuple[str, ...], columns: list[list[str | None]]) -> Bool:
-        low = {w.casefold() for w in wanted}
-        mask = np.zeros(len(columns[0]), dtype=np.bool_)
-        seen: set[str] = set()
-        for column in columns:
-            folded = [(v or "").casefold() for v in column]
-            mask |= np.fromiter((v in low for v in folded), np.bool_, len(folded))
-            seen.update(folded)
-        for w in sorted(low - seen):
-            near = get_close_matches(w, sorted(seen - {""}), n=3, cutoff=0.6)
-            hint = f"; near names: {', '.join(near)}" if near else ""
-            self._unmatched.append(f"the filter {name} names {w!r}, which is nowhere in the file{hint}.")
-        return mask
-
-    def unmatched(self) -> list[str]:
-        """Return a sentence for each filter value that no row has (known after :meth:`steps`)."""
-        return sorted(set(self._unmatched))
+    def unmatched(self, seen: dict[str, set[str]]) -> list[str]:
+        """Return a sentence for each value of a filter that no row of any source has."""
+        out = []
+        for name, wanted in (
+            ("country", self.countries),
+            ("state", self.states),
+            ("county", self.counties),
+            ("locality", self.localities),
+            ("protocol", self.protocols),
+            ("observer", (*self.observers, *self.without_observers)),
+        ):
+            known = seen.get(name, set())
+            for value in wanted:
+                if value.casefold() not in known:
+                    near = get_close_matches(value.casefold(), sorted(known - {""}), n=3, cutoff=0.6)
+                    hint = f"; near names: {', '.join(near)}" if near else ""
+                    out.append(f"the filter {name} names {value!r}, which is nowhere in the files{hint}.")
+        return out
 
 
 def _day(text: str | None, what: str) -> int | None:
@@ -216,7 +227,6 @@ def _in_season(days: Any, low: int, high: int) -> Bool:
 
 def _inside(path: str, lon: Any, lat: Any) -> Bool:
     import shapely
-    from shapely.geometry import shape
 
     raw = read_json(Path(path))
     kind = raw.get("type") if isinstance(raw, dict) else None
@@ -233,8 +243,8 @@ def _inside(path: str, lon: Any, lat: Any) -> Bool:
                 f"{path} holds a {found}; a polygon filter needs GeoJSON Polygon or MultiPolygon."
             )
         try:
-            shapes.append(shape(part))
-        except Exception as error:  # shapely raises many kinds for broken rings
+            shapes.append(shapely.from_geojson(json.dumps(part)))
+        except shapely.errors.ShapelyError as error:
             raise InputError(f"{path} holds a polygon that cannot be read: {error}") from None
     area = shapely.make_valid(shapely.union_all(shapes))
     known = ~(np.isnan(lon) | np.isnan(lat))
@@ -274,4 +284,4 @@ def preset(name: str, **changes: Any) -> Filters:
     """
     if name not in PRESETS:
         raise ConfigError(f"there is no preset {name!r}; choose one of {', '.join(PRESETS)}.", preset=name)
-    return replace(PRESETS[name], _unmatched=[], **changes)
+    return replace(PRESETS[name], **changes)

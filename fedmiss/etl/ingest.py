@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedmiss.arrays import I32
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.ebird import project_ebird
 from fedmiss.etl.filters import Filters
@@ -129,14 +130,14 @@ def ingest(
                 path=folder / "checklists.parquet",
             )
             flow, tally, orphans = write_records(events, records, choice, folder / "records.parquet")
-            warnings += settings.filters.unmatched()
+            warnings += settings.filters.unmatched(events.seen)
             if orphans.size:
                 warnings.append(_orphan_warning(lists, orphans, flow["orphans"], folder))
             results = _results(tally, lists_flow, settings, choice)
             write_manifest(
                 folder,
                 "records",
-                settings=_plain(settings) | {"presence_only": presence_only},
+                settings=asdict(settings) | {"presence_only": presence_only},
                 inputs={p.meta["source"]: p.meta["sha256"] for p in projections},
                 results=results | {"orphans": int(orphans.size)},
                 flow=_flow(projections, lists_flow, flow, results, presence_only),
@@ -148,12 +149,6 @@ def ingest(
                 warnings=warnings,
             )
     return read_manifest(out, "records")
-
-
-def _plain(settings: IngestSettings) -> dict[str, Any]:
-    raw = asdict(settings)
-    raw["filters"] = {k: v for k, v in raw["filters"].items() if not k.startswith("_")}
-    return raw
 
 
 def _sources(
@@ -371,7 +366,8 @@ def _choose_species(
     shown = dict(zip(names, common, strict=True))
     index = {name: i for i, name in enumerate(chosen)}
     exotic_kept = {c.strip().upper() for c in settings.exotic}
-    code, above, exotic, unvetted = [], [], [], []
+    code: list[I32] = []
+    above, exotic, unvetted = [], [], []
     for p, t in zip(records, taxa, strict=True):
         keep = merged.filter(pl.col("source") == len(code))["keep"].fill_null(False).to_numpy()
         code.append(

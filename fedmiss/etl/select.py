@@ -47,6 +47,7 @@ class Events:
     copies_speak_alone: bool = False  # policy raw
     members: dict[int, str] = field(default_factory=dict)  # row -> joined observers, policy merged
     steps: list[str] = field(default_factory=list)
+    seen: dict[str, set[str]] = field(default_factory=dict)  # values met by the filters
 
     @classmethod
     def load(cls, sources: list[Projection], policy: str, shared: pl.DataFrame | None = None) -> Events:
@@ -154,7 +155,9 @@ def write_checklists(
         for source, start in zip(events.sources, events.starts, strict=False):
             places, observers, protocols = (source.read(t) for t in ("places", "observers", "protocols"))
             steps = filters.steps(
-                {"places": places, "observers": observers, "protocols": protocols}, max(dates, default=0)
+                {"places": places, "observers": observers, "protocols": protocols},
+                max(dates, default=0),
+                events.seen,
             )
             if not events.steps:
                 events.steps = [name for name, _ in steps]
@@ -281,8 +284,10 @@ def write_records(
     import polars as pl
 
     counts = dict.fromkeys(
-        ["above", "other species", "duplicates", "explicit zeros", "unvetted", "escapees", "orphans"]
-        + ["filtered", "copies", "rolled up", "written", "X", "held back"],
+        (
+            *("above", "other species", "duplicates", "explicit zeros", "orphans", "unvetted", "escapees"),
+            *("copies", "rolled up", "written", "X", "held back"),
+        ),
         0,
     )
     for i, s in enumerate(sources):
@@ -474,7 +479,10 @@ def _resolve(
     table = part.group_by(key).agg(
         count=pl.when((count >= 0).all()).then(count.sum()),
         detected=(count != 0).any(),
-        reason=pl.when((count == COUNT_BAD).any()).then(pl.lit("unreadable")).when((count < 0).any()).then(pl.lit("X")),
+        reason=pl.when((count == COUNT_BAD).any())
+        .then(pl.lit("unreadable"))
+        .when((count < 0).any())
+        .then(pl.lit("X")),
     )
     counts["rolled up"] += part.height - table.height
     if held.height:

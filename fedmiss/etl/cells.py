@@ -61,7 +61,9 @@ def species_visits(folder: str | Path, species: str) -> pl.LazyFrame:
     entry = _known(folder, [species])[0]
     records = pl.scan_parquet(folder / "records.parquet").filter(pl.col("species") == entry["species"])
     joined = pl.scan_parquet(folder / "checklists.parquet").join(
-        records.select("checklist_id", "count", "detected", "reason", seen=pl.lit(True)), on="checklist_id", how="left"
+        records.select("checklist_id", "count", "detected", "reason", seen=pl.lit(True)),
+        on="checklist_id",
+        how="left",
     )
     seen = pl.col("seen").is_not_null()
     missing = pl.col("reason").is_in(MISSING).fill_null(False)
@@ -69,7 +71,8 @@ def species_visits(folder: str | Path, species: str) -> pl.LazyFrame:
     return (
         joined.filter((seen & ~missing) | (~seen & zero))
         .with_columns(
-            count=pl.when(seen).then("count").otherwise(pl.lit(0, pl.Int64)), detected=pl.col("detected").fill_null(False)
+            count=pl.when(seen).then("count").otherwise(pl.lit(0, pl.Int64)),
+            detected=pl.col("detected").fill_null(False),
         )
         .drop("seen", "reason")
     )
@@ -81,7 +84,7 @@ class Aggregate:
 
     ``totals`` : site_id, month, n_zero_ok (checklists that give a zero to a species they do not list)
     ``detections`` : species, site_id, month, n_records, n_on_zero_ok (records that take the place of a zero),
-    n_visits_missing (held back), n_counted, n_detected, count_sum
+    n_counted, n_detected, count_sum
     ``no_zeros`` : species that may have no zeros
     """
 

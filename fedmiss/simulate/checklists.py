@@ -23,7 +23,7 @@ from fedmiss.simulate.world import (
 
 __all__ = ["BLOCK", "MAX_OUTINGS", "PROTOCOLS", "Block", "draw_block", "taxon_offsets"]
 
-BLOCK = 32_768
+BLOCK = 16_384
 PROTOCOLS = ("Traveling", "Stationary", "Incidental", "Historical", "Area")
 _PROTOCOL_SHARE = np.cumsum([0.60, 0.24, 0.11, 0.04, 0.01])
 _COMPLETE = np.array([0.90, 0.90, 0.25, 0.40, 0.85])  # share of complete lists by protocol

@@ -11,7 +11,7 @@ from typing import IO
 import numpy as np
 import polars as pl
 
-from fedmiss.arrays import I64, Bool
+from fedmiss.arrays import F64, I64, Bool
 from fedmiss.rng import rng_for
 from fedmiss.simulate.checklists import PROTOCOLS, Block
 from fedmiss.simulate.layout import Layout
@@ -98,23 +98,21 @@ class Writer:
 
     def write(self, block: Block, number: int, observations: IO[bytes], sampling: IO[bytes]) -> None:
         """Append one block to both files."""
-        rng = rng_for(self.world.seed, "ebird", "text", number)
         m, n = block.outing.size, block.count.size
-        edited_day = np.minimum(
-            block.day + rng.integers(0, 700, m) - self.world.first_day[0], self.days.len() - 1
-        )
-        project = rng.random(m) < 0.05
+
+        def draw(column: str, size: int) -> F64:
+            # One generator per column, so that a block cut short has the same text up to the cut.
+            return rng_for(self.world.seed, "ebird", "text", number, column).random(size)
+
+        day = block.day - self.world.first_day[0]
+        edited = np.minimum(day + (700 * draw("edit day", m)).astype(np.int64), self.days.len() - 1)
+        stamp = (self.edited.len() * draw("edit time", m)).astype(np.int64)
+        project = draw("project", m) < 0.05
         head = pl.DataFrame(
             {
-                "edited": pl.select(
-                    pl.concat_str(
-                        _take(self.days, edited_day),
-                        _take(self.edited, rng.integers(0, 4096, m)),
-                        separator=" ",
-                    )
-                ).to_series(),
+                "edited": _joined(_take(self.days, edited), _take(self.edited, stamp)),
                 "place": _take(self.places, block.site),
-                "date": _take(self.days, block.day - self.world.first_day[0]),
+                "date": _take(self.days, day),
                 "start": _blank(_take(self.clock, np.maximum(block.start, 0)), block.start < 0),
                 "observer": _take(self.observers, block.observer),
                 "number": block.number,
@@ -125,7 +123,10 @@ class Writer:
                 "people": _number(block.n_observers),
                 "complete": block.complete.astype(np.int8),
                 "group": _blank(pl.Series(7_000_000 + block.outing).cast(pl.String), ~block.shared),
-                "comments": _take(self.checklist_comments, _which(rng, m, 0.06, len(_CHECKLIST_COMMENTS))),
+                "comments": _take(
+                    self.checklist_comments,
+                    _which(draw("checklist comment", m), 0.06, len(_CHECKLIST_COMMENTS)),
+                ),
             }
         )
         observer = [pl.lit("obsr") + pl.col("observer"), *([pl.lit("")] if self.modern else [])]
@@ -148,11 +149,13 @@ class Writer:
                 "edited": head["edited"].gather(at),
                 "taxon": _take(self.taxa, block.taxon),
                 "count": _blank(pl.Series(block.count).cast(pl.String), block.count < 0, "X"),
-                "breeding": _take(self.breeding, _which(rng, n, 0.03, len(_BREEDING) - 1)),
+                "breeding": _take(self.breeding, _which(draw("breeding", n), 0.03, len(_BREEDING) - 1)),
                 "body": head["body"].gather(at),
-                "media": _take(self.media, rng.integers(0, 20, n) // 17),
+                "media": _take(self.media, _which(draw("media", n), 0.2, 3)),
                 "checklist_comments": head["comments"].gather(at),
-                "comments": _take(self.species_comments, _which(rng, n, 0.04, len(_SPECIES_COMMENTS))),
+                "comments": _take(
+                    self.species_comments, _which(draw("species comment", n), 0.04, len(_SPECIES_COMMENTS))
+                ),
             }
         )
         _lines(rows, observations, self.end)
@@ -234,9 +237,13 @@ def _pool(sentences: tuple[str, ...]) -> pl.Series:
     return pl.Series(["", *sentences])
 
 
-def _which(rng: np.random.Generator, n: int, share: float, choices: int) -> I64:
-    """Return 0 (blank) mostly, and one of 1..choices for a ``share`` of n rows."""
-    return np.where(rng.random(n) < share, rng.integers(1, choices + 1, n), 0)
+def _which(draw: F64, share: float, choices: int) -> I64:
+    """Return 0 (blank) mostly, and one of 1..choices for a ``share`` of the uniforms."""
+    return np.where(draw < share, 1 + (draw / share * choices).astype(np.int64), 0)
+
+
+def _joined(first: pl.Series, second: pl.Series) -> pl.Series:
+    return pl.select(pl.concat_str(first, second, separator=" ")).to_series()
 
 
 def _starts(checklist: I64) -> tuple[I64, I64]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy.special import expit
 
@@ -43,11 +44,7 @@ class TruthWriter:
         self.active = np.zeros(world.n_observers, dtype=bool)
         self.outings = 0
         self.names = pl.Series([s.scientific for s in world.species])
-        self._schemas = {name: load_schema(name).arrow() for name in ("truth_checklists", "truth_visits")}
-        self._writers = {
-            name: pq.ParquetWriter(folder / f"{name}.parquet", schema, compression="zstd")
-            for name, schema in self._schemas.items()
-        }
+        self._writers = {name: self._open_table(name, 0) for name in ("truth_checklists", "truth_visits")}
 
     def __enter__(self) -> TruthWriter:
         return self
@@ -92,25 +89,27 @@ class TruthWriter:
             }
         )
         for name, table in (("truth_checklists", lists), ("truth_visits", reports)):
-            self._writers[name].write_table(table.to_arrow().cast(self._schemas[name]))
+            writer = self._writers[name]
+            writer.write_table(table.to_arrow().cast(writer.schema))
 
     def _parameters(self) -> None:
         """Write what is true of species, months, observers and of the sites that were visited."""
         w = self.world
         site = np.flatnonzero(self.visited)
         observer = np.flatnonzero(self.active)
-        sites, months, totals = [], [], []
-        for s, bird in enumerate(w.species):
-            name = pl.lit(bird.scientific).alias("species")
-            factors = {f"u{k + 1}": w.u[s, site, k].astype(np.float64) for k in range(RANK)}
-            a = w.a[s, site].astype(np.float64)
-            sites.append(pl.DataFrame({"site_id": site_ids(site), "a": a, **factors}).select(name, pl.all()))
-            curves = {f"v{k + 1}": w.V[:, k] for k in range(RANK)}
-            months.append(pl.DataFrame({"month": w.months, "b": w.b[s], **curves}).select(name, pl.all()))
-            u = w.u[s, site].astype(np.float64)
-            each = [float(np.exp(w.mu[s] + w.b[s, m] + a + u @ w.V[m]).sum()) for m in range(w.months.size)]
-            totals.append(pl.DataFrame({"month": w.months, "total": each}).select(name, pl.all()))
-        self._table("truth_sites", pl.concat(sites))
+        curves = {f"v{k + 1}": w.V[:, k] for k in range(RANK)}
+        months, totals = [], []
+        with self._open_table("truth_sites", RANK) as table:
+            for s, bird in enumerate(w.species):
+                name = pl.lit(bird.scientific).alias("species")
+                a, u = w.a[s, site].astype(np.float64), w.u[s, site].astype(np.float64)
+                factors = {f"u{k + 1}": u[:, k] for k in range(RANK)}
+                rows = pl.DataFrame({"site_id": site_ids(site), "a": a, **factors}).select(name, pl.all())
+                table.write_table(rows.to_arrow().cast(table.schema))
+                effects = pl.DataFrame({"month": w.months, "b": w.b[s], **curves})
+                months.append(effects.select(name, pl.all()))
+                total = np.array([np.exp(a + u @ v).sum() for v in w.V]) * np.exp(w.mu[s] + w.b[s])
+                totals.append(pl.DataFrame({"month": w.months, "total": total}).select(name, pl.all()))
         self._table("truth_months", pl.concat(months))
         self._table("truth_totals", pl.concat(totals))
         self._table(
@@ -134,6 +133,13 @@ class TruthWriter:
                 "trend": [s.trend for s in w.species],
             },
         )
+
+    def _open_table(self, name: str, rank: int) -> Any:
+        """Open a table that is written piece by piece, with its factor columns."""
+        schema = load_schema(name).arrow()
+        for k in range(rank):
+            schema = schema.append(pa.field(f"u{k + 1}", pa.float64()))
+        return pq.ParquetWriter(self.folder / f"{name}.parquet", schema, compression="zstd")
 
     def _table(self, name: str, table: Any) -> None:
         write_table(table, self.folder / f"{name}.parquet", name)

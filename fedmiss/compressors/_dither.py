@@ -1,0 +1,123 @@
+"""The kernels of dithering: levels, norms, code length, one message or a batch (same inner function)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+
+from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
+
+__all__ = ["batch", "batch_parallel", "message", "unpack"]
+
+
+@njit(cache=True)
+def _norm(x: Any, r: Any) -> Any:
+    """||x||_r, scaled against overflow; at least max |x|; nan when x is not finite."""
+    top = 0.0
+    for v in x:
+        if not abs(v) < np.inf:
+            return np.nan
+        top = max(top, abs(v))
+    if top == 0.0 or r == np.inf:
+        return top
+    if top < 1e-290:
+        return top * x.size  # an upper bound is as good, far below any number that matters
+    scale, total = 1.0 / top, 0.0
+    if r == 1.0:
+        for v in x:
+            total += abs(v)
+        return max(top, total)
+    if r == 2.0:
+        for v in x:
+            w = v * scale
+            total += w * w
+        return top * max(1.0, np.sqrt(total))
+    for v in x:
+        total += (abs(v) * scale) ** r
+    return top * max(1.0, total ** (1.0 / r))
+
+
+@njit(cache=True)
+def _levels(
+    x: Any, u: Any, s: Any, r: Any, block: Any, norms: Any, bits: Any, levels: Any, x_hat: Any
+) -> Any:
+    """Quantize; return the number of levels to code (blocks of norm 0 have none), or -1 if x is not finite.
+
+    ``bits`` views the float32 ``norms`` as integers: adding 1 rounds a norm up, so that |x| <= norm holds for the
+    rounded norm and the levels stay unbiased.
+    """
+    count = 0
+    for b in range(norms.size):
+        lo, hi = b * block, min((b + 1) * block, x.size)
+        norm = _norm(x[lo:hi], r)
+        if not norm <= 3.4028234e38:
+            return -1
+        norms[b] = norm
+        if np.float64(norms[b]) < norm:
+            bits[b] += 1
+        unit = np.float64(norms[b]) / s
+        if unit == 0.0:
+            x_hat[lo:hi] = 0.0
+            continue
+        for i in range(lo, hi):
+            level = min(np.int64(np.floor(abs(x[i]) / unit + u[i])), s)
+            if x[i] < 0:
+                level = -level
+            levels[count] = level
+            x_hat[i] = level * unit
+            count += 1
+    return count
+
+
+@njit(cache=True)
+def message(x: Any, u: Any, s: Any, r: Any, block: Any, x_hat: Any) -> Any:
+    """Encode one vector: return its bytes (tag, norms, code); an empty array if x is not finite."""
+    q = x.size
+    norms = np.empty((q + block - 1) // block, dtype=np.float32)
+    levels = np.empty(q, dtype=np.int64)
+    count = _levels(x, u, s, r, block, norms, norms.view(np.int32), levels, x_hat)
+    if count < 0:
+        return np.empty(0, dtype=np.uint8)
+    head = 1 + 4 * norms.size
+    out = np.empty(head + capacity(count, s), dtype=np.uint8)
+    tag, size = encode_levels(levels, count, s, True, out[head:])
+    out[0] = tag
+    out[1:head] = norms.view(np.uint8)
+    return out[: head + size]
+
+
+@njit(cache=True)
+def batch(X: Any, U: Any, s: Any, r: Any, block: Any, X_hat: Any, nbytes: Any) -> None:
+    """Encode each row; keep what the server would decode, and the length."""
+    for i in range(X.shape[0]):
+        nbytes[i] = message(X[i], U[i], s, r, block, X_hat[i]).size
+
+
+@njit(cache=True, parallel=True)
+def batch_parallel(X: Any, U: Any, s: Any, r: Any, block: Any, X_hat: Any, nbytes: Any) -> None:
+    """Do as :func:`batch`, over the cores."""
+    for i in prange(X.shape[0]):
+        nbytes[i] = message(X[i], U[i], s, r, block, X_hat[i]).size
+
+
+@njit(cache=True)
+def unpack(code: Any, tag: Any, norms: Any, s: Any, block: Any, x_hat: Any) -> Any:
+    """Decode into ``x_hat``; return False when the code is damaged."""
+    q, count = x_hat.size, 0
+    for b in range(norms.size):
+        if np.float64(norms[b]) / s > 0.0:
+            count += min((b + 1) * block, q) - b * block
+    levels = np.empty(count, dtype=np.int64)
+    if not decode_levels(code, tag, count, s, True, levels):
+        return False
+    at = 0
+    for b in range(norms.size):
+        unit = np.float64(norms[b]) / s
+        for i in range(b * block, min((b + 1) * block, q)):
+            x_hat[i] = 0.0
+            if unit > 0.0:
+                x_hat[i] = levels[at] * unit
+                at += 1
+    return True

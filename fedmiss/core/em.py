@@ -1,0 +1,50 @@
+"""Classical EM on pooled or sharded rows: the reference that every federated method must reduce to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedmiss.arrays import F64
+from fedmiss.core.oracles import s_bar_many
+from fedmiss.core.protocols import Model, Rows
+from fedmiss.core.state import Roster
+
+__all__ = ["em", "mean_field", "pooled_s_bar"]
+
+
+def pooled_s_bar(model: Model, theta: Any, data: Sequence[Rows], roster: Roster) -> F64:
+    """sum_c w_c s_bar_c(theta), (q,): sees all rows, so it exists in simulations only."""
+    slots = np.arange(roster.n, dtype=np.int64)
+    S = s_bar_many(model, theta, data, slots, None)
+    out: F64 = np.add.reduce(roster.weights[:, None] * S, axis=0)
+    return out
+
+
+def mean_field(model: Model, S_hat: F64, data: Sequence[Rows], roster: Roster, theta: Any = None) -> F64:
+    """h(S) = sum_c w_c s_bar_c(T(S)) - S, (q,). SIMULATION ONLY: no server of a real federation can see it."""
+    theta = model.T(S_hat) if theta is None else theta
+    return pooled_s_bar(model, theta, data, roster) - S_hat
+
+
+def em(
+    model: Model, data: Sequence[Rows], roster: Roster, S_hat: F64, *, rounds: int, tol: float = 0.0
+) -> tuple[F64, F64]:
+    """EM in the expectation space, S_{k+1} = s_bar(T(S_k)).
+
+    Returns
+    -------
+    S_hat : (q,) last statistic
+    h_norm2 : (rounds done,) ||h(S_k)||^2 = ||S_{k+1} - S_k||^2; stops once it is <= ``tol``
+    """
+    trace = []
+    for _ in range(rounds):
+        new = pooled_s_bar(model, model.T(S_hat), data, roster)
+        h = new - S_hat
+        trace.append(float(h @ h))
+        S_hat = new
+        if trace[-1] <= tol:
+            break
+    return S_hat, np.array(trace)

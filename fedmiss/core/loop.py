@@ -1,0 +1,218 @@
+"""The loop that every run shares: rounds, stopping, history, checkpoint and resume."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmiss.arrays import F64
+from fedmiss.core.fedem import FedEM
+from fedmiss.core.protocols import Engine
+from fedmiss.core.state import Downlink, ServerState
+from fedmiss.errors import ConfigError, DomainError, InputError
+from fedmiss.files import atomic_file
+from fedmiss.progress import progress
+
+__all__ = ["Result", "Stop", "load_checkpoint", "run", "save_checkpoint"]
+
+Observe = Callable[[ServerState, Downlink], Mapping[str, float]]
+_COLUMNS = ("k", "gamma", "h_norm2", "active", "bytes_up", "bytes_down", "evaluations", "seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """When to stop; the first that holds.
+
+    Parameters
+    ----------
+    rounds : rounds in all, those before a resume included
+    epochs : conditional expectations in all, divided by N
+    tol : stop once the mean of ||H||^2 over the last ``window`` rounds is <= tol. ||H||^2 has the noise of
+        compression, minibatches and absences in it, so a tol below that floor is never met.
+    seconds : wall clock of this call
+    """
+
+    rounds: int | None = None
+    epochs: float | None = None
+    tol: float | None = None
+    window: int = 20
+    seconds: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Result:
+    """What a run gives back.
+
+    ``trace`` has one entry per round in each column: k, gamma, h_norm2, active, bytes_up, bytes_down, evaluations,
+    seconds; columns of ``observe`` hold nan in the rounds in which it was not asked. The row of round k has the
+    H that moved S_k to S_{k+1}, and what ``observe`` said of S_k.
+    """
+
+    server: ServerState
+    theta: Any
+    trace: dict[str, F64]
+    stop_reason: str
+    converged: bool = field(default=False)
+
+
+def save_checkpoint(
+    path: str | Path, algo: FedEM, engine: Engine, server: ServerState, trace: dict[str, list[float]]
+) -> None:
+    """Write everything that the next rounds depend on, atomically, as one .npz without pickles."""
+    arrays: dict[str, Any] = {
+        "S_hat": server.S_hat, "V": server.V, "k": np.int64(server.k), "acks": server.acks,
+        "run": np.frombuffer(_fingerprint(algo).encode(), dtype=np.uint8),
+    }  # fmt: skip
+    arrays |= {f"carry.{name}": value for name, value in (server.carry or {}).items()}
+    arrays |= {f"engine.{name}": value for name, value in engine.save(algo).items()}
+    arrays |= {f"trace.{name}": np.array(column, dtype=np.float64) for name, column in trace.items()}
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    with atomic_file(path) as tmp:
+        tmp.write_bytes(buffer.getvalue())
+
+
+def load_checkpoint(
+    path: str | Path, algo: FedEM, engine: Engine
+) -> tuple[ServerState, dict[str, list[float]]]:
+    """Restore the engine's workers; return the server's state and the trace so far."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        S_hat, V, k, acks = arrays["S_hat"], arrays["V"], int(arrays["k"]), arrays["acks"]
+        run_of = bytes(arrays["run"]).decode()
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise InputError(
+            f"{path} is not a checkpoint that this version can read ({error}); delete it to start afresh.",
+            path=str(path),
+        ) from None
+    if run_of != _fingerprint(algo):
+        raise ConfigError(
+            f"the checkpoint {path} is of a run with other settings ({run_of}; this one: {_fingerprint(algo)}); "
+            "resume with the same settings, or delete it to start afresh.",
+            path=str(path),
+        )
+    carry = {name[6:]: value for name, value in arrays.items() if name.startswith("carry.")} or None
+    engine.load(algo, {name[7:]: value for name, value in arrays.items() if name.startswith("engine.")})
+    trace = {name[6:]: value.tolist() for name, value in arrays.items() if name.startswith("trace.")}
+    return ServerState(S_hat, V, k, acks, carry), trace
+
+
+def _fingerprint(algo: FedEM) -> str:
+    """What must not change between two segments of one run, in words."""
+    return json.dumps(
+        {
+            "seed": algo.seed,
+            "alpha": algo.alpha,
+            "gamma": "schedule" if callable(algo.gamma) else algo.gamma,
+            "n": algo.roster.n,
+            "N": algo.roster.total,
+            "weighting": algo.roster.weighting,
+            "q": algo.model.q,
+            "compressor": repr(algo.compressor),
+            "oracle": repr(algo.oracle),
+        },
+        sort_keys=True,
+    )
+
+
+def run(
+    algo: FedEM,
+    engine: Engine,
+    S_hat: F64,
+    *,
+    stop: Stop | int,
+    init: str | F64 = "h",
+    observe: Observe | None = None,
+    observe_every: int = 1,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 100,
+    label: str = "rounds",
+) -> Result:
+    """Run rounds of ``algo`` on ``engine`` until ``stop``.
+
+    Parameters
+    ----------
+    S_hat : (q,) first statistic S_0
+    stop : a :class:`Stop`, or a number of rounds
+    init : first memories V_c: "h" (h_c(S_0), as in the theorems), "zero", or (n, q) values
+    observe : function of (server, down) at the start of a round, giving further columns of the trace, e.g. the
+        true mean field in a simulation; asked every ``observe_every`` rounds
+    checkpoint : file to resume from when it exists, and to write every ``checkpoint_every`` rounds and at the end
+    label : words beside the progress bar
+
+    Raises
+    ------
+    DomainError
+        When S_k leaves the domain of T; the message names the round and the remedy.
+    """
+    stop = Stop(rounds=stop) if isinstance(stop, int) else stop
+    if stop.rounds is None and stop.epochs is None and stop.tol is None and stop.seconds is None:
+        raise ConfigError("the run has no end; give rounds, epochs, tol or seconds.")
+    start, before = time.perf_counter(), 0.0
+    trace: dict[str, list[float]] = {name: [] for name in _COLUMNS}
+    if checkpoint is not None and Path(checkpoint).exists():
+        server, trace = load_checkpoint(checkpoint, algo, engine)
+        before = trace["seconds"][-1] if trace["seconds"] else 0.0
+    else:
+        server = engine.start(algo, S_hat, init)
+    evaluations, total = sum(trace["evaluations"]), algo.roster.total
+    columns = [trace[name] for name in _COLUMNS]
+    n = algo.roster.n
+    fraction = stop.rounds is None and stop.epochs is not None
+    with progress(label, total=stop.epochs if fraction else stop.rounds) as show:
+        down = algo.broadcast(server)
+        while not (reason := _reason(stop, server.k, evaluations / total, trace["h_norm2"], start)):
+            if observe is not None and server.k % observe_every == 0:
+                for name, value in observe(server, down).items():
+                    column = trace.setdefault(name, [])
+                    column.extend([np.nan] * (server.k - len(column)))
+                    column.append(float(value))
+            active = algo.participation.active(algo.seed, server.k, n)
+            replies = engine.round(algo, server, down, active)
+            server, info = algo.server_step(server, down, replies)
+            evaluations += info.evaluations
+            row = (
+                info.k, info.gamma, info.h_norm2, info.active, info.bytes_up, info.bytes_down, info.evaluations,
+                before + time.perf_counter() - start,
+            )  # fmt: skip
+            for column, value in zip(columns, row, strict=True):
+                column.append(value)
+            if not np.isfinite(info.h_norm2):
+                raise DomainError(
+                    f"round {info.k}: ||H||^2 is {info.h_norm2}; the iterates diverged with gamma={info.gamma:g}. "
+                    f"Lower gamma (try {info.gamma / 5:g}).",
+                    k=info.k,
+                )
+            down = algo.broadcast(server)
+            show(evaluations / total if fraction else server.k)
+            if checkpoint is not None and server.k % checkpoint_every == 0:
+                save_checkpoint(checkpoint, algo, engine, server, trace)
+    if checkpoint is not None:
+        save_checkpoint(checkpoint, algo, engine, server, trace)
+    for column in trace.values():
+        column.extend([np.nan] * (server.k - len(column)))
+    table = {name: np.array(column, dtype=np.float64) for name, column in trace.items()}
+    return Result(server, down.theta, table, reason, converged=reason.startswith("tol"))
+
+
+def _reason(stop: Stop, k: int, epochs: float, h_norm2: list[float], start: float) -> str:
+    """Why to stop now, in words; empty to go on."""
+    if stop.tol is not None and len(h_norm2) >= stop.window:
+        mean = sum(h_norm2[-stop.window :]) / stop.window
+        if mean <= stop.tol:
+            return f"tol: mean ||H||^2 of the last {stop.window} rounds is {mean:.3g} <= {stop.tol:g}"
+    if stop.rounds is not None and k >= stop.rounds:
+        return f"rounds: {k} done"
+    if stop.epochs is not None and epochs >= stop.epochs:
+        return f"epochs: {epochs:.4g} done"
+    if stop.seconds is not None and time.perf_counter() - start >= stop.seconds:
+        return f"seconds: {stop.seconds:g} passed after {k} rounds"
+    return ""

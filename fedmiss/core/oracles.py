@@ -1,0 +1,239 @@
+"""How a worker estimates its statistic s_bar_c(theta_k): all rows, a minibatch, or SPIDER's recursion.
+
+Every oracle exists once for one worker (``one``) and once for many (``many``), with the same bits: rows are
+drawn from uniforms keyed by (seed, round, slot), and a model's ``s_bar_many`` repeats its ``s_bar``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.core.protocols import Model, Rows
+from fedmiss.core.state import Downlink
+from fedmiss.errors import ConfigError
+from fedmiss.rng import uniforms
+
+__all__ = ["Full", "Minibatch", "Spider", "draw_rows", "s_bar_many"]
+
+
+def draw_rows(u: F64, sizes: I64, *, replace: bool) -> I64:
+    """Turn (a, b) uniforms into row numbers, one minibatch per row of ``u``.
+
+    Parameters
+    ----------
+    u : (a, b) uniforms on [0, 1)
+    sizes : (a,) rows that each worker holds
+    replace : draw with replacement; without, the first b steps of a Fisher-Yates shuffle (needs b <= m_c)
+    """
+    if replace:
+        return (u * sizes[:, None]).astype(np.int64)
+    a, b = u.shape
+    if b > int(sizes.min(initial=b)):
+        raise ConfigError(
+            f"a minibatch of b={b} without replacement needs b rows, but a worker holds {int(sizes.min())}; "
+            "lower b or draw with replacement."
+        )
+    deck = np.tile(np.arange(int(sizes.max(initial=b))), (a, 1))
+    at = np.arange(a)
+    for j in range(b):
+        pick = j + (u[:, j] * (sizes - j)).astype(np.int64)
+        deck[at, pick], deck[:, j] = deck[:, j].copy(), deck[at, pick]
+    return deck[:, :b].copy()
+
+
+def s_bar_many(model: Model, theta: Any, data: Sequence[Rows], slots: I64, index: I64 | None) -> F64:
+    """Return the (a, q) statistics of several workers, all rows or those of ``index`` (a, b)."""
+    fast = getattr(model, "s_bar_many", None)
+    if fast is not None:
+        out: F64 = fast(theta, data, slots, index)
+        return out
+    out = np.empty((len(slots), model.q))
+    for i, c in enumerate(slots):
+        out[i] = model.s_bar(theta, data[c] if index is None else data[c][index[i]])
+    return out
+
+
+def _sizes(data: Any, slots: I64) -> I64:
+    if isinstance(data, np.ndarray):
+        return np.full(len(slots), data.shape[1], dtype=np.int64)
+    return np.array([len(data[c]) for c in slots], dtype=np.int64)
+
+
+def _check_batch(b: int) -> None:
+    if b < 1:
+        raise ConfigError(f"minibatch size b={b} (must be at least 1).")
+
+
+class _NoMemory:
+    """An oracle that starts afresh in every round."""
+
+    __slots__ = ()
+
+    def start(self) -> None:
+        return None
+
+    def start_many(self, n: int, q: int) -> None:
+        return None
+
+    def pack(self, memory: None) -> dict[str, Any]:
+        return {}
+
+    def unpack(self, model: Model, arrays: dict[str, Any], n: int, q: int) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Full(_NoMemory):
+    """The exact local statistic: all rows, no noise."""
+
+    def one(
+        self, model: Model, memory: None, down: Downlink, rows: Rows, slot: int, seed: int
+    ) -> tuple[F64, None, int]:
+        """Return s_bar over all rows."""
+        return model.s_bar(down.theta, rows), None, len(rows)
+
+    def many(
+        self, model: Model, memory: None, down: Downlink, data: Sequence[Rows], slots: I64, seed: int
+    ) -> tuple[F64, int]:
+        """s_bar over all rows of each worker."""
+        return s_bar_many(model, down.theta, data, slots, None), int(_sizes(data, slots).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatch(_NoMemory):
+    """The mean over b rows drawn at random (algorithm 1, line 6).
+
+    Parameters
+    ----------
+    b : rows in a minibatch
+    replace : draw with replacement (as the paper's MNIST run) or without
+    """
+
+    b: int
+    replace: bool = True
+
+    def __post_init__(self) -> None:
+        _check_batch(self.b)
+
+    def one(
+        self, model: Model, memory: None, down: Downlink, rows: Rows, slot: int, seed: int
+    ) -> tuple[F64, None, int]:
+        """s_bar over the worker's minibatch of round k."""
+        u = uniforms(seed, "minibatch", down.k, [slot], self.b)
+        index = draw_rows(u, np.array([len(rows)]), replace=self.replace)[0]
+        return model.s_bar(down.theta, rows[index]), None, self.b
+
+    def many(
+        self, model: Model, memory: None, down: Downlink, data: Sequence[Rows], slots: I64, seed: int
+    ) -> tuple[F64, int]:
+        """s_bar over each worker's minibatch of round k."""
+        u = uniforms(seed, "minibatch", down.k, slots, self.b)  # type: ignore[arg-type]
+        index = draw_rows(u, _sizes(data, slots), replace=self.replace)
+        return s_bar_many(model, down.theta, data, slots, index), self.b * len(slots)
+
+
+@dataclass(slots=True, eq=False)
+class _SpiderMany:
+    """Stacked memory: the statistics, the round of each worker's last answer, and the broadcasts still needed."""
+
+    S: F64
+    last: I64  # (n,) round of the last evaluation, -1 for never
+    seen: dict[int, tuple[F64, Any]]  # round -> (S_hat, theta) for the rounds in ``last``
+
+
+@dataclass(frozen=True, slots=True)
+class Spider:
+    """The variance-reduced recursion of VR-FedEM (algorithm 2; Fort, Moulines, Wai 2020 for n = 1).
+
+    Rounds are cut into outer loops of ``k_in``. In its first answer of an outer loop a worker takes all its rows;
+    in the others one minibatch, evaluated at the new theta and at the theta of its previous answer:
+    S_c += mean_B [ s_bar_cj(theta_k) - s_bar_cj(theta_last) ].
+
+    Differs from algorithm 2 in two ways. A worker that does not take part does not compute, so its previous
+    answer may lie several rounds back (the paper states the algorithm for full participation, where the two are
+    the same). And at k = 0 of an outer loop the paper adds a difference that is zero, since S_{t,0} = S_{t,-1}:
+    here it is not computed, so an outer loop costs n m + 2 b n (k_in - 1) conditional expectations.
+    """
+
+    b: int
+    k_in: int
+    replace: bool = True
+
+    def __post_init__(self) -> None:
+        _check_batch(self.b)
+        if self.k_in < 1:
+            raise ConfigError(f"k_in={self.k_in} rounds in an outer loop (must be at least 1).")
+
+    def start(self) -> None:
+        """Nothing is known before the first answer."""
+        return None
+
+    def one(
+        self, model: Model, memory: Any, down: Downlink, rows: Rows, slot: int, seed: int
+    ) -> tuple[F64, Any, int]:
+        """``memory`` is (round, S_hat, theta, S_c) of the last answer, or None."""
+        if memory is None or memory[0] // self.k_in < down.k // self.k_in:
+            S, count = model.s_bar(down.theta, rows), len(rows)
+        else:
+            u = uniforms(seed, "minibatch", down.k, [slot], self.b)
+            batch = rows[draw_rows(u, np.array([len(rows)]), replace=self.replace)[0]]
+            S = memory[3] + (model.s_bar(down.theta, batch) - model.s_bar(memory[2], batch))
+            count = 2 * self.b
+        return S, (down.k, down.S_hat, down.theta, S), count
+
+    def start_many(self, n: int, q: int) -> _SpiderMany:
+        """Nothing is known before the first answers."""
+        return _SpiderMany(np.zeros((n, q)), np.full(n, -1, dtype=np.int64), {})
+
+    def many(
+        self, model: Model, memory: _SpiderMany, down: Downlink, data: Sequence[Rows], slots: I64, seed: int
+    ) -> tuple[F64, int]:
+        """Refresh those who answer first in this outer loop; move the others by their minibatch."""
+        last = memory.last[slots]
+        fresh = (last < 0) | (last // self.k_in < down.k // self.k_in)
+        count = 0
+        if fresh.any():
+            whole = slots[fresh]
+            memory.S[whole] = s_bar_many(model, down.theta, data, whole, None)
+            count += int(_sizes(data, whole).sum())
+        if not fresh.all():
+            move, back = slots[~fresh], last[~fresh]
+            u = uniforms(seed, "minibatch", down.k, move, self.b)  # type: ignore[arg-type]
+            index = draw_rows(u, _sizes(data, move), replace=self.replace)
+            diff = s_bar_many(model, down.theta, data, move, index)
+            for k in np.unique(back):
+                sel = back == k
+                diff[sel] -= s_bar_many(model, memory.seen[int(k)][1], data, move[sel], index[sel])
+            memory.S[move] += diff
+            count += 2 * self.b * len(move)
+        memory.last[slots] = down.k
+        memory.seen[down.k] = (down.S_hat, down.theta)
+        if len(memory.seen) > 1:
+            outer = down.k - down.k % self.k_in  # older answers are followed by a full pass
+            used = set(memory.last.tolist())
+            memory.seen = {k: v for k, v in memory.seen.items() if k >= outer and k in used}
+        return memory.S[slots], count
+
+    def pack(self, memory: _SpiderMany) -> dict[str, Any]:
+        """Statistics, rounds, and the S_hat of those rounds; theta is T(S_hat) again."""
+        rounds = sorted(memory.seen)
+        points = np.array([memory.seen[k][0] for k in rounds]).reshape(len(rounds), memory.S.shape[1])
+        return {
+            "S": memory.S,
+            "last": memory.last,
+            "rounds": np.array(rounds, dtype=np.int64),
+            "points": points,
+        }
+
+    def unpack(self, model: Model, arrays: dict[str, Any], n: int, q: int) -> _SpiderMany:
+        """Restore, recomputing theta = T(S_hat) at the points still needed."""
+        seen = {
+            int(k): (np.array(S), model.T(np.array(S)))
+            for k, S in zip(arrays["rounds"], arrays["points"], strict=True)
+        }
+        return _SpiderMany(np.array(arrays["S"]), np.array(arrays["last"]), seen)

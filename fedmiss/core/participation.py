@@ -1,0 +1,108 @@
+"""Who answers in a round. Drawn by the server from the run's seed, never left to the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.errors import ConfigError
+from fedmiss.rng import rng_for, uniforms
+
+__all__ = ["Bernoulli", "FixedSize", "Full", "Given"]
+
+
+def _probabilities(p: float | Sequence[float] | F64, n: int) -> F64:
+    prob = np.broadcast_to(np.asarray(p, dtype=np.float64), (n,)) if np.ndim(p) == 0 else np.asarray(p, float)
+    if prob.shape != (n,):
+        raise ConfigError(
+            f"participation gives {prob.size} probabilities for {n} workers; give one per worker."
+        )
+    if not bool(((prob > 0) & (prob <= 1)).all()):
+        bad = float(prob[~((prob > 0) & (prob <= 1))][0])
+        raise ConfigError(
+            f"participation probability {bad} is not in (0, 1]; leave such a worker out instead."
+        )
+    return prob
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """Every worker answers in every round."""
+
+    def prob(self, n: int) -> F64:
+        """All ones."""
+        return np.ones(n)
+
+    def active(self, seed: int, k: int, n: int) -> I64:
+        """All slots."""
+        return np.arange(n, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bernoulli:
+    """Each worker answers with its own probability, independently (assumption A9; [16] for unequal p_c).
+
+    Parameters
+    ----------
+    p : one probability for all, or one per slot, in (0, 1]
+    """
+
+    p: float | Sequence[float] | F64
+
+    def prob(self, n: int) -> F64:
+        """(n,) the probabilities p_c."""
+        return _probabilities(self.p, n)
+
+    def active(self, seed: int, k: int, n: int) -> I64:
+        """Slots whose uniform of round ``k`` falls below p_c."""
+        u = uniforms(seed, "participation", k, range(n), 1)[:, 0]
+        return np.flatnonzero(u < self.prob(n)).astype(np.int64, copy=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSize:
+    """``size`` workers answer in each round, drawn without replacement: p_c = size / n."""
+
+    size: int
+
+    def prob(self, n: int) -> F64:
+        """(n,) filled with size / n."""
+        if not 1 <= self.size <= n:
+            raise ConfigError(f"participation size={self.size} of {n} workers; choose it from 1 to {n}.")
+        return np.full(n, self.size / n)
+
+    def active(self, seed: int, k: int, n: int) -> I64:
+        """Return the drawn slots, increasing."""
+        self.prob(n)
+        return np.sort(rng_for(seed, "participation", k).permutation(n)[: self.size]).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Given:
+    """A schedule known beforehand: round k is answered by ``rounds[k % len(rounds)]``.
+
+    H stays unbiased over a random position in the schedule, with p_c = share of the rounds in which worker c
+    answers (default), or with the probabilities from which the schedule was drawn, given as ``p``.
+    """
+
+    rounds: Sequence[Sequence[int]]
+    p: float | Sequence[float] | F64 | None = None
+
+    def prob(self, n: int) -> F64:
+        """(n,) ``p``, or each slot's share of the rounds."""
+        if self.p is not None:
+            return _probabilities(self.p, n)
+        count = np.zeros(n)
+        for slots in self.rounds:
+            count[np.unique(np.asarray(slots, dtype=np.int64))] += 1
+        return _probabilities(count / max(len(self.rounds), 1), n)
+
+    def active(self, seed: int, k: int, n: int) -> I64:
+        """Return the slots of round ``k``, increasing."""
+        slots = np.unique(np.asarray(self.rounds[k % len(self.rounds)], dtype=np.int64))
+        if slots.size and (slots[0] < 0 or slots[-1] >= n):
+            raise ConfigError(f"the schedule names slot {int(slots[-1])} but the run has slots 0 to {n - 1}.")
+        return slots

@@ -1,0 +1,152 @@
+"""The parts that fit together: Model, Compressor, Participation, Oracle, Engine.
+
+Letters as in Dieuleveut, Fort, Moulines, Robin (NeurIPS 2021). A plug-in is any object with these members;
+:mod:`fedmiss.core.testing` checks that it also obeys the laws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from fedmiss.arrays import F64, I64
+
+if TYPE_CHECKING:
+    from fedmiss.core.fedem import FedEM
+    from fedmiss.core.state import Downlink, Replies, ServerState
+
+__all__ = ["Compressor", "Engine", "Model", "Oracle", "Participation", "Rows", "Theta"]
+
+Rows = Any  # a worker's data: only len(rows) and rows[index] are asked of it by the core
+Theta = Any  # a model's parameter: opaque to the core
+
+
+@runtime_checkable
+class Model(Protocol):
+    """A curved exponential family, seen through its complete-data sufficient statistic.
+
+    Optional members, used when they are there:
+
+    ``s_bar_many(theta, data, slots, index) -> (a, q)``
+        s_bar of several workers at once: ``data`` in slot order, ``index`` (a, b) row numbers or None for all.
+        Must give the bits of ``s_bar(theta, data[c][index[i]])``.
+    ``carry_start(S_hat) -> dict[str, array]``, ``advance(carry, theta, gamma) -> dict[str, array]``
+        A companion of S_hat on the server, for a part common(theta) of s_bar that all workers share and the
+        server knows: s_bar then leaves it out, ``advance`` returns (1 - gamma) carry + gamma common(theta), and
+        the M-step is called as ``T(S_hat, carry)``.
+    ``h_norm2(H, carry, theta) -> float``
+        ||H + common(theta) - carry||^2, the squared norm of the whole field of such a model.
+    ``domain_error(S) -> str | None``
+        Why S is outside the domain of T, None when it is inside.
+    """
+
+    @property
+    def q(self) -> int:
+        """Number of entries of the statistic."""
+        ...
+
+    def s_bar(self, theta: Theta, rows: Rows) -> F64:
+        """E-step: the (q,) MEAN over ``rows`` of E[s(y, Z) | y; theta]."""
+        ...
+
+    def T(self, S: F64, /) -> Theta:
+        """M-step: argmin psi(theta) + R(theta) - <S, phi(theta)>; raises DomainError outside its domain."""
+        ...
+
+
+@runtime_checkable
+class Compressor(Protocol):
+    """Quant: E Quant(x) = x and E||Quant(x) - x||^2 <= omega(q) ||x||^2, with real bytes.
+
+    All randomness of a message of q numbers is ``draws(q)`` uniforms on [0, 1), given by the caller.
+    """
+
+    @property
+    def kind(self) -> int:
+        """Number of the encoding in a frame's header, 0..255."""
+        ...
+
+    def draws(self, q: int) -> int:
+        """Return how many uniforms one message uses."""
+        ...
+
+    def omega(self, q: int) -> float:
+        """Return the exact variance factor, or a proved upper bound."""
+        ...
+
+    def encode(self, x: F64, u: F64) -> bytes:
+        """Quantize and pack the (q,) vector ``x``."""
+        ...
+
+    def decode(self, payload: bytes, q: int) -> F64:
+        """Unpack a message; a damaged one raises UplinkError."""
+        ...
+
+    def compress_batch(self, X: F64, U: F64) -> tuple[F64, I64]:
+        """Return ``decode(encode(x))`` of each row, (a, q), and the length of each code, (a,)."""
+        ...
+
+
+@runtime_checkable
+class Participation(Protocol):
+    """Who answers in round k."""
+
+    def prob(self, n: int) -> F64:
+        """(n,) probability that each worker answers."""
+        ...
+
+    def active(self, seed: int, k: int, n: int) -> I64:
+        """Return the slots that answer in round ``k``, increasing."""
+        ...
+
+
+class Oracle(Protocol):
+    """How a worker estimates its s_bar_c(theta): all rows, a minibatch, or a variance-reduced recursion."""
+
+    def start(self) -> Any:
+        """Memory of one worker before its first answer."""
+        ...
+
+    def one(
+        self, model: Model, memory: Any, down: Downlink, rows: Rows, slot: int, seed: int
+    ) -> tuple[F64, Any, int]:
+        """Return (estimate (q,), new memory, conditional expectations computed)."""
+        ...
+
+    def start_many(self, n: int, q: int) -> Any:
+        """Memory of n workers, stacked; ``many`` changes it in place."""
+        ...
+
+    def many(
+        self, model: Model, memory: Any, down: Downlink, data: Sequence[Rows], slots: I64, seed: int
+    ) -> tuple[F64, int]:
+        """Return (estimates (a, q), conditional expectations computed), with the bits of ``one``."""
+        ...
+
+    def pack(self, memory: Any) -> dict[str, Any]:
+        """Arrays of a stacked memory, for a checkpoint."""
+        ...
+
+    def unpack(self, model: Model, arrays: dict[str, Any], n: int, q: int) -> Any:
+        """Return the stacked memory that ``pack`` saw."""
+        ...
+
+
+class Engine(Protocol):
+    """The machine that holds the workers and carries the messages."""
+
+    def start(self, algo: FedEM, S_hat: F64, init: str | F64) -> ServerState:
+        """Set the workers' memories V_c ("h", "zero" or (n, q) values) and return the server's first state."""
+        ...
+
+    def round(self, algo: FedEM, server: ServerState, down: Downlink, active: I64) -> Replies:
+        """Ask the active workers; return the answers that arrived."""
+        ...
+
+    def save(self, algo: FedEM) -> dict[str, Any]:
+        """Arrays from which :meth:`load` restores the workers' memories to the bit."""
+        ...
+
+    def load(self, algo: FedEM, arrays: dict[str, Any]) -> None:
+        """Restore the workers' memories."""
+        ...

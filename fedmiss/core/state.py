@@ -1,0 +1,162 @@
+"""What is passed around: frozen, arrays only, state first in and state first out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.errors import ConfigError
+
+__all__ = ["Downlink", "Replies", "Roster", "RoundInfo", "ServerState", "Uplink", "WorkerState"]
+
+Carry = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Roster:
+    """The workers of a run, in sorted order of their names: worker ``ids[c]`` sits in slot ``c``.
+
+    Parameters
+    ----------
+    ids : (n,) names, sorted, unique
+    sizes : (n,) int64       rows m_c that each worker holds
+    weights : (n,) float64   w_c >= 0, sum 1: worker c's share in F = sum_c w_c L_c
+    weighting : "uniform" (w_c = 1/n, the paper) or "pooled" (w_c = m_c / N)
+    """
+
+    ids: tuple[str, ...]
+    sizes: I64
+    weights: F64
+    weighting: str = "uniform"
+    slots: Mapping[str, int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "slots", {name: c for c, name in enumerate(self.ids)})
+
+    @staticmethod
+    def of(sizes: Mapping[str, int] | Sequence[int], weighting: str = "uniform") -> Roster:
+        """Make the roster from the number of rows of each worker.
+
+        A plain sequence names its workers by their position, zero-padded so that names sort like numbers.
+        "pooled" makes equal rows count equally (the fit of all rows together); "uniform" makes equal workers
+        count equally, whatever they hold. The two are the same when all m_c are equal.
+        """
+        if not isinstance(sizes, Mapping):
+            width = len(str(max(len(sizes) - 1, 0)))
+            sizes = {f"{c:0{width}d}": int(m) for c, m in enumerate(sizes)}
+        ids = tuple(sorted(sizes))
+        if not ids:
+            raise ConfigError("the run has 0 workers (at least 1 is needed); give it data.")
+        m = np.array([sizes[name] for name in ids], dtype=np.int64)
+        if (m < 1).any():
+            name = ids[int(np.argmin(m))]
+            raise ConfigError(f"worker {name!r} holds {m.min()} rows (at least 1 is needed); leave it out.")
+        if weighting == "uniform":
+            weights = np.full(len(ids), 1.0 / len(ids))
+        elif weighting == "pooled":
+            weights = m / m.sum()
+        else:
+            raise ConfigError(f"weighting={weighting!r} is unknown; use 'uniform' (1/n) or 'pooled' (m_c/N).")
+        return Roster(ids, m, weights, weighting)
+
+    @property
+    def n(self) -> int:
+        """Number of workers."""
+        return len(self.ids)
+
+    @property
+    def total(self) -> int:
+        """Number N of rows of all workers: one epoch is N conditional expectations."""
+        return int(self.sizes.sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServerState:
+    """What the server knows after ``k`` rounds.
+
+    Parameters
+    ----------
+    S_hat : (q,)        the statistic S_k
+    V : (q,)            the weighted mean of the workers' memories, never computed from them
+    k : int             rounds done
+    acks : (n,) int64   last round in which each worker's message counted, -1 for never
+    carry : dict of arrays or None   the companion of S_hat of models with a common, known part of s_bar
+    """
+
+    S_hat: F64
+    V: F64
+    k: int
+    acks: I64
+    carry: Carry | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WorkerState:
+    """What a worker keeps between two messages.
+
+    ``pending`` is (round, decoded message) of the last answer, until the worker is told whether it counted.
+    ``oracle`` is the memory of the statistic's estimator (VR-FedEM), None for those that need none.
+    """
+
+    V_i: F64
+    pending: tuple[int, F64] | None = None
+    oracle: Any = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Downlink:
+    """Round ``k``'s broadcast: S_k and theta_k = T(S_k); ``ack`` is the receiver's last counted round."""
+
+    k: int
+    S_hat: F64
+    theta: Any
+    ack: int = -1
+
+    def to(self, ack: int) -> Downlink:
+        """Return the same broadcast, addressed to a worker whose last counted round is ``ack``."""
+        return replace(self, ack=int(ack))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Uplink:
+    """A worker's answer to round ``k``: framed bytes (see :mod:`fedmiss.core.wire`)."""
+
+    k: int
+    worker: str
+    payload: bytes
+    evaluations: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replies:
+    """The answers that reached the server in time, decoded, in slot order.
+
+    Parameters
+    ----------
+    slots : (a,) int64     who answered, increasing
+    Q : (a, q) float64     the decoded messages
+    bytes_up : int         length of all frames
+    evaluations : int      conditional expectations s_bar_cj that the workers computed for them
+    """
+
+    slots: I64
+    Q: F64
+    bytes_up: int
+    evaluations: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundInfo:
+    """Diagnostics of one round; never read back by the algorithm."""
+
+    k: int
+    gamma: float
+    h_norm2: float
+    active: int
+    bytes_up: int
+    bytes_down: int
+    evaluations: int

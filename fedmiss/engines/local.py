@@ -1,0 +1,135 @@
+"""Engines in this process: vectorised over workers, and one worker at a time through real messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.core.fedem import FedEM
+from fedmiss.core.oracles import s_bar_many
+from fedmiss.core.protocols import Rows
+from fedmiss.core.state import Downlink, Replies, ServerState, Uplink, WorkerState
+from fedmiss.errors import ConfigError
+
+__all__ = ["LocalEngine", "PlainEngine", "first_memories", "in_slot_order"]
+
+
+def in_slot_order(algo: FedEM, data: Sequence[Rows] | Mapping[str, Rows]) -> Sequence[Rows]:
+    """Check that the data fit the roster; return them in slot order."""
+    if isinstance(data, Mapping):
+        missing = [name for name in algo.roster.ids if name not in data]
+        if missing:
+            raise ConfigError(f"there are no data of worker {missing[0]!r} (of {algo.roster.n} workers).")
+        data = [data[name] for name in algo.roster.ids]
+    sizes = [len(rows) for rows in data]
+    if sizes != algo.roster.sizes.tolist():
+        raise ConfigError(
+            f"the data have {len(sizes)} workers with {sum(sizes)} rows in all; the roster says {algo.roster.n} "
+            f"workers with {algo.roster.total}, each of its own size. Make the roster from these data."
+        )
+    return data
+
+
+def first_memories(algo: FedEM, data: Sequence[Rows], S_hat: F64, init: str | F64) -> F64:
+    """Return the (n, q) first memories V_c: h_c(S_0) ("h"), zeros ("zero"), or the values given."""
+    n, q = algo.roster.n, algo.model.q
+    if not isinstance(init, str):
+        return np.array(init, dtype=np.float64)
+    if init == "zero":
+        return np.zeros((n, q))
+    if init != "h":
+        raise ConfigError(
+            f"init={init!r} is unknown; use 'h' (local field at S_0), 'zero', or an (n, q) array."
+        )
+    zero = algo.init(S_hat, np.zeros((n, q)))
+    theta = algo.broadcast(zero).theta
+    return s_bar_many(algo.model, theta, data, np.arange(n, dtype=np.int64), None) - zero.S_hat
+
+
+class LocalEngine:
+    """All workers at once, on stacked arrays; the fast path for simulations and for fits on one machine.
+
+    Parameters
+    ----------
+    data : (n, m, ...) array, or one row container per worker in slot order, or a mapping from worker names.
+        Each container needs ``len`` and ``[index]``.
+    """
+
+    def __init__(self, data: Sequence[Rows] | Mapping[str, Rows]) -> None:
+        self._data = data
+        self.V: F64 = np.empty((0, 0))
+        self._memory: Any = None
+        self._rows: Sequence[Rows] = ()
+
+    def start(self, algo: FedEM, S_hat: F64, init: str | F64) -> ServerState:
+        """See :class:`fedmiss.core.protocols.Engine`."""
+        self._rows = in_slot_order(algo, self._data)
+        self.V = first_memories(algo, self._rows, S_hat, init)
+        self._memory = algo.oracle.start_many(algo.roster.n, algo.model.q)
+        return algo.init(S_hat, self.V)
+
+    def round(self, algo: FedEM, server: ServerState, down: Downlink, active: I64) -> Replies:
+        """Every active worker answers, nothing is lost."""
+        return algo.workers_step(self.V, self._memory, down, self._rows, active)
+
+    def save(self, algo: FedEM) -> dict[str, Any]:
+        """Memories V_c and the oracle's."""
+        return {"V": self.V} | {f"oracle.{k}": v for k, v in algo.oracle.pack(self._memory).items()}
+
+    def load(self, algo: FedEM, arrays: dict[str, Any]) -> None:
+        """Restore what :meth:`save` gave."""
+        self._rows = in_slot_order(algo, self._data)
+        self.V = np.array(arrays["V"], dtype=np.float64)
+        packed = {k[7:]: v for k, v in arrays.items() if k.startswith("oracle.")}
+        self._memory = algo.oracle.unpack(algo.model, packed, algo.roster.n, algo.model.q)
+
+
+class PlainEngine:
+    """One worker at a time, through encoded messages, in any order: what a network does, without the network.
+
+    Gives the bits of :class:`LocalEngine`. ``backwards`` asks the workers in reverse order.
+    """
+
+    def __init__(self, data: Sequence[Rows] | Mapping[str, Rows], *, backwards: bool = False) -> None:
+        self._data = data
+        self._backwards = backwards
+        self._rows: Sequence[Rows] = ()
+        self.workers: list[WorkerState] = []
+
+    def start(self, algo: FedEM, S_hat: F64, init: str | F64) -> ServerState:
+        """See :class:`fedmiss.core.protocols.Engine`."""
+        self._rows = in_slot_order(algo, self._data)
+        V = first_memories(algo, self._rows, S_hat, init)
+        self.workers = [WorkerState(V_i, None, algo.oracle.start()) for V_i in V]
+        return algo.init(S_hat, V)
+
+    def ask(self, algo: FedEM, server: ServerState, down: Downlink, slot: int) -> Uplink:
+        """One worker answers and keeps its new state."""
+        self.workers[slot], up = algo.worker_step(
+            self.workers[slot], down.to(int(server.acks[slot])), self._rows[slot], slot
+        )
+        return up
+
+    def round(self, algo: FedEM, server: ServerState, down: Downlink, active: I64) -> Replies:
+        """Every active worker answers, nothing is lost."""
+        order = active[::-1] if self._backwards else active
+        return algo.collect(down, active, [self.ask(algo, server, down, int(c)) for c in order])
+
+    def settled(self, algo: FedEM, server: ServerState) -> F64:
+        """(n, q) memories V_c once every worker knows whether its last message counted."""
+        return np.array([algo.settle(w, int(a)) for w, a in zip(self.workers, server.acks, strict=True)])
+
+    def save(self, algo: FedEM) -> dict[str, Any]:
+        """Not offered: each worker of a network keeps its own state on its own disk."""
+        raise ConfigError(
+            "the one-by-one engine writes no checkpoint; use LocalEngine, which gives the same bits."
+        )
+
+    def load(self, algo: FedEM, arrays: dict[str, Any]) -> None:
+        """Not offered, see :meth:`save`."""
+        raise ConfigError(
+            "the one-by-one engine reads no checkpoint; use LocalEngine, which gives the same bits."
+        )

@@ -1,0 +1,64 @@
+"""The command: what a user types and sees."""
+
+from __future__ import annotations
+
+import typer
+from typer.testing import CliRunner
+
+from fedmiss.cli.simulate import simulate
+from fedmiss.errors import ConfigError
+from fedmiss.files import read_manifest
+
+app = typer.Typer()
+app.command()(simulate)
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(w) for w in words])
+
+
+def test_writes_files_and_says_how_lifelike_they_are(tmp_path):
+    done = run(
+        "--records", 1500, "--species", 3, "--seed", 4, "--gz", "--columns", 49, "--out", tmp_path / "s"
+    )
+    assert done.exit_code == 0, done.output
+    assert "visits per site" in done.output
+    assert "real extracts" in done.output
+    manifest = read_manifest(tmp_path / "s", "simulation")
+    assert set(manifest["results"]["files"]) == {"ebd_sim.txt.gz", "ebd_sim_sampling.txt.gz"}
+    assert manifest["settings"]["seed"] == 4
+    assert manifest["terms"]["licence"] == "CC0"
+    assert manifest["results"]["records"] >= 1500
+
+
+def test_writes_a_panel(tmp_path):
+    done = run(
+        "--panel",
+        "weak",
+        "--sites",
+        30,
+        "--months",
+        24,
+        "--observed",
+        0.4,
+        "--groups",
+        3,
+        "--out",
+        tmp_path / "p",
+    )
+    assert done.exit_code == 0, done.output
+    results = read_manifest(tmp_path / "p", "panel")["results"]
+    assert (results["n_sites"], results["n_months"], len(results["groups"])) == (30, 24, 3)
+
+
+def test_bad_values_are_errors_with_the_value(tmp_path):
+    for words, value in (
+        (("--records", 12), "12"),
+        (("--panel", "odd"), "'odd'"),
+        (("--columns", 53), "'53'"),
+        (("--panel", "weak", "--family", "gaussian"), "gaussian"),
+    ):
+        done = run(*words, "--out", tmp_path / "x")
+        assert isinstance(done.exception, ConfigError)
+        assert value in str(done.exception)
+    assert list(tmp_path.iterdir()) == []

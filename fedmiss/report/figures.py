@@ -33,8 +33,11 @@ def all_figures(a: Analysis) -> dict[str, Plot]:
 
     makers = (trend, monthly_smooth, season, heatmap, site_map, regions, cross_validation, convergence)
     with style():
-        plots = [make(a) for make in makers]
-    return {p.name: p for p in plots if p is not None}
+        plots = [p for p in (make(a) for make in makers) if p is not None]
+        for plot in plots:  # lay out once; the files of a figure then share one layout
+            plot.figure.draw_without_rendering()
+            plot.figure.set_layout_engine("none")
+    return {p.name: p for p in plots}
 
 
 def _thousands(ax: Axes, whole: bool = False) -> None:

@@ -104,11 +104,16 @@ def build_index(
         out,
         KIND,
         settings={"title": title, "date": date},
-        inputs={f"{f}/{MANIFEST}": hash_file(out / f / MANIFEST) for f in frame["folder"]},
+        inputs={f"{f}/{MANIFEST}": hash_file(_folder(out, f) / MANIFEST) for f in frame["folder"]},
         results={"n_species": len(frame), "n_failed": len(failures)},
         warnings=[f"{name}: {why}" for name, why in sorted(failures.items())],
     )
     return out / "index.html"
+
+
+def _folder(out: Path, folder: Any) -> Path:
+    """Return a report's folder from its place relative to ``out``, which need not exist yet."""
+    return Path(os.path.normpath(out.resolve() / str(folder)))
 
 
 def _float(value: Any) -> float:
@@ -116,7 +121,7 @@ def _float(value: Any) -> float:
 
 
 def _row(r: Mapping[Any, Any], out: Path) -> dict[str, Any]:
-    yearly = read_table(out / str(r["folder"]) / "tables" / "yearly.parquet", "report_yearly").to_pandas()
+    yearly = read_table(_folder(out, r["folder"]) / "tables" / "yearly.parquet", "report_yearly").to_pandas()
     used = yearly[yearly["used"]]
     lo, hi = _float(r["percent_lo"]), _float(r["percent_hi"])
     cells = [

@@ -237,3 +237,13 @@ def report(folders, tmp_path_factory):
 
     out = tmp_path_factory.mktemp("reports") / "full"
     return build_report(**folders, out=out, settings=ReportSettings(date="2026-01-02")).parent
+
+
+@pytest.fixture(scope="session")
+def bare_report(bare, tmp_path_factory):
+    """The report of the bare folders."""
+    from fedmiss.report.analysis import ReportSettings
+    from fedmiss.report.build import build_report
+
+    out = tmp_path_factory.mktemp("reports") / "bare"
+    return build_report(**bare, out=out, settings=ReportSettings(date="2026-01-02")).parent

@@ -109,8 +109,8 @@ def test_headline_follows_the_class(folders):
     assert not any("No visit" in c for c in caveats(a))
 
 
-def test_a_bare_panel_is_told_as_it_is(bare, tmp_path):
-    out = build_report(**bare, out=tmp_path / "r", settings=ReportSettings(date=DATE)).parent
+def test_a_bare_panel_is_told_as_it_is(bare_report):
+    out = bare_report
     words = text_of(out / "index.html")
     assert "No trend class" in words
     assert "no bootstrap replicates were made" in words
@@ -130,10 +130,9 @@ def test_a_bare_panel_is_told_as_it_is(bare, tmp_path):
     }
 
 
-def test_no_number_stands_without_its_interval_or_the_word_that_there_is_none(bare, tmp_path):
+def test_no_number_stands_without_its_interval_or_the_word_that_there_is_none(bare_report):
     """Every fitted quantity in the running text carries an interval, or says that none is available."""
-    out = build_report(**bare, out=tmp_path / "r", settings=ReportSettings(date=DATE)).parent
-    words = text_of(out / "index.html")
+    words = text_of(bare_report / "index.html")
     for hit in re.finditer(r"% per year(?! without)", words):
         after = words[hit.end() : hit.end() + 40]
         if "±" in words[hit.start() - 12 : hit.start()]:

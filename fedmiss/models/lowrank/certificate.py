@@ -1,46 +1,168 @@
-"""How far a fit is from the optimum: a duality gap (Gaussian) or the norm of the mean field (others)."""
+"""How far a fit is from the optimum: a duality gap for the convex problem, and norms of gradient and mean field.
+
+With enough columns, lambda/2 (||U||^2 + ||V||^2) at its balanced minimum is lambda ||M||_* (M = U V'), so the
+penalised problem without effects is the convex one
+
+    P(M) = sum_cells [ E psi(M) - y M ] + lambda ||M||_*,      D(Z) = - sum_cells f*(y - Z),   ||Z||_2 <= lambda,
+
+with f*(s) the conjugate of E psi. Z = t R, R = y - E psi'(M) the residual on the observed cells and
+t = min(1, lambda / ||R||_2), is feasible, so P(M) - D(t R) bounds the distance to the optimum for all three
+families. The only global quantity is the largest singular value of the sparse residual, which needs products
+with vectors only: sums over groups.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy.sparse as sp
+from scipy.special import xlogy
 
 from fedmiss.arrays import F64
 from fedmiss.models.lowrank.data import Cells
 from fedmiss.models.lowrank.families import mean
+from fedmiss.models.lowrank.solver import Fit, Penalty, Theta, cells_loss, fit_cells, penalty_value, set_eta
 from fedmiss.rng import rng_for
 
-__all__ = ["residual_svd"]
+__all__ = ["Certificate", "certify", "fit_certified", "residual_svd", "spectral_norm"]
 
 
-def _residuals(cells: Sequence[Cells], family: str) -> list[F64]:
-    return [c.y - c.E * mean(c.eta, family) for c in cells]
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What is known about the distance to the optimum.
+
+    ``primal`` P, ``dual`` D and ``gap`` (P - D) / |P|, all NaN for a model with effects; ``gradient`` Euclidean norm of
+    the gradient of the objective in (mu, a, b, U, V); ``spectral`` ||R||_2 (must not exceed lambda).
+    """
+
+    primal: float
+    dual: float
+    gap: float
+    gradient: float
+    spectral: float
+
+
+def _residuals(cells: Sequence[Cells], family: str, J: int, L: int) -> list[sp.csr_array]:
+    return [sp.csr_array((c.y - c.E * mean(c.eta, family), c.col, c.ptr), shape=(J, L)) for c in cells]
 
 
 def residual_svd(
     cells: Sequence[Cells], family: str, J: int, L: int, k: int, *, seed: int = 0, iterations: int = 30
 ) -> tuple[F64, F64, F64]:
-    """Leading ``k`` singular triplets of the residual P_Omega(y - E psi'(eta)), by block power iterations.
-
-    Only products with J x k and L x k blocks are needed; in a federation each is a sum over groups.
+    """Leading ``k`` singular triplets of the residual R, by block power iterations.
 
     Returns
     -------
     left (J, k), values (k,), right (L, k)
     """
-    import scipy.sparse as sp
-
-    mats = [
-        sp.csr_array((r, c.col, c.ptr), shape=(J, L))
-        for r, c in zip(_residuals(cells, family), cells, strict=True)
-    ]
-    k_work = min(k + 5, J, L)
-    V = np.linalg.qr(rng_for(seed, "residual-svd", k).standard_normal((L, k_work)))[0]
-    U = np.zeros((J, k_work))
+    mats = _residuals(cells, family, J, L)
+    width = min(k + 5, J, L)
+    V = np.linalg.qr(rng_for(seed, "residual-svd", k).standard_normal((L, width)))[0]
+    U = np.zeros((J, width))
     for _ in range(iterations):
         U = np.linalg.qr(sum(m @ V for m in mats))[0]
         V = np.linalg.qr(sum(m.T @ U for m in mats))[0]
-    small = sum(U.T @ (m @ V) for m in mats)
-    A, s, Bt = np.linalg.svd(small)
+    A, s, Bt = np.linalg.svd(sum(U.T @ (m @ V) for m in mats))
     return (U @ A)[:, :k], s[:k], (V @ Bt.T)[:, :k]
+
+
+def spectral_norm(
+    cells: Sequence[Cells], family: str, J: int, L: int, *, multiplicity: int = 1, seed: int = 0
+) -> float:
+    """Largest singular value of the residual, to a relative 1e-8 (Lanczos on products with vectors).
+
+    At an optimum of rank r the value lambda is repeated r times: ``multiplicity`` keeps as many Lanczos vectors.
+    """
+    mats = _residuals(cells, family, J, L)
+    if min(J, L) <= 2 or not any(m.nnz and np.abs(m.data).max() > 0 for m in mats):
+        return float(np.linalg.norm(sum(m.toarray() for m in mats), 2)) if min(J, L) <= 2 else 0.0
+    op = sp.linalg.LinearOperator(
+        (J, L),
+        matvec=lambda v: sum(m @ v for m in mats),
+        rmatvec=lambda u: sum(m.T @ u for m in mats),
+        dtype=np.float64,
+    )
+    v0 = rng_for(seed, "lanczos").standard_normal(min(J, L))
+    k = max(1, min(multiplicity + 1, 16, min(J, L) - 2))
+    ncv = min(max(20, 4 * k + 1), min(J, L) - 1)
+    values = sp.linalg.svds(op, k=k, v0=v0, ncv=ncv, tol=1e-4, maxiter=10_000, return_singular_vectors=False)
+    return float(values.max())
+
+
+def _conjugate(cells: Sequence[Cells], family: str, t: float) -> float:
+    """Sum of f*(y - t R) over the cells; y - t R = (1 - t) y + t E psi' stays in the domain of f*."""
+    total = 0.0
+    for c in cells:
+        s = (1.0 - t) * c.y + t * c.E * mean(c.eta, family)
+        E = np.maximum(c.E, 1e-300)
+        if family == "gaussian":
+            total += float((s**2 / (2 * E)).sum())
+        elif family == "poisson":
+            total += float((xlogy(s, s / E) - s).sum())
+        else:
+            p = np.clip(s / E, 0.0, 1.0)
+            total += float((E * (xlogy(p, p) + xlogy(1 - p, 1 - p))).sum())
+    return total
+
+
+def certify(cells: Sequence[Cells], theta: Theta, pen: Penalty, family: str, *, effects: bool) -> Certificate:
+    """Measure a fit. ``cells`` must be filled; their predictor is recomputed."""
+    J, L = theta.a.size, theta.b.size
+    set_eta(cells, theta)
+    mats = _residuals(cells, family, J, L)
+    R_V = sum(m @ theta.V for m in mats) if theta.rank else np.zeros((J, 0))
+    R_U = sum(m.T @ theta.U for m in mats) if theta.rank else np.zeros((L, 0))
+    parts = [R_V - pen.factors * theta.U, R_U - pen.factors * theta.V]
+    if effects:
+        rows = sum(np.asarray(m.sum(axis=1)).ravel() for m in mats)
+        columns = sum(np.asarray(m.sum(axis=0)).ravel() for m in mats)
+        prior = pen.months * theta.b if pen.time is None else pen.time @ theta.b
+        parts += [rows - pen.sites * theta.a, columns - prior, np.array([rows.sum()])]
+    gradient = float(np.sqrt(sum((p**2).sum() for p in parts)))
+    spectral = spectral_norm(cells, family, J, L, multiplicity=theta.rank)
+    if effects:
+        return Certificate(np.nan, np.nan, np.nan, gradient, spectral)
+    primal = cells_loss(cells, family) + penalty_value(theta, pen)
+    t = min(1.0, pen.factors / spectral) if spectral > 0 else 1.0
+    dual = -_conjugate(cells, family, t)
+    return Certificate(primal, dual, (primal - dual) / max(abs(primal), 1e-300), gradient, spectral)
+
+
+def fit_certified(
+    cells: Sequence[Cells],
+    J: int,
+    L: int,
+    *,
+    family: str = "gaussian",
+    penalty: float = 1.0,
+    gap: float = 1e-6,
+    rank: int = 2,
+    max_rank: int = 50,
+    max_sweeps: int = 3000,
+    seed: int = 0,
+) -> tuple[Fit, Certificate]:
+    """Solve the nuclear-norm problem to a relative duality gap, growing the rank as needed.
+
+    A column is added while the residual has a singular value above lambda: along it the objective still falls.
+    """
+    pen = Penalty(factors=penalty)
+    theta: Theta | None = None
+    tol, sweeps = 1e-7, 0
+    while True:
+        fit = fit_cells(
+            cells, J, L, family=family, rank=rank, penalty=pen, effects=False, start=theta, tol=tol,
+            max_sweeps=max(max_sweeps - sweeps, 1), seed=seed,
+        )  # fmt: skip
+        theta, sweeps = fit.theta, sweeps + fit.sweeps
+        cert = certify(cells, theta, pen, family, effects=False)
+        if cert.gap <= gap or sweeps >= max_sweeps:
+            reached = cert.gap <= gap
+            reason = f"relative duality gap {cert.gap:.1e}" + ("" if reached else f" after {sweeps} sweeps")
+            return replace(fit, converged=reached, stop_reason=reason, sweeps=sweeps), cert
+        used = int((np.linalg.norm(theta.U, axis=0) > 1e-8).sum())
+        if cert.spectral > penalty * (1 + 1e-6) and used >= rank and rank < min(max_rank, J, L):
+            rank = min(rank + 2, max_rank, J, L)
+        else:
+            tol = max(tol / 10, 1e-16)

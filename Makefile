@@ -1,0 +1,42 @@
+# Two commands on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test test-all lint types contracts docs check clean
+
+$(VENV)/.run: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "fedmiss needs Python 3.11 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group dev
+	@touch $@
+
+demo: $(VENV)/.run  ## the main job on the embedded data; ends with the path of the report
+	$(BIN)/fedmiss demo --out fedmiss-demo
+
+test: $(VENV)/.dev  ## the default tests
+	$(BIN)/python -m pytest
+
+test-all: $(VENV)/.dev  ## also the slow, Monte-Carlo and browser tests
+	$(BIN)/python -m pytest -m "slow or mc or browser or not slow"
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+contracts: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+check: lint types contracts test
+
+clean:
+	rm -rf $(VENV) build dist fedmiss-demo

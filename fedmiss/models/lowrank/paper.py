@@ -1,0 +1,293 @@
+"""FedMissEM as a model for the federated core (algorithm 7): low rank + sparse, never dense.
+
+The complete-data statistic of group c is the J x L matrix  s_bar_c(theta) = psi'(U V') + P_Omega_c(Y_c - psi'(U V')).
+Its first part is the same for all groups and known to the server, which made theta. So the statistic of the core
+is the second part only, on the q cells that some group has observed; the server keeps its own companion of
+S_hat, the low-rank matrix C with C <- (1 - gamma) C + gamma psi'(U V'), and S = C + (S_hat on Omega).
+
+Source: Dieuleveut, Fort, Moulines, Robin (2021), algorithm 7. Differs from it in: the common part is not
+quantized and not lost when a group stays silent, since nobody has to send it (same expectation, less noise);
+with an identity compressor, all groups and full batches the iterates are the paper's.
+
+A group's several visits to one cell enter as their mean, as the paper has one value per group and cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedmiss.arrays import F64, I64
+from fedmiss.errors import DomainError, InputError
+from fedmiss.models.lowrank.data import GroupPanel
+from fedmiss.models.lowrank.families import mean, psi
+from fedmiss.rng import rng_for
+
+__all__ = ["Factors", "FedMissEM", "thresholded_svd"]
+
+SMALL = 40  # below this size of the smaller axis a dense decomposition is quicker than Lanczos
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Factors:
+    """theta = (U, V): (J, r) and (L, r), balanced (U'U = V'V diagonal)."""
+
+    U: F64
+    V: F64
+
+
+def _compress(A: F64, B: F64, tol: float = 1e-14) -> tuple[F64, F64]:
+    """Rewrite A B' with as few columns as rounding allows."""
+    if A.shape[1] == 0:
+        return A, B
+    Qa, Ra = np.linalg.qr(A)
+    Qb, Rb = np.linalg.qr(B)
+    W, s, Zt = np.linalg.svd(Ra @ Rb.T)
+    keep = s > tol * max(float(s[0]), 1e-300)
+    return Qa @ (W[:, keep] * s[keep]), Qb @ Zt[keep].T
+
+
+def thresholded_svd(A: F64, B: F64, sparse: sp.csr_array, rank: int, lam: float, v0: F64 | None = None) -> Factors:
+    """argmin over U, V of  ||A B' + sparse - U V'||^2 / 2 + lam/2 (||U||^2 + ||V||^2), of rank at most ``rank``.
+
+    The leading singular triplets by Lanczos on products with vectors, singular values soft-thresholded by ``lam``.
+    ``v0`` (L,) or (J,), whichever axis is shorter, starts the iteration.
+    """
+    J, L = sparse.shape
+    k = min(rank, J, L)
+    if min(J, L) <= max(SMALL, 3 * k):
+        P, s, Qt = np.linalg.svd(A @ B.T + sparse.toarray(), full_matrices=False)
+    else:
+        op = sp.linalg.LinearOperator(
+            (J, L),
+            matvec=lambda x: A @ (B.T @ x) + sparse @ x,
+            rmatvec=lambda x: B @ (A.T @ x) + sparse.T @ x,
+            dtype=np.float64,
+        )
+        start = np.ones(min(J, L)) if v0 is None else v0
+        P, s, Qt = sp.linalg.svds(op, k=k, v0=start, tol=1e-7, maxiter=20_000)
+        order = np.argsort(s)[::-1]
+        P, s, Qt = P[:, order], s[order], Qt[order]
+    root = np.sqrt(np.maximum(s[:k] - lam, 0.0))
+    sign = np.where(Qt[:k].sum(axis=1) < 0, -1.0, 1.0)
+    return Factors(P[:, :k] * (root * sign), Qt[:k].T * (root * sign))
+
+
+class FedMissEM:
+    """The model: what groups compute (``s_bar``) and what the server does (``T``, carry).
+
+    Parameters
+    ----------
+    panel : the groups' visits; only :meth:`rows` looks at counts, group by group
+    family : ``gaussian``, ``poisson`` or ``bernoulli`` (counts already on the family's scale)
+    rank, penalty : r and the paper's lambda; the fast solver's penalty for the same optimum is n times lambda
+    start : U_0, V_0; by default the constant matrix at the overall mean, and small random further columns (at
+        exactly zero they would be a saddle point, which Newton steps do not leave)
+    seed : of those columns
+    """
+
+    def __init__(
+        self,
+        panel: GroupPanel,
+        *,
+        family: str,
+        rank: int,
+        penalty: float = 0.0,
+        start: Factors | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.J, self.L, self.family, self.rank, self.penalty = panel.J, panel.L, family, rank, penalty
+        keys = [np.unique(g.site.astype(np.int64) * panel.L + g.month) for g in panel.groups]
+        self.cells: I64 = np.unique(np.concatenate(keys))
+        if self.cells.size == 0:
+            raise InputError("no group has a counted visit: there is nothing to fit.")
+        self.row, self.col = self.cells // panel.L, self.cells % panel.L
+        self._ptr = np.searchsorted(self.row, np.arange(self.J + 1))
+        self.n = len(panel.groups)
+        self.start = start or self._constant(panel, seed)
+        self._cache: tuple[Factors, F64] | None = None
+
+    @property
+    def q(self) -> int:
+        """Number of observed cells, over all groups."""
+        return int(self.cells.size)
+
+    def _constant(self, panel: GroupPanel, seed: int) -> Factors:
+        total = sum(float(g.count.sum()) for g in panel.groups)
+        m = total / max(panel.m, 1)
+        if self.family == "poisson":
+            eta = float(np.log(max(m, 1e-6)))
+        elif self.family == "bernoulli":
+            m = min(max(m, 1e-6), 1 - 1e-6)
+            eta = float(np.log(m / (1 - m)))
+        else:
+            eta = m
+        rng = rng_for(seed, "fedmissem-start")
+        U = 0.05 * rng.standard_normal((self.J, self.rank))
+        V = 0.05 * rng.standard_normal((self.L, self.rank))
+        if self.rank:
+            U[:, 0] = np.sign(eta) * np.sqrt(abs(eta)) * (self.L / self.J) ** 0.25
+            V[:, 0] = np.sqrt(abs(eta)) * (self.J / self.L) ** 0.25
+        return Factors(U, V)
+
+    # -- groups ---------------------------------------------------------------------------------------------------
+
+    def rows(self, panel: GroupPanel) -> dict[str, F64]:
+        """Rows (m_c, 3) of every group: position of the cell in Omega, mean count, m_c.
+
+        The core's s_bar is a mean over rows, FedMissEM's statistic a sum over the group's cells: hence m_c.
+        """
+        out = {}
+        for g in panel.groups:
+            key, inverse, n = np.unique(
+                g.site.astype(np.int64) * self.L + g.month, return_inverse=True, return_counts=True
+            )
+            value = np.bincount(inverse, g.count) / n
+            position = np.searchsorted(self.cells, key)
+            out[g.name] = np.column_stack([position, value, np.full(key.size, float(key.size))])
+        return out
+
+    def eta(self, theta: Factors) -> F64:
+        """Predictor on the observed cells (q,); kept, since every group of a round asks for the same."""
+        if self._cache is None or self._cache[0] is not theta:
+            self._cache = (theta, np.einsum("kr,kr->k", theta.U[self.row], theta.V[self.col]))
+        return self._cache[1]
+
+    def s_bar(self, theta: Factors, rows: F64) -> F64:
+        """E-step: (q,) mean over rows of m_c (y - psi'(eta)) on the row's cell; 0 on cells that the group misses."""
+        at = rows[:, 0].astype(np.int64)
+        value = rows[:, 2] * (rows[:, 1] - mean(self.eta(theta)[at], self.family))
+        return np.bincount(at, value, self.q) / max(len(rows), 1)
+
+    # -- server ---------------------------------------------------------------------------------------------------
+
+    def carry_start(self, S_hat: F64) -> dict[str, F64]:
+        """Companion C_0 = psi'(U_0 V_0') as factors A B', and the starting factors."""
+        A, B = self._common(self.start, np.zeros((self.J, 0)), np.zeros((self.L, 0)), 1.0)
+        return {"A": A, "B": B, "U": self.start.U, "V": self.start.V}
+
+    def advance(self, carry: Mapping[str, F64], theta: Factors, gamma: float) -> dict[str, F64]:
+        """C <- (1 - gamma) C + gamma psi'(U V')."""
+        A, B = self._common(theta, carry["A"], carry["B"], gamma)
+        return {"A": A, "B": B, "U": theta.U, "V": theta.V}
+
+    def _common(self, theta: Factors, A: F64, B: F64, gamma: float) -> tuple[F64, F64]:
+        if self.family == "gaussian":
+            return _compress(np.hstack([(1.0 - gamma) * A, gamma * theta.U]), np.hstack([B, theta.V]))
+        # psi'(U V') has no exact low rank, but falls to rounding within few columns: find them by a QR that
+        # sees one block of sites at a time.
+        R = np.zeros((0, self.L))
+        for block in self._blocks():
+            R = np.linalg.qr(np.vstack([R, self._mix(theta, A, B, gamma, block)]), mode="r")
+        _, s, Zt = np.linalg.svd(R)
+        keep = s > 1e-14 * max(float(s[0]), 1e-300)
+        basis = Zt[: s.size][keep].T
+        return np.vstack([self._mix(theta, A, B, gamma, b) @ basis for b in self._blocks()]), basis
+
+    def _mix(self, theta: Factors, A: F64, B: F64, gamma: float, block: slice) -> F64:
+        return (1.0 - gamma) * (A[block] @ B.T) + gamma * mean(theta.U[block] @ theta.V.T, self.family)
+
+    def _blocks(self) -> list[slice]:
+        step = max(1, 2_000_000 // self.L)
+        return [slice(i, min(i + step, self.J)) for i in range(0, self.J, step)]
+
+    def _sparse(self, S: F64) -> sp.csr_array:
+        return sp.csr_array((S, self.col, self._ptr), shape=(self.J, self.L))
+
+    def T(self, S: F64, carry: Mapping[str, F64]) -> Factors:
+        """M-step: argmin over U, V of sum over ALL cells of psi(theta) - S theta, plus the ridge."""
+        if not np.isfinite(S).all():
+            raise DomainError("the statistic holds a number that is not finite.")
+        if self.family == "gaussian":
+            v0 = carry["V"] if self.L <= self.J else carry["U"]
+            start = v0.sum(axis=1)
+            start = start if np.linalg.norm(start) > 0 else np.ones(start.size)
+            return thresholded_svd(carry["A"], carry["B"], self._sparse(S), self.rank, self.penalty, start)
+        return self._newton(S, carry)
+
+    def _newton(self, S: F64, carry: Mapping[str, F64], tol: float = 1e-10, max_sweeps: int = 200) -> Factors:
+        """Alternating damped Newton over all cells, in blocks of sites; warm-started at the last theta."""
+        sparse, A, B = self._sparse(S), carry["A"], carry["B"]
+        U, V = carry["U"].copy(), carry["V"].copy()
+        value = self._value(U, V, S, A, B)
+        for _ in range(max_sweeps):
+            before = value
+            for side in (0, 1):
+                g, G = self._normal(U, V, sparse, A, B, side)
+                X = U if side == 0 else V
+                g -= self.penalty * X
+                G[:, np.arange(self.rank), np.arange(self.rank)] += self.penalty + 1e-9 * (
+                    1.0 + np.trace(G, axis1=1, axis2=2)[:, None]
+                )
+                step = np.linalg.solve(G, g[:, :, None])[:, :, 0]
+                step *= np.minimum(1.0, 2.0 / np.maximum(np.abs(step).max(axis=1), 1e-300))[:, None]
+                for _ in range(30):
+                    trial = (U + step, V) if side == 0 else (U, V + step)
+                    new = self._value(*trial, S, A, B)
+                    if new <= value + 1e-13 * abs(value):
+                        (U, V), value = trial, new
+                        break
+                    step = 0.5 * step
+            if before - value <= tol * (abs(value) + 1.0):
+                break
+        from fedmiss.models.lowrank.solver import balance
+
+        return Factors(*balance(U, V))
+
+    def _value(self, U: F64, V: F64, S: F64, A: F64, B: F64) -> float:
+        total = 0.5 * self.penalty * float((U**2).sum() + (V**2).sum())
+        for b in self._blocks():
+            eta = U[b] @ V.T
+            total += float(psi(eta, self.family).sum()) - float(((A[b] @ B.T) * eta).sum())
+        return total - float(S @ np.einsum("kr,kr->k", U[self.row], V[self.col]))
+
+    def _normal(self, U: F64, V: F64, sparse: sp.csr_array, A: F64, B: F64, side: int) -> tuple[F64, F64]:
+        r = self.rank
+        g = sparse @ V if side == 0 else sparse.T @ U
+        G = np.zeros((len(U if side == 0 else V), r, r))
+        for b in self._blocks():
+            M = mean(U[b] @ V.T, self.family)
+            W = M if self.family == "poisson" else M * (1.0 - M)
+            D = A[b] @ B.T - M
+            if side == 0:
+                g[b] += D @ V
+                G[b] += np.einsum("jl,la,lc->jac", W, V, V, optimize=True)
+            else:
+                g += D.T @ U[b]
+                G += np.einsum("jl,ja,jc->lac", W, U[b], U[b], optimize=True)
+        return g, G
+
+    def h_norm2(self, H: F64, carry: Mapping[str, F64], theta: Factors) -> float:
+        """||H + psi'(U V') - C||^2 over all J x L cells: the field is low rank (D) plus sparse (H)."""
+        if self.family == "gaussian":
+            A, B = np.hstack([theta.U, -carry["A"]]), np.hstack([theta.V, carry["B"]])
+            low = float(((A.T @ A) * (B.T @ B)).sum())
+            on_cells = np.einsum("kr,kr->k", A[self.row], B[self.col])
+        else:
+            low, on_cells = 0.0, np.empty(self.q)
+            for b in self._blocks():
+                D = mean(theta.U[b] @ theta.V.T, self.family) - carry["A"][b] @ carry["B"].T
+                low += float((D**2).sum())
+                inside = slice(*np.searchsorted(self.row, [b.start, b.stop]))
+                on_cells[inside] = D[self.row[inside] - b.start, self.col[inside]]
+        return max(low + 2.0 * float(H @ on_cells) + float(H @ H), 0.0)
+
+    # -- measured centrally, in simulations -------------------------------------------------------------------------
+
+    def objective(self, theta: Factors, data: Sequence[F64]) -> float:
+        """F(theta) = (1/n) sum_c sum over Omega_c [psi - Y theta] + lambda/2 (||U||^2 + ||V||^2). Sees all groups' rows."""
+        eta = self.eta(theta)
+        total = 0.0
+        for rows in data:
+            e = eta[rows[:, 0].astype(np.int64)]
+            total += float((psi(e, self.family) - rows[:, 1] * e).sum())
+        return total / self.n + 0.5 * self.penalty * float((theta.U**2).sum() + (theta.V**2).sum())
+
+    def domain_error(self, S: F64) -> str | None:
+        """Why ``S`` is outside the domain of T: only when it is not finite."""
+        return None if np.isfinite(S).all() else "the statistic holds a number that is not finite"
+
+

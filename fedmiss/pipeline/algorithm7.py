@@ -1,0 +1,243 @@
+"""``fedmiss fit --method fedmissem``: algorithm 7 of the paper through the federated core, round by round."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmiss.arrays import F64
+from fedmiss.compressors import Dithering, Identity
+from fedmiss.core import Bernoulli, FedEM, FullBatch, Minibatch, Roster, Stop, run
+from fedmiss.engines import LocalEngine
+from fedmiss.errors import ConfigError
+from fedmiss.files import hash_json, write_manifest
+from fedmiss.models.lowrank.counts import Auxiliary, CountFit, CountSettings
+from fedmiss.models.lowrank.data import GroupPanel
+from fedmiss.models.lowrank.paper import Factors, FedMissEM
+from fedmiss.models.lowrank.solver import Fit, Theta
+from fedmiss.pipeline.panels import open_panel, panel_hash
+from fedmiss.tables import write_table
+
+if TYPE_CHECKING:
+    from fedmiss.core import Result
+    from fedmiss.pipeline.fitting import FitSettings
+
+__all__ = ["fit_algorithm7", "run_algorithm7"]
+
+FAMILIES = {
+    "auto": ("gaussian", "log1p"),
+    "log1p": ("gaussian", "log1p"),
+    "gaussian": ("gaussian", "raw"),
+    "quasi": ("poisson", "raw"),
+    "bernoulli": ("bernoulli", "raw"),
+}
+
+
+def run_algorithm7(
+    panel: GroupPanel,
+    *,
+    family: str,
+    rank: int,
+    penalty: float,
+    rounds: int | None = None,
+    epochs: float | None = None,
+    gamma: float = 1.0,
+    alpha: float | None = None,
+    levels: int = 16,
+    participation: float = 1.0,
+    batch: int = 0,
+    seed: int = 0,
+    checkpoint: Path | None = None,
+    observe_every: int = 10,
+) -> tuple[Result, FedMissEM, list[F64]]:
+    """Run algorithm 7 on counts that are on the family's scale.
+
+    Parameters
+    ----------
+    rank, penalty : r and lambda of the paper (its objective has the mean over groups)
+    gamma, alpha : steps of S_hat and of the memories; ``alpha=None`` is 1/(1 + omega)
+    levels : levels of the random dithering; 0 sends float64
+    batch : rows of a minibatch, 0 for all rows
+    observe_every : rounds between two evaluations of the objective, which looks at all groups' data: possible in
+        process, not in a real federation
+
+    Returns
+    -------
+    result, model, rows of each group in slot order
+    """
+    model = FedMissEM(panel, family=family, rank=rank, penalty=penalty, seed=seed)
+    rows = model.rows(panel)
+    roster = Roster.of({name: len(r) for name, r in rows.items()})
+    data = [rows[name] for name in roster.ids]
+    algo = FedEM(
+        model,
+        Dithering(levels=levels) if levels else Identity(),
+        roster,
+        gamma=gamma,
+        alpha=alpha,  # type: ignore[arg-type]
+        participation=Bernoulli(participation),
+        oracle=Minibatch(batch) if batch else FullBatch(),
+        seed=seed,
+    )
+    result = run(
+        algo,
+        LocalEngine(data),
+        np.zeros(model.q),
+        stop=Stop(rounds=rounds, epochs=epochs),
+        observe=lambda server, down: {"objective": model.objective(down.theta, data)},
+        observe_every=observe_every,
+        checkpoint=checkpoint,
+        label="FedMissEM rounds",
+    )
+    return result, model, data
+
+
+def fit_algorithm7(
+    panel_path: str | Path, out: Path, settings: FitSettings, *, overwrite: bool = False
+) -> Path:
+    """Write a fit folder made by algorithm 7. It has no intervals: a bootstrap needs a solver that converges."""
+    from fedmiss.pipeline.fitting import finish, partial_folder, write_fit
+
+    if settings.model not in FAMILIES:
+        raise ConfigError(f"--method fedmissem has no model {settings.model!r}; choose {', '.join(FAMILIES)}.")
+    if settings.rank != "auto" and not settings.rank.isdigit():
+        raise ConfigError(f"--rank is {settings.rank!r} (must be auto or a number from 1).")
+    if settings.rounds < 1:
+        raise ConfigError(f"--rounds is {settings.rounds} (must be at least 1).")
+    if settings.levels < 0 or settings.batch < 0 or not 0.0 <= settings.alpha <= 1.0:
+        raise ConfigError("--levels and --batch must be 0 or more, --alpha between 0 and 1.")
+    family, scale = FAMILIES[settings.model]
+    rank = 2 if settings.rank == "auto" else int(settings.rank)
+    if rank < 1:
+        raise ConfigError("--method fedmissem needs --rank 1 or more: its model is U V' alone.")
+    folder = open_panel(panel_path)
+    hashes = panel_hash(folder)
+    panel = folder.load(family)
+    raw = panel
+    if scale == "log1p":
+        panel = replace(panel, groups=tuple(replace(g, count=np.log1p(g.count)) for g in panel.groups))
+    work = partial_folder(out, hash_json([asdict(settings), hashes]))
+    (work / "checkpoint").mkdir(exist_ok=True)
+    penalty = 1.0 / len(panel.groups) if settings.penalty is None else settings.penalty
+    result, model, _ = run_algorithm7(
+        panel,
+        family=family,
+        rank=rank,
+        penalty=penalty,
+        rounds=settings.rounds,
+        gamma=settings.gamma,
+        alpha=settings.alpha or None,
+        levels=settings.levels,
+        participation=settings.participation,
+        batch=settings.batch,
+        seed=settings.seed,
+        checkpoint=work / "checkpoint" / "run.npz",
+    )
+    fit, smear = _count_fit(result.theta, panel, raw, family, scale, penalty)
+    write_fit(work, folder, fit, [])
+    trace = result.trace
+    total = sum(len(r) for r in model.rows(panel).values())
+    write_table(
+        {
+            "round": (trace["k"] + 1).astype(np.int32),
+            "h_norm2": trace["h_norm2"],
+            "objective": [None if np.isnan(v) else v for v in trace["objective"]],
+            "active": trace["active"].astype(np.int32),
+            "bytes_up": trace["bytes_up"].astype(np.int64),
+            "bytes_down": trace["bytes_down"].astype(np.int64),
+            "epochs": np.cumsum(trace["evaluations"]) / total,
+            "seconds": trace["seconds"],
+        },
+        work / "trace.parquet",
+        "trace",
+    )
+    known = trace["objective"][~np.isnan(trace["objective"])]
+    warnings = [
+        "made by the paper's own algorithm, round by round: see the trace for how far from its fixed point it is; "
+        "no intervals (fit with --method fast for them)."
+    ]
+    write_manifest(
+        work,
+        "fit",
+        settings=asdict(settings),
+        inputs=hashes,
+        results=_results(folder.manifest["results"], fit, smear, penalty, panel, result)
+        | {
+            "objective": float(known[-1]),
+            "objective_start": float(known[0]),
+            "n_cells_observed": model.q,
+            "participation": settings.participation,
+            "compressor": f"random dithering, {settings.levels} levels" if settings.levels else "identity",
+        },
+        flow=folder.manifest["flow"],
+        terms=folder.manifest["terms"],
+        warnings=folder.manifest["warnings"] + warnings,
+    )
+    return finish(work, out)
+
+
+def _count_fit(
+    theta: Factors, panel: GroupPanel, raw: GroupPanel, family: str, scale: str, penalty: float
+) -> tuple[CountFit, float]:
+    zero = Theta(0.0, np.zeros(panel.J), np.zeros(panel.L), theta.U, theta.V)
+    settings = CountSettings(
+        family=family, scale=scale, rank=theta.U.shape[1], penalty=penalty, effects=False, dispersion="none"
+    )
+    smear = 1.0
+    if scale == "log1p":  # two sums per group: (1 + count) and exp(eta) on its visits
+        top = sum(float((1.0 + g.count).sum()) for g in raw.groups)
+        eta = [np.einsum("kr,kr->k", theta.U[g.site], theta.V[g.month]) for g in panel.groups]
+        smear = top / sum(float(np.exp(e).sum()) for e in eta)
+    aux = Auxiliary(np.zeros(0), (), float("inf"), 1.0, 0.0, 0.0, 0.0)
+    fit = Fit(zero, [], False, "", 0)
+    return CountFit(settings, panel.J, panel.L, fit, aux, float("nan"), float("nan"), panel.m, smear), smear
+
+
+def _results(
+    panel_results: dict[str, Any], fit: CountFit, smear: float, penalty: float, panel: GroupPanel, result: Result
+) -> dict[str, Any]:
+    s, trace = fit.settings, result.trace
+    name = {"gaussian": "Gaussian", "poisson": "Poisson", "bernoulli": "Bernoulli"}[s.family]
+    return {
+        "species": panel_results["species"],
+        "common_name": panel_results.get("common_name", ""),
+        "family": s.family,
+        "scale": s.scale,
+        "method": "fedmissem",
+        "model": name + (" on log1p" if s.scale == "log1p" else ""),
+        "effects": False,
+        "dispersion_model": "none",
+        "rank": s.rank,
+        "penalty": penalty,
+        "mu": 0.0,
+        "phi": 1.0,
+        "dispersion": None,
+        "negbin_size": None,
+        "edf": None,
+        "smear": smear,
+        "site_variances": None,
+        "month_variances": None,
+        "effort": {},
+        "standard_effort": "one visit",
+        "observer_effects": False,
+        "observer_sd": None,
+        "h_norm": float(np.sqrt(trace["h_norm2"][-1])),
+        "converged": bool(result.converged),
+        "stop_reason": result.stop_reason,
+        "rounds": len(trace["k"]),
+        "bytes_up": int(trace["bytes_up"].sum()),
+        "bytes_down": int(trace["bytes_down"].sum()),
+        "n_groups": len(panel.groups),
+        "n_visits": panel_results["n_visits"],
+        "n_counted": panel.m,
+        "n_sites": panel.J,
+        "n_months": panel.L,
+        "bootstrap": 0,
+        "advice": "",
+        "cv_summary": [],
+    }
+
+

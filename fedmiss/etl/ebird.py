@@ -344,7 +344,7 @@ def project_ebird(
         reader.places.frame(PLACE_COLUMNS).write_parquet(folder / "places.parquet")
         reader.observers.frame(["observer"]).write_parquet(folder / "observers.parquet")
         reader.protocols.frame(["protocol"]).write_parquet(folder / "protocols.parquet")
-    release = _RELEASE.search(source.name)
+    release = _RELEASE.search(source.short_name)
     return {
         "source": source.short_name,
         "role": source.role,

@@ -1,0 +1,212 @@
+"""Sections C and D of the specification: taxa, counts, duplicates, and which zeros are true."""
+
+from __future__ import annotations
+
+import pytest
+from ebird_files import EBD_52, THRUSH, WARBLER, seen, text, visit, write_pair
+
+from fedmiss.errors import ConfigError, InputError
+
+A, B, C = visit("S1"), visit("S2"), visit("S3")
+PIGEON = ("Columba livia", "Rock Pigeon")
+
+
+def test_subspecies_are_summed_into_their_species(pair):
+    """Lines 15, 17: 10+5+5+1 is 21 (t30)."""
+    rows = [
+        seen(A, "10", WARBLER),
+        seen(A, "5", WARBLER, CATEGORY="issf"),
+        seen(A, "5", WARBLER, CATEGORY="intergrade"),
+        seen(A, "1", WARBLER, CATEGORY="form"),
+    ]
+    out = pair(rows, [A])
+    assert out.visits("Yellow-rumped Warbler") == {"S1": 21}
+    assert out.flow("records: rolled up") == -3
+
+
+def test_x_wins(pair):
+    """Line 17: one X among the parts makes the sum X (t31)."""
+    assert pair([seen(A, "10"), seen(A, "X", CATEGORY="issf")], [A]).visits() == {"S1": None}
+
+
+def test_categories(pair):
+    """Line 16: feral pigeons stay (t32); spuh, slash, hybrid and 'sp. (Domestic type)' are above species."""
+    rows = [
+        seen(A, "7", PIGEON, CATEGORY="domestic", **{"EXOTIC CODE": "N"}),
+        seen(A, "1", ("Larus sp.", "gull sp."), CATEGORY="spuh"),
+        seen(A, "1", ("Larus occidentalis/glaucescens", "Western/Glaucous-winged Gull"), CATEGORY="slash"),
+        seen(A, "1", ("Larus occidentalis x glaucescens", "hybrid gull"), CATEGORY="hybrid"),
+        seen(A, "1", ("Anser sp. (Domestic type)", "Domestic goose sp."), CATEGORY="domestic"),
+    ]
+    out = pair(rows, [A])
+    assert out.records["species"].to_list() == ["Columba livia"]
+    assert out.flow("records: taxa above species") == -4
+    with pytest.raises(ConfigError, match="is a slash, not a species"):
+        pair(rows, [A], species=("Western/Glaucous-winged Gull",))
+
+
+def test_x_is_present_but_not_counted(pair):
+    """Line 19: never 0, never 1."""
+    out = pair([seen(A, "X")], [A])
+    row = out.records.row(0, named=True)
+    assert (row["count"], row["detected"], row["reason"]) == (None, True, "X")
+
+
+def test_explicit_zero_is_a_non_detection(pair):
+    """Line 20: '0' on a complete list is a zero, on an incomplete one it is missing, beside a count nothing."""
+    b = {**B, "ALL SPECIES REPORTED": "0"}
+    out = pair([seen(A, "0"), seen(b, "0"), seen(C, "0"), seen(C, "4", CATEGORY="issf")], [A, b, C])
+    assert out.visits() == {"S1": 0, "S3": 4}
+
+
+def test_big_counts_are_kept(pair):
+    """Line 21: auk turns 2^31 and more into X."""
+    assert pair([seen(A, "2147483648"), seen(B, "99999999999")], [A, B]).visits() == {"S1": 2**31, "S2": 99999999999}
+
+
+@pytest.mark.parametrize("bad", ["-3", "3.5", "abc", "1e3", "9" * 30, ""])
+def test_unreadable_counts_are_seen_but_not_counted(pair, bad):
+    """A value that is no count is reported, and the checklist is neither a zero nor a guess."""
+    out = pair([seen(A, bad), seen(B, "2")], [A, B])
+    assert out.visits() == {"S1": None, "S2": 2}
+    assert any("OBSERVATION COUNT could not be read" in w and "line 2" in w for w in out.manifest["warnings"])
+
+
+def test_duplicates_keep_the_latest_edit(pair):
+    """Line 22 (t34): two downloads concatenated; auk sums them."""
+    old = seen(A, "4", **{"LAST EDITED DATE": "2020-01-01 08:00:00.9"})
+    new = {**old, "OBSERVATION COUNT": "6", "LAST EDITED DATE": "2020-01-01 08:00:01.1"}
+    for rows in ([old, new], [new, old], [old, new, new]):
+        out = pair(rows, [A])
+        assert out.visits() == {"S1": 6}
+        assert out.flow("records: duplicates") == 1 - len(rows)
+
+
+def test_a_later_edit_under_another_species_removes_the_old_record(pair):
+    """Line 22: the same record re-identified in a later download."""
+    old = seen(A, "4", **{"LAST EDITED DATE": "2020-01-01 08:00:00"})
+    new = {
+        **old,
+        "SCIENTIFIC NAME": WARBLER[0],
+        "COMMON NAME": WARBLER[1],
+        "LAST EDITED DATE": "2021-01-01 08:00:00",
+    }
+    out = pair([old, new, seen(B, "1")], [A, B], species=("Wood Thrush",))
+    assert out.visits() == {"S1": 0, "S2": 1}
+
+
+def test_duplicated_checklists_keep_the_latest_edit(pair):
+    old = {**A, "DURATION MINUTES": "10"}
+    new = {**A, "DURATION MINUTES": "20", "LAST EDITED DATE": "2025-01-01 00:00:00"}
+    for visits in ([old, new], [new, old]):
+        out = pair([seen(A, "4")], visits)
+        assert out.checklists["duration_minutes"].to_list() == [20.0]
+        assert out.flow("checklists: duplicates") == -1
+
+
+def test_no_species_is_dropped_for_being_unknown(pair):
+    """Line 22 (t33): no bundled taxonomy decides."""
+    out = pair([seen(A, "1", ("Novus inventus", "New Bird"))], [A])
+    assert out.visits("New Bird") == {"S1": 1}
+
+
+def test_mixed_releases_warn(tmp_path, run):
+    """Line 23."""
+    files = []
+    for i, release in enumerate(("relApr-2024", "relApr-2025")):
+        ebd, sed = write_pair(tmp_path / str(i), [seen(visit(f"S{i + 1}"), "1")], [visit(f"S{i + 1}")])
+        files += [ebd.rename(ebd.with_name(f"ebd_{release}.txt")), sed.rename(sed.with_name(f"s_{release}.txt"))]
+    out = run(*files)
+    assert any("different releases (Apr-2024, Apr-2025)" in w for w in out.manifest["warnings"])
+    assert out.visits() == {"S1": 1, "S2": 1}
+
+
+def test_zero_needs_a_complete_checklist_of_the_sampling_file(pair):
+    """Lines 24, 25: complete and not listed is 0, incomplete is missing; lists without birds count."""
+    incomplete = {**B, "ALL SPECIES REPORTED": "0"}
+    out = pair([seen(C, "2")], [A, incomplete, C])
+    assert out.visits() == {"S1": 0, "S3": 2}
+    assert out.manifest["results"]["n_zero_ok"] == 2
+
+
+def test_no_sampling_file_no_zeros(tmp_path, run):
+    """Line 25: the EBD alone is presence only."""
+    path = tmp_path / "ebd.txt"
+    path.write_bytes(text([seen(A, "3"), seen(B, "1", WARBLER)], EBD_52))
+    out = run(path)
+    assert out.visits() == {"S1": 3}
+    assert not out.checklists["zero_ok"].any()
+    assert any("no sampling file was given" in w for w in out.manifest["warnings"])
+
+
+def test_orphans_are_left_out_and_named(pair):
+    """Line 26 (t42): records on checklists that the sampling file lacks."""
+    out = pair([seen(A, "3"), seen(visit("S77"), "5")], [A, B])
+    assert out.visits() == {"S1": 3, "S2": 0}
+    assert out.manifest["results"]["orphans"] == 1
+    assert (out.folder / "orphans.txt").read_text() == "S77\n"
+    assert any("S77" in w for w in out.manifest["warnings"])
+
+
+def test_unvetted_records_hold_back_zeros(tmp_path, run):
+    """Lines 24, 30: a species in the unvetted file is missing there, not 0; a reviewed count stands."""
+    ebd, sed = write_pair(tmp_path, [seen(A, "3")], [A, B, C])
+    raw = tmp_path / "ebd_test_provisional.txt"
+    raw.write_bytes(text([seen(B, "9", APPROVED="0"), seen(A, "8")], EBD_52))
+    for out in (run(ebd, raw, sampling=[sed]), run(ebd, sampling=[sed], unvetted=[raw])):
+        assert out.visits() == {"S1": 3, "S3": 0}
+        assert out.records.filter(out.records["reason"] == "unvetted")["checklist_id"].to_list() == ["S2"]
+        out.check_flow_adds_up()
+        out.check_cells()
+    with pytest.raises(ConfigError, match="Unvetted records are no substitute"):
+        run(raw, sampling=[sed])
+
+
+def test_rows_that_are_not_approved_hold_back_zeros(pair):
+    """Line 30: APPROVED is 1 everywhere in a true EBD."""
+    assert pair([seen(A, "3", APPROVED="0"), seen(B, "2")], [A, B]).visits() == {"S2": 2}
+
+
+def test_escapees(pair):
+    """Line 31: exotic code X is left out by default, and makes the visit missing; N and P stay."""
+    code = "EXOTIC CODE"
+    rows = [seen(A, "3", **{code: "X"}), seen(B, "2", **{code: "N"}), seen(C, "1", **{code: "P"})]
+    assert pair(rows, [A, B, C]).visits() == {"S2": 2, "S3": 1}
+    assert pair(rows, [A, B, C], exotic=("", "X")).visits() == {"S1": 3}
+
+
+def test_sensitive_species_have_no_zeros(pair):
+    """Line 36: withheld records make absence unknown."""
+    out = pair([seen(A, "3"), seen(B, "1", WARBLER)], [A, B], sensitive=("Wood Thrush",))
+    assert out.visits() == {"S1": 3}
+    assert out.visits("Yellow-rumped Warbler") == {"S1": 0, "S2": 1}
+    assert any("named as sensitive" in w for w in out.manifest["warnings"])
+
+
+def test_species_by_either_name_in_one_pass(pair):
+    rows = [seen(A, "3"), seen(A, "2", WARBLER), seen(A, "1", PIGEON)]
+    out = pair(rows, [A], species=("wood thrush", "setophaga coronata"))
+    assert out.records["species"].to_list() == [THRUSH[0], WARBLER[0]]
+    assert out.flow("records: other species") == -1
+
+
+def test_unknown_species_gets_near_names(pair):
+    with pytest.raises(ConfigError, match=r"'wood trush' is not in the files. Did you mean Wood Thrush"):
+        pair([seen(A, "3")], [A], species=("wood trush",))
+
+
+def test_absent_species_can_be_accepted(pair):
+    out = pair([seen(A, "3")], [A, B], species=("Turdus merula",), allow_absent=True)
+    assert out.visits("Turdus merula") == {"S1": 0, "S2": 0}
+    with pytest.raises(InputError, match="holds no species"):
+        out.visits("Wood Thrush")
+
+
+def test_two_regions_in_one_call(tmp_path, run):
+    parts = []
+    for i in (1, 2):
+        rows = [visit(f"S{i}0"), visit(f"S{i}1")]
+        parts += write_pair(tmp_path / str(i), [seen(rows[0], str(i))], rows)
+    out = run(*parts)
+    assert out.visits() == {"S10": 1, "S11": 0, "S20": 2, "S21": 0}
+    out.check_flow_adds_up()

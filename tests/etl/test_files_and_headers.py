@@ -1,0 +1,253 @@
+"""Section A of the specification: bytes, headers, ragged lines, archives."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from ebird_files import EBD_52, LAYOUTS, SED_33, THRUSH, seen, text, visit, write_pair
+
+from fedmiss.errors import ConfigError, InputError, SchemaError
+from fedmiss.etl.sources import expand
+
+A = visit("S11")
+B = visit("S12", **{"OBSERVATION DATE": "2020-06-02"})
+
+
+def test_quotes_are_data(pair):
+    """Line 1: no quoting; a lone quote must not swallow the following rows."""
+    odd = {"CHECKLIST COMMENTS": '"unclosed', "SPECIES COMMENTS": 'a "b" c"'}
+    out = pair([seen(A, "3", **odd), seen(B, "4")], [{**A, **odd}, B])
+    assert out.visits() == {"S11": 3, "S12": 4}
+
+
+def test_non_ascii_names_survive(pair):
+    """Line 2: UTF-8."""
+    a = {**A, "LOCALITY": "Reserva Ñandú — 森"}
+    out = pair([seen(a, "3")], [a])
+    assert out.checklists["site_name"].to_list() == ["Reserva Ñandú — 森"]
+
+
+def test_byte_order_mark_is_accepted(tmp_path, run):
+    """Line 2: a BOM is not part of the first column's name."""
+    ebd, sed = write_pair(tmp_path, [seen(A, "3")], [A])
+    for path in (ebd, sed):
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert run(ebd, sampling=[sed]).visits() == {"S11": 3}
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_latin1_names_the_line(tmp_path, run, which):
+    """Line 2: undecodable bytes stop the import with their line."""
+    rows = [{**A, "LOCALITY": "x"}] * 5 + [{**B, "LOCALITY": "caf\u00e9"}]
+    paths = write_pair(tmp_path, [seen(r, "1") for r in rows], rows)
+    paths[which].write_bytes(paths[which].read_bytes().decode().encode("latin-1"))
+    with pytest.raises(InputError, match=r"line 7: the byte 0xe9 is not UTF-8"):
+        run(paths[0], sampling=[paths[1]])
+
+
+def test_utf16_is_told(tmp_path, run):
+    ebd, sed = write_pair(tmp_path, [seen(A, "3")], [A])
+    ebd.write_bytes(ebd.read_text().encode("utf-16"))
+    with pytest.raises(InputError, match="UTF-16"):
+        run(ebd, sampling=[sed])
+
+
+@pytest.mark.parametrize("layout", [46, 49, 52])
+@pytest.mark.parametrize("trailing_tab", [False, True])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_every_generation_gives_the_same_tables(pair, layout, trailing_tab, end):
+    """Lines 3, 4, 6, 7: 46, 49 and 52 columns, blank last column, CRLF: one answer."""
+    write = {"layout": layout, "trailing_tab": trailing_tab, "end": end}
+    out = pair([seen(A, "3"), seen(B, "X")], [A, B, visit("S13")], write=write)
+    assert out.visits() == {"S11": 3, "S12": None, "S13": 0}
+    assert out.checklists["protocol"].to_list() == ["Traveling"] * 3
+    assert out.checklists.row(0, named=True)["region"] == "US-WA-033"
+    assert not [w for w in out.manifest["warnings"] if "rows have" in w]
+
+
+def test_carriage_return_is_not_part_of_the_last_column(tmp_path, run):
+    """Line 3: the last value loses its CR even where the last column is one that counts."""
+    columns = [c for c in EBD_52 if c != "SCIENTIFIC NAME"] + ["SCIENTIFIC NAME"]
+    ebd = tmp_path / "ebd.txt"
+    ebd.write_bytes(text([seen(A, "3")], columns, end="\r\n"))
+    assert run(ebd).records["species"].to_list() == [THRUSH[0]]
+
+
+def test_header_variants_of_custom_downloads(tmp_path, run):
+    """Line 5: case, underscores and slashes do not matter; unknown columns are ignored; SUBNATIONAL1_CODE."""
+    ebd, sed = write_pair(tmp_path, [seen(A, "3")], [A])
+    for path in (ebd, sed):
+        lines = path.read_text().split("\n")
+        lines[0] = lines[0].lower().replace(" ", "_").replace("state_code", "subnational1_code")
+        lines[0] = lines[0].replace("state\t", "state_province\t")
+        path.write_text("\n".join(line + "\textra" if line else line for line in lines))
+    out = run(ebd, sampling=[sed], filters=_states("US-WA"))
+    assert out.visits() == {"S11": 3}
+
+
+def _states(code):
+    from fedmiss.etl.filters import Filters
+
+    return Filters(states=(code,))
+
+
+def test_column_order_does_not_matter(tmp_path, run):
+    columns = list(reversed(EBD_52))
+    ebd, sed = tmp_path / "e.txt", tmp_path / "e_sampling.txt"
+    ebd.write_bytes(text([seen(A, "3"), seen(B, "2")], columns))
+    sed.write_bytes(text([A, B], sorted(SED_33)))
+    assert run(ebd, sampling=[sed]).visits() == {"S11": 3, "S12": 2}
+
+
+def test_tabs_in_comments_and_short_rows_are_counted(tmp_path, run):
+    """Line 8: extra fields belong to the comments, short rows are blank at the end; both are reported."""
+    ebd, sed = write_pair(tmp_path, [seen(A, "3"), seen(B, "4"), seen(visit("S13"), "5")], [A, B, visit("S13")])
+    lines = ebd.read_text().split("\n")
+    lines[1] += "\tmore\ttabs"
+    lines[2] = lines[2].rstrip("\t")
+    ebd.write_text("\n".join(lines))
+    out = run(ebd, sampling=[sed])
+    assert out.visits() == {"S11": 3, "S12": 4, "S13": 5}
+    joined = " ".join(out.manifest["warnings"])
+    assert "1 rows have more columns" in joined
+    assert "1 rows have fewer columns" in joined
+
+
+def test_header_only_gives_no_rows(pair):
+    """Line 8: a header-only EBD is an extract in which nothing was found."""
+    out = pair([], [A, B], species=(THRUSH[0],))
+    assert out.visits(THRUSH[0]) == {"S11": 0, "S12": 0}
+    assert pair([], [], species=(THRUSH[0],)).checklists.height == 0
+
+
+def test_empty_file_is_an_error(tmp_path, run):
+    path = tmp_path / "ebd.txt"
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match="is empty"):
+        run(path)
+
+
+def test_wrong_path_proposes_the_right_one(tmp_path):
+    write_pair(tmp_path, [seen(A, "3")], [A])
+    with pytest.raises(InputError, match=r"Did you mean ebd_test.txt"):
+        expand(tmp_path / "ebd_tets.txt")
+    with pytest.raises(InputError, match="is a folder"):
+        expand(tmp_path)
+
+
+def test_missing_required_column_is_named(tmp_path, run):
+    ebd, sed = tmp_path / "e.txt", tmp_path / "e_sampling.txt"
+    ebd.write_bytes(text([seen(A, "3")], [c for c in EBD_52 if c != "OBSERVATION COUNT"]))
+    sed.write_bytes(text([A], [c for c in SED_33 if c != "ALL SPECIES REPORTED"]))
+    with pytest.raises(SchemaError, match="OBSERVATION COUNT"):
+        run(ebd)
+    ebd.write_bytes(text([seen(A, "3")], EBD_52))
+    with pytest.raises(SchemaError, match="ALL SPECIES REPORTED"):
+        run(ebd, sampling=[sed])
+
+
+def test_not_an_ebird_file(tmp_path, run):
+    path = tmp_path / "note.txt"
+    path.write_text("Dear colleague,\nplease find\n")
+    with pytest.raises(ConfigError, match="is no eBird, MyEBirdData or GBIF file"):
+        run(path)
+    path.write_bytes(b"\x00\x01\x02\x03")
+    with pytest.raises(InputError, match="no text|not a text table"):
+        run(path)
+
+
+def test_a_cut_file_is_noticed(tmp_path, run):
+    """A line without its end and without the columns that count: zeros after it would be false."""
+    ebd, sed = write_pair(tmp_path, [seen(A, "3"), seen(B, "4")], [A, B])
+    whole = ebd.read_bytes()
+    ebd.write_bytes(whole[: len(whole) - 60])
+    with pytest.raises(InputError, match=r"cut short: its last line \(3\)"):
+        run(ebd, sampling=[sed])
+    ebd.write_bytes(whole[:-1])  # only the line end is missing: told, not refused
+    out = run(ebd, sampling=[sed])
+    assert out.visits() == {"S11": 3, "S12": 4}
+    assert any("no line end" in w for w in out.manifest["warnings"])
+
+
+def test_gzip_zip_and_tar_read_like_plain(tmp_path, run):
+    """Archives as downloaded: members are found by their headers, companions are ignored."""
+    ebd, sed = write_pair(tmp_path / "in", [seen(A, "3"), seen(B, "X")], [A, B])
+    plain = run(ebd, sampling=[sed])
+    gz = [tmp_path / f"{p.name}.gz" for p in (ebd, sed)]
+    for source, path in zip((ebd, sed), gz, strict=True):
+        path.write_bytes(gzip.compress(source.read_bytes()))
+    zipped, tarred = tmp_path / "ebd_relApr-2025.zip", tmp_path / "ebd_relApr-2025.tar"
+    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as z:
+        z.write(ebd, ebd.name)
+        z.write(sed, sed.name)
+        z.writestr("terms_of_use.txt", "words")
+        z.writestr("recommended_citation.txt", "more words")
+    with tarfile.open(tarred, "w") as t:
+        for path in gz:
+            t.add(path, path.name)
+        info = tarfile.TarInfo("BCRCodes.txt")
+        info.size = 9
+        t.addfile(info, io.BytesIO(b"a\tb\n1\t2\n\n"))
+    for out in (run(*gz), run(zipped), run(tarred)):
+        assert out.records.equals(plain.records)
+        assert out.checklists.equals(plain.checklists)
+    assert run(zipped).manifest["terms"]["release"] == "Apr-2025"
+
+
+def test_damaged_archives_are_told(tmp_path, run):
+    ebd, sed = write_pair(tmp_path, [seen(A, str(i)) for i in range(3000)], [A])
+    packed = gzip.compress(ebd.read_bytes())
+    path = tmp_path / "cut.txt.gz"
+    path.write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(InputError, match="damaged or was cut short"):
+        run(path, sampling=[sed])
+    (tmp_path / "x.zip").write_bytes(b"PK\x03\x04 this is no zip")
+    with pytest.raises(InputError, match="damaged or was cut short"):
+        run(tmp_path / "x.zip")
+
+
+def test_a_zip_without_tables_is_told(tmp_path):
+    path = tmp_path / "x.zip"
+    with zipfile.ZipFile(path, "w") as z:
+        z.writestr("readme.md", "hello")
+    with pytest.raises(InputError, match="holds no table that fedmiss knows"):
+        expand(path)
+
+
+def test_lines_longer_than_a_block(tmp_path, run):
+    long = visit("S13", **{"CHECKLIST COMMENTS": "z" * (5 << 20)})
+    ebd, sed = write_pair(tmp_path, [seen(A, "1"), seen(long, "2"), seen(B, "3")], [A, long, B])
+    assert run(ebd, sampling=[sed]).visits() == {"S11": 1, "S13": 2, "S12": 3}
+
+
+def test_malformed_rows_are_counted_with_their_line(tmp_path, run):
+    ebd, sed = write_pair(tmp_path, [seen(A, "3"), seen(visit("oops"), "9"), seen(B, "4")], [A, B])
+    out = run(ebd, sampling=[sed])
+    assert out.flow("records: malformed") == -1
+    assert any("line 3: no usable SAMPLING EVENT IDENTIFIER 'oops'" in w for w in out.manifest["warnings"])
+    out.check_flow_adds_up()
+
+
+def test_mostly_bad_rows_stop_the_import(tmp_path, run):
+    ebd, sed = write_pair(tmp_path, [seen(visit(f"bad{i}"), "1") for i in range(30)], [A])
+    with pytest.raises(InputError, match="30 of 30 rows cannot be read"):
+        run(ebd, sampling=[sed])
+
+
+def test_layout_table_has_the_known_widths():
+    assert {k: (len(e), len(s)) for k, (e, s) in LAYOUTS.items()} == {46: (46, 30), 49: (49, 30), 52: (52, 33)}
+
+
+def test_the_input_is_hashed(tmp_path, run):
+    import hashlib
+
+    ebd, sed = write_pair(tmp_path, [seen(A, "3")], [A])
+    out = run(ebd, sampling=[sed])
+    assert out.manifest["inputs"] == {
+        p.name: hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in (ebd, sed)
+    }

@@ -13,6 +13,7 @@ from fedmiss.report.words import count, share
 __all__ = ["heatmap", "site_map"]
 
 MAX_ROWS = 250  # more rows than this are thinner than a printed hair
+MAX_CIRCLES = 1500  # more than this are drawn as an image: as shapes they would make the page heavy
 
 
 def _rows(a: Analysis) -> I64:
@@ -121,10 +122,11 @@ def site_map(a: Analysis) -> Plot | None:
     fig = figure(height=float(np.clip(4.6 * tall + 0.9, 3.0, 6.5)))
     ax = fig.subplots()
     size = np.sqrt(np.maximum(table["mean_total"].to_numpy(), 0.0))
-    area = 10 + 190 * (size / max(float(size.max()), 1e-9)) ** 2
+    crowd = float(np.clip(np.sqrt(300 / len(table)), 0.15, 1.0))  # many sites: smaller circles
+    area = crowd * (10 + 190 * (size / max(float(size.max()), 1e-9)) ** 2)
     order = np.argsort(-area, kind="stable")
     present = []
-    for name, colour in CLASS_COLOURS.items():
+    for name, colour in reversed(CLASS_COLOURS.items()):  # those without a class lie below
         pick = order[(table["trend_class"] == name).to_numpy()[order]]
         if pick.size == 0:
             continue
@@ -132,6 +134,7 @@ def site_map(a: Analysis) -> Plot | None:
         ax.scatter(
             lon[pick], lat[pick], s=area[pick], alpha=0.85, linewidths=0.6,
             facecolors="none" if open_ring else colour, edgecolors=GREY if open_ring else INK, label=f"{name} ({pick.size})",
+            rasterized=len(table) > MAX_CIRCLES,
         )  # fmt: skip
         present.append(f"{pick.size} {name}")
     ax.set_aspect(squeeze, adjustable="datalim")

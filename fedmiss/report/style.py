@@ -97,7 +97,7 @@ def svg_text(fig: Figure) -> str:
     """Return the figure as SVG, without date and with ids that do not change from run to run."""
     buffer = io.StringIO()
     with style():
-        fig.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "fedmiss"})
+        fig.savefig(buffer, format="svg", dpi=200, metadata={"Date": None, "Creator": "fedmiss"})
     return buffer.getvalue()
 
 

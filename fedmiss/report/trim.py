@@ -322,17 +322,20 @@ def _gee(f: F64, seen: Bool, mu: F64, gamma: F64, df: int) -> tuple[F64, F64, fl
 def _covariances(mu: F64, seen: Bool, R: F64, sigma2: float, w: F64) -> dict[str, F64]:
     """Covariances by the delta method, from the information with alpha eliminated (TRIM 3 manual, appendix)."""
     n, J = mu.shape
-    S = np.zeros((J, J))
-    d, W = np.empty(n), np.empty((n, J))
-    observed = np.zeros((J, J))
-    for b in _blocks(n, J):
-        root = np.where(seen[b], np.sqrt(mu[b]), 0.0)
-        omega = root[:, :, None] * _inverse(seen[b], R) * root[:, None, :] / sigma2
-        W[b] = omega.sum(axis=2)
-        d[b] = W[b].sum(axis=1)
-        S += omega.sum(axis=0) - (W[b] / d[b][:, None]).T @ W[b]
-        scaled = w[b][:, None] * root
-        observed += sigma2 * R * (scaled.T @ scaled)
+    root = np.where(seen, np.sqrt(mu), 0.0)
+    scaled = w[:, None] * root
+    observed = sigma2 * R * (scaled.T @ scaled)
+    if not np.any(R - np.eye(J)):  # independent: every Omega_i is diagonal
+        W = root**2 / sigma2
+        S = np.diag(W.sum(axis=0))
+    else:
+        W, S = np.empty((n, J)), np.zeros((J, J))
+        for b in _blocks(n, J):
+            omega = root[b][:, :, None] * _inverse(seen[b], R) * root[b][:, None, :] / sigma2
+            W[b] = omega.sum(axis=2)
+            S += omega.sum(axis=0)
+    d = W.sum(axis=1)
+    S -= (W / d[:, None]).T @ W
     var_gamma = np.zeros((J, J))
     var_gamma[1:, 1:] = np.linalg.inv(S[1:, 1:])
 

@@ -39,8 +39,8 @@ def share(value: float) -> str:
     p = 100.0 * value
     if 0 < p < 0.01:
         return "less than 0.01 %"
-    if 99.95 <= p < 100:
-        return f"{min(p, 99.99):.2f} %"
+    if 99 < p < 100:  # 99.6 % imputed is not all of it
+        return f"{min(p, 99.9):.1f} %" if p < 99.95 else f"{min(p, 99.99):.2f} %"
     return f"{p:.0f} %" if p >= 10 or p == 0 else f"{p:.2g} %"
 
 

@@ -1,0 +1,50 @@
+"""Numbers as words: never rounded into something else."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fedmiss.report.words import count, number, per_year, percent, quantity, share
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (12345.6, "12,300"),
+        (0.01234, "0.0123"),
+        (0, "0"),
+        (-3.456, "−3.46"),
+        (math.nan, "n/a"),
+        (1e-7, "1.0 × 10⁻⁷"),
+        (999.7, "1,000"),
+    ],
+)
+def test_number(value, text):
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0 %"),
+        (1.0, "100 %"),
+        (0.9962, "99.6 %"),
+        (0.99997, "99.99 %"),
+        (0.00002, "less than 0.01 %"),
+        (0.002, "0.2 %"),
+        (0.4567, "46 %"),
+    ],
+)
+def test_a_share_that_is_not_all_or_nothing_is_not_written_so(value, text):
+    assert share(value) == text
+
+
+def test_intervals_go_with_their_numbers():
+    assert percent(-3.04) == "−3.0 %"
+    assert per_year(-3.0, -4.0, -2.0) == "−3.0 % per year (95 % interval −4.0 % to −2.0 %)"
+    assert per_year(1.0, math.nan, math.nan) == "+1.0 % per year (no interval available)"
+    assert quantity(1234.0, 1000.0, 1500.0, "birds") == "1,230 birds (95 % interval 1,000 to 1,500)"
+    assert quantity(5.0, math.nan, math.nan, "birds") == "5.00 birds (no interval available)"
+    assert count(1234.5) == "1,234"

@@ -256,7 +256,7 @@ def count_kept(block: Block) -> tuple[I64, I64, I64]:
     row, species, count = block.checklist[of_species], block.species[of_species], block.count[of_species]
     group = np.cumsum(np.diff(block.outing, prepend=block.outing[:1]) != 0)[row] if row.size else row
     number = block.number[row]
-    order = np.lexsort((number, species, group))
+    order = np.argsort(((group * 64 + species) << 28) + number, kind="stable")  # numbers stay below 2^28
     group, species, count, number = group[order], species[order], count[order], number[order]
     if not group.size:
         return group, species, count

@@ -4,5 +4,7 @@ from __future__ import annotations
 
 from fedmiss.compressors.dither import Dithering, block_quantization
 from fedmiss.compressors.identity import Identity
+from fedmiss.compressors.natural import Natural
+from fedmiss.compressors.randk import RandK
 
-__all__ = ["Dithering", "Identity", "block_quantization"]
+__all__ = ["Dithering", "Identity", "Natural", "RandK", "block_quantization"]

@@ -104,6 +104,12 @@ class FedEM:
 
     # ---- worker -----------------------------------------------------------------------------------------------
 
+    def _uniforms(self, k: int, slots: Sequence[int] | I64) -> tuple[F64, F64]:
+        """Randomness of each slot's answer to round k: (a, .) for its minibatch and (a, .) for its quantizer."""
+        b = self.oracle.draws
+        u = uniforms(self.seed, "worker", k, slots, b + self.compressor.draws(self.model.q))  # type: ignore[arg-type]
+        return u[:, :b], u[:, b:]
+
     def settle(self, worker: WorkerState, ack: int) -> F64:
         """Return V_c after the last message counted (its round is ``ack``) or was lost (any other round)."""
         if worker.pending is not None and worker.pending[0] == ack:
@@ -115,11 +121,11 @@ class FedEM:
     ) -> tuple[WorkerState, Uplink]:
         """One answer of the worker in ``slot`` (algorithm 1, lines 5-9)."""
         V_i = self.settle(worker, down.ack)
-        S_i, memory, count = self.oracle.one(self.model, worker.oracle, down, rows, slot, self.seed)
+        u, xi = self._uniforms(down.k, [slot])
+        S_i, memory, count = self.oracle.one(self.model, worker.oracle, down, rows, u[0])
         D_i = S_i - down.S_hat - V_i
         q = self.model.q
-        u = uniforms(self.seed, "compress", down.k, [slot], self.compressor.draws(q))[0]
-        payload = self.compressor.encode(D_i, u)
+        payload = self.compressor.encode(D_i, xi[0])
         Q_i = self.compressor.decode(payload, q)  # the very numbers that the server will see
         message = frame(payload, kind=self.compressor.kind, k=down.k, q=q)
         name = self.roster.ids[slot]
@@ -130,10 +136,10 @@ class FedEM:
 
         Only for an engine that loses nothing between worker and server: V_c is committed here and now.
         """
-        S, count = self.oracle.many(self.model, memory, down, data, slots, self.seed)
+        u, xi = self._uniforms(down.k, slots)
+        S, count = self.oracle.many(self.model, memory, down, data, slots, u)
         D = S - down.S_hat - V[slots]
-        U = uniforms(self.seed, "compress", down.k, slots, self.compressor.draws(self.model.q))  # type: ignore[arg-type]
-        Q, nbytes = self.compressor.compress_batch(D, U)
+        Q, nbytes = self.compressor.compress_batch(D, xi)
         V[slots] += self.alpha * Q
         return Replies(slots, Q, int(nbytes.sum()) + HEADER * len(slots), count)
 

@@ -1,7 +1,7 @@
 """How a worker estimates its statistic s_bar_c(theta_k): all rows, a minibatch, or SPIDER's recursion.
 
 Every oracle exists once for one worker (``one``) and once for many (``many``), with the same bits: rows are
-drawn from uniforms keyed by (seed, round, slot), and a model's ``s_bar_many`` repeats its ``s_bar``.
+drawn from the uniforms given, and a model's ``s_bar_many`` repeats its ``s_bar``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from fedmiss.arrays import F64, I64
 from fedmiss.core.protocols import Model, Rows
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
-from fedmiss.rng import uniforms
 
 __all__ = ["Full", "Minibatch", "Spider", "draw_rows", "s_bar_many"]
 
@@ -58,6 +57,21 @@ def s_bar_many(model: Model, theta: Any, data: Sequence[Rows], slots: I64, index
     return out
 
 
+def _s_bar_mixed(
+    model: Model, thetas: list[Any], which: I64, data: Sequence[Rows], slots: I64, index: I64
+) -> F64:
+    """Return the (a, q) statistics of workers of which the i-th is asked at ``thetas[which[i]]``."""
+    fast = getattr(model, "s_bar_mixed", None)
+    if fast is not None:
+        mixed: F64 = fast(thetas, which, data, slots, index)
+        return mixed
+    out = np.empty((len(slots), model.q))
+    for t, theta in enumerate(thetas):
+        here = which == t
+        out[here] = s_bar_many(model, theta, data, slots[here], index[here])
+    return out
+
+
 def _sizes(data: Any, slots: I64) -> I64:
     if isinstance(data, np.ndarray):
         return np.full(len(slots), data.shape[1], dtype=np.int64)
@@ -91,14 +105,17 @@ class _NoMemory:
 class Full(_NoMemory):
     """The exact local statistic: all rows, no noise."""
 
-    def one(
-        self, model: Model, memory: None, down: Downlink, rows: Rows, slot: int, seed: int
-    ) -> tuple[F64, None, int]:
+    @property
+    def draws(self) -> int:
+        """No randomness."""
+        return 0
+
+    def one(self, model: Model, memory: None, down: Downlink, rows: Rows, u: F64) -> tuple[F64, None, int]:
         """Return s_bar over all rows."""
         return model.s_bar(down.theta, rows), None, len(rows)
 
     def many(
-        self, model: Model, memory: None, down: Downlink, data: Sequence[Rows], slots: I64, seed: int
+        self, model: Model, memory: None, down: Downlink, data: Sequence[Rows], slots: I64, u: F64
     ) -> tuple[F64, int]:
         """s_bar over all rows of each worker."""
         return s_bar_many(model, down.theta, data, slots, None), int(_sizes(data, slots).sum())
@@ -120,19 +137,20 @@ class Minibatch(_NoMemory):
     def __post_init__(self) -> None:
         _check_batch(self.b)
 
-    def one(
-        self, model: Model, memory: None, down: Downlink, rows: Rows, slot: int, seed: int
-    ) -> tuple[F64, None, int]:
+    @property
+    def draws(self) -> int:
+        """One uniform per row."""
+        return self.b
+
+    def one(self, model: Model, memory: None, down: Downlink, rows: Rows, u: F64) -> tuple[F64, None, int]:
         """s_bar over the worker's minibatch of round k."""
-        u = uniforms(seed, "minibatch", down.k, [slot], self.b)
-        index = draw_rows(u, np.array([len(rows)]), replace=self.replace)[0]
+        index = draw_rows(u[None], np.array([len(rows)]), replace=self.replace)[0]
         return model.s_bar(down.theta, rows[index]), None, self.b
 
     def many(
-        self, model: Model, memory: None, down: Downlink, data: Sequence[Rows], slots: I64, seed: int
+        self, model: Model, memory: None, down: Downlink, data: Sequence[Rows], slots: I64, u: F64
     ) -> tuple[F64, int]:
         """s_bar over each worker's minibatch of round k."""
-        u = uniforms(seed, "minibatch", down.k, slots, self.b)  # type: ignore[arg-type]
         index = draw_rows(u, _sizes(data, slots), replace=self.replace)
         return s_bar_many(model, down.theta, data, slots, index), self.b * len(slots)
 
@@ -169,19 +187,21 @@ class Spider:
         if self.k_in < 1:
             raise ConfigError(f"k_in={self.k_in} rounds in an outer loop (must be at least 1).")
 
+    @property
+    def draws(self) -> int:
+        """One uniform per row of the minibatch."""
+        return self.b
+
     def start(self) -> None:
         """Nothing is known before the first answer."""
         return None
 
-    def one(
-        self, model: Model, memory: Any, down: Downlink, rows: Rows, slot: int, seed: int
-    ) -> tuple[F64, Any, int]:
+    def one(self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64) -> tuple[F64, Any, int]:
         """``memory`` is (round, S_hat, theta, S_c) of the last answer, or None."""
         if memory is None or memory[0] // self.k_in < down.k // self.k_in:
             S, count = model.s_bar(down.theta, rows), len(rows)
         else:
-            u = uniforms(seed, "minibatch", down.k, [slot], self.b)
-            batch = rows[draw_rows(u, np.array([len(rows)]), replace=self.replace)[0]]
+            batch = rows[draw_rows(u[None], np.array([len(rows)]), replace=self.replace)[0]]
             S = memory[3] + (model.s_bar(down.theta, batch) - model.s_bar(memory[2], batch))
             count = 2 * self.b
         return S, (down.k, down.S_hat, down.theta, S), count
@@ -191,32 +211,36 @@ class Spider:
         return _SpiderMany(np.zeros((n, q)), np.full(n, -1, dtype=np.int64), {})
 
     def many(
-        self, model: Model, memory: _SpiderMany, down: Downlink, data: Sequence[Rows], slots: I64, seed: int
+        self, model: Model, memory: _SpiderMany, down: Downlink, data: Sequence[Rows], slots: I64, u: F64
     ) -> tuple[F64, int]:
         """Refresh those who answer first in this outer loop; move the others by their minibatch."""
+        outer = down.k - down.k % self.k_in
         last = memory.last[slots]
-        fresh = (last < 0) | (last // self.k_in < down.k // self.k_in)
+        fresh = last < outer
         count = 0
         if fresh.any():
             whole = slots[fresh]
             memory.S[whole] = s_bar_many(model, down.theta, data, whole, None)
             count += int(_sizes(data, whole).sum())
         if not fresh.all():
-            move, back = slots[~fresh], last[~fresh]
-            u = uniforms(seed, "minibatch", down.k, move, self.b)  # type: ignore[arg-type]
-            index = draw_rows(u, _sizes(data, move), replace=self.replace)
-            diff = s_bar_many(model, down.theta, data, move, index)
-            for k in np.unique(back):
-                sel = back == k
-                diff[sel] -= s_bar_many(model, memory.seen[int(k)][1], data, move[sel], index[sel])
-            memory.S[move] += diff
+            move = slots[~fresh]
+            index = draw_rows(u[~fresh], _sizes(data, move), replace=self.replace)
+            # one call for both points: the new theta first, then the theta of each worker's last answer
+            rounds, which = np.unique(last[~fresh], return_inverse=True)
+            both = _s_bar_mixed(
+                model,
+                [down.theta, *(memory.seen[int(k)][1] for k in rounds)],
+                np.concatenate([np.zeros(len(move), dtype=np.int64), which + 1]),
+                data,
+                np.concatenate([move, move]),
+                np.concatenate([index, index]),
+            )
+            memory.S[move] += both[: len(move)] - both[len(move) :]
             count += 2 * self.b * len(move)
         memory.last[slots] = down.k
         memory.seen[down.k] = (down.S_hat, down.theta)
-        if len(memory.seen) > 1:
-            outer = down.k - down.k % self.k_in  # older answers are followed by a full pass
-            used = set(memory.last.tolist())
-            memory.seen = {k: v for k, v in memory.seen.items() if k >= outer and k in used}
+        for k in [k for k in memory.seen if k < outer]:  # answers of older loops are followed by a full pass
+            del memory.seen[k]
         return memory.S[slots], count
 
     def pack(self, memory: _SpiderMany) -> dict[str, Any]:

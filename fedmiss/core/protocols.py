@@ -30,6 +30,8 @@ class Model(Protocol):
     ``s_bar_many(theta, data, slots, index) -> (a, q)``
         s_bar of several workers at once: ``data`` in slot order, ``index`` (a, b) row numbers or None for all.
         Must give the bits of ``s_bar(theta, data[c][index[i]])``.
+    ``s_bar_mixed(thetas, which, data, slots, index) -> (a, q)``
+        The same, with the i-th worker asked at ``thetas[which[i]]`` (VR-FedEM asks at two points).
     ``carry_start(S_hat) -> dict[str, array]``, ``advance(carry, theta, gamma) -> dict[str, array]``
         A companion of S_hat on the server, for a part common(theta) of s_bar that all workers share and the
         server knows: s_bar then leaves it out, ``advance`` returns (1 - gamma) carry + gamma common(theta), and
@@ -103,13 +105,16 @@ class Participation(Protocol):
 class Oracle(Protocol):
     """How a worker estimates its s_bar_c(theta): all rows, a minibatch, or a variance-reduced recursion."""
 
+    @property
+    def draws(self) -> int:
+        """How many uniforms one answer uses."""
+        ...
+
     def start(self) -> Any:
         """Memory of one worker before its first answer."""
         ...
 
-    def one(
-        self, model: Model, memory: Any, down: Downlink, rows: Rows, slot: int, seed: int
-    ) -> tuple[F64, Any, int]:
+    def one(self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64) -> tuple[F64, Any, int]:
         """Return (estimate (q,), new memory, conditional expectations computed)."""
         ...
 
@@ -118,7 +123,7 @@ class Oracle(Protocol):
         ...
 
     def many(
-        self, model: Model, memory: Any, down: Downlink, data: Sequence[Rows], slots: I64, seed: int
+        self, model: Model, memory: Any, down: Downlink, data: Sequence[Rows], slots: I64, u: F64
     ) -> tuple[F64, int]:
         """Return (estimates (a, q), conditional expectations computed), with the bits of ``one``."""
         ...

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from fedmiss.engines.local import LocalEngine, PlainEngine
+from fedmiss.engines.lossy import LossyEngine
 
-__all__ = ["LocalEngine", "PlainEngine"]
+__all__ = ["LocalEngine", "LossyEngine", "PlainEngine"]

@@ -33,6 +33,16 @@ def in_slot_order(algo: FedEM, data: Sequence[Rows] | Mapping[str, Rows]) -> Seq
     return data
 
 
+def _stacked(data: Sequence[Rows]) -> Sequence[Rows]:
+    """One (n, m, ...) array when all workers hold equal numbers of the same kind of rows: the fast path."""
+    if isinstance(data, np.ndarray) or not all(isinstance(rows, np.ndarray) for rows in data):
+        return data
+    if len({(rows.shape, rows.dtype) for rows in data}) > 1:
+        return data
+    stack: Sequence[Rows] = np.stack(data)  # type: ignore[assignment]
+    return stack
+
+
 def first_memories(algo: FedEM, data: Sequence[Rows], S_hat: F64, init: str | F64) -> F64:
     """Return the (n, q) first memories V_c: h_c(S_0) ("h"), zeros ("zero"), or the values given."""
     n, q = algo.roster.n, algo.model.q
@@ -66,7 +76,7 @@ class LocalEngine:
 
     def start(self, algo: FedEM, S_hat: F64, init: str | F64) -> ServerState:
         """See :class:`fedmiss.core.protocols.Engine`."""
-        self._rows = in_slot_order(algo, self._data)
+        self._rows = _stacked(in_slot_order(algo, self._data))
         self.V = first_memories(algo, self._rows, S_hat, init)
         self._memory = algo.oracle.start_many(algo.roster.n, algo.model.q)
         return algo.init(S_hat, self.V)
@@ -81,7 +91,7 @@ class LocalEngine:
 
     def load(self, algo: FedEM, arrays: dict[str, Any]) -> None:
         """Restore what :meth:`save` gave."""
-        self._rows = in_slot_order(algo, self._data)
+        self._rows = _stacked(in_slot_order(algo, self._data))
         self.V = np.array(arrays["V"], dtype=np.float64)
         packed = {k[7:]: v for k, v in arrays.items() if k.startswith("oracle.")}
         self._memory = algo.oracle.unpack(algo.model, packed, algo.roster.n, algo.model.q)

@@ -1,0 +1,92 @@
+"""The kernels of natural dithering, one message or a batch (same inner function)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+
+from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
+
+__all__ = ["batch", "batch_parallel", "message", "unpack"]
+
+_HEAD = 3  # tag, then the exponent of the largest level as int16
+_NONE = -32768  # exponent of a zero vector
+
+
+@njit(cache=True)
+def message(x: Any, u: Any, s: Any, x_hat: Any) -> Any:
+    """Encode one vector; an empty array if x is not finite. Level l > 0 stands for 2^(top + 1 - l)."""
+    q, big = x.size, 0.0
+    for v in x:
+        if not abs(v) < 1e300:
+            return np.empty(0, dtype=np.uint8)
+        big = max(big, abs(v))
+    x_hat[:] = 0.0
+    if big < 1e-290:  # far below any number that matters; sent as zeros
+        out = np.empty(_HEAD, dtype=np.uint8)
+        out[0], out[1], out[2] = 0, _NONE & 0xFF, (_NONE >> 8) & 0xFF
+        return out
+    top = np.int64(np.ceil(np.log2(big)))
+    while np.ldexp(1.0, top) < big:  # log2 may be off by one ulp next to a power of two
+        top += 1
+    levels = np.empty(q, dtype=np.int64)
+    for i in range(q):
+        a = abs(x[i])
+        levels[i] = 0
+        if a == 0.0:
+            continue
+        e = np.int64(np.floor(np.log2(a)))
+        while np.ldexp(1.0, e) > a:
+            e -= 1
+        while np.ldexp(1.0, e + 1) <= a:
+            e += 1
+        level = top + 1 - e  # of the lower neighbour 2^e
+        if level > s:  # below the smallest level: between 0 and it
+            low, step, lower = 0.0, np.ldexp(1.0, top + 1 - s), 0
+            upper = s
+        else:
+            low, step, lower = np.ldexp(1.0, e), np.ldexp(1.0, e), level
+            upper = level - 1
+        take = upper if (a - low) / step + u[i] >= 1.0 else lower
+        if take > 0:
+            x_hat[i] = np.copysign(np.ldexp(1.0, top + 1 - take), x[i])
+            levels[i] = take if x[i] > 0 else -take
+    out = np.empty(_HEAD + capacity(q, s), dtype=np.uint8)
+    tag, size = encode_levels(levels, q, s, True, out[_HEAD:])
+    out[0], out[1], out[2] = tag, top & 0xFF, (top >> 8) & 0xFF
+    return out[: _HEAD + size]
+
+
+@njit(cache=True)
+def batch(X: Any, U: Any, s: Any, X_hat: Any, nbytes: Any) -> None:
+    """Encode each row; keep what the server would decode, and the length."""
+    for i in range(X.shape[0]):
+        nbytes[i] = message(X[i], U[i], s, X_hat[i]).size
+
+
+@njit(cache=True, parallel=True)
+def batch_parallel(X: Any, U: Any, s: Any, X_hat: Any, nbytes: Any) -> None:
+    """Do as :func:`batch`, over the cores."""
+    for i in prange(X.shape[0]):
+        nbytes[i] = message(X[i], U[i], s, X_hat[i]).size
+
+
+@njit(cache=True)
+def unpack(code: Any, s: Any, x_hat: Any) -> Any:
+    """Decode into ``x_hat``; return False when the code is damaged."""
+    x_hat[:] = 0.0
+    top = np.int64(code[1]) | (np.int64(code[2]) << 8)
+    if top >= 32768:
+        top -= 65536
+    if top == _NONE:
+        return code.size == _HEAD
+    levels = np.empty(x_hat.size, dtype=np.int64)
+    if top > 1024 or top < -1100 or not decode_levels(code[_HEAD:], code[0], x_hat.size, s, True, levels):
+        return False
+    for i in range(x_hat.size):
+        if levels[i] != 0:
+            value = np.ldexp(1.0, top + 1 - abs(levels[i]))
+            x_hat[i] = value if levels[i] > 0 else -value
+    return True

@@ -1,0 +1,151 @@
+"""Laws that any plug-in must satisfy: run ``check_model`` and ``check_compressor`` in the tests of your own.
+
+Both raise AssertionError with the law, the value and the limit. Monte-Carlo laws use tolerances from standard
+errors (5 of them), so that correct code fails about once in a million runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedmiss.arrays import F64
+from fedmiss.core.oracles import s_bar_many
+from fedmiss.core.protocols import Compressor, Model, Rows, Theta
+from fedmiss.errors import UplinkError
+from fedmiss.rng import rng_for
+
+__all__ = ["check_compressor", "check_model"]
+
+
+def _law(holds: bool, words: str) -> None:
+    if not holds:
+        raise AssertionError(words)
+
+
+def check_compressor(
+    compressor: Compressor, q: int, *, draws: int = 2000, seed: int = 0, bias: float = 0.0
+) -> dict[str, float]:
+    """Check E Quant(x) = x, E||Quant(x) - x||^2 <= omega ||x||^2, Quant(0) = 0, and that bytes are real.
+
+    Parameters
+    ----------
+    q : length of the vectors tried: Gaussian, sparse, constant, one large entry, scales from 1e-12 to 1e12
+    draws : redraws of each
+    bias : relative bias allowed, for encodings that round (float32: 2^-24)
+
+    Returns
+    -------
+    dict with ``variance_ratio`` (largest E||Quant(x) - x||^2 / ||x||^2 seen), ``omega``, ``max_z``
+    """
+    rng = rng_for(seed, "check_compressor")
+    omega, size = compressor.omega(q), compressor.draws(q)
+    _law(omega >= 0, f"omega(q={q}) is {omega} (must be >= 0)")
+    spike = np.zeros(q)
+    spike[q // 2] = -3.0
+    one_large = rng.standard_normal(q)
+    one_large[0] = 1e3
+    sparse = rng.standard_normal(q) * (rng.random(q) < 0.2)
+    vectors = {
+        "gaussian": rng.standard_normal(q), "sparse": sparse, "constant": np.full(q, -0.7), "spike": spike,
+        "one large": one_large, "tiny": 1e-12 * rng.standard_normal(q), "huge": 1e12 * rng.standard_normal(q),
+    }  # fmt: skip
+    worst, max_z = 0.0, 0.0
+    for name, x in vectors.items():
+        U = rng.random((draws, size))
+        X = np.broadcast_to(x, (draws, q))
+        X_hat, nbytes = compressor.compress_batch(X, U)
+        for i in range(3):
+            code = compressor.encode(x, U[i])
+            _law(
+                len(code) == nbytes[i],
+                f"{name}: compress_batch counts {nbytes[i]} bytes, encode gives {len(code)}",
+            )
+            same = np.array_equal(compressor.decode(code, q), X_hat[i])
+            _law(same, f"{name}: decode(encode(x)) is not compress_batch(x)")
+        norm2 = float(x @ x)
+        mean, sd = X_hat.mean(axis=0), X_hat.std(axis=0, ddof=1)
+        error = np.abs(mean - x) - bias * np.abs(x)
+        # entries that never varied must be exact up to rounding; the others are judged by their standard error
+        sure = sd <= 1e-12 * np.abs(x)
+        _law(
+            bool((error[sure] <= 1e-12 * np.abs(x[sure]) + 5.0 / draws * np.sqrt(norm2)).all()),
+            f"{name}: an entry without randomness is off by {error[sure].max(initial=0.0):.3g}",
+        )
+        z = error[~sure] / (sd[~sure] / np.sqrt(draws))
+        max_z = max(max_z, float(z.max(initial=0.0)))
+        _law(max_z < 5.5, f"{name}: E Quant(x) is {max_z:.1f} standard errors from x (limit 5.5)")
+        if norm2 > 0:
+            ratio = ((X_hat - x) ** 2).sum(axis=1) / norm2
+            value, error_of_it = float(ratio.mean()), float(ratio.std(ddof=1) / np.sqrt(draws))
+            worst = max(worst, value)
+            _law(
+                value <= (omega + 4 * bias**2) * (1 + 1e-9) + 5 * error_of_it + 1e-300,
+                f"{name}: E||Quant(x) - x||^2 is {value:.6g} ||x||^2, above omega = {omega:.6g}",
+            )
+    zero, _ = compressor.compress_batch(np.zeros((1, q)), rng.random((1, size)))
+    _law(not zero.any(), "Quant(0) is not 0")
+    code = compressor.encode(vectors["gaussian"], rng.random(size))
+    for broken in (b"", code[: len(code) // 3]):
+        try:
+            out: Any = compressor.decode(broken, q)
+        except UplinkError:
+            continue
+        _law(
+            out.shape == (q,), f"decode of {len(broken)} bytes neither raises UplinkError nor gives q numbers"
+        )
+    return {"variance_ratio": worst, "omega": omega, "max_z": max_z}
+
+
+def check_model(model: Model, rows: Rows, theta: Theta, *, seed: int = 0) -> dict[str, float]:
+    """Check that s_bar is a mean over rows with q entries, that T is its inverse in EM's sense, and the fast paths.
+
+    Parameters
+    ----------
+    rows : at least 4 rows, as the core will index them
+    theta : a parameter at which the rows have positive density
+
+    Returns
+    -------
+    dict with ``h_norm2_first`` and ``h_norm2_last`` of 50 EM steps (the last must not be larger)
+    """
+    m = len(rows)
+    _law(m >= 4, f"give at least 4 rows, got {m}")
+    S = model.s_bar(theta, rows)
+    _law(
+        S.shape == (model.q,) and S.dtype == np.float64,
+        f"s_bar gives {S.shape} {S.dtype}, q={model.q} float64",
+    )
+    _law(bool(np.isfinite(S).all()), "s_bar is not finite")
+    _law(np.array_equal(S, model.s_bar(theta, rows)), "s_bar twice gives different bits")
+    order = rng_for(seed, "check_model").permutation(m)
+    cut = m // 3
+    parts = cut * model.s_bar(theta, rows[order[:cut]]) + (m - cut) * model.s_bar(theta, rows[order[cut:]])
+    off = float(np.max(np.abs(parts / m - S)) / (np.max(np.abs(S)) + 1e-300))
+    _law(
+        off < 1e-9, f"s_bar is not a mean over rows: two parts differ from the whole by {off:.2g} relatively"
+    )
+    twice = np.concatenate([order, order])
+    off = float(np.max(np.abs(model.s_bar(theta, rows[twice]) - S)) / (np.max(np.abs(S)) + 1e-300))
+    _law(off < 1e-9, f"s_bar of every row twice differs from s_bar by {off:.2g} relatively")
+    index = np.stack([order[:3], order[1:4]]).astype(np.int64)
+    many = s_bar_many(model, theta, [rows, rows], np.array([0, 1]), index)
+    one = np.stack([model.s_bar(theta, rows[i]) for i in index])
+    _law(np.array_equal(many, one), "s_bar_many does not give the bits of s_bar")
+    out = {"h_norm2_first": np.nan, "h_norm2_last": np.nan}
+    if not hasattr(model, "carry_start"):
+        domain = getattr(model, "domain_error", lambda S: None)
+        _law(domain(S) is None, f"s_bar(theta) is outside the domain of T: {domain(S)}")
+        trace: list[float] = []
+        s: F64 = S
+        for _ in range(50):
+            new = model.s_bar(model.T(s), rows)
+            trace.append(float((new - s) @ (new - s)))
+            s = new
+        _law(
+            trace[-1] <= trace[0] * (1 + 1e-9) + 1e-28,
+            f"50 EM steps raise ||h||^2 from {trace[0]:.3g} to {trace[-1]:.3g}",
+        )
+        out = {"h_norm2_first": trace[0], "h_norm2_last": trace[-1]}
+    return out

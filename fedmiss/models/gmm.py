@@ -1,0 +1,264 @@
+"""Gaussian mixtures with a known, common, full or diagonal covariance, as curved exponential families."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.errors import ConfigError, DomainError
+from fedmiss.rng import rng_for
+
+__all__ = ["GMM", "GMMParams", "kmeans_plus_plus", "random_rows", "second_moment"]
+
+Covariance = Literal["known", "tied", "full", "diag"]
+_FEATURES = {"known": 0, "tied": 0, "diag": 1, "full": 2}  # F(y): y; y and squares; y and products
+_PARALLEL = 200_000  # numbers read in a call from which two cores pay
+
+
+@dataclass(frozen=True, eq=False)
+class GMMParams:
+    """theta of a mixture of G Gaussians in R^d.
+
+    Parameters
+    ----------
+    pi : (G,) weights, sum 1
+    mu : (G, d) means
+    Sigma : (d, d) common covariance ("known", "tied"), (G, d, d) ("full") or (G, d) variances ("diag")
+    covariance : which of them
+    """
+
+    pi: F64
+    mu: F64
+    Sigma: F64
+    covariance: Covariance = "known"
+
+    @cached_property
+    def natural(self) -> tuple[F64, F64]:
+        """(const (G,), A (f, G)): log[pi_g N(y; g)] = const_g + F(y) . A_g + what does not depend on g."""
+        d = self.mu.shape[1]
+        const = np.log(np.maximum(self.pi, 1e-300))
+        if self.covariance in ("known", "tied"):
+            A = np.linalg.solve(self.Sigma, self.mu.T)
+            return const - 0.5 * (self.mu * A.T).sum(axis=1), np.ascontiguousarray(A)
+        if self.covariance == "diag":
+            P = 1.0 / self.Sigma
+            const = const - 0.5 * (P * self.mu**2 + np.log(self.Sigma)).sum(axis=1)
+            return const, np.ascontiguousarray(np.hstack([P * self.mu, -0.5 * P]).T)
+        P = np.linalg.inv(self.Sigma)
+        Pm = np.einsum("gij,gj->gi", P, self.mu)
+        const = const - 0.5 * (self.mu * Pm).sum(axis=1) - 0.5 * np.linalg.slogdet(self.Sigma)[1]
+        i, j = np.tril_indices(d)
+        return const, np.ascontiguousarray(np.hstack([Pm, np.where(i == j, -0.5, -1.0) * P[:, i, j]]).T)
+
+
+@dataclass(frozen=True, eq=False)
+class GMM:
+    """Mixture of G Gaussians in R^d; statistic s = (r_g, r_g F(y)) for g = 1..G, with r_g the responsibilities.
+
+    F(y) = y for a common covariance, (y, y_i^2) for diagonal and (y, y_i y_j for i >= j) for full ones; q = G (1 + f).
+    T: pi_g = s1_g / sum s1, mu_g = s2_g / s1_g, and Sigma_g from the second moments in the statistic ("full",
+    "diag") or Sigma = (1/N) sum y y' - sum_g s1_g mu_g mu_g' ("tied").
+
+    Source: Dieuleveut et al. (2021), section 4 and algorithms 5, 6 (known and tied). Differs in nothing there; full and
+    diagonal covariances are added. For these the log-weights are evaluated in expanded form: centre data whose
+    means are more than about 1e5 standard deviations from 0.
+
+    Parameters
+    ----------
+    G, d : number of components and of coordinates
+    covariance : "known", "tied", "full" or "diag"
+    Sigma : (d, d) the covariance, for "known"
+    YY : (d, d) (1/N) sum y y', for "tied": collected once at the start, as a (weighted) mean of the workers'
+        :func:`second_moment`
+    """
+
+    G: int
+    d: int
+    covariance: Covariance = "known"
+    Sigma: F64 | None = None
+    YY: F64 | None = None
+
+    def __post_init__(self) -> None:
+        if self.covariance not in _FEATURES:
+            raise ConfigError(f"covariance={self.covariance!r} is unknown; use known, tied, full or diag.")
+        for name, kind in (("Sigma", "known"), ("YY", "tied")):
+            value = getattr(self, name)
+            if self.covariance == kind and (value is None or value.shape != (self.d, self.d)):
+                shape = None if value is None else value.shape
+                raise ConfigError(
+                    f"covariance={kind!r} needs {name} of shape ({self.d}, {self.d}); got {shape}."
+                )
+
+    @property
+    def f(self) -> int:
+        """Number of features F(y)."""
+        d = self.d
+        return {"known": d, "tied": d, "diag": 2 * d, "full": d + d * (d + 1) // 2}[self.covariance]
+
+    @property
+    def q(self) -> int:
+        """G (1 + f) numbers in the statistic."""
+        return self.G * (1 + self.f)
+
+    def s_bar(self, theta: GMMParams, rows: F64) -> F64:
+        """(q,) mean over ``rows`` (m, d) of the expected complete-data statistic."""
+        return self.s_bar_many(theta, rows[None], np.zeros(1, dtype=np.int64), None)[0]
+
+    def s_bar_many(self, theta: GMMParams, data: Sequence[F64] | F64, slots: I64, index: I64 | None) -> F64:
+        """(a, q) statistics of several workers; ``data`` (n, m, d) or one (m_c, d) array per worker."""
+        return self.s_bar_mixed([theta], np.zeros(len(slots), dtype=np.int64), data, slots, index)
+
+    def s_bar_mixed(
+        self, thetas: list[GMMParams], which: I64, data: Sequence[F64] | F64, slots: I64, index: I64 | None
+    ) -> F64:
+        """(a, q) statistics, the i-th worker's at ``thetas[which[i]]``."""
+        from fedmiss.models._gmm_kernels import many, many_parallel
+
+        const = np.array([theta.natural[0] for theta in thetas])
+        A = np.array([theta.natural[1] for theta in thetas])
+        kind, a = _FEATURES[self.covariance], len(slots)
+        out = np.empty((a, self.q))
+        if index is None:
+            index = np.empty((a, 0), dtype=np.int64)
+        if not isinstance(data, np.ndarray):
+            one = np.zeros(1, dtype=np.int64)
+            for i, c in enumerate(slots):
+                many(
+                    const,
+                    A,
+                    which[i : i + 1],
+                    kind,
+                    _f64(data[c])[None],
+                    one,
+                    index[i : i + 1],
+                    out[i : i + 1],
+                )
+            return out
+        work = a * (index.shape[1] or data.shape[1]) * self.f * self.G
+        kernel = many_parallel if work >= _PARALLEL else many
+        kernel(const, A, which, kind, _f64(data), slots, index, out)
+        return out
+
+    def _parts(self, S: F64) -> tuple[F64, F64]:
+        return S[: self.G], S[self.G :].reshape(self.G, self.f)
+
+    def T(self, S: F64, /) -> GMMParams:
+        """M-step in closed form."""
+        s1, s2 = self._parts(S)
+        if not bool((s1 > 0).all()):
+            raise DomainError(self._no_mass(s1))
+        pi, moments = s1 / s1.sum(), s2 / s1[:, None]
+        mu = np.ascontiguousarray(moments[:, : self.d])
+        if self.covariance == "known":
+            assert self.Sigma is not None
+            return GMMParams(pi, mu, self.Sigma, "known")
+        if self.covariance == "tied":
+            assert self.YY is not None
+            Sigma = self.YY - (s1[:, None] * mu).T @ mu
+            Sigma = 0.5 * (Sigma + Sigma.T)
+            self._check_definite(Sigma[None])
+            return GMMParams(pi, mu, Sigma, "tied")
+        if self.covariance == "diag":
+            var = moments[:, self.d :] - mu**2
+            if not bool((var > 0).all()):
+                g = int(np.argmin(var.min(axis=1)))
+                raise DomainError(self._not_definite(g, float(var.min())), component=g)
+            return GMMParams(pi, mu, var, "diag")
+        i, j = np.tril_indices(self.d)
+        Sigma = np.empty((self.G, self.d, self.d))
+        Sigma[:, i, j] = moments[:, self.d :] - mu[:, i] * mu[:, j]
+        Sigma[:, j, i] = Sigma[:, i, j]
+        self._check_definite(Sigma)
+        return GMMParams(pi, mu, Sigma, "full")
+
+    def _check_definite(self, Sigma: F64) -> None:
+        try:
+            np.linalg.cholesky(Sigma)
+        except np.linalg.LinAlgError:
+            smallest = np.linalg.eigvalsh(Sigma)[:, 0]
+            g = int(np.argmin(smallest))
+            raise DomainError(self._not_definite(g, float(smallest[g])), component=g) from None
+
+    def _not_definite(self, g: int, value: float) -> str:
+        which = (
+            "the common covariance"
+            if self.covariance == "tied"
+            else f"covariance of component {g + 1} of {self.G}"
+        )
+        return f"{which} has smallest eigenvalue {value:.2g} (must be > 0)."
+
+    def _no_mass(self, s1: F64) -> str:
+        g = int(np.argmin(s1))
+        return f"component {g + 1} of {self.G} has mass {s1[g]:.3g} (must be > 0)."
+
+    def domain_error(self, S: F64) -> str | None:
+        """Why ``S`` is outside the domain of T, None when it is inside."""
+        try:
+            self.T(S)
+        except DomainError as error:
+            return str(error)
+        return None
+
+    def log_density_constant(self, theta: GMMParams) -> float:
+        """The part of log p(y) that :attr:`GMMParams.natural` leaves out for every component, without -y'Py/2."""
+        constant = -0.5 * self.d * math.log(2 * math.pi)
+        if self.covariance in ("known", "tied"):
+            constant -= 0.5 * float(np.linalg.slogdet(theta.Sigma)[1])
+        return constant
+
+    def log_likelihood(self, theta: GMMParams, rows: F64) -> float:
+        """Mean over rows of log p(y; theta)."""
+        return self.responsibilities(theta, rows)[1]
+
+    def responsibilities(self, theta: GMMParams, rows: F64) -> tuple[F64, float]:
+        """(m, G) posterior weights of the components for each row, and the mean log-likelihood."""
+        from fedmiss.models._gmm_kernels import weights
+
+        const, A = theta.natural
+        r = np.empty((len(rows), self.G))
+        value = weights(const, A, _FEATURES[self.covariance], _f64(rows), r) + self.log_density_constant(
+            theta
+        )
+        if self.covariance in ("known", "tied"):
+            whitened = np.linalg.solve(np.linalg.cholesky(theta.Sigma), rows.T)
+            value -= 0.5 * float(np.mean((whitened**2).sum(axis=0)))
+        return r, float(value)
+
+
+def _f64(a: Any) -> F64:
+    return np.ascontiguousarray(a, dtype=np.float64)
+
+
+def second_moment(rows: F64) -> F64:
+    """(d, d) mean over rows of y y': the only extra number that a worker sends once for covariance "tied"."""
+    out: F64 = rows.T @ rows / len(rows)
+    return out
+
+
+def random_rows(rows: F64, G: int, seed: int = 0) -> F64:
+    """(G, d) means drawn from the rows without replacement, as in the paper's MNIST run."""
+    return rows[rng_for(seed, "init").permutation(len(rows))[:G]].astype(np.float64)
+
+
+def kmeans_plus_plus(rows: F64, G: int, seed: int = 0) -> F64:
+    """(G, d) means by k-means++ seeding: each next one with probability proportional to its squared distance.
+
+    Source: Arthur and Vassilvitskii (2007).
+    """
+    rng = rng_for(seed, "init")
+    mu = np.empty((G, rows.shape[1]))
+    mu[0] = rows[rng.integers(len(rows))]
+    near = ((rows - mu[0]) ** 2).sum(axis=1)
+    for g in range(1, G):
+        total = float(near.sum())
+        if total == 0.0:
+            raise ConfigError(f"the rows have only {g} different values, but G={G} components; lower G.")
+        mu[g] = rows[int(np.searchsorted(np.cumsum(near), rng.random() * total, side="right"))]
+        near = np.minimum(near, ((rows - mu[g]) ** 2).sum(axis=1))
+    return mu

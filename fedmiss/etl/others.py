@@ -241,7 +241,9 @@ def project_gbif(
         absent = (frame["status"].str.to_uppercase() == "ABSENT").to_numpy()
         count = np.where(absent, 0, np.where(count == 0, -3, count))
         licences |= set(frame["licence"].unique().to_list()) - {""}
-        sites = pl.DataFrame({"lat": lat.round(decimals) + 0.0, "lon": lon.round(decimals) + 0.0})
+        sites = pl.DataFrame({"lat": lat.round(decimals), "lon": lon.round(decimals)}).with_columns(
+            pl.when(pl.all() != 0).then(pl.all()).otherwise(0.0)  # -0.0 and 0.0 are one place
+        )
         name = pl.when(pl.col("species") != "").then("species").otherwise(_two_words("scientific"))
         species = name if "species" not in columns else pl.col("species")
         parts.append(

@@ -50,9 +50,9 @@ class Outcome:
         for entry in species:
             visits = species_visits(self.folder, entry["species"]).collect()
             assert entry["visits"] == visits.height
-            assert entry["zeros"] == visits.filter(~pl.col("detected") & (pl.col("count") == 0)).height - entry.get(
-                "explicit_zeros", 0
-            )
+            assert entry["zeros"] == visits.filter(
+                ~pl.col("detected") & (pl.col("count") == 0)
+            ).height - entry.get("explicit_zeros", 0)
             assert entry["x"] == visits.filter(pl.col("detected"))["count"].null_count()
         assert self.flow("visits: over all species") == sum(e["visits"] for e in species)
 
@@ -84,7 +84,12 @@ def run(tmp_path: Path) -> Callable[..., Outcome]:
         count[0] += 1
         out = tmp_path / f"out{count[0]}"
         manifest = ingest(
-            files, out, IngestSettings(**settings), sampling=sampling, unvetted=unvetted, cache=tmp_path / "cache"
+            files,
+            out,
+            IngestSettings(**settings),
+            sampling=sampling,
+            unvetted=unvetted,
+            cache=tmp_path / "cache",
         )
         return Outcome(out, manifest)
 

@@ -13,15 +13,27 @@ EBD_52 = (
     "PROJECT NAMES|PROJECT IDENTIFIERS|DURATION MINUTES|EFFORT DISTANCE KM|EFFORT AREA HA|NUMBER OBSERVERS|"
     "ALL SPECIES REPORTED|GROUP IDENTIFIER|HAS MEDIA|APPROVED|REVIEWED|REASON|CHECKLIST COMMENTS|SPECIES COMMENTS"
 ).split("|")
-_OLD = {"OBSERVATION TYPE": "PROTOCOL TYPE", "PROJECT NAMES": "PROJECT CODE", "CHECKLIST COMMENTS": "TRIP COMMENTS"}
+_OLD = {
+    "OBSERVATION TYPE": "PROTOCOL TYPE",
+    "PROJECT NAMES": "PROJECT CODE",
+    "CHECKLIST COMMENTS": "TRIP COMMENTS",
+}
 _NEW_2025 = ("OBSERVER ORCID ID", "PROTOCOL NAME", "PROJECT IDENTIFIERS")
 EBD_49 = [_OLD.get(c, c) for c in EBD_52 if c not in _NEW_2025]
 EBD_46 = [
-    {"BREEDING CODE": "BREEDING BIRD ATLAS CODE", "BREEDING CATEGORY": "BREEDING BIRD ATLAS CATEGORY"}.get(c, c)
+    {"BREEDING CODE": "BREEDING BIRD ATLAS CODE", "BREEDING CATEGORY": "BREEDING BIRD ATLAS CATEGORY"}.get(
+        c, c
+    )
     for c in EBD_49
     if c not in ("TAXON CONCEPT ID", "EXOTIC CODE", "BEHAVIOR CODE")
 ]
-_SPECIES_ONLY = set(EBD_52[2:15]) | {"GLOBAL UNIQUE IDENTIFIER", "HAS MEDIA", "APPROVED", "REVIEWED", "REASON"}
+_SPECIES_ONLY = set(EBD_52[2:15]) | {
+    "GLOBAL UNIQUE IDENTIFIER",
+    "HAS MEDIA",
+    "APPROVED",
+    "REVIEWED",
+    "REASON",
+}
 SED_33 = [c for c in EBD_52 if c not in _SPECIES_ONLY and c != "SPECIES COMMENTS"]
 SED_30 = [_OLD.get(c, c) for c in SED_33 if c not in _NEW_2025]
 LAYOUTS = {46: (EBD_46, SED_30), 49: (EBD_49, SED_30), 52: (EBD_52, SED_33)}
@@ -64,7 +76,9 @@ def visit(event: str, **more: str) -> dict[str, str]:
 _counter = [0]
 
 
-def seen(visit_row: dict[str, str], count: str, species: tuple[str, str] = THRUSH, **more: str) -> dict[str, str]:
+def seen(
+    visit_row: dict[str, str], count: str, species: tuple[str, str] = THRUSH, **more: str
+) -> dict[str, str]:
     """A record of a species on a checklist."""
     _counter[0] += 1
     return {
@@ -80,7 +94,9 @@ def seen(visit_row: dict[str, str], count: str, species: tuple[str, str] = THRUS
     }
 
 
-def text(rows: list[dict[str, str]], columns: list[str], *, trailing_tab: bool = False, end: str = "\n") -> bytes:
+def text(
+    rows: list[dict[str, str]], columns: list[str], *, trailing_tab: bool = False, end: str = "\n"
+) -> bytes:
     """Rows as an eBird text file."""
     tail = "\t" if trailing_tab else ""
     lines = ["\t".join(columns) + tail]

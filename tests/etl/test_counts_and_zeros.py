@@ -61,7 +61,10 @@ def test_explicit_zero_is_a_non_detection(pair):
 
 def test_big_counts_are_kept(pair):
     """Line 21: auk turns 2^31 and more into X."""
-    assert pair([seen(A, "2147483648"), seen(B, "99999999999")], [A, B]).visits() == {"S1": 2**31, "S2": 99999999999}
+    assert pair([seen(A, "2147483648"), seen(B, "99999999999")], [A, B]).visits() == {
+        "S1": 2**31,
+        "S2": 99999999999,
+    }
 
 
 @pytest.mark.parametrize("bad", ["-3", "3.5", "abc", "1e3", "9" * 30, ""])
@@ -115,7 +118,10 @@ def test_mixed_releases_warn(tmp_path, run):
     files = []
     for i, release in enumerate(("relApr-2024", "relApr-2025")):
         ebd, sed = write_pair(tmp_path / str(i), [seen(visit(f"S{i + 1}"), "1")], [visit(f"S{i + 1}")])
-        files += [ebd.rename(ebd.with_name(f"ebd_{release}.txt")), sed.rename(sed.with_name(f"s_{release}.txt"))]
+        files += [
+            ebd.rename(ebd.with_name(f"ebd_{release}.txt")),
+            sed.rename(sed.with_name(f"s_{release}.txt")),
+        ]
     out = run(*files)
     assert any("different releases (Apr-2024, Apr-2025)" in w for w in out.manifest["warnings"])
     assert out.visits() == {"S1": 1, "S2": 1}

@@ -106,7 +106,9 @@ def test_column_order_does_not_matter(tmp_path, run):
 
 def test_tabs_in_comments_and_short_rows_are_counted(tmp_path, run):
     """Line 8: extra fields belong to the comments, short rows are blank at the end; both are reported."""
-    ebd, sed = write_pair(tmp_path, [seen(A, "3"), seen(B, "4"), seen(visit("S13"), "5")], [A, B, visit("S13")])
+    ebd, sed = write_pair(
+        tmp_path, [seen(A, "3"), seen(B, "4"), seen(visit("S13"), "5")], [A, B, visit("S13")]
+    )
     lines = ebd.read_text().split("\n")
     lines[1] += "\tmore\ttabs"
     lines[2] = lines[2].rstrip("\t")
@@ -157,7 +159,7 @@ def test_not_an_ebird_file(tmp_path, run):
     with pytest.raises(ConfigError, match="is no eBird, MyEBirdData or GBIF file"):
         run(path)
     path.write_bytes(b"\x00\x01\x02\x03")
-    with pytest.raises(InputError, match="no text|not a text table"):
+    with pytest.raises(InputError, match="is not a text table"):
         run(path)
 
 
@@ -240,7 +242,11 @@ def test_mostly_bad_rows_stop_the_import(tmp_path, run):
 
 
 def test_layout_table_has_the_known_widths():
-    assert {k: (len(e), len(s)) for k, (e, s) in LAYOUTS.items()} == {46: (46, 30), 49: (49, 30), 52: (52, 33)}
+    assert {k: (len(e), len(s)) for k, (e, s) in LAYOUTS.items()} == {
+        46: (46, 30),
+        49: (49, 30),
+        52: (52, 33),
+    }
 
 
 def test_the_input_is_hashed(tmp_path, run):

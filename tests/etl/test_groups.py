@@ -89,7 +89,9 @@ def test_kept_copy_first_then_rollup(pair):
     a, b = shared("S1", "S2")
     forms = [("issf", "Setophaga coronata coronata", "3"), ("issf", "Setophaga coronata auduboni", "2")]
     rows = [
-        seen(m, n, WARBLER, **{"CATEGORY": c, "SUBSPECIES SCIENTIFIC NAME": s}) for m in (a, b) for c, s, n in forms
+        seen(m, n, WARBLER, **{"CATEGORY": c, "SUBSPECIES SCIENTIFIC NAME": s})
+        for m in (a, b)
+        for c, s, n in forms
     ]
     out = pair(rows, [a, b])
     assert out.visits("Yellow-rumped Warbler") == {"S1": 5}

@@ -1,0 +1,372 @@
+"""Sections E and F of the specification: filters with closed ranges, presets, dates, sites."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import date
+
+import numpy as np
+import polars as pl
+import pytest
+from ebird_files import seen, visit
+
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl import options
+from fedmiss.etl.filters import PRESETS, Filters, preset
+from fedmiss.etl.sites import EARTH_RADIUS_KM, grid_cells, parse_site_rule
+
+
+def kept(pair, changes: dict[str, dict[str, str]], filters: Filters, **settings) -> set[str]:
+    """Ids of the checklists that pass."""
+    rows = [visit(f"S{name}", **fields) for name, fields in changes.items()]
+    out = pair([seen(r, "1") for r in rows], rows, filters=filters, **settings)
+    return {c.removeprefix("S") for c in out.checklists["checklist_id"]}
+
+
+@pytest.mark.parametrize(
+    ("column", "name", "low", "high"),
+    [
+        ("DURATION MINUTES", "duration", 5.0, 300.0),
+        ("EFFORT DISTANCE KM", "distance", 0.5, 5.0),
+        ("NUMBER OBSERVERS", "party", 2.0, 10.0),
+    ],
+)
+def test_ranges_are_closed_and_blanks_fail(pair, column, name, low, high):
+    """Line 28."""
+    values = {"1": f"{low:g}", "2": f"{high:g}", "3": f"{low - 0.25:g}", "4": f"{high + 1:g}", "5": ""}
+    got = kept(pair, {k: {column: v} for k, v in values.items()}, Filters(**{name: (low, high)}))
+    assert got == {"1", "2"}
+
+
+def test_time_range_includes_its_end(pair):
+    """Line 28 (t50): 09:00:00 is inside 06:00..09:00; auk's text comparison drops it."""
+    times = {"1": "06:00:00", "2": "09:00:00", "3": "09:01:00", "4": "", "5": "05:59:00"}
+    changes = {k: {"TIME OBSERVATIONS STARTED": v} for k, v in times.items()}
+    assert kept(pair, changes, Filters(start=options.clock_range("06:00..09:00"))) == {"1", "2"}
+
+
+def test_blank_distance_counts_as_zero_for_stationary_only(pair):
+    """Line 28 (t51)."""
+    kinds = {"1": "Stationary", "2": "Area", "3": "Traveling", "4": "Stationary (2 band, 25m)"}
+    changes = {k: {"OBSERVATION TYPE": v, "EFFORT DISTANCE KM": ""} for k, v in kinds.items()}
+    assert kept(pair, changes, Filters(distance=(0.0, 5.0))) == {"1"}
+
+
+def test_observer_filter_reads_the_sampling_file(pair):
+    """Line 28: auk_observer returns nothing there."""
+    changes = {"1": {"OBSERVER ID": "obsr1"}, "2": {"OBSERVER ID": "obsr2"}}
+    assert kept(pair, changes, Filters(observers=("obsr2",))) == {"2"}
+    assert kept(pair, changes, Filters(without_observers=("OBSR2",))) == {"1"}
+
+
+def test_preset_v1(pair):
+    """Line 29: Stationary or Traveling, complete, <= 5 h, <= 5 km, <= 10 observers, last 10 years."""
+    d, t, n, c = "DURATION MINUTES", "EFFORT DISTANCE KM", "NUMBER OBSERVERS", "ALL SPECIES REPORTED"
+    changes = {
+        "1": {d: "300", t: "5", n: "10"},
+        "2": {d: "301"},
+        "3": {t: "5.01"},
+        "4": {n: "11"},
+        "5": {c: "0"},
+        "6": {"OBSERVATION TYPE": "Incidental"},
+        "7": {"OBSERVATION TYPE": "Stationary", t: ""},
+        "8": {"OBSERVATION DATE": "2010-12-31"},
+        "9": {"OBSERVATION DATE": "2011-01-01"},
+        "10": {d: ""},
+        "11": {n: ""},
+    }
+    assert kept(pair, changes, preset("best-practices-v1")) == {"1", "7", "9"}
+
+
+def test_preset_v2(pair):
+    """Line 29: Stationary or Traveling, <= 6 h, <= 10 km, <= 100 km/h, <= 10 observers; blanks drop."""
+    d, t = "DURATION MINUTES", "EFFORT DISTANCE KM"
+    changes = {
+        "1": {d: "360", t: "10"},
+        "2": {d: "361"},
+        "3": {t: "10.5"},
+        "4": {d: "6", t: "10"},  # exactly 100 km/h
+        "5": {d: "5", t: "9"},  # 108 km/h
+        "6": {d: "0", t: "0"},  # no speed
+        "7": {"OBSERVATION TYPE": "Stationary", t: ""},
+        "8": {t: ""},
+        "9": {"OBSERVATION TYPE": "Historical"},
+        "10": {"OBSERVATION DATE": "1990-01-01"},
+    }
+    assert kept(pair, changes, preset("best-practices-v2")) == {"1", "4", "7", "10"}
+
+
+def test_presets_can_be_changed_and_are_named():
+    assert preset("best-practices-v2", max_speed=50.0) == replace(
+        PRESETS["best-practices-v2"], max_speed=50.0
+    )
+    with pytest.raises(ConfigError, match="best-practices-v1, best-practices-v2"):
+        preset("best")
+
+
+def test_complete_is_not_effort(pair):
+    """Line 27: a complete incidental list passes the complete filter."""
+    assert kept(pair, {"1": {"OBSERVATION TYPE": "Incidental"}}, Filters(complete_only=True)) == {"1"}
+
+
+def test_dates_are_closed_and_old_ones_read(pair):
+    """Line 32: ISO dates back to 1928, no time zone."""
+    dates = {"1": "1928-02-29", "2": "2020-01-01", "3": "2020-12-31", "4": "2021-01-01"}
+    changes = {k: {"OBSERVATION DATE": v} for k, v in dates.items()}
+    assert kept(pair, changes, Filters(first_date="2020-01-01", last_date="2020-12-31")) == {"2", "3"}
+    assert kept(pair, changes, Filters(last_date="1928-02-29")) == {"1"}
+
+
+def test_every_date_reads_as_python_reads_it():
+    from fedmiss.etl import _kernels
+
+    days = [
+        date.fromordinal(o) for o in range(date(1581, 1, 1).toordinal(), date(2101, 1, 1).toordinal(), 17)
+    ]
+    words = [d.isoformat() for d in days] + [
+        "2023-02-29",
+        "2023-00-10",
+        "2023-13-01",
+        "2023-04-31",
+        "20230401  ",
+    ]
+    buf = np.frombuffer("".join(words).encode(), np.uint8)
+    start, length = np.arange(0, buf.size, 10, dtype=np.int32), np.full(len(words), 10, np.int32)
+    out = np.empty(len(words), np.int32)
+    _kernels.read_dates(buf, start, length, out)
+    assert out[: len(days)].tolist() == [(d - date(1970, 1, 1)).days for d in days]
+    assert (out[len(days) :] == _kernels.BAD).all()
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "0",
+        "12",
+        "3.25",
+        ".5",
+        "-1.5",
+        "0.1",
+        "123456.789",
+        "47.6542400",
+        "1000000",
+        "7.",
+        "1e3",
+        "a",
+        "-",
+        ".",
+    ],
+)
+def test_decimals_read_as_python_reads_them(word):
+    from fedmiss.etl import _kernels
+
+    buf = np.frombuffer(word.encode(), np.uint8)
+    out = np.empty(1)
+    bad = _kernels.read_decimals(buf, np.zeros(1, np.int32), np.array([buf.size], np.int32), out)
+    if word in ("1e3", "a", "-", "."):
+        assert bad == 1
+        assert np.isnan(out[0])
+    else:
+        assert out[0] == float(word)
+
+
+def test_seasons_of_any_year_may_wrap(pair):
+    dates = {"1": "2019-11-15", "2": "2020-02-15", "3": "2020-02-16", "4": "2021-12-31", "5": "1960-01-01"}
+    changes = {k: {"OBSERVATION DATE": v} for k, v in dates.items()}
+    assert kept(pair, changes, Filters(season=("11-15", "02-15"))) == {"1", "2", "4", "5"}
+    assert kept(pair, changes, Filters(season=("02-16", "11-15"))) == {"1", "3"}
+
+
+def test_regions_by_code_or_name(pair):
+    changes = {
+        "1": {},
+        "2": {"STATE": "Oregon", "STATE CODE": "US-OR", "COUNTY": "Lane", "COUNTY CODE": "US-OR-039"},
+        "3": {"COUNTRY": "Canada", "COUNTRY CODE": "CA", "STATE CODE": "CA-BC", "STATE": "British Columbia"},
+    }
+    assert kept(pair, changes, Filters(countries=("canada",))) == {"3"}
+    assert kept(pair, changes, Filters(states=("US-WA", "oregon"))) == {"1", "2"}
+    assert kept(pair, changes, Filters(counties=("Lane",))) == {"2"}
+    rows = [visit("S1")]
+    out = pair([seen(rows[0], "1")], rows, filters=Filters(states=("Wahsington",)))
+    assert any("near names: washington" in w for w in out.manifest["warnings"])
+
+
+def test_bounding_box_and_polygon(pair, tmp_path):
+    spots = {
+        "1": ("47.0", "-122.0"),
+        "2": ("47.5", "-122.5"),
+        "3": ("10.0", "179.9"),
+        "4": ("10.0", "-179.9"),
+    }
+    changes = {k: {"LATITUDE": a, "LONGITUDE": b, "LOCALITY ID": f"L{k}"} for k, (a, b) in spots.items()}
+    assert kept(pair, changes, Filters(bbox=(-122.25, 46.0, -121.0, 47.0))) == {"1"}
+    assert kept(pair, changes, Filters(bbox=(179.0, 0.0, -179.0, 20.0))) == {"3", "4"}
+    ring = [[-123, 47.2], [-122.2, 47.2], [-122.2, 48], [-123, 48], [-123, 47.2]]
+    path = tmp_path / "area.geojson"
+    geometry = {"type": "Polygon", "coordinates": [ring]}
+    path.write_text(
+        json.dumps({"type": "FeatureCollection", "features": [{"type": "Feature", "geometry": geometry}]})
+    )
+    assert kept(pair, changes, Filters(polygon=str(path))) == {"2"}
+    path.write_text(json.dumps({"type": "Point", "coordinates": [0, 0]}))
+    with pytest.raises(InputError, match="holds a Point"):
+        kept(pair, changes, Filters(polygon=str(path)))
+
+
+def test_hotspots_and_localities(pair):
+    """Line 33: towns and postcodes are no hotspots."""
+    kinds = {"1": "H", "2": "P", "3": "T", "4": "PC"}
+    changes = {k: {"LOCALITY TYPE": v, "LOCALITY ID": f"L{k}"} for k, v in kinds.items()}
+    assert kept(pair, changes, Filters(hotspots_only=True)) == {"1"}
+    assert kept(pair, changes, Filters(localities=("L3",))) == {"3"}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"duration": (5.0, 1.0)},
+        {"first_date": "2020-13-01"},
+        {"first_date": "2021-01-01", "last_date": "2020-01-01"},
+        {"season": ("02-30", "03-01")},
+        {"bbox": (0.0, 50.0, 1.0, 40.0)},
+    ],
+)
+def test_impossible_filters_are_refused(bad):
+    with pytest.raises(ConfigError):
+        Filters(**bad)
+
+
+@pytest.mark.parametrize(
+    ("read", "bad"),
+    [
+        (lambda t: options.number_range(t, "--duration"), "five"),
+        (lambda t: options.number_range(t, "--duration"), "5..x"),
+        (options.clock_range, "25:00..26:00"),
+        (options.season_window, "5-1..6-1"),
+        (options.four_numbers, "1,2,3"),
+        (options.parse_map, "observer"),
+        (options.parse_map, "a=b,a=c"),
+    ],
+)
+def test_option_values_are_checked(read, bad):
+    with pytest.raises(ConfigError, match="--"):
+        read(bad)
+
+
+def test_grid_cells_are_equal_in_area_and_hold_their_points():
+    """Line 33: every cell within half a column of size squared; a point lies within its own cell."""
+    rng = np.random.default_rng(3)
+    lat = np.degrees(np.arcsin(rng.uniform(-1, 1, 20_000)))
+    lon = rng.uniform(-180, 180, 20_000)
+    size = 25.0
+    row, column, mid_lat, mid_lon = grid_cells(lat, lon, size)
+    half = np.degrees(size / EARTH_RADIUS_KM) / 2
+    assert np.all(np.abs(lat - mid_lat) <= half * 1.0001)
+    n_columns = np.round(360.0 / ((mid_lon + 180.0) / (column + 0.5)))
+    assert np.all(np.abs(lon - mid_lon) <= 180.0 / n_columns * 1.0001)
+    inner = np.abs(lat) < 80
+    south, north = np.radians(mid_lat - half), np.radians(mid_lat + half)
+    area = 2 * np.pi * EARTH_RADIUS_KM**2 * (np.sin(north) - np.sin(south)) / n_columns
+    assert np.abs(area[inner] / size**2 - 1).max() < 0.5 / n_columns[inner].min() * 1.01
+    again = grid_cells(mid_lat, mid_lon, size)
+    assert np.array_equal(again[0], row)
+    assert np.array_equal(again[1], column)
+
+
+def test_grid_sites_join_near_localities(pair):
+    near = {
+        "1": ("47.6600", "-122.3200"),
+        "2": ("47.6601", "-122.3201"),
+        "3": ("48.6", "-122.3"),
+        "4": ("", ""),
+    }
+    rows = [
+        visit(f"S{k}", **{"LATITUDE": a, "LONGITUDE": b, "LOCALITY ID": f"L{k}"})
+        for k, (a, b) in near.items()
+    ]
+    out = pair([seen(r, "1") for r in rows], rows, site="grid:3km")
+    sites = dict(out.checklists.select("checklist_id", "site_id").iter_rows())
+    assert sites["S1"] == sites["S2"] != sites["S3"]
+    assert "S4" not in sites
+    assert out.flow("checklists: no coordinates") == -1
+    assert out.checklists["site_name"].null_count() == 3
+
+
+@pytest.mark.parametrize("rule", ["grid", "grid:0km", "grid:5000km", "hexagon:3km"])
+def test_site_rules_are_checked(rule):
+    with pytest.raises(ConfigError):
+        parse_site_rule(rule)
+
+
+def test_effort_travels_with_units(pair):
+    row = visit("S1", **{"TIME OBSERVATIONS STARTED": "23:59:30", "BREEDING CODE": "S "})
+    got = pair([seen(row, "1")], [row]).checklists.row(0, named=True)
+    assert (got["start_minutes"], got["duration_minutes"], got["distance_km"], got["n_observers"]) == (
+        1439,
+        60,
+        2.5,
+        2,
+    )
+    assert (got["protocol"], got["region"], got["date"]) == ("Traveling", "US-WA-033", date(2020, 5, 14))
+
+
+def test_flow_of_every_filter_adds_up_on_random_files(pair):
+    rng = np.random.default_rng(11)
+    rows = []
+    for i in range(400):
+        rows.append(
+            visit(
+                f"S{rng.integers(1, 300)}",
+                **{
+                    "OBSERVATION DATE": f"{rng.integers(2000, 2024)}-{rng.integers(1, 13):02d}-15",
+                    "DURATION MINUTES": rng.choice(["", "10", "500", "bad"]),
+                    "EFFORT DISTANCE KM": rng.choice(["", "1", "20"]),
+                    "ALL SPECIES REPORTED": rng.choice(["0", "1"]),
+                    "GROUP IDENTIFIER": rng.choice(["", "", f"G{rng.integers(1, 40)}"]),
+                    "LATITUDE": rng.choice(["47.1", ""]),
+                    "LOCALITY ID": f"L{i % 17}",
+                },
+            )
+        )
+    birds = [
+        ("Hylocichla mustelina", "Wood Thrush"),
+        ("Turdus merula", "Blackbird"),
+        ("Larus sp.", "gull sp."),
+    ]
+    records = [
+        seen(
+            rows[rng.integers(0, 400)] if rng.random() < 0.95 else visit(f"S{rng.integers(9000, 9050)}"),
+            str(rng.choice(["1", "X", "0", "17", "?"])),
+            birds[rng.integers(0, 3)],
+            **{
+                "CATEGORY": str(rng.choice(["species", "issf"])),
+                "EXOTIC CODE": str(rng.choice(["", "", "X"])),
+            },
+        )
+        for _ in range(1200)
+    ]
+    records += records[:60]
+    filters = Filters(
+        complete_only=True,
+        duration=(5.0, 100.0),
+        distance=(None, 10.0),
+        last_years=10,
+        season=("03-01", "10-31"),
+    )
+    for settings in ({}, {"filters": filters}, {"filters": filters, "site": "grid:10km", "groups": "merged"}):
+        for groups in ("first", "raw"):
+            out = pair(
+                records, rows, **{"groups": groups, **settings}
+            )  # the fixture checks the flow and the cells
+            assert out.checklists["checklist_id"].n_unique() == out.checklists.height
+            assert out.records.select("checklist_id", "species").n_unique() == out.records.height
+            assert set(out.records["checklist_id"]) <= set(out.checklists["checklist_id"])
+
+
+def test_tables_follow_their_schemas(pair):
+    from fedmiss.tables import read_table
+
+    out = pair([seen(visit("S1"), "X")], [visit("S1")])
+    for name in ("records", "checklists"):
+        assert isinstance(pl.from_arrow(read_table(out.folder / f"{name}.parquet", name)), pl.DataFrame)

@@ -1,0 +1,315 @@
+"""Laws of the importer on random files, and a reader that never falls over and never misreads in silence."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from ebird_files import EBD_52, SED_33, seen, text, visit, write_pair
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmiss.errors import FedmissError
+from fedmiss.etl import projection
+from fedmiss.etl.cells import aggregate, species_visits
+from fedmiss.etl.ingest import IngestSettings, ingest
+from fedmiss.etl.sources import ReadReport, expand, read_blocks
+
+BIRDS = [("Hylocichla mustelina", "Wood Thrush"), ("Turdus merula", "Blackbird"), ("Larus sp.", "gull sp.")]
+
+
+def random_rows(seed: int, n_visits: int = 60, n_records: int = 150):
+    """Checklists with shared copies and gaps, and records on them."""
+    rng = random.Random(seed)
+    visits = [
+        visit(
+            f"S{100 + i}",
+            **{
+                "OBSERVER ID": f"obsr{rng.randrange(9)}",
+                "LOCALITY ID": f"L{rng.randrange(5)}",
+                "OBSERVATION DATE": f"2020-{rng.randrange(1, 4):02d}-10",
+                "ALL SPECIES REPORTED": rng.choice("01"),
+                "GROUP IDENTIFIER": rng.choice(["", "", f"G{rng.randrange(8)}"]),
+                "CHECKLIST COMMENTS": rng.choice(["", 'fog "thick"', "árbol"]),
+            },
+        )
+        for i in range(n_visits)
+    ]
+    records = [
+        seen(rng.choice(visits), rng.choice(["1", "5", "X", "0"]), rng.choice(BIRDS), CATEGORY="issf")
+        for _ in range(n_records)
+    ]
+    return records, visits
+
+
+def cells(out: Path) -> dict[str, list[tuple]]:
+    """All cells of all species, as plain values."""
+    total = aggregate(out)
+    names = sorted(total.detections["species"].unique())
+    return {n: total.cells(n).rows() for n in names}
+
+
+def run(folder: Path, files: list[Path], sampling: list[Path], **more) -> dict:
+    out = folder / f"out{len(list(folder.glob('out*')))}"
+    ingest(files, out, IngestSettings(**more), sampling=sampling, cache=folder / "cache")
+    return cells(out)
+
+
+@pytest.mark.parametrize("groups", ["first", "merged", "raw"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_cells_do_not_depend_on_how_the_rows_come(tmp_path, seed, groups):
+    """Order of rows, split in two files, gzip, order of columns: one aggregate."""
+    records, visits = random_rows(seed)
+    ebd, sed = write_pair(tmp_path / "a", records, visits)
+    expected = run(tmp_path, [ebd], [sed], groups=groups)
+    assert sum(len(v) for v in expected.values()) > 5
+
+    rng = random.Random(seed)
+    shuffled = [rng.sample(records, len(records)), rng.sample(visits, len(visits))]
+    ebd2, sed2 = write_pair(tmp_path / "b", *shuffled)
+    assert run(tmp_path, [ebd2], [sed2], groups=groups) == expected
+
+    halves = [write_pair(tmp_path / f"h{i}", records[i::2], visits[i::2]) for i in range(2)]
+    assert run(tmp_path, [h[0] for h in halves], [h[1] for h in halves], groups=groups) == expected
+
+    packed = []
+    for path in (ebd, sed):
+        packed.append(path.with_name(path.name + ".gz"))
+        packed[-1].write_bytes(gzip.compress(path.read_bytes()))
+    assert run(tmp_path, packed[:1], packed[1:], groups=groups) == expected
+
+    columns = rng.sample(EBD_52, len(EBD_52)), rng.sample(SED_33, len(SED_33))
+    other = tmp_path / "e.txt", tmp_path / "e_sampling.txt"
+    for path, rows, names in zip(other, (records, visits), columns, strict=True):
+        path.write_bytes(text(rows, names))
+    assert run(tmp_path, [other[0]], [other[1]], groups=groups) == expected
+
+
+def test_portions_and_row_groups_do_not_change_the_answer(tmp_path, monkeypatch):
+    """Records that do not fit in memory at once go through in portions that keep shared lists together."""
+    from fedmiss.etl import select
+
+    records, visits = random_rows(5, 200, 900)
+    ebd, sed = write_pair(tmp_path, records, visits)
+    expected = run(tmp_path, [ebd], [sed])
+    monkeypatch.setattr(select, "PORTION", 70)
+    monkeypatch.setattr(projection, "ROW_GROUP", 64)
+    monkeypatch.setattr("fedmiss.etl.sources.BLOCK_BYTES", 4096)
+    ingest([ebd], tmp_path / "small", sampling=[sed], cache=tmp_path / "cache2")
+    assert cells(tmp_path / "small") == expected
+
+
+def slow_truth(records, visits):
+    """The rules, written as plainly as they are said: dictionaries and loops."""
+    groups: dict[str, list[dict]] = {}
+    for v in visits:
+        groups.setdefault(v["GROUP IDENTIFIER"] or v["SAMPLING EVENT IDENTIFIER"], []).append(v)
+    result = {}
+    for members in groups.values():
+        members = sorted(members, key=lambda v: int(v["SAMPLING EVENT IDENTIFIER"][1:]))
+        kept = members[0]
+        for sci, _ in BIRDS[:2]:
+            answer: int | str | None = "missing" if kept["ALL SPECIES REPORTED"] == "0" else 0
+            for m in members:
+                counts = [
+                    r["OBSERVATION COUNT"]
+                    for r in records
+                    if r["SAMPLING EVENT IDENTIFIER"] == m["SAMPLING EVENT IDENTIFIER"]
+                    and r["SCIENTIFIC NAME"] == sci
+                    and r["OBSERVATION COUNT"] != "0"
+                ]
+                if counts:
+                    answer = None if "X" in counts else sum(map(int, counts))
+                    break
+            if answer != "missing":
+                result[kept["SAMPLING EVENT IDENTIFIER"], sci] = answer
+    return result
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_visits_equal_the_rules_written_plainly(tmp_path, seed):
+    records, visits = random_rows(100 + seed, 80, 250)
+    ebd, sed = write_pair(tmp_path, records, visits)
+    ingest([ebd], tmp_path / "out", sampling=[sed], cache=tmp_path / "cache")
+    got = {}
+    for sci, _ in BIRDS[:2]:
+        frame = species_visits(tmp_path / "out", sci).collect()
+        got |= {(c, sci): n for c, n in frame.select("checklist_id", "count").iter_rows()}
+    assert got == slow_truth(records, visits)
+
+
+def damage(raw: bytearray, rng: random.Random) -> bytes:
+    """Some bytes changed, cut out, put in; separators in the wrong place."""
+    for _ in range(rng.randrange(1, 5)):
+        at = rng.randrange(len(raw))
+        kind = rng.choice(["byte", "cut", "insert", "separator"])
+        if kind == "byte":
+            raw[at] = rng.randrange(256)
+        elif kind == "cut":
+            del raw[at : at + rng.randrange(1, 40)]
+        elif kind == "insert":
+            raw[at:at] = rng.randbytes(rng.randrange(1, 12))
+        else:
+            raw[at : at + 1] = rng.choice([b"\t", b"\n", b"\r\n", b'"', b"\0", b","])
+        raw = raw or bytearray(b"x")
+    return bytes(raw)
+
+
+def check_damaged(folder: Path, kind: str, seed: int) -> bool:
+    """Import a damaged file: either the flow adds up, or one clear error and nothing on disk."""
+    from test_other_sources import GBIF, MAP, NEW, PLAIN, csv, gbif_row, new_row
+
+    rng = random.Random(seed)
+    column_map = None
+    sampling: list[Path] = []
+    if kind == "ebird":
+        path, sed = write_pair(folder, *random_rows(9, 12, 20))
+        sampling = [sed]
+        target = rng.choice([path, sed])
+    elif kind == "myebird":
+        path = target = csv(folder, "ann.csv", [new_row(f"S{i}") for i in range(8)], NEW)
+    elif kind == "gbif":
+        path = target = csv(folder, "0001.csv", [gbif_row(i) for i in range(8)], GBIF)
+    else:
+        path = target = csv(folder, "p.csv", [f"a,p{i},2020-05-01,greg,3,30,1" for i in range(8)], PLAIN)
+        column_map = MAP
+    target.write_bytes(damage(bytearray(target.read_bytes()), rng))
+    wanted = IngestSettings(column_map=column_map)
+    try:
+        manifest = ingest([path], folder / "out", wanted, sampling=sampling, keep_cache=False)
+    except FedmissError as error:
+        message = str(error)
+        assert (len(message) > 20, (folder / "out").exists()) == (True, False)
+        return False
+    for table in ("checklists", "records"):
+        rows = [r for r in manifest["flow"] if r["step"].startswith(table)]
+        written = pl.read_parquet(folder / "out" / f"{table}.parquet").height
+        assert sum(r["rows"] for r in rows if not r["step"].endswith("written")) == written
+    return True
+
+
+@pytest.mark.parametrize("kind", ["ebird", "myebird", "gbif", "plain"])
+def test_damaged_files_give_an_answer_or_one_clear_error(tmp_path, kind):
+    """Random bytes, cut lines and wrong types: no traceback, and what is read adds up."""
+    fates = set()
+    for seed in range(15):
+        (tmp_path / str(seed)).mkdir()
+        fates.add(check_damaged(tmp_path / str(seed), kind, seed))
+    assert fates == {True, False}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ebird", "myebird", "gbif", "plain"])
+def test_many_damaged_files(tmp_path, kind):
+    for seed in range(1000, 1400):
+        (tmp_path / str(seed)).mkdir()
+        check_damaged(tmp_path / str(seed), kind, seed)
+
+
+@settings(max_examples=150, deadline=None)
+@given(raw=st.binary(max_size=300), size=st.integers(8, 64))
+def test_blocks_give_back_every_byte(raw, size, tmp_path_factory):
+    """Whole lines, in order, nothing lost or doubled, whatever the block size; UTF-8 is judged as Python does."""
+    from fedmiss.etl import sources
+
+    path = tmp_path_factory.getbasetemp() / "blocks.txt"
+    path.write_bytes(b"a\tb\n" + raw)
+    before = sources.BLOCK_BYTES
+    sources.BLOCK_BYTES = size
+    try:
+        report = ReadReport()
+        got = b"".join(bytes(b.buf[: b.stop]) for b in read_blocks(expand(path)[0], report))
+    except FedmissError:
+        with pytest.raises(UnicodeDecodeError):
+            raw.decode("utf-8")
+        return
+    finally:
+        sources.BLOCK_BYTES = before
+    raw.decode("utf-8")
+    assert got == raw + (b"\n" if raw and not raw.endswith(b"\n") else b"")
+    assert report.lines == got.count(b"\n")
+    assert report.unterminated == (got != raw)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    lines=st.lists(st.lists(st.text("ab\r é", max_size=4), min_size=1, max_size=6), min_size=1, max_size=8)
+)
+def test_fields_equal_python_split(lines):
+    from fedmiss.etl import _kernels
+
+    raw = "".join("\t".join(f) + "\n" for f in lines).encode()
+    buf = np.frombuffer(raw, np.uint8)
+    seps, ends = np.empty(buf.size + 8, np.int32), np.empty(buf.size + 8, np.int32)
+    n = _kernels.separators(buf, buf.size, 9, seps, ends)
+    assert n == len(lines)
+    wanted = np.arange(6, dtype=np.int32)
+    starts, lengths = np.empty((n, 6), np.int32), np.empty((n, 6), np.int32)
+    counts = np.empty(n, np.int32)
+    _kernels.fields(buf, n, seps, ends, wanted, starts, lengths, counts)
+    for r, line in enumerate(raw.decode().split("\n")[:-1]):
+        expected = line.removesuffix("\r").split("\t")
+        got = [raw[s : s + k].decode() for s, k in zip(starts[r], lengths[r], strict=True)]
+        assert counts[r] == len(expected)
+        assert got == expected + [""] * (6 - len(expected))
+
+
+def test_dictionary_codes_survive_growth():
+    """More distinct values than the first table holds."""
+    from fedmiss.etl.ebird import _Dictionary
+
+    words = [f"w{i:06d}" for i in range(90_000)]
+    raw = np.frombuffer("".join(words).encode(), np.uint8)
+    starts = (np.arange(len(words), dtype=np.int32) * 7).reshape(-1, 1)
+    lengths = np.full_like(starts, 7)
+    book = _Dictionary([0])
+    parts = [
+        book.encode(raw, starts[i : i + 10_000], lengths[i : i + 10_000])
+        for i in range(0, len(words), 10_000)
+    ]
+    assert np.array_equal(np.concatenate(parts), np.arange(len(words)))
+    assert np.array_equal(book.encode(raw, starts[::-1], lengths[::-1]), np.arange(len(words))[::-1])
+
+
+def test_the_cache_answers_the_second_time(tmp_path, monkeypatch):
+    """Another species of the same file reads no text; a changed file is read again."""
+    records, visits = random_rows(3)
+    ebd, sed = write_pair(tmp_path, records, visits)
+    first = run(tmp_path, [ebd], [sed])
+    with monkeypatch.context() as patch:
+        patch.setattr("fedmiss.etl.ebird.read_blocks", lambda *a, **k: pytest.fail("the text was read again"))
+        assert run(tmp_path, [ebd], [sed]) == first
+    raw = ebd.read_bytes()
+    ebd.write_bytes(raw.replace(b"\t5\t", b"\t6\t"))
+    stat = ebd.stat()
+    os.utime(ebd, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    assert run(tmp_path, [ebd], [sed]) != first
+
+
+def test_an_interrupted_import_leaves_nothing(tmp_path, monkeypatch):
+    records, visits = random_rows(3)
+    ebd, sed = write_pair(tmp_path / "in", records, visits)
+
+    def stop(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    for target in ("fedmiss.etl.ebird._check_end", "fedmiss.etl.ingest.write_records"):
+        with monkeypatch.context() as patch:
+            patch.setattr(target, stop)
+            with pytest.raises(KeyboardInterrupt):
+                ingest([ebd], tmp_path / "work" / "out", sampling=[sed])
+        left = [p for p in (tmp_path / "work").rglob("*") if p.is_file() and ".fedmiss-cache" not in p.parts]
+        assert left == []
+    assert not [p for p in (tmp_path / "work").rglob(".*.tmp-*")]
+
+
+def test_no_cache_leaves_no_cache(tmp_path):
+    records, visits = random_rows(3)
+    ebd, sed = write_pair(tmp_path / "in", records, visits)
+    ingest([ebd], tmp_path / "work" / "out", sampling=[sed], keep_cache=False)
+    assert [p.name for p in (tmp_path / "work").iterdir()] == ["out"]

@@ -1,0 +1,265 @@
+"""Sections H and I of the specification, and plain tables."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from ebird_files import seen, visit, write_pair
+
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl.filters import Filters, preset
+
+NEW = (
+    "Submission ID,Common Name,Scientific Name,Taxonomic Order,Count,State/Province,County,Location ID,Location,"
+    "Latitude,Longitude,Date,Time,Protocol,Duration (Min),All Obs Reported,Distance Traveled (km),Area Covered (ha),"
+    "Number of Observers,Breeding Code,Observation Details,Checklist Comments,ML Catalog Numbers"
+)
+OLD = (
+    NEW.replace("Location ID,", "")
+    .replace(",ML Catalog Numbers", "")
+    .replace("Observation Details", "Species Comments")
+)
+
+
+def new_row(sub="S1", name="Wood Thrush", sci="Hylocichla mustelina", count="2", time="06:30 AM", **more):
+    base = {
+        "place": "L9,Old Mill,41.5,-72.25",
+        "date": "2021-05-02",
+        "protocol": "eBird - Traveling Count",
+        "tail": "45,1,.659,,2",
+    }
+    m = base | more
+    return f"{sub},{name},{sci},27000,{count},US-CT,Tolland,{m['place']},{m['date']},{time},{m['protocol']},{m['tail']}"
+
+
+def csv(folder, name, rows, header=NEW):
+    path = folder / name
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def test_myebird_new_generation(tmp_path, run):
+    """Line H: ragged rows, quotes, AM/PM, '.659', X; complete lists with birds give zeros."""
+    rows = [
+        new_row(tail='45,1,.659,,2,,"said ""hello"", twice"'),
+        new_row(sub="S2", count="X", time="01:05 PM"),
+        new_row(sub="S3", name="Veery", sci="Catharus fuscescens", time=""),
+        new_row(sub="S4", name="Veery", sci="Catharus fuscescens", tail="45,0,1.0,,1"),
+    ]
+    out = run(csv(tmp_path, "ann.csv", rows))
+    assert out.visits() == {"S1": 2, "S2": None, "S3": 0}
+    table = out.checklists.sort("checklist_id")
+    assert table["start_minutes"].to_list() == [390, 785, None, 390]
+    assert table["distance_km"].to_list() == [0.659, 0.659, 0.659, 1.0]
+    assert table["observer_id"].unique().to_list() == ["ann"]
+    assert table["protocol"].unique().to_list() == ["Traveling"]
+    assert table["site_id"].unique().to_list() == ["L9"]
+    out.check_flow_adds_up()
+    out.check_cells()
+    assert run(tmp_path / "ann.csv", filters=preset("best-practices-v2")).visits() == {
+        "S1": 2,
+        "S2": None,
+        "S3": 0,
+    }
+
+
+def test_myebird_old_generation(tmp_path, run):
+    """21 columns: no location id, MM-DD-YYYY."""
+    row = "S1,Wood Thrush,Hylocichla mustelina,27000,3,US-CT,Tolland,Old Mill,41.5,-72.25,05-02-2011,06:30 AM"
+    out = run(csv(tmp_path, "ann.csv", [row + ",eBird - Stationary Count,30,1,,,1"], OLD))
+    got = out.checklists.row(0, named=True)
+    assert str(got["date"]) == "2011-05-02"
+    assert got["site_id"] == "Old Mill | 41.5 | -72.25"
+    assert got["distance_km"] == 0.0
+
+
+def test_myebird_rolls_up_by_two_words(tmp_path, run):
+    """Line H: exact taxa; five kinds of names are no species."""
+    taxa = {
+        "Columba livia (Feral Pigeon)": 1,
+        "Columba livia (Wild type)": 2,
+        "Setophaga coronata coronata x auduboni": 4,
+        "Perisoreus canadensis capitalis/bicolor": 8,
+        "Larus sp.": 16,
+        "Larus occidentalis/glaucescens": 32,
+        "Larus occidentalis x glaucescens": 64,
+        "Scytalopus [undescribed form]": 128,
+        "Accipitridae gen. sp.": 256,
+        "Anas platyrhynchos x Cairina moschata": 512,
+    }
+    out = run(
+        csv(
+            tmp_path,
+            "ann.csv",
+            [new_row(sci=t, name=t.split(" (")[0], count=str(n)) for t, n in taxa.items()],
+        )
+    )
+    got = dict(out.records.select("species", "count").iter_rows())
+    assert got == {"Columba livia": 3, "Setophaga coronata": 4, "Perisoreus canadensis": 8}
+    assert out.flow("records: taxa above species") == -6
+    out.check_flow_adds_up()
+
+
+def test_friends_copies_are_suspected(tmp_path, run):
+    """Line H: the same place, date, time and duration under two ids in two files."""
+    ann = csv(tmp_path, "ann.csv", [new_row("S10", count="2"), new_row("S12", time="09:00 AM")])
+    bob = csv(tmp_path, "bob.csv", [new_row("S9", count="5")])
+    out = run(ann, bob)
+    assert out.visits() == {"S10": 2, "S12": 2, "S9": 5}
+    assert any("2 lists look like copies of 1 shared" in w for w in out.manifest["warnings"])
+    dropped = run(ann, bob, drop_suspected=True)
+    assert dropped.visits() == {"S12": 2, "S9": 5}
+    dropped.check_flow_adds_up()
+
+
+def test_myebird_file_given_twice_counts_once(tmp_path, run):
+    one = csv(tmp_path, "ann.csv", [new_row("S10", count="2")])
+    two = csv(tmp_path, "ann_again.csv", [new_row("S10", count="2")])
+    assert run(one, two).visits() == {"S10": 2}
+
+
+def test_a_quote_that_is_never_closed_is_told(tmp_path, run):
+    path = tmp_path / "ann.csv"
+    path.write_text(NEW + "\n" + new_row() + ',,,"cut here')
+    with pytest.raises(InputError, match="line 2: unexpected end of data"):
+        run(path)
+
+
+GBIF = (
+    "gbifID\tdatasetKey\toccurrenceID\tspecies\ttaxonRank\tscientificName\tcountryCode\tlocality\tstateProvince\t"
+    "occurrenceStatus\tindividualCount\tdecimalLatitude\tdecimalLongitude\teventDate\tday\tmonth\tyear\t"
+    "recordedBy\tlicense"
+)
+
+
+def gbif_row(n=1, species="Spheniscus mendiculus", status="PRESENT", count="7", day="2007-02-26", **more):
+    m = {"lat": "-0.264551", "lon": "-91.445946", "who": "obsr5"} | more
+    return (
+        f'{n}\tk\tURN:{n}\t{species}\tSPECIES\t{species} Sundevall, 1871\tEC\tIsla "x\tGalápagos\t{status}\t{count}\t'
+        f"{m['lat']}\t{m['lon']}\t{day}\t26\t2\t2007\t{m['who']}\tCC_BY_4_0"
+    )
+
+
+def test_gbif_is_presence_only(tmp_path, run):
+    """Line I: no checklists, so no zeros; blank count is a detection; sites are rounded coordinates."""
+    rows = [
+        gbif_row(1),
+        gbif_row(2, count=""),
+        gbif_row(3, day="2007-02-26T00:00:00"),
+        gbif_row(4, day=""),  # year, month, day columns say it
+        gbif_row(5, day="2007-02-01/2007-02-28"),  # no day
+        gbif_row(6, lat=""),
+        gbif_row(7, status="ABSENT", count="0"),
+        gbif_row(8, species=""),
+    ]
+    out = run(csv(tmp_path, "0001.csv", rows, GBIF))
+    assert out.visits("Spheniscus mendiculus") == {"1": 7, "2": None, "3": 7, "4": 7, "7": 0}
+    assert set(out.checklists["site_id"]) == {"-0.26,-91.45"}
+    assert not out.checklists["zero_ok"].any()
+    assert out.flow("records: malformed") == -2
+    assert out.flow("records: taxa above species") == -1
+    assert any("no zeros are made" in w for w in out.manifest["warnings"])
+    assert out.manifest["terms"]["licence"] == "CC_BY_4_0"
+    assert set(run(tmp_path / "0001.csv", decimals=0).checklists["site_id"]) == {"0.0,-91.0"}
+
+
+def test_gbif_lower_case_names(tmp_path, run):
+    """Line I: the bulk file writes its names in lower case."""
+    out = run(csv(tmp_path, "eod.csv", [gbif_row(1)], GBIF.lower()))
+    assert out.visits("Spheniscus mendiculus") == {"1": 7}
+
+
+PLAIN = "who,plot,day,sp,n,minutes,all_species_reported"
+
+
+def test_plain_table_proposes_its_map(tmp_path, run):
+    path = csv(tmp_path, "plots.csv", ["a,p1,2020-05-01,greg,3,30,1"], PLAIN)
+    with pytest.raises(ConfigError, match=r"observer=who,site=plot,date=day,count=n,duration=minutes"):
+        run(path)
+    path = csv(tmp_path, "odd.csv", ["1,2,3"], "alpha,beta,gamma")
+    with pytest.raises(ConfigError, match="is no eBird, MyEBirdData or GBIF file"):
+        run(path)
+
+
+MAP = {"observer": "who", "site": "plot", "date": "day", "count": "n", "species": "sp"}
+
+
+def test_plain_table(tmp_path, run):
+    """Rows of one visit are summed; explicit zeros stay; absence is zero only where it was said so."""
+    rows = [
+        "a,p1,2020-05-01,greg,3,30,1",
+        "a,p1,2020-05-01,greg,4,30,1",
+        "a,p1,2020-05-01,caeg,0,30,1",
+        "b,p2,2020-05-01,caeg,X,30,0",
+        "b,p3,2020-05-02,caeg,NA,x,0",
+        "b,p3,2020-13-02,caeg,1,1,0",
+    ]
+    path = csv(tmp_path, "plots.csv", rows, PLAIN)
+    full = MAP | {"duration": "minutes", "complete": "all_species_reported"}
+    out = run(path, column_map=full)
+    assert out.visits("greg") == {"a|p1|2020-05-01|": 7}
+    assert out.visits("caeg") == {"a|p1|2020-05-01|": 0, "b|p2|2020-05-01|": None, "b|p3|2020-05-02|": None}
+    assert out.flow("records: malformed") == -1
+    assert any("line 7: no usable date" in w for w in out.manifest["warnings"])
+    assert any("duration" in w and "'x'" in w for w in out.manifest["warnings"])
+    everything = run(path, column_map=MAP, assume_complete=True)
+    assert everything.visits("greg") == {"a|p1|2020-05-01|": 7, "b|p2|2020-05-01|": 0, "b|p3|2020-05-02|": 0}
+    for done in (out, everything):
+        done.check_cells()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"observer": "nobody"}, "has no column 'nobody'"),
+        ({"weather": "n"}, "'weather' is unknown"),
+        ({"count": None}, "does not say which column of .* is count"),
+        ({"species": None}, "names no species column"),
+    ],
+)
+def test_maps_are_checked(tmp_path, run, change, message):
+    path = csv(tmp_path, "plots.csv", ["a,p1,2020-05-01,greg,3,30,1"], PLAIN)
+    wanted = {k: v for k, v in (MAP | change).items() if v}
+    with pytest.raises(ConfigError, match=message):
+        run(path, column_map=wanted)
+
+
+def test_one_species_needs_no_species_column(tmp_path, run):
+    path = csv(tmp_path, "plots.csv", ["a,p1,2020-05-01,3", "a,p2,2020-05-01,0"], "who,plot,day,n")
+    m = {k: v for k, v in MAP.items() if k != "species"}
+    out = run(path, column_map=m, species=("Ardea alba",))
+    assert sorted(out.visits("Ardea alba").values()) == [0, 3]
+
+
+def test_parquet_reads_like_csv(tmp_path, run):
+    rows = ["a,p1,2020-05-01,greg,3,30,1", "b,p1,2020-05-03,greg,5,30,0"]
+    path = csv(tmp_path, "plots.csv", rows, PLAIN)
+    pl.read_csv(path, try_parse_dates=True).write_parquet(tmp_path / "plots.parquet")
+    one, two = (run(tmp_path / f"plots.{k}", column_map=MAP) for k in ("csv", "parquet"))
+    assert one.checklists.equals(two.checklists)
+    assert one.records.equals(two.records)
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 nothing more")
+    with pytest.raises(InputError, match="not a readable parquet"):
+        run(tmp_path / "bad.parquet")
+
+
+def test_kinds_are_not_mixed(tmp_path, run):
+    ebd, sed = write_pair(tmp_path, [seen(visit("S1"), "1")], [visit("S1")])
+    with pytest.raises(ConfigError, match="different kinds"):
+        run(ebd, csv(tmp_path, "ann.csv", [new_row()]), sampling=[sed])
+    with pytest.raises(InputError, match="another kind of file"):
+        run(ebd, sampling=[ebd])
+
+
+def test_plain_filters(tmp_path, run):
+    path = csv(tmp_path, "plots.csv", ["a,p1,2020-05-01,greg,3,30,1", "b,p2,2021-05-01,greg,3,30,1"], PLAIN)
+    out = run(path, column_map=MAP, filters=Filters(observers=("b",)))
+    assert out.checklists["site_id"].to_list() == ["p2"]
+    out.check_flow_adds_up()
+
+
+def test_latin1_in_a_csv_names_the_line(tmp_path, run):
+    path = csv(tmp_path, "plots.csv", ["a,p1,2020-05-01,greg,3,30,1"] * 3, PLAIN)
+    path.write_bytes(path.read_bytes() + "é,p1,2020-05-01,greg,3,30,1\n".encode("latin-1"))
+    with pytest.raises(InputError, match="line 5"):
+        run(path, column_map=MAP)

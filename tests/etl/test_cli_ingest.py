@@ -1,0 +1,118 @@
+"""The command itself: what it prints, what it writes, what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+from ebird_files import seen, visit, write_pair
+from typer.testing import CliRunner
+
+from fedmiss.errors import ConfigError
+from fedmiss.files import read_manifest
+
+
+@pytest.fixture
+def cli():
+    import typer
+
+    from fedmiss.cli.ingest import ingest
+
+    app = typer.Typer()
+    app.command("ingest")(ingest)
+    app.command("other")(lambda: None)
+
+    def call(*args):
+        return CliRunner().invoke(app, ["ingest", *map(str, args)], catch_exceptions=True)
+
+    return call
+
+
+def files(folder):
+    rows = [
+        visit("S1"),
+        visit("S2", **{"OBSERVATION DATE": "2021-06-01"}),
+        visit("S3", **{"LOCALITY ID": "L2"}),
+    ]
+    return write_pair(folder, [seen(rows[0], "3"), seen(rows[1], "X")], rows)
+
+
+def test_the_whole_way(cli, tmp_path):
+    ebd, sed = files(tmp_path)
+    result = cli(ebd, "--sampling", sed, "-o", tmp_path / "records", "-s", "Wood Thrush")
+    assert result.exit_code == 0, result.output
+    for expected in (
+        "3  checklists: read",
+        "2  records: written",
+        "1  visits: zeros implied",
+        "Wood Thrush",
+        "Cite:",
+    ):
+        assert expected in result.output
+    manifest = read_manifest(tmp_path / "records", "records")
+    assert manifest["terms"]["licence"] == "eBird terms of use"
+    assert manifest["settings"]["species"] == ["Wood Thrush"]
+    assert (tmp_path / ".fedmiss-cache").is_dir()
+
+
+def test_every_option_reaches_the_filters(cli, tmp_path):
+    ebd, sed = files(tmp_path)
+    options = (
+        "--country US --state US-WA --county King --bbox=-123,47,-122,48 --locality L100 --hotspots "
+        "--site grid:3km --start 2020-01-01 --end 2020-12-31 --season 05-01..06-30 --time 06:00..07:00 "
+        "--protocol Traveling --duration 5..300 --distance ..10 --max-speed 100 --max-observers 10 --complete "
+        "--observer obsr1 --without-observer obsr9 --groups raw --exotic N --sensitive Veery --no-cache"
+    ).split()
+    result = cli(ebd, "--sampling", sed, "-o", tmp_path / "records", *options)
+    assert result.exit_code == 0, result.output
+    manifest = read_manifest(tmp_path / "records", "records")
+    filters = manifest["settings"]["filters"]
+    assert all(
+        v not in (None, [], [None, None], False)
+        for k, v in filters.items()
+        if k not in ("polygon", "last_years")
+    )
+    assert manifest["results"]["n_checklists"] == 1
+    assert not (tmp_path / ".fedmiss-cache").exists()
+
+
+def test_preset_with_a_change(cli, tmp_path):
+    ebd, sed = files(tmp_path)
+    result = cli(
+        ebd, "--sampling", sed, "-o", tmp_path / "r", "--preset", "best-practices-v2", "--duration", "..30"
+    )
+    assert result.exit_code == 0, result.output
+    filters = read_manifest(tmp_path / "r")["settings"]["filters"]
+    assert filters["duration"] == [None, 30.0]
+    assert filters["max_speed"] == 100.0
+
+
+def test_an_existing_folder_is_kept(cli, tmp_path):
+    ebd, _ = files(tmp_path)
+    assert cli(ebd, "-o", tmp_path / "r").exit_code == 0
+    refused = cli(ebd, "-o", tmp_path / "r")
+    assert isinstance(refused.exception, ConfigError)
+    assert "--overwrite" in str(refused.exception)
+    assert cli(ebd, "-o", tmp_path / "r", "--overwrite").exit_code == 0
+
+
+def test_help_names_every_option_in_the_guide(cli):
+    from pathlib import Path
+
+    import fedmiss
+
+    guide = Path(fedmiss.__file__).parent.parent / "docs" / "guide" / "ingest.md"
+    if not guide.exists():
+        pytest.skip("no documentation beside the package")
+    import inspect
+    import typing
+
+    from fedmiss.cli.ingest import ingest
+
+    text = guide.read_text(encoding="utf-8")
+    hints = typing.get_type_hints(ingest, include_extras=True)
+    for name in inspect.signature(ingest).parameters:
+        info = hints[name].__metadata__[0]
+        declared = [d for d in (info.param_decls or ()) if d.startswith("--")] or [
+            f"--{name.replace('_', '-')}"
+        ]
+        if name != "files":
+            assert declared[0] in text, f"the guide does not mention {declared[0]}"

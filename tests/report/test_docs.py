@@ -1,0 +1,46 @@
+"""What the guide says is so: its example runs, and every option, table and section is in it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import typer.testing
+
+from fedmiss.report.sections import ORDER
+from fedmiss.resources import resource
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide"
+
+
+def test_the_example_runs():
+    blocks = re.findall(r"```python\n(.*?)```", (GUIDE / "trends.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "trends.md", "exec"), {})
+
+
+def test_every_option_is_in_the_guide():
+    from fedmiss.cli.report import report
+
+    app = typer.Typer()
+    app.command()(report)
+    shown = typer.testing.CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
+    text = (GUIDE / "report.md").read_text(encoding="utf-8")
+    options = set(re.findall(r"--[a-z-]+", re.sub(r"\x1b\[[0-9;]*m", "", shown))) - {
+        "--help",
+        "--install-completion",
+        "--show-completion",
+    }
+    assert len(options) >= 10
+    for option in options:
+        assert option in text, option
+
+
+def test_every_section_has_a_template_and_every_table_a_place_in_the_guide(report):
+    for name in ORDER:
+        assert resource("reports", "species", "sections", f"{name}.html.j2").exists()
+    text = (GUIDE / "report.md").read_text(encoding="utf-8")
+    for kind in ("tables", "figures"):
+        for stem in {p.stem for p in (report / kind).iterdir()}:
+            assert re.search(rf"{kind}/(\{{[^}}]*\b{stem}\b[^}}]*\}}|{stem}\b)", text), (kind, stem)

@@ -51,6 +51,8 @@ def _register() -> None:
 
 def main() -> None:
     """Run the command line; errors made on purpose become one message on stderr."""
+    # Our matrices are small: a second BLAS thread only spins, and competes with the compiled loops' threads.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _register()
     try:
         app()

@@ -9,14 +9,11 @@ import typer
 __all__ = ["COMMANDS", "register"]
 
 # command -> module of fedmiss.cli that defines a function of the same name (dashes become underscores)
-COMMANDS = ("demo", "ingest", "panel", "fit", "impute", "report", "run", "inspect", "simulate", "experiment", "plot")
+COMMANDS = ("demo", "ingest", "panel", "fit", "impute", "report", "run", "inspect", "simulate")
 
 
 def register(app: typer.Typer) -> None:
     """Add every command to the application."""
     for name in COMMANDS:
-        try:
-            module = importlib.import_module(f"fedmiss.cli.{name}")
-        except ModuleNotFoundError:  # scaffold only: removed once every command is there
-            continue
+        module = importlib.import_module(f"fedmiss.cli.{name}")
         app.command(name)(getattr(module, name))

@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl.cells import species_visits
 from fedmiss.files import atomic_folder, hash_file, read_manifest, write_manifest
 from fedmiss.rng import rng_for
 from fedmiss.tables import read_table, write_table
@@ -75,8 +76,8 @@ def make_panel(
         parts: list[pl.DataFrame] = []
         inputs: dict[str, str] = {}
         species, common = "", None
-        for folder in folders:
-            species, common, part = _visits(folder, settings.species or species)
+        for folder, manifest in zip(folders, manifests, strict=True):
+            species, common, part = _visits(folder, manifest, settings.species or species)
             name = folder.name if len(folders) > 1 else ""
             parts.append(part.with_columns(pl.lit(name).alias("_source")))
             inputs |= {
@@ -96,7 +97,8 @@ def make_panel(
             warnings.append(f"no visit in any year in the months {left_out}: they are not part of the panel.")
         if gaps:
             warnings.append(
-                f"{len(gaps)} of {months.height} months have no visit ({', '.join(gaps[:4])}{'...' if len(gaps) > 4 else ''}); they are estimated from the others."
+                f"{len(gaps)} of {months.height} months have no visit ({', '.join(gaps[:4])}"
+                f"{', ...' if len(gaps) > 4 else ''}); they are estimated from the others."
             )
         visits = (
             visits.with_columns(pl.col("date").dt.strftime("%Y-%m").alias("month"))
@@ -124,6 +126,8 @@ def make_panel(
             "n_zeros": int((visits["count"] == 0).sum()),
             "n_cells_observed": visits.filter(counted).select("site_index", "month_index").n_unique(),
             "birds": int(visits["count"].sum()),
+            "effort": {c: round(1 - visits[c].null_count() / visits.height, 4) for c in EFFORT if c != "protocol"},
+            "share_complete": round(float(visits["complete"].mean()), 4),
             "groups": groups,
         }
         flow.append({"step": "visits written", "rows": visits.height, "note": f"{len(groups)} groups"})
@@ -157,45 +161,30 @@ def _check(settings: PanelSettings) -> None:
         raise ConfigError(f"--min-visits is {settings.min_visits} (must be at least 1).")
 
 
-def _visits(folder: Path, species: str) -> tuple[str, str | None, pl.DataFrame]:
-    """Join checklists with the records of one species; apply the zero rule."""
-    records = pl.from_arrow(read_table(folder / "records.parquet", "records"))
-    checklists = pl.from_arrow(read_table(folder / "checklists.parquet", "checklists"))
-    assert isinstance(records, pl.DataFrame) and isinstance(checklists, pl.DataFrame)
-    name = resolve_species(records, species, folder)
-    mine = records.filter(pl.col("species") == name)
-    common = mine["common_name"].drop_nulls().mode().sort().first() if mine.height else None
-    joined = checklists.join(
-        mine.select("checklist_id", "count", "detected", pl.lit(True).alias("_seen")),
-        on="checklist_id",
-        how="left",
-    )
-    visits = joined.filter(pl.col("_seen").is_not_null() | pl.col("zero_ok")).with_columns(
-        pl.when(pl.col("_seen").is_null()).then(0).otherwise(pl.col("count")).alias("count"),
-        pl.col("detected").fill_null(False),
-    )
-    return name, common, visits.drop("_seen").sort("checklist_id")
+def _visits(folder: Path, manifest: dict[str, Any], wanted: str) -> tuple[str, str | None, pl.DataFrame]:
+    """Visits of one species of a records folder, zeros included (the rules are in ``cells.species_visits``)."""
+    entry = resolve_species(manifest["results"]["species"], wanted, folder)
+    for name, schema in (("records.parquet", "records"), ("checklists.parquet", "checklists")):
+        read_table(folder / name, schema, columns=["checklist_id"])  # a damaged file is told here, by its name
+    visits = species_visits(folder, entry["species"]).collect()
+    return entry["species"], entry["common_name"] or None, visits.sort("checklist_id")
 
 
-def resolve_species(records: pl.DataFrame, wanted: str, folder: Path) -> str:
+def resolve_species(entries: list[dict[str, Any]], wanted: str, folder: Path) -> dict[str, Any]:
     """Find a species by scientific or common name, case-insensitive; propose near names otherwise."""
-    names = records.select("species", "common_name").unique().sort("species", "common_name")
-    if records.is_empty():
+    if not entries:
         raise InputError(f"{folder} holds no record of any species; loosen the filters of ingest.")
     if not wanted:
-        only = names["species"].unique().to_list()
-        if len(only) == 1:
-            return str(only[0])
-        shown = ", ".join(sorted(only)[:8])
-        raise ConfigError(f"{folder} holds {len(only)} species ({shown}, ...); name one with --species.")
-    key = wanted.strip().lower()
-    hit = names.filter(
-        (pl.col("species").str.to_lowercase() == key) | (pl.col("common_name").str.to_lowercase() == key)
-    )
-    if hit.height:
-        return str(hit["species"][0])
-    pool = {str(n).lower(): str(n) for n in [*names["species"], *names["common_name"].drop_nulls()]}
-    near = [pool[k] for k in difflib.get_close_matches(key, pool, n=3, cutoff=0.5)]
+        if len(entries) == 1:
+            return entries[0]
+        shown = ", ".join(e["species"] for e in entries[:8])
+        raise ConfigError(f"{folder} holds {len(entries)} species ({shown}, ...); name one with --species.")
+    names = {str(e[k]).casefold(): e for e in entries for k in ("common_name", "species") if e[k]}
+    key = wanted.strip().casefold()
+    if key in names:
+        return names[key]
+    spelled = {str(e[k]).casefold(): str(e[k]) for e in entries for k in ("common_name", "species") if e[k]}
+    near = [spelled[k] for k in difflib.get_close_matches(key, spelled, n=3, cutoff=0.5)]
     hint = f" Did you mean {' or '.join(near)}?" if near else " `fedmiss inspect` lists the species."
     raise InputError(f"the species {wanted!r} is not in {folder}.{hint}", species=wanted, near=near)
 

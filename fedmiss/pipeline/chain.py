@@ -18,6 +18,7 @@ from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.recipe import Recipe, slug
 from fedmiss.report.build import build_report
+from fedmiss.report.many import build_index
 from fedmiss.tables import read_table
 
 __all__ = ["SpeciesResult", "run_recipe", "run_species"]
@@ -34,6 +35,7 @@ class SpeciesResult:
     page: Path | None
     error: str = ""
     redone: tuple[str, ...] = ()
+    index: Path | None = None  # the page of all species of the run
 
 
 def _step(folder: Path, key: str, make: Callable[[], Any]) -> bool:
@@ -92,7 +94,12 @@ def run_recipe(
             result = future.result()
             results.append(result)
             say(f"{result.species}: " + (f"failed: {result.error}" if result.error else f"{result.page}"))
-    return sorted(results, key=lambda r: r.species)
+    results.sort(key=lambda r: r.species)
+    pages = [r.page.parent for r in results if r.page]
+    index = build_index(
+        pages, recipe.out, failures={r.species: r.error for r in results if r.error}, date=recipe.report.date
+    )
+    return [replace(r, index=index) for r in results]
 
 
 def _species(recipe: Recipe, records: Path) -> list[str]:

@@ -1,0 +1,21 @@
+"""``fedmiss demo``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["demo"]
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of all results.")] = Path("fedmiss-demo"),
+    bootstrap: Annotated[int, typer.Option(help="Bootstrap replicates for the intervals.")] = 200,
+) -> None:
+    """Run the whole job on embedded data: great egrets in the Everglades. Needs no network and no file."""
+    from fedmiss.cli.run import conclude
+    from fedmiss.pipeline.demo import run_demo
+
+    conclude([run_demo(out, bootstrap=bootstrap, say=typer.echo)])

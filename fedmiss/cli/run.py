@@ -1,0 +1,46 @@
+"""``fedmiss run``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from fedmiss.pipeline.chain import SpeciesResult
+
+__all__ = ["conclude", "run"]
+
+
+def run(
+    recipe: Annotated[Path, typer.Argument(help="TOML recipe; see pipelines/ for examples.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of all results; else as the recipe says.", show_default=False)
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Species at a time; else one per core.", show_default=False)
+    ] = None,
+) -> None:
+    """Run a recipe from records to report; redo only what changed, go on after an interruption."""
+    from fedmiss.pipeline.chain import run_recipe
+    from fedmiss.pipeline.recipe import read_recipe
+
+    conclude(run_recipe(read_recipe(recipe, out), say=typer.echo, jobs=jobs))
+
+
+def conclude(results: list[SpeciesResult]) -> None:
+    """Say what was found and where the pages are; exit 1 when a species failed."""
+    from fedmiss.files import read_manifest
+
+    for r in results:
+        if r.page is None:
+            typer.echo(f"{r.species}: failed. {r.error}", err=True)
+            continue
+        found = read_manifest(r.page.parent)["results"].get("headline", "")
+        typer.echo(f"\n{found}" if found else "")
+        typer.echo(f"Report: {r.page.resolve()}")
+    if len(results) > 1 and results[0].index is not None:
+        typer.echo(f"All species: {results[0].index.resolve()}")
+    if any(r.page is None for r in results):
+        raise typer.Exit(1)

@@ -102,14 +102,14 @@ class TruthWriter:
         with self._open_table("truth_sites", RANK) as table:
             for s, bird in enumerate(w.species):
                 name = pl.lit(bird.scientific).alias("species")
-                a, u = w.a[s, site].astype(np.float64), w.u[s, site].astype(np.float64)
+                a, u = w.a[site, s].astype(np.float64), w.u[site, s].astype(np.float64)
                 factors = {f"u{k + 1}": u[:, k] for k in range(RANK)}
                 rows = pl.DataFrame({"site_id": site_ids(site), "a": a, **factors}).select(name, pl.all())
                 table.write_table(rows.to_arrow().cast(table.schema))
                 effects = pl.DataFrame({"month": w.months, "b": w.b[s], **curves})
                 months.append(effects.select(name, pl.all()))
                 # Single precision is six times as fast here; a sum of many is right to about 1e-7.
-                a32, u32, V32 = w.a[s, site], w.u[s, site], w.V.astype(np.float32)
+                a32, u32, V32 = w.a[site, s], w.u[site, s], w.V.astype(np.float32)
                 total = np.array([np.exp(a32 + u32 @ v).sum(dtype=np.float64) for v in V32])
                 total *= np.exp(w.mu[s] + w.b[s])
                 totals.append(pl.DataFrame({"month": w.months, "total": total}).select(name, pl.all()))

@@ -61,7 +61,7 @@ class World:
     month_cdf : (L,) cumulative share of checklists
     site_cdf, latitude, longitude : (J,); region : (J,) number of the county
     observer_cdf, observer_weight, observer_effect : (I,)
-    met, mu : (S,); a : (S, J); u : (S, J, r); b : (S, L); V : (L, r)
+    met, mu : (S,); a : (J, S); u : (J, S, r); b : (S, L); V : (L, r)
     """
 
     seed: int
@@ -107,9 +107,9 @@ class World:
     def log_mean(self, species: I64, site: I64, month: I64) -> F64:
         """Return eta at standard effort and observer effect 0, for arrays of (species, site, month)."""
         eta: F64 = np.asarray(
-            self.mu[species] + self.a[species, site] + self.b[species, month], dtype=np.float64
+            self.mu[species] + self.a[site, species] + self.b[species, month], dtype=np.float64
         )
-        u = self.u[species, site]
+        u = self.u[site, species]
         for k in range(RANK):
             eta += u[:, k] * self.V[month, k]
         return eta
@@ -216,15 +216,15 @@ def make_world(
     observer_effect = OBSERVER_SD * normal_scores(rng, n_observers)
 
     V = month_basis(seed, months.size, RANK)
-    a = np.empty((n_species, J), dtype=np.float32)
-    u = np.empty((n_species, J, RANK), dtype=np.float32)
+    a = np.empty((J, n_species), dtype=np.float32)
+    u = np.empty((J, n_species, RANK), dtype=np.float32)
     b = np.empty((n_species, months.size))
     years = (np.arange(months.size) - (months.size - 1) / 2) / 12
     for s, bird in enumerate(species):
         draw = rng_for(seed, "ebird", "species", s)
-        a[s] = bird.site_sd * normal_scores(draw, J)
+        a[:, s] = bird.site_sd * normal_scores(draw, J)
         for k in range(RANK):
-            u[s, :, k] = INTERACTION_SD / np.sqrt(RANK) * normal_scores(draw, J)
+            u[:, s, k] = INTERACTION_SD / np.sqrt(RANK) * normal_scores(draw, J)
         season = np.sqrt(2) * np.cos(2 * np.pi * (month_of_year + 1 - bird.peak) / 12)
         b[s] = bird.season_sd * season + bird.trend * years + 0.1 * draw.standard_normal(months.size)
     level = np.array([bird.level for bird in species])

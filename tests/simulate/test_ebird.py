@@ -180,6 +180,46 @@ def test_totals_are_the_sum_of_the_expected_counts(sim):
         read_expected(sim / "truth", "Passer passer", sites, months)
 
 
+def test_truth_on_file_is_the_law_that_drew_the_counts(tmp_path):
+    settings = EbirdSettings(
+        records=1000, species=4, sites=60, observers=20, start="2015-03", end="2016-08", seed=9
+    )
+    sim = simulate_ebird(tmp_path / "sim", settings)
+    world = make_world(9, n_species=4, checklists=1, sites=60, observers=20, start="2015-03", end="2016-08")
+    ids = table(sim, "truth_sites")["site_id"].unique().to_list()
+    site = np.array([int(i[1:]) - 100_000 for i in ids])
+    for s, bird in enumerate(world.species):
+        expected = read_expected(sim / "truth", bird.scientific, ids, world.months.tolist())
+        for month in range(18):
+            eta = world.log_mean(np.full(site.size, s), site, np.full(site.size, month))
+            assert np.allclose(np.log(expected[:, month]), eta, atol=1e-5)
+    effects = dict(table(sim, "truth_observers").rows())
+    for i, number in enumerate(world.observer_number):
+        assert effects.get(f"obsr{number}", world.observer_effect[i]) == world.observer_effect[i]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sites": 2, "observers": 2},
+        {"start": "2015-06", "end": "2015-06"},
+        {"start": "2015-11", "end": "2016-02", "species": 1},
+        {"species": 24},
+    ],
+)
+def test_small_countries_work(tmp_path, options):
+    out = simulate_ebird(tmp_path / "sim", EbirdSettings(records=1000, **options))
+    (_, rows), (_, lists) = read(out / "ebd_sim.txt"), read(out / "ebd_sim_sampling.txt")
+    assert len(rows) >= 1000
+    assert len({r["LOCALITY ID"] for r in lists}) <= options.get("sites", 10**9)
+    months = {r["OBSERVATION DATE"][:7] for r in lists}
+    assert min(months) >= options.get("start", "2010-01")
+    assert max(months) <= options.get("end", "2020-12")
+    for party in {r["GROUP IDENTIFIER"] for r in lists} - {""}:
+        members = [r["OBSERVER ID"] for r in lists if r["GROUP IDENTIFIER"] == party]
+        assert len(set(members)) == len(members)
+
+
 def test_sites_of_the_truth_are_those_of_the_files(sim, texts):
     (_, _), (_, lists) = texts
     assert set(table(sim, "truth_sites")["site_id"]) == {r["LOCALITY ID"] for r in lists}

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="assignment"
 """The kernels of natural dithering, one message or a batch (same inner function)."""
 
 from __future__ import annotations

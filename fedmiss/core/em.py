@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.core.oracles import s_bar_many
-from fedmiss.core.protocols import Model, Rows
+from fedmiss.core.protocols import Model, Shards
 from fedmiss.core.state import Roster
 
 __all__ = ["em", "mean_field", "pooled_s_bar"]
 
 
-def pooled_s_bar(model: Model, theta: Any, data: Sequence[Rows], roster: Roster) -> F64:
+def pooled_s_bar(model: Model, theta: Any, data: Shards, roster: Roster) -> F64:
     """sum_c w_c s_bar_c(theta), (q,): sees all rows, so it exists in simulations only."""
     slots = np.arange(roster.n, dtype=np.int64)
     S = s_bar_many(model, theta, data, slots, None)
@@ -23,14 +22,14 @@ def pooled_s_bar(model: Model, theta: Any, data: Sequence[Rows], roster: Roster)
     return out
 
 
-def mean_field(model: Model, S_hat: F64, data: Sequence[Rows], roster: Roster, theta: Any = None) -> F64:
+def mean_field(model: Model, S_hat: F64, data: Shards, roster: Roster, theta: Any = None) -> F64:
     """h(S) = sum_c w_c s_bar_c(T(S)) - S, (q,). SIMULATION ONLY: no server of a real federation can see it."""
     theta = model.T(S_hat) if theta is None else theta
     return pooled_s_bar(model, theta, data, roster) - S_hat
 
 
 def em(
-    model: Model, data: Sequence[Rows], roster: Roster, S_hat: F64, *, rounds: int, tol: float = 0.0
+    model: Model, data: Shards, roster: Roster, S_hat: F64, *, rounds: int, tol: float = 0.0
 ) -> tuple[F64, F64]:
     """EM in the expectation space, S_{k+1} = s_bar(T(S_k)).
 

@@ -11,7 +11,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.core import oracles
 from fedmiss.core.participation import Full
-from fedmiss.core.protocols import Compressor, Model, Oracle, Participation, Rows
+from fedmiss.core.protocols import Compressor, Model, Oracle, Participation, Rows, Shards
 from fedmiss.core.state import Downlink, Replies, Roster, RoundInfo, ServerState, Uplink, WorkerState
 from fedmiss.core.wire import HEADER, frame, unframe
 from fedmiss.errors import ConfigError, DomainError, UplinkError
@@ -131,7 +131,7 @@ class FedEM:
         name = self.roster.ids[slot]
         return WorkerState(V_i, (down.k, Q_i), memory), Uplink(down.k, name, message, count)
 
-    def workers_step(self, V: F64, memory: Any, down: Downlink, data: Sequence[Rows], slots: I64) -> Replies:
+    def workers_step(self, V: F64, memory: Any, down: Downlink, data: Shards, slots: I64) -> Replies:
         """Answers of many workers at once, with the bits of :meth:`worker_step`; changes V (n, q) in place.
 
         Only for an engine that loses nothing between worker and server: V_c is committed here and now.

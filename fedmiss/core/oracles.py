@@ -6,14 +6,13 @@ drawn from the uniforms given, and a model's ``s_bar_many`` repeats its ``s_bar`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.core.protocols import Model, Rows
+from fedmiss.core.protocols import Model, Rows, Shards
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
 
@@ -45,7 +44,7 @@ def draw_rows(u: F64, sizes: I64, *, replace: bool) -> I64:
     return deck[:, :b].copy()
 
 
-def s_bar_many(model: Model, theta: Any, data: Sequence[Rows], slots: I64, index: I64 | None) -> F64:
+def s_bar_many(model: Model, theta: Any, data: Shards, slots: I64, index: I64 | None) -> F64:
     """Return the (a, q) statistics of several workers, all rows or those of ``index`` (a, b)."""
     fast = getattr(model, "s_bar_many", None)
     if fast is not None:
@@ -57,9 +56,7 @@ def s_bar_many(model: Model, theta: Any, data: Sequence[Rows], slots: I64, index
     return out
 
 
-def _s_bar_mixed(
-    model: Model, thetas: list[Any], which: I64, data: Sequence[Rows], slots: I64, index: I64
-) -> F64:
+def _s_bar_mixed(model: Model, thetas: list[Any], which: I64, data: Shards, slots: I64, index: I64) -> F64:
     """Return the (a, q) statistics of workers of which the i-th is asked at ``thetas[which[i]]``."""
     fast = getattr(model, "s_bar_mixed", None)
     if fast is not None:
@@ -115,7 +112,7 @@ class Full(_NoMemory):
         return model.s_bar(down.theta, rows), None, len(rows)
 
     def many(
-        self, model: Model, memory: None, down: Downlink, data: Sequence[Rows], slots: I64, u: F64
+        self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64
     ) -> tuple[F64, int]:
         """s_bar over all rows of each worker."""
         return s_bar_many(model, down.theta, data, slots, None), int(_sizes(data, slots).sum())
@@ -148,7 +145,7 @@ class Minibatch(_NoMemory):
         return model.s_bar(down.theta, rows[index]), None, self.b
 
     def many(
-        self, model: Model, memory: None, down: Downlink, data: Sequence[Rows], slots: I64, u: F64
+        self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64
     ) -> tuple[F64, int]:
         """s_bar over each worker's minibatch of round k."""
         index = draw_rows(u, _sizes(data, slots), replace=self.replace)
@@ -211,7 +208,7 @@ class Spider:
         return _SpiderMany(np.zeros((n, q)), np.full(n, -1, dtype=np.int64), {})
 
     def many(
-        self, model: Model, memory: _SpiderMany, down: Downlink, data: Sequence[Rows], slots: I64, u: F64
+        self, model: Model, memory: _SpiderMany, down: Downlink, data: Shards, slots: I64, u: F64
     ) -> tuple[F64, int]:
         """Refresh those who answer first in this outer loop; move the others by their minibatch."""
         outer = down.k - down.k % self.k_in

@@ -6,7 +6,6 @@ Letters as in Dieuleveut, Fort, Moulines, Robin (NeurIPS 2021). A plug-in is any
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from fedmiss.arrays import F64, I64
@@ -15,9 +14,10 @@ if TYPE_CHECKING:
     from fedmiss.core.fedem import FedEM
     from fedmiss.core.state import Downlink, Replies, ServerState
 
-__all__ = ["Compressor", "Engine", "Model", "Oracle", "Participation", "Rows", "Theta"]
+__all__ = ["Compressor", "Engine", "Model", "Oracle", "Participation", "Rows", "Shards", "Theta"]
 
 Rows = Any  # a worker's data: only len(rows) and rows[index] are asked of it by the core
+Shards = Any  # the data of all workers in slot order: an (n, m, ...) array, or a sequence of Rows
 Theta = Any  # a model's parameter: opaque to the core
 
 
@@ -123,7 +123,7 @@ class Oracle(Protocol):
         ...
 
     def many(
-        self, model: Model, memory: Any, down: Downlink, data: Sequence[Rows], slots: I64, u: F64
+        self, model: Model, memory: Any, down: Downlink, data: Shards, slots: I64, u: F64
     ) -> tuple[F64, int]:
         """Return (estimates (a, q), conditional expectations computed), with the bits of ``one``."""
         ...

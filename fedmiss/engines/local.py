@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,14 +10,14 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.core.fedem import FedEM
 from fedmiss.core.oracles import s_bar_many
-from fedmiss.core.protocols import Rows
+from fedmiss.core.protocols import Rows, Shards
 from fedmiss.core.state import Downlink, Replies, ServerState, Uplink, WorkerState
 from fedmiss.errors import ConfigError
 
 __all__ = ["LocalEngine", "PlainEngine", "first_memories", "in_slot_order"]
 
 
-def in_slot_order(algo: FedEM, data: Sequence[Rows] | Mapping[str, Rows]) -> Sequence[Rows]:
+def in_slot_order(algo: FedEM, data: Shards | Mapping[str, Rows]) -> Shards:
     """Check that the data fit the roster; return them in slot order."""
     if isinstance(data, Mapping):
         missing = [name for name in algo.roster.ids if name not in data]
@@ -33,17 +33,16 @@ def in_slot_order(algo: FedEM, data: Sequence[Rows] | Mapping[str, Rows]) -> Seq
     return data
 
 
-def _stacked(data: Sequence[Rows]) -> Sequence[Rows]:
+def _stacked(data: Any) -> Any:
     """One (n, m, ...) array when all workers hold equal numbers of the same kind of rows: the fast path."""
     if isinstance(data, np.ndarray) or not all(isinstance(rows, np.ndarray) for rows in data):
         return data
     if len({(rows.shape, rows.dtype) for rows in data}) > 1:
         return data
-    stack: Sequence[Rows] = np.stack(data)  # type: ignore[assignment]
-    return stack
+    return np.stack(data)
 
 
-def first_memories(algo: FedEM, data: Sequence[Rows], S_hat: F64, init: str | F64) -> F64:
+def first_memories(algo: FedEM, data: Shards, S_hat: F64, init: str | F64) -> F64:
     """Return the (n, q) first memories V_c: h_c(S_0) ("h"), zeros ("zero"), or the values given."""
     n, q = algo.roster.n, algo.model.q
     if not isinstance(init, str):
@@ -68,11 +67,11 @@ class LocalEngine:
         Each container needs ``len`` and ``[index]``.
     """
 
-    def __init__(self, data: Sequence[Rows] | Mapping[str, Rows]) -> None:
+    def __init__(self, data: Shards | Mapping[str, Rows]) -> None:
         self._data = data
         self.V: F64 = np.empty((0, 0))
         self._memory: Any = None
-        self._rows: Sequence[Rows] = ()
+        self._rows: Shards = ()
 
     def start(self, algo: FedEM, S_hat: F64, init: str | F64) -> ServerState:
         """See :class:`fedmiss.core.protocols.Engine`."""
@@ -103,10 +102,10 @@ class PlainEngine:
     Gives the bits of :class:`LocalEngine`. ``backwards`` asks the workers in reverse order.
     """
 
-    def __init__(self, data: Sequence[Rows] | Mapping[str, Rows], *, backwards: bool = False) -> None:
+    def __init__(self, data: Shards | Mapping[str, Rows], *, backwards: bool = False) -> None:
         self._data = data
         self._backwards = backwards
-        self._rows: Sequence[Rows] = ()
+        self._rows: Shards = ()
         self.workers: list[WorkerState] = []
 
     def start(self, algo: FedEM, S_hat: F64, init: str | F64) -> ServerState:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from fedmiss.arrays import I64
 from fedmiss.core.fedem import FedEM
-from fedmiss.core.protocols import Rows
+from fedmiss.core.protocols import Rows, Shards
 from fedmiss.core.state import Downlink, Replies, ServerState
 from fedmiss.engines.local import PlainEngine
 from fedmiss.rng import rng_for
@@ -25,7 +25,7 @@ class LossyEngine(PlainEngine):
 
     def __init__(
         self,
-        data: Sequence[Rows] | Mapping[str, Rows],
+        data: Shards | Mapping[str, Rows],
         *,
         loss: float = 0.0,
         delay: float = 0.0,

@@ -1,0 +1,13 @@
+"""The papers' figures, one command each: ``fedmiss experiment NAME``."""
+
+from __future__ import annotations
+
+__all__ = ["EXPERIMENTS"]
+
+# name -> "module:function"; each function takes (out, *, quick, seed, data, overwrite) and returns the folder
+EXPERIMENTS = {
+    "gmm": "fedmiss.experiments.gmm:main",
+    "heterogeneity": "fedmiss.experiments.heterogeneity:main",
+    "mnist": "fedmiss.experiments.mnist:main",
+    "participation": "fedmiss.experiments.participation:main",
+}

@@ -42,17 +42,17 @@ class GMMParams:
     def natural(self) -> tuple[F64, F64]:
         """(const (G,), A (f, G)): log[pi_g N(y; g)] = const_g + F(y) . A_g + what does not depend on g."""
         d = self.mu.shape[1]
-        const = np.log(np.maximum(self.pi, 1e-300))
+        const: Any = np.log(np.maximum(self.pi, 1e-300))
         if self.covariance in ("known", "tied"):
-            A = np.linalg.solve(self.Sigma, self.mu.T)
+            A: Any = np.linalg.solve(self.Sigma, self.mu.T)
             return const - 0.5 * (self.mu * A.T).sum(axis=1), np.ascontiguousarray(A)
         if self.covariance == "diag":
-            P = 1.0 / self.Sigma
-            const = const - 0.5 * (P * self.mu**2 + np.log(self.Sigma)).sum(axis=1)
-            return const, np.ascontiguousarray(np.hstack([P * self.mu, -0.5 * P]).T)
-        P = np.linalg.inv(self.Sigma)
+            D = 1.0 / self.Sigma
+            const -= 0.5 * (D * self.mu**2 + np.log(self.Sigma)).sum(axis=1)
+            return const, np.ascontiguousarray(np.hstack([D * self.mu, -0.5 * D]).T)
+        P: Any = np.linalg.inv(self.Sigma)
         Pm = np.einsum("gij,gj->gi", P, self.mu)
-        const = const - 0.5 * (self.mu * Pm).sum(axis=1) - 0.5 * np.linalg.slogdet(self.Sigma)[1]
+        const -= 0.5 * (self.mu * Pm).sum(axis=1) - 0.5 * np.linalg.slogdet(self.Sigma)[1]
         i, j = np.tril_indices(d)
         return const, np.ascontiguousarray(np.hstack([Pm, np.where(i == j, -0.5, -1.0) * P[:, i, j]]).T)
 
@@ -99,7 +99,7 @@ class GMM:
     def f(self) -> int:
         """Number of features F(y)."""
         d = self.d
-        return {"known": d, "tied": d, "diag": 2 * d, "full": d + d * (d + 1) // 2}[self.covariance]
+        return d + {"known": 0, "tied": 0, "diag": d, "full": d * (d + 1) // 2}[self.covariance]
 
     @property
     def q(self) -> int:
@@ -108,7 +108,8 @@ class GMM:
 
     def s_bar(self, theta: GMMParams, rows: F64) -> F64:
         """(q,) mean over ``rows`` (m, d) of the expected complete-data statistic."""
-        return self.s_bar_many(theta, rows[None], np.zeros(1, dtype=np.int64), None)[0]
+        out: F64 = self.s_bar_many(theta, rows[None], np.zeros(1, dtype=np.int64), None)[0]
+        return out
 
     def s_bar_many(self, theta: GMMParams, data: Sequence[F64] | F64, slots: I64, index: I64 | None) -> F64:
         """(a, q) statistics of several workers; ``data`` (n, m, d) or one (m_c, d) array per worker."""

@@ -1,0 +1,128 @@
+"""What every experiment writes: figures with their CSV, the trace, a manifest and a text of what is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmiss.arrays import F64
+from fedmiss.core import Result
+from fedmiss.files import atomic_folder, write_manifest
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["Folder", "band", "experiment_folder", "trace_rows"]
+
+
+def trace_rows(result: Result, total: int, **labels: Any) -> dict[str, Any]:
+    """Columns of schema ``trace`` from a run's trace, with further columns: labels, and what was observed."""
+    t = result.trace
+    rounds = len(t["k"])
+    known = ("k", "h_norm2", "active", "bytes_up", "bytes_down", "seconds", "evaluations", "gamma")
+    return {
+        "round": (t["k"] + 1).astype(np.int32),
+        "h_norm2": t["h_norm2"],
+        "objective": t.get("objective", np.full(rounds, np.nan)),
+        "active": t["active"].astype(np.int32),
+        "bytes_up": t["bytes_up"].astype(np.int64),
+        "bytes_down": t["bytes_down"].astype(np.int64),
+        "epochs": np.cumsum(t["evaluations"]) / total,
+        "seconds": t["seconds"],
+        **{name: np.full(rounds, value) for name, value in labels.items()},
+        **{name: column for name, column in t.items() if name not in known and name != "objective"},
+    }
+
+
+class Folder:
+    """An experiment's folder while it is being made."""
+
+    def __init__(self, path: Path, name: str, quick: bool) -> None:
+        self.path, self.name, self.quick = path, name, quick
+        self.results: dict[str, Any] = {}
+        self._traces: list[dict[str, Any]] = []
+        self._lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        """Add a paragraph of what is seen, made from the numbers."""
+        self._lines.append(text)
+
+    def trace(self, result: Result, total: int, **labels: Any) -> None:
+        """Keep a run for trace.parquet."""
+        self._traces.append(trace_rows(result, total, **labels))
+
+    def table(self, name: str, columns: dict[str, Any]) -> None:
+        """Write NAME.csv."""
+        import pandas as pd
+
+        pd.DataFrame(columns).to_csv(self.path / f"{name}.csv", index=False, float_format="%.10g")
+
+    def figure(
+        self,
+        name: str,
+        draw: Callable[[Sequence[Axes]], None],
+        columns: dict[str, Any],
+        *,
+        panels: int = 1,
+        size: tuple[float, float] = (6.0, 4.0),
+    ) -> None:
+        """Draw NAME.svg and NAME.png, with the numbers in NAME.csv beside them."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        fig = Figure(figsize=(size[0] * panels, size[1]), layout="constrained")
+        FigureCanvasAgg(fig)
+        axes = [fig.add_subplot(1, panels, i + 1) for i in range(panels)]
+        draw(axes)
+        for ax in axes:
+            ax.grid(alpha=0.3)
+        if self.quick:
+            fig.suptitle("quick setting, smaller than the paper's", fontsize=9, color="#a33")
+        fig.savefig(self.path / f"{name}.svg", metadata={"Date": None})
+        fig.savefig(self.path / f"{name}.png", dpi=150)
+        self.table(name, columns)
+
+    def finish(self, title: str, settings: dict[str, Any], inputs: dict[str, str]) -> None:
+        """Write trace.parquet, what_is_seen.md and the manifest."""
+        from fedmiss.tables import write_table
+
+        if self._traces:
+            names = dict.fromkeys(name for trace in self._traces for name in trace)
+            blank = {name: next(t[name] for t in self._traces if name in t) for name in names}
+            table = {
+                name: np.concatenate(
+                    [
+                        t[name] if name in t else np.full(len(t["round"]), np.nan, blank[name].dtype)
+                        for t in self._traces
+                    ]
+                )
+                for name in names
+            }
+            write_table(table, self.path / "trace.parquet", "trace")
+        setting = (
+            "Quick setting: smaller than the paper's, for a first look only."
+            if self.quick
+            else "Full setting."
+        )
+        text = "\n\n".join([f"# {title}", setting, *self._lines])
+        (self.path / "what_is_seen.md").write_text(text + "\n", encoding="utf-8")
+        write_manifest(self.path, "experiment", settings=settings, inputs=inputs, results=self.results)
+
+
+@contextmanager
+def experiment_folder(out: Path, name: str, *, quick: bool, overwrite: bool) -> Iterator[Folder]:
+    """Make the folder whole or not at all."""
+    with atomic_folder(out, overwrite=overwrite) as tmp:
+        yield Folder(tmp, name, quick)
+
+
+def band(values: Sequence[F64]) -> tuple[F64, F64, F64]:
+    """Mean over seeds, and mean -/+ 2 standard errors (not below a tenth of the mean, for a log axis)."""
+    stack = np.array(values)
+    mean = stack.mean(axis=0)
+    error = stack.std(axis=0, ddof=1) / np.sqrt(len(stack)) if len(stack) > 1 else np.zeros_like(mean)
+    return mean, np.maximum(mean - 2 * error, 0.1 * mean), mean + 2 * error

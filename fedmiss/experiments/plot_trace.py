@@ -1,0 +1,87 @@
+"""Draw a trace table: what a run's rounds looked like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.files import atomic_file
+from fedmiss.tables import read_table
+
+__all__ = ["plot_trace"]
+
+_AXES = {"round": "round", "epochs": "epochs", "bytes": "bytes up", "seconds": "seconds"}
+
+
+def plot_trace(path: Path, out: Path | None = None, by: str = "round") -> list[Path]:
+    """Draw a trace.parquet (or that of a folder) to svg and png, with the drawn numbers as csv.
+
+    Parameters
+    ----------
+    path : the table, or a folder that holds a trace.parquet
+    out : name of the figures without ending; default: the table's own name
+    by : horizontal axis: round, epochs, bytes (sum of bytes up so far) or seconds
+
+    Returns
+    -------
+    The files written
+    """
+    if by not in _AXES:
+        raise ConfigError(f"--by {by} is unknown; use {', '.join(_AXES)}.")
+    file = path / "trace.parquet" if path.is_dir() else path
+    if not file.exists():
+        raise InputError(
+            f"there is no trace {file}; `fedmiss fit` and `fedmiss experiment` write one.", path=str(file)
+        )
+    frame = read_table(file, "trace").to_pandas()
+    if len(frame) == 0:
+        raise InputError(f"the trace {file} has 0 rounds; there is nothing to draw.", path=str(file))
+    if "run" not in frame:
+        frame["run"] = ""
+    frame["bytes"] = frame.groupby("run", sort=False)["bytes_up"].cumsum()
+    has_objective = bool(frame["objective"].notna().any())
+
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    fig = Figure(figsize=(6.5 * (1 + has_objective), 4.2), layout="constrained")
+    FigureCanvasAgg(fig)
+    axes: Any = fig.subplots(1, 1 + has_objective, squeeze=False)[0]
+    drawn = [c for c in ("h_norm2", "true_h_norm2") if c in frame]
+    for i, (run, part) in enumerate(frame.groupby("run", sort=False)):
+        for column, style in zip(drawn, ("-", "--"), strict=False):
+            seen = part[column] > 0
+            words = "||H||^2" if column == "h_norm2" else "||h(S)||^2"
+            axes[0].semilogy(
+                part.loc[seen, by],
+                part.loc[seen, column],
+                style,
+                color=f"C{i}",
+                lw=0.8,
+                label=f"{run} ${words}$".strip(),
+            )
+        if has_objective:
+            seen = part["objective"].notna()
+            axes[1].plot(
+                part.loc[seen, by], part.loc[seen, "objective"], color=f"C{i}", label=str(run) or None
+            )
+    axes[0].set(xlabel=_AXES[by], ylabel="squared norm of the field")
+    axes[0].legend(fontsize=8)
+    if has_objective:
+        axes[1].set(xlabel=_AXES[by], ylabel="penalised objective")
+    for ax in axes:
+        ax.grid(alpha=0.3)
+    base = out or file.with_suffix("")
+    written = []
+    for ending in ("svg", "png", "csv"):
+        target = base.with_name(f"{base.name}.{ending}")
+        with atomic_file(target) as tmp:
+            if ending == "csv":
+                columns = ["run", by, *drawn, *(["objective"] if has_objective else [])]
+                frame[list(dict.fromkeys(columns))].to_csv(tmp, index=False, float_format="%.10g")
+            else:
+                meta = {"Date": None} if ending == "svg" else None
+                fig.savefig(tmp, format=ending, dpi=150, metadata=meta)
+        written.append(target)
+    return written

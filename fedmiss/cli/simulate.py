@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -41,6 +41,13 @@ def simulate(
     family: Annotated[str, typer.Option(help="With --panel: poisson, negbin or bernoulli.")] = "poisson",
     rank: Annotated[int, typer.Option(help="With --panel: rank of the interactions.")] = 2,
     groups: Annotated[int, typer.Option(help="With --panel: number of groups of observers.")] = 10,
+    observer_sd: Annotated[
+        float, typer.Option(help="With --panel: standard deviation of observer effects (log scale).")
+    ] = 0.0,
+    effort_sd: Annotated[
+        float,
+        typer.Option(help="With --panel: standard deviation of log effort; 0 makes all visits one hour."),
+    ] = 0.0,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the folder if it is there.")
     ] = False,
@@ -52,18 +59,21 @@ def simulate(
         from fedmiss.simulate.panel_folder import write_panel
         from fedmiss.simulate.panels import simulate_panel
 
-        made = simulate_panel(
-            sites or 1000,
-            months,
-            observed,
-            panel,
-            family,
-            rank=rank,
-            seed=seed,
-            observers=observers or max(100, groups),
-            groups=groups,
-        )
-        say_written(write_panel(made, out, start=start, overwrite=overwrite))
+        options: dict[str, Any] = {
+            "sites": sites or 1000,
+            "months": months,
+            "observed": observed,
+            "kind": panel,
+            "family": family,
+            "rank": rank,
+            "seed": seed,
+            "observers": observers or max(100, groups),
+            "groups": groups,
+            "observer_sd": observer_sd,
+            "effort_sd": effort_sd,
+        }
+        made = simulate_panel(**options)
+        say_written(write_panel(made, out, start=start, settings=options, overwrite=overwrite))
         return
     from fedmiss.files import read_manifest
     from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird

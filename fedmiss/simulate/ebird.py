@@ -79,6 +79,8 @@ def simulate_ebird(out: Path, settings: EbirdSettings | None = None, *, overwrit
     settings = settings or EbirdSettings()
     if not MIN_RECORDS <= settings.records <= MAX_RECORDS:
         raise ConfigError(f"--records is {settings.records:,} (must be {MIN_RECORDS:,} to {MAX_RECORDS:,}).")
+    if settings.seed < 0:
+        raise ConfigError(f"--seed is {settings.seed} (must be 0 or more).")
     layout = layout_of(settings.columns)
     checklists = settings.records / records_per_checklist(settings.species)
     if checklists * 0.8 > MAX_OUTINGS * 0.95:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -20,7 +21,14 @@ __all__ = ["SPECIES_NAME", "write_panel"]
 SPECIES_NAME = "Avis simulata"
 
 
-def write_panel(panel: Panel, out: Path, *, start: str = "2000-01", overwrite: bool = False) -> Path:
+def write_panel(
+    panel: Panel,
+    out: Path,
+    *,
+    start: str = "2000-01",
+    settings: dict[str, Any] | None = None,
+    overwrite: bool = False,
+) -> Path:
     """Write a panel folder: axes, visits and cells per group, a manifest, and ``truth/``.
 
     Parameters
@@ -28,6 +36,7 @@ def write_panel(panel: Panel, out: Path, *, start: str = "2000-01", overwrite: b
     panel : a panel of counts or detections
     out : folder to make
     start : label of the first month, YYYY-MM
+    settings : the arguments of :func:`simulate_panel`, kept in the manifest so that the panel can be made again
 
     Raises
     ------
@@ -64,16 +73,7 @@ def write_panel(panel: Panel, out: Path, *, start: str = "2000-01", overwrite: b
         write_manifest(
             tmp,
             "panel",
-            settings={
-                "simulated": panel.kind,
-                "family": panel.family,
-                "seed": panel.seed,
-                "start": start,
-                "sites": J,
-                "months": L,
-                "rank": panel.U.shape[1],
-                "groups": len(groups),
-            },
+            settings={"simulated": panel.kind, "seed": panel.seed, "start": start, **(settings or {})},
             inputs={},
             results={
                 "species": SPECIES_NAME,

@@ -175,6 +175,11 @@ def simulate_panel(
     >>> p.y.size, p.expected.shape
     (360, (50, 24))
     """
+    for name, sd in (("observer_sd", observer_sd), ("effort_sd", effort_sd)):
+        if not 0 <= sd <= 3:
+            raise ConfigError(f"{name} is {sd} (must be 0 to 3, on the log scale).")
+    if seed < 0:
+        raise ConfigError(f"the seed is {seed} (must be 0 or more).")
     spec = _check(sites, months, observed, kind, family, rank, observers, groups, visits, test_cells, size)
     mu, a, b, U, V = _truth(seed, spec, sites, months, rank, family)
     cells, test, visited = _choose_cells(seed, spec, a, b, U, V, observed, test_cells)

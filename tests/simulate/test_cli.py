@@ -48,6 +48,8 @@ def test_writes_a_panel(tmp_path):
     )
     assert done.exit_code == 0, done.output
     results = read_manifest(tmp_path / "p", "panel")["results"]
+    settings = read_manifest(tmp_path / "p")["settings"]
+    assert (settings["observed"], settings["kind"], settings["rank"]) == (0.4, "weak", 2)
     assert (results["n_sites"], results["n_months"], len(results["groups"])) == (30, 24, 3)
 
 

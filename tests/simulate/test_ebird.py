@@ -340,6 +340,8 @@ def test_layouts_hold_the_same_data(sim, texts, tmp_path, columns):
         ({"columns": "51"}, "'51'"),
         ({"start": "2010-13"}, "'2010-13'"),
         ({"start": "2021-01"}, "2020-12 is before --start 2021-01"),
+        ({"seed": -3}, "--seed is -3"),
+        ({"sites": -5}, "--sites -5"),
         ({"sites": 1}, "--sites 1"),
         ({"observers": 1}, "--observers 1"),
         ({"observers": 6_000_000}, "6,000,000"),

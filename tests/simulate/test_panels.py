@@ -143,6 +143,9 @@ def test_same_seed_same_panel_other_seed_other_panel():
         ({"groups": 101}, "groups is 101"),
         ({"visits": 3}, "visits is 3"),
         ({"size": 0.0, "family": "negbin"}, "size is 0.0"),
+        ({"observer_sd": -0.1}, "observer_sd is -0.1"),
+        ({"effort_sd": 30.0}, "effort_sd is 30.0"),
+        ({"seed": -1}, "seed is -1"),
         ({"test_cells": -1}, "test_cells is -1"),
     ],
 )

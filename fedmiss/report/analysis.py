@@ -179,7 +179,7 @@ def _regions(data: ReportInputs, settings: ReportSettings, refuse: str | None) -
             continue
         totals = data.region_totals(region)
         few = int(mask.sum())
-        thin = refuse or (f"the region has {few} sites; a class needs 3" if few < 3 else None)
+        thin = refuse or _region_reason(data, region, few)
         row = overall_trend(
             totals, data.months, data.draws.get(region), rule=settings.rule, n_observed=seen, refuse=thin
         ).iloc[0]
@@ -188,6 +188,17 @@ def _regions(data: ReportInputs, settings: ReportSettings, refuse: str | None) -
             | {k: row[k] for k in _REGION}
         )
     return pd.DataFrame(rows, columns=["region", "n_sites", "share", *_REGION])
+
+
+def _region_reason(data: ReportInputs, region: str, n_sites: int) -> str | None:
+    """Return why a region gets no class of its own."""
+    if data.one_trend:
+        return "the model has rank 0, so every region has the same trend by construction"
+    if n_sites < 3:
+        return f"the region has {n_sites} site{'s' if n_sites > 1 else ''}; a class needs 3"
+    if data.draws and region not in data.draws:
+        return "the fit kept no bootstrap replicates of this region"
+    return None
 
 
 _REGION = [
@@ -209,7 +220,9 @@ def _sites(data: ReportInputs, years: Years, settings: ReportSettings) -> pd.Dat
     n_years = (counted & used).sum(axis=1)
     n_used = int(used.sum())
     names = [
-        classify(b, s, n_used, settings.rule).name if n >= MIN_SITE_YEARS else NOT_CLASSIFIED
+        classify(b, s, n_used, settings.rule).name
+        if n >= MIN_SITE_YEARS and not data.one_trend
+        else NOT_CLASSIFIED
         for b, s, n in zip(slope, se, n_years, strict=True)
     ]
     out = data.sites[["site_index", "site_id", "site_name", "region", "latitude", "longitude"]].copy()

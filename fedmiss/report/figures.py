@@ -196,7 +196,7 @@ def season(a: Analysis) -> Plot | None:
 def regions(a: Analysis) -> Plot | None:
     """Draw the trend of each region with its interval, largest region first."""
     table = a.regions.sort_values("share", ascending=False).head(25)
-    if len(table) < 2:
+    if len(table) < 2 or a.data.one_trend:
         return None
     fig = figure(height=0.9 + 0.26 * len(table))
     ax = fig.subplots()
@@ -281,6 +281,8 @@ def _candidate(part: pd.DataFrame, by_rank: bool) -> str:
 
 def convergence(a: Analysis) -> Plot | None:
     """Draw the norm of the mean field and the bytes sent, per round."""
+    from matplotlib.ticker import NullFormatter
+
     trace = a.data.trace
     if trace is None or trace.empty:
         return None
@@ -291,6 +293,7 @@ def convergence(a: Analysis) -> Plot | None:
     top.plot(trace["round"], h.where(h > 0), color=BLUE, lw=1.4, marker="o" if one else None)
     if (h > 0).any():
         top.set_yscale("log")
+        top.yaxis.set_minor_formatter(NullFormatter())
     top.set_ylabel("||h||")
     megabytes = (trace["bytes_up"] + trace["bytes_down"]).cumsum() / 1e6
     low.plot(trace["round"], megabytes, color=ORANGE, lw=1.4, marker="o" if one else None)

@@ -54,6 +54,11 @@ class ReportInputs:
         """Total over sites in each month, (L,) birds."""
         return np.asarray(self.expected.sum(axis=0))
 
+    @property
+    def one_trend(self) -> bool:
+        """True when the model has no site x month interaction: all sites then share one trend."""
+        return bool(self.fact("rank") == 0)
+
     def region_names(self) -> list[str]:
         """Regions that sites name, sorted."""
         return sorted(str(r) for r in self.sites["region"].dropna().unique())

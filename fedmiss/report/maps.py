@@ -158,9 +158,12 @@ def site_map(a: Analysis) -> Plot | None:
         if a.settings.coarse_map
         else ""
     )
+    why = f"counted in fewer than {MIN_SITE_YEARS} years, or no interval"
+    if a.data.one_trend:
+        why = "the model has rank 0, so all sites share one trend"
     caption = (
         "Sites: the area of a circle is the mean estimated total, its colour the class of the site's own trend. Open "
-        f"circles: no class (counted in fewer than {MIN_SITE_YEARS} years, or no interval).{missing}{coarse}"
+        f"circles: no class ({why}).{missing}{coarse}"
     )
     alt = f"Map of {count(len(table))} positions: {', '.join(present)}."
     return Plot("map", "Map of sites", caption, alt, fig, table)

@@ -56,20 +56,21 @@ def headline(a: Analysis) -> Headline:
     period = f"from {t['from_year']} to {t['to_year']}"
     change = per_year(t["percent_per_year"], t["percent_lo"], t["percent_hi"])
     kind = str(t["trend_class"])
+    provisional = " (provisional: the fit has not converged)" if a.data.fact("converged") is False else ""
     subject = f"{a.name}, as counted where it was found," if a.coverage.no_zeros else a.name
     if kind in _SAID:
         sentence = (
             f"{subject} {_SAID[kind]} {period}: {change}. Against {t['base']}, {t['to_year']} stands at "
             f"{percent(t['change_percent'])} ({_interval(t['change_lo'], t['change_hi'])}), {where}."
         )
-        return Headline(kind.capitalize(), sentence, basis(a))
+        return Headline(kind.capitalize() + provisional, sentence, basis(a))
     if kind == "uncertain":
         sentence = (
             f"{subject.rstrip(',')}: the trend {period} is uncertain. The estimate is {change}; the "
             "interval leaves room for a "
             f"change that matters in {_direction(t['percent_lo'], t['percent_hi'])}, {where}."
         )
-        return Headline("Uncertain", sentence, basis(a))
+        return Headline("Uncertain" + provisional, sentence, basis(a))
     return Headline(
         "No trend class",
         f"{a.name}: no trend class is given {period}, because {t['reason']}. For orientation only, the estimated "
@@ -102,6 +103,11 @@ def basis(a: Analysis) -> str:
 def caveats(a: Analysis) -> list[str]:
     """List what a reader must know before using the numbers; only what holds for these data."""
     c, out = a.coverage, []
+    if a.data.fact("converged") is False:
+        why = a.data.fact("stop_reason", default="not said")
+        out.append(
+            f"The fit did not converge (it stopped because: {why}). Run it longer before using the numbers."
+        )
     if c.no_zeros:
         out.append(
             "No visit in this panel records an absence. The numbers describe sites where birds were found and counted: "
@@ -158,10 +164,10 @@ def _model_caveats(a: Analysis) -> list[str]:
         )
     elif a.n_draws < MIN_DRAWS:
         out.append(f"Only {a.n_draws} bootstrap replicates were made; intervals need {MIN_DRAWS} or more.")
-    if a.data.fact("converged") is False:
+    if a.data.one_trend:
         out.append(
-            "The fit did not converge (it stopped because: "
-            f"{a.data.fact('stop_reason', default='not said')}). Run it longer before using the numbers."
+            "Cross-validation (or the user) chose a model without interaction (rank 0): all sites and regions share one "
+            "trend by construction, so differences between them are not shown."
         )
     if a.data.fact("scale") == "log1p":
         smear = a.data.fact("smear")

@@ -32,6 +32,7 @@ class World:
     trace: bool = True
     cv: bool = True
     effort: bool = True
+    rank: int = 2
 
 
 def month_axis(w: World) -> pd.DataFrame:
@@ -205,7 +206,8 @@ def _write_fit(fit, w, expected, months, region, rng, terms, flow):
     write_manifest(
         fit, "fit", settings={"seed": 0}, inputs={}, flow=flow, terms=terms,
         results={
-            "family": "poisson", "scale": "raw", "method": "fast", "rank": 2, "penalty": 1.0, "mu": 0.1, "dispersion": 1.4,
+            "family": "poisson", "scale": "raw", "method": "fast", "rank": w.rank, "penalty": 1.0, "mu": 0.1,
+            "dispersion": 1.4,
             "objective": 123.4, "h_norm": 1e-7, "converged": True, "stop_reason": "the mean field is below its tolerance",
             "rounds": 30, "effort": {"duration": 0.4} if w.effort else {}, "model": "Poisson", "bytes_up": 60000,
             "bytes_down": 27000, "n_groups": 3, "participation": 1.0, "compressor": "dithering",

@@ -291,6 +291,16 @@ def test_command_line(folders, tmp_path, monkeypatch, capsys):
     assert "--overwrite" in capsys.readouterr().err
 
 
+def test_a_model_of_rank_0_gives_no_class_to_regions_and_sites(tmp_path):
+    f = make_folders(
+        tmp_path, World(rank=0, n_sites=12, n_years=8, season=(4, 5), last_months=2, trace=False, seen=0.6)
+    )
+    a = analyse(read_inputs(**f), ReportSettings(date=DATE))
+    assert set(a.sites["trend_class"]) == set(a.regions["trend_class"]) == {"not classified"}
+    assert a.classified
+    assert any("share one trend by construction" in c for c in caveats(a))
+
+
 def test_manifest_of_a_fit_without_converging_warns(folders, tmp_path):
     fit = tmp_path / "fit"
     shutil.copytree(folders["fit"], fit)
@@ -304,3 +314,4 @@ def test_manifest_of_a_fit_without_converging_warns(folders, tmp_path):
     )
     a = analyse(read_inputs(folders["panel"], fit, folders["imputed"]), ReportSettings(date=DATE))
     assert any("did not converge" in c and "500 rounds" in c for c in caveats(a))
+    assert headline(a).verdict == "Moderate decline (provisional: the fit has not converged)"

@@ -125,6 +125,8 @@ def _regions(a: Analysis) -> HtmlTable | None:
         ]
         for r in records(table)
     ]
-    note = f"The 60 largest of {len(a.regions)} regions." if len(a.regions) > 60 else ""
+    note = f"The 60 largest of {len(a.regions)} regions. " if len(a.regions) > 60 else ""
+    refused = sorted({str(r) for r in table["reason"] if r})
+    note += f"No class where: {'; '.join(refused)}." if refused else ""
     columns = ["Region", "Sites", "Share of total", "Years", "Change per year", "95 % interval", "Class"]
     return HtmlTable("Trend by region", columns, rows, "regions", note)

@@ -62,5 +62,7 @@ def main() -> None:
         typer.echo(f"fedmiss: {error}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        typer.echo("fedmiss: interrupted; nothing half-written was left, and `fedmiss fit` resumes.", err=True)
+        typer.echo(
+            "fedmiss: interrupted; nothing half-written was left, and `fedmiss fit` resumes.", err=True
+        )
         sys.exit(130)

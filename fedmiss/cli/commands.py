@@ -9,7 +9,19 @@ import typer
 __all__ = ["COMMANDS", "register"]
 
 # command -> module of fedmiss.cli that defines a function of the same name (dashes become underscores)
-COMMANDS = ("demo", "ingest", "panel", "fit", "impute", "report", "run", "inspect", "simulate")
+COMMANDS = (
+    "demo",
+    "ingest",
+    "panel",
+    "fit",
+    "impute",
+    "report",
+    "run",
+    "inspect",
+    "simulate",
+    "experiment",
+    "plot",
+)
 
 
 def register(app: typer.Typer) -> None:

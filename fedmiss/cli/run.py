@@ -16,7 +16,10 @@ __all__ = ["conclude", "run"]
 def run(
     recipe: Annotated[Path, typer.Argument(help="TOML recipe; see pipelines/ for examples.")],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of all results; else as the recipe says.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Folder of all results; else as the recipe says.", show_default=False
+        ),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(help="Species at a time; else one per core.", show_default=False)

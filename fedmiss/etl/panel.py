@@ -126,7 +126,9 @@ def make_panel(
             "n_zeros": int((visits["count"] == 0).sum()),
             "n_cells_observed": visits.filter(counted).select("site_index", "month_index").n_unique(),
             "birds": int(visits["count"].sum()),
-            "effort": {c: round(1 - visits[c].null_count() / visits.height, 4) for c in EFFORT if c != "protocol"},
+            "effort": {
+                c: round(1 - visits[c].null_count() / visits.height, 4) for c in EFFORT if c != "protocol"
+            },
             "share_complete": round(float(visits["complete"].mean()), 4),
             "groups": groups,
         }
@@ -165,7 +167,9 @@ def _visits(folder: Path, manifest: dict[str, Any], wanted: str) -> tuple[str, s
     """Visits of one species of a records folder, zeros included (the rules are in ``cells.species_visits``)."""
     entry = resolve_species(manifest["results"]["species"], wanted, folder)
     for name, schema in (("records.parquet", "records"), ("checklists.parquet", "checklists")):
-        read_table(folder / name, schema, columns=["checklist_id"])  # a damaged file is told here, by its name
+        read_table(
+            folder / name, schema, columns=["checklist_id"]
+        )  # a damaged file is told here, by its name
     visits = species_visits(folder, entry["species"]).collect()
     return entry["species"], entry["common_name"] or None, visits.sort("checklist_id")
 

@@ -102,7 +102,9 @@ def fit_algorithm7(
     from fedmiss.pipeline.fitting import finish, partial_folder, write_fit
 
     if settings.model not in FAMILIES:
-        raise ConfigError(f"--method fedmissem has no model {settings.model!r}; choose {', '.join(FAMILIES)}.")
+        raise ConfigError(
+            f"--method fedmissem has no model {settings.model!r}; choose {', '.join(FAMILIES)}."
+        )
     if settings.rank != "auto" and not settings.rank.isdigit():
         raise ConfigError(f"--rank is {settings.rank!r} (must be auto or a number from 1).")
     if settings.rounds < 1:
@@ -197,7 +199,12 @@ def _count_fit(
 
 
 def _results(
-    panel_results: dict[str, Any], fit: CountFit, smear: float, penalty: float, panel: GroupPanel, result: Result
+    panel_results: dict[str, Any],
+    fit: CountFit,
+    smear: float,
+    penalty: float,
+    panel: GroupPanel,
+    result: Result,
 ) -> dict[str, Any]:
     s, trace = fit.settings, result.trace
     name = {"gaussian": "Gaussian", "poisson": "Poisson", "bernoulli": "Bernoulli"}[s.family]
@@ -239,5 +246,3 @@ def _results(
         "advice": "",
         "cv_summary": [],
     }
-
-

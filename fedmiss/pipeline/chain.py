@@ -44,7 +44,12 @@ def _step(folder: Path, key: str, make: Callable[[], Any]) -> bool:
     The key is kept beside the folder, so that the folder's own content stays a pure function of its inputs.
     """
     note = folder.parent / f".{folder.name}.key"
-    if folder.exists() and (folder / MANIFEST).exists() and note.exists() and read_json(note).get("key") == key:
+    if (
+        folder.exists()
+        and (folder / MANIFEST).exists()
+        and note.exists()
+        and read_json(note).get("key") == key
+    ):
         return False
     make()
     write_json(note, {"key": key})
@@ -70,13 +75,20 @@ def run_recipe(
         if not path.exists():
             raise InputError(f"there is no file {path} (named by the recipe {recipe.name}).", path=str(path))
     say("ingest")
-    key = hash_json([__version__, [(p.name, hash_file(p)) for p in inputs if p.is_file()], asdict(recipe.ingest)])
+    key = hash_json(
+        [__version__, [(p.name, hash_file(p)) for p in inputs if p.is_file()], asdict(recipe.ingest)]
+    )
     ran = _step(
         records,
         key,
         lambda: ingest(
-            recipe.files, records, recipe.ingest, sampling=recipe.sampling, unvetted=recipe.unvetted,
-            cache=recipe.out / ".cache", overwrite=records.exists(),
+            recipe.files,
+            records,
+            recipe.ingest,
+            sampling=recipe.sampling,
+            unvetted=recipe.unvetted,
+            cache=recipe.out / ".cache",
+            overwrite=records.exists(),
         ),
     )
     say("  done" if ran else "  unchanged, kept")
@@ -88,7 +100,8 @@ def run_recipe(
     jobs = jobs or min(len(names), os.cpu_count() or 1)
     with ProcessPoolExecutor(max_workers=jobs) as pool:
         waiting = {
-            pool.submit(_guarded, recipe, n, records, recipe.out / slug(n), None, raise_errors=False): n for n in names
+            pool.submit(_guarded, recipe, n, records, recipe.out / slug(n), None, raise_errors=False): n
+            for n in names
         }
         for future in as_completed(waiting):
             result = future.result()
@@ -120,12 +133,18 @@ def _species(recipe: Recipe, records: Path) -> list[str]:
     if len(counts) == 1:
         return [str(counts.index[0])]
     raise ConfigError(
-        f"the records hold {len(counts)} species; name them in the recipe: species = [\"...\"], or species = \"all\"."
+        f'the records hold {len(counts)} species; name them in the recipe: species = ["..."], or species = "all".'
     )
 
 
 def _guarded(
-    recipe: Recipe, species: str, records: Path, folder: Path, say: Callable[[str], None] | None, *, raise_errors: bool
+    recipe: Recipe,
+    species: str,
+    records: Path,
+    folder: Path,
+    say: Callable[[str], None] | None,
+    *,
+    raise_errors: bool,
 ) -> SpeciesResult:
     try:
         return run_species(recipe, species, records, folder, say=say or (lambda text: None))
@@ -136,7 +155,12 @@ def _guarded(
 
 
 def run_species(
-    recipe: Recipe, species: str, records: Path, folder: Path, *, say: Callable[[str], None] = lambda text: None
+    recipe: Recipe,
+    species: str,
+    records: Path,
+    folder: Path,
+    *,
+    say: Callable[[str], None] = lambda text: None,
 ) -> SpeciesResult:
     """Panel, fit, impute and report of one species."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,20 +177,28 @@ def run_species(
             say("  unchanged, kept")
 
     step(
-        "panel", panel, _manifest_key(records, asdict(panel_settings)),
+        "panel",
+        panel,
+        _manifest_key(records, asdict(panel_settings)),
         lambda: make_panel(records, panel, panel_settings, overwrite=panel.exists()),
     )
     step(
-        "fit", fit, _manifest_key(panel, asdict(recipe.fit)),
+        "fit",
+        fit,
+        _manifest_key(panel, asdict(recipe.fit)),
         lambda: fit_panel(panel, fit, recipe.fit, overwrite=fit.exists()),
     )
     step(
-        "impute", imputed, _manifest_key(fit, None),
+        "impute",
+        imputed,
+        _manifest_key(fit, None),
         lambda: impute_panel(panel, fit, imputed, overwrite=imputed.exists()),
     )
     key = hash_json([_manifest_key(fit, asdict(recipe.report)), hash_file(imputed / MANIFEST)])
     step(
-        "report", report, key,
+        "report",
+        report,
+        key,
         lambda: build_report(panel, fit, imputed, report, recipe.report, overwrite=report.exists()),
     )
     read_manifest(report, "report")

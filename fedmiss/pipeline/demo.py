@@ -45,7 +45,9 @@ def run_demo(out: Path, *, bootstrap: int | None = None, say: Callable[[str], No
     table = out / "great_egret_nests.csv"
     if not table.exists():
         n = write_survey(table)
-        say(f"survey: {n} counts of nesting great egrets, Everglades, 2004-2026 (CC0, Weecology lab) -> {table}")
+        say(
+            f"survey: {n} counts of nesting great egrets, Everglades, 2004-2026 (CC0, Weecology lab) -> {table}"
+        )
     recipe = replace(recipe, files=(table,))
     if bootstrap is not None:
         recipe = replace(recipe, fit=replace(recipe.fit, bootstrap=bootstrap))

@@ -107,7 +107,9 @@ def from_table(cls: type[T], table: dict[str, Any], where: str) -> T:
     for name, hint in nested.items():
         if inner[name]:
             values[name] = from_table(hint, inner[name], where)
-    missing = [n for n, f in own.items() if f.default is MISSING and f.default_factory is MISSING and n not in values]
+    missing = [
+        n for n, f in own.items() if f.default is MISSING and f.default_factory is MISSING and n not in values
+    ]
     if missing:
         raise ConfigError(f"{where}: the setting {missing[0]!r} is missing.")
     return cls(**values)

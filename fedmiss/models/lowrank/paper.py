@@ -28,6 +28,7 @@ from fedmiss.rng import rng_for
 
 __all__ = ["Factors", "FedMissEM", "thresholded_svd"]
 
+LAZY = 20  # columns appended to the companion before it is recompressed
 SMALL = 40  # below this size of the smaller axis a dense decomposition is quicker than Lanczos
 
 
@@ -39,7 +40,7 @@ class Factors:
     V: F64
 
 
-def _compress(A: F64, B: F64, tol: float = 1e-14) -> tuple[F64, F64]:
+def _compress(A: F64, B: F64, tol: float = 1e-11) -> tuple[F64, F64]:
     """Rewrite A B' with as few columns as rounding allows."""
     if A.shape[1] == 0:
         return A, B
@@ -47,33 +48,45 @@ def _compress(A: F64, B: F64, tol: float = 1e-14) -> tuple[F64, F64]:
     Qb, Rb = np.linalg.qr(B)
     W, s, Zt = np.linalg.svd(Ra @ Rb.T)
     keep = s > tol * max(float(s[0]), 1e-300)
-    return Qa @ (W[:, keep] * s[keep]), Qb @ Zt[keep].T
+    return Qa @ (W[:, : s.size][:, keep] * s[keep]), Qb @ Zt[: s.size][keep].T
 
 
-def thresholded_svd(A: F64, B: F64, sparse: sp.csr_array, rank: int, lam: float, v0: F64 | None = None) -> Factors:
-    """argmin over U, V of  ||A B' + sparse - U V'||^2 / 2 + lam/2 (||U||^2 + ||V||^2), of rank at most ``rank``.
+def _start(X: F64) -> F64:
+    """Start vector of Lanczos: the sum of the last factors' columns, in the span of the leading vectors."""
+    v = X.sum(axis=1)
+    return v if np.linalg.norm(v) > 0 else np.ones(v.size)
 
-    The leading singular triplets by Lanczos on products with vectors, singular values soft-thresholded by ``lam``.
-    ``v0`` (L,) or (J,), whichever axis is shorter, starts the iteration.
+
+def _grown(G: F64, cross: F64, corner: F64) -> F64:
+    """Gram matrix after columns were appended."""
+    return np.block([[G, cross], [cross.T, corner]])
+
+
+def thresholded_svd(
+    A: F64, B: F64, sparse: sp.csr_array, rank: int, lam: float, v0: F64 | None = None, AA: F64 | None = None
+) -> Factors:
+    """argmin over U, V of  ||S - U V'||^2 / 2 + lam/2 (||U||^2 + ||V||^2), S = A B' + sparse, of rank at most ``rank``.
+
+    The leading singular triplets of S, singular values soft-thresholded by ``lam``. S is never formed: the right
+    singular vectors are eigenvectors of S'S, an L x L matrix made of small products; they come by Lanczos, started
+    at ``v0`` (L,). ``AA`` is A'A when it is known. Give the longer axis first (J >= L).
     """
     J, L = sparse.shape
     k = min(rank, J, L)
-    if min(J, L) <= max(SMALL, 3 * k):
-        P, s, Qt = np.linalg.svd(A @ B.T + sparse.toarray(), full_matrices=False)
+    cross = B @ (sparse.T @ A).T
+    gram = B @ (A.T @ A if AA is None else AA) @ B.T + cross + cross.T + (sparse.T @ sparse).toarray()
+    if L <= max(SMALL, 3 * k):
+        values, Q = np.linalg.eigh(gram)
+        values, Q = values[::-1][:k], Q[:, ::-1][:, :k]
     else:
-        op = sp.linalg.LinearOperator(
-            (J, L),
-            matvec=lambda x: A @ (B.T @ x) + sparse @ x,
-            rmatvec=lambda x: B @ (A.T @ x) + sparse.T @ x,
-            dtype=np.float64,
-        )
-        start = np.ones(min(J, L)) if v0 is None else v0
-        P, s, Qt = sp.linalg.svds(op, k=k, v0=start, tol=1e-7, maxiter=20_000)
-        order = np.argsort(s)[::-1]
-        P, s, Qt = P[:, order], s[order], Qt[order]
-    root = np.sqrt(np.maximum(s[:k] - lam, 0.0))
-    sign = np.where(Qt[:k].sum(axis=1) < 0, -1.0, 1.0)
-    return Factors(P[:, :k] * (root * sign), Qt[:k].T * (root * sign))
+        values, Q = sp.linalg.eigsh(gram, k=k, v0=np.ones(L) if v0 is None else v0, tol=1e-13, maxiter=20_000)
+        order = np.argsort(values)[::-1]
+        values, Q = values[order], Q[:, order]
+    SQ = A @ (B.T @ Q) + sparse @ Q
+    s = np.linalg.norm(SQ, axis=0)
+    root = np.sqrt(np.maximum(s - lam, 0.0))
+    sign = np.where(Q.sum(axis=0) < 0, -1.0, 1.0)
+    return Factors(SQ / np.maximum(s, 1e-300) * (root * sign), Q * (root * sign))
 
 
 class FedMissEM:
@@ -167,12 +180,34 @@ class FedMissEM:
     def carry_start(self, S_hat: F64) -> dict[str, F64]:
         """Companion C_0 = psi'(U_0 V_0') as factors A B', and the starting factors."""
         A, B = self._common(self.start, np.zeros((self.J, 0)), np.zeros((self.L, 0)), 1.0)
-        return {"A": A, "B": B, "U": self.start.U, "V": self.start.V}
+        return self._carry(A, B, self.start)
+
+    def _carry(self, A: F64, B: F64, theta: Factors) -> dict[str, F64]:
+        on_cells = np.einsum("kr,kr->k", A[self.row], B[self.col])
+        return {
+            "A": A, "B": B, "AA": A.T @ A, "BB": B.T @ B, "on_cells": on_cells,
+            "width": np.array([float(A.shape[1])]), "U": theta.U, "V": theta.V,
+        }  # fmt: skip
 
     def advance(self, carry: Mapping[str, F64], theta: Factors, gamma: float) -> dict[str, F64]:
-        """C <- (1 - gamma) C + gamma psi'(U V')."""
-        A, B = self._common(theta, carry["A"], carry["B"], gamma)
-        return {"A": A, "B": B, "U": theta.U, "V": theta.V}
+        """C <- (1 - gamma) C + gamma psi'(U V').
+
+        Gaussian: the new columns are appended, and all columns are recompressed once there are many new ones.
+        """
+        A, B = carry["A"], carry["B"]
+        if self.family != "gaussian" or A.shape[1] >= carry["width"][0] + LAZY:
+            return self._carry(*self._common(theta, A, B, gamma), theta)
+        keep, U = 1.0 - gamma, gamma * theta.U
+        return {
+            "A": np.hstack([keep * A, U]),
+            "B": np.hstack([B, theta.V]),
+            "AA": _grown(keep**2 * carry["AA"], keep * (A.T @ U), U.T @ U),
+            "BB": _grown(carry["BB"], B.T @ theta.V, theta.V.T @ theta.V),
+            "on_cells": keep * carry["on_cells"] + gamma * self.eta(theta),
+            "width": carry["width"],
+            "U": theta.U,
+            "V": theta.V,
+        }
 
     def _common(self, theta: Factors, A: F64, B: F64, gamma: float) -> tuple[F64, F64]:
         if self.family == "gaussian":
@@ -202,10 +237,12 @@ class FedMissEM:
         if not np.isfinite(S).all():
             raise DomainError("the statistic holds a number that is not finite.")
         if self.family == "gaussian":
-            v0 = carry["V"] if self.L <= self.J else carry["U"]
-            start = v0.sum(axis=1)
-            start = start if np.linalg.norm(start) > 0 else np.ones(start.size)
-            return thresholded_svd(carry["A"], carry["B"], self._sparse(S), self.rank, self.penalty, start)
+            A, B, sparse = carry["A"], carry["B"], self._sparse(S)
+            if self.L <= self.J:
+                return thresholded_svd(A, B, sparse, self.rank, self.penalty, _start(carry["V"]), carry["AA"])
+            turned = sp.csr_array(sparse.T)
+            other = thresholded_svd(B, A, turned, self.rank, self.penalty, _start(carry["U"]), carry["BB"])
+            return Factors(other.V, other.U)
         return self._newton(S, carry)
 
     def _newton(self, S: F64, carry: Mapping[str, F64], tol: float = 1e-10, max_sweeps: int = 200) -> Factors:
@@ -263,9 +300,10 @@ class FedMissEM:
     def h_norm2(self, H: F64, carry: Mapping[str, F64], theta: Factors) -> float:
         """||H + psi'(U V') - C||^2 over all J x L cells: the field is low rank (D) plus sparse (H)."""
         if self.family == "gaussian":
-            A, B = np.hstack([theta.U, -carry["A"]]), np.hstack([theta.V, carry["B"]])
-            low = float(((A.T @ A) * (B.T @ B)).sum())
-            on_cells = np.einsum("kr,kr->k", A[self.row], B[self.col])
+            U, V = theta.U, theta.V
+            low = float(((U.T @ U) * (V.T @ V)).sum() + (carry["AA"] * carry["BB"]).sum())
+            low -= 2.0 * float(((carry["A"].T @ U) * (carry["B"].T @ V)).sum())
+            on_cells = self.eta(theta) - carry["on_cells"]
         else:
             low, on_cells = 0.0, np.empty(self.q)
             for b in self._blocks():
@@ -289,5 +327,3 @@ class FedMissEM:
     def domain_error(self, S: F64) -> str | None:
         """Why ``S`` is outside the domain of T: only when it is not finite."""
         return None if np.isfinite(S).all() else "the statistic holds a number that is not finite"
-
-

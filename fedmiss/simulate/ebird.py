@@ -7,7 +7,8 @@ number per site and observer). The same settings give the same bytes on every ma
 from __future__ import annotations
 
 import gzip
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -30,7 +31,7 @@ from fedmiss.simulate.marginals import Marginals
 from fedmiss.simulate.species import SPECIES
 from fedmiss.simulate.text import Writer
 from fedmiss.simulate.truth import TERMS, TruthWriter
-from fedmiss.simulate.world import INCOMPLETE_KEEP, World, make_world
+from fedmiss.simulate.world import COPIES_PER_CHECKLIST, INCOMPLETE_KEEP, World, make_world
 
 __all__ = ["EbirdSettings", "simulate_ebird"]
 
@@ -83,10 +84,11 @@ def simulate_ebird(out: Path, settings: EbirdSettings | None = None, *, overwrit
         raise ConfigError(f"--seed is {settings.seed} (must be 0 or more).")
     layout = layout_of(settings.columns)
     checklists = settings.records / records_per_checklist(settings.species)
-    if checklists * 0.8 > MAX_OUTINGS * 0.95:
+    outings = checklists * (1 - COPIES_PER_CHECKLIST)
+    if outings > 0.95 * MAX_OUTINGS:
         raise ConfigError(
-            f"{settings.records:,} records of {settings.species} species need about {checklists:,.0f} "
-            f"checklists (limit {MAX_OUTINGS:,}); ask for more --species or fewer --records."
+            f"{settings.records:,} records of {settings.species} species need about {outings:,.0f} "
+            f"outings (limit {MAX_OUTINGS:,}); ask for more --species or fewer --records."
         )
     world = make_world(
         settings.seed,
@@ -161,5 +163,12 @@ def _write_blocks(
             show(min(tally.records, settings.records))
 
 
-def _open(path: Path) -> Any:
-    return gzip.open(path, "wb", compresslevel=1) if path.suffix == ".gz" else open(path, "wb")
+@contextmanager
+def _open(path: Path) -> Iterator[Any]:
+    with open(path, "wb") as raw:
+        if path.suffix != ".gz":
+            yield raw
+            return
+        # Without name and time in its header, a compressed file has the same bytes every time too.
+        with gzip.GzipFile("", "wb", compresslevel=1, fileobj=raw, mtime=0) as packed:
+            yield packed

@@ -6,6 +6,7 @@ table, and rows gather from the tables. Fields are never quoted, as in eBird's o
 
 from __future__ import annotations
 
+import io
 from typing import IO
 
 import numpy as np
@@ -171,7 +172,7 @@ class Writer:
                 (place + 1 + k, f.category, *names, f.common, f.scientific, bird.exotic)
                 for k, f in enumerate(bird.forms)
             ]
-        rows += [(299, t.category, t.common, t.scientific, "", "", "") for t in NOT_SPECIES]
+        rows += [(200 + k, t.category, t.common, t.scientific, "", "", "") for k, t in enumerate(NOT_SPECIES)]
         out = []
         for order, category, common, scientific, form, exact, exotic in rows:
             concept = f"avibase-{order * 2_654_435_761 % 2**32:08X}"
@@ -255,4 +256,7 @@ def _starts(checklist: I64) -> tuple[I64, I64]:
 def _lines(frame: pl.DataFrame, out: IO[bytes], end: str) -> None:
     last = frame.columns[-1]
     frame = frame.with_columns(pl.col(last) + pl.lit(end))
-    frame.write_csv(out, include_header=False, separator="\t", quote_style="never", line_terminator="\n")
+    # By way of memory: polars' own error for a full disk carries no error number.
+    text = io.BytesIO()
+    frame.write_csv(text, include_header=False, separator="\t", quote_style="never", line_terminator="\n")
+    out.write(text.getbuffer())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -294,6 +295,9 @@ def test_same_seed_same_bytes(sim, tmp_path):
         assert (again / name).read_bytes() == (sim / name).read_bytes()
         assert (other / name).read_bytes() != (sim / name).read_bytes()
     assert read_manifest(again) == read_manifest(sim)
+    packed = EbirdSettings(records=1000, seed=5, compress=True)
+    one, two = (simulate_ebird(tmp_path / name, packed) for name in ("one", "two"))
+    assert (one / "ebd_sim.txt.gz").read_bytes() == (two / "ebd_sim.txt.gz").read_bytes()
 
 
 def test_longer_file_starts_with_the_shorter_one(tmp_path):
@@ -352,6 +356,28 @@ def test_bad_settings_write_nothing(tmp_path, options, words):
     with pytest.raises(ConfigError, match=words):
         simulate_ebird(tmp_path / "sim", EbirdSettings(**options))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("compress", [False, True])
+def test_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch, compress):
+    from fedmiss.simulate import ebird
+
+    plain = ebird._open
+    monkeypatch.setattr(ebird, "_open", lambda path: plain(_FullDisk(path.suffix)))
+    with pytest.raises(InputError, match="disk is full"):
+        simulate_ebird(tmp_path / "sim", EbirdSettings(records=2000, compress=compress))
+    assert list(tmp_path.iterdir()) == []
+
+
+class _FullDisk:
+    """A path to the device that is always full, whatever its suffix."""
+
+    def __init__(self, suffix):
+        self.suffix = suffix
+
+    def __fspath__(self):
+        return "/dev/full"
 
 
 def test_failure_on_the_way_leaves_nothing(tmp_path, monkeypatch):

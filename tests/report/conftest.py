@@ -222,6 +222,23 @@ def folders(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def small(tmp_path_factory):
+    """A quick one: three months a year, no regions, no cross-validation."""
+    world = World(
+        n_sites=15,
+        n_years=9,
+        season=(4, 5, 6),
+        last_months=3,
+        n_draws=40,
+        seen=0.5,
+        regions=0,
+        trace=False,
+        cv=False,
+    )
+    return make_folders(tmp_path_factory.mktemp("small"), world)
+
+
+@pytest.fixture(scope="session")
 def bare(tmp_path_factory):
     """January to June, no zeros, no draws, few coordinates, last year cut short: what a colony survey gives."""
     world = World(

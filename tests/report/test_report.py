@@ -166,14 +166,12 @@ def test_years_that_no_site_links_get_no_class(tmp_path):
     assert "only 7 of 14 years are linked" in a.trend["reason"]
 
 
-def test_coarse_map_hides_places(folders, tmp_path):
-    out = build_report(
-        **folders, out=tmp_path / "r", settings=ReportSettings(date=DATE, coarse_map=0.5)
-    ).parent
+def test_coarse_map_hides_places(small, tmp_path):
+    out = build_report(**small, out=tmp_path / "r", settings=ReportSettings(date=DATE, coarse_map=0.5)).parent
     sites = pd.read_parquet(out / "tables" / "sites.parquet")
     assert np.allclose(sites["latitude"] % 0.5, 0)
     assert set(sites["site_id"]) == {"withheld"}
-    exact = read_inputs(**folders).sites
+    exact = read_inputs(**small).sites
     for path in [p for p in out.rglob("*") if p.suffix in (".html", ".csv", ".svg", ".json")]:
         text = path.read_text(encoding="utf-8")
         assert "Pond" not in text, path
@@ -270,10 +268,10 @@ def test_one_site_one_year_one_month_is_a_report_too(tmp_path):
     assert "No site has coordinates" in words
 
 
-def test_command_line(folders, tmp_path, monkeypatch, capsys):
+def test_command_line(small, tmp_path, monkeypatch, capsys):
     from fedmiss.cli import app as module
 
-    args = ["fedmiss", "report", *(x for k, v in folders.items() for x in (f"--{k}", str(v)))]
+    args = ["fedmiss", "report", *(x for k, v in small.items() for x in (f"--{k}", str(v)))]
     monkeypatch.setattr(
         "sys.argv", [*args, "--out", str(tmp_path / "r"), "--base", "2010", "--rule", "rtrim", "--date", DATE]
     )

@@ -12,7 +12,7 @@ from fedmiss.errors import ConfigError, DomainError, UplinkError
 
 __all__ = ["Dithering", "block_quantization"]
 
-_PARALLEL = 50_000  # numbers in a batch from which two cores pay
+_PARALLEL = 500_000  # numbers in a batch from which starting the threads pays
 
 
 @dataclass(frozen=True, slots=True)

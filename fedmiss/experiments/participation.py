@@ -31,7 +31,9 @@ def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: boo
             values = []
             for i in range(seeds):
                 s = Setting(p=p, seed=1000 * seed + i)
-                result = mix.run(s, Stop(rounds=rounds), every=25, label=f"p = {p:g}, seed {i + 1} of {seeds}")
+                result = mix.run(
+                    s, Stop(rounds=rounds), every=25, label=f"p = {p:g}, seed {i + 1} of {seeds}"
+                )
                 values.append(result.trace["true_h_norm2"][at])
                 if i == 0:
                     folder.trace(result, mix.total, run=f"p = {p:g}")
@@ -63,10 +65,15 @@ def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: boo
             "quarter: " + ", ".join(f"{v:.2g} at p = {p:g}" for p, v in level.items()) + ". "
             f"The level at p = 0.25 is {level[0.25] / level[1.0]:.3g} times that at p = 1 (theorem 4 lets the limiting "
             "variance grow like 1/p). "
-            + ("The curves are still falling at the end: this ratio is of the start, not of the limit." if falling else "")
+            + (
+                "The curves are still falling at the end: this ratio is of the start, not of the limit."
+                if falling
+                else ""
+            )
         )
         folder.say(
-            "The same rounds cost " + ", ".join(f"{e:.0f} epochs at p = {p:g}" for p, e in work.items())
+            "The same rounds cost "
+            + ", ".join(f"{e:.0f} epochs at p = {p:g}" for p, e in work.items())
             + ": fewer answers a round make each round cheaper, not the way much longer."
         )
         folder.finish(

@@ -18,7 +18,7 @@ __all__ = ["GMM", "GMMParams", "kmeans_plus_plus", "random_rows", "second_moment
 
 Covariance = Literal["known", "tied", "full", "diag"]
 _FEATURES = {"known": 0, "tied": 0, "diag": 1, "full": 2}  # F(y): y; y and squares; y and products
-_PARALLEL = 200_000  # numbers read in a call from which two cores pay
+_PARALLEL = 5_000_000  # row-features times components in a call from which starting the threads pays
 
 
 @dataclass(frozen=True, eq=False)

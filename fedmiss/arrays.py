@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Bool", "F64", "I32", "I64", "U8"]
+__all__ = ["F64", "I32", "I64", "U8", "Bool"]
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]

@@ -106,7 +106,7 @@ def from_table(cls: type[T], table: dict[str, Any], where: str) -> T:
             raise _unknown(key, [*own, *nested_keys], where)
     for name, hint in nested.items():
         if inner[name]:
-            values[name] = from_table(hint, inner[name], where)
+            values[name] = from_table(typing.cast(type, hint), inner[name], where)
     missing = [
         n for n, f in own.items() if f.default is MISSING and f.default_factory is MISSING and n not in values
     ]

@@ -82,7 +82,7 @@ def _newton(
     idx = np.arange(mean.shape[1])
     A = H.copy()
     A[:, idx, idx] += 1.0 / variance
-    cov = np.linalg.inv(A)
+    cov: F64 = np.asarray(np.linalg.inv(A), dtype=float)
     step = np.einsum("nab,nb->na", cov, g / phi - (mean - prior) / variance)
     longest = np.abs(step).max(axis=1)
     step *= np.minimum(1.0, reach / np.maximum(longest, 1e-12))[:, None]
@@ -202,7 +202,7 @@ def predictor(q: Posterior, site: slice | I64, family: str) -> F64:
     """Predictor (rows of ``site`` x L) that has the posterior mean of every cell, observed or not."""
     P, C = q.P[site], q.C[site]
     ones = np.ones((P.shape[0], 1))
-    eta = q.mu + P[:, :1] + q.T[:, 0] + P[:, 1:] @ q.T[:, 1:].T
+    eta: F64 = q.mu + P[:, :1] + q.T[:, 0] + P[:, 1:] @ q.T[:, 1:].T
     if family == "gaussian":
         return eta
     x = np.column_stack([np.ones(q.T.shape[0]), q.T[:, 1:]])
@@ -214,5 +214,7 @@ def predictor(q: Posterior, site: slice | I64, family: str) -> F64:
     var = C.reshape(-1, p * p) @ xx.T + zz @ q.D.reshape(-1, p * p).T
     var += C[:, 1:, 1:].reshape(len(P), -1) @ q.D[:, 1:, 1:].reshape(len(q.T), -1).T
     if family == "poisson":
-        return eta + 0.5 * np.minimum(var, 20.0)
-    return eta / np.sqrt(1.0 + 0.39269908169872414 * var)
+        eta += 0.5 * np.minimum(var, 20.0)
+    else:
+        eta /= np.sqrt(1.0 + 0.39269908169872414 * var)
+    return eta

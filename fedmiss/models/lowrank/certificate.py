@@ -48,6 +48,18 @@ def _residuals(cells: Sequence[Cells], family: str, J: int, L: int) -> list[sp.c
     return [sp.csr_array((c.y - c.E * mean(c.eta, family), c.col, c.ptr), shape=(J, L)) for c in cells]
 
 
+def _times(mats: list[sp.csr_array], X: F64) -> F64:
+    """R X, summed over groups."""
+    out: F64 = np.add.reduce([m @ X for m in mats])
+    return out
+
+
+def _times_t(mats: list[sp.csr_array], X: F64) -> F64:
+    """R' X, summed over groups."""
+    out: F64 = np.add.reduce([m.T @ X for m in mats])
+    return out
+
+
 def residual_svd(
     cells: Sequence[Cells], family: str, J: int, L: int, k: int, *, seed: int = 0, iterations: int = 30
 ) -> tuple[F64, F64, F64]:
@@ -62,9 +74,9 @@ def residual_svd(
     V = np.linalg.qr(rng_for(seed, "residual-svd", k).standard_normal((L, width)))[0]
     U = np.zeros((J, width))
     for _ in range(iterations):
-        U = np.linalg.qr(sum(m @ V for m in mats))[0]
-        V = np.linalg.qr(sum(m.T @ U for m in mats))[0]
-    A, s, Bt = np.linalg.svd(sum(U.T @ (m @ V) for m in mats))
+        U = np.linalg.qr(_times(mats, V))[0]
+        V = np.linalg.qr(_times_t(mats, U))[0]
+    A, s, Bt = np.linalg.svd(U.T @ _times(mats, V))
     return (U @ A)[:, :k], s[:k], (V @ Bt.T)[:, :k]
 
 
@@ -77,17 +89,19 @@ def spectral_norm(
     """
     mats = _residuals(cells, family, J, L)
     if min(J, L) <= 2 or not any(m.nnz and np.abs(m.data).max() > 0 for m in mats):
-        return float(np.linalg.norm(sum(m.toarray() for m in mats), 2)) if min(J, L) <= 2 else 0.0
+        return float(np.linalg.norm(_times(mats, np.eye(L)), 2)) if min(J, L) <= 2 else 0.0
     op = sp.linalg.LinearOperator(
         (J, L),
-        matvec=lambda v: sum(m @ v for m in mats),
-        rmatvec=lambda u: sum(m.T @ u for m in mats),
+        matvec=lambda v: _times(mats, v),
+        rmatvec=lambda u: _times_t(mats, u),
         dtype=np.float64,
     )
     v0 = rng_for(seed, "lanczos").standard_normal(min(J, L))
     k = max(1, min(multiplicity + 1, 16, min(J, L) - 2))
     ncv = min(max(20, 4 * k + 1), min(J, L) - 1)
-    values = sp.linalg.svds(op, k=k, v0=v0, ncv=ncv, tol=1e-4, maxiter=10_000, return_singular_vectors=False)
+    values: F64 = np.asarray(
+        sp.linalg.svds(op, k=k, v0=v0, ncv=ncv, tol=1e-4, maxiter=10_000, return_singular_vectors=False)
+    )
     return float(values.max())
 
 
@@ -112,12 +126,10 @@ def certify(cells: Sequence[Cells], theta: Theta, pen: Penalty, family: str, *, 
     J, L = theta.a.size, theta.b.size
     set_eta(cells, theta)
     mats = _residuals(cells, family, J, L)
-    R_V = sum(m @ theta.V for m in mats) if theta.rank else np.zeros((J, 0))
-    R_U = sum(m.T @ theta.U for m in mats) if theta.rank else np.zeros((L, 0))
+    R_V, R_U = _times(mats, theta.V), _times_t(mats, theta.U)
     parts = [R_V - pen.factors * theta.U, R_U - pen.factors * theta.V]
     if effects:
-        rows = sum(np.asarray(m.sum(axis=1)).ravel() for m in mats)
-        columns = sum(np.asarray(m.sum(axis=0)).ravel() for m in mats)
+        rows, columns = _times(mats, np.ones(L)), _times_t(mats, np.ones(J))
         prior = pen.months * theta.b if pen.time is None else pen.time @ theta.b
         parts += [rows - pen.sites * theta.a, columns - prior, np.array([rows.sum()])]
     gradient = float(np.sqrt(sum((p**2).sum() for p in parts)))

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
 from fedmiss.models.lowrank.bayes import Posterior, predictor, start_posterior, vb_fit
 from fedmiss.models.lowrank.data import Cells, Group, GroupPanel
@@ -129,7 +129,7 @@ class CountFit:
         """Parameters of the low-rank part."""
         return self.fit.theta
 
-    def expected(self, site: slice | F64 = slice(None), month: slice | F64 = slice(None)) -> F64:
+    def expected(self, site: slice | I64 = slice(None), month: slice | I64 = slice(None)) -> F64:
         """Expected count (or detection probability) at standard effort, for a block of cells."""
         if self.posterior is not None:
             return to_counts(
@@ -271,7 +271,7 @@ def _update_theta(
         s = 0.0
         for g, mu in zip(panel.groups, means, strict=True):
             s += float((g.weight * (g.count - mu) ** 2 / np.maximum(mu + mu**2 / t, 1e-12)).sum())
-        return s / total - 1.0
+        return float(s / total - 1.0)
 
     if excess(high) <= 0:
         return float("inf")
@@ -524,7 +524,7 @@ def _fit_bayes(
         for c in cells:
             c.offset = np.zeros(c.nnz) if settings.family != "bernoulli" else c.offset
     fill_cells(panel, cells, aux, settings)
-    q, phi, edf, rounds, converged = vb_fit(
+    q, _phi, edf, rounds, converged = vb_fit(
         cells,
         start,
         family=settings.family,

@@ -65,7 +65,7 @@ def _grown(G: F64, cross: F64, corner: F64) -> F64:
 def thresholded_svd(
     A: F64, B: F64, sparse: sp.csr_array, rank: int, lam: float, v0: F64 | None = None, AA: F64 | None = None
 ) -> Factors:
-    """argmin over U, V of  ||S - U V'||^2 / 2 + lam/2 (||U||^2 + ||V||^2), S = A B' + sparse, of rank at most ``rank``.
+    """Argmin over U, V of  ||S - U V'||^2 / 2 + lam/2 (||U||^2 + ||V||^2), S = A B' + sparse, of rank at most ``rank``.
 
     The leading singular triplets of S, singular values soft-thresholded by ``lam``. S is never formed: the right
     singular vectors are eigenvectors of S'S, an L x L matrix made of small products; they come by Lanczos, started
@@ -216,7 +216,7 @@ class FedMissEM:
         # sees one block of sites at a time.
         R = np.zeros((0, self.L))
         for block in self._blocks():
-            R = np.linalg.qr(np.vstack([R, self._mix(theta, A, B, gamma, block)]), mode="r")
+            R = np.asarray(np.linalg.qr(np.vstack([R, self._mix(theta, A, B, gamma, block)]), mode="r"))
         _, s, Zt = np.linalg.svd(R)
         keep = s > 1e-14 * max(float(s[0]), 1e-300)
         basis = Zt[: s.size][keep].T
@@ -263,7 +263,7 @@ class FedMissEM:
                 step *= np.minimum(1.0, 2.0 / np.maximum(np.abs(step).max(axis=1), 1e-300))[:, None]
                 for _ in range(30):
                     trial = (U + step, V) if side == 0 else (U, V + step)
-                    new = self._value(*trial, S, A, B)
+                    new = self._value(trial[0], trial[1], S, A, B)
                     if new <= value + 1e-13 * abs(value):
                         (U, V), value = trial, new
                         break

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import DomainError
 from fedmiss.models.lowrank.data import Cells
 from fedmiss.models.lowrank.families import family_code
@@ -67,9 +67,10 @@ class Theta:
         """Number of factor columns r."""
         return int(self.U.shape[1])
 
-    def eta(self, site: F64 | slice, month: F64 | slice = slice(None)) -> F64:
+    def eta(self, site: slice | I64, month: slice | I64 = slice(None)) -> F64:
         """Linear predictor of the block ``site`` x ``month``."""
-        return self.mu + self.a[site][:, None] + self.b[month] + self.U[site] @ self.V[month].T
+        out: F64 = self.mu + self.a[site][:, None] + self.b[month] + self.U[site] @ self.V[month].T
+        return out
 
 
 @dataclass(slots=True)
@@ -164,7 +165,7 @@ class _Phase:
             G += Gc
         return g, G
 
-    def trial(self, design: F64, step: F64, todo: F64, loss: F64) -> None:
+    def trial(self, design: F64, step: F64, todo: Bool, loss: F64) -> None:
         from fedmiss.models.lowrank.kernels import month_step, site_step
 
         loss[todo] = 0.0
@@ -184,14 +185,14 @@ class _Phase:
 
         g, G = self.sums(design)
         g -= ridge * coef
-        step = solve_blocks(G, g, np.ascontiguousarray(np.broadcast_to(ridge, coef.shape)), 1e-13)
+        step: F64 = solve_blocks(G, g, np.ascontiguousarray(np.broadcast_to(ridge, coef.shape)), 1e-13)
         if self.family == 1:  # Poisson: a Newton step from far below overshoots by e^step
             reach = np.abs(step).sum(axis=1)
             step *= np.minimum(1.0, 8.0 / np.maximum(reach, 1e-300))[:, None]
         before = loss + 0.5 * (ridge * coef**2).sum(axis=1)
         slack = 1e-12 * (np.abs(before) + 1.0)
         todo = np.ones(self.size, dtype=np.bool_)
-        new = coef + step
+        new: F64 = coef + step
         for _ in range(max_halvings):
             self.trial(design, step, todo, loss)
             after = loss + 0.5 * (ridge * new**2).sum(axis=1)
@@ -217,8 +218,8 @@ def _time_step(phase: _Phase, b: F64, Q: F64, loss: F64) -> F64:
     before = float(loss.sum()) + 0.5 * float(b @ Q @ b)
     todo = np.ones(b.size, dtype=np.bool_)
     for _ in range(40):
-        phase.trial(ones, step[:, None], todo, loss)
-        new = b + step
+        phase.trial(ones, np.asarray(step[:, None], dtype=float), todo, loss)
+        new: F64 = b + step
         if float(loss.sum()) + 0.5 * float(new @ Q @ new) <= before + 1e-12 * (abs(before) + 1.0):
             phase.accept()
             return new

@@ -50,7 +50,7 @@ def index_table(year: I64, total: F64, cov: F64, base: Bool) -> pd.DataFrame:
             "total": total,
             "se": np.sqrt(np.diag(cov)),
             "index": total / reference,
-            "index_se": np.sqrt(np.maximum(var, 0.0)),
+            "index_se": np.where(m == 1.0, 0.0, np.sqrt(np.maximum(var, 0.0))),
         }
     )
 
@@ -138,7 +138,7 @@ def _out_text(a: Analysis, table: pd.DataFrame, cov: F64) -> str:
         "  Additive      std.err.   Multiplicative  std.err.\n"
         f"{slope:10.4f}{se:13.4f}{np.exp(slope):15.4f}{np.exp(slope) * se:12.4f}\n"
     )
-    c = a.coverage
+    c, dispersion = a.coverage, a.data.fact("dispersion")
     lines = [
         f" fedmiss {__version__} :  totals of a low-rank model, in the layout of TRIM 3",
         "",
@@ -154,11 +154,22 @@ def _out_text(a: Analysis, table: pd.DataFrame, cov: F64) -> str:
         f" Number of missing counts            {c.n_cells - c.n_observed:8d}",
         f" Total number of counts              {c.n_cells:8d}",
         "",
+        " ESTIMATION METHOD = federated EM",
+        "",
+        *(
+            [f"  Estimated Overdispersion     = {float(dispersion):6.3f}", ""]
+            if dispersion is not None
+            else []
+        ),
         " Time INDICES",
         "  Time     Model     std.err.     Imputed    std.err.",
     ]
     for y, i, e in zip(year, table["index"], table["index_se"], strict=True):
-        lines.append(f"{y:6d}{i:11.4f}{e:11.4f}{i:13.4f}{e:11.4f}")
+        # TRIM leaves the standard error of the base blank, and readers of its files count on that.
+        base = e == 0.0
+        lines.append(
+            f"{y:6d}     1                       1" if base else f"{y:6d}{i:11.4f}{e:11.4f}{i:13.4f}{e:11.4f}"
+        )
     lines += ["", " TIME TOTALS", "  Time      Model    std.err.     Imputed    std.err."]
     for y, t, e in zip(year, total, table["se"], strict=True):
         lines.append(f"{y:6d}{t:14.2f}{e:11.2f}{t:14.2f}{e:11.2f}")

@@ -13,10 +13,9 @@ import numba as nb
 import numpy as np
 
 from fedmiss.arrays import F64, I32, I64, U8
+from fedmiss.etl.codes import BAD, COUNT_BAD, COUNT_BLANK, COUNT_X
 
-TAB, LF, CR = 9, 10, 13
-COUNT_X, COUNT_BLANK, COUNT_BAD = -1, -2, -3
-BAD = -(2**31)  # an unreadable date, time or id; blank optional ids and times are -1
+LF, CR = 10, 13
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX = np.uint64(0xBF58476D1CE4E5B9)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from fedmiss.arrays import I64
 from fedmiss.errors import InputError
 from fedmiss.files import read_manifest
 
@@ -60,10 +63,17 @@ def species_visits(folder: str | Path, species: str) -> pl.LazyFrame:
     folder = Path(folder)
     entry = _known(folder, [species])[0]
     records = pl.scan_parquet(folder / "records.parquet").filter(pl.col("species") == entry["species"])
-    joined = pl.scan_parquet(folder / "checklists.parquet").join(
-        records.select("checklist_id", "count", "detected", "reason", seen=pl.lit(True)),
-        on="checklist_id",
-        how="left",
+    joined = (
+        pl.scan_parquet(folder / "checklists.parquet")
+        .with_row_index("checklist_row")
+        .join(
+            records.select(
+                pl.col("checklist_row").cast(pl.UInt32), "count", "detected", "reason", seen=pl.lit(True)
+            ),
+            on="checklist_row",
+            how="left",
+            maintain_order="left",
+        )
     )
     seen = pl.col("seen").is_not_null()
     missing = pl.col("reason").is_in(MISSING).fill_null(False)
@@ -74,7 +84,7 @@ def species_visits(folder: str | Path, species: str) -> pl.LazyFrame:
             count=pl.when(seen).then("count").otherwise(pl.lit(0, pl.Int64)),
             detected=pl.col("detected").fill_null(False),
         )
-        .drop("seen", "reason")
+        .drop("checklist_row", "seen", "reason")
     )
 
 
@@ -132,28 +142,94 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
 
     folder = Path(folder)
     entries = _known(folder, species)
-    lists = pl.scan_parquet(folder / "checklists.parquet").select(
-        "checklist_id", "site_id", "zero_ok", month=pl.col("date").dt.truncate("1mo")
+    lists = pl.read_parquet(folder / "checklists.parquet", columns=["site_id", "date", "zero_ok"])
+    names = lists["site_id"].unique().sort()
+    codes = pl.DataFrame({"site_id": names}).with_row_index("code")
+    coded = lists.select("site_id").join(codes, on="site_id", how="left", maintain_order="left")
+    site = coded["code"].to_numpy().astype(np.int64)
+    month = (lists["date"].dt.year() * 12 + lists["date"].dt.month() - 1).to_numpy().astype(np.int64)
+    zero_ok = lists["zero_ok"].to_numpy()
+    base = int(month.min()) if month.size else 0
+    width = int(month.max()) - base + 1 if month.size else 1
+    keys, cell = np.unique(site * width + month - base, return_inverse=True)
+    # the id and month of each visited cell, once
+    cells = pl.DataFrame(
+        {
+            "site_id": names.gather(keys // width),
+            "month": pl.DataFrame({"m": keys % width + base}).select(
+                pl.concat_str(
+                    (pl.col("m") // 12).cast(pl.String).str.zfill(4),
+                    (pl.col("m") % 12 + 1).cast(pl.String).str.zfill(2),
+                    separator="-",
+                )
+            )["m"],
+        }
     )
-    totals = lists.filter("zero_ok").group_by("site_id", "month").agg(n_zero_ok=pl.len().cast(pl.Int64))
-    names = [e["species"] for e in entries]
-    held = pl.col("reason").is_in(MISSING).fill_null(False)
-    records = pl.scan_parquet(folder / "records.parquet").filter(pl.col("species").is_in(names))
-    detections = (
-        records.join(lists, on="checklist_id")
-        .group_by("species", "site_id", "month")
-        .agg(
-            n_records=(~held).sum().cast(pl.Int64),
-            n_on_zero_ok=pl.col("zero_ok").sum().cast(pl.Int64),
-            n_counted=pl.col("count").is_not_null().sum().cast(pl.Int64),
-            n_detected=(pl.col("detected") & ~held).sum().cast(pl.Int64),
-            count_sum=pl.col("count").sum(),
+    del lists, coded, site, month
+    totals = cells.with_columns(n_zero_ok=pl.Series(np.bincount(cell[zero_ok], minlength=keys.size)))
+    wanted = pl.Series([e["species"] for e in entries], dtype=pl.String)
+    parts = []
+    for batch in _batches(folder / "records.parquet", wanted):
+        row = batch["checklist_row"].to_numpy()
+        key = batch["code"].to_numpy().astype(np.int64) * keys.size + cell[row]
+        held = batch["reason"].is_in(MISSING).fill_null(False).to_numpy()
+        parts.append(
+            _sum_by(
+                key,
+                n_records=~held,
+                n_on_zero_ok=zero_ok[row],
+                n_counted=batch["count"].is_not_null().to_numpy(),
+                n_detected=batch["detected"].to_numpy() & ~held,
+                count_sum=batch["count"].fill_null(0).to_numpy(),
+            )
         )
+    sums = (
+        _sum_by(**{k: np.concatenate([p[k] for p in parts]) for k in parts[0]})
+        if parts
+        else _sum_by(_NO_KEYS)
     )
-    month = pl.col("month").dt.strftime("%Y-%m")
-    done = pl.collect_all([totals, detections], engine="streaming")
+    species, at = np.divmod(sums.pop("key"), max(keys.size, 1))
+    detections = pl.DataFrame(
+        {
+            "species": wanted.gather(species),
+            **{c: cells[c].gather(at) for c in cells.columns},
+            **{k: sums.get(k, _NO_KEYS) for k in _SUMS},
+        }
+    )
     return Aggregate(
-        done[0].with_columns(month).sort("site_id", "month"),
-        done[1].with_columns(month).sort("species", "site_id", "month"),
+        totals.filter(pl.col("n_zero_ok") > 0).sort("site_id", "month"),
+        detections.sort("species", "site_id", "month"),
         frozenset(e["species"] for e in entries if not e["zeros_allowed"]),
     )
+
+
+_NO_KEYS = np.zeros(0, dtype=np.int64)
+_SUMS = ("n_records", "n_on_zero_ok", "n_counted", "n_detected", "count_sum")
+
+
+def _sum_by(key: I64, **columns: Any) -> dict[str, Any]:
+    """Add up columns over equal keys."""
+    order = np.argsort(key)
+    ordered = key[order]
+    first = np.ones(key.size, dtype=np.bool_)
+    first[1:] = ordered[1:] != ordered[:-1]
+    at = np.flatnonzero(first)
+    if not at.size:
+        return {"key": ordered, **{k: np.zeros(0, np.int64) for k in columns}}
+    return {
+        "key": ordered[at],
+        **{k: np.add.reduceat(v[order].astype(np.int64), at) for k, v in columns.items()},
+    }
+
+
+def _batches(path: Path, wanted: pl.Series) -> Iterator[pl.DataFrame]:
+    """Read the records of some species, row group by row group, with the place of their species as ``code``."""
+    import polars as pl
+    import pyarrow.parquet as pq
+
+    places = pl.DataFrame({"species": wanted}).with_row_index("code")
+    with pq.ParquetFile(path, read_dictionary=["species", "reason"]) as file:
+        for i in range(file.num_row_groups):
+            columns = ["checklist_row", "species", "count", "detected", "reason"]
+            batch = pl.DataFrame(file.read_row_group(i, columns=columns))
+            yield batch.with_columns(pl.col("species", "reason").cast(pl.String)).join(places, on="species")

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedmiss.arrays import I32, I64, U8
 from fedmiss.errors import InputError
+from fedmiss.etl.codes import BAD, COUNT_BLANK
 from fedmiss.etl.columns import EBD_RECORD, EVENT, PLACE, resolve
 from fedmiss.etl.projection import EVENT_COLUMNS, PLACE_COLUMNS, RECORD_COLUMNS, TAXON_COLUMNS, ParquetSink
 from fedmiss.etl.sources import Block, ReadReport, Source, read_blocks
@@ -185,8 +186,6 @@ class _Reader:
 
     def usable(self, f: _Fields, first_line: int, event: I64, group: I64, more: dict[str, Any]) -> Any:
         """Rows with an event id, a readable group id and whatever else is asked; the others are noted."""
-        from fedmiss.etl._kernels import BAD
-
         good = np.ones(f.n, dtype=np.bool_)
         checks = {"event": event < 0, "group": group == BAD, **more}
         names = {**EBD_RECORD, **EVENT, **PLACE}
@@ -208,7 +207,7 @@ class _Reader:
         good = self.usable(f, first_line, event, group, {"species": f.lengths[:, species] == 0})
         count = np.empty(f.n, dtype=np.int64)
         _kernels.read_counts(*f.column(self.slot["count"]), count)
-        odd = np.flatnonzero(good & (count <= _kernels.COUNT_BLANK))
+        odd = np.flatnonzero(good & (count <= COUNT_BLANK))
         self.faults.value("OBSERVATION COUNT", odd + first_line, self._shown(f, odd, "count"))
         guid = np.empty(f.n, dtype=np.int64)
         _kernels.read_guids(*f.column(self.slot["guid"]), guid)
@@ -239,21 +238,21 @@ class _Reader:
         date = np.empty(f.n, dtype=np.int32)
         _kernels.read_dates(*f.column(self.slot["date"]), date)
         bad = {
-            "date": date == _kernels.BAD,
+            "date": date == BAD,
             "observer": f.lengths[:, self.slot["observer"]] == 0,
             "site": f.lengths[:, self.slot["site"]] == 0,
         }
         if fault:
             good = self.usable(f, first_line, event, group, bad)
         else:
-            good = (event >= 0) & (group != _kernels.BAD) & ~bad["date"] & ~bad["observer"] & ~bad["site"]
+            good = (event >= 0) & (group != BAD) & ~bad["date"] & ~bad["observer"] & ~bad["site"]
             self.lost_events += int(np.count_nonzero((event >= 0) & ~good))
         start = np.empty(f.n, dtype=np.int32)
         _kernels.read_times(*f.column(self.slot["start"]), start)
         if fault:
-            odd = np.flatnonzero(good & (start == _kernels.BAD))
+            odd = np.flatnonzero(good & (start == BAD))
             self.faults.value("TIME OBSERVATIONS STARTED", odd + first_line, self._shown(f, odd, "start"))
-        start[start == _kernels.BAD] = -1
+        start[start == BAD] = -1
         numbers = {}
         for key in ("duration", "distance", "n_observers"):
             out = np.empty(f.n, dtype=np.float64)

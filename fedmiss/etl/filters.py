@@ -227,6 +227,7 @@ def _in_season(days: Any, low: int, high: int) -> Bool:
 
 def _inside(path: str, lon: Any, lat: Any) -> Bool:
     import shapely
+    from shapely.errors import ShapelyError
 
     raw = read_json(Path(path))
     kind = raw.get("type") if isinstance(raw, dict) else None
@@ -244,7 +245,7 @@ def _inside(path: str, lon: Any, lat: Any) -> Bool:
             )
         try:
             shapes.append(shapely.from_geojson(json.dumps(part)))
-        except shapely.errors.ShapelyError as error:
+        except ShapelyError as error:
             raise InputError(f"{path} holds a polygon that cannot be read: {error}") from None
     area = shapely.make_valid(shapely.union_all(shapes))
     known = ~(np.isnan(lon) | np.isnan(lat))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedmiss.etl.codes import COUNT_BAD
 from fedmiss.etl.columns import normal, resolve
 from fedmiss.etl.rows import (
     Rows,
@@ -239,7 +240,7 @@ def project_gbif(
         count, odd = parse_count(frame["count"])
         rows.blank(frame, odd, "individualCount", "count")
         absent = (frame["status"].str.to_uppercase() == "ABSENT").to_numpy()
-        count = np.where(absent, 0, np.where(count == 0, -3, count))
+        count = np.where(absent, 0, np.where(count == 0, COUNT_BAD, count))
         licences |= set(frame["licence"].unique().to_list()) - {""}
         sites = pl.DataFrame({"lat": lat.round(decimals), "lon": lon.round(decimals)}).with_columns(
             pl.when(pl.all() != 0).then(pl.all()).otherwise(0.0)  # -0.0 and 0.0 are one place

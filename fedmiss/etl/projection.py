@@ -30,7 +30,7 @@ __all__ = ["Cache", "ParquetSink", "Projection"]
 
 # Raised whenever the meaning of a projection changes: older ones are then made again.
 VERSION = 1
-ROW_GROUP = 1 << 19
+ROW_GROUP = 1 << 17
 EVENT_COLUMNS = {
     "event": np.int64,
     "group": np.int64,
@@ -49,7 +49,7 @@ RECORD_COLUMNS = {
     "event": np.int64,
     "group": np.int64,  # -1 none
     "taxon": np.int32,
-    "count": np.int64,  # negative: see _kernels.COUNT_*
+    "count": np.int64,  # negative: see codes.COUNT_*
     "guid": np.int64,  # 0 none
     "edited": np.int64,
 }
@@ -99,7 +99,7 @@ class Projection:
 
 
 class ParquetSink:
-    """Collect blocks of numpy columns and write them as row groups of about half a million rows."""
+    """Collect blocks of numpy columns and write them as row groups of about 130,000 rows."""
 
     def __init__(self, path: Path, columns: dict[str, Any]) -> None:
         import pyarrow as pa

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmiss.errors import InputError
+from fedmiss.etl.codes import COUNT_BAD, COUNT_BLANK, COUNT_X
 from fedmiss.etl.projection import EVENT_COLUMNS, PLACE_COLUMNS, RECORD_COLUMNS, TAXON_COLUMNS, ParquetSink
 from fedmiss.etl.sources import Source, broken_input, open_source
 from fedmiss.files import hash_file
@@ -223,8 +224,6 @@ def parse_numbers(values: pl.Series) -> tuple[pl.Series, pl.Series]:
 def parse_count(values: pl.Series) -> tuple[Any, pl.Series]:
     """Read counts as the codes of the projection; also returns which were unreadable (a blank is not)."""
     import polars as pl
-
-    from fedmiss.etl._kernels import COUNT_BAD, COUNT_BLANK, COUNT_X
 
     text = values.str.strip_chars().str.to_uppercase().str.strip_suffix(".0")
     whole = text.str.contains(r"^\d{1,18}$")

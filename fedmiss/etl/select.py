@@ -1,12 +1,11 @@
-"""From projections to the records folder: duplicates, shared copies, filters, rollup, exceptions, row flow.
+"""Which checklists stand: duplicates, shared copies and filters; and how they are written.
 
 Ids stay integers and the tables are read in row groups, so memory follows the number of checklists only by a
-few bytes each; records of the species asked for go through in portions of about half a million.
+few bytes each.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,11 +22,9 @@ from fedmiss.tables import table_writer
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["POLICIES", "Events", "SpeciesChoice", "write_checklists", "write_records"]
+__all__ = ["POLICIES", "Events", "event_names", "row_groups", "write_checklists"]
 
 POLICIES = ("first", "merged", "raw")
-PORTION = 500_000
-UNVETTED, ESCAPEE = 2, 1
 # fate of an event row
 KEPT, KEPT_ZERO_OK, DUPLICATE, COPY, NO_SITE, FILTERED = 0, 1, 2, 3, 4, 5  # FILTERED + i: the i-th filter
 
@@ -45,6 +42,7 @@ class Events:
     group_row: I32  # (groups,) row of the kept copy
     kept_event: I64  # (rows,) id by row
     copies_speak_alone: bool = False  # policy raw
+    written_row: I32 | None = None  # (rows,) row in checklists.parquet, known once that is written
     members: dict[int, str] = field(default_factory=dict)  # row -> joined observers, policy merged
     steps: list[str] = field(default_factory=list)
     seen: dict[str, set[str]] = field(default_factory=dict)  # values met by the filters
@@ -130,13 +128,16 @@ class Events:
         return out
 
 
-def _row_groups(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
+def row_groups(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield a projection's table as numpy columns, one row group after the other."""
+    import polars as pl
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
         for i in range(file.num_row_groups):
-            table = file.read_row_group(i, columns=columns)
-            yield {c: table[c].to_numpy() for c in columns}
+            # by way of polars: arrow's own conversion to numpy would load pandas
+            frame = pl.DataFrame(file.read_row_group(i, columns=columns))
+            yield {c: frame[c].to_numpy() for c in columns}
 
 
 def write_checklists(
@@ -165,7 +166,7 @@ def write_checklists(
             has_site = sites["site_id"].is_not_null().to_numpy()
             stationary = (protocols["protocol"] == "Stationary").to_numpy()
             row = start
-            for batch in _row_groups(source.folder / "events.parquet", list(EVENT_COLUMNS)):
+            for batch in row_groups(source.folder / "events.parquet", list(EVENT_COLUMNS)):
                 n = batch["event"].size
                 batch["distance"] = np.where(stationary[batch["protocol"]], 0.0, batch["distance"])
                 fate = events.fate[row : row + n]
@@ -183,6 +184,7 @@ def write_checklists(
                 row += n
 
     counts["written"] = table_writer(path, "checklists", chunks())
+    events.written_row = (np.cumsum(events.fate <= KEPT_ZERO_OK) - 1).astype(np.int32)
     seen = np.bincount(events.fate, minlength=FILTERED + len(events.steps))
     counts |= {
         "read": int(events.fate.size),
@@ -256,241 +258,3 @@ def event_names(source: Projection, event: I64) -> pl.Series:
         return names["name"].gather(order).alias("checklist_id")
     prefix = pl.Series("checklist_id", [source.meta["prefix"]]).new_from_index(0, event.size)
     return prefix + pl.Series(event).cast(pl.String)
-
-
-@dataclass(frozen=True, slots=True)
-class SpeciesChoice:
-    """Which taxa of which source belong to which species asked for."""
-
-    names: list[str]  # scientific names
-    common: list[str | None]
-    code: list[I32]  # per source: taxon -> index in names, -1 not asked for or above species
-    above: list[Any]  # per source: taxon -> bool, dropped by category
-    exotic: list[Any]  # per source: taxon -> bool, escapee
-    unvetted: list[Any]  # per source: taxon -> bool, not accepted by review
-
-
-def write_records(
-    events: Events, sources: list[Projection], choice: SpeciesChoice, path: Path
-) -> tuple[dict[str, int], pl.DataFrame, I64]:
-    """Resolve duplicates, shared copies and subspecies of the records, and write one row per checklist and species.
-
-    Returns
-    -------
-    counts : rows by step
-    species : one row per species: records, X, zeros implied, visits
-    orphans : (n,) ids of events that no sampling file knows
-    """
-    import polars as pl
-
-    counts = dict.fromkeys(
-        (
-            *("above", "other species", "duplicates", "explicit zeros", "orphans", "unvetted", "escapees"),
-            *("copies", "rolled up", "written", "X", "held back"),
-        ),
-        0,
-    )
-    for i, s in enumerate(sources):
-        rows = s.read("taxa", ["rows"])["rows"].to_numpy()
-        counts["above"] += int(rows[choice.above[i]].sum())
-        counts["other species"] += int(rows[~choice.above[i] & (choice.code[i] < 0)].sum())
-    tally = pl.DataFrame({"species": choice.names, "common_name": choice.common}).with_columns(
-        records=pl.lit(0), x=pl.lit(0), on_zero_ok=pl.lit(0)
-    )
-    orphans: list[I64] = []
-    fate_rows: dict[int, int] = {}
-
-    def chunks() -> Iterator[Any]:
-        nonlocal tally
-        for part in _portions(events, sources, choice):
-            table = _resolve(part, events, sources, choice, counts, orphans, fate_rows)
-            counts["X"] += int((table["reason"] == "X").sum())
-            tally = _add(tally, table)
-            prefix = _ids_of_rows(events, table["row"].to_numpy())
-            yield table.select(
-                checklist_id=prefix,
-                species=pl.Series(choice.names, dtype=pl.String).gather(table["species"]),
-                common_name=pl.Series(choice.common, dtype=pl.String).gather(table["species"]),
-                count="count",
-                detected="detected",
-                reason="reason",
-            )
-
-    counts["written"] = table_writer(path, "records", chunks())
-    for i, name in enumerate(events.steps):
-        if fate_rows.get(FILTERED + i):
-            counts[f"on checklists left out by {name}"] = fate_rows[FILTERED + i]
-    if fate_rows.get(NO_SITE):
-        counts["on checklists without coordinates"] = fate_rows[NO_SITE]
-    ids = np.unique(np.concatenate(orphans)) if orphans else np.zeros(0, np.int64)
-    return counts, tally, ids
-
-
-def _ids_of_rows(events: Events, rows: Any) -> pl.Series:
-    import polars as pl
-
-    which = np.searchsorted(np.array(events.starts[1:]), rows, side="right")
-    out = pl.Series([None], dtype=pl.String).new_from_index(0, rows.size)
-    for i, source in enumerate(events.sources):
-        at = np.flatnonzero(which == i)
-        if at.size == rows.size:
-            return event_names(source, events.kept_event[rows])
-        if at.size:
-            out = out.scatter(at, event_names(source, events.kept_event[rows[at]]))
-    return out
-
-
-def _add(tally: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
-    import polars as pl
-
-    held = pl.col("reason").is_in(["unvetted", "exotic"]).fill_null(False)
-    here = table.group_by("species").agg(
-        r=(~held).sum(), x=(pl.col("count").is_null() & ~held).sum(), z=pl.col("zero_ok").sum()
-    )
-    more = {k: np.zeros(tally.height, np.int64) for k in "rxz"}
-    for k in "rxz":
-        more[k][here["species"].to_numpy()] = here[k].to_numpy()
-    return tally.with_columns(
-        records=tally["records"] + more["r"],
-        x=tally["x"] + more["x"],
-        on_zero_ok=tally["on_zero_ok"] + more["z"],
-    )
-
-
-def _portions(events: Events, sources: list[Projection], choice: SpeciesChoice) -> Iterator[pl.DataFrame]:
-    """Yield the records of the species asked for, in portions that never split a checklist and its copies."""
-    import polars as pl
-
-    total = sum(
-        int(s.read("taxa", ["rows"])["rows"].to_numpy()[c >= 0].sum())
-        for s, c in zip(sources, choice.code, strict=True)
-    )
-    n = max(1, -(-total // PORTION))
-    with tempfile.TemporaryDirectory(prefix="fedmiss-") as spill:
-        held: list[pl.DataFrame] = []
-        for k, frame in enumerate(_chosen(events, sources, choice)):
-            if n == 1:
-                held.append(frame)
-                continue
-            bucket = (
-                pl.when(pl.col("row") >= 0).then(pl.col("row").cast(pl.Int64)).otherwise(pl.col("event")) % n
-            )
-            for (b,), rows in frame.group_by(bucket.alias("b")):
-                rows.write_ipc(Path(spill) / f"{b}-{k}.arrow")
-        for b in range(n):
-            if n > 1:
-                held = [pl.read_ipc(p) for p in sorted(Path(spill).glob(f"{b}-*.arrow"))]
-            if held:
-                yield pl.concat(held)
-            held = []
-
-
-def _chosen(events: Events, sources: list[Projection], choice: SpeciesChoice) -> Iterator[pl.DataFrame]:
-    import polars as pl
-
-    for i, s in enumerate(sources):
-        flags = np.where(choice.unvetted[i], UNVETTED, np.where(choice.exotic[i], ESCAPEE, 0)).astype(np.int8)
-        columns = ["taxon", "event", "group", "count", "guid", "edited"]
-        for batch in _row_groups(s.folder / "records.parquet", columns):
-            species = choice.code[i][batch["taxon"]]
-            at = np.flatnonzero(species >= 0)
-            if at.size:
-                yield pl.DataFrame(
-                    {
-                        "species": species[at],
-                        "flag": flags[batch["taxon"][at]],
-                        "row": events.rows_of(batch["event"][at], batch["group"][at]),
-                        **{k: batch[k][at] for k in columns[1:]},
-                    }
-                )
-
-
-def _edited_later(sources: list[Projection], choice: SpeciesChoice, part: pl.DataFrame) -> pl.DataFrame:
-    """Drop records of which a later edit exists, under whatever species it stands now."""
-    import polars as pl
-
-    guids = part["guid"].filter(part["guid"] != 0)
-    others = []
-    for s, code in zip(sources, choice.code, strict=True):
-        same = (
-            s.scan("records")
-            .select("guid", "edited", "taxon")
-            .filter(pl.col("guid").is_in(guids.implode()))
-            .collect()
-        )
-        others.append(same.filter(pl.Series(code[same["taxon"].to_numpy()] < 0)).select("guid", "edited"))
-    elsewhere = pl.concat(others).group_by("guid").agg(later=pl.col("edited").max())
-    if elsewhere.height:
-        part = part.join(elsewhere, on="guid", how="left").filter(
-            pl.col("later").is_null() | (pl.col("later") <= pl.col("edited"))
-        )
-        part = part.drop("later")
-    if guids.n_unique() < guids.len():
-        part = pl.concat(
-            [
-                part.filter(pl.col("guid") == 0),
-                part.filter(pl.col("guid") != 0)
-                .sort("guid", "edited", descending=[False, True])
-                .unique("guid", keep="first", maintain_order=True),
-            ]
-        )
-    return part
-
-
-def _resolve(
-    part: pl.DataFrame,
-    events: Events,
-    sources: list[Projection],
-    choice: SpeciesChoice,
-    counts: dict[str, int],
-    orphans: list[I64],
-    fate_rows: dict[int, int],
-) -> pl.DataFrame:
-    """Return one row per (checklist, species): row, species, count, detected, reason, zero_ok."""
-    import polars as pl
-
-    def step(name: str, before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
-        counts[name] += before.height - after.height
-        return after
-
-    from fedmiss.etl._kernels import COUNT_BAD
-
-    part = step("duplicates", part, _edited_later(sources, choice, part))
-    if not sources[0].meta.get("explicit_zeros"):
-        part = step("explicit zeros", part, part.filter(pl.col("count") != 0))
-    known = part.filter(pl.col("row") >= 0)
-    orphans.append(part.filter(pl.col("row") < 0)["event"].unique().to_numpy())
-    part = step("orphans", part, known)
-    fate = events.fate[part["row"].to_numpy()]
-    for value, n in enumerate(np.bincount(fate).tolist()):
-        if value > KEPT_ZERO_OK and n:
-            fate_rows[value] = fate_rows.get(value, 0) + n
-    part = part.filter(pl.Series(fate <= KEPT_ZERO_OK))
-    held = part.filter(pl.col("flag") != 0)
-    counts["unvetted"] += held.filter(pl.col("flag") == UNVETTED).height
-    counts["escapees"] += held.filter(pl.col("flag") == ESCAPEE).height
-    part = part.filter(pl.col("flag") == 0)
-    # The copy with the lowest id that lists the species gives the count, all its taxa summed: rollup comes
-    # after the choice of the copy (otherwise Myrtle 3 + Audubon's 2 on a shared list would give 3).
-    key = ["row", "species"]
-    if not events.copies_speak_alone:
-        part = step("copies", part, part.filter(pl.col("event") == pl.col("event").min().over(key)))
-    count = pl.col("count")
-    table = part.group_by(key).agg(
-        count=pl.when((count >= 0).all()).then(count.sum()),
-        detected=(count != 0).any(),
-        reason=pl.when((count == COUNT_BAD).any())
-        .then(pl.lit("unreadable"))
-        .when((count < 0).any())
-        .then(pl.lit("X")),
-    )
-    counts["rolled up"] += part.height - table.height
-    if held.height:
-        reason = pl.when(pl.col("flag") == UNVETTED).then(pl.lit("unvetted")).otherwise(pl.lit("exotic"))
-        more = held.group_by(key).agg(reason=reason.max()).join(table, on=key, how="anti")
-        counts["held back"] += more.height
-        table = pl.concat(
-            [table, more.select(*key, count=pl.lit(None, pl.Int64), detected=pl.lit(True), reason="reason")]
-        )
-    table = table.sort(key)
-    return table.with_columns(zero_ok=pl.Series(events.fate[table["row"].to_numpy()] == KEPT_ZERO_OK))

@@ -92,12 +92,12 @@ def test_cells_do_not_depend_on_how_the_rows_come(tmp_path, seed, groups):
 
 def test_portions_and_row_groups_do_not_change_the_answer(tmp_path, monkeypatch):
     """Records that do not fit in memory at once go through in portions that keep shared lists together."""
-    from fedmiss.etl import select
+    from fedmiss.etl import resolve
 
     records, visits = random_rows(5, 200, 900)
     ebd, sed = write_pair(tmp_path, records, visits)
     expected = run(tmp_path, [ebd], [sed])
-    monkeypatch.setattr(select, "PORTION", 70)
+    monkeypatch.setattr(resolve, "PORTION", 70)
     monkeypatch.setattr(projection, "ROW_GROUP", 64)
     monkeypatch.setattr("fedmiss.etl.sources.BLOCK_BYTES", 4096)
     ingest([ebd], tmp_path / "small", sampling=[sed], cache=tmp_path / "cache2")

@@ -1,0 +1,8 @@
+"""Codes that stand for blanks and bad values in the integer columns of a projection."""
+
+from __future__ import annotations
+
+__all__ = ["BAD", "COUNT_BAD", "COUNT_BLANK", "COUNT_X"]
+
+COUNT_X, COUNT_BLANK, COUNT_BAD = -1, -2, -3  # present but not counted; blank; not a count
+BAD = -(2**31)  # an unreadable date, time or id; blank optional ids and times are -1

@@ -1,0 +1,165 @@
+"""What happened to the rows: the flow table, the summary by species, and the warnings, as the manifest keeps them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedmiss.etl.projection import Projection
+from fedmiss.etl.resolve import RecordCounts, SpeciesChoice
+from fedmiss.etl.settings import IngestSettings
+
+__all__ = ["orphan_warning", "row_flow", "source_warnings", "summarise", "why_no_zeros"]
+
+
+def summarise(
+    counts: RecordCounts, lists: dict[str, int], settings: IngestSettings, choice: SpeciesChoice
+) -> dict[str, Any]:
+    """Return the results of the manifest: totals, and records, X, zeros and visits of each species."""
+    sensitive = {n.casefold() for n in settings.sensitive}
+    species = []
+    for i, (name, common) in enumerate(zip(choice.names, choice.common, strict=True)):
+        records = int(counts.records[i])
+        zeros_allowed = not ({name.casefold(), (common or "").casefold()} & sensitive)
+        zeros = lists["zero_ok"] - int(counts.on_zero_ok[i]) if zeros_allowed else 0
+        species.append(
+            {
+                "species": name,
+                "common_name": common,
+                "records": records,
+                "x": int(counts.not_counted[i]),
+                "explicit_zeros": int(counts.explicit_zeros[i]),
+                "zeros": zeros,
+                "visits": records + zeros,
+                "zeros_allowed": zeros_allowed,
+            }
+        )
+    return {
+        "n_checklists": lists["written"],
+        "n_zero_ok": lists["zero_ok"],
+        "n_records": int(counts.records.sum()),
+        "orphans": len(counts.orphans),
+        "species": species,
+    }
+
+
+def row_flow(
+    projections: list[Projection],
+    lists: dict[str, int],
+    records: dict[str, int],
+    results: dict[str, Any],
+    *,
+    presence_only: bool,
+) -> list[dict[str, Any]]:
+    """Return the row flow: each table starts at what was read, and its signed steps add up to what was written."""
+    rows: list[dict[str, Any]] = []
+
+    def add(table: str, step: str, n: int, note: str = "", *, always: bool = False) -> None:
+        if n or always:
+            rows.append({"step": f"{table}: {step}", "rows": n, "note": note})
+
+    for p in projections:
+        if p.has("events") and not p.has("records"):
+            add("checklists", "read", p.meta["rows"], p.meta["source"], always=True)
+            add("checklists", "malformed", -sum(p.meta["malformed"].values()), p.meta["source"])
+    if presence_only or not any(r["step"] == "checklists: read" for r in rows):
+        add("checklists", "met in the records", lists["read"] - lists["duplicates"], always=True)
+    else:
+        add("checklists", "duplicates", -lists["duplicates"], "same id twice, latest edit kept")
+    add("checklists", "copies of shared lists", -lists["copies"])
+    for key, n in lists.items():
+        if key.startswith("filter: "):
+            add("checklists", key, -n, always=True)
+    add("checklists", "no coordinates", -lists["no coordinates"], "no grid cell can be told")
+    add(
+        "checklists", "written", lists["written"], f"{lists['zero_ok']:,} of them may give zeros", always=True
+    )
+
+    for p in projections:
+        if p.has("records"):
+            add("records", "read", p.meta["rows"], p.meta["source"], always=True)
+            add("records", "malformed", -sum(p.meta["malformed"].values()), p.meta["source"])
+    notes = {
+        "above": ("taxa above species", "spuh, slash, hybrid"),
+        "other species": ("other species", ""),
+        "duplicates": ("duplicates", "same global unique identifier, latest edit kept"),
+        "explicit zeros": ("explicit zeros", "reported as 0: not detected"),
+        "orphans": ("checklist not in the sampling file", ""),
+        "unvetted": ("not reviewed", "hold back zeros only"),
+        "escapees": ("escapees", "hold back zeros only"),
+        "copies": ("copies on shared lists", "the lowest id that lists the species counts"),
+        "rolled up": ("rolled up", "subspecies and forms added to their species"),
+    }
+    for key, (step, note) in notes.items():
+        add("records", step, -records[key], note)
+    for key, n in records.items():
+        if key.startswith("on checklists"):
+            add("records", key, -n)
+    add("records", "held back", records["held back"], "seen, but neither a count nor a zero")
+    add("records", "written", records["written"], f"{records['X']:,} of them X (not counted)", always=True)
+
+    visits = results["species"]
+    add("visits", "records", sum(s["records"] for s in visits), always=True)
+    add(
+        "visits",
+        "zeros implied",
+        sum(s["zeros"] for s in visits),
+        "never stored; made in a panel",
+        always=True,
+    )
+    add("visits", "over all species", sum(s["visits"] for s in visits), always=True)
+    return rows
+
+
+def orphan_warning(lists: list[Projection], counts: RecordCounts, folder: Path) -> str:
+    """List the checklists that no sampling file has in ``orphans.txt``; return the sentence about them."""
+    ids = sorted(counts.orphans)
+    text = [f"{lists[0].meta['prefix']}{i}" for i in ids]
+    (folder / "orphans.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
+    return (
+        f"{counts.steps['orphans']:,} records stand on {len(text):,} checklists that the sampling file does not have "
+        f"({', '.join(text[:5])}{', ...' if len(text) > 5 else ''}; all in orphans.txt); they were left out, since "
+        "their effort is unknown. Download both files together."
+    )
+
+
+def source_warnings(p: Projection) -> list[str]:
+    """Return the sentences about what reading a source has found."""
+    m, out = p.meta, []
+    name = m["source"]
+    bad = sum(m["malformed"].values())
+    if bad:
+        out.append(f"{name}: {bad:,} of {m['rows']:,} rows were left out ({'; '.join(m['examples'])}).")
+    for column, n in m["unreadable"].items():
+        shown = next((e for e in m["examples"] if column in e), "")
+        out.append(f"{name}: {n:,} values of {column} could not be read and count as blank ({shown}).")
+    if m.get("long_rows"):
+        out.append(f"{name}: {m['long_rows']:,} rows have more columns than the header (tabs in comments).")
+    if m.get("short_rows"):
+        out.append(
+            f"{name}: {m['short_rows']:,} rows have fewer columns than the header; the rest counts as blank."
+        )
+    if m.get("unterminated"):
+        out.append(f"{name}: the last line has no line end; the file may have been cut short.")
+    for column in m.get("absent_columns", []):
+        consequence = {
+            "GROUP IDENTIFIER": "copies of shared checklists cannot be told apart from other checklists",
+            "GLOBAL UNIQUE IDENTIFIER": "duplicated records cannot be found",
+            "CATEGORY": "taxa above species are told by their names only",
+        }.get(column)
+        if consequence:
+            out.append(f"{name} has no column {column}: {consequence}.")
+    return out
+
+
+def why_no_zeros(family: str) -> str:
+    """Return the reason why records of this family give no zeros."""
+    if family == "gbif":
+        return (
+            "GBIF occurrences carry no checklist, effort or completeness, so no zeros are made from them: only what "
+            "was seen is used."
+        )
+    return (
+        "no sampling file was given, so no zeros are made: checklists without the species stand only in the sampling "
+        "file. Name it with --sampling."
+    )

@@ -1,0 +1,41 @@
+"""The settings of an import."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fedmiss.etl.filters import Filters
+
+__all__ = ["IngestSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class IngestSettings:
+    """What to take from the files.
+
+    Parameters
+    ----------
+    species : scientific or common names; none means all species of the files
+    filters : which checklists to keep
+    groups : policy for shared checklists: ``first``, ``merged`` or ``raw``
+    site : ``locality``, or ``grid:3km``
+    exotic : eBird exotic codes to keep; blank stands for native
+    sensitive : species whose absence is no zero, because their records are withheld somewhere
+    allow_absent : accept a species that the files do not contain (all zeros)
+    column_map : canonical name -> column, for plain tables; ``{"auto": ""}`` takes the proposal
+    assume_complete : plain tables: every visit reported all species
+    drop_suspected : MyEBirdData: treat suspected copies of a shared list as one shared list
+    decimals : GBIF: coordinates are rounded to so many decimals to make sites
+    """
+
+    species: tuple[str, ...] = ()
+    filters: Filters = field(default_factory=Filters)
+    groups: str = "first"
+    site: str = "locality"
+    exotic: tuple[str, ...] = ("", "N", "P")
+    sensitive: tuple[str, ...] = ()
+    allow_absent: bool = False
+    column_map: dict[str, str] | None = None
+    assume_complete: bool = False
+    drop_suspected: bool = False
+    decimals: int = 2

@@ -1,0 +1,149 @@
+"""Which taxa are asked for: names to species, what stands above species, near names for unknown ones."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedmiss.arrays import I32
+from fedmiss.errors import ConfigError
+from fedmiss.etl.projection import Projection
+from fedmiss.etl.resolve import SpeciesChoice
+from fedmiss.etl.settings import IngestSettings
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["choose_species"]
+
+# CATEGORY and name that roll up to a species; everything else stands above it (spuh, slash, hybrid).
+BELOW_OR_SPECIES = ("species", "issf", "intergrade", "form", "domestic")
+BINOMIAL = r"^[A-Z][a-z-]+ [a-z-]+$"
+
+
+def choose_species(records: list[Projection], settings: IngestSettings, warnings: list[str]) -> SpeciesChoice:
+    """Resolve the names asked for over all sources; no names means every species of the files."""
+    import polars as pl
+
+    taxa = [p.read("taxa") for p in records]
+    merged = pl.concat([t.with_columns(source=pl.lit(i, pl.Int32)) for i, t in enumerate(taxa)])
+    below = pl.col("species").str.contains(BINOMIAL) & pl.col("category").is_in(["", *BELOW_OR_SPECIES])
+    free = [
+        i for i, p in enumerate(records) if p.meta.get("any_name")
+    ]  # plain tables name species as they like
+    merged = merged.with_columns(
+        keep=pl.when(pl.col("source").is_in(free)).then(pl.col("species") != "").otherwise(below)
+    )
+    known = (
+        merged.filter("keep")
+        .sort(pl.col("category") == "species", "rows", descending=True)
+        .group_by("species", maintain_order=True)
+        .agg(pl.col("common_name").first(), pl.col("common_name").unique().alias("all_names"))
+        .sort("species")
+    )
+    names: list[str] = known["species"].to_list()
+    common: list[str] = known["common_name"].to_list()
+    if settings.species:
+        chosen = _named(settings.species, known, merged, records, settings, warnings)
+    else:
+        chosen = names
+    shown = dict(zip(names, common, strict=True))
+    index = {name: i for i, name in enumerate(chosen)}
+    exotic_kept = {c.strip().upper() for c in settings.exotic}
+    code: list[I32] = []
+    above, exotic, unvetted = [], [], []
+    for p, t in zip(records, taxa, strict=True):
+        keep = merged.filter(pl.col("source") == len(code))["keep"].fill_null(False).to_numpy()
+        code.append(
+            np.array(
+                [index.get(n, -1) if k else -1 for n, k in zip(t["species"].to_list(), keep, strict=True)],
+                np.int32,
+            )
+        )
+        above.append(~keep)
+        exotic.append(
+            np.array([c.strip().upper() not in exotic_kept for c in t["exotic"].to_list()], np.bool_)
+        )
+        unvetted.append((t["approved"] == "0").to_numpy() | (p.meta["role"] == "unvetted"))
+    _check_sensitive(settings, known, warnings)
+    return SpeciesChoice(chosen, [shown.get(n) or None for n in chosen], code, above, exotic, unvetted)
+
+
+def _named(
+    wanted: tuple[str, ...],
+    known: pl.DataFrame,
+    merged: pl.DataFrame,
+    records: list[Projection],
+    settings: IngestSettings,
+    warnings: list[str],
+) -> list[str]:
+    import polars as pl
+
+    scientific = {n.casefold(): n for n in known["species"].to_list()}
+    names = dict(scientific)
+    for sci, all_names in zip(known["species"].to_list(), known["all_names"].to_list(), strict=True):
+        for name in all_names:
+            if name:
+                names.setdefault(name.casefold(), sci)
+    chosen: list[str] = []
+    for name in wanted:
+        key = " ".join(name.split()).casefold()
+        if key in names:
+            hit = names[key]
+        else:
+            above = merged.filter(
+                ~pl.col("keep")
+                & (
+                    (pl.col("species").str.to_lowercase() == key)
+                    | (pl.col("common_name").str.to_lowercase() == key)
+                )
+            )
+            if above.height:
+                raise ConfigError(
+                    f"{name!r} is a {above['category'][0] or 'taxon above species'}, not a species: nobody can say "
+                    "where it was absent. Name a species.",
+                    species=name,
+                )
+            if not (settings.allow_absent or merged["rows"].sum() == 0):
+                raise _unknown_species(name, known)
+            if not (re.match(BINOMIAL, name) or any(p.meta.get("any_name") for p in records)):
+                raise ConfigError(
+                    f"{name!r} is not in the files; give its scientific name (two words).", species=name
+                )
+            warnings.append(
+                f"{name} is in none of the files; every complete checklist counts as a zero for it."
+            )
+            hit = name
+        if hit not in chosen:
+            chosen.append(hit)
+    return chosen
+
+
+def _unknown_species(name: str, known: pl.DataFrame) -> ConfigError:
+    pool = {n.casefold(): n for n in known["species"].to_list()}
+    pool |= {n.casefold(): n for n in known["common_name"].to_list() if n}
+    near = [pool[k] for k in get_close_matches(name.casefold(), list(pool), n=3, cutoff=0.6)]
+    if not near:  # the last word alone is often right: 'Wood Trush' for 'Wood Thrush', 'thrush' for it too
+        near = [v for k, v in pool.items() if name.casefold().split()[-1] in k][:3]
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"They hold {known.height} species."
+    return ConfigError(
+        f"the species {name!r} is not in the files. {hint} (--allow-absent accepts a species that was never seen.)",
+        species=name,
+        near=near,
+    )
+
+
+def _check_sensitive(settings: IngestSettings, known: pl.DataFrame, warnings: list[str]) -> None:
+    names = {n.casefold() for n in known["species"].to_list()} | {
+        n.casefold() for n in known["common_name"].to_list() if n
+    }
+    for name in settings.sensitive:
+        if name.casefold() not in names:
+            warnings.append(f"the sensitive species {name!r} is not in the files; check its spelling.")
+        else:
+            warnings.append(
+                f"{name} is named as sensitive: its absence from a checklist is missing, not zero."
+            )

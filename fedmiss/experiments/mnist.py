@@ -198,8 +198,8 @@ def _write(
     folder.results |= {"fits": fits, "cpu_seconds": seconds}
     pooled = fits["EM on the pooled rows"]["log_likelihood"]
     folder.say(
-        f"{N:,} images, {dropped} pixels that are zero in all training images dropped, {N_PC} principal components, {roster.n} workers of "
-        f"{roster.sizes[0]} images, {epochs:g} epochs. Mean log-likelihood, purity and NMI against the digits:"
+        f"{N:,} images, {dropped} pixels (zero in all training images) dropped, {N_PC} principal "
+        f"components, {roster.n} workers of {roster.sizes[0]} images, {epochs:g} epochs. Mean log-likelihood, purity and NMI:"
     )
     folder.say(
         "\n".join(

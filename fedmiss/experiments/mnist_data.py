@@ -64,7 +64,8 @@ def load_mnist(folder: Path | None) -> tuple[U8, I64, Bool, dict[str, str]]:
             raise InputError(
                 f"{folder} has {len(x)} images and {len(y)} labels in one part; fetch the files again."
             )
-    return np.concatenate(images), np.concatenate(labels).astype(np.int64), images[0].any(axis=0), hashes
+    used: Bool = np.asarray(images[0].any(axis=0))
+    return np.concatenate(images), np.concatenate(labels).astype(np.int64), used, hashes
 
 
 def _from_openml() -> tuple[U8, I64, Bool, dict[str, str]]:
@@ -82,7 +83,7 @@ def _from_openml() -> tuple[U8, I64, Bool, dict[str, str]]:
             f"the digits could not be fetched from OpenML ({error}); give --data FOLDER with the four IDX files."
         ) from None
     images = got.data.astype(np.uint8)
-    used = images[:60_000].any(axis=0)  # OpenML keeps the training images first
+    used: Bool = np.asarray(images[:60_000].any(axis=0))  # OpenML keeps the training images first
     return images, got.target.astype(np.int64), used, {"openml": "mnist_784 version 1"}
 
 

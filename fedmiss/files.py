@@ -30,14 +30,28 @@ __all__ = [
 MANIFEST = "manifest.json"
 
 
+# what a full disk or a forbidden place answers; other errors inside a step are not about writing
+_REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+
+
 def _explain(error: OSError, path: Path) -> InputError:
     reason = {
         errno.ENOSPC: "the disk is full; free some space or choose another folder with --out",
         errno.EDQUOT: "the disk quota is used up; free some space or choose another folder with --out",
         errno.EACCES: "this user may not write there; choose another folder with --out",
+        errno.EPERM: "this user may not write there; choose another folder with --out",
         errno.EROFS: "the file system is read-only; choose another folder with --out",
+        errno.ENOTDIR: f"{path.parent} lies inside a file; choose another folder with --out",
+        errno.EEXIST: f"{path.parent} is a file; choose another folder with --out",
     }.get(error.errno or 0, error.strerror or str(error))
     return InputError(f"cannot write {path}: {reason}. Nothing half-written was left.", path=str(path))
+
+
+def _make_parent(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _explain(error, path) from error
 
 
 @contextmanager
@@ -45,18 +59,16 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
     """Give a temporary name beside ``path``; rename it onto ``path`` on success, remove it on failure."""
     path = Path(path)
     tmp = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    _make_parent(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         yield tmp
         os.replace(tmp, path)
     except OSError as error:
-        tmp.unlink(missing_ok=True)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        if error.errno in _REFUSALS:
             raise _explain(error, path) from error
         raise
-    except BaseException:
+    finally:
         tmp.unlink(missing_ok=True)
-        raise
 
 
 @contextmanager
@@ -68,9 +80,9 @@ def atomic_folder(path: str | Path, *, overwrite: bool = False) -> Iterator[Path
     """
     path = Path(path)
     check_free(path, overwrite=overwrite)
+    _make_parent(path)
     tmp: Path | None = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         tmp = Path(tempfile.mkdtemp(prefix=f".{path.name}.tmp-", dir=path.parent))
         tmp.chmod(0o755)
         yield tmp
@@ -78,15 +90,17 @@ def atomic_folder(path: str | Path, *, overwrite: bool = False) -> Iterator[Path
             shutil.rmtree(path)
         os.replace(tmp, path)
     except OSError as error:
-        if tmp is not None:
-            shutil.rmtree(tmp, ignore_errors=True)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        if error.errno in _REFUSALS:
             raise _explain(error, path) from error
         raise
-    except BaseException:
+    except InputError as error:  # a file inside could not be written: name the folder that the user asked for
+        inside = tmp is not None and Path(error.fields.get("path", "")).is_relative_to(tmp)
+        if inside and isinstance(error.__cause__, OSError):
+            raise _explain(error.__cause__, path) from error.__cause__
+        raise
+    finally:
         if tmp is not None:
             shutil.rmtree(tmp, ignore_errors=True)
-        raise
 
 
 def check_free(path: Path, *, overwrite: bool) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.prose import progress_words
 from fedmiss.report.style import BLUE, GREY, INK, ORANGE, SKY, Plot, figure, style
 from fedmiss.report.words import count, number, per_year, percent, share
 from fedmiss.report.years import MONTH_NAMES, season_text
@@ -294,19 +295,19 @@ def convergence(a: Analysis) -> Plot | None:
     if (h > 0).any():
         top.set_yscale("log")
         top.yaxis.set_minor_formatter(NullFormatter())
-    top.set_ylabel("||h||")
+    top.set_ylabel("change" if a.data.fact("method") == "fast" else "||h||")
     megabytes = (trace["bytes_up"] + trace["bytes_down"]).cumsum() / 1e6
     low.plot(trace["round"], megabytes, color=ORANGE, lw=1.4, marker="o" if one else None)
     low.set_ylabel("MB sent\n(cumulative)")
     low.set_ylim(bottom=0)
     low.set_xlabel("round")
     caption = (
-        "Above: norm of the mean field, which is 0 at a solution. Below: size of all messages between groups and server "
+        f"Above: {progress_words(a)}, which is 0 at a solution. Below: size of all messages between groups and server "
         "so far; no record is among them."
     )
     alt = (
-        f"Convergence over {count(trace['round'].max())} rounds: the mean field falls from {number(float(h.iloc[0]))} to "
-        f"{number(float(h.iloc[-1]))}; {number(float(megabytes.iloc[-1]))} MB were sent."
+        f"Convergence over {count(trace['round'].max())} rounds: the {progress_words(a)} "
+        f"goes from {number(float(h.iloc[0]))} to {number(float(h.iloc[-1]))}; {number(float(megabytes.iloc[-1]))} MB were sent."
     )
     data = trace[["round", "h_norm2", "objective", "active", "bytes_up", "bytes_down", "seconds"]]
     return Plot("convergence", "Convergence and communication", caption, alt, fig, data)

@@ -13,7 +13,17 @@ from fedmiss.report.intervals import MIN_DRAWS
 from fedmiss.report.words import count, number, per_year, percent, quantity, share
 from fedmiss.report.years import season_text
 
-__all__ = ["Headline", "basis", "caveats", "chosen_rows", "family_words", "headline", "latest", "limits"]
+__all__ = [
+    "Headline",
+    "basis",
+    "caveats",
+    "chosen_rows",
+    "family_words",
+    "headline",
+    "latest",
+    "limits",
+    "progress_words",
+]
 
 _SAID = {
     "strong increase": "has increased strongly",
@@ -233,6 +243,13 @@ def family_words(a: Analysis) -> str:
         return f"{model}{' (log link)' if family == 'poisson' else ''}"
     scale = a.data.fact("scale", default="raw")
     return f"{words}{' on the log(1 + count) scale' if scale == 'log1p' else ''}"
+
+
+def progress_words(a: Analysis) -> str:
+    """Say what the trace's ``||h||`` measures: the paper's mean field, or the movement of the fast solver."""
+    if a.data.fact("method") == "fast":
+        return "root mean square change of the predictor of a counted cell in a round"
+    return "norm of the mean field ||h||"
 
 
 def chosen_rows(a: Analysis) -> Bool:

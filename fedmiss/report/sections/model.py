@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.prose import chosen_rows, family_words
+from fedmiss.report.prose import chosen_rows, family_words, progress_words
 from fedmiss.report.sections import Cell, HtmlTable, Section, records
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count, number
@@ -89,7 +89,7 @@ def _facts(a: Analysis) -> list[tuple[str, str]]:
         ("Effort in the model (exponents)", _terms(a)),
         ("Observer effects, kept inside the groups", _observers(a)),
         ("Objective at the end", _value(f("objective"))),
-        ("Norm of the mean field ||h|| at the end (0 at a solution)", _value(f("h_norm"))),
+        (f"At the end, {progress_words(a)} (0 at a solution)", _value(f("h_norm"))),
         ("Converged", _value(f("converged"))),
         ("Stopped because", _value(f("stop_reason"))),
         ("Rounds", _value(f("rounds"))),

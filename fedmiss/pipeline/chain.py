@@ -68,16 +68,16 @@ def run_recipe(
     A species that fails does not stop the others; its error is in its result. Several species run in parallel
     processes, one per core.
     """
-    recipe.out.mkdir(parents=True, exist_ok=True)
     records = recipe.out / "records"
-    inputs = [*recipe.files, *recipe.sampling, *recipe.unvetted]
+    polygon = recipe.ingest.filters.polygon
+    inputs = [*recipe.files, *recipe.sampling, *recipe.unvetted, *([Path(polygon)] if polygon else [])]
     for path in inputs:
         if not path.exists():
             raise InputError(f"there is no file {path} (named by the recipe {recipe.name}).", path=str(path))
     say("ingest")
-    key = hash_json(
-        [__version__, [(p.name, hash_file(p)) for p in inputs if p.is_file()], asdict(recipe.ingest)]
-    )
+    files = [(p.name, hash_file(p)) for p in inputs if p.is_file()]
+    filters = replace(recipe.ingest.filters, polygon=None)  # its content is among the files
+    key = hash_json([__version__, files, asdict(replace(recipe.ingest, filters=filters))])
     ran = _step(
         records,
         key,

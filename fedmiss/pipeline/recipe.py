@@ -7,18 +7,20 @@ import re
 import tomllib
 import types
 import typing
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.etl.filters import Filters
+from fedmiss.etl.filters import Filters, preset
 from fedmiss.etl.ingest import IngestSettings
+from fedmiss.etl.options import clock_range, four_numbers, number_range, parse_map, season_window
 from fedmiss.etl.panel import PanelSettings
 from fedmiss.pipeline.fitting import FitSettings
 from fedmiss.report.analysis import ReportSettings
 
-__all__ = ["Recipe", "from_table", "read_recipe", "slug"]
+__all__ = ["Recipe", "from_table", "ingest_options", "read_recipe", "slug"]
 
 T = TypeVar("T")
 
@@ -61,58 +63,122 @@ def _unknown(key: str, known: list[str], where: str) -> ConfigError:
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
-    """Fit a TOML value to a field's type: lists become tuples, whole numbers become floats."""
+    """Fit a TOML value to a field's type: lists become tuples, one text a list of one, whole numbers floats."""
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in options:
-        origin = typing.get_origin(option) or option
-        if origin is tuple and isinstance(value, list):
-            return tuple(_plain_tuple(v) for v in value)
-        if origin is tuple and isinstance(value, str):
-            return (value,)
-        if origin is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-        if origin is str and isinstance(value, int | float) and not isinstance(value, bool):
-            return str(value)
-        if origin is not type(None) and isinstance(origin, type) and isinstance(value, origin):
-            if origin is int and isinstance(value, bool):
-                continue
+        kind, parts = typing.get_origin(option) or option, typing.get_args(option)
+        if kind is tuple and isinstance(value, list | str):
+            items = [value] if isinstance(value, str) else value
+            hints = [parts[0]] * len(items) if parts[-1] is Ellipsis else list(parts)
+            if len(items) == len(hints):
+                pairs = zip(items, hints, strict=True)
+                return tuple(_convert(v, h, f"{where}[{i}]") for i, (v, h) in enumerate(pairs, start=1))
+        elif kind is dict and isinstance(value, dict):
+            return {k: _convert(v, parts[1], f"{where}.{k}") for k, v in value.items()}
+        elif value is None and option is type(None):
+            return None
+        elif isinstance(value, bool) and kind is not bool:
+            continue
+        elif kind in (str, float) and isinstance(value, int | float):
+            return kind(value)
+        elif kind in (str, int, bool) and isinstance(value, kind):
             return value
-    wanted = getattr(hint, "__name__", str(hint))
-    raise ConfigError(f"{where} is {value!r} (must be {wanted}).")
+    raise ConfigError(f"{where} is {value!r} (must be {' or '.join(_in_words(o) for o in options)}).")
 
 
-def _plain_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _in_words(hint: Any) -> str:
+    if typing.get_origin(hint) is tuple:
+        parts = typing.get_args(hint)
+        return "a list" if parts[-1] is Ellipsis else f"a list of {len(parts)}"
+    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    return words.get(hint, "left out" if hint is type(None) else "a table")
+
+
+def _table(raw: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+    table = raw.get(key, {})
+    if not isinstance(table, dict):
+        raise ConfigError(
+            f"{where}: {key} is {table!r} (must be a table: a line [{key}], settings below it)."
+        )
+    return table
 
 
 def from_table(cls: type[T], table: dict[str, Any], where: str) -> T:
-    """Build a settings dataclass from a TOML table; unknown keys and wrong types are errors.
-
-    A field that is itself a dataclass (the filters of ingest) is filled from the same table.
-    """
+    """Build a settings dataclass from a TOML table; unknown keys and wrong types are errors."""
     hints = typing.get_type_hints(cls)
-    own = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
-    nested = {name: hint for name, hint in hints.items() if name in own and is_dataclass(hint)}
-    nested_keys = {key: name for name, hint in nested.items() for key in (f.name for f in fields(hint))}
+    known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
     values: dict[str, Any] = {}
-    inner: dict[str, dict[str, Any]] = {name: {} for name in nested}
     for key, value in table.items():
         name = key.replace("-", "_")
-        if name in own and name not in nested:
-            values[name] = _convert(value, hints[name], f"{where}.{key}")
-        elif name in nested_keys:
-            inner[nested_keys[name]][name] = value
-        else:
-            raise _unknown(key, [*own, *nested_keys], where)
-    for name, hint in nested.items():
-        if inner[name]:
-            values[name] = from_table(typing.cast(type, hint), inner[name], where)
-    missing = [
-        n for n, f in own.items() if f.default is MISSING and f.default_factory is MISSING and n not in values
-    ]
-    if missing:
-        raise ConfigError(f"{where}: the setting {missing[0]!r} is missing.")
+        if name not in known:
+            raise _unknown(key, known, where)
+        values[name] = _convert(value, hints[name], f"{where}.{key}")
     return cls(**values)
+
+
+# options of `fedmiss ingest` whose field has another name; a recipe uses the words of the command line
+_FIELD = {
+    "country": "countries",
+    "state": "states",
+    "county": "counties",
+    "locality": "localities",
+    "hotspots": "hotspots_only",
+    "start": "first_date",
+    "end": "last_date",
+    "time": "start",
+    "protocol": "protocols",
+    "max_observers": "party",
+    "complete": "complete_only",
+    "observer": "observers",
+    "without_observer": "without_observers",
+    "map": "column_map",
+}
+_READ: dict[str, Callable[[str], Any]] = {
+    "bbox": four_numbers,
+    "season": season_window,
+    "time": clock_range,
+    "duration": lambda text: number_range(text, "duration"),
+    "distance": lambda text: number_range(text, "distance"),
+    "map": parse_map,
+    "exotic": lambda text: text.split(","),
+}
+
+
+def ingest_options() -> list[str]:
+    """Return the settings that the table ``[ingest]`` of a recipe may hold, beside its files."""
+    own = {f.name for cls in (Filters, IngestSettings) for f in fields(cls)} - {"filters"}
+    return sorted((own - set(_FIELD.values())) | set(_FIELD) | {"preset"})
+
+
+def _ingest(table: dict[str, Any], where: str, base: Path) -> IngestSettings:
+    """Read the table ``[ingest]``: the names and values of the options of ``fedmiss ingest``, or lists of values."""
+    filters: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    hints = typing.get_type_hints(Filters)
+    for key, value in table.items():
+        option = key.replace("-", "_")
+        if option not in ingest_options():
+            raise _unknown(key, ingest_options(), where)
+        if isinstance(value, str) and option in _READ:
+            value = _READ[option](value)
+            value = list(value) if isinstance(value, tuple) else value
+        if option == "max_observers":
+            value = [None, _convert(value, int, f"{where}.{key}")]
+        elif option == "exotic":
+            codes = _convert(value, tuple[str, ...], f"{where}.{key}")
+            value = ["", *(c.strip().upper() for c in codes if c.strip())]
+        elif option == "polygon":
+            value = str(base / _convert(value, str, f"{where}.{key}"))
+        field_name = _FIELD.get(option, option)
+        if field_name in hints:
+            filters[field_name] = _convert(value, hints[field_name], f"{where}.{key}")
+        else:
+            settings[field_name] = value
+    name = settings.pop("preset", None)
+    chosen = (
+        preset(_convert(name, str, f"{where}.preset"), **filters) if name is not None else Filters(**filters)
+    )
+    return replace(from_table(IngestSettings, settings, where), filters=chosen)
 
 
 def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
@@ -124,6 +190,7 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
     ConfigError   unknown table or setting (a near name is proposed), wrong type, no input files
     """
     path = Path(path)
+    where = path.name
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -133,33 +200,26 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
     tables = {"name", "out", "species", "min_records", "ingest", "panel", "fit", "report"}
     for key in raw:
         if key not in tables:
-            raise _unknown(key, sorted(tables), path.name)
+            raise _unknown(key, sorted(tables), where)
     base = path.parent
-    ingest = dict(raw.get("ingest", {}))
+    ingest = dict(_table(raw, "ingest", where))
     inputs = {}
     for key in ("files", "sampling", "unvetted"):
-        given = ingest.pop(key, [])
-        names = [given] if isinstance(given, str) else given
-        if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-            raise ConfigError(f"{path.name}: ingest.{key} is {given!r} (must be a path or a list of paths).")
+        names = _convert(ingest.pop(key, []), tuple[str, ...], f"{where}: ingest.{key}")
         inputs[key] = tuple(base / n for n in names)
     if not inputs["files"]:
-        raise ConfigError(f"{path.name}: ingest.files is missing; name the files to read.")
-    species = raw.get("species", [])
-    wanted = (species,) if isinstance(species, str) else tuple(species)
-    if "species" not in ingest and wanted and wanted != ("all",):
-        ingest["species"] = list(wanted)
+        raise ConfigError(f"{where}: ingest.files is missing; name the files to read.")
+    species = _convert(raw.get("species", []), tuple[str, ...], f"{where}: species")
+    if "species" not in ingest and species and species != ("all",):
+        ingest["species"] = list(species)
     return Recipe(
-        name=str(raw.get("name", path.stem)),
-        out=Path(out) if out else base / str(raw.get("out", f"{path.stem}-out")),
+        name=_convert(raw.get("name", path.stem), str, f"{where}: name"),
+        out=Path(out) if out else base / _convert(raw.get("out", f"{path.stem}-out"), str, f"{where}: out"),
         **inputs,
-        species=wanted,
-        min_records=int(raw.get("min_records", 200)),
-        ingest=from_table(IngestSettings, ingest, f"{path.name}: ingest"),
-        panel=from_table(PanelSettings, raw.get("panel", {}), f"{path.name}: panel"),
-        fit=from_table(FitSettings, raw.get("fit", {}), f"{path.name}: fit"),
-        report=from_table(ReportSettings, raw.get("report", {}), f"{path.name}: report"),
+        species=species,
+        min_records=_convert(raw.get("min_records", 200), int, f"{where}: min_records"),
+        ingest=_ingest(ingest, f"{where}: ingest", base),
+        panel=from_table(PanelSettings, _table(raw, "panel", where), f"{where}: panel"),
+        fit=from_table(FitSettings, _table(raw, "fit", where), f"{where}: fit"),
+        report=from_table(ReportSettings, _table(raw, "report", where), f"{where}: report"),
     )
-
-
-_ = Filters  # resolved by name when IngestSettings' type hints are read

@@ -306,8 +306,9 @@ def convergence(a: Analysis) -> Plot | None:
         "so far; no record is among them."
     )
     alt = (
-        f"Convergence over {count(trace['round'].max())} rounds: the {progress_words(a)} "
-        f"goes from {number(float(h.iloc[0]))} to {number(float(h.iloc[-1]))}; {number(float(megabytes.iloc[-1]))} MB were sent."
+        f"Convergence over {count(trace['round'].max())} rounds: the "
+        f"{progress_words(a)} goes from {number(float(h.iloc[0]))} to {number(float(h.iloc[-1]))}; "
+        f"{number(float(megabytes.iloc[-1]))} MB were sent."
     )
     data = trace[["round", "h_norm2", "objective", "active", "bytes_up", "bytes_down", "seconds"]]
     return Plot("convergence", "Convergence and communication", caption, alt, fig, data)

@@ -26,8 +26,8 @@ __all__ = ["build_index", "index_frame"]
 
 KIND = "report-index"
 COLUMNS = [
-    "Species", "Change per year", "95 % interval", "Class", "Years", "Sites", "Visits with a count", "Site-months counted",
-    "Total imputed", "Index",
+    "Species", "Index", "Change per year", "95 % interval", "Class", "Years", "Sites", "Visits with a count",
+    "Site-months counted", "Total imputed",
 ]  # fmt: skip
 
 

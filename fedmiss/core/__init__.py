@@ -11,10 +11,12 @@ from fedmiss.core.participation import Bernoulli, FixedSize, Full, Given
 from fedmiss.core.protocols import Compressor, Engine, Model, Oracle, Participation
 from fedmiss.core.schedules import Decreasing, Piecewise
 from fedmiss.core.state import Downlink, Replies, Roster, RoundInfo, ServerState, Uplink, WorkerState
+from fedmiss.core.theory import Constants, estimate_constants, gamma_max, gamma_star, gamma_vr
 
 __all__ = [
     "Bernoulli",
     "Compressor",
+    "Constants",
     "Decreasing",
     "Downlink",
     "Engine",
@@ -38,6 +40,10 @@ __all__ = [
     "Uplink",
     "WorkerState",
     "em",
+    "estimate_constants",
+    "gamma_max",
+    "gamma_star",
+    "gamma_vr",
     "load_checkpoint",
     "mean_field",
     "naive_fedem",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,11 +85,12 @@ def load_checkpoint(
 ) -> tuple[ServerState, dict[str, list[float]]]:
     """Restore the engine's workers; return the server's state and the trace so far."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        raw = io.BytesIO(Path(path).read_bytes())  # numpy leaves its own handle open on a damaged file
+        with np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         S_hat, V, k, acks = arrays["S_hat"], arrays["V"], int(arrays["k"]), arrays["acks"]
         run_of = bytes(arrays["run"]).decode()
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(
             f"{path} is not a checkpoint that this version can read ({error}); delete it to start afresh.",
             path=str(path),

@@ -198,6 +198,11 @@ class GMM:
         g = int(np.argmin(s1))
         return f"component {g + 1} of {self.G} has mass {s1[g]:.3g} (must be > 0)."
 
+    def phi(self, theta: GMMParams) -> F64:
+        """(q,) natural parameter, paired with the statistic (for a common covariance that is known)."""
+        const, A = theta.natural
+        return np.concatenate([const, A.T.ravel()])
+
     def domain_error(self, S: F64) -> str | None:
         """Why ``S`` is outside the domain of T, None when it is inside."""
         try:

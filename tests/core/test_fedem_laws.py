@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from core.toys import Linear, linear_data, mixture
-from oracles.reference import fedem_trajectory
 
 from fedmiss.compressors import Dithering, Identity, Natural, RandK
 from fedmiss.core import (
@@ -31,6 +29,8 @@ from fedmiss.core.wire import HEADER
 from fedmiss.engines import LocalEngine, LossyEngine, PlainEngine
 from fedmiss.errors import ConfigError
 from fedmiss.rng import uniforms
+from tests.core.toys import Linear, linear_data, mixture
+from tests.oracles.reference import fedem_trajectory
 
 
 class Scale:
@@ -119,7 +119,17 @@ def test_a_trajectory_follows_algorithm_1_line_by_line():
         return comp.decode(comp.encode(x, u), q)
 
     expected = fedem_trajectory(
-        model.s_bar, model.T, data, np.ones(q), V_0, 0.2, 0.4, 0.5, 25, quantize, lambda k: who.active(5, k, n)
+        model.s_bar,
+        model.T,
+        data,
+        np.ones(q),
+        V_0,
+        0.2,
+        0.4,
+        0.5,
+        25,
+        quantize,
+        lambda k: who.active(5, k, n),
     )
     engine = LocalEngine(data)
     result = run(algo, engine, np.ones(q), stop=25, init=V_0)
@@ -132,7 +142,9 @@ def test_a_trajectory_follows_algorithm_1_line_by_line():
 
 
 @pytest.mark.parametrize("oracle", [Minibatch(3), Spider(3, 7)], ids=["fedem", "vr"])
-@pytest.mark.parametrize("compressor", [Dithering(), Identity(32), RandK(1), Natural(4)], ids=lambda c: type(c).__name__)
+@pytest.mark.parametrize(
+    "compressor", [Dithering(), Identity(32), RandK(1), Natural(4)], ids=lambda c: type(c).__name__
+)
 def test_V_is_the_mean_when_messages_are_lost_and_late(oracle, compressor):
     data = linear_data(n=7)
     algo = FedEM(Linear(), compressor, Roster.of([8] * 7), 0.05, 0.2, Bernoulli(0.5), oracle, seed=3)
@@ -189,7 +201,9 @@ def test_equal_shards_give_the_pooled_fit_and_pooled_weights_do_for_unequal_ones
 # ---- 4. H is unbiased ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("participation", [Bernoulli(0.4), FixedSize(2), Bernoulli([0.2, 0.9, 0.5, 1.0, 0.7])])
+@pytest.mark.parametrize(
+    "participation", [Bernoulli(0.4), FixedSize(2), Bernoulli([0.2, 0.9, 0.5, 1.0, 0.7])]
+)
 def test_H_is_unbiased_over_absences_minibatches_and_quantization(participation):
     data = linear_data(n=5)
     model, S = Linear(), np.array([0.5, -1.0, 2.0])
@@ -201,7 +215,9 @@ def test_H_is_unbiased_over_absences_minibatches_and_quantization(participation)
         engine = LocalEngine(data)
         server = engine.start(algo, S, V_i)
         down = algo.broadcast(server)
-        new, _ = algo.server_step(server, down, engine.round(algo, server, down, participation.active(i, 0, 5)))
+        new, _ = algo.server_step(
+            server, down, engine.round(algo, server, down, participation.active(i, 0, 5))
+        )
         H[i] = (new.S_hat - S) / 0.5
     z = (H.mean(axis=0) - h) / (H.std(axis=0, ddof=1) / np.sqrt(len(H)))
     assert np.abs(z).max() < 5
@@ -244,7 +260,14 @@ def test_vr_fedem_with_full_batches_is_fedem():
 
 def test_vr_fedem_converges_where_fedem_stalls_and_counts_its_work():
     model, data, roster, S_0 = mixture(n=5, m=40)
-    settings = {"model": model, "compressor": Dithering(), "roster": roster, "gamma": 0.1, "alpha": 0.3, "seed": 1}
+    settings = {
+        "model": model,
+        "compressor": Dithering(),
+        "roster": roster,
+        "gamma": 0.1,
+        "alpha": 0.3,
+        "seed": 1,
+    }
     vr = run(vr_fedem(b=4, k_in=10, **settings), LocalEngine(data), S_0, stop=2000)
     fed = run(FedEM(oracle=Minibatch(4), **settings), LocalEngine(data), S_0, stop=2000)
     solution = em(model, data, roster, S_0, rounds=3000, tol=1e-28)[0]
@@ -255,7 +278,7 @@ def test_vr_fedem_converges_where_fedem_stalls_and_counts_its_work():
 
 
 def test_spider_em_asks_for_one_worker_and_no_compression():
-    model, data, roster, _ = mixture()
+    model, _data, roster, _ = mixture()
     with pytest.raises(ConfigError, match="n=5"):
         spider_em(b=2, k_in=3, model=model, compressor=Identity(), roster=roster, gamma=0.1)
     with pytest.raises(ConfigError, match=r"omega=1\.4"):
@@ -289,7 +312,9 @@ def test_a_repeated_round_gives_the_same_bytes():
         for k in range(6):
             down = Downlink(k, S + k, S + k, k - 1)
             state_1, up_1 = algo.worker_step(state, down, data[1], 1)
-            _, up_2 = algo.worker_step(state_1, down, data[1], 1)  # the answer was lost, the round is asked again
+            _, up_2 = algo.worker_step(
+                state_1, down, data[1], 1
+            )  # the answer was lost, the round is asked again
             assert up_1.payload == up_2.payload
             state = state_1
 

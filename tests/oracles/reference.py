@@ -10,7 +10,9 @@ import numpy as np
 def gaussian_pdf(y, mu, Sigma):
     d = len(mu)
     r = y - mu
-    return math.exp(-0.5 * r @ np.linalg.inv(Sigma) @ r) / math.sqrt((2 * math.pi) ** d * np.linalg.det(Sigma))
+    return math.exp(-0.5 * r @ np.linalg.inv(Sigma) @ r) / math.sqrt(
+        (2 * math.pi) ** d * np.linalg.det(Sigma)
+    )
 
 
 def gmm_statistic(pi, mu, Sigma, rows):
@@ -28,14 +30,16 @@ def gmm_statistic(pi, mu, Sigma, rows):
 
 def gmm_em_step(pi, mu, Sigma, rows, *, tied):
     """One EM iteration in the parameter space, textbook formulas."""
-    G, d = mu.shape
+    G, _d = mu.shape
     R = np.array([[pi[g] * gaussian_pdf(y, mu[g], Sigma) for g in range(G)] for y in rows])
     R /= R.sum(axis=1, keepdims=True)
     mass = R.sum(axis=0)
     new_mu = np.array([sum(R[j, g] * rows[j] for j in range(len(rows))) / mass[g] for g in range(G)])
     if tied:
         Sigma = sum(
-            R[j, g] * np.outer(rows[j] - new_mu[g], rows[j] - new_mu[g]) for j in range(len(rows)) for g in range(G)
+            R[j, g] * np.outer(rows[j] - new_mu[g], rows[j] - new_mu[g])
+            for j in range(len(rows))
+            for g in range(G)
         ) / len(rows)
     return mass / len(rows), new_mu, Sigma
 

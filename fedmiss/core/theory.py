@@ -1,0 +1,208 @@
+"""Step sizes of the theorems, every constant explicit, and an estimate of these constants from a pilot run.
+
+Source: Dieuleveut, Fort, Moulines, Robin (2021), theorems 1, 3, 4 and corollary 2. The constants are those of
+assumptions A4, A5, A7, A8:
+
+    v_min, v_max   bounds of the spectrum of B(s), where the gradient of W = F o T is -B(s) h(s)
+    L_W            Lipschitz constant of that gradient
+    L              root of the mean over workers (A5) or rows (A8) of squared Lipschitz constants of h_c
+    sigma2         mean over workers of the variance of the estimate S_c of s_bar_c
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedmiss.arrays import F64
+from fedmiss.core.em import pooled_s_bar
+from fedmiss.core.oracles import s_bar_many
+from fedmiss.core.protocols import Model, Shards
+from fedmiss.core.state import Roster
+from fedmiss.errors import ConfigError
+from fedmiss.rng import rng_for
+
+__all__ = [
+    "Constants",
+    "bound_fedem",
+    "estimate_constants",
+    "gamma_max",
+    "gamma_star",
+    "gamma_vr",
+    "k_in_best",
+    "minibatch_vr",
+    "omega_p",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """The constants of the theorems; ``W_gap`` is W(S_0) - min W, ``L_rows`` is L of A8."""
+
+    v_min: float
+    v_max: float
+    L_W: float
+    L: float
+    L_rows: float
+    sigma2: float
+    W_gap: float
+
+
+def omega_p(omega: float, p: float) -> float:
+    """Omega + (1 - p)(1 + omega) / p: the variance factor of quantization and absences together (theorem 4)."""
+    return omega + (1.0 - p) * (1.0 + omega) / p
+
+
+def gamma_max(c: Constants, *, n: int, omega: float, p: float = 1.0) -> float:
+    """Largest step of FedEM, theorem 4 (theorem 1 at p = 1).
+
+    min( v_min / (2 L_W),  p sqrt(n) / (2 sqrt(2) L (1 + omega) sqrt(omega_p)) ); the second is infinite when nothing
+    is compressed and nobody is absent.
+    """
+    first = c.v_min / (2.0 * c.L_W)
+    spread = omega_p(omega, p)
+    if spread == 0.0:
+        return first
+    return min(first, p * math.sqrt(n) / (2.0 * math.sqrt(2.0) * c.L * (1.0 + omega) * math.sqrt(spread)))
+
+
+def gamma_star(c: Constants, *, n: int, omega: float, k_max: int, p: float = 1.0) -> float:
+    """Best constant step for k_max rounds, corollary 2 (with theorem 4's factor for p < 1), capped at gamma_max.
+
+    sqrt( W_gap n / (k_max L_W (1 + 5 (omega + (1 - p)(1 + omega)/p)) sigma2) )
+    """
+    cap = gamma_max(c, n=n, omega=omega, p=p)
+    if c.sigma2 == 0.0:
+        return cap
+    return min(cap, math.sqrt(c.W_gap * n / (k_max * c.L_W * (1.0 + 5.0 * omega_p(omega, p)) * c.sigma2)))
+
+
+def bound_fedem(c: Constants, *, gamma: float, n: int, omega: float, k_max: int, p: float = 1.0) -> float:
+    """Theorem 4's bound of E||h(S_K)||^2, K uniform on the rounds; gamma must be at most gamma_max.
+
+    [ W_gap / (gamma k_max) + gamma L_W (1 + 5 omega_p) sigma2 / n ] / ( v_min (1 - gamma L_W / v_min) )
+    """
+    if gamma > gamma_max(c, n=n, omega=omega, p=p) * (1 + 1e-12):
+        raise ConfigError(
+            f"gamma={gamma:g} is above gamma_max={gamma_max(c, n=n, omega=omega, p=p):g}; theorem 4 says nothing there."
+        )
+    noise = gamma * c.L_W * (1.0 + 5.0 * omega_p(omega, p)) * c.sigma2 / n
+    return (c.W_gap / (gamma * k_max) + noise) / (c.v_min * (1.0 - gamma * c.L_W / c.v_min))
+
+
+def gamma_vr(c: Constants, *, n: int, omega: float) -> float:
+    """Step of VR-FedEM, theorem 3 eq. (10); goes with alpha = 1/(1 + omega) and :func:`minibatch_vr`.
+
+    (v_min/L_W) / ( 1 + 4 sqrt(2) (v_max/L_W) (L/sqrt(n)) (1 + omega) sqrt(omega + (1 + 10 omega)/8) )
+    """
+    spread = (1.0 + omega) * math.sqrt(omega + (1.0 + 10.0 * omega) / 8.0)
+    return (c.v_min / c.L_W) / (
+        1.0 + 4.0 * math.sqrt(2.0) * (c.v_max / c.L_W) * c.L_rows / math.sqrt(n) * spread
+    )
+
+
+def minibatch_vr(k_in: int, omega: float) -> int:
+    """Return b = ceil(k_in / (1 + omega)^2) of theorem 3."""
+    return math.ceil(k_in / (1.0 + omega) ** 2)
+
+
+def k_in_best(m: int, omega: float) -> int:
+    """Rounds in an outer loop that need the fewest conditional expectations: (1 + omega) sqrt(m / 2)."""
+    return max(1, round((1.0 + omega) * math.sqrt(m / 2.0)))
+
+
+def estimate_constants(
+    model: Model,
+    data: Shards,
+    roster: Roster,
+    S_hat: F64,
+    *,
+    b: int | None = None,
+    rounds: int = 30,
+    seed: int = 0,
+) -> Constants:
+    """Estimate the constants along a pilot run of EM from ``S_hat``. SIMULATION ONLY: it sees all rows.
+
+    Suprema over R^q are replaced by the largest (v_min: smallest) value seen on the pilot's points, on random points
+    between them and the workers' own statistics, and on the directions in which statistics can move (for a mixture
+    the masses sum to 1, so B(s) is only looked at on that subspace). So L, L_W, v_max are under- and v_min is
+    over-estimated: the steps that follow are a guide, not a guarantee.
+
+    Parameters
+    ----------
+    model : needs ``phi(theta) -> (q,)``, the natural parameter (B(s) is the Jacobian of phi o T), and
+        ``log_likelihood(theta, rows)``
+    b : rows in a minibatch; None is all rows, sigma2 = 0
+    rounds : EM steps of the pilot
+    """
+    phi = getattr(model, "phi", None)
+    log_likelihood: Any = getattr(model, "log_likelihood", None)
+    if phi is None or log_likelihood is None:
+        raise ConfigError("the constants need a model with phi(theta) and log_likelihood(theta, rows).")
+    rng, slots = rng_for(seed, "pilot"), np.arange(roster.n, dtype=np.int64)
+    path = [np.array(S_hat, dtype=np.float64)]
+    for _ in range(rounds):
+        path.append(pooled_s_bar(model, model.T(path[-1]), data, roster))
+    # points to compare: the path, and points between it and what single workers or single rows would say
+    pairs: list[tuple[F64, F64]] = []
+    for s in path[:: max(rounds // 6, 1)]:
+        local = s_bar_many(model, model.T(s), data, slots, None)
+        for c in rng.permutation(roster.n)[:3]:
+            pairs.append((s, s + rng.uniform(0.02, 0.3) * (local[c] - s)))
+    local = s_bar_many(model, model.T(path[0]), data, slots, None)
+    rows = [data[c][rng.permutation(len(data[c]))[:8]] for c in rng.permutation(roster.n)[:20]]
+    single = np.array([model.s_bar(model.T(path[0]), r[j : j + 1]) for r in rows for j in range(len(r))])
+    moves = np.concatenate([single - path[0], local - path[0], np.diff(path, axis=0)])
+    _, size, basis = np.linalg.svd(moves, full_matrices=False)
+    P = basis[size > 1e-9 * size[0]].T  # (q, directions)
+
+    def jacobian(s: F64) -> F64:
+        """B(s) on the subspace, by central differences, symmetrised."""
+        step = 1e-6 * max(1.0, float(np.abs(s).max()))
+        columns = [(phi(model.T(s + step * v)) - phi(model.T(s - step * v))) / (2 * step) for v in P.T]
+        B: F64 = P.T @ np.array(columns).T
+        return 0.5 * (B + B.T)
+
+    v_min, v_max, L_W, worker, row = math.inf, 0.0, 0.0, np.zeros(roster.n), np.zeros(len(single))
+    for s, t in pairs:
+        gap = float(np.linalg.norm(t - s))
+        if gap < 1e-12:
+            continue
+        theta_s, theta_t = model.T(s), model.T(t)
+        hs = s_bar_many(model, theta_s, data, slots, None) - s
+        ht = s_bar_many(model, theta_t, data, slots, None) - t
+        worker = np.maximum(worker, np.linalg.norm(hs - ht, axis=1) / gap)
+        each = [
+            model.s_bar(theta_s, r[j : j + 1]) - model.s_bar(theta_t, r[j : j + 1])
+            for r in rows
+            for j in range(len(r))
+        ]
+        row = np.maximum(row, np.linalg.norm(np.array(each) - (s - t), axis=1) / gap)
+        Bs, Bt = jacobian(s), jacobian(t)
+        values = np.linalg.eigvalsh(Bs)
+        v_min, v_max = min(v_min, float(values[0])), max(v_max, float(values[-1]))
+        w = roster.weights
+        L_W = max(L_W, float(np.linalg.norm(Bs @ (P.T @ (w @ hs)) - Bt @ (P.T @ (w @ ht)))) / gap)
+    sigma2 = 0.0
+    if b is not None:
+        theta = model.T(path[-1])
+        variance = [
+            np.var(
+                [model.s_bar(theta, data[c][j : j + 1]) for j in range(min(len(data[c]), 200))], axis=0
+            ).sum()
+            for c in rng.permutation(roster.n)[:20]
+        ]
+        sigma2 = float(np.mean(variance)) / b
+    everything = [data[c] for c in range(roster.n)]
+
+    def W(s: F64) -> float:
+        theta = model.T(s)
+        return -float(roster.weights @ [log_likelihood(theta, r) for r in everything])
+
+    return Constants(
+        v_min, v_max, L_W, float(np.sqrt(np.mean(worker**2))), float(np.sqrt(np.mean(row**2))), sigma2,
+        max(W(path[0]) - W(path[-1]), 0.0),
+    )  # fmt: skip

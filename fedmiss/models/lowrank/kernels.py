@@ -159,16 +159,14 @@ def month_step(ptr, col, y, E, eta, D, Z, todo, family, out, loss):
 
 @njit(parallel=True, cache=True)
 def solve_blocks(G, g, ridge, floor):
-    """Solve (G_i + diag(ridge_i)) d_i = g_i for every block i by Cholesky; ``floor`` keeps pivots positive.
+    """Solve (G_i + diag(ridge_i)) d_i = g_i for every block i by Cholesky; overwrites the lower half of G.
 
-    A pivot below ``floor`` times the largest diagonal entry marks a direction the data do not determine and
-    no ridge holds: its step is zero.
+    ``floor`` keeps pivots positive: a pivot below ``floor`` times the largest diagonal entry marks a direction that
+    neither data nor ridge determine, and its step is zero.
     """
     n, p = g.shape
     d = np.zeros((n, p))
     for i in prange(n):
-        C = np.zeros((p, p))
-        z = np.zeros(p)
         big = 0.0
         for a in range(p):
             big = max(big, G[i, a, a] + ridge[i, a])
@@ -180,21 +178,21 @@ def solve_blocks(G, g, ridge, floor):
                 if a == b:
                     s += ridge[i, a]
                 for k in range(b):
-                    s -= C[a, k] * C[b, k]
+                    s -= G[i, a, k] * G[i, b, k]
                 if a == b:
-                    C[a, a] = math.sqrt(s) if s > floor * big else 0.0
+                    G[i, a, a] = math.sqrt(s) if s > floor * big else 0.0
                 else:
-                    C[a, b] = s / C[b, b] if C[b, b] > 0.0 else 0.0
-        for a in range(p):
+                    G[i, a, b] = s / G[i, b, b] if G[i, b, b] > 0.0 else 0.0
+        for a in range(p):  # forward, then back substitution, both in place in d
             s = g[i, a]
             for k in range(a):
-                s -= C[a, k] * z[k]
-            z[a] = s / C[a, a] if C[a, a] > 0.0 else 0.0
+                s -= G[i, a, k] * d[i, k]
+            d[i, a] = s / G[i, a, a] if G[i, a, a] > 0.0 else 0.0
         for a in range(p - 1, -1, -1):
-            s = z[a]
+            s = d[i, a]
             for k in range(a + 1, p):
-                s -= C[k, a] * d[i, k]
-            d[i, a] = s / C[a, a] if C[a, a] > 0.0 else 0.0
+                s -= G[i, k, a] * d[i, k]
+            d[i, a] = s / G[i, a, a] if G[i, a, a] > 0.0 else 0.0
     return d
 
 

@@ -52,7 +52,7 @@ class GMMParams:
             return const, np.ascontiguousarray(np.hstack([D * self.mu, -0.5 * D]).T)
         P: Any = np.linalg.inv(self.Sigma)
         Pm = np.einsum("gij,gj->gi", P, self.mu)
-        const -= 0.5 * (self.mu * Pm).sum(axis=1) - 0.5 * np.linalg.slogdet(self.Sigma)[1]
+        const -= 0.5 * ((self.mu * Pm).sum(axis=1) + np.linalg.slogdet(self.Sigma)[1])
         i, j = np.tril_indices(d)
         return const, np.ascontiguousarray(np.hstack([Pm, np.where(i == j, -0.5, -1.0) * P[:, i, j]]).T)
 

@@ -152,7 +152,7 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
     base = int(month.min()) if month.size else 0
     width = int(month.max()) - base + 1 if month.size else 1
     keys, cell = np.unique(site * width + month - base, return_inverse=True)
-    # the id and month of each visited cell, once
+    # the id and month of each visited cell, once, in order: so everything below is in order too
     cells = pl.DataFrame(
         {
             "site_id": names.gather(keys // width),
@@ -197,8 +197,8 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
         }
     )
     return Aggregate(
-        totals.filter(pl.col("n_zero_ok") > 0).sort("site_id", "month"),
-        detections.sort("species", "site_id", "month"),
+        totals.filter(pl.col("n_zero_ok") > 0),
+        detections,
         frozenset(e["species"] for e in entries if not e["zeros_allowed"]),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from fedmiss.etl.codes import BAD, COUNT_BLANK
 from fedmiss.etl.columns import EBD_RECORD, EVENT, PLACE, resolve
 from fedmiss.etl.projection import EVENT_COLUMNS, PLACE_COLUMNS, RECORD_COLUMNS, TAXON_COLUMNS, ParquetSink
 from fedmiss.etl.sources import Block, ReadReport, Source, read_blocks
+
+if TYPE_CHECKING:
+    import polars as pl
 
 __all__ = ["project_ebird"]
 
@@ -27,7 +30,8 @@ class _Dictionary:
 
     def __init__(self, columns: list[int]) -> None:
         self.slots = np.array(columns, dtype=np.int32)
-        self.values: list[tuple[str, ...]] = []
+        self.size = 0
+        self._parts: list[list[Any]] = [[] for _ in columns]  # arrow strings of each column, block by block
         self._keys = np.zeros(1 << 16, dtype=np.uint64)
         self._codes = np.zeros(1 << 16, dtype=np.int32)
 
@@ -35,21 +39,29 @@ class _Dictionary:
         from fedmiss.etl import _kernels
 
         n = len(starts)
-        while 2 * (len(self.values) + n) > self._keys.size:
+        while 2 * (self.size + n) > self._keys.size:
             self._grow()
         codes = np.empty(n, dtype=np.int32)
-        fresh_rows = np.empty(n, dtype=np.int32)
+        new = np.empty(n, dtype=np.int32)
         fresh = _kernels.encode(
-            buf, starts, lengths, self.slots, self._keys, self._codes, len(self.values), codes, fresh_rows
+            buf, starts, lengths, self.slots, self._keys, self._codes, self.size, codes, new
         )
-        for r in fresh_rows[:fresh]:
-            self.values.append(
-                tuple(
-                    buf[starts[r, j] : starts[r, j] + lengths[r, j]].tobytes().decode("utf-8").strip()
-                    for j in self.slots
-                )
-            )
+        if fresh:
+            self._remember(buf, starts[new[:fresh]], lengths[new[:fresh]])
+            self.size += fresh
         return codes
+
+    def _remember(self, buf: U8, starts: I32, lengths: I32) -> None:
+        import pyarrow as pa
+
+        from fedmiss.etl import _kernels
+
+        for part, slot in zip(self._parts, self.slots, strict=True):
+            offsets = np.zeros(len(starts) + 1, dtype=np.int32)
+            np.cumsum(lengths[:, slot], out=offsets[1:])
+            data = np.empty(int(offsets[-1]), dtype=np.uint8)
+            _kernels.gather(buf, starts[:, slot], offsets, data)
+            part.append(pa.StringArray.from_buffers(len(starts), pa.py_buffer(offsets), pa.py_buffer(data)))
 
     def _grow(self) -> None:
         old_keys, old_codes = self._keys, self._codes
@@ -62,13 +74,13 @@ class _Dictionary:
                 at = (at + 1) & mask
             self._keys[at], self._codes[at] = key, code
 
-    def frame(self, names: tuple[str, ...] | list[str]) -> Any:
+    def frame(self, names: tuple[str, ...] | list[str]) -> pl.DataFrame:
+        """Return the values by code, without blanks around them."""
         import polars as pl
+        import pyarrow as pa
 
-        columns = list(zip(*self.values, strict=True)) or [()] * len(names)
-        return pl.DataFrame(
-            {k: pl.Series(k, list(v), dtype=pl.String) for k, v in zip(names, columns, strict=True)}
-        )
+        columns = {k: pa.chunked_array(p, pa.string()) for k, p in zip(names, self._parts, strict=True)}
+        return pl.DataFrame(pa.table(columns)).with_columns(pl.all().str.strip_chars())
 
 
 class _Fields:
@@ -103,9 +115,9 @@ class _Work:
         self.ends = np.empty(0, dtype=np.int32)
 
     def fit(self, n: int) -> None:
-        if self.seps.size <= n:
-            self.seps = np.empty(n + 1, dtype=np.int32)
-            self.ends = np.empty(n + 1, dtype=np.int32)
+        if self.seps.size < n + 8:
+            self.seps = np.empty(n + 8, dtype=np.int32)
+            self.ends = np.empty(n + 8, dtype=np.int32)
 
 
 class _Faults:
@@ -224,7 +236,7 @@ class _Reader:
         }
         if not good.all():
             columns = {k: v[good] for k, v in columns.items()}
-        rows = np.bincount(columns["taxon"], minlength=len(self.taxa.values))
+        rows = np.bincount(columns["taxon"], minlength=self.taxa.size)
         rows[: self.taxon_rows.size] += self.taxon_rows
         self.taxon_rows = rows
         return columns
@@ -334,7 +346,7 @@ def project_ebird(
     if reader.taxa is not None:
         import polars as pl
 
-        rows = np.zeros(len(reader.taxa.values), dtype=np.int64)
+        rows = np.zeros(reader.taxa.size, dtype=np.int64)
         rows[: reader.taxon_rows.size] = reader.taxon_rows
         reader.taxa.frame(TAXON_COLUMNS).with_columns(pl.Series("rows", rows)).write_parquet(
             folder / "taxa.parquet"

@@ -13,9 +13,13 @@ __all__ = ["demo"]
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of all results.")] = Path("fedmiss-demo"),
     bootstrap: Annotated[int, typer.Option(help="Bootstrap replicates for the intervals.")] = 200,
+    date: Annotated[
+        str | None,
+        typer.Option(help="Date printed on the report, as 2026-01-31; else today.", show_default=False),
+    ] = None,
 ) -> None:
     """Run the whole job on embedded data: great egrets in the Everglades. Needs no network and no file."""
     from fedmiss.cli.run import conclude
     from fedmiss.pipeline.demo import run_demo
 
-    conclude([run_demo(out, bootstrap=bootstrap, say=typer.echo)])
+    conclude([run_demo(out, bootstrap=bootstrap, date=date, say=typer.echo)])

@@ -77,20 +77,8 @@ def run_recipe(
     say("ingest")
     files = [(p.name, hash_file(p)) for p in inputs if p.is_file()]
     filters = replace(recipe.ingest.filters, polygon=None)  # its content is among the files
-    key = hash_json([__version__, files, asdict(replace(recipe.ingest, filters=filters))])
-    ran = _step(
-        records,
-        key,
-        lambda: ingest(
-            recipe.files,
-            records,
-            recipe.ingest,
-            sampling=recipe.sampling,
-            unvetted=recipe.unvetted,
-            cache=recipe.out / ".cache",
-            overwrite=records.exists(),
-        ),
-    )
+    key = hash_json([__version__, files, asdict(replace(recipe.ingest, filters=filters)), recipe.terms])
+    ran = _step(records, key, lambda: _ingest(recipe, records))
     say("  done" if ran else "  unchanged, kept")
     names = _species(recipe, records)
     if len(names) == 1:
@@ -113,6 +101,20 @@ def run_recipe(
         pages, recipe.out, failures={r.species: r.error for r in results if r.error}, date=recipe.report.date
     )
     return [replace(r, index=index) for r in results]
+
+
+def _ingest(recipe: Recipe, records: Path) -> None:
+    manifest = ingest(
+        recipe.files,
+        records,
+        recipe.ingest,
+        sampling=recipe.sampling,
+        unvetted=recipe.unvetted,
+        cache=recipe.out / ".cache",
+        overwrite=records.exists(),
+    )
+    if recipe.terms:
+        write_json(records / MANIFEST, manifest | {"terms": manifest["terms"] | recipe.terms})
 
 
 def _species(recipe: Recipe, records: Path) -> list[str]:

@@ -39,7 +39,9 @@ def write_survey(path: Path) -> int:
     return nests.height
 
 
-def run_demo(out: Path, *, bootstrap: int | None = None, say: Callable[[str], None] = print) -> SpeciesResult:
+def run_demo(
+    out: Path, *, bootstrap: int | None = None, date: str | None = None, say: Callable[[str], None] = print
+) -> SpeciesResult:
     """Run the recipe ``pipelines/everglades-egrets.toml`` on the embedded data, in the folder ``out``."""
     recipe = read_recipe(resource("pipelines", "everglades-egrets.toml"), out)
     table = out / "great_egret_nests.csv"
@@ -51,4 +53,6 @@ def run_demo(out: Path, *, bootstrap: int | None = None, say: Callable[[str], No
     recipe = replace(recipe, files=(table,))
     if bootstrap is not None:
         recipe = replace(recipe, fit=replace(recipe.fit, bootstrap=bootstrap))
+    if date is not None:
+        recipe = replace(recipe, report=replace(recipe.report, date=date))
     return run_recipe(recipe, say=say)[0]

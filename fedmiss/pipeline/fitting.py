@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
-from fedmiss.files import check_free, hash_json, write_json, write_manifest
+from fedmiss.files import atomic_file, check_free, hash_json, write_json, write_manifest
 from fedmiss.models.lowrank.bootstrap import Draws, bootstrap_draw, site_slopes
 from fedmiss.models.lowrank.counts import CountFit, CountSettings, fit_counts
 from fedmiss.models.lowrank.crossval import Choice, cross_validate, default_candidates, model_name
@@ -182,7 +182,6 @@ def partial_folder(out: Path, key: str) -> Path:
             same = False
         if not same:
             shutil.rmtree(work)
-    work.mkdir(parents=True, exist_ok=True)
     write_json(work / "key.json", {"key": key})
     return work
 
@@ -251,9 +250,8 @@ def _bootstrap(
                 rows.append(replicate(b))
                 show(b + 1)
             part = Draws(np.stack([r[0] for r in rows]), np.stack([r[1] for r in rows]))
-            tmp = path.with_name("tmp-" + path.name)
-            np.savez(tmp, totals=part.totals, slopes=part.slopes)
-            os.replace(tmp, path)
+            with atomic_file(path) as tmp, open(tmp, "wb") as stream:
+                np.savez(stream, totals=part.totals, slopes=part.slopes)
             parts.append(part)
     return Draws(np.concatenate([p.totals for p in parts]), np.concatenate([p.slopes for p in parts]))
 

@@ -36,6 +36,7 @@ class Recipe:
     files, sampling, unvetted : inputs of ingest, resolved against the recipe's own folder
     species : species to report; ``["all"]`` takes every species with at least ``min_records`` records
     ingest, panel, fit, report : settings of the steps
+    terms : licence and citation of records that come without them (plain tables); kept with every result
     """
 
     name: str
@@ -49,6 +50,7 @@ class Recipe:
     panel: PanelSettings = field(default_factory=PanelSettings)
     fit: FitSettings = field(default_factory=FitSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
+    terms: dict[str, str] = field(default_factory=dict)
 
 
 def slug(species: str) -> str:
@@ -197,7 +199,7 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
         raise InputError(f"there is no recipe {path}.", path=str(path)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
         raise InputError(f"{path} is not a TOML recipe: {error}.", path=str(path)) from None
-    tables = {"name", "out", "species", "min_records", "ingest", "panel", "fit", "report"}
+    tables = {"name", "out", "species", "min_records", "ingest", "panel", "fit", "report", "terms"}
     for key in raw:
         if key not in tables:
             raise _unknown(key, sorted(tables), where)
@@ -222,4 +224,12 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
         panel=from_table(PanelSettings, _table(raw, "panel", where), f"{where}: panel"),
         fit=from_table(FitSettings, _table(raw, "fit", where), f"{where}: fit"),
         report=from_table(ReportSettings, _table(raw, "report", where), f"{where}: report"),
+        terms=_terms(_table(raw, "terms", where), f"{where}: terms"),
     )
+
+
+def _terms(table: dict[str, Any], where: str) -> dict[str, str]:
+    for key in table:
+        if key not in ("licence", "citation"):
+            raise _unknown(key, ["licence", "citation"], where)
+    return {key: _convert(value, str, f"{where}.{key}") for key, value in table.items()}

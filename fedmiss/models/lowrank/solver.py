@@ -394,7 +394,7 @@ def _leap(
         new.U + reach * (new.U - old.U),
         new.V + reach * (new.V - old.V),
     )
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):  # far out exp may overflow: then "there" is not below "value"
         there = objective(cells, far, pen, family)
     if there < value:
         site_loss[:] = block_losses(cells, site_loss.size, family, by_site=True)

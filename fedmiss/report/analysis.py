@@ -84,6 +84,7 @@ class Analysis:
     regions: pd.DataFrame
     sites: pd.DataFrame
     covariance: tuple[I64, F64, F64] | None
+    replicates: pd.DataFrame
 
     @property
     def species(self) -> str:
@@ -99,6 +100,11 @@ class Analysis:
     def name(self) -> str:
         """Common name where there is one, else the scientific name."""
         return self.common_name or self.species
+
+    @property
+    def unit(self) -> str:
+        """What a total counts: birds, or occupied sites when the fit is of presence and absence."""
+        return "occupied sites" if self.data.fact("family") == "bernoulli" else "birds"
 
     @property
     def n_draws(self) -> int:
@@ -149,6 +155,7 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
         regions=_regions(data, settings, refuse),
         sites=_sites(data, years, settings),
         covariance=covariance,
+        replicates=_replicates(data, years),
     )
 
 
@@ -188,6 +195,20 @@ def _regions(data: ReportInputs, settings: ReportSettings, refuse: str | None) -
             | {k: row[k] for k in _REGION}
         )
     return pd.DataFrame(rows, columns=["region", "n_sites", "share", *_REGION])
+
+
+def _replicates(data: ReportInputs, years: Years) -> pd.DataFrame:
+    """Return the yearly total of every replicate, so that a reader can compare two years or periods of their own."""
+    draws = data.draws.get(ALL)
+    B = 0 if draws is None else len(draws)
+    total = np.empty((0, years.year.size)) if draws is None else draws @ years.W.T
+    return pd.DataFrame(
+        {
+            "draw": np.repeat(np.arange(B), years.year.size),
+            "year": np.tile(years.year, B),
+            "total": total.ravel(),
+        }
+    )
 
 
 def _region_reason(data: ReportInputs, region: str, n_sites: int) -> str | None:

@@ -132,7 +132,7 @@ def monthly_smooth(a: Analysis) -> Plot:
     if c["smooth_lo"].notna().any():
         top.fill_between(x, c["smooth_lo"], c["smooth_hi"], color=SKY, alpha=0.4, lw=0)
     top.plot(x, c["smooth"], color=BLUE, lw=2)
-    top.set_ylabel("birds, all sites")
+    top.set_ylabel(f"{a.unit}, all sites")
     bound = np.nanquantile(c["total"], 0.995) * 1.25
     hidden = int((c["total"] > bound).sum())
     top.set_ylim(min(0.0, float(np.nanmin(c["total"]))), bound if hidden else None)
@@ -158,8 +158,8 @@ def monthly_smooth(a: Analysis) -> Plot:
     alt = "Monthly totals with a LOESS curve"
     if len(filled):
         alt += (
-            f" from {number(filled['smooth'].iloc[0])} birds in {filled['month'].iloc[0]} to "
-            f"{number(filled['smooth'].iloc[-1])} birds in {filled['month'].iloc[-1]}"
+            f" from {number(filled['smooth'].iloc[0])} {a.unit} in {filled['month'].iloc[0]} to "
+            f"{number(filled['smooth'].iloc[-1])} {a.unit} in {filled['month'].iloc[-1]}"
         )
     alt += (
         f"; below, sites without a count per month, between {count(c['missing'].min())} and {count(c['missing'].max())} "
@@ -183,14 +183,15 @@ def season(a: Analysis) -> Plot | None:
     ax.set_xticks(x, [MONTH_NAMES[m - 1] for m in x])
     top = float(np.nanmax([s["total"].max(), s["hi"].max() if s["hi"].notna().any() else 0.0]))
     ax.set_ylim(0 if s["total"].min() >= 0 else None, top * 1.08)
-    ax.set_ylabel("birds, all sites")
+    ax.set_ylabel(f"{a.unit}, all sites")
     _thousands(ax)
     peak = s.iloc[int(s["total"].to_numpy().argmax())]
     caption = (
         "Mean over years of the estimated total in each month of the year, at standard effort; bars are 95 % intervals "
         "where available."
     )
-    alt = f"Seasonal profile: highest in {MONTH_NAMES[int(peak['month_of_year']) - 1]} with {number(peak['total'])} birds."
+    high = MONTH_NAMES[int(peak["month_of_year"]) - 1]
+    alt = f"Seasonal profile: highest in {high} with {number(peak['total'])} {a.unit}."
     return Plot("season", "Seasonal profile", caption, alt, fig, s)
 
 

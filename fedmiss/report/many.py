@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pandas as pd
 from markupsafe import Markup
@@ -136,7 +137,7 @@ def _row(r: Mapping[Any, Any], out: Path) -> dict[str, Any]:
     ]
     return {
         "name": r["common_name"] or r["species"],
-        "href": f"{r['folder']}/index.html",
+        "href": quote(f"{r['folder']}/index.html"),
         "cells": cells,
         "last": float(used["index"].iloc[-1]) if len(used) else math.nan,
         "spark": Markup(sparkline(yearly)),

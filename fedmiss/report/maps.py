@@ -39,6 +39,7 @@ def heatmap(a: Analysis) -> Plot:
     floor = max(float(np.quantile(positive, 0.02)) if positive.size else 0.01, top * 1e-4)
     norm = LogNorm(floor, max(top, floor * 10), clip=True)
     clipped = np.maximum(value, floor)
+    what = "chance of presence" if a.unit != "birds" else a.unit
     image = _paint(clipped, seen, norm)
     tall = float(np.clip(0.02 * len(rows) + 1.6, 2.4, 6.0))
     fig = figure(height=tall + 0.7)
@@ -55,7 +56,7 @@ def heatmap(a: Analysis) -> Plot:
     ax.set_xticks(starts[::step] - 0.5, [str(y) for y in year[starts[::step]]])
     ax.set_yticks([])
     ax.set_ylabel(f"{count(len(rows))} sites, largest at the top")
-    for cmap, label in (("Blues", "birds, counted cells"), ("Greys", "birds, imputed cells")):
+    for cmap, label in (("Blues", f"{what}, counted cells"), ("Greys", f"{what}, imputed cells")):
         bar = fig.colorbar(
             ScalarMappable(norm, _clip_map(cmap)),
             ax=ax,
@@ -74,7 +75,7 @@ def heatmap(a: Analysis) -> Plot:
         else ""
     )
     caption = (
-        f"Expected birds at standard effort in every site and month (logarithmic scale).{some} Blue: cells with a count; "
+        f"Expected {what} at standard effort in every site and month (logarithmic scale).{some} Blue: cells with a count; "
         "grey: cells that were imputed."
     )
     alt = (

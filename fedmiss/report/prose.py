@@ -270,8 +270,7 @@ def latest(a: Analysis) -> str:
     if used.empty:
         return ""
     row = used.iloc[-1]
-    unit = "occupied sites" if a.data.fact("family") == "bernoulli" else "birds"
     return (
         f"In {int(row['year'])} the estimated total over all sites, in the mean month of the season, was "
-        f"{quantity(row['total'], row['total_lo'], row['total_hi'], unit)}."
+        f"{quantity(row['total'], row['total_lo'], row['total_hi'], a.unit)}."
     )

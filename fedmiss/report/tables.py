@@ -25,6 +25,7 @@ def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
         "regions": ("report_regions", a.regions),
         "sites": ("report_sites", a.sites),
         "groups": ("report_groups", a.data.groups),
+        "draws": ("report_draws", a.replicates),
     }
     flow = a.data.imputed.get("flow") or a.data.fit.get("flow") or a.data.panel.get("flow") or []
     rows = [

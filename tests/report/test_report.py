@@ -16,6 +16,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.files import read_manifest, write_manifest
 from fedmiss.report.analysis import ReportSettings, analyse
 from fedmiss.report.build import build_report
+from fedmiss.report.coverage import coverage
 from fedmiss.report.exchange import read_ocv, read_out_totals
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.prose import caveats, headline
@@ -55,6 +56,14 @@ def test_every_figure_is_there_three_times_and_every_table_twice(report):
         csv = pd.read_csv(report / "tables" / f"{name}.csv")
         assert list(parquet.columns) == list(csv.columns)
         assert len(parquet) == len(csv)
+
+
+def test_replicates_give_the_intervals_of_the_yearly_table(report):
+    draws = pd.read_parquet(report / "tables" / "draws.parquet")
+    yearly = pd.read_parquet(report / "tables" / "yearly.parquet").set_index("year")
+    spread = draws.groupby("year")["total"].agg(lambda t: np.log(t).std(ddof=1))
+    want = np.log(yearly["total_hi"] / yearly["total"]) / 1.959963984540054
+    np.testing.assert_allclose(spread, want, rtol=1e-9)
 
 
 def test_the_page_asks_nothing_of_any_server_and_every_figure_has_words(report):
@@ -98,6 +107,23 @@ def test_numbers_on_the_page_are_those_of_the_tables(folders, report):
     np.testing.assert_allclose(table["total"], a.data.expected.sum(axis=0))
     seen = np.where(a.data.observed, a.data.expected, 0).sum(axis=0)
     np.testing.assert_allclose(table["imputed_share"], 1 - seen / table["total"])
+
+
+def test_coverage_counts_what_was_seen(folders):
+    a = analyse(read_inputs(**folders), ReportSettings(date=DATE))
+    c, data = a.coverage, a.data
+    assert c.n_observed == len(data.cells) == int(data.observed.sum())
+    hidden = float(np.where(data.observed, 0.0, data.expected).sum() / data.expected.sum())
+    assert c.share_imputed_total == pytest.approx(hidden)
+    assert hidden > 0.6
+    year = data.months["year"].to_numpy()[data.cells["month_index"]]
+    assert c.sites_repeated == 40
+    once = data.cells[(data.cells["site_index"] < 35) | (year == 2010)]
+    object.__setattr__(data, "cells", once)
+    assert coverage(data, a.years).sites_repeated == 35
+    assert c.n_zeros == int((read_inputs(**folders).cells["count_sum"] == 0).sum())
+    assert c.linked_years == 14
+    np.testing.assert_allclose(a.yearly["imputed_share"].mean(), hidden, atol=0.05)
 
 
 def test_headline_follows_the_class(folders):

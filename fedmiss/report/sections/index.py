@@ -63,7 +63,7 @@ def _yearly(a: Analysis) -> HtmlTable:
     base = str(a.trend["base"])
     columns = [
         "Year",
-        "Total, birds",
+        f"Total, {a.unit}",
         "95 % interval",
         f"Index, {base} = 100" if base else "Index",
         "95 % interval",

@@ -26,7 +26,7 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
             "cv": _cv(a),
             "cv_figure": plots.get("cv"),
             "convergence_figure": plots.get("convergence"),
-            "rank": a.data.fact("rank"),
+            "terms": _predictor(a),
             "n_draws": a.n_draws,
         },
     )
@@ -57,6 +57,13 @@ def _value(value: Any) -> str:
     if isinstance(value, int):
         return count(value)
     return str(value)
+
+
+def _predictor(a: Analysis) -> str:
+    rank = a.data.fact("rank")
+    interaction = f"interaction of rank {rank}" if rank else ""
+    effects = "" if a.data.fact("effects") is False else "mean + site effect + month effect"
+    return " + ".join(t for t in (effects, interaction) if t) or "mean"
 
 
 def _terms(a: Analysis) -> str:

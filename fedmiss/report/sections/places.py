@@ -50,7 +50,7 @@ def _sites(a: Analysis) -> HtmlTable:
         )
     some = f"The {SHOWN} largest of {count(len(a.sites))} sites. " if len(a.sites) > SHOWN else ""
     note = (
-        f"{some}Mean: estimated birds in the mean month of the season, all years. A site counted in fewer than three "
+        f"{some}Mean: estimate in the mean month of the season, all years. A site counted in fewer than three "
         "years has no class: its trend is borrowed from the others."
     )
     columns = [
@@ -58,7 +58,7 @@ def _sites(a: Analysis) -> HtmlTable:
         "Region",
         "Months counted",
         "Years counted",
-        "Mean, birds",
+        f"Mean, {a.unit}",
         "Change per year",
         "95 % interval",
         "Class",

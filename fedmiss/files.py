@@ -192,16 +192,21 @@ def write_manifest(
     )
 
 
+_MAKER = {"records": "ingest", "panel": "panel", "fit": "fit", "imputed": "impute", "report": "report"}
+
+
 def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]:
     """Read a folder's manifest, and check that it is of the ``kind`` asked for."""
     folder = Path(folder)
+    maker = f"; `fedmiss {_MAKER[kind]}` makes one" if kind in _MAKER else ""
     if not folder.exists():
-        raise InputError(f"there is no folder {folder}.", path=str(folder))
+        raise InputError(f"there is no folder {folder}{maker}.", path=str(folder))
     if not (folder / MANIFEST).exists():
         raise InputError(f"{folder} was not made by fedmiss: it has no {MANIFEST}.", path=str(folder))
     manifest: dict[str, Any] = read_json(folder / MANIFEST)
     if kind is not None and manifest.get("kind") != kind:
         raise InputError(
-            f"{folder} holds a {manifest.get('kind')!r}, but a {kind!r} is needed here.", path=str(folder)
+            f"{folder} holds a {manifest.get('kind')!r}, but a {kind!r} is needed here{maker}.",
+            path=str(folder),
         )
     return manifest

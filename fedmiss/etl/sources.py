@@ -207,7 +207,14 @@ def _describe(path: Path, member: str | None) -> Source:
     if not data:
         raise InputError(f"{name} is empty; download it again.", path=name)
     head = _Head(data, name)
-    return Source(path, member, _role(head.columns, (member or path.name).rsplit("/", 1)[-1]), head.separator, head.columns, head.bytes)
+    return Source(
+        path,
+        member,
+        _role(head.columns, (member or path.name).rsplit("/", 1)[-1]),
+        head.separator,
+        head.columns,
+        head.bytes,
+    )
 
 
 @contextmanager

@@ -1,0 +1,137 @@
+"""Plant each bug of the table in a copy of the source and see which tests die.
+
+The table says which laws guard which line; an equivalence with EM alone would miss half of these bugs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LAWS = "tests/core/test_fedem_laws.py::"
+WORKED = LAWS + "test_a_worked_round_of_five_workers_of_which_one_answers"
+LINES = LAWS + "test_a_trajectory_follows_algorithm_1_line_by_line"
+V_MEAN = LAWS + "test_V_is_the_mean_when_messages_are_lost_and_late"
+EM = LAWS + "test_one_worker_uncompressed_full_batch_unit_step_is_em_for_any_memory"
+SHARDS = LAWS + "test_equal_shards_give_the_pooled_fit_and_pooled_weights_do_for_unequal_ones"
+H_LAW = LAWS + "test_H_is_unbiased_over_absences_minibatches_and_quantization"
+FIXED = LAWS + "test_a_fixed_point_with_its_memories_does_not_move"
+Q_LAW = "tests/compressors/test_laws.py::test_the_law"
+SAME = "tests/engines/test_same_run_other_machine.py::test_unequal_workers_give_the_same_bits"
+SPIDER = "tests/core/test_spider.py::test_vr_fedem_with_one_worker_is_spider_em"
+ABSENT = LAWS + "test_absent_workers_move_from_their_own_last_point"
+
+FEDEM, ORACLES, DITHER = "core/fedem.py", "core/oracles.py", "compressors/_dither.py"
+DELTA_ONE, DELTA_MANY = "D_i = S_i - down.S_hat - V_i", "D = S - down.S_hat - V[slots]"
+
+MUTANTS = {
+    "1/p forgotten in H": ({FEDEM: [("_weighted_sum(w / p, Q)", "_weighted_sum(w, Q)")]}, [WORKED, LINES, H_LAW]),
+    "1/|A| instead of 1/(n p)": (
+        {FEDEM: [("_weighted_sum(w / p, Q)", "_weighted_sum(w / w.sum(), Q)")]}, [WORKED, LINES],
+    ),
+    "server V divided by p": (
+        {FEDEM: [("self.alpha * _weighted_sum(w, Q)", "self.alpha * _weighted_sum(w / p, Q)")]}, [WORKED, V_MEAN],
+    ),
+    "alpha forgotten on the server": (
+        {FEDEM: [("self.alpha * _weighted_sum(w, Q)", "_weighted_sum(w, Q)")]}, [WORKED, V_MEAN, SHARDS],
+    ),
+    "alpha forgotten on the worker": (
+        {FEDEM: [("worker.V_i + self.alpha * worker.pending[1]", "worker.V_i + worker.pending[1]")]},
+        [WORKED, V_MEAN, SAME],
+    ),
+    "alpha forgotten on the stacked workers": (
+        {FEDEM: [("V[slots] += self.alpha * Q", "V[slots] += Q")]}, [LINES, SHARDS, SAME],
+    ),
+    "V_i left out of Delta": (
+        {FEDEM: [(DELTA_ONE, "D_i = S_i - down.S_hat"), (DELTA_MANY, "D = S - down.S_hat")]},
+        [WORKED, EM, H_LAW, FIXED],
+    ),
+    "S_hat left out of Delta": (
+        {FEDEM: [(DELTA_ONE, "D_i = S_i - V_i"), (DELTA_MANY, "D = S - V[slots]")]}, [WORKED, EM, H_LAW, FIXED],
+    ),
+    "V left out of H": ({FEDEM: [("H = server.V + _weighted", "H = _weighted")]}, [WORKED, EM, H_LAW]),
+    "gamma doubled": (
+        {FEDEM: [("server.S_hat + gamma * H", "server.S_hat + 2 * gamma * H")]}, [WORKED, EM, LINES],
+    ),
+    "deterministic rounding": ({DITHER: [("/ unit + u[i]", "/ unit + 0.5")]}, [Q_LAW, H_LAW]),
+    "one shared random stream": (
+        {FEDEM: [('uniforms(self.seed, "worker", k, slots,', 'uniforms(self.seed, "worker", k, [0] * len(slots),')]},
+        [LINES],
+    ),
+    "draws keyed by position, not by worker": (
+        {FEDEM: [('uniforms(self.seed, "worker", k, slots,', 'uniforms(self.seed, "worker", k, range(len(slots)),')]},
+        [LINES, SAME],
+    ),
+    "memory committed before it counted": (
+        {FEDEM: [("worker.pending[0] == ack", "worker.pending[0] >= 0")]}, [V_MEAN],
+    ),
+    "VR: difference of the same point": (
+        {ORACLES: [("model.s_bar(memory[2], batch)", "model.s_bar(down.theta, batch)"),
+                   ("both[len(move) :])", "both[: len(move)])"), ("both[: len(move)] - both[len(move) :]", "0.0")]},
+        [SPIDER, ABSENT],
+    ),
+    "VR: no full pass at a new outer loop": (
+        {ORACLES: [("memory is None or memory[0] // self.k_in < down.k // self.k_in", "memory is None"),
+                   ("fresh = last < outer", "fresh = last < 0"), ("if k < outer]:", "if k < 0]:")]},
+        [SPIDER],
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """A copy of the package and of these tests, with compiled kernels, in which bugs can be planted."""
+    root = tmp_path_factory.mktemp("mutants")
+    for folder in ("fedmiss", "data_schema", "tests"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("out", "*.parquet"))
+    shutil.copy(ROOT / "pyproject.toml", root)
+    result = run_tests(root, [WORKED, LINES, V_MEAN, EM, SHARDS, H_LAW, FIXED, Q_LAW, SAME, SPIDER, ABSENT])
+    assert "failed" not in result, result[-3000:]
+    return root
+
+
+def run_tests(root, tests):
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--tb=no",
+        "-m",
+        "not mc",
+        *tests,
+    ]
+    env = os.environ | {"PYTHONPATH": str(root)}
+    return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTANTS)
+def test_each_planted_bug_kills_the_tests_that_guard_it(name, copy):
+    edits, victims = MUTANTS[name]
+    saved = {}
+    try:
+        planted = 0
+        for file, pairs in edits.items():
+            path = copy / "fedmiss" / file
+            saved[path] = text = path.read_text()
+            for old, new in pairs:
+                planted += text.count(old)
+                text = text.replace(old, new)
+            path.write_text(text)
+        assert planted >= 1, f"the line of {name!r} is not in the source any more; change the table"
+        for test in victims:
+            out = run_tests(copy, [test])
+            assert re.search(r"\d+ failed", out), f"{test} survives {name!r}:\n{out[-2000:]}"
+    finally:
+        for path, text in saved.items():
+            path.write_text(text)

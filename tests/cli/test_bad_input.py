@@ -1,0 +1,210 @@
+"""Every mistake ends with one clear line on stderr, exit code 1 or 2, and nothing half-written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from bad_inputs import CASES, QUICK, WIGEON, csv, ebd, interrupted, records_of, sampling
+from terminal import entry_point, fedmiss, real, refusing, tree
+
+
+def one_line(done, code):
+    assert done.code == code, done
+    assert done.err.startswith("fedmiss: "), done.err
+    assert len(done.err.strip().splitlines()) == 1, done.err
+    assert "Traceback" not in done.err
+    assert done.err.rstrip().endswith((".", "?", "'", ")")), done.err
+
+
+@pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
+def test_one_clear_line(case, base, here):
+    words = case.words(base, here)
+    before = tree(here), tree(base)
+    with case.during(here):
+        done = fedmiss(*words)
+    one_line(done, case.code)
+    for word in case.says:
+        assert word in done.err, done.err
+    assert (tree(here), tree(base)) == before, "something was left behind or lost"
+
+
+def test_a_message_names_what_it_refuses_to_overwrite_before_work_is_done(base, here):
+    """Every command that makes a folder keeps one that is there, byte for byte."""
+    (here / "kept").mkdir()
+    (here / "kept" / "notes.txt").write_text("mine")
+    for words in (
+        ("ingest", ebd(base), "--no-cache"),
+        ("panel", base / "records", *WIGEON),
+        ("fit", base / "panel", *QUICK),
+        ("fit", base / "panel", "--method", "fedmissem", "--rounds", 2),
+        ("impute", base / "panel", base / "fit"),
+        ("report", "--panel", base / "panel", "--fit", base / "fit", "--imputed", base / "imputed"),
+        ("simulate", "--records", 1000),
+    ):
+        for more in ((), ("--overwrite",)):
+            done = fedmiss(*words, "--out", here / "kept", *more)
+            one_line(done, 2)
+            assert "kept" in done.err
+    assert tree(here) == {"kept": -1, "kept/notes.txt": 4}
+
+
+def test_a_month_without_visits_works_and_is_told(here):
+    dates = [f"2020-{m:02d}-11" for m in range(1, 13)] + [f"2021-{m:02d}-11" for m in range(1, 13) if m != 5]
+    records = records_of(here, dates=tuple(dates))
+    done = fedmiss("panel", records, "--groups", 2, "--out", "panel")
+    assert done.code == 0, done.err
+    assert "24 months" in done.out
+    assert "1 of 24 months have no visit (2021-05)" in done.out
+    fitted = fedmiss("fit", "panel", *QUICK, "--out", "fit")
+    assert fitted.code == 0, fitted.err
+    assert fedmiss("impute", "panel", "fit", "--out", "imputed").code == 0
+    import pyarrow.parquet as pq
+
+    gap = pq.read_table(here / "imputed" / "imputed.parquet").to_pandas().query("month_index == 16")
+    assert len(gap) == 2
+    assert not gap["observed"].any()
+    assert (gap["expected"] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("fitt",), 2),
+        (("fit",), 2),
+        (("fit", "panel", "--seed", "x"), 2),
+        (("panel", "records", "--grups", 3), 2),
+        (("fit", "panel", "--penalty", "much"), 2),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_no_traceback(words, code, here):
+    done = fedmiss(*words)
+    assert done.code == code
+    assert "Traceback" not in done.err
+    assert done.err.startswith("Usage: ")
+    assert tree(here) == {}
+
+
+def test_debug_shows_the_traceback(base, here):
+    from fedmiss.errors import InputError
+
+    with pytest.raises(InputError):
+        fedmiss("--debug", "inspect", "nothing")
+
+
+def test_the_installed_command_says_the_same(base, here):
+    """Three mistakes through a real process: message, exit code, no trace of Python."""
+    for words, code, word in (
+        (("inspect", "nothing"), 1, "nothing"),
+        (("fit", base / "records"), 1, "'panel'"),
+        (("fit", base / "panel", "--model", "nebgin"), 2, "'nebgin'"),
+    ):
+        done = real(*words)
+        one_line(done, code)
+        assert done.out == ""
+        assert word in done.err
+    assert tree(here) == {}
+
+
+# --- disks
+
+
+STEPS = {
+    "ingest": lambda b: ("ingest", ebd(b), "--sampling", sampling(b), "--no-cache"),
+    "panel": lambda b: ("panel", b / "records", *WIGEON, "--groups", 3),
+    "impute": lambda b: ("impute", b / "panel", b / "fit"),
+    "report": lambda b: ("report", "--panel", b / "panel", "--fit", b / "fit", "--imputed", b / "imputed"),
+    "simulate": lambda b: ("simulate", "--records", 1000, "--species", 1),
+}
+
+
+@pytest.mark.parametrize("step", [*STEPS])
+def test_a_full_disk_at_the_last_moment(step, base, here):
+    """The rename onto the final name fails: the message names the folder, and nothing is left."""
+    with refusing("replace", errno.ENOSPC, here):
+        done = fedmiss(*STEPS[step](base), "--out", here / "new")
+    one_line(done, 1)
+    assert f"cannot write {here / 'new'}: the disk is full" in done.err
+    assert tree(here) == {}
+
+
+def small_disk(kilobytes: int, *commands: str) -> subprocess.CompletedProcess[str]:
+    """Run shell commands where ``disk/`` is a file system of this size, in a namespace of its own."""
+    script = f"mkdir -p disk && mount -t tmpfs -o size={kilobytes}k none disk && " + " ; ".join(commands)
+    return subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [*STEPS, "fit", "algorithm 7"])
+def test_a_truly_full_disk(step, base, here):
+    """A file system of 60 kB: every step says so in one line and takes its half-written files away."""
+    if not sys.platform.startswith("linux") or small_disk(60, "true").returncode:
+        pytest.skip("this machine lets no ordinary user mount a small file system")
+    words = {
+        **STEPS,
+        "fit": lambda b: ("fit", b / "panel", "--model", "log1p", "--rank", 0, "--bootstrap", 200),
+        "algorithm 7": lambda b: ("fit", b / "panel", "--method", "fedmissem", "--rounds", 5),
+    }[step](base)
+    fill = "head -c 40k /dev/zero > disk/fill"
+    line = " ".join(f"'{w}'" for w in (*entry_point(), *words, "--out", "disk/new"))
+    done = small_disk(60, fill, f"{line} >&2 ; code=$?", "ls -A disk", "exit $code")
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "disk is full" in done.stderr, done.stderr
+    left = set(done.stdout.split())
+    assert left - {"new.partial"} == {"fill"}, left  # an unfinished fit may be resumed
+
+
+# --- interruptions
+
+
+def test_ctrl_c_during_a_fit_leaves_no_result_but_a_fit_to_resume(base, here):
+    words = ("fit", base / "panel", *QUICK[:-2], "--bootstrap", 20, "--out", "fit")
+    with interrupted(here):
+        done = fedmiss(*words)
+    assert done.code == 130
+    assert "interrupted" in done.err
+    assert "Traceback" not in done.err
+    assert not (here / "fit").exists()
+    assert fedmiss(*words).code == 0
+    assert not (here / "fit.partial").exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_real_terminal(base, here):
+    words = ["fit", str(base / "panel"), *map(str, QUICK[:-2]), "--bootstrap", "20000", "--out", "fit"]
+    process = subprocess.Popen([*entry_point(), *words], stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: any(Path("fit.partial").glob("draws-*.npz")), process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.startswith("fedmiss: interrupted")
+    assert len(err.strip().splitlines()) == 1
+    assert not Path("fit").exists()
+
+
+def wait_for(ready, process, seconds=120):
+    end = time.monotonic() + seconds
+    while not ready():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_place_that_may_not_be_read(base, here):
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    closed = csv(here)
+    closed.chmod(0)
+    one_line(fedmiss("ingest", closed, "--map", "auto", "--no-cache", "--out", "new"), 1)

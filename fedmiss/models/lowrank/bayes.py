@@ -24,6 +24,8 @@ from fedmiss.models.lowrank.families import family_code
 from fedmiss.models.lowrank.season import SeriesPrior
 from fedmiss.models.lowrank.solver import Theta, moved
 
+SERIES_STEPS = 5  # EM steps of the months' prior per round: it is cheap, and slower than the rest
+
 __all__ = ["Posterior", "predictor", "start_posterior", "vb_fit"]
 
 
@@ -129,7 +131,7 @@ def vb_fit(
     phi : dispersion; ``between(q, edf, k)`` may update it (and refill the cells) after each round
     calendar : (month_of_year, year), each (L,): gives the months a seasonal and smooth prior
     learn : re-estimate the prior variances (False: keep them, for bootstrap replicates)
-    tol : stop when no predictor of an observed cell moved by more than ``tol`` in the root mean square
+    tol : stop when neither the observed cells' predictors nor the months moved by more than ``tol`` (root mean square)
 
     Returns
     -------
@@ -156,6 +158,7 @@ def vb_fit(
 
     set_threads(max(c.nnz for c in cells))
     old = [np.zeros(c.nnz) for c in cells]
+    months = q.T[:, 0].copy()
     edf, change, k = float(p), float("inf"), 0
     for k in range(1, max_rounds + 1):
         g, G = _sums(cells, q, family, True)
@@ -172,9 +175,11 @@ def vb_fit(
             q.T[:, 0] -= shift
             q.prior[:, 0] -= shift
         if learn and k > 2:
-            _learn_months(q, series, k)
+            _learn_months(q, series)
             _rescale(q)
-        change = moved(cells, old)
+        # Months without a visit move no cell: they are watched by themselves.
+        change = max(moved(cells, old), float(np.sqrt(((q.T[:, 0] - months) ** 2).mean())))
+        months = q.T[:, 0].copy()
         if watch:
             watch(k, float("nan"), change)
         if between is not None:
@@ -184,18 +189,17 @@ def vb_fit(
     return q, phi, edf, k, bool(change < tol)
 
 
-def _learn_months(q: Posterior, series: list[SeriesPrior] | None, k: int) -> None:
+def _learn_months(q: Posterior, series: list[SeriesPrior] | None) -> None:
     spread = np.einsum("naa->na", q.D)
     if series is None:
         q.noise = np.maximum((q.T**2 + spread).mean(axis=0), 1e-4)
         return
-    if k % 3:
-        return
     for i, s in enumerate(series):
-        f, v = s.smooth(q.T[:, i], spread[:, i])
+        for _ in range(SERIES_STEPS):
+            f, v = s.smooth(q.T[:, i], spread[:, i])
+            s.noise = max(float(((q.T[:, i] - f) ** 2 + spread[:, i] + v).mean()), 1e-5)
         q.prior[:, i] = f
-        q.noise[i] = max(float(((q.T[:, i] - f) ** 2 + spread[:, i] + v).mean()), 1e-5)
-        s.noise = float(q.noise[i])
+        q.noise[i] = s.noise
 
 
 def predictor(q: Posterior, site: slice | I64, family: str) -> F64:

@@ -1,0 +1,257 @@
+"""Variational EM, the count model around it, cross-validation and bootstrap."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedmiss.errors import ConfigError
+from fedmiss.models.lowrank.bayes import Posterior, _sums, predictor
+from fedmiss.models.lowrank.bootstrap import bootstrap, observer_weights, totals_by_region
+from fedmiss.models.lowrank.counts import CountSettings, fit_counts
+from fedmiss.models.lowrank.crossval import assign_folds, cross_validate, default_candidates
+from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.families import deviance
+from fedmiss.models.lowrank.season import SeriesPrior
+
+from .panels import calendar, cells_of, simulate, split, truth
+
+
+def posterior(J, L, p, seed=0):
+    rng = np.random.default_rng(seed)
+
+    def spd(n):
+        A = 0.2 * rng.normal(size=(n, p, p))
+        return A @ A.transpose(0, 2, 1) + 0.02 * np.eye(p)
+
+    return Posterior(
+        0.4, 0.4 * rng.normal(size=(J, p)), spd(J), 0.4 * rng.normal(size=(L, p)), spd(L), np.ones(p), np.zeros((L, p)),
+        np.ones(p),
+    )  # fmt: skip
+
+
+def expected_loss(cells, q, family):
+    """Expected loss under the approximation of the module: slow and obvious."""
+    total = 0.0
+    for c in cells:
+        for k in range(c.nnz):
+            j, month = c.row[k], c.col[k]
+            x, z = np.r_[1.0, q.T[month, 1:]], np.r_[1.0, q.P[j, 1:]]
+            eta = q.mu + q.P[j, 0] + q.T[month, 0] + q.P[j, 1:] @ q.T[month, 1:]
+            var = x @ q.C[j] @ x + z @ q.D[month] @ z + (q.C[j, 1:, 1:] * q.D[month, 1:, 1:]).sum()
+            inner = np.exp(eta + var / 2) if family == "poisson" else 0.5 * (eta**2 + var)
+            total += c.E[k] * inner - c.y[k] * eta
+    return total
+
+
+@pytest.mark.parametrize("family", ["poisson", "gaussian"])
+@pytest.mark.parametrize("by_site", [True, False])
+def test_variational_sums_are_the_derivatives_of_the_expected_loss(family, by_site):
+    panel, _ = simulate(J=5, L=4, n=25, family=family, groups=2)
+    cells = cells_of(panel, family)
+    q = posterior(5, 4, 3)
+    for c in cells:
+        c.eta = np.zeros(c.nnz)
+    g, G = _sums(cells, q, family, by_site)
+    h = 1e-5
+    X = q.P if by_site else q.T
+    for i in range(len(X)):
+        for a in range(3):
+            values = []
+            for sign in (1, 0, -1):
+                moved = X.copy()
+                moved[i, a] += sign * h
+                values.append(expected_loss(cells, replace(q, **{"P" if by_site else "T": moved}), family))
+            assert -g[i, a] == pytest.approx((values[0] - values[2]) / (2 * h), abs=1e-4)
+            second = (values[0] - 2 * values[1] + values[2]) / h**2
+            assert G[i, a, a] == pytest.approx(second, abs=2e-3 * (1 + abs(second)))
+    np.testing.assert_array_equal(G, G.transpose(0, 2, 1))
+
+
+def test_predictor_has_the_mean_of_the_cells():
+    panel, _ = simulate(J=6, L=5, n=40, groups=1)
+    cells = cells_of(panel, "poisson")
+    cells[0].eta = np.zeros(cells[0].nnz)
+    q = posterior(6, 5, 2, seed=4)
+    _sums(cells, q, "poisson", True)
+    np.testing.assert_allclose(cells[0].eta, predictor(q, slice(None), "poisson")[cells[0].row, cells[0].col])
+
+
+def test_federated_variational_fit_is_the_pooled_one():
+    panel, _ = simulate(groups=10, observers=40, n=600)
+    a = fit_counts(panel, CountSettings(rank=2)).expected()
+    np.testing.assert_allclose(fit_counts(panel.pooled(), CountSettings(rank=2)).expected(), a, rtol=1e-8)
+
+
+def test_a_factor_that_is_not_there_is_switched_off():
+    panel, _ = simulate(J=80, L=36, n=3000, scale=0.0)
+    fit = fit_counts(panel, CountSettings(rank=2))
+    assert np.std(fit.theta.U @ fit.theta.V.T) < 0.1 * fit.theta.a.std()
+
+
+def test_low_rank_beats_the_additive_model_on_new_counts():
+    panel, eta = simulate(J=100, L=48, n=1500, scale=0.6)
+    fresh = np.random.default_rng(9).poisson(np.exp(eta))
+    scores = [
+        deviance(fresh, fit_counts(panel, CountSettings(rank=r)).expected(), "poisson").mean() for r in (0, 2)
+    ]
+    best = deviance(fresh, np.exp(eta), "poisson").mean()
+    assert scores[1] - best < 0.5 * (scores[0] - best)
+
+
+def test_months_without_visits_follow_season_and_neighbours():
+    J, L = 30, 60
+    rng = np.random.default_rng(0)
+    eta = 2.0 + rng.normal(0, 0.3, J)[:, None] + 1.2 * np.sin(2 * np.pi * np.arange(L) / 12)
+    s, t = rng.integers(0, J, 1500), rng.integers(0, L, 1500)
+    hole = (t >= 26) & (t < 32)
+    s, t = s[~hole], t[~hole]
+    panel = split(J, L, s, t, rng.poisson(np.exp(eta[s, t])).astype(float), s % 5, s % 2)
+    totals = fit_counts(panel, CountSettings(rank=0)).expected().sum(axis=0)
+    error = np.log(totals / np.exp(eta).sum(axis=0))
+    assert np.abs(error[26:32]).max() < 0.35
+    flat = fit_counts(replace(panel, calendar=None), CountSettings(rank=0)).expected().sum(axis=0)
+    assert np.abs(np.log(flat / np.exp(eta).sum(axis=0)))[26:32].max() > 0.7  # without a calendar: the mean month
+
+
+def test_series_prior_recovers_its_variances():
+    rng = np.random.default_rng(1)
+    month, year = calendar(240)
+    season = rng.normal(0, 1.0, 12)[month - 1]
+    prior = SeriesPrior.of(month, year, 1.0)
+    series = season + rng.normal(0, 0.2, 240)
+    for _ in range(200):
+        f, _ = prior.smooth(series, np.zeros(240))
+        prior.noise = max(float(((series - f) ** 2).mean()), 1e-6)
+    assert prior.season == pytest.approx(np.var(season), rel=0.6)
+    assert prior.step < 0.1
+    assert prior.noise == pytest.approx(0.04, rel=0.4)
+    assert np.corrcoef(f, season)[0, 1] > 0.99
+
+
+def test_effort_and_observers_are_recovered():
+    rng = np.random.default_rng(5)
+    J, L, n, observers = 40, 24, 6000, 60
+    eta = truth(J, L, 2, scale=0.3)
+    s, t, who = rng.integers(0, J, n), rng.integers(0, L, n), rng.integers(0, observers, n)
+    o = rng.normal(0, 0.5, observers)
+    effort = rng.normal(0, 0.5, (n, 1))
+    y = rng.poisson(np.exp(eta[s, t] + o[who] + 0.7 * effort[:, 0])).astype(float)
+    groups = []
+    for k in range(3):
+        m = who % 3 == k
+        groups.append(Group.of(f"g{k}", s[m], t[m], y[m], who[m] // 3, effort[m]))
+    panel = GroupPanel.of(J, L, groups, calendar(L))
+    fit = fit_counts(panel, CountSettings(rank=2, observers=True))
+    assert fit.aux.kappa[0] == pytest.approx(0.7, abs=0.05)
+    got = np.concatenate([fit.aux.observer[k] for k in range(3)])
+    want = np.concatenate([o[k::3] for k in range(3)])
+    assert np.corrcoef(got, want)[0, 1] > 0.95
+    assert (1 / fit.aux.observers) ** 0.5 == pytest.approx(o.std(), rel=0.3)
+    assert fit.dispersion == pytest.approx(1.0, abs=0.15)
+
+
+def test_dispersion_is_estimated():
+    rng = np.random.default_rng(3)
+    J, L, n = 60, 24, 5000
+    eta = truth(J, L, 1, scale=0.0, level=1.5)
+    s, t = rng.integers(0, J, n), rng.integers(0, L, n)
+    mu = np.exp(eta[s, t])
+    size = 2.0
+    y = rng.negative_binomial(size, size / (size + mu)).astype(float)
+    panel = split(J, L, s, t, y, s % 20, s % 3)
+    negbin = fit_counts(panel, CountSettings(rank=0, dispersion="negbin"))
+    assert negbin.aux.theta == pytest.approx(size, rel=0.15)
+    quasi = fit_counts(panel, CountSettings(rank=0))
+    pearson = float(((y - mu) ** 2 / mu).mean())
+    assert quasi.dispersion == pytest.approx(pearson, rel=0.2)
+
+
+def test_log1p_fit_keeps_the_total_of_the_observed_counts():
+    panel, _ = simulate(n=800)
+    fit = fit_counts(panel, CountSettings(family="gaussian", scale="log1p", rank=1))
+    g = panel.pooled().groups[0]
+    predicted = fit.expected()[g.site, g.month]
+    assert (1 + predicted).sum() == pytest.approx((1 + g.count).sum(), rel=0.05)
+
+
+def test_folds_are_drawn_inside_groups_and_cover_them():
+    panel, _ = simulate(n=500)
+    for g in panel.groups:
+        for by in ("visit", "observer", "block"):
+            folds = assign_folds(g, 5, by, 0)
+            assert folds.size == g.count.size
+            assert set(folds) <= set(range(5))
+        sizes = np.bincount(assign_folds(g, 5, "visit", 0), minlength=5)
+        assert sizes.max() - sizes.min() <= 1
+        whole = assign_folds(g, 5, "observer", 0)
+        assert all(np.unique(whole[g.observer == o]).size == 1 for o in np.unique(g.observer))
+    with pytest.raises(ConfigError, match="folds by 'moon'"):
+        assign_folds(panel.groups[0], 5, "moon", 0)
+
+
+def test_cross_validation_finds_the_rank():
+    flat, _ = simulate(J=60, L=36, n=2500, scale=0.0)
+    rich, _ = simulate(J=60, L=36, n=2500, scale=0.8)
+    candidates = [CountSettings(rank=r) for r in (0, 1, 2)]
+    none = cross_validate(flat, candidates).summary["deviance"]
+    assert none.max() < 1.01 * none.min()  # nothing to gain, and nothing lost: the factors switch themselves off
+    chosen = cross_validate(rich, candidates)
+    assert chosen.best.rank == 2
+    assert len(chosen.table) == 15
+    assert chosen.table["n"].sum() == 3 * rich.m
+    assert "rank 2" in chosen.advice
+
+
+def test_default_candidates_include_rank_zero_and_rival_models():
+    names = {(c.family, c.dispersion, c.scale, c.rank) for c in default_candidates(CountSettings())}
+    assert ("poisson", "quasi", "raw", 0) in names
+    assert ("poisson", "negbin", "raw", 2) in names
+    assert ("gaussian", "quasi", "log1p", 2) in names
+
+
+def test_bootstrap_weights_stay_inside_groups():
+    panel, _ = simulate(n=600)
+    for g, w in zip(panel.groups, observer_weights(panel, 0, 3), strict=True):
+        per_observer = {o: np.unique(w[g.observer == o]) for o in np.unique(g.observer)}
+        assert all(v.size == 1 for v in per_observer.values())
+        assert np.mean([v[0] for v in per_observer.values()]) == pytest.approx(1.0)
+    again = observer_weights(panel, 0, 3)
+    np.testing.assert_array_equal(again[0], observer_weights(panel, 0, 3)[0])
+    assert not np.array_equal(again[0], observer_weights(panel, 0, 4)[0])
+
+
+def test_bootstrap_is_a_function_of_seed_and_number():
+    panel, _ = simulate(n=500)
+    fit = fit_counts(panel, CountSettings(rank=1))
+    region = np.arange(panel.J) % 2
+    first = bootstrap(panel, fit, draws=4, seed=1, region=region, n_regions=2, calendar=panel.calendar)
+    more = bootstrap(panel, fit, draws=6, seed=1, region=region, n_regions=2, calendar=panel.calendar)
+    np.testing.assert_array_equal(first.totals, more.totals[:4])
+    np.testing.assert_allclose(first.totals[:, 1:].sum(axis=1), first.totals[:, 0])
+    point = totals_by_region(fit, region, 2)
+    np.testing.assert_allclose(point[0], fit.expected().sum(axis=0))
+
+
+@pytest.mark.mc
+def test_bootstrap_intervals_cover():
+    """Nominal 95 % intervals of the overall log slope over random panels: 90 to 98 % (binomial error about 1.5 %)."""
+    hits = total = 0
+    for seed in range(120):
+        panel, eta = simulate(J=60, L=60, n=1200, seed=1000 + seed, scale=0.4, observers=60)
+        fit = fit_counts(panel, CountSettings(rank=2))
+        draws = bootstrap(panel, fit, draws=60, seed=seed, calendar=panel.calendar)
+        year = panel.calendar[1]
+        x = np.unique(year) - np.unique(year).mean()
+
+        def slope(monthly, year=year, x=x):
+            yearly = np.array([monthly[year == y].sum() for y in np.unique(year)])
+            return float(np.log(yearly) @ x / (x @ x))
+
+        estimate = slope(totals_by_region(fit, np.full(60, -1), 0)[0])
+        se = np.std([slope(d[0]) for d in draws.totals], ddof=1)
+        hits += abs(estimate - slope(np.exp(eta).sum(axis=0))) < 1.96 * se
+        total += 1
+    assert 0.88 <= hits / total <= 0.995

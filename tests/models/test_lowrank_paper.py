@@ -1,0 +1,166 @@
+"""Algorithm 7: the sparse form against a dense one, and against the fast solver."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmiss.compressors import Dithering, Identity
+from fedmiss.core import Bernoulli, FedEM, Minibatch, Roster, run
+from fedmiss.engines import LocalEngine, PlainEngine
+from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.families import mean
+from fedmiss.models.lowrank.paper import Factors, FedMissEM, thresholded_svd
+from fedmiss.models.lowrank.solver import Penalty, fit_cells
+
+from .panels import cells_of, simulate
+
+FAMILIES = ("gaussian", "poisson", "bernoulli")
+
+
+def one_visit_per_cell(panel, L):
+    """Keep the first visit of each group to each cell: then sums over visits are sums over cells."""
+    out = []
+    for g in panel.groups:
+        first = np.unique(g.site.astype(np.int64) * L + g.month, return_index=True)[1]
+        out.append(Group.of(g.name, g.site[first], g.month[first], g.count[first], g.observer[first]))
+    return GroupPanel.of(panel.J, panel.L, out, panel.calendar)
+
+
+def setting(family, penalty=0.5, rank=2, **kw):
+    panel, _ = simulate(J=15, L=8, n=90, family=family, groups=3, level=0.2, **kw)
+    panel = one_visit_per_cell(panel, panel.L)
+    model = FedMissEM(panel, family=family, rank=rank, penalty=penalty)
+    rows = model.rows(panel)
+    return panel, model, [rows[k] for k in sorted(rows)]
+
+
+def em_step(model, data, S, carry, gamma):
+    theta = model.T(S, carry)
+    H = np.mean([model.s_bar(theta, r) for r in data], axis=0) - S
+    return theta, H, S + gamma * H, model.advance(carry, theta, gamma)
+
+
+def dense_statistic(model, S, carry):
+    out = carry["A"] @ carry["B"].T
+    out[model.row, model.col] += S
+    return out
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("gamma", [1.0, 0.3])
+def test_sparse_form_is_the_dense_algorithm(family, gamma):
+    _, model, data = setting(family)
+    S, carry = np.zeros(model.q), model.carry_start(np.zeros(model.q))
+    dense = dense_statistic(model, S, carry)
+    for _ in range(60):  # longer than it takes to recompress the companion once
+        theta, H, S, carry = em_step(model, data, S, carry, gamma)
+        M = mean(theta.U @ theta.V.T, family)
+        s_bar = np.zeros_like(M)
+        for rows in data:
+            s_c = M.copy()
+            at = rows[:, 0].astype(int)
+            s_c[model.row[at], model.col[at]] = rows[:, 1]  # Y_c on Omega_c, psi' elsewhere
+            s_bar += s_c / len(data)
+        before = carry
+        dense_h = s_bar - dense
+        dense = dense + gamma * dense_h
+        np.testing.assert_allclose(dense_statistic(model, S, before), dense, atol=1e-8)
+    theta, H, S, after = em_step(model, data, S, carry, gamma)
+    M = mean(theta.U @ theta.V.T, family)
+    h = dense_statistic(model, S, after) - dense
+    assert model.h_norm2(H, carry, theta) == pytest.approx((h**2).sum() / gamma**2, rel=1e-4, abs=1e-12)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_em_never_raises_the_objective_and_ends_where_the_fast_solver_does(family):
+    panel, model, data = setting(family, penalty=1.0)
+    S, carry = np.zeros(model.q), model.carry_start(np.zeros(model.q))
+    values = []
+    for _ in range(500):
+        theta, H, S, carry = em_step(model, data, S, carry, 1.0)
+        values.append(model.objective(theta, data))
+    assert max(np.diff(values)) <= 1e-9 * abs(values[-1])
+    fast = fit_cells(
+        cells_of(panel, family), panel.J, panel.L, family=family, rank=2, penalty=Penalty(3 * 1.0), effects=False,
+        tol=1e-14, max_sweeps=5000,
+    )  # fmt: skip
+    assert values[-1] == pytest.approx(fast.objective[-1] / 3, rel=1e-6)
+    np.testing.assert_allclose(theta.U @ theta.V.T, fast.theta.U @ fast.theta.V.T, atol=2e-3)
+    assert model.h_norm2(H, carry, theta) < 1e-6
+
+
+def test_m_step_of_other_families_is_the_minimiser():
+    """At T(S) the gradient over all cells vanishes: (S - psi') V = lambda U and (S - psi')' U = lambda V."""
+    for family in ("poisson", "bernoulli"):
+        _, model, data = setting(family)
+        S, carry = np.zeros(model.q), model.carry_start(np.zeros(model.q))
+        for _ in range(3):
+            theta, _, S, carry = em_step(model, data, S, carry, 1.0)
+        theta = model.T(S, carry)
+        D = dense_statistic(model, S, carry) - mean(theta.U @ theta.V.T, family)
+        np.testing.assert_allclose(D @ theta.V, model.penalty * theta.U, atol=1e-3)
+        np.testing.assert_allclose(D.T @ theta.U, model.penalty * theta.V, atol=1e-3)
+
+
+def test_statistic_of_a_fully_observed_panel_is_the_data():
+    rng = np.random.default_rng(0)
+    Y = rng.normal(size=(4, 3))
+    s, t = np.divmod(np.arange(12), 3)
+    panel = GroupPanel.of(4, 3, [Group.of("a", s, t, Y.ravel())])
+    model = FedMissEM(panel, family="gaussian", rank=2, penalty=0.1)
+    theta = Factors(rng.normal(size=(4, 2)), rng.normal(size=(3, 2)))
+    s_bar = model.s_bar(theta, model.rows(panel)["a"]).reshape(4, 3) + theta.U @ theta.V.T
+    np.testing.assert_allclose(s_bar, Y, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(70, 60), (60, 70), (9, 5)])
+def test_thresholded_svd_by_lanczos_equals_dense(shape):
+    import scipy.sparse as sp
+
+    rng = np.random.default_rng(1)
+    A, B = rng.normal(size=(shape[0], 3)), rng.normal(size=(shape[1], 3))
+    E = sp.random_array(shape, density=0.1, rng=rng, format="csr")
+    got = thresholded_svd(A, B, E, 2, 0.7)
+    P, s, Qt = np.linalg.svd(A @ B.T + E.toarray(), full_matrices=False)
+    np.testing.assert_allclose(got.U @ got.V.T, (P[:, :2] * (s[:2] - 0.7)) @ Qt[:2], atol=1e-7)
+    np.testing.assert_allclose(got.U.T @ got.U, got.V.T @ got.V, atol=1e-7)
+
+
+def algorithm(model, rows, **kw):
+    names = sorted(rows)
+    roster = Roster.of({n: len(rows[n]) for n in names})
+    settings = {"gamma": 0.3, "participation": Bernoulli(0.6), "oracle": Minibatch(10), "seed": 3} | kw
+    return FedEM(model, Dithering(levels=4), roster, **settings), [rows[n] for n in names]
+
+
+def test_vectorised_plain_and_resumed_runs_have_the_same_bits(tmp_path):
+    panel, model, _ = setting("gaussian")
+    rows = model.rows(panel)
+    algo, data = algorithm(model, rows)
+    S0 = np.zeros(model.q)
+    whole = run(algo, LocalEngine(data), S0, stop=20)
+    plain = run(algo, PlainEngine(data, backwards=True), S0, stop=20)
+    run(algo, LocalEngine(data), S0, stop=9, checkpoint=tmp_path / "run.npz")
+    resumed = run(algo, LocalEngine(data), S0, stop=20, checkpoint=tmp_path / "run.npz")
+    for other in (plain, resumed):
+        np.testing.assert_array_equal(other.server.S_hat, whole.server.S_hat)
+        np.testing.assert_array_equal(other.server.carry["A"], whole.server.carry["A"])
+        np.testing.assert_array_equal(other.theta.U, whole.theta.U)
+
+
+@pytest.mark.parametrize("compressor", [Identity(), Dithering(levels=8)])
+def test_compressed_partial_runs_reach_the_same_optimum(compressor):
+    panel, model, data = setting("gaussian", penalty=1.0)
+    rows = model.rows(panel)
+    names = sorted(rows)
+    algo = FedEM(
+        model, compressor, Roster.of({n: len(rows[n]) for n in names}), gamma=0.2, participation=Bernoulli(0.5), seed=1
+    )
+    result = run(algo, LocalEngine([rows[n] for n in names]), np.zeros(model.q), stop=3000)
+    best = fit_cells(
+        cells_of(panel, "gaussian"), panel.J, panel.L, family="gaussian", rank=2, penalty=Penalty(3.0), effects=False,
+        tol=1e-14, max_sweeps=5000,
+    )  # fmt: skip
+    assert model.objective(result.theta, data) == pytest.approx(best.objective[-1] / 3, rel=1e-4)
+    assert result.trace["h_norm2"][-1] < 1e-8

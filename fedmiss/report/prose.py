@@ -76,9 +76,8 @@ def headline(a: Analysis) -> Headline:
         return Headline(kind.capitalize() + provisional, sentence, basis(a))
     if kind == "uncertain":
         sentence = (
-            f"{subject.rstrip(',')}: the trend {period} is uncertain. The estimate is {change}; the "
-            "interval leaves room for a "
-            f"change that matters in {_direction(t['percent_lo'], t['percent_hi'])}, {where}."
+            f"{subject.rstrip(',')}: the trend {period} is uncertain. The estimate is {change}; the interval includes no "
+            f"change and leaves room for {_room(t['percent_lo'], t['percent_hi'])}, {where}."
         )
         return Headline("Uncertain" + provisional, sentence, basis(a))
     return Headline(
@@ -89,12 +88,11 @@ def headline(a: Analysis) -> Headline:
     )
 
 
-def _direction(lo: float, hi: float) -> str:
-    if hi <= 0:
-        return "one direction, a decline, or for none"
-    if lo >= 0:
-        return "one direction, an increase, or for none"
-    return "either direction"
+def _room(lo: float, hi: float) -> str:
+    """Name the changes that matter (5 % a year, the threshold of every rule) and that an interval does not exclude."""
+    room = ["a decline of more than 5 % per year"] if lo < -5 else []
+    room += ["an increase of more than 5 % per year"] if hi > 5 else []
+    return " and for ".join(room) or "a moderate one"
 
 
 def basis(a: Analysis) -> str:
@@ -103,8 +101,9 @@ def basis(a: Analysis) -> str:
     observers = a.data.fact("n_observers")
     who = f" by {count(observers)} observers" if observers else ""
     groups = len(a.data.groups)
+    years = f"{int(a.years.used.sum())} of {a.years.year.size} years"
     return (
-        f"It rests on {count(c.n_counted)} visits with a count{who}, held by {count(groups)} "
+        f"It rests on {count(c.n_counted)} visits with a count{who} in {years}, held by {count(groups)} "
         f"group{'s' if groups != 1 else ''}; {share(c.share_observed)} of {count(c.n_cells)} site-months were counted, "
         f"and {share(c.share_imputed_total)} of the total comes from site-months that were not."
     )

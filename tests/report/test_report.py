@@ -6,6 +6,7 @@ import hashlib
 import html
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,12 @@ from fedmiss.tables import load_schema, read_table, write_table
 from .conftest import World, make_folders
 
 DATE = "2026-01-02"
+
+
+@pytest.fixture(scope="module")
+def full(folders):
+    """The analysis of the full folders, for tests that read it."""
+    return analyse(read_inputs(**folders), ReportSettings(date=DATE))
 
 
 def text_of(page: Path) -> str:
@@ -91,8 +98,8 @@ def test_names_from_the_data_cannot_break_the_page(report):
     assert "<generator>" not in page
 
 
-def test_numbers_on_the_page_are_those_of_the_tables(folders, report):
-    a = analyse(read_inputs(**folders), ReportSettings(date=DATE))
+def test_numbers_on_the_page_are_those_of_the_tables(full, report):
+    a = full
     words = text_of(report / "index.html")
     t = a.trend
     assert f"{t['percent_per_year']:+.1f}".replace("-", "−") in words
@@ -126,13 +133,31 @@ def test_coverage_counts_what_was_seen(folders):
     np.testing.assert_allclose(a.yearly["imputed_share"].mean(), hidden, atol=0.05)
 
 
-def test_headline_follows_the_class(folders):
-    a = analyse(read_inputs(**folders), ReportSettings(date=DATE))
+def test_headline_follows_the_class(full):
+    a = full
     got = headline(a)
     assert got.verdict == "Moderate decline"
     assert "has declined moderately from 2008 to 2021" in got.sentence
     assert "95 % interval" in got.sentence
     assert not any("No visit" in c for c in caveats(a))
+
+
+@pytest.mark.parametrize(
+    ("lo", "hi", "room"),
+    [
+        (-6.0, 2.0, "room for a decline of more than 5 % per year,"),
+        (-2.0, 7.0, "room for an increase of more than 5 % per year,"),
+        (-6.0, 7.0, "decline of more than 5 % per year and for an increase of more than 5 % per year,"),
+    ],
+)
+def test_an_uncertain_trend_says_what_is_not_excluded(full, lo, hi, room):
+    a = replace(full)
+    trend = a.trend.copy()
+    trend["trend_class"], trend["percent_lo"], trend["percent_hi"] = "uncertain", lo, hi
+    object.__setattr__(a, "trend", trend)
+    got = headline(a)
+    assert got.verdict == "Uncertain"
+    assert room in got.sentence
 
 
 def test_a_bare_panel_is_told_as_it_is(bare_report):
@@ -206,8 +231,8 @@ def test_coarse_map_hides_places(small, tmp_path):
             assert f"{value:.4f}" not in text, path
 
 
-def test_exchange_files_hold_the_totals_and_their_covariance(folders, report):
-    a = analyse(read_inputs(**folders), ReportSettings(date=DATE))
+def test_exchange_files_hold_the_totals_and_their_covariance(full, report):
+    a = full
     year, total, cov = a.covariance
     table = pd.read_csv(report / "exchange" / "totals.csv")
     np.testing.assert_allclose(table["total"], total)
@@ -253,8 +278,8 @@ def test_countries_add_up_through_the_exchange_files(folders, report):
     np.testing.assert_allclose(np.sqrt(np.diag(var)) / two, one_rel / np.sqrt(2), rtol=1e-4)
 
 
-def test_tables_follow_their_schemas_to_the_column(folders):
-    a = analyse(read_inputs(**folders), ReportSettings(date=DATE))
+def test_tables_follow_their_schemas_to_the_column(full):
+    a = full
     for name, (schema, table) in report_tables(a).items():
         listed = [c["name"] for c in load_schema(schema).columns]
         assert sorted(listed) == sorted(table.columns), name

@@ -138,9 +138,11 @@ class FedEM:
         """
         u, xi = self._uniforms(down.k, slots)
         S, count = self.oracle.many(self.model, memory, down, data, slots, u)
-        D = S - down.S_hat - V[slots]
+        at = slice(None) if len(slots) == len(V) else slots  # a slice is a view: no copy when all answer
+        D = S - down.S_hat
+        D -= V[at]
         Q, nbytes = self.compressor.compress_batch(D, xi)
-        V[slots] += self.alpha * Q
+        V[at] += self.alpha * Q
         return Replies(slots, Q, int(nbytes.sum()) + HEADER * len(slots), count)
 
     # ---- server -----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,19 @@ if TYPE_CHECKING:
 
 __all__ = ["RecordCounts", "SpeciesChoice", "write_records"]
 
-PORTION = 400_000
+PORTION = 800_000
+# one record on its way through a file on disk
+_SPILLED = np.dtype(
+    [
+        ("species", "i4"),
+        ("flag", "i1"),
+        ("row", "i4"),
+        ("event", "i8"),
+        ("count", "i8"),
+        ("guid", "i8"),
+        ("edited", "i8"),
+    ]
+)
 ESCAPEE, UNVETTED = 1, 2
 REASONS = np.array(["", "X", "unreadable", "exotic", "unvetted"])
 _X, _UNREADABLE, _EXOTIC, _UNVETTED = 1, 2, 3, 4
@@ -127,27 +140,32 @@ def _ids_of_rows(events: Events, rows: Any) -> pl.Series:
 
 def _portions(events: Events, sources: list[Projection], choice: SpeciesChoice) -> Iterator[Columns]:
     """Yield the records of the species asked for, in portions that never split a checklist and its copies."""
-    import polars as pl
-
     total = sum(
         int(s.read("taxa", ["rows"])["rows"].to_numpy()[c >= 0].sum())
         for s, c in zip(sources, choice.code, strict=True)
     )
-    n = max(1, -(-total // PORTION))
+    n = min(256, max(1, -(-total // PORTION)))  # as many files are open at once
     if n == 1:
         held = list(_chosen(events, sources, choice))
         if held:
             yield {k: np.concatenate([h[k] for h in held]) for k in held[0]}
         return
-    with tempfile.TemporaryDirectory(prefix="fedmiss-") as spill:
-        for k, part in enumerate(_chosen(events, sources, choice)):
+    with tempfile.TemporaryDirectory(prefix="fedmiss-") as spill, ExitStack() as stack:
+        files = [stack.enter_context(open(Path(spill) / str(b), "w+b")) for b in range(n)]
+        for part in _chosen(events, sources, choice):
             bucket = np.where(part["row"] >= 0, part["row"].astype(np.int64), part["event"]) % n
-            for b in range(n):
-                mine = bucket == b
-                pl.DataFrame({c: v[mine] for c, v in part.items()}).write_ipc(Path(spill) / f"{b}-{k}.arrow")
-        for b in range(n):
-            frame = pl.concat([pl.read_ipc(p) for p in sorted(Path(spill).glob(f"{b}-*.arrow"))])
-            yield {c: frame[c].to_numpy() for c in frame.columns}
+            order = np.argsort(bucket.astype(np.uint16), kind="stable")
+            rows = np.empty(order.size, dtype=_SPILLED)
+            for c in _SPILLED.names or ():
+                rows[c] = part[c][order]
+            for file, mine in zip(
+                files, np.split(rows, np.searchsorted(bucket[order], np.arange(1, n))), strict=True
+            ):
+                mine.tofile(file)
+        for file in files:
+            file.seek(0)
+            rows = np.fromfile(file, dtype=_SPILLED)
+            yield {c: np.ascontiguousarray(rows[c]) for c in _SPILLED.names or ()}
 
 
 def _chosen(events: Events, sources: list[Projection], choice: SpeciesChoice) -> Iterator[Columns]:

@@ -103,16 +103,11 @@ def test_help_names_every_option_in_the_guide(cli):
     if not guide.exists():
         pytest.skip("no documentation beside the package")
     import inspect
-    import typing
 
     from fedmiss.cli.ingest import ingest
 
     text = guide.read_text(encoding="utf-8")
-    hints = typing.get_type_hints(ingest, include_extras=True)
     for name in inspect.signature(ingest).parameters:
-        info = hints[name].__metadata__[0]
-        declared = [d for d in (info.param_decls or ()) if d.startswith("--")] or [
-            f"--{name.replace('_', '-')}"
-        ]
+        option = f"--{name.strip('_').replace('_', '-')}"
         if name != "files":
-            assert declared[0] in text, f"the guide does not mention {declared[0]}"
+            assert option in text, f"the guide does not mention {option}"

@@ -18,6 +18,7 @@ from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.classes import classify
+from fedmiss.report.intervals import ratio_to_base
 from fedmiss.report.trends import log_slope
 from fedmiss.tables import write_table
 
@@ -30,29 +31,15 @@ def file_stem(species: str) -> str:
 
 
 def index_table(year: I64, total: F64, cov: F64, base: Bool) -> pd.DataFrame:
-    """Return totals and indices with standard errors by the delta method, as TRIM does.
-
-    ``index_j = t_j / mean(t_base)``; its variance is ``d' V d`` with the derivatives ``d`` of the ratio, so the
-    index of a single base year is 1 with standard error 0.
-    Source: rtrim 2.3.0 ``index``, formal method. Differs from it in: nothing.
+    """Return totals and indices with standard errors, as schema ``exchange_totals``.
 
     Parameters
     ----------
     year, total : (Y,); cov : (Y, Y); base : (Y,) mask of the base years
     """
-    m = base / base.sum()
-    reference = float(m @ total)
-    D = np.eye(total.size) / reference - np.outer(total, m) / reference**2
-    var = np.einsum("ij,jk,ik->i", D, cov, D)
-    return pd.DataFrame(
-        {
-            "year": year.astype(np.int64),
-            "total": total,
-            "se": np.sqrt(np.diag(cov)),
-            "index": total / reference,
-            "index_se": np.where(m == 1.0, 0.0, np.sqrt(np.maximum(var, 0.0))),
-        }
-    )
+    index, index_se = ratio_to_base(total, cov, base)
+    columns = {"year": year.astype(np.int64), "total": total, "se": np.sqrt(np.diag(cov))}
+    return pd.DataFrame(columns | {"index": index, "index_se": index_se})
 
 
 def write_exchange(a: Analysis, folder: Path) -> list[Path]:

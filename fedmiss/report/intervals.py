@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, Bool
 
-__all__ = ["MIN_DRAWS", "Interval", "interval", "normal_quantile"]
+__all__ = ["MIN_DRAWS", "Interval", "interval", "normal_quantile", "ratio_to_base"]
 
 MIN_DRAWS = 20  # below this a standard deviation over replicates is off by more than 16 %
 
@@ -61,3 +61,20 @@ def interval(estimate: Any, draws: F64 | None, level: float = 0.95) -> Interval:
         tail = (1.0 - level) / 2.0
         lo[rest], hi[rest] = np.maximum(np.quantile(values[:, rest], [tail, 1.0 - tail], axis=0), 0.0)
     return Interval(lo, hi, se)
+
+
+def ratio_to_base(total: F64, cov: F64, base: Bool) -> tuple[F64, F64]:
+    """Return totals over the mean of the base, and their standard errors by the delta method.
+
+    ``d' V d`` with the derivatives ``d`` of the ratio, so that a single base has ratio 1 and no error.
+    Source: rtrim 2.3.0, ``index(method = "formal")``. Differs from it in: nothing.
+
+    Parameters
+    ----------
+    total : (N,); cov : (N, N); base : (N,) mask, at least one true
+    """
+    m = base / base.sum()
+    reference = float(m @ total)
+    D = np.eye(total.size) / reference - np.outer(total, m) / reference**2
+    se = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", D, cov, D), 0.0))
+    return total / reference, np.where(m == 1.0, 0.0, se)

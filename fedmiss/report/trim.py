@@ -24,6 +24,7 @@ from scipy.sparse.csgraph import connected_components
 from fedmiss.arrays import F64, Bool
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.report.classes import classify
+from fedmiss.report.intervals import ratio_to_base
 
 __all__ = ["TrimFit", "fit_trim"]
 
@@ -85,11 +86,8 @@ class TrimFit:
             raise ConfigError(
                 f"the base {base!r} is not among the time points {self.times[0]} to {self.times[-1]}."
             )
-        m = mask / mask.sum()
-        reference = float(m @ total)
-        D = np.eye(total.size) / reference - np.outer(total, m) / reference**2
-        se = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", D, var, D), 0.0))
-        return pd.DataFrame({"time": self.times, "index": total / reference, "se": se})
+        ratio, se = ratio_to_base(total, var, mask)
+        return pd.DataFrame({"time": self.times, "index": ratio, "se": se})
 
     def overall(self, which: str = "imputed", rule: str = "rtrim") -> pd.DataFrame:
         """Return the overall slope: OLS of log totals on 1..J, sandwich standard error, class; one row.

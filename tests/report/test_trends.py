@@ -9,7 +9,7 @@ import pytest
 from fedmiss.errors import ConfigError
 from fedmiss.report import trends
 from fedmiss.report.changes import change_points, period_trends
-from fedmiss.report.intervals import interval
+from fedmiss.report.intervals import interval, ratio_to_base
 from fedmiss.report.loess import SPANS, choose_span, loess
 from fedmiss.report.years import make_years, season_text
 
@@ -125,6 +125,25 @@ def test_limits_stay_positive_and_hold_the_estimate():
     assert below.lo[0] == 0.0
     assert np.isnan(below.se_log[0])
     assert np.isnan(interval(est, None).lo).all()
+
+
+def test_ratio_to_base_is_the_delta_method():
+    rng = np.random.default_rng(8)
+    total = rng.uniform(50, 100, 6)
+    A = rng.normal(size=(6, 6))
+    cov = A @ A.T
+    base = np.array([False, True, True, False, False, False])
+    ratio, se = ratio_to_base(total, cov, base)
+
+    def index(t):
+        return t / t[1:3].mean()
+
+    h = 1e-4
+    J = np.column_stack([(index(total + h * e) - index(total - h * e)) / (2 * h) for e in np.eye(6)])
+    np.testing.assert_allclose(ratio, index(total))
+    np.testing.assert_allclose(se, np.sqrt(np.diag(J @ cov @ J.T)), rtol=1e-6)
+    one = ratio_to_base(total, cov, np.arange(6) == 2)
+    assert (one[0][2], one[1][2]) == (1.0, 0.0)
 
 
 @pytest.mark.mc

@@ -1,0 +1,414 @@
+"""Seconds, bytes and memory of the low-rank solver beside its peers. Every part is one table.
+
+    python benchmarks/lowrank_speed.py --part a      the paper's size, Poisson: solver, default fit, cross-validation
+    python benchmarks/lowrank_speed.py --part b      10^4 to 10^6 visits (--large adds 10^7): seconds, memory, deviance
+    python benchmarks/lowrank_speed.py --part c      Gaussian at equal objective against softImpute-ALS
+    python benchmarks/lowrank_speed.py --part d      bytes to 10^-4 of the optimum against algorithm 7
+    python benchmarks/lowrank_speed.py --part e      bootstrap, 200 draws at the paper's size
+
+CPU seconds are those of the process (all threads); short cases are repeated and the least is kept. Compilation is not
+counted: every case runs once on a small panel first. Memory is the peak of a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import lowrank_peers as peers  # first: it limits the BLAS threads
+
+# isort: split
+import numpy as np
+
+from fedmiss.compressors import Dithering, Identity
+from fedmiss.core import Bernoulli, Full
+from fedmiss.engines import LocalEngine
+from fedmiss.models.lowrank.bootstrap import bootstrap
+from fedmiss.models.lowrank.certificate import fit_certified
+from fedmiss.models.lowrank.counts import CountFit, CountSettings, fit_counts
+from fedmiss.models.lowrank.crossval import cross_validate
+from fedmiss.models.lowrank.data import Cells, Group, GroupPanel
+from fedmiss.models.lowrank.families import deviance
+from fedmiss.models.lowrank.federated import fit_federated
+from fedmiss.models.lowrank.solver import Fit, Penalty, fit_cells
+from fedmiss.pipeline.algorithm7 import run_algorithm7
+from fedmiss.simulate.panels import Panel, simulate_panel
+
+PAPER = (9721, 249, 12185)  # sites, months, records
+PENALTY = Penalty(1.0, 1.0, 1.0)
+
+
+def paper_panel(family: str = "poisson") -> Panel:
+    J, L, n = PAPER
+    return simulate_panel(J, L, n / (J * L), family=family, observers=2465, test_cells=20_000)
+
+
+def filled(panel: GroupPanel, family: str) -> list[Cells]:
+    """Index and sum the visits of every group, as a fit does first."""
+    out = []
+    for g in panel.groups:
+        c = Cells.index(g, panel.J, panel.L)
+        c.fill(g, family)
+        out.append(c)
+    return out
+
+
+def centred(panel: GroupPanel) -> GroupPanel:
+    """Subtract the overall mean of the values (the Gaussian problems have no intercept)."""
+    mean = float(np.concatenate([g.count for g in panel.groups]).mean())
+    groups = [Group.of(g.name, g.site, g.month, g.count - mean, g.observer) for g in panel.groups]
+    return GroupPanel.of(panel.J, panel.L, groups, panel.calendar)
+
+
+def show(header: list[str], rows: list[list[str]]) -> None:
+    print(peers.markdown(header, rows), flush=True)
+
+
+def seconds(cost: peers.Cost) -> list[str]:
+    return [f"{cost.cpu:.2f}", f"{cost.wall:.2f}"]
+
+
+# -- (a) the paper's size ------------------------------------------------------------------------------------------
+
+
+def solve(panel: GroupPanel, family: str, **options: Any) -> Fit:
+    """From visits to parameters: index and sum the cells, then minimise."""
+    return fit_cells(filled(panel, family), panel.J, panel.L, family=family, **options)
+
+
+def part_a(args: argparse.Namespace) -> None:
+    """Poisson, 9,721 x 249, 12,185 records, rank 2."""
+    many = peers.group_panel(paper_panel())
+    rows = []
+    for name, panel in (("pooled", many.pooled()), (f"{len(many.groups)} groups", many)):
+        values = solve(panel, "poisson", penalty=PENALTY, tol=1e-12, max_sweeps=5000).objective
+        best = values[-1]
+        sweeps = int(np.argmax(np.array(values) <= best + 1e-6 * abs(best))) + 1
+        for label, stop in (
+            ("to 1e-6", {"tol": 0.0, "max_sweeps": sweeps}),
+            ("own stop, tol 1e-7", {"tol": 1e-7}),
+        ):
+            fit, cost = peers.measure(solve, panel, "poisson", penalty=PENALTY, repeat=args.repeat, **stop)
+            error = (fit.objective[-1] - best) / abs(best)
+            what = f"{fit.sweeps} sweeps, {error:.1e} above the best of {len(values)} sweeps"
+            rows.append([f"penalised, {label}, {name}", *seconds(cost), what])
+            print(rows[-1], flush=True)
+        counts, cost = peers.measure(fit_counts, panel, CountSettings(rank=2), repeat=args.repeat)
+        rows.append([f"default (variational), {name}", *seconds(cost), f"{counts.fit.sweeps} rounds"])
+        print(rows[-1], flush=True)
+    grid = [CountSettings(rank=r, penalty=lam) for r in (1, 2, 4) for lam in (0.5, 1.0, 2.0, 4.0)]
+    choice, cost = peers.measure(cross_validate, many, grid)
+    picked = f"rank {choice.best.rank}, ridge {choice.best.penalty:g}"
+    rows.append(["5-fold CV, 12 (rank, ridge) pairs, 10 groups", *seconds(cost), picked])
+    show(["9,721 x 249, 12,185 records", "CPU s", "wall s", "result"], rows)
+    print(f"\npeak memory {peers.peak_mib():.0f} MiB")
+
+
+# -- (b) large panels ----------------------------------------------------------------------------------------------
+
+
+def _save_panel(path: str, sites: int, observed: float, visits: int | None) -> None:
+    p = simulate_panel(sites, 300, observed, observers=1000, visits=visits, test_cells=100_000)
+    np.savez(path, shape=p.shape, site=p.site_index, month=p.month_index, y=p.y, group=p.group, observer=p.observer,
+             test_site=p.test_site, test_month=p.test_month, y_test=p.y_test,
+             truth=p.expected_at(p.test_site, p.test_month))  # fmt: skip
+
+
+def _read_panel(path: str) -> tuple[GroupPanel, dict[str, np.ndarray]]:
+    with np.load(path) as saved:
+        J, L = saved["shape"]
+        group, site, month, y, who = (saved[k] for k in ("group", "site", "month", "y", "observer"))
+        groups = []
+        for k in range(int(group.max()) + 1):
+            mine = group == k
+            groups.append(Group.of(f"g{k:02d}", site[mine], month[mine], y[mine], who[mine]))
+        test = {k: saved[k] for k in ("test_site", "test_month", "y_test", "truth")}
+    calendar = (np.arange(L) % 12 + 1, 2000 + np.arange(L) // 12)
+    return GroupPanel.of(int(J), int(L), groups, calendar), test
+
+
+def _test_deviance(fit: CountFit, test: dict[str, np.ndarray]) -> float:
+    order = np.argsort(test["test_site"], kind="stable")
+    out = np.empty(order.size)
+    for block in np.array_split(order, max(1, fit.J // 2000)):  # never the whole J x L matrix
+        sites, place = np.unique(test["test_site"][block], return_inverse=True)
+        out[block] = fit.expected(sites)[place, test["test_month"][block]]
+    return float(deviance(test["y_test"], out, "poisson").mean())
+
+
+def _fit_saved(path: str, settings: CountSettings, repeat: int) -> dict[str, Any]:
+    small = peers.group_panel(simulate_panel(1200, 300, 0.3))  # compiles; large enough to start the threads
+    fit_counts(small, settings)
+    panel, test = _read_panel(path)
+    before = peers.peak_mib()
+    fit, cost = peers.measure(fit_counts, panel, settings, repeat=repeat)
+    peak = peers.peak_mib()
+    return {"cost": cost, "rounds": fit.fit.sweeps, "converged": fit.fit.converged, "peak": peak, "before": before,
+            "m": panel.m, "deviance": _test_deviance(fit, test),
+            "truth": float(deviance(test["y_test"], test["truth"], "poisson").mean())}  # fmt: skip
+
+
+def _peers_saved(path: str) -> list[list[str]]:
+    panel, test = _read_panel(path)
+    g = panel.pooled().groups[0]
+    rows = []
+    (alpha, beta), cost = peers.measure(peers.additive_glm, g.site, g.month, g.count, panel.J, panel.L)
+    mu = np.maximum(alpha[test["test_site"]] * beta[test["test_month"]], 1e-3)
+    score = f"{deviance(test['y_test'], mu, 'poisson').mean():.3f}"
+    rows.append(["site + time GLM (fitting of margins)", f"{panel.m:,}", *seconds(cost), "", "", score])
+    x = np.log1p(g.count)
+    x0, shape = float(x.mean()), (panel.J, panel.L)
+    peers.soft_impute_als(g.site[:9], g.month[:9], x[:9], shape, 1.0, 2, max_iterations=1)
+    lam = 0.02 * peers.largest_lambda(g.site, g.month, x - x0, shape)
+    for rank in (4, 10):
+        fit, cost = peers.measure(peers.soft_impute_als, g.site, g.month, x - x0, shape, lam, rank)
+        smear = (1 + g.count).sum() / np.exp(x0 + fit.at(g.site, g.month)).sum()
+        mu = np.maximum(smear * np.exp(x0 + fit.at(test["test_site"], test["test_month"])) - 1, 1e-3)
+        score = f"{deviance(test['y_test'], mu, 'poisson').mean():.3f}"
+        rows.append([f"softImpute log1p, rank {rank}, one lambda", f"{panel.m:,}", *seconds(cost),
+                     f"{len(fit.objective)}", "", score])  # fmt: skip
+    return rows
+
+
+def part_b(args: argparse.Namespace) -> None:
+    """Cost by number of visits; a third of the cells seen (10,000 sites at 10^6 visits), 10 groups."""
+    cases: list[tuple[str, int, float, int | None]] = [
+        ("100 x 300", 100, 1 / 3, None), ("1,000 x 300", 1000, 1 / 3, None), ("10,000 x 300", 10_000, 1 / 3, None),
+    ]  # fmt: skip
+    if args.large:
+        cases = [
+            ("10,000 x 300, 0.8 of the cells", 10_000, 0.8, 10_000_000),
+            ("100,000 x 300", 100_000, 1 / 3, None),
+        ]
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, sites, observed, visits in cases:
+            path = str(Path(folder) / f"{sites}-{observed:.2f}.npz")
+            peers.in_own_process(_save_panel, path, sites, observed, visits)
+            for label, settings in (
+                ("default, rank 2", CountSettings(rank=2)),
+                ("default, rank 4", CountSettings(rank=4)),
+                ("ridge 1, rank 2", CountSettings(rank=2, penalty=1.0)),
+            ):
+                repeat = 1 if args.large else min(args.repeat, 3)
+                r = peers.in_own_process(_fit_saved, path, settings, repeat)
+                rows.append([f"{name}: {label}", f"{r['m']:,}", *seconds(r["cost"]), str(r["rounds"]),
+                             f"{r['peak']:.0f}", f"{r['deviance']:.3f} ({r['truth']:.3f})",
+                             f"{1e6 * r['cost'].cpu / r['m']:.2f}"])  # fmt: skip
+                print(rows[-1], flush=True)
+            if sites == 10_000 and not args.large:
+                rows += [[*r, ""] for r in peers.in_own_process(_peers_saved, path)]
+    show(
+        [
+            "panel",
+            "visits",
+            "CPU s",
+            "wall s",
+            "rounds",
+            "peak MiB",
+            "held-out deviance (truth)",
+            "CPU µs per visit",
+        ],
+        rows,
+    )
+
+
+# -- (c) Gaussian at equal objective -------------------------------------------------------------------------------
+
+
+def part_c(args: argparse.Namespace) -> None:
+    """Nuclear-norm problem: seconds until the objective is within 1e-5 (relative) of the certified optimum."""
+    J, L, n = PAPER
+    cases = (
+        (f"{J:,} x {L}, {n:,} cells", paper_panel("gaussian")),
+        ("2,000 x 300, 60,000 cells", simulate_panel(2000, 300, 0.1, family="gaussian", test_cells=0)),
+    )
+    rows = []
+    for name, p in cases:
+        panel = centred(peers.group_panel(p).pooled())
+        g, shape = panel.groups[0], (panel.J, panel.L)
+        data = (g.site, g.month, g.count, shape)
+        constant = 0.5 * float((g.count**2).sum())  # softImpute's objective is ours plus ||x||^2 / 2
+        for share in (0.5, 0.3, 0.15):
+            lam = share * peers.largest_lambda(*data)
+            rows.append(
+                [
+                    f"{name}, lambda {share:g} of the largest",
+                    *equal_objective(panel, data, lam, constant, args),
+                ]
+            )
+            print(rows[-1], flush=True)
+    show(
+        [
+            "panel",
+            "rank",
+            "gap of the reference",
+            "fedmiss CPU s (sweeps)",
+            "softImpute-ALS CPU s (iterations)",
+            "ratio",
+            "fedmiss with certificate 1e-5, CPU s",
+            "softImpute's own stop: relative error (iterations)",
+        ],
+        rows,
+    )
+
+
+def equal_objective(
+    panel: GroupPanel, data: tuple[Any, ...], lam: float, constant: float, args: argparse.Namespace
+) -> list[str]:
+    """Time both solvers to the same objective, relative to P + ||x||^2 / 2, which is the positive one."""
+    shape = (panel.J, panel.L)
+    exact, cert = fit_certified(filled(panel, "gaussian"), *shape, penalty=lam, gap=1e-9, max_sweeps=20_000)
+    best = cert.primal + constant
+    rank = int((np.linalg.norm(exact.theta.U, axis=0) > 1e-8).sum())
+    options: dict[str, Any] = {"rank": rank, "effects": False, "penalty": Penalty(lam), "tol": 0.0}
+    values = np.array(solve(panel, "gaussian", max_sweeps=3000, **options).objective) + constant
+    low = values <= best * (1 + 1e-5)
+    sweeps = int(np.argmax(low)) + 1 if low.any() else values.size
+    _, cost = peers.measure(solve, panel, "gaussian", max_sweeps=sweeps, repeat=args.repeat, **options)
+    soft, soft_cost = peers.measure(
+        peers.soft_impute_als, *data, lam, rank, tol=0.0, max_iterations=20_000, target=best * (1 + 1e-5)
+    )
+    (_, own), proof = peers.measure(
+        fit_certified, filled(panel, "gaussian"), *shape, penalty=lam, gap=1e-5, repeat=args.repeat
+    )
+    default = peers.soft_impute_als(*data, lam, rank)
+    there = soft.objective[-1] <= best * (1 + 1e-5)
+    return [
+        str(rank),
+        f"{cert.gap:.0e}",
+        f"{cost.cpu:.3f} ({sweeps})" if low.any() else f"not in {sweeps} sweeps",
+        f"{soft_cost.cpu:.2f} ({len(soft.objective)})"
+        if there
+        else f"not in {len(soft.objective)} iterations",
+        f"{soft_cost.cpu / cost.cpu:.1f}",
+        f"{proof.cpu:.2f} (gap {own.gap:.0e})",
+        f"{default.objective[-1] / best - 1:.0e} ({len(default.objective)})",
+    ]
+
+
+# -- (d) bytes -----------------------------------------------------------------------------------------------------
+
+
+WIRES: tuple[tuple[str, Any, Any], ...] = (
+    ("normal equations, float64, all present", Identity(), Full()),
+    ("dithering, 64 levels, all present", Dithering(levels=64, block=5), Full()),
+    ("dithering, 16 levels, all present", Dithering(levels=16, block=5), Full()),
+    ("dithering, 64 levels, half present", Dithering(levels=64, block=5), Bernoulli(0.5)),
+    ("dithering, 16 levels, half present", Dithering(levels=16, block=5), Bernoulli(0.5)),
+)
+
+
+def part_d(args: argparse.Namespace) -> None:
+    """Gaussian, no effects, rank 2: bytes sent up until the objective is within 1e-4 of the optimum."""
+    J, L, n = PAPER
+    cases = (
+        ("300 x 60, 3,600 visits", simulate_panel(300, 60, 0.2, family="gaussian", observers=60)),
+        (f"{J:,} x {L}, {n:,} visits", paper_panel("gaussian")),
+    )
+    rows = []
+    for name, p in cases:
+        for row in bytes_to_target(peers.group_panel(p), 10.0, args.rounds):
+            rows.append([f"{name}: {row[0]}", *row[1:]])
+            print(rows[-1], flush=True)
+    show(
+        [
+            "panel and method",
+            "rounds",
+            "relative error",
+            "MB, round 1",
+            "MB up",
+            "times less",
+            "CPU s",
+            "wall s",
+        ],
+        rows,
+    )
+
+
+def bytes_to_target(panel: GroupPanel, lam: float, rounds: int) -> list[list[str]]:
+    """One row per method; "times less" compares with algorithm 7, at least that where it has not arrived."""
+    cells, n, shape = filled(panel, "gaussian"), len(panel.groups), (panel.J, panel.L)
+    options: dict[str, Any] = {"family": "gaussian", "rank": 2, "effects": False, "penalty": Penalty(lam)}
+    best = min(
+        fit_cells(cells, *shape, tol=1e-12, max_sweeps=5000, seed=s, **options).objective[-1]
+        for s in (0, 1, 2)
+    )
+    target = best + 1e-4 * abs(best)
+    (result, _, _), cost = peers.measure(
+        run_algorithm7, panel, family="gaussian", rank=2, penalty=lam / n, rounds=rounds, levels=0
+    )
+    values = result.trace["objective"] * n  # its objective has the mean over groups
+    seen = np.flatnonzero(~np.isnan(values))
+    hits = seen[values[seen] <= target]
+    last = int(hits[0] if hits.size else seen[-1])
+    sparse = 8 * sum(
+        c.nnz for c in cells
+    )  # a group's residuals on its own cells, their positions known already
+    most, never = sparse * (last + 1), "" if hits.size else "> "
+    rows = [[
+        "algorithm 7, gamma = 1, sparse residuals as float64",
+        str(last + 1) if hits.size else f"not in {last + 1}",
+        f"{(values[last] - best) / abs(best):.0e}",
+        f"{sparse / 1e6:.3f}",
+        f"{most / 1e6:.2f}",
+        "1",
+        *seconds(cost),
+    ]]  # fmt: skip
+    for label, compressor, who in WIRES:
+        fit, cost = peers.measure(
+            fit_federated, cells, *shape, engine=LocalEngine, compressor=compressor, participation=who,
+            rounds=300, target=target, **options,
+        )  # fmt: skip
+        hit = fit.objective[-1] <= target
+        rows.append([
+            label,
+            str(fit.rounds) if hit else f"not in {fit.rounds}",
+            f"{(fit.objective[-1] - best) / abs(best):.0e}",
+            f"{fit.bytes_up[0] / 1e6:.3f}",
+            f"{fit.bytes_up[-1] / 1e6:.2f}",
+            f"{never}{most / fit.bytes_up[-1]:.2g}" if hit else "",
+            *seconds(cost),
+        ])  # fmt: skip
+    return rows
+
+
+# -- (e) bootstrap -------------------------------------------------------------------------------------------------
+
+
+def part_e(args: argparse.Namespace) -> None:
+    """200 replicates of the default fit at the paper's size, 10 groups."""
+    panel = peers.group_panel(paper_panel())
+    assert panel.calendar is not None
+    fit, first = peers.measure(fit_counts, panel, CountSettings(rank=2), repeat=args.repeat)
+    bootstrap(panel, fit, draws=1, calendar=panel.calendar)
+    draws, cost = peers.measure(bootstrap, panel, fit, draws=200, calendar=panel.calendar)
+    spread = draws.totals[:, 0, :].std(axis=0) / draws.totals[:, 0, :].mean(axis=0)
+    show(["9,721 x 249, 12,185 records, rank 2", "CPU s", "wall s", "result"], [
+        ["the fit", *seconds(first), f"{fit.fit.sweeps} rounds"],
+        ["200 replicates", *seconds(cost), f"relative sd of a month's total: median {np.median(spread):.2f}"],
+    ])  # fmt: skip
+    print(f"\npeak memory {peers.peak_mib():.0f} MiB")
+
+
+PARTS = {"a": part_a, "b": part_b, "c": part_c, "d": part_d, "e": part_e}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--part", choices=PARTS, action="append", help="one or more; default all")
+    parser.add_argument(
+        "--repeat", type=int, default=3, help="repetitions of a short case; the least time counts"
+    )
+    parser.add_argument("--large", action="store_true", help="part b: 10^7 visits instead of 10^4 to 10^6")
+    parser.add_argument("--rounds", type=int, default=3000, help="part d: most rounds of algorithm 7")
+    args = parser.parse_args()
+    for name in args.part or PARTS:
+        print(f"\n## ({name}) {PARTS[name].__doc__}\n", flush=True)
+        PARTS[name](args)
+
+
+if __name__ == "__main__":
+    main()

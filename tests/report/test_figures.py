@@ -1,0 +1,56 @@
+"""What figures draw: counted and imputed cells told apart, sites where they are, nothing drawn twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.colors import LogNorm
+
+from fedmiss.report.figures import sparkline
+from fedmiss.report.maps import _paint
+from fedmiss.report.style import CLASS_COLOURS, figure, png_bytes, svg_text
+
+
+def test_counted_cells_are_blue_and_imputed_cells_grey_and_darker_is_more():
+    value = np.array([[1.0, 10.0, 100.0], [1.0, 10.0, 100.0]])
+    seen = np.array([[True] * 3, [False] * 3])
+    image = _paint(value, seen, LogNorm(1.0, 100.0)).astype(int)
+    blue, grey = image[0], image[1]
+    assert (blue[:, 2] - blue[:, 0] > 20).all()
+    assert (np.ptp(grey[:, :3], axis=1) <= 2).all()
+    for row in (blue, grey):
+        assert (np.diff(row[:, :3].sum(axis=1)) < 0).all()
+    # a small number is not white, so it is not taken for an empty cell
+    assert grey[0, :3].max() < 250
+
+
+def test_figures_are_the_same_bytes_and_carry_no_date():
+    def draw():
+        fig = figure()
+        ax = fig.subplots()
+        ax.plot([1, 2, 3], [3, 1, 2])
+        ax.fill_between([1, 2, 3], [1, 1, 1], [2, 2, 2])
+        return svg_text(fig), png_bytes(fig)
+
+    first, second = draw(), draw()
+    assert first == second
+    assert "<dc:date>" not in first[0]
+
+
+def test_classes_have_colours_that_can_be_told_apart():
+    colours = list(CLASS_COLOURS.values())
+    rgb = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in colours], dtype=float)
+    apart = np.abs(rgb[:, None] - rgb[None]).sum(axis=2)
+    assert (apart[~np.eye(len(colours), dtype=bool)] > 60).all()
+
+
+def test_sparkline_follows_the_index():
+    years = pd.DataFrame(
+        {"year": [2000, 2001, 2002], "used": [True, True, True], "index": [100.0, 50.0, 0.0]}
+    )
+    text = sparkline(years)
+    points = [tuple(map(float, p.split(","))) for p in text.split('points="')[1].split('"')[0].split()]
+    assert [x for x, _ in points] == sorted(x for x, _ in points)
+    assert points[0][1] < points[1][1] < points[2][1]  # down on the page is less
+    assert 'aria-label="index 2000 to 2002: 100 to 0"' in text
+    assert sparkline(years.head(1)) == ""

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.ebird import project_ebird
 from fedmiss.etl.flow import orphan_warning, row_flow, source_warnings, summarise, why_no_zeros
+from fedmiss.etl.lists import make_checklists
 from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
 from fedmiss.etl.plain import check_map, project_plain
 from fedmiss.etl.projection import Cache, Projection
 from fedmiss.etl.resolve import write_records
-from fedmiss.etl.select import POLICIES, Events, write_checklists
+from fedmiss.etl.select import POLICIES
 from fedmiss.etl.settings import IngestSettings
 from fedmiss.etl.sites import parse_site_rule
 from fedmiss.etl.sources import Source, expand
@@ -83,17 +84,19 @@ def ingest(
         if presence_only:
             warnings.append(why_no_zeros(family))
         choice = choose_species(records, settings, warnings)
-        events = Events.load(lists, settings.groups, _suspected(family, lists, settings, warnings))
         with atomic_folder(out, overwrite=overwrite) as folder:
-            lists_flow = write_checklists(
-                events,
-                settings.filters,
-                site_km,
+            events, lists_flow, unmatched = make_checklists(
+                lists,
+                folder / "checklists.parquet",
+                filters=settings.filters,
+                policy=settings.groups,
+                site_km=site_km,
                 presence_only=presence_only,
-                path=folder / "checklists.parquet",
+                shared=_suspected(family, lists, settings, warnings),
+                cache=store.folder if keep_cache else None,
             )
             counts = write_records(events, records, choice, folder / "records.parquet")
-            warnings += settings.filters.unmatched(events.seen)
+            warnings += unmatched
             if counts.orphans:
                 warnings.append(orphan_warning(lists, counts, folder))
             results = summarise(counts, lists_flow, settings, choice)

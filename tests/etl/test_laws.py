@@ -283,6 +283,10 @@ def test_the_cache_answers_the_second_time(tmp_path, monkeypatch):
     first = run(tmp_path, [ebd], [sed])
     with monkeypatch.context() as patch:
         patch.setattr("fedmiss.etl.ebird.read_blocks", lambda *a, **k: pytest.fail("the text was read again"))
+        assert run(tmp_path, [ebd], [sed], groups="raw") != first
+        patch.setattr(
+            "fedmiss.etl.lists.write_checklists", lambda *a, **k: pytest.fail("the lists were made again")
+        )
         assert run(tmp_path, [ebd], [sed]) == first
     raw = ebd.read_bytes()
     ebd.write_bytes(raw.replace(b"\t5\t", b"\t6\t"))

@@ -1,0 +1,194 @@
+"""A fit that was killed goes on where it stood, and ends with the same bytes as one that was left alone."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from fedmiss.errors import FedmissError
+from fedmiss.files import read_manifest
+from fedmiss.pipeline import algorithm7, fitting
+from fedmiss.pipeline.fitting import FitSettings, fit_panel
+from fedmiss.simulate.panel_folder import write_panel
+from fedmiss.simulate.panels import simulate_panel
+from fedmiss.tables import read_table
+from tests.cli.terminal import entry_point, real
+
+FAST = FitSettings(model="quasi", rank="1", bootstrap=30)
+PAPER = FitSettings(method="fedmissem", rank="2", rounds=60, levels=4, participation=0.7, batch=20, gamma=0.1)
+
+
+@pytest.fixture(scope="module")
+def panel(tmp_path_factory) -> Path:
+    made = simulate_panel(24, 24, 0.3, rank=1, seed=5, observers=12, groups=3)
+    return write_panel(made, tmp_path_factory.mktemp("sim") / "panel", start="2012-01", settings={})
+
+
+@pytest.fixture(scope="module")
+def whole(panel, tmp_path_factory) -> dict[str, Path]:
+    """Fits that nobody interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    return {name: fit_panel(panel, folder / name, s) for name, s in (("fast", FAST), ("paper", PAPER))}
+
+
+def digests(fit: Path) -> dict[str, str]:
+    """Hash every table of a fit; of the trace all but its clock."""
+    out = {}
+    for path in sorted(fit.glob("*.parquet")):
+        content = path.read_bytes()
+        if path.name == "trace.parquet":
+            content = read_table(path, "trace").drop(["seconds"]).to_pandas().to_csv().encode()
+        out[path.name] = hashlib.sha256(content).hexdigest()
+    return out
+
+
+class Killed(BaseException):
+    """The process is gone: nothing after it runs except what the system itself would do."""
+
+
+def same_fit(a: Path, b: Path) -> None:
+    assert digests(a) == digests(b)
+    assert read_manifest(a) == read_manifest(b)
+    assert {p.name for p in a.iterdir()} == {p.name for p in b.iterdir()}
+    assert not list(a.parent.glob("*.partial"))
+
+
+@pytest.mark.parametrize("chunks", [0, 1, 2])
+def test_killed_in_the_bootstrap(panel, whole, tmp_path, monkeypatch, chunks):
+    genuine = fitting.bootstrap_draw
+    drawn: list[int] = []
+
+    def watched(stop_at):
+        def prepare(*a, **k):
+            draw = genuine(*a, **k)
+
+            def one(b):
+                if b >= stop_at:
+                    raise Killed
+                drawn.append(b)
+                return draw(b)
+
+            return one
+
+        return prepare
+
+    monkeypatch.setattr(fitting, "bootstrap_draw", watched(10 * chunks + 5))
+    with pytest.raises(Killed):
+        fit_panel(panel, tmp_path / "cut", FAST)
+    assert not (tmp_path / "cut").exists()
+    assert len(list((tmp_path / "cut.partial").glob("draws-*.npz"))) == chunks
+    drawn.clear()
+    monkeypatch.setattr(fitting, "bootstrap_draw", watched(10**9))
+    fit_panel(panel, tmp_path / "cut", FAST)
+    assert drawn == list(range(10 * chunks, 30)), "finished replicates are not drawn again"
+    same_fit(tmp_path / "cut", whole["fast"])
+
+
+def test_killed_after_cross_validation(panel, tmp_path, monkeypatch):
+    """The choice is read back, not made again."""
+    settings = FitSettings(model="quasi", rank="auto", max_rank=1, folds=2, bootstrap=10)
+    fit_panel(panel, tmp_path / "whole", settings)
+
+    def kill(*a, **k):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting, "fit_counts", kill)
+        with pytest.raises(Killed):
+            fit_panel(panel, tmp_path / "cut", settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting, "cross_validate", kill)
+        fit_panel(panel, tmp_path / "cut", settings)
+    same_fit(tmp_path / "cut", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("rounds", [1, 30, 59])
+def test_algorithm_7_killed_between_rounds(panel, whole, tmp_path, monkeypatch, rounds):
+    genuine = algorithm7.run
+
+    def stopped(*a, stop, **k):
+        """A run that is cut off after some rounds, with a checkpoint every 7."""
+        genuine(*a, stop=type(stop)(rounds=rounds), checkpoint_every=7, **k)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(algorithm7, "run", stopped)
+        with pytest.raises(Killed):
+            fit_panel(panel, tmp_path / "cut", PAPER)
+    assert (tmp_path / "cut.partial" / "checkpoint").is_dir()
+    fit_panel(panel, tmp_path / "cut", PAPER)
+    same_fit(tmp_path / "cut", whole["paper"])
+
+
+def test_unfinished_work_of_other_settings_is_not_used(panel, whole, tmp_path, monkeypatch):
+    def kill(*a, **k):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting, "write_fit", kill)
+        with pytest.raises(Killed):
+            fit_panel(panel, tmp_path / "fit", FAST)
+    other = FitSettings(model="quasi", rank="1", bootstrap=30, seed=9)
+    fit_panel(panel, tmp_path / "fit", other)
+    fit_panel(panel, tmp_path / "fresh", other)
+    same_fit(tmp_path / "fit", tmp_path / "fresh")
+    assert digests(whole["fast"])["draws.parquet"] != digests(tmp_path / "fit")["draws.parquet"]
+
+
+def test_a_folder_of_unfinished_work_is_not_a_fit(panel, tmp_path, monkeypatch):
+    def kill(*a, **k):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting, "write_manifest", kill)
+        with pytest.raises(Killed):
+            fit_panel(panel, tmp_path / "fit", FAST)
+    with pytest.raises(FedmissError, match="has no manifest"):
+        read_manifest(tmp_path / "fit.partial", "fit")
+
+
+def kill_when(words: list[object], folder: Path, ready: str) -> None:
+    """Start the real command in ``folder`` and send SIGKILL as soon as a file that matches ``ready`` is there."""
+    process = subprocess.Popen(
+        [*entry_point(), *map(str, words)],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    end = time.monotonic() + 300
+    while not list(folder.glob(ready)):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ready", ["fit.partial/draws-00000.npz", "fit.partial/draws-00100.npz"])
+def test_sigkill_in_the_bootstrap_of_the_real_command(panel, tmp_path, ready):
+    words = ["fit", panel, "--model", "quasi", "--rank", 1, "--bootstrap", 300, "--out"]
+    kill_when([*words, "fit"], tmp_path, ready)
+    assert not (tmp_path / "fit").exists()
+    for name in ("fit", "whole"):
+        done = real(*words, name, cwd=tmp_path, timeout=300)
+        assert done.code == 0, done.err
+    same_fit(tmp_path / "fit", tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_sigkill_of_algorithm_7_in_the_real_command(panel, tmp_path):
+    words = ["fit", panel, "--method", "fedmissem", "--rank", 2, "--rounds", 3000, "--levels", 4]
+    words += ["--participation", 0.7, "--batch", 20, "--gamma", 0.1, "--out"]
+    kill_when([*words, "fit"], tmp_path, "fit.partial/checkpoint/*.npz")
+    assert not (tmp_path / "fit").exists()
+    for name in ("fit", "whole"):
+        done = real(*words, name, cwd=tmp_path, timeout=300)
+        assert done.code == 0, done.err
+    same_fit(tmp_path / "fit", tmp_path / "whole")

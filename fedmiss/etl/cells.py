@@ -188,10 +188,10 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
         if parts
         else _sum_by(_NO_KEYS)
     )
-    species, at = np.divmod(sums.pop("key"), max(keys.size, 1))
+    code, at = np.divmod(sums.pop("key"), max(keys.size, 1))
     detections = pl.DataFrame(
         {
-            "species": wanted.gather(species),
+            "species": wanted.gather(code),
             **{c: cells[c].gather(at) for c in cells.columns},
             **{k: sums.get(k, _NO_KEYS) for k in _SUMS},
         }

@@ -231,11 +231,16 @@ def _inside(path: str, lon: Any, lat: Any) -> Bool:
 
     raw = read_json(Path(path))
     kind = raw.get("type") if isinstance(raw, dict) else None
-    parts = {
-        "FeatureCollection": lambda: [f.get("geometry") for f in raw.get("features", [])],
-        "Feature": lambda: [raw.get("geometry")],
-        "GeometryCollection": lambda: raw.get("geometries", []),
-    }.get(str(kind), lambda: [raw])()
+    if kind == "FeatureCollection":
+        parts = [f.get("geometry") for f in raw.get("features", []) if isinstance(f, dict)]
+    elif kind == "Feature":
+        parts = [raw.get("geometry")]
+    elif kind == "GeometryCollection":
+        parts = list(raw.get("geometries", []))
+    else:
+        parts = [raw]
+    if not parts:
+        raise InputError(f"{path} holds no polygon; a polygon filter needs GeoJSON Polygon or MultiPolygon.")
     shapes = []
     for part in parts:
         if not isinstance(part, dict) or part.get("type") not in ("Polygon", "MultiPolygon"):

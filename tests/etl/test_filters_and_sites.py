@@ -209,6 +209,9 @@ def test_bounding_box_and_polygon(pair, tmp_path):
         json.dumps({"type": "FeatureCollection", "features": [{"type": "Feature", "geometry": geometry}]})
     )
     assert kept(pair, changes, Filters(polygon=str(path))) == {"2"}
+    path.write_text(json.dumps({"type": "FeatureCollection", "features": []}))
+    with pytest.raises(InputError, match="holds no polygon"):
+        kept(pair, changes, Filters(polygon=str(path)))
     path.write_text(json.dumps({"type": "Point", "coordinates": [0, 0]}))
     with pytest.raises(InputError, match="holds a Point"):
         kept(pair, changes, Filters(polygon=str(path)))

@@ -9,7 +9,7 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.models.lowrank.bayes import Posterior, _sums, predictor
-from fedmiss.models.lowrank.bootstrap import bootstrap, observer_weights, totals_by_region
+from fedmiss.models.lowrank.bootstrap import bootstrap, bootstrap_draw, observer_weights, totals_by_region
 from fedmiss.models.lowrank.counts import CountSettings, fit_counts
 from fedmiss.models.lowrank.crossval import assign_folds, cross_validate, default_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -223,13 +223,16 @@ def test_bootstrap_weights_stay_inside_groups():
     assert not np.array_equal(again[0], observer_weights(panel, 0, 4)[0])
 
 
-def test_bootstrap_is_a_function_of_seed_and_number():
+@pytest.mark.parametrize("dispersion", ["quasi", "negbin"])
+def test_bootstrap_is_a_function_of_seed_and_number(dispersion):
     panel, _ = simulate(n=500)
-    fit = fit_counts(panel, CountSettings(rank=1))
+    fit = fit_counts(panel, CountSettings(rank=1, dispersion=dispersion, observers=True))
     region = np.arange(panel.J) % 2
     first = bootstrap(panel, fit, draws=4, seed=1, region=region, n_regions=2, calendar=panel.calendar)
     more = bootstrap(panel, fit, draws=6, seed=1, region=region, n_regions=2, calendar=panel.calendar)
     np.testing.assert_array_equal(first.totals, more.totals[:4])
+    one = bootstrap_draw(panel, fit, 1, region, 2, panel.calendar)
+    np.testing.assert_array_equal(one(3)[0], first.totals[3])  # replicate 3 alone, without 0, 1 and 2
     np.testing.assert_allclose(first.totals[:, 1:].sum(axis=1), first.totals[:, 0])
     point = totals_by_region(fit, region, 2)
     np.testing.assert_allclose(point[0], fit.expected().sum(axis=0))

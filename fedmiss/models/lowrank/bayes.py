@@ -26,7 +26,7 @@ from fedmiss.models.lowrank.solver import Theta, moved
 
 SERIES_STEPS = 5  # EM steps of the months' prior per round: it is cheap, and slower than the rest
 
-__all__ = ["Posterior", "predictor", "start_posterior", "vb_fit"]
+__all__ = ["Posterior", "predictor", "set_predictor", "start_posterior", "vb_fit"]
 
 
 @dataclass(slots=True)
@@ -74,6 +74,14 @@ def _sums(cells: Sequence[Cells], q: Posterior, family: str, by_site: bool) -> t
         g += gc
         G += Gc
     return g, G
+
+
+def set_predictor(cells: Sequence[Cells], q: Posterior, family: str) -> None:
+    """Give every cell the predictor that has its posterior mean."""
+    for c in cells:
+        if c.eta.size != c.nnz:
+            c.eta = np.zeros(c.nnz)
+    _sums(cells, q, family, True)
 
 
 def _newton(
@@ -151,9 +159,7 @@ def vb_fit(
     series: list[SeriesPrior] | None = None
     if calendar is not None and learn:
         series = [SeriesPrior.of(calendar[0], calendar[1], float(q.noise[k])) for k in range(p)]
-    for c in cells:
-        if c.eta.size != c.nnz:
-            c.eta = np.zeros(c.nnz)
+    set_predictor(cells, start, family)
     from fedmiss.models.lowrank.kernels import set_threads
 
     set_threads(max(c.nnz for c in cells))

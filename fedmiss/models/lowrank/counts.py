@@ -23,7 +23,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
-from fedmiss.models.lowrank.bayes import Posterior, predictor, start_posterior, vb_fit
+from fedmiss.models.lowrank.bayes import Posterior, predictor, set_predictor, start_posterior, vb_fit
 from fedmiss.models.lowrank.data import Cells, Group, GroupPanel
 from fedmiss.models.lowrank.families import FAMILIES, mean
 from fedmiss.models.lowrank.solver import Fit, Penalty, Theta, _Phase, fit_cells, set_eta
@@ -199,7 +199,12 @@ def fill_cells(panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settin
     for i, (g, c) in enumerate(zip(panel.groups, cells, strict=True)):
         w = g.weight
         if np.isfinite(aux.theta) and c.eta.size == c.nnz:
-            w = w * visit_weight(visit_mean(g, c, aux, i, settings.family), aux.theta)
+            shrink = visit_weight(visit_mean(g, c, aux, i, settings.family), aux.theta)
+            # Half-way on the log scale: full steps of the weights overshoot when theta is small, and swing.
+            if c.shrink.size == shrink.size:
+                shrink = np.sqrt(shrink * c.shrink)
+            c.shrink = shrink
+            w = w * shrink
         c.fill(g, settings.family, None if plain else visit_offset(g, aux, i), w)
 
 
@@ -362,6 +367,8 @@ def marginal_fit(
     """Rank-0 fit that estimates everything else: kappa, observers, dispersion, ridges of a and b."""
     zero = replace(settings, rank=0)
     aux = aux or start_aux(panel, settings)
+    for c in cells:
+        c.shrink = np.zeros(0)
     fill_cells(panel, cells, replace(aux, theta=float("inf")), zero)
     theta: Theta | None = None
     fit: Fit | None = None
@@ -471,6 +478,8 @@ def fit_prepared(
         marginal, aux = start or marginal_fit(panel, cells, settings)
         theta = marginal.theta
     set_eta(cells, theta)
+    for c in cells:  # no memory of an earlier fit
+        c.shrink = np.zeros(0)
     fill_cells(panel, cells, aux, settings)
     # Everything else is held fixed here, so that this run minimises one objective and its list never rises.
     bayes = settings.penalty is None
@@ -520,9 +529,10 @@ def _fit_bayes(
             fill_cells(panel, cells, now, settings)
         return box[0].phi
 
-    if learn:
-        for c in cells:
-            c.offset = np.zeros(c.nnz) if settings.family != "bernoulli" else c.offset
+    # A refit must not depend on what the cells held before: predictor and weights are those of its start.
+    set_predictor(cells, start, settings.family)
+    for c in cells:
+        c.shrink = np.zeros(0)
     fill_cells(panel, cells, aux, settings)
     q, _phi, edf, rounds, converged = vb_fit(
         cells,

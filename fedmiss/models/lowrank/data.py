@@ -95,6 +95,7 @@ class Cells:
     y: F64
     E: F64
     offset: F64
+    shrink: F64 = field(default_factory=lambda: np.zeros(0))  # (m,) negative-binomial weights of the visits
     eta: F64 = field(default_factory=lambda: np.zeros(0))
     trial: F64 = field(default_factory=lambda: np.zeros(0))
 

@@ -1,0 +1,70 @@
+"""Who answers: the rates are those promised, draws depend on seed and round only, schedules are followed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmiss.compressors import Identity
+from fedmiss.core import Bernoulli, Decreasing, FedEM, FixedSize, Full, Given, Piecewise, Roster, run
+from fedmiss.engines import LocalEngine
+from fedmiss.errors import ConfigError
+from tests.core.toys import Linear, linear_data
+
+
+@pytest.mark.parametrize(
+    "who",
+    [Full(), Bernoulli(0.3), Bernoulli([0.1, 0.5, 0.9, 1.0, 0.2, 0.7]), FixedSize(2)],
+    ids=lambda w: type(w).__name__,
+)
+def test_every_worker_answers_at_its_rate(who):
+    rounds, n = 4000, 6
+    seen = np.zeros(n)
+    for k in range(rounds):
+        slots = who.active(3, k, n)
+        assert (np.diff(slots) > 0).all()
+        assert np.array_equal(slots, who.active(3, k, n))
+        seen[slots] += 1
+    p = who.prob(n)
+    error = np.sqrt(np.maximum(p * (1 - p), 1e-12) / rounds)
+    assert (np.abs(seen / rounds - p) < 5 * error).all()
+    if not isinstance(who, Full):
+        other = [tuple(who.active(4, k, n)) for k in range(20)]
+        assert other != [tuple(who.active(3, k, n)) for k in range(20)]
+
+
+def test_a_given_schedule_is_followed_and_weighted_by_its_shares():
+    who = Given([[0, 2], [1], [2, 0, 2]])
+    assert who.prob(3).tolist() == pytest.approx([2 / 3, 1 / 3, 2 / 3])
+    assert [who.active(0, k, 3).tolist() for k in range(4)] == [[0, 2], [1], [0, 2], [0, 2]]
+    data = linear_data(n=3)
+    algo = FedEM(Linear(), Identity(), Roster.of([8] * 3), 0.05, 0.5, who)
+    result = run(algo, LocalEngine(data), np.zeros(3), stop=1500)
+    assert np.abs(result.server.S_hat - Linear().root(data)).max() < 1e-8
+    with pytest.raises(ConfigError, match="slot 3"):
+        Given([[0, 3]], p=0.5).active(0, 0, 3)
+    with pytest.raises(ConfigError, match=r"probability 0\.0"):
+        Given([[0]]).prob(2)
+
+
+def test_steps_may_change_from_round_to_round():
+    data = linear_data()
+    roster = Roster.of([8] * 5)
+    gamma = Piecewise((0, 3), (0.5, 0.1))
+    result = run(FedEM(Linear(), Identity(), roster, gamma), LocalEngine(data), np.zeros(3), stop=6)
+    assert result.trace["gamma"].tolist() == [0.5] * 3 + [0.1] * 3
+    falling = Decreasing(0.4, k0=10, power=0.5)
+    result = run(FedEM(Linear(), Identity(), roster, falling), LocalEngine(data), np.zeros(3), stop=31)
+    assert result.trace["gamma"][[0, 30]].tolist() == [0.4, 0.2]
+
+
+def test_rosters():
+    roster = Roster.of({"b": 3, "a": 1}, "pooled")
+    assert roster.ids == ("a", "b")
+    assert roster.weights.tolist() == [0.25, 0.75]
+    assert Roster.of([1] * 11).ids[:3] == ("00", "01", "02")
+    for bad, words in (({}, "0 workers"), ({"x": 0}, "'x' holds 0 rows")):
+        with pytest.raises(ConfigError, match=words):
+            Roster.of(bad)
+    with pytest.raises(ConfigError, match="'mean'"):
+        Roster.of([1], "mean")

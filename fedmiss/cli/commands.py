@@ -10,7 +10,7 @@ import functools
 import importlib
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
@@ -58,6 +58,11 @@ def _one_message(command: Callable[..., Any]) -> Callable[..., Any]:
             raise typer.Exit(1) from None
 
     return run
+
+
+def _interrupted() -> NoReturn:
+    _say("interrupted; no half-written result was left. The same command again goes on, or starts anew.")
+    raise typer.Exit(130) from None
 
 
 def _say(text: str) -> None:

@@ -34,7 +34,9 @@ def fit(
     bootstrap: Annotated[int, typer.Option(help="Bootstrap replicates for the intervals; 0 for none.")] = 200,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     rounds: Annotated[int, typer.Option(help="fedmissem: rounds.")] = 2000,
-    gamma: Annotated[float, typer.Option(help="fedmissem: step size of the server.")] = 1.0,
+    gamma: Annotated[
+        float, typer.Option(help="fedmissem: step of the server; 0 for p/(1+omega), less with minibatches.")
+    ] = 0.0,
     alpha: Annotated[
         float, typer.Option(help="fedmissem: step size of the memories; 0 for 1/(1+omega).")
     ] = 0.0,

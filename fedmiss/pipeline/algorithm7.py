@@ -12,7 +12,7 @@ from fedmiss.arrays import F64
 from fedmiss.compressors import Dithering, Identity
 from fedmiss.core import Bernoulli, FedEM, FullBatch, Minibatch, Roster, Stop, run
 from fedmiss.engines import LocalEngine
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, DomainError
 from fedmiss.files import hash_json, write_manifest
 from fedmiss.models.lowrank.counts import Auxiliary, CountFit, CountSettings
 from fedmiss.models.lowrank.data import GroupPanel
@@ -44,7 +44,7 @@ def run_algorithm7(
     penalty: float,
     rounds: int | None = None,
     epochs: float | None = None,
-    gamma: float = 1.0,
+    gamma: float | None = None,
     alpha: float | None = None,
     levels: int = 16,
     participation: float = 1.0,
@@ -58,7 +58,9 @@ def run_algorithm7(
     Parameters
     ----------
     rank, penalty : r and lambda of the paper (its objective has the mean over groups)
-    gamma, alpha : steps of S_hat and of the memories; ``alpha=None`` is 1/(1 + omega)
+    gamma : step of S_hat; None is p / (1 + omega), and a tenth of it with minibatches: 1 for exact messages of
+        all groups, less where compression, absences and minibatches make noise
+    alpha : step of the memories; None is 1 / (1 + omega)
     levels : levels of the random dithering; 0 sends float64
     batch : rows of a minibatch, 0 for all rows
     observe_every : rounds between two evaluations of the objective, which looks at all groups' data: possible in
@@ -72,9 +74,12 @@ def run_algorithm7(
     rows = model.rows(panel)
     roster = Roster.of({name: len(r) for name, r in rows.items()})
     data = [rows[name] for name in roster.ids]
+    quant = Dithering(levels=levels) if levels else Identity()
+    if gamma is None:
+        gamma = participation / (1.0 + quant.omega(model.q)) * (0.1 if batch else 1.0)
     algo = FedEM(
         model,  # type: ignore[arg-type]  # T takes the carry, which the core hands to models that have one
-        Dithering(levels=levels) if levels else Identity(),
+        quant,
         roster,
         gamma=gamma,
         alpha=alpha,  # type: ignore[arg-type]
@@ -111,6 +116,10 @@ def fit_algorithm7(
         raise ConfigError(f"--rounds is {settings.rounds} (must be at least 1).")
     if settings.levels < 0 or settings.batch < 0 or not 0.0 <= settings.alpha <= 1.0:
         raise ConfigError("--levels and --batch must be 0 or more, --alpha between 0 and 1.")
+    if not 0.0 < settings.participation <= 1.0:
+        raise ConfigError(f"--participation is {settings.participation:g} (must be above 0 and at most 1).")
+    if not 0.0 <= settings.gamma <= 1.0:
+        raise ConfigError(f"--gamma is {settings.gamma:g} (must be between 0 and 1; 0 chooses it).")
     family, scale = FAMILIES[settings.model]
     rank = 2 if settings.rank == "auto" else int(settings.rank)
     if rank < 1:
@@ -130,7 +139,7 @@ def fit_algorithm7(
         rank=rank,
         penalty=penalty,
         rounds=settings.rounds,
-        gamma=settings.gamma,
+        gamma=settings.gamma or None,
         alpha=settings.alpha or None,
         levels=settings.levels,
         participation=settings.participation,
@@ -138,6 +147,7 @@ def fit_algorithm7(
         seed=settings.seed,
         checkpoint=work / "checkpoint" / "run.npz",
     )
+    _check_finite(result, settings)
     fit, smear = _count_fit(result.theta, panel, raw, family, scale, penalty)
     write_fit(work, folder, fit, [])
     trace = result.trace
@@ -179,6 +189,23 @@ def fit_algorithm7(
         warnings=folder.manifest["warnings"] + warnings,
     )
     return finish(work, out)
+
+
+def _check_finite(result: Result, settings: FitSettings) -> None:
+    """Refuse a run whose objective rose: its parameters mean nothing."""
+    seen = result.trace["objective"]
+    seen = seen[~np.isnan(seen)]
+    if (
+        not np.isfinite(seen).all()
+        or seen[-1] > seen[0] + 0.1 * abs(seen[0])
+        or np.abs(result.theta.U).max() > 1e6
+    ):
+        gamma = float(result.trace["gamma"][-1])
+        raise DomainError(
+            f"FedMissEM diverged: its objective went from {seen[0]:.4g} to {seen[-1]:.4g} in {settings.rounds} rounds. "
+            f"gamma={gamma:g}, levels={settings.levels}, batch={settings.batch}. Lower --gamma (try {gamma / 5:.2g}), "
+            "or use more --levels or a larger --batch."
+        )
 
 
 def _count_fit(

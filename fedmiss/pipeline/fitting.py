@@ -62,7 +62,7 @@ class FitSettings:
     bootstrap: int = 200
     seed: int = 0
     rounds: int = 2000
-    gamma: float = 1.0
+    gamma: float = 0.0
     alpha: float = 0.0
     levels: int = 16
     participation: float = 1.0

@@ -82,8 +82,8 @@ def headline(a: Analysis) -> Headline:
         return Headline("Uncertain" + provisional, sentence, basis(a))
     return Headline(
         "No trend class",
-        f"{a.name}: no trend class is given {period}, because {t['reason']}. For orientation only, the estimated "
-        f"change is {change}, {where}.",
+        f"{a.name}: no trend class is given for {t['from_year']} to {t['to_year']}, because {t['reason']}. "
+        f"For orientation only, the estimated change is {change}, {where}.",
         basis(a),
     )
 

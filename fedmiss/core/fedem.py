@@ -142,7 +142,8 @@ class FedEM:
         D = S - down.S_hat
         D -= V[at]
         Q, nbytes = self.compressor.compress_batch(D, xi)
-        V[at] += self.alpha * Q
+        free = None if np.may_share_memory(Q, D) else D  # D is done with, unless Q is D (identity)
+        V[at] += np.multiply(self.alpha, Q, out=free)
         return Replies(slots, Q, int(nbytes.sum()) + HEADER * len(slots), count)
 
     # ---- server -----------------------------------------------------------------------------------------------

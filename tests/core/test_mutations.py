@@ -46,7 +46,7 @@ MUTANTS = {
         [WORKED, V_MEAN, SAME],
     ),
     "alpha forgotten on the stacked workers": (
-        {FEDEM: [("V[at] += self.alpha * Q", "V[at] += Q")]}, [LINES, SHARDS, SAME],
+        {FEDEM: [("V[at] += np.multiply(self.alpha, Q, out=free)", "V[at] += Q")]}, [LINES, SHARDS, SAME],
     ),
     "V_i left out of Delta": (
         {FEDEM: [(DELTA_ONE, "D_i = S_i - down.S_hat"), (DELTA_MANY, "D = S - down.S_hat")]},

@@ -5,8 +5,8 @@
 Simulates an EBD and its sampling file of that size (16 species), then runs each job in a process of its own:
 ingest and aggregate to site x month cells, cold (no cache) and warm (another run on the same file). For
 comparison: polars' own scan for one species, and the whole job for all species written in duckdb where that is
-installed. CPU seconds count all threads, children and the start of Python. Sizes beyond the memory's page cache measure the
-disk as well.
+installed. CPU seconds count all threads, children and the start of Python.
+
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ def table(path):
     return (f"read_csv('{path}', delim='\\t', quote='', escape='', header=true, all_varchar=true, "
             "null_padding=true, strict_mode=false)")
 db.execute(f'''
-create table sed as select "SAMPLING EVENT IDENTIFIER" sei, cast(substr("SAMPLING EVENT IDENTIFIER", 2) as bigint) num,
-  coalesce("GROUP IDENTIFIER", "SAMPLING EVENT IDENTIFIER") checklist, "LOCALITY ID" site,
-  substr("OBSERVATION DATE", 1, 7) month, "ALL SPECIES REPORTED" = '1' ok from {table(folder + '/ebd_sim_sampling.txt')}''')
-db.execute("create table lists as select checklist, min(num) num, arg_min(site, num) site, arg_min(month, num) month, "
-           "arg_min(ok, num) ok from sed group by checklist")
+create table sed as select cast(substr("SAMPLING EVENT IDENTIFIER", 2) as bigint) as num,
+  coalesce("GROUP IDENTIFIER", "SAMPLING EVENT IDENTIFIER") as checklist, "LOCALITY ID" as site,
+  substr("OBSERVATION DATE", 1, 7) as mon, ("ALL SPECIES REPORTED" = '1') as ok from {table(folder + '/ebd_sim_sampling.txt')}''')
+db.execute("create table lists as select checklist, min(num) as num, arg_min(site, num) as site, arg_min(mon, num) as mon, "
+           "arg_min(ok, num) as ok from sed group by checklist")
 db.execute(f'''
-create table rec as with r as (select cast(substr("SAMPLING EVENT IDENTIFIER", 2) as bigint) num,
-    coalesce("GROUP IDENTIFIER", "SAMPLING EVENT IDENTIFIER") checklist, "SCIENTIFIC NAME" sp, "OBSERVATION COUNT" n
+create table rec as with r as (select cast(substr("SAMPLING EVENT IDENTIFIER", 2) as bigint) as num,
+    coalesce("GROUP IDENTIFIER", "SAMPLING EVENT IDENTIFIER") as checklist, "SCIENTIFIC NAME" as sp, "OBSERVATION COUNT" as n
     from {table(folder + '/ebd_sim.txt')} where "CATEGORY" in ('species', 'issf', 'intergrade', 'form', 'domestic')),
-  k as (select *, min(num) over (partition by checklist, sp) low from r)
-  select checklist, sp, sum(try_cast(n as bigint)) n, bool_or(n = 'X') x from k where num = low group by checklist, sp''')
-rows = db.execute('''select sp, site, month, count(*), sum(case when x then 0 else n end)
-  from rec join lists using (checklist) group by sp, site, month''').fetch_arrow_table()
-zeros = db.execute("select site, month, count(*) from lists where ok group by site, month").fetch_arrow_table()
-print(rows.num_rows, zeros.num_rows)
+  k as (select *, min(num) over (partition by checklist, sp) as low from r)
+  select checklist, sp, sum(try_cast(n as bigint)) as n, bool_or(n = 'X') as x from k where num = low group by checklist, sp''')
+rows = db.execute('''select sp, site, mon, count(*), sum(case when x then 0 else n end)
+  from rec join lists using (checklist) group by sp, site, mon''').fetchnumpy()
+zeros = db.execute("select site, mon, count(*) from lists where ok group by site, mon").fetchnumpy()
+print(len(rows["sp"]), len(zeros["site"]))
 """
 
 

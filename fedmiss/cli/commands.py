@@ -39,10 +39,11 @@ def _one_message(command: Callable[..., Any]) -> Callable[..., Any]:
         try:
             command(*args, **kwargs)
         except KeyboardInterrupt:
-            _say(
-                "interrupted; no half-written result was left. The same command again goes on, or starts anew."
-            )
-            raise typer.Exit(130) from None
+            _interrupted()
+        except SystemError as error:  # an interrupt inside a compiled loop arrives wrapped
+            if not isinstance(error.__cause__, KeyboardInterrupt):
+                raise
+            _interrupted()
         except FedmissError as error:
             if os.environ.get("FEDMISS_DEBUG"):
                 raise

@@ -12,6 +12,9 @@ from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
 __all__ = ["batch", "batch_parallel", "message", "unpack"]
 
 
+SPARSE = 2  # bit of the tag: a bitmap says which blocks are not zero, and only their norms follow
+
+
 @njit(cache=True)
 def _norm(x: Any, r: Any) -> Any:
     """||x||_r, scaled against overflow; at least max |x|; nan when x is not finite."""
@@ -80,11 +83,26 @@ def message(x: Any, u: Any, s: Any, r: Any, block: Any, x_hat: Any) -> Any:
     count = _levels(x, u, s, r, block, norms, norms.view(np.int32), levels, x_hat)
     if count < 0:
         return np.empty(0, dtype=np.uint8)
-    head = 1 + 4 * norms.size
-    out = np.empty(head + capacity(count, s), dtype=np.uint8)
+    full = 0
+    for b in range(norms.size):
+        full += norms[b] > 0
+    sparse = (norms.size + 7) // 8 + 4 * full < 4 * norms.size
+    mask = (norms.size + 7) // 8 if sparse else 0
+    sent = full if sparse else norms.size
+    head = 1 + mask + 4 * sent
+    out = np.zeros(head + capacity(count, s), dtype=np.uint8)
     tag, size = encode_levels(levels, count, s, True, out[head:])
-    out[0] = tag
-    out[1:head] = norms.view(np.uint8)
+    out[0] = tag | (SPARSE if sparse else 0)
+    kept = np.empty(sent, dtype=np.float32)
+    at = 0
+    for b in range(norms.size):
+        if sparse and not norms[b] > 0:
+            continue
+        kept[at] = norms[b]
+        at += 1
+        if sparse:
+            out[1 + b // 8] |= np.uint8(1 << (b % 8))
+    out[1 + mask : head] = kept.view(np.uint8)
     return out[: head + size]
 
 

@@ -19,7 +19,8 @@ _PARALLEL = 500_000  # numbers in a batch from which starting the threads pays
 class Dithering:
     """(1/s) ||x||_r sign(x) floor(s |x| / ||x||_r + xi), xi ~ U[0, 1]^q, block by block.
 
-    Bytes: one tag, a float32 norm per block, then the levels, entropy-coded (see :mod:`._coder`). Norms are
+    Bytes: one tag, a float32 norm per block (one bit for a block of zeros when there are many), then the levels,
+    entropy-coded (see :mod:`._coder`). Norms are
     rounded up to float32 and the levels drawn with the rounded norm, so unbiasedness stays exact.
 
     Source: Alistarh et al. (2017), QSGD (r = 2, one block); Dieuleveut et al. (2021), lemma 5 (levels = 1). Differs
@@ -86,20 +87,27 @@ class Dithering:
 
     def decode(self, payload: bytes, q: int) -> F64:
         """Rebuild sign * level * norm / s."""
-        from fedmiss.compressors._dither import unpack
+        from fedmiss.compressors._dither import SPARSE, unpack
 
         block = self._block(q)
-        head = 1 + 4 * (-(-q // block))
-        if len(payload) < head:
-            raise UplinkError(
-                f"{len(payload)} bytes cannot hold the {(head - 1) // 4} norms of q={q} numbers."
-            )
+        n = -(-q // block)
         raw = np.frombuffer(payload, dtype=np.uint8)
-        norms = np.frombuffer(payload[1:head], dtype="<f4")
+        sparse = raw.size > 0 and bool(raw[0] & SPARSE)
+        mask = (n + 7) // 8 if sparse else 0
+        known = (
+            np.unpackbits(raw[1 : 1 + mask], bitorder="little")[:n].astype(bool)
+            if sparse
+            else np.ones(n, bool)
+        )
+        head = 1 + mask + 4 * int(known.sum())
+        if len(payload) < head or known.size < n:
+            raise UplinkError(f"{len(payload)} bytes cannot hold the {n} norms of q={q} numbers.")
+        norms = np.zeros(n, dtype=np.float32)
+        norms[known] = np.frombuffer(payload[1 + mask : head], dtype="<f4")
         x_hat = np.empty(q)
         if not bool((norms >= 0).all() and np.isfinite(norms).all()):
             raise UplinkError("a norm of the message is negative or not a number.")
-        if not unpack(raw[head:], int(raw[0]), norms, self.levels, block, x_hat):
+        if not unpack(raw[head:], int(raw[0]) & ~SPARSE, norms, self.levels, block, x_hat):
             raise UplinkError(f"the code of q={q} levels is damaged, or was made with other settings.")
         return x_hat
 

@@ -26,12 +26,10 @@ from fedmiss.arrays import F64, I64
 from fedmiss.core import FedEM, Roster, ServerState
 from fedmiss.core.protocols import Compressor, Engine, Participation
 from fedmiss.core.state import Downlink
-from fedmiss.models.lowrank.certificate import residual_svd
 from fedmiss.models.lowrank.data import Cells
 from fedmiss.models.lowrank.families import family_code
 from fedmiss.models.lowrank.solver import Penalty, Theta, objective, recentre, set_eta, start_theta
-
-START_ITERATIONS = 5
+from fedmiss.rng import rng_for
 
 __all__ = ["FederatedFit", "NormalEquations", "fit_federated"]
 
@@ -170,8 +168,6 @@ def fit_federated(
     """
     pen, n = penalty or Penalty(), len(cells)
     theta = start or _first_theta(cells, J, L, rank, family, effects, seed)
-    # What the start cost: power iterations exchange (J + L) x (rank + 5) blocks with every group.
-    first = 0.0 if start or not rank else START_ITERATIONS * n * (J + L) * (rank + 5) * 8.0
     shared = (
         np.r_[pen.sites, np.full(rank, pen.factors)] / n,
         np.r_[pen.months, np.full(rank, pen.factors)] / n,
@@ -194,22 +190,21 @@ def fit_federated(
     down_bytes: list[float] = []
     k = 0
     for k in range(rounds):
-        sent, got = first if k == 0 else 0.0, 0.0
+        sent = got = 0.0
         for i, (algo, model, machine, rows) in enumerate(sides):
             server = servers[i]
-            if server is None:  # first contact is exact: every group sends its statistic as it is
-                local = np.stack([model.s_bar(theta, r) for r in rows])
-                server = machine.start(algo, np.zeros(model.q), local)
-                sent += local.size * 8
+            if (
+                server is None
+            ):  # nothing is remembered yet: the first increments are the statistics themselves
+                server = machine.start(algo, np.zeros(model.q), np.zeros((roster.n, model.q)))
             down = Downlink(server.k, np.zeros(model.q), theta)
             active = algo.participation.active(algo.seed, server.k, roster.n)
             replies = machine.round(algo, server, down, active)
             server, info = algo.server_step(replace(server, S_hat=down.S_hat), down, replies)
             servers[i] = server
             sent, got = sent + info.bytes_up, got + info.bytes_down - len(active) * 8 * model.q
-            theta = _move(
-                theta, model, model.T(server.S_hat), pen
-            )  # S_hat = 0 + 1 * H: the estimate of mean S_c
+            # S_hat = 0 + 1 * H: the estimate of the mean S_c
+            theta = _move(theta, model, model.T(server.S_hat), pen)
         values.append(objective(cells, theta, pen, family))
         up.append(sent)
         down_bytes.append(got)
@@ -221,11 +216,10 @@ def fit_federated(
 def _first_theta(
     cells: Sequence[Cells], J: int, L: int, rank: int, family: str, effects: bool, seed: int
 ) -> Theta:
-    """Constant start, with month factors along the leading singular vectors of the residual matrix."""
+    """Overall mean, and month factors drawn from the seed that all share: no bytes; U follows in the first exchange."""
     theta = start_theta(cells, J, L, 0, family, effects)
-    set_eta(cells, theta)
-    right = residual_svd(cells, family, J, L, rank, seed=seed, iterations=START_ITERATIONS)[2]
-    return replace(theta, U=np.zeros((J, rank)), V=right * np.sqrt(L) * 0.3)
+    V = 0.5 * rng_for(seed, "federated-start").standard_normal((L, rank))
+    return replace(theta, U=np.zeros((J, rank)), V=V)
 
 
 def _move(theta: Theta, model: NormalEquations, coef: F64, pen: Penalty) -> Theta:

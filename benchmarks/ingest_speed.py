@@ -6,7 +6,6 @@ Simulates an EBD and its sampling file of that size (16 species), then runs each
 ingest and aggregate to site x month cells, cold (no cache) and warm (another run on the same file). For
 comparison: polars' own scan for one species, and the whole job for all species written in duckdb where that is
 installed. CPU seconds count all threads, children and the start of Python.
-
 """
 
 from __future__ import annotations
@@ -49,13 +48,15 @@ import duckdb
 folder, out = sys.argv[1:]
 db = duckdb.connect()
 db.execute("SET threads=2")
+db.execute("SET enable_progress_bar=false")
 def table(path):
     return (f"read_csv('{path}', delim='\\t', quote='', escape='', header=true, all_varchar=true, "
             "null_padding=true, strict_mode=false)")
 db.execute(f'''
 create table sed as select cast(substr("SAMPLING EVENT IDENTIFIER", 2) as bigint) as num,
   coalesce("GROUP IDENTIFIER", "SAMPLING EVENT IDENTIFIER") as checklist, "LOCALITY ID" as site,
-  substr("OBSERVATION DATE", 1, 7) as mon, ("ALL SPECIES REPORTED" = '1') as ok from {table(folder + '/ebd_sim_sampling.txt')}''')
+  substr("OBSERVATION DATE", 1, 7) as mon, ("ALL SPECIES REPORTED" = '1') as ok
+  from {table(folder + '/ebd_sim_sampling.txt')}''')
 db.execute("create table lists as select checklist, min(num) as num, arg_min(site, num) as site, arg_min(mon, num) as mon, "
            "arg_min(ok, num) as ok from sed group by checklist")
 db.execute(f'''
@@ -63,7 +64,8 @@ create table rec as with r as (select cast(substr("SAMPLING EVENT IDENTIFIER", 2
     coalesce("GROUP IDENTIFIER", "SAMPLING EVENT IDENTIFIER") as checklist, "SCIENTIFIC NAME" as sp, "OBSERVATION COUNT" as n
     from {table(folder + '/ebd_sim.txt')} where "CATEGORY" in ('species', 'issf', 'intergrade', 'form', 'domestic')),
   k as (select *, min(num) over (partition by checklist, sp) as low from r)
-  select checklist, sp, sum(try_cast(n as bigint)) as n, bool_or(n = 'X') as x from k where num = low group by checklist, sp''')
+  select checklist, sp, sum(try_cast(n as bigint)) as n, bool_or(n = 'X') as x
+  from k where num = low group by checklist, sp''')
 rows = db.execute('''select sp, site, mon, count(*), sum(case when x then 0 else n end)
   from rec join lists using (checklist) group by sp, site, mon''').fetchnumpy()
 zeros = db.execute("select site, mon, count(*) from lists where ok group by site, mon").fetchnumpy()

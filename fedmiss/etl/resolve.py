@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RecordCounts", "SpeciesChoice", "write_records"]
 
-PORTION = 800_000
+PORTION = 300_000
 # one record on its way through a file on disk
 _SPILLED = np.dtype(
     [

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +71,8 @@ def run_recipe(
     A species that fails does not stop the others; its error is in its result. Several species run in parallel
     processes, one per core.
     """
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs is {jobs} (must be at least 1).")
     records = recipe.out / "records"
     polygon = recipe.ingest.filters.polygon
     inputs = [*recipe.files, *recipe.sampling, *recipe.unvetted, *([Path(polygon)] if polygon else [])]
@@ -84,17 +89,10 @@ def run_recipe(
     if len(names) == 1:
         folder = recipe.out
         return [_guarded(recipe, names[0], records, folder, say, raise_errors=True)]
-    results: list[SpeciesResult] = []
-    jobs = jobs or min(len(names), os.cpu_count() or 1)
-    with ProcessPoolExecutor(max_workers=jobs) as pool:
-        waiting = {
-            pool.submit(_guarded, recipe, n, records, recipe.out / slug(n), None, raise_errors=False): n
-            for n in names
-        }
-        for future in as_completed(waiting):
-            result = future.result()
-            results.append(result)
-            say(f"{result.species}: " + (f"failed: {result.error}" if result.error else f"{result.page}"))
+    results = []
+    for result in _each_species(recipe, names, records, jobs or min(len(names), os.cpu_count() or 1)):
+        results.append(result)
+        say(f"{result.species}: " + (f"failed: {result.error}" if result.error else f"{result.page}"))
     results.sort(key=lambda r: r.species)
     pages = [r.page.parent for r in results if r.page]
     index = build_index(
@@ -115,6 +113,35 @@ def _ingest(recipe: Recipe, records: Path) -> None:
     )
     if recipe.terms:
         write_json(records / MANIFEST, manifest | {"terms": manifest["terms"] | recipe.terms})
+
+
+def _each_species(recipe: Recipe, names: list[str], records: Path, jobs: int) -> Iterator[SpeciesResult]:
+    """Run the species one after the other, or in parallel processes; yields each when it is done."""
+    if jobs == 1:
+        for name in names:
+            yield _guarded(recipe, name, records, recipe.out / slug(name), None, raise_errors=False)
+        return
+    # Spawned, not forked: a fork inherits the locks of the readers' threads and waits for them for ever.
+    # Ctrl-C is the parent's business.
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    waiting = {
+        pool.submit(_guarded, recipe, n, records, recipe.out / slug(n), None, raise_errors=False): n
+        for n in names
+    }
+    try:
+        for future in as_completed(waiting):
+            try:
+                yield future.result()
+            except BrokenProcessPool:
+                name = waiting[future]
+                why = "its process was ended from outside (often: out of memory); run again with --jobs 1"
+                yield SpeciesResult(name, recipe.out / slug(name), None, why)
+    except BaseException:
+        for child in active_children():
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _species(recipe: Recipe, records: Path) -> list[str]:
@@ -150,10 +177,13 @@ def _guarded(
 ) -> SpeciesResult:
     try:
         return run_species(recipe, species, records, folder, say=say or (lambda text: None))
-    except FedmissError as error:
+    except Exception as error:
         if raise_errors:
             raise
-        return SpeciesResult(species, folder, None, str(error))
+        text = (
+            str(error) if isinstance(error, FedmissError) else f"unexpected {type(error).__name__}: {error}"
+        )
+        return SpeciesResult(species, folder, None, text)
 
 
 def run_species(

@@ -1,0 +1,257 @@
+"""The chain of a recipe: what is redone when something changes, what one failure costs, what is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.files import read_manifest
+from fedmiss.pipeline.chain import run_recipe
+from fedmiss.pipeline.recipe import read_recipe, slug
+from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
+from tests.cli.terminal import fedmiss, tree
+
+RECIPE = """
+species = "American Wigeon"
+[ingest]
+files = "sim/ebd_sim.txt"
+sampling = "sim/ebd_sim_sampling.txt"
+complete = true
+[panel]
+groups = 3
+[fit]
+model = "log1p"
+rank = 0
+bootstrap = 4
+[report]
+date = "2026-01-01"
+"""
+STEPS = ("panel", "fit", "impute", "report")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder with simulated files and a recipe, run once."""
+    folder = tmp_path_factory.mktemp("chain")
+    simulate_ebird(
+        folder / "sim", EbirdSettings(records=1000, species=3, start="2018-01", end="2020-12", seed=3)
+    )
+    (folder / "trend.toml").write_text(RECIPE, encoding="utf-8")
+    first = run_recipe(read_recipe(folder / "trend.toml"))
+    assert [r.redone for r in first] == [STEPS]
+    return folder
+
+
+def run(place: Path, old: str = "", new: str = "", **more):
+    """Run the recipe with one text replaced; return what was redone and what was said."""
+    assert old in RECIPE
+    text = RECIPE.replace(old, new) if old else RECIPE
+    (place / "trend.toml").write_text(text, encoding="utf-8")
+    said: list[str] = []
+    (result,) = run_recipe(read_recipe(place / "trend.toml"), say=said.append)
+    assert result.page is not None
+    assert result.page.exists()
+    return result.redone, said
+
+
+def times(folder: Path) -> dict[str, int]:
+    return {str(p): p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
+
+
+def test_the_folder_holds_every_step(place):
+    out = place / "trend-out"
+    for name, kind in (
+        ("records", "records"),
+        ("panel", "panel"),
+        ("fit", "fit"),
+        ("imputed", "imputed"),
+        ("report", "report"),
+    ):
+        read_manifest(out / name, kind)
+    assert (out / "report" / "index.html").exists()
+    terms = {
+        name: read_manifest(out / name)["terms"] for name in ("records", "panel", "fit", "imputed", "report")
+    }
+    assert terms["records"]["citation"]
+    assert all(t == terms["records"] for t in terms.values()), "terms travel with everything derived"
+    flow = [row["step"] for row in read_manifest(out / "records")["flow"]]
+    for name in ("panel", "fit", "imputed", "report"):
+        assert [row["step"] for row in read_manifest(out / name)["flow"]][: len(flow)] == flow
+
+
+def test_a_second_run_redoes_nothing(place):
+    run(place)
+    before = times(place / "trend-out")
+    redone, said = run(place)
+    assert redone == ()
+    assert said.count("  unchanged, kept") == 5
+    assert times(place / "trend-out") == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "redone"),
+    [
+        ('date = "2026-01-01"', 'date = "2026-02-02"', ("report",)),
+        ("bootstrap = 4", "bootstrap = 5", ("fit", "impute", "report")),
+        ("groups = 3", "groups = 2", STEPS),
+        pytest.param("complete = true", "complete = false", STEPS, marks=pytest.mark.slow),
+    ],
+)
+def test_a_changed_setting_redoes_what_depends_on_it(place, old, new, redone):
+    run(place)
+    assert run(place, old, new)[0] == redone
+
+
+@pytest.mark.slow
+def test_a_touched_file_is_the_same_and_a_changed_one_is_not(place):
+    run(place)
+    ebd = place / "sim" / "ebd_sim.txt"
+    content = ebd.read_bytes()
+    ebd.write_bytes(content)
+    assert run(place)[0] == ()
+    ebd.write_bytes(content[: content.rstrip(b"\n").rfind(b"\n") + 1])  # one record less
+    try:
+        _, said = run(place)
+        assert said[:2] == ["ingest", "  done"]
+    finally:
+        ebd.write_bytes(content)
+
+
+def test_a_step_that_was_cut_off_is_done_again(place):
+    """A folder without its key is not trusted: the key is written last."""
+    run(place)
+    (place / "trend-out" / ".fit.key").unlink()
+    assert run(place)[0] in (("fit",), ("fit", "impute", "report"))
+    assert run(place)[0] == ()
+
+
+def test_the_same_result_through_the_chain_and_step_by_step(place, tmp_path):
+    """`fedmiss run` writes what the single commands write: every table, byte for byte."""
+    run(place)
+    for words in (
+        (
+            *("ingest", place / "sim" / "ebd_sim.txt", "--sampling", place / "sim" / "ebd_sim_sampling.txt"),
+            *("--complete", "--species", "American Wigeon", "--no-cache", "--out", tmp_path / "records"),
+        ),
+        (
+            "panel",
+            tmp_path / "records",
+            "--groups",
+            3,
+            "--species",
+            "American Wigeon",
+            "--out",
+            tmp_path / "panel",
+        ),
+        (
+            "fit",
+            tmp_path / "panel",
+            "--model",
+            "log1p",
+            "--rank",
+            0,
+            "--bootstrap",
+            4,
+            "--out",
+            tmp_path / "fit",
+        ),
+        ("impute", tmp_path / "panel", tmp_path / "fit", "--out", tmp_path / "imputed"),
+    ):
+        done = fedmiss(*words)
+        assert done.code == 0, done.err
+    for path in sorted(tmp_path.rglob("*.parquet")):
+        if path.name != "trace.parquet":  # it holds seconds
+            twin = place / "trend-out" / path.relative_to(tmp_path)
+            assert twin.read_bytes() == path.read_bytes(), path
+
+
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_many_species_one_of_them_hopeless(place, tmp_path, jobs):
+    """A species that fails costs nothing to the others; the page of all names it with its reason."""
+    text = RECIPE.replace(
+        'species = "American Wigeon"', 'species = ["American Wigeon", "Golden Eagle", "Wood Stork"]'
+    )
+    text = text.replace("[ingest]", '[ingest]\nspecies = ["American Wigeon", "Golden Eagle"]')
+    (place / "many.toml").write_text(text, encoding="utf-8")
+    done = fedmiss("run", place / "many.toml", "--out", tmp_path / "out", "--jobs", jobs)
+    assert done.code == 1
+    assert "Traceback" not in done.err
+    assert done.err.count("Wood Stork") >= 1
+    assert "not in" in done.err
+    for name in ("American Wigeon", "Golden Eagle"):
+        assert (tmp_path / "out" / slug(name) / "report" / "index.html").exists()
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert f"{slug('American Wigeon')}/report/index.html" in page
+    assert "Wood Stork" in page
+    assert not (tmp_path / "out" / slug("Wood Stork") / "report").exists()
+
+
+def test_all_species_with_enough_records(place, tmp_path):
+    text = RECIPE.replace('species = "American Wigeon"', 'species = "all"\nmin_records = 9999')
+    (place / "all.toml").write_text(text, encoding="utf-8")
+    recipe = read_recipe(place / "all.toml", tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"no species has 9999 records \(the most is \d+\)"):
+        run_recipe(recipe)
+    results = run_recipe(replace(recipe, min_records=150), jobs=1)
+    from fedmiss.tables import read_table
+
+    counts = (
+        read_table(tmp_path / "out" / "records" / "records.parquet", "records")
+        .to_pandas()["species"]
+        .value_counts()
+    )
+    assert [r.species for r in results] == sorted(counts[counts >= 150].index)
+    assert 0 < len(results) < len(counts)
+
+
+def test_several_species_and_none_named(place, tmp_path):
+    (place / "none.toml").write_text(RECIPE.replace('species = "American Wigeon"', ""), encoding="utf-8")
+    with pytest.raises(ConfigError, match="the records hold 3 species; name them"):
+        run_recipe(read_recipe(place / "none.toml", tmp_path / "out"))
+
+
+def test_a_missing_file_stops_before_anything_is_written(place, tmp_path):
+    recipe = replace(read_recipe(place / "trend.toml", tmp_path / "out"), sampling=(place / "gone.txt",))
+    with pytest.raises(InputError, match=r"gone\.txt \(named by the recipe trend\)"):
+        run_recipe(recipe)
+    assert tree(tmp_path) == {}
+
+
+def test_a_folder_of_the_users_own_is_never_replaced(place, tmp_path):
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "diary.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="was not made by fedmiss"):
+        run_recipe(read_recipe(place / "trend.toml", tmp_path))
+    assert (tmp_path / "records" / "diary.txt").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_the_polygon_is_read_beside_the_recipe_and_its_content_counts(place):
+    ring = [[-180, -80], [180, -80], [180, 80], [-180, 80], [-180, -80]]
+    shape = place / "area.json"
+    shape.write_text(f'{{"type": "Polygon", "coordinates": [{ring}]}}', encoding="utf-8")
+    run(place, "complete = true", 'complete = true\npolygon = "area.json"')
+    assert run(place, "complete = true", 'complete = true\npolygon = "area.json"')[0] == ()
+    shape.write_text(shape.read_text(encoding="utf-8").replace("80", "79"), encoding="utf-8")
+    _, said = run(place, "complete = true", 'complete = true\npolygon = "area.json"')
+    assert said[:2] == ["ingest", "  done"]
+
+
+@pytest.mark.slow
+def test_the_demo_from_an_empty_folder_and_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = fedmiss("demo", "--bootstrap", 2)
+    assert done.code == 0, done.err
+    page = Path(done.out.strip().splitlines()[-1].removeprefix("Report: "))
+    assert page.is_file()
+    assert page.is_relative_to(tmp_path / "fedmiss-demo")
+    assert "survey: " in done.out
+    again = fedmiss("demo", "--bootstrap", 2)
+    assert again.code == 0
+    assert again.out.count("unchanged, kept") == 5
+    panel = read_manifest(tmp_path / "fedmiss-demo" / "panel")["results"]
+    assert panel["common_name"] == "Great Egret"
+    assert len(panel["groups"]) == 10

@@ -6,6 +6,7 @@ __all__ = ["EXPERIMENTS"]
 
 # name -> "module:function"; each function takes (out, *, quick, seed, data, overwrite) and returns the folder
 EXPERIMENTS = {
+    "ebird": "fedmiss.experiments.ebird:main",
     "gmm": "fedmiss.experiments.gmm:main",
     "heterogeneity": "fedmiss.experiments.heterogeneity:main",
     "mnist": "fedmiss.experiments.mnist:main",

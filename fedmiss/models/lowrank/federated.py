@@ -182,16 +182,14 @@ def fit_federated(
             model, compressor, roster, gamma=1.0, alpha=alpha,  # type: ignore[arg-type]
             participation=Remembered(participation), seed=2 * seed + int(by_site),
         )  # fmt: skip
-        rows = [_Rows(c) for c in cells]
-        sides.append((algo, model, engine(rows), rows))
+        sides.append((algo, model, engine([_Rows(c) for c in cells])))
     servers: list[ServerState | None] = [None, None]
     values: list[float] = []
     up: list[float] = []
     down_bytes: list[float] = []
-    k = 0
-    for k in range(rounds):
+    for _ in range(rounds):
         sent = got = 0.0
-        for i, (algo, model, machine, rows) in enumerate(sides):
+        for i, (algo, model, machine) in enumerate(sides):
             server = servers[i]
             if (
                 server is None
@@ -210,7 +208,7 @@ def fit_federated(
         down_bytes.append(got)
         if target is not None and values[-1] <= target:
             break
-    return FederatedFit(theta, np.array(values), np.cumsum(up), np.cumsum(down_bytes), k + 1)
+    return FederatedFit(theta, np.array(values), np.cumsum(up), np.cumsum(down_bytes), len(values))
 
 
 def _first_theta(

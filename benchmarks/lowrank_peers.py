@@ -157,7 +157,7 @@ def soft_impute_als(
         old = float((old_d**2).sum())
         cross = float((((old_U * old_d).T @ (U * d)) * (old_V.T @ V)).sum())
         change = (old + float((d**2).sum()) - 2 * cross) / max(old, 1e-300)
-        if change < tol:
+        if tol and change < tol:
             out.stopped_itself = True
             break
     out.U, out.d, out.V = U, d, V

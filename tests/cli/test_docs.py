@@ -1,0 +1,80 @@
+"""The reference pages are what the code says, and nothing public is missing from the documentation."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import re
+
+import pytest
+import typer.main
+
+import fedmiss
+from fedmiss.resources import resource
+from fedmiss.tables import load_schema, schema_names
+
+SCRIPT = resource("docs", "make_commands.py")
+GUIDE = SCRIPT.parent / "guide"
+
+
+def load():
+    spec = importlib.util.spec_from_file_location("make_commands", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", ["commands.md", "tables.md", "python.md"])
+def test_the_page_is_up_to_date(page):
+    assert (GUIDE / page).read_text(encoding="utf-8") == load().PAGES[page](), (
+        "run: python docs/make_commands.py"
+    )
+
+
+def section(page: str, title: str) -> str:
+    """Return one section of a page."""
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    assert found, f"no section {title!r}"
+    return found[1]
+
+
+def test_every_command_and_option_that_the_program_has_is_in_the_guide():
+    """The program itself is asked, not the script that wrote the page."""
+    from fedmiss.cli import commands
+
+    page = (GUIDE / "commands.md").read_text(encoding="utf-8")
+    app = typer.Typer()
+    commands.register(app)
+    group = typer.main.get_command(app)
+    assert set(group.commands) == set(commands.COMMANDS)
+    for name, command in group.commands.items():
+        text = section(page, f"fedmiss {name}")
+        for parameter in command.params:
+            for flag in parameter.opts:
+                word = flag if flag.startswith("-") else flag.upper()
+                assert word == "--help" or f"`{word}" in text, (name, word)
+
+
+@pytest.mark.parametrize("name", schema_names())
+def test_every_column_is_in_the_guide(name):
+    text = section(
+        (GUIDE / "tables.md").read_text(encoding="utf-8"), f"{name} (version {load_schema(name).version})"
+    )
+    for column in load_schema(name).columns:
+        assert f"| `{column['name']}` |" in text
+
+
+def test_every_public_name_of_every_package_exists_and_is_in_the_guide():
+    page = (GUIDE / "python.md").read_text(encoding="utf-8")
+    seen = 0
+    for info in pkgutil.walk_packages(fedmiss.__path__, "fedmiss."):
+        if info.name.startswith("fedmiss.cli") or info.name.rsplit(".", 1)[1].startswith("_"):
+            continue
+        if info.ispkg:
+            module = importlib.import_module(info.name)
+            for name in getattr(module, "__all__", ()):
+                seen += 1
+                assert hasattr(module, name), f"{info.name}.__all__ names {name}, which is not there"
+                assert f"`{name}`" in section(page, info.name)
+    assert seen > 30

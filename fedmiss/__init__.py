@@ -1,5 +1,50 @@
-"""fedmiss: bird counts imputed and trends reported, by federated EM, while records stay where they are."""
+"""fedmiss: bird counts imputed and trends reported, by federated EM, while records stay where they are.
+
+The names below are fetched when first used, so that ``import fedmiss`` stays light.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedmiss.models.lowrank.counts import CountSettings, fit_counts
+    from fedmiss.models.lowrank.data import Group, GroupPanel
+    from fedmiss.pipeline.chain import run_recipe
+    from fedmiss.pipeline.recipe import read_recipe
+    from fedmiss.pipeline.results import SpeciesFit, open_fit
+    from fedmiss.simulate.panels import simulate_panel
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "CountSettings",
+    "Group",
+    "GroupPanel",
+    "SpeciesFit",
+    "fit_counts",
+    "open_fit",
+    "read_recipe",
+    "run_recipe",
+    "simulate_panel",
+]
+
+_HOME = {
+    "CountSettings": "models.lowrank.counts",
+    "fit_counts": "models.lowrank.counts",
+    "Group": "models.lowrank.data",
+    "GroupPanel": "models.lowrank.data",
+    "run_recipe": "pipeline.chain",
+    "read_recipe": "pipeline.recipe",
+    "SpeciesFit": "pipeline.results",
+    "open_fit": "pipeline.results",
+    "simulate_panel": "simulate.panels",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'fedmiss' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"fedmiss.{_HOME[name]}"), name)

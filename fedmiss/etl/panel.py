@@ -129,7 +129,7 @@ def make_panel(
             "effort": {
                 c: round(1 - visits[c].null_count() / visits.height, 4) for c in EFFORT if c != "protocol"
             },
-            "share_complete": round(float(visits["complete"].mean()), 4),
+            "share_complete": round(float(visits["complete"].sum() / visits.height), 4),
             "groups": groups,
         }
         flow.append({"step": "visits written", "rows": visits.height, "note": f"{len(groups)} groups"})

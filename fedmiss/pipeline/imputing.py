@@ -7,15 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
-from fedmiss.errors import InputError
 from fedmiss.files import atomic_folder, hash_file, write_manifest
 from fedmiss.models.lowrank.bootstrap import row_blocks
 from fedmiss.pipeline.fitting import read_fit
-from fedmiss.pipeline.panels import open_panel, panel_hash
+from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.tables import read_table, table_writer
 
-__all__ = ["impute_panel"]
+__all__ = ["counted_visits", "impute_panel"]
+
+
+def counted_visits(panel: PanelFolder, J: int, L: int) -> sp.csr_array:
+    """Visits with a count in every cell, over all groups: (J, L) sparse int32."""
+    parts = [read_table(g / "cells.parquet", "cells") for g in panel.groups]
+    j, month, n = (
+        np.concatenate([t[c].to_numpy() for t in parts]) for c in ("site_index", "month_index", "n_counted")
+    )
+    return sp.csr_array(sp.coo_array((n, (j, month)), shape=(J, L)))
 
 
 def impute_panel(
@@ -24,35 +33,16 @@ def impute_panel(
     """Write ``imputed.parquet``: J x L rows, by site then month, a block of sites at a time."""
     panel = open_panel(panel_path)
     manifest, fit = read_fit(fit_path)
-    if manifest["inputs"] != panel_hash(panel):
-        raise InputError(
-            f"{fit_path} was not fitted on {panel_path}: their tables differ. Run `fedmiss fit` on this panel first; "
-            "a fit cannot impute sites or months that it has not seen."
-        )
+    check_same_panel(panel, manifest, fit_path)
     J, L = fit.J, fit.L
-    n = np.zeros((J, L), dtype=np.int32) if J * L <= 50_000_000 else None
-    counts: dict[int, int] = {}
-    for group in panel.groups:
-        cells = read_table(group / "cells.parquet", "cells")
-        j, month, k = (cells[c].to_numpy() for c in ("site_index", "month_index", "n_counted"))
-        if n is not None:
-            np.add.at(n, (j, month), k)
-        else:
-            for key, value in zip(j.astype(np.int64) * L + month, k, strict=True):
-                counts[int(key)] = counts.get(int(key), 0) + int(value)
+    n = counted_visits(panel, J, L)
     total = observed_total = 0.0
 
     def chunks() -> Iterator[dict[str, Any]]:
         nonlocal total, observed_total
         for rows in row_blocks(J, L):
             expected = fit.expected(rows)
-            if n is not None:
-                seen = n[rows]
-            else:
-                seen = np.zeros(expected.shape, dtype=np.int32)
-                for key, value in counts.items():
-                    if rows.start <= key // L < rows.stop:
-                        seen[key // L - rows.start, key % L] = value
+            seen = n[rows].toarray()
             total += float(expected.sum())
             observed_total += float(expected[seen > 0].sum())
             index = np.arange(rows.start, rows.stop, dtype=np.int32)

@@ -15,7 +15,7 @@ from fedmiss.files import hash_file, read_manifest
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.tables import read_table
 
-__all__ = ["EFFORT_TERMS", "PanelFolder", "effort_matrix", "open_panel", "panel_hash"]
+__all__ = ["EFFORT_TERMS", "PanelFolder", "check_same_panel", "effort_matrix", "open_panel", "panel_hash"]
 
 EFFORT_TERMS = ("duration", "distance", "observers")
 _COLUMNS = {"duration": "duration_minutes", "distance": "distance_km", "observers": "n_observers"}
@@ -148,3 +148,12 @@ def panel_hash(panel: PanelFolder) -> dict[str, str]:
     files = [panel.path / "sites.parquet", panel.path / "months.parquet"]
     files += [g / "visits.parquet" for g in panel.groups]
     return {str(f.relative_to(panel.path)): hash_file(f) for f in files}
+
+
+def check_same_panel(panel: PanelFolder, manifest: dict[str, Any], fit_path: str | Path) -> None:
+    """Raise unless the fit with this manifest was made on this panel."""
+    if manifest["inputs"] != panel_hash(panel):
+        raise InputError(
+            f"{fit_path} was not fitted on {panel.path}: their tables differ. Run `fedmiss fit` on this panel first; "
+            "a fit cannot impute sites or months that it has not seen."
+        )

@@ -407,7 +407,7 @@ def _change(old: Auxiliary, new: Auxiliary) -> float:
     change = max(abs(np.log(max(b, 1e-12) / max(a, 1e-12))) for a, b in pairs)
     if np.isfinite(old.theta) and np.isfinite(new.theta):
         change = max(change, abs(np.log(new.theta / old.theta)))
-    return max(change, float(np.abs(new.kappa - old.kappa).max(initial=0.0)))
+    return float(max(change, float(np.abs(new.kappa - old.kappa).max(initial=0.0))))
 
 
 def refine_aux(

@@ -1,0 +1,112 @@
+"""A fitted species in Python: the report's quantities as DataFrames."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedmiss.arrays import F64, Bool
+from fedmiss.errors import ConfigError
+from fedmiss.models.lowrank.counts import CountFit
+from fedmiss.pipeline.fitting import read_fit
+from fedmiss.pipeline.imputing import counted_visits
+from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
+from fedmiss.report import trends
+from fedmiss.tables import read_table
+
+__all__ = ["SpeciesFit", "open_fit"]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeciesFit:
+    """A fit folder and its panel; every method gives what the report shows, with units in the column names.
+
+    Attributes
+    ----------
+    panel, fit, manifest : the opened folders
+    expected : (J, L) birds at standard effort
+    observed : (J, L) whether some group has a count in the cell
+    draws : (B, L) bootstrap replicates of the monthly totals, or None
+    """
+
+    panel: PanelFolder
+    fit: CountFit
+    manifest: dict[str, Any]
+    expected: F64
+    observed: Bool
+    draws: F64 | None
+
+    @property
+    def _n_observed(self) -> Any:
+        return self.observed.sum(axis=0)
+
+    def totals(self) -> pd.DataFrame:
+        """Monthly totals over sites with intervals (birds at standard effort)."""
+        return trends.monthly_totals(self.expected.sum(axis=0), self.panel.months, self.draws)
+
+    def index(self, base: str | int | None = None) -> pd.DataFrame:
+        """Yearly totals and indices (base = 100) with intervals."""
+        return trends.yearly_index(
+            self.expected.sum(axis=0), self.panel.months, self.draws, base=base, n_observed=self._n_observed
+        )
+
+    def trend(self, base: str | int | None = None, rule: str = "pecbms") -> pd.DataFrame:
+        """Overall trend: change per year with interval and class by ``rule`` (``pecbms`` or ``rtrim``); one row."""
+        return trends.overall_trend(
+            self.expected.sum(axis=0),
+            self.panel.months,
+            self.draws,
+            base=base,
+            rule=rule,
+            n_observed=self._n_observed,
+        )
+
+    def imputed(self) -> pd.DataFrame:
+        """Every cell: site_id, month, expected count at standard effort, whether it was observed."""
+        J, L = self.expected.shape
+        return pd.DataFrame(
+            {
+                "site_id": self.panel.sites["site_id"].repeat(L).to_numpy(),
+                "month": list(self.panel.months["month"]) * J,
+                "expected": self.expected.ravel(),
+                "observed": self.observed.ravel(),
+            }
+        )
+
+    def cell(self, site_id: str, month: str) -> float:
+        """Expected count of one cell; a site or month outside the panel is an error that says why."""
+        sites, months = list(self.panel.sites["site_id"]), list(self.panel.months["month"])
+        if site_id not in sites:
+            raise ConfigError(
+                f"the site {site_id!r} is not among the {len(sites)} sites of the panel, so nothing was learned about "
+                "it; its records must be part of the panel before the fit."
+            )
+        if month not in months:
+            raise ConfigError(
+                f"the month {month!r} is not among the panel's {len(months)} ({months[0]} to {months[-1]}); a fit does "
+                "not extrapolate in time."
+            )
+        return float(self.expected[sites.index(site_id), months.index(month)])
+
+
+def open_fit(panel: str | Path, fit: str | Path) -> SpeciesFit:
+    """Open a fit folder with its panel.
+
+    Examples
+    --------
+    ``open_fit("demo/panel", "demo/fit").trend(base="2010")``
+    """
+    folder = open_panel(panel)
+    manifest, counts = read_fit(fit)
+    check_same_panel(folder, manifest, fit)
+    path = Path(fit) / "draws.parquet"
+    draws = None
+    if path.exists():
+        table = read_table(path, "draws").to_pandas()
+        table = table[table["region"] == "all"].sort_values(["draw", "month_index"])
+        draws = table["total"].to_numpy(float).reshape(-1, counts.L)
+    n = counted_visits(folder, counts.J, counts.L)
+    return SpeciesFit(folder, counts, manifest, counts.expected(), n.toarray() > 0, draws)

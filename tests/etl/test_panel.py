@@ -1,0 +1,240 @@
+"""Laws of the panel: groups, axes, observed-index sets, whatever the records are."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl.ingest import IngestSettings, ingest
+from fedmiss.etl.panel import PanelSettings, assign_groups, make_panel, month_axis
+from fedmiss.files import read_manifest
+
+VISIT = st.tuples(
+    st.integers(0, 5),  # observer
+    st.integers(0, 4),  # site
+    st.dates(date(2018, 1, 1), date(2020, 12, 31)),
+    st.sampled_from(["0", "0", "1", "3", "12", "X"]),
+)
+
+
+def records(folder: Path, rows: list[tuple[int, int, date, str]]) -> Path:
+    """Ingest a plain table of visits."""
+    folder.mkdir(parents=True)
+    lines = [f"o{o},s{s},{d},{c},v{k},{'AB'[s % 2]}" for k, (o, s, d, c) in enumerate(rows)]
+    table = folder / "t.csv"
+    table.write_text("observer,site,date,count,visit,region\n" + "\n".join(lines) + "\n")
+    ingest(
+        [table],
+        folder / "records",
+        IngestSettings(species=("Wood Stork",), column_map={"auto": ""}),
+        keep_cache=False,
+    )
+    return folder / "records"
+
+
+def panel(records: Path | list[Path], out: Path, **more: object) -> Path:
+    return make_panel(records, out, PanelSettings(**{"groups": 1, "sites": "all", **more}))  # type: ignore[arg-type]
+
+
+def visits(folder: Path) -> pl.DataFrame:
+    parts = [
+        pl.read_parquet(g / "visits.parquet").with_columns(pl.lit(g.name).alias("group"))
+        for g in groups(folder)
+    ]
+    return pl.concat(parts)
+
+
+def cells(folder: Path) -> pl.DataFrame:
+    return pl.concat(
+        [
+            pl.read_parquet(g / "cells.parquet").with_columns(pl.lit(g.name).alias("group"))
+            for g in groups(folder)
+        ]
+    )
+
+
+def groups(folder: Path) -> list[Path]:
+    return sorted((folder / "groups").iterdir())
+
+
+ROWS = [
+    (k % 6, (k * k) % 5, date(2018, 1, 1) + timedelta(days=17 * k % 1000), ("0", "2", "X", "0", "7")[k % 5])
+    for k in range(60)
+]
+SUMS = ["n_visits", "n_counted", "n_detected", "count_sum"]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(VISIT, min_size=1, max_size=40), st.integers(1, 4), st.integers(0, 3))
+def test_laws_of_any_panel(rows, n_groups, seed):
+    """Groups share no observer and lose no visit; Omega_c is sorted and unique; sums do not depend on the groups."""
+    observers = {f"o{o}" for o, *_ in rows}
+    counted = [(o, s, d, int(c)) for o, s, d, c in rows if c != "X"]
+    with TemporaryDirectory() as name:
+        root = Path(name)
+        source = records(root / "in", rows)
+        if len(observers) < n_groups:
+            with (
+                pytest.raises(ConfigError, match=f"--groups {len(observers)} or less")
+                if counted
+                else pytest.raises((ConfigError, InputError))
+            ):
+                panel(source, root / "p", groups=n_groups, seed=seed)
+            assert not (root / "p").exists()
+            return
+        if not counted:
+            with pytest.raises(InputError, match=r"none of its .* has a count"):
+                panel(source, root / "p", groups=n_groups, seed=seed)
+            return
+        made = panel(source, root / "p", groups=n_groups, seed=seed)
+        v, c = visits(made), cells(made)
+        sites, months = pl.read_parquet(made / "sites.parquet"), pl.read_parquet(made / "months.parquet")
+
+        # every visit once, in the group of its observer, and groups of even size
+        assert sorted(v["checklist_id"]) == sorted(f"v{k}" for k in range(len(rows)))
+        by_group = v.group_by("group").agg(pl.col("observer_id").unique())
+        assert sum(len(o) for o in by_group["observer_id"]) == len(observers) == v["observer_id"].n_unique()
+        assert by_group.height == n_groups
+        sizes = [len(o) for o in by_group["observer_id"]]
+        assert max(sizes) - min(sizes) <= 1
+
+        # Omega_c: sorted, unique, and what the visits say
+        for group in groups(made):
+            mine = pl.read_parquet(group / "cells.parquet")
+            keys = list(zip(mine["site_index"], mine["month_index"], strict=True))
+            assert keys == sorted(set(keys))
+            own = pl.read_parquet(group / "visits.parquet")
+            assert set(keys) == set(zip(own["site_index"], own["month_index"], strict=True))
+        again = v.group_by("group", "site_index", "month_index").agg(
+            pl.len().cast(pl.Int64).alias("n_visits"), pl.col("count").sum().alias("count_sum")
+        )
+        joined = c.join(again, on=["group", "site_index", "month_index"], suffix="_v")
+        assert joined.height == c.height == again.height
+        assert (joined["n_visits"] == joined["n_visits_v"]).all()
+        assert (joined["count_sum"] == joined["count_sum_v"]).all()
+
+        # round trip to the site x month matrix of the table that was typed in
+        matrix = np.zeros((sites.height, months.height), dtype=int)
+        np.add.at(
+            matrix, (c["site_index"].to_numpy(), c["month_index"].to_numpy()), c["count_sum"].to_numpy()
+        )
+        typed = np.zeros_like(matrix)
+        site = {s: j for j, s in enumerate(sites["site_id"])}
+        month = {m: k for k, m in enumerate(months["month"])}
+        for _, s, d, n in counted:
+            typed[site[f"s{s}"], month[f"{d:%Y-%m}"]] += n
+        assert (matrix == typed).all()
+        assert read_manifest(made)["results"]["birds"] == typed.sum()
+
+        # the sum over groups is the cell table of one group
+        one = cells(panel(source, root / "one"))
+        total = (
+            c.group_by("site_index", "month_index")
+            .agg(pl.col(SUMS).cast(pl.Int64).sum())
+            .sort("site_index", "month_index")
+        )
+        assert total.equals(one.select("site_index", "month_index", pl.col(SUMS).cast(pl.Int64)))
+
+
+@given(st.lists(st.dates(date(1990, 1, 1), date(2030, 12, 31)), min_size=1, max_size=30))
+def test_the_month_axis_has_no_gap_within_the_season(dates):
+    months, gaps, left_out = month_axis(pl.Series(dates))
+    names = months["month"].to_list()
+    season = sorted({d.month for d in dates})
+    assert names == sorted(set(names))
+    assert names[0] == f"{min(dates):%Y-%m}"
+    assert names[-1] == f"{max(dates):%Y-%m}"
+    assert months["month_index"].to_list() == list(range(len(names)))
+    present = {f"{d:%Y-%m}" for d in dates}
+    assert present <= set(names)
+    assert gaps == [n for n in names if n not in present]
+    for y in range(min(dates).year, max(dates).year + 1):
+        for m in range(1, 13):
+            inside = f"{min(dates):%Y-%m}" <= f"{y}-{m:02d}" <= f"{max(dates):%Y-%m}"
+            assert (f"{y}-{m:02d}" in names) == (inside and m in season)
+    assert months["month_of_year"].to_list() == [int(n[5:]) for n in names]
+    assert months["year"].to_list() == [int(n[:4]) for n in names]
+    if len(names) == 1 or len(season) == 12:
+        assert left_out == ""
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*.parquet"))}
+
+
+def test_the_order_of_rows_does_not_matter(tmp_path):
+    table = pl.DataFrame(
+        {"observer_id": [f"o{o}" for o, *_ in ROWS], "checklist_id": [f"v{k}" for k in range(len(ROWS))]}
+    )
+    a = assign_groups(table, PanelSettings(groups=3, seed=4))
+    b = assign_groups(table.reverse(), PanelSettings(groups=3, seed=4)).reverse()
+    assert a.equals(b)
+    first = records(tmp_path / "a", ROWS)
+    lines = (tmp_path / "a" / "t.csv").read_text().splitlines()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "t.csv").write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")
+    plain = IngestSettings(species=("Wood Stork",), column_map={"auto": ""})
+    ingest([tmp_path / "b" / "t.csv"], tmp_path / "b" / "records", plain, keep_cache=False)
+    one = panel(first, tmp_path / "p1", groups=3)
+    two = panel(tmp_path / "b" / "records", tmp_path / "p2", groups=3)
+    assert content(one) == content(two)
+
+
+def test_another_seed_deals_the_observers_anew_and_the_same_seed_alike(tmp_path):
+    source = records(tmp_path / "in", ROWS)
+    a, again, b = (
+        panel(source, tmp_path / n, groups=3, seed=s) for n, s in (("a", 0), ("again", 0), ("b", 5))
+    )
+    assert content(a) == content(again)
+    assert content(a) != content(b)
+
+
+def test_groups_by_a_column(tmp_path):
+    source = records(tmp_path / "in", ROWS)
+    made = panel(source, tmp_path / "p", group_by="region")
+    assert [g.name for g in groups(made)] == ["A", "B"]
+    sites = pl.read_parquet(made / "sites.parquet")
+    joined = visits(made).join(sites, on="site_index")
+    assert (joined["region"] == joined["group"]).all()
+    by_observer = panel(source, tmp_path / "q", group_by="observer_id")
+    assert [g.name for g in groups(by_observer)] == [f"o{k}" for k in range(6)]
+    for column in ("count", "detected", "_source", "weather"):
+        with pytest.raises(ConfigError, match=column):
+            panel(source, tmp_path / "never", group_by=column)
+
+
+def test_several_records_folders_make_one_group_each(tmp_path):
+    clubs = []
+    for number, name in enumerate(("north", "south", "west")):
+        rows = [(o + 10 * number, s, d, c) for o, s, d, c in ROWS[number * 20 : number * 20 + 20]]
+        clubs.append(records(tmp_path / name, rows).rename(tmp_path / f"records-{name}"))
+    made = panel(clubs, tmp_path / "p")
+    assert [g.name for g in groups(made)] == ["records-north", "records-south", "records-west"]
+    v = visits(made)
+    assert v.height == 60
+    assert {g: len(o) for g, o in v.group_by("group").agg("observer_id").iter_rows()} == dict.fromkeys(
+        v["group"].unique().to_list(), 20
+    )
+    inputs = read_manifest(made)["inputs"]
+    assert {k.split("/")[0] for k in inputs} == {"records-north", "records-south", "records-west"}
+    backwards = panel(clubs[::-1], tmp_path / "back")
+    assert content(made) == content(backwards)
+
+
+def test_the_flow_adds_up_and_sites_without_the_bird_are_told(tmp_path):
+    rows = [(o, 9 if s == 4 else s, d, "0" if s == 4 else c) for o, s, d, c in ROWS]
+    source = records(tmp_path / "in", rows)
+    made = panel(source, tmp_path / "p", sites="seen", min_visits=5)
+    flow = read_manifest(made)["flow"]
+    start = next(i for i, r in enumerate(flow) if r["step"] == "visits of the species, zeros included")
+    assert sum(r["rows"] for r in flow[start:-1]) == flow[-1]["rows"] == visits(made).height
+    assert visits(made).group_by("site_index").len()["len"].min() >= 5
+    assert "s9" not in pl.read_parquet(made / "sites.parquet")["site_id"].to_list()

@@ -167,7 +167,9 @@ def table(rows: list[dict[str, object]], key: str, digits: int) -> str:
         for method in METHODS:
             values = np.array([r[key] for r in rows if r["panel"] == panel and r["method"] == method])
             error = f" ± {values.std(ddof=1) / np.sqrt(values.size):.{digits}f}" if values.size > 1 else ""
-            line.append(f"{values.mean():.{digits}f}{error}")
+            line.append(
+                f"{values.mean():.{digits}f}{error}" if values.mean() < 1000 else f"{values.mean():.0e}"
+            )
         lines.append(line)
     return peers.markdown(["panel", *METHODS], lines)
 

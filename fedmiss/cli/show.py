@@ -34,6 +34,14 @@ def _summary(manifest: dict[str, Any]) -> str:
             f"{_n(r['n_months'])} months ({r['first_month']} to {r['last_month']}); {_n(r['n_cells_observed'])} of "
             f"{_n(r['n_sites'] * r['n_months'])} cells have a count."
         )
+    if kind == "records":
+        listed = sorted(r["species"], key=lambda s: -s["records"])
+        shown = ", ".join(f"{s['common_name'] or s['species']} ({_n(s['records'])})" for s in listed[:12])
+        more = f" and {len(listed) - 12} more" if len(listed) > 12 else ""
+        return (
+            f"{_n(r['n_records'])} records on {_n(r['n_checklists'])} checklists, {_n(r['n_zero_ok'])} of which may give "
+            f"zeros; {len(listed)} species: {shown or 'none'}{more}."
+        )
     if kind == "fit":
         how = "chosen by cross-validation" if r.get("cv_summary") else "as asked for"
         text = (
@@ -75,12 +83,12 @@ def _describe_folder(path: Path) -> str:
         return f"{path}: the visits and observed cells of one group.\n" + _describe_table(
             path / "visits.parquet"
         )
+    if not (path / MANIFEST).exists():
+        return _describe_other(path)
     m = read_manifest(path)
     lines = [f"{path}: {m['kind']}, made by fedmiss {m['fedmiss']}.", _summary(m)]
-    if m["settings"]:
-        lines.append(
-            "Settings: " + ", ".join(f"{k}={v}" for k, v in m["settings"].items() if v not in ("", None))
-        )
+    if chosen := _settings(m["settings"]):
+        lines.append("Settings: " + ", ".join(chosen))
     if m["flow"]:
         lines.append("Rows on the way here:")
         lines += [
@@ -94,6 +102,33 @@ def _describe_folder(path: Path) -> str:
     files = sorted(p for p in path.rglob("*") if p.is_file())
     lines.append(f"{len(files)} files, {sum(p.stat().st_size for p in files):,} bytes.")
     return "\n".join(lines)
+
+
+def _settings(settings: dict[str, Any]) -> list[str]:
+    """Settings that say something, one level deep."""
+    out = []
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            out += _settings(value)
+        elif value not in ("", None, False, [], [None, None]):
+            out.append(f"{key}={value}")
+    return out
+
+
+def _describe_other(path: Path) -> str:
+    """Describe a folder without a manifest: results of a recipe, unfinished work, or tables."""
+    if path.name.endswith(".partial") and (path / "key.json").exists():
+        done = len(list(path.glob("draws-*.npz")))
+        name = path.name.removesuffix(".partial")
+        parts = f"{done} parts of its bootstrap are done"
+        return f"{path}: an unfinished fit ({parts}); the same `fedmiss fit --out {name}` goes on."
+    folders = sorted(p.parent for p in path.glob(f"*/{MANIFEST}"))
+    tables = sorted(path.glob("*.parquet"))
+    if not folders and not tables:
+        read_manifest(path)  # says what is wrong with it
+    lines = [f"{path}: {len(folders)} folders and {len(tables)} tables."]
+    lines += [f"  {f.name}: {m['kind']}. {_summary(m)}" for f in folders for m in [read_manifest(f)]]
+    return "\n".join([*lines, *(_describe_table(t).split("\n")[0] for t in tables)])
 
 
 def _describe_table(path: Path) -> str:

@@ -1,0 +1,120 @@
+"""``fedmiss inspect`` says in words what anything that fedmiss made holds."""
+
+from __future__ import annotations
+
+import pytest
+from bad_inputs import WIGEON, ebd, interrupted
+from terminal import fedmiss
+
+from fedmiss.files import read_manifest
+from fedmiss.tables import load_schema
+
+
+def said(path) -> str:
+    done = fedmiss("inspect", path)
+    assert done.code == 0, done.err
+    assert done.err == ""
+    assert str(path) in done.out
+    assert "None" not in done.out
+    assert "{" not in done.out
+    return done.out
+
+
+def test_records_name_their_species_the_filters_and_the_terms(base, here):
+    text = said(base / "records")
+    results = read_manifest(base / "records")["results"]
+    assert f"{results['n_records']:,} records on {results['n_checklists']:,} checklists" in text
+    for word in (
+        "American Wigeon (",
+        "Golden Eagle (",
+        "3 species",
+        "Rows on the way here:",
+        "Licence: ",
+        "Citation: ",
+    ):
+        assert word in text
+    fedmiss("ingest", ebd(base), "--duration", "5..300", "--complete", "--no-cache", "--out", here / "few")
+    text = said(here / "few")
+    assert "duration=[5.0, 300.0]" in text
+    assert "complete_only=True" in text
+    assert "bbox" not in text
+
+
+def test_panel_fit_and_imputed(base):
+    for name, words in (
+        (
+            "panel",
+            (
+                "Mareca americana",
+                "visits",
+                "observers in 3 groups",
+                "sites in",
+                "36 months (2018-01 to 2020-12)",
+            ),
+        ),
+        ("fit", ("Gaussian on log1p of rank 0 (as asked for)", "3 groups", "converged", "bytes up")),
+        ("imputed", ("Mareca americana", "cells", "% of the total is imputed", "Standard effort: one visit")),
+        ("sim", ("simulation", "records 1,0", "seed=3", "Licence: CC0")),
+    ):
+        text = said(base / name)
+        for word in words:
+            assert word in text, (name, word)
+
+
+def test_report(base, here):
+    words = (
+        "--panel",
+        base / "panel",
+        "--fit",
+        base / "fit",
+        "--imputed",
+        base / "imputed",
+        "--out",
+        here / "report",
+    )
+    assert fedmiss("report", *words).code == 0
+    text = said(here / "report")
+    assert "report, made by fedmiss" in text
+    assert "American Wigeon" in text
+
+
+@pytest.mark.parametrize(
+    ("table", "schema"),
+    [
+        ("records/records.parquet", "records"),
+        ("records/checklists.parquet", "checklists"),
+        ("panel/sites.parquet", "sites"),
+        ("panel/groups/g01/visits.parquet", "visits"),
+        ("panel/groups/g01/cells.parquet", "cells"),
+        ("fit/site_factors.parquet", "site_factors"),
+        ("fit/trace.parquet", "trace"),
+        ("imputed/imputed.parquet", "imputed"),
+    ],
+)
+def test_a_table_with_every_column_and_its_meaning(base, table, schema):
+    text = said(base / table)
+    spec = load_schema(schema)
+    assert f"schema {schema}.v{spec.version}" in text
+    assert spec.description in text
+    for column in spec.columns:
+        assert column["name"] in text
+        assert column["description"] in text
+
+
+def test_a_group_a_recipes_folder_loose_tables_and_unfinished_work(base, here):
+    assert "one group" in said(base / "panel" / "groups" / "g01")
+    text = said(base)
+    for word in ("panel: panel. Mareca americana", "records: records. ", "fit: fit. "):
+        assert word in text
+    assert "truth_sites" in said(base / "sim" / "truth")
+    with interrupted(here):
+        fedmiss(
+            "fit", base / "panel", "--model", "log1p", "--rank", 0, "--bootstrap", 5, "--out", here / "fit"
+        )
+    assert "an unfinished fit" in said(here / "fit.partial")
+
+
+def test_the_species_list_that_an_error_points_to(base, here):
+    done = fedmiss("panel", base / "records", "--species", "Ostrich", "--out", "new")
+    assert "`fedmiss inspect` lists the species" in done.err
+    assert WIGEON[1] in said(base / "records")

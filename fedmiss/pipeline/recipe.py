@@ -8,7 +8,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -156,7 +156,7 @@ def _ingest(table: dict[str, Any], where: str, base: Path) -> IngestSettings:
     """Read the table ``[ingest]``: the names and values of the options of ``fedmiss ingest``, or lists of values."""
     filters: dict[str, Any] = {}
     settings: dict[str, Any] = {}
-    hints = typing.get_type_hints(Filters)
+    hints = {cls: typing.get_type_hints(cls) for cls in (Filters, IngestSettings)}
     for key, value in table.items():
         option = key.replace("-", "_")
         if option not in ingest_options():
@@ -172,15 +172,14 @@ def _ingest(table: dict[str, Any], where: str, base: Path) -> IngestSettings:
         elif option == "polygon":
             value = str(base / _convert(value, str, f"{where}.{key}"))
         field_name = _FIELD.get(option, option)
-        if field_name in hints:
-            filters[field_name] = _convert(value, hints[field_name], f"{where}.{key}")
+        if option == "preset":
+            settings[option] = _convert(value, str, f"{where}.{key}")
+        elif field_name in hints[Filters]:
+            filters[field_name] = _convert(value, hints[Filters][field_name], f"{where}.{key}")
         else:
-            settings[field_name] = value
+            settings[field_name] = _convert(value, hints[IngestSettings][field_name], f"{where}.{key}")
     name = settings.pop("preset", None)
-    chosen = (
-        preset(_convert(name, str, f"{where}.preset"), **filters) if name is not None else Filters(**filters)
-    )
-    return replace(from_table(IngestSettings, settings, where), filters=chosen)
+    return IngestSettings(filters=preset(name, **filters) if name else Filters(**filters), **settings)
 
 
 def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:

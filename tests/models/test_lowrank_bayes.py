@@ -113,7 +113,9 @@ def test_months_without_visits_follow_season_and_neighbours():
     error = np.log(totals / np.exp(eta).sum(axis=0))
     assert np.abs(error[26:32]).max() < 0.35
     flat = fit_counts(replace(panel, calendar=None), CountSettings(rank=0)).expected().sum(axis=0)
-    assert np.abs(np.log(flat / np.exp(eta).sum(axis=0)))[26:32].max() > 0.7  # without a calendar: the mean month
+    assert (
+        np.abs(np.log(flat / np.exp(eta).sum(axis=0)))[26:32].max() > 0.7
+    )  # without a calendar: the mean month
 
 
 def test_series_prior_recovers_its_variances():
@@ -197,7 +199,9 @@ def test_cross_validation_finds_the_rank():
     rich, _ = simulate(J=60, L=36, n=2500, scale=0.8)
     candidates = [CountSettings(rank=r) for r in (0, 1, 2)]
     none = cross_validate(flat, candidates).summary["deviance"]
-    assert none.max() < 1.01 * none.min()  # nothing to gain, and nothing lost: the factors switch themselves off
+    assert (
+        none.max() < 1.01 * none.min()
+    )  # nothing to gain, and nothing lost: the factors switch themselves off
     chosen = cross_validate(rich, candidates)
     assert chosen.best.rank == 2
     assert len(chosen.table) == 15

@@ -155,7 +155,12 @@ def test_compressed_partial_runs_reach_the_same_optimum(compressor):
     rows = model.rows(panel)
     names = sorted(rows)
     algo = FedEM(
-        model, compressor, Roster.of({n: len(rows[n]) for n in names}), gamma=0.2, participation=Bernoulli(0.5), seed=1
+        model,
+        compressor,
+        Roster.of({n: len(rows[n]) for n in names}),
+        gamma=0.2,
+        participation=Bernoulli(0.5),
+        seed=1,
     )
     result = run(algo, LocalEngine([rows[n] for n in names]), np.zeros(model.q), stop=3000)
     best = fit_cells(

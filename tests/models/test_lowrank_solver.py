@@ -27,7 +27,14 @@ def test_objective_never_rises(family, effects):
     panel, _ = simulate(family=family)
     cells = cells_of(panel, family)
     fit = fit_cells(
-        cells, panel.J, panel.L, family=family, rank=2, penalty=Penalty(0.5, 0.2, 0.2), effects=effects, tol=1e-9,
+        cells,
+        panel.J,
+        panel.L,
+        family=family,
+        rank=2,
+        penalty=Penalty(0.5, 0.2, 0.2),
+        effects=effects,
+        tol=1e-9,
         max_sweeps=5000,
     )
     values = np.array(fit.objective)
@@ -53,16 +60,22 @@ def test_normal_equations_are_the_derivatives_of_the_objective(family):
 
     for j in range(7):
         step = h * np.eye(7)[j]
-        assert -site[0][j, 0] == pytest.approx((value(a=theta.a + step) - value(a=theta.a - step)) / (2 * h), abs=1e-5)
+        assert -site[0][j, 0] == pytest.approx(
+            (value(a=theta.a + step) - value(a=theta.a - step)) / (2 * h), abs=1e-5
+        )
         second = (value(a=theta.a + step) - 2 * value() + value(a=theta.a - step)) / h**2
         assert site[1][j, 0, 0] == pytest.approx(second, abs=1e-3 * (1 + abs(second)))
         dU = np.zeros((7, 2))
         dU[j, 1] = h
-        assert -site[0][j, 2] == pytest.approx((value(U=theta.U + dU) - value(U=theta.U - dU)) / (2 * h), abs=1e-5)
+        assert -site[0][j, 2] == pytest.approx(
+            (value(U=theta.U + dU) - value(U=theta.U - dU)) / (2 * h), abs=1e-5
+        )
     for k in range(5):
         dV = np.zeros((5, 2))
         dV[k, 0] = h
-        assert -month[0][k, 1] == pytest.approx((value(V=theta.V + dV) - value(V=theta.V - dV)) / (2 * h), abs=1e-5)
+        assert -month[0][k, 1] == pytest.approx(
+            (value(V=theta.V + dV) - value(V=theta.V - dV)) / (2 * h), abs=1e-5
+        )
 
 
 def test_full_gaussian_panel_is_the_thresholded_svd():
@@ -72,7 +85,15 @@ def test_full_gaussian_panel_is_the_thresholded_svd():
     cells = cells_of(GroupPanel.of(3, 2, [Group.of("a", s, t, Y.ravel())]), "gaussian")
     for lam in (0.0, 0.4, 10.0):
         fit = fit_cells(
-            cells, 3, 2, family="gaussian", rank=2, penalty=Penalty(lam), effects=False, tol=1e-15, max_sweeps=4000
+            cells,
+            3,
+            2,
+            family="gaussian",
+            rank=2,
+            penalty=Penalty(lam),
+            effects=False,
+            tol=1e-15,
+            max_sweeps=4000,
         )
         P, sv, Qt = np.linalg.svd(Y, full_matrices=False)
         np.testing.assert_allclose(fit.theta.U @ fit.theta.V.T, (P * np.maximum(sv - lam, 0)) @ Qt, atol=1e-5)
@@ -119,7 +140,13 @@ def test_rank_zero_without_penalty_is_the_site_and_month_glm():
 
     panel, _ = simulate(J=12, L=8, n=150, level=1.5)
     settings = CountSettings(
-        rank=0, penalty=0.0, site_penalty=0.0, month_penalty=0.0, dispersion="none", tol=1e-14, max_sweeps=2000
+        rank=0,
+        penalty=0.0,
+        site_penalty=0.0,
+        month_penalty=0.0,
+        dispersion="none",
+        tol=1e-14,
+        max_sweeps=2000,
     )
     fit = fit_counts(panel, settings)
     g = panel.pooled().groups[0]

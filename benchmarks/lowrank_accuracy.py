@@ -163,7 +163,7 @@ def table(rows: list[dict[str, object]], key: str, digits: int) -> str:
     """Lay out the mean over seeds of one score; ± is the standard error of that mean."""
     lines = []
     for panel in dict.fromkeys(str(r["panel"]) for r in rows):
-        line = [panel]
+        line = [f"{panel} ({len({r['seed'] for r in rows if r['panel'] == panel})})"]
         for method in METHODS:
             values = np.array([r[key] for r in rows if r["panel"] == panel and r["method"] == method])
             error = f" ± {values.std(ddof=1) / np.sqrt(values.size):.{digits}f}" if values.size > 1 else ""
@@ -171,18 +171,17 @@ def table(rows: list[dict[str, object]], key: str, digits: int) -> str:
                 f"{values.mean():.{digits}f}{error}" if values.mean() < 1000 else f"{values.mean():.0e}"
             )
         lines.append(line)
-    return peers.markdown(["panel", *METHODS], lines)
+    return peers.markdown(["panel (seeds)", *METHODS], lines)
 
 
 def print_tables(rows: list[dict[str, object]]) -> None:
     """Print one table per score, and what fedmiss chose how often."""
-    seeds = len({r["seed"] for r in rows})
     for key, title, digits in (
         ("deviance", "Held-out Poisson deviance per cell", 2),
         ("log_rmse", "Root mean square error of log(1 + count)", 2),
         ("total", "Predicted total over the true one", 2),
     ):
-        print(f"\n{title} (mean over {seeds} seeds ± standard error)\n\n{table(rows, key, digits)}")
+        print(f"\n{title} (mean over the seeds ± standard error)\n\n{table(rows, key, digits)}")
     print("\nWhat cross-validation chose (number of panels)\n")
     for (panel, method, pick), n in sorted(
         Counter((r["panel"], r["method"], r["chosen"]) for r in rows).items()

@@ -124,7 +124,7 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("step", [*STEPS])
+@pytest.mark.parametrize("step", [pytest.param(s, marks=[pytest.mark.slow] * (s == "report")) for s in STEPS])
 def test_a_full_disk_at_the_last_moment(step, base, here):
     """The rename onto the final name fails: the message names the folder, and nothing is left."""
     with refusing("replace", errno.ENOSPC, here):

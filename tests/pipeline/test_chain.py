@@ -96,7 +96,7 @@ def test_a_second_run_redoes_nothing(place):
     [
         ('date = "2026-01-01"', 'date = "2026-02-02"', ("report",)),
         ("bootstrap = 4", "bootstrap = 5", ("fit", "impute", "report")),
-        ("groups = 3", "groups = 2", STEPS),
+        pytest.param("groups = 3", "groups = 2", STEPS, marks=pytest.mark.slow),
         pytest.param("complete = true", "complete = false", STEPS, marks=pytest.mark.slow),
     ],
 )

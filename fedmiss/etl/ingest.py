@@ -76,6 +76,12 @@ def ingest(
             Path(cache) if cache else out.parent / ".fedmiss-cache" if keep_cache else Path(scratch)
         )
         projections = _project(sources, store, settings, warnings)
+        if not any(p.meta["rows"] or p.meta["role"] == "sampling" for p in projections):
+            names = ", ".join(s.short_name for s in sources)
+            raise InputError(
+                f"{names}: a header and no rows, so there is nothing to import; widen the choice made at the "
+                "download, or name the sampling file with --sampling."
+            )
         records = [p for p in projections if p.has("records")]
         lists = [p for p in projections if p.has("events")]
         presence_only = family == "gbif" or (

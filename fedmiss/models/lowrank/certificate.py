@@ -61,7 +61,7 @@ def _times_t(mats: list[sp.csr_array], X: F64) -> F64:
 
 
 def residual_svd(
-    cells: Sequence[Cells], family: str, J: int, L: int, k: int, *, seed: int = 0, iterations: int = 30
+    cells: Sequence[Cells], family: str, J: int, L: int, k: int, *, seed: int = 0, iterations: int = 6
 ) -> tuple[F64, F64, F64]:
     """Leading ``k`` singular triplets of the residual R, by block power iterations.
 

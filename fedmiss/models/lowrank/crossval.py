@@ -94,7 +94,8 @@ def cross_validate(
 
     Parameters
     ----------
-    candidates : settings to compare; those that differ in rank or penalty only share their marginal fits
+    candidates : settings to compare; those that differ in rank or penalty only share their marginal fits, and
+        penalised ones are warm-started along the list (give them by rank, then by falling penalty)
     one_se : choose the smallest rank (then the largest penalty) within one standard error of the lowest deviance,
         the standard error being that of the paired difference over folds
     """
@@ -124,8 +125,11 @@ def cross_validate(
                     f"fold {fold} leaves no visit to train on; use fewer folds or folds by visit."
                 )
             marginal = marginal_fit(train, cells, members[0][1])
+            last: CountFit | None = None  # the path: penalised candidates start at the one before them
             for i, settings in members:
-                fit = fit_prepared(train, cells, settings, start=marginal)
+                quick = replace(settings, tol=max(settings.tol, 1e-5), max_sweeps=min(settings.max_sweeps, 100))
+                fit = fit_prepared(train, cells, quick, start=marginal if last is None else last)
+                last = fit if settings.penalty is not None else None
                 score = _score(panel, train, cells, fit, fold_of, fold)
                 rows.append(
                     {

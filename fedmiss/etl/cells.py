@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmiss.arrays import I64
+from fedmiss.arrays import I32, I64, Bool
 from fedmiss.errors import InputError
 from fedmiss.files import read_manifest
 
@@ -142,16 +142,11 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
 
     folder = Path(folder)
     entries = _known(folder, species)
-    lists = pl.read_parquet(folder / "checklists.parquet", columns=["site_id", "date", "zero_ok"])
-    names = lists["site_id"].unique().sort()
-    codes = pl.DataFrame({"site_id": names}).with_row_index("code")
-    coded = lists.select("site_id").join(codes, on="site_id", how="left", maintain_order="left")
-    site = coded["code"].to_numpy().astype(np.int64)
-    month = (lists["date"].dt.year() * 12 + lists["date"].dt.month() - 1).to_numpy().astype(np.int64)
-    zero_ok = lists["zero_ok"].to_numpy()
+    names, site, month, zero_ok = _visited(folder / "checklists.parquet")
     base = int(month.min()) if month.size else 0
     width = int(month.max()) - base + 1 if month.size else 1
-    keys, cell = np.unique(site * width + month - base, return_inverse=True)
+    keys, cell = np.unique(site * np.int64(width) + month - base, return_inverse=True)
+    cell = cell.astype(np.int32)
     # the id and month of each visited cell, once, in order: so everything below is in order too
     cells = pl.DataFrame(
         {
@@ -165,29 +160,24 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
             )["m"],
         }
     )
-    del lists, coded, site, month
+    del site, month
     totals = cells.with_columns(n_zero_ok=pl.Series(np.bincount(cell[zero_ok], minlength=keys.size)))
     wanted = pl.Series([e["species"] for e in entries], dtype=pl.String)
     parts = []
-    for batch in _batches(folder / "records.parquet", wanted):
-        row = batch["checklist_row"].to_numpy()
-        key = batch["code"].to_numpy().astype(np.int64) * keys.size + cell[row]
-        held = batch["reason"].is_in(MISSING).fill_null(False).to_numpy()
+    for code, row, held, counted, detected, count in _batches(folder / "records.parquet", wanted):
         parts.append(
             _sum_by(
-                key,
+                code * keys.size + cell[row],
                 n_records=~held,
                 n_on_zero_ok=zero_ok[row],
-                n_counted=batch["count"].is_not_null().to_numpy(),
-                n_detected=batch["detected"].to_numpy() & ~held,
-                count_sum=batch["count"].fill_null(0).to_numpy(),
+                n_counted=counted,
+                n_detected=detected & ~held,
+                count_sum=count,
             )
         )
-    sums = (
-        _sum_by(**{k: np.concatenate([p[k] for p in parts]) for k in parts[0]})
-        if parts
-        else _sum_by(_NO_KEYS)
-    )
+    joined = {k: np.concatenate([p.pop(k) for p in parts]) for k in ("key", *_SUMS)} if parts else {}
+    del parts, cell
+    sums = _sum_by(joined.pop("key", _NO_KEYS), **joined)
     code, at = np.divmod(sums.pop("key"), max(keys.size, 1))
     detections = pl.DataFrame(
         {
@@ -209,7 +199,7 @@ _SUMS = ("n_records", "n_on_zero_ok", "n_counted", "n_detected", "count_sum")
 
 def _sum_by(key: I64, **columns: Any) -> dict[str, Any]:
     """Add up columns over equal keys."""
-    order = np.argsort(key)
+    order = np.argsort(key, kind="stable")  # fast where stretches are in order already
     ordered = key[order]
     first = np.ones(key.size, dtype=np.bool_)
     first[1:] = ordered[1:] != ordered[:-1]
@@ -222,14 +212,64 @@ def _sum_by(key: I64, **columns: Any) -> dict[str, Any]:
     }
 
 
-def _batches(path: Path, wanted: pl.Series) -> Iterator[pl.DataFrame]:
-    """Read the records of some species, row group by row group, with the place of their species as ``code``."""
+def _visited(path: Path) -> tuple[pl.Series, I64, I32, Bool]:
+    """Return the site ids in order, and of each checklist its site's place, month (since year 0) and ``zero_ok``."""
     import polars as pl
     import pyarrow.parquet as pq
 
-    places = pl.DataFrame({"species": wanted}).with_row_index("code")
+    dictionaries, codes, months, zero_ok = [], [], [], []
+    with pq.ParquetFile(path, read_dictionary=["site_id"]) as file:
+        for i in range(file.num_row_groups):
+            table = file.read_row_group(i, columns=["site_id", "date", "zero_ok"])
+            for part in table["site_id"].chunks:
+                dictionaries.append(pl.Series("site_id", part.dictionary, dtype=pl.String))
+                codes.append(pl.Series(part.indices).to_numpy())
+            rest = pl.DataFrame(table.drop_columns(["site_id"]))
+            months.append((rest["date"].dt.year() * 12 + rest["date"].dt.month() - 1).to_numpy())
+            zero_ok.append(rest["zero_ok"].to_numpy())
+    if not codes:
+        return pl.Series(dtype=pl.String), _NO_KEYS, np.zeros(0, np.int32), np.zeros(0, np.bool_)
+    names = pl.concat(dictionaries).unique().sort()
+    places = pl.DataFrame({"site_id": names}).with_row_index("place")
+    site = [
+        d.to_frame().join(places, on="site_id", how="left", maintain_order="left")["place"].to_numpy()[c]
+        for d, c in zip(dictionaries, codes, strict=True)
+    ]
+    return names, np.concatenate(site), np.concatenate(months), np.concatenate(zero_ok)
+
+
+def _batches(path: Path, wanted: pl.Series) -> Iterator[tuple[Any, ...]]:
+    """Read the records of some species, row group by row group.
+
+    Yields
+    ------
+    place in ``wanted``, row of the checklist, whether the visit is missing, counted, detected, count (0 if blank)
+    """
+    import polars as pl
+    import pyarrow.parquet as pq
+
+    place = {name: i for i, name in enumerate(wanted.to_list())}
     with pq.ParquetFile(path, read_dictionary=["species", "reason"]) as file:
         for i in range(file.num_row_groups):
-            columns = ["checklist_row", "species", "count", "detected", "reason"]
-            batch = pl.DataFrame(file.read_row_group(i, columns=columns))
-            yield batch.with_columns(pl.col("species", "reason").cast(pl.String)).join(places, on="species")
+            columns = ["species", "reason", "checklist_row", "count", "detected"]
+            table = file.read_row_group(i, columns=columns).combine_chunks()
+            if not table.num_rows:
+                continue
+            species, reason = (table[c].chunk(0) for c in columns[:2])
+            names = species.dictionary.to_pylist()
+            code = np.array([place.get(n, -1) for n in names], np.int64)[
+                pl.Series(species.indices).to_numpy()
+            ]
+            bad = np.array([*(r in MISSING for r in reason.dictionary.to_pylist()), False])
+            held = bad[pl.Series(reason.indices).fill_null(bad.size - 1).to_numpy()]
+            rest = pl.DataFrame(table.drop_columns(columns[:2]))
+            mine: Any = slice(None) if (code >= 0).all() else np.flatnonzero(code >= 0)
+            count = rest["count"]
+            yield (
+                code[mine],
+                rest["checklist_row"].to_numpy()[mine],
+                held[mine],
+                count.is_not_null().to_numpy()[mine],
+                rest["detected"].to_numpy()[mine],
+                count.fill_null(0).to_numpy()[mine],
+            )

@@ -13,7 +13,14 @@ from fedmiss.arrays import I32, I64, U8
 from fedmiss.errors import InputError
 from fedmiss.etl.codes import BAD, COUNT_BLANK
 from fedmiss.etl.columns import EBD_RECORD, EVENT, PLACE, resolve
-from fedmiss.etl.projection import EVENT_COLUMNS, PLACE_COLUMNS, RECORD_COLUMNS, TAXON_COLUMNS, ParquetSink
+from fedmiss.etl.projection import (
+    EVENT_COLUMNS,
+    PLACE_COLUMNS,
+    RECORD_COLUMNS,
+    TAXON_COLUMNS,
+    ParquetSink,
+    row_groups,
+)
 from fedmiss.etl.sources import Block, ReadReport, Source, read_blocks
 
 if TYPE_CHECKING:
@@ -118,6 +125,48 @@ class _Work:
         if self.seps.size < n + 8:
             self.seps = np.empty(n + 8, dtype=np.int32)
             self.ends = np.empty(n + 8, dtype=np.int32)
+
+
+class _Repeats:
+    """Finds the identifiers that stand on more than one record, in memory that the file's length does not change.
+
+    First every identifier sets one bit of a table; those that find it set are suspects (all that are repeated,
+    and a few per cent that are not). Then the written records are read once more, and whatever shares a bit with
+    a suspect is compared.
+    """
+
+    def __init__(self, size: int) -> None:
+        words = 1 << max(10, min(22, (size // 1024).bit_length()))  # 16 bits or more for a line of 250 bytes
+        self._bits = np.zeros(words, dtype=np.uint64)
+        self._suspects: list[I64] = []
+
+    def add(self, guid: I64) -> None:
+        from fedmiss.etl import _kernels
+
+        at = np.empty(guid.size + 1, dtype=np.int32)
+        n = int(_kernels.met_before(guid, self._bits, at))
+        if n:
+            self._suspects.append(guid[at[:n]])
+
+    def write(self, folder: Path) -> None:
+        """Write ``repeats.parquet`` from the suspects and ``records.parquet``."""
+        import polars as pl
+
+        from fedmiss.etl import _kernels
+
+        columns = ["guid", "taxon", "edited"]
+        found = [{c: np.zeros(0, RECORD_COLUMNS[c]) for c in columns}]
+        if self._suspects:
+            self._bits[:] = 0
+            for guid in self._suspects:
+                _kernels.met_before(guid, self._bits, np.empty(guid.size + 1, dtype=np.int32))
+            self._suspects = []
+            for batch in row_groups(folder / "records.parquet", columns):
+                at = np.empty(batch["guid"].size + 1, dtype=np.int32)
+                n = int(_kernels.among(batch["guid"], self._bits, at))
+                found.append({c: batch[c][at[:n]] for c in columns})
+        table = pl.DataFrame({c: np.concatenate([f[c] for f in found]) for c in columns})
+        table.filter(pl.col("guid").is_duplicated()).write_parquet(folder / "repeats.parquet")
 
 
 class _Faults:
@@ -324,7 +373,9 @@ def project_ebird(
     events = source.role == "sampling" or with_events
     reader = _Reader(source, records=records, events=events)
     report = ReadReport()
-    record_sink = ParquetSink(folder / "records.parquet", RECORD_COLUMNS) if records else None
+    record_sink = ParquetSink(folder / "records.parquet", RECORD_COLUMNS, by="taxon") if records else None
+    packed = 1 if source.path.suffix in (".txt", ".csv", ".tsv") else 8
+    repeats = _Repeats(packed * source.path.stat().st_size if records else 0)
     event_sink = ParquetSink(folder / "events.parquet", EVENT_COLUMNS) if events else None
     last_fields = len(source.header)
     try:
@@ -333,7 +384,9 @@ def project_ebird(
             if f.n:
                 last_fields = int(f.n_fields[-1])
             if record_sink is not None:
-                record_sink.add(reader.records(f, block.first_line))
+                columns = reader.records(f, block.first_line)
+                repeats.add(columns["guid"])
+                record_sink.add(columns)
             if event_sink is not None:
                 columns = reader.events(f, block.first_line, fault=not records)
                 event_sink.add(_distinct(columns) if records else columns)
@@ -345,6 +398,8 @@ def project_ebird(
     _check_mostly_good(source, reader)
     if reader.taxa is not None:
         import polars as pl
+
+        repeats.write(folder)
 
         rows = np.zeros(reader.taxa.size, dtype=np.int64)
         rows[: reader.taxon_rows.size] = reader.taxon_rows

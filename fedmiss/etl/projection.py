@@ -1,7 +1,9 @@
 """The projected form of a source: what an ingest needs of it, as compact parquet, kept for the next ingest.
 
 A projection is a folder with
-    records.parquet    event, group, taxon, count, guid, edited          (one row per record read)
+    records.parquet    event, group, taxon, count, guid, edited          (one row per record read; rows of one
+                       taxon lie together in stretches of half a million, so that one species reads little)
+    repeats.parquet    guid, taxon, edited of the records whose guid occurs more than once (eBird text only)
     taxa.parquet       taxon -> category, names, exotic code, approved, rows
     events.parquet     event, group, edited, observer, place, protocol, date, start, effort, complete
     places.parquet, observers.parquet, protocols.parquet                  (what those codes mean)
@@ -13,12 +15,14 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedmiss.arrays import I32
 from fedmiss.files import atomic_folder, read_json, write_json
 
 if TYPE_CHECKING:
@@ -26,10 +30,10 @@ if TYPE_CHECKING:
 
     from fedmiss.etl.sources import Source
 
-__all__ = ["Cache", "ParquetSink", "Projection"]
+__all__ = ["Cache", "ParquetSink", "Projection", "row_groups"]
 
 # Raised whenever the meaning of a projection changes: older ones are then made again.
-VERSION = 1
+VERSION = 2
 ROW_GROUP = 1 << 17
 EVENT_COLUMNS = {
     "event": np.int64,
@@ -98,14 +102,41 @@ class Projection:
         return pl.read_parquet(self.folder / f"{table}.parquet", columns=columns)
 
 
-class ParquetSink:
-    """Collect blocks of numpy columns and write them as row groups of about 130,000 rows."""
+def row_groups(path: Path, columns: list[str], taxa: I32 | None = None) -> Iterator[dict[str, Any]]:
+    """Yield a projection's table as numpy columns, one row group after the other.
 
-    def __init__(self, path: Path, columns: dict[str, Any]) -> None:
+    ``taxa`` : ascending codes; row groups that hold none of them are passed over
+    """
+    import polars as pl
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        at = file.schema_arrow.names.index("taxon") if taxa is not None else -1
+        for i in range(file.num_row_groups):
+            if taxa is not None:
+                held = file.metadata.row_group(i).column(at).statistics
+                if held is not None and held.has_min_max:
+                    low, high = np.searchsorted(taxa, [held.min, held.max + 1])
+                    if low == high:
+                        continue
+            # by way of polars: arrow's own conversion to numpy would load pandas
+            frame = pl.DataFrame(file.read_row_group(i, columns=columns))
+            yield {c: frame[c].to_numpy() for c in columns}
+
+
+class ParquetSink:
+    """Collect blocks of numpy columns and write them as row groups of at most 130,000 rows.
+
+    With ``by``, four row groups are collected and sorted by that column of codes, so that a reader of a few codes
+    can pass over most row groups.
+    """
+
+    def __init__(self, path: Path, columns: dict[str, Any], *, by: str | None = None) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         self._columns = columns
+        self._by = by
         self._schema = pa.schema([pa.field(k, pa.from_numpy_dtype(np.dtype(t))) for k, t in columns.items()])
         # Ids are all different, so a dictionary of them would only cost time.
         plain = [k for k in columns if k not in ("event", "group", "guid", "edited")]
@@ -115,20 +146,33 @@ class ParquetSink:
 
     def add(self, part: dict[str, Any]) -> None:
         """Add one block of columns."""
-        self._parts.append(part)
+        self._parts.append(dict(part))
         self._pending += len(part["event"])
-        if self._pending >= ROW_GROUP:
+        if self._pending >= ROW_GROUP * (4 if self._by else 1):
             self._flush()
 
     def _flush(self) -> None:
         import pyarrow as pa
 
         if self._parts:
-            arrays = [
-                np.concatenate([p[k] for p in self._parts]).astype(t, copy=False)
-                for k, t in self._columns.items()
-            ]
-            self._writer.write_table(pa.Table.from_arrays([pa.array(a) for a in arrays], schema=self._schema))
+            order = None
+            if self._by:
+                codes = np.concatenate([p[self._by] for p in self._parts])
+                # numpy sorts 16-bit codes in one pass
+                order = np.argsort(
+                    codes.astype(np.uint16) if codes.max(initial=0) < 1 << 16 else codes, kind="stable"
+                )
+            arrays = []
+            for field in self._schema:
+                values = np.concatenate([p.pop(field.name) for p in self._parts])
+                values = values.astype(self._columns[field.name], copy=False)
+                if order is not None:
+                    values = values[order]
+                # not pa.array: it would load pandas
+                buffers = [None, pa.py_buffer(np.ascontiguousarray(values))]
+                arrays.append(pa.Array.from_buffers(field.type, values.size, buffers))
+            table = pa.Table.from_arrays(arrays, schema=self._schema)
+            self._writer.write_table(table, row_group_size=max(1, ROW_GROUP // 2) if self._by else None)
         self._parts, self._pending = [], 0
 
     def close(self) -> None:

@@ -18,8 +18,8 @@ import numpy as np
 
 from fedmiss.arrays import I32, I64
 from fedmiss.etl.codes import COUNT_BAD
-from fedmiss.etl.projection import Projection
-from fedmiss.etl.select import FILTERED, KEPT_ZERO_OK, NO_SITE, Events, event_names, row_groups
+from fedmiss.etl.projection import Projection, row_groups
+from fedmiss.etl.select import FILTERED, KEPT_ZERO_OK, NO_SITE, Events, event_names
 from fedmiss.tables import table_writer
 
 if TYPE_CHECKING:
@@ -29,17 +29,8 @@ __all__ = ["RecordCounts", "SpeciesChoice", "write_records"]
 
 PORTION = 300_000
 # one record on its way through a file on disk
-_SPILLED = np.dtype(
-    [
-        ("species", "i4"),
-        ("flag", "i1"),
-        ("row", "i4"),
-        ("event", "i8"),
-        ("count", "i8"),
-        ("guid", "i8"),
-        ("edited", "i8"),
-    ]
-)
+_SPILLED = [("species", "i4"), ("flag", "i1"), ("row", "i4"), ("event", "i8"), ("count", "i8")]
+_EDITS = [("guid", "i8"), ("edited", "i8")]  # needed only where an identifier is repeated
 ESCAPEE, UNVETTED = 1, 2
 REASONS = np.array(["", "X", "unreadable", "exotic", "unvetted"])
 _X, _UNREADABLE, _EXOTIC, _UNVETTED = 1, 2, 3, 4
@@ -92,8 +83,10 @@ def write_records(
         steps["above"] += int(rows[choice.above[i]].sum())
         steps["other species"] += int(rows[~choice.above[i] & (choice.code[i] < 0)].sum())
 
+    record = np.dtype(_SPILLED + _EDITS if _has_repeats(sources) else _SPILLED)
+
     def chunks() -> Iterator[Any]:
-        for part in _portions(events, sources, choice):
+        for part in _portions(events, sources, choice, record):
             yield _table(_resolve(part, events, sources, choice, counts), events, choice)
 
     steps["written"] = table_writer(path, "records", chunks())
@@ -138,7 +131,16 @@ def _ids_of_rows(events: Events, rows: Any) -> pl.Series:
     return out
 
 
-def _portions(events: Events, sources: list[Projection], choice: SpeciesChoice) -> Iterator[Columns]:
+def _has_repeats(sources: list[Projection]) -> bool:
+    """Say whether one identifier may stand on two records: one source knows that, several have to be compared."""
+    if len(sources) == 1 and sources[0].has("repeats"):
+        return sources[0].read("repeats", ["guid"]).height > 0
+    return True
+
+
+def _portions(
+    events: Events, sources: list[Projection], choice: SpeciesChoice, record: np.dtype[Any]
+) -> Iterator[Columns]:
     """Yield the records of the species asked for, in portions that never split a checklist and its copies."""
     total = sum(
         int(s.read("taxa", ["rows"])["rows"].to_numpy()[c >= 0].sum())
@@ -146,33 +148,41 @@ def _portions(events: Events, sources: list[Projection], choice: SpeciesChoice) 
     )
     n = min(256, max(1, -(-total // PORTION)))  # as many files are open at once
     if n == 1:
-        held = list(_chosen(events, sources, choice))
+        held = list(_chosen(events, sources, choice, record))
         if held:
             yield {k: np.concatenate([h[k] for h in held]) for k in held[0]}
         return
     with tempfile.TemporaryDirectory(prefix="fedmiss-") as spill, ExitStack() as stack:
         files = [stack.enter_context(open(Path(spill) / str(b), "w+b")) for b in range(n)]
-        for part in _chosen(events, sources, choice):
-            bucket = np.where(part["row"] >= 0, part["row"].astype(np.int64), part["event"]) % n
+        stretch = max(
+            1, -(-events.fate.size // n)
+        )  # neighbours stay together: what follows reads fewer places
+        for part in _chosen(events, sources, choice, record):
+            bucket = np.where(part["row"] >= 0, part["row"] // stretch, part["event"] % n)
             order = np.argsort(bucket.astype(np.uint16), kind="stable")
-            rows = np.empty(order.size, dtype=_SPILLED)
-            for c in _SPILLED.names or ():
+            rows = np.empty(order.size, dtype=record)
+            for c in record.names or ():
                 rows[c] = part[c][order]
             for file, mine in zip(
-                files, np.split(rows, np.searchsorted(bucket[order], np.arange(1, n))), strict=True
+                files, np.split(rows, np.cumsum(np.bincount(bucket, minlength=n))[:-1]), strict=True
             ):
                 mine.tofile(file)
         for file in files:
             file.seek(0)
-            rows = np.fromfile(file, dtype=_SPILLED)
-            yield {c: np.ascontiguousarray(rows[c]) for c in _SPILLED.names or ()}
+            rows = np.fromfile(file, dtype=record)
+            yield {c: np.ascontiguousarray(rows[c]) for c in record.names or ()}
 
 
-def _chosen(events: Events, sources: list[Projection], choice: SpeciesChoice) -> Iterator[Columns]:
+def _chosen(
+    events: Events, sources: list[Projection], choice: SpeciesChoice, record: np.dtype[Any]
+) -> Iterator[Columns]:
+    read = [c for c in ("event", "count", "guid", "edited") if c in (record.names or ())]
     for i, s in enumerate(sources):
         flags = np.where(choice.unvetted[i], UNVETTED, np.where(choice.exotic[i], ESCAPEE, 0)).astype(np.int8)
         for batch in row_groups(
-            s.folder / "records.parquet", ["taxon", "event", "group", "count", "guid", "edited"]
+            s.folder / "records.parquet",
+            ["taxon", "group", *read],
+            np.flatnonzero(choice.code[i] >= 0).astype(np.int32),
         ):
             species = choice.code[i][batch["taxon"]]
             at = np.flatnonzero(species >= 0)
@@ -181,7 +191,7 @@ def _chosen(events: Events, sources: list[Projection], choice: SpeciesChoice) ->
                     "species": species[at],
                     "flag": flags[batch["taxon"][at]],
                     "row": events.rows_of(batch["event"][at], batch["group"][at]),
-                    **{k: batch[k][at] for k in ("event", "count", "guid", "edited")},
+                    **{k: batch[k][at] for k in read},
                 }
 
 
@@ -206,7 +216,7 @@ def _latest(part: Columns, sources: list[Projection], choice: SpeciesChoice) -> 
         if not others.size:
             continue
         same = (
-            s.scan("records")
+            s.scan("repeats" if len(sources) == 1 and s.has("repeats") else "records")
             .filter(
                 pl.col("taxon").is_in(pl.Series(others, dtype=pl.Int32).implode()),
                 pl.col("guid").is_in(pl.Series(ordered[ordered != 0]).implode()),
@@ -234,7 +244,7 @@ def _new(ordered: I64) -> Any:
 
 def _sums(key: I64, count: I64) -> Columns:
     """Add up the counts of equal keys; one part that was not counted makes the sum not counted."""
-    order = np.argsort(key)
+    order = np.argsort(key, kind="stable")
     ordered, n = key[order], count[order]
     first = np.flatnonzero(_new(ordered))
     if not first.size:
@@ -277,7 +287,8 @@ def _resolve(
         steps[name] += len(before["row"]) - len(after["row"])
         return after
 
-    part = step("duplicates", part, _latest(part, sources, choice))
+    if "guid" in part:
+        part = step("duplicates", part, _latest(part, sources, choice))
     if not sources[0].meta.get("explicit_zeros"):
         part = step("explicit zeros", part, _where(part, part["count"] != 0))
     counts.orphans.update(np.unique(part["event"][part["row"] < 0]).tolist())
@@ -323,8 +334,9 @@ def _resolve(
             "detected": np.ones(keys.size, dtype=np.bool_),
         }
         found = {k: np.concatenate([found[k], extra[k]]) for k in found}
-    order = np.argsort(found["key"])
-    found = {k: v[order] for k, v in found.items()}
+    if (found["key"][1:] < found["key"][:-1]).any():
+        order = np.argsort(found["key"], kind="stable")  # it merges what is in order already
+        found = {k: v[order] for k, v in found.items()}
     found["row"], found["species"] = np.divmod(found.pop("key"), n_species)
     _tally(found, events, counts, n_species)
     return found

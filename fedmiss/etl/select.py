@@ -15,14 +15,14 @@ import numpy as np
 
 from fedmiss.arrays import I32, I64, U8
 from fedmiss.etl.filters import Filters
-from fedmiss.etl.projection import EVENT_COLUMNS, Projection
+from fedmiss.etl.projection import EVENT_COLUMNS, Projection, row_groups
 from fedmiss.etl.sites import site_table
 from fedmiss.tables import table_writer
 
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["POLICIES", "Events", "event_names", "row_groups", "write_checklists"]
+__all__ = ["POLICIES", "Events", "event_names", "write_checklists"]
 
 POLICIES = ("first", "merged", "raw")
 # fate of an event row
@@ -126,18 +126,6 @@ class Events:
             hit = self.group[at] == group[lost]
             out[lost[hit]] = self.group_row[at[hit]]
         return out
-
-
-def row_groups(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield a projection's table as numpy columns, one row group after the other."""
-    import polars as pl
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
-        for i in range(file.num_row_groups):
-            # by way of polars: arrow's own conversion to numpy would load pandas
-            frame = pl.DataFrame(file.read_row_group(i, columns=columns))
-            yield {c: frame[c].to_numpy() for c in columns}
 
 
 def write_checklists(

@@ -309,7 +309,7 @@ def read_blocks(
                 )
             block = Block(buf, stop, line)
             yield block
-            n_lines = int(np.count_nonzero(buf[:stop] == 10)) if block.first_line == line else 0
+            n_lines = int(_kernels.line_ends(buf, stop))
             line += n_lines
             report.lines += n_lines
             buf[: have - stop] = buf[stop:have]

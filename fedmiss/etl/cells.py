@@ -168,22 +168,24 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
         parts.append(
             _sum_by(
                 code * keys.size + cell[row],
-                n_records=~held,
-                n_on_zero_ok=zero_ok[row],
-                n_counted=counted,
-                n_detected=detected & ~held,
-                count_sum=count,
+                {
+                    "n_records": ~held,
+                    "n_on_zero_ok": zero_ok[row],
+                    "n_counted": counted,
+                    "n_detected": detected & ~held,
+                    "count_sum": count,
+                },
             )
         )
     joined = {k: np.concatenate([p.pop(k) for p in parts]) for k in ("key", *_SUMS)} if parts else {}
     del parts, cell
-    sums = _sum_by(joined.pop("key", _NO_KEYS), **joined)
+    sums = _sum_by(joined.pop("key", _NO_KEYS), joined)
     code, at = np.divmod(sums.pop("key"), max(keys.size, 1))
     detections = pl.DataFrame(
         {
             "species": wanted.gather(code),
             **{c: cells[c].gather(at) for c in cells.columns},
-            **{k: sums.get(k, _NO_KEYS) for k in _SUMS},
+            **{k: sums.pop(k, _NO_KEYS).astype(np.int64) for k in _SUMS},
         }
     )
     return Aggregate(
@@ -197,19 +199,18 @@ _NO_KEYS = np.zeros(0, dtype=np.int64)
 _SUMS = ("n_records", "n_on_zero_ok", "n_counted", "n_detected", "count_sum")
 
 
-def _sum_by(key: I64, **columns: Any) -> dict[str, Any]:
-    """Add up columns over equal keys."""
+def _sum_by(key: I64, columns: dict[str, Any]) -> dict[str, Any]:
+    """Add up columns over equal keys; ``columns`` is emptied on the way. Numbers of rows stay in 32 bits."""
     order = np.argsort(key, kind="stable")  # fast where stretches are in order already
     ordered = key[order]
     first = np.ones(key.size, dtype=np.bool_)
     first[1:] = ordered[1:] != ordered[:-1]
     at = np.flatnonzero(first)
-    if not at.size:
-        return {"key": ordered, **{k: np.zeros(0, np.int64) for k in columns}}
-    return {
-        "key": ordered[at],
-        **{k: np.add.reduceat(v[order].astype(np.int64), at) for k, v in columns.items()},
-    }
+    out: dict[str, Any] = {"key": ordered[at]}
+    for k in list(columns):
+        values = columns.pop(k)[order].astype(np.int64 if k == "count_sum" else np.int32, copy=False)
+        out[k] = np.add.reduceat(values, at, dtype=values.dtype) if at.size else values
+    return out
 
 
 def _visited(path: Path) -> tuple[pl.Series, I64, I32, Bool]:

@@ -89,6 +89,12 @@ class Projection:
         """Say whether the projection holds that table."""
         return (self.folder / f"{table}.parquet").exists()
 
+    def height(self, table: str) -> int:
+        """Return the number of rows of a table."""
+        import pyarrow.parquet as pq
+
+        return int(pq.read_metadata(self.folder / f"{table}.parquet").num_rows)
+
     def scan(self, table: str) -> pl.LazyFrame:
         """Scan a table lazily."""
         import polars as pl
@@ -127,8 +133,8 @@ def row_groups(path: Path, columns: list[str], taxa: I32 | None = None) -> Itera
 class ParquetSink:
     """Collect blocks of numpy columns and write them as row groups of at most 130,000 rows.
 
-    With ``by``, four row groups are collected and sorted by that column of codes, so that a reader of a few codes
-    can pass over most row groups.
+    With ``by``, four row groups are collected and sorted by that column of codes, and by event within it: a
+    reader of a few codes can pass over most row groups, and finds the checklists of the rest quickly.
     """
 
     def __init__(self, path: Path, columns: dict[str, Any], *, by: str | None = None) -> None:
@@ -157,11 +163,10 @@ class ParquetSink:
         if self._parts:
             order = None
             if self._by:
-                codes = np.concatenate([p[self._by] for p in self._parts])
-                # numpy sorts 16-bit codes in one pass
-                order = np.argsort(
-                    codes.astype(np.uint16) if codes.max(initial=0) < 1 << 16 else codes, kind="stable"
-                )
+                order = np.argsort(np.concatenate([p["event"] for p in self._parts]))
+                codes = np.concatenate([p[self._by] for p in self._parts])[order]
+                small = codes.max(initial=0) < 1 << 16  # numpy sorts 16-bit codes in one pass
+                order = order[np.argsort(codes.astype(np.uint16) if small else codes, kind="stable")]
             arrays = []
             for field in self._schema:
                 values = np.concatenate([p.pop(field.name) for p in self._parts])

@@ -56,27 +56,28 @@ class Events:
         The copy with the numerically lowest id stands for its group, whatever the filters: which copy speaks
         for a party must not depend on what is asked of it.
         """
-        parts = [s.read("events", ["event", "group", "edited"]) for s in sources]
-        event = np.concatenate([p["event"].to_numpy() for p in parts] or [np.zeros(0, np.int64)])
-        group = np.concatenate([p["group"].to_numpy() for p in parts] or [np.zeros(0, np.int64)])
+        event, group = _whole(sources, "event"), _whole(sources, "group")
         if shared is not None:
             alike = shared["event"].to_numpy()
             at = np.minimum(np.searchsorted(alike, event), alike.size - 1)
             group = np.where(alike[at] == event, shared["group"].to_numpy()[at], group)
-        order = np.argsort(event, kind="stable")
-        ordered = event[order]
+        order: Any
+        if (event[1:] >= event[:-1]).all():
+            order, ordered = np.arange(event.size, dtype=np.int32), event
+        else:
+            order = np.argsort(event, kind="stable")
+            ordered = event[order]
         first = np.ones(order.size, dtype=np.bool_)
         first[1:] = ordered[1:] != ordered[:-1]
         fate = np.zeros(event.size, dtype=np.uint8)
         if not first.all():  # the row edited last stays
-            edited = np.concatenate([p["edited"].to_numpy() for p in parts])
-            order = np.lexsort((-edited, event))
+            order = np.lexsort((-_whole(sources, "edited"), event))
             fate[order[~first]] = DUPLICATE
         rows = order[first].astype(np.int32)
+        distinct = ordered if first.all() else ordered[first]
+        del order, ordered, first
         kept_row = rows.copy()
-        distinct = ordered[first]
-        starts = np.cumsum([0, *(p.height for p in parts)]).tolist()
-        del parts, order, ordered
+        starts = np.cumsum([0, *(s.height("events") for s in sources)]).tolist()
         none = (np.zeros(0, np.int64), np.zeros(0, np.int32))
         out = cls(sources, starts, fate, distinct, kept_row, *none, event, policy == "raw")
         copies = np.flatnonzero(group[rows] >= 0)  # positions in `distinct`, ascending by event id
@@ -128,6 +129,17 @@ class Events:
         return out
 
 
+def _whole(sources: list[Projection], column: str) -> I64:
+    """Read one column of the events of all sources into one array."""
+    out = np.empty(sum(s.height("events") for s in sources), dtype=np.int64)
+    at = 0
+    for s in sources:
+        for batch in row_groups(s.folder / "events.parquet", [column]):
+            out[at : at + batch[column].size] = batch[column]
+            at += batch[column].size
+    return out
+
+
 def write_checklists(
     events: Events, filters: Filters, site_km: float | None, *, presence_only: bool, path: Path
 ) -> dict[str, int]:
@@ -172,7 +184,8 @@ def write_checklists(
                 row += n
 
     counts["written"] = table_writer(path, "checklists", chunks())
-    events.written_row = (np.cumsum(events.fate <= KEPT_ZERO_OK) - 1).astype(np.int32)
+    events.written_row = np.cumsum(events.fate <= KEPT_ZERO_OK, dtype=np.int32)
+    events.written_row -= 1
     seen = np.bincount(events.fate, minlength=FILTERED + len(events.steps))
     counts |= {
         "read": int(events.fate.size),

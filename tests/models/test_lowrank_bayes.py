@@ -124,9 +124,12 @@ def test_series_prior_recovers_its_variances():
     season = rng.normal(0, 1.0, 12)[month - 1]
     prior = SeriesPrior.of(month, year, 1.0)
     series = season + rng.normal(0, 0.2, 240)
+    exact = np.full(240, 1e-6)
+    mean, f = series, np.zeros(240)
     for _ in range(200):
-        f, _ = prior.smooth(series, np.zeros(240))
-        prior.noise = max(float(((series - f) ** 2).mean()), 1e-6)
+        var = 1 / (1 / exact + 1 / prior.noise)  # the posterior of nearly exact data under the current prior
+        mean = var * (series / exact + f / prior.noise)
+        f, _ = prior.update(mean, var, f, learn=True)
     assert prior.season == pytest.approx(np.var(season), rel=0.6)
     assert prior.step < 0.1
     assert prior.noise == pytest.approx(0.04, rel=0.4)

@@ -24,8 +24,6 @@ from fedmiss.models.lowrank.families import family_code
 from fedmiss.models.lowrank.season import SeriesPrior
 from fedmiss.models.lowrank.solver import Theta, moved
 
-SERIES_STEPS = 5  # EM steps of the months' prior per round: it is cheap, and slower than the rest
-
 __all__ = ["Posterior", "predictor", "set_predictor", "start_posterior", "vb_fit"]
 
 
@@ -46,6 +44,7 @@ class Posterior:
     tau: F64
     prior: F64
     noise: F64
+    series: list[SeriesPrior] | None = None  # how the months' prior means are made; None: they are zero
 
     def theta(self) -> Theta:
         """Posterior means as parameters of the low-rank model."""
@@ -115,6 +114,9 @@ def _rescale(q: Posterior) -> None:
         q.D[:, :, k] /= c
         q.prior[:, k] /= c
         q.noise[k] /= c * c
+        if q.series is not None:
+            q.series[k].season /= c * c
+            q.series[k].step /= c * c
 
 
 def vb_fit(
@@ -138,7 +140,7 @@ def vb_fit(
     cells : one per group, filled; ``eta`` receives the predictor that has each cell's posterior mean
     phi : dispersion; ``between(q, edf, k)`` may update it (and refill the cells) after each round
     calendar : (month_of_year, year), each (L,): gives the months a seasonal and smooth prior
-    learn : re-estimate the prior variances (False: keep them, for bootstrap replicates)
+    learn : re-estimate the prior variances (False: keep them, for bootstrap replicates; prior means still follow)
     tol : stop when neither the observed cells' predictors nor the months moved by more than ``tol`` (root mean square)
 
     Returns
@@ -156,9 +158,10 @@ def vb_fit(
         noise=start.noise.copy(),
     )
     p = q.P.shape[1]
-    series: list[SeriesPrior] | None = None
+    series = None if start.series is None else [replace(s) for s in start.series]
     if calendar is not None and learn:
         series = [SeriesPrior.of(calendar[0], calendar[1], float(q.noise[k])) for k in range(p)]
+    q.series = series
     set_predictor(cells, start, family)
     from fedmiss.models.lowrank.kernels import set_threads
 
@@ -180,8 +183,9 @@ def vb_fit(
             shift = q.T[:, 0].mean()
             q.T[:, 0] -= shift
             q.prior[:, 0] -= shift
-        if learn and k > 2:
-            _learn_months(q, series)
+        if k > 2 or not learn:
+            _months(q, series, learn=learn)
+        if k > 2 and learn:
             _rescale(q)
         # Months without a visit move no cell: they are watched by themselves.
         change = max(moved(cells, old), float(np.sqrt(((q.T[:, 0] - months) ** 2).mean())))
@@ -195,16 +199,16 @@ def vb_fit(
     return q, phi, edf, k, bool(change < tol)
 
 
-def _learn_months(q: Posterior, series: list[SeriesPrior] | None) -> None:
+def _months(q: Posterior, series: list[SeriesPrior] | None, *, learn: bool) -> None:
+    """Re-estimate the months' prior means, and with ``learn`` its variances."""
     spread = np.einsum("naa->na", q.D)
     if series is None:
-        q.noise = np.maximum((q.T**2 + spread).mean(axis=0), 1e-4)
+        if learn:
+            q.noise = np.maximum((q.T**2 + spread).mean(axis=0), 1e-4)
         return
     for i, s in enumerate(series):
-        for _ in range(SERIES_STEPS):
-            f, v = s.smooth(q.T[:, i], spread[:, i])
-            s.noise = max(float(((q.T[:, i] - f) ** 2 + spread[:, i] + v).mean()), 1e-5)
-        q.prior[:, i] = f
+        s.noise = float(q.noise[i])
+        q.prior[:, i], q.T[:, i] = s.update(q.T[:, i], spread[:, i], q.prior[:, i], learn=learn)
         q.noise[i] = s.noise
 
 

@@ -116,6 +116,8 @@ def _with_prior_noise(q: Posterior, rng: np.random.Generator) -> Posterior:
 
     P, C = draw(q.P, q.C, q.tau)
     T, D = draw(q.T, q.D, q.noise)
+    if q.series is not None:  # season and walk err together over months, which independent draws cannot show
+        T = T + np.column_stack([s.prior_draw(rng) for s in q.series])
     return replace(q, P=P, C=C, T=T, D=D)
 
 

@@ -543,7 +543,7 @@ def _fit_bayes(
         between=between,
         watch=watch,
         calendar=panel.calendar if settings.season else None,
-        max_rounds=settings.max_sweeps if learn else 12,
+        max_rounds=settings.max_sweeps if learn else 25,
         tol=1e-3 if learn else 3e-3,
     )
     reason = (

@@ -60,10 +60,7 @@ class SeriesPrior:
     season: float
     step: float
     noise: float
-    BB: F64 = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.BB = self.B.T @ self.B
+    cov: F64 = field(default_factory=lambda: np.zeros((0, 0)))  # posterior covariance of the coefficients
 
     @classmethod
     def of(cls, month_of_year: I64, year: I64, scale: float) -> SeriesPrior:
@@ -72,24 +69,44 @@ class SeriesPrior:
         B, n_season = _basis(*key)
         return cls(B, n_season, scale / 3, scale / 3, scale / 3)
 
-    def smooth(self, mean: F64, var: F64) -> tuple[F64, F64]:
-        """Posterior of season + walk given the column's posterior mean and variance (both (L,)); one EM step.
+    def update(self, mean: F64, var: F64, prior: F64, *, learn: bool) -> tuple[F64, F64]:
+        """Re-estimate season + walk, and the column given it; with ``learn`` one EM step of the variances.
+
+        The posterior N(mean, var) of a month that was computed under the prior N(prior, noise) is taken apart into
+        what the data say (precision H = 1/var - 1/noise, centre y) and the prior, so that season + walk are fitted
+        to data of variance noise + 1/H: the month's own deviation is integrated out, not held at its last value.
 
         Returns
         -------
-        f : (L,) posterior mean of season + walk;  v : (L,) its posterior variance
+        f : (L,) posterior mean of season + walk;  column : (L,) posterior mean of the months given f
         """
-        K = self.B.shape[1]
-        prior = np.r_[np.full(self.n_season, self.season), np.full(K - self.n_season, self.step)]
-        cov = np.linalg.inv(self.BB / self.noise + np.diag(1.0 / prior))
-        gain = cov @ self.B.T / self.noise
-        coef = gain @ mean
-        # E over q(t) = N(mean, var): the coefficients' second moment is coef^2 + cov + gain diag(var) gain'
-        second = coef**2 + np.diag(cov) + ((gain**2) * var).sum(axis=1)
+        noise = self.noise
+        H = np.maximum(1.0 / np.maximum(var, 1e-12) - 1.0 / noise, 0.0)
+        seen = H > 1e-9 / noise
+        y = np.where(seen, (mean / np.maximum(var, 1e-12) - prior / noise) / np.where(seen, H, 1.0), 0.0)
+        weight = np.where(seen, 1.0 / (noise + 1.0 / np.where(seen, H, 1.0)), 0.0)
+        self.cov = np.linalg.inv((self.B.T * weight) @ self.B + np.diag(1.0 / self._prior()))
+        coef = self.cov @ (self.B.T @ (weight * y))
         f = self.B @ coef
-        v = ((self.B @ cov) * self.B).sum(axis=1)
-        if self.n_season:
-            self.season = max(float(second[: self.n_season].mean()), 1e-6)
-        if K > self.n_season:
-            self.step = max(float(second[self.n_season :].mean()), 1e-6)
-        return f, v
+        shrink = H / (H + 1.0 / noise)
+        if learn:
+            second = coef**2 + np.diag(self.cov)
+            spread = ((self.B @ self.cov) * self.B).sum(axis=1)
+            if self.n_season:
+                self.season = max(float(second[: self.n_season].mean()), 1e-6)
+            if self.B.shape[1] > self.n_season:
+                self.step = max(float(second[self.n_season :].mean()), 1e-6)
+            deviation = (shrink * (y - f)) ** 2 + 1.0 / (H + 1.0 / noise) + shrink**2 * spread
+            self.noise = max(float(deviation.mean()), 1e-5)
+        return f, f + shrink * (y - f)
+
+    def _prior(self) -> F64:
+        return np.r_[np.full(self.n_season, self.season), np.full(self.B.shape[1] - self.n_season, self.step)]
+
+    def prior_draw(self, rng: np.random.Generator) -> F64:
+        """Draw the part of season + walk that the data do not determine: N(0, C K C) of its coefficients."""
+        part = (self.cov / self._prior()) @ self.cov
+        values, vectors = np.linalg.eigh(part)
+        z = rng.standard_normal(values.size) * np.sqrt(np.maximum(values, 0.0))
+        draw: F64 = self.B @ (vectors @ z)
+        return draw

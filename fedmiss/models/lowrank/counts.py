@@ -527,6 +527,11 @@ def _fit_bayes(
                 now = replace(now, phi=max(phi, 1.0) if settings.family == "poisson" else max(phi, 1e-8))
             box[0] = now
             fill_cells(panel, cells, now, settings)
+        elif settings.observers and k % 2 == 0:
+            # A replicate keeps the variances but not the effects: reweighted observers move the level with them.
+            moved = _update_observers(panel, cells, box[0], settings)
+            box[0] = replace(moved, observers=aux.observers)
+            fill_cells(panel, cells, box[0], settings)
         return box[0].phi
 
     # A refit must not depend on what the cells held before: predictor and weights are those of its start.

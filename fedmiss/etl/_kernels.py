@@ -42,31 +42,33 @@ def separators(buf: U8, stop: int, separator: int, seps: I32, ends: I32) -> int:
     low = np.uint64(0x7F7F7F7F7F7F7F7F)
     spread = np.uint64(0x0102040810204080)
     words = buf[: stop // 8 * 8].view(np.uint64)
-    n = 0
+    n = np.uint64(
+        0
+    )  # unsigned, here and below: numba asks of every signed index whether it counts from the end
     for w in range(words.size):
         x = words[w] ^ lines
         y = words[w] ^ fields
-        hit = ~(((x & low) + low) | x | low) | ~(((y & low) + low) | y | low)
-        bits = np.int64(((hit >> np.uint64(7)) * spread) >> np.uint64(56))
-        if bits:
+        hit = ~((((x & low) + low) | x) & (((y & low) + low) | y) | low)
+        if hit:
+            bits = ((hit >> np.uint64(7)) * spread) >> np.uint64(56)
             base = w * 8
             for k in range(3):
-                seps[n + k] = base + OFFSETS[bits, k]
+                seps[n + np.uint64(k)] = base + OFFSETS[bits, k]
             hits = N_BITS[bits]
             if hits > 3:  # rare: a run of blank columns
                 for k in range(3, 8):
-                    seps[n + k] = base + OFFSETS[bits, k]
-            n += hits
+                    seps[n + np.uint64(k)] = base + OFFSETS[bits, k]
+            n += np.uint64(hits)
     wanted = np.uint8(separator)
     for i in range(words.size * 8, stop):
         c = buf[i]
         seps[n] = i
-        n += (c == LF) | (c == wanted)
-    m = 0
+        n += np.uint64((c == LF) | (c == wanted))
+    m = np.uint64(0)
     for k in range(n):
         ends[m] = k
-        m += buf[seps[k]] == LF
-    return m
+        m += np.uint64(buf[np.uint64(seps[k])] == LF)
+    return int(m)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -143,25 +145,30 @@ def _sequence(buf: U8, i: int, stop: int) -> int:
 @nb.njit(cache=True, nogil=True)
 def bad_utf8(buf: U8, stop: int) -> int:
     """Position of the first byte that is not UTF-8, or -1."""
+    high = np.uint64(0x8080808080808080)
+    words = buf[: stop // 64 * 64].view(np.uint64)
     i = 0
-    whole = stop // 64
-    for chunk in range(whole + 1):
-        first = chunk * 64
-        end = first + 64
-        if chunk < whole:
-            any_high = np.uint8(0)
-            for k in range(first, first + 64):  # of fixed length, so that it becomes four vector instructions
-                any_high |= buf[k]
-            if any_high < 128:
+    for first in range(0, words.size, 8):
+        any_high = np.uint64(0)
+        for w in range(first, first + 8):  # of fixed length, so that it becomes a few vector instructions
+            any_high |= words[w]
+        if any_high & high == 0:
+            continue
+        for w in range(first, first + 8):
+            if words[w] & high == 0:
                 continue
-        else:
-            end = stop
-        i = max(i, first)
-        while i < end:
-            n = _sequence(buf, i, stop)
-            if n == 0:
-                return i
-            i += n
+            i = max(i, w * 8)
+            while i < w * 8 + 8:
+                n = _sequence(buf, i, stop)
+                if n == 0:
+                    return i
+                i += n
+    i = max(i, words.size * 8)
+    while i < stop:
+        n = _sequence(buf, i, stop)
+        if n == 0:
+            return i
+        i += n
     return -1
 
 
@@ -177,8 +184,8 @@ def read_ids(buf: U8, start: I32, length: I32, letter: int, out: I64) -> None:
         value = 0
         ok = n > 1 and n <= 18 and buf[s] == letter
         if ok:
-            for k in range(s + 1, s + n):
-                d = buf[k] - 48
+            for k in range(np.uint64(s + 1), np.uint64(s + n)):
+                d = int(buf[k]) - 48
                 if d < 0 or d > 9:
                     ok = False
                     break
@@ -336,26 +343,27 @@ def read_stamps(buf: U8, start: I32, length: I32, out: I64) -> None:
 @nb.njit(cache=True, nogil=True)
 def _hash_field(buf: U8, s: int, n: int, h: np.uint64) -> np.uint64:
     h = (h ^ np.uint64(n + 1)) * GOLDEN
-    k = s
-    while k + 8 <= s + n:  # eight bytes a turn (one load): the multiplications wait for each other
+    k = np.uint64(s)
+    end = k + np.uint64(n)
+    while k + np.uint64(8) <= end:  # eight bytes a turn (one load): the multiplications wait for each other
         word = (
             np.uint64(buf[k])
-            | np.uint64(buf[k + 1]) << np.uint64(8)
-            | np.uint64(buf[k + 2]) << np.uint64(16)
-            | np.uint64(buf[k + 3]) << np.uint64(24)
-            | np.uint64(buf[k + 4]) << np.uint64(32)
-            | np.uint64(buf[k + 5]) << np.uint64(40)
-            | np.uint64(buf[k + 6]) << np.uint64(48)
-            | np.uint64(buf[k + 7]) << np.uint64(56)
+            | np.uint64(buf[k + np.uint64(1)]) << np.uint64(8)
+            | np.uint64(buf[k + np.uint64(2)]) << np.uint64(16)
+            | np.uint64(buf[k + np.uint64(3)]) << np.uint64(24)
+            | np.uint64(buf[k + np.uint64(4)]) << np.uint64(32)
+            | np.uint64(buf[k + np.uint64(5)]) << np.uint64(40)
+            | np.uint64(buf[k + np.uint64(6)]) << np.uint64(48)
+            | np.uint64(buf[k + np.uint64(7)]) << np.uint64(56)
         )
         h = (h ^ word) * MIX
         h ^= h >> np.uint64(29)
-        k += 8
-    if k < s + n:
+        k += np.uint64(8)
+    if k < end:
         word = np.uint64(0)
-        while k < s + n:
+        while k < end:
             word = word << np.uint64(8) | np.uint64(buf[k])
-            k += 1
+            k += np.uint64(1)
         h = (h ^ word) * MIX
         h ^= h >> np.uint64(29)
     return h
@@ -363,41 +371,15 @@ def _hash_field(buf: U8, s: int, n: int, h: np.uint64) -> np.uint64:
 
 @nb.njit(cache=True, nogil=True)
 def read_guids(buf: U8, start: I32, length: I32, out: I64) -> None:
-    """Digest unique identifiers to 64 bits; 0 for a blank.
-
-    eBird's share one long prefix ('URN:CornellLabOfOrnithology:EBIRD:OBS123'), so the digest of the part before
-    the trailing number is kept from line to line while that part stays the same.
-    """
-    before = 0
-    n_before = -1
-    digest = GOLDEN
+    """Digest unique identifiers to 64 bits; 0 for a blank."""
     for r in range(start.size):
         n = length[r]
-        s = start[r]
         if n == 0:
             out[r] = 0
             continue
-        k = s + n
-        value = np.uint64(0)
-        power = np.uint64(1)
-        while k > s and buf[k - 1] >= 48 and buf[k - 1] <= 57 and s + n - k < 18:
-            k -= 1
-            value += power * np.uint64(buf[k] - 48)
-            power *= np.uint64(10)
-        same = k - s == n_before
-        if same:
-            for j in range(n_before):
-                if buf[s + j] != buf[before + j]:
-                    same = False
-                    break
-        if not same:
-            digest = _hash_field(buf, s, k - s, GOLDEN)
-        before, n_before = s, k - s
-        h = (digest ^ value ^ (np.uint64(s + n - k) << np.uint64(58))) * MIX
-        h ^= h >> np.uint64(31)
-        h *= GOLDEN
+        h = _hash_field(buf, start[r], n, GOLDEN) * GOLDEN
         h ^= h >> np.uint64(29)
-        out[r] = np.int64(h)
+        out[r] = np.int64(h if h else GOLDEN)
 
 
 @nb.njit(cache=True, nogil=True)

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["Cache", "ParquetSink", "Projection", "row_groups"]
 
 # Raised whenever the meaning of a projection changes: older ones are then made again.
-VERSION = 2
-ROW_GROUP = 1 << 17
+VERSION = 3
+ROW_GROUP = 1 << 16
+STRETCH = 8  # row groups that are sorted together
 EVENT_COLUMNS = {
     "event": np.int64,
     "group": np.int64,
@@ -131,9 +132,9 @@ def row_groups(path: Path, columns: list[str], taxa: I32 | None = None) -> Itera
 
 
 class ParquetSink:
-    """Collect blocks of numpy columns and write them as row groups of at most 130,000 rows.
+    """Collect blocks of numpy columns and write them as row groups of at most 65,000 rows.
 
-    With ``by``, four row groups are collected and sorted by that column of codes, and by event within it: a
+    With ``by``, several row groups are collected and sorted by that column of codes, and by event within it: a
     reader of a few codes can pass over most row groups, and finds the checklists of the rest quickly.
     """
 
@@ -154,7 +155,7 @@ class ParquetSink:
         """Add one block of columns."""
         self._parts.append(dict(part))
         self._pending += len(part["event"])
-        if self._pending >= ROW_GROUP * (4 if self._by else 1):
+        if self._pending >= ROW_GROUP * (STRETCH if self._by else 1):
             self._flush()
 
     def _flush(self) -> None:
@@ -177,7 +178,7 @@ class ParquetSink:
                 buffers = [None, pa.py_buffer(np.ascontiguousarray(values))]
                 arrays.append(pa.Array.from_buffers(field.type, values.size, buffers))
             table = pa.Table.from_arrays(arrays, schema=self._schema)
-            self._writer.write_table(table, row_group_size=max(1, ROW_GROUP // 2) if self._by else None)
+            self._writer.write_table(table, row_group_size=ROW_GROUP)
         self._parts, self._pending = [], 0
 
     def close(self) -> None:

@@ -317,3 +317,74 @@ def test_no_cache_leaves_no_cache(tmp_path):
     ebd, sed = write_pair(tmp_path / "in", records, visits)
     ingest([ebd], tmp_path / "work" / "out", sampling=[sed], keep_cache=False)
     assert [p.name for p in (tmp_path / "work").iterdir()] == ["out"]
+
+
+def test_utf8_is_checked_as_python_does():
+    """The first byte that is no UTF-8 is found where ``bytes.decode`` finds it, in blocks of any length."""
+    from fedmiss.etl import _kernels
+
+    rng = random.Random(3)
+    broken = 0
+    for _ in range(1500):
+        parts = [rng.choice(["a", "b" * 9, "é", "漢", "😀", "x" * 60]) for _ in range(rng.randrange(60))]
+        raw = bytearray("".join(parts).encode())
+        for _ in range(rng.randrange(3) if raw else 0):
+            raw[rng.randrange(len(raw))] = rng.randrange(256)
+        if rng.random() < 0.2:
+            del raw[rng.randrange(len(raw) + 1) :]
+        try:
+            raw.decode()
+            expected = -1
+        except UnicodeDecodeError as error:
+            expected = error.start
+        broken += expected >= 0
+        buf = np.frombuffer(bytes(raw) + b"\n" * 8, np.uint8)
+        assert _kernels.bad_utf8(buf, len(raw)) == expected
+    assert 300 < broken < 1300
+
+
+@pytest.mark.parametrize("words", [1, 64, 4096])
+def test_repeated_identifiers_are_all_found(tmp_path, monkeypatch, words):
+    """However crowded the table of bits: exactly the records whose identifier is repeated are listed."""
+    from fedmiss.etl import ebird
+
+    rng = np.random.default_rng(words)
+    guid = rng.integers(0, 4000, 5000) * 0x9E3779B97F4A7  # spread out; 0 is a blank
+    table = {
+        "event": np.arange(5000),
+        "group": np.full(5000, -1),
+        "taxon": rng.integers(0, 9, 5000).astype(np.int32),
+        "count": np.ones(5000, np.int64),
+        "guid": guid,
+        "edited": np.arange(5000),
+    }
+    with projection.ParquetSink(tmp_path / "records.parquet", projection.RECORD_COLUMNS, by="taxon") as sink:
+        sink.add(table)
+    repeats = ebird._Repeats(0)
+    repeats._bits = np.zeros(words, np.uint64)
+    for part in np.array_split(guid, 7):
+        repeats.add(part)
+    repeats.write(tmp_path)
+    values, n = np.unique(guid[guid != 0], return_counts=True)
+    expected = np.flatnonzero(np.isin(guid, values[n > 1]))
+    found = pl.read_parquet(tmp_path / "repeats.parquet").sort("edited")
+    assert found["edited"].to_list() == expected.tolist()
+    assert (found["guid"].to_numpy() == guid[expected]).all()
+    assert 0 < expected.size < 5000
+
+
+def test_row_groups_without_the_taxa_are_passed_over(tmp_path, monkeypatch):
+    """A reader of some taxa gets every row of theirs, and not every row group."""
+    monkeypatch.setattr(projection, "ROW_GROUP", 50)
+    rng = np.random.default_rng(2)
+    taxon = rng.integers(0, 40, 1000).astype(np.int32)
+    table = {k: np.arange(1000) for k in projection.RECORD_COLUMNS} | {"taxon": taxon}
+    with projection.ParquetSink(tmp_path / "r.parquet", projection.RECORD_COLUMNS, by="taxon") as sink:
+        for i in range(0, 1000, 100):
+            sink.add({k: v[i : i + 100] for k, v in table.items()})
+    wanted = np.array([3, 17], np.int32)
+    parts = list(projection.row_groups(tmp_path / "r.parquet", ["taxon", "event"], wanted))
+    read = {k: np.concatenate([p[k] for p in parts]) for k in ("taxon", "event")}
+    mine = np.isin(read["taxon"], wanted)
+    assert sorted(read["event"][mine].tolist()) == np.flatnonzero(np.isin(taxon, wanted)).tolist()
+    assert read["event"].size < 600

@@ -257,3 +257,18 @@ def test_the_input_is_hashed(tmp_path, run):
     assert out.manifest["inputs"] == {
         p.name: hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in (ebd, sed)
     }
+
+
+def test_blanks_around_values_are_not_part_of_them(pair):
+    """Line 34: 'S ' as a breeding code is no fault; blanks around names and ids do not make new ones."""
+    b = {**B, "LOCALITY ID": A["LOCALITY ID"] + " ", "OBSERVER ID": " " + A["OBSERVER ID"]}
+    name, common = THRUSH
+    records = [
+        seen(A, "3", **{"BREEDING CODE": "S "}),
+        seen(b, "2", (name + " ", common)),
+    ]
+    out = pair(records, [A, b])
+    assert out.manifest["warnings"] == pair([seen(A, "3")], [A]).manifest["warnings"]
+    assert out.checklists["site_id"].n_unique() == out.checklists["observer_id"].n_unique() == 1
+    assert out.records["species"].to_list() == [name, name]
+    assert out.records["count"].to_list() == [3, 2]

@@ -23,8 +23,9 @@ def fit(
     ] = None,
     effort: Annotated[str, typer.Option(help="auto, none, or some of duration,distance,observers.")] = "auto",
     observers: Annotated[
-        str, typer.Option(help="Observer effects, kept inside groups: auto, yes or no.")
-    ] = "auto",
+        str,
+        typer.Option(help="Observer effects, kept inside groups (yes or no); they may take part of a trend."),
+    ] = "no",
     folds: Annotated[int, typer.Option(help="Folds of the cross-validation.")] = 5,
     folds_by: Annotated[str, typer.Option(help="What a fold holds out: visit, block or observer.")] = "visit",
     one_se: Annotated[

@@ -127,6 +127,9 @@ def fit_algorithm7(
     folder = open_panel(panel_path)
     hashes = panel_hash(folder)
     panel = folder.load(family)
+    panel = replace(
+        panel, groups=tuple(g for g in panel.groups if g.count.size)
+    )  # a group of X counts has no say
     raw = panel
     if scale == "log1p":
         panel = replace(panel, groups=tuple(replace(g, count=np.log1p(g.count)) for g in panel.groups))

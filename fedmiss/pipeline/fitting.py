@@ -43,7 +43,8 @@ class FitSettings:
     rank : ``auto`` or a number
     penalty : None estimates the factors' variances; a number is the ridge of the penalised objective
     effort : ``auto``, ``none``, or terms among duration, distance, observers
-    observers : observer effects, kept inside each group: ``auto`` (with 10 observers or more), ``yes``, ``no``
+    observers : observer effects, kept inside each group: ``yes`` or ``no``. Where observers come and go, effects take
+        part of the trend for themselves, and the intervals do not show it: hence ``no`` unless asked for
     folds, folds_by, one_se : cross-validation
     bootstrap : number of replicates, 0 for none
     rounds, gamma, alpha, levels, participation, batch : of ``fedmissem`` (see fedmiss.pipeline.algorithm7)
@@ -54,7 +55,7 @@ class FitSettings:
     rank: str = "auto"
     penalty: float | None = None
     effort: str = "auto"
-    observers: str = "auto"
+    observers: str = "no"
     folds: int = 5
     folds_by: str = "visit"
     one_se: bool = False
@@ -83,21 +84,19 @@ def _check(s: FitSettings) -> None:
         raise ConfigError(f"--model is {s.model!r} (must be auto, {', '.join(MODELS)}).")
     if s.rank != "auto" and (not s.rank.isdigit()):
         raise ConfigError(f"--rank is {s.rank!r} (must be auto or a number from 0).")
-    if s.observers not in ("auto", "yes", "no"):
-        raise ConfigError(f"--observers is {s.observers!r} (must be auto, yes or no).")
+    if s.observers not in ("yes", "no"):
+        raise ConfigError(f"--observers is {s.observers!r} (must be yes or no).")
     if s.bootstrap < 0:
         raise ConfigError(f"--bootstrap is {s.bootstrap} (must be 0 or more).")
     if s.folds < 2:
         raise ConfigError(f"--folds is {s.folds} (must be at least 2).")
 
 
-def base_settings(s: FitSettings, panel: GroupPanel) -> CountSettings:
+def base_settings(s: FitSettings) -> CountSettings:
     """Translate the step's settings into the model's, before rank and model are chosen."""
     chosen = MODELS["quasi" if s.model == "auto" else s.model]
-    many = sum(g.n_observers for g in panel.groups) >= 10
-    observers = many if s.observers == "auto" else s.observers == "yes"
     rank = 2 if s.rank == "auto" else int(s.rank)
-    return CountSettings(rank=rank, penalty=s.penalty, observers=observers, seed=s.seed, **chosen)  # type: ignore[arg-type]
+    return CountSettings(rank=rank, penalty=s.penalty, observers=s.observers == "yes", seed=s.seed, **chosen)  # type: ignore[arg-type]
 
 
 def candidates(s: FitSettings, base: CountSettings) -> list[CountSettings]:
@@ -107,7 +106,10 @@ def candidates(s: FitSettings, base: CountSettings) -> list[CountSettings]:
     if s.rank == "auto":
         return [replace(base, rank=r) for r in range(s.max_rank + 1)]
     if s.model == "auto":
-        return [c for c in default_candidates(replace(base, rank=int(s.rank)), 0)]
+        if s.penalty is not None:
+            return [base]
+        other = (MODELS[name] for name in ("negbin", "log1p"))
+        return [base, *(replace(base, **{"scale": "raw", "dispersion": "quasi"} | m) for m in other)]  # type: ignore[arg-type]
     return [base]
 
 
@@ -136,7 +138,7 @@ def fit_panel(
     panel = folder.load(family, terms)
     work = partial_folder(out, hash_json([asdict(settings), hashes]))
     started = time.perf_counter()
-    base = base_settings(settings, panel)
+    base = base_settings(settings)
     choice = _choose(panel, candidates(settings, base), settings, work)
     trace: list[dict[str, float]] = []
     with progress("fitting") as show:

@@ -199,10 +199,11 @@ def _model_caveats(a: Analysis) -> list[str]:
         bias = (
             float((chosen["total_bias"] * chosen["n"]).sum() / chosen["n"].sum()) if len(chosen) else math.nan
         )
-        if math.isfinite(bias) and not 0.8 <= bias <= 1.25:
+        if math.isfinite(bias) and not 0.9 <= bias <= 1.1:
             out.append(
                 f"On visits kept out of the fit, the predicted total is {number(bias)} times the counted "
-                "one; treat absolute totals with care."
+                "one: absolute totals may be off by as much, and their intervals do not cover that. Index and "
+                "trend are ratios and suffer less."
             )
     return out
 
@@ -223,12 +224,20 @@ def limits(a: Analysis) -> list[str]:
         "Standard effort is the model's reference visit. A total at standard effort is comparable from "
         "year to year; it is not a census.",
         "The interval covers who happened to be counting (observers are redrawn inside each group). It "
-        "does not cover a wrong model, a change in identification skill shared by everybody, or double "
-        "counting.",
+        "is of the numbers in the counted years: it does not cover the birds' ordinary ups and downs from "
+        "year to year, which a line through few years follows. Nor does it cover a wrong model, a change in "
+        "identification skill shared by everybody, or double counting.",
     ]
     if len(a.years.season) < 12:
+        beyond = sorted(set(a.data.months["month_of_year"].astype(int)) - set(a.years.season))
+        extra = (
+            f" {season_text(tuple(beyond))} is in the panel but not in the yearly figures, because too few of the years "
+            "have it."
+            if beyond
+            else ""
+        )
         out.append(
-            f"Only {season_text(a.years.season)} are in the panel; nothing is known of the rest of the year."
+            f"The yearly figures are of {season_text(a.years.season)}; they say nothing of the rest of the year.{extra}"
         )
     return out
 

@@ -142,6 +142,7 @@ def vb_fit(
     calendar : (month_of_year, year), each (L,): gives the months a seasonal and smooth prior
     learn : re-estimate the prior variances (False: keep them, for bootstrap replicates; prior means still follow)
     tol : stop when neither the observed cells' predictors nor the months moved by more than ``tol`` (root mean square)
+        in three rounds in a row (effort, observers and dispersion are updated every third round)
 
     Returns
     -------
@@ -168,7 +169,8 @@ def vb_fit(
     set_threads(max(c.nnz for c in cells))
     old = [np.zeros(c.nnz) for c in cells]
     months = q.T[:, 0].copy()
-    edf, change, k = float(p), float("inf"), 0
+    edf, k = float(p), 0
+    recent = [float("inf")]
     for k in range(1, max_rounds + 1):
         g, G = _sums(cells, q, family, True)
         q.P, q.C, edf_sites = _newton(q.P, np.zeros_like(q.P), q.tau, g, G, phi, 1.0)
@@ -194,9 +196,10 @@ def vb_fit(
             watch(k, float("nan"), change)
         if between is not None:
             phi = between(q, edf, k)
-        if k > 5 and change < tol:
+        recent = [*recent[-2:], change]
+        if k > 5 and max(recent) < tol:
             break
-    return q, phi, edf, k, bool(change < tol)
+    return q, phi, edf, k, bool(max(recent) < tol)
 
 
 def _months(q: Posterior, series: list[SeriesPrior] | None, *, learn: bool) -> None:

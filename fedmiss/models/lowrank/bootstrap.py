@@ -42,15 +42,11 @@ class Draws:
 
 
 def observer_weights(panel: GroupPanel, seed: int, draw: int) -> list[F64]:
-    """Weights (m,) per group: one Exp(1) draw per observer, normalised to mean one over the group's observers."""
+    """Weights (m,) per group: one Exp(1) draw per observer, and no normalisation, so that group totals vary too."""
     out = []
     for g in panel.groups:
         n = g.n_observers
         w = rng_for(seed, "bootstrap", draw, g.name).standard_exponential(n)
-        if n > 1:
-            w *= n / w.sum()
-        else:
-            w[:] = 1.0  # a single observer cannot be resampled inside its group
         out.append(g.weight * w[g.observer])
     return out
 

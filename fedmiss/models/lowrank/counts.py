@@ -102,6 +102,7 @@ class Auxiliary:
     sites: float
     months: float
     observers: float
+    edf: float = 0.0  # effective parameters of effort and observers
 
 
 @dataclass(slots=True)
@@ -221,7 +222,8 @@ def _update_effort(
         H += (g.effort * (w * _variance(mu, settings.family))[:, None]).T @ g.effort
     H[np.diag_indices(K)] += aux.phi * 0.1  # a weak ridge: sd about 3 on the log scale
     step = np.linalg.solve(H, grad - aux.phi * 0.1 * aux.kappa)
-    return replace(aux, kappa=aux.kappa + np.clip(step, -0.5, 0.5))
+    cap = np.inf if settings.family == "gaussian" else 0.5  # a Gaussian step is exact, whatever its unit
+    return replace(aux, kappa=aux.kappa + np.clip(step, -cap, cap))
 
 
 def _update_observers(
@@ -230,7 +232,7 @@ def _update_observers(
     if not settings.observers:
         return aux
     effects: list[F64] = []
-    squares = count = 0.0
+    squares = count = used = 0.0
     ridge = aux.phi * aux.observers
     for i, (g, c) in enumerate(zip(panel.groups, cells, strict=True)):
         mu, w = _working(g, c, aux, i, settings)
@@ -238,14 +240,16 @@ def _update_observers(
         grad = np.bincount(g.observer, w * (g.count - mu), n)
         curve = np.bincount(g.observer, w * _variance(mu, settings.family), n)
         step = (grad - ridge * aux.observer[i]) / (curve + ridge)
-        o = aux.observer[i] + np.clip(step, -1.0, 1.0)
+        cap = np.inf if settings.family == "gaussian" else 1.0
+        o = aux.observer[i] + np.clip(step, -cap, cap)
         active = np.bincount(g.observer, g.weight, n) > 0
         o[~active] = 0.0
         effects.append(o)
         squares += float((o[active] ** 2).sum() + (aux.phi / (curve[active] + ridge)).sum())
         count += float(active.sum())
-    variance = max(squares / max(count, 1.0), 1e-4)  # two numbers per group travel, no observer does
-    return replace(aux, observer=tuple(effects), observers=1.0 / variance)
+        used += float((curve[active] / (curve[active] + ridge)).sum())
+    variance = max(squares / max(count, 1.0), 1e-4)  # three numbers per group travel, no observer does
+    return replace(aux, observer=tuple(effects), observers=1.0 / variance, edf=aux.kappa.size + used)
 
 
 def _working(g: Group, c: Cells, aux: Auxiliary, i: int, settings: CountSettings) -> tuple[F64, F64]:
@@ -261,7 +265,7 @@ def _variance(mu: F64, family: str) -> F64:
 
 
 def _update_theta(
-    panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings
+    panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings, edf: float
 ) -> float:
     """Moment equation of the negative-binomial size: sum (y-mu)^2/(mu+mu^2/theta) = residual df (bisection)."""
     low, high = np.log(1e-3), np.log(1e6)
@@ -269,7 +273,8 @@ def _update_theta(
         visit_mean(g, c, aux, i, settings.family)
         for i, (g, c) in enumerate(zip(panel.groups, cells, strict=True))
     ]
-    total = sum(float(g.weight.sum()) for g in panel.groups)
+    n = sum(float(g.weight.sum()) for g in panel.groups)
+    total = max(n - edf, 0.2 * n)
 
     def excess(log_theta: float) -> float:
         t = np.exp(log_theta)
@@ -353,6 +358,7 @@ def start_aux(panel: GroupPanel, settings: CountSettings) -> Auxiliary:
         1.0 if settings.site_penalty is None else settings.site_penalty,
         1.0 if settings.month_penalty is None else settings.month_penalty,
         4.0,
+        float(K),
     )
 
 
@@ -416,9 +422,10 @@ def refine_aux(
     """One update of every auxiliary parameter at the current low-rank fit (``eta`` must be set)."""
     aux = _update_effort(panel, cells, aux, settings)
     aux = _update_observers(panel, cells, aux, settings)
-    if settings.dispersion == "negbin":
-        aux = replace(aux, theta=_update_theta(panel, cells, aux, settings))
     sites, months, edf = _effect_variances(cells, theta, aux, settings)
+    edf += aux.edf
+    if settings.dispersion == "negbin":
+        aux = replace(aux, theta=_update_theta(panel, cells, aux, settings, edf))
     if settings.dispersion != "none" and settings.family != "bernoulli":
         n = sum(float(g.weight.sum()) for g in panel.groups)
         phi = pearson(panel, cells, aux, settings) / max(n - edf, 0.2 * n)
@@ -521,9 +528,9 @@ def _fit_bayes(
             now = _update_effort(panel, cells, box[0], settings)
             now = _update_observers(panel, cells, now, settings)
             if settings.dispersion == "negbin":
-                now = replace(now, theta=_update_theta(panel, cells, now, settings))
+                now = replace(now, theta=_update_theta(panel, cells, now, settings, edf + now.edf))
             if settings.dispersion != "none" and settings.family != "bernoulli":
-                phi = pearson(panel, cells, now, settings) / max(n - edf, 0.2 * n)
+                phi = pearson(panel, cells, now, settings) / max(n - edf - now.edf, 0.2 * n)
                 now = replace(now, phi=max(phi, 1.0) if settings.family == "poisson" else max(phi, 1e-8))
             box[0] = now
             fill_cells(panel, cells, now, settings)
@@ -549,10 +556,10 @@ def _fit_bayes(
         watch=watch,
         calendar=panel.calendar if settings.season else None,
         max_rounds=settings.max_sweeps if learn else 25,
-        tol=1e-3 if learn else 3e-3,
+        tol=3e-3 if learn else 1e-2,
     )
     reason = (
-        "no predictor of an observed cell moved any more"
+        "in three rounds in a row predictors and months moved by less than 0.003 (root mean square)"
         if converged
         else f"the limit of {rounds} rounds was reached"
     )
@@ -570,7 +577,7 @@ def _finish(
     q: Posterior | None,
 ) -> CountFit:
     n = sum(float(g.weight.sum()) for g in panel.groups)
-    dispersion = pearson(panel, cells, aux, settings) / max(n - fit.edf, 0.05 * n)
+    dispersion = pearson(panel, cells, aux, settings) / max(n - fit.edf - aux.edf, 0.05 * n)
     smear = _smear(panel, cells, aux, settings) if settings.scale == "log1p" else 1.0
     return CountFit(settings, panel.J, panel.L, fit, aux, dispersion, fit.edf, panel.m, smear, q)
 

@@ -55,15 +55,24 @@ def assign_folds(group: Group, folds: int, by: str, seed: int, period: int = 12)
     """
     rng = rng_for(seed, "folds", group.name)
     if by == "visit":
-        return rng.permutation(group.count.size) % folds
+        return _spread(rng, group.count.size, folds)
     if by == "observer":
         key = group.observer.astype(np.int64)
     elif by == "block":
-        key = group.site.astype(np.int64) * 100_000 + group.month // period
+        # By place and time alone, so that a block is held out in every group that visits it.
+        blocks = np.unique(np.column_stack([group.site, group.month // period]), axis=0, return_inverse=True)
+        draws = [int(rng_for(seed, "block", int(a), int(b)).integers(folds)) for a, b in blocks[0]]
+        return np.array(draws, dtype=np.int64)[blocks[1].ravel()]
     else:
         raise ConfigError(f"folds by {by!r} are unknown; choose visit, block or observer.")
     units, inverse = np.unique(key, return_inverse=True)
-    return (rng.permutation(units.size) % folds)[inverse]
+    return _spread(rng, units.size, folds)[inverse]
+
+
+def _spread(rng: np.random.Generator, n: int, folds: int) -> I64:
+    """Folds of n units, as even as can be, starting at a random one: small groups must not all fill fold 0."""
+    out: I64 = (rng.permutation(n) + rng.integers(folds)) % folds
+    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +112,16 @@ def cross_validate(
         raise ConfigError(f"cross-validation with {folds} fold is impossible; choose 2 or more.")
     if not candidates:
         raise ConfigError("cross-validation has no candidate; give at least one rank.")
+    scales = {c.family if c.scale == "raw" else "poisson" for c in candidates}
+    if len(scales) > 1:
+        raise ConfigError(
+            f"candidates of the families {', '.join(sorted(scales))} have no common score; compare them apart."
+        )
     rows: list[dict[str, object]] = []
     done = 0
-    for family in dict.fromkeys((c.family, c.scale, c.dispersion, c.observers) for c in candidates):
-        members = [
-            (i, c)
-            for i, c in enumerate(candidates)
-            if (c.family, c.scale, c.dispersion, c.observers) == family
-        ]
+    shared = [replace(c, rank=0, penalty=None if c.effects else 0.0) for c in candidates]
+    for marginal_settings in dict.fromkeys(shared):
+        members = [(i, c) for i, c in enumerate(candidates) if shared[i] == marginal_settings]
         ready, cells = prepare(panel, members[0][1])
         fold_of = [assign_folds(g, folds, by, seed) for g in panel.groups]
         for fold in range(folds):
@@ -127,7 +138,9 @@ def cross_validate(
             marginal = marginal_fit(train, cells, members[0][1])
             last: CountFit | None = None  # the path: penalised candidates start at the one before them
             for i, settings in members:
-                quick = replace(settings, tol=max(settings.tol, 1e-5), max_sweeps=min(settings.max_sweeps, 100))
+                quick = replace(
+                    settings, tol=max(settings.tol, 1e-5), max_sweeps=min(settings.max_sweeps, 100)
+                )
                 fit = fit_prepared(train, cells, quick, start=marginal if last is None else last)
                 last = fit if settings.penalty is not None else None
                 score = _score(panel, train, cells, fit, fold_of, fold)
@@ -208,7 +221,9 @@ def _summarise(table: pd.DataFrame) -> pd.DataFrame:
                 "rank": int(g["rank"].iloc[0]),
                 "penalty": g["penalty"].iloc[0],
                 "deviance": float((w * g["deviance"]).sum()),
-                "deviance_se": float(g["deviance"].std(ddof=1) / np.sqrt(k)) if k > 1 else np.nan,
+                "deviance_se": float(g["deviance"].std(ddof=1) / np.sqrt(g["deviance"].count()))
+                if k > 1
+                else np.nan,
                 "log_rmse": float(np.sqrt((w * g["log_rmse"] ** 2).sum())),
                 "total_bias": float((w * g["total_bias"]).sum()),
             }
@@ -225,7 +240,7 @@ def _choose(
         return best
     wide = table.pivot(index="fold", columns="candidate", values="deviance")
     excess = wide.sub(wide[best], axis=0)
-    bound = excess.std(ddof=1) / np.sqrt(len(wide))
+    bound: pd.Series = excess.std(ddof=1) / np.sqrt(excess.count())
     near = [i for i in range(len(candidates)) if excess[i].mean() <= bound[i]] or [best]
     return min(near, key=lambda i: (candidates[i].rank, -(candidates[i].penalty or 0.0)))
 

@@ -4,7 +4,7 @@ Each round has two exchanges, one for sites and one for months. In each, a group
 least squares problem of its cells at the current parameters, in the form (r, G) with r = G coef + gradient, so that
 it stops moving at the fixed point. A group sends Quant(S_c - V_c); its memory V_c learns S_c, the increments vanish,
 and with them the noise of compression. The server solves (G + ridge) coef = r. With an identity compressor and all
-groups present a round is one undamped sweep of the in-process solver.
+groups present a round is one sweep of the in-process solver, with capped steps.
 
 Two settings of the core differ from FedEM's. V_c tracks S_c rather than S_c - S_hat, and a silent group counts
 with what is remembered of it instead of being made up for by the factor 1/p of the others (incremental EM, Neal and
@@ -167,6 +167,7 @@ def fit_federated(
     target : stop when the objective is below it (in simulations: it looks at all groups' cells)
     """
     pen, n = penalty or Penalty(), len(cells)
+    rank = min(rank, J, L)
     theta = start or _first_theta(cells, J, L, rank, family, effects, seed)
     shared = (
         np.r_[pen.sites, np.full(rank, pen.factors)] / n,
@@ -221,10 +222,11 @@ def _first_theta(
 
 
 def _move(theta: Theta, model: NormalEquations, coef: F64, pen: Penalty) -> Theta:
-    """Take the new coefficients of one axis, at most a step of 2 each, then recentre."""
+    """Take the new coefficients of one axis, with steps of at most 0.5 unless they are exact (Gaussian), then recentre."""
     old = model.coefficients(theta)
     step = coef - old
-    step *= np.minimum(1.0, 0.5 / np.maximum(np.abs(step).max(axis=1), 1e-300))[:, None]
+    if model.family != "gaussian":
+        step *= np.minimum(1.0, 0.5 / np.maximum(np.abs(step).max(axis=1), 1e-300))[:, None]
     new = old + step
     effect, factors = (new[:, 0], new[:, 1:]) if model.effects else (None, new)
     if model.by_site:

@@ -112,7 +112,8 @@ class FedMissEM:
         start: Factors | None = None,
         seed: int = 0,
     ) -> None:
-        self.J, self.L, self.family, self.rank, self.penalty = panel.J, panel.L, family, rank, penalty
+        self.J, self.L, self.family, self.penalty = panel.J, panel.L, family, penalty
+        self.rank = min(rank, panel.J, panel.L)
         keys = [np.unique(g.site.astype(np.int64) * panel.L + g.month) for g in panel.groups]
         self.cells: I64 = np.unique(np.concatenate(keys))
         if self.cells.size == 0:
@@ -142,8 +143,8 @@ class FedMissEM:
         U = 0.05 * rng.standard_normal((self.J, self.rank))
         V = 0.05 * rng.standard_normal((self.L, self.rank))
         if self.rank:
-            U[:, 0] = np.sign(eta) * np.sqrt(abs(eta)) * (self.L / self.J) ** 0.25
-            V[:, 0] = np.sqrt(abs(eta)) * (self.J / self.L) ** 0.25
+            U[:, 0] += np.sign(eta) * np.sqrt(abs(eta)) * (self.L / self.J) ** 0.25
+            V[:, 0] += np.sqrt(abs(eta)) * (self.J / self.L) ** 0.25
         return Factors(U, V)
 
     # -- groups ---------------------------------------------------------------------------------------------------

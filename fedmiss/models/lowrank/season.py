@@ -85,7 +85,9 @@ class SeriesPrior:
         seen = H > 1e-9 / noise
         y = np.where(seen, (mean / np.maximum(var, 1e-12) - prior / noise) / np.where(seen, H, 1.0), 0.0)
         weight = np.where(seen, 1.0 / (noise + 1.0 / np.where(seen, H, 1.0)), 0.0)
-        self.cov = np.linalg.inv((self.B.T * weight) @ self.B + np.diag(1.0 / self._prior()))
+        self.cov = np.asarray(
+            np.linalg.inv((self.B.T * weight) @ self.B + np.diag(1.0 / self._prior())), dtype=float
+        )
         coef = self.cov @ (self.B.T @ (weight * y))
         f = self.B @ coef
         shrink = H / (H + 1.0 / noise)
@@ -101,7 +103,10 @@ class SeriesPrior:
         return f, f + shrink * (y - f)
 
     def _prior(self) -> F64:
-        return np.r_[np.full(self.n_season, self.season), np.full(self.B.shape[1] - self.n_season, self.step)]
+        out: F64 = np.r_[
+            np.full(self.n_season, self.season), np.full(self.B.shape[1] - self.n_season, self.step)
+        ]
+        return out
 
     def prior_draw(self, rng: np.random.Generator) -> F64:
         """Draw the part of season + walk that the data do not determine: N(0, C K C) of its coefficients."""

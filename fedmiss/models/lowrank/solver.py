@@ -322,6 +322,7 @@ def fit_cells(
 
     set_threads(max(c.nnz for c in cells))
     pen = penalty or Penalty()
+    rank = min(rank, J, L)  # no matrix of this shape has more
     theta = start or start_theta(cells, J, L, 0, family, effects)
     theta = grow(cells, theta, rank, family, seed)
     if theta.rank > rank:
@@ -362,12 +363,13 @@ def fit_cells(
 def moved(cells: Sequence[Cells], before: list[F64]) -> float:
     """Root mean square move of the observed cells' predictors since ``before``, which is brought up to date.
 
-    This is the residual of the fixed-point map in predictor space, the fast solver's counterpart of ||H||.
+    Weighted by E, so that it is the same however visits are split into groups. It is the residual of the fixed-point
+    map in predictor space, the fast solver's counterpart of ||H||.
     """
-    total = sum(float(((c.eta - b) ** 2).sum()) for c, b in zip(cells, before, strict=True))
+    total = sum(float((c.E * (c.eta - b) ** 2).sum()) for c, b in zip(cells, before, strict=True))
     for c, b in zip(cells, before, strict=True):
         b[:] = c.eta
-    return float(np.sqrt(total / max(sum(c.nnz for c in cells), 1)))
+    return float(np.sqrt(total / max(sum(float(c.E.sum()) for c in cells), 1e-300)))
 
 
 def _leap(

@@ -21,7 +21,7 @@ demo: $(VENV)/.run  ## the main job on the embedded data; ends with the path of 
 	$(BIN)/fedmiss demo --out fedmiss-demo
 
 test: $(VENV)/.dev  ## the default tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-all: $(VENV)/.dev  ## also the slow, Monte-Carlo and browser tests
 	$(BIN)/python -m pytest -m "slow or mc or browser or not slow"

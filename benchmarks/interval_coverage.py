@@ -50,7 +50,7 @@ def one(seed, kind, family, draws):
         groups.append(Group.of(f"g{k}", p.site_index[m], p.month_index[m], p.y[m], who))
     panel = GroupPanel.of(J, L, groups, (np.arange(L) % 12 + 1, YEAR))
     dispersion = "negbin" if family == "negbin" else "quasi"
-    fit = fit_counts(panel, CountSettings(rank=2, observers=True, dispersion=dispersion))
+    fit = fit_counts(panel, CountSettings(rank=2, dispersion=dispersion))
     B = bootstrap(panel, fit, draws=draws, seed=seed, calendar=panel.calendar).totals[:, 0]
     estimate, truth = totals_by_region(fit, np.full(J, -1), 0)[0], p.totals
     out = {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmiss.arrays import I32, I64, Bool
+from fedmiss.arrays import I64, Bool
 from fedmiss.errors import InputError
 from fedmiss.files import read_manifest
 
@@ -213,30 +213,38 @@ def _sum_by(key: I64, columns: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _visited(path: Path) -> tuple[pl.Series, I64, I32, Bool]:
+def _plain(array: Any) -> pl.Series:
+    """Turn an arrow array into a series by way of a table: otherwise polars loads arrow's compute functions."""
+    import polars as pl
+    import pyarrow as pa
+
+    return pl.DataFrame(pa.table({"values": array}))["values"]
+
+
+def _visited(path: Path) -> tuple[pl.Series, I64, I64, Bool]:
     """Return the site ids in order, and of each checklist its site's place, month (since year 0) and ``zero_ok``."""
     import polars as pl
     import pyarrow.parquet as pq
 
     dictionaries, codes, months, zero_ok = [], [], [], []
+    held = 0
     with pq.ParquetFile(path, read_dictionary=["site_id"]) as file:
         for i in range(file.num_row_groups):
             table = file.read_row_group(i, columns=["site_id", "date", "zero_ok"])
             for part in table["site_id"].chunks:
-                dictionaries.append(pl.Series("site_id", part.dictionary, dtype=pl.String))
-                codes.append(pl.Series(part.indices).to_numpy())
+                dictionaries.append(_plain(part.dictionary).rename("site_id"))
+                codes.append(_plain(part.indices).to_numpy() + held)
+                held += dictionaries[-1].len()
             rest = pl.DataFrame(table.drop_columns(["site_id"]))
-            months.append((rest["date"].dt.year() * 12 + rest["date"].dt.month() - 1).to_numpy())
+            months.append(rest["date"].to_numpy().astype("M8[M]").astype(np.int64) + 1970 * 12)
             zero_ok.append(rest["zero_ok"].to_numpy())
     if not codes:
-        return pl.Series(dtype=pl.String), _NO_KEYS, np.zeros(0, np.int32), np.zeros(0, np.bool_)
-    names = pl.concat(dictionaries).unique().sort()
+        return pl.Series(dtype=pl.String), _NO_KEYS, _NO_KEYS, np.zeros(0, np.bool_)
+    every = pl.concat(dictionaries).to_frame()
+    names = every["site_id"].unique().sort()
     places = pl.DataFrame({"site_id": names}).with_row_index("place")
-    site = [
-        d.to_frame().join(places, on="site_id", how="left", maintain_order="left")["place"].to_numpy()[c]
-        for d, c in zip(dictionaries, codes, strict=True)
-    ]
-    return names, np.concatenate(site), np.concatenate(months), np.concatenate(zero_ok)
+    place = every.join(places, on="site_id", how="left", maintain_order="left")["place"].to_numpy()
+    return names, place[np.concatenate(codes)], np.concatenate(months), np.concatenate(zero_ok)
 
 
 def _batches(path: Path, wanted: pl.Series) -> Iterator[tuple[Any, ...]]:
@@ -258,11 +266,9 @@ def _batches(path: Path, wanted: pl.Series) -> Iterator[tuple[Any, ...]]:
                 continue
             species, reason = (table[c].chunk(0) for c in columns[:2])
             names = species.dictionary.to_pylist()
-            code = np.array([place.get(n, -1) for n in names], np.int64)[
-                pl.Series(species.indices).to_numpy()
-            ]
+            code = np.array([place.get(n, -1) for n in names], np.int64)[_plain(species.indices).to_numpy()]
             bad = np.array([*(r in MISSING for r in reason.dictionary.to_pylist()), False])
-            held = bad[pl.Series(reason.indices).fill_null(bad.size - 1).to_numpy()]
+            held = bad[_plain(reason.indices).fill_null(bad.size - 1).to_numpy()]
             rest = pl.DataFrame(table.drop_columns(columns[:2]))
             mine: Any = slice(None) if (code >= 0).all() else np.flatnonzero(code >= 0)
             count = rest["count"]

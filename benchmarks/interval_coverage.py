@@ -72,10 +72,17 @@ def main():
     a = parser.parse_args()
     results = [one(seed, a.kind, a.family, a.draws) for seed in range(a.panels)]
     print(f"{a.kind}, {a.family}, {a.panels} panels, {a.draws} draws")
-    print("| quantity | covered by the 95 % interval | standard error of the figure |\n|---|---|---|")
+    print(
+        "| quantity | covered by the 95 % interval | standard error | mean error / sd | sd of errors / mean se |"
+    )
+    print("|---|---|---|---|---|")
     for name in results[0]:
         hit = np.array([np.mean(r[name][0]) for r in results])
-        print(f"| {name} | {100 * hit.mean():.1f} % | {100 * hit.std(ddof=1) / np.sqrt(a.panels):.1f} % |")
+        error, se = (np.array([r[name][i] for r in results]) for i in (1, 2))
+        print(
+            f"| {name} | {100 * hit.mean():.1f} % | {100 * hit.std(ddof=1) / np.sqrt(a.panels):.1f} % | "
+            f"{error.mean() / error.std():.2f} | {error.std() / se.mean():.2f} |"
+        )
 
 
 if __name__ == "__main__":

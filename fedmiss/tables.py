@@ -59,7 +59,9 @@ def load_schema(name: str) -> Schema:
     if not files:
         raise SchemaError(f"there is no schema {name!r}; known are {', '.join(schema_names())}.", name=name)
     raw = json.loads(files[-1].read_text(encoding="utf-8"))
-    return Schema(raw["name"], raw["version"], raw["description"], tuple(raw["columns"]), raw.get("open", False))
+    return Schema(
+        raw["name"], raw["version"], raw["description"], tuple(raw["columns"]), raw.get("open", False)
+    )
 
 
 def _conform(table: pa.Table, schema: Schema, where: str) -> pa.Table:

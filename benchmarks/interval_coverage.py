@@ -1,9 +1,9 @@
 """Coverage of the nominal 95 % intervals of slope, yearly index and monthly totals on panels with known truth.
 
     python benchmarks/interval_coverage.py [--panels 200] [--draws 100]
-                                           [--kind random|preferential|weak] [--family poisson|negbin]
+                                           [--kind random|preferential|weak] [--family poisson|negbin] [--observer-sd 0.3]
 
-Each panel: 150 sites x 96 months, 10 % of cells visited, 60 observers with effects (sd 0.3) in 5 groups.
+Each panel: 150 sites x 96 months, 10 % of cells visited, 60 observers, most visits by a few of them, in 5 groups.
 """
 
 from __future__ import annotations
@@ -39,9 +39,18 @@ def log_index(monthly):
     return (total - total[..., :1])[..., 1:]
 
 
-def one(seed, kind, family, draws):
+def one(seed, kind, family, draws, observer_sd):
     p = simulate_panel(
-        J, L, 0.1, kind=kind, family=family, seed=seed, observers=60, groups=5, observer_sd=0.3, test_cells=10
+        J,
+        L,
+        0.1,
+        kind=kind,
+        family=family,
+        seed=seed,
+        observers=60,
+        groups=5,
+        observer_sd=observer_sd,
+        test_cells=10,
     )
     groups = []
     for k in np.unique(p.group):
@@ -67,9 +76,10 @@ def main():
     parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--kind", default="random")
     parser.add_argument("--family", default="poisson")
+    parser.add_argument("--observer-sd", type=float, default=0.3)
     a = parser.parse_args()
-    results = [one(seed, a.kind, a.family, a.draws) for seed in range(a.panels)]
-    print(f"{a.kind}, {a.family}, {a.panels} panels, {a.draws} draws")
+    results = [one(seed, a.kind, a.family, a.draws, a.observer_sd) for seed in range(a.panels)]
+    print(f"{a.kind}, {a.family}, observer sd {a.observer_sd:g}, {a.panels} panels, {a.draws} draws")
     print(
         "| quantity | covered by the 95 % interval | standard error | mean error / sd | sd of errors / mean se |"
     )

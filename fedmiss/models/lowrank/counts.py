@@ -24,85 +24,20 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
 from fedmiss.models.lowrank.bayes import Posterior, predictor, set_predictor, start_posterior, vb_fit
-from fedmiss.models.lowrank.data import Cells, Group, GroupPanel
-from fedmiss.models.lowrank.families import FAMILIES, mean
+from fedmiss.models.lowrank.data import Cells, GroupPanel
+from fedmiss.models.lowrank.families import mean
+from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit, Penalty, Theta, _Phase, fit_cells, set_eta
+from fedmiss.models.lowrank.visits import (
+    fill_cells,
+    pearson,
+    update_effort,
+    update_observers,
+    update_theta,
+    visit_mean,
+)
 
 __all__ = ["Auxiliary", "CountFit", "CountSettings", "fit_counts", "to_counts"]
-
-
-@dataclass(frozen=True, slots=True)
-class CountSettings:
-    """Settings of a count model.
-
-    Attributes
-    ----------
-    family : ``poisson``, ``gaussian`` or ``bernoulli``
-    scale : ``raw``, or ``log1p`` (Gaussian family on log(1 + count))
-    rank : number of factors r
-    penalty : None estimates the variances of the factors (variational EM); a number is the ridge lambda on U and
-        V of the penalised objective, in units of the dispersion of the rank-0 model
-    effects : with mu, a, b; without them the model is the paper's theta = U V'
-    site_penalty, month_penalty : ridges on a and b in units of the dispersion; None estimates them
-    season : with penalty=None, months have a seasonal and smooth prior (needs a calendar)
-    observers : with observer effects, kept inside the groups
-    dispersion : ``quasi`` (Var = phi mu), ``negbin``, or ``none`` (phi = 1)
-    tol, max_sweeps : stopping rule of the solver
-    """
-
-    family: str = "poisson"
-    scale: str = "raw"
-    rank: int = 2
-    penalty: float | None = None
-    effects: bool = True
-    site_penalty: float | None = None
-    month_penalty: float | None = None
-    season: bool = True
-    observers: bool = False
-    dispersion: str = "quasi"
-    tol: float = 1e-7
-    max_sweeps: int = 500
-    seed: int = 0
-
-    def check(self) -> None:
-        """Raise ConfigError on impossible settings."""
-        if self.family not in FAMILIES:
-            raise ConfigError(
-                f"the family {self.family!r} is unknown; choose one of {', '.join(sorted(FAMILIES))}."
-            )
-        if self.scale not in ("raw", "log1p"):
-            raise ConfigError(f"the scale {self.scale!r} is unknown; choose raw or log1p.")
-        if self.scale == "log1p" and self.family != "gaussian":
-            raise ConfigError(f"the log1p scale needs the gaussian family, not {self.family}.")
-        if self.dispersion not in ("quasi", "negbin", "none"):
-            raise ConfigError(f"the dispersion {self.dispersion!r} is unknown; choose quasi, negbin or none.")
-        if self.dispersion == "negbin" and self.family != "poisson":
-            raise ConfigError(f"negbin dispersion needs the poisson family, not {self.family}.")
-        if self.rank < 0:
-            raise ConfigError(f"the rank is {self.rank} (must be 0 or more).")
-        if self.penalty is None and not self.effects:
-            raise ConfigError("the model without effects needs a penalty; pass a number (0 for none).")
-        if self.penalty is not None and self.penalty < 0:
-            raise ConfigError(f"the penalty is {self.penalty} (must be 0 or more).")
-
-
-@dataclass(frozen=True, slots=True)
-class Auxiliary:
-    """Everything but the low-rank model: estimated once, then refined or held fixed.
-
-    ``kappa`` (K,) effort coefficients; ``observer`` per group (n_observers,), private; ``weights`` per group
-    (m,) or None; ``theta`` negative-binomial size (inf for Poisson); ``phi`` scale of the penalties; ``sites``,
-    ``months``, ``observers`` ridges in units of phi.
-    """
-
-    kappa: F64
-    observer: tuple[F64, ...]
-    theta: float
-    phi: float
-    sites: float
-    months: float
-    observers: float
-    edf: float = 0.0  # effective parameters of effort and observers
 
 
 @dataclass(slots=True)
@@ -172,125 +107,6 @@ def prepare(panel: GroupPanel, settings: CountSettings) -> tuple[GroupPanel, lis
     return ready, [Cells.index(g, panel.J, panel.L, by_visit=by_visit) for g in groups]
 
 
-# -- per-visit quantities, computed inside a group ---------------------------------------------------------------
-
-
-def visit_offset(g: Group, aux: Auxiliary, i: int) -> F64:
-    """Offset of every visit of group ``i``: effort and observer."""
-    o = g.effort @ aux.kappa if aux.kappa.size else np.zeros(g.count.size)
-    return o + aux.observer[i][g.observer] if aux.observer[i].size else o
-
-
-def visit_mean(g: Group, c: Cells, aux: Auxiliary, i: int, family: str) -> F64:
-    """Expected value of every visit of group ``i``."""
-    eta = c.eta[c.cell]
-    if family != "bernoulli":  # the offset of a Bernoulli visit is inside its own cell's eta
-        eta = eta + visit_offset(g, aux, i)
-    return mean(np.minimum(eta, 50.0) if family == "poisson" else eta, family)
-
-
-def visit_weight(mu: F64, theta: float) -> F64:
-    """Quasi-score weight of a negative-binomial visit: 1 / (1 + mu / theta)."""
-    return 1.0 / (1.0 + mu / theta)
-
-
-def fill_cells(panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings) -> None:
-    """Recompute (y, E) of every group from its visits at the current auxiliary parameters."""
-    plain = not aux.kappa.size and not any(o.size for o in aux.observer)
-    for i, (g, c) in enumerate(zip(panel.groups, cells, strict=True)):
-        w = g.weight
-        if np.isfinite(aux.theta) and c.eta.size == c.nnz:
-            shrink = visit_weight(visit_mean(g, c, aux, i, settings.family), aux.theta)
-            # Half-way on the log scale: full steps of the weights overshoot when theta is small, and swing.
-            if c.shrink.size == shrink.size:
-                shrink = np.sqrt(shrink * c.shrink)
-            c.shrink = shrink
-            w = w * shrink
-        c.fill(g, settings.family, None if plain else visit_offset(g, aux, i), w)
-
-
-def _update_effort(
-    panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings
-) -> Auxiliary:
-    K = aux.kappa.size
-    if K == 0:
-        return aux
-    grad, H = np.zeros(K), np.zeros((K, K))
-    for i, (g, c) in enumerate(zip(panel.groups, cells, strict=True)):
-        mu, w = _working(g, c, aux, i, settings)
-        grad += g.effort.T @ (w * (g.count - mu))
-        H += (g.effort * (w * _variance(mu, settings.family))[:, None]).T @ g.effort
-    H[np.diag_indices(K)] += aux.phi * 0.1  # a weak ridge: sd about 3 on the log scale
-    step = np.linalg.solve(H, grad - aux.phi * 0.1 * aux.kappa)
-    cap = np.inf if settings.family == "gaussian" else 0.5  # a Gaussian step is exact, whatever its unit
-    return replace(aux, kappa=aux.kappa + np.clip(step, -cap, cap))
-
-
-def _update_observers(
-    panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings
-) -> Auxiliary:
-    if not settings.observers:
-        return aux
-    effects: list[F64] = []
-    squares = count = used = 0.0
-    ridge = aux.phi * aux.observers
-    for i, (g, c) in enumerate(zip(panel.groups, cells, strict=True)):
-        mu, w = _working(g, c, aux, i, settings)
-        n = aux.observer[i].size
-        grad = np.bincount(g.observer, w * (g.count - mu), n)
-        curve = np.bincount(g.observer, w * _variance(mu, settings.family), n)
-        step = (grad - ridge * aux.observer[i]) / (curve + ridge)
-        cap = np.inf if settings.family == "gaussian" else 1.0
-        o = aux.observer[i] + np.clip(step, -cap, cap)
-        active = np.bincount(g.observer, g.weight, n) > 0
-        o[~active] = 0.0
-        effects.append(o)
-        squares += float((o[active] ** 2).sum() + (aux.phi / (curve[active] + ridge)).sum())
-        count += float(active.sum())
-        used += float((curve[active] / (curve[active] + ridge)).sum())
-    variance = max(squares / max(count, 1.0), 1e-4)  # three numbers per group travel, no observer does
-    return replace(aux, observer=tuple(effects), observers=1.0 / variance, edf=aux.kappa.size + used)
-
-
-def _working(g: Group, c: Cells, aux: Auxiliary, i: int, settings: CountSettings) -> tuple[F64, F64]:
-    mu = visit_mean(g, c, aux, i, settings.family)
-    w = g.weight if not np.isfinite(aux.theta) else g.weight * visit_weight(mu, aux.theta)
-    return mu, w
-
-
-def _variance(mu: F64, family: str) -> F64:
-    if family == "gaussian":
-        return np.ones_like(mu)
-    return mu if family == "poisson" else mu * (1 - mu)
-
-
-def _update_theta(
-    panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings, edf: float
-) -> float:
-    """Moment equation of the negative-binomial size: sum (y-mu)^2/(mu+mu^2/theta) = residual df (bisection)."""
-    low, high = np.log(1e-3), np.log(1e6)
-    means = [
-        visit_mean(g, c, aux, i, settings.family)
-        for i, (g, c) in enumerate(zip(panel.groups, cells, strict=True))
-    ]
-    n = sum(float(g.weight.sum()) for g in panel.groups)
-    total = max(n - edf, 0.2 * n)
-
-    def excess(log_theta: float) -> float:
-        t = np.exp(log_theta)
-        s = 0.0
-        for g, mu in zip(panel.groups, means, strict=True):
-            s += float((g.weight * (g.count - mu) ** 2 / np.maximum(mu + mu**2 / t, 1e-12)).sum())
-        return float(s / total - 1.0)
-
-    if excess(high) <= 0:
-        return float("inf")
-    for _ in range(40):
-        mid = 0.5 * (low + high)
-        low, high = (low, mid) if excess(mid) > 0 else (mid, high)
-    return float(np.exp(0.5 * (low + high)))
-
-
 # -- penalties from variances --------------------------------------------------------------------------------
 
 
@@ -332,18 +148,6 @@ def penalty_of(aux: Auxiliary, settings: CountSettings, L: int) -> Penalty:
     """Ridges on the scale of the loss."""
     pen = Penalty(1.0 if settings.penalty is None else settings.penalty, aux.sites, aux.months)
     return pen.scaled(aux.phi)
-
-
-def pearson(panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings) -> float:
-    """Pearson statistic over visits: sum of w (y - mu)^2 / Var."""
-    total = 0.0
-    for i, (g, c) in enumerate(zip(panel.groups, cells, strict=True)):
-        mu = visit_mean(g, c, aux, i, settings.family)
-        var = _variance(mu, settings.family)
-        if np.isfinite(aux.theta):
-            var = mu + mu**2 / aux.theta
-        total += float((g.weight * (g.count - mu) ** 2 / np.maximum(var, 1e-12)).sum())
-    return total
 
 
 def start_aux(panel: GroupPanel, settings: CountSettings) -> Auxiliary:
@@ -420,12 +224,12 @@ def refine_aux(
     panel: GroupPanel, cells: Sequence[Cells], theta: Theta, aux: Auxiliary, settings: CountSettings
 ) -> Auxiliary:
     """One update of every auxiliary parameter at the current low-rank fit (``eta`` must be set)."""
-    aux = _update_effort(panel, cells, aux, settings)
-    aux = _update_observers(panel, cells, aux, settings)
+    aux = update_effort(panel, cells, aux, settings)
+    aux = update_observers(panel, cells, aux, settings)
     sites, months, edf = _effect_variances(cells, theta, aux, settings)
     edf += aux.edf
     if settings.dispersion == "negbin":
-        aux = replace(aux, theta=_update_theta(panel, cells, aux, settings, edf))
+        aux = replace(aux, theta=update_theta(panel, cells, aux, settings, edf))
     if settings.dispersion != "none" and settings.family != "bernoulli":
         n = sum(float(g.weight.sum()) for g in panel.groups)
         phi = pearson(panel, cells, aux, settings) / max(n - edf, 0.2 * n)
@@ -525,10 +329,10 @@ def _fit_bayes(
 
     def between(q: Posterior, edf: float, k: int) -> float:
         if learn and k % 3 == 0:
-            now = _update_effort(panel, cells, box[0], settings)
-            now = _update_observers(panel, cells, now, settings)
+            now = update_effort(panel, cells, box[0], settings)
+            now = update_observers(panel, cells, now, settings)
             if settings.dispersion == "negbin":
-                now = replace(now, theta=_update_theta(panel, cells, now, settings, edf + now.edf))
+                now = replace(now, theta=update_theta(panel, cells, now, settings, edf + now.edf))
             if settings.dispersion != "none" and settings.family != "bernoulli":
                 phi = pearson(panel, cells, now, settings) / max(n - edf - now.edf, 0.2 * n)
                 now = replace(now, phi=max(phi, 1.0) if settings.family == "poisson" else max(phi, 1e-8))
@@ -536,7 +340,7 @@ def _fit_bayes(
             fill_cells(panel, cells, now, settings)
         elif settings.observers and k % 2 == 0:
             # A replicate keeps the variances but not the effects: reweighted observers move the level with them.
-            moved = _update_observers(panel, cells, box[0], settings)
+            moved = update_observers(panel, cells, box[0], settings)
             box[0] = replace(moved, observers=aux.observers)
             fill_cells(panel, cells, box[0], settings)
         return box[0].phi

@@ -21,10 +21,10 @@ from fedmiss.models.lowrank.counts import (
     fit_prepared,
     marginal_fit,
     prepare,
-    visit_offset,
 )
 from fedmiss.models.lowrank.data import Cells, Group, GroupPanel
 from fedmiss.models.lowrank.families import deviance, mean
+from fedmiss.models.lowrank.visits import visit_offset
 from fedmiss.rng import rng_for
 
 __all__ = ["Choice", "assign_folds", "cross_validate", "default_candidates", "model_name"]

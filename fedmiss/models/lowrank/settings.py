@@ -1,0 +1,85 @@
+"""Settings of the count model, and its parameters beside the low-rank part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedmiss.arrays import F64
+from fedmiss.errors import ConfigError
+from fedmiss.models.lowrank.families import FAMILIES
+
+__all__ = ["Auxiliary", "CountSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class CountSettings:
+    """Settings of a count model.
+
+    Attributes
+    ----------
+    family : ``poisson``, ``gaussian`` or ``bernoulli``
+    scale : ``raw``, or ``log1p`` (Gaussian family on log(1 + count))
+    rank : number of factors r
+    penalty : None estimates the variances of the factors (variational EM); a number is the ridge lambda on U and
+        V of the penalised objective, in units of the dispersion of the rank-0 model
+    effects : with mu, a, b; without them the model is the paper's theta = U V'
+    site_penalty, month_penalty : ridges on a and b in units of the dispersion; None estimates them
+    season : with penalty=None, months have a seasonal and smooth prior (needs a calendar)
+    observers : with observer effects, kept inside the groups
+    dispersion : ``quasi`` (Var = phi mu), ``negbin``, or ``none`` (phi = 1)
+    tol, max_sweeps : stopping rule of the solver
+    """
+
+    family: str = "poisson"
+    scale: str = "raw"
+    rank: int = 2
+    penalty: float | None = None
+    effects: bool = True
+    site_penalty: float | None = None
+    month_penalty: float | None = None
+    season: bool = True
+    observers: bool = False
+    dispersion: str = "quasi"
+    tol: float = 1e-7
+    max_sweeps: int = 500
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raise ConfigError on impossible settings."""
+        if self.family not in FAMILIES:
+            raise ConfigError(
+                f"the family {self.family!r} is unknown; choose one of {', '.join(sorted(FAMILIES))}."
+            )
+        if self.scale not in ("raw", "log1p"):
+            raise ConfigError(f"the scale {self.scale!r} is unknown; choose raw or log1p.")
+        if self.scale == "log1p" and self.family != "gaussian":
+            raise ConfigError(f"the log1p scale needs the gaussian family, not {self.family}.")
+        if self.dispersion not in ("quasi", "negbin", "none"):
+            raise ConfigError(f"the dispersion {self.dispersion!r} is unknown; choose quasi, negbin or none.")
+        if self.dispersion == "negbin" and self.family != "poisson":
+            raise ConfigError(f"negbin dispersion needs the poisson family, not {self.family}.")
+        if self.rank < 0:
+            raise ConfigError(f"the rank is {self.rank} (must be 0 or more).")
+        if self.penalty is None and not self.effects:
+            raise ConfigError("the model without effects needs a penalty; pass a number (0 for none).")
+        if self.penalty is not None and self.penalty < 0:
+            raise ConfigError(f"the penalty is {self.penalty} (must be 0 or more).")
+
+
+@dataclass(frozen=True, slots=True)
+class Auxiliary:
+    """Everything but the low-rank model: estimated once, then refined or held fixed.
+
+    ``kappa`` (K,) effort coefficients; ``observer`` per group (n_observers,), private; ``weights`` per group
+    (m,) or None; ``theta`` negative-binomial size (inf for Poisson); ``phi`` scale of the penalties; ``sites``,
+    ``months``, ``observers`` ridges in units of phi.
+    """
+
+    kappa: F64
+    observer: tuple[F64, ...]
+    theta: float
+    phi: float
+    sites: float
+    months: float
+    observers: float
+    edf: float = 0.0  # effective parameters of effort and observers

@@ -408,7 +408,7 @@ def _results(
         "site_variances": None if q is None else q.tau.tolist(),
         "month_variances": None if q is None else q.noise.tolist(),
         "effort": dict(
-            zip(effort_names(terms, folder._any_missing(terms)), fit.aux.kappa.tolist(), strict=True)
+            zip(effort_names(terms, folder.terms_with_blanks(terms)), fit.aux.kappa.tolist(), strict=True)
         ),
         "standard_effort": "one hour, standing still, one observer" if terms else "one visit",
         "observer_effects": fit.settings.observers,

@@ -72,7 +72,7 @@ class PanelFolder:
     def load(self, family: str, effort: tuple[str, ...] = ()) -> GroupPanel:
         """Read the visits of every group: counts (X left out), or detections for the Bernoulli family."""
         groups = []
-        missing = self._any_missing(effort)
+        missing = self.terms_with_blanks(effort)
         for folder in self.groups:
             columns = ["observer_id", "site_index", "month_index", "count", "detected"]
             visits = read_table(
@@ -96,7 +96,8 @@ class PanelFolder:
             )
         return GroupPanel.of(len(self.sites), len(self.months), groups, self.calendar)
 
-    def _any_missing(self, effort: tuple[str, ...]) -> set[str]:
+    def terms_with_blanks(self, effort: tuple[str, ...]) -> set[str]:
+        """Return the effort terms that some visit of some group lacks."""
         out = set()
         for folder in self.groups:
             table = read_table(folder / "visits.parquet", "visits", columns=[_COLUMNS[t] for t in effort])

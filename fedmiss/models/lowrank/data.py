@@ -141,10 +141,6 @@ class Cells:
                 raise InputError("offsets of the Bernoulli family need one cell per visit (by_visit=True).")
             self.offset = np.asarray(o, dtype=float)
 
-    def view(self) -> Cells:
-        """Return cells that share (y, E) and the index but have an ``eta`` of their own (warm starts)."""
-        return replace(self, eta=self.eta.copy(), trial=self.trial.copy())
-
 
 @dataclass(frozen=True, slots=True)
 class GroupPanel:

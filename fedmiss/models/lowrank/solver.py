@@ -17,7 +17,7 @@ Every accepted step lowers F: a step is halved, block by block, until it does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -84,10 +84,8 @@ class Fit:
     converged: bool
     stop_reason: str
     sweeps: int
-    gradient_norm: float = float("nan")
     loss: float = float("nan")
     edf: float = float("nan")
-    trace: list[dict[str, float]] = field(default_factory=list)
 
 
 def start_theta(cells: Sequence[Cells], J: int, L: int, rank: int, family: str, effects: bool) -> Theta:
@@ -151,7 +149,8 @@ class _Phase:
     """One block-separable phase: sites given months, or months given sites, over all groups."""
 
     def __init__(self, cells: Sequence[Cells], size: int, family: str, *, by_site: bool) -> None:
-        self.cells, self.size, self.family, self.by_site = cells, size, family_code(family), by_site
+        self.cells, self.size, self.by_site = cells, size, by_site
+        self.name, self.family = family, family_code(family)
 
     def sums(self, design: F64) -> tuple[F64, F64]:
         from fedmiss.models.lowrank.kernels import month_sums, site_sums
@@ -283,8 +282,8 @@ def grow(
     if extra <= 0:
         return theta
     set_eta(cells, theta)
-    left, _, right = residual_svd(cells, family, theta.a.size, theta.b.size, extra, seed=seed)
-    del left  # the site factors start at zero: the first site phase computes them, and eta does not jump
+    # the site factors start at zero: the first site phase computes them, and eta does not jump
+    right = residual_svd(cells, family, theta.a.size, theta.b.size, extra, seed=seed)[2]
     V = np.hstack([theta.V, right * (scale * np.sqrt(theta.b.size))])
     return replace(theta, U=np.hstack([theta.U, np.zeros((theta.a.size, extra))]), V=V)
 
@@ -419,7 +418,7 @@ def _sweep(
     else:
         U = sites(U, V, np.full(r, pen.factors), site_loss)
     # months given sites
-    month_loss = block_losses(months.cells, L, _name(months.family), by_site=False)
+    month_loss = block_losses(months.cells, L, months.name, by_site=False)
     if not effects:
         V = months(V, U, np.full(r, pen.factors), month_loss)
     elif pen.time is None:
@@ -434,9 +433,5 @@ def _sweep(
     theta = Theta(mu, a, b, U, V)
     if effects:
         theta = recentre(theta, pen)
-    site_loss[:] = block_losses(sites.cells, J, _name(sites.family), by_site=True)
+    site_loss[:] = block_losses(sites.cells, J, sites.name, by_site=True)
     return theta
-
-
-def _name(code: int) -> str:
-    return ("gaussian", "poisson", "bernoulli")[code]

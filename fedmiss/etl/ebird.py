@@ -9,189 +9,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmiss.arrays import I32, I64, U8
+from fedmiss.arrays import I64
 from fedmiss.errors import InputError
 from fedmiss.etl.codes import BAD, COUNT_BLANK
 from fedmiss.etl.columns import EBD_RECORD, EVENT, PLACE, resolve
+from fedmiss.etl.fields import Dictionary, Faults, Fields, Work
 from fedmiss.etl.projection import (
     EVENT_COLUMNS,
     PLACE_COLUMNS,
     RECORD_COLUMNS,
     TAXON_COLUMNS,
     ParquetSink,
-    row_groups,
 )
+from fedmiss.etl.repeats import Repeats
 from fedmiss.etl.sources import Block, ReadReport, Source, read_blocks
 
 if TYPE_CHECKING:
-    import polars as pl
+    pass
 
 __all__ = ["project_ebird"]
 
-_EXAMPLES = 5
 _RELEASE = re.compile(r"rel([A-Z][a-z]{2})-(\d{4})")
-
-
-class _Dictionary:
-    """Codes of the joint values of some columns, in the order in which they are first met."""
-
-    def __init__(self, columns: list[int]) -> None:
-        self.slots = np.array(columns, dtype=np.int32)
-        self.size = 0
-        self._parts: list[list[Any]] = [[] for _ in columns]  # arrow strings of each column, block by block
-        self._keys = np.zeros(1 << 16, dtype=np.uint64)
-        self._codes = np.zeros(1 << 16, dtype=np.int32)
-
-    def encode(self, buf: U8, starts: I32, lengths: I32) -> I32:
-        from fedmiss.etl import _kernels
-
-        n = len(starts)
-        while 2 * (self.size + n) > self._keys.size:
-            self._grow()
-        codes = np.empty(n, dtype=np.int32)
-        new = np.empty(n, dtype=np.int32)
-        fresh = _kernels.encode(
-            buf, starts, lengths, self.slots, self._keys, self._codes, self.size, codes, new
-        )
-        if fresh:
-            self._remember(buf, starts[new[:fresh]], lengths[new[:fresh]])
-            self.size += fresh
-        return codes
-
-    def _remember(self, buf: U8, starts: I32, lengths: I32) -> None:
-        import pyarrow as pa
-
-        from fedmiss.etl import _kernels
-
-        for part, slot in zip(self._parts, self.slots, strict=True):
-            offsets = np.zeros(len(starts) + 1, dtype=np.int32)
-            np.cumsum(lengths[:, slot], out=offsets[1:])
-            data = np.empty(int(offsets[-1]), dtype=np.uint8)
-            _kernels.gather(buf, starts[:, slot], offsets, data)
-            part.append(pa.StringArray.from_buffers(len(starts), pa.py_buffer(offsets), pa.py_buffer(data)))
-
-    def _grow(self) -> None:
-        old_keys, old_codes = self._keys, self._codes
-        self._keys = np.zeros(2 * old_keys.size, dtype=np.uint64)
-        self._codes = np.zeros(2 * old_keys.size, dtype=np.int32)
-        mask = self._keys.size - 1
-        for key, code in zip(old_keys[old_keys > 0].tolist(), old_codes[old_keys > 0].tolist(), strict=True):
-            at = key & mask
-            while self._keys[at]:
-                at = (at + 1) & mask
-            self._keys[at], self._codes[at] = key, code
-
-    def frame(self, names: tuple[str, ...] | list[str]) -> pl.DataFrame:
-        """Return the values by code, without blanks around them."""
-        import polars as pl
-        import pyarrow as pa
-
-        columns = {k: pa.chunked_array(p, pa.string()) for k, p in zip(names, self._parts, strict=True)}
-        return pl.DataFrame(pa.table(columns)).with_columns(pl.all().str.strip_chars())
-
-
-class _Fields:
-    """The wanted fields of one block, by canonical name."""
-
-    def __init__(self, block: Block, separator: str, positions: list[int], work: _Work) -> None:
-        from fedmiss.etl import _kernels
-
-        self.buf = block.buf
-        work.fit(block.stop)
-        n = int(_kernels.separators(block.buf, block.stop, ord(separator), work.seps, work.ends))
-        self.n = n
-        self.starts = np.empty((n, len(positions)), dtype=np.int32)
-        self.lengths = np.empty((n, len(positions)), dtype=np.int32)
-        self.n_fields = np.empty(n, dtype=np.int32)
-        columns = np.array(positions, dtype=np.int32)
-        _kernels.fields(block.buf, n, work.seps, work.ends, columns, self.starts, self.lengths, self.n_fields)
-
-    def column(self, slot: int) -> tuple[U8, I32, I32]:
-        return self.buf, self.starts[:, slot], self.lengths[:, slot]
-
-    def text(self, row: int, slot: int) -> str:
-        s, n = int(self.starts[row, slot]), int(self.lengths[row, slot])
-        return self.buf[s : s + n].tobytes().decode("utf-8", "replace")
-
-
-class _Work:
-    """Scratch arrays as long as a block, used again for every block."""
-
-    def __init__(self) -> None:
-        self.seps = np.empty(0, dtype=np.int32)
-        self.ends = np.empty(0, dtype=np.int32)
-
-    def fit(self, n: int) -> None:
-        if self.seps.size < n + 8:
-            self.seps = np.empty(n + 8, dtype=np.int32)
-            self.ends = np.empty(n + 8, dtype=np.int32)
-
-
-class _Repeats:
-    """Finds the identifiers that stand on more than one record, in memory that the file's length does not change.
-
-    First every identifier sets one bit of a table; those that find it set are suspects (all that are repeated,
-    and a few per cent that are not). Then the written records are read once more, and whatever shares a bit with
-    a suspect is compared.
-    """
-
-    def __init__(self, size: int) -> None:
-        words = 1 << max(10, min(22, (size // 1024).bit_length()))  # 16 bits or more for a line of 250 bytes
-        self._bits = np.zeros(words, dtype=np.uint64)
-        self._suspects: list[I64] = []
-
-    def add(self, guid: I64) -> None:
-        from fedmiss.etl import _kernels
-
-        at = np.empty(guid.size + 1, dtype=np.int32)
-        n = int(_kernels.met_before(guid, self._bits, at))
-        if n:
-            self._suspects.append(guid[at[:n]])
-
-    def write(self, folder: Path) -> None:
-        """Write ``repeats.parquet`` from the suspects and ``records.parquet``."""
-        import polars as pl
-
-        from fedmiss.etl import _kernels
-
-        columns = ["guid", "taxon", "edited"]
-        found = [{c: np.zeros(0, RECORD_COLUMNS[c]) for c in columns}]
-        if self._suspects:
-            self._bits[:] = 0
-            for guid in self._suspects:
-                _kernels.met_before(guid, self._bits, np.empty(guid.size + 1, dtype=np.int32))
-            self._suspects = []
-            for batch in row_groups(folder / "records.parquet", columns):
-                at = np.empty(batch["guid"].size + 1, dtype=np.int32)
-                n = int(_kernels.among(batch["guid"], self._bits, at))
-                found.append({c: batch[c][at[:n]] for c in columns})
-        table = pl.DataFrame({c: np.concatenate([f[c] for f in found]) for c in columns})
-        table.filter(pl.col("guid").is_duplicated()).write_parquet(folder / "repeats.parquet")
-
-
-class _Faults:
-    """Counts, and a few examples, of what could not be used."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.malformed: dict[str, int] = {}
-        self.unreadable: dict[str, int] = {}
-        self.examples: list[str] = []
-
-    def _note(self, table: dict[str, int], what: str, lines: I64, values: Callable[[int], str]) -> None:
-        if lines.size == 0:
-            return
-        table[what] = table.get(what, 0) + int(lines.size)
-        if len(self.examples) < _EXAMPLES:
-            self.examples.append(f"line {int(lines[0])}: {what} {values(0)!r}")
-
-    def row(self, what: str, lines: I64, values: Callable[[int], str]) -> None:
-        """A row that had to be left out."""
-        self._note(self.malformed, what, lines, values)
-
-    def value(self, what: str, lines: I64, values: Callable[[int], str]) -> None:
-        """A value that reads as blank."""
-        self._note(self.unreadable, what, lines, values)
 
 
 class _Reader:
@@ -216,36 +54,36 @@ class _Reader:
         for key in wanted:
             self.slot.setdefault(key, absent)
         self.absent = [wanted[k][0].upper() for k in wanted if self.slot[k] == absent]
-        self.faults = _Faults(source)
-        self.taxa = _Dictionary([self.slot[k] for k in TAXON_COLUMNS]) if records else None
+        self.faults = Faults(source)
+        self.taxa = Dictionary([self.slot[k] for k in TAXON_COLUMNS]) if records else None
         if events:
-            self.places = _Dictionary([self.slot[k] for k in PLACE_COLUMNS])
-            self.observers = _Dictionary([self.slot["observer"]])
-            self.protocols = _Dictionary([self.slot["protocol"]])
+            self.places = Dictionary([self.slot[k] for k in PLACE_COLUMNS])
+            self.observers = Dictionary([self.slot["observer"]])
+            self.protocols = Dictionary([self.slot["protocol"]])
         self.taxon_rows: I64 = np.zeros(0, dtype=np.int64)
         self.long = self.short = self.rows = 0
         self.dates = [2**31 - 1, -(2**31)]
-        self._work = _Work()
+        self._work = Work()
 
-    def fields(self, block: Block) -> _Fields:
-        f = _Fields(block, self.source.separator, self.positions, self._work)
+    def fields(self, block: Block) -> Fields:
+        f = Fields(block, self.source.separator, self.positions, self._work)
         width = len(self.source.header)
         self.long += int(np.count_nonzero(f.n_fields > width))
         self.short += int(np.count_nonzero(f.n_fields < width))
         self.rows += f.n
         return f
 
-    def ids(self, f: _Fields, key: str, letter: str) -> I64:
-        from fedmiss.etl import _kernels
+    def ids(self, f: Fields, key: str, letter: str) -> I64:
+        from fedmiss.etl import _values
 
         out = np.empty(f.n, dtype=np.int64)
-        _kernels.read_ids(*f.column(self.slot[key]), ord(letter), out)
+        _values.read_ids(*f.column(self.slot[key]), ord(letter), out)
         return out
 
-    def _shown(self, f: _Fields, rows: I64, key: str) -> Callable[[int], str]:
+    def _shown(self, f: Fields, rows: I64, key: str) -> Callable[[int], str]:
         return lambda i: f.text(int(rows[i]), self.slot[key])
 
-    def usable(self, f: _Fields, first_line: int, event: I64, group: I64, more: dict[str, Any]) -> Any:
+    def usable(self, f: Fields, first_line: int, event: I64, group: I64, more: dict[str, Any]) -> Any:
         """Rows with an event id, a readable group id and whatever else is asked; the others are noted."""
         good = np.ones(f.n, dtype=np.bool_)
         checks = {"event": event < 0, "group": group == BAD, **more}
@@ -258,8 +96,8 @@ class _Reader:
                 good[rows] = False
         return good
 
-    def records(self, f: _Fields, first_line: int) -> dict[str, Any]:
-        from fedmiss.etl import _kernels
+    def records(self, f: Fields, first_line: int) -> dict[str, Any]:
+        from fedmiss.etl import _keys, _values
 
         assert self.taxa is not None
         event = self.ids(f, "event", "S")
@@ -267,13 +105,13 @@ class _Reader:
         species = self.slot["species"]
         good = self.usable(f, first_line, event, group, {"species": f.lengths[:, species] == 0})
         count = np.empty(f.n, dtype=np.int64)
-        _kernels.read_counts(*f.column(self.slot["count"]), count)
+        _values.read_counts(*f.column(self.slot["count"]), count)
         odd = np.flatnonzero(good & (count <= COUNT_BLANK))
         self.faults.value("OBSERVATION COUNT", odd + first_line, self._shown(f, odd, "count"))
         guid = np.empty(f.n, dtype=np.int64)
-        _kernels.read_guids(*f.column(self.slot["guid"]), guid)
+        _keys.read_guids(*f.column(self.slot["guid"]), guid)
         edited = np.empty(f.n, dtype=np.int64)
-        _kernels.read_stamps(*f.column(self.slot["edited"]), edited)
+        _values.read_stamps(*f.column(self.slot["edited"]), edited)
         taxon = self.taxa.encode(f.buf, f.starts, f.lengths)
         columns: dict[str, Any] = {
             "event": event,
@@ -290,14 +128,14 @@ class _Reader:
         self.taxon_rows = rows
         return columns
 
-    def events(self, f: _Fields, first_line: int, *, fault: bool) -> dict[str, Any]:
+    def events(self, f: Fields, first_line: int, *, fault: bool) -> dict[str, Any]:
         """Event columns; ``fault`` says whether bad rows are to be noted (not again after ``records``)."""
-        from fedmiss.etl import _kernels
+        from fedmiss.etl import _values
 
         event = self.ids(f, "event", "S")
         group = self.ids(f, "group", "G")
         date = np.empty(f.n, dtype=np.int32)
-        _kernels.read_dates(*f.column(self.slot["date"]), date)
+        _values.read_dates(*f.column(self.slot["date"]), date)
         bad = {
             "date": date == BAD,
             "observer": f.lengths[:, self.slot["observer"]] == 0,
@@ -309,7 +147,7 @@ class _Reader:
             good = (event >= 0) & (group != BAD) & ~bad["date"] & ~bad["observer"] & ~bad["site"]
             self.lost_events += int(np.count_nonzero((event >= 0) & ~good))
         start = np.empty(f.n, dtype=np.int32)
-        _kernels.read_times(*f.column(self.slot["start"]), start)
+        _values.read_times(*f.column(self.slot["start"]), start)
         if fault:
             odd = np.flatnonzero(good & (start == BAD))
             self.faults.value("TIME OBSERVATIONS STARTED", odd + first_line, self._shown(f, odd, "start"))
@@ -317,7 +155,7 @@ class _Reader:
         numbers = {}
         for key in ("duration", "distance", "n_observers"):
             out = np.empty(f.n, dtype=np.float64)
-            if _kernels.read_decimals(*f.column(self.slot[key]), out) and fault:
+            if _values.read_decimals(*f.column(self.slot[key]), out) and fault:
                 odd = np.flatnonzero(good & np.isnan(out) & (f.lengths[:, self.slot[key]] > 0))
                 self.faults.value(EVENT[key][0].upper(), odd + first_line, self._shown(f, odd, key))
             out[out < 0] = np.nan
@@ -335,7 +173,7 @@ class _Reader:
             **numbers,
             "complete": ((n == 1) & (buf[np.minimum(s, buf.size - 1)] == ord("1"))).astype(np.int8),
         }
-        _kernels.read_stamps(*f.column(self.slot["edited"]), columns["edited"])
+        _values.read_stamps(*f.column(self.slot["edited"]), columns["edited"])
         if not good.all():
             columns = {k: v[good] for k, v in columns.items()}
         if columns["date"].size:
@@ -375,7 +213,7 @@ def project_ebird(
     report = ReadReport()
     record_sink = ParquetSink(folder / "records.parquet", RECORD_COLUMNS, by="taxon") if records else None
     packed = 1 if source.path.suffix in (".txt", ".csv", ".tsv") else 8
-    repeats = _Repeats(packed * source.path.stat().st_size if records else 0)
+    repeats = Repeats(packed * source.path.stat().st_size if records else 0)
     event_sink = ParquetSink(folder / "events.parquet", EVENT_COLUMNS) if events else None
     last_fields = len(source.header)
     try:

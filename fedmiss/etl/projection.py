@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Cache", "ParquetSink", "Projection", "row_groups"]
 
 # Raised whenever the meaning of a projection changes: older ones are then made again.
-VERSION = 3
+VERSION = 4
 ROW_GROUP = 1 << 16
 STRETCH = 8  # row groups that are sorted together
 EVENT_COLUMNS = {
@@ -134,52 +134,57 @@ def row_groups(path: Path, columns: list[str], taxa: I32 | None = None) -> Itera
 class ParquetSink:
     """Collect blocks of numpy columns and write them as row groups of at most 65,000 rows.
 
-    With ``by``, several row groups are collected and sorted by that column of codes, and by event within it: a
-    reader of a few codes can pass over most row groups, and finds the checklists of the rest quickly.
+    With ``by``, several row groups are collected and ordered by that column of codes: a reader of a few codes can
+    pass over most row groups.
     """
 
     def __init__(self, path: Path, columns: dict[str, Any], *, by: str | None = None) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        self._columns = columns
         self._by = by
         self._schema = pa.schema([pa.field(k, pa.from_numpy_dtype(np.dtype(t))) for k, t in columns.items()])
         # Ids are all different, so a dictionary of them would only cost time.
         plain = [k for k in columns if k not in ("event", "group", "guid", "edited")]
         self._writer = pq.ParquetWriter(path, self._schema, compression="lz4", use_dictionary=plain)
-        self._parts: list[dict[str, Any]] = []
+        # The same memory for every stretch: fresh pages cost as much as what is done with them.
+        self._room = ROW_GROUP * (STRETCH if by else 1)
+        self._held = {k: np.empty(self._room, t) for k, t in columns.items()}
+        self._turned = {k: np.empty(self._room, t) for k, t in columns.items()} if by else self._held
         self._pending = 0
 
     def add(self, part: dict[str, Any]) -> None:
         """Add one block of columns."""
-        self._parts.append(dict(part))
-        self._pending += len(part["event"])
-        if self._pending >= ROW_GROUP * (STRETCH if self._by else 1):
-            self._flush()
+        n, done = len(part["event"]), 0
+        while done < n:
+            step = min(n - done, self._room - self._pending)
+            for k, column in self._held.items():
+                column[self._pending : self._pending + step] = part[k][done : done + step]
+            self._pending += step
+            done += step
+            if self._pending == self._room:
+                self._flush()
 
     def _flush(self) -> None:
         import pyarrow as pa
 
-        if self._parts:
-            order = None
-            if self._by:
-                order = np.argsort(np.concatenate([p["event"] for p in self._parts]))
-                codes = np.concatenate([p[self._by] for p in self._parts])[order]
-                small = codes.max(initial=0) < 1 << 16  # numpy sorts 16-bit codes in one pass
-                order = order[np.argsort(codes.astype(np.uint16) if small else codes, kind="stable")]
-            arrays = []
-            for field in self._schema:
-                values = np.concatenate([p.pop(field.name) for p in self._parts])
-                values = values.astype(self._columns[field.name], copy=False)
-                if order is not None:
-                    values = values[order]
-                # not pa.array: it would load pandas
-                buffers = [None, pa.py_buffer(np.ascontiguousarray(values))]
-                arrays.append(pa.Array.from_buffers(field.type, values.size, buffers))
-            table = pa.Table.from_arrays(arrays, schema=self._schema)
-            self._writer.write_table(table, row_group_size=ROW_GROUP)
-        self._parts, self._pending = [], 0
+        n = self._pending
+        if not n:
+            return
+        if self._by:
+            codes = self._held[self._by][:n]
+            small = codes.max() < 1 << 16  # numpy sorts 16-bit codes in one pass
+            order = np.argsort(codes.astype(np.uint16) if small else codes, kind="stable")
+            for k, column in self._held.items():
+                np.take(column[:n], order, out=self._turned[k][:n], mode="clip")
+        # not pa.array: it would load pandas
+        arrays = [
+            pa.Array.from_buffers(field.type, n, [None, pa.py_buffer(self._turned[field.name][:n])])
+            for field in self._schema
+        ]
+        table = pa.Table.from_arrays(arrays, schema=self._schema)
+        self._writer.write_table(table, row_group_size=ROW_GROUP)
+        self._pending = 0
 
     def close(self) -> None:
         """Write what is pending and close the file."""

@@ -264,7 +264,7 @@ def read_blocks(
     ------
     InputError : bytes that are not UTF-8 (with their line), damaged archives, a file that changes while read
     """
-    from fedmiss.etl import _kernels
+    from fedmiss.etl import _lines
 
     size = source.path.stat().st_size
     plain = source.member is None and not _is_gzip(source.path)
@@ -299,7 +299,7 @@ def read_blocks(
             stop = _last_line_end(buf, have)
             if stop == 0:
                 continue
-            bad = _kernels.bad_utf8(buf, stop)
+            bad = _lines.bad_utf8(buf, stop)
             if bad >= 0:
                 at = line + int(np.count_nonzero(buf[:bad] == 10))
                 raise InputError(
@@ -309,7 +309,7 @@ def read_blocks(
                 )
             block = Block(buf, stop, line)
             yield block
-            n_lines = int(_kernels.line_ends(buf, stop))
+            n_lines = int(_lines.line_ends(buf, stop))
             line += n_lines
             report.lines += n_lines
             buf[: have - stop] = buf[stop:have]

@@ -119,7 +119,7 @@ def test_dates_are_closed_and_old_ones_read(pair):
 
 
 def test_every_date_reads_as_python_reads_it():
-    from fedmiss.etl import _kernels
+    from fedmiss.etl import _values, codes
 
     days = [
         date.fromordinal(o) for o in range(date(1581, 1, 1).toordinal(), date(2101, 1, 1).toordinal(), 17)
@@ -134,9 +134,9 @@ def test_every_date_reads_as_python_reads_it():
     buf = np.frombuffer("".join(words).encode(), np.uint8)
     start, length = np.arange(0, buf.size, 10, dtype=np.int32), np.full(len(words), 10, np.int32)
     out = np.empty(len(words), np.int32)
-    _kernels.read_dates(buf, start, length, out)
+    _values.read_dates(buf, start, length, out)
     assert out[: len(days)].tolist() == [(d - date(1970, 1, 1)).days for d in days]
-    assert (out[len(days) :] == _kernels.BAD).all()
+    assert (out[len(days) :] == codes.BAD).all()
 
 
 @pytest.mark.parametrize(
@@ -159,11 +159,11 @@ def test_every_date_reads_as_python_reads_it():
     ],
 )
 def test_decimals_read_as_python_reads_them(word):
-    from fedmiss.etl import _kernels
+    from fedmiss.etl import _values
 
     buf = np.frombuffer(word.encode(), np.uint8)
     out = np.empty(1)
-    bad = _kernels.read_decimals(buf, np.zeros(1, np.int32), np.array([buf.size], np.int32), out)
+    bad = _values.read_decimals(buf, np.zeros(1, np.int32), np.array([buf.size], np.int32), out)
     if word in ("1e3", "a", "-", "."):
         assert bad == 1
         assert np.isnan(out[0])

@@ -241,17 +241,17 @@ def test_blocks_give_back_every_byte(raw, size, tmp_path_factory):
     lines=st.lists(st.lists(st.text("ab\r é", max_size=4), min_size=1, max_size=6), min_size=1, max_size=8)
 )
 def test_fields_equal_python_split(lines):
-    from fedmiss.etl import _kernels
+    from fedmiss.etl import _lines
 
     raw = "".join("\t".join(f) + "\n" for f in lines).encode()
     buf = np.frombuffer(raw, np.uint8)
-    seps, ends = np.empty(buf.size + 8, np.int32), np.empty(buf.size + 8, np.int32)
-    n = _kernels.separators(buf, buf.size, 9, seps, ends)
+    seps, ends = np.empty(buf.size + 64, np.int32), np.empty(buf.size + 64, np.int32)
+    n = _lines.separators(buf, buf.size, 9, seps, ends)
     assert n == len(lines)
     wanted = np.arange(6, dtype=np.int32)
     starts, lengths = np.empty((n, 6), np.int32), np.empty((n, 6), np.int32)
     counts = np.empty(n, np.int32)
-    _kernels.fields(buf, n, seps, ends, wanted, starts, lengths, counts)
+    _lines.fields(buf, n, seps, ends, wanted, starts, lengths, counts)
     for r, line in enumerate(raw.decode().split("\n")[:-1]):
         expected = line.removesuffix("\r").split("\t")
         got = [raw[s : s + k].decode() for s, k in zip(starts[r], lengths[r], strict=True)]
@@ -261,13 +261,13 @@ def test_fields_equal_python_split(lines):
 
 def test_dictionary_codes_survive_growth():
     """More distinct values than the first table holds."""
-    from fedmiss.etl.ebird import _Dictionary
+    from fedmiss.etl.fields import Dictionary
 
     words = [f"w{i:06d}" for i in range(90_000)]
     raw = np.frombuffer("".join(words).encode(), np.uint8)
     starts = (np.arange(len(words), dtype=np.int32) * 7).reshape(-1, 1)
     lengths = np.full_like(starts, 7)
-    book = _Dictionary([0])
+    book = Dictionary([0])
     parts = [
         book.encode(raw, starts[i : i + 10_000], lengths[i : i + 10_000])
         for i in range(0, len(words), 10_000)
@@ -321,7 +321,7 @@ def test_no_cache_leaves_no_cache(tmp_path):
 
 def test_utf8_is_checked_as_python_does():
     """The first byte that is no UTF-8 is found where ``bytes.decode`` finds it, in blocks of any length."""
-    from fedmiss.etl import _kernels
+    from fedmiss.etl import _lines
 
     rng = random.Random(3)
     broken = 0
@@ -339,14 +339,14 @@ def test_utf8_is_checked_as_python_does():
             expected = error.start
         broken += expected >= 0
         buf = np.frombuffer(bytes(raw) + b"\n" * 8, np.uint8)
-        assert _kernels.bad_utf8(buf, len(raw)) == expected
+        assert _lines.bad_utf8(buf, len(raw)) == expected
     assert 300 < broken < 1300
 
 
 @pytest.mark.parametrize("words", [1, 64, 4096])
 def test_repeated_identifiers_are_all_found(tmp_path, monkeypatch, words):
     """However crowded the table of bits: exactly the records whose identifier is repeated are listed."""
-    from fedmiss.etl import ebird
+    from fedmiss.etl.repeats import Repeats
 
     rng = np.random.default_rng(words)
     guid = rng.integers(0, 4000, 5000) * 0x9E3779B97F4A7  # spread out; 0 is a blank
@@ -360,7 +360,7 @@ def test_repeated_identifiers_are_all_found(tmp_path, monkeypatch, words):
     }
     with projection.ParquetSink(tmp_path / "records.parquet", projection.RECORD_COLUMNS, by="taxon") as sink:
         sink.add(table)
-    repeats = ebird._Repeats(0)
+    repeats = Repeats(0)
     repeats._bits = np.zeros(words, np.uint64)
     for part in np.array_split(guid, 7):
         repeats.add(part)

@@ -1,0 +1,130 @@
+"""Compiled loops over keys: digests of fields, codes of repeated values, repeated ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba as nb
+import numpy as np
+
+from fedmiss.arrays import I32, I64, U8
+from fedmiss.etl._bits import load8
+
+__all__ = ["among", "encode", "gather", "met_before", "read_guids"]
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MIX = np.uint64(0xBF58476D1CE4E5B9)
+
+
+@nb.njit(cache=True, nogil=True)
+def _hash_field(buf: U8, s: int, n: int, h: np.uint64) -> np.uint64:
+    h = (h ^ np.uint64(n + 1)) * GOLDEN
+    stop = s + n
+    while s + 8 <= stop:  # eight bytes a turn: the multiplications wait for each other
+        h = (h ^ load8(buf, s)) * MIX
+        h ^= h >> np.uint64(29)
+        s += 8
+    if s < stop:
+        if s + 8 <= buf.size:
+            word = load8(buf, s) & ((np.uint64(1) << np.uint64(8 * (stop - s))) - np.uint64(1))
+        else:
+            word = np.uint64(0)
+            for k in range(s, stop):
+                word |= np.uint64(buf[k]) << np.uint64(8 * (k - s))
+        h = (h ^ word) * MIX
+        h ^= h >> np.uint64(29)
+    return h
+
+
+@nb.njit(cache=True, nogil=True)
+def read_guids(buf: U8, start: I32, length: I32, out: I64) -> None:
+    """Digest unique identifiers to 64 bits; 0 for a blank."""
+    for r in range(start.size):
+        n = length[r]
+        if n == 0:
+            out[r] = 0
+            continue
+        h = _hash_field(buf, int(start[r]), int(n), GOLDEN) * GOLDEN
+        h ^= h >> np.uint64(29)
+        out[r] = np.int64(h if h else GOLDEN)
+
+
+@nb.njit(cache=True, nogil=True)
+def met_before(values: I64, bits: Any, out: I32) -> int:
+    """List the places of values whose bit is set already, and set the bits of all; return how many.
+
+    ``bits`` is a table of 64-bit words, a power of two in number. Every value that was there before is listed,
+    and a few that only share its bit. 0 stands for a blank and is passed over.
+    """
+    n = 0
+    mask = np.uint64(bits.size - 1)
+    for r in range(values.size):
+        if values[r] == 0:
+            continue
+        h = np.uint64(values[r])
+        at = (h >> np.uint64(6)) & mask
+        bit = np.uint64(1) << (h & np.uint64(63))
+        out[n] = r
+        n += (bits[at] & bit) != np.uint64(0)
+        bits[at] |= bit
+    return n
+
+
+@nb.njit(cache=True, nogil=True)
+def among(values: I64, bits: Any, out: I32) -> int:
+    """List the places of values whose bit is set in a table of ``met_before``; return how many."""
+    n = 0
+    mask = np.uint64(bits.size - 1)
+    for r in range(values.size):
+        h = np.uint64(values[r])
+        out[n] = r
+        n += values[r] != 0 and (bits[(h >> np.uint64(6)) & mask] >> (h & np.uint64(63))) & np.uint64(1)
+    return n
+
+
+@nb.njit(cache=True, nogil=True)
+def encode(
+    buf: U8,
+    starts: I32,
+    lengths: I32,
+    slots: I32,
+    keys: Any,
+    codes: I32,
+    n_codes: int,
+    out: I32,
+    new_rows: I32,
+) -> int:
+    """Give each row the code of its joint value in ``slots``; list the first row of each new value.
+
+    ``keys``/``codes`` is an open-addressing table of 64-bit digests (power-of-two size, 0 = empty); the caller
+    keeps it at most half full. Returns how many values were new.
+    """
+    mask = np.uint64(keys.size - 1)
+    fresh = 0
+    for r in range(out.size):
+        h = GOLDEN
+        for j in range(slots.size):
+            h = _hash_field(buf, int(starts[r, slots[j]]), int(lengths[r, slots[j]]), h)
+        h ^= h >> np.uint64(32)
+        if h == np.uint64(0):
+            h = np.uint64(1)
+        at = h & mask
+        while keys[at] != np.uint64(0) and keys[at] != h:
+            at = (at + np.uint64(1)) & mask
+        if keys[at] == np.uint64(0):
+            keys[at] = h
+            codes[at] = n_codes + fresh
+            new_rows[fresh] = r
+            fresh += 1
+        out[r] = codes[at]
+    return fresh
+
+
+@nb.njit(cache=True, nogil=True)
+def gather(buf: U8, start: I32, offsets: I32, out: U8) -> None:
+    """Copy fields one behind the other; ``offsets[i]`` is where field ``i`` goes."""
+    for i in range(start.size):
+        s = start[i]
+        for k in range(offsets[i], offsets[i + 1]):
+            out[k] = buf[s]
+            s += 1

@@ -1,0 +1,140 @@
+"""The wanted fields of a block of eBird text, the codes of repeated values, and what could not be used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmiss.arrays import I32, I64, U8
+from fedmiss.etl.sources import Block, Source
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["Dictionary", "Faults", "Fields", "Work"]
+
+_EXAMPLES = 5
+
+
+class Work:
+    """Scratch arrays as long as a block, used again for every block."""
+
+    def __init__(self) -> None:
+        self.seps = np.empty(0, dtype=np.int32)
+        self.ends = np.empty(0, dtype=np.int32)
+
+    def fit(self, n: int) -> None:
+        """Make room for a block of ``n`` bytes."""
+        if self.seps.size < n + 64:
+            self.seps = np.empty(n + 64, dtype=np.int32)
+            self.ends = np.empty(n + 64, dtype=np.int32)
+
+
+class Fields:
+    """The wanted fields of one block, by canonical name."""
+
+    def __init__(self, block: Block, separator: str, positions: list[int], work: Work) -> None:
+        from fedmiss.etl import _lines
+
+        self.buf = block.buf
+        work.fit(block.stop)
+        n = int(_lines.separators(block.buf, block.stop, ord(separator), work.seps, work.ends))
+        self.n = n
+        self.starts = np.empty((n, len(positions)), dtype=np.int32)
+        self.lengths = np.empty((n, len(positions)), dtype=np.int32)
+        self.n_fields = np.empty(n, dtype=np.int32)
+        columns = np.array(positions, dtype=np.int32)
+        _lines.fields(block.buf, n, work.seps, work.ends, columns, self.starts, self.lengths, self.n_fields)
+
+    def column(self, slot: int) -> tuple[U8, I32, I32]:
+        """Return the bytes, and first byte and length of one field of every line."""
+        return self.buf, self.starts[:, slot], self.lengths[:, slot]
+
+    def text(self, row: int, slot: int) -> str:
+        """Return one field, to be shown."""
+        s, n = int(self.starts[row, slot]), int(self.lengths[row, slot])
+        return self.buf[s : s + n].tobytes().decode("utf-8", "replace")
+
+
+class Dictionary:
+    """Codes of the joint values of some columns, in the order in which they are first met."""
+
+    def __init__(self, columns: list[int]) -> None:
+        self.slots = np.array(columns, dtype=np.int32)
+        self.size = 0
+        self._parts: list[list[Any]] = [[] for _ in columns]  # arrow strings of each column, block by block
+        self._keys = np.zeros(1 << 16, dtype=np.uint64)
+        self._codes = np.zeros(1 << 16, dtype=np.int32)
+
+    def encode(self, buf: U8, starts: I32, lengths: I32) -> I32:
+        """Return the code of every line of a block; new values get new codes."""
+        from fedmiss.etl import _keys
+
+        n = len(starts)
+        while 2 * (self.size + n) > self._keys.size:
+            self._grow()
+        codes = np.empty(n, dtype=np.int32)
+        new = np.empty(n, dtype=np.int32)
+        fresh = _keys.encode(buf, starts, lengths, self.slots, self._keys, self._codes, self.size, codes, new)
+        if fresh:
+            self._remember(buf, starts[new[:fresh]], lengths[new[:fresh]])
+            self.size += fresh
+        return codes
+
+    def _remember(self, buf: U8, starts: I32, lengths: I32) -> None:
+        import pyarrow as pa
+
+        from fedmiss.etl import _keys
+
+        for part, slot in zip(self._parts, self.slots, strict=True):
+            offsets = np.zeros(len(starts) + 1, dtype=np.int32)
+            np.cumsum(lengths[:, slot], out=offsets[1:])
+            data = np.empty(int(offsets[-1]), dtype=np.uint8)
+            _keys.gather(buf, starts[:, slot], offsets, data)
+            part.append(pa.StringArray.from_buffers(len(starts), pa.py_buffer(offsets), pa.py_buffer(data)))
+
+    def _grow(self) -> None:
+        old_keys, old_codes = self._keys, self._codes
+        self._keys = np.zeros(2 * old_keys.size, dtype=np.uint64)
+        self._codes = np.zeros(2 * old_keys.size, dtype=np.int32)
+        mask = self._keys.size - 1
+        for key, code in zip(old_keys[old_keys > 0].tolist(), old_codes[old_keys > 0].tolist(), strict=True):
+            at = key & mask
+            while self._keys[at]:
+                at = (at + 1) & mask
+            self._keys[at], self._codes[at] = key, code
+
+    def frame(self, names: tuple[str, ...] | list[str]) -> pl.DataFrame:
+        """Return the values by code, without blanks around them."""
+        import polars as pl
+        import pyarrow as pa
+
+        columns = {k: pa.chunked_array(p, pa.string()) for k, p in zip(names, self._parts, strict=True)}
+        return pl.DataFrame(pa.table(columns)).with_columns(pl.all().str.strip_chars())
+
+
+class Faults:
+    """Counts, and a few examples, of what could not be used."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.malformed: dict[str, int] = {}
+        self.unreadable: dict[str, int] = {}
+        self.examples: list[str] = []
+
+    def _note(self, table: dict[str, int], what: str, lines: I64, values: Callable[[int], str]) -> None:
+        if lines.size == 0:
+            return
+        table[what] = table.get(what, 0) + int(lines.size)
+        if len(self.examples) < _EXAMPLES:
+            self.examples.append(f"line {int(lines[0])}: {what} {values(0)!r}")
+
+    def row(self, what: str, lines: I64, values: Callable[[int], str]) -> None:
+        """A row that had to be left out."""
+        self._note(self.malformed, what, lines, values)
+
+    def value(self, what: str, lines: I64, values: Callable[[int], str]) -> None:
+        """A value that reads as blank."""
+        self._note(self.unreadable, what, lines, values)

@@ -74,35 +74,12 @@ def soft_impute(p: Panel) -> list[np.ndarray]:
     held = np.random.default_rng([p.seed, 10]).random(y.size) < 0.1
     predictions: list[tuple[float, np.ndarray]] = []
     for additive in (False, True):
-        scores = _path(s[~held], t[~held], y[~held], (s[held], t[held]), J, L, additive)
-        whole = _path(s, t, y, (p.test_site, p.test_month), J, L, additive)
+        scores = peers.soft_impute_path(s[~held], t[~held], y[~held], (s[held], t[held]), J, L, additive)
+        whole = peers.soft_impute_path(s, t, y, (p.test_site, p.test_month), J, L, additive)
         for validated, final in zip(scores, whole, strict=True):
             predictions.append((float(deviance(y[held], validated, "poisson").mean()), final))
     chosen = min(predictions, key=lambda v: v[0])[1]
     return [chosen, *(final for _, final in predictions)]
-
-
-def _path(
-    s: np.ndarray, t: np.ndarray, y: np.ndarray, at: tuple[np.ndarray, np.ndarray], J: int, L: int, additive: bool
-) -> list[np.ndarray]:  # fmt: skip
-    x = np.log1p(y)
-    base, base_at = np.full(x.size, x.mean()), np.full(at[0].size, x.mean())
-    if additive:  # least-squares site and month effects (with a whiff of ridge), by alternating means
-        a, b = np.zeros(J), np.zeros(L)
-        ns, nt = np.bincount(s, minlength=J) + 0.5, np.bincount(t, minlength=L) + 0.5
-        for _ in range(50):
-            a = np.bincount(s, x - x.mean() - b[t], J) / ns
-            b = np.bincount(t, x - x.mean() - a[s], L) / nt
-        base, base_at = base + a[s] + b[t], base_at + a[at[0]] + b[at[1]]
-    top = peers.largest_lambda(s, t, x - base, (J, L))
-    out, warm = [], None
-    for lam in top * np.geomspace(0.9, 0.05, 12):
-        warm = peers.soft_impute_als(
-            s, t, x - base, (J, L), lam, 10, tol=1e-8, max_iterations=300, start=warm
-        )
-        smear = (1.0 + y).sum() / np.exp(base + warm.at(s, t)).sum()
-        out.append(np.maximum(smear * np.exp(base_at + warm.at(*at)) - 1.0, FLOOR))
-    return out
 
 
 def predictions(
@@ -122,7 +99,7 @@ def predictions(
     fixed = fit_counts(panel, CountSettings(rank=2, penalty=0.03))
     out["fixed ridge"] = [fixed.expected()[p.test_site, p.test_month]]
     chosen = {}
-    base = base_settings(FitSettings(), panel)
+    base = base_settings(FitSettings())
     for name, grid in (("ridge + CV", RIDGES), ("default", candidates(FitSettings(), base))):
         best = cross_validate(panel, grid, seed=p.seed).best
         chosen[name] = f"{model_name(best)} rank {best.rank}" + (

@@ -170,6 +170,36 @@ def largest_lambda(row: np.ndarray, col: np.ndarray, x: np.ndarray, shape: tuple
     return float(sp.linalg.svds(X, k=1, v0=np.ones(min(shape)), return_singular_vectors=False)[0])
 
 
+def soft_impute_path(
+    s: np.ndarray,
+    t: np.ndarray,
+    y: np.ndarray,
+    at: tuple[np.ndarray, np.ndarray],
+    J: int,
+    L: int,
+    additive: bool,
+) -> list[np.ndarray]:
+    """Fit log(1 + count), after site and month means if ``additive``, on 12 lambdas: counts expected at the cells ``at``."""
+    x = np.log1p(y)
+    base, base_at = np.full(x.size, x.mean()), np.full(at[0].size, x.mean())
+    if additive:  # least-squares site and month effects (with a whiff of ridge), by alternating means
+        a, b = np.zeros(J), np.zeros(L)
+        ns, nt = np.bincount(s, minlength=J) + 0.5, np.bincount(t, minlength=L) + 0.5
+        for _ in range(50):
+            a = np.bincount(s, x - x.mean() - b[t], J) / ns
+            b = np.bincount(t, x - x.mean() - a[s], L) / nt
+        base, base_at = base + a[s] + b[t], base_at + a[at[0]] + b[at[1]]
+    top = largest_lambda(s, t, x - base, (J, L))
+    out, warm = [], None
+    for lam in top * np.geomspace(0.9, 0.05, 12):
+        warm = soft_impute_als(
+            s, t, x - base, (J, L), lam, min(10, J, L), tol=1e-8, max_iterations=300, start=warm
+        )
+        smear = (1.0 + y).sum() / np.exp(base + warm.at(s, t)).sum()
+        out.append(np.maximum(smear * np.exp(base_at + warm.at(*at)) - 1.0, 1e-3))
+    return out
+
+
 # -- measuring -----------------------------------------------------------------------------------------------------
 
 

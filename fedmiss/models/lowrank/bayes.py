@@ -22,9 +22,12 @@ from fedmiss.arrays import F64, I64
 from fedmiss.models.lowrank.data import Cells
 from fedmiss.models.lowrank.families import family_code
 from fedmiss.models.lowrank.season import SeriesPrior
-from fedmiss.models.lowrank.solver import Theta, moved
+from fedmiss.models.lowrank.solver import Penalty, Theta, fit_cells, moved
 
-__all__ = ["Posterior", "predictor", "set_predictor", "start_posterior", "vb_fit"]
+__all__ = ["Posterior", "add_factor", "predictor", "set_predictor", "start_posterior", "vb_fit"]
+
+SMALLEST = 1e-4  # least prior variance
+SLIGHT = 0.01  # root mean square of u_k v_k below which a factor has been switched off
 
 
 @dataclass(slots=True)
@@ -58,6 +61,64 @@ def start_posterior(theta: Theta) -> Posterior:
     tau = (P**2).mean(axis=0) + 0.05
     noise = (T**2).mean(axis=0) + 0.05
     return Posterior(theta.mu, P, np.zeros((J, p, p)), T, np.zeros((L, p, p)), tau, np.zeros((L, p)), noise)
+
+
+def add_factor(
+    cells: Sequence[Cells], q: Posterior, family: str, *, phi: float, seed: int = 0, sweeps: int = 4
+) -> Posterior:
+    """Give a converged posterior one more factor, started at the best penalised rank-1 fit of what is left.
+
+    Factors enter one by one, and after each the whole posterior is fitted again ("greedy, then backfit": Wang and
+    Stephens, JMLR 2021, "Empirical Bayes matrix factorization", section 3.3). Started together, weak factors share one
+    signal, each is too weak for its prior, and all are switched off where one alone would have stayed.
+    With a calendar the factor starts at its season and walk, a third of its variance each, without the month-by-month
+    rest: the leading singular vector of noisy residuals is mostly noise. After a factor that was switched off the next
+    one starts, and stays, at zero.
+    """
+    k = q.P.shape[1]
+    J, L = q.P.shape[0], q.T.shape[0]
+    u, v = np.zeros((J, 1)), np.zeros((L, 1))
+    tau = noise = SMALLEST
+    if k == 1 or float((q.P[:, -1] ** 2).mean() * (q.T[:, -1] ** 2).mean()) > SLIGHT**4:
+        set_predictor(cells, q, family)
+        rest = [replace(c, offset=c.eta, eta=c.eta.copy(), trial=np.empty(c.nnz)) for c in cells]
+        one = fit_cells(
+            rest,
+            J,
+            L,
+            family=family,
+            rank=1,
+            effects=False,
+            penalty=Penalty(phi),
+            max_sweeps=sweeps,
+            seed=seed,
+        ).theta
+        u, v = one.U, one.V
+        tau, noise = float((u**2).mean()) + 0.05, float((v**2).mean()) + 0.05
+
+    prior, series = np.zeros((L, 1)), None
+    if q.series is not None:
+        third = noise / 3
+        fresh = replace(q.series[0], season=third, step=third, noise=third, cov=np.zeros((0, 0)))
+        prior[:, 0], _ = fresh.update(v[:, 0], np.full(L, third / 2), prior[:, 0], learn=False)
+        v, noise, series = prior, third, [*q.series, fresh]
+
+    def wider(cov: F64) -> F64:
+        out = np.zeros((cov.shape[0], k + 1, k + 1))
+        out[:, :k, :k] = cov
+        return out
+
+    return Posterior(
+        q.mu,
+        np.hstack([q.P, u]),
+        wider(q.C),
+        np.hstack([q.T, v]),
+        wider(q.D),
+        np.r_[q.tau, tau],
+        np.hstack([q.prior, prior]),
+        np.r_[q.noise, noise],
+        series,
+    )
 
 
 def _sums(cells: Sequence[Cells], q: Posterior, family: str, by_site: bool) -> tuple[F64, F64]:
@@ -160,7 +221,7 @@ def vb_fit(
     )
     p = q.P.shape[1]
     series = None if start.series is None else [replace(s) for s in start.series]
-    if calendar is not None and learn:
+    if series is None and calendar is not None and learn:
         series = [SeriesPrior.of(calendar[0], calendar[1], float(q.noise[k])) for k in range(p)]
     q.series = series
     set_predictor(cells, start, family)
@@ -175,7 +236,7 @@ def vb_fit(
         g, G = _sums(cells, q, family, True)
         q.P, q.C, edf_sites = _newton(q.P, np.zeros_like(q.P), q.tau, g, G, phi, 1.0)
         if learn and k > 2:
-            q.tau = np.maximum((q.P**2 + np.einsum("naa->na", q.C)).mean(axis=0), 1e-4)
+            q.tau = np.maximum((q.P**2 + np.einsum("naa->na", q.C)).mean(axis=0), SMALLEST)
         g, G = _sums(cells, q, family, False)
         q.T, q.D, edf_months = _newton(q.T, q.prior, q.noise, g, G, phi, 1.0)
         edf = edf_sites + edf_months + 1.0
@@ -207,7 +268,7 @@ def _months(q: Posterior, series: list[SeriesPrior] | None, *, learn: bool) -> N
     spread = np.einsum("naa->na", q.D)
     if series is None:
         if learn:
-            q.noise = np.maximum((q.T**2 + spread).mean(axis=0), 1e-4)
+            q.noise = np.maximum((q.T**2 + spread).mean(axis=0), SMALLEST)
         return
     for i, s in enumerate(series):
         s.noise = float(q.noise[i])

@@ -21,9 +21,10 @@ from fedmiss.models.lowrank.counts import (
     fit_prepared,
     marginal_fit,
     prepare,
+    to_counts,
 )
 from fedmiss.models.lowrank.data import Cells, Group, GroupPanel
-from fedmiss.models.lowrank.families import deviance, mean
+from fedmiss.models.lowrank.families import deviance
 from fedmiss.models.lowrank.visits import visit_offset
 from fedmiss.rng import rng_for
 
@@ -104,7 +105,7 @@ def cross_validate(
     Parameters
     ----------
     candidates : settings to compare; those that differ in rank or penalty only share their marginal fits, and
-        penalised ones are warm-started along the list (give them by rank, then by falling penalty)
+        each is warm-started at the one before it (give them by rank, then by falling penalty)
     one_se : choose the smallest rank (then the largest penalty) within one standard error of the lowest deviance,
         the standard error being that of the paired difference over folds
     """
@@ -136,13 +137,16 @@ def cross_validate(
                     f"fold {fold} leaves no visit to train on; use fewer folds or folds by visit."
                 )
             marginal = marginal_fit(train, cells, members[0][1])
-            last: CountFit | None = None  # the path: penalised candidates start at the one before them
+            last: CountFit | None = (
+                None  # the path: a candidate starts at the one before it, if of lower rank
+            )
             for i, settings in members:
                 quick = replace(
                     settings, tol=max(settings.tol, 1e-5), max_sweeps=min(settings.max_sweeps, 100)
                 )
-                fit = fit_prepared(train, cells, quick, start=marginal if last is None else last)
-                last = fit if settings.penalty is not None else None
+                if settings.penalty is None and last and last.settings.rank >= settings.rank:
+                    last = None
+                last = fit = fit_prepared(train, cells, quick, start=last or marginal)
                 score = _score(panel, train, cells, fit, fold_of, fold)
                 rows.append(
                     {
@@ -181,11 +185,7 @@ def _score(
         eta = c.eta[c.cell][test]
         if s.family != "bernoulli":
             eta = eta + visit_offset(g, fit.aux, i)[test]
-        mu = (
-            fit.smear * np.exp(np.minimum(eta, 50)) - 1.0
-            if s.scale == "log1p"
-            else mean(np.minimum(eta, 50), s.family)
-        )
+        mu = to_counts(eta, s, fit.smear)
         y = raw.count[test]
         if s.family == "bernoulli":
             y = (y > 0).astype(float)

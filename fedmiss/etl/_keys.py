@@ -10,7 +10,7 @@ import numpy as np
 from fedmiss.arrays import I32, I64, U8
 from fedmiss.etl._bits import load8
 
-__all__ = ["among", "encode", "gather", "met_before", "read_guids"]
+__all__ = ["among", "encode", "find", "gather", "met_before", "read_guids"]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX = np.uint64(0xBF58476D1CE4E5B9)
@@ -128,3 +128,23 @@ def gather(buf: U8, start: I32, offsets: I32, out: U8) -> None:
         for k in range(offsets[i], offsets[i + 1]):
             out[k] = buf[s]
             s += 1
+
+
+@nb.njit(cache=True, nogil=True)
+def find(ids: I64, first: I32, shift: int, wanted: I64, out: I32) -> None:
+    """Write the place of each wanted id among the ascending ``ids``; see ``lookup.Buckets``."""
+    base, top = ids[0], ids[-1]
+    for r in range(wanted.size):
+        value = wanted[r]
+        if value < base or value > top:
+            continue
+        bucket = (value - base) >> shift
+        low, high = first[bucket], first[bucket + 1]
+        while low < high:
+            middle = (low + high) >> 1
+            if ids[middle] < value:
+                low = middle + 1
+            else:
+                high = middle
+        if low < ids.size and ids[low] == value:
+            out[r] = low

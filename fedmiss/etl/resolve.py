@@ -89,7 +89,7 @@ def write_records(
         for part in _portions(events, sources, choice, record):
             yield _table(_resolve(part, events, sources, choice, counts), events, choice)
 
-    steps["written"] = table_writer(path, "records", chunks())
+    steps["written"] = table_writer(path, "records", chunks(), unique=("checklist_id", "checklist_row"))
     for i, name in enumerate(events.steps):
         if counts.fates.get(FILTERED + i):
             steps[f"on checklists left out by {name}"] = counts.fates[FILTERED + i]
@@ -146,6 +146,7 @@ def _portions(
         int(s.read("taxa", ["rows"])["rows"].to_numpy()[c >= 0].sum())
         for s, c in zip(sources, choice.code, strict=True)
     )
+    events.expect(total)
     n = min(256, max(1, -(-total // PORTION)))  # as many files are open at once
     if n == 1:
         held = list(_chosen(events, sources, choice, record))

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedmiss.arrays import I32, I64, U8
 from fedmiss.etl.filters import Filters
+from fedmiss.etl.lookup import MANY, Buckets, find_sorted
 from fedmiss.etl.projection import EVENT_COLUMNS, Projection, row_groups
 from fedmiss.etl.sites import site_table
 from fedmiss.tables import table_writer
@@ -46,6 +47,7 @@ class Events:
     members: dict[int, str] = field(default_factory=dict)  # row -> joined observers, policy merged
     steps: list[str] = field(default_factory=list)
     seen: dict[str, set[str]] = field(default_factory=dict)  # values met by the filters
+    buckets: Buckets | None = None
 
     @classmethod
     def load(cls, sources: list[Projection], policy: str, shared: pl.DataFrame | None = None) -> Events:
@@ -116,17 +118,18 @@ class Events:
 
         A record whose own event is unknown still belongs to its group when another copy is known.
         """
-        out = np.full(event.size, -1, dtype=np.int32)
-        if self.event.size:
-            at = np.minimum(np.searchsorted(self.event, event), self.event.size - 1)
-            hit = self.event[at] == event
-            out[hit] = self.kept_row[at[hit]]
+        at = self.buckets.find(event) if self.buckets else find_sorted(self.event, event)
+        out = np.where(at >= 0, self.kept_row[at], -1) if self.event.size else at
         if self.group.size and not self.copies_speak_alone:
             lost = np.flatnonzero((out < 0) & (group >= 0))
-            at = np.minimum(np.searchsorted(self.group, group[lost]), self.group.size - 1)
-            hit = self.group[at] == group[lost]
-            out[lost[hit]] = self.group_row[at[hit]]
-        return out
+            at = find_sorted(self.group, group[lost])
+            out[lost] = np.where(at >= 0, self.group_row[at], -1)
+        return out.astype(np.int32, copy=False)
+
+    def expect(self, n: int) -> None:
+        """Make ready for about ``n`` records to be looked up."""
+        if n >= MANY:
+            self.buckets = Buckets(self.event)
 
 
 def _whole(sources: list[Projection], column: str) -> I64:
@@ -183,7 +186,7 @@ def write_checklists(
                     )
                 row += n
 
-    counts["written"] = table_writer(path, "checklists", chunks())
+    counts["written"] = table_writer(path, "checklists", chunks(), unique=("checklist_id", "group_id"))
     events.written_row = np.cumsum(events.fate <= KEPT_ZERO_OK, dtype=np.int32)
     events.written_row -= 1
     seen = np.bincount(events.fate, minlength=FILTERED + len(events.steps))

@@ -14,26 +14,38 @@ __all__ = ["among", "encode", "find", "gather", "met_before", "read_guids"]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX = np.uint64(0xBF58476D1CE4E5B9)
+ODD = np.uint64(0x94D049BB133111EB)
+MASKS = np.array([(1 << 8 * k) - 1 for k in range(9)], dtype=np.uint64)
+
+
+@nb.njit(cache=True, nogil=True)
+def _head(buf: U8, s: int, n: int) -> np.uint64:
+    """Return the first ``n`` <= 8 bytes as one number."""
+    if s + 8 <= buf.size:
+        return np.uint64(load8(buf, s) & MASKS[n])
+    word = np.uint64(0)
+    for k in range(n):
+        word |= np.uint64(buf[s + k]) << np.uint64(8 * k)
+    return word
 
 
 @nb.njit(cache=True, nogil=True)
 def _hash_field(buf: U8, s: int, n: int, h: np.uint64) -> np.uint64:
-    h = (h ^ np.uint64(n + 1)) * GOLDEN
-    stop = s + n
-    while s + 8 <= stop:  # eight bytes a turn: the multiplications wait for each other
-        h = (h ^ load8(buf, s)) * MIX
+    """Digest a field into ``h``: sixteen bytes a turn, the last turn overlapping the one before."""
+    h ^= np.uint64(n + 1) * GOLDEN
+    if n <= 8:
+        h = (h ^ _head(buf, s, n)) * MIX
+        return h ^ (h >> np.uint64(29))
+    last = s + n - 8
+    while True:
+        first = min(s, last)
+        x = (load8(buf, first) ^ GOLDEN) * ODD
+        y = (load8(buf, min(first + 8, last)) ^ ODD) * GOLDEN
+        h = (h ^ x ^ (y >> np.uint64(32)) ^ (y << np.uint64(32))) * MIX
         h ^= h >> np.uint64(29)
-        s += 8
-    if s < stop:
-        if s + 8 <= buf.size:
-            word = load8(buf, s) & ((np.uint64(1) << np.uint64(8 * (stop - s))) - np.uint64(1))
-        else:
-            word = np.uint64(0)
-            for k in range(s, stop):
-                word |= np.uint64(buf[k]) << np.uint64(8 * (k - s))
-        h = (h ^ word) * MIX
-        h ^= h >> np.uint64(29)
-    return h
+        s += 16
+        if s > last + 7:
+            return h
 
 
 @nb.njit(cache=True, nogil=True)

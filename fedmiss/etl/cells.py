@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmiss.arrays import I64, Bool
+from fedmiss.arrays import I64, U8, Bool
 from fedmiss.errors import InputError
 from fedmiss.files import read_manifest
 
@@ -163,29 +163,19 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
     del site, month
     totals = cells.with_columns(n_zero_ok=pl.Series(np.bincount(cell[zero_ok], minlength=keys.size)))
     wanted = pl.Series([e["species"] for e in entries], dtype=pl.String)
-    parts = []
+    columns: dict[str, list[Any]] = {"species": [], "cell": [], "flags": [], "count": []}
     for code, row, held, counted, detected, count in _batches(folder / "records.parquet", wanted):
-        parts.append(
-            _sum_by(
-                code * keys.size + cell[row],
-                {
-                    "n_records": ~held,
-                    "n_on_zero_ok": zero_ok[row],
-                    "n_counted": counted,
-                    "n_detected": detected & ~held,
-                    "count_sum": count,
-                },
-            )
-        )
-    joined = {k: np.concatenate([p.pop(k) for p in parts]) for k in ("key", *_SUMS)} if parts else {}
-    del parts, cell
-    sums = _sum_by(joined.pop("key", _NO_KEYS), joined)
-    code, at = np.divmod(sums.pop("key"), max(keys.size, 1))
+        columns["species"].append(code)
+        columns["cell"].append(cell[row])
+        columns["flags"].append(_flags(~held, zero_ok[row], counted, detected & ~held))
+        columns["count"].append(count)
+    del cell, zero_ok
+    sums = _sums_by_species({k: _joined(v) for k, v in columns.items()}, wanted.len())
     detections = pl.DataFrame(
         {
-            "species": wanted.gather(code),
-            **{c: cells[c].gather(at) for c in cells.columns},
-            **{k: sums.pop(k, _NO_KEYS).astype(np.int64) for k in _SUMS},
+            "species": wanted.gather(sums.pop("species")),
+            **{c: cells[c].gather(sums["cell"]) for c in cells.columns},
+            **{k: sums[k].astype(np.int64) for k in _SUMS},
         }
     )
     return Aggregate(
@@ -196,21 +186,49 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
 
 
 _NO_KEYS = np.zeros(0, dtype=np.int64)
-_SUMS = ("n_records", "n_on_zero_ok", "n_counted", "n_detected", "count_sum")
+_FLAGS = ("n_records", "n_on_zero_ok", "n_counted", "n_detected")
+_SUMS = (*_FLAGS, "count_sum")
 
 
-def _sum_by(key: I64, columns: dict[str, Any]) -> dict[str, Any]:
-    """Add up columns over equal keys; ``columns`` is emptied on the way. Numbers of rows stay in 32 bits."""
-    order = np.argsort(key, kind="stable")  # fast where stretches are in order already
-    ordered = key[order]
-    first = np.ones(key.size, dtype=np.bool_)
-    first[1:] = ordered[1:] != ordered[:-1]
-    at = np.flatnonzero(first)
-    out: dict[str, Any] = {"key": ordered[at]}
-    for k in list(columns):
-        values = columns.pop(k)[order].astype(np.int64 if k == "count_sum" else np.int32, copy=False)
-        out[k] = np.add.reduceat(values, at, dtype=values.dtype) if at.size else values
+def _flags(*masks: Bool) -> U8:
+    """Pack one bit per mask, in the order of ``_FLAGS``."""
+    out = np.zeros(masks[0].size, dtype=np.uint8)
+    for k, mask in enumerate(masks):
+        out |= mask.view(np.uint8) << np.uint8(k)
     return out
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Put the parts behind each other; ``parts`` is emptied, so that they are not in memory twice for long."""
+    out = np.concatenate(parts) if parts else _NO_KEYS
+    parts.clear()
+    return out
+
+
+def _sums_by_species(columns: dict[str, Any], n_species: int) -> dict[str, Any]:
+    """Add up records by species and cell; the result is in the order of species, then of cells."""
+    order = np.argsort(
+        columns["species"].astype(np.uint16 if n_species < 1 << 16 else np.int64), kind="stable"
+    )
+    edges = np.concatenate([[0], np.cumsum(np.bincount(columns.pop("species"), minlength=n_species))])
+    found: dict[str, list[Any]] = {k: [] for k in ("species", "cell", *_SUMS)}
+    for species in range(n_species):
+        mine = order[edges[species] : edges[species + 1]]
+        if not mine.size:
+            continue
+        cell = columns["cell"][mine]
+        by_cell = np.argsort(cell)
+        mine, cell = mine[by_cell], cell[by_cell]
+        new = np.ones(cell.size, dtype=np.bool_)
+        new[1:] = cell[1:] != cell[:-1]
+        first = np.flatnonzero(new)
+        flags = columns["flags"][mine]
+        found["species"].append(np.full(first.size, species, dtype=np.int32))
+        found["cell"].append(cell[first])
+        for k, name in enumerate(_FLAGS):
+            found[name].append(np.add.reduceat((flags >> np.uint8(k)) & np.uint8(1), first, dtype=np.int32))
+        found["count_sum"].append(np.add.reduceat(columns["count"][mine], first))
+    return {k: _joined(v) for k, v in found.items()}
 
 
 def _plain(array: Any) -> pl.Series:

@@ -1,4 +1,8 @@
-"""The checklists of an import, made once for each choice of files, filters, sites and policy."""
+"""Make the checklists of an import, or take over what an earlier one with the same choices has left.
+
+Two things are kept in the cache: which copy of each checklist stands (it depends on the policy for shared lists
+alone), and what a set of filters has made of that.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["make_checklists"]
 
-_ARRAYS = ("fate", "event", "kept_row", "group", "group_row", "kept_event", "written_row")
+_ARRAYS = ("fate", "event", "kept_row", "group", "group_row", "kept_event")
 
 
 def make_checklists(
@@ -42,40 +46,51 @@ def make_checklists(
     counts : rows by step of the flow
     unmatched : sentences on filter values that no row has
     """
-    kept = None
-    if cache is not None:
-        choices = {
-            "version": VERSION,
-            "sources": [p.folder.name for p in lists],
-            "filters": asdict(filters),
-            "polygon": hash_file(filters.polygon)
-            if filters.polygon and Path(filters.polygon).is_file()
-            else None,
-            "policy": policy,
-            "site_km": site_km,
-            "presence_only": presence_only,
-            "shared": shared.rows() if shared is not None else None,
-        }
-        kept = cache / f"lists-{hash_json(choices)[:24]}"
-        if (kept / "meta.json").exists():
-            meta = read_json(kept / "meta.json")
-            with np.load(kept / "events.npz") as arrays:
-                events = Events(
-                    lists,
-                    meta["starts"],
-                    **{k: arrays[k] for k in _ARRAYS},
-                    copies_speak_alone=policy == "raw",
-                    steps=meta["steps"],
-                )
-            shutil.copyfile(kept / "checklists.parquet", path)
-            return events, meta["counts"], meta["unmatched"]
-    events = Events.load(lists, policy, shared)
+    who = {
+        "version": VERSION,
+        "sources": [p.folder.name for p in lists],
+        "policy": policy,
+        "shared": shared.rows() if shared is not None else None,
+    }
+    events = _events(lists, policy, shared, cache / f"events-{hash_json(who)[:24]}" if cache else None)
+    if cache is None:
+        counts = write_checklists(events, filters, site_km, presence_only=presence_only, path=path)
+        return events, counts, filters.unmatched(events.seen)
+    polygon = filters.polygon if filters.polygon and Path(filters.polygon).is_file() else None
+    what = {
+        "filters": asdict(filters),
+        "polygon": hash_file(polygon) if polygon else None,
+        "site_km": site_km,
+        "presence_only": presence_only,
+    }
+    kept = cache / f"lists-{hash_json(who | what)[:24]}"
+    if (kept / "meta.json").exists():
+        meta = read_json(kept / "meta.json")
+        events.set_fate(np.load(kept / "fate.npy"), meta["steps"])
+        shutil.copyfile(kept / "checklists.parquet", path)
+        return events, meta["counts"], meta["unmatched"]
     counts = write_checklists(events, filters, site_km, presence_only=presence_only, path=path)
     unmatched = filters.unmatched(events.seen)
-    if kept is not None:
-        with atomic_folder(kept) as folder:
-            shutil.copyfile(path, folder / "checklists.parquet")
-            np.savez(folder / "events.npz", **{k: getattr(events, k) for k in _ARRAYS})
-            meta = {"starts": events.starts, "steps": events.steps, "counts": counts, "unmatched": unmatched}
-            write_json(folder / "meta.json", json.loads(json.dumps(meta)))
+    with atomic_folder(kept) as folder:
+        shutil.copyfile(path, folder / "checklists.parquet")
+        np.save(folder / "fate.npy", events.fate)
+        write_json(folder / "meta.json", {"steps": events.steps, "counts": counts, "unmatched": unmatched})
     return events, counts, unmatched
+
+
+def _events(lists: list[Projection], policy: str, shared: pl.DataFrame | None, kept: Path | None) -> Events:
+    """Find the copies that stand, or load what was found before."""
+    if kept is None:
+        return Events.load(lists, policy, shared)
+    if (kept / "meta.json").exists():
+        meta = read_json(kept / "meta.json")
+        arrays = {k: np.load(kept / f"{k}.npy") for k in _ARRAYS}
+        members = {int(row): party for row, party in meta["members"].items()}
+        return Events(lists, meta["starts"], **arrays, copies_speak_alone=policy == "raw", members=members)
+    events = Events.load(lists, policy, shared)
+    with atomic_folder(kept) as folder:
+        for k in _ARRAYS:
+            np.save(folder / f"{k}.npy", getattr(events, k))
+        meta = {"starts": events.starts, "members": events.members}
+        write_json(folder / "meta.json", json.loads(json.dumps(meta)))
+    return events

@@ -126,6 +126,12 @@ class Events:
             out[lost] = np.where(at >= 0, self.group_row[at], -1)
         return out.astype(np.int32, copy=False)
 
+    def set_fate(self, fate: U8, steps: list[str]) -> None:
+        """Take the fate of every row under some filters, whose names are ``steps``."""
+        self.fate, self.steps = fate, steps
+        self.written_row = np.cumsum(fate <= KEPT_ZERO_OK, dtype=np.int32)
+        self.written_row -= 1
+
     def expect(self, n: int) -> None:
         """Make ready for about ``n`` records to be looked up."""
         if n >= MANY:
@@ -187,8 +193,7 @@ def write_checklists(
                 row += n
 
     counts["written"] = table_writer(path, "checklists", chunks(), unique=("checklist_id", "group_id"))
-    events.written_row = np.cumsum(events.fate <= KEPT_ZERO_OK, dtype=np.int32)
-    events.written_row -= 1
+    events.set_fate(events.fate, events.steps)
     seen = np.bincount(events.fate, minlength=FILTERED + len(events.steps))
     counts |= {
         "read": int(events.fate.size),

@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 from fedmiss.errors import FedmissError
 from fedmiss.etl import projection
 from fedmiss.etl.cells import aggregate, species_visits
+from fedmiss.etl.filters import Filters
 from fedmiss.etl.ingest import IngestSettings, ingest
+from fedmiss.etl.lookup import Buckets, find_sorted
+from fedmiss.etl.select import Events
 from fedmiss.etl.sources import ReadReport, expand, read_blocks
 
 BIRDS = [("Hylocichla mustelina", "Wood Thrush"), ("Turdus merula", "Blackbird"), ("Larus sp.", "gull sp.")]
@@ -98,6 +101,7 @@ def test_portions_and_row_groups_do_not_change_the_answer(tmp_path, monkeypatch)
     ebd, sed = write_pair(tmp_path, records, visits)
     expected = run(tmp_path, [ebd], [sed])
     monkeypatch.setattr(resolve, "PORTION", 70)
+    monkeypatch.setattr("fedmiss.etl.select.MANY", 0)
     monkeypatch.setattr(projection, "ROW_GROUP", 64)
     monkeypatch.setattr("fedmiss.etl.sources.BLOCK_BYTES", 4096)
     ingest([ebd], tmp_path / "small", sampling=[sed], cache=tmp_path / "cache2")
@@ -238,11 +242,13 @@ def test_blocks_give_back_every_byte(raw, size, tmp_path_factory):
 
 @settings(max_examples=200, deadline=None)
 @given(
-    lines=st.lists(st.lists(st.text("ab\r é", max_size=4), min_size=1, max_size=6), min_size=1, max_size=8)
+    lines=st.lists(st.lists(st.text("ab\r é", max_size=4), min_size=1, max_size=6), min_size=1, max_size=8),
+    more=st.integers(1, 12),
 )
-def test_fields_equal_python_split(lines):
+def test_fields_equal_python_split(lines, more):
     from fedmiss.etl import _lines
 
+    lines = lines * more  # most are cut sixty-four bytes at a time, the rest one by one
     raw = "".join("\t".join(f) + "\n" for f in lines).encode()
     buf = np.frombuffer(raw, np.uint8)
     seps, ends = np.empty(buf.size + 64, np.int32), np.empty(buf.size + 64, np.int32)
@@ -293,6 +299,37 @@ def test_the_cache_answers_the_second_time(tmp_path, monkeypatch):
     stat = ebd.stat()
     os.utime(ebd, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     assert run(tmp_path, [ebd], [sed]) != first
+
+
+@pytest.mark.parametrize("groups", ["first", "merged", "raw"])
+def test_other_filters_take_over_which_copies_stand(tmp_path, monkeypatch, groups):
+    """With filters not used before, the copies are not resolved again, and the answer is that of a fresh import."""
+    ebd, sed = write_pair(tmp_path, *random_rows(5))
+    run(tmp_path, [ebd], [sed], groups=groups)
+    tables = []
+    for cache in ("cache", "fresh"):
+        out = tmp_path / f"filtered-{cache}"
+        settings = IngestSettings(groups=groups, filters=Filters(complete_only=True, localities=("L1", "L2")))
+        with monkeypatch.context() as patch:
+            if cache == "cache":
+                patch.setattr(Events, "load", lambda *a, **k: pytest.fail("the copies were resolved again"))
+            ingest([ebd], out, settings, sampling=[sed], cache=tmp_path / cache)
+        tables.append([pl.read_parquet(out / f"{t}.parquet") for t in ("checklists", "records")])
+    assert tables[0][0].height > 5
+    assert all(a.equals(b) for a, b in zip(*tables, strict=True))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    ids=st.lists(st.integers(0, 60) | st.integers(10**8, 10**8 + 10**6) | st.integers(0, 2**62), max_size=40)
+)
+def test_buckets_find_what_binary_search_finds(ids):
+    """However unevenly the ids are spread, and for ids below, between and above them."""
+    held = np.unique(np.array(ids[::2], dtype=np.int64))
+    wanted = np.array([*ids, -1, 0, 2**62 + 1], dtype=np.int64)
+    expected = [held.tolist().index(w) if w in held else -1 for w in wanted.tolist()]
+    assert Buckets(held).find(wanted).tolist() == expected
+    assert find_sorted(held, wanted).tolist() == expected
 
 
 def test_an_interrupted_import_leaves_nothing(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Compiled loops over keys: digests of fields, codes of repeated values, repeated ids."""
+"""Compiled loops over keys: digests of fields, codes of repeated values, ids in buckets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from fedmiss.arrays import I32, I64, U8
 from fedmiss.etl._bits import load8
 
-__all__ = ["among", "encode", "find", "gather", "met_before", "read_guids"]
+__all__ = ["encode", "find", "gather", "read_guids"]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX = np.uint64(0xBF58476D1CE4E5B9)
@@ -59,39 +59,6 @@ def read_guids(buf: U8, start: I32, length: I32, out: I64) -> None:
         h = _hash_field(buf, int(start[r]), int(n), GOLDEN) * GOLDEN
         h ^= h >> np.uint64(29)
         out[r] = np.int64(h if h else GOLDEN)
-
-
-@nb.njit(cache=True, nogil=True)
-def met_before(values: I64, bits: Any, out: I32) -> int:
-    """List the places of values whose bit is set already, and set the bits of all; return how many.
-
-    ``bits`` is a table of 64-bit words, a power of two in number. Every value that was there before is listed,
-    and a few that only share its bit. 0 stands for a blank and is passed over.
-    """
-    n = 0
-    mask = np.uint64(bits.size - 1)
-    for r in range(values.size):
-        if values[r] == 0:
-            continue
-        h = np.uint64(values[r])
-        at = (h >> np.uint64(6)) & mask
-        bit = np.uint64(1) << (h & np.uint64(63))
-        out[n] = r
-        n += (bits[at] & bit) != np.uint64(0)
-        bits[at] |= bit
-    return n
-
-
-@nb.njit(cache=True, nogil=True)
-def among(values: I64, bits: Any, out: I32) -> int:
-    """List the places of values whose bit is set in a table of ``met_before``; return how many."""
-    n = 0
-    mask = np.uint64(bits.size - 1)
-    for r in range(values.size):
-        h = np.uint64(values[r])
-        out[n] = r
-        n += values[r] != 0 and (bits[(h >> np.uint64(6)) & mask] >> (h & np.uint64(63))) & np.uint64(1)
-    return n
 
 
 @nb.njit(cache=True, nogil=True)

@@ -21,7 +21,7 @@ from fedmiss.etl.projection import (
     TAXON_COLUMNS,
     ParquetSink,
 )
-from fedmiss.etl.repeats import Repeats
+from fedmiss.etl.repeats import write_repeats
 from fedmiss.etl.sources import Block, ReadReport, Source, read_blocks
 
 if TYPE_CHECKING:
@@ -212,8 +212,6 @@ def project_ebird(
     reader = _Reader(source, records=records, events=events)
     report = ReadReport()
     record_sink = ParquetSink(folder / "records.parquet", RECORD_COLUMNS, by="taxon") if records else None
-    packed = 1 if source.path.suffix in (".txt", ".csv", ".tsv") else 8
-    repeats = Repeats(packed * source.path.stat().st_size if records else 0)
     event_sink = ParquetSink(folder / "events.parquet", EVENT_COLUMNS) if events else None
     last_fields = len(source.header)
     try:
@@ -222,9 +220,7 @@ def project_ebird(
             if f.n:
                 last_fields = int(f.n_fields[-1])
             if record_sink is not None:
-                columns = reader.records(f, block.first_line)
-                repeats.add(columns["guid"])
-                record_sink.add(columns)
+                record_sink.add(reader.records(f, block.first_line))
             if event_sink is not None:
                 columns = reader.events(f, block.first_line, fault=not records)
                 event_sink.add(_distinct(columns) if records else columns)
@@ -237,8 +233,7 @@ def project_ebird(
     if reader.taxa is not None:
         import polars as pl
 
-        repeats.write(folder)
-
+        write_repeats([folder / "records.parquet"], folder / "repeats.parquet")
         rows = np.zeros(reader.taxa.size, dtype=np.int64)
         rows[: reader.taxon_rows.size] = reader.taxon_rows
         reader.taxa.frame(TAXON_COLUMNS).with_columns(pl.Series("rows", rows)).write_parquet(

@@ -101,7 +101,7 @@ def ingest(
                 shared=_suspected(family, lists, settings, warnings),
                 cache=store.folder if keep_cache else None,
             )
-            counts = write_records(events, records, choice, folder / "records.parquet")
+            counts = write_records(events, records, choice, folder / "records.parquet", cache=store.folder)
             warnings += unmatched
             if counts.orphans:
                 warnings.append(orphan_warning(lists, counts, folder))

@@ -3,7 +3,7 @@
 A projection is a folder with
     records.parquet    event, group, taxon, count, guid, edited          (one row per record read; rows of one
                        taxon lie together in stretches of half a million, so that one species reads little)
-    repeats.parquet    guid, taxon, edited of the records whose guid occurs more than once (eBird text only)
+    repeats.parquet    guid, edited of the records whose guid occurs more than once (eBird text only)
     taxa.parquet       taxon -> category, names, exotic code, approved, rows
     events.parquet     event, group, edited, observer, place, protocol, date, start, effort, complete
     places.parquet, observers.parquet, protocols.parquet                  (what those codes mean)
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Cache", "ParquetSink", "Projection", "row_groups"]
 
 # Raised whenever the meaning of a projection changes: older ones are then made again.
-VERSION = 4
+VERSION = 5
 ROW_GROUP = 1 << 16
 STRETCH = 8  # row groups that are sorted together
 EVENT_COLUMNS = {

@@ -1,66 +1,67 @@
-"""Which records stand more than once in a text."""
+"""Which records stand more than once: in one text, or in several files of one import."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmiss.arrays import I64
-from fedmiss.etl.projection import RECORD_COLUMNS, row_groups
+from fedmiss.etl.projection import VERSION, Projection, row_groups
+from fedmiss.files import atomic_folder, hash_json
 
-__all__ = ["Repeats"]
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["latest_edits", "write_repeats"]
+
+AT_ONCE = 6_000_000  # identifiers compared at once, so that memory does not follow the number of records
 
 
-class Repeats:
-    """Finds the identifiers that stand on more than one record, in memory that the file's length does not change.
+def write_repeats(paths: Sequence[Path], out: Path) -> None:
+    """Write the records of ``paths`` whose identifier stands on another one too: guid, edited."""
+    import polars as pl
+    import pyarrow.parquet as pq
 
-    First every identifier sets one bit of a table; those that find it set are suspects (all that are repeated,
-    and a few per cent that are not). Then the written records are read once more, and whatever shares a bit with
-    a suspect is compared.
+    total = sum(int(pq.read_metadata(p).num_rows) for p in paths)
+    n = max(1, -(-total // AT_ONCE))
+    found = []
+    for part in range(n):
+        held = [b["guid"] for p in paths for b in row_groups(p, ["guid"])]
+        if n > 1:
+            held = [g[g % n == part] for g in held]
+        values = np.concatenate([*held, np.zeros(0, np.int64)])
+        del held
+        values.sort()
+        found.append(np.unique(values[1:][(values[1:] == values[:-1]) & (values[1:] != 0)]))
+    repeated = np.sort(np.concatenate(found))
+    rows: dict[str, list[Any]] = {"guid": [], "edited": []}
+    if repeated.size:
+        for path in paths:
+            for batch in row_groups(path, ["guid", "edited"]):
+                at = np.minimum(np.searchsorted(repeated, batch["guid"]), repeated.size - 1)
+                mine = repeated[at] == batch["guid"]
+                for k, column in rows.items():
+                    column.append(batch[k][mine])
+    table = {k: np.concatenate([*v, np.zeros(0, np.int64)]) for k, v in rows.items()}
+    pl.DataFrame(table).write_parquet(out)
+
+
+def latest_edits(sources: Sequence[Projection], cache: Path) -> pl.DataFrame:
+    """Return the time of the latest edit of every repeated identifier: guid, latest (in no order).
+
+    What several files have in common is looked for once and kept in ``cache``.
     """
+    import polars as pl
 
-    def __init__(self, size: int) -> None:
-        words = 1 << max(10, min(22, (size // 1024).bit_length()))  # 16 bits or more for a line of 250 bytes
-        self._bits = np.zeros(words, dtype=np.uint64)
-        self._suspects: list[I64] = []
-
-    def add(self, guid: I64) -> None:
-        """Take up the identifiers of a block."""
-        from fedmiss.etl import _keys
-
-        at = np.empty(guid.size + 1, dtype=np.int32)
-        n = int(_keys.met_before(guid, self._bits, at))
-        if n:
-            self._suspects.append(guid[at[:n]])
-
-    def write(self, folder: Path) -> None:
-        """Write ``repeats.parquet`` from the suspects and ``records.parquet``."""
-        import polars as pl
-
-        from fedmiss.etl import _keys
-
-        empty = np.zeros(0, np.int64)
-        found = [(empty, empty)]  # identifiers that share a bit with a suspect, and their rows
-        if self._suspects:
-            self._bits[:] = 0
-            for guid in self._suspects:
-                _keys.met_before(guid, self._bits, np.empty(guid.size + 1, dtype=np.int32))
-            self._suspects = []
-            start = 0
-            for batch in row_groups(folder / "records.parquet", ["guid"]):
-                guid = batch["guid"]
-                at = np.empty(guid.size + 1, dtype=np.int32)
-                at = at[: _keys.among(guid, self._bits, at)]
-                found.append((guid[at], at + start))
-                start += guid.size
-        guid, row = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        repeated = pl.Series(guid).is_duplicated().to_numpy()
-        columns: dict[str, Any] = {"guid": guid[repeated]}
-        if repeated.any():
-            more = pl.read_parquet(folder / "records.parquet", columns=["taxon", "edited"])[row[repeated]]
-            columns |= {k: more[k].to_numpy() for k in more.columns}
-        names = ("guid", "taxon", "edited")
-        table = pl.DataFrame({k: columns.get(k, np.zeros(0, RECORD_COLUMNS[k])) for k in names})
-        table.write_parquet(folder / "repeats.parquet")
+    if len(sources) == 1 and sources[0].has("repeats"):
+        path = sources[0].folder / "repeats.parquet"
+    else:
+        which = {"version": VERSION, "sources": sorted(s.folder.name for s in sources)}
+        kept = cache / f"repeats-{hash_json(which)[:24]}"
+        path = kept / "repeats.parquet"
+        if not path.exists():
+            with atomic_folder(kept) as folder:
+                write_repeats([s.folder / "records.parquet" for s in sources], folder / "repeats.parquet")
+    return pl.read_parquet(path).group_by("guid").agg(pl.col("edited").max().alias("latest"))

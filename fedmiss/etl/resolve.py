@@ -19,6 +19,7 @@ import numpy as np
 from fedmiss.arrays import I32, I64
 from fedmiss.etl.codes import COUNT_BAD
 from fedmiss.etl.projection import Projection, row_groups
+from fedmiss.etl.repeats import latest_edits
 from fedmiss.etl.select import FILTERED, KEPT_ZERO_OK, NO_SITE, Events, event_names
 from fedmiss.tables import table_writer
 
@@ -64,9 +65,12 @@ class RecordCounts:
 
 
 def write_records(
-    events: Events, sources: list[Projection], choice: SpeciesChoice, path: Path
+    events: Events, sources: list[Projection], choice: SpeciesChoice, path: Path, *, cache: Path
 ) -> RecordCounts:
-    """Write one row per kept checklist and species; ``events`` must have been through ``write_checklists``."""
+    """Write one row per kept checklist and species; ``events`` must have been through ``write_checklists``.
+
+    ``cache`` keeps what has been found out about several files of records.
+    """
     steps = dict.fromkeys(
         (
             *("above", "other species", "duplicates", "explicit zeros", "orphans", "unvetted", "escapees"),
@@ -83,11 +87,12 @@ def write_records(
         steps["above"] += int(rows[choice.above[i]].sum())
         steps["other species"] += int(rows[~choice.above[i] & (choice.code[i] < 0)].sum())
 
-    record = np.dtype(_SPILLED + _EDITS if _has_repeats(sources) else _SPILLED)
+    edits = latest_edits(sources, cache)
+    record = np.dtype(_SPILLED + _EDITS if edits.height else _SPILLED)
 
     def chunks() -> Iterator[Any]:
         for part in _portions(events, sources, choice, record):
-            yield _table(_resolve(part, events, sources, choice, counts), events, choice)
+            yield _table(_resolve(part, events, sources, choice, counts, edits), events, choice)
 
     steps["written"] = table_writer(path, "records", chunks(), unique=("checklist_id", "checklist_row"))
     for i, name in enumerate(events.steps):
@@ -129,13 +134,6 @@ def _ids_of_rows(events: Events, rows: Any) -> pl.Series:
         if at.size:
             out = out.scatter(at, event_names(source, events.kept_event[rows[at]]))
     return out
-
-
-def _has_repeats(sources: list[Projection]) -> bool:
-    """Say whether one identifier may stand on two records: one source knows that, several have to be compared."""
-    if len(sources) == 1 and sources[0].has("repeats"):
-        return sources[0].read("repeats", ["guid"]).height > 0
-    return True
 
 
 def _portions(
@@ -200,39 +198,18 @@ def _where(part: Columns, mask: Any) -> Columns:
     return part if mask.all() else {k: v[mask] for k, v in part.items()}
 
 
-def _latest(part: Columns, sources: list[Projection], choice: SpeciesChoice) -> Columns:
-    """Keep the latest edit of each record, under whatever species it stands now."""
+def _latest(part: Columns, edits: pl.DataFrame) -> Columns:
+    """Keep the latest edit of each record, under whatever species and on whatever checklist it stands now."""
     import polars as pl
 
     guid, edited = part["guid"], part["edited"]
     keep = np.ones(guid.size, dtype=np.bool_)
-    order = np.argsort(guid)
+    order = np.lexsort((-edited, guid))
     ordered = guid[order]
-    if ((ordered[1:] == ordered[:-1]) & (ordered[1:] != 0)).any():
-        order = np.lexsort((-edited, guid))
-        ordered = guid[order]
-        keep[order[1:][(ordered[1:] == ordered[:-1]) & (ordered[1:] != 0)]] = False
-    for s, code in zip(sources, choice.code, strict=True):
-        others = np.flatnonzero(code < 0)
-        if not others.size:
-            continue
-        same = (
-            s.scan("repeats" if len(sources) == 1 and s.has("repeats") else "records")
-            .filter(
-                pl.col("taxon").is_in(pl.Series(others, dtype=pl.Int32).implode()),
-                pl.col("guid").is_in(pl.Series(ordered[ordered != 0]).implode()),
-            )
-            .select("guid", "edited")
-            .collect()
-        )
-        if same.height:
-            later = pl.DataFrame({"guid": guid, "mine": edited}).join(
-                same.group_by("guid").agg(pl.col("edited").max()),
-                on="guid",
-                how="left",
-                maintain_order="left",
-            )
-            keep &= ~(later["edited"] > later["mine"]).fill_null(False).to_numpy()
+    keep[order[1:][(ordered[1:] == ordered[:-1]) & (ordered[1:] != 0)]] = False
+    mine = pl.DataFrame({"guid": guid, "mine": edited})
+    known = mine.join(edits, on="guid", how="left", maintain_order="left")
+    keep &= ~(known["latest"] > known["mine"]).fill_null(False).to_numpy()
     return _where(part, keep)
 
 
@@ -278,7 +255,12 @@ def _lowest_copy(key: I64, event: I64) -> Any:
 
 
 def _resolve(
-    part: Columns, events: Events, sources: list[Projection], choice: SpeciesChoice, counts: RecordCounts
+    part: Columns,
+    events: Events,
+    sources: list[Projection],
+    choice: SpeciesChoice,
+    counts: RecordCounts,
+    edits: pl.DataFrame,
 ) -> Columns:
     """Return row, species, count, reason and detected: one entry per (checklist, species), in order."""
     steps = counts.steps
@@ -289,7 +271,7 @@ def _resolve(
         return after
 
     if "guid" in part:
-        part = step("duplicates", part, _latest(part, sources, choice))
+        part = step("duplicates", part, _latest(part, edits))
     if not sources[0].meta.get("explicit_zeros"):
         part = step("explicit zeros", part, _where(part, part["count"] != 0))
     counts.orphans.update(np.unique(part["event"][part["row"] < 0]).tolist())

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmiss.errors import FedmissError
-from fedmiss.etl import projection
+from fedmiss.etl import projection, repeats, resolve
 from fedmiss.etl.cells import aggregate, species_visits
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.ingest import IngestSettings, ingest
@@ -95,8 +95,6 @@ def test_cells_do_not_depend_on_how_the_rows_come(tmp_path, seed, groups):
 
 def test_portions_and_row_groups_do_not_change_the_answer(tmp_path, monkeypatch):
     """Records that do not fit in memory at once go through in portions that keep shared lists together."""
-    from fedmiss.etl import resolve
-
     records, visits = random_rows(5, 200, 900)
     ebd, sed = write_pair(tmp_path, records, visits)
     expected = run(tmp_path, [ebd], [sed])
@@ -380,34 +378,49 @@ def test_utf8_is_checked_as_python_does():
     assert 300 < broken < 1300
 
 
-@pytest.mark.parametrize("words", [1, 64, 4096])
-def test_repeated_identifiers_are_all_found(tmp_path, monkeypatch, words):
-    """However crowded the table of bits: exactly the records whose identifier is repeated are listed."""
-    from fedmiss.etl.repeats import Repeats
-
-    rng = np.random.default_rng(words)
-    guid = rng.integers(0, 4000, 5000) * 0x9E3779B97F4A7  # spread out; 0 is a blank
-    table = {
-        "event": np.arange(5000),
-        "group": np.full(5000, -1),
-        "taxon": rng.integers(0, 9, 5000).astype(np.int32),
-        "count": np.ones(5000, np.int64),
-        "guid": guid,
-        "edited": np.arange(5000),
-    }
-    with projection.ParquetSink(tmp_path / "records.parquet", projection.RECORD_COLUMNS, by="taxon") as sink:
-        sink.add(table)
-    repeats = Repeats(0)
-    repeats._bits = np.zeros(words, np.uint64)
-    for part in np.array_split(guid, 7):
-        repeats.add(part)
-    repeats.write(tmp_path)
+@pytest.mark.parametrize("at_once", [100, 2500, 100_000])
+@pytest.mark.parametrize("n_files", [1, 3])
+def test_repeated_identifiers_are_all_found(tmp_path, monkeypatch, at_once, n_files):
+    """However many portions they are compared in: exactly the records whose identifier is repeated are listed."""
+    monkeypatch.setattr(repeats, "AT_ONCE", at_once)
+    rng = np.random.default_rng(at_once)
+    guid = rng.integers(0, 4000, 5000) * np.int64(0x9E3779B97F4A7) * rng.choice([-1, 1], 5000)  # 0 is a blank
+    files = []
+    for k in range(n_files):
+        mine = slice(k, None, n_files)
+        table = {c: np.zeros(5000, t)[mine] for c, t in projection.RECORD_COLUMNS.items()}
+        table |= {"guid": guid[mine], "edited": np.arange(5000)[mine]}
+        files.append(tmp_path / f"records{k}.parquet")
+        with projection.ParquetSink(files[-1], projection.RECORD_COLUMNS, by="taxon") as sink:
+            sink.add(table)
+    repeats.write_repeats(files, tmp_path / "repeats.parquet")
     values, n = np.unique(guid[guid != 0], return_counts=True)
     expected = np.flatnonzero(np.isin(guid, values[n > 1]))
     found = pl.read_parquet(tmp_path / "repeats.parquet").sort("edited")
     assert found["edited"].to_list() == expected.tolist()
     assert (found["guid"].to_numpy() == guid[expected]).all()
     assert 0 < expected.size < 5000
+
+
+def test_several_files_are_compared_once(tmp_path, monkeypatch):
+    """A record that a later download has under another species and list counts there; the cache knows it."""
+    lists = [visit("S1"), visit("S2")]
+    old = seen(lists[0], "4", BIRDS[0])
+    new = old | seen(lists[1], "7", BIRDS[1]) | {k: old[k] for k in ("GLOBAL UNIQUE IDENTIFIER",)}
+    new["LAST EDITED DATE"] = "2024-07-01 09:00:00"
+    first, sed = write_pair(tmp_path / "a", [old, seen(lists[1], "2", BIRDS[0])], lists)
+    second, _ = write_pair(tmp_path / "b", [new], lists)
+    out = tmp_path / "out"
+    thrush = IngestSettings(species=("Wood Thrush",))
+    for _ in range(2):
+        ingest([first, second], out, thrush, sampling=[sed], cache=tmp_path / "cache", overwrite=True)
+        assert pl.read_parquet(out / "records.parquet").select("checklist_id", "count").rows() == [("S2", 2)]
+        monkeypatch.setattr(repeats, "write_repeats", lambda *a: pytest.fail("compared again"))
+    monkeypatch.setattr(resolve, "PORTION", 1)
+    both = tmp_path / "both"
+    ingest([first, second], both, sampling=[sed], cache=tmp_path / "cache")
+    found = pl.read_parquet(both / "records.parquet").select("checklist_id", "species", "count")
+    assert sorted(found.rows()) == [("S2", BIRDS[0][0], 2), ("S2", BIRDS[1][0], 7)]
 
 
 def test_row_groups_without_the_taxa_are_passed_over(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from fedmiss.errors import SchemaError
 
-__all__ = ["EBD_RECORD", "EVENT", "PLACE", "normal", "resolve"]
+__all__ = ["EBD_RECORD", "EVENT", "PLACE", "REACH", "normal", "resolve"]
 
 # Canonical name -> spellings in the order of preference. Compared by `normal`: case, '_', '/' and spaces are equal.
 EBD_RECORD: dict[str, tuple[str, ...]] = {
@@ -49,6 +49,8 @@ PLACE: dict[str, tuple[str, ...]] = {
     "latitude": ("latitude",),
     "longitude": ("longitude",),
 }
+
+REACH = {k: {**EVENT, **PLACE}[k] for k in ("date", "country_code", "state_code", "county_code")}
 
 
 def normal(name: str) -> str:

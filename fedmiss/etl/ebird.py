@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmiss.arrays import I64
+from fedmiss.arrays import I32, I64
 from fedmiss.errors import InputError
 from fedmiss.etl.codes import BAD, COUNT_BLANK
-from fedmiss.etl.columns import EBD_RECORD, EVENT, PLACE, resolve
+from fedmiss.etl.columns import EBD_RECORD, EVENT, PLACE, REACH, resolve
 from fedmiss.etl.fields import Dictionary, Faults, Fields, Work
 from fedmiss.etl.projection import (
     EVENT_COLUMNS,
     PLACE_COLUMNS,
+    REACH_COLUMNS,
     RECORD_COLUMNS,
     TAXON_COLUMNS,
     ParquetSink,
@@ -40,7 +41,7 @@ class _Reader:
         wanted: dict[str, tuple[str, ...]] = {}
         required: list[str] = []
         if records:
-            wanted |= EBD_RECORD
+            wanted |= EBD_RECORD | REACH
             required += ["event", "count", "species"]
         if events:
             wanted |= EVENT | PLACE
@@ -56,6 +57,7 @@ class _Reader:
         self.absent = [wanted[k][0].upper() for k in wanted if self.slot[k] == absent]
         self.faults = Faults(source)
         self.taxa = Dictionary([self.slot[k] for k in TAXON_COLUMNS]) if records else None
+        self.regions = Dictionary([self.slot[k] for k in REACH_COLUMNS]) if records else None
         if events:
             self.places = Dictionary([self.slot[k] for k in PLACE_COLUMNS])
             self.observers = Dictionary([self.slot["observer"]])
@@ -63,6 +65,7 @@ class _Reader:
         self.taxon_rows: I64 = np.zeros(0, dtype=np.int64)
         self.long = self.short = self.rows = 0
         self.dates = [2**31 - 1, -(2**31)]
+        self.record_dates = list(self.dates)
         self._work = Work()
 
     def fields(self, block: Block) -> Fields:
@@ -100,6 +103,7 @@ class _Reader:
         from fedmiss.etl import _keys, _values
 
         assert self.taxa is not None
+        assert self.regions is not None
         event = self.ids(f, "event", "S")
         group = self.ids(f, "group", "G")
         species = self.slot["species"]
@@ -123,6 +127,10 @@ class _Reader:
         }
         if not good.all():
             columns = {k: v[good] for k, v in columns.items()}
+        self.regions.encode(f.buf, f.starts, f.lengths)
+        date = np.empty(f.n, dtype=np.int32)
+        _values.read_dates(*f.column(self.slot["date"]), date)
+        _widen(self.record_dates, date[date != BAD])
         rows = np.bincount(columns["taxon"], minlength=self.taxa.size)
         rows[: self.taxon_rows.size] += self.taxon_rows
         self.taxon_rows = rows
@@ -176,14 +184,16 @@ class _Reader:
         _values.read_stamps(*f.column(self.slot["edited"]), columns["edited"])
         if not good.all():
             columns = {k: v[good] for k, v in columns.items()}
-        if columns["date"].size:
-            self.dates = [
-                min(self.dates[0], int(columns["date"].min())),
-                max(self.dates[1], int(columns["date"].max())),
-            ]
+        _widen(self.dates, columns["date"])
         return columns
 
     lost_events = 0
+
+
+def _widen(span: list[int], days: I32) -> None:
+    """Make a span of days include more."""
+    if days.size:
+        span[:] = min(span[0], int(days.min())), max(span[1], int(days.max()))
 
 
 def _distinct(columns: dict[str, Any]) -> dict[str, Any]:
@@ -239,6 +249,8 @@ def project_ebird(
         reader.taxa.frame(TAXON_COLUMNS).with_columns(pl.Series("rows", rows)).write_parquet(
             folder / "taxa.parquet"
         )
+        assert reader.regions is not None
+        reader.regions.frame(REACH_COLUMNS).write_parquet(folder / "reach.parquet")
     if events:
         reader.places.frame(PLACE_COLUMNS).write_parquet(folder / "places.parquet")
         reader.observers.frame(["observer"]).write_parquet(folder / "observers.parquet")
@@ -260,6 +272,7 @@ def project_ebird(
         "absent_columns": reader.absent,
         "events_lost": reader.lost_events,
         "dates": reader.dates if reader.dates[0] <= reader.dates[1] else None,
+        "record_dates": reader.record_dates if reader.record_dates[0] <= reader.record_dates[1] else None,
         "release": f"{release[1]}-{release[2]}" if release else None,
         "columns": len(source.header),
     }

@@ -17,6 +17,7 @@ from fedmiss.etl.lists import make_checklists
 from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
 from fedmiss.etl.plain import check_map, project_plain
 from fedmiss.etl.projection import Cache, Projection
+from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
 from fedmiss.etl.resolve import write_records
 from fedmiss.etl.select import POLICIES
 from fedmiss.etl.settings import IngestSettings
@@ -89,6 +90,7 @@ def ingest(
         )
         if presence_only:
             warnings.append(why_no_zeros(family))
+        limits = NO_LIMIT if presence_only else limits_of(records)
         choice = choose_species(records, settings, warnings)
         with atomic_folder(out, overwrite=overwrite) as folder:
             events, lists_flow, unmatched = make_checklists(
@@ -98,11 +100,12 @@ def ingest(
                 policy=settings.groups,
                 site_km=site_km,
                 presence_only=presence_only,
+                limits=limits,
                 shared=_suspected(family, lists, settings, warnings),
                 cache=store.folder if keep_cache else None,
             )
             counts = write_records(events, records, choice, folder / "records.parquet", cache=store.folder)
-            warnings += unmatched
+            warnings += unmatched + reach_warnings(limits, lists_flow)
             if counts.orphans:
                 warnings.append(orphan_warning(lists, counts, folder))
             results = summarise(counts, lists_flow, settings, choice)

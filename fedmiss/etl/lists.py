@@ -16,6 +16,7 @@ import numpy as np
 
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.projection import VERSION, Projection
+from fedmiss.etl.reach import Limits
 from fedmiss.etl.select import Events, write_checklists
 from fedmiss.files import atomic_folder, hash_file, hash_json, read_json, write_json
 
@@ -35,6 +36,7 @@ def make_checklists(
     policy: str,
     site_km: float | None,
     presence_only: bool,
+    limits: Limits,
     shared: pl.DataFrame | None,
     cache: Path | None,
 ) -> tuple[Events, dict[str, int], list[str]]:
@@ -54,7 +56,9 @@ def make_checklists(
     }
     events = _events(lists, policy, shared, cache / f"events-{hash_json(who)[:24]}" if cache else None)
     if cache is None:
-        counts = write_checklists(events, filters, site_km, presence_only=presence_only, path=path)
+        counts = write_checklists(
+            events, filters, site_km, presence_only=presence_only, limits=limits, path=path
+        )
         return events, counts, filters.unmatched(events.seen)
     polygon = filters.polygon if filters.polygon and Path(filters.polygon).is_file() else None
     what = {
@@ -62,6 +66,7 @@ def make_checklists(
         "polygon": hash_file(polygon) if polygon else None,
         "site_km": site_km,
         "presence_only": presence_only,
+        "limits": asdict(limits),
     }
     kept = cache / f"lists-{hash_json(who | what)[:24]}"
     if (kept / "meta.json").exists():
@@ -69,7 +74,7 @@ def make_checklists(
         events.set_fate(np.load(kept / "fate.npy"), meta["steps"])
         shutil.copyfile(kept / "checklists.parquet", path)
         return events, meta["counts"], meta["unmatched"]
-    counts = write_checklists(events, filters, site_km, presence_only=presence_only, path=path)
+    counts = write_checklists(events, filters, site_km, presence_only=presence_only, limits=limits, path=path)
     unmatched = filters.unmatched(events.seen)
     with atomic_folder(kept) as folder:
         shutil.copyfile(path, folder / "checklists.parquet")

@@ -4,6 +4,7 @@ A projection is a folder with
     records.parquet    event, group, taxon, count, guid, edited          (one row per record read; rows of one
                        taxon lie together in stretches of half a million, so that one species reads little)
     repeats.parquet    guid, edited of the records whose guid occurs more than once (eBird text only)
+    reach.parquet      country, state and county codes that records stand in (eBird text only)
     taxa.parquet       taxon -> category, names, exotic code, approved, rows
     events.parquet     event, group, edited, observer, place, protocol, date, start, effort, complete
     places.parquet, observers.parquet, protocols.parquet                  (what those codes mean)
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Cache", "ParquetSink", "Projection", "row_groups"]
 
 # Raised whenever the meaning of a projection changes: older ones are then made again.
-VERSION = 5
+VERSION = 6
 ROW_GROUP = 1 << 16
 STRETCH = 8  # row groups that are sorted together
 EVENT_COLUMNS = {
@@ -71,6 +72,7 @@ PLACE_COLUMNS = (
     "latitude",
     "longitude",
 )
+REACH_COLUMNS = ("country_code", "state_code", "county_code")
 TAXON_COLUMNS = ("category", "common_name", "species", "exotic", "approved")
 
 

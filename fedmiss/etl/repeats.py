@@ -31,9 +31,10 @@ def write_repeats(paths: Sequence[Path], out: Path) -> None:
         held = [b["guid"] for p in paths for b in row_groups(p, ["guid"])]
         if n > 1:
             held = [g[g % n == part] for g in held]
-        values = np.concatenate([*held, np.zeros(0, np.int64)])
+        values = (
+            pl.Series(np.concatenate([*held, np.zeros(0, np.int64)])).sort().to_numpy()
+        )  # faster than numpy's
         del held
-        values.sort()
         found.append(np.unique(values[1:][(values[1:] == values[:-1]) & (values[1:] != 0)]))
     repeated = np.sort(np.concatenate(found))
     rows: dict[str, list[Any]] = {"guid": [], "edited": []}

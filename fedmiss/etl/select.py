@@ -6,17 +6,18 @@ few bytes each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmiss.arrays import I32, I64, U8
+from fedmiss.arrays import I32, I64, U8, Bool
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.lookup import MANY, Buckets, find_sorted
 from fedmiss.etl.projection import EVENT_COLUMNS, Projection, row_groups
+from fedmiss.etl.reach import NO_LIMIT, Limits, Reach
 from fedmiss.etl.sites import site_table
 from fedmiss.tables import table_writer
 
@@ -150,15 +151,23 @@ def _whole(sources: list[Projection], column: str) -> I64:
 
 
 def write_checklists(
-    events: Events, filters: Filters, site_km: float | None, *, presence_only: bool, path: Path
+    events: Events,
+    filters: Filters,
+    site_km: float | None,
+    *,
+    presence_only: bool,
+    limits: Limits = NO_LIMIT,
+    path: Path,
 ) -> dict[str, int]:
     """Filter the checklists, write those that are left, and set the fate of every row.
 
     Returns
     -------
-    rows by step: ``read``, ``duplicates``, ``copies``, each filter, ``no coordinates``, ``written``, ``zero_ok``
+    rows by step: ``read``, ``duplicates``, ``copies``, each filter, ``no coordinates``, ``written``, ``zero_ok``;
+    ``out of reach``: complete, but beyond the sure limits of the records; ``nothing seen``: of ``zero_ok``, those
+    beyond all records
     """
-    counts: dict[str, int] = {}
+    counts: dict[str, int] = {"out of reach": 0, "nothing seen": 0}
     dates = [d for s in events.sources for d in (s.meta["dates"] or [])]
 
     def chunks() -> Iterator[Any]:
@@ -174,6 +183,7 @@ def write_checklists(
             sites = site_table(places, site_km)
             has_site = sites["site_id"].is_not_null().to_numpy()
             stationary = (protocols["protocol"] == "Stationary").to_numpy()
+            sure, seen = (_within_reach(places, reaches) for reaches in (limits.sure, limits.seen))
             row = start
             for batch in row_groups(source.folder / "events.parquet", list(EVENT_COLUMNS)):
                 n = batch["event"].size
@@ -184,7 +194,11 @@ def write_checklists(
                     fate[out] = FILTERED + i
                 fate[~has_site[batch["place"]] & (fate == KEPT)] = NO_SITE
                 if not presence_only:
-                    fate[(fate == KEPT) & (batch["complete"] == 1)] = KEPT_ZERO_OK
+                    complete = (fate == KEPT) & (batch["complete"] == 1)
+                    reached = sure(batch)
+                    fate[complete & reached] = KEPT_ZERO_OK
+                    counts["out of reach"] += int(np.count_nonzero(complete & ~reached))
+                    counts["nothing seen"] += int(np.count_nonzero(complete & reached & ~seen(batch)))
                 take = np.flatnonzero(fate <= KEPT_ZERO_OK)
                 if take.size:
                     yield _checklists(
@@ -194,17 +208,30 @@ def write_checklists(
 
     counts["written"] = table_writer(path, "checklists", chunks(), unique=("checklist_id", "group_id"))
     events.set_fate(events.fate, events.steps)
-    seen = np.bincount(events.fate, minlength=FILTERED + len(events.steps))
+    fates = np.bincount(events.fate, minlength=FILTERED + len(events.steps))
     counts |= {
         "read": int(events.fate.size),
-        "duplicates": int(seen[DUPLICATE]),
-        "copies": int(seen[COPY]),
-        "no coordinates": int(seen[NO_SITE]),
-        "zero_ok": int(seen[KEPT_ZERO_OK]),
+        "duplicates": int(fates[DUPLICATE]),
+        "copies": int(fates[COPY]),
+        "no coordinates": int(fates[NO_SITE]),
+        "zero_ok": int(fates[KEPT_ZERO_OK]),
     }
     for i, name in enumerate(events.steps):
-        counts[f"filter: {name}"] = int(seen[FILTERED + i])
+        counts[f"filter: {name}"] = int(fates[FILTERED + i])
     return counts
+
+
+def _within_reach(places: pl.DataFrame, reaches: tuple[Reach, ...]) -> Callable[[dict[str, Any]], Bool]:
+    """Return the function that says which events of a batch any of the reaches covers."""
+    covered = [(r, r.covers(places)) for r in reaches]
+
+    def inside(batch: dict[str, Any]) -> Bool:
+        out = np.full(batch["date"].size, not covered)
+        for reach, mask in covered:
+            out |= mask[batch["place"]] & reach.spans(batch["date"])
+        return out
+
+    return inside
 
 
 def _checklists(

@@ -1,0 +1,145 @@
+"""How far the records reach: a sampling file for more years or places than the EBD would give false zeros.
+
+eBird's file names say what was asked for (``ebd_US-WA_woothr_201501_201812_relApr-2025.txt``), and a file of many
+species has records wherever somebody looked. From either, zeros are kept to where the records reach. A file of
+few species, under another name, may be narrower because it was cut or because the species is not there: that can
+only be pointed out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmiss.arrays import Bool
+from fedmiss.etl.projection import REACH_COLUMNS, Projection
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["NO_LIMIT", "Limits", "Reach", "limits_of", "reach_warnings"]
+
+MANY_SPECIES = 30  # from here on, next to no complete checklist is without any of them
+SHARE = 0.05  # of the zeros: so many outside the reach of few species are pointed out
+_EPOCH = date(1970, 1, 1)
+_REGION = re.compile(r"ebd_([A-Z]{2}(?:-[A-Z0-9]{1,3}){0,2})_")
+_MONTHS = re.compile(r"_((?:18|19|20)\d{2})(0[1-9]|1[0-2])_((?:18|19|20)\d{2})(0[1-9]|1[0-2])_")
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Where one file of records reaches; None and '' are no limit.
+
+    first, last : days since 1970-01-01; region : a code; places : the first ``level`` of country, state and county
+    code, joined
+    """
+
+    first: int | None = None
+    last: int | None = None
+    region: str = ""
+    places: tuple[str, ...] | None = None
+    level: int = 3
+
+    def covers(self, places: pl.DataFrame) -> Bool:
+        """Say which places lie within."""
+        import polars as pl
+
+        inside = pl.repeat(True, pl.len(), dtype=pl.Boolean)
+        if self.region:
+            named = pl.any_horizontal(pl.col(c) == self.region for c in REACH_COLUMNS).fill_null(False)
+            inside = named | ~named.any()  # no place has such a code: the files say nothing about it
+        if self.places is not None:
+            inside &= _joined(self.level).is_in(pl.Series(self.places, dtype=pl.String).implode())
+        return places.select(inside.alias("inside"))["inside"].to_numpy()
+
+    def spans(self, days: Any) -> Bool:
+        """Say which days lie within."""
+        inside = np.ones(days.size, dtype=np.bool_)
+        if self.first is not None:
+            inside &= days >= self.first
+        if self.last is not None:
+            inside &= days <= self.last
+        return inside
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``sure``: beyond these there are no zeros; ``seen``: beyond these nothing was seen, which may be true."""
+
+    sure: tuple[Reach, ...] = ()
+    seen: tuple[Reach, ...] = ()
+
+
+NO_LIMIT = Limits()
+
+
+def _joined(level: int) -> pl.Expr:
+    import polars as pl
+
+    return pl.concat_str(REACH_COLUMNS[:level], separator="|")
+
+
+def _days(year: str, month: str, *, end: bool) -> int:
+    first = date(int(year), int(month), 1)
+    if end:
+        first = (first.replace(day=28) + timedelta(days=4)).replace(day=1) - timedelta(days=1)
+    return (first - _EPOCH).days
+
+
+def limits_of(records: Sequence[Projection]) -> Limits:
+    """Return how far the reviewed records reach, file by file."""
+    sure, seen = [], []
+    for p in records:
+        if p.meta["role"] != "ebd" or not p.has("reach"):
+            continue
+        name = p.meta["source"].rsplit(":", 1)[-1].rsplit("/", 1)[-1]
+        region, months = _REGION.search(name), _MONTHS.search(name)
+        first = _days(months[1], months[2], end=False) if months else None
+        last = _days(months[3], months[4], end=True) if months else None
+        codes = p.read("reach")
+        counties, states = (
+            tuple(codes.select(_joined(k).alias("p"))["p"].unique().sort().to_list()) for k in (3, 2)
+        )
+        days = p.meta["record_dates"] or [None, None]
+        taxa = p.read("taxa", ["species", "rows"])
+        if taxa.filter(taxa["rows"] > 0)["species"].n_unique() >= MANY_SPECIES:
+            first = days[0] if first is None else max(first, days[0])
+            last = days[1] if last is None else min(last, days[1])
+            sure.append(Reach(first, last, region[1] if region else "", counties))
+        else:
+            sure.append(Reach(first, last, region[1] if region else ""))
+        seen.append(Reach(days[0], days[1], "", states, level=2))
+    return Limits(tuple(sure), tuple(seen))
+
+
+def reach_warnings(limits: Limits, counts: dict[str, int]) -> list[str]:
+    """Return the sentences on complete checklists that lie beyond the records."""
+
+    def span(reaches: tuple[Reach, ...]) -> str:
+        ends = [[getattr(r, k) for r in reaches] for k in ("first", "last")]
+        if any(None in e for e in ends):
+            return "their region"
+        low, high = (_EPOCH + timedelta(days=f(e)) for f, e in zip((min, max), ends, strict=True))
+        return f"{low} to {high} and their region"
+
+    out = []
+    if counts.get("out of reach"):
+        out.append(
+            f"{counts['out of reach']:,} complete checklists lie beyond the records, which reach over "
+            f"{span(limits.sure)}: what was seen there is not in the files, so they give no zeros. Download the "
+            "EBD and the sampling file for the same dates and region to use them."
+        )
+    beyond = counts.get("nothing seen", 0)
+    if beyond > SHARE * counts["zero_ok"]:
+        out.append(
+            f"{beyond:,} of {counts['zero_ok']:,} complete checklists lie outside the dates or the states that have "
+            f"any record ({span(limits.seen)}). Where the species was looked for and missed, these are true zeros; "
+            "if the EBD was cut more narrowly than the sampling file, they are false: leave them out with --start, "
+            "--end or --state."
+        )
+    return out

@@ -1,0 +1,98 @@
+"""An EBD cut more narrowly than its sampling file: no false zeros beyond what the records reach."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+from ebird_files import seen, visit, write_pair
+
+HERE = {"OBSERVATION DATE": "2020-05-14"}
+OREGON = {
+    "STATE": "Oregon",
+    "STATE CODE": "US-OR",
+    "COUNTY": "Lane",
+    "COUNTY CODE": "US-OR-039",
+    "LOCALITY ID": "L200",
+}
+LISTS = {
+    "S1": HERE,
+    "S2": HERE,  # looked for and missed, within every reach
+    "S3": {"OBSERVATION DATE": "2019-05-14"},
+    "S4": {"OBSERVATION DATE": "2021-05-14"},
+    "S5": HERE | OREGON,
+    "S6": HERE | {"COUNTY": "Skagit", "COUNTY CODE": "US-WA-057", "LOCALITY ID": "L300"},
+}
+VISITS = {event: visit(event, **more) for event, more in LISTS.items()}
+
+
+def zeros(run, tmp_path, records, name: str):
+    """Import records under a file name; return the lists that give zeros, and the sentence about reach."""
+    ebd, sed = write_pair(tmp_path / "in", records, list(VISITS.values()))
+    ebd = ebd.rename(ebd.with_name(name))
+    out = run(ebd, sampling=[sed])
+    out.check_flow_adds_up()
+    out.check_cells()
+    ok = out.checklists.filter("zero_ok")["checklist_id"].to_list()
+    said = [w for w in out.manifest["warnings"] if "complete checklists lie" in w]
+    assert sorted(out.checklists["checklist_id"]) == sorted(LISTS)
+    return {c for c in ok}, said
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ebd_US-WA_woothr_202001_202012_relApr-2025.txt", {"S1", "S2", "S6"}),
+        ("ebd_US-WA-033_woothr_202005_202005_prv_relApr-2025.txt", {"S1", "S2"}),
+        ("ebd_US_woothr_201905_202004_relApr-2025.txt", {"S3"}),
+        ("ebd_US_relApr-2025.txt", set(LISTS)),
+        ("ebd_BCR27_woothr_202101_202112_relApr-2025.txt", {"S4"}),
+        ("ebd_CA_relApr-2025.txt", set(LISTS)),  # no such code in the files: they cannot tell
+    ],
+)
+def test_the_file_name_says_what_was_asked_for(run, tmp_path, name, expected):
+    ok, said = zeros(run, tmp_path, [seen(VISITS["S1"], "3")], name)
+    assert ok == expected
+    cut = [w for w in said if "lie beyond the records" in w]
+    assert bool(cut) == (expected != set(LISTS))
+    assert not cut or cut[0].startswith(f"{len(LISTS) - len(expected)} complete")
+
+
+def test_many_species_have_records_wherever_somebody_looked(run, tmp_path):
+    """All species of a region and a time: days and counties without any record are not in the file."""
+    records = [seen(VISITS["S1"], "1", (f"Avis species{chr(97 + k)}", f"Bird {k}")) for k in range(26)]
+    records += [
+        seen(VISITS["S6"], "2", (f"Avicula species{chr(97 + k)}", f"Small bird {k}")) for k in range(26)
+    ]
+    ok, said = zeros(run, tmp_path, records, "birds.txt")
+    assert ok == {"S1", "S2", "S6"}
+    assert "3 complete checklists lie beyond the records" in said[0]
+    assert "2020-05-14 to 2020-05-14" in said[0]
+
+
+def test_few_species_may_truly_be_absent(run, tmp_path):
+    """Nothing is cut, but what may be a false zero is pointed out."""
+    ok, said = zeros(run, tmp_path, [seen(VISITS["S1"], "3")], "birds.txt")
+    assert ok == set(LISTS)
+    assert len(said) == 1
+    assert said[0].startswith("3 of 6 complete checklists lie outside the dates or the states")
+
+
+def test_files_of_several_regions_reach_over_all_of_them(run, tmp_path):
+    ebd, sed = write_pair(tmp_path / "a", [seen(VISITS["S1"], "3")], list(VISITS.values()))
+    other, _ = write_pair(tmp_path / "b", [seen(VISITS["S5"], "3")], [])
+    ebd = ebd.rename(ebd.with_name("ebd_US-WA_woothr_202001_202012_relApr-2025.txt"))
+    other = other.rename(other.with_name("ebd_US-OR_woothr_202001_202112_relApr-2025.txt"))
+    out = run(ebd, other, sampling=[sed])
+    assert set(out.checklists.filter("zero_ok")["checklist_id"]) == {"S1", "S2", "S5", "S6"}
+    assert any("2 complete checklists lie beyond" in w for w in out.manifest["warnings"])
+    again = run(ebd, other, sampling=[sed])
+    assert again.manifest["warnings"] == out.manifest["warnings"]  # said from the cache too
+
+
+def test_months_of_a_file_name_are_whole():
+    from fedmiss.etl.reach import _days
+
+    for year, month, last in (("2020", "02", 29), ("2021", "02", 28), ("2020", "12", 31), ("2020", "04", 30)):
+        end = date(1970, 1, 1).toordinal() + _days(year, month, end=True)
+        assert date.fromordinal(end) == date(int(year), int(month), last)

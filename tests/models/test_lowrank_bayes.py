@@ -5,13 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError
-from fedmiss.models.lowrank.bayes import Posterior, _sums, predictor
+from fedmiss.models.lowrank.bayes import Posterior, _sums, add_factor, predictor, set_predictor, vb_fit
 from fedmiss.models.lowrank.bootstrap import bootstrap, bootstrap_draw, observer_weights, totals_by_region
-from fedmiss.models.lowrank.counts import CountSettings, fit_counts
-from fedmiss.models.lowrank.crossval import assign_folds, cross_validate, default_candidates
+from fedmiss.models.lowrank.counts import CountSettings, fit_counts, fit_prepared, prepare
+from fedmiss.models.lowrank.crossval import (
+    _choose,
+    assign_folds,
+    cross_validate,
+    default_candidates,
+    model_name,
+)
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import deviance
 from fedmiss.models.lowrank.season import SeriesPrior
@@ -185,13 +192,21 @@ def test_log1p_fit_keeps_the_total_of_the_observed_counts():
 def test_folds_are_drawn_inside_groups_and_cover_them():
     panel, _ = simulate(n=500)
     for g in panel.groups:
-        for by in ("visit", "observer", "block"):
+        for by in ("cell", "visit", "observer", "block"):
             folds = assign_folds(g, 5, by, 0)
             assert folds.size == g.count.size
             assert set(folds) <= set(range(5))
         sizes = np.bincount(assign_folds(g, 5, "visit", 0), minlength=5)
         assert sizes.max() - sizes.min() <= 1
         whole = assign_folds(g, 5, "observer", 0)
+        fold_of_cell = dict(
+            zip(zip(g.site, g.month, strict=True), assign_folds(g, 5, "cell", 0), strict=True)
+        )
+        for h in panel.groups:  # visits of one cell share a fold, in every group
+            folds = assign_folds(h, 5, "cell", 0)
+            assert all(
+                fold_of_cell.get((s, t), k) == k for s, t, k in zip(h.site, h.month, folds, strict=True)
+            )
         assert all(np.unique(whole[g.observer == o]).size == 1 for o in np.unique(g.observer))
     with pytest.raises(ConfigError, match="folds by 'moon'"):
         assign_folds(panel.groups[0], 5, "moon", 0)
@@ -232,7 +247,7 @@ def test_cross_validation_finds_the_rank():
     flat, _ = simulate(J=60, L=36, n=2500, scale=0.0)
     rich, _ = simulate(J=60, L=36, n=2500, scale=0.8)
     candidates = [CountSettings(rank=r) for r in (0, 1, 2)]
-    none = cross_validate(flat, candidates).summary["deviance"]
+    none = cross_validate(flat, candidates, by="visit").summary["deviance"]
     assert (
         none.max() < 1.01 * none.min()
     )  # nothing to gain, and nothing lost: the factors switch themselves off
@@ -243,11 +258,82 @@ def test_cross_validation_finds_the_rank():
     assert "rank 2" in chosen.advice
 
 
+def bursts(J=200, L=24, seed=2, season=1.1):
+    """Seasons that differ by site under counts of gamma shape 0.5: factors are barely visible."""
+    rng = np.random.default_rng(seed)
+    wave = np.cos(2 * np.pi * np.arange(L) / 12 + 1.5 * rng.normal(size=J)[:, None])
+    eta = 3.0 + rng.normal(0, 1.5, J)[:, None] + season * wave
+    s, t = np.nonzero(rng.random((J, L)) < 0.5)
+    y = rng.poisson(np.exp(eta[s, t]) * rng.gamma(0.5, 2.0, s.size)).astype(float)
+    return split(J, L, s, t, y, s % 20, s % 3), eta
+
+
+def test_factors_enter_one_by_one_and_the_path_is_the_same_from_any_start():
+    panel, eta = bursts()
+    fits = [fit_counts(panel, CountSettings(rank=r, dispersion="negbin")) for r in (0, 1, 2, 4)]
+    ready, cells = prepare(panel, fits[2].settings)
+    again = fit_prepared(ready, cells, fits[2].settings, start=fits[1])
+    np.testing.assert_array_equal(again.expected(), fits[2].expected())
+    interaction = eta - eta.mean(axis=1, keepdims=True) - eta.mean(axis=0) + eta.mean()
+    error = [np.sqrt(((f.theta.U @ f.theta.V.T - interaction) ** 2).mean()) for f in fits]
+    assert error[1] < 0.9 * error[0]
+    assert error[2] < 0.95 * error[1]
+    assert error[3] < 0.95 * error[0]  # two factors too many do not make all of them vanish
+
+
+def test_after_a_factor_that_vanished_the_next_stays_at_zero():
+    panel, _ = simulate(J=6, L=5, n=60)
+    cells = cells_of(panel, "poisson")
+    q = posterior(6, 5, 2)
+    for c in cells:
+        c.eta = np.zeros(c.nnz)
+    set_predictor(cells, q, "poisson")
+    tried = add_factor(cells, q, "poisson", phi=1.0)
+    assert tried.P.shape == (6, 3)
+    assert np.abs(tried.P[:, 2]).max() > 0
+    q.P[:, 1] = 1e-6
+    given_up = add_factor(cells, q, "poisson", phi=1.0)
+    np.testing.assert_array_equal(given_up.P[:, 2], 0.0)
+    np.testing.assert_array_equal(vb_fit(cells, given_up)[0].P[:, 2], 0.0)
+
+
+def test_negative_binomial_keeps_the_total_of_the_counts():
+    panel, _ = bursts(seed=5)
+    g = panel.pooled().groups[0]
+    fit = fit_counts(panel, CountSettings(rank=1, dispersion="negbin"))
+    assert fit.smear > 1.05  # without it the total would fall short
+    assert fit.expected()[g.site, g.month].sum() == pytest.approx(g.count.sum(), rel=0.01)
+    assert fit_counts(panel, CountSettings(rank=1)).smear == 1.0
+
+
+def test_another_distribution_has_to_be_clearly_better():
+    table = pd.DataFrame(
+        [
+            {"candidate": i, "fold": k, "model": m, "rank": r, "penalty": np.nan, "deviance": d}
+            for i, (m, r, ds) in enumerate(
+                [
+                    ("negative binomial", 0, [10.0, 12.0, 11.0]),
+                    ("negative binomial", 1, [9.0, 11.0, 10.5]),
+                    ("quasi-Poisson", 0, [4.0, 11.5, 11.0]),  # lowest on average, thanks to one fold
+                ]
+            )
+            for k, d in enumerate(ds)
+        ]
+    )
+    summary = table.groupby("candidate").agg(deviance=("deviance", "mean"), model=("model", "first"))
+    options = [CountSettings(rank=r, dispersion=d) for d, r in (("negbin", 0), ("negbin", 1), ("quasi", 0))]
+    assert _choose(table, summary, options, False) == 1
+    table.loc[table["candidate"] == 2, "deviance"] = [8.0, 10.1, 9.4]  # lower in every fold
+    summary["deviance"] = table.groupby("candidate")["deviance"].mean()
+    assert _choose(table, summary, options, False) == 2
+
+
 def test_default_candidates_include_rank_zero_and_rival_models():
     names = {(c.family, c.dispersion, c.scale, c.rank) for c in default_candidates(CountSettings())}
     assert ("poisson", "quasi", "raw", 0) in names
     assert ("poisson", "negbin", "raw", 2) in names
     assert ("gaussian", "quasi", "log1p", 2) in names
+    assert model_name(default_candidates(CountSettings())[0]) == "negative binomial"  # the one to beat
 
 
 def test_bootstrap_weights_stay_inside_groups():

@@ -68,6 +68,8 @@ def add_factor(
 ) -> Posterior:
     """Give a converged posterior one more factor, started at the best penalised rank-1 fit of what is left.
 
+    The cells must hold the predictor of ``q`` (:func:`set_predictor`).
+
     Factors enter one by one, and after each the whole posterior is fitted again ("greedy, then backfit": Wang and
     Stephens, JMLR 2021, "Empirical Bayes matrix factorization", section 3.3). Started together, weak factors share one
     signal, each is too weak for its prior, and all are switched off where one alone would have stayed.
@@ -80,7 +82,6 @@ def add_factor(
     u, v = np.zeros((J, 1)), np.zeros((L, 1))
     tau = noise = SMALLEST
     if k == 1 or float((q.P[:, -1] ** 2).mean() * (q.T[:, -1] ** 2).mean()) > SLIGHT**4:
-        set_predictor(cells, q, family)
         rest = [replace(c, offset=c.eta, eta=c.eta.copy(), trial=np.empty(c.nnz)) for c in cells]
         one = fit_cells(
             rest,

@@ -258,6 +258,7 @@ def fit_counts(
     Parameters
     ----------
     panel : the groups' counted visits
+    settings : by default the negative binomial of rank 2
     start : an earlier fit of the same panel (bootstrap): its variances, dispersion and effort are kept
 
     Returns
@@ -272,7 +273,7 @@ def fit_counts(
     >>> bool(np.allclose(fit.expected(), [[2, 4], [6, 12]], rtol=1e-4))
     True
     """
-    settings = settings or CountSettings()
+    settings = settings or CountSettings(dispersion="negbin")
     ready, cells = prepare(panel, settings)
     return fit_prepared(ready, cells, settings, start=start, watch=watch)
 
@@ -314,6 +315,7 @@ def fit_prepared(
         )
     for rank in range(fit.theta.rank + 1, min(settings.rank, panel.J, panel.L) + 1):
         assert fit.posterior is not None
+        _fill_at(panel, cells, settings, fit.aux, fit.posterior)
         q = add_factor(cells, fit.posterior, settings.family, phi=fit.aux.phi, seed=settings.seed)
         fit = _fit_bayes(panel, cells, replace(settings, rank=rank), fit.aux, q, watch, learn=True)
     return replace(fit, settings=settings)
@@ -344,6 +346,16 @@ def _fit_penalised(
     )
     _, _, fit.edf = _effect_variances(cells, fit.theta, aux, settings)
     return _finish(panel, cells, settings, aux, fit, None)
+
+
+def _fill_at(
+    panel: GroupPanel, cells: Sequence[Cells], settings: CountSettings, aux: Auxiliary, q: Posterior
+) -> None:
+    """Set predictor and weights to those of a start: a refit must not depend on what the cells held before."""
+    set_predictor(cells, q, settings.family)
+    for c in cells:
+        c.shrink = np.zeros(0)
+    fill_cells(panel, cells, aux, settings)
 
 
 def _fit_bayes(
@@ -377,11 +389,7 @@ def _fit_bayes(
             fill_cells(panel, cells, box[0], settings)
         return box[0].phi
 
-    # A refit must not depend on what the cells held before: predictor and weights are those of its start.
-    set_predictor(cells, start, settings.family)
-    for c in cells:
-        c.shrink = np.zeros(0)
-    fill_cells(panel, cells, aux, settings)
+    _fill_at(panel, cells, settings, aux, start)
     q, _phi, edf, rounds, converged = vb_fit(
         cells,
         start,

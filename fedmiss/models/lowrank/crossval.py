@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from fedmiss.arrays import I64
+from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
 from fedmiss.models.lowrank.counts import (
     CountFit,
@@ -39,24 +39,37 @@ def model_name(s: CountSettings) -> str:
 
 
 def default_candidates(settings: CountSettings, max_rank: int = 4) -> list[CountSettings]:
-    """Ranks 0..max_rank of the given model and, for counts, rank 0 and 2 of its rivals."""
-    ranks = [replace(settings, rank=r) for r in range(max_rank + 1)]
+    """Ranks 0..max_rank; for counts of the negative binomial, with ranks 0 and 2 of its rivals after it.
+
+    The negative binomial comes first, hence is the model that rivals have to beat (:func:`cross_validate`): it has the
+    Poisson as its limit, and under heavy tails a quasi-Poisson fit of rank 1 or more chases single counts.
+    """
     if settings.family != "poisson" or settings.penalty is not None:
-        return ranks
-    other = "negbin" if settings.dispersion != "negbin" else "quasi"
-    rivals = [replace(settings, rank=r, dispersion=other) for r in (0, 1, 2)]
+        return [replace(settings, rank=r) for r in range(max_rank + 1)]
+    main = [replace(settings, rank=r, dispersion="negbin") for r in range(max_rank + 1)]
+    quasi = [replace(settings, rank=r, dispersion="quasi") for r in (0, 2)]
     log = [replace(settings, rank=r, family="gaussian", scale="log1p", dispersion="quasi") for r in (0, 2)]
-    return ranks + rivals + log
+    return main + quasi + log
 
 
 def assign_folds(group: Group, folds: int, by: str, seed: int, period: int = 12) -> I64:
     """Draw a fold 0..folds-1 for every visit of a group, inside the group.
 
-    ``by="visit"`` draws visits; ``"observer"`` whole observers; ``"block"`` whole site x ``period``-month blocks.
+    ``by="cell"`` draws site x month cells, whoever visits them: a fit that has seen one visit of a cell knows much about
+    the others, while a cell that is imputed has none. ``"visit"`` draws visits; ``"observer"`` whole observers;
+    ``"block"`` whole site x ``period``-month blocks.
     """
     rng = rng_for(seed, "folds", group.name)
     if by == "visit":
         return _spread(rng, group.count.size, folds)
+    if by == "cell":  # drawn by place and time alone: the same in every group
+        fold = np.empty(group.count.size, dtype=np.int64)
+        sites, first = np.unique(group.site, return_index=True)  # visits are sorted by site
+        for site, mine in zip(sites, np.split(np.arange(fold.size), first[1:]), strict=True):
+            month = group.month[mine]
+            u = rng_for(seed, "cell folds", int(site)).random(int(month.max()) + 1)
+            fold[mine] = (u[month] * folds).astype(np.int64)
+        return fold
     if by == "observer":
         key = group.observer.astype(np.int64)
     elif by == "block":
@@ -65,7 +78,7 @@ def assign_folds(group: Group, folds: int, by: str, seed: int, period: int = 12)
         draws = [int(rng_for(seed, "block", int(a), int(b)).integers(folds)) for a, b in blocks[0]]
         return np.array(draws, dtype=np.int64)[blocks[1].ravel()]
     else:
-        raise ConfigError(f"folds by {by!r} are unknown; choose visit, block or observer.")
+        raise ConfigError(f"folds by {by!r} are unknown; choose cell, visit, block or observer.")
     units, inverse = np.unique(key, return_inverse=True)
     return _spread(rng, units.size, folds)[inverse]
 
@@ -95,17 +108,22 @@ def cross_validate(
     candidates: Sequence[CountSettings],
     *,
     folds: int = 5,
-    by: str = "visit",
+    by: str = "cell",
     seed: int = 0,
     one_se: bool = False,
     watch: Callable[[int], None] | None = None,
 ) -> Choice:
     """Score every candidate on held-out visits and choose the one with the lowest deviance.
 
+    Between distributions the evidence has to be clear: another distribution than the first candidate's is chosen only
+    if its deviance is lower by more than two standard errors of the paired difference over folds. With heavy-tailed
+    counts few large ones decide a fold's deviance, and the best of many candidates is often the luckiest.
+
     Parameters
     ----------
-    candidates : settings to compare; those that differ in rank or penalty only share their marginal fits, and
-        each is warm-started at the one before it (give them by rank, then by falling penalty)
+    candidates : settings to compare; the first one's distribution is the default. Those that differ in rank or penalty
+        only share their marginal fits, and each is warm-started at the one before it (give them by rank, then by
+        falling penalty)
     one_se : choose the smallest rank (then the largest penalty) within one standard error of the lowest deviance,
         the standard error being that of the paired difference over folds
     """
@@ -235,13 +253,25 @@ def _summarise(table: pd.DataFrame) -> pd.DataFrame:
 def _choose(
     table: pd.DataFrame, summary: pd.DataFrame, candidates: Sequence[CountSettings], one_se: bool
 ) -> int:
-    best = int(summary["deviance"].to_numpy().argmin())
+    score = summary["deviance"].to_numpy(dtype=float)
+    name = summary["model"].to_numpy()
+    wide = table.pivot(index="fold", columns="candidate", values="deviance")
+
+    def above(best: int) -> tuple[F64, F64]:
+        """Mean over folds of the deviance above that of ``best``, and its standard error."""
+        excess = wide.sub(wide[best], axis=0)
+        bound: pd.Series = excess.std(ddof=1) / np.sqrt(excess.count())
+        return excess.mean().to_numpy(dtype=float), bound.to_numpy(dtype=float)
+
+    best = int(np.where(name == name[0], score, np.inf).argmin())
+    mean, error = above(best)
+    clear = mean < -2 * error
+    if clear.any():
+        best = int(np.where(clear, score, np.inf).argmin())
     if not one_se:
         return best
-    wide = table.pivot(index="fold", columns="candidate", values="deviance")
-    excess = wide.sub(wide[best], axis=0)
-    bound: pd.Series = excess.std(ddof=1) / np.sqrt(excess.count())
-    near = [i for i in range(len(candidates)) if excess[i].mean() <= bound[i]] or [best]
+    mean, error = above(best)
+    near = [i for i in range(len(candidates)) if name[i] == name[best] and mean[i] <= error[i]] or [best]
     return min(near, key=lambda i: (candidates[i].rank, -(candidates[i].penalty or 0.0)))
 
 
@@ -252,13 +282,18 @@ def _label(row: pd.Series) -> str:
 
 def _advice(summary: pd.DataFrame, chosen: int) -> str:
     best = summary.iloc[chosen]
+    by_deviance = summary.iloc[int(summary["deviance"].to_numpy().argmin())]
     by_log = summary.iloc[int(summary["log_rmse"].to_numpy().argmin())]
     total = np.abs(np.log(np.clip(summary["total_bias"].to_numpy(dtype=float), 1e-9, None)))
     by_total = summary.iloc[int(total.argmin())]
-    text = (
-        f"{_label(best)} predicts held-out visits best (deviance {best['deviance']:.3g} per visit, "
-        f"total {best['total_bias']:.2f} of the observed)."
-    )
+    scores = f"deviance {best['deviance']:.3g} per visit, total {best['total_bias']:.2f} of the observed"
+    if by_deviance.name == best.name:
+        text = f"{_label(best)} predicts held-out visits best ({scores})."
+    else:
+        text = (
+            f"{_label(best)} is recommended ({scores}): {_label(by_deviance)} has a lower deviance "
+            f"({by_deviance['deviance']:.3g}), but not clearly."
+        )
     if by_log.name != best.name and by_log["log_rmse"] < 0.98 * best["log_rmse"]:
         text += (
             f" For typical sites rather than totals, {_label(by_log)} is closer (log error {by_log['log_rmse']:.2f} "

@@ -24,7 +24,7 @@ from fedmiss.etl.settings import IngestSettings
 from fedmiss.etl.sites import parse_site_rule
 from fedmiss.etl.sources import Source, expand
 from fedmiss.etl.species import choose_species
-from fedmiss.etl.terms import terms_of
+from fedmiss.etl.terms import all_simulated, terms_of
 from fedmiss.files import atomic_folder, check_free, write_manifest
 from fedmiss.progress import progress
 
@@ -117,9 +117,10 @@ def ingest(
                 results=results,
                 flow=row_flow(projections, lists_flow, counts.steps, results, presence_only=presence_only),
                 terms=terms_of(
-                    sources[0].role,
+                    "simulated" if family == "ebird" and all_simulated(lists) else sources[0].role,
                     sorted({p.meta["release"] for p in projections if p.meta.get("release")}),
                     sorted({x for p in projections for x in p.meta.get("licences", [])}),
+                    sorted({s.citation for s in sources if s.citation}),
                 ),
                 warnings=warnings,
             )

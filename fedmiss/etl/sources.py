@@ -6,12 +6,13 @@ import gzip
 import hashlib
 import io
 import os
+import re
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,6 +45,8 @@ _DAMAGE = (
     RuntimeError,
     NotImplementedError,
 )
+CITATION = "recommended_citation.txt"  # comes with every download from eBird
+_RELEASE = re.compile(r"rel[A-Z][a-z]{2}-\d{4}")
 _COMPANIONS = ("verbatim.txt", "multimedia.txt", "citations.txt", "rights.txt")
 
 
@@ -57,6 +60,7 @@ class Source:
     separator: str  # "\t" or ","; "" for parquet
     header: tuple[str, ...]
     header_bytes: int  # length of the header line with its end and a byte order mark
+    citation: str = ""  # what the provider asks to be cited, where it came with the file
 
     @property
     def name(self) -> str:
@@ -164,7 +168,19 @@ def expand(path: str | Path) -> list[Source]:
             with tarfile.open(path) as tar:
                 members = [m.name for m in tar.getmembers() if m.isfile() and m.size]
             return _members(path, members)
-    return [_describe(path, None)]
+    source = _describe(path, None)
+    beside = path.with_name(CITATION)
+    if source.role in ("ebd", "sampling", "unvetted") and beside.is_file():
+        cited = _citation(beside, None)
+        if set(_RELEASE.findall(path.name)) <= set(_RELEASE.findall(cited)):  # not that of another download
+            source = replace(source, citation=cited)
+    return [source]
+
+
+def _citation(path: Path, member: str | None) -> str:
+    """Return the text of a citation file in one line."""
+    with _open(path, member) as (stream, _):
+        return " ".join(stream.read(1 << 12).decode("utf-8", "replace").split())
 
 
 def _near(name: str, names: list[str]) -> str:
@@ -176,6 +192,8 @@ def _near(name: str, names: list[str]) -> str:
 
 def _members(path: Path, members: list[str]) -> list[Source]:
     found = []
+    citation = next((m for m in members if m.lower().rsplit("/", 1)[-1] == CITATION), None)
+    cited = _citation(path, citation) if citation else ""
     for member in members:
         low = member.lower().rsplit("/", 1)[-1]
         if low in _COMPANIONS or not low.endswith((".txt", ".csv", ".tsv", ".gz")):
@@ -185,7 +203,7 @@ def _members(path: Path, members: list[str]) -> list[Source]:
         except InputError:
             continue  # a README, a citation: no table
         if source.role != "plain":
-            found.append(source)
+            found.append(replace(source, citation=cited))
     if not found:
         listed = ", ".join(members[:5]) or "nothing"
         raise InputError(

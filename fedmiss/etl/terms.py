@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["terms_of"]
+if TYPE_CHECKING:
+    from fedmiss.etl.projection import Projection
+
+__all__ = ["all_simulated", "terms_of"]
+
+SIMULATED_COUNTRY = "Simland"
 
 _EBIRD_TERMS = (
     "eBird data are for non-commercial use and for the purpose for which they were requested; the records may not "
@@ -13,13 +18,30 @@ _EBIRD_TERMS = (
 )
 
 
-def terms_of(role: str, releases: list[str], licences: list[str]) -> dict[str, Any]:
-    """Return licence, citation, release and terms for a source role (see ``sources.ROLES``)."""
+def all_simulated(lists: list[Projection]) -> bool:
+    """Say whether all checklists were made up by ``fedmiss simulate``, whose country is on no map."""
+    countries = [p.read("places", ["country"])["country"] for p in lists]
+    return any(c.len() for c in countries) and all((c == SIMULATED_COUNTRY).all() for c in countries)
+
+
+def terms_of(role: str, releases: list[str], licences: list[str], citations: list[str]) -> dict[str, Any]:
+    """Return licence, citation, release and terms for a source role (see ``sources.ROLES``), or for 'simulated'.
+
+    ``citations`` : what the provider asked to be cited, in its own words
+    """
+    if role == "simulated":
+        return {
+            "licence": "CC0",
+            "citation": "Simulated by fedmiss; no bird was counted.",
+            "release": "simulated",
+            "terms": "Made-up data, partly in eBird's format: free to use, not to be mistaken for eBird's own.",
+        }
     if role in ("ebd", "sampling", "unvetted"):
         version = ", ".join(f"EBD_rel{r}" for r in releases) or "release not stated in the file name"
         return {
             "licence": "eBird terms of use",
-            "citation": f"eBird Basic Dataset. Version: {version}. Cornell Lab of Ornithology, Ithaca, New York.",
+            "citation": " ".join(citations)
+            or f"eBird Basic Dataset. Version: {version}. Cornell Lab of Ornithology, Ithaca, New York.",
             "release": ", ".join(releases),
             "terms": _EBIRD_TERMS,
         }

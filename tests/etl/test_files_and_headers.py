@@ -272,3 +272,43 @@ def test_blanks_around_values_are_not_part_of_them(pair):
     assert out.checklists["site_id"].n_unique() == out.checklists["observer_id"].n_unique() == 1
     assert out.records["species"].to_list() == [name, name]
     assert out.records["count"].to_list() == [3, 2]
+
+
+CITED = (
+    "Please cite: eBird Basic Dataset. Version: EBD_relApr-2025.\r\nCornell Lab of Ornithology, Apr 2025.\n"
+)
+
+
+def test_the_citation_of_the_download_is_kept(run, tmp_path):
+    """In the archive, or unpacked beside the files; one of another release is not taken."""
+    ebd, sed = write_pair(tmp_path / "in", [seen(A, "3")], [A])
+    packed = tmp_path / "ebd_US-WA_relApr-2025.zip"
+    with zipfile.ZipFile(packed, "w") as z:
+        z.write(ebd, "ebd_US-WA_relApr-2025.txt")
+        z.write(sed, "ebd_US-WA_relApr-2025_sampling.txt")
+        z.writestr("recommended_citation.txt", CITED)
+    in_words = " ".join(CITED.split())
+    assert run(packed).manifest["terms"]["citation"] == in_words
+    assert (
+        run(ebd, sampling=[sed])
+        .manifest["terms"]["citation"]
+        .startswith("eBird Basic Dataset. Version: release")
+    )
+    ebd.with_name("recommended_citation.txt").write_text(CITED)
+    assert run(ebd, sampling=[sed]).manifest["terms"]["citation"] == in_words
+    other = ebd.rename(ebd.with_name("ebd_US-WA_relApr-2024.txt"))
+    cited = run(other, sampling=[sed.rename(sed.with_name("ebd_US-WA_relApr-2024_sampling.txt"))])
+    assert "Version: EBD_relApr-2024." in cited.manifest["terms"]["citation"]
+
+
+def test_simulated_files_are_not_credited_to_ebird(run, tmp_path):
+    from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
+    from fedmiss.simulate.truth import TERMS
+
+    sim = simulate_ebird(tmp_path / "sim", EbirdSettings(records=1000, seed=4))
+    made = sim / "ebd_sim.txt", sim / "ebd_sim_sampling.txt"
+    assert run(made[0], sampling=[made[1]]).manifest["terms"] == TERMS
+    assert run(made[0]).manifest["terms"] == TERMS
+    ebd, sed = write_pair(tmp_path / "in", [seen(A, "3")], [A])
+    both = run(made[0], ebd, sampling=[made[1], sed])  # one real list among them, and the terms are eBird's
+    assert both.manifest["terms"]["licence"] == "eBird terms of use"

@@ -17,7 +17,6 @@ from fedmiss.etl.fields import Dictionary, Faults, Fields, Work
 from fedmiss.etl.projection import (
     EVENT_COLUMNS,
     PLACE_COLUMNS,
-    REACH_COLUMNS,
     RECORD_COLUMNS,
     TAXON_COLUMNS,
     ParquetSink,
@@ -57,7 +56,7 @@ class _Reader:
         self.absent = [wanted[k][0].upper() for k in wanted if self.slot[k] == absent]
         self.faults = Faults(source)
         self.taxa = Dictionary([self.slot[k] for k in TAXON_COLUMNS]) if records else None
-        self.regions = Dictionary([self.slot[k] for k in REACH_COLUMNS]) if records else None
+        self.regions = Dictionary([0]) if records else None
         if events:
             self.places = Dictionary([self.slot[k] for k in PLACE_COLUMNS])
             self.observers = Dictionary([self.slot["observer"]])
@@ -82,6 +81,16 @@ class _Reader:
         out = np.empty(f.n, dtype=np.int64)
         _values.read_ids(*f.column(self.slot[key]), ord(letter), out)
         return out
+
+    def _region(self, f: Fields) -> tuple[I32, I32]:
+        """Return the field that names the smallest region of each line: county, else state, else country."""
+        start, length = (v[:, [self.slot["county_code"]]] for v in (f.starts, f.lengths))
+        for key in ("state_code", "country_code"):
+            blank = np.flatnonzero(length[:, 0] == 0)
+            if blank.size:
+                start[blank, 0] = f.starts[blank, self.slot[key]]
+                length[blank, 0] = f.lengths[blank, self.slot[key]]
+        return start, length
 
     def _shown(self, f: Fields, rows: I64, key: str) -> Callable[[int], str]:
         return lambda i: f.text(int(rows[i]), self.slot[key])
@@ -127,7 +136,7 @@ class _Reader:
         }
         if not good.all():
             columns = {k: v[good] for k, v in columns.items()}
-        self.regions.encode(f.buf, f.starts, f.lengths)
+        self.regions.encode(f.buf, *self._region(f))
         date = np.empty(f.n, dtype=np.int32)
         _values.read_dates(*f.column(self.slot["date"]), date)
         _widen(self.record_dates, date[date != BAD])
@@ -250,7 +259,7 @@ def project_ebird(
             folder / "taxa.parquet"
         )
         assert reader.regions is not None
-        reader.regions.frame(REACH_COLUMNS).write_parquet(folder / "reach.parquet")
+        reader.regions.frame(["region"]).write_parquet(folder / "reach.parquet")
     if events:
         reader.places.frame(PLACE_COLUMNS).write_parquet(folder / "places.parquet")
         reader.observers.frame(["observer"]).write_parquet(folder / "observers.parquet")

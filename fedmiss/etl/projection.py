@@ -4,7 +4,7 @@ A projection is a folder with
     records.parquet    event, group, taxon, count, guid, edited          (one row per record read; rows of one
                        taxon lie together in stretches of half a million, so that one species reads little)
     repeats.parquet    guid, edited of the records whose guid occurs more than once (eBird text only)
-    reach.parquet      country, state and county codes that records stand in (eBird text only)
+    reach.parquet      codes of the counties (else states, countries) that records stand in (eBird text only)
     taxa.parquet       taxon -> category, names, exotic code, approved, rows
     events.parquet     event, group, edited, observer, place, protocol, date, start, effort, complete
     places.parquet, observers.parquet, protocols.parquet                  (what those codes mean)
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Cache", "ParquetSink", "Projection", "row_groups"]
 
 # Raised whenever the meaning of a projection changes: older ones are then made again.
-VERSION = 6
+VERSION = 7
 ROW_GROUP = 1 << 16
 STRETCH = 8  # row groups that are sorted together
 EVENT_COLUMNS = {
@@ -72,7 +72,6 @@ PLACE_COLUMNS = (
     "latitude",
     "longitude",
 )
-REACH_COLUMNS = ("country_code", "state_code", "county_code")
 TAXON_COLUMNS = ("category", "common_name", "species", "exotic", "approved")
 
 
@@ -145,10 +144,17 @@ class ParquetSink:
         import pyarrow.parquet as pq
 
         self._by = by
-        self._schema = pa.schema([pa.field(k, pa.from_numpy_dtype(np.dtype(t))) for k, t in columns.items()])
-        # Ids are all different, so a dictionary of them would only cost time.
-        plain = [k for k in columns if k not in ("event", "group", "guid", "edited")]
-        self._writer = pq.ParquetWriter(path, self._schema, compression="lz4", use_dictionary=plain)
+        self._schema = pa.schema(
+            [pa.field(k, pa.from_numpy_dtype(np.dtype(t)), nullable=False) for k, t in columns.items()]
+        )
+        # Ids are all different, so a dictionary of them would only cost time; digests do not get smaller either.
+        self._writer = pq.ParquetWriter(
+            path,
+            self._schema,
+            compression={k: "none" if k in ("guid", "edited") else "lz4" for k in columns},
+            use_dictionary=[k for k in columns if k not in ("event", "group", "guid", "edited")],
+            write_statistics=[by] if by else False,
+        )
         # The same memory for every stretch: fresh pages cost as much as what is done with them.
         self._room = ROW_GROUP * (STRETCH if by else 1)
         self._held = {k: np.empty(self._room, t) for k, t in columns.items()}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmiss.arrays import Bool
-from fedmiss.etl.projection import REACH_COLUMNS, Projection
+from fedmiss.etl.projection import Projection
 
 if TYPE_CHECKING:
     import polars as pl
@@ -26,6 +26,7 @@ __all__ = ["NO_LIMIT", "Limits", "Reach", "limits_of", "reach_warnings"]
 
 MANY_SPECIES = 30  # from here on, next to no complete checklist is without any of them
 SHARE = 0.05  # of the zeros: so many outside the reach of few species are pointed out
+REGIONS = ("county_code", "state_code", "country_code")  # from the smallest up
 _EPOCH = date(1970, 1, 1)
 _REGION = re.compile(r"ebd_([A-Z]{2}(?:-[A-Z0-9]{1,3}){0,2})_")
 _MONTHS = re.compile(r"_((?:18|19|20)\d{2})(0[1-9]|1[0-2])_((?:18|19|20)\d{2})(0[1-9]|1[0-2])_")
@@ -35,26 +36,28 @@ _MONTHS = re.compile(r"_((?:18|19|20)\d{2})(0[1-9]|1[0-2])_((?:18|19|20)\d{2})(0
 class Reach:
     """Where one file of records reaches; None and '' are no limit.
 
-    first, last : days since 1970-01-01; region : a code; places : the first ``level`` of country, state and county
-    code, joined
+    first, last : days since 1970-01-01; region : a code; places : codes of counties (states or countries where
+    there are none), cut to their first ``parts`` parts ('US-WA-033' has three)
     """
 
     first: int | None = None
     last: int | None = None
     region: str = ""
     places: tuple[str, ...] | None = None
-    level: int = 3
+    parts: int = 3
 
     def covers(self, places: pl.DataFrame) -> Bool:
         """Say which places lie within."""
         import polars as pl
 
+        codes = (pl.col(c).replace("", None) for c in REGIONS)
+        smallest = pl.coalesce(codes).fill_null("")
         inside = pl.repeat(True, pl.len(), dtype=pl.Boolean)
         if self.region:
-            named = pl.any_horizontal(pl.col(c) == self.region for c in REACH_COLUMNS).fill_null(False)
+            named = pl.any_horizontal(pl.col(c) == self.region for c in REGIONS).fill_null(False)
             inside = named | ~named.any()  # no place has such a code: the files say nothing about it
         if self.places is not None:
-            inside &= _joined(self.level).is_in(pl.Series(self.places, dtype=pl.String).implode())
+            inside &= _cut(smallest, self.parts).is_in(pl.Series(self.places, dtype=pl.String).implode())
         return places.select(inside.alias("inside"))["inside"].to_numpy()
 
     def spans(self, days: Any) -> Bool:
@@ -78,10 +81,8 @@ class Limits:
 NO_LIMIT = Limits()
 
 
-def _joined(level: int) -> pl.Expr:
-    import polars as pl
-
-    return pl.concat_str(REACH_COLUMNS[:level], separator="|")
+def _cut(code: pl.Expr, parts: int) -> pl.Expr:
+    return code.str.split("-").list.head(parts).list.join("-")
 
 
 def _days(year: str, month: str, *, end: bool) -> int:
@@ -93,6 +94,8 @@ def _days(year: str, month: str, *, end: bool) -> int:
 
 def limits_of(records: Sequence[Projection]) -> Limits:
     """Return how far the reviewed records reach, file by file."""
+    import polars as pl
+
     sure, seen = [], []
     for p in records:
         if p.meta["role"] != "ebd" or not p.has("reach"):
@@ -103,7 +106,7 @@ def limits_of(records: Sequence[Projection]) -> Limits:
         last = _days(months[3], months[4], end=True) if months else None
         codes = p.read("reach")
         counties, states = (
-            tuple(codes.select(_joined(k).alias("p"))["p"].unique().sort().to_list()) for k in (3, 2)
+            tuple(codes.select(_cut(pl.col("region"), k))["region"].unique().sort().to_list()) for k in (3, 2)
         )
         days = p.meta["record_dates"] or [None, None]
         taxa = p.read("taxa", ["species", "rows"])
@@ -113,7 +116,7 @@ def limits_of(records: Sequence[Projection]) -> Limits:
             sure.append(Reach(first, last, region[1] if region else "", counties))
         else:
             sure.append(Reach(first, last, region[1] if region else ""))
-        seen.append(Reach(days[0], days[1], "", states, level=2))
+        seen.append(Reach(days[0], days[1], "", states, parts=2))
     return Limits(tuple(sure), tuple(seen))
 
 

@@ -347,9 +347,9 @@ def _last_line_end(buf: U8, have: int) -> int:
     low = have
     while low > 0:
         low = max(0, low - 4096)
-        hits = np.flatnonzero(buf[low:have] == 10)
-        if hits.size:
-            return low + int(hits[-1]) + 1
+        hit = buf[low:have].tobytes().rfind(b"\n")
+        if hit >= 0:
+            return low + hit + 1
     return 0
 
 

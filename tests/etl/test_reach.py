@@ -58,12 +58,17 @@ def test_the_file_name_says_what_was_asked_for(run, tmp_path, name, expected):
     assert not cut or cut[0].startswith(f"{len(LISTS) - len(expected)} complete")
 
 
-def test_many_species_have_records_wherever_somebody_looked(run, tmp_path):
-    """All species of a region and a time: days and counties without any record are not in the file."""
+@pytest.mark.parametrize("counties", [True, False])
+def test_many_species_have_records_wherever_somebody_looked(run, tmp_path, monkeypatch, counties):
+    """All species of a region and a time: days, counties or states without any record are not in the file."""
+    if not counties:
+        for v in VISITS.values():
+            monkeypatch.setitem(v, "COUNTY CODE", "")
     records = [seen(VISITS["S1"], "1", (f"Avis species{chr(97 + k)}", f"Bird {k}")) for k in range(26)]
-    records += [
-        seen(VISITS["S6"], "2", (f"Avicula species{chr(97 + k)}", f"Small bird {k}")) for k in range(26)
-    ]
+    if counties:
+        records += [seen(VISITS["S6"], "2", (f"Ales species{chr(97 + k)}", f"Flyer {k}")) for k in range(26)]
+    else:
+        records += [seen(VISITS["S2"], "2", (f"Ales species{chr(97 + k)}", f"Flyer {k}")) for k in range(26)]
     ok, said = zeros(run, tmp_path, records, "birds.txt")
     assert ok == {"S1", "S2", "S6"}
     assert "3 complete checklists lie beyond the records" in said[0]

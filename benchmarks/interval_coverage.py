@@ -16,7 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 from fedmiss.models.lowrank.bootstrap import bootstrap, totals_by_region
-from fedmiss.models.lowrank.counts import CountSettings, fit_counts
+from fedmiss.models.lowrank.counts import fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.simulate.panels import simulate_panel
 
@@ -58,8 +58,7 @@ def one(seed, kind, family, draws, observer_sd):
         who = np.unique(p.observer[m], return_inverse=True)[1]
         groups.append(Group.of(f"g{k}", p.site_index[m], p.month_index[m], p.y[m], who))
     panel = GroupPanel.of(J, L, groups, (np.arange(L) % 12 + 1, YEAR))
-    dispersion = "negbin" if family == "negbin" else "quasi"
-    fit = fit_counts(panel, CountSettings(rank=2, dispersion=dispersion))
+    fit = fit_counts(panel)
     B = bootstrap(panel, fit, draws=draws, seed=seed, calendar=panel.calendar).totals[:, 0]
     estimate, truth = totals_by_region(fit, np.full(J, -1), 0)[0], p.totals
     out = {}

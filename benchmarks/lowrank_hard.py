@@ -2,7 +2,7 @@
 
     python benchmarks/lowrank_hard.py                                  all simulated panels, 4 seeds, markdown tables
     python benchmarks/lowrank_hard.py --panel monthly --seeds 10 --first 100
-    python benchmarks/lowrank_hard.py --everglades flights.csv         real counts as well (CC0, weecology; README of the data)
+    python benchmarks/lowrank_hard.py --everglades flights.csv         real counts as well (CC0, weecology)
 
 Simulated panels (truth known: deviance and log error are scored on fresh counts of the held-out cells, the total on the
 expected counts). All have site effects of log-sd 1.5 to 2, sites with seasons (phase, amplitude) and trends of their own,

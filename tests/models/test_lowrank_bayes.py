@@ -7,10 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from fedmiss.errors import ConfigError
 from fedmiss.models.lowrank.bayes import Posterior, _sums, add_factor, predictor, set_predictor, vb_fit
-from fedmiss.models.lowrank.bootstrap import bootstrap, bootstrap_draw, observer_weights, totals_by_region
+from fedmiss.models.lowrank.bootstrap import (
+    bootstrap,
+    bootstrap_draw,
+    effective_observers,
+    observer_weights,
+    totals_by_region,
+)
 from fedmiss.models.lowrank.counts import CountSettings, fit_counts, fit_prepared, prepare
 from fedmiss.models.lowrank.crossval import (
     _choose,
@@ -347,6 +354,32 @@ def test_bootstrap_weights_stay_inside_groups():
     again = observer_weights(panel, 0, 3)
     np.testing.assert_array_equal(again[0], observer_weights(panel, 0, 3)[0])
     assert not np.array_equal(again[0], observer_weights(panel, 0, 4)[0])
+
+
+def test_few_effective_observers_get_wider_weights():
+    who = np.repeat(np.arange(13), [120] + [10] * 12)  # one of them makes half of the visits
+    s, t = np.divmod(np.arange(240), 24)
+    panel = GroupPanel.of(10, 24, [Group.of("a", s, t, np.ones(240), who)])
+    K = effective_observers(panel)
+    assert K == pytest.approx(240**2 / (120**2 + 12 * 100))
+    w = np.array([observer_weights(panel, 0, b)[0] for b in range(4000)])
+    wide = stats.t.ppf(0.975, K - 1) / stats.norm.ppf(0.975)
+    g = panel.groups[0]
+    light = w[:, g.observer == 1][:, 0]
+    c = (wide / (1 - 10 / 240)) ** 2
+    assert min(c, 4.0) == pytest.approx(light.var(), abs=5 * np.sqrt((6 * 4.0**3 + 2 * 16) / 4000))
+    assert abs(light.mean() - 1) < 5 * np.sqrt(4 / 4000)
+    even = GroupPanel.of(10, 24, [Group.of("a", s, t, np.ones(240), np.arange(240))])
+    flat = np.array([observer_weights(even, 0, b)[0] for b in range(100)])
+    assert flat.var() == pytest.approx(1.0, abs=0.1)  # many observers alike: Exp(1)
+
+
+def test_a_single_observer_is_resampled_by_site():
+    s, t = np.divmod(np.arange(240), 24)
+    panel = GroupPanel.of(10, 24, [Group.of("a", s, t, np.ones(240))])
+    w = observer_weights(panel, 0, 0)[0].reshape(10, 24)
+    assert np.ptp(w, axis=1).max() == 0
+    assert np.unique(w[:, 0]).size == 10
 
 
 @pytest.mark.parametrize("dispersion", ["quasi", "negbin"])

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedmiss.arrays import I64, U8, Bool
 from fedmiss.errors import InputError
+from fedmiss.etl.lookup import stable_order
 from fedmiss.files import read_manifest
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
     wanted = pl.Series([e["species"] for e in entries], dtype=pl.String)
     columns: dict[str, list[Any]] = {"species": [], "cell": [], "flags": [], "count": []}
     for code, row, held, counted, detected, count in _batches(folder / "records.parquet", wanted):
-        columns["species"].append(code)
+        columns["species"].append(code.astype(np.int32))
         columns["cell"].append(cell[row])
         columns["flags"].append(_flags(~held, zero_ok[row], counted, detected & ~held))
         columns["count"].append(count)
@@ -217,7 +218,7 @@ def _sums_by_species(columns: dict[str, Any], n_species: int) -> dict[str, Any]:
         if not mine.size:
             continue
         cell = columns["cell"][mine]
-        by_cell = np.argsort(cell)
+        by_cell = stable_order(cell)
         mine, cell = mine[by_cell], cell[by_cell]
         new = np.ones(cell.size, dtype=np.bool_)
         new[1:] = cell[1:] != cell[:-1]

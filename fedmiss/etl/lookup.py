@@ -1,4 +1,4 @@
-"""Where ids stand in a sorted list: binary search for some, compiled buckets for millions."""
+"""Where ids stand in a sorted list (binary search for some, compiled buckets for millions), and in what order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from fedmiss.arrays import I32, I64
 
-__all__ = ["MANY", "Buckets", "find_sorted"]
+__all__ = ["MANY", "Buckets", "find_sorted", "stable_order"]
 
 MANY = 2_000_000  # from about here on, buckets save more than the second that numba takes to start
 
@@ -19,6 +19,22 @@ def find_sorted(ids: I64, wanted: I64) -> Any:
         return np.full(wanted.size, -1, dtype=np.int64)
     at = np.minimum(np.searchsorted(ids, wanted), ids.size - 1)
     return np.where(ids[at] == wanted, at, -1)
+
+
+def stable_order(keys: Any) -> Any:
+    """Return the order of integer keys of 0 or more, equal ones staying in order: ``argsort``, but faster.
+
+    Key and place are packed into one number where they fit, and polars sorts numbers four times as fast as numpy
+    sorts places.
+    """
+    import polars as pl
+
+    n = keys.size
+    shift = max(n - 1, 0).bit_length()
+    if n < 1000 or int(keys.max()).bit_length() + shift > 62:
+        return np.argsort(keys, kind="stable")
+    packed = (keys.astype(np.int64) << shift) | np.arange(n)
+    return pl.Series(packed).sort().to_numpy() & ((1 << shift) - 1)
 
 
 class Buckets:

@@ -18,6 +18,7 @@ import numpy as np
 
 from fedmiss.arrays import I32, I64
 from fedmiss.etl.codes import COUNT_BAD
+from fedmiss.etl.lookup import stable_order
 from fedmiss.etl.projection import Projection, row_groups
 from fedmiss.etl.repeats import latest_edits
 from fedmiss.etl.select import FILTERED, KEPT_ZERO_OK, NO_SITE, Events, event_names
@@ -222,7 +223,7 @@ def _new(ordered: I64) -> Any:
 
 def _sums(key: I64, count: I64) -> Columns:
     """Add up the counts of equal keys; one part that was not counted makes the sum not counted."""
-    order = np.argsort(key, kind="stable")
+    order = stable_order(key)
     ordered, n = key[order], count[order]
     first = np.flatnonzero(_new(ordered))
     if not first.size:
@@ -318,7 +319,7 @@ def _resolve(
         }
         found = {k: np.concatenate([found[k], extra[k]]) for k in found}
     if (found["key"][1:] < found["key"][:-1]).any():
-        order = np.argsort(found["key"], kind="stable")  # it merges what is in order already
+        order = stable_order(found["key"])
         found = {k: v[order] for k, v in found.items()}
     found["row"], found["species"] = np.divmod(found.pop("key"), n_species)
     _tally(found, events, counts, n_species)

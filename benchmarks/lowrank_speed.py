@@ -263,7 +263,7 @@ def equal_objective(
     """Time both solvers to the same objective, relative to P + ||x||^2 / 2, which is the positive one."""
     shape = (panel.J, panel.L)
     exact, cert = fit_certified(
-        filled(panel, "gaussian"), *shape, penalty=lam, gap=1e-7, rank=16, max_sweeps=args.sweeps
+        filled(panel, "gaussian"), *shape, penalty=lam, gap=1e-7, max_rank=100, max_sweeps=args.sweeps
     )
     best = cert.primal + constant
     size = np.linalg.norm(exact.theta.U, axis=0)
@@ -277,7 +277,7 @@ def equal_objective(
         peers.soft_impute_als, *data, lam, rank, tol=0.0, max_iterations=20_000, target=best * (1 + 1e-5)
     )
     (_, own), proof = peers.measure(
-        fit_certified, filled(panel, "gaussian"), *shape, penalty=lam, gap=1e-5, max_sweeps=args.sweeps
+        fit_certified, filled(panel, "gaussian"), *shape, penalty=lam, gap=1e-5, max_rank=100, max_sweeps=args.sweeps
     )
     default = peers.soft_impute_als(*data, lam, rank)
     there = soft.objective[-1] <= best * (1 + 1e-5)

@@ -26,7 +26,7 @@ from fedmiss.models.lowrank.families import mean
 from fedmiss.models.lowrank.solver import Fit, Penalty, Theta, cells_loss, fit_cells, penalty_value, set_eta
 from fedmiss.rng import rng_for
 
-__all__ = ["Certificate", "certify", "fit_certified", "residual_svd", "spectral_norm"]
+__all__ = ["Certificate", "certify", "fit_certified", "leading_values", "residual_svd"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class Certificate:
     """What is known about the distance to the optimum.
 
     ``primal`` P, ``dual`` D and ``gap`` (P - D) / |P|, all NaN for a model with effects; ``gradient`` Euclidean norm of
-    the gradient of the objective in (mu, a, b, U, V); ``spectral`` ||R||_2 (must not exceed lambda).
+    the gradient of the objective in (mu, a, b, U, V); ``spectral`` ||R||_2 (must not exceed lambda); ``above`` how many
+    singular values of R exceed it, as far as they were computed: columns that would still lower the objective.
     """
 
     primal: float
@@ -42,6 +43,7 @@ class Certificate:
     gap: float
     gradient: float
     spectral: float
+    above: int
 
 
 def _residuals(cells: Sequence[Cells], family: str, J: int, L: int) -> list[sp.csr_array]:
@@ -80,16 +82,18 @@ def residual_svd(
     return (U @ A)[:, :k], s[:k], (V @ Bt.T)[:, :k]
 
 
-def spectral_norm(
+def leading_values(
     cells: Sequence[Cells], family: str, J: int, L: int, *, multiplicity: int = 1, seed: int = 0
-) -> float:
-    """Largest singular value of the residual, to a relative 1e-8 (Lanczos on products with vectors).
+) -> F64:
+    """Largest singular values of the residual, falling, to a relative 1e-8 (Lanczos on products with vectors).
 
-    At an optimum of rank r the value lambda is repeated r times: ``multiplicity`` keeps as many Lanczos vectors.
+    At an optimum of rank r the value lambda is repeated r times: ``multiplicity`` + 1 values are returned, at most 16.
     """
     mats = _residuals(cells, family, J, L)
-    if min(J, L) <= 2 or not any(m.nnz and np.abs(m.data).max() > 0 for m in mats):
-        return float(np.linalg.norm(_times(mats, np.eye(L)), 2)) if min(J, L) <= 2 else 0.0
+    if not any(m.nnz and np.abs(m.data).max() > 0 for m in mats):
+        return np.zeros(1)
+    if min(J, L) <= 2:
+        return np.linalg.svd(_times(mats, np.eye(L)), compute_uv=False)
     op = sp.linalg.LinearOperator(
         (J, L),
         matvec=lambda v: _times(mats, v),
@@ -102,7 +106,7 @@ def spectral_norm(
     values: F64 = np.asarray(
         sp.linalg.svds(op, k=k, v0=v0, ncv=ncv, tol=1e-4, maxiter=10_000, return_singular_vectors=False)
     )
-    return float(values.max())
+    return np.sort(values)[::-1]
 
 
 def _conjugate(cells: Sequence[Cells], family: str, t: float) -> float:
@@ -121,7 +125,9 @@ def _conjugate(cells: Sequence[Cells], family: str, t: float) -> float:
     return total
 
 
-def certify(cells: Sequence[Cells], theta: Theta, pen: Penalty, family: str, *, effects: bool) -> Certificate:
+def certify(
+    cells: Sequence[Cells], theta: Theta, pen: Penalty, family: str, *, effects: bool, multiplicity: int = 1
+) -> Certificate:
     """Measure a fit. ``cells`` must be filled; their predictor is recomputed."""
     J, L = theta.a.size, theta.b.size
     set_eta(cells, theta)
@@ -130,16 +136,16 @@ def certify(cells: Sequence[Cells], theta: Theta, pen: Penalty, family: str, *, 
     parts = [R_V - pen.factors * theta.U, R_U - pen.factors * theta.V]
     if effects:
         rows, columns = _times(mats, np.ones(L)), _times_t(mats, np.ones(J))
-        prior = pen.months * theta.b if pen.time is None else pen.time @ theta.b
-        parts += [rows - pen.sites * theta.a, columns - prior, np.array([rows.sum()])]
+        parts += [rows - pen.sites * theta.a, columns - pen.months * theta.b, np.array([rows.sum()])]
     gradient = float(np.sqrt(sum((p**2).sum() for p in parts)))
-    spectral = spectral_norm(cells, family, J, L, multiplicity=theta.rank)
+    values = leading_values(cells, family, J, L, multiplicity=max(theta.rank, multiplicity))
+    spectral, above = float(values[0]), int((values > pen.factors * (1 + 1e-6)).sum())
     if effects:
-        return Certificate(np.nan, np.nan, np.nan, gradient, spectral)
+        return Certificate(np.nan, np.nan, np.nan, gradient, spectral, above)
     primal = cells_loss(cells, family) + penalty_value(theta, pen)
     t = min(1.0, pen.factors / spectral) if spectral > 0 else 1.0
     dual = -_conjugate(cells, family, t)
-    return Certificate(primal, dual, (primal - dual) / max(abs(primal), 1e-300), gradient, spectral)
+    return Certificate(primal, dual, (primal - dual) / max(abs(primal), 1e-300), gradient, spectral, above)
 
 
 def fit_certified(
@@ -157,24 +163,26 @@ def fit_certified(
 ) -> tuple[Fit, Certificate]:
     """Solve the nuclear-norm problem to a relative duality gap, growing the rank as needed.
 
-    A column is added while the residual has a singular value above lambda: along it the objective still falls.
+    A column is added for every singular value of the residual above lambda, along which the objective still falls, once
+    the columns that there are are all in use; otherwise the tolerance is tightened.
     """
     pen = Penalty(factors=penalty)
     theta: Theta | None = None
-    tol, sweeps = 1e-7, 0
+    tol, sweeps = 1e-5, 0
     while True:
         fit = fit_cells(
             cells, J, L, family=family, rank=rank, penalty=pen, effects=False, start=theta, tol=tol,
             max_sweeps=max(max_sweeps - sweeps, 1), seed=seed,
         )  # fmt: skip
         theta, sweeps = fit.theta, sweeps + fit.sweeps
-        cert = certify(cells, theta, pen, family, effects=False)
+        cert = certify(cells, theta, pen, family, effects=False, multiplicity=15)
         if cert.gap <= gap or sweeps >= max_sweeps:
             reached = cert.gap <= gap
             reason = f"relative duality gap {cert.gap:.1e}" + ("" if reached else f" after {sweeps} sweeps")
             return replace(fit, converged=reached, stop_reason=reason, sweeps=sweeps), cert
-        used = int((np.linalg.norm(theta.U, axis=0) > 1e-8).sum())
-        if cert.spectral > penalty * (1 + 1e-6) and used >= rank and rank < min(max_rank, J, L):
-            rank = min(rank + 2, max_rank, J, L)
+        size = np.linalg.norm(theta.U, axis=0) * np.linalg.norm(theta.V, axis=0)  # singular values of U V'
+        in_use = int((size > 1e-3 * size.max(initial=0.0)).sum())
+        if cert.above and in_use == theta.rank and rank < min(max_rank, J, L):
+            rank = min(theta.rank + cert.above, max_rank, J, L)
         else:
             tol = max(tol / 10, 1e-16)

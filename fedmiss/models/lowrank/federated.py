@@ -100,15 +100,15 @@ class NormalEquations:
 
     def s_bar(self, theta: Theta, rows: _Rows) -> F64:
         """Return the group's normal equations at ``theta``, flattened."""
-        from fedmiss.models.lowrank.kernels import month_sums, site_sums
+        from fedmiss.models.lowrank.kernels import mirror, month_sums, site_sums
 
         c = rows.cells
         set_eta([c], theta)
         X, code = self.design(theta), family_code(self.family)
-        if self.by_site:
-            g, G = site_sums(c.ptr, c.col, c.y, c.E, c.eta, X, code)
-        else:
-            g, G = month_sums(c.ptr, c.col, c.y, c.E, c.eta, X, self.size, code)
+        add = site_sums if self.by_site else month_sums
+        g, G = np.zeros((self.size, self.p)), np.zeros((self.size, self.p, self.p))
+        add(c.ptr, c.col, c.y, c.E, c.eta, X, code, g, G, np.zeros(self.size))
+        mirror(G)
         r = g + np.einsum("nab,nb->na", G, self.coefficients(theta))
         return np.hstack([r, G[:, self._low[0], self._low[1]]]).ravel()
 
@@ -233,4 +233,4 @@ def _move(theta: Theta, model: NormalEquations, coef: F64, pen: Penalty) -> Thet
         theta = replace(theta, a=theta.a if effect is None else effect, U=factors)
     else:
         theta = replace(theta, b=theta.b if effect is None else effect, V=factors)
-    return recentre(theta, pen) if model.effects else theta
+    return recentre(theta) if model.effects else theta

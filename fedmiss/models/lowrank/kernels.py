@@ -14,7 +14,10 @@ import numba
 import numpy as np
 from numba import njit, prange
 
-__all__ = ["collapse", "month_step", "month_sums", "set_threads", "site_step", "site_sums", "solve_blocks"]
+__all__ = [
+    "add_ridge", "cap_steps", "collapse", "factor_blocks", "mirror", "month_step", "month_sums", "predict",
+    "set_threads", "site_step", "site_sums", "solve_factored",
+]  # fmt: skip
 
 CHUNKS = 16  # of sites, for sums over months of a large group
 
@@ -62,58 +65,91 @@ def _mean_var(eta, family):
     return p, p * (1.0 - p)
 
 
+@njit(inline="always")
+def _loss_mean_var(eta, family):
+    """psi, psi' and psi'' at once: the Poisson family needs one exponential for the three."""
+    if family == 0:
+        return 0.5 * eta * eta, eta, 1.0
+    if family == 1:
+        m = math.exp(min(eta, ETA_MAX))
+        return (m * (1.0 + eta - ETA_MAX) if eta > ETA_MAX else m), m, m
+    p, v = _mean_var(eta, 2)
+    return _psi(eta, 2), p, v
+
+
 @njit(parallel=True, cache=True)
-def site_sums(ptr, col, y, E, eta, X, family):
-    """Normal equations of every site: gradient g (J, p) and curvature G (J, p, p) of minus the loss."""
-    J, p = ptr.size - 1, X.shape[1]
-    g = np.zeros((J, p))
-    G = np.zeros((J, p, p))
+def predict(ptr, col, offset, mu, a, b, U, V, eta):
+    """Linear predictor of every cell."""
+    J, r = U.shape
     for j in prange(J):
         for k in range(ptr[j], ptr[j + 1]):
-            mu, var = _mean_var(eta[k], family)
+            l = col[k]
+            e = offset[k] + mu + a[j] + b[l]
+            for c in range(r):
+                e += U[j, c] * V[l, c]
+            eta[k] = e
+
+
+@njit(parallel=True, cache=True)
+def site_sums(ptr, col, y, E, eta, X, family, g, G, loss):
+    """Add a group's normal equations of every site: gradient g (J, p) and curvature G (J, p, p) of minus the loss.
+
+    Only the lower triangle of G is summed; ``loss`` (J,) gets the loss of the site's cells.
+    """
+    J, p = ptr.size - 1, X.shape[1]
+    for j in prange(J):
+        total = 0.0
+        for k in range(ptr[j], ptr[j + 1]):
+            psi, mu, var = _loss_mean_var(eta[k], family)
+            total += E[k] * psi - y[k] * eta[k]
             res = y[k] - E[k] * mu
             w = E[k] * var
             l = col[k]
             for a in range(p):
                 xa = X[l, a]
                 g[j, a] += res * xa
+                xa *= w
                 for b in range(a + 1):
-                    G[j, a, b] += w * xa * X[l, b]
-        for a in range(p):
-            for b in range(a):
-                G[j, b, a] = G[j, a, b]
-    return g, G
+                    G[j, a, b] += xa * X[l, b]
+        loss[j] += total
 
 
 @njit(parallel=True, cache=True)
-def month_sums(ptr, col, y, E, eta, Z, L, family):
-    """Normal equations of every month: g (L, p), G (L, p, p)."""
+def month_sums(ptr, col, y, E, eta, Z, family, g, G, loss):
+    """Add a group's normal equations of every month: g (L, p), lower triangle of G (L, p, p), loss (L,)."""
     J, p = ptr.size - 1, Z.shape[1]
+    L = loss.size
     n = _chunks(col.size)
     gc = np.zeros((n, L, p))
     Gc = np.zeros((n, L, p, p))
+    part = np.zeros((n, L))
     for c in prange(n):
         for j in range(c * J // n, (c + 1) * J // n):
             for k in range(ptr[j], ptr[j + 1]):
-                mu, var = _mean_var(eta[k], family)
+                psi, mu, var = _loss_mean_var(eta[k], family)
                 res = y[k] - E[k] * mu
                 w = E[k] * var
                 l = col[k]
+                part[c, l] += E[k] * psi - y[k] * eta[k]
                 for a in range(p):
                     za = Z[j, a]
                     gc[c, l, a] += res * za
+                    za *= w
                     for b in range(a + 1):
-                        Gc[c, l, a, b] += w * za * Z[j, b]
-    g = np.zeros((L, p))
-    G = np.zeros((L, p, p))
+                        Gc[c, l, a, b] += za * Z[j, b]
     for c in range(n):
         g += gc[c]
         G += Gc[c]
-    for l in range(L):
-        for a in range(p):
+        loss += part[c]
+
+
+@njit(cache=True)
+def mirror(G):
+    """Copy the lower triangle of every block to the upper one."""
+    for i in range(G.shape[0]):
+        for a in range(G.shape[1]):
             for b in range(a):
-                G[l, b, a] = G[l, a, b]
-    return g, G
+                G[i, b, a] = G[i, a, b]
 
 
 @njit(parallel=True, cache=True)
@@ -158,42 +194,72 @@ def month_step(ptr, col, y, E, eta, D, Z, todo, family, out, loss):
 
 
 @njit(parallel=True, cache=True)
-def solve_blocks(G, g, ridge, floor):
-    """Solve (G_i + diag(ridge_i)) d_i = g_i for every block i by Cholesky; overwrites the lower half of G.
+def factor_blocks(G, ridge, floor):
+    """Cholesky factors of G_i + diag(ridge) for every block i, in place in the lower half of G, pivots inverted.
 
     ``floor`` keeps pivots positive: a pivot below ``floor`` times the largest diagonal entry marks a direction that
-    neither data nor ridge determine, and its step is zero.
+    neither data nor ridge determine; it is set to zero, and a solution has no component along it.
     """
-    n, p = g.shape
-    d = np.zeros((n, p))
+    n, p = G.shape[0], ridge.size
     for i in prange(n):
         big = 0.0
         for a in range(p):
-            big = max(big, G[i, a, a] + ridge[i, a])
-        if big <= 0.0:
-            continue
+            big = max(big, G[i, a, a] + ridge[a])
         for a in range(p):
             for b in range(a + 1):
                 s = G[i, a, b]
                 if a == b:
-                    s += ridge[i, a]
+                    s += ridge[a]
                 for k in range(b):
                     s -= G[i, a, k] * G[i, b, k]
                 if a == b:
-                    G[i, a, a] = math.sqrt(s) if s > floor * big else 0.0
+                    G[i, a, a] = 1.0 / math.sqrt(s) if s > floor * big else 0.0
                 else:
-                    G[i, a, b] = s / G[i, b, b] if G[i, b, b] > 0.0 else 0.0
-        for a in range(p):  # forward, then back substitution, both in place in d
-            s = g[i, a]
+                    G[i, a, b] = s * G[i, b, b]
+
+
+@njit(parallel=True, cache=True)
+def solve_factored(G, d):
+    """Solve G_i x = d_i for every block, from the factors of :func:`factor_blocks`, in place in d (n, p)."""
+    n, p = d.shape
+    for i in prange(n):
+        some = False  # blocks without data have nothing to solve: on sparse panels there are many
+        for a in range(p):
+            some |= d[i, a] != 0.0
+        if not some:
+            continue
+        for a in range(p):
+            s = d[i, a]
             for k in range(a):
                 s -= G[i, a, k] * d[i, k]
-            d[i, a] = s / G[i, a, a] if G[i, a, a] > 0.0 else 0.0
+            d[i, a] = s * G[i, a, a]
         for a in range(p - 1, -1, -1):
             s = d[i, a]
             for k in range(a + 1, p):
                 s -= G[i, k, a] * d[i, k]
-            d[i, a] = s / G[i, a, a] if G[i, a, a] > 0.0 else 0.0
-    return d
+            d[i, a] = s * G[i, a, a]
+
+
+@njit(parallel=True, cache=True)
+def add_ridge(coef, ridge, out):
+    """Add ridge/2 |coef_i|^2 to every out_i."""
+    n, p = coef.shape
+    for i in prange(n):
+        for a in range(p):
+            out[i] += 0.5 * ridge[a] * coef[i, a] * coef[i, a]
+
+
+@njit(parallel=True, cache=True)
+def cap_steps(step, reach):
+    """Shorten every row of ``step`` (n, p) so that its absolute values sum to at most ``reach``."""
+    n, p = step.shape
+    for i in prange(n):
+        size = 0.0
+        for a in range(p):
+            size += abs(step[i, a])
+        if size > reach:
+            for a in range(p):
+                step[i, a] *= reach / size
 
 
 @njit(cache=True)
@@ -279,14 +345,6 @@ def _vb_add(g, G, i, S, o, m, w, h, y, d, Sz, family):
             G[i, a, b] += value
 
 
-@njit(cache=True)
-def _mirror(G):
-    for i in range(G.shape[0]):
-        for a in range(G.shape[1]):
-            for b in range(a):
-                G[i, b, a] = G[i, a, b]
-
-
 @njit(parallel=True, cache=True)
 def vb_site_sums(ptr, col, y, E, offset, mu, P, C, T, D, family, out):
     """Variational normal equations of every site; ``out`` receives the predictor that has each cell's mean."""
@@ -301,7 +359,7 @@ def vb_site_sums(ptr, col, y, E, offset, mu, P, C, T, D, family, out):
             m, w, h, e = _vb_cell(mu, P, C, T, D, j, l, y[k], E[k], offset[k], family, True, d, Sz)
             out[k] = e
             _vb_add(g, G, j, D, l, m, w, h, y[k], d, Sz, family)
-    _mirror(G)
+    mirror(G)
     return g, G
 
 
@@ -327,5 +385,5 @@ def vb_month_sums(ptr, col, y, E, offset, mu, P, C, T, D, family, out):
     for c in range(n):
         g += gc[c * L : (c + 1) * L]
         G += Gc[c * L : (c + 1) * L]
-    _mirror(G)
+    mirror(G)
     return g, G

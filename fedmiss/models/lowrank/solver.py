@@ -1,9 +1,9 @@
-"""The fast solver: alternating damped Newton on federated normal equations.
+"""The fast solver: alternating damped Newton on federated normal equations, then joint Newton steps.
 
 Same objective and fixed points as FedMissEM (Algorithm 7 of Dieuleveut et al. 2021), here with effects,
 offsets and weights:
 
-    F = sum_cells [ E psi(eta) - y eta ] + lambda/2 (||U||^2 + ||V||^2) + lambda_a/2 ||a||^2 + 1/2 b' Q b,
+    F = sum_cells [ E psi(eta) - y eta ] + lambda/2 (||U||^2 + ||V||^2) + lambda_a/2 ||a||^2 + lambda_b/2 ||b||^2,
     eta_jl = mu + a_j + b_l + (U V')_jl.
 
 Given V and b, the sites separate: site j needs the normal equations of a regression with r + 1 coefficients,
@@ -11,7 +11,9 @@ which are sums over the cells, hence over the groups. The same holds for months 
 (r+1)(r+4)/2 numbers per site (month) that it has visited instead of a J x L statistic. The paper's objective
 has a mean over the n groups; here it is a sum, so lambda here is n times the paper's.
 
-Every accepted step lowers F: a step is halved, block by block, until it does.
+After a few such sweeps over both axes the joint steps of :mod:`.newton` take over, in which the sites are solved for
+while the months move. Every accepted step lowers F: a block's step is halved, and a joint step's trust region shrunk,
+until it does.
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import DomainError
 from fedmiss.models.lowrank.data import Cells
 from fedmiss.models.lowrank.families import family_code
+from fedmiss.models.lowrank.newton import Curvature
 
-LEAP = 2  # sweeps between two leaps
+SWEEPS = 5  # alternating sweeps before the joint steps begin
+ADAPT = 2  # most Newton steps of the sites after a move of the months
 
 __all__ = ["Fit", "Penalty", "Theta", "fit_cells", "objective", "set_eta"]
 
@@ -35,23 +39,16 @@ __all__ = ["Fit", "Penalty", "Theta", "fit_cells", "objective", "set_eta"]
 class Penalty:
     """Ridges of the objective, on the scale of the summed loss.
 
-    ``factors`` lambda on U and V; ``sites`` on a; ``months`` on b; ``time`` an optional (L, L) precision
-    matrix Q of b that replaces ``months`` (seasonal and smooth structure).
+    ``factors`` lambda on U and V; ``sites`` on a; ``months`` on b.
     """
 
     factors: float = 0.0
     sites: float = 0.0
     months: float = 0.0
-    time: F64 | None = None
 
     def scaled(self, by: float) -> Penalty:
         """Multiply every ridge (the dispersion scales the loss, so it scales the penalties)."""
-        return Penalty(
-            self.factors * by,
-            self.sites * by,
-            self.months * by,
-            None if self.time is None else self.time * by,
-        )
+        return Penalty(self.factors * by, self.sites * by, self.months * by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +106,14 @@ def start_theta(cells: Sequence[Cells], J: int, L: int, rank: int, family: str, 
 
 def set_eta(cells: Sequence[Cells], theta: Theta) -> None:
     """Recompute the cached predictor of every group from the broadcast parameters."""
+    from fedmiss.models.lowrank.kernels import predict
+
     for c in cells:
-        row = c.row
-        eta = c.offset + (theta.mu + theta.a[row] + theta.b[c.col])
-        for k in range(theta.rank):
-            eta += theta.U[row, k] * theta.V[c.col, k]
-        c.eta = eta
         if c.trial.size != c.nnz:
             c.trial = np.empty(c.nnz)
+        if c.eta.size != c.nnz:
+            c.eta = np.empty(c.nnz)
+        predict(c.ptr, c.col, c.offset, theta.mu, theta.a, theta.b, theta.U, theta.V, c.eta)
 
 
 def cells_loss(cells: Sequence[Cells], family: str) -> float:
@@ -128,12 +125,8 @@ def cells_loss(cells: Sequence[Cells], family: str) -> float:
 
 def penalty_value(theta: Theta, pen: Penalty) -> float:
     """Value of the penalty at ``theta``."""
-    value = 0.5 * pen.factors * float((theta.U**2).sum() + (theta.V**2).sum()) + 0.5 * pen.sites * float(
-        (theta.a**2).sum()
-    )
-    if pen.time is not None:
-        return value + 0.5 * float(theta.b @ pen.time @ theta.b)
-    return value + 0.5 * pen.months * float((theta.b**2).sum())
+    factors = pen.factors * float((theta.U**2).sum() + (theta.V**2).sum())
+    return 0.5 * (factors + pen.sites * float((theta.a**2).sum()) + pen.months * float((theta.b**2).sum()))
 
 
 def objective(cells: Sequence[Cells], theta: Theta, pen: Penalty, family: str) -> float:
@@ -152,53 +145,49 @@ class _Phase:
         self.cells, self.size, self.by_site = cells, size, by_site
         self.name, self.family = family, family_code(family)
 
-    def sums(self, design: F64) -> tuple[F64, F64]:
-        from fedmiss.models.lowrank.kernels import month_sums, site_sums
+    def sums(self, design: F64) -> tuple[F64, F64, F64]:
+        """Gradient (size, p), curvature (size, p, p) and loss (size,) of every block, over the groups."""
+        from fedmiss.models.lowrank.kernels import mirror, month_sums, site_sums
 
+        add = site_sums if self.by_site else month_sums
         p = design.shape[1]
-        g, G = np.zeros((self.size, p)), np.zeros((self.size, p, p))
+        g, G, loss = np.zeros((self.size, p)), np.zeros((self.size, p, p)), np.zeros(self.size)
         for c in self.cells:  # sorted by group name
-            if self.by_site:
-                gc, Gc = site_sums(c.ptr, c.col, c.y, c.E, c.eta, design, self.family)
-            else:
-                gc, Gc = month_sums(c.ptr, c.col, c.y, c.E, c.eta, design, self.size, self.family)
-            g += gc
-            G += Gc
-        return g, G
+            add(c.ptr, c.col, c.y, c.E, c.eta, design, self.family, g, G, loss)
+        mirror(G)
+        return g, G, loss
 
-    def trial(self, design: F64, step: F64, todo: Bool, loss: F64) -> None:
+    def _trial(self, design: F64, step: F64, todo: Bool, loss: F64) -> None:
         from fedmiss.models.lowrank.kernels import month_step, site_step
 
+        move = site_step if self.by_site else month_step
         loss[todo] = 0.0
         part = np.zeros(self.size)
         for c in self.cells:
-            move = site_step if self.by_site else month_step
             move(c.ptr, c.col, c.y, c.E, c.eta, step, design, todo, self.family, c.trial, part)
             loss[todo] += part[todo]
 
-    def accept(self) -> None:
-        for c in self.cells:
-            c.eta, c.trial = c.trial, c.eta
+    def __call__(self, coef: F64, design: F64, ridge: F64, max_halvings: int = 30) -> tuple[F64, float]:
+        """One damped Newton step of every block; returns the new coefficients (size, p) and the total loss there."""
+        from fedmiss.models.lowrank.kernels import add_ridge, cap_steps, factor_blocks, solve_factored
 
-    def __call__(self, coef: F64, design: F64, ridge: F64, loss: F64, max_halvings: int = 30) -> F64:
-        """One damped Newton step of every block; returns the new coefficients, ``loss`` (size,) is updated."""
-        from fedmiss.models.lowrank.kernels import solve_blocks
-
-        g, G = self.sums(design)
-        g -= ridge * coef
-        step: F64 = solve_blocks(G, g, np.ascontiguousarray(np.broadcast_to(ridge, coef.shape)), 1e-13)
+        step, G, before = self.sums(design)
+        step -= ridge * coef
+        factor_blocks(G, ridge, 1e-13)
+        solve_factored(G, step)
         if self.family == 1:  # Poisson: a Newton step from far below overshoots by e^step
-            reach = np.abs(step).sum(axis=1)
-            step *= np.minimum(1.0, 8.0 / np.maximum(reach, 1e-300))[:, None]
-        before = loss + 0.5 * (ridge * coef**2).sum(axis=1)
-        slack = 1e-12 * (np.abs(before) + 1.0)
+            cap_steps(step, 8.0)
+        add_ridge(coef, ridge, before)
+        loss, after = np.empty(self.size), np.empty(self.size)
         todo = np.ones(self.size, dtype=np.bool_)
         new: F64 = coef + step
         for _ in range(max_halvings):
-            self.trial(design, step, todo, loss)
-            after = loss + 0.5 * (ridge * new**2).sum(axis=1)
-            # Gaussian steps are exact minimisers, so only rounding could make one look worse.
-            todo &= ~(after <= before + slack) if self.family else np.zeros_like(todo)
+            self._trial(design, step, todo, loss)
+            if not self.family:  # Gaussian steps are exact minimisers
+                break
+            after[:] = loss
+            add_ridge(new, ridge, after)
+            todo &= ~(after <= before + 1e-12 * (np.abs(before) + 1.0))
             if not todo.any():
                 break
             step[todo] *= 0.25
@@ -206,38 +195,10 @@ class _Phase:
         else:
             step[todo] = 0.0
             new[todo] = coef[todo]
-            self.trial(design, step, todo, loss)
-        self.accept()
-        return new
-
-
-def _time_step(phase: _Phase, b: F64, Q: F64, loss: F64) -> F64:
-    """Joint damped Newton step of the month effects under the precision matrix ``Q``."""
-    ones = np.ones((phase.cells[0].ptr.size - 1, 1))
-    g, G = phase.sums(ones)
-    step = np.linalg.solve(Q + np.diag(G[:, 0, 0] + 1e-12), g[:, 0] - Q @ b)
-    before = float(loss.sum()) + 0.5 * float(b @ Q @ b)
-    todo = np.ones(b.size, dtype=np.bool_)
-    for _ in range(40):
-        phase.trial(ones, np.asarray(step[:, None], dtype=float), todo, loss)
-        new: F64 = b + step
-        if float(loss.sum()) + 0.5 * float(new @ Q @ new) <= before + 1e-12 * (abs(before) + 1.0):
-            phase.accept()
-            return new
-        step *= 0.25
-    phase.trial(ones, np.zeros((b.size, 1)), todo, loss)
-    phase.accept()
-    return b
-
-
-def block_losses(cells: Sequence[Cells], size: int, family: str, *, by_site: bool) -> F64:
-    """Loss of every site (or month) at the cached predictor."""
-    phase = _Phase(cells, size, family, by_site=by_site)
-    loss = np.zeros(size)
-    J = cells[0].ptr.size - 1
-    other = np.zeros((1, 0)) if by_site else np.zeros((J, 0))
-    phase.trial(other, np.zeros((size, 0)), np.ones(size, dtype=np.bool_), loss)
-    return loss
+            self._trial(design, step, todo, loss)
+        for c in self.cells:
+            c.eta, c.trial = c.trial, c.eta
+        return new, float(loss.sum())
 
 
 def balance(U: F64, V: F64) -> tuple[F64, F64]:
@@ -256,20 +217,15 @@ def balance(U: F64, V: F64) -> tuple[F64, F64]:
     return left * (sign * root), right * (sign * root)
 
 
-def recentre(theta: Theta, pen: Penalty) -> Theta:
+def recentre(theta: Theta) -> Theta:
     """Move the parts of a and b that the penalty does not want into mu; eta does not change."""
     da = float(theta.a.mean())
-    if pen.time is not None:
-        q1 = pen.time.sum(axis=0)
-        total = float(q1.sum())
-        db = float(q1 @ theta.b) / total if total > 1e-12 else float(theta.b.mean())
-    else:
-        db = float(theta.b.mean())
+    db = float(theta.b.mean())
     return replace(theta, mu=theta.mu + da + db, a=theta.a - da, b=theta.b - db)
 
 
 def grow(
-    cells: Sequence[Cells], theta: Theta, rank: int, family: str, seed: int, *, scale: float = 0.1
+    cells: Sequence[Cells], theta: Theta, rank: int, family: str, seed: int, *, scale: float = 1.0
 ) -> Theta:
     """Add factor columns up to ``rank`` along the leading singular vectors of the residual matrix.
 
@@ -328,20 +284,19 @@ def fit_cells(
         U, V = balance(theta.U, theta.V)
         theta = replace(theta, U=U[:, :rank], V=V[:, :rank])
     set_eta(cells, theta)
-    sites = _Phase(cells, J, family, by_site=True)
-    months = _Phase(cells, L, family, by_site=False)
+    walk = _Walk(cells, J, L, family, pen, effects, rank)
     history: list[float] = []
     reason, converged, calm = f"the limit of {max_sweeps} sweeps was reached", False, 0
-    site_loss = block_losses(cells, J, family, by_site=True)
-    sweep = 0
+    sweep, value, loss = 0, np.inf, np.nan
     before = [c.eta.copy() for c in cells]
-    anchor, reach = theta, 4.0
+    alternate = SWEEPS
     for sweep in range(1, max_sweeps + 1):
-        theta = _sweep(theta, sites, months, pen, effects, site_loss, J, L)
-        value = float(site_loss.sum()) + penalty_value(theta, pen)
-        if sweep % LEAP == 0:
-            theta, value, reach = _leap(cells, anchor, theta, value, reach, pen, family, site_loss)
-            anchor = theta
+        last = value
+        if sweep <= alternate:
+            theta, loss = walk.sweep(theta)
+            value, promise = loss + penalty_value(theta, pen), np.inf
+        else:
+            theta, value, loss, promise = walk.joint(theta, value, loss)
         history.append(value)
         if not np.isfinite(value):
             raise DomainError(
@@ -350,13 +305,22 @@ def fit_cells(
             )
         if watch:
             watch(sweep, value, moved(cells, before))
-        small = len(history) > 1 and history[-2] - value <= tol * (abs(value) + 1.0)
+        least = tol * (abs(value) + 1.0)
+        small = last - value <= least
+        if sweep <= alternate:
+            if small:  # alternation may creep, so its small steps prove nothing
+                alternate = sweep
+            if rank == 0 and not effects:
+                converged, reason = True, "there is nothing to fit"
+                break
+            continue
         calm = calm + 1 if small else 0
-        if calm >= 3 or (sweep == 1 and rank == 0 and not effects):
-            converged, reason = True, f"the objective changed by less than {tol:g} (relative) in three sweeps"
+        if calm >= 3 or promise <= least:
+            converged, reason = True, f"the objective changed by less than {tol:g} (relative) in three steps"
+            if promise <= least:
+                reason = f"a Newton step could lower the objective by no more than {tol:g} (relative)"
             break
-    set_eta(cells, theta)
-    return Fit(theta, history, converged, reason, sweep, loss=float(site_loss.sum()))
+    return Fit(theta, history, converged, reason, sweep, loss=loss)
 
 
 def moved(cells: Sequence[Cells], before: list[F64]) -> float:
@@ -371,67 +335,97 @@ def moved(cells: Sequence[Cells], before: list[F64]) -> float:
     return float(np.sqrt(total / max(sum(float(c.E.sum()) for c in cells), 1e-300)))
 
 
-def _leap(
-    cells: Sequence[Cells],
-    old: Theta,
-    new: Theta,
-    value: float,
-    reach: float,
-    pen: Penalty,
-    family: str,
-    site_loss: F64,
-) -> tuple[Theta, float, float]:
-    """Go on along the way of the last sweeps, ``reach`` times as far, if that lowers the objective.
+class _Walk:
+    """The two kinds of step of one fit, and what they remember: the trust region."""
 
-    Alternating sweeps creep along narrow valleys of U V'; a leap costs half a sweep and saves many. ``reach`` grows
-    while leaps succeed and shrinks when one fails, which then changes nothing.
-    """
-    if old.rank != new.rank:
-        return new, value, reach
-    far = Theta(
-        new.mu + reach * (new.mu - old.mu),
-        new.a + reach * (new.a - old.a),
-        new.b + reach * (new.b - old.b),
-        new.U + reach * (new.U - old.U),
-        new.V + reach * (new.V - old.V),
-    )
-    with np.errstate(all="ignore"):  # far out exp may overflow: then "there" is not below "value"
-        there = objective(cells, far, pen, family)
-    if there < value:
-        site_loss[:] = block_losses(cells, site_loss.size, family, by_site=True)
-        return far, there, min(2.0 * reach, 1e4)
-    set_eta(cells, new)
-    return new, value, max(reach / 4.0, 1.0)
+    def __init__(
+        self, cells: Sequence[Cells], J: int, L: int, family: str, pen: Penalty, effects: bool, rank: int
+    ) -> None:
+        self.cells, self.J, self.L, self.family, self.pen, self.effects = cells, J, L, family, pen, effects
+        self.sites = _Phase(cells, J, family, by_site=True)
+        self.months = _Phase(cells, L, family, by_site=False)
+        one = int(effects)
+        self.ridge_s = np.r_[[pen.sites] * one, [pen.factors] * rank]
+        self.ridge_t = np.r_[[pen.months] * one, [pen.factors] * rank]
+        self.radius = self.steepest = 0.0
 
+    def _coefficients(self, theta: Theta) -> tuple[F64, F64]:
+        if self.effects:
+            return np.column_stack([theta.a, theta.U]), np.column_stack([theta.b, theta.V])
+        return theta.U, theta.V
 
-def _sweep(
-    theta: Theta, sites: _Phase, months: _Phase, pen: Penalty, effects: bool, site_loss: F64, J: int, L: int
-) -> Theta:
-    """One pass over both axes; ``site_loss`` (J,) is kept equal to the loss of every site."""
-    r = theta.rank
-    mu, a, b, U, V = theta.mu, theta.a, theta.b, theta.U, theta.V
-    # sites given months
-    if effects:
-        ridge = np.r_[pen.sites, np.full(r, pen.factors)]
-        P = sites(np.column_stack([a, U]), np.column_stack([np.ones(L), V]), ridge, site_loss)
-        a, U = P[:, 0].copy(), np.ascontiguousarray(P[:, 1:])
-    else:
-        U = sites(U, V, np.full(r, pen.factors), site_loss)
-    # months given sites
-    month_loss = block_losses(months.cells, L, months.name, by_site=False)
-    if not effects:
-        V = months(V, U, np.full(r, pen.factors), month_loss)
-    elif pen.time is None:
-        ridge = np.r_[pen.months, np.full(r, pen.factors)]
-        T = months(np.column_stack([b, V]), np.column_stack([np.ones(J), U]), ridge, month_loss)
-        b, V = T[:, 0].copy(), np.ascontiguousarray(T[:, 1:])
-    else:
-        b = _time_step(months, b, pen.time, month_loss)
-        if r:
-            V = months(V, U, np.full(r, pen.factors), month_loss)
-    U, V = balance(U, V)
-    theta = Theta(mu, a, b, U, V)
-    if effects:
-        theta = recentre(theta, pen)
-    site_loss[:] = block_losses(sites.cells, J, sites.name, by_site=True)
-    return theta
+    def _design(self, coef: F64) -> F64:
+        design = coef.copy()
+        design[:, : int(self.effects)] = 1.0
+        return design
+
+    def _theta(self, old: Theta, mu: float, sites: F64, months: F64) -> Theta:
+        if not self.effects:
+            return replace(old, U=sites, V=months)
+        U, V = np.ascontiguousarray(sites[:, 1:]), np.ascontiguousarray(months[:, 1:])
+        return Theta(mu, sites[:, 0].copy(), months[:, 0].copy(), U, V)
+
+    def _tidy(self, theta: Theta) -> Theta:
+        U, V = balance(theta.U, theta.V)
+        theta = replace(theta, U=U, V=V)
+        return recentre(theta) if self.effects else theta
+
+    def sweep(self, theta: Theta) -> tuple[Theta, float]:
+        """Sites given months, then months given sites; returns the loss too."""
+        sites, months = self._coefficients(theta)
+        sites, _ = self.sites(sites, self._design(months), self.ridge_s)
+        months, loss = self.months(months, self._design(sites), self.ridge_t)
+        return self._tidy(self._theta(theta, theta.mu, sites, months)), loss
+
+    def joint(self, theta: Theta, value: float, loss: float) -> tuple[Theta, float, float, float]:
+        """A Newton step of the months with the sites solved for, in a trust region that shrinks until it helps.
+
+        Returns
+        -------
+        theta, objective, loss, and the decrease that Newton's model promised (infinite when the region cut the step)
+        """
+        set_eta(self.cells, theta)
+        sites, months = self._coefficients(theta)
+        curve = Curvature(
+            self.cells, sites, months, self.ridge_s, self.ridge_t, self.family, effects=self.effects
+        )
+        slope = curve.slope()
+        self.radius = self.radius or slope
+        self.steepest = max(self.steepest, slope)
+        tol = (
+            min(0.1, np.sqrt(slope / self.steepest)) if slope > 0.0 else 0.1
+        )  # superlinear convergence at the end
+        noise = 1e-13 * (abs(value) + 1.0)
+        for _ in range(40):
+            step = curve.step(self.radius, tol)
+            promise = np.inf if step.cut else step.promise
+            if step.promise <= 0.0:
+                return theta, value, loss, 0.0
+            there = self._theta(theta, theta.mu + step.mu, sites, months + step.months)
+            there, new, new_loss = self._adapt(there, 0.02 * step.promise)
+            gain = value - new
+            if gain < 0.25 * step.promise:
+                self.radius = 0.4 * min(step.length, self.radius)
+            elif gain > 0.75 * step.promise and step.cut:
+                self.radius *= 2.0
+            # at the end the decrease is lost in rounding, while the step still halves the digits that are wrong
+            if gain > 0.0 or (gain > -noise and not step.cut and step.promise < 100 * noise):
+                return self._tidy(there), min(value, new), new_loss, promise
+        set_eta(self.cells, theta)
+        return theta, value, loss, 0.0
+
+    def _adapt(self, theta: Theta, least: float) -> tuple[Theta, float, float]:
+        """Solve the sites for the months' coefficients: Newton steps while they lower the objective by ``least``."""
+        set_eta(self.cells, theta)
+        sites, months = self._coefficients(theta)
+        design = self._design(months)
+        ridge = 0.5 * float((self.ridge_t * months**2).sum())
+        value = loss = np.inf
+        for _ in range(1 if self.family == "gaussian" else ADAPT):
+            sites, loss = self.sites(sites, design, self.ridge_s)
+            new = loss + ridge + 0.5 * float((self.ridge_s * sites**2).sum())
+            enough = value - new < least
+            value = new
+            if enough:
+                break
+        return self._theta(theta, theta.mu, sites, months), value, loss

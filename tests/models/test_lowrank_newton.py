@@ -111,7 +111,8 @@ def test_a_sparse_panel_is_solved_to_a_stationary_point(family):
     )  # about one cell a site: alternation would creep
     cells = cells_of(panel, family)
     fit = fit_cells(cells, 300, 40, family=family, rank=2, penalty=PEN, tol=1e-12, max_sweeps=300)
-    assert fit.converged and "Newton" in fit.stop_reason
+    assert fit.converged
+    assert "Newton" in fit.stop_reason
     assert (np.diff(fit.objective) <= 0).all()
     assert certify(cells, fit.theta, PEN, family, effects=True).gradient < 1e-3
     # no direction nearby is lower: a minimum, not the saddle at U V' = 0

@@ -93,7 +93,8 @@ def leading_values(
     if not any(m.nnz and np.abs(m.data).max() > 0 for m in mats):
         return np.zeros(1)
     if min(J, L) <= 2:
-        return np.linalg.svd(_times(mats, np.eye(L)), compute_uv=False)
+        exact: F64 = np.asarray(np.linalg.svd(_times(mats, np.eye(L)), compute_uv=False))
+        return exact
     op = sp.linalg.LinearOperator(
         (J, L),
         matvec=lambda v: _times(mats, v),
@@ -106,7 +107,7 @@ def leading_values(
     values: F64 = np.asarray(
         sp.linalg.svds(op, k=k, v0=v0, ncv=ncv, tol=1e-4, maxiter=10_000, return_singular_vectors=False)
     )
-    return np.sort(values)[::-1]
+    return np.sort(values)[::-1].copy()
 
 
 def _conjugate(cells: Sequence[Cells], family: str, t: float) -> float:

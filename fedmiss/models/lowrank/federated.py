@@ -3,8 +3,9 @@
 Each round has two exchanges, one for sites and one for months. In each, a group's statistic S_c is the weighted
 least squares problem of its cells at the current parameters, in the form (r, G) with r = G coef + gradient, so that
 it stops moving at the fixed point. A group sends Quant(S_c - V_c); its memory V_c learns S_c, the increments vanish,
-and with them the noise of compression. The server solves (G + ridge) coef = r. With an identity compressor and all
-groups present a round is one sweep of the in-process solver, with capped steps.
+and with them the noise of compression. The server solves (G + ridge) coef = r, and starts the next round a little
+further along the same way (Nesterov's momentum, no bytes). With an identity compressor and all groups present a round
+is one sweep of the in-process solver, with capped steps.
 
 Two settings of the core differ from FedEM's. V_c tracks S_c rather than S_c - S_hat, and a silent group counts
 with what is remembered of it instead of being made up for by the factor 1/p of the others (incremental EM, Neal and
@@ -188,13 +189,13 @@ def fit_federated(
     values: list[float] = []
     up: list[float] = []
     down_bytes: list[float] = []
+    found, old, pace = theta, theta, 1.0
     for _ in range(rounds):
         sent = got = 0.0
+        ahead = theta
         for i, (algo, model, machine) in enumerate(sides):
             server = servers[i]
-            if (
-                server is None
-            ):  # nothing is remembered yet: the first increments are the statistics themselves
+            if server is None:  # nothing is remembered: the first increments are the statistics themselves
                 server = machine.start(algo, np.zeros(model.q), np.zeros((roster.n, model.q)))
             down = Downlink(server.k, np.zeros(model.q), theta)
             active = algo.participation.active(algo.seed, server.k, roster.n)
@@ -203,13 +204,15 @@ def fit_federated(
             servers[i] = server
             sent, got = sent + info.bytes_up, got + info.bytes_down - len(active) * 8 * model.q
             # S_hat = 0 + 1 * H: the estimate of the mean S_c
-            theta = _move(theta, model, model.T(server.S_hat), pen)
-        values.append(objective(cells, theta, pen, family))
+            theta = _move(theta, model, model.T(server.S_hat))
+        found = theta
+        values.append(objective(cells, found, pen, family))
         up.append(sent)
         down_bytes.append(got)
         if target is not None and values[-1] <= target:
             break
-    return FederatedFit(theta, np.array(values), np.cumsum(up), np.cumsum(down_bytes), len(values))
+        theta, old, pace = _extrapolate(ahead, theta, old, pace)
+    return FederatedFit(found, np.array(values), np.cumsum(up), np.cumsum(down_bytes), len(values))
 
 
 def _first_theta(
@@ -221,7 +224,28 @@ def _first_theta(
     return replace(theta, U=np.zeros((J, rank)), V=V)
 
 
-def _move(theta: Theta, model: NormalEquations, coef: F64, pen: Penalty) -> Theta:
+def _extrapolate(ahead: Theta, new: Theta, old: Theta, pace: float) -> tuple[Theta, Theta, float]:
+    """Nesterov's momentum, which costs no bytes: where the next round starts, what this one found, the next pace.
+
+    ``ahead`` is where the round started. Alternation creeps along the valleys of U V'; momentum makes it as the square
+    root of the number of rounds. When the round turns back against the way taken, momentum starts again from nothing
+    (gradient restart: O'Donoghue and Candes 2015; for alternating least squares Mitchell, Ye and De Sterck 2020).
+    """
+
+    def apart(x: Theta, y: Theta) -> list[F64]:
+        return [np.array(x.mu - y.mu), x.a - y.a, x.b - y.b, x.U - y.U, x.V - y.V]
+
+    way = apart(new, old)
+    if sum(float((d * w).sum()) for d, w in zip(apart(ahead, new), way, strict=True)) > 0.0:
+        pace = 1.0
+    after = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * pace**2))
+    far = (pace - 1.0) / after
+    mu, a, b, U, V = (far * w for w in way)
+    start = Theta(new.mu + float(mu), new.a + a, new.b + b, new.U + U, new.V + V)
+    return start, new, float(after)
+
+
+def _move(theta: Theta, model: NormalEquations, coef: F64) -> Theta:
     """Take the new coefficients of one axis, with steps of at most 0.5 unless they are exact (Gaussian), then recentre."""
     old = model.coefficients(theta)
     step = coef - old

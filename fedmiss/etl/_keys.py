@@ -10,7 +10,7 @@ import numpy as np
 from fedmiss.arrays import I32, I64, U8
 from fedmiss.etl._bits import load8
 
-__all__ = ["encode", "find", "gather", "read_guids"]
+__all__ = ["encode", "find", "gather", "move", "read_guids"]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX = np.uint64(0xBF58476D1CE4E5B9)
@@ -97,6 +97,20 @@ def encode(
             fresh += 1
         out[r] = codes[at]
     return fresh
+
+
+@nb.njit(cache=True, nogil=True)
+def move(old_keys: Any, old_codes: I32, keys: Any, codes: I32) -> None:
+    """Fill a larger table of ``encode`` from a smaller one."""
+    mask = np.uint64(keys.size - 1)
+    for i in range(old_keys.size):
+        if old_keys[i] == np.uint64(0):
+            continue
+        at = old_keys[i] & mask
+        while keys[at] != np.uint64(0):
+            at = (at + np.uint64(1)) & mask
+        keys[at] = old_keys[i]
+        codes[at] = old_codes[i]
 
 
 @nb.njit(cache=True, nogil=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmiss.arrays import I64, U8, Bool
+from fedmiss.arrays import I32, I64, U8, Bool
 from fedmiss.errors import InputError
 from fedmiss.etl.lookup import stable_order
 from fedmiss.files import read_manifest
@@ -146,8 +146,7 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
     names, site, month, zero_ok = _visited(folder / "checklists.parquet")
     base = int(month.min()) if month.size else 0
     width = int(month.max()) - base + 1 if month.size else 1
-    keys, cell = np.unique(site * np.int64(width) + month - base, return_inverse=True)
-    cell = cell.astype(np.int32)
+    keys, cell = _numbered(site * np.int64(width) + (month - base))
     # the id and month of each visited cell, once, in order: so everything below is in order too
     cells = pl.DataFrame(
         {
@@ -184,6 +183,17 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
         detections,
         frozenset(e["species"] for e in entries if not e["zeros_allowed"]),
     )
+
+
+def _numbered(keys: I64) -> tuple[I64, I32]:
+    """Return the distinct keys in order, and of each key its place among them."""
+    order = stable_order(keys)
+    ordered = keys[order]
+    new = np.ones(keys.size, dtype=np.bool_)
+    new[1:] = ordered[1:] != ordered[:-1]
+    place = np.empty(keys.size, dtype=np.int32)
+    place[order] = np.cumsum(new, dtype=np.int32) - np.int32(1)
+    return ordered[new], place
 
 
 _NO_KEYS = np.zeros(0, dtype=np.int64)
@@ -255,7 +265,7 @@ def _visited(path: Path) -> tuple[pl.Series, I64, I64, Bool]:
                 codes.append(_plain(part.indices).to_numpy() + held)
                 held += dictionaries[-1].len()
             rest = pl.DataFrame(table.drop_columns(["site_id"]))
-            months.append(rest["date"].to_numpy().astype("M8[M]").astype(np.int64) + 1970 * 12)
+            months.append(rest["date"].to_numpy().astype("M8[M]").astype(np.int32) + 1970 * 12)
             zero_ok.append(rest["zero_ok"].to_numpy())
     if not codes:
         return pl.Series(dtype=pl.String), _NO_KEYS, _NO_KEYS, np.zeros(0, np.bool_)

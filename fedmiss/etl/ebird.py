@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ _RELEASE = re.compile(r"rel([A-Z][a-z]{2})-(\d{4})")
 class _Reader:
     """Reads blocks of one source into record and event columns."""
 
-    def __init__(self, source: Source, *, records: bool, events: bool) -> None:
+    def __init__(self, source: Source, folder: Path, *, records: bool, events: bool) -> None:
         self.source = source
         wanted: dict[str, tuple[str, ...]] = {}
         required: list[str] = []
@@ -55,12 +55,19 @@ class _Reader:
             self.slot.setdefault(key, absent)
         self.absent = [wanted[k][0].upper() for k in wanted if self.slot[k] == absent]
         self.faults = Faults(source)
-        self.taxa = Dictionary([self.slot[k] for k in TAXON_COLUMNS]) if records else None
-        self.regions = Dictionary([0]) if records else None
+        self.books: dict[str, Dictionary] = {}
+
+        def book(name: str, columns: Sequence[str], slots: list[int] | None = None) -> None:
+            slots = slots or [self.slot[k] for k in columns]
+            self.books[name] = Dictionary(slots, folder / f"{name}.parquet", columns)
+
+        if records:
+            book("taxa", TAXON_COLUMNS)
+            book("reach", ["region"], [0])
         if events:
-            self.places = Dictionary([self.slot[k] for k in PLACE_COLUMNS])
-            self.observers = Dictionary([self.slot["observer"]])
-            self.protocols = Dictionary([self.slot["protocol"]])
+            book("places", PLACE_COLUMNS)
+            book("observers", ["observer"])
+            book("protocols", ["protocol"])
         self.taxon_rows: I64 = np.zeros(0, dtype=np.int64)
         self.long = self.short = self.rows = 0
         self.dates = [2**31 - 1, -(2**31)]
@@ -111,8 +118,6 @@ class _Reader:
     def records(self, f: Fields, first_line: int) -> dict[str, Any]:
         from fedmiss.etl import _keys, _values
 
-        assert self.taxa is not None
-        assert self.regions is not None
         event = self.ids(f, "event", "S")
         group = self.ids(f, "group", "G")
         species = self.slot["species"]
@@ -125,7 +130,7 @@ class _Reader:
         _keys.read_guids(*f.column(self.slot["guid"]), guid)
         edited = np.empty(f.n, dtype=np.int64)
         _values.read_stamps(*f.column(self.slot["edited"]), edited)
-        taxon = self.taxa.encode(f.buf, f.starts, f.lengths)
+        taxon = self.books["taxa"].encode(f.buf, f.starts, f.lengths)
         columns: dict[str, Any] = {
             "event": event,
             "group": group,
@@ -136,11 +141,11 @@ class _Reader:
         }
         if not good.all():
             columns = {k: v[good] for k, v in columns.items()}
-        self.regions.encode(f.buf, *self._region(f))
+        self.books["reach"].encode(f.buf, *self._region(f))
         date = np.empty(f.n, dtype=np.int32)
         _values.read_dates(*f.column(self.slot["date"]), date)
         _widen(self.record_dates, date[date != BAD])
-        rows = np.bincount(columns["taxon"], minlength=self.taxa.size)
+        rows = np.bincount(columns["taxon"], minlength=self.books["taxa"].size)
         rows[: self.taxon_rows.size] += self.taxon_rows
         self.taxon_rows = rows
         return columns
@@ -182,9 +187,9 @@ class _Reader:
             "event": event,
             "group": group,
             "edited": np.empty(f.n, dtype=np.int64),
-            "observer": self.observers.encode(f.buf, f.starts, f.lengths),
-            "place": self.places.encode(f.buf, f.starts, f.lengths),
-            "protocol": self.protocols.encode(f.buf, f.starts, f.lengths),
+            "observer": self.books["observers"].encode(f.buf, f.starts, f.lengths),
+            "place": self.books["places"].encode(f.buf, f.starts, f.lengths),
+            "protocol": self.books["protocols"].encode(f.buf, f.starts, f.lengths),
             "date": date,
             "start": start,
             **numbers,
@@ -226,9 +231,11 @@ def project_ebird(
     ------
     InputError, SchemaError : bytes that are not UTF-8, a damaged or cut-short file, a required column missing
     """
+    import pyarrow as pa
+
     records = source.role in ("ebd", "unvetted")
     events = source.role == "sampling" or with_events
-    reader = _Reader(source, records=records, events=events)
+    reader = _Reader(source, folder, records=records, events=events)
     report = ReadReport()
     record_sink = ParquetSink(folder / "records.parquet", RECORD_COLUMNS, by="taxon") if records else None
     event_sink = ParquetSink(folder / "events.parquet", EVENT_COLUMNS) if events else None
@@ -244,26 +251,20 @@ def project_ebird(
                 columns = reader.events(f, block.first_line, fault=not records)
                 event_sink.add(_distinct(columns) if records else columns)
     finally:
-        for sink in (record_sink, event_sink):
+        for sink in (record_sink, event_sink, *reader.books.values()):
             if sink is not None:
                 sink.close()
     _check_end(source, report, last_fields, reader)
     _check_mostly_good(source, reader)
-    if reader.taxa is not None:
+    if records:
         import polars as pl
 
         write_repeats([folder / "records.parquet"], folder / "repeats.parquet")
-        rows = np.zeros(reader.taxa.size, dtype=np.int64)
+        taxa = pl.read_parquet(folder / "taxa.parquet")
+        rows = np.zeros(taxa.height, dtype=np.int64)
         rows[: reader.taxon_rows.size] = reader.taxon_rows
-        reader.taxa.frame(TAXON_COLUMNS).with_columns(pl.Series("rows", rows)).write_parquet(
-            folder / "taxa.parquet"
-        )
-        assert reader.regions is not None
-        reader.regions.frame(["region"]).write_parquet(folder / "reach.parquet")
-    if events:
-        reader.places.frame(PLACE_COLUMNS).write_parquet(folder / "places.parquet")
-        reader.observers.frame(["observer"]).write_parquet(folder / "observers.parquet")
-        reader.protocols.frame(["protocol"]).write_parquet(folder / "protocols.parquet")
+        taxa.with_columns(pl.Series("rows", rows)).write_parquet(folder / "taxa.parquet")
+    pa.default_memory_pool().release_unused()
     release = _RELEASE.search(source.short_name)
     return {
         "source": source.short_name,

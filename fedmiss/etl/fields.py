@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedmiss.arrays import I32, I64, U8
+from fedmiss.etl.projection import ROW_GROUP
 from fedmiss.etl.sources import Block, Source
-
-if TYPE_CHECKING:
-    import polars as pl
 
 __all__ = ["Dictionary", "Faults", "Fields", "Work"]
 
@@ -59,12 +58,20 @@ class Fields:
 
 
 class Dictionary:
-    """Codes of the joint values of some columns, in the order in which they are first met."""
+    """Codes of the joint values of some columns, in the order in which they are first met.
 
-    def __init__(self, columns: list[int]) -> None:
+    The values go to a parquet file as they come, without blanks around them, so that only digests stay in memory.
+    """
+
+    def __init__(self, columns: list[int], path: Path, names: Sequence[str]) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         self.slots = np.array(columns, dtype=np.int32)
         self.size = 0
-        self._parts: list[list[Any]] = [[] for _ in columns]  # arrow strings of each column, block by block
+        self._schema = pa.schema([pa.field(name, pa.large_string()) for name in names])
+        self._writer = pq.ParquetWriter(path, self._schema, compression="lz4")
+        self._waiting: list[Any] = []
         self._keys = np.zeros(1 << 16, dtype=np.uint64)
         self._codes = np.zeros(1 << 16, dtype=np.int32)
 
@@ -74,7 +81,9 @@ class Dictionary:
 
         n = len(starts)
         while 2 * (self.size + n) > self._keys.size:
-            self._grow()
+            keys, codes = (np.zeros(2 * old.size, dtype=old.dtype) for old in (self._keys, self._codes))
+            _keys.move(self._keys, self._codes, keys, codes)
+            self._keys, self._codes = keys, codes
         codes = np.empty(n, dtype=np.int32)
         new = np.empty(n, dtype=np.int32)
         fresh = _keys.encode(buf, starts, lengths, self.slots, self._keys, self._codes, self.size, codes, new)
@@ -88,31 +97,32 @@ class Dictionary:
 
         from fedmiss.etl import _keys
 
-        for part, slot in zip(self._parts, self.slots, strict=True):
+        columns = []
+        for slot in self.slots:
             offsets = np.zeros(len(starts) + 1, dtype=np.int32)
             np.cumsum(lengths[:, slot], out=offsets[1:])
             data = np.empty(int(offsets[-1]), dtype=np.uint8)
             _keys.gather(buf, starts[:, slot], offsets, data)
-            part.append(pa.StringArray.from_buffers(len(starts), pa.py_buffer(offsets), pa.py_buffer(data)))
+            columns.append(
+                pa.StringArray.from_buffers(len(starts), pa.py_buffer(offsets), pa.py_buffer(data))
+            )
+        self._waiting.append(pa.Table.from_arrays(columns, names=self._schema.names))
+        if sum(t.num_rows for t in self._waiting) >= ROW_GROUP:
+            self._flush()
 
-    def _grow(self) -> None:
-        old_keys, old_codes = self._keys, self._codes
-        self._keys = np.zeros(2 * old_keys.size, dtype=np.uint64)
-        self._codes = np.zeros(2 * old_keys.size, dtype=np.int32)
-        mask = self._keys.size - 1
-        for key, code in zip(old_keys[old_keys > 0].tolist(), old_codes[old_keys > 0].tolist(), strict=True):
-            at = key & mask
-            while self._keys[at]:
-                at = (at + 1) & mask
-            self._keys[at], self._codes[at] = key, code
-
-    def frame(self, names: tuple[str, ...] | list[str]) -> pl.DataFrame:
-        """Return the values by code, without blanks around them."""
+    def _flush(self) -> None:
         import polars as pl
         import pyarrow as pa
 
-        columns = {k: pa.chunked_array(p, pa.string()) for k, p in zip(names, self._parts, strict=True)}
-        return pl.DataFrame(pa.table(columns)).with_columns(pl.all().str.strip_chars())
+        if self._waiting:
+            values = pl.DataFrame(pa.concat_tables(self._waiting)).with_columns(pl.all().str.strip_chars())
+            self._writer.write_table(values.to_arrow(compat_level=pl.CompatLevel.oldest()))
+        self._waiting = []
+
+    def close(self) -> None:
+        """Write what is waiting and close the file."""
+        self._flush()
+        self._writer.close()
 
 
 class Faults:

@@ -94,14 +94,15 @@ class Filters:
                     "-90..90, south below north); for example -125,45,-117,49."
                 )
 
-    def steps(self, tables: dict[str, pl.DataFrame], last_day: int, seen: dict[str, set[str]]) -> list[Step]:
+    def steps(
+        self, column: Callable[[str, str], pl.Series], last_day: int, seen: dict[str, set[str]]
+    ) -> list[Step]:
         """Return the filters that are set, in order: name and a function of a batch of events.
 
-        ``tables`` are the places, observers and protocols of the projection that the batch comes from;
+        ``column`` reads a column of the places, observers and protocols of the projection that the batch comes from;
         ``last_day`` is the latest date of all sources (days since 1970). The values met are added to ``seen``,
         for :meth:`unmatched`.
         """
-        places = tables["places"]
         steps: list[Step] = []
 
         def matches(name: str, wanted: tuple[str, ...], columns: list[list[str | None]]) -> Bool:
@@ -123,11 +124,13 @@ class Filters:
             ("locality", self.localities, ("site",)),
         ):
             if wanted:
-                by_place(name, matches(name, wanted, [places[c].to_list() for c in columns]))
+                by_place(name, matches(name, wanted, [column("places", c).to_list() for c in columns]))
         if self.hotspots_only:
-            by_place("hotspots only", (places["site_type"] == "H").fill_null(False).to_numpy())
+            by_place("hotspots only", (column("places", "site_type") == "H").fill_null(False).to_numpy())
         if self.bbox is not None or self.polygon is not None:
-            lon, lat = (places[c].cast(float, strict=False).to_numpy() for c in ("longitude", "latitude"))
+            lon, lat = (
+                column("places", c).cast(float, strict=False).to_numpy() for c in ("longitude", "latitude")
+            )
             if self.bbox is not None:
                 west, south, east, north = self.bbox
                 across = (lon >= west) & (lon <= east) if west <= east else (lon >= west) | (lon <= east)
@@ -149,7 +152,7 @@ class Filters:
                 ("start time", lambda b: _within(np.where(b["start"] < 0, np.nan, b["start"]), *self.start))
             )
         if self.protocols:
-            mask = matches("protocol", self.protocols, [tables["protocols"]["protocol"].to_list()])
+            mask = matches("protocol", self.protocols, [column("protocols", "protocol").to_list()])
             steps.append(("protocol", lambda b: mask[b["protocol"]]))
         if self.complete_only:
             steps.append(("complete lists only", lambda b: b["complete"] == 1))
@@ -162,12 +165,11 @@ class Filters:
             steps.append(("speed", lambda b: _speed(b) <= top))
         if self.party != (None, None):
             steps.append(("party size", lambda b: _within(b["n_observers"], *self.party)))
-        observers = tables["observers"]["observer"].to_list()
         if self.observers:
-            keep = matches("observer", self.observers, [observers])
+            keep = matches("observer", self.observers, [column("observers", "observer").to_list()])
             steps.append(("observer", lambda b: keep[b["observer"]]))
         if self.without_observers:
-            out = matches("observer", self.without_observers, [observers])
+            out = matches("observer", self.without_observers, [column("observers", "observer").to_list()])
             steps.append(("observer left out", lambda b: ~out[b["observer"]]))
         return steps
 

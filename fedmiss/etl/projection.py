@@ -103,6 +103,10 @@ class Projection:
 
         return pl.scan_parquet(self.folder / f"{table}.parquet")
 
+    def column(self, table: str, name: str) -> pl.Series:
+        """Read one column of a table."""
+        return self.read(table, [name])[name]
+
     def read(self, table: str, columns: list[str] | None = None) -> pl.DataFrame:
         """Read a table, or some of its columns."""
         import polars as pl

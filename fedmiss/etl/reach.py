@@ -22,7 +22,7 @@ from fedmiss.etl.projection import Projection
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["NO_LIMIT", "Limits", "Reach", "limits_of", "reach_warnings"]
+__all__ = ["NO_LIMIT", "REGIONS", "Limits", "Reach", "limits_of", "reach_warnings"]
 
 MANY_SPECIES = 30  # from here on, next to no complete checklist is without any of them
 SHARE = 0.05  # of the zeros: so many outside the reach of few species are pointed out
@@ -50,15 +50,24 @@ class Reach:
         """Say which places lie within."""
         import polars as pl
 
-        codes = (pl.col(c).replace("", None) for c in REGIONS)
-        smallest = pl.coalesce(codes).fill_null("")
-        inside = pl.repeat(True, pl.len(), dtype=pl.Boolean)
+        smallest = pl.coalesce(pl.col(c).replace("", None) for c in REGIONS).fill_null("")
+        inside = np.ones(places.height, dtype=np.bool_)
         if self.region:
-            named = pl.any_horizontal(pl.col(c) == self.region for c in REGIONS).fill_null(False)
-            inside = named | ~named.any()  # no place has such a code: the files say nothing about it
+            named = places.select(
+                pl.any_horizontal(pl.col(c) == self.region for c in REGIONS).fill_null(False)
+            )
+            mask = named.to_series().to_numpy()
+            if mask.any():  # otherwise no place has such a code: the files say nothing about it
+                inside &= mask
         if self.places is not None:
-            inside &= _cut(smallest, self.parts).is_in(pl.Series(self.places, dtype=pl.String).implode())
-        return places.select(inside.alias("inside"))["inside"].to_numpy()
+            codes = places.select(code=smallest)
+            known = codes.unique().with_columns(
+                known=_cut(pl.col("code"), self.parts).is_in(
+                    pl.Series(self.places, dtype=pl.String).implode()
+                )
+            )
+            inside &= codes.join(known, on="code", how="left", maintain_order="left")["known"].to_numpy()
+        return inside
 
     def spans(self, days: Any) -> Bool:
         """Say which days lie within."""

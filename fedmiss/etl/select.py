@@ -17,7 +17,7 @@ from fedmiss.arrays import I32, I64, U8, Bool
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.lookup import MANY, Buckets, find_sorted
 from fedmiss.etl.projection import EVENT_COLUMNS, Projection, row_groups
-from fedmiss.etl.reach import NO_LIMIT, Limits, Reach
+from fedmiss.etl.reach import NO_LIMIT, REGIONS, Limits, Reach
 from fedmiss.etl.sites import site_table
 from fedmiss.tables import table_writer
 
@@ -68,7 +68,7 @@ class Events:
         if (event[1:] >= event[:-1]).all():
             order, ordered = np.arange(event.size, dtype=np.int32), event
         else:
-            order = np.argsort(event, kind="stable")
+            order = np.argsort(event, kind="stable").astype(np.int32)
             ordered = event[order]
         first = np.ones(order.size, dtype=np.bool_)
         first[1:] = ordered[1:] != ordered[:-1]
@@ -172,18 +172,14 @@ def write_checklists(
 
     def chunks() -> Iterator[Any]:
         for source, start in zip(events.sources, events.starts, strict=False):
-            places, observers, protocols = (source.read(t) for t in ("places", "observers", "protocols"))
-            steps = filters.steps(
-                {"places": places, "observers": observers, "protocols": protocols},
-                max(dates, default=0),
-                events.seen,
-            )
+            steps = filters.steps(source.column, max(dates, default=0), events.seen)
             if not events.steps:
                 events.steps = [name for name, _ in steps]
-            sites = site_table(places, site_km)
+            sites = site_table(source, site_km)
+            observers, protocols = source.read("observers"), source.read("protocols")
             has_site = sites["site_id"].is_not_null().to_numpy()
             stationary = (protocols["protocol"] == "Stationary").to_numpy()
-            sure, seen = (_within_reach(places, reaches) for reaches in (limits.sure, limits.seen))
+            sure, seen = (_within_reach(source, reaches) for reaches in (limits.sure, limits.seen))
             row = start
             for batch in row_groups(source.folder / "events.parquet", list(EVENT_COLUMNS)):
                 n = batch["event"].size
@@ -208,7 +204,9 @@ def write_checklists(
 
     counts["written"] = table_writer(path, "checklists", chunks(), unique=("checklist_id", "group_id"))
     events.set_fate(events.fate, events.steps)
-    fates = np.bincount(events.fate, minlength=FILTERED + len(events.steps))
+    size = FILTERED + len(events.steps)  # in slices: numpy counts 64-bit copies
+    slices = (events.fate[i : i + (1 << 16)] for i in range(0, events.fate.size, 1 << 16))
+    fates = sum((np.bincount(s, minlength=size) for s in slices), np.zeros(size, np.int64))
     counts |= {
         "read": int(events.fate.size),
         "duplicates": int(fates[DUPLICATE]),
@@ -221,9 +219,10 @@ def write_checklists(
     return counts
 
 
-def _within_reach(places: pl.DataFrame, reaches: tuple[Reach, ...]) -> Callable[[dict[str, Any]], Bool]:
+def _within_reach(source: Projection, reaches: tuple[Reach, ...]) -> Callable[[dict[str, Any]], Bool]:
     """Return the function that says which events of a batch any of the reaches covers."""
-    covered = [(r, r.covers(places)) for r in reaches]
+    regions = source.read("places", list(REGIONS)) if reaches else None
+    covered = [(r, r.covers(regions)) for r in reaches if regions is not None]
 
     def inside(batch: dict[str, Any]) -> Bool:
         out = np.full(batch["date"].size, not covered)

@@ -12,6 +12,8 @@ from fedmiss.errors import ConfigError
 if TYPE_CHECKING:
     import polars as pl
 
+    from fedmiss.etl.projection import Projection
+
 __all__ = ["grid_cells", "parse_site_rule", "site_table"]
 
 EARTH_RADIUS_KM = 6371.0072  # radius of the sphere with the area of WGS84
@@ -54,11 +56,21 @@ def grid_cells(lat: Any, lon: Any, size_km: float) -> tuple[Any, Any, Any, Any]:
     return row, column, np.degrees((south + north) / 2), (column + 0.5) / n_columns * 360.0 - 180.0
 
 
-def site_table(places: pl.DataFrame, size_km: float | None) -> pl.DataFrame:
+def site_table(source: Projection, size_km: float | None) -> pl.DataFrame:
     """Return, for each place, the site columns of the schema ``checklists``.
 
     A place without coordinates has no grid cell: its ``site_id`` is null, and its checklists are left out.
     """
+    import polars as pl
+
+    places = source.scan("places")
+    starts = range(
+        0, max(source.height("places"), 1), 1 << 16
+    )  # in slices: as text, places take three times as much
+    return pl.concat([_site_columns(places.slice(i, 1 << 16).collect(), size_km) for i in starts])
+
+
+def _site_columns(places: pl.DataFrame, size_km: float | None) -> pl.DataFrame:
     import polars as pl
 
     region = pl.coalesce(

@@ -263,7 +263,7 @@ def test_fields_equal_python_split(lines, more):
         assert got == expected + [""] * (6 - len(expected))
 
 
-def test_dictionary_codes_survive_growth():
+def test_dictionary_codes_survive_growth(tmp_path):
     """More distinct values than the first table holds."""
     from fedmiss.etl.fields import Dictionary
 
@@ -271,13 +271,15 @@ def test_dictionary_codes_survive_growth():
     raw = np.frombuffer("".join(words).encode(), np.uint8)
     starts = (np.arange(len(words), dtype=np.int32) * 7).reshape(-1, 1)
     lengths = np.full_like(starts, 7)
-    book = Dictionary([0])
+    book = Dictionary([0], tmp_path / "words.parquet", ["word"])
     parts = [
         book.encode(raw, starts[i : i + 10_000], lengths[i : i + 10_000])
         for i in range(0, len(words), 10_000)
     ]
     assert np.array_equal(np.concatenate(parts), np.arange(len(words)))
     assert np.array_equal(book.encode(raw, starts[::-1], lengths[::-1]), np.arange(len(words))[::-1])
+    book.close()
+    assert pl.read_parquet(tmp_path / "words.parquet")["word"].to_list() == words
 
 
 def test_the_cache_answers_the_second_time(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import scipy.sparse as sp
 
 from fedmiss.files import atomic_folder, hash_file, write_manifest
@@ -36,6 +37,7 @@ def impute_panel(
     check_same_panel(panel, manifest, fit_path)
     J, L = fit.J, fit.L
     n = counted_visits(panel, J, L)
+    names = {"site_id": pa.array(panel.sites["site_id"]), "month": pa.array(panel.months["month"])}
     total = observed_total = 0.0
 
     def chunks() -> Iterator[dict[str, Any]]:
@@ -45,10 +47,13 @@ def impute_panel(
             seen = n[rows].toarray()
             total += float(expected.sum())
             observed_total += float(expected[seen > 0].sum())
-            index = np.arange(rows.start, rows.stop, dtype=np.int32)
+            site = np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), L)
+            month = np.tile(np.arange(L, dtype=np.int32), rows.stop - rows.start)
             yield {
-                "site_index": np.repeat(index, L),
-                "month_index": np.tile(np.arange(L, dtype=np.int32), len(index)),
+                "site_index": site,
+                "month_index": month,
+                "site_id": names["site_id"].take(pa.array(site)),
+                "month": names["month"].take(pa.array(month)),
                 "expected": expected.ravel(),
                 "observed": (seen > 0).ravel(),
                 "n_counted": seen.ravel(),

@@ -9,6 +9,7 @@ import pytest
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.files import read_manifest
+from fedmiss.tables import read_table
 from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.recipe import read_recipe, slug
 from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
@@ -80,6 +81,20 @@ def test_the_folder_holds_every_step(place):
     flow = [row["step"] for row in read_manifest(out / "records")["flow"]]
     for name in ("panel", "fit", "imputed", "report"):
         assert [row["step"] for row in read_manifest(out / name)["flow"]][: len(flow)] == flow
+
+
+def test_imputed_cells_carry_the_names_of_the_axes(place):
+    out = place / "trend-out"
+    cells = read_table(out / "imputed" / "imputed.parquet", "imputed").to_pandas()
+    sites = (
+        read_table(out / "panel" / "sites.parquet", "sites").to_pandas().set_index("site_index")["site_id"]
+    )
+    months = (
+        read_table(out / "panel" / "months.parquet", "months").to_pandas().set_index("month_index")["month"]
+    )
+    assert len(cells) == len(sites) * len(months)
+    assert (cells["site_id"].to_numpy() == sites.loc[cells["site_index"]].to_numpy()).all()
+    assert (cells["month"].to_numpy() == months.loc[cells["month_index"]].to_numpy()).all()
 
 
 def test_a_second_run_redoes_nothing(place):

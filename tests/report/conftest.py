@@ -129,6 +129,8 @@ def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
         {
             "site_index": np.repeat(np.arange(J, dtype=np.int32), L),
             "month_index": np.tile(np.arange(L, dtype=np.int32), J),
+            "site_id": np.repeat([f"S{j}" for j in range(J)], L),
+            "month": np.tile([f"month {i}" for i in range(L)], J),
             "expected": expected.ravel(),
             "observed": seen.ravel(),
             "n_counted": seen.ravel().astype(np.int32),

@@ -9,10 +9,10 @@ import pytest
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.files import read_manifest
-from fedmiss.tables import read_table
 from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.recipe import read_recipe, slug
 from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
+from fedmiss.tables import read_table
 from tests.cli.terminal import fedmiss, tree
 
 RECIPE = """

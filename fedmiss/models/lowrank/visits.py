@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from scipy.optimize import brentq
 
 from fedmiss.arrays import F64
 from fedmiss.models.lowrank.data import Cells, Group, GroupPanel
@@ -121,7 +122,7 @@ def _variance(mu: F64, family: str) -> F64:
 def update_theta(
     panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings, edf: float
 ) -> float:
-    """Moment equation of the negative-binomial size: sum (y-mu)^2/(mu+mu^2/theta) = residual df (bisection)."""
+    """Moment equation of the negative-binomial size: sum (y-mu)^2/(mu+mu^2/theta) = residual df."""
     low, high = np.log(1e-3), np.log(1e6)
     means = [
         visit_mean(g, c, aux, i, settings.family)
@@ -139,10 +140,9 @@ def update_theta(
 
     if excess(high) <= 0:
         return float("inf")
-    for _ in range(40):
-        mid = 0.5 * (low + high)
-        low, high = (low, mid) if excess(mid) > 0 else (mid, high)
-    return float(np.exp(0.5 * (low + high)))
+    if excess(low) >= 0:
+        return float(np.exp(low))
+    return float(np.exp(brentq(excess, low, high, xtol=1e-10)))
 
 
 def pearson(panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: CountSettings) -> float:

@@ -219,6 +219,17 @@ def test_folds_are_drawn_inside_groups_and_cover_them():
         assign_folds(panel.groups[0], 5, "moon", 0)
 
 
+def test_blocks_are_site_years_whatever_the_season():
+    month = np.arange(48)
+    g = Group.of("a", np.zeros(48, int), month, np.ones(48))
+    by_year = assign_folds(g, 5, "block", 0, 6).reshape(8, 6)
+    assert np.ptp(by_year, axis=1).max() == 0
+    assert np.unique(by_year).size > 1
+    yearly = replace(simulate(J=12, L=10, n=200)[0], calendar=(np.ones(10, int), 2000 + np.arange(10)))
+    table = cross_validate(yearly, [CountSettings(rank=0)], by="block").table
+    assert (table["n"] > 0).all()  # ten columns are ten years, not one block
+
+
 def test_small_groups_do_not_all_fill_one_fold():
     lone = [Group.of(f"g{i}", [0, 1], [0, 1], [1.0, 2.0], [0, 1]) for i in range(60)]
     sizes = np.bincount(np.concatenate([assign_folds(g, 5, "observer", 0) for g in lone]), minlength=5)
@@ -357,18 +368,19 @@ def test_bootstrap_weights_stay_inside_groups():
 
 
 def test_few_effective_observers_get_wider_weights():
-    who = np.repeat(np.arange(13), [120] + [10] * 12)  # one of them makes half of the visits
+    who = np.repeat(np.arange(29), [72] + [6] * 28)  # one of them makes 30 % of the visits
     s, t = np.divmod(np.arange(240), 24)
     panel = GroupPanel.of(10, 24, [Group.of("a", s, t, np.ones(240), who)])
     K = effective_observers(panel)
-    assert K == pytest.approx(240**2 / (120**2 + 12 * 100))
-    w = np.array([observer_weights(panel, 0, b)[0] for b in range(4000)])
+    assert K == pytest.approx(240**2 / (72**2 + 28 * 36))
+    n = 4000
+    w = np.array([observer_weights(panel, 0, b)[0] for b in range(n)])
     wide = stats.t.ppf(0.975, K - 1) / stats.norm.ppf(0.975)
-    g = panel.groups[0]
-    light = w[:, g.observer == 1][:, 0]
-    c = (wide / (1 - 10 / 240)) ** 2
-    assert min(c, 4.0) == pytest.approx(light.var(), abs=5 * np.sqrt((6 * 4.0**3 + 2 * 16) / 4000))
-    assert abs(light.mean() - 1) < 5 * np.sqrt(4 / 4000)
+    for observer, share in ((0, 0.3), (1, 0.025)):
+        draws = w[:, panel.groups[0].observer == observer][:, 0]
+        c = (wide / (1 - share)) ** 2  # a Gamma of mean 1 and variance c has excess kurtosis 6 c
+        assert draws.var() == pytest.approx(c, abs=4 * c * np.sqrt((2 + 6 * c) / n))
+        assert draws.mean() == pytest.approx(1, abs=4 * np.sqrt(c / n))
     even = GroupPanel.of(10, 24, [Group.of("a", s, t, np.ones(240), np.arange(240))])
     flat = np.array([observer_weights(even, 0, b)[0] for b in range(100)])
     assert flat.var() == pytest.approx(1.0, abs=0.1)  # many observers alike: Exp(1)

@@ -136,13 +136,15 @@ def cross_validate(
         raise ConfigError(
             f"candidates of the families {', '.join(sorted(scales))} have no common score; compare them apart."
         )
+    # A block is a site x year: as many columns as the panel has months in a year (one, if it is yearly).
+    period = 12 if panel.calendar is None else np.unique(panel.calendar[0]).size
     rows: list[dict[str, object]] = []
     done = 0
     shared = [replace(c, rank=0, penalty=None if c.effects else 0.0) for c in candidates]
     for marginal_settings in dict.fromkeys(shared):
         members = [(i, c) for i, c in enumerate(candidates) if shared[i] == marginal_settings]
         ready, cells = prepare(panel, members[0][1])
-        fold_of = [assign_folds(g, folds, by, seed) for g in panel.groups]
+        fold_of = [assign_folds(g, folds, by, seed, period) for g in panel.groups]
         for fold in range(folds):
             train = replace(
                 ready,

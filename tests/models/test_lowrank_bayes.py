@@ -315,6 +315,22 @@ def test_after_a_factor_that_vanished_the_next_stays_at_zero():
     np.testing.assert_array_equal(vb_fit(cells, given_up)[0].P[:, 2], 0.0)
 
 
+def test_with_a_calendar_a_factor_starts_at_season_and_walk():
+    panel, _ = simulate(J=40, L=24, n=800)
+    cells = cells_of(panel, "poisson")
+    for c in cells:
+        c.eta = np.zeros(c.nnz)
+    start = replace(posterior(40, 24, 1), D=np.full((24, 1, 1), 1e-3), C=np.full((40, 1, 1), 1e-3))
+    q = vb_fit(cells, start, calendar=panel.calendar)[0]
+    set_predictor(cells, q, "poisson")
+    smooth = add_factor(cells, q, "poisson", phi=1.0)
+    np.testing.assert_array_equal(smooth.T[:, 1], smooth.prior[:, 1])
+    rough = add_factor(cells, replace(q, series=None), "poisson", phi=1.0)
+    assert not rough.prior[:, 1].any()
+    jumps = [np.square(np.diff(x.T[:, 1], n=2)).mean() / np.var(x.T[:, 1]) for x in (smooth, rough)]
+    assert jumps[0] < jumps[1]
+
+
 def test_negative_binomial_keeps_the_total_of_the_counts():
     panel, _ = bursts(seed=5)
     g = panel.pooled().groups[0]

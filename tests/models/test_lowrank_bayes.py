@@ -248,6 +248,10 @@ def test_candidates_are_scored_the_same_alone_and_together():
     together = cross_validate(panel, odd, folds=3).summary["deviance"]
     for i, c in enumerate(odd):
         assert cross_validate(panel, [c], folds=3).summary["deviance"][0] == pytest.approx(together[i])
+    mixed = [CountSettings(rank=2), CountSettings(rank=1, penalty=1.0), CountSettings(rank=1)]
+    together = cross_validate(panel, mixed, folds=3).summary["deviance"]
+    for i, c in enumerate(mixed):
+        assert cross_validate(panel, [c], folds=3).summary["deviance"][0] == pytest.approx(together[i])
     with pytest.raises(ConfigError, match="no common score"):
         cross_validate(panel, [CountSettings(), CountSettings(family="gaussian", scale="raw")])
 
@@ -258,7 +262,10 @@ def test_panels_smaller_than_the_rank(shape):
     s, t = rng.integers(0, shape[0], 60), rng.integers(0, shape[1], 60)
     panel = split(*shape, s, t, rng.poisson(3.0, 60).astype(float), s % 1 + t % 2, t % 2)
     for penalty in (None, 1.0):
-        assert np.isfinite(fit_counts(panel, CountSettings(rank=4, penalty=penalty)).expected()).all()
+        fit = fit_counts(panel, CountSettings(rank=4, penalty=penalty))
+        assert np.isfinite(fit.expected()).all()
+        if penalty is None:
+            assert fit.settings.rank == fit.theta.rank == min(shape)
 
 
 def test_cross_validation_finds_the_rank():

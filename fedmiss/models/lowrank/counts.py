@@ -298,6 +298,7 @@ def fit_prepared(
         fit = start
         if start.settings.rank >= settings.rank:
             return _fit_bayes(panel, cells, settings, start.aux, start.posterior, watch, learn=False)
+        _fill_at(panel, cells, settings, start.aux, start.posterior)
     else:
         if isinstance(start, CountFit):
             theta, aux = start.theta, start.aux
@@ -317,8 +318,12 @@ def fit_prepared(
         assert fit.posterior is not None
         _fill_at(panel, cells, settings, fit.aux, fit.posterior)
         q = add_factor(cells, fit.posterior, settings.family, phi=fit.aux.phi, seed=settings.seed)
+        before = fit.fit.sweeps
         fit = _fit_bayes(panel, cells, replace(settings, rank=rank), fit.aux, q, watch, learn=True)
-    return replace(fit, settings=settings)
+        fit.fit.sweeps += before
+    return replace(
+        fit, settings=replace(settings, rank=fit.theta.rank)
+    )  # no matrix of this shape may have more
 
 
 def _fit_penalised(

@@ -164,7 +164,10 @@ def cross_validate(
                 quick = replace(
                     settings, tol=max(settings.tol, 1e-5), max_sweeps=min(settings.max_sweeps, 100)
                 )
-                if settings.penalty is None and last and last.settings.rank >= settings.rank:
+                bayes = settings.penalty is None
+                if last and (
+                    bayes != (last.posterior is not None) or (bayes and last.theta.rank >= settings.rank)
+                ):
                     last = None
                 last = fit = fit_prepared(train, cells, quick, start=last or marginal)
                 score = _score(panel, train, cells, fit, fold_of, fold)

@@ -109,8 +109,10 @@ def _narrow(column: pa.ChunkedArray) -> pa.ChunkedArray:
     chunks = []
     for chunk in column.chunks:
         valid, offsets, data = chunk.buffers()
+        if chunk.offset or not len(chunk):
+            return column.cast(pa.string())
         wide = np.frombuffer(offsets, np.int64, len(chunk) + 1)
-        if chunk.offset or int(wide[-1]) >= 1 << 31:
+        if int(wide[-1]) >= 1 << 31:
             return column.cast(pa.string())
         narrow = pa.py_buffer(wide.astype(np.int32))
         chunks.append(pa.Array.from_buffers(pa.string(), len(chunk), [valid, narrow, data], chunk.null_count))

@@ -146,7 +146,7 @@ def bad_utf8(buf: U8, stop: int) -> int:
     for first in range(0, whole, 64):
         high = high64(buf, first)
         while high:
-            at = first + int(trailing(high))
+            at = first + int(np.int64(trailing(high)))
             if at >= i:  # not within a sequence that was seen to be good
                 n = _sequence(buf, at, stop)
                 if n == 0:

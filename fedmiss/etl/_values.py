@@ -17,6 +17,7 @@ TENS = np.array([10**k for k in range(9)], dtype=np.int64)
 @nb.njit(cache=True, nogil=True)
 def _digits(buf: U8, s: int, n: int) -> int:
     """Read up to eight digits at once, -1 when there is something else among them (Lemire's method)."""
+    # The result is made signed by hand: of a signed and an unsigned number numba would make a float.
     if s + 8 <= buf.size:
         word = load8(buf, s)
         if n < 8:  # zeros before the first digit
@@ -28,7 +29,9 @@ def _digits(buf: U8, s: int, n: int) -> int:
             return -1
         word = (word & np.uint64(0x0F0F0F0F0F0F0F0F)) * np.uint64(2561) >> np.uint64(8)
         word = (word & np.uint64(0x00FF00FF00FF00FF)) * np.uint64(6553601) >> np.uint64(16)
-        return int((word & np.uint64(0x0000FFFF0000FFFF)) * np.uint64(42949672960001) >> np.uint64(32))
+        return int(
+            np.int64((word & np.uint64(0x0000FFFF0000FFFF)) * np.uint64(42949672960001) >> np.uint64(32))
+        )
     value = 0
     for k in range(s, s + n):
         d = int(buf[k]) - 48

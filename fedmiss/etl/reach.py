@@ -28,8 +28,8 @@ MANY_SPECIES = 30  # from here on, next to no complete checklist is without any 
 SHARE = 0.05  # of the zeros: so many outside the reach of few species are pointed out
 REGIONS = ("county_code", "state_code", "country_code")  # from the smallest up
 _EPOCH = date(1970, 1, 1)
-_REGION = re.compile(r"ebd_([A-Z]{2}(?:-[A-Z0-9]{1,3}){0,2})_")
-_MONTHS = re.compile(r"_((?:18|19|20)\d{2})(0[1-9]|1[0-2])_((?:18|19|20)\d{2})(0[1-9]|1[0-2])_")
+_REGION = re.compile(r"ebd_([A-Z]{2}(?:-[A-Z0-9]{1,3}){0,2})(?=[_.])")
+_MONTHS = re.compile(r"_((?:18|19|20)\d{2})(0[1-9]|1[0-2])_((?:18|19|20)\d{2})(0[1-9]|1[0-2])(?=[_.])")
 
 
 @dataclass(frozen=True, slots=True)

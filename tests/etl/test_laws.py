@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import random
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -449,3 +450,43 @@ def test_row_groups_without_the_taxa_are_passed_over(tmp_path, monkeypatch):
         assert sorted(read["event"][mine].tolist()) == np.flatnonzero(np.isin(taxon, wanted)).tolist()
         n_read.append(read["event"].size)
     assert max(n_read) < 600
+
+
+def _fields_of(words: list[str]) -> tuple:
+    """Words one behind the other, as the loops want them."""
+    buf = np.frombuffer("".join(words).encode() or b" ", np.uint8)
+    length = np.array([len(w.encode()) for w in words], np.int32)
+    return buf, np.cumsum(length, dtype=np.int32) - length, length
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.from_regex(r"S[0-9]{0,20}", fullmatch=True) | st.text("S0123456789x/:", max_size=20), max_size=9
+    )
+)
+def test_ids_read_as_python_reads_them(words):
+    """A letter and 1 to 17 digits, wherever in the block they stand; a blank; nothing else."""
+    from fedmiss.etl import _values, codes
+
+    out = np.empty(len(words), np.int64)
+    _values.read_ids(*_fields_of(words), ord("S"), out)
+    plain = [w[0] == "S" and w[1:].isdigit() and len(w) <= 18 if w else False for w in words]
+    expected = [
+        int(w[1:]) if ok else -1 if w == "" else codes.BAD for w, ok in zip(words, plain, strict=True)
+    ]
+    assert out.tolist() == expected
+
+
+@settings(deadline=None)
+@given(st.lists(st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)), min_size=2, max_size=12))
+def test_stamps_sort_like_the_times(times):
+    """With 0 to 6 decimals, in any mixture."""
+    from fedmiss.etl import _values
+
+    words = [str(t).rstrip("0") if t.microsecond else str(t) for t in times]
+    out = np.empty(len(words), np.int64)
+    _values.read_stamps(*_fields_of(words), out)
+    rank = {t: i for i, t in enumerate(sorted(set(times)))}
+    ranked = {v: i for i, v in enumerate(sorted(set(out.tolist())))}
+    assert [rank[t] for t in times] == [ranked[v] for v in out.tolist()]

@@ -46,6 +46,7 @@ def zeros(run, tmp_path, records, name: str):
         ("ebd_US-WA-033_woothr_202005_202005_prv_relApr-2025.txt", {"S1", "S2"}),
         ("ebd_US_woothr_201905_202004_relApr-2025.txt", {"S3"}),
         ("ebd_US_relApr-2025.txt", set(LISTS)),
+        ("ebd_US-OR_202001_202012.txt", {"S5"}),
         ("ebd_BCR27_woothr_202101_202112_relApr-2025.txt", {"S4"}),
         ("ebd_CA_relApr-2025.txt", set(LISTS)),  # no such code in the files: they cannot tell
     ],

@@ -9,7 +9,13 @@ the same bits for any number of threads.
 from __future__ import annotations
 
 import math
+import os
 
+os.environ.setdefault(
+    "OMP_WAIT_POLICY", "PASSIVE"
+)  # threads that wait sleep: on a busy machine spinning costs the others
+
+# isort: split
 import numba
 import numpy as np
 from numba import njit, prange

@@ -409,8 +409,10 @@ class _Walk:
             elif gain > 0.75 * step.promise and step.cut:
                 self.radius *= 2.0
             # at the end the decrease is lost in rounding, while the step still halves the digits that are wrong
-            if gain > 0.0 or (gain > -noise and not step.cut and step.promise < 100 * noise):
+            if gain > 0.0 or (gain > -noise and step.promise < 100 * noise):
                 return self._tidy(there), min(value, new), new_loss, promise
+            if step.promise < noise:
+                break
         set_eta(self.cells, theta)
         return theta, value, loss, 0.0
 

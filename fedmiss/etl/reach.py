@@ -61,13 +61,24 @@ class Reach:
                 inside &= mask
         if self.places is not None:
             codes = places.select(code=smallest)
-            known = codes.unique().with_columns(
-                known=_cut(pl.col("code"), self.parts).is_in(
-                    pl.Series(self.places, dtype=pl.String).implode()
-                )
+            met = codes["code"].unique()
+            known = pl.DataFrame(
+                {"code": met, "known": pl.Series(self._held(met.to_list()), dtype=pl.Boolean)}
             )
             inside &= codes.join(known, on="code", how="left", maintain_order="left")["known"].to_numpy()
         return inside
+
+    def _held(self, codes: list[str]) -> list[bool]:
+        """Say which regions have records; one file may tell counties where the other tells states only."""
+        held = {_cut(c, self.parts) for c in self.places or ()}
+        above = {wide for c in held for wide in _wider(c)}
+
+        def has(code: str) -> bool:
+            mine = _cut(code, self.parts)
+            return mine in held or mine in above or any(wide in held for wide in _wider(mine))
+
+        unknown = "" in held  # records without any code: nothing is known of them, nor of a place without one
+        return [unknown or not code or has(code) for code in codes]
 
     def spans(self, days: Any) -> Bool:
         """Say which days lie within."""
@@ -90,8 +101,14 @@ class Limits:
 NO_LIMIT = Limits()
 
 
-def _cut(code: pl.Expr, parts: int) -> pl.Expr:
-    return code.str.split("-").list.head(parts).list.join("-")
+def _cut(code: str, parts: int) -> str:
+    return "-".join(code.split("-")[:parts])
+
+
+def _wider(code: str) -> list[str]:
+    """Return the regions that hold a region: its code without the last part, and so on."""
+    parts = code.split("-")
+    return ["-".join(parts[:k]) for k in range(1, len(parts))]
 
 
 def _days(year: str, month: str, *, end: bool) -> int:
@@ -103,8 +120,6 @@ def _days(year: str, month: str, *, end: bool) -> int:
 
 def limits_of(records: Sequence[Projection]) -> Limits:
     """Return how far the reviewed records reach, file by file."""
-    import polars as pl
-
     sure, seen = [], []
     for p in records:
         if p.meta["role"] != "ebd" or not p.has("reach"):
@@ -113,19 +128,17 @@ def limits_of(records: Sequence[Projection]) -> Limits:
         region, months = _REGION.search(name), _MONTHS.search(name)
         first = _days(months[1], months[2], end=False) if months else None
         last = _days(months[3], months[4], end=True) if months else None
-        codes = p.read("reach")
-        counties, states = (
-            tuple(codes.select(_cut(pl.col("region"), k))["region"].unique().sort().to_list()) for k in (3, 2)
-        )
+        places = tuple(p.column("reach", "region").unique().sort().to_list())
         days = p.meta["record_dates"] or [None, None]
         taxa = p.read("taxa", ["species", "rows"])
         if taxa.filter(taxa["rows"] > 0)["species"].n_unique() >= MANY_SPECIES:
-            first = days[0] if first is None else max(first, days[0])
-            last = days[1] if last is None else min(last, days[1])
-            sure.append(Reach(first, last, region[1] if region else "", counties))
+            first = max((d for d in (first, days[0]) if d is not None), default=None)
+            last = min((d for d in (last, days[1]) if d is not None), default=None)
+            sure.append(Reach(first, last, region[1] if region else "", places))
         else:
             sure.append(Reach(first, last, region[1] if region else ""))
-        seen.append(Reach(days[0], days[1], "", states, parts=2))
+        if p.meta["rows"]:
+            seen.append(Reach(days[0], days[1], "", places, parts=2))
     return Limits(tuple(sure), tuple(seen))
 
 

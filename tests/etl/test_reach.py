@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 
 import pytest
-from ebird_files import seen, visit, write_pair
+from ebird_files import EBD_52, SED_33, seen, text, visit, write_pair
 
 HERE = {"OBSERVATION DATE": "2020-05-14"}
 OREGON = {
@@ -76,6 +76,29 @@ def test_many_species_have_records_wherever_somebody_looked(run, tmp_path, monke
     assert "2020-05-14 to 2020-05-14" in said[0]
 
 
+@pytest.mark.parametrize(
+    "lost", [("COUNTY CODE",), ("COUNTY CODE", "STATE CODE", "COUNTRY CODE", "OBSERVATION DATE")]
+)
+@pytest.mark.parametrize("of", ["records", "lists"])
+def test_columns_that_a_custom_download_lacks_cut_nothing(run, tmp_path, lost, of):
+    """Where one file tells less than the other, only what both tell counts."""
+    columns = {"records": EBD_52, "lists": SED_33}
+    if of == "lists":
+        lost = tuple(c for c in lost if c != "OBSERVATION DATE")  # a sampling file without dates is of no use
+    columns[of] = [c for c in columns[of] if c not in lost]
+    names = [(f"Avis species{chr(97 + k)}{x}", f"Bird {k}{x}") for k in range(26) for x in "ab"]
+    ebd, sed = tmp_path / "ebd_US_201901_202112_relApr-2025.txt", tmp_path / "sampling.txt"
+    ebd.write_bytes(text([seen(VISITS[e], "1", n) for n in names for e in ("S1", "S3")], columns["records"]))
+    sed.write_bytes(text(list(VISITS.values()), columns["lists"]))
+    out = run(ebd, sampling=[sed])
+    ok = set(out.checklists.filter("zero_ok")["checklist_id"])
+    dated = set(LISTS) - {"S4"}  # after the last record of any species
+    if lost == ("COUNTY CODE",):
+        assert ok == dated - {"S5"}  # Oregon; Skagit cannot be told from King
+    else:
+        assert ok == (set(LISTS) if of == "records" else dated)
+
+
 def test_few_species_may_truly_be_absent(run, tmp_path):
     """Nothing is cut, but what may be a false zero is pointed out."""
     ok, said = zeros(run, tmp_path, [seen(VISITS["S1"], "3")], "birds.txt")
@@ -94,6 +117,16 @@ def test_files_of_several_regions_reach_over_all_of_them(run, tmp_path):
     assert any("2 complete checklists lie beyond" in w for w in out.manifest["warnings"])
     again = run(ebd, other, sampling=[sed])
     assert again.manifest["warnings"] == out.manifest["warnings"]  # said from the cache too
+
+
+def test_a_file_without_records_reaches_as_its_name_says(run, tmp_path):
+    """The species was looked for in Oregon and never found: true zeros."""
+    ebd, sed = write_pair(tmp_path / "a", [seen(VISITS["S1"], "3")], list(VISITS.values()))
+    none, _ = write_pair(tmp_path / "b", [], [])
+    ebd = ebd.rename(ebd.with_name("ebd_US-WA_woothr_202001_202012_relApr-2025.txt"))
+    none = none.rename(none.with_name("ebd_US-OR_woothr_202001_202012_relApr-2025.txt"))
+    out = run(ebd, none, sampling=[sed])
+    assert set(out.checklists.filter("zero_ok")["checklist_id"]) == {"S1", "S2", "S5", "S6"}
 
 
 def test_months_of_a_file_name_are_whole():

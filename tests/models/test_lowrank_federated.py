@@ -8,8 +8,8 @@ import pytest
 from fedmiss.compressors import Dithering, Identity
 from fedmiss.core import Bernoulli, Full
 from fedmiss.engines import LocalEngine, PlainEngine
-from fedmiss.models.lowrank.federated import fit_federated
-from fedmiss.models.lowrank.solver import Penalty, fit_cells
+from fedmiss.models.lowrank.federated import _extrapolate, fit_federated
+from fedmiss.models.lowrank.solver import Penalty, Theta, fit_cells
 
 from .panels import cells_of, simulate
 
@@ -53,3 +53,19 @@ def test_engines_give_the_same_bits():
     b = go(cells, "gaussian", comp, part, rounds=8, engine=lambda rows: PlainEngine(rows, backwards=True))
     np.testing.assert_array_equal(a.theta.U, b.theta.U)
     assert a.bytes_up[-1] == b.bytes_up[-1]
+
+
+def test_momentum_goes_on_along_the_way_and_stops_when_it_turns():
+    def at(x):
+        return Theta(x, np.full(3, x), np.full(2, x), np.full((3, 1), x), np.full((2, 1), x))
+
+    start, old, pace = _extrapolate(at(0.0), at(1.0), at(0.0), 1.0)  # the first round: nothing to go on along
+    assert start.mu == old.mu == 1.0
+    assert pace == pytest.approx((1 + 5**0.5) / 2)
+    start, old, after = _extrapolate(start, at(2.0), old, pace)
+    assert old.mu == 2.0
+    assert start.mu == pytest.approx(2.0 + (pace - 1) / after)  # Nesterov's factor
+    np.testing.assert_allclose(start.V, start.mu)
+    turned, _, again = _extrapolate(at(2.5), at(2.2), at(2.0), after)  # went too far: the round came back
+    assert turned.mu == 2.2
+    assert again == pytest.approx((1 + 5**0.5) / 2)

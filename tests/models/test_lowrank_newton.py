@@ -40,7 +40,7 @@ def dense(cells, family, x, effects):
     return g, H / (4 * h * h)
 
 
-def curvature(family, effects, groups=2, seed=0):
+def curvature(family, effects, groups=2, seed=0, pen=PEN):
     panel, _ = simulate(J=J, L=L, n=40, family=family, groups=groups, seed=seed)
     cells = cells_of(panel, family)
     p = R + int(effects)
@@ -50,7 +50,7 @@ def curvature(family, effects, groups=2, seed=0):
     sites = np.column_stack([theta.a, theta.U]) if effects else theta.U
     months = np.column_stack([theta.b, theta.V]) if effects else theta.V
     one = int(effects)
-    ridges = np.r_[[PEN.sites] * one, [PEN.factors] * R], np.r_[[PEN.months] * one, [PEN.factors] * R]
+    ridges = np.r_[[pen.sites] * one, [pen.factors] * R], np.r_[[pen.months] * one, [pen.factors] * R]
     return cells, x, Curvature(cells, sites, months, *ridges, family, effects=effects)
 
 
@@ -75,15 +75,23 @@ def test_products_are_those_of_the_schur_complement(family, effects):
 
 
 @pytest.mark.parametrize("effects", [True, False])
-def test_step_stays_in_the_region_and_lowers_the_model_by_what_it_promises(effects):
-    _, _, curve = curvature("poisson", effects, seed=3)
+@pytest.mark.parametrize("factors", [0.1, 30.0])  # with negative curvature and without
+def test_step_stays_in_the_region_and_lowers_the_model_by_what_it_promises(effects, factors):
+    _, _, curve = curvature("bernoulli", effects, seed=3, pen=replace(PEN, factors=factors))
     free = curve.step(1e6, tol=1e-10, most=500)
-    for radius in (1e-3, 0.1 * curve.slope(), 1e6):
+    assert free.cut == (factors < 1.0)
+    for radius in (1e-3, 0.1 * curve.slope(), 0.7 * free.length, 1e6):
         step = curve.step(radius, tol=1e-10, most=500)
         HD, Hm = curve.times(step.months, step.mu)
         linear = float((curve.b * step.months).sum()) + curve.b_mu * step.mu
         model = linear - 0.5 * (float((step.months * HD).sum()) + (step.mu * Hm if effects else 0.0))
         assert step.promise == pytest.approx(model, rel=1e-6)
+        lower = np.tril(curve.M)  # Cholesky factors of the preconditioner, pivots inverted
+        k = np.arange(lower.shape[1])
+        lower[:, k, k] = 1.0 / lower[:, k, k]
+        half = np.einsum("lba,lb->la", lower, step.months)
+        norm = np.sqrt((half**2).sum() + curve.mu_weight * step.mu**2)
+        assert step.length == pytest.approx(norm, rel=1e-6)
         assert step.length <= radius * (1 + 1e-12)
         assert step.cut == (step.length == radius)
         assert 0.0 < step.promise <= free.promise * (1 + 1e-9) or free.cut
@@ -125,3 +133,16 @@ def test_a_sparse_panel_is_solved_to_a_stationary_point(family):
             V=fit.theta.V + 1e-3 * rng.normal(size=(40, 2)),
         )
         assert objective(cells, near, PEN, family) > best
+
+
+def test_every_step_ends_where_the_objective_says():
+    """No step uphill is hidden: the parameters after k steps have the k-th value, and values never rise."""
+    panel, _ = simulate(J=300, L=40, n=400, seed=2)
+    cells = cells_of(panel, "poisson")
+    last = np.inf
+    for k in range(4, 30, 2):
+        fit = fit_cells(cells, 300, 40, family="poisson", rank=2, penalty=PEN, tol=0.0, max_sweeps=k)
+        value = objective(cells, fit.theta, PEN, "poisson")
+        assert value == pytest.approx(fit.objective[-1], rel=1e-12)
+        assert value <= last
+        last = value

@@ -410,7 +410,8 @@ class _Walk:
                 self.radius *= 2.0
             # at the end the decrease is lost in rounding, while the step still halves the digits that are wrong
             if gain > 0.0 or (gain > -noise and step.promise < 100 * noise):
-                return self._tidy(there), min(value, new), new_loss, promise
+                there = self._tidy(there)  # the loss stays, the penalty can only fall
+                return there, min(value, new_loss + penalty_value(there, self.pen)), new_loss, promise
             if step.promise < noise:
                 break
         set_eta(self.cells, theta)

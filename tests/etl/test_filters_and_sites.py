@@ -130,13 +130,18 @@ def test_every_date_reads_as_python_reads_it():
         "2023-13-01",
         "2023-04-31",
         "20230401  ",
+        "2023-4-01",
+        "",
     ]
+    expected = [(d - date(1970, 1, 1)).days for d in days] + [codes.BAD] * 7
+    again = np.random.default_rng(1).integers(0, len(words), 3000)  # the same date again, with others between
+    again = np.concatenate([np.arange(len(words)), again, np.repeat(again, 2), again % 3 + len(days) - 2])
+    words = [words[i] for i in again]
     buf = np.frombuffer("".join(words).encode(), np.uint8)
-    start, length = np.arange(0, buf.size, 10, dtype=np.int32), np.full(len(words), 10, np.int32)
+    length = np.array([len(w) for w in words], np.int32)
     out = np.empty(len(words), np.int32)
-    _values.read_dates(buf, start, length, out)
-    assert out[: len(days)].tolist() == [(d - date(1970, 1, 1)).days for d in days]
-    assert (out[len(days) :] == codes.BAD).all()
+    _values.read_dates(buf, np.cumsum(length, dtype=np.int32) - length, length, out)
+    assert out.tolist() == [expected[i] for i in again]
 
 
 @pytest.mark.parametrize(

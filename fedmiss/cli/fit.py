@@ -27,7 +27,13 @@ def fit(
         typer.Option(help="Observer effects, kept inside groups (yes or no); they may take part of a trend."),
     ] = "no",
     folds: Annotated[int, typer.Option(help="Folds of the cross-validation.")] = 5,
-    folds_by: Annotated[str, typer.Option(help="What a fold holds out: visit, block or observer.")] = "visit",
+    folds_by: Annotated[
+        str,
+        typer.Option(
+            help="What a fold holds out: cell (site x month), block (site x year), visit, observer, or auto: cells or "
+            "blocks, like the gaps of the panel."
+        ),
+    ] = "auto",
     one_se: Annotated[
         bool, typer.Option("--one-se", help="Prefer the smallest rank within one standard error.")
     ] = False,

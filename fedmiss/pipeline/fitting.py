@@ -57,7 +57,7 @@ class FitSettings:
     effort: str = "auto"
     observers: str = "no"
     folds: int = 5
-    folds_by: str = "visit"
+    folds_by: str = "auto"
     one_se: bool = False
     max_rank: int = 4
     bootstrap: int = 200
@@ -94,7 +94,7 @@ def _check(s: FitSettings) -> None:
 
 def base_settings(s: FitSettings) -> CountSettings:
     """Translate the step's settings into the model's, before rank and model are chosen."""
-    chosen = MODELS["quasi" if s.model == "auto" else s.model]
+    chosen = MODELS["negbin" if s.model == "auto" else s.model]
     rank = 2 if s.rank == "auto" else int(s.rank)
     return CountSettings(rank=rank, penalty=s.penalty, observers=s.observers == "yes", seed=s.seed, **chosen)  # type: ignore[arg-type]
 
@@ -108,7 +108,7 @@ def candidates(s: FitSettings, base: CountSettings) -> list[CountSettings]:
     if s.model == "auto":
         if s.penalty is not None:
             return [base]
-        other = (MODELS[name] for name in ("negbin", "log1p"))
+        other = (MODELS[name] for name in ("quasi", "log1p"))
         return [base, *(replace(base, **{"scale": "raw", "dispersion": "quasi"} | m) for m in other)]  # type: ignore[arg-type]
     return [base]
 

@@ -24,6 +24,7 @@ from fedmiss.models.lowrank.crossval import (
     assign_folds,
     cross_validate,
     default_candidates,
+    folds_like_gaps,
     model_name,
 )
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -228,6 +229,27 @@ def test_blocks_are_site_years_whatever_the_season():
     yearly = replace(simulate(J=12, L=10, n=200)[0], calendar=(np.ones(10, int), 2000 + np.arange(10)))
     table = cross_validate(yearly, [CountSettings(rank=0)], by="block").table
     assert (table["n"] > 0).all()  # ten columns are ten years, not one block
+
+
+def test_folds_are_like_the_gaps():
+    rng = np.random.default_rng(0)
+    site, month = np.divmod(np.arange(20 * 48), 48)
+
+    def panel(keep, groups=3):
+        y = np.ones(int(keep.sum()))
+        return split(
+            20, 48, site[keep], month[keep], y, np.zeros(y.size, int), rng.integers(0, groups, y.size)
+        )
+
+    single = rng.random(site.size) < 0.7
+    years = (rng.random((20, 4)) < 0.7)[site, month // 12]
+    assert folds_like_gaps(panel(single)) == "cell"
+    assert folds_like_gaps(panel(years)) == "block"
+    assert folds_like_gaps(panel(years & single)) == "block"  # 30 % by years, 21 % by cells
+    assert folds_like_gaps(panel(years), period=1) == "cell"  # a yearly panel: a cell is a year
+    assert folds_like_gaps(panel(np.ones(site.size, bool))) == "cell"  # no gaps at all
+    text = cross_validate(panel(years), [CountSettings(rank=0)]).advice
+    assert text.endswith("Folds held out whole years of sites.")
 
 
 def test_small_groups_do_not_all_fill_one_fold():

@@ -62,31 +62,53 @@ def assign_folds(group: Group, folds: int, by: str, seed: int, period: int = 12)
     rng = rng_for(seed, "folds", group.name)
     if by == "visit":
         return _spread(rng, group.count.size, folds)
-    if by == "cell":  # drawn by place and time alone: the same in every group
+    if by in ("cell", "block"):  # drawn by place and time alone: the same in every group that goes there
+        unit = group.month if by == "cell" else group.month // period
         fold = np.empty(group.count.size, dtype=np.int64)
         sites, first = np.unique(group.site, return_index=True)  # visits are sorted by site
         for site, mine in zip(sites, np.split(np.arange(fold.size), first[1:]), strict=True):
-            month = group.month[mine]
-            u = rng_for(seed, "cell folds", int(site)).random(int(month.max()) + 1)
-            fold[mine] = (u[month] * folds).astype(np.int64)
+            u = rng_for(seed, f"{by} folds", int(site)).random(int(unit[mine[-1]]) + 1)
+            fold[mine] = (u[unit[mine]] * folds).astype(np.int64)
         return fold
-    if by == "observer":
-        key = group.observer.astype(np.int64)
-    elif by == "block":
-        # By place and time alone, so that a block is held out in every group that visits it.
-        blocks = np.unique(np.column_stack([group.site, group.month // period]), axis=0, return_inverse=True)
-        draws = [int(rng_for(seed, "block", int(a), int(b)).integers(folds)) for a, b in blocks[0]]
-        return np.array(draws, dtype=np.int64)[blocks[1].ravel()]
-    else:
-        raise ConfigError(f"folds by {by!r} are unknown; choose cell, visit, block or observer.")
-    units, inverse = np.unique(key, return_inverse=True)
+    if by != "observer":
+        raise ConfigError(f"folds by {by!r} are unknown; choose auto, cell, visit, block or observer.")
+    units, inverse = np.unique(group.observer.astype(np.int64), return_inverse=True)
     return _spread(rng, units.size, folds)[inverse]
+
+
+def folds_like_gaps(panel: GroupPanel, period: int = 12) -> str:
+    """``"block"`` when most missing cells lie in site x ``period`` blocks without any count, else ``"cell"``.
+
+    What is held out should be missed as the real gaps are: a cell whose neighbours in time were counted is easier to
+    predict than a year of a site without any visit, and by cells a rank is chosen that is too high for whole years.
+    Needs the observed cells of the groups, not their counts.
+    """
+    L = panel.L
+    if period <= 1:
+        return "cell"  # a year is one cell
+    years = -(-L // period)
+    cells = np.unique(
+        np.concatenate([np.unique(g.site.astype(np.int64) * L + g.month) for g in panel.groups])
+    )
+    blocks = np.unique(cells // L * years + cells % L // period)
+    length = np.minimum(period, L - period * np.arange(years))  # the last one may be shorter
+    missing = panel.J * L - cells.size
+    in_empty_blocks = panel.J * L - int(length[blocks % years].sum())
+    return "block" if in_empty_blocks > 0.5 * missing else "cell"
 
 
 def _spread(rng: np.random.Generator, n: int, folds: int) -> I64:
     """Folds of n units, as even as can be, starting at a random one: small groups must not all fill fold 0."""
     out: I64 = (rng.permutation(n) + rng.integers(folds)) % folds
     return out
+
+
+HELD_OUT = {
+    "cell": "Folds held out single site x month cells.",
+    "block": "Folds held out whole years of sites.",
+    "visit": "Folds held out single visits.",
+    "observer": "Folds held out observers.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +130,7 @@ def cross_validate(
     candidates: Sequence[CountSettings],
     *,
     folds: int = 5,
-    by: str = "cell",
+    by: str = "auto",
     seed: int = 0,
     one_se: bool = False,
     watch: Callable[[int], None] | None = None,
@@ -124,6 +146,7 @@ def cross_validate(
     candidates : settings to compare; the first one's distribution is the default. Those that differ in rank or penalty
         only share their marginal fits, and each is warm-started at the one before it (give them by rank, then by
         falling penalty)
+    by : what a fold holds out (:func:`assign_folds`); ``auto`` is cells or blocks, like the gaps (:func:`folds_like_gaps`)
     one_se : choose the smallest rank (then the largest penalty) within one standard error of the lowest deviance,
         the standard error being that of the paired difference over folds
     """
@@ -138,6 +161,7 @@ def cross_validate(
         )
     # A block is a site x year: as many columns as the panel has months in a year (one, if it is yearly).
     period = 12 if panel.calendar is None else np.unique(panel.calendar[0]).size
+    by = folds_like_gaps(panel, period) if by == "auto" else by
     rows: list[dict[str, object]] = []
     done = 0
     shared = [replace(c, rank=0, penalty=None if c.effects else 0.0) for c in candidates]
@@ -187,7 +211,7 @@ def cross_validate(
     table = pd.DataFrame(rows).sort_values(["candidate", "fold"], ignore_index=True)
     summary = _summarise(table)
     chosen = _choose(table, summary, candidates, one_se)
-    return Choice(table, summary, candidates[chosen], _advice(summary, chosen))
+    return Choice(table, summary, candidates[chosen], f"{_advice(summary, chosen)} {HELD_OUT[by]}")
 
 
 def _score(

@@ -38,8 +38,8 @@ ETA_MAX = 50.0  # exp(50) birds: beyond this the exponential is continued by its
 
 
 def set_threads(cells: int) -> None:
-    """Use all cores for large panels only: below some 100,000 cells waking the threads costs more than the work."""
-    numba.set_num_threads(1 if cells < 100_000 else numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+    """Use all cores for large panels only: below some 50,000 cells waking the threads costs more than the work."""
+    numba.set_num_threads(1 if cells < 50_000 else numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
 
 
 @njit(inline="always")

@@ -92,11 +92,14 @@ def _check(s: FitSettings) -> None:
         raise ConfigError(f"--folds is {s.folds} (must be at least 2).")
 
 
-def base_settings(s: FitSettings) -> CountSettings:
+def base_settings(s: FitSettings, *, calibrate: bool = True) -> CountSettings:
     """Translate the step's settings into the model's, before rank and model are chosen."""
     chosen = MODELS["negbin" if s.model == "auto" else s.model]
     rank = 2 if s.rank == "auto" else int(s.rank)
-    return CountSettings(rank=rank, penalty=s.penalty, observers=s.observers == "yes", seed=s.seed, **chosen)  # type: ignore[arg-type]
+    return CountSettings(
+        rank=rank, penalty=s.penalty, observers=s.observers == "yes", seed=s.seed, calibrate=calibrate,
+        **chosen,  # type: ignore[arg-type]
+    )  # fmt: skip
 
 
 def candidates(s: FitSettings, base: CountSettings) -> list[CountSettings]:
@@ -138,7 +141,7 @@ def fit_panel(
     panel = folder.load(family, terms)
     work = partial_folder(out, hash_json([asdict(settings), hashes]))
     started = time.perf_counter()
-    base = base_settings(settings)
+    base = base_settings(settings, calibrate=not folder.chosen_by_detection)
     choice = _choose(panel, candidates(settings, base), settings, work)
     trace: list[dict[str, float]] = []
     with progress("fitting") as show:

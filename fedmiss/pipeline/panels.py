@@ -40,6 +40,12 @@ class PanelFolder:
         """(month_of_year, year) of the month axis, each (L,) int64."""
         return self.months["month_of_year"].to_numpy(np.int64), self.months["year"].to_numpy(np.int64)
 
+    @property
+    def chosen_by_detection(self) -> bool:
+        """Whether sites were left out because the species was never detected there."""
+        step = "at sites where the species was never detected"
+        return any(row["step"] == step and row["rows"] < 0 for row in self.manifest["flow"])
+
     def effort_terms(self, wanted: str) -> tuple[str, ...]:
         """Resolve ``auto``, ``none`` or a comma list into effort terms that the visits can support.
 

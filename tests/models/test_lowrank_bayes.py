@@ -367,6 +367,7 @@ def test_negative_binomial_keeps_the_total_of_the_counts():
     assert fit.smear > 1.05  # without it the total would fall short
     assert fit.expected()[g.site, g.month].sum() == pytest.approx(g.count.sum(), rel=0.01)
     assert fit_counts(panel, CountSettings(rank=1)).smear == 1.0
+    assert fit_counts(panel, CountSettings(rank=1, dispersion="negbin", calibrate=False)).smear == 1.0
 
 
 def test_another_distribution_has_to_be_clearly_better():

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl.panel import PanelSettings, make_panel
 from fedmiss.files import read_manifest
 from fedmiss.pipeline.chain import run_recipe
+from fedmiss.pipeline.fitting import FitSettings, fit_panel
+from fedmiss.pipeline.panels import open_panel
 from fedmiss.pipeline.recipe import read_recipe, slug
 from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
 from fedmiss.tables import read_table
@@ -95,6 +98,18 @@ def test_imputed_cells_carry_the_names_of_the_axes(place):
     assert len(cells) == len(sites) * len(months)
     assert (cells["site_id"].to_numpy() == sites.loc[cells["site_index"]].to_numpy()).all()
     assert (cells["month"].to_numpy() == months.loc[cells["month_index"]].to_numpy()).all()
+
+
+def test_totals_are_calibrated_only_where_no_site_was_dropped(place):
+    out = place / "trend-out"
+    assert open_panel(out / "panel").chosen_by_detection
+    fit_panel(out / "panel", place / "seen", FitSettings(model="negbin", rank="0", bootstrap=0))
+    assert read_manifest(place / "seen")["results"]["smear"] == 1.0
+    settings = PanelSettings(species="Mareca americana", groups=3, sites="all")
+    make_panel(out / "records", place / "all-sites", settings)
+    assert not open_panel(place / "all-sites").chosen_by_detection
+    fit_panel(place / "all-sites", place / "all", FitSettings(model="negbin", rank="0", bootstrap=0))
+    assert read_manifest(place / "all")["results"]["smear"] != 1.0
 
 
 def test_a_second_run_redoes_nothing(place):

@@ -440,7 +440,7 @@ def _smear(panel: GroupPanel, cells: Sequence[Cells], aux: Auxiliary, settings: 
     such weights: its fitted totals are the counted ones, and so are these after multiplication (the ratio estimator of
     sampling theory).
     """
-    if settings.scale != "log1p" and not np.isfinite(aux.theta):
+    if settings.scale != "log1p" and not (settings.calibrate and np.isfinite(aux.theta)):
         return 1.0
     top = bottom = 0.0
     for i, (g, c) in enumerate(zip(panel.groups, cells, strict=True)):

@@ -27,6 +27,8 @@ class CountSettings:
     season : with penalty=None, months have a seasonal and smooth prior (needs a calendar)
     observers : with observer effects, kept inside the groups
     dispersion : ``quasi`` (Var = phi mu), ``negbin``, or ``none`` (phi = 1)
+    calibrate : negative binomial: whether the fitted total is made the counted one. Not where sites at which the species was
+        never seen were left out: what is left was chosen by its counts, so its total is no yardstick
     tol, max_sweeps : stopping rule of the solver
     """
 
@@ -40,6 +42,7 @@ class CountSettings:
     season: bool = True
     observers: bool = False
     dispersion: str = "quasi"
+    calibrate: bool = True
     tol: float = 1e-7
     max_sweeps: int = 500
     seed: int = 0

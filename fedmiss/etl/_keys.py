@@ -124,9 +124,9 @@ def gather(buf: U8, start: I32, offsets: I32, out: U8) -> None:
 
 
 @nb.njit(cache=True, nogil=True)
-def find(ids: I64, first: I32, shift: int, wanted: I64, out: I32) -> None:
+def find(ids: Any, first: I32, shift: int, wanted: I64, out: I32) -> None:
     """Write the place of each wanted id among the ascending ``ids``; see ``lookup.Buckets``."""
-    base, top = ids[0], ids[-1]
+    base, top = np.int64(ids[0]), np.int64(ids[-1])
     for r in range(wanted.size):
         value = wanted[r]
         if value < base or value > top:

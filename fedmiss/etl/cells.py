@@ -12,6 +12,7 @@ import numpy as np
 from fedmiss.arrays import I32, I64, U8, Bool
 from fedmiss.errors import InputError
 from fedmiss.etl.lookup import stable_order
+from fedmiss.etl.memory import give_back
 from fedmiss.files import read_manifest
 
 if TYPE_CHECKING:
@@ -146,22 +147,20 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
     names, site, month, zero_ok = _visited(folder / "checklists.parquet")
     base = int(month.min()) if month.size else 0
     width = int(month.max()) - base + 1 if month.size else 1
-    keys, cell = _numbered(site * np.int64(width) + (month - base))
-    # the id and month of each visited cell, once, in order: so everything below is in order too
-    cells = pl.DataFrame(
-        {
-            "site_id": names.gather(keys // width),
-            "month": pl.DataFrame({"m": keys % width + base}).select(
-                pl.concat_str(
-                    (pl.col("m") // 12).cast(pl.String).str.zfill(4),
-                    (pl.col("m") % 12 + 1).cast(pl.String).str.zfill(2),
-                    separator="-",
-                )
-            )["m"],
-        }
-    )
+    months = pl.Series([f"{m // 12:04d}-{m % 12 + 1:02d}" for m in range(base, base + width)])
+    key = site.astype(np.int64)
+    key *= width
+    key += month
+    key -= base
     del site, month
-    totals = cells.with_columns(n_zero_ok=pl.Series(np.bincount(cell[zero_ok], minlength=keys.size)))
+    # each visited cell once, in order: so everything below is in order too
+    keys, cell, n_zero_ok = _numbered(key, zero_ok)
+    del key
+    give_back()
+
+    def labels(mine: I64) -> dict[str, pl.Series]:
+        return {"site_id": names.gather(mine // width), "month": months.gather(mine % width)}
+
     wanted = pl.Series([e["species"] for e in entries], dtype=pl.String)
     columns: dict[str, list[Any]] = {"species": [], "cell": [], "flags": [], "count": []}
     for code, row, held, counted, detected, count in _batches(folder / "records.parquet", wanted):
@@ -170,32 +169,61 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
         columns["flags"].append(_flags(~held, zero_ok[row], counted, detected & ~held))
         columns["count"].append(count)
     del cell, zero_ok
+    give_back()
     sums = _sums_by_species({k: _joined(v) for k, v in columns.items()}, wanted.len())
     detections = pl.DataFrame(
         {
             "species": wanted.gather(sums.pop("species")),
-            **{c: cells[c].gather(sums["cell"]) for c in cells.columns},
-            **{k: sums[k].astype(np.int64) for k in _SUMS},
+            **labels(keys[sums.pop("cell")]),
+            **{k: sums.pop(k).astype(np.int64, copy=False) for k in _SUMS},
         }
     )
+    some = n_zero_ok > 0
     return Aggregate(
-        totals.filter(pl.col("n_zero_ok") > 0),
+        pl.DataFrame({**labels(keys[some]), "n_zero_ok": n_zero_ok[some]}),
         detections,
         frozenset(e["species"] for e in entries if not e["zeros_allowed"]),
     )
 
 
-def _numbered(keys: I64) -> tuple[I64, I32]:
-    """Return the distinct keys in order, and of each key its place among them."""
-    order = stable_order(keys)
-    ordered = keys[order]
-    new = np.ones(keys.size, dtype=np.bool_)
-    new[1:] = ordered[1:] != ordered[:-1]
-    place = np.empty(keys.size, dtype=np.int32)
-    place[order] = np.cumsum(new, dtype=np.int32) - np.int32(1)
-    return ordered[new], place
+def _numbered(key: I64, marked: Bool) -> tuple[I64, I32, I64]:
+    """Return the distinct keys in order, of each key its place among them, and how many of each are marked.
+
+    ``key`` is used up: it and its row are packed into one number where they fit, sorted in place, and looked at
+    in slices, so that no copies of it are made.
+    """
+    n = key.size
+    shift = max(n - 1, 0).bit_length()
+    if not n or int(key.max()).bit_length() + shift > 63:
+        distinct, at = np.unique(key, return_inverse=True)
+        n_of = np.bincount(at[marked], minlength=distinct.size).astype(np.int64)
+        return distinct, at.astype(np.int32), n_of
+    key <<= shift
+    for i in range(0, n, SLICE):
+        key[i : i + SLICE] |= np.arange(i, min(i + SLICE, n))
+    key.sort()
+    place = np.empty(n, dtype=np.int32)
+    found: list[I64] = []
+    n_marked: list[I64] = []
+    last, held = -1, 0  # the key of the row before, and how many keys were met
+    for i in range(0, n, SLICE):
+        packed = key[i : i + SLICE]
+        value, row = packed >> shift, packed & ((1 << shift) - 1)
+        new = np.empty(value.size, dtype=np.bool_)
+        new[0] = value[0] != last
+        new[1:] = value[1:] != value[:-1]
+        at = np.cumsum(new) - 1  # -1 is the last key of the slice before
+        place[row] = at + held
+        counts = np.bincount(at + 1, weights=marked[row], minlength=int(at[-1]) + 2).astype(np.int64)
+        if n_marked:
+            n_marked[-1][-1] += counts[0]
+        n_marked.append(counts[1:])
+        found.append(value[new])
+        last, held = int(value[-1]), held + int(at[-1]) + 1
+    return _joined(found), place, _joined(n_marked)
 
 
+SLICE = 1 << 19  # rows looked at together
 _NO_KEYS = np.zeros(0, dtype=np.int64)
 _FLAGS = ("n_records", "n_on_zero_ok", "n_counted", "n_detected")
 _SUMS = (*_FLAGS, "count_sum")
@@ -250,30 +278,49 @@ def _plain(array: Any) -> pl.Series:
     return pl.DataFrame(pa.table({"values": array}))["values"]
 
 
-def _visited(path: Path) -> tuple[pl.Series, I64, I64, Bool]:
+def _visited(path: Path) -> tuple[pl.Series, I32, I32, Bool]:
     """Return the site ids in order, and of each checklist its site's place, month (since year 0) and ``zero_ok``."""
     import polars as pl
     import pyarrow.parquet as pq
 
-    dictionaries, codes, months, zero_ok = [], [], [], []
-    held = 0
+    names = pl.Series("site_id", dtype=pl.String)  # in the order met
+    waiting: list[pl.Series] = []  # what row groups call their sites, not yet looked up in ``names``
+    held = first = at = 0  # names that wait, the first row that uses them, the rows read
+
+    def look_up() -> None:
+        nonlocal names, held, first
+        every = pl.concat([names, *waiting])
+        known = every.unique(maintain_order=True)
+        places = known.to_frame().with_row_index("place")
+        place = every[names.len() :].to_frame().join(places, on="site_id", how="left", maintain_order="left")
+        code[first:at] = place["place"].to_numpy()[code[first:at]]
+        names, held, first = known, 0, at
+        waiting.clear()
+
     with pq.ParquetFile(path, read_dictionary=["site_id"]) as file:
+        n = file.metadata.num_rows
+        code, month = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int32)
+        zero_ok = np.empty(n, dtype=np.bool_)
         for i in range(file.num_row_groups):
             table = file.read_row_group(i, columns=["site_id", "date", "zero_ok"])
-            for part in table["site_id"].chunks:
-                dictionaries.append(_plain(part.dictionary).rename("site_id"))
-                codes.append(_plain(part.indices).to_numpy() + held)
-                held += dictionaries[-1].len()
             rest = pl.DataFrame(table.drop_columns(["site_id"]))
-            months.append(rest["date"].to_numpy().astype("M8[M]").astype(np.int32) + 1970 * 12)
-            zero_ok.append(rest["zero_ok"].to_numpy())
-    if not codes:
-        return pl.Series(dtype=pl.String), _NO_KEYS, _NO_KEYS, np.zeros(0, np.bool_)
-    every = pl.concat(dictionaries).to_frame()
-    names = every["site_id"].unique().sort()
-    places = pl.DataFrame({"site_id": names}).with_row_index("place")
-    place = every.join(places, on="site_id", how="left", maintain_order="left")["place"].to_numpy()
-    return names, place[np.concatenate(codes)], np.concatenate(months), np.concatenate(zero_ok)
+            rows = slice(at, at + rest.height)
+            month[rows] = rest["date"].to_numpy().astype("M8[M]").astype(np.int32) + 1970 * 12
+            zero_ok[rows] = rest["zero_ok"].to_numpy()
+            for part in table["site_id"].chunks:
+                waiting.append(_plain(part.dictionary).rename("site_id"))
+                code[at : at + len(part)] = _plain(part.indices).to_numpy()
+                code[at : at + len(part)] += held
+                at += len(part)
+                held += waiting[-1].len()
+            if held > max(SLICE, names.len()):  # never many more names than there are sites
+                look_up()
+    if held:
+        look_up()
+    order = names.arg_sort()
+    rank = np.empty(order.len(), dtype=np.int32)
+    rank[order.to_numpy()] = np.arange(order.len(), dtype=np.int32)
+    return names.gather(order), rank[code], month, zero_ok
 
 
 def _batches(path: Path, wanted: pl.Series) -> Iterator[tuple[Any, ...]]:

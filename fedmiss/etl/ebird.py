@@ -14,6 +14,7 @@ from fedmiss.errors import InputError
 from fedmiss.etl.codes import BAD, COUNT_BLANK
 from fedmiss.etl.columns import EBD_RECORD, EVENT, PLACE, REACH, resolve
 from fedmiss.etl.fields import Dictionary, Faults, Fields, Work
+from fedmiss.etl.memory import give_back
 from fedmiss.etl.projection import (
     EVENT_COLUMNS,
     PLACE_COLUMNS,
@@ -231,8 +232,6 @@ def project_ebird(
     ------
     InputError, SchemaError : bytes that are not UTF-8, a damaged or cut-short file, a required column missing
     """
-    import pyarrow as pa
-
     records = source.role in ("ebd", "unvetted")
     events = source.role == "sampling" or with_events
     reader = _Reader(source, folder, records=records, events=events)
@@ -259,12 +258,12 @@ def project_ebird(
     if records:
         import polars as pl
 
+        give_back()
         write_repeats([folder / "records.parquet"], folder / "repeats.parquet")
         taxa = pl.read_parquet(folder / "taxa.parquet")
         rows = np.zeros(taxa.height, dtype=np.int64)
         rows[: reader.taxon_rows.size] = reader.taxon_rows
         taxa.with_columns(pl.Series("rows", rows)).write_parquet(folder / "taxa.parquet")
-    pa.default_memory_pool().release_unused()
     release = _RELEASE.search(source.short_name)
     return {
         "source": source.short_name,

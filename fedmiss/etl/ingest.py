@@ -14,6 +14,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.ebird import project_ebird
 from fedmiss.etl.flow import orphan_warning, row_flow, source_warnings, summarise, why_no_zeros
 from fedmiss.etl.lists import make_checklists
+from fedmiss.etl.memory import give_back
 from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
 from fedmiss.etl.plain import check_map, project_plain
 from fedmiss.etl.projection import Cache, Projection
@@ -105,6 +106,8 @@ def ingest(
                 cache=store.folder if keep_cache else None,
             )
             counts = write_records(events, records, choice, folder / "records.parquet", cache=store.folder)
+            del events
+            give_back()
             warnings += unmatched + reach_warnings(limits, lists_flow)
             if counts.orphans:
                 warnings.append(orphan_warning(lists, counts, folder))
@@ -189,6 +192,7 @@ def _project(
                 f"reading {source.short_name}", source.path.stat().st_size, unit="bytes"
             ) as advance:
                 projection = store.store(key, partial(build, advance=advance))
+            give_back()
         projections.append(projection)
         warnings += source_warnings(projection)
     releases = {p.meta["release"] for p in projections if p.meta.get("release")}

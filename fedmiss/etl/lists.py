@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedmiss.etl.filters import Filters
+from fedmiss.etl.memory import give_back
 from fedmiss.etl.projection import VERSION, Projection
 from fedmiss.etl.reach import Limits
 from fedmiss.etl.select import Events, write_checklists
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["make_checklists"]
 
-_ARRAYS = ("fate", "event", "kept_row", "group", "group_row", "kept_event")
+_ARRAYS = ("fate", "event", "kept_row", "group", "group_row")
 
 
 def make_checklists(
@@ -90,12 +91,17 @@ def _events(lists: list[Projection], policy: str, shared: pl.DataFrame | None, k
     if (kept / "meta.json").exists():
         meta = read_json(kept / "meta.json")
         arrays = {k: np.load(kept / f"{k}.npy") for k in _ARRAYS}
+        by_row = kept / "kept_event.npy"
+        arrays["kept_event"] = np.load(by_row) if by_row.exists() else arrays["event"]
         members = {int(row): party for row, party in meta["members"].items()}
         return Events(lists, meta["starts"], **arrays, copies_speak_alone=policy == "raw", members=members)
     events = Events.load(lists, policy, shared)
+    give_back()
     with atomic_folder(kept) as folder:
         for k in _ARRAYS:
             np.save(folder / f"{k}.npy", getattr(events, k))
+        if events.kept_event is not events.event:  # the same where ids ascend and none stands twice
+            np.save(folder / "kept_event.npy", events.kept_event)
         meta = {"starts": events.starts, "members": events.members}
         write_json(folder / "meta.json", json.loads(json.dumps(meta)))
     return events

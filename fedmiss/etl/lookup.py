@@ -13,11 +13,12 @@ __all__ = ["MANY", "Buckets", "find_sorted", "stable_order"]
 MANY = 2_000_000  # from about here on, buckets save more than the second that numba takes to start
 
 
-def find_sorted(ids: I64, wanted: I64) -> Any:
+def find_sorted(ids: Any, wanted: I64) -> Any:
     """Return the place of each wanted id among the ascending ``ids``, -1 where it is not among them."""
     if not ids.size:
         return np.full(wanted.size, -1, dtype=np.int64)
-    at = np.minimum(np.searchsorted(ids, wanted), ids.size - 1)
+    # ids may be narrower than what is wanted: numpy would widen them all, at every call
+    at = np.searchsorted(ids, np.clip(wanted, ids[0], ids[-1]).astype(ids.dtype))
     return np.where(ids[at] == wanted, at, -1)
 
 
@@ -44,12 +45,13 @@ class Buckets:
     Ids that crowd in few buckets are still found, by binary search within the bucket.
     """
 
-    def __init__(self, ids: I64) -> None:
+    def __init__(self, ids: Any) -> None:
         self._ids = ids
-        span = int(ids[-1] - ids[0]) if ids.size else 0
+        span = int(ids[-1]) - int(ids[0]) if ids.size else 0
         self._shift = max(0, (2 * span // max(ids.size, 1)).bit_length())
         edges = np.arange((span >> self._shift) + 2, dtype=np.int64) << self._shift
-        self._first: I32 = np.searchsorted(ids, edges + (ids[0] if ids.size else 0)).astype(np.int32)
+        edges = np.minimum(edges + (int(ids[0]) if ids.size else 0), np.iinfo(ids.dtype).max)
+        self._first: I32 = np.searchsorted(ids, edges.astype(ids.dtype)).astype(np.int32)
         self._first[-1] = ids.size
 
     def find(self, wanted: I64) -> I32:

@@ -16,6 +16,7 @@ import numpy as np
 from fedmiss.arrays import I32, I64, U8, Bool
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.lookup import MANY, Buckets, find_sorted
+from fedmiss.etl.memory import give_back
 from fedmiss.etl.projection import EVENT_COLUMNS, Projection, row_groups
 from fedmiss.etl.reach import NO_LIMIT, REGIONS, Limits, Reach
 from fedmiss.etl.sites import site_table
@@ -38,11 +39,11 @@ class Events:
     sources: list[Projection]
     starts: list[int]  # first row of each source
     fate: U8  # (rows,)
-    event: I64  # (distinct,) ids in ascending order
+    event: Any  # (distinct,) ids in ascending order; ids are I32 where all of them fit, else I64
     kept_row: I32  # (distinct,) row of the checklist that stands for it
-    group: I64  # (groups,) group ids in ascending order
+    group: Any  # (groups,) group ids in ascending order
     group_row: I32  # (groups,) row of the kept copy
-    kept_event: I64  # (rows,) id by row
+    kept_event: Any  # (rows,) id by row
     copies_speak_alone: bool = False  # policy raw
     written_row: I32 | None = None  # (rows,) row in checklists.parquet, known once that is written
     members: dict[int, str] = field(default_factory=dict)  # row -> joined observers, policy merged
@@ -64,10 +65,9 @@ class Events:
             alike = shared["event"].to_numpy()
             at = np.minimum(np.searchsorted(alike, event), alike.size - 1)
             group = np.where(alike[at] == event, shared["group"].to_numpy()[at], group)
-        order: Any
-        if (event[1:] >= event[:-1]).all():
-            order, ordered = np.arange(event.size, dtype=np.int32), event
-        else:
+        order: Any = np.arange(event.size, dtype=np.int32)
+        ordered = event
+        if not (event[1:] >= event[:-1]).all():
             order = np.argsort(event, kind="stable").astype(np.int32)
             ordered = event[order]
         first = np.ones(order.size, dtype=np.bool_)
@@ -76,7 +76,7 @@ class Events:
         if not first.all():  # the row edited last stays
             order = np.lexsort((-_whole(sources, "edited"), event))
             fate[order[~first]] = DUPLICATE
-        rows = order[first].astype(np.int32)
+        rows = order if first.all() else order[first].astype(np.int32)
         distinct = ordered if first.all() else ordered[first]
         del order, ordered, first
         kept_row = rows.copy()
@@ -84,6 +84,7 @@ class Events:
         none = (np.zeros(0, np.int64), np.zeros(0, np.int32))
         out = cls(sources, starts, fate, distinct, kept_row, *none, event, policy == "raw")
         copies = np.flatnonzero(group[rows] >= 0)  # positions in `distinct`, ascending by event id
+        copies = copies.astype(np.int32)
         if copies.size:
             by_group = copies[np.argsort(group[rows[copies]], kind="stable")]
             ids = group[rows[by_group]]
@@ -139,14 +140,19 @@ class Events:
             self.buckets = Buckets(self.event)
 
 
-def _whole(sources: list[Projection], column: str) -> I64:
-    """Read one column of the events of all sources into one array."""
-    out = np.empty(sum(s.height("events") for s in sources), dtype=np.int64)
+def _whole(sources: list[Projection], column: str) -> Any:
+    """Read one column of the events of all sources into one array, of 32 bits where all values fit (eBird's ids)."""
+    out: Any = np.empty(sum(s.height("events") for s in sources), dtype=np.int32)
+    narrow = np.iinfo(np.int32)
     at = 0
     for s in sources:
         for batch in row_groups(s.folder / "events.parquet", [column]):
-            out[at : at + batch[column].size] = batch[column]
-            at += batch[column].size
+            values = batch[column]
+            # the lowest number of 32 bits stands for a bad value, and has no opposite in 32 bits
+            if values.size and (values.min() <= narrow.min or values.max() > narrow.max):
+                out = out.astype(np.int64, copy=False)
+            out[at : at + values.size] = values
+            at += values.size
     return out
 
 
@@ -203,6 +209,7 @@ def write_checklists(
                 row += n
 
     counts["written"] = table_writer(path, "checklists", chunks(), unique=("checklist_id", "group_id"))
+    give_back()
     events.set_fate(events.fate, events.steps)
     size = FILTERED + len(events.steps)  # in slices: numpy counts 64-bit copies
     slices = (events.fate[i : i + (1 << 16)] for i in range(0, events.fate.size, 1 << 16))
@@ -221,8 +228,7 @@ def write_checklists(
 
 def _within_reach(source: Projection, reaches: tuple[Reach, ...]) -> Callable[[dict[str, Any]], Bool]:
     """Return the function that says which events of a batch any of the reaches covers."""
-    regions = source.read("places", list(REGIONS)) if reaches else None
-    covered = [(r, r.covers(regions)) for r in reaches if regions is not None]
+    covered = [(r, r.covers(source.read("places", list(REGIONS)))) for r in reaches]
 
     def inside(batch: dict[str, Any]) -> Bool:
         out = np.full(batch["date"].size, not covered)

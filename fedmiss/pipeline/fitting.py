@@ -29,6 +29,10 @@ __all__ = ["FitSettings", "fit_panel", "read_fit"]
 
 MAX_REGIONS = 60
 CHUNK = 10  # replicates between two checkpoints
+CHOSEN_SITES = (
+    " Sites where the species was never detected were left out of the panel, so the totals of held-out visits are those of"
+    " sites that were lucky: a model below them is not wrong for that (`fedmiss panel --sites all` keeps every site)."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,8 @@ def fit_panel(
     started = time.perf_counter()
     base = base_settings(settings, calibrate=not folder.chosen_by_detection)
     choice = _choose(panel, candidates(settings, base), settings, work)
+    if choice.advice and folder.chosen_by_detection:
+        choice = replace(choice, advice=choice.advice + CHOSEN_SITES)
     trace: list[dict[str, float]] = []
     with progress("fitting") as show:
 

@@ -289,13 +289,17 @@ def _visited(path: Path) -> tuple[pl.Series, I32, I32, Bool]:
 
     def look_up() -> None:
         nonlocal names, held, first
-        every = pl.concat([names, *waiting])
-        known = every.unique(maintain_order=True)
-        places = known.to_frame().with_row_index("place")
-        place = every[names.len() :].to_frame().join(places, on="site_id", how="left", maintain_order="left")
-        code[first:at] = place["place"].to_numpy()[code[first:at]]
-        names, held, first = known, 0, at
+        every = pl.concat(waiting).to_frame()
         waiting.clear()
+        mine = every.unique(maintain_order=True)
+        known = names.to_frame().with_row_index("place")
+        mine = mine.join(known, on="site_id", how="left", maintain_order="left").with_columns(
+            place=pl.coalesce("place", names.len() - 1 + pl.col("place").is_null().cum_sum()).cast(pl.Int32)
+        )
+        place = every.join(mine, on="site_id", how="left", maintain_order="left")["place"].to_numpy()
+        code[first:at] = place[code[first:at]]
+        names = pl.concat([names, mine.filter(pl.col("place") >= names.len())["site_id"]])
+        held, first = 0, at
 
     with pq.ParquetFile(path, read_dictionary=["site_id"]) as file:
         n = file.metadata.num_rows
@@ -313,7 +317,7 @@ def _visited(path: Path) -> tuple[pl.Series, I32, I32, Bool]:
                 code[at : at + len(part)] += held
                 at += len(part)
                 held += waiting[-1].len()
-            if held > max(SLICE, names.len()):  # never many more names than there are sites
+            if held > max(SLICE, names.len() // 2):  # so many at once, not all
                 look_up()
     if held:
         look_up()

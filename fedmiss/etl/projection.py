@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,6 +102,12 @@ class Projection:
         import polars as pl
 
         return pl.scan_parquet(self.folder / f"{table}.parquet")
+
+    def slices(self, table: str, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """Yield some columns of a table in slices (one at least), where it takes much more room than is kept."""
+        rows = self.scan(table).select(columns)
+        for i in range(0, max(self.height(table), 1), ROW_GROUP):
+            yield rows.slice(i, ROW_GROUP).collect()
 
     def column(self, table: str, name: str) -> pl.Series:
         """Read one column of a table."""

@@ -185,7 +185,8 @@ def write_checklists(
             observers, protocols = source.read("observers"), source.read("protocols")
             has_site = sites["site_id"].is_not_null().to_numpy()
             stationary = (protocols["protocol"] == "Stationary").to_numpy()
-            sure, seen = (_within_reach(source, reaches) for reaches in (limits.sure, limits.seen))
+            regions = _regions(source)
+            sure, seen = (_within_reach(*regions, reaches) for reaches in (limits.sure, limits.seen))
             row = start
             for batch in row_groups(source.folder / "events.parquet", list(EVENT_COLUMNS)):
                 n = batch["event"].size
@@ -226,14 +227,30 @@ def write_checklists(
     return counts
 
 
-def _within_reach(source: Projection, reaches: tuple[Reach, ...]) -> Callable[[dict[str, Any]], Bool]:
+def _regions(source: Projection) -> tuple[pl.DataFrame, I32]:
+    """Return the distinct regions of the places, and of each place which of them is its own."""
+    import polars as pl
+
+    known = pl.DataFrame(schema=dict.fromkeys(REGIONS, pl.String))
+    codes = [np.zeros(0, np.int32)]
+    for places in source.slices("places", REGIONS):
+        known = pl.concat([known, places]).unique(maintain_order=True)
+        numbered = known.with_row_index("code")
+        code = places.join(numbered, on=REGIONS, how="left", nulls_equal=True, maintain_order="left")["code"]
+        codes.append(code.cast(pl.Int32).to_numpy())
+    return known, np.concatenate(codes)
+
+
+def _within_reach(
+    regions: pl.DataFrame, region_of: I32, reaches: tuple[Reach, ...]
+) -> Callable[[dict[str, Any]], Bool]:
     """Return the function that says which events of a batch any of the reaches covers."""
-    covered = [(r, r.covers(source.read("places", list(REGIONS)))) for r in reaches]
+    covered = [(r, r.covers(regions)) for r in reaches]
 
     def inside(batch: dict[str, Any]) -> Bool:
         out = np.full(batch["date"].size, not covered)
         for reach, mask in covered:
-            out |= mask[batch["place"]] & reach.spans(batch["date"])
+            out |= mask[region_of[batch["place"]]] & reach.spans(batch["date"])
         return out
 
     return inside

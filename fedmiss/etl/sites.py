@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmiss.errors import ConfigError
+from fedmiss.etl.reach import REGIONS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -63,11 +64,8 @@ def site_table(source: Projection, size_km: float | None) -> pl.DataFrame:
     """
     import polars as pl
 
-    places = source.scan("places")
-    starts = range(
-        0, max(source.height("places"), 1), 1 << 16
-    )  # in slices: as text, places take three times as much
-    return pl.concat([_site_columns(places.slice(i, 1 << 16).collect(), size_km) for i in starts])
+    columns = ("site", "site_name", "latitude", "longitude", *REGIONS)
+    return pl.concat([_site_columns(p, size_km) for p in source.slices("places", columns)])
 
 
 def _site_columns(places: pl.DataFrame, size_km: float | None) -> pl.DataFrame:

@@ -283,23 +283,10 @@ def _visited(path: Path) -> tuple[pl.Series, I32, I32, Bool]:
     import polars as pl
     import pyarrow.parquet as pq
 
-    names = pl.Series("site_id", dtype=pl.String)  # in the order met
-    waiting: list[pl.Series] = []  # what row groups call their sites, not yet looked up in ``names``
-    held = first = at = 0  # names that wait, the first row that uses them, the rows read
-
-    def look_up() -> None:
-        nonlocal names, held, first
-        every = pl.concat(waiting).to_frame()
-        waiting.clear()
-        mine = every.unique(maintain_order=True)
-        known = names.to_frame().with_row_index("place")
-        mine = mine.join(known, on="site_id", how="left", maintain_order="left").with_columns(
-            place=pl.coalesce("place", names.len() - 1 + pl.col("place").is_null().cum_sum()).cast(pl.Int32)
-        )
-        place = every.join(mine, on="site_id", how="left", maintain_order="left")["place"].to_numpy()
-        code[first:at] = place[code[first:at]]
-        names = pl.concat([names, mine.filter(pl.col("place") >= names.len())["site_id"]])
-        held, first = 0, at
+    # polars numbers names as they are met, for as long as a series has this type
+    numbered = pl.Series(dtype=pl.Categorical(pl.Categories.random()))
+    found: list[pl.Series] = []
+    n_sites = at = 0
 
     with pq.ParquetFile(path, read_dictionary=["site_id"]) as file:
         n = file.metadata.num_rows
@@ -312,19 +299,19 @@ def _visited(path: Path) -> tuple[pl.Series, I32, I32, Bool]:
             month[rows] = rest["date"].to_numpy().astype("M8[M]").astype(np.int32) + 1970 * 12
             zero_ok[rows] = rest["zero_ok"].to_numpy()
             for part in table["site_id"].chunks:
-                waiting.append(_plain(part.dictionary).rename("site_id"))
-                code[at : at + len(part)] = _plain(part.indices).to_numpy()
-                code[at : at + len(part)] += held
+                mine = _plain(part.dictionary)
+                number = mine.cast(numbered.dtype).to_physical().to_numpy()
+                code[at : at + len(part)] = number[_plain(part.indices).to_numpy()]
                 at += len(part)
-                held += waiting[-1].len()
-            if held > max(SLICE, names.len() // 2):  # so many at once, not all
-                look_up()
-    if held:
-        look_up()
+                found.append(mine.filter(number >= n_sites))
+                n_sites += found[-1].len()
+    names = pl.concat([pl.Series(dtype=pl.String), *found]).rename("site_id")
     order = names.arg_sort()
-    rank = np.empty(order.len(), dtype=np.int32)
-    rank[order.to_numpy()] = np.arange(order.len(), dtype=np.int32)
-    return names.gather(order), rank[code], month, zero_ok
+    rank = np.empty(n_sites, dtype=np.int32)
+    rank[order.to_numpy()] = np.arange(n_sites, dtype=np.int32)
+    for i in range(0, n, SLICE):
+        code[i : i + SLICE] = rank[code[i : i + SLICE]]
+    return names.gather(order), code, month, zero_ok
 
 
 def _batches(path: Path, wanted: pl.Series) -> Iterator[tuple[Any, ...]]:

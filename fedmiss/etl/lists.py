@@ -6,11 +6,10 @@ alone), and what a set of filters has made of that.
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -88,20 +87,20 @@ def _events(lists: list[Projection], policy: str, shared: pl.DataFrame | None, k
     """Find the copies that stand, or load what was found before."""
     if kept is None:
         return Events.load(lists, policy, shared)
-    if (kept / "meta.json").exists():
-        meta = read_json(kept / "meta.json")
-        arrays = {k: np.load(kept / f"{k}.npy") for k in _ARRAYS}
-        by_row = kept / "kept_event.npy"
-        arrays["kept_event"] = np.load(by_row) if by_row.exists() else arrays["event"]
-        members = {int(row): party for row, party in meta["members"].items()}
-        return Events(lists, meta["starts"], **arrays, copies_speak_alone=policy == "raw", members=members)
-    events = Events.load(lists, policy, shared)
-    give_back()
-    with atomic_folder(kept) as folder:
-        for k in _ARRAYS:
-            np.save(folder / f"{k}.npy", getattr(events, k))
-        if events.kept_event is not events.event:  # the same where ids ascend and none stands twice
-            np.save(folder / "kept_event.npy", events.kept_event)
-        meta = {"starts": events.starts, "members": events.members}
-        write_json(folder / "meta.json", json.loads(json.dumps(meta)))
-    return events
+    if not (kept / "meta.json").exists():
+        events = Events.load(lists, policy, shared)
+        with atomic_folder(kept) as folder:
+            for k in _ARRAYS:
+                np.save(folder / f"{k}.npy", getattr(events, k))
+            if events.kept_event is not events.event:  # the same where ids ascend and none stands twice
+                np.save(folder / "kept_event.npy", events.kept_event)
+            write_json(folder / "meta.json", {"starts": events.starts, "members": events.members})
+        del events
+        give_back()
+    meta = read_json(kept / "meta.json")
+    # only what is looked at comes into memory: all but the fates not before the records are written
+    held = [k for k in (*_ARRAYS, "kept_event") if (kept / f"{k}.npy").exists()]
+    arrays: dict[str, Any] = {k: np.asarray(np.load(kept / f"{k}.npy", mmap_mode="c")) for k in held}
+    arrays.setdefault("kept_event", arrays["event"])
+    members = {int(row): party for row, party in meta["members"].items()}
+    return Events(lists, meta["starts"], **arrays, copies_speak_alone=policy == "raw", members=members)

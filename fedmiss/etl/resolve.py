@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RecordCounts", "SpeciesChoice", "write_records"]
 
-PORTION = 300_000
+PORTION = 150_000
 # one record on its way through a file on disk
 _SPILLED = [("species", "i4"), ("flag", "i1"), ("row", "i4"), ("event", "i8"), ("count", "i8")]
 _EDITS = [("guid", "i8"), ("edited", "i8")]  # needed only where an identifier is repeated

@@ -217,8 +217,9 @@ def _numbered(key: I64, marked: Bool) -> tuple[I64, I32, I64]:
         counts = np.bincount(at + 1, weights=marked[row], minlength=int(at[-1]) + 2).astype(np.int64)
         if n_marked:
             n_marked[-1][-1] += counts[0]
-        n_marked.append(counts[1:])
-        found.append(value[new])
+        if counts.size > 1:
+            n_marked.append(counts[1:])
+            found.append(value[new])
         last, held = int(value[-1]), held + int(at[-1]) + 1
     return _joined(found), place, _joined(n_marked)
 

@@ -1,0 +1,44 @@
+"""What keeps an import small: narrow ids, cells counted in place, polars told to give memory back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fedmiss.etl import cells
+from fedmiss.etl.lookup import Buckets, find_sorted
+
+
+@pytest.mark.parametrize("own", [None, "dirty_decay_ms:7"])
+def test_polars_is_told_before_it_is_loaded_and_a_users_choice_stays(own):
+    env = {k: v for k, v in os.environ.items() if k != "_RJEM_MALLOC_CONF"}
+    code = (
+        "import os, sys, fedmiss.etl.ingest; print('polars' in sys.modules, os.environ['_RJEM_MALLOC_CONF'])"
+    )
+    env |= {"_RJEM_MALLOC_CONF": own} if own else {}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", own or "dirty_decay_ms:0,muzzy_decay_ms:0"]
+
+
+@pytest.mark.parametrize("top", [1, 40, 10**9, 2**61])  # from 2**61 on, key and row do not fit one number
+@pytest.mark.parametrize("n", [0, 1, 7, 500])
+def test_cells_are_numbered_and_counted(monkeypatch, n, top):
+    monkeypatch.setattr(cells, "SLICE", 16)  # runs of equal keys reach over slices
+    rng = np.random.default_rng(n)
+    key, marked = rng.integers(0, top, n), rng.random(n) < 0.4
+    keys, place, counts = cells._numbered(key.copy(), marked)
+    expected, inverse = np.unique(key, return_inverse=True)
+    assert keys.tolist() == expected.tolist()
+    assert place.tolist() == inverse.tolist()
+    assert counts.tolist() == [int(marked[key == k].sum()) for k in expected]
+
+
+def test_narrow_ids_are_found_and_wide_ones_are_not_taken_for_them():
+    held = np.array([-5, 3, 2**31 - 2], dtype=np.int32)
+    wanted = np.array([3, 3 + 2**32, 2**31 - 2, -(2**62), 2**62, -5, 4], dtype=np.int64)
+    for places in (find_sorted(held, wanted), Buckets(held).find(wanted)):
+        assert places.tolist() == [1, -1, 2, -1, -1, 0, -1]

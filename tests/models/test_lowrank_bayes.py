@@ -223,12 +223,21 @@ def test_folds_are_drawn_inside_groups_and_cover_them():
 def test_blocks_are_site_years_whatever_the_season():
     month = np.arange(48)
     g = Group.of("a", np.zeros(48, int), month, np.ones(48))
-    by_year = assign_folds(g, 5, "block", 0, 6).reshape(8, 6)
+    by_year = assign_folds(g, 5, "block", 0, month // 6).reshape(8, 6)
     assert np.ptp(by_year, axis=1).max() == 0
     assert np.unique(by_year).size > 1
     yearly = replace(simulate(J=12, L=10, n=200)[0], calendar=(np.ones(10, int), 2000 + np.arange(10)))
     table = cross_validate(yearly, [CountSettings(rank=0)], by="block").table
     assert (table["n"] > 0).all()  # ten columns are ten years, not one block
+
+
+@pytest.mark.parametrize("by", ["auto", "cell", "block", "visit", "observer"])
+def test_a_group_without_counted_visits_has_no_folds(by):
+    panel, _ = simulate(n=200)
+    empty = GroupPanel.of(panel.J, panel.L, [*panel.groups, Group.of("zz", [], [], [])], panel.calendar)
+    settings = [CountSettings(rank=0)]
+    with_it, without = (cross_validate(p, settings, by=by, folds=3).table["deviance"] for p in (empty, panel))
+    np.testing.assert_allclose(with_it, without, rtol=1e-12)
 
 
 def test_folds_are_like_the_gaps():
@@ -246,7 +255,17 @@ def test_folds_are_like_the_gaps():
     assert folds_like_gaps(panel(single)) == "cell"
     assert folds_like_gaps(panel(years)) == "block"
     assert folds_like_gaps(panel(years & single)) == "block"  # 30 % by years, 21 % by cells
-    assert folds_like_gaps(panel(years), period=1) == "cell"  # a yearly panel: a cell is a year
+    yearly = replace(panel(years), calendar=(np.ones(48, int), 1960 + np.arange(48)))
+    assert folds_like_gaps(yearly) == "cell"  # a cell is a year
+    summer = replace(
+        panel(years), calendar=(np.tile([7, 8, 5, 6], 12), 2000 + np.repeat(np.arange(25), 2)[1:49])
+    )
+    assert (
+        folds_like_gaps(summer) == "block"
+    )  # 12 months are more than a year there; a gap of 12 months holds whole years
+    assert (
+        folds_like_gaps(replace(panel(years), J=20, groups=panel(years & (site < 2)).groups)) == "cell"
+    )  # few blocks
     assert folds_like_gaps(panel(np.ones(site.size, bool))) == "cell"  # no gaps at all
     text = cross_validate(panel(years), [CountSettings(rank=0)]).advice
     assert text.endswith("Folds held out whole years of sites.")
@@ -365,7 +384,7 @@ def test_negative_binomial_keeps_the_total_of_the_counts():
     g = panel.pooled().groups[0]
     fit = fit_counts(panel, CountSettings(rank=1, dispersion="negbin"))
     assert fit.smear > 1.05  # without it the total would fall short
-    assert fit.expected()[g.site, g.month].sum() == pytest.approx(g.count.sum(), rel=0.01)
+    assert fit.expected()[g.site, g.month].sum() == pytest.approx(g.count.sum(), rel=1e-9)
     assert fit_counts(panel, CountSettings(rank=1)).smear == 1.0
     assert fit_counts(panel, CountSettings(rank=1, dispersion="negbin", calibrate=False)).smear == 1.0
 

@@ -8,7 +8,7 @@ import pytest
 from fedmiss.compressors import Dithering, Identity
 from fedmiss.core import Bernoulli, Full
 from fedmiss.engines import LocalEngine, PlainEngine
-from fedmiss.models.lowrank.federated import _extrapolate, fit_federated
+from fedmiss.models.lowrank.federated import Momentum, fit_federated
 from fedmiss.models.lowrank.solver import Penalty, Theta, fit_cells
 
 from .panels import cells_of, simulate
@@ -55,17 +55,32 @@ def test_engines_give_the_same_bits():
     assert a.bytes_up[-1] == b.bytes_up[-1]
 
 
-def test_momentum_goes_on_along_the_way_and_stops_when_it_turns():
+def test_momentum_goes_on_along_the_way_and_stops_when_it_turns_or_rises():
     def at(x):
         return Theta(x, np.full(3, x), np.full(2, x), np.full((3, 1), x), np.full((2, 1), x))
 
-    start, old, pace = _extrapolate(at(0.0), at(1.0), at(0.0), 1.0)  # the first round: nothing to go on along
-    assert start.mu == old.mu == 1.0
-    assert pace == pytest.approx((1 + 5**0.5) / 2)
-    start, old, after = _extrapolate(start, at(2.0), old, pace)
-    assert old.mu == 2.0
-    assert start.mu == pytest.approx(2.0 + (pace - 1) / after)  # Nesterov's factor
+    golden = (1 + 5**0.5) / 2
+    momentum = Momentum(at(0.0))
+    assert momentum.start(at(0.0), 10.0, at(1.0)).mu == 1.0  # the first round: no pace yet
+    assert momentum.old.mu == 1.0
+    assert momentum.pace == pytest.approx(golden)
+    start = momentum.start(at(1.0), 9.0, at(2.0))
+    assert start.mu == pytest.approx(2.0 + (golden - 1) / momentum.pace)  # Nesterov's factor
     np.testing.assert_allclose(start.V, start.mu)
-    turned, _, again = _extrapolate(at(2.5), at(2.2), at(2.0), after)  # went too far: the round came back
-    assert turned.mu == 2.2
-    assert again == pytest.approx((1 + 5**0.5) / 2)
+    pace = momentum.pace
+    assert momentum.start(at(2.5), 8.0, at(2.2)).mu == 2.2  # went too far: the round came back
+    assert momentum.pace == pytest.approx(golden) != pace
+    momentum.start(at(2.2), 7.0, at(2.4))
+    assert momentum.start(at(2.4), 7.5, at(2.6)).mu == 2.6  # the objective rose
+
+
+@pytest.mark.parametrize(("levels", "participation"), [(16, Full()), (32, Bernoulli(0.5))])
+def test_noisy_messages_do_not_feed_the_momentum(levels, participation):
+    panel, _ = simulate(J=60, L=24, n=400, seed=4, groups=5)
+    cells = cells_of(panel, "poisson")
+    fit = fit_federated(
+        cells, 60, 24, engine=LocalEngine, compressor=Dithering(levels, block=9), participation=participation,
+        rank=2, penalty=Penalty(1.0, 1.0, 1.0), rounds=150, seed=1,
+    )  # fmt: skip
+    best = fit_cells(cells, 60, 24, rank=2, penalty=Penalty(1.0, 1.0, 1.0)).objective[-1]
+    assert fit.objective[75:].max() - best < 0.1 * (fit.objective[0] - best)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedmiss.models.lowrank.certificate import certify
+from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.newton import Curvature
 from fedmiss.models.lowrank.solver import Penalty, Theta, fit_cells, objective, set_eta
 
@@ -146,3 +147,65 @@ def test_every_step_ends_where_the_objective_says():
         assert value == pytest.approx(fit.objective[-1], rel=1e-12)
         assert value <= last
         last = value
+
+
+def test_a_start_that_a_large_ridge_emptied_is_no_trap():
+    panel, _ = simulate(J=60, L=36, n=2500, scale=0.8)
+    cells = cells_of(panel, "poisson")
+    empty = fit_cells(cells, 60, 36, rank=2, penalty=Penalty(1e5, 1.0, 1.0))
+    assert np.abs(empty.theta.U @ empty.theta.V.T).max() < 1e-6
+    cold = fit_cells(cells, 60, 36, rank=2, penalty=Penalty(1.0, 1.0, 1.0))
+    warm = fit_cells(cells, 60, 36, rank=2, penalty=Penalty(1.0, 1.0, 1.0), start=empty.theta)
+    assert warm.objective[-1] == pytest.approx(cold.objective[-1], rel=1e-3)  # other local minima are near
+
+
+@pytest.mark.parametrize(
+    ("family", "n", "ridge", "effects"),
+    [
+        ("bernoulli", 3000, 0.0, True), ("bernoulli", 3000, 0.0, False), ("gaussian", 400, 0.0, False),
+        ("poisson", 400, 1e-3, True),
+    ],
+)  # fmt: skip
+def test_convergence_is_not_claimed_where_more_can_be_had(family, n, ridge, effects):
+    panel, _ = simulate(J=300, L=40, n=n, family=family, seed=3)
+    cells = cells_of(panel, family)
+    options = {
+        "family": family,
+        "rank": 2,
+        "penalty": Penalty(ridge, ridge, ridge),
+        "effects": effects,
+        "max_sweeps": 150,
+    }
+    fit = fit_cells(cells, 300, 40, tol=1e-8, **options)
+    on = fit_cells(cells, 300, 40, tol=0.0, start=fit.theta, **options)
+    left = (fit.objective[-1] - on.objective[-1]) / (abs(fit.objective[-1]) + 1.0)
+    assert not fit.converged or left < 1e-6
+
+
+def test_sites_that_still_move_count_for_the_stop():
+    panel = GroupPanel.of(
+        6, 1, [Group.of("a", np.arange(6), np.zeros(6, int), [1.0, 0.0, 1.0, 1.0, 0.0, 1.0])]
+    )
+    fit = fit_cells(cells_of(panel, "poisson"), 6, 1, rank=0, tol=1e-8)
+    assert fit.objective[-1] == pytest.approx(
+        4.0, rel=1e-6
+    )  # sum of y - y log y; the empty sites' rates go to zero
+
+
+def test_certain_detections_do_not_end_in_a_division_by_zero():
+    month = np.tile(np.arange(6), 4)
+    panel = GroupPanel.of(
+        4, 6, [Group.of("a", np.repeat(np.arange(4), 6), month, (month != 2).astype(float))]
+    )
+    for rank in (1, 2):
+        fit = fit_cells(cells_of(panel, "bernoulli"), 4, 6, family="bernoulli", rank=rank)
+        assert fit.objective[-1] < 1e-3  # separated: the loss goes to zero
+
+
+def test_cells_held_out_are_finite_however_far_their_predictor():
+    panel, _ = simulate(J=6, L=5, n=40)
+    cells = cells_of(panel, "poisson")
+    for c in cells:
+        c.E[:3] = c.y[:3] = 0.0
+    far = Theta(800.0, np.zeros(6), np.zeros(5), np.zeros((6, 0)), np.zeros((5, 0)))
+    assert np.isfinite(objective(cells, far, PEN, "poisson"))

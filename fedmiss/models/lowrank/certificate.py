@@ -186,4 +186,4 @@ def fit_certified(
         if cert.above and in_use == theta.rank and rank < min(max_rank, J, L):
             rank = min(theta.rank + cert.above, max_rank, J, L)
         else:
-            tol = max(tol / 10, 1e-16)
+            rank, tol = max(in_use, 1), max(tol / 10, 1e-16)

@@ -414,6 +414,9 @@ def _fit_bayes(
     )
     fit = Fit(q.theta(), [], converged, reason, rounds, edf=edf)
     aux = replace(box[0], sites=1.0 / float(q.tau[0]), months=1.0 / float(q.noise[0]))
+    set_predictor(
+        cells, q, settings.family
+    )  # after the last round's months: totals are those of what is returned
     return _finish(panel, cells, settings, aux, fit, q)
 
 

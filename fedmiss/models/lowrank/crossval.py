@@ -38,6 +38,9 @@ def model_name(s: CountSettings) -> str:
     return "Gaussian on log1p" if s.scale == "log1p" else s.family.capitalize()
 
 
+FEW_BLOCKS = 50  # ten for each of five folds
+
+
 def default_candidates(settings: CountSettings, max_rank: int = 4) -> list[CountSettings]:
     """Ranks 0..max_rank; for counts of the negative binomial, with ranks 0 and 2 of its rivals after it.
 
@@ -52,19 +55,23 @@ def default_candidates(settings: CountSettings, max_rank: int = 4) -> list[Count
     return main + quasi + log
 
 
-def assign_folds(group: Group, folds: int, by: str, seed: int, period: int = 12) -> I64:
+def assign_folds(group: Group, folds: int, by: str, seed: int, years: I64 | None = None) -> I64:
     """Draw a fold 0..folds-1 for every visit of a group, inside the group.
 
     ``by="cell"`` draws site x month cells, whoever visits them: a fit that has seen one visit of a cell knows much about
     the others, while a cell that is imputed has none. ``"visit"`` draws visits; ``"observer"`` whole observers;
-    ``"block"`` whole site x ``period``-month blocks.
+    ``"block"`` whole site x year blocks, ``years`` (L,) being the year 0, 1, ... of each month (None: twelve months each).
     """
     rng = rng_for(seed, "folds", group.name)
     if by == "visit":
         return _spread(rng, group.count.size, folds)
     if by in ("cell", "block"):  # drawn by place and time alone: the same in every group that goes there
-        unit = group.month if by == "cell" else group.month // period
         fold = np.empty(group.count.size, dtype=np.int64)
+        if not fold.size:
+            return fold
+        unit: I64 = group.month.astype(np.int64)
+        if by == "block":
+            unit = unit // 12 if years is None else years[unit]
         sites, first = np.unique(group.site, return_index=True)  # visits are sorted by site
         for site, mine in zip(sites, np.split(np.arange(fold.size), first[1:]), strict=True):
             u = rng_for(seed, f"{by} folds", int(site)).random(int(unit[mine[-1]]) + 1)
@@ -76,25 +83,32 @@ def assign_folds(group: Group, folds: int, by: str, seed: int, period: int = 12)
     return _spread(rng, units.size, folds)[inverse]
 
 
-def folds_like_gaps(panel: GroupPanel, period: int = 12) -> str:
-    """``"block"`` when most missing cells lie in site x ``period`` blocks without any count, else ``"cell"``.
+def folds_like_gaps(panel: GroupPanel) -> str:
+    """``"block"`` when most missing cells lie in years of a site without any count, else ``"cell"``.
 
     What is held out should be missed as the real gaps are: a cell whose neighbours in time were counted is easier to
     predict than a year of a site without any visit, and by cells a rank is chosen that is too high for whole years.
-    Needs the observed cells of the groups, not their counts.
+    Cells also where there are no more than ``FEW_BLOCKS`` blocks with a count. Needs the groups' observed cells, not counts.
     """
-    L = panel.L
-    if period <= 1:
+    L, years = panel.L, _years(panel)
+    length = np.bincount(years)
+    if length.max() <= 1:
         return "cell"  # a year is one cell
-    years = -(-L // period)
     cells = np.unique(
         np.concatenate([np.unique(g.site.astype(np.int64) * L + g.month) for g in panel.groups])
     )
-    blocks = np.unique(cells // L * years + cells % L // period)
-    length = np.minimum(period, L - period * np.arange(years))  # the last one may be shorter
+    blocks = np.unique(cells // L * length.size + years[cells % L])
     missing = panel.J * L - cells.size
-    in_empty_blocks = panel.J * L - int(length[blocks % years].sum())
-    return "block" if in_empty_blocks > 0.5 * missing else "cell"
+    in_empty_blocks = panel.J * L - int(length[blocks % length.size].sum())
+    return "block" if blocks.size > FEW_BLOCKS and in_empty_blocks > 0.5 * missing else "cell"
+
+
+def _years(panel: GroupPanel) -> I64:
+    """Year 0, 1, ... of every month: calendar years, or twelve months each where there is no calendar."""
+    if panel.calendar is None:
+        return np.arange(panel.L) // 12
+    year: I64 = np.unique(panel.calendar[1], return_inverse=True)[1].astype(np.int64)
+    return year
 
 
 def _spread(rng: np.random.Generator, n: int, folds: int) -> I64:
@@ -159,16 +173,15 @@ def cross_validate(
         raise ConfigError(
             f"candidates of the families {', '.join(sorted(scales))} have no common score; compare them apart."
         )
-    # A block is a site x year: as many columns as the panel has months in a year (one, if it is yearly).
-    period = 12 if panel.calendar is None else np.unique(panel.calendar[0]).size
-    by = folds_like_gaps(panel, period) if by == "auto" else by
+    by = folds_like_gaps(panel) if by == "auto" else by
+    years = _years(panel)
     rows: list[dict[str, object]] = []
     done = 0
     shared = [replace(c, rank=0, penalty=None if c.effects else 0.0) for c in candidates]
     for marginal_settings in dict.fromkeys(shared):
         members = [(i, c) for i, c in enumerate(candidates) if shared[i] == marginal_settings]
         ready, cells = prepare(panel, members[0][1])
-        fold_of = [assign_folds(g, folds, by, seed, period) for g in panel.groups]
+        fold_of = [assign_folds(g, folds, by, seed, years) for g in panel.groups]
         for fold in range(folds):
             train = replace(
                 ready,
@@ -182,7 +195,7 @@ def cross_validate(
                 )
             marginal = marginal_fit(train, cells, members[0][1])
             last: CountFit | None = (
-                None  # the path: a candidate starts at the one before it, if of lower rank
+                None  # the path: a candidate starts at the one before it (a variational one, if that is of lower rank)
             )
             for i, settings in members:
                 quick = replace(

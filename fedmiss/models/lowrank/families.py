@@ -17,6 +17,7 @@ from fedmiss.errors import ConfigError
 __all__ = ["BERNOULLI", "FAMILIES", "GAUSSIAN", "POISSON", "deviance", "family_code", "mean", "psi"]
 
 GAUSSIAN, POISSON, BERNOULLI = 0, 1, 2
+ETA_MAX = 50.0  # exp(50) birds: beyond this the exponential is continued by its tangent
 FAMILIES = {"gaussian": GAUSSIAN, "poisson": POISSON, "bernoulli": BERNOULLI}
 
 
@@ -32,7 +33,8 @@ def psi(eta: F64, family: str) -> F64:
     if family == "gaussian":
         return 0.5 * eta**2
     if family == "poisson":
-        return np.exp(eta)
+        out: F64 = np.exp(np.minimum(eta, ETA_MAX)) * (1.0 + np.maximum(eta - ETA_MAX, 0.0))
+        return out
     return np.logaddexp(0.0, eta)
 
 
@@ -41,7 +43,7 @@ def mean(eta: F64, family: str) -> F64:
     if family == "gaussian":
         return np.asarray(eta, dtype=float)
     if family == "poisson":
-        return np.exp(eta)
+        return np.exp(np.minimum(eta, ETA_MAX))
     return 0.5 * (1.0 + np.tanh(0.5 * eta))
 
 

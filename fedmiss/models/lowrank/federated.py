@@ -29,7 +29,16 @@ from fedmiss.core.protocols import Compressor, Engine, Participation
 from fedmiss.core.state import Downlink
 from fedmiss.models.lowrank.data import Cells
 from fedmiss.models.lowrank.families import family_code
-from fedmiss.models.lowrank.solver import Penalty, Theta, objective, recentre, set_eta, start_theta
+from fedmiss.models.lowrank.solver import (
+    Penalty,
+    Theta,
+    cells_loss,
+    objective,
+    penalty_value,
+    recentre,
+    set_eta,
+    start_theta,
+)  # fmt: skip
 from fedmiss.rng import rng_for
 
 __all__ = ["FederatedFit", "NormalEquations", "fit_federated"]
@@ -189,7 +198,8 @@ def fit_federated(
     values: list[float] = []
     up: list[float] = []
     down_bytes: list[float] = []
-    found, old, pace = theta, theta, 1.0
+    found, momentum = theta, Momentum(theta)
+    losses = np.full(n, np.nan)  # of each group where a round started, as last heard
     for _ in range(rounds):
         sent = got = 0.0
         ahead = theta
@@ -199,6 +209,11 @@ def fit_federated(
                 server = machine.start(algo, np.zeros(model.q), np.zeros((roster.n, model.q)))
             down = Downlink(server.k, np.zeros(model.q), theta)
             active = algo.participation.active(algo.seed, server.k, roster.n)
+            if i == 0:
+                heard = [cells[c] for c in active]
+                set_eta(heard, ahead)
+                losses[active] = [cells_loss([c], family) for c in heard]
+                sent += 8.0 * len(active)
             replies = machine.round(algo, server, down, active)
             server, info = algo.server_step(replace(server, S_hat=down.S_hat), down, replies)
             servers[i] = server
@@ -211,7 +226,7 @@ def fit_federated(
         down_bytes.append(got)
         if target is not None and values[-1] <= target:
             break
-        theta, old, pace = _extrapolate(ahead, theta, old, pace)
+        theta = momentum.start(ahead, float(losses.sum()) + penalty_value(ahead, pen), found)
     return FederatedFit(found, np.array(values), np.cumsum(up), np.cumsum(down_bytes), len(values))
 
 
@@ -224,25 +239,34 @@ def _first_theta(
     return replace(theta, U=np.zeros((J, rank)), V=V)
 
 
-def _extrapolate(ahead: Theta, new: Theta, old: Theta, pace: float) -> tuple[Theta, Theta, float]:
-    """Nesterov's momentum, which costs no bytes: where the next round starts, what this one found, the next pace.
+@dataclass(slots=True)
+class Momentum:
+    """Nesterov's momentum at the server. Alternation creeps along the valleys of U V'.
 
-    ``ahead`` is where the round started. Alternation creeps along the valleys of U V'; momentum makes it as the square
-    root of the number of rounds. When the round turns back against the way taken, momentum starts again from nothing
-    (gradient restart: O'Donoghue and Candes 2015; for alternating least squares Mitchell, Ye and De Sterck 2020).
+    It starts again from nothing when the round turns back against the way taken (O'Donoghue and Candes 2015; for
+    alternating least squares Mitchell, Ye and De Sterck 2020), and when the objective where the round started is above
+    that of the round before: noise in the messages would feed on itself. For that each group sends its loss, 8 bytes.
     """
 
-    def apart(x: Theta, y: Theta) -> list[F64]:
-        return [np.array(x.mu - y.mu), x.a - y.a, x.b - y.b, x.U - y.U, x.V - y.V]
+    old: Theta
+    pace: float = 1.0
+    value: float = np.inf
 
-    way = apart(new, old)
-    if sum(float((d * w).sum()) for d, w in zip(apart(ahead, new), way, strict=True)) > 0.0:
-        pace = 1.0
-    after = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * pace**2))
-    far = (pace - 1.0) / after
-    mu, a, b, U, V = (far * w for w in way)
-    start = Theta(new.mu + float(mu), new.a + a, new.b + b, new.U + U, new.V + V)
-    return start, new, float(after)
+    def start(self, ahead: Theta, value: float, new: Theta) -> Theta:
+        """Where the next round starts, after one that started at ``ahead`` with objective ``value`` and found ``new``."""
+        way = _apart(new, self.old)
+        back = sum(float((d * w).sum()) for d, w in zip(_apart(ahead, new), way, strict=True)) > 0.0
+        if back or not value <= self.value:
+            self.pace = 1.0
+        after = 0.5 * (1.0 + float(np.sqrt(1.0 + 4.0 * self.pace**2)))
+        far = (self.pace - 1.0) / after
+        self.old, self.pace, self.value = new, after, value
+        mu, a, b, U, V = (far * w for w in way)
+        return Theta(new.mu + float(mu), new.a + a, new.b + b, new.U + U, new.V + V)
+
+
+def _apart(x: Theta, y: Theta) -> list[F64]:
+    return [np.array(x.mu - y.mu), x.a - y.a, x.b - y.b, x.U - y.U, x.V - y.V]
 
 
 def _move(theta: Theta, model: NormalEquations, coef: F64) -> Theta:

@@ -20,6 +20,8 @@ import numba
 import numpy as np
 from numba import njit, prange
 
+from fedmiss.models.lowrank.families import ETA_MAX
+
 __all__ = [
     "add_ridge", "cap_steps", "collapse", "factor_blocks", "mirror", "month_step", "month_sums", "predict",
     "set_threads", "site_step", "site_sums", "solve_factored",
@@ -32,9 +34,6 @@ CHUNKS = 16  # of sites, for sums over months of a large group
 def _chunks(cells):
     # A function of the data only, so that the order of summation, hence the bits, never depends on the machine.
     return CHUNKS if cells > 20_000 else 1
-
-
-ETA_MAX = 50.0  # exp(50) birds: beyond this the exponential is continued by its tangent
 
 
 def set_threads(cells: int) -> None:

@@ -30,7 +30,8 @@ __all__ = ["Curvature", "Step"]
 class Step:
     """A proposed move of the months.
 
-    ``months`` (L, p), ``mu``; ``promise`` the decrease that the quadratic model expects; ``length`` in the norm of the
+    ``months`` (L, p), ``mu``; ``promise`` the decrease that the quadratic model expects of it, with the sites following
+    but without their own step (``Curvature.sites_promise``); ``length`` in the norm of the
     preconditioner; ``cut`` whether the border of the trust region or negative curvature ended it.
     """
 
@@ -84,10 +85,11 @@ class Curvature:
         # a month without cells or ridge has no curvature and no gradient: any positive block will do
         k.factor_blocks(Gt, ridge_t + 1e-10, 1e-13)
         self.Gs, self.M = Gs, Gt
-        self.mu_weight = sum(float(w.sum()) for w in self.w) if effects else 1.0
+        self.mu_weight = max(sum(float(w.sum()) for w in self.w), 1e-10) if effects else 1.0
         # right-hand side: the gradient once the sites have taken their own Newton step
         W = gs.copy()
         k.solve_factored(Gs, W)
+        self.sites_promise = 0.5 * float((gs * W).sum())  # what the sites' own step lowers the model by
         out, mu = self._back(np.zeros((L, p)), 0.0, W)
         self.b = gt + out
         self.b_mu = sum(float(r.sum()) for r in self.res) + mu if effects else 0.0

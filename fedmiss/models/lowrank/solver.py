@@ -175,7 +175,9 @@ class _Phase:
         step -= ridge * coef
         factor_blocks(G, ridge, 1e-13)
         solve_factored(G, step)
-        if self.family == 1:  # Poisson: a Newton step from far below overshoots by e^step
+        if (
+            self.family
+        ):  # Poisson: a step from far below overshoots by e^step; Bernoulli: separation has no curvature
             cap_steps(step, 8.0)
         add_ridge(coef, ridge, before)
         loss, after = np.empty(self.size), np.empty(self.size)
@@ -259,19 +261,19 @@ def fit_cells(
     seed: int = 0,
     watch: Callable[[int, float, float], None] | None = None,
 ) -> Fit:
-    """Minimise the penalised objective by alternating damped Newton sweeps.
+    """Minimise the penalised objective: a few alternating sweeps, then joint Newton steps.
 
     Parameters
     ----------
     cells : one :class:`Cells` per group, filled; their ``eta`` is overwritten
     rank : number of factors r; ``start`` may have fewer, the rest is grown from the residual
     effects : with mu, a and b (counts), or without (the paper's model, theta = U V')
-    tol : stop when a sweep lowers the objective by less than ``tol * (|F| + 1)``, three times in a row
+    tol : stop when Newton's model promises a decrease of at most ``tol * (|F| + 1)``, twice in a row (once at rank 0)
     watch : called after each sweep with (sweep, objective, root mean square move of the cells' predictors)
 
     Returns
     -------
-    Fit    its objective list never increases
+    Fit    its objective list never increases, but for rounding
     """
     from fedmiss.models.lowrank.kernels import set_threads
 
@@ -279,10 +281,9 @@ def fit_cells(
     pen = penalty or Penalty()
     rank = min(rank, J, L)  # no matrix of this shape has more
     theta = start or start_theta(cells, J, L, 0, family, effects)
-    theta = grow(cells, theta, rank, family, seed)
-    if theta.rank > rank:
-        U, V = balance(theta.U, theta.V)
-        theta = replace(theta, U=U[:, :rank], V=V[:, :rank])
+    U, V = balance(theta.U, theta.V)  # columns come out by size; a dead one would stay at the saddle U V' = 0
+    alive = min(rank, int((np.linalg.norm(U, axis=0) > 1e-3 * (J * L) ** 0.25).sum()))
+    theta = grow(cells, replace(theta, U=U[:, :alive], V=V[:, :alive]), rank, family, seed)
     set_eta(cells, theta)
     walk = _Walk(cells, J, L, family, pen, effects, rank)
     history: list[float] = []
@@ -314,11 +315,16 @@ def fit_cells(
                 converged, reason = True, "there is nothing to fit"
                 break
             continue
-        calm = calm + 1 if small else 0
-        if calm >= 3 or promise <= least:
-            converged, reason = True, f"the objective changed by less than {tol:g} (relative) in three steps"
-            if promise <= least:
-                reason = f"a Newton step could lower the objective by no more than {tol:g} (relative)"
+        if promise < 0.0:
+            reason = "no step lowers the objective by more than rounding"
+            break
+        # a step cut by the trust region proves nothing; a promise kept twice is no flat stretch on the way
+        calm = calm + 1 if promise <= least else 0
+        if calm >= (2 if rank else 1):
+            converged, reason = (
+                True,
+                f"a Newton step could lower the objective by no more than {tol:g} (relative)",
+            )
             break
     return Fit(theta, history, converged, reason, sweep, loss=loss)
 
@@ -382,7 +388,8 @@ class _Walk:
 
         Returns
         -------
-        theta, objective, loss, and the decrease that Newton's model promised (infinite when the region cut the step)
+        theta, objective, loss, and the decrease that Newton's model promised: infinite when the region cut the step, -1
+        when no step helped
         """
         set_eta(self.cells, theta)
         sites, months = self._coefficients(theta)
@@ -398,13 +405,13 @@ class _Walk:
         noise = 1e-13 * (abs(value) + 1.0)
         for _ in range(40):
             step = curve.step(self.radius, tol)
-            promise = np.inf if step.cut else step.promise
-            if step.promise <= 0.0:
-                return theta, value, loss, 0.0
+            promise = np.inf if step.cut else step.promise + curve.sites_promise
+            if not step.promise + curve.sites_promise > 0.0:
+                break
             there = self._theta(theta, theta.mu + step.mu, sites, months + step.months)
             there, new, new_loss = self._adapt(there, 0.02 * step.promise)
             gain = value - new
-            if gain < 0.25 * step.promise:
+            if not gain >= 0.25 * step.promise:
                 self.radius = 0.4 * min(step.length, self.radius)
             elif gain > 0.75 * step.promise and step.cut:
                 self.radius *= 2.0
@@ -415,7 +422,7 @@ class _Walk:
             if step.promise < noise:
                 break
         set_eta(self.cells, theta)
-        return theta, value, loss, 0.0
+        return theta, value, loss, promise if np.isfinite(promise) else -1.0
 
     def _adapt(self, theta: Theta, least: float) -> tuple[Theta, float, float]:
         """Solve the sites for the months' coefficients: Newton steps while they lower the objective by ``least``."""

@@ -287,7 +287,7 @@ def fit_cells(
     set_eta(cells, theta)
     walk = _Walk(cells, J, L, family, pen, effects, rank)
     history: list[float] = []
-    reason, converged, calm = f"the limit of {max_sweeps} sweeps was reached", False, 0
+    reason, converged, calm, idle = f"the limit of {max_sweeps} sweeps was reached", False, 0, 0
     sweep, value, loss = 0, np.inf, np.nan
     before = [c.eta.copy() for c in cells]
     alternate = SWEEPS
@@ -317,6 +317,10 @@ def fit_cells(
             continue
         if promise < 0.0:
             reason = "no step lowers the objective by more than rounding"
+            break
+        idle = idle + 1 if last - value <= 1e-15 * abs(value) else 0
+        if idle >= 3 and np.isfinite(promise):
+            converged, reason = True, "no step lowers the objective by more than rounding"
             break
         # a step cut by the trust region proves nothing; a promise kept twice is no flat stretch on the way
         calm = calm + 1 if promise <= least else 0
@@ -414,7 +418,7 @@ class _Walk:
             if not gain >= 0.25 * step.promise:
                 self.radius = 0.4 * min(step.length, self.radius)
             elif gain > 0.75 * step.promise and step.cut:
-                self.radius *= 2.0
+                self.radius *= 4.0 if gain > 0.9 * step.promise else 2.0
             # at the end the decrease is lost in rounding, while the step still halves the digits that are wrong
             if gain > 0.0 or (gain > -noise and step.promise < 100 * noise):
                 there = self._tidy(there)  # the loss stays, the penalty can only fall

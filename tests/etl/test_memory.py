@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from fedmiss.etl import cells
+from fedmiss.etl import cells, select
+from fedmiss.etl.codes import BAD
 from fedmiss.etl.lookup import Buckets, find_sorted
 
 
@@ -42,3 +45,17 @@ def test_narrow_ids_are_found_and_wide_ones_are_not_taken_for_them():
     wanted = np.array([3, 3 + 2**32, 2**31 - 2, -(2**62), 2**62, -5, 4], dtype=np.int64)
     for places in (find_sorted(held, wanted), Buckets(held).find(wanted)):
         assert places.tolist() == [1, -1, 2, -1, -1, 0, -1]
+
+
+@pytest.mark.parametrize(
+    ("values", "size"),
+    [([1, 2, 3, -1], 4), ([1, 2**40, 3, 4], 8), ([1, 2, 3, BAD], 8), ([-(2**40), 2, 3, 4], 8)],
+)
+def test_columns_are_narrow_where_they_and_their_opposites_fit(monkeypatch, values, size):
+    """A bad stamp, the lowest number of 32 bits, must come last when the latest edit is looked for."""
+    parts = [{"edited": np.array(values[i : i + 2], dtype=np.int64)} for i in (0, 2)]
+    monkeypatch.setattr(select, "row_groups", lambda path, columns: iter(parts))
+    source = SimpleNamespace(folder=Path(), height=lambda table: 4)
+    got = select._whole([source], "edited")
+    assert (got.tolist(), got.itemsize) == (values, size)
+    assert (-got).tolist() == [-v for v in values]

@@ -268,7 +268,8 @@ def fit_cells(
     cells : one :class:`Cells` per group, filled; their ``eta`` is overwritten
     rank : number of factors r; ``start`` may have fewer, the rest is grown from the residual
     effects : with mu, a and b (counts), or without (the paper's model, theta = U V')
-    tol : stop when Newton's model promises a decrease of at most ``tol * (|F| + 1)``, twice in a row (once at rank 0)
+    tol : stop when Newton's model promises a decrease of at most ``tol * (|F| + 1)``, twice in a row (once at rank 0),
+        or unconverged after three steps in a row that gained less
     watch : called after each sweep with (sweep, objective, root mean square move of the cells' predictors)
 
     Returns
@@ -287,7 +288,7 @@ def fit_cells(
     set_eta(cells, theta)
     walk = _Walk(cells, J, L, family, pen, effects, rank)
     history: list[float] = []
-    reason, converged, calm, idle = f"the limit of {max_sweeps} sweeps was reached", False, 0, 0
+    reason, converged, calm, slow = f"the limit of {max_sweeps} sweeps was reached", False, 0, 0
     sweep, value, loss = 0, np.inf, np.nan
     before = [c.eta.copy() for c in cells]
     alternate = SWEEPS
@@ -318,16 +319,18 @@ def fit_cells(
         if promise < 0.0:
             reason = "no step lowers the objective by more than rounding"
             break
-        idle = idle + 1 if last - value <= 1e-15 * abs(value) else 0
-        if idle >= 3 and np.isfinite(promise):
-            converged, reason = True, "no step lowers the objective by more than rounding"
-            break
-        # a step cut by the trust region proves nothing; a promise kept twice is no flat stretch on the way
+        # a promise kept twice is no flat stretch on the way; small steps that the trust region cut prove nothing
         calm = calm + 1 if promise <= least else 0
+        slow = slow + 1 if small else 0
         if calm >= (2 if rank else 1):
             converged, reason = (
                 True,
                 f"a Newton step could lower the objective by no more than {tol:g} (relative)",
+            )
+            break
+        if slow >= 3:
+            reason = (
+                f"three steps in a row, cut short, lowered the objective by less than {tol:g} (relative) each"
             )
             break
     return Fit(theta, history, converged, reason, sweep, loss=loss)

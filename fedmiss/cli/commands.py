@@ -40,8 +40,8 @@ def _one_message(command: Callable[..., Any]) -> Callable[..., Any]:
             command(*args, **kwargs)
         except KeyboardInterrupt:
             _interrupted()
-        except SystemError as error:  # an interrupt inside a compiled loop arrives wrapped
-            if not isinstance(error.__cause__, KeyboardInterrupt):
+        except SystemError as error:  # an interrupt inside a compiled loop arrives wrapped, sometimes twice
+            if not _was_interrupted(error):
                 raise
             _interrupted()
         except FedmissError as error:
@@ -59,6 +59,12 @@ def _one_message(command: Callable[..., Any]) -> Callable[..., Any]:
             raise typer.Exit(1) from None
 
     return run
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _interrupted() -> NoReturn:

@@ -14,6 +14,8 @@ import pytest
 from bad_inputs import CASES, QUICK, WIGEON, csv, ebd, interrupted, records_of, sampling
 from terminal import entry_point, fedmiss, real, refusing, tree
 
+from fedmiss.cli.commands import _was_interrupted
+
 
 def one_line(done, code):
     assert done.code == code, done
@@ -208,3 +210,10 @@ def test_a_place_that_may_not_be_read(base, here):
     closed = csv(here)
     closed.chmod(0)
     one_line(fedmiss("ingest", closed, "--map", "auto", "--no-cache", "--out", "new"), 1)
+
+
+def test_an_interrupt_that_a_compiled_loop_wraps_twice_is_still_one():
+    inner, outer = SystemError("inner"), SystemError("outer")
+    inner.__cause__, outer.__cause__ = KeyboardInterrupt(), inner
+    assert _was_interrupted(outer)
+    assert not _was_interrupted(SystemError("a defect of ours"))

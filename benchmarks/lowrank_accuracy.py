@@ -194,10 +194,7 @@ def main() -> None:
             )
             print(f"{name}, seed {seed}: {cost.cpu:.0f} CPU s; {picks}", flush=True)
             if args.out:
-                with args.out.open("w", newline="") as f:
-                    writer = csv.DictWriter(f, list(rows[0]))
-                    writer.writeheader()
-                    writer.writerows(rows)
+                peers.write_rows(args.out, rows)
     print_tables(rows)
     print(f"\npeak memory {peers.peak_mib():.0f} MiB")
 

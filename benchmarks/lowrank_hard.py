@@ -25,7 +25,6 @@ Every method sees the same cells; expected counts are floored at 0.001. "best pe
 from __future__ import annotations
 
 import argparse
-import csv
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -315,10 +314,7 @@ def main() -> None:
                 f"{name}, seed {seed}: {cost.cpu:.1f} CPU s; zeros {new[0]['zeros']:.2f}; {pick}", flush=True
             )
             if args.out:
-                with args.out.open("w", newline="") as f:
-                    writer = csv.DictWriter(f, list(rows[0]))
-                    writer.writeheader()
-                    writer.writerows(rows)
+                peers.write_rows(args.out, rows)
     print_tables(rows)
 
 

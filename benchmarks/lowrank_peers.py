@@ -9,10 +9,12 @@ import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import csv
 import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -221,6 +223,14 @@ def measure(work: Callable[..., Any], *args: Any, repeat: int = 1, **options: An
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         best = Cost(min(best.cpu, cpu), min(best.wall, wall))
     return result, best
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, object]]) -> None:
+    """Write the scores so far as CSV: an interrupted run keeps them."""
+    with path.open("w", newline="") as f:
+        writer = csv.DictWriter(f, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def peak_mib() -> float:

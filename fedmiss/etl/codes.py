@@ -1,8 +1,9 @@
-"""Codes that stand for blanks and bad values in the integer columns of a projection."""
+"""Codes that stand for blanks and bad values in the integer columns of a projection; a flow step that fits look for."""
 
 from __future__ import annotations
 
-__all__ = ["BAD", "COUNT_BAD", "COUNT_BLANK", "COUNT_X"]
+__all__ = ["BAD", "COUNT_BAD", "COUNT_BLANK", "COUNT_X", "NEVER_DETECTED"]
 
 COUNT_X, COUNT_BLANK, COUNT_BAD = -1, -2, -3  # present but not counted; blank; not a count
 BAD = -(2**31)  # an unreadable date, time or id; blank optional ids and times are -1
+NEVER_DETECTED = "at sites where the species was never detected"  # rows of a panel's flow

@@ -18,6 +18,7 @@ import polars as pl
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.cells import species_visits
+from fedmiss.etl.codes import NEVER_DETECTED
 from fedmiss.files import atomic_folder, hash_file, read_manifest, write_manifest
 from fedmiss.rng import rng_for
 from fedmiss.tables import read_table, write_table
@@ -202,7 +203,7 @@ def _choose_sites(visits: pl.DataFrame, settings: PanelSettings) -> tuple[pl.Dat
         lost = visits.join(keep, on="site_id", how="anti")
         flow.append(
             {
-                "step": "at sites where the species was never detected",
+                "step": NEVER_DETECTED,
                 "rows": -lost.height,
                 "note": f"{lost['site_id'].n_unique()} sites; --sites all keeps them",
             }

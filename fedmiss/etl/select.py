@@ -96,10 +96,10 @@ class Events:
                 kept_row[by_group] = leader
                 fate[rows[by_group][~lead]] = COPY
             if policy == "merged":
-                out._merge_observers(rows[by_group], leader, lead)
+                out._merge_observers(rows[by_group], leader)
         return out
 
-    def _merge_observers(self, rows: Any, leader: Any, lead: Any) -> None:
+    def _merge_observers(self, rows: Any, leader: Any) -> None:
         import polars as pl
 
         names = pl.concat(

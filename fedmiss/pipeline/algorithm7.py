@@ -152,7 +152,7 @@ def fit_algorithm7(
     )
     _check_finite(result, settings)
     fit, smear = _count_fit(result.theta, panel, raw, family, scale, penalty)
-    write_fit(work, folder, fit, [])
+    write_fit(work, fit)
     trace = result.trace
     total = sum(len(r) for r in model.rows(panel).values())
     write_table(

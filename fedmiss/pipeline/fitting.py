@@ -161,7 +161,7 @@ def fit_panel(
         fit = fit_counts(panel, choice.best, watch=watch)
     region, names = regions(folder.sites)
     draws = _bootstrap(panel, fit, settings, folder, region, len(names), work) if settings.bootstrap else None
-    write_fit(work, folder, fit, names)
+    write_fit(work, fit)
     traffic = _write_trace(work, trace, panel, fit)
     if draws is not None:
         _write_draws(work, draws, folder, fit, names)
@@ -267,7 +267,7 @@ def _bootstrap(
     return Draws(np.concatenate([p.totals for p in parts]), np.concatenate([p.slopes for p in parts]))
 
 
-def write_fit(work: Path, folder: PanelFolder, fit: CountFit, names: list[str]) -> None:
+def write_fit(work: Path, fit: CountFit) -> None:
     """Write factors (and, for a variational fit, the covariances that the expected counts need)."""
     t = fit.theta
     sites: dict[str, Any] = {"site_index": np.arange(fit.J, dtype=np.int32), "a": t.a}

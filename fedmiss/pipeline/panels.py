@@ -11,6 +11,7 @@ import pandas as pd
 
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl.codes import NEVER_DETECTED
 from fedmiss.files import hash_file, read_manifest
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.tables import read_table
@@ -43,8 +44,7 @@ class PanelFolder:
     @property
     def chosen_by_detection(self) -> bool:
         """Whether sites were left out because the species was never detected there."""
-        step = "at sites where the species was never detected"
-        return any(row["step"] == step and row["rows"] < 0 for row in self.manifest["flow"])
+        return any(row["step"] == NEVER_DETECTED and row["rows"] < 0 for row in self.manifest["flow"])
 
     def effort_terms(self, wanted: str) -> tuple[str, ...]:
         """Resolve ``auto``, ``none`` or a comma list into effort terms that the visits can support.

@@ -130,7 +130,7 @@ def _effect_variances(
     cells: Sequence[Cells], theta: Theta, aux: Auxiliary, settings: CountSettings
 ) -> tuple[float, float, float]:
     """EM update of the ridges of a and b, and the effective degrees of freedom."""
-    pen = penalty_of(aux, settings, theta.b.size)
+    pen = penalty_of(aux, settings)
     edf = 1.0 if settings.effects else 0.0
     out = []
     for by_site, effect, ridge in ((True, theta.a, pen.sites), (False, theta.b, pen.months)):
@@ -149,7 +149,7 @@ def _effect_variances(
     return out[0], out[1], edf
 
 
-def penalty_of(aux: Auxiliary, settings: CountSettings, L: int) -> Penalty:
+def penalty_of(aux: Auxiliary, settings: CountSettings) -> Penalty:
     """Ridges on the scale of the loss."""
     pen = Penalty(1.0 if settings.penalty is None else settings.penalty, aux.sites, aux.months)
     return pen.scaled(aux.phi)
@@ -194,7 +194,7 @@ def marginal_fit(
             panel.L,
             family=settings.family,
             rank=0,
-            penalty=penalty_of(aux, zero, panel.L),
+            penalty=penalty_of(aux, zero),
             effects=settings.effects,
             start=theta,
             tol=1e-6,
@@ -321,9 +321,8 @@ def fit_prepared(
         before = fit.fit.sweeps
         fit = _fit_bayes(panel, cells, replace(settings, rank=rank), fit.aux, q, watch, learn=True)
         fit.fit.sweeps += before
-    return replace(
-        fit, settings=replace(settings, rank=fit.theta.rank)
-    )  # no matrix of this shape may have more
+    # a small panel cannot have the rank that was asked for
+    return replace(fit, settings=replace(settings, rank=fit.theta.rank))
 
 
 def _fit_penalised(
@@ -342,7 +341,7 @@ def _fit_penalised(
         family=settings.family,
         rank=settings.rank,
         effects=settings.effects,
-        penalty=penalty_of(aux, settings, panel.L),
+        penalty=penalty_of(aux, settings),
         start=theta,
         tol=settings.tol,
         max_sweeps=settings.max_sweeps,
@@ -414,9 +413,7 @@ def _fit_bayes(
     )
     fit = Fit(q.theta(), [], converged, reason, rounds, edf=edf)
     aux = replace(box[0], sites=1.0 / float(q.tau[0]), months=1.0 / float(q.noise[0]))
-    set_predictor(
-        cells, q, settings.family
-    )  # after the last round's months: totals are those of what is returned
+    set_predictor(cells, q, settings.family)  # after the last round's months: totals of what is returned
     return _finish(panel, cells, settings, aux, fit, q)
 
 

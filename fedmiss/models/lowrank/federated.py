@@ -28,17 +28,18 @@ from fedmiss.core import FedEM, Roster, ServerState
 from fedmiss.core.protocols import Compressor, Engine, Participation
 from fedmiss.core.state import Downlink
 from fedmiss.models.lowrank.data import Cells
-from fedmiss.models.lowrank.families import family_code
+from fedmiss.models.lowrank.newton import as_design
 from fedmiss.models.lowrank.solver import (
     Penalty,
     Theta,
+    _Phase,
     cells_loss,
     objective,
     penalty_value,
     recentre,
     set_eta,
     start_theta,
-)  # fmt: skip
+)
 from fedmiss.rng import rng_for
 
 __all__ = ["FederatedFit", "NormalEquations", "fit_federated"]
@@ -96,29 +97,17 @@ class NormalEquations:
 
     def coefficients(self, theta: Theta) -> F64:
         """Coefficients of this axis, (size, p)."""
-        effect, factors = (theta.a, theta.U) if self.by_site else (theta.b, theta.V)
-        return np.column_stack([effect, factors]) if self.effects else factors
+        return theta.sides(self.effects)[0 if self.by_site else 1]
 
     def design(self, theta: Theta) -> F64:
-        """Design of this axis: the other axis's factors, after a column of ones when there are effects."""
-        factors = theta.V if self.by_site else theta.U
-        return (
-            np.column_stack([np.ones(len(factors)), factors])
-            if self.effects
-            else np.ascontiguousarray(factors)
-        )
+        """Design of this axis, made of the other axis's coefficients."""
+        return as_design(theta.sides(self.effects)[1 if self.by_site else 0], effects=self.effects)
 
     def s_bar(self, theta: Theta, rows: _Rows) -> F64:
         """Return the group's normal equations at ``theta``, flattened."""
-        from fedmiss.models.lowrank.kernels import mirror, month_sums, site_sums
-
-        c = rows.cells
-        set_eta([c], theta)
-        X, code = self.design(theta), family_code(self.family)
-        add = site_sums if self.by_site else month_sums
-        g, G = np.zeros((self.size, self.p)), np.zeros((self.size, self.p, self.p))
-        add(c.ptr, c.col, c.y, c.E, c.eta, X, code, g, G, np.zeros(self.size))
-        mirror(G)
+        set_eta([rows.cells], theta)
+        phase = _Phase([rows.cells], self.size, self.family, by_site=self.by_site)
+        g, G, _ = phase.sums(self.design(theta))
         r = g + np.einsum("nab,nb->na", G, self.coefficients(theta))
         return np.hstack([r, G[:, self._low[0], self._low[1]]]).ravel()
 
@@ -275,10 +264,7 @@ def _move(theta: Theta, model: NormalEquations, coef: F64) -> Theta:
     step = coef - old
     if model.family != "gaussian":
         step *= np.minimum(1.0, 0.5 / np.maximum(np.abs(step).max(axis=1), 1e-300))[:, None]
-    new = old + step
-    effect, factors = (new[:, 0], new[:, 1:]) if model.effects else (None, new)
-    if model.by_site:
-        theta = replace(theta, a=theta.a if effect is None else effect, U=factors)
-    else:
-        theta = replace(theta, b=theta.b if effect is None else effect, V=factors)
+    sites, months = theta.sides(model.effects)
+    sides = (old + step, months) if model.by_site else (sites, old + step)
+    theta = theta.with_sides(theta.mu, *sides, model.effects)
     return recentre(theta) if model.effects else theta

@@ -306,7 +306,7 @@ def _moments(eta, var, E, family):
 
 
 @njit(inline="always")
-def _vb_cell(mu, P, C, T, D, j, l, y, E, o, family, on_site, d, Sz):
+def _vb_cell(mu, P, C, T, D, j, l, E, o, family, on_site, d, Sz):
     """One cell: fills the design ``d`` and ``Sz`` of the side asked for; returns mean, weights, predictor."""
     p = P.shape[1]
     eta = o + mu + P[j, 0] + T[l, 0]
@@ -361,7 +361,7 @@ def vb_site_sums(ptr, col, y, E, offset, mu, P, C, T, D, family, out):
         Sz = np.zeros(p)
         for k in range(ptr[j], ptr[j + 1]):
             l = col[k]
-            m, w, h, e = _vb_cell(mu, P, C, T, D, j, l, y[k], E[k], offset[k], family, True, d, Sz)
+            m, w, h, e = _vb_cell(mu, P, C, T, D, j, l, E[k], offset[k], family, True, d, Sz)
             out[k] = e
             _vb_add(g, G, j, D, l, m, w, h, y[k], d, Sz, family)
     mirror(G)
@@ -382,7 +382,7 @@ def vb_month_sums(ptr, col, y, E, offset, mu, P, C, T, D, family, out):
         for j in range(c * J // n, (c + 1) * J // n):
             for k in range(ptr[j], ptr[j + 1]):
                 l = col[k]
-                m, w, h, e = _vb_cell(mu, P, C, T, D, j, l, y[k], E[k], offset[k], family, False, d, Sz)
+                m, w, h, e = _vb_cell(mu, P, C, T, D, j, l, E[k], offset[k], family, False, d, Sz)
                 out[k] = e
                 _vb_add(gc, Gc, c * L + l, C, j, m, w, h, y[k], d, Sz, family)
     g = np.zeros((L, p))

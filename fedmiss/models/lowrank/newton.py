@@ -23,7 +23,7 @@ from fedmiss.arrays import F64
 from fedmiss.models.lowrank.data import Cells
 from fedmiss.models.lowrank.families import family_code
 
-__all__ = ["Curvature", "Step"]
+__all__ = ["Curvature", "Step", "as_design"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,13 @@ class Step:
     promise: float
     length: float
     cut: bool
+
+
+def as_design(coef: F64, *, effects: bool) -> F64:
+    """Design that coefficients (n, p) of one axis are for the other: factors, after a one where they have an effect."""
+    design: F64 = np.array(coef, order="C")
+    design[:, : int(effects)] = 1.0
+    return design
 
 
 class Curvature:
@@ -68,9 +75,7 @@ class Curvature:
 
         J, L, p, code = len(sites), len(months), sites.shape[1], family_code(family)
         self.cells, self.ridge_t, self.first = cells, ridge_t, int(effects)
-        self.X, self.Z = months.copy(), sites.copy()
-        if effects:
-            self.X[:, 0] = self.Z[:, 0] = 1.0
+        self.X, self.Z = as_design(months, effects=effects), as_design(sites, effects=effects)
         gs, gt = -ridge_s * sites, -ridge_t * months
         Gs, Gt = np.zeros((J, p, p)), np.zeros((L, p, p))
         self.w, self.res = [], []

@@ -27,7 +27,7 @@ from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import DomainError
 from fedmiss.models.lowrank.data import Cells
 from fedmiss.models.lowrank.families import family_code
-from fedmiss.models.lowrank.newton import Curvature
+from fedmiss.models.lowrank.newton import Curvature, as_design
 
 SWEEPS = 5  # alternating sweeps before the joint steps begin
 ADAPT = 2  # most Newton steps of the sites after a move of the months
@@ -65,6 +65,19 @@ class Theta:
     def rank(self) -> int:
         """Number of factor columns r."""
         return int(self.U.shape[1])
+
+    def sides(self, effects: bool) -> tuple[F64, F64]:
+        """Coefficients of sites (J, p) and months (L, p), the effect first where there are effects."""
+        if effects:
+            return np.column_stack([self.a, self.U]), np.column_stack([self.b, self.V])
+        return self.U, self.V
+
+    def with_sides(self, mu: float, sites: F64, months: F64, effects: bool) -> Theta:
+        """Take coefficients in the form of :meth:`sides`."""
+        if not effects:
+            return replace(self, U=sites, V=months)
+        U, V = np.ascontiguousarray(sites[:, 1:]), np.ascontiguousarray(months[:, 1:])
+        return Theta(mu, sites[:, 0].copy(), months[:, 0].copy(), U, V)
 
     def eta(self, site: slice | I64, month: slice | I64 = slice(None)) -> F64:
         """Linear predictor of the block ``site`` x ``month``."""
@@ -142,8 +155,7 @@ class _Phase:
     """One block-separable phase: sites given months, or months given sites, over all groups."""
 
     def __init__(self, cells: Sequence[Cells], size: int, family: str, *, by_site: bool) -> None:
-        self.cells, self.size, self.by_site = cells, size, by_site
-        self.name, self.family = family, family_code(family)
+        self.cells, self.size, self.by_site, self.family = cells, size, by_site, family_code(family)
 
     def sums(self, design: F64) -> tuple[F64, F64, F64]:
         """Gradient (size, p), curvature (size, p, p) and loss (size,) of every block, over the groups."""
@@ -175,9 +187,8 @@ class _Phase:
         step -= ridge * coef
         factor_blocks(G, ridge, 1e-13)
         solve_factored(G, step)
-        if (
-            self.family
-        ):  # Poisson: a step from far below overshoots by e^step; Bernoulli: separation has no curvature
+        # Poisson: a step from far below overshoots by e^step; Bernoulli: separation has no curvature
+        if self.family:
             cap_steps(step, 8.0)
         add_ridge(coef, ridge, before)
         loss, after = np.empty(self.size), np.empty(self.size)
@@ -226,9 +237,7 @@ def recentre(theta: Theta) -> Theta:
     return replace(theta, mu=theta.mu + da + db, a=theta.a - da, b=theta.b - db)
 
 
-def grow(
-    cells: Sequence[Cells], theta: Theta, rank: int, family: str, seed: int, *, scale: float = 1.0
-) -> Theta:
+def grow(cells: Sequence[Cells], theta: Theta, rank: int, family: str, seed: int) -> Theta:
     """Add factor columns up to ``rank`` along the leading singular vectors of the residual matrix.
 
     The residual P_Omega(y - E psi'(eta)) is the negative gradient of the loss in U V'; block power iterations
@@ -242,7 +251,7 @@ def grow(
     set_eta(cells, theta)
     # the site factors start at zero: the first site phase computes them, and eta does not jump
     right = residual_svd(cells, family, theta.a.size, theta.b.size, extra, seed=seed)[2]
-    V = np.hstack([theta.V, right * (scale * np.sqrt(theta.b.size))])
+    V = np.hstack([theta.V, right * np.sqrt(theta.b.size)])
     return replace(theta, U=np.hstack([theta.U, np.zeros((theta.a.size, extra))]), V=V)
 
 
@@ -323,14 +332,12 @@ def fit_cells(
         calm = calm + 1 if promise <= least else 0
         slow = slow + 1 if small else 0
         if calm >= (2 if rank else 1):
-            converged, reason = (
-                True,
-                f"a Newton step could lower the objective by no more than {tol:g} (relative)",
-            )
+            converged = True
+            reason = f"a Newton step could lower the objective by no more than {tol:g} (relative)"
             break
         if slow >= 3:
             reason = (
-                f"three steps in a row, cut short, lowered the objective by less than {tol:g} (relative) each"
+                f"three steps in a row, cut short, each lowered the objective by less than {tol:g} (relative)"
             )
             break
     return Fit(theta, history, converged, reason, sweep, loss=loss)
@@ -354,29 +361,13 @@ class _Walk:
     def __init__(
         self, cells: Sequence[Cells], J: int, L: int, family: str, pen: Penalty, effects: bool, rank: int
     ) -> None:
-        self.cells, self.J, self.L, self.family, self.pen, self.effects = cells, J, L, family, pen, effects
+        self.cells, self.family, self.pen, self.effects = cells, family, pen, effects
         self.sites = _Phase(cells, J, family, by_site=True)
         self.months = _Phase(cells, L, family, by_site=False)
         one = int(effects)
         self.ridge_s = np.r_[[pen.sites] * one, [pen.factors] * rank]
         self.ridge_t = np.r_[[pen.months] * one, [pen.factors] * rank]
         self.radius = self.steepest = 0.0
-
-    def _coefficients(self, theta: Theta) -> tuple[F64, F64]:
-        if self.effects:
-            return np.column_stack([theta.a, theta.U]), np.column_stack([theta.b, theta.V])
-        return theta.U, theta.V
-
-    def _design(self, coef: F64) -> F64:
-        design = coef.copy()
-        design[:, : int(self.effects)] = 1.0
-        return design
-
-    def _theta(self, old: Theta, mu: float, sites: F64, months: F64) -> Theta:
-        if not self.effects:
-            return replace(old, U=sites, V=months)
-        U, V = np.ascontiguousarray(sites[:, 1:]), np.ascontiguousarray(months[:, 1:])
-        return Theta(mu, sites[:, 0].copy(), months[:, 0].copy(), U, V)
 
     def _tidy(self, theta: Theta) -> Theta:
         U, V = balance(theta.U, theta.V)
@@ -385,10 +376,10 @@ class _Walk:
 
     def sweep(self, theta: Theta) -> tuple[Theta, float]:
         """Sites given months, then months given sites; returns the loss too."""
-        sites, months = self._coefficients(theta)
-        sites, _ = self.sites(sites, self._design(months), self.ridge_s)
-        months, loss = self.months(months, self._design(sites), self.ridge_t)
-        return self._tidy(self._theta(theta, theta.mu, sites, months)), loss
+        sites, months = theta.sides(self.effects)
+        sites, _ = self.sites(sites, as_design(months, effects=self.effects), self.ridge_s)
+        months, loss = self.months(months, as_design(sites, effects=self.effects), self.ridge_t)
+        return self._tidy(theta.with_sides(theta.mu, sites, months, self.effects)), loss
 
     def joint(self, theta: Theta, value: float, loss: float) -> tuple[Theta, float, float, float]:
         """A Newton step of the months with the sites solved for, in a trust region that shrinks until it helps.
@@ -399,23 +390,22 @@ class _Walk:
         when no step helped
         """
         set_eta(self.cells, theta)
-        sites, months = self._coefficients(theta)
+        sites, months = theta.sides(self.effects)
         curve = Curvature(
             self.cells, sites, months, self.ridge_s, self.ridge_t, self.family, effects=self.effects
         )
         slope = curve.slope()
         self.radius = self.radius or slope
         self.steepest = max(self.steepest, slope)
-        tol = (
-            min(0.1, np.sqrt(slope / self.steepest)) if slope > 0.0 else 0.1
-        )  # superlinear convergence at the end
+        # superlinear convergence at the end
+        tol = min(0.1, np.sqrt(slope / self.steepest)) if slope > 0.0 else 0.1
         noise = 1e-13 * (abs(value) + 1.0)
         for _ in range(40):
             step = curve.step(self.radius, tol)
             promise = np.inf if step.cut else step.promise + curve.sites_promise
             if not step.promise + curve.sites_promise > 0.0:
                 break
-            there = self._theta(theta, theta.mu + step.mu, sites, months + step.months)
+            there = theta.with_sides(theta.mu + step.mu, sites, months + step.months, self.effects)
             there, new, new_loss = self._adapt(there, 0.02 * step.promise)
             gain = value - new
             if not gain >= 0.25 * step.promise:
@@ -434,8 +424,8 @@ class _Walk:
     def _adapt(self, theta: Theta, least: float) -> tuple[Theta, float, float]:
         """Solve the sites for the months' coefficients: Newton steps while they lower the objective by ``least``."""
         set_eta(self.cells, theta)
-        sites, months = self._coefficients(theta)
-        design = self._design(months)
+        sites, months = theta.sides(self.effects)
+        design = as_design(months, effects=self.effects)
         ridge = 0.5 * float((self.ridge_t * months**2).sum())
         value = loss = np.inf
         for _ in range(1 if self.family == "gaussian" else ADAPT):
@@ -445,4 +435,4 @@ class _Walk:
             value = new
             if enough:
                 break
-        return self._theta(theta, theta.mu, sites, months), value, loss
+        return theta.with_sides(theta.mu, sites, months, self.effects), value, loss

@@ -15,8 +15,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from fedmiss.models.lowrank.bootstrap import bootstrap, totals_by_region
-from fedmiss.models.lowrank.counts import fit_counts
+from fedmiss.federation.local import bootstrap, fit_counts
+from fedmiss.federation.results import totals_by_region
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.simulate.panels import simulate_panel
 
@@ -59,7 +59,7 @@ def one(seed, kind, family, draws, observer_sd):
         groups.append(Group.of(f"g{k}", p.site_index[m], p.month_index[m], p.y[m], who))
     panel = GroupPanel.of(J, L, groups, (np.arange(L) % 12 + 1, YEAR))
     fit = fit_counts(panel)
-    B = bootstrap(panel, fit, draws=draws, seed=seed, calendar=panel.calendar).totals[:, 0]
+    B = bootstrap(panel, fit, draws=draws, seed=seed).totals[:, 0]
     estimate, truth = totals_by_region(fit, np.full(J, -1), 0)[0], p.totals
     out = {}
     for name, f in (("slope", slope), ("yearly index", log_index), ("monthly total", np.log)):

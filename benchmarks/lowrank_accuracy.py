@@ -36,10 +36,11 @@ import lowrank_peers as peers  # first: it limits the BLAS threads
 # isort: split
 import numpy as np
 
-from fedmiss.models.lowrank.counts import CountSettings, fit_counts
-from fedmiss.models.lowrank.crossval import cross_validate, model_name
+from fedmiss.federation.local import cross_validate, fit_counts
+from fedmiss.models.lowrank.choice import model_name
 from fedmiss.models.lowrank.data import GroupPanel
-from fedmiss.models.lowrank.families import deviance
+from fedmiss.models.lowrank.families import POISSON
+from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.pipeline.fitting import FitSettings, base_settings, candidates
 from fedmiss.simulate.panels import Panel, simulate_panel
 
@@ -77,7 +78,7 @@ def soft_impute(p: Panel) -> list[np.ndarray]:
         scores = peers.soft_impute_path(s[~held], t[~held], y[~held], (s[held], t[held]), J, L, additive)
         whole = peers.soft_impute_path(s, t, y, (p.test_site, p.test_month), J, L, additive)
         for validated, final in zip(scores, whole, strict=True):
-            predictions.append((float(deviance(y[held], validated, "poisson").mean()), final))
+            predictions.append((float(POISSON.deviance(y[held], validated).mean()), final))
     chosen = min(predictions, key=lambda v: v[0])[1]
     return [chosen, *(final for _, final in predictions)]
 
@@ -123,12 +124,12 @@ def score(name: str, seed: int) -> list[dict[str, object]]:
         y = p.y_test[cells]
         for method in METHODS:
             tries = [np.maximum(e[cells], FLOOR) for e in expected[method]]
-            mu = min(tries, key=lambda e: float(deviance(y, e, "poisson").mean()))
+            mu = min(tries, key=lambda e: float(POISSON.deviance(y, e).mean()))
             rows.append({
                 "panel": name + part,
                 "seed": seed,
                 "method": method,
-                "deviance": float(deviance(y, mu, "poisson").mean()),
+                "deviance": float(POISSON.deviance(y, mu).mean()),
                 "log_rmse": float(np.sqrt(((np.log1p(y) - np.log1p(mu)) ** 2).mean())),
                 "total": float(mu.sum() / truth[cells].sum()),
                 "chosen": chosen.get(method, ""),

@@ -35,10 +35,10 @@ import lowrank_peers as peers  # first: it limits the BLAS threads
 import numpy as np
 import pandas as pd
 
-from fedmiss.models.lowrank.counts import fit_counts
-from fedmiss.models.lowrank.crossval import cross_validate, model_name
+from fedmiss.federation.local import cross_validate, fit_counts
+from fedmiss.models.lowrank.choice import model_name
 from fedmiss.models.lowrank.data import Group, GroupPanel
-from fedmiss.models.lowrank.families import deviance
+from fedmiss.models.lowrank.families import POISSON
 from fedmiss.pipeline.fitting import FitSettings, base_settings, candidates
 
 FLOOR = 1e-3
@@ -203,7 +203,7 @@ def soft_impute(task: Task, seed: int) -> np.ndarray:
         )
         whole = peers.soft_impute_path(s, t, y, task.hold[:2], task.J, task.L, additive)
         for validated, final in zip(check, whole, strict=True):
-            value = float(deviance(y[aside], np.maximum(validated, FLOOR), "poisson").mean())
+            value = float(POISSON.deviance(y[aside], np.maximum(validated, FLOOR)).mean())
             if best is None or value < best[0]:
                 best = value, final
     assert best is not None
@@ -240,7 +240,7 @@ def score(task: Task, name: str, seed: int, each: bool) -> list[dict[str, object
             "panel": name,
             "seed": seed,
             "method": method,
-            "deviance": float(deviance(y, mu, "poisson").mean()),
+            "deviance": float(POISSON.deviance(y, mu).mean()),
             "log_rmse": float(np.sqrt(((np.log1p(y) - np.log1p(mu)) ** 2).mean())),
             "total": float(mu.sum() / base.sum()),
             "zeros": float((task.y == 0).mean()),

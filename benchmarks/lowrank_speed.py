@@ -25,13 +25,13 @@ import numpy as np
 from fedmiss.compressors import Dithering, Identity
 from fedmiss.core import Bernoulli, Full
 from fedmiss.engines import LocalEngine
-from fedmiss.models.lowrank.bootstrap import bootstrap
+from fedmiss.federation.local import bootstrap, cross_validate, fit_counts
+from fedmiss.federation.results import CountFit
 from fedmiss.models.lowrank.certificate import fit_certified
-from fedmiss.models.lowrank.counts import CountFit, CountSettings, fit_counts
-from fedmiss.models.lowrank.crossval import cross_validate
 from fedmiss.models.lowrank.data import Cells, Group, GroupPanel
-from fedmiss.models.lowrank.families import deviance
+from fedmiss.models.lowrank.families import POISSON, family_of
 from fedmiss.models.lowrank.federated import fit_federated
+from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.solver import Fit, Penalty, fit_cells
 from fedmiss.pipeline.algorithm7 import run_algorithm7
 from fedmiss.simulate.panels import Panel, simulate_panel
@@ -49,7 +49,7 @@ def filled(panel: GroupPanel, family: str) -> list[Cells]:
     out = []
     for g in panel.groups:
         c = Cells.index(g, panel.J, panel.L)
-        c.fill(g, family)
+        c.fill(g, family_of(family))
         out.append(c)
     return out
 
@@ -137,7 +137,7 @@ def _test_deviance(fit: CountFit, test: dict[str, np.ndarray]) -> float:
     for block in np.array_split(order, max(1, fit.J // 2000)):  # never the whole J x L matrix
         sites, place = np.unique(test["test_site"][block], return_inverse=True)
         out[block] = fit.expected(sites)[place, test["test_month"][block]]
-    return float(deviance(test["y_test"], out, "poisson").mean())
+    return float(POISSON.deviance(test["y_test"], out).mean())
 
 
 def _fit_saved(path: str, settings: CountSettings, repeat: int) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def _fit_saved(path: str, settings: CountSettings, repeat: int) -> dict[str, Any
     peak = peers.peak_mib()
     return {"cost": cost, "rounds": fit.fit.sweeps, "converged": fit.fit.converged, "peak": peak, "before": before,
             "m": panel.m, "deviance": _test_deviance(fit, test),
-            "truth": float(deviance(test["y_test"], test["truth"], "poisson").mean())}  # fmt: skip
+            "truth": float(POISSON.deviance(test["y_test"], test["truth"]).mean())}  # fmt: skip
 
 
 def _peers_saved(path: str) -> list[list[str]]:
@@ -158,7 +158,7 @@ def _peers_saved(path: str) -> list[list[str]]:
     rows = []
     (alpha, beta), cost = peers.measure(peers.additive_glm, g.site, g.month, g.count, panel.J, panel.L)
     mu = np.maximum(alpha[test["test_site"]] * beta[test["test_month"]], 1e-3)
-    score = f"{deviance(test['y_test'], mu, 'poisson').mean():.3f}"
+    score = f"{POISSON.deviance(test['y_test'], mu).mean():.3f}"
     rows.append(["site + time GLM (fitting of margins)", f"{panel.m:,}", *seconds(cost), "", "", score])
     x = np.log1p(g.count)
     x0, shape = float(x.mean()), (panel.J, panel.L)
@@ -168,7 +168,7 @@ def _peers_saved(path: str) -> list[list[str]]:
         fit, cost = peers.measure(peers.soft_impute_als, g.site, g.month, x - x0, shape, lam, rank)
         smear = (1 + g.count).sum() / np.exp(x0 + fit.at(g.site, g.month)).sum()
         mu = np.maximum(smear * np.exp(x0 + fit.at(test["test_site"], test["test_month"])) - 1, 1e-3)
-        score = f"{deviance(test['y_test'], mu, 'poisson').mean():.3f}"
+        score = f"{POISSON.deviance(test['y_test'], mu).mean():.3f}"
         rows.append([f"softImpute log1p, rank {rank}, one lambda", f"{panel.m:,}", *seconds(cost),
                      f"{len(fit.objective)}", "", score])  # fmt: skip
     return rows
@@ -399,8 +399,8 @@ def part_e(args: argparse.Namespace) -> None:
     panel = peers.group_panel(paper_panel())
     assert panel.calendar is not None
     fit, first = peers.measure(fit_counts, panel, CountSettings(rank=2), repeat=args.repeat)
-    bootstrap(panel, fit, draws=1, calendar=panel.calendar)
-    draws, cost = peers.measure(bootstrap, panel, fit, draws=200, calendar=panel.calendar)
+    bootstrap(panel, fit, draws=1)
+    draws, cost = peers.measure(bootstrap, panel, fit, draws=200)
     spread = draws.totals[:, 0, :].std(axis=0) / draws.totals[:, 0, :].mean(axis=0)
     show(["9,721 x 249, 12,185 records, rank 2", "CPU s", "wall s", "result"], [
         ["the fit", *seconds(first), f"{fit.fit.sweeps} rounds"],

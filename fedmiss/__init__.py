@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedmiss.models.lowrank.counts import CountSettings, fit_counts
+    from fedmiss.federation.local import fit_counts
     from fedmiss.models.lowrank.data import Group, GroupPanel
+    from fedmiss.models.lowrank.settings import CountSettings
     from fedmiss.pipeline.chain import run_recipe
     from fedmiss.pipeline.recipe import read_recipe
     from fedmiss.pipeline.results import SpeciesFit, open_fit
@@ -30,8 +31,8 @@ __all__ = [
 ]
 
 _HOME = {
-    "CountSettings": "models.lowrank.counts",
-    "fit_counts": "models.lowrank.counts",
+    "CountSettings": "models.lowrank.settings",
+    "fit_counts": "federation.local",
     "Group": "models.lowrank.data",
     "GroupPanel": "models.lowrank.data",
     "run_recipe": "pipeline.chain",

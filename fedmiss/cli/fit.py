@@ -40,6 +40,15 @@ def fit(
     max_rank: Annotated[int, typer.Option(help="Largest rank tried.")] = 4,
     bootstrap: Annotated[int, typer.Option(help="Bootstrap replicates for the intervals; 0 for none.")] = 200,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    joint: Annotated[
+        bool,
+        typer.Option(
+            help="Groups exchange sums by site for sites that several of them visit: right where one person holds them all."
+        ),
+    ] = True,
+    minimum: Annotated[
+        int, typer.Option(help="Least number of a group's visits behind a month's sums; fewer are withheld.")
+    ] = 0,
     rounds: Annotated[int, typer.Option(help="fedmissem: rounds.")] = 2000,
     gamma: Annotated[
         float, typer.Option(help="fedmissem: step of the server; 0 for p/(1+omega), less with minibatches.")
@@ -75,6 +84,8 @@ def fit(
         max_rank=max_rank,
         bootstrap=bootstrap,
         seed=seed,
+        joint=joint,
+        minimum=minimum,
         rounds=rounds,
         gamma=gamma,
         alpha=alpha,

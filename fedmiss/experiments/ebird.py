@@ -10,8 +10,10 @@ import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.experiments.folder import experiment_folder
-from fedmiss.models.lowrank.counts import CountSettings, fit_counts
+from fedmiss.federation.local import fit_counts
 from fedmiss.models.lowrank.data import Cells, Group, GroupPanel
+from fedmiss.models.lowrank.families import GAUSSIAN
+from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.solver import Penalty, fit_cells
 from fedmiss.pipeline.algorithm7 import run_algorithm7
 from fedmiss.simulate.panels import Panel, simulate_panel
@@ -60,7 +62,7 @@ def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: boo
         cells = []
         for g in panel.groups:
             c = Cells.index(g, J, L)
-            c.fill(g, "gaussian")
+            c.fill(g, GAUSSIAN)
             cells.append(c)
         best = fit_cells(
             cells, J, L, family="gaussian", rank=RANK, penalty=Penalty(0.0), effects=False, tol=1e-9, max_sweeps=1000,

@@ -13,10 +13,11 @@ from fedmiss.compressors import Dithering, Identity
 from fedmiss.core import Bernoulli, FedEM, FullBatch, Minibatch, Roster, Stop, run
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
+from fedmiss.federation.results import CountFit
 from fedmiss.files import hash_json, write_manifest
-from fedmiss.models.lowrank.counts import Auxiliary, CountFit, CountSettings
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.paper import Factors, FedMissEM
+from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit, Theta
 from fedmiss.pipeline.panels import open_panel, panel_hash
 from fedmiss.tables import write_table

@@ -14,21 +14,22 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from fedmiss.arrays import F64, I64
+from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
-from fedmiss.files import atomic_file, check_free, hash_json, write_json, write_manifest
-from fedmiss.models.lowrank.bootstrap import Draws, bootstrap_draw, site_slopes
-from fedmiss.models.lowrank.counts import CountFit, CountSettings, fit_counts
-from fedmiss.models.lowrank.crossval import Choice, cross_validate, default_candidates, model_name
+from fedmiss.federation.ledger import Ledger
+from fedmiss.federation.local import Draws, LocalFederation
+from fedmiss.federation.results import CountFit, Posterior, site_slopes
+from fedmiss.files import atomic_file, check_free, hash_json, read_manifest, write_json, write_manifest
+from fedmiss.models.lowrank.choice import Choice, default_candidates, model_name
 from fedmiss.models.lowrank.data import GroupPanel
+from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
+from fedmiss.models.lowrank.solver import Fit, Theta
 from fedmiss.pipeline.panels import PanelFolder, effort_names, open_panel, panel_hash
 from fedmiss.progress import progress
 from fedmiss.tables import read_table, write_table
 
 __all__ = ["FitSettings", "fit_panel", "read_fit"]
 
-MAX_REGIONS = 60
-CHUNK = 10  # replicates between two checkpoints
 CHOSEN_SITES = (
     " Sites where the species was never detected were left out of the panel, so the totals of held-out visits are those of"
     " sites that were lucky: a model below them is not wrong for that (`fedmiss panel --sites all` keeps every site)."
@@ -51,6 +52,9 @@ class FitSettings:
         part of the trend for themselves, and the intervals do not show it: hence ``no`` unless asked for
     folds, folds_by, one_se : cross-validation
     bootstrap : number of replicates, 0 for none
+    joint : whether groups exchange sums by site for sites that several of them visit (right where one person holds all
+        groups); otherwise each owner treats such a site as its own
+    minimum : least number of a group's own visits behind a month's sums; months with fewer are withheld
     rounds, gamma, alpha, levels, participation, batch : of ``fedmissem`` (see fedmiss.pipeline.algorithm7)
     """
 
@@ -66,6 +70,8 @@ class FitSettings:
     max_rank: int = 4
     bootstrap: int = 200
     seed: int = 0
+    joint: bool = True
+    minimum: int = 0
     rounds: int = 2000
     gamma: float = 0.0
     alpha: float = 0.0
@@ -146,29 +152,47 @@ def fit_panel(
     work = partial_folder(out, hash_json([asdict(settings), hashes]))
     started = time.perf_counter()
     base = base_settings(settings, calibrate=not folder.chosen_by_detection)
-    choice = _choose(panel, candidates(settings, base), settings, work)
+    federation = LocalFederation(
+        panel, joint=settings.joint, minimum=settings.minimum, secrets=folder.secrets()
+    )
+    ledger = Kept(work / "ledger.json", federation.link.ledger)
+    choice = _choose(federation, ledger, candidates(settings, base), settings, work)
     if choice.advice and folder.chosen_by_detection:
         choice = replace(choice, advice=choice.advice + CHOSEN_SITES)
     trace: list[dict[str, float]] = []
     with progress("fitting") as show:
+        total = federation.link.ledger.total
 
         def watch(k: int, objective: float, move: float) -> None:
             trace.append(
-                {"objective": objective, "h_norm2": move**2, "seconds": time.perf_counter() - started}
+                {
+                    "objective": objective,
+                    "h_norm2": move**2,
+                    "seconds": time.perf_counter() - started,
+                    "bytes_up": total.bytes_up,
+                    "bytes_down": total.bytes_down,
+                }
             )
             show(k)
 
-        fit = fit_counts(panel, choice.best, watch=watch)
-    region, names = regions(folder.sites)
-    draws = _bootstrap(panel, fit, settings, folder, region, len(names), work) if settings.bootstrap else None
+        before = {"bytes_up": total.bytes_up, "bytes_down": total.bytes_down}
+        fit = federation.fit(choice.best, watch=watch)
+    ledger.save("fit")
+    draws = _bootstrap(federation, ledger, fit, settings, work) if settings.bootstrap else None
     write_fit(work, fit)
-    traffic = _write_trace(work, trace, panel, fit)
+    _write_trace(work, trace, before, len(panel.groups))
     if draws is not None:
-        _write_draws(work, draws, folder, fit, names)
+        _write_draws(work, draws, folder, fit, list(federation.hub.regions))
+    traffic = ledger.as_dict()
     results = _results(fit, panel, folder, choice, settings, terms) | {
         "h_norm": trace[-1]["h_norm2"] ** 0.5 if trace else None,
-        "bytes_up": traffic[0],
-        "bytes_down": traffic[1],
+        "exchanges": traffic["exchanges"],
+        "bytes_up": traffic["bytes_up"],
+        "bytes_down": traffic["bytes_down"],
+        "ledger": traffic,
+        "shared_sites": federation.agreement.shared,
+        "joint_sites": federation.hub.n_joint,
+        "withheld_visits": federation.agreement.withheld,
     }
     write_manifest(
         work,
@@ -178,7 +202,7 @@ def fit_panel(
         results=results,
         flow=folder.manifest["flow"],
         terms=folder.manifest["terms"],
-        warnings=folder.manifest["warnings"],
+        warnings=[*folder.manifest["warnings"], *federation.agreement.notes],
     )
     return finish(work, out)
 
@@ -199,7 +223,7 @@ def partial_folder(out: Path, key: str) -> Path:
 
 def finish(work: Path, out: Path) -> Path:
     """Remove the checkpoints and rename the work folder to its final name."""
-    for name in ("key.json", "choice.json", "checkpoint"):
+    for name in ("key.json", "choice.json", "ledger.json", "checkpoint"):
         path = work / name
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
     for path in work.glob("draws-*.npz"):
@@ -210,7 +234,37 @@ def finish(work: Path, out: Path) -> Path:
     return out
 
 
-def _choose(panel: GroupPanel, cands: list[CountSettings], s: FitSettings, work: Path) -> Choice:
+class Kept:
+    """The ledger of a job that may be interrupted: stages that were done before the interruption keep their lines."""
+
+    def __init__(self, path: Path, ledger: Ledger) -> None:
+        self.path, self.ledger = path, ledger
+        self.stages: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+
+    def save(self, stage: str) -> None:
+        """Write a finished stage down."""
+        for name in ("agree", stage):
+            if name in self.ledger.stages:
+                self.stages[name] = self.ledger.stages[name].as_dict()
+        self.stages.setdefault("messages", {})
+        self.stages["messages"][stage] = dict(self.ledger.kinds)
+        self.ledger.kinds.clear()
+        write_json(self.path, self.stages)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Lines of all stages, their sum, and messages by kind."""
+        stages = {k: v for k, v in self.stages.items() if k != "messages"}
+        messages: dict[str, int] = {}
+        for kinds in self.stages.get("messages", {}).values():
+            for kind, n in kinds.items():
+                messages[kind] = messages.get(kind, 0) + n
+        sums = {key: sum(v[key] for v in stages.values()) for key in ("exchanges", "bytes_up", "bytes_down")}
+        return sums | {"stages": stages, "messages": dict(sorted(messages.items()))}
+
+
+def _choose(
+    federation: LocalFederation, ledger: Kept, cands: list[CountSettings], s: FitSettings, work: Path
+) -> Choice:
     if len(cands) == 1:
         return Choice(pd.DataFrame(), pd.DataFrame(), cands[0], "")
     saved = work / "choice.json"
@@ -219,51 +273,33 @@ def _choose(panel: GroupPanel, cands: list[CountSettings], s: FitSettings, work:
         table = read_table(work / "cv.parquet", "cv").to_pandas()
         return Choice(table, pd.DataFrame(raw["summary"]), cands[raw["best"]], raw["advice"])
     with progress("cross-validation", len(cands) * s.folds) as show:
-        choice = cross_validate(
-            panel, cands, folds=s.folds, by=s.folds_by, seed=s.seed, one_se=s.one_se, watch=show
+        choice = federation.cross_validate(
+            cands, folds=s.folds, by=s.folds_by, seed=s.seed, one_se=s.one_se, watch=show
         )
+    ledger.save("cross-validation")
     write_table(choice.table, work / "cv.parquet", "cv")
     summary = json.loads(choice.summary.to_json(orient="records"))
     write_json(saved, {"best": cands.index(choice.best), "advice": choice.advice, "summary": summary})
     return choice
 
 
-def regions(sites: pd.DataFrame) -> tuple[I64, list[str]]:
-    """Number the regions of the sites, -1 for none; only when there are 2 to MAX_REGIONS of them."""
-    names = sorted(sites["region"].dropna().unique())
-    if not 2 <= len(names) <= MAX_REGIONS:
-        return np.full(len(sites), -1), []
-    code = {n: i for i, n in enumerate(names)}
-    return np.array([code.get(r, -1) for r in sites["region"]], dtype=np.int64), names
-
-
-def _bootstrap(
-    panel: GroupPanel,
-    fit: CountFit,
-    s: FitSettings,
-    folder: PanelFolder,
-    region: I64,
-    n_regions: int,
-    work: Path,
-) -> Draws:
+def _bootstrap(federation: LocalFederation, ledger: Kept, fit: CountFit, s: FitSettings, work: Path) -> Draws:
     parts: list[Draws] = []
     with progress("bootstrap of observers", s.bootstrap) as show:
-        replicate = bootstrap_draw(panel, fit, s.seed, region, n_regions, folder.calendar)
-        for first in range(0, s.bootstrap, CHUNK):
+        size = federation.lockstep_size()
+        for first in range(0, s.bootstrap, size):
+            numbers = range(first, min(first + size, s.bootstrap))
             path = work / f"draws-{first:05d}.npz"
             if path.exists():
                 with np.load(path) as saved:
                     parts.append(Draws(saved["totals"], saved["slopes"]))
-                show(min(first + CHUNK, s.bootstrap))
-                continue
-            rows = []
-            for b in range(first, min(first + CHUNK, s.bootstrap)):
-                rows.append(replicate(b))
-                show(b + 1)
-            part = Draws(np.stack([r[0] for r in rows]), np.stack([r[1] for r in rows]))
-            with atomic_file(path) as tmp, open(tmp, "wb") as stream:
-                np.savez(stream, totals=part.totals, slopes=part.slopes)
-            parts.append(part)
+            else:
+                part = federation.replicates(fit.settings, numbers, seed=s.seed)
+                with atomic_file(path) as tmp, open(tmp, "wb") as stream:
+                    np.savez(stream, totals=part.totals, slopes=part.slopes)
+                parts.append(part)
+                ledger.save("bootstrap")
+            show(numbers[-1] + 1)
     return Draws(np.concatenate([p.totals for p in parts]), np.concatenate([p.slopes for p in parts]))
 
 
@@ -283,11 +319,6 @@ def write_fit(work: Path, fit: CountFit) -> None:
 
 def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit]:
     """Read a fit folder back as (manifest, CountFit); the observer effects are not in it."""
-    from fedmiss.files import read_manifest
-    from fedmiss.models.lowrank.bayes import Posterior
-    from fedmiss.models.lowrank.counts import Auxiliary
-    from fedmiss.models.lowrank.solver import Fit, Theta
-
     path = Path(path)
     manifest = read_manifest(path, "fit")
     r = manifest["results"]
@@ -332,32 +363,26 @@ def _covariances(table: pd.DataFrame, p: int) -> F64:
     return out
 
 
-def _write_trace(
-    work: Path, trace: list[dict[str, float]], panel: GroupPanel, fit: CountFit
-) -> tuple[int, int]:
-    """Trace of the fast method: what the normal equations of each round weigh as float64 messages."""
-    p = fit.theta.rank + 1
-    per_block = p * (p + 3) // 2 * 8
-    up = 0
-    for g in panel.groups:
-        up += (np.unique(g.site).size + np.unique(g.month).size) * per_block
-    down = len(panel.groups) * (fit.J + fit.L) * (p + p * (p + 1) // 2) * 8
+def _write_trace(work: Path, trace: list[dict[str, float]], before: dict[str, int], n_groups: int) -> None:
+    """Trace of the final fit: the bytes are those that crossed in its rounds, as the ledger counted them."""
     k = len(trace)
+    crossed = {
+        name: np.diff([before[name], *(int(t[name]) for t in trace)]) for name in ("bytes_up", "bytes_down")
+    }
     write_table(
         {
             "round": np.arange(1, k + 1, dtype=np.int32),
             "h_norm2": [t["h_norm2"] for t in trace],
             "objective": [None if np.isnan(t["objective"]) else t["objective"] for t in trace],
-            "active": np.full(k, len(panel.groups), np.int32),
-            "bytes_up": np.full(k, up),
-            "bytes_down": np.full(k, down),
+            "active": np.full(k, n_groups, np.int32),
+            "bytes_up": crossed["bytes_up"],
+            "bytes_down": crossed["bytes_down"],
             "epochs": np.arange(1, k + 1, dtype=float),
             "seconds": [t["seconds"] for t in trace],
         },
         work / "trace.parquet",
         "trace",
     )
-    return up * k, down * k
 
 
 def _write_draws(work: Path, draws: Draws, folder: PanelFolder, fit: CountFit, names: list[str]) -> None:
@@ -411,7 +436,7 @@ def _results(
         "mu": fit.theta.mu,
         "phi": fit.aux.phi,
         "dispersion": fit.dispersion,
-        "negbin_size": fit.aux.theta if np.isfinite(fit.aux.theta) else None,
+        "negbin_size": fit.aux.size if np.isfinite(fit.aux.size) else None,
         "edf": fit.edf,
         "smear": fit.smear,
         "site_variances": None if q is None else q.tau.tolist(),

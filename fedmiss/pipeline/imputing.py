@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
 
+from fedmiss.federation.results import row_blocks
 from fedmiss.files import atomic_folder, hash_file, write_manifest
-from fedmiss.models.lowrank.bootstrap import row_blocks
 from fedmiss.pipeline.fitting import read_fit
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.tables import read_table, table_writer

@@ -18,6 +18,7 @@ from fedmiss.tables import read_table
 
 __all__ = ["EFFORT_TERMS", "PanelFolder", "check_same_panel", "effort_matrix", "open_panel", "panel_hash"]
 
+SECRET = "secret.key"
 EFFORT_TERMS = ("duration", "distance", "observers")
 _COLUMNS = {"duration": "duration_minutes", "distance": "distance_km", "observers": "n_observers"}
 
@@ -35,6 +36,10 @@ class PanelFolder:
     def groups(self) -> list[Path]:
         """Folders of the groups, sorted by name."""
         return sorted(p for p in (self.path / "groups").iterdir() if p.is_dir())
+
+    def secrets(self) -> dict[str, bytes]:
+        """Secrets of the groups that keep one with their data (``secret.key``); weights of replicates come from it."""
+        return {g.name: (g / SECRET).read_bytes() for g in self.groups if (g / SECRET).exists()}
 
     @property
     def calendar(self) -> tuple[Any, Any]:
@@ -100,7 +105,9 @@ class PanelFolder:
                     effort_matrix(visits, effort, missing),
                 )
             )
-        return GroupPanel.of(len(self.sites), len(self.months), groups, self.calendar)
+        region = self.sites["region"].fillna("").to_numpy(object)
+        ids = self.sites["site_id"].to_numpy(object)
+        return GroupPanel.of(len(self.sites), len(self.months), groups, self.calendar, ids, region)
 
     def terms_with_blanks(self, effort: tuple[str, ...]) -> set[str]:
         """Return the effort terms that some visit of some group lacks."""

@@ -9,6 +9,7 @@ import pytest
 
 from fedmiss.models.lowrank.certificate import fit_certified
 from fedmiss.models.lowrank.data import Cells, Group
+from fedmiss.models.lowrank.families import GAUSSIAN
 from fedmiss.report.trim import fit_trim
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -63,7 +64,7 @@ def test_soft_impute_never_rises_and_reaches_the_certified_optimum(peers, seed):
     assert steps.max() <= 1e-9 * abs(fit.objective[0])
     g = Group.of("a", row, col, x)
     cells = Cells.index(g, *shape)
-    cells.fill(g, "gaussian")
+    cells.fill(g, GAUSSIAN)
     _, cert = fit_certified([cells], *shape, penalty=lam, gap=1e-7)
     optimum = cert.primal + 0.5 * (x**2).sum()  # softImpute's objective counts ||x||^2 / 2 too
     assert fit.objective[-1] == pytest.approx(optimum, rel=1e-6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmiss.models.lowrank.data import Cells, Group, GroupPanel
+from fedmiss.models.lowrank.families import family_of
 
 
 def calendar(L):
@@ -46,6 +47,6 @@ def cells_of(panel, family):
     out = []
     for g in panel.groups:
         c = Cells.index(g, panel.J, panel.L)
-        c.fill(g, family)
+        c.fill(g, family_of(family))
         out.append(c)
     return out

@@ -7,9 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
-
-from fedmiss.errors import ConfigError
 from fedmiss.models.lowrank.bayes import Posterior, _sums, add_factor, predictor, set_predictor, vb_fit
 from fedmiss.models.lowrank.bootstrap import (
     bootstrap,
@@ -27,9 +24,12 @@ from fedmiss.models.lowrank.crossval import (
     folds_like_gaps,
     model_name,
 )
-from fedmiss.models.lowrank.data import Group, GroupPanel
-from fedmiss.models.lowrank.families import deviance
 from fedmiss.models.lowrank.season import SeriesPrior
+from scipy import stats
+
+from fedmiss.errors import ConfigError
+from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.families import POISSON
 
 from .panels import calendar, cells_of, simulate, split, truth
 
@@ -110,9 +110,9 @@ def test_low_rank_beats_the_additive_model_on_new_counts():
     panel, eta = simulate(J=100, L=48, n=1500, scale=0.6)
     fresh = np.random.default_rng(9).poisson(np.exp(eta))
     scores = [
-        deviance(fresh, fit_counts(panel, CountSettings(rank=r)).expected(), "poisson").mean() for r in (0, 2)
+        POISSON.deviance(fresh, fit_counts(panel, CountSettings(rank=r)).expected()).mean() for r in (0, 2)
     ]
-    best = deviance(fresh, np.exp(eta), "poisson").mean()
+    best = POISSON.deviance(fresh, np.exp(eta)).mean()
     assert scores[1] - best < 0.5 * (scores[0] - best)
 
 

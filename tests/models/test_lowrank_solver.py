@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.federation.local import fit_counts
 from fedmiss.models.lowrank.certificate import certify, fit_certified
-from fedmiss.models.lowrank.counts import CountSettings, fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.solver import Penalty, Theta, _Phase, balance, fit_cells, objective, set_eta
 
 from .panels import cells_of, simulate, split

@@ -22,7 +22,7 @@ from scipy.special import xlogy
 
 from fedmiss.arrays import F64
 from fedmiss.models.lowrank.data import Cells
-from fedmiss.models.lowrank.families import mean
+from fedmiss.models.lowrank.families import GAUSSIAN, POISSON, Family, family_of
 from fedmiss.models.lowrank.solver import Fit, Penalty, Theta, cells_loss, fit_cells, penalty_value, set_eta
 from fedmiss.rng import rng_for
 
@@ -46,8 +46,8 @@ class Certificate:
     above: int
 
 
-def _residuals(cells: Sequence[Cells], family: str, J: int, L: int) -> list[sp.csr_array]:
-    return [sp.csr_array((c.y - c.E * mean(c.eta, family), c.col, c.ptr), shape=(J, L)) for c in cells]
+def _residuals(cells: Sequence[Cells], family: Family, J: int, L: int) -> list[sp.csr_array]:
+    return [sp.csr_array((c.y - c.E * family.mean(c.eta), c.col, c.ptr), shape=(J, L)) for c in cells]
 
 
 def _times(mats: list[sp.csr_array], X: F64) -> F64:
@@ -63,7 +63,7 @@ def _times_t(mats: list[sp.csr_array], X: F64) -> F64:
 
 
 def residual_svd(
-    cells: Sequence[Cells], family: str, J: int, L: int, k: int, *, seed: int = 0, iterations: int = 6
+    cells: Sequence[Cells], family: Family, J: int, L: int, k: int, *, seed: int = 0, iterations: int = 6
 ) -> tuple[F64, F64, F64]:
     """Leading ``k`` singular triplets of the residual R, by block power iterations.
 
@@ -83,7 +83,7 @@ def residual_svd(
 
 
 def leading_values(
-    cells: Sequence[Cells], family: str, J: int, L: int, *, multiplicity: int = 1, seed: int = 0
+    cells: Sequence[Cells], family: Family, J: int, L: int, *, multiplicity: int = 1, seed: int = 0
 ) -> F64:
     """Largest singular values of the residual, falling, to a relative 1e-8 (Lanczos on products with vectors).
 
@@ -110,15 +110,15 @@ def leading_values(
     return np.sort(values)[::-1].copy()
 
 
-def _conjugate(cells: Sequence[Cells], family: str, t: float) -> float:
+def _conjugate(cells: Sequence[Cells], family: Family, t: float) -> float:
     """Sum of f*(y - t R) over the cells; y - t R = (1 - t) y + t E psi' stays in the domain of f*."""
     total = 0.0
     for c in cells:
-        s = (1.0 - t) * c.y + t * c.E * mean(c.eta, family)
+        s = (1.0 - t) * c.y + t * c.E * family.mean(c.eta)
         E = np.maximum(c.E, 1e-300)
-        if family == "gaussian":
+        if family is GAUSSIAN:
             total += float((s**2 / (2 * E)).sum())
-        elif family == "poisson":
+        elif family is POISSON:
             total += float((xlogy(s, s / E) - s).sum())
         else:
             p = np.clip(s / E, 0.0, 1.0)
@@ -127,10 +127,16 @@ def _conjugate(cells: Sequence[Cells], family: str, t: float) -> float:
 
 
 def certify(
-    cells: Sequence[Cells], theta: Theta, pen: Penalty, family: str, *, effects: bool, multiplicity: int = 1
+    cells: Sequence[Cells],
+    theta: Theta,
+    pen: Penalty,
+    family: str | Family,
+    *,
+    effects: bool,
+    multiplicity: int = 1,
 ) -> Certificate:
     """Measure a fit. ``cells`` must be filled; their predictor is recomputed."""
-    J, L = theta.a.size, theta.b.size
+    J, L, family = theta.a.size, theta.b.size, family_of(family)
     set_eta(cells, theta)
     mats = _residuals(cells, family, J, L)
     R_V, R_U = _times(mats, theta.V), _times_t(mats, theta.U)
@@ -154,7 +160,7 @@ def fit_certified(
     J: int,
     L: int,
     *,
-    family: str = "gaussian",
+    family: str | Family = "gaussian",
     penalty: float = 1.0,
     gap: float = 1e-6,
     rank: int = 2,

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I32, I64
 from fedmiss.errors import InputError
-from fedmiss.models.lowrank.families import family_code
+from fedmiss.models.lowrank.families import Family
 
 __all__ = ["Cells", "Group", "GroupPanel"]
 
@@ -95,7 +95,6 @@ class Cells:
     y: F64
     E: F64
     offset: F64
-    shrink: F64 = field(default_factory=lambda: np.zeros(0))  # (m,) negative-binomial weights of the visits
     eta: F64 = field(default_factory=lambda: np.zeros(0))
     trial: F64 = field(default_factory=lambda: np.zeros(0))
 
@@ -110,8 +109,8 @@ class Cells:
         return np.repeat(np.arange(self.ptr.size - 1, dtype=np.int32), np.diff(self.ptr))
 
     @classmethod
-    def index(cls, group: Group, J: int, L: int, *, by_visit: bool = False) -> Cells:
-        """Build Omega_c of a group, without values; ``by_visit`` keeps one cell per visit."""
+    def index(cls, group: Group, J: int, L: int) -> Cells:
+        """Build Omega_c of a group, without values."""
         for label, index, size in (("site", group.site, J), ("month", group.month, L)):
             if index.size and (int(index.min()) < 0 or int(index.max()) >= size):
                 raise InputError(
@@ -120,7 +119,7 @@ class Cells:
                 )
         key = group.site.astype(np.int64) * L + group.month
         new = np.ones(key.size, dtype=bool)
-        if key.size and not by_visit:
+        if key.size:
             np.not_equal(key[1:], key[:-1], out=new[1:])
         first = np.flatnonzero(new)
         ptr = np.zeros(J + 1, dtype=np.int64)
@@ -129,34 +128,39 @@ class Cells:
         n = first.size
         return cls(group.name, ptr, group.month[first], cell, np.zeros(n), np.zeros(n), np.zeros(n))
 
-    def fill(self, group: Group, family: str, offset: F64 | None = None, weight: F64 | None = None) -> None:
-        """Compute (y, E) from the visits, with per-visit offsets (m,) and weights (m,)."""
+    def fill(self, group: Group, family: Family) -> None:
+        """Compute (y, E) from the visits, without offsets."""
         from fedmiss.models.lowrank.kernels import collapse
 
-        o = np.zeros(group.count.size) if offset is None else offset
-        w = group.weight if weight is None else weight
-        self.y, self.E = collapse(self.cell, w, group.count, o, self.nnz, family_code(family))
-        if family == "bernoulli" and offset is not None:
-            if self.nnz != group.count.size:
-                raise InputError("offsets of the Bernoulli family need one cell per visit (by_visit=True).")
-            self.offset = np.asarray(o, dtype=float)
+        zero = np.zeros(group.count.size)
+        self.y, self.E = collapse(self.cell, group.weight, group.count, zero, self.nnz, family.code)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPanel:
     """A panel as the solver sees it in process: J sites, L months and the groups, sorted by name.
 
-    ``calendar`` is (month_of_year, year), each (L,), when the months are calendar months.
+    ``calendar`` is (month_of_year, year), each (L,), when the months are calendar months. ``site_id`` (J,) texts are the
+    sites' own names (their numbers where there are none): folds and prior noise are keyed by them. ``region`` (J,) texts,
+    empty for none.
     """
 
     J: int
     L: int
     groups: tuple[Group, ...]
     calendar: tuple[I64, I64] | None = None
+    site_id: np.ndarray | None = None
+    region: np.ndarray | None = None
 
     @classmethod
     def of(
-        cls, J: int, L: int, groups: Sequence[Group], calendar: tuple[I64, I64] | None = None
+        cls,
+        J: int,
+        L: int,
+        groups: Sequence[Group],
+        calendar: tuple[I64, I64] | None = None,
+        site_id: np.ndarray | None = None,
+        region: np.ndarray | None = None,
     ) -> GroupPanel:
         """Sort the groups by name: sums are taken in this order on every engine."""
         names = [g.name for g in groups]
@@ -164,7 +168,7 @@ class GroupPanel:
             raise InputError(f"two groups have the same name among {sorted(names)}; names must differ.")
         if not any(g.count.size for g in groups):
             raise InputError("no group has a counted visit: there is nothing to fit.")
-        return cls(J, L, tuple(sorted(groups, key=lambda g: g.name)), calendar)
+        return cls(J, L, tuple(sorted(groups, key=lambda g: g.name)), calendar, site_id, region)
 
     @property
     def m(self) -> int:
@@ -183,4 +187,4 @@ class GroupPanel:
             np.concatenate([g.effort for g in self.groups]),
             np.concatenate([g.weight for g in self.groups]),
         )
-        return GroupPanel(self.J, self.L, (one,), self.calendar)
+        return replace(self, groups=(one,))

@@ -9,53 +9,172 @@ Source: Dieuleveut, Fort, Moulines, Robin (NeurIPS 2021), section on FedMissEM; 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
 
-__all__ = ["BERNOULLI", "FAMILIES", "GAUSSIAN", "POISSON", "deviance", "family_code", "mean", "psi"]
+__all__ = ["BERNOULLI", "FAMILIES", "GAUSSIAN", "POISSON", "Family", "family_of"]
 
-GAUSSIAN, POISSON, BERNOULLI = 0, 1, 2
 ETA_MAX = 50.0  # exp(50) birds: beyond this the exponential is continued by its tangent
-FAMILIES = {"gaussian": GAUSSIAN, "poisson": POISSON, "bernoulli": BERNOULLI}
 
 
-def family_code(name: str) -> int:
-    """Return the kernel code of a family name."""
-    if name not in FAMILIES:
-        raise ConfigError(f"the family {name!r} is unknown; choose one of {', '.join(sorted(FAMILIES))}.")
-    return FAMILIES[name]
+@dataclass(frozen=True, slots=True)
+class Family(ABC):
+    """A natural exponential family, seen through its log-partition psi(eta).
+
+    ``code`` is its number in compiled loops; ``effort_cap`` and ``observer_cap`` bound Newton steps of coefficients of
+    visits (a Gaussian step is exact, whatever its unit); ``least_phi`` is the least dispersion.
+    """
+
+    name: ClassVar[str]
+    code: ClassVar[int]
+    effort_cap: ClassVar[float] = 0.5
+    observer_cap: ClassVar[float] = 1.0
+    least_phi: ClassVar[float] = 1e-8
+    dispersed: ClassVar[bool] = True  # whether a dispersion can be estimated
+    counts: ClassVar[bool] = False  # whether observations are counts, 0 or more
+
+    @abstractmethod
+    def psi(self, eta: F64) -> F64:
+        """Log-partition psi(eta)."""
+
+    @abstractmethod
+    def mean(self, eta: F64) -> F64:
+        """Return psi'(eta): the expected value of an observation with natural parameter eta."""
+
+    @abstractmethod
+    def variance(self, mu: F64) -> F64:
+        """Return psi'' as a function of the mean."""
+
+    @abstractmethod
+    def link(self, mean: float) -> float:
+        """Natural parameter of a mean, kept inside its domain."""
+
+    @abstractmethod
+    def deviance(self, y: F64, mu: F64) -> F64:
+        """Unit deviance of observations ``y`` at means ``mu`` (2 (saturated - fitted log-likelihood))."""
+
+    @abstractmethod
+    def marginal(self, eta: F64, var: F64) -> F64:
+        """Predictor whose mean is the expected mean of a predictor N(eta, var)."""
 
 
-def psi(eta: F64, family: str) -> F64:
-    """Log-partition psi(eta)."""
-    if family == "gaussian":
+class Gaussian(Family):
+    """psi = eta^2 / 2."""
+
+    name, code = "gaussian", 0
+    effort_cap = observer_cap = np.inf
+
+    def psi(self, eta: F64) -> F64:
+        """See :meth:`Family.psi`."""
         return 0.5 * eta**2
-    if family == "poisson":
+
+    def mean(self, eta: F64) -> F64:
+        """See :meth:`Family.mean`."""
+        return np.asarray(eta, dtype=float)
+
+    def variance(self, mu: F64) -> F64:
+        """See :meth:`Family.variance`."""
+        return np.ones_like(mu)
+
+    def link(self, mean: float) -> float:
+        """See :meth:`Family.link`."""
+        return mean
+
+    def deviance(self, y: F64, mu: F64) -> F64:
+        """See :meth:`Family.deviance`."""
+        out: F64 = (np.asarray(y, dtype=float) - mu) ** 2
+        return out
+
+    def marginal(self, eta: F64, var: F64) -> F64:
+        """See :meth:`Family.marginal`."""
+        return eta
+
+
+class Poisson(Family):
+    """psi = exp(eta)."""
+
+    name, code = "poisson", 1
+    least_phi = 1.0
+    counts = True
+
+    def psi(self, eta: F64) -> F64:
+        """See :meth:`Family.psi`."""
         out: F64 = np.exp(np.minimum(eta, ETA_MAX)) * (1.0 + np.maximum(eta - ETA_MAX, 0.0))
         return out
-    return np.logaddexp(0.0, eta)
 
-
-def mean(eta: F64, family: str) -> F64:
-    """Return psi'(eta): the expected value of an observation with natural parameter eta."""
-    if family == "gaussian":
-        return np.asarray(eta, dtype=float)
-    if family == "poisson":
+    def mean(self, eta: F64) -> F64:
+        """See :meth:`Family.mean`."""
         return np.exp(np.minimum(eta, ETA_MAX))
-    return 0.5 * (1.0 + np.tanh(0.5 * eta))
 
+    def variance(self, mu: F64) -> F64:
+        """See :meth:`Family.variance`."""
+        return mu
 
-def deviance(y: F64, mu: F64, family: str) -> F64:
-    """Unit deviance of observations ``y`` at means ``mu`` (2 (saturated - fitted log-likelihood))."""
-    y, mu = np.asarray(y, dtype=float), np.asarray(mu, dtype=float)
-    if family == "gaussian":
-        return (y - mu) ** 2
-    if family == "poisson":
-        mu = np.maximum(mu, 1e-300)
+    def link(self, mean: float) -> float:
+        """See :meth:`Family.link`."""
+        return float(np.log(max(mean, 1e-8)))
+
+    def deviance(self, y: F64, mu: F64) -> F64:
+        """See :meth:`Family.deviance`."""
+        y, mu = np.asarray(y, dtype=float), np.maximum(np.asarray(mu, dtype=float), 1e-300)
         with np.errstate(divide="ignore", invalid="ignore"):
             log_ratio = np.where(y > 0, y * np.log(y / mu), 0.0)
         return 2.0 * (log_ratio - (y - mu))
-    mu = np.clip(mu, 1e-15, 1 - 1e-15)
-    return -2.0 * (y * np.log(mu) + (1 - y) * np.log1p(-mu))
+
+    def marginal(self, eta: F64, var: F64) -> F64:
+        """See :meth:`Family.marginal`: lognormal mean."""
+        out: F64 = eta + 0.5 * np.minimum(var, 20.0)
+        return out
+
+
+class Bernoulli(Family):
+    """psi = log(1 + exp(eta))."""
+
+    name, code = "bernoulli", 2
+    dispersed = False
+
+    def psi(self, eta: F64) -> F64:
+        """See :meth:`Family.psi`."""
+        return np.logaddexp(0.0, eta)
+
+    def mean(self, eta: F64) -> F64:
+        """See :meth:`Family.mean`."""
+        return 0.5 * (1.0 + np.tanh(0.5 * eta))
+
+    def variance(self, mu: F64) -> F64:
+        """See :meth:`Family.variance`."""
+        return mu * (1 - mu)
+
+    def link(self, mean: float) -> float:
+        """See :meth:`Family.link`."""
+        m = min(max(mean, 1e-6), 1 - 1e-6)
+        return float(np.log(m / (1 - m)))
+
+    def deviance(self, y: F64, mu: F64) -> F64:
+        """See :meth:`Family.deviance`."""
+        y, mu = np.asarray(y, dtype=float), np.clip(np.asarray(mu, dtype=float), 1e-15, 1 - 1e-15)
+        return -2.0 * (y * np.log(mu) + (1 - y) * np.log1p(-mu))
+
+    def marginal(self, eta: F64, var: F64) -> F64:
+        """See :meth:`Family.marginal`: logistic-normal mean by the pi/8 rule."""
+        out: F64 = eta / np.sqrt(1.0 + 0.39269908169872414 * var)
+        return out
+
+
+GAUSSIAN, POISSON, BERNOULLI = Gaussian(), Poisson(), Bernoulli()
+FAMILIES: dict[str, Family] = {f.name: f for f in (GAUSSIAN, POISSON, BERNOULLI)}
+
+
+def family_of(name: str | Family) -> Family:
+    """Return the family of this name (or itself), or raise ConfigError."""
+    if isinstance(name, Family):
+        return name
+    if name not in FAMILIES:
+        raise ConfigError(f"the family {name!r} is unknown; choose one of {', '.join(sorted(FAMILIES))}.")
+    return FAMILIES[name]

@@ -28,6 +28,7 @@ from fedmiss.core import FedEM, Roster, ServerState
 from fedmiss.core.protocols import Compressor, Engine, Participation
 from fedmiss.core.state import Downlink
 from fedmiss.models.lowrank.data import Cells
+from fedmiss.models.lowrank.families import GAUSSIAN, Family, family_of
 from fedmiss.models.lowrank.newton import as_design
 from fedmiss.models.lowrank.solver import (
     Penalty,
@@ -82,7 +83,9 @@ class NormalEquations:
     effects : whether the first coefficient is an effect whose design is 1
     """
 
-    def __init__(self, size: int, p: int, ridge: F64, family: str, *, by_site: bool, effects: bool) -> None:
+    def __init__(
+        self, size: int, p: int, ridge: F64, family: Family, *, by_site: bool, effects: bool
+    ) -> None:
         self.size, self.p, self.ridge, self.family = size, p, ridge, family
         self.by_site, self.effects = by_site, effects
         self._low = np.tril_indices(p)
@@ -146,7 +149,7 @@ def fit_federated(
     engine: Callable[[list[_Rows]], Engine],
     compressor: Compressor,
     participation: Participation,
-    family: str = "poisson",
+    family: str | Family = "poisson",
     rank: int = 2,
     penalty: Penalty | None = None,
     effects: bool = True,
@@ -165,7 +168,7 @@ def fit_federated(
     alpha : step of the memories; None is 1/(1 + omega)
     target : stop when the objective is below it (in simulations: it looks at all groups' cells)
     """
-    pen, n = penalty or Penalty(), len(cells)
+    pen, n, family = penalty or Penalty(), len(cells), family_of(family)
     rank = min(rank, J, L)
     theta = start or _first_theta(cells, J, L, rank, family, effects, seed)
     shared = (
@@ -220,7 +223,7 @@ def fit_federated(
 
 
 def _first_theta(
-    cells: Sequence[Cells], J: int, L: int, rank: int, family: str, effects: bool, seed: int
+    cells: Sequence[Cells], J: int, L: int, rank: int, family: Family, effects: bool, seed: int
 ) -> Theta:
     """Overall mean, and month factors drawn from the seed that all share: no bytes; U follows in the first exchange."""
     theta = start_theta(cells, J, L, 0, family, effects)
@@ -262,7 +265,7 @@ def _move(theta: Theta, model: NormalEquations, coef: F64) -> Theta:
     """Take the new coefficients of one axis, with steps of at most 0.5 unless they are exact (Gaussian), then recentre."""
     old = model.coefficients(theta)
     step = coef - old
-    if model.family != "gaussian":
+    if model.family is not GAUSSIAN:
         step *= np.minimum(1.0, 0.5 / np.maximum(np.abs(step).max(axis=1), 1e-300))[:, None]
     sites, months = theta.sides(model.effects)
     sides = (old + step, months) if model.by_site else (sites, old + step)

@@ -21,7 +21,7 @@ import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.models.lowrank.data import Cells
-from fedmiss.models.lowrank.families import family_code
+from fedmiss.models.lowrank.families import Family, family_of
 
 __all__ = ["Curvature", "Step", "as_design"]
 
@@ -66,14 +66,14 @@ class Curvature:
         months: F64,
         ridge_s: F64,
         ridge_t: F64,
-        family: str,
+        family: str | Family,
         *,
         effects: bool,
     ) -> None:
         from fedmiss.models.lowrank import kernels as k
         from fedmiss.models.lowrank import newton_kernels as nk
 
-        J, L, p, code = len(sites), len(months), sites.shape[1], family_code(family)
+        J, L, p, code = len(sites), len(months), sites.shape[1], family_of(family).code
         self.cells, self.ridge_t, self.first = cells, ridge_t, int(effects)
         self.X, self.Z = as_design(months, effects=effects), as_design(sites, effects=effects)
         gs, gt = -ridge_s * sites, -ridge_t * months

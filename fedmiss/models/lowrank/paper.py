@@ -23,7 +23,7 @@ import scipy.sparse as sp
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import DomainError, InputError
 from fedmiss.models.lowrank.data import GroupPanel
-from fedmiss.models.lowrank.families import mean, psi
+from fedmiss.models.lowrank.families import BERNOULLI, GAUSSIAN, POISSON, Family, family_of
 from fedmiss.rng import rng_for
 
 __all__ = ["Factors", "FedMissEM", "thresholded_svd"]
@@ -106,13 +106,13 @@ class FedMissEM:
         self,
         panel: GroupPanel,
         *,
-        family: str,
+        family: str | Family,
         rank: int,
         penalty: float = 0.0,
         start: Factors | None = None,
         seed: int = 0,
     ) -> None:
-        self.J, self.L, self.family, self.penalty = panel.J, panel.L, family, penalty
+        self.J, self.L, self.family, self.penalty = panel.J, panel.L, family_of(family), penalty
         self.rank = min(rank, panel.J, panel.L)
         keys = [np.unique(g.site.astype(np.int64) * panel.L + g.month) for g in panel.groups]
         self.cells: I64 = np.unique(np.concatenate(keys))
@@ -132,9 +132,9 @@ class FedMissEM:
     def _constant(self, panel: GroupPanel, seed: int) -> Factors:
         total = sum(float(g.count.sum()) for g in panel.groups)
         m = total / max(panel.m, 1)
-        if self.family == "poisson":
+        if self.family is POISSON:
             eta = float(np.log(max(m, 1e-6)))
-        elif self.family == "bernoulli":
+        elif self.family is BERNOULLI:
             m = min(max(m, 1e-6), 1 - 1e-6)
             eta = float(np.log(m / (1 - m)))
         else:
@@ -173,7 +173,7 @@ class FedMissEM:
     def s_bar(self, theta: Factors, rows: F64) -> F64:
         """E-step: (q,) mean over rows of m_c (y - psi'(eta)) on the row's cell; 0 on cells that the group misses."""
         at = rows[:, 0].astype(np.int64)
-        value = rows[:, 2] * (rows[:, 1] - mean(self.eta(theta)[at], self.family))
+        value = rows[:, 2] * (rows[:, 1] - self.family.mean(self.eta(theta)[at]))
         return np.bincount(at, value, self.q) / max(len(rows), 1)
 
     # -- server ---------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class FedMissEM:
         Gaussian: the new columns are appended, and all columns are recompressed once there are many new ones.
         """
         A, B = carry["A"], carry["B"]
-        if self.family != "gaussian" or A.shape[1] >= carry["width"][0] + LAZY:
+        if self.family is not GAUSSIAN or A.shape[1] >= carry["width"][0] + LAZY:
             return self._carry(*self._common(theta, A, B, gamma), theta)
         keep, U = 1.0 - gamma, gamma * theta.U
         return {
@@ -211,7 +211,7 @@ class FedMissEM:
         }
 
     def _common(self, theta: Factors, A: F64, B: F64, gamma: float) -> tuple[F64, F64]:
-        if self.family == "gaussian":
+        if self.family is GAUSSIAN:
             return _compress(np.hstack([(1.0 - gamma) * A, gamma * theta.U]), np.hstack([B, theta.V]))
         # psi'(U V') has no exact low rank, but falls to rounding within few columns: find them by a QR that
         # sees one block of sites at a time.
@@ -224,7 +224,7 @@ class FedMissEM:
         return np.vstack([self._mix(theta, A, B, gamma, b) @ basis for b in self._blocks()]), basis
 
     def _mix(self, theta: Factors, A: F64, B: F64, gamma: float, block: slice) -> F64:
-        return (1.0 - gamma) * (A[block] @ B.T) + gamma * mean(theta.U[block] @ theta.V.T, self.family)
+        return (1.0 - gamma) * (A[block] @ B.T) + gamma * self.family.mean(theta.U[block] @ theta.V.T)
 
     def _blocks(self) -> list[slice]:
         step = max(1, 2_000_000 // self.L)
@@ -237,7 +237,7 @@ class FedMissEM:
         """M-step: argmin over U, V of sum over ALL cells of psi(theta) - S theta, plus the ridge."""
         if not np.isfinite(S).all():
             raise DomainError("the statistic holds a number that is not finite.")
-        if self.family == "gaussian":
+        if self.family is GAUSSIAN:
             A, B, sparse = carry["A"], carry["B"], self._sparse(S)
             if self.L <= self.J:
                 return thresholded_svd(A, B, sparse, self.rank, self.penalty, _start(carry["V"]), carry["AA"])
@@ -279,7 +279,7 @@ class FedMissEM:
         total = 0.5 * self.penalty * float((U**2).sum() + (V**2).sum())
         for b in self._blocks():
             eta = U[b] @ V.T
-            total += float(psi(eta, self.family).sum()) - float(((A[b] @ B.T) * eta).sum())
+            total += float(self.family.psi(eta).sum()) - float(((A[b] @ B.T) * eta).sum())
         return total - float(S @ np.einsum("kr,kr->k", U[self.row], V[self.col]))
 
     def _normal(self, U: F64, V: F64, sparse: sp.csr_array, A: F64, B: F64, side: int) -> tuple[F64, F64]:
@@ -287,8 +287,8 @@ class FedMissEM:
         g = sparse @ V if side == 0 else sparse.T @ U
         G = np.zeros((len(U if side == 0 else V), r, r))
         for b in self._blocks():
-            M = mean(U[b] @ V.T, self.family)
-            W = M if self.family == "poisson" else M * (1.0 - M)
+            M = self.family.mean(U[b] @ V.T)
+            W = self.family.variance(M)
             D = A[b] @ B.T - M
             if side == 0:
                 g[b] += D @ V
@@ -300,7 +300,7 @@ class FedMissEM:
 
     def h_norm2(self, H: F64, carry: Mapping[str, F64], theta: Factors) -> float:
         """||H + psi'(U V') - C||^2 over all J x L cells: the field is low rank (D) plus sparse (H)."""
-        if self.family == "gaussian":
+        if self.family is GAUSSIAN:
             U, V = theta.U, theta.V
             low = float(((U.T @ U) * (V.T @ V)).sum() + (carry["AA"] * carry["BB"]).sum())
             low -= 2.0 * float(((carry["A"].T @ U) * (carry["B"].T @ V)).sum())
@@ -308,7 +308,7 @@ class FedMissEM:
         else:
             low, on_cells = 0.0, np.empty(self.q)
             for b in self._blocks():
-                D = mean(theta.U[b] @ theta.V.T, self.family) - carry["A"][b] @ carry["B"].T
+                D = self.family.mean(theta.U[b] @ theta.V.T) - carry["A"][b] @ carry["B"].T
                 low += float((D**2).sum())
                 inside = slice(*np.searchsorted(self.row, [b.start, b.stop]))
                 on_cells[inside] = D[self.row[inside] - b.start, self.col[inside]]
@@ -322,7 +322,7 @@ class FedMissEM:
         total = 0.0
         for rows in data:
             e = eta[rows[:, 0].astype(np.int64)]
-            total += float((psi(e, self.family) - rows[:, 1] * e).sum())
+            total += float((self.family.psi(e) - rows[:, 1] * e).sum())
         return total / self.n + 0.5 * self.penalty * float((theta.U**2).sum() + (theta.V**2).sum())
 
     def domain_error(self, S: F64) -> str | None:

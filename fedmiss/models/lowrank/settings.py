@@ -73,14 +73,13 @@ class CountSettings:
 class Auxiliary:
     """Everything but the low-rank model: estimated once, then refined or held fixed.
 
-    ``kappa`` (K,) effort coefficients; ``observer`` per group (n_observers,), private; ``weights`` per group
-    (m,) or None; ``theta`` negative-binomial size (inf for Poisson); ``phi`` scale of the penalties; ``sites``,
-    ``months``, ``observers`` ridges in units of phi.
+    ``kappa`` (K,) effort coefficients; ``observer`` per group (n_observers,), private; ``size`` of the negative binomial
+    (inf for Poisson); ``phi`` scale of the penalties; ``sites``, ``months``, ``observers`` ridges in units of phi.
     """
 
     kappa: F64
     observer: tuple[F64, ...]
-    theta: float
+    size: float
     phi: float
     sites: float
     months: float

@@ -26,13 +26,13 @@ import numpy as np
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import DomainError
 from fedmiss.models.lowrank.data import Cells
-from fedmiss.models.lowrank.families import family_code
+from fedmiss.models.lowrank.families import GAUSSIAN, Family, family_of
 from fedmiss.models.lowrank.newton import Curvature, as_design
 
 SWEEPS = 5  # alternating sweeps before the joint steps begin
 ADAPT = 2  # most Newton steps of the sites after a move of the months
 
-__all__ = ["Fit", "Penalty", "Theta", "fit_cells", "objective", "set_eta"]
+__all__ = ["Fit", "Penalty", "Theta", "effective_parameters", "fit_cells", "objective", "set_eta"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Fit:
     edf: float = float("nan")
 
 
-def start_theta(cells: Sequence[Cells], J: int, L: int, rank: int, family: str, effects: bool) -> Theta:
+def start_theta(cells: Sequence[Cells], J: int, L: int, rank: int, family: Family, effects: bool) -> Theta:
     """Constant start: mu at the overall mean, all effects and factors zero."""
     y = sum(float(c.y.sum()) for c in cells)
     E = sum(float(c.E.sum()) for c in cells)
@@ -106,14 +106,7 @@ def start_theta(cells: Sequence[Cells], J: int, L: int, rank: int, family: str, 
         raise DomainError(
             "no observed cell has positive weight, so no mean can be computed; check the weights."
         )
-    m = y / E
-    if family == "poisson":
-        mu = float(np.log(max(m, 1e-8)))
-    elif family == "bernoulli":
-        m = min(max(m, 1e-6), 1 - 1e-6)
-        mu = float(np.log(m / (1 - m)))
-    else:
-        mu = m
+    mu = family.link(y / E)
     return Theta(mu if effects else 0.0, np.zeros(J), np.zeros(L), np.zeros((J, rank)), np.zeros((L, rank)))
 
 
@@ -129,11 +122,9 @@ def set_eta(cells: Sequence[Cells], theta: Theta) -> None:
         predict(c.ptr, c.col, c.offset, theta.mu, theta.a, theta.b, theta.U, theta.V, c.eta)
 
 
-def cells_loss(cells: Sequence[Cells], family: str) -> float:
+def cells_loss(cells: Sequence[Cells], family: Family) -> float:
     """Sum of E psi(eta) - y eta over the groups at their cached predictor."""
-    from fedmiss.models.lowrank.families import psi
-
-    return float(sum((c.E * psi(c.eta, family) - c.y * c.eta).sum() for c in cells))
+    return float(sum((c.E * family.psi(c.eta) - c.y * c.eta).sum() for c in cells))
 
 
 def penalty_value(theta: Theta, pen: Penalty) -> float:
@@ -142,10 +133,10 @@ def penalty_value(theta: Theta, pen: Penalty) -> float:
     return 0.5 * (factors + pen.sites * float((theta.a**2).sum()) + pen.months * float((theta.b**2).sum()))
 
 
-def objective(cells: Sequence[Cells], theta: Theta, pen: Penalty, family: str) -> float:
+def objective(cells: Sequence[Cells], theta: Theta, pen: Penalty, family: str | Family) -> float:
     """Penalised objective F at ``theta`` (recomputes the predictor)."""
     set_eta(cells, theta)
-    return cells_loss(cells, family) + penalty_value(theta, pen)
+    return cells_loss(cells, family_of(family)) + penalty_value(theta, pen)
 
 
 # -- the two phases -------------------------------------------------------------------------------------------
@@ -154,8 +145,8 @@ def objective(cells: Sequence[Cells], theta: Theta, pen: Penalty, family: str) -
 class _Phase:
     """One block-separable phase: sites given months, or months given sites, over all groups."""
 
-    def __init__(self, cells: Sequence[Cells], size: int, family: str, *, by_site: bool) -> None:
-        self.cells, self.size, self.by_site, self.family = cells, size, by_site, family_code(family)
+    def __init__(self, cells: Sequence[Cells], size: int, family: Family, *, by_site: bool) -> None:
+        self.cells, self.size, self.by_site, self.family = cells, size, by_site, family.code
 
     def sums(self, design: F64) -> tuple[F64, F64, F64]:
         """Gradient (size, p), curvature (size, p, p) and loss (size,) of every block, over the groups."""
@@ -237,7 +228,7 @@ def recentre(theta: Theta) -> Theta:
     return replace(theta, mu=theta.mu + da + db, a=theta.a - da, b=theta.b - db)
 
 
-def grow(cells: Sequence[Cells], theta: Theta, rank: int, family: str, seed: int) -> Theta:
+def grow(cells: Sequence[Cells], theta: Theta, rank: int, family: Family, seed: int) -> Theta:
     """Add factor columns up to ``rank`` along the leading singular vectors of the residual matrix.
 
     The residual P_Omega(y - E psi'(eta)) is the negative gradient of the loss in U V'; block power iterations
@@ -260,7 +251,7 @@ def fit_cells(
     J: int,
     L: int,
     *,
-    family: str = "poisson",
+    family: str | Family = "poisson",
     rank: int = 2,
     penalty: Penalty | None = None,
     effects: bool = True,
@@ -288,6 +279,7 @@ def fit_cells(
     from fedmiss.models.lowrank.kernels import set_threads
 
     set_threads(max(c.nnz for c in cells))
+    family = family_of(family)
     pen = penalty or Penalty()
     rank = min(rank, J, L)  # no matrix of this shape has more
     theta = start or start_theta(cells, J, L, 0, family, effects)
@@ -312,7 +304,7 @@ def fit_cells(
         if not np.isfinite(value):
             raise DomainError(
                 f"sweep {sweep}: the objective is {value}. A count or a weight is too large for the "
-                f"{family} family, or the penalty is too small (factors={pen.factors:g}); raise it."
+                f"{family.name} family, or the penalty is too small (factors={pen.factors:g}); raise it."
             )
         if watch:
             watch(sweep, value, moved(cells, before))
@@ -343,6 +335,25 @@ def fit_cells(
     return Fit(theta, history, converged, reason, sweep, loss=loss)
 
 
+def effective_parameters(
+    cells: Sequence[Cells], theta: Theta, pen: Penalty, family: Family, *, effects: bool
+) -> float:
+    """Effective number of parameters: trace of the hat matrices of the sites' and months' blocks, and one for mu."""
+    edf = float(effects)
+    sites, months = theta.sides(effects)
+    for by_site, coef, other, ridge in ((True, sites, months, pen.sites), (False, months, sites, pen.months)):
+        p = coef.shape[1]
+        if p == 0:
+            continue
+        G = _Phase(cells, len(coef), family, by_site=by_site).sums(as_design(other, effects=effects))[1]
+        lam = np.full(p, pen.factors)
+        if effects:
+            lam[0] = ridge
+        C = np.linalg.pinv(G + np.diag(lam + 1e-10), hermitian=True)
+        edf += float(np.einsum("nij,nji->", C, G))
+    return edf
+
+
 def moved(cells: Sequence[Cells], before: list[F64]) -> float:
     """Root mean square move of the observed cells' predictors since ``before``, which is brought up to date.
 
@@ -359,7 +370,7 @@ class _Walk:
     """The two kinds of step of one fit, and what they remember: the trust region."""
 
     def __init__(
-        self, cells: Sequence[Cells], J: int, L: int, family: str, pen: Penalty, effects: bool, rank: int
+        self, cells: Sequence[Cells], J: int, L: int, family: Family, pen: Penalty, effects: bool, rank: int
     ) -> None:
         self.cells, self.family, self.pen, self.effects = cells, family, pen, effects
         self.sites = _Phase(cells, J, family, by_site=True)
@@ -428,7 +439,7 @@ class _Walk:
         design = as_design(months, effects=self.effects)
         ridge = 0.5 * float((self.ridge_t * months**2).sum())
         value = loss = np.inf
-        for _ in range(1 if self.family == "gaussian" else ADAPT):
+        for _ in range(1 if self.family is GAUSSIAN else ADAPT):
             sites, loss = self.sites(sites, design, self.ridge_s)
             new = loss + ridge + 0.5 * float((self.ridge_s * sites**2).sum())
             enough = value - new < least

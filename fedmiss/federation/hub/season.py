@@ -11,7 +11,7 @@ neighbours instead of falling back to zero. The walk is kept in the leading eige
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -46,7 +46,7 @@ def _basis(months: bytes, years: bytes) -> tuple[F64, int]:
     return B, n_season
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SeriesPrior:
     """Basis and variances of one column.
 
@@ -69,7 +69,7 @@ class SeriesPrior:
         B, n_season = _basis(*key)
         return cls(B, n_season, scale / 3, scale / 3, scale / 3)
 
-    def update(self, mean: F64, var: F64, prior: F64, *, learn: bool) -> tuple[F64, F64]:
+    def update(self, mean: F64, var: F64, prior: F64, *, learn: bool) -> tuple[SeriesPrior, F64, F64]:
         """Re-estimate season + walk, and the column given it; with ``learn`` one EM step of the variances.
 
         The posterior N(mean, var) of a month that was computed under the prior N(prior, noise) is taken apart into
@@ -78,29 +78,33 @@ class SeriesPrior:
 
         Returns
         -------
-        f : (L,) posterior mean of season + walk;  column : (L,) posterior mean of the months given f
+        prior with its new variances and covariance;  f : (L,) posterior mean of season + walk;
+        column : (L,) posterior mean of the months given f
         """
         noise = self.noise
         H = np.maximum(1.0 / np.maximum(var, 1e-12) - 1.0 / noise, 0.0)
         seen = H > 1e-9 / noise
         y = np.where(seen, (mean / np.maximum(var, 1e-12) - prior / noise) / np.where(seen, H, 1.0), 0.0)
         weight = np.where(seen, 1.0 / (noise + 1.0 / np.where(seen, H, 1.0)), 0.0)
-        self.cov = np.asarray(
+        cov: F64 = np.asarray(
             np.linalg.inv((self.B.T * weight) @ self.B + np.diag(1.0 / self._prior())), dtype=float
         )
-        coef = self.cov @ (self.B.T @ (weight * y))
+        coef = cov @ (self.B.T @ (weight * y))
         f = self.B @ coef
         shrink = H / (H + 1.0 / noise)
+        new = replace(self, cov=cov)
         if learn:
-            second = coef**2 + np.diag(self.cov)
-            spread = ((self.B @ self.cov) * self.B).sum(axis=1)
-            if self.n_season:
-                self.season = max(float(second[: self.n_season].mean()), 1e-6)
-            if self.B.shape[1] > self.n_season:
-                self.step = max(float(second[self.n_season :].mean()), 1e-6)
+            second = coef**2 + np.diag(cov)
+            spread = ((self.B @ cov) * self.B).sum(axis=1)
             deviation = (shrink * (y - f)) ** 2 + 1.0 / (H + 1.0 / noise) + shrink**2 * spread
-            self.noise = max(float(deviation.mean()), 1e-5)
-        return f, f + shrink * (y - f)
+            season, step = second[: self.n_season], second[self.n_season :]
+            new = replace(
+                new,
+                season=max(float(season.mean()), 1e-6) if season.size else self.season,
+                step=max(float(step.mean()), 1e-6) if step.size else self.step,
+                noise=max(float(deviation.mean()), 1e-5),
+            )
+        return new, f, f + shrink * (y - f)
 
     def _prior(self) -> F64:
         out: F64 = np.r_[
@@ -108,10 +112,10 @@ class SeriesPrior:
         ]
         return out
 
-    def prior_draw(self, rng: np.random.Generator) -> F64:
-        """Draw the part of season + walk that the data do not determine: N(0, C K C) of its coefficients."""
-        part = (self.cov / self._prior()) @ self.cov
-        values, vectors = np.linalg.eigh(part)
-        z = rng.standard_normal(values.size) * np.sqrt(np.maximum(values, 0.0))
-        draw: F64 = self.B @ (vectors @ z)
+    def prior_draw(self, z: F64, /) -> F64:
+        """Draw the part of season + walk that the data do not determine: N(0, C K C) of its coefficients.
+
+        ``z`` (K,) standard normal: C K^(1/2) z has that covariance.
+        """
+        draw: F64 = self.B @ (self.cov @ (z / np.sqrt(self._prior())))
         return draw

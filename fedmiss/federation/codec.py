@@ -1,0 +1,186 @@
+"""Messages as bytes and back, without pickle: a frame, then typed fields in the order of their dataclass.
+
+    offset 0    2 bytes  b"FH" question, b"FG" answer
+           2    u16      protocol version
+           4    8 bytes  job
+           12   8 bytes  digest of the job's settings
+           20   u32      exchange, from 0
+           24   u32      CRC-32 of the first 24 bytes and of the body
+           28   body: u16 number of messages, then each: u8 kind and its fields
+
+A field starts with one byte for its type: i (int64), f (float64), b (bool), s (text), t (tuple of texts), a (array).
+Little-endian. Arrays: u8 type, u8 dimensions, u32 each, then the numbers.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from fedmiss.errors import UplinkError
+from fedmiss.federation.messages import ANSWERS, PROTOCOL, QUESTIONS, Message
+
+__all__ = ["HEADER", "Envelope", "decode", "encode"]
+
+_HEAD = struct.Struct("<2sH8s8sI")
+_CRC = struct.Struct("<I")
+HEADER = _HEAD.size + _CRC.size
+_TYPES = ("<f8", "<i8", "<i4", "|u1", "<u8")
+_CODE = {np.dtype(t): i for i, t in enumerate(_TYPES)}
+_NUMBER: dict[type, int] = {k: i for kinds in (QUESTIONS, ANSWERS) for i, k in enumerate(kinds)}
+_NAMES = {k: tuple(f.name for f in fields(k)) for k in (*QUESTIONS, *ANSWERS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What a frame must say of itself: job and settings (8 bytes each) and the number of the exchange."""
+
+    job: bytes
+    settings: bytes
+    exchange: int
+
+
+def _put(value: Any, out: list[bytes]) -> None:
+    if isinstance(value, bool):
+        out.append(b"b\x01" if value else b"b\x00")
+    elif isinstance(value, int | np.integer):
+        out.append(b"i" + struct.pack("<q", int(value)))
+    elif isinstance(value, float):
+        out.append(b"f" + struct.pack("<d", value))
+    elif isinstance(value, str):
+        raw = value.encode()
+        out.append(b"s" + struct.pack("<I", len(raw)) + raw)
+    elif isinstance(value, tuple):
+        out.append(b"t" + struct.pack("<I", len(value)))
+        for text in value:
+            raw = text.encode()
+            out.append(struct.pack("<I", len(raw)) + raw)
+    else:
+        array = np.asarray(value)
+        code = _CODE.get(array.dtype)
+        if code is None:
+            raise TypeError(f"arrays of {array.dtype} do not travel")
+        out.append(struct.pack(f"<cBB{array.ndim}I", b"a", code, array.ndim, *array.shape))
+        out.append(array.tobytes())
+
+
+def encode(messages: Sequence[Message], envelope: Envelope) -> bytes:
+    """Pack messages of one side into one frame."""
+    asks = not messages or type(messages[0]) in QUESTIONS
+    out: list[bytes] = [struct.pack("<H", len(messages))]
+    for m in messages:
+        out.append(bytes([_NUMBER[type(m)]]))
+        for name in _NAMES[type(m)]:
+            _put(getattr(m, name), out)
+    body = b"".join(out)
+    head = _HEAD.pack(b"FH" if asks else b"FG", PROTOCOL, envelope.job, envelope.settings, envelope.exchange)
+    return head + _CRC.pack(zlib.crc32(body, zlib.crc32(head))) + body
+
+
+# In one process the very same frame goes to every group: it is read once. Messages are values, nobody changes them.
+_LAST: list[tuple[bytes, Envelope, list[Message]] | None] = [None]
+
+
+class _Reader:
+    def __init__(self, raw: bytes) -> None:
+        self.raw, self.at = raw, HEADER
+
+    def take(self, form: str) -> tuple[Any, ...]:
+        out = struct.unpack_from("<" + form, self.raw, self.at)
+        self.at += struct.calcsize("<" + form)
+        return out
+
+    def bytes(self, n: int) -> bytes:
+        if n > len(self.raw) - self.at:
+            raise ValueError("a field is longer than the message")
+        self.at += n
+        return self.raw[self.at - n : self.at]
+
+    def value(self) -> Any:
+        kind = self.bytes(1)
+        if kind == b"b":
+            return self.take("B")[0] == 1
+        if kind == b"i":
+            return self.take("q")[0]
+        if kind == b"f":
+            return self.take("d")[0]
+        if kind == b"s":
+            return self.bytes(self.take("I")[0]).decode()
+        if kind == b"t":
+            n = self.take("I")[0]
+            return tuple(self.bytes(self.take("I")[0]).decode() for _ in range(n))
+        if kind != b"a":
+            raise ValueError(f"a field of type {kind!r}")
+        code, ndim = self.take("BB")
+        shape = self.take(f"{ndim}I")
+        dtype = np.dtype(_TYPES[code])
+        size = 1
+        for s in shape:
+            size *= s
+        # a copy: what comes from bytes cannot be written to, and compiled loops would be compiled twice
+        return np.frombuffer(self.bytes(size * dtype.itemsize), dtype=dtype).reshape(shape).copy()
+
+
+def decode(raw: bytes, envelope: Envelope | None, *, asks: bool, who: str) -> tuple[Envelope, list[Message]]:
+    """Check a frame and unpack its messages.
+
+    Parameters
+    ----------
+    envelope : what the frame must say, None to take what it says (a group's first question)
+    asks : whether questions are expected, else answers
+    who : name of the sender, for messages to people
+
+    Raises
+    ------
+    UplinkError    damaged, of another version, job, settings or exchange, or of unknown content
+    """
+    last = _LAST[0]
+    if last is not None and last[0] is raw and asks:
+        return last[1], last[2]
+    if len(raw) < HEADER:
+        raise UplinkError(
+            f"{who} sent {len(raw)} bytes (a header alone has {HEADER}): cut on the way. Ask again.", who=who
+        )
+    magic, version, job, settings, exchange = _HEAD.unpack_from(raw)
+    (crc,) = _CRC.unpack_from(raw, _HEAD.size)
+    if magic != (b"FH" if asks else b"FG"):
+        raise UplinkError(
+            f"{who} sent {magic!r}, not a message of this protocol. Check the address.", who=who
+        )
+    if version != PROTOCOL:
+        raise UplinkError(
+            f"{who} speaks version {version} of the protocol, here it is {PROTOCOL}. Install the same fedmiss on all sides.",
+            who=who,
+        )
+    if crc != zlib.crc32(memoryview(raw)[HEADER:], zlib.crc32(raw[: _HEAD.size])):
+        raise UplinkError(
+            f"{who} sent a damaged message: its checksum is not {crc:#010x}. Ask again.", who=who
+        )
+    if envelope is not None:
+        for what, got, want, move in (
+            ("of job", job.hex(), envelope.job.hex(), "Stop the other job, or start this group again"),
+            ("under settings", settings.hex(), envelope.settings.hex(), "Give all sides the same settings"),
+            ("from exchange", exchange, envelope.exchange, "A late message is ignored; ask again"),
+        ):
+            if got != want:
+                raise UplinkError(f"{who} sent a message {what} {got}, expected {want}. {move}.", who=who)
+    kinds = QUESTIONS if asks else ANSWERS
+    try:
+        reader = _Reader(raw)
+        messages: list[Message] = []
+        for _ in range(reader.take("H")[0]):
+            kind = kinds[reader.take("B")[0]]
+            messages.append(kind(*(reader.value() for _ in _NAMES[kind])))
+        if reader.at != len(raw):
+            raise ValueError(f"{len(raw) - reader.at} bytes too many")
+    except (ValueError, IndexError, struct.error, TypeError) as error:
+        raise UplinkError(f"{who} sent a message that cannot be read: {error}. Ask again.", who=who) from None
+    found = Envelope(job, settings, exchange)
+    if asks:
+        _LAST[0] = (raw, found, messages)
+    return found, messages

@@ -1,0 +1,324 @@
+"""Answers about fits: what a group computes from its cells at the months' parameters of the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.federation import messages as msg
+from fedmiss.federation.group import kernels
+from fedmiss.federation.group.batch import Batch
+from fedmiss.federation.keys import keyed_hashes, normals, seed_key
+from fedmiss.federation.triangle import from_triangle
+from fedmiss.models.lowrank.families import FAMILIES
+
+if TYPE_CHECKING:
+    from fedmiss.federation.group.program import GroupProgram
+
+__all__ = ["ANSWER", "start_from", "to_scale"]
+
+REACH = 1.0  # longest Newton step of a site's coefficient
+
+
+def to_scale(count: F64, family: str, scale: str) -> F64:
+    """Counts on the scale of the model."""
+    if scale == "log1p":
+        return np.log1p(count)
+    return (count > 0).astype(float) if family == "bernoulli" else count
+
+
+def start_from(batch: Batch, full: Batch) -> None:
+    """Let every fit of a batch of replicates start at the full fit (fit 0 of ``full``)."""
+    p = int(full.rank[0])
+    batch.P[:, :, :p], batch.C[:, :, :p, :p] = full.P[0, :, :p], full.C[0, :, :p, :p]
+    batch.effects[:] = full.effects[0]
+    batch.rank[:] = p
+
+
+def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRows:
+    """Take the months' parameters; return the sums of joint sites at the sites' old coefficients."""
+    fits, p = q.fits, q.T.shape[2]
+    if q.begin == 1:
+        b.P[fits], b.C[fits] = 0.0, 0.0
+        b.effects[fits] = 0.0
+    elif q.begin == 2:
+        b.P[fits, :, p - 1], b.C[fits, :, p - 1, :], b.C[fits, :, :, p - 1] = 0.0, 0.0, 0.0
+    if q.shift.any():
+        b.P[fits, :, 0] -= q.shift[:, None]
+    if not (q.stretch == 1.0).all():
+        for i, f in enumerate(fits):
+            s = q.stretch[i]
+            b.P[f, :, :p] *= s
+            b.C[f, :, :p, :p] *= s[:, None] * s[None, :]
+    b.rank[fits] = p
+    b.mu[fits], b.T[fits, :, :p], b.D[fits, :, :p, :p] = q.mu, q.T, from_triangle(q.D, p)
+    b.tau[fits, :p], b.phi[fits], b.inverse_size[fits] = q.tau, q.phi, q.inverse_size
+    b.kappa[fits], b.ridge[fits] = q.kappa, q.ridge
+    if q.begin:
+        b.old[fits] = 0
+        b.set_offsets(fits)
+        b.predict(fits, p)
+    refill = fits if q.begin else fits[q.refill == 1]
+    if refill.size:
+        b.set_offsets(refill)
+        b.refill(refill)
+    S = program.shared_sites
+    rows = np.zeros((fits.size, S.size if q.sums else 0, p + p * (p + 1) // 2))
+    if rows.size:
+        offset, by_visit = b.cell_offset()
+        b.run(
+            kernels.shared_sums,
+            fits,
+            fits,
+            p,
+            S,
+            b.cells.ptr,
+            b.cells.col,
+            b.y,
+            b.E,
+            offset,
+            by_visit,
+            b.mu,
+            b.T,
+            b.D,
+            b.P,
+            b.C,
+            b.family.code,
+            rows,
+        )
+    return msg.SharedRows(rows)
+
+
+def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
+    """Solve the sites at home; return the months' sums over them."""
+    fits, p, c = q.fits, q.p, b.cells
+    n, L = fits.size, b.T.shape[1]
+    month = np.zeros((n * b.chunks, L, p + p * (p + 1) // 2))
+    stats = np.zeros((n * b.chunks, 4 + 2 * p))
+    offset, by_visit = b.cell_offset()
+    totals = q.totals if q.totals.size else np.zeros((n, 1, 1))
+    b.run(
+        kernels.round_sums, fits, fits, p, b.chunks, c.ptr, c.col, program.share, program.shared_at, totals, b.y, b.E,
+        offset, by_visit, b.mu, b.T, b.D, b.tau, b.phi, REACH, b.P, b.C, b.eta, b.family.code, month, stats, chunks=b.chunks,
+    )  # fmt: skip
+    K = b.kappa.shape[1]
+    effort = np.zeros((n, K + K * K))
+    if q.effort and K:
+        b.run(
+            kernels.effort_sums,
+            fits,
+            fits,
+            b.rows.ptr,
+            b.effort,
+            b.rows.w,
+            b.rows.wy,
+            b.offset,
+            b.eta,
+            b.inverse_size,
+            b.family.code,
+            effort,
+        )
+    watched = np.zeros((n, 3))
+    if q.observers and b.observers:
+        for i, f in enumerate(fits):
+            watched[i] = _observer_step(b, int(f))
+        b.set_offsets(fits)
+    return msg.Months(_added(month, n), _added(stats, n), effort, watched, _dispersion(b, fits, q.nodes))
+
+
+def _added(parts: F64, n: int) -> F64:
+    """Add the parts of every fit, in their order."""
+    if len(parts) == n:
+        return parts
+    out: F64 = parts.reshape(n, -1, *parts.shape[1:]).sum(axis=1)
+    return out
+
+
+def _observer_step(b: Batch, f: int) -> F64:
+    """One damped Newton step of every observer effect; sums of squares, number and effective number of observers."""
+    mu, w = b.visit_mean(f), b.weights[f]
+    if b.inverse_size[f] > 0:
+        w = w / (1.0 + mu * b.inverse_size[f])
+    n, value = b.effects.shape[1], b.rows.wy[f]
+    count = np.divide(value, b.weights[f], out=np.zeros_like(value), where=b.weights[f] > 0)
+    ridge = b.phi[f] * b.ridge[f]
+    grad = np.bincount(b.observer, w * (count - mu), n)
+    curve = np.bincount(b.observer, w * b.family.variance(mu), n)
+    step = (grad - ridge * b.effects[f]) / (curve + ridge)
+    o = b.effects[f] + np.clip(step, -b.family.observer_cap, b.family.observer_cap)
+    active = np.bincount(b.observer, b.weights[f], n) > 0
+    o[~active] = 0.0
+    b.effects[f] = o
+    return np.array(
+        [
+            float((o[active] ** 2).sum() + (b.phi[f] / (curve[active] + ridge)).sum()),
+            float(active.sum()),
+            float((curve[active] / (curve[active] + ridge)).sum()),
+        ]
+    )
+
+
+def _dispersion(b: Batch, fits: I64, nodes: F64) -> F64:
+    out = np.zeros((fits.size, b.chunks, nodes.shape[1]))
+    if nodes.size:
+        r = b.rows
+        b.run(
+            kernels.dispersion_sums, fits, b.chunks, fits, r.ptr, r.w, r.wy, r.wyy, b.offset, b.off, b.eta, b.family.code,
+            nodes, out, chunks=b.chunks,
+        )  # fmt: skip
+    total: F64 = out.sum(axis=1)
+    return total
+
+
+def predict(program: GroupProgram, b: Batch, q: msg.Predict) -> msg.FitSums:
+    """Bring the predictor up to the months of the end; counted and fitted totals, and the dispersion there."""
+    b.predict(q.fits, int(b.rank[q.fits[0]]))
+    return fit_sums(program, b, q.fits, q.nodes)
+
+
+def fit_sums(program: GroupProgram, b: Batch, fits: I64, nodes: F64) -> msg.FitSums:
+    """Sums at the predictor that the cells have."""
+    totals = np.zeros((fits.size, 3))
+    for i, f in enumerate(fits):
+        w = b.weights[f]
+        fitted = b.visit_mean(int(f)) if b.off else b.family.mean(b.eta[f])
+        weight = w if b.off else b.rows.w[f]
+        if b.log1p:
+            totals[i] = (w.sum(), _counted_log1p(program, w), float(weight @ np.exp(fitted)))
+        else:
+            totals[i] = (w.sum(), float(b.rows.wy[f].sum()), float(weight @ fitted))
+    return msg.FitSums(totals, _dispersion(b, fits, nodes))
+
+
+def _counted_log1p(program: GroupProgram, w: F64) -> float:
+    used = program.used
+    assert used is not None
+    return float(w @ (1.0 + used.count))
+
+
+def score(program: GroupProgram, b: Batch, q: msg.Score) -> msg.ScoreSums:
+    """Deviance, squared log error, predicted and counted total and number of the held-out visits."""
+    used = program.used
+    assert used is not None
+    out = np.zeros((q.fits.size, 5))
+    for i, f in enumerate(q.fits):
+        test = b.test[f] > 0
+        if not test.any():
+            continue
+        eta = b.eta[f][b.cells.visit_cell[test]]
+        if b.off and not b.cells.by_visit:
+            eta = eta + b.offset[f][test]
+        y, w = used.count[test], b.test[f][test]
+        if b.log1p:
+            mu = np.maximum(q.smear[i] * np.exp(np.minimum(eta, 50.0)) - 1.0, 0.0)
+        else:
+            mu = b.family.mean(eta) * (q.smear[i] if b.family.counts else 1.0)
+        family = FAMILIES["poisson"] if b.log1p else b.family
+        if family.code == 2:
+            y = (y > 0).astype(float)
+        elif family.counts:
+            mu = np.maximum(mu, 1e-3)  # a count model may not bet everything on zero
+        gap = y - mu if family.code == 0 else np.log1p(y) - np.log1p(mu)
+        out[i] = (w @ family.deviance(y, mu), w @ gap**2, w @ mu, w @ y, w.sum())
+    return msg.ScoreSums(out)
+
+
+def shared_product(program: GroupProgram, b: Batch, q: msg.SharedProduct) -> msg.SharedRows:
+    """R V at the joint sites."""
+    rows = np.zeros((q.fits.size, program.shared_sites.size, q.V.shape[2]))
+    if rows.size:
+        c = b.cells
+        b.run(
+            kernels.shared_products,
+            q.fits,
+            q.fits,
+            program.shared_sites,
+            c.ptr,
+            c.col,
+            b.y,
+            b.E,
+            b.eta,
+            q.V,
+            b.family.code,
+            rows,
+        )
+    return msg.SharedRows(rows)
+
+
+def product(program: GroupProgram, b: Batch, q: msg.Product) -> msg.ProductSums:
+    """R' (R V)."""
+    c, n = b.cells, q.fits.size
+    totals = q.totals if q.totals.size else np.zeros((n, 1, q.V.shape[2]))
+    out = np.zeros((n * b.chunks, *q.V.shape[1:]))
+    b.run(
+        kernels.product_sums, q.fits, b.chunks, q.fits, c.ptr, c.col, program.shared_at, totals, b.y, b.E, b.eta, q.V,
+        b.family.code, out, chunks=b.chunks,
+    )  # fmt: skip
+    return msg.ProductSums(_added(out, n))
+
+
+def totals(program: GroupProgram, b: Batch, q: msg.Totals) -> msg.RegionTotals:
+    """Expected counts summed over sites; slopes of the group's sites stay here."""
+    axis, p, J = program.axis, q.p, b.cells.J
+    region = np.full(J, -1, dtype=np.int64)
+    for i, name in enumerate(axis.regions):
+        region[program.visits.region == name] = i
+    year_of, years = _complete_years(axis.months, program.visits.calendar)
+    x = years - years.mean() if years.size else years.astype(float)
+    out = np.zeros((q.fits.size, len(axis.regions) + 1, axis.L))
+    D = from_triangle(q.D, p)
+    place = keyed_hashes(program.visits.site_id, seed_key("prior noise", b.seed)) if q.noise else None
+    chunks = kernels.chunks_of(J * axis.L)
+    for i, f in enumerate(q.fits):
+        P, C = b.P[f, :, :p], b.C[f, :, :p, :p]
+        if place is not None:
+            P, C = prior_noise(P, C, q.tau[i], normals(place, p, "sites", b.seed, int(b.numbers[f])))
+        sums, yearly = np.zeros((chunks, *out.shape[1:])), np.zeros((J, years.size))
+        kernels.spread_out(
+            kernels.expected_totals, chunks, J * axis.L, p, chunks, q.mu[i], np.ascontiguousarray(P),
+            np.ascontiguousarray(C), q.T[i], D[i],
+            b.family.code, b.log1p, q.smear[i], program.all_slopes, program.share, region, year_of, sums, yearly,
+        )  # fmt: skip
+        out[i] = sums.sum(axis=0)
+        if years.size >= 3:
+            program.slopes[q.batch, int(f)] = np.log(np.maximum(yearly, 1e-9)) @ x / float(x @ x)
+    return msg.RegionTotals(out)
+
+
+def prior_noise(mean: F64, cov: F64, variance: F64, z: F64) -> tuple[F64, F64]:
+    """Draw the part of coefficients that the data do not determine: N(0, C K C), K the prior precision.
+
+    ``z`` (n, p) standard normal. C K^(1/2) z has that covariance; C less it stays.
+    """
+    root = cov * np.sqrt(1.0 / variance)
+    return mean + np.einsum("nab,nb->na", root, z), cov - np.einsum("nab,ncb->nac", root, root)
+
+
+def _complete_years(months: I64, calendar: bool) -> tuple[I64, I64]:
+    """Column of each month in the table of complete years, -1 for others, and those years."""
+    if not calendar:
+        return np.full(months.size, -1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    year, season = months // 12, np.unique(months % 12).size
+    years, counts = np.unique(year, return_counts=True)
+    full = years[counts == season]
+    at = np.searchsorted(full, year)
+    known = (
+        (at < full.size) & (full[np.minimum(at, max(full.size - 1, 0))] == year)
+        if full.size
+        else np.zeros(year.size, bool)
+    )
+    return np.where(known, at, -1).astype(np.int64), full
+
+
+ANSWER: dict[type, Callable[[GroupProgram, Batch, Any], msg.Answer]] = {
+    msg.Broadcast: broadcast,
+    msg.Solve: solve,
+    msg.Predict: predict,
+    msg.Score: score,
+    msg.SharedProduct: shared_product,
+    msg.Product: product,
+    msg.Totals: totals,
+}

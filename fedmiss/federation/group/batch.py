@@ -1,0 +1,231 @@
+"""State of a batch of fits inside a group: coefficients of its sites, weights and sufficient statistics of its cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedmiss.arrays import F64, I32, I64
+from fedmiss.federation.group import kernels
+from fedmiss.models.lowrank.families import FAMILIES, Family
+
+__all__ = ["Batch", "Cells", "Rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The observed cells Omega_c of a group as compressed sparse rows, and the visits in them.
+
+    ``ptr`` (J + 1,), ``col`` (nnz,): cells by site; ``visit_cell`` (m,): cell of every visit, visits sorted by cell;
+    ``visit_ptr`` (nnz + 1,). ``by_visit``: every visit is a cell of its own (Bernoulli with offsets).
+    """
+
+    ptr: I64
+    col: I32
+    visit_cell: I32
+    visit_ptr: I64
+    by_visit: bool
+
+    @classmethod
+    def of(cls, site: I32, month: I32, J: int, L: int, *, by_visit: bool = False) -> Cells:
+        """Index visits that are sorted by (site, month)."""
+        key = site.astype(np.int64) * L + month
+        new = np.ones(key.size, dtype=bool)
+        if key.size and not by_visit:
+            np.not_equal(key[1:], key[:-1], out=new[1:])
+        first = np.flatnonzero(new)
+        ptr = np.zeros(J + 1, dtype=np.int64)
+        np.cumsum(np.bincount(site[first], minlength=J), out=ptr[1:])
+        return cls(
+            ptr,
+            month[first],
+            (np.cumsum(new) - 1).astype(np.int32),
+            np.r_[first, key.size].astype(np.int64),
+            by_visit,
+        )
+
+    @property
+    def nnz(self) -> int:
+        """Number of observed cells."""
+        return int(self.col.size)
+
+    @property
+    def J(self) -> int:
+        """Number of sites."""
+        return int(self.ptr.size - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What is summed into cells: whole cells where visits have no offsets, else single visits.
+
+    ``ptr`` (nnz + 1,) rows of every cell; ``w``, ``wy``, ``wyy`` (n, R) weight, weighted value, weighted square.
+    """
+
+    ptr: I64
+    w: F64
+    wy: F64
+    wyy: F64
+
+    @classmethod
+    def of(cls, cells: Cells, value: F64, weights: F64, *, plain: bool) -> Rows:
+        """Collapse visits with ``value`` (m,) under ``weights`` (n, m)."""
+        if not plain:
+            return cls(cells.visit_ptr, weights, weights * value, weights * value**2)
+        at, nnz = cells.visit_cell, cells.nnz
+        parts = [weights, weights * value, weights * value**2]
+        if nnz != value.size:
+            parts = [np.stack([np.bincount(at, row, nnz) for row in part]) if nnz else part for part in parts]
+        return cls(np.arange(nnz + 1, dtype=np.int64), *parts)
+
+
+_ZERO = np.zeros((1, 1))
+
+
+@dataclass(slots=True)
+class Batch:
+    """Everything that the fits of one batch keep between two questions."""
+
+    family: Family
+    cells: Cells
+    rows: Rows
+    effort: F64  # (R, K)
+    observer: I32  # (R,) rows' observers where observer effects are estimated, else empty
+    weights: F64  # (n, m) of the visits, prior weights included
+    test: F64  # (n, m) weights of held-out visits, or (0, 0)
+    numbers: I64  # of folds or replicates
+    log1p: bool
+    seed: int
+    p: int  # of the arrays; a fit may use fewer
+    observers: bool
+    chunks: int
+    mu: F64
+    T: F64
+    D: F64
+    tau: F64
+    phi: F64
+    inverse_size: F64
+    kappa: F64
+    ridge: F64
+    P: F64
+    C: F64
+    eta: F64
+    y: F64
+    E: F64
+    shrink: F64
+    offset: F64
+    effects: F64  # (n, observers) observer effects
+    rank: I64  # coefficients that every fit uses now
+    old: np.ndarray = field(
+        default_factory=lambda: np.zeros(0, np.uint8)
+    )  # whether ``shrink`` holds earlier weights
+
+    @classmethod
+    def of(
+        cls,
+        cells: Cells,
+        value: F64,
+        weights: F64,
+        effort: F64,
+        observer: I32,
+        *,
+        family: str,
+        log1p: bool,
+        observers: bool,
+        n_observers: int,
+        p: int,
+        L: int,
+        numbers: I64,
+        seed: int,
+        test: F64 | None = None,
+    ) -> Batch:
+        """Make the state of ``len(weights)`` fits with all coefficients at zero."""
+        n, K, J = len(weights), effort.shape[1], cells.J
+        plain = K == 0 and not observers
+        rows = Rows.of(cells, value, weights, plain=plain)
+        R = rows.w.shape[1]
+        return cls(
+            family=FAMILIES[family],
+            cells=cells,
+            rows=rows,
+            effort=effort,
+            observer=observer if observers else observer[:0],
+            weights=weights,
+            test=np.zeros((0, 0)) if test is None else test,
+            numbers=numbers,
+            log1p=log1p,
+            seed=seed,
+            p=p,
+            observers=observers,
+            chunks=kernels.chunks_of(cells.nnz),
+            mu=np.zeros(n),
+            T=np.zeros((n, L, p)),
+            D=np.zeros((n, L, p, p)),
+            tau=np.ones((n, p)),
+            phi=np.ones(n),
+            inverse_size=np.zeros(n),
+            kappa=np.zeros((n, K)),
+            ridge=np.ones(n),
+            P=np.zeros((n, J, p)),
+            C=np.zeros((n, J, p, p)),
+            eta=np.zeros((n, cells.nnz)),
+            y=np.zeros((n, cells.nnz)),
+            E=np.zeros((n, cells.nnz)),
+            shrink=np.ones((n, R)) if family == "poisson" else _ZERO,
+            offset=_ZERO if plain else np.zeros((n, R)),
+            effects=np.zeros((n, n_observers if observers else 0)),
+            rank=np.ones(n, dtype=np.int64),
+            old=np.zeros(n, dtype=np.uint8),
+        )
+
+    @property
+    def off(self) -> bool:
+        """Whether rows have offsets."""
+        return bool(self.offset is not _ZERO)
+
+    def run(self, loop: Callable[..., None], fits: I64, *arguments: Any, chunks: int = 1) -> None:
+        """Run a compiled loop over the tasks of these fits, on all cores where there is work for them."""
+        kernels.spread_out(loop, fits.size * chunks, fits.size * self.cells.nnz, *arguments)
+
+    def set_offsets(self, fits: I64) -> None:
+        """Offset of every row: effort and observer."""
+        if not self.off:
+            return
+        for f in fits:
+            o = self.effort @ self.kappa[f] if self.kappa.shape[1] else np.zeros(self.offset.shape[1])
+            self.offset[f] = o + self.effects[f][self.observer] if self.observers else o
+
+    def cell_offset(self) -> tuple[F64, bool]:
+        """Offsets that are part of a cell's predictor: only where a visit is a cell."""
+        by_visit = self.cells.by_visit and self.off
+        return (self.offset if by_visit else _ZERO), by_visit
+
+    def refill(self, fits: I64) -> None:
+        """Sum the rows into cells again, with the weights of the negative binomial at the current predictor."""
+        r = self.rows
+        shrink = self.shrink if self.shrink is not _ZERO else np.zeros((1, 1))
+        self.run(
+            kernels.fill_cells, fits, self.chunks, fits, r.ptr, r.w, r.wy, self.offset, self.off,
+            self.inverse_size, self.eta, shrink, self.old[fits],
+            self.family.code, self.y, self.E, chunks=self.chunks,
+        )  # fmt: skip
+        self.old[fits] = self.inverse_size[fits] > 0.0
+
+    def predict(self, fits: I64, p: int) -> None:
+        """Predictor of every cell at the current coefficients."""
+        offset, by_visit = self.cell_offset()
+        c = self.cells
+        self.run(
+            kernels.predict_cells, fits, self.chunks, fits, p, c.ptr, c.col, offset, by_visit, self.mu, self.T, self.D,
+            self.P, self.C, self.family.code, self.eta, chunks=self.chunks,
+        )  # fmt: skip
+
+    def visit_mean(self, f: int) -> F64:
+        """Expected value of every visit of fit ``f``, on the scale of the family."""
+        eta = self.eta[f][self.cells.visit_cell]
+        if self.off and not self.cells.by_visit:
+            eta = eta + self.offset[f]
+        return self.family.mean(eta)

@@ -1,0 +1,442 @@
+"""Compiled loops over a group's observed cells, for many fits side by side.
+
+Every loop takes the numbers ``fits`` of the fits that are asked about. Fits differ in their weights (folds, replicates)
+and share the cells: rows by site (``ptr`` (J + 1,), ``col`` (nnz,)). Work is cut into tasks, ``first`` to ``last`` of which
+a call does: fits, or fits times ``chunks`` of sites, a number that depends on the data only. The parts are added in order,
+so the result has the same bits for any number of threads (:func:`spread_out`).
+
+Coefficients of site j are N(P_j, C_j), those of month l are N(T_l, D_l), p = 1 + rank of them; the effect comes first.
+The design of the site is x_l = (1, v_l), that of the month z_j = (1, u_j). Symmetric blocks travel as their lower
+triangle, row by row.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from fedmiss.models.lowrank.families import ETA_MAX
+
+__all__ = [
+    "chunks_of", "dispersion_sums", "effort_sums", "expected_totals", "fill_cells", "predict_cells", "product_sums",
+    "round_sums", "shared_products", "shared_sums", "spread_out",
+]  # fmt: skip
+
+CORES = int(os.environ.get("FEDMISS_THREADS", 0)) or os.cpu_count() or 1
+SHRINK = 0.39269908169872414  # pi / 8: variance of a logistic in units of a probit
+VAR_MAX = 20.0
+
+
+def chunks_of(cells: int) -> int:
+    """Number of parts that the sites are cut into: a function of the data only, never of the machine."""
+    return 16 if cells > 20_000 else 1
+
+
+@lru_cache(maxsize=1)
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(CORES)
+
+
+def spread_out(loop: Callable[..., None], tasks: int, work: int, *arguments: Any) -> None:
+    """Run ``loop(first, last, *arguments)`` over its tasks, on all cores from some 50,000 cells of ``work`` on.
+
+    Below, waking threads costs more than the work. The loops hold no lock of Python's while they run. Plain threads
+    instead of parallel loops of the compiler: those take five times as long to compile, which a user would wait for.
+    """
+    cores = min(CORES, tasks)
+    if work < 50_000 or cores < 2:
+        loop(0, tasks, *arguments)
+        return
+    cuts = [tasks * i // cores for i in range(cores + 1)]
+    jobs = [_pool().submit(loop, a, b, *arguments) for a, b in pairwise(cuts)]
+    for job in jobs:
+        job.result()
+
+
+@njit(inline="always")
+def _mean(eta, family):
+    if family == 0:
+        return eta
+    if family == 1:
+        return math.exp(min(eta, ETA_MAX))
+    if eta > 0.0:
+        return 1.0 / (1.0 + math.exp(-eta))
+    e = math.exp(eta)
+    return e / (1.0 + e)
+
+
+@njit(inline="always")
+def _predictor(eta, var, family):
+    """Predictor whose mean is the expected mean of a predictor N(eta, var)."""
+    if family == 1:
+        return min(eta + 0.5 * min(var, VAR_MAX), ETA_MAX)
+    if family == 0:
+        return eta
+    return eta / math.sqrt(1.0 + SHRINK * var)  # logistic-normal mean by the pi/8 rule
+
+
+@njit(inline="always")
+def _linear(mu, offset, p, j, l, P, C, T, D):
+    """Mean and variance of the predictor of cell (j, l)."""
+    eta = offset + mu + P[j, 0] + T[l, 0]
+    var = C[j, 0, 0] + D[l, 0, 0]
+    for a in range(1, p):
+        u, v = P[j, a], T[l, a]
+        eta += u * v
+        sx = 2.0 * C[j, a, 0]
+        sz = 2.0 * D[l, a, 0]
+        for b in range(1, p):
+            c, d = C[j, a, b], D[l, a, b]
+            sx += c * T[l, b]
+            sz += d * P[j, b]
+            var += c * d
+        var += v * sx + u * sz
+    return eta, var
+
+
+@njit(inline="always")
+def _cell(mu, offset, p, j, l, P, C, T, D, y, E, family, i, mine, k, other, S, e, acc):
+    """Add cell (j, l) to row ``acc[i]`` (p (p + 3) / 2): gradient and lower triangle of the curvature of one block.
+
+    The block is the site (i = j, coefficients ``mine`` = P) or the month; the design is that of the other axis, a one and
+    its factors ``other[k]``. Its covariance ``S[k]`` enters twice: S m, with m the block's own coefficients, tilts the
+    design, and S adds to the curvature. ``e`` (p,) is scratch. Returns the predictor.
+    """
+    eta, var = _linear(mu, offset, p, j, l, P, C, T, D)
+    h = _predictor(eta, var, family)
+    m = E * _mean(h, family)
+    if family == 1:
+        w = m
+    elif family == 0:
+        w = E
+    else:
+        w = m * (1.0 - m / E)
+    res = y - m
+    acc[i, 0] += res
+    acc[i, p] += w
+    q = p + 1
+    for a in range(1, p):
+        t = S[k, a, 0]
+        for b in range(1, p):
+            t += S[k, a, b] * mine[b]
+        d = other[k, a]
+        acc[i, a] += res * d - w * t
+        if family == 1:
+            d += t
+        e[a] = d
+        acc[i, q] += w * d
+        q += 1
+        for b in range(1, a + 1):
+            acc[i, q] += w * (d * e[b] + S[k, a, b])
+            q += 1
+    return h
+
+
+@njit(inline="always")
+def _site(j, p, ptr, col, y, E, offset, off, mu, P, C, T, D, family, e, i, acc):
+    """Sums of the cells of site j at its current coefficients, added to ``acc[i]``."""
+    for k in range(ptr[j], ptr[j + 1]):
+        if E[k] == 0.0:
+            continue
+        o = offset[k] if off else 0.0
+        l = col[k]
+        if p == 1:  # rank 0: nothing tilts
+            h = _predictor(o + mu + P[j, 0] + T[l, 0], C[j, 0, 0] + D[l, 0, 0], family)
+            m = E[k] * _mean(h, family)
+            acc[i, 0] += y[k] - m
+            acc[i, 1] += m if family == 1 else (E[k] if family == 0 else m * (1.0 - m / E[k]))
+        else:
+            _cell(mu, o, p, j, l, P, C, T, D, y[k], E[k], family, i, P[j], l, T, D, e, acc)
+
+
+@njit(inline="always")
+def _solve(p, j, acc, phi, tau, reach, P, C, A, step):
+    """One damped Newton step of a site from its sums ``acc[0]``; C becomes its covariance. Returns its edf."""
+    q = p
+    for a in range(p):
+        for b in range(a + 1):
+            s = acc[0, q] / phi
+            q += 1
+            if a == b:
+                s += 1.0 / tau[a]
+            for k in range(b):
+                s -= A[a, k] * A[b, k]
+            A[a, b] = math.sqrt(s) if a == b else s / A[b, b]
+    for c in range(p):  # columns of the inverse
+        for a in range(p):
+            s = 1.0 if a == c else 0.0
+            for k in range(a):
+                s -= A[a, k] * step[k]
+            step[a] = s / A[a, a]
+        for a in range(p - 1, -1, -1):
+            s = step[a]
+            for k in range(a + 1, p):
+                s -= A[k, a] * step[k]
+            step[a] = s / A[a, a]
+        for a in range(p):
+            C[j, a, c] = step[a]
+    longest = 0.0
+    edf = float(p)
+    for a in range(p):
+        edf -= C[j, a, a] / tau[a]
+        s = 0.0
+        for b in range(p):
+            s += C[j, a, b] * (acc[0, b] / phi - P[j, b] / tau[b])
+        step[a] = s
+        longest = max(longest, abs(s))
+    short = min(1.0, reach / max(longest, 1e-12))
+    for a in range(p):
+        P[j, a] += short * step[a]
+    return edf
+
+
+@njit(cache=True, nogil=True)
+def shared_sums(first, last, fits, p, sites, ptr, col, y, E, offset, off, mu, T, D, P, C, family, out):
+    """Sums of the listed sites: gradient (p) and lower triangle of the curvature, in ``out`` (n, sites, p (p + 3) / 2)."""
+    e = np.empty(p)
+    for i in range(first, last):
+        f = fits[i]
+        acc, yf, Ef, of = out[i], y[f], E[f], offset[f if off else 0]
+        Pf, Cf, Tf, Df, muf = P[f], C[f], T[f], D[f], mu[f]
+        for s in range(sites.size):
+            _site(sites[s], p, ptr, col, yf, Ef, of, off, muf, Pf, Cf, Tf, Df, family, e, s, acc)
+
+
+@njit(cache=True, nogil=True)
+def round_sums(
+    first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, reach, P, C,
+    eta, family, month, stats,
+):  # fmt: skip
+    """One round: every site takes its Newton step, then adds its cells to the months' sums.
+
+    Parameters
+    ----------
+    share : (J,)           what a site counts in sums over sites
+    shared_at : (J,)       row of ``totals`` (n, S, p (p + 3) / 2) with the sums of all groups, -1 for an own site
+    month : (n chunks, L, p (p + 3) / 2)      out: gradient and lower triangle of the curvature of every month
+    stats : (n chunks, 2 p + 4)               out: sum P_0, edf, sum E (move)^2, sum E, sum P^2 (p), sum diag C (p)
+    """
+    J, width = ptr.size - 1, p + p * (p + 1) // 2
+    own, e, A, step = np.zeros((1, width)), np.empty(p), np.empty((p, p)), np.empty(p)
+    for task in range(first, last):
+        i, c = task // chunks, task % chunks
+        f = fits[i]
+        acc, yf, Ef, ef, of = month[task], y[f], E[f], eta[f], offset[f if off else 0]
+        Pf, Cf, Tf, Df, muf, phif, tauf = P[f], C[f], T[f], D[f], mu[f], phi[f], tau[f]
+        effect = parameters = moved = weight = 0.0
+        for j in range(c * J // chunks, (c + 1) * J // chunks):
+            at = shared_at[j]
+            for q in range(width):
+                own[0, q] = totals[i, at, q] if at >= 0 else 0.0
+            if at < 0:
+                _site(j, p, ptr, col, yf, Ef, of, off, muf, Pf, Cf, Tf, Df, family, e, 0, own)
+            edf = _solve(p, j, own, phif, tauf, reach, Pf, Cf, A, step)
+            w = share[j]
+            effect += w * Pf[j, 0]
+            parameters += w * edf
+            for a in range(p):
+                stats[task, 4 + a] += w * Pf[j, a] * Pf[j, a]
+                stats[task, 4 + p + a] += w * Cf[j, a, a]
+            for k in range(ptr[j], ptr[j + 1]):
+                if Ef[k] == 0.0:
+                    continue
+                l = col[k]
+                o = of[k] if off else 0.0
+                if p == 1:
+                    h = _predictor(o + muf + Pf[j, 0] + Tf[l, 0], Cf[j, 0, 0] + Df[l, 0, 0], family)
+                    m = Ef[k] * _mean(h, family)
+                    acc[l, 0] += yf[k] - m
+                    acc[l, 1] += m if family == 1 else (Ef[k] if family == 0 else m * (1.0 - m / Ef[k]))
+                else:
+                    h = _cell(
+                        muf, o, p, j, l, Pf, Cf, Tf, Df, yf[k], Ef[k], family, l, Tf[l], j, Pf, Cf, e, acc
+                    )
+                move = h - ef[k]
+                moved += Ef[k] * move * move
+                weight += Ef[k]
+                ef[k] = h
+        stats[task, 0] += effect
+        stats[task, 1] += parameters
+        stats[task, 2] += moved
+        stats[task, 3] += weight
+
+
+@njit(cache=True, nogil=True)
+def predict_cells(first, last, chunks, fits, p, ptr, col, offset, off, mu, T, D, P, C, family, eta):
+    """Give every cell, weighted or not, the predictor that has its expected mean."""
+    J = ptr.size - 1
+    for task in range(first, last):
+        i, c = task // chunks, task % chunks
+        f = fits[i]
+        for j in range(c * J // chunks, (c + 1) * J // chunks):
+            for k in range(ptr[j], ptr[j + 1]):
+                l = col[k]
+                o = offset[f, k] if off else 0.0
+                line, var = _linear(mu[f], o, p, j, l, P[f], C[f], T[f], D[f])
+                eta[f, k] = _predictor(line, var, family)
+
+
+@njit(cache=True, nogil=True)
+def fill_cells(
+    first, last, chunks, fits, row_ptr, w, wy, offset, off, inverse_size, eta, shrink, old, family, y, E
+):
+    """Sum the rows of every cell into its sufficient statistics (y, E).
+
+    A row is a visit, or a whole cell where visits have no offsets: weight w, weighted count wy. The negative binomial
+    multiplies both by its quasi-score weight 1 / (1 + mu / size), half-way to the old one on the log scale where
+    ``old``: full steps overshoot when the size is small, and swing.
+    """
+    cells = row_ptr.size - 1
+    for task in range(first, last):
+        i, c = task // chunks, task % chunks
+        f = fits[i]
+        for k in range(c * cells // chunks, (c + 1) * cells // chunks):
+            sy = sE = 0.0
+            for r in range(row_ptr[k], row_ptr[k + 1]):
+                o = offset[f, r] if off else 0.0
+                factor = 1.0
+                if inverse_size[f] > 0.0:
+                    factor = 1.0 / (1.0 + _mean(eta[f, k] + o, family) * inverse_size[f])
+                    if old[i]:
+                        factor = math.sqrt(factor * shrink[f, r])
+                    shrink[f, r] = factor
+                if family == 1:
+                    sy += factor * wy[f, r]
+                    sE += factor * w[f, r] * (math.exp(o) if off else 1.0)
+                elif family == 0:
+                    sy += wy[f, r] - w[f, r] * o
+                    sE += w[f, r]
+                else:  # one cell a visit: its offset is inside eta
+                    sy += wy[f, r]
+                    sE += w[f, r]
+            y[f, k] = sy
+            E[f, k] = sE
+
+
+@njit(inline="always")
+def _spread(mu, family):
+    if family == 0:
+        return 1.0
+    return mu if family == 1 else mu * (1.0 - mu)
+
+
+@njit(cache=True, nogil=True)
+def dispersion_sums(first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off, eta, family, nodes, out):
+    """Add sum w (y - mu)^2 / (mu + mu^2 / t) over the rows at every node log t; ``out`` (n, chunks, nodes).
+
+    ``nodes`` (n, m) are values of 1 / t. Families without a size have one node: their Pearson statistic.
+    """
+    cells, m = row_ptr.size - 1, nodes.shape[1]
+    for task in range(first, last):
+        i, c = task // chunks, task % chunks
+        f = fits[i]
+        for k in range(c * cells // chunks, (c + 1) * cells // chunks):
+            for r in range(row_ptr[k], row_ptr[k + 1]):
+                if w[f, r] == 0.0:
+                    continue
+                o = offset[f, r] if off and family != 2 else 0.0
+                mu = _mean(eta[f, k] + o, family)
+                square = wyy[f, r] - 2.0 * mu * wy[f, r] + mu * mu * w[f, r]
+                v = _spread(mu, family)
+                v2 = mu * mu if family == 1 else 0.0
+                for q in range(m):
+                    out[i, c, q] += square / max(v + v2 * nodes[i, q], 1e-12)
+
+
+@njit(cache=True, nogil=True)
+def effort_sums(first, last, fits, row_ptr, effort, w, wy, offset, eta, inverse_size, family, out):
+    """Score and curvature of the effort coefficients: ``out`` (n, K + K^2)."""
+    cells, K = row_ptr.size - 1, effort.shape[1]
+    for i in range(first, last):
+        f = fits[i]
+        for k in range(cells):
+            for r in range(row_ptr[k], row_ptr[k + 1]):
+                if w[f, r] == 0.0:
+                    continue
+                o = offset[f, r] if family != 2 else 0.0
+                mu = _mean(eta[f, k] + o, family)
+                factor = 1.0 / (1.0 + mu * inverse_size[f])
+                score = factor * (wy[f, r] - w[f, r] * mu)
+                curve = factor * w[f, r] * _spread(mu, family)
+                for a in range(K):
+                    out[i, a] += score * effort[r, a]
+                    for b in range(K):
+                        out[i, K + a * K + b] += curve * effort[r, a] * effort[r, b]
+
+
+@njit(cache=True, nogil=True)
+def shared_products(first, last, fits, sites, ptr, col, y, E, eta, V, family, out):
+    """R V at the listed sites, R = y - E mean the residual: ``out`` (n, sites, width)."""
+    width = V.shape[2]
+    for i in range(first, last):
+        f = fits[i]
+        for s in range(sites.size):
+            j = sites[s]
+            for k in range(ptr[j], ptr[j + 1]):
+                res = y[f, k] - E[f, k] * _mean(eta[f, k], family)
+                for a in range(width):
+                    out[i, s, a] += res * V[i, col[k], a]
+
+
+@njit(cache=True, nogil=True)
+def product_sums(first, last, chunks, fits, ptr, col, shared_at, totals, y, E, eta, V, family, out):
+    """R' (R V): ``out`` (n chunks, L, width); shared sites take the sum of R V over the groups from ``totals``."""
+    J, width = ptr.size - 1, V.shape[2]
+    for task in range(first, last):
+        i, c = task // chunks, task % chunks
+        f = fits[i]
+        t = np.empty(width)
+        for j in range(c * J // chunks, (c + 1) * J // chunks):
+            at = shared_at[j]
+            for a in range(width):
+                t[a] = totals[i, at, a] if at >= 0 else 0.0
+            if at < 0:
+                for k in range(ptr[j], ptr[j + 1]):
+                    res = y[f, k] - E[f, k] * _mean(eta[f, k], family)
+                    for a in range(width):
+                        t[a] += res * V[i, col[k], a]
+            for k in range(ptr[j], ptr[j + 1]):
+                res = y[f, k] - E[f, k] * _mean(eta[f, k], family)
+                for a in range(width):
+                    out[task, col[k], a] += res * t[a]
+
+
+@njit(cache=True, nogil=True)
+def expected_totals(
+    first, last, p, chunks, mu, P, C, T, D, family, log1p, smear, every, share, region, year_of, sums, yearly
+):  # fmt: skip
+    """Expected counts at standard effort, summed over sites, and by year at every site.
+
+    Parameters
+    ----------
+    every : whether sites that count nothing get their years too
+    share : (J,) what a site counts;  region : (J,) row of its region in ``sums`` less one, -1 for none
+    year_of : (L,) column of the month in ``yearly``, -1 for months of incomplete years
+    sums : (chunks, regions + 1, L) out, the whole panel in row 0;  yearly : (J, years) out
+    """
+    J, L = P.shape[0], T.shape[0]
+    for c in range(first, last):
+        for j in range(c * J // chunks, (c + 1) * J // chunks):
+            if share[j] == 0.0 and not every:
+                continue
+            for l in range(L):
+                line, var = _linear(mu, 0.0, p, j, l, P, C, T, D)
+                h = _predictor(line, var, family)
+                value = _mean(h, family)
+                if log1p:
+                    value = max(smear * math.exp(min(h, ETA_MAX)) - 1.0, 0.0)
+                elif family == 1:
+                    value *= smear
+                if year_of[l] >= 0:
+                    yearly[j, year_of[l]] += value
+                sums[c, 0, l] += share[j] * value
+                if region[j] >= 0:
+                    sums[c, region[j] + 1, l] += share[j] * value

@@ -1,0 +1,357 @@
+"""A group's program: frames of questions in, frames of answers out. All that sees a visit is behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedmiss import __version__
+from fedmiss.arrays import F64, I32, I64
+from fedmiss.errors import ConfigError, FedmissError, InputError, UplinkError
+from fedmiss.federation import messages as msg
+from fedmiss.federation.codec import Envelope, decode, encode
+from fedmiss.federation.group import answers
+from fedmiss.federation.group.batch import Batch, Cells
+from fedmiss.federation.group.folds import draw_folds, replicate_weights, withhold
+from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, Visits, effort_columns
+from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms_by_key
+from fedmiss.models.lowrank.families import FAMILIES
+
+__all__ = ["GroupProgram", "Used"]
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """The visits that take part, sorted by (site, month), on the agreed axes."""
+
+    site: I32
+    month: I32
+    stamp: I64
+    count: F64
+    observer: I32
+    effort: F64
+    weight: F64
+
+
+class GroupProgram:
+    """Answers a hub's questions about one group's visits.
+
+    Parameters
+    ----------
+    name : the group's name
+    visits : what it holds
+    key : 16 bytes that the groups share and the hub does not have: hashes of sites and checklists are made under it
+    secret : the group's own, kept with its data: weights of bootstrap replicates come from it
+    plain_refusals : whether the text of an error may go to the hub: only where one person holds both sides
+    all_slopes : whether slopes of shared sites are computed here too when another group counts them
+    weigh : weights of a replicate; None draws them from the secret
+    minimum : the custodian's least number of visits behind a month's sums; the hub may ask for more, never for less
+    settings : digest of the job's settings that the group agreed to (8 bytes); None takes those of the first question
+    """
+
+    def __init__(
+        self,
+        name: str,
+        visits: Visits,
+        *,
+        key: bytes,
+        secret: bytes,
+        plain_refusals: bool = False,
+        all_slopes: bool = True,
+        weigh: Callable[[int, F64, Used], F64] | None = None,
+        minimum: int = 0,
+        settings: bytes | None = None,
+    ) -> None:
+        self.name, self.visits, self.key, self.secret = name, visits, key, secret
+        self.plain_refusals, self.minimum, self.settings = plain_refusals, minimum, settings
+        self.all_slopes = all_slopes
+        self._job: bytes | None = None
+        self._last: tuple[int, bytes, bytes] = (-1, b"", b"")  # exchange, its frame, the answer
+        self.weigh = weigh or self._weigh
+        self.axis = Axis(np.zeros(1, np.int64))
+        self.used: Used | None = None
+        self.withheld = 0
+        J = visits.site_id.size
+        self.site_order = np.arange(J)
+        self.share, self.shared_at = np.ones(J), np.full(J, -1, dtype=np.int64)
+        self.shared_sites = np.zeros(0, dtype=np.int64)
+        self.checklist_order = np.zeros(0, dtype=np.int64)
+        self.batches: dict[int, Batch] = {}
+        self.refusal: FedmissError | None = (
+            None  # why the last question was refused, for the group's own screen
+        )
+        self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
+        self._cells: dict[bool, Cells] = {}
+        self._handlers: dict[type, Callable[..., msg.Answer]] = {
+            msg.Hello: self.hello,
+            msg.Axes: self.axes,
+            msg.Sites: self.sites,
+            msg.Checklists: self.checklists,
+            msg.Shared: self.shared,
+            msg.Drop: self.drop,
+            msg.Gaps: self.gaps,
+            msg.Open: self.open,
+            msg.Close: self.close,
+        }
+
+    # -- the wire --------------------------------------------------------------------------------------------
+
+    def answer(self, frame: bytes) -> bytes:
+        """Answer one frame of questions; an error becomes a refusal.
+
+        The same frame again gets the same bytes again; a frame older than the last one is refused.
+        """
+        envelope = Envelope(bytes(8), bytes(8), 0)
+        if frame == self._last[1]:
+            return self._last[2]
+        try:
+            envelope, questions = decode(frame, None, asks=True, who="the hub")
+            self._admit(envelope)
+            replies: list[msg.Message] = [self.reply(q) for q in questions]
+        except FedmissError as error:
+            kind = type(error).__name__
+            text = (
+                str(error) if self.plain_refusals else f"{kind}; the reason stands on the group's own screen."
+            )
+            self.refusal = error
+            replies = [msg.Refusal(kind, text)]
+        out = encode(replies, envelope)
+        if self._job is not None and envelope.job == self._job:
+            self._last = (max(envelope.exchange, self._last[0]), frame, out)
+        return out
+
+    def _admit(self, envelope: Envelope) -> None:
+        """Refuse another job, other settings than agreed, and questions older than the last one answered."""
+        if self._job is None or envelope.exchange == 0:
+            if self.settings is not None and envelope.settings != self.settings:
+                raise ConfigError(
+                    f"the hub's settings have the digest {envelope.settings.hex()}, group {self.name!r} agreed to "
+                    f"{self.settings.hex()}. Give all sides the same settings."
+                )
+            self._job, self._last = envelope.job, (-1, b"", b"")
+            self.batches.clear()
+            self.slopes.clear()
+        if envelope.job != self._job:
+            raise UplinkError(
+                f"group {self.name!r} is in job {self._job.hex()}, the question is of job {envelope.job.hex()}. "
+                "Start this group again for another job."
+            )
+        if envelope.exchange <= self._last[0]:
+            raise UplinkError(
+                f"group {self.name!r} has answered exchange {self._last[0]}; a question of exchange {envelope.exchange} "
+                "came late and is not answered."
+            )
+
+    def reply(self, question: msg.Message) -> msg.Answer:
+        """Answer one question."""
+        handler = self._handlers.get(type(question))
+        if handler is not None:
+            return handler(question)
+        batch = self.batches.get(question.batch)  # type: ignore[attr-defined]
+        if batch is None:
+            raise UplinkError(
+                f"group {self.name!r}: batch {question.batch} was never opened here. Start the job again."  # type: ignore[attr-defined]
+            )
+        return answers.ANSWER[type(question)](self, batch, question)
+
+    # -- agreeing --------------------------------------------------------------------------------------------
+
+    def hello(self, q: msg.Hello) -> msg.Description:
+        """Extents and sums of what the group holds."""
+        v = self.visits
+        if q.species and v.species and q.species != v.species:
+            raise InputError(
+                f"group {self.name!r} holds {v.species!r}, the job is about {q.species!r}. Make a panel of that species."
+            )
+        season = np.unique(v.month % 12) + 1 if v.calendar else np.zeros(0, np.int64)
+        if q.season.size:
+            outside = ~np.isin(v.month % 12 + 1, q.season)
+            v = self.visits = v.take(~outside) if outside.any() else v
+            season = season[np.isin(season, q.season)]
+        effort, blanks = np.zeros((0, 3)), np.zeros(0, np.int64)
+        if not v.given:
+            known = ~np.isnan(v.effort)
+            blanks = (~known).sum(axis=0)
+            effort = np.zeros((len(EFFORT_TERMS), 3))
+            for k in range(len(EFFORT_TERMS)):
+                x = v.effort[known[:, k], k]
+                effort[k] = (x.size, x.min(), x.max()) if x.size else (0.0, 0.0, 0.0)
+        return msg.Description(
+            __version__,
+            v.species,
+            np.array([v.month.min(), v.month.max()] if v.site.size else [], dtype=np.int64),
+            season.astype(np.int64),
+            int(v.site.size),
+            int((~np.isnan(v.count)).sum()),
+            int(v.detected.sum()),
+            effort,
+            blanks.astype(np.int64),
+            v.effort.shape[1] if v.given else 0,
+            tuple(sorted({str(r) for r in np.unique(v.region) if r})),
+            v.calendar,
+            self.minimum,
+        )
+
+    def axes(self, q: msg.Axes) -> msg.Done:
+        """Put the visits on the agreed axes; months with too few visits are withheld."""
+        v = self.visits
+        minimum = max(q.minimum, self.minimum)
+        self.axis = Axis(q.months.astype(np.int64), q.terms, q.blanks, q.detections, minimum, q.regions)
+        keep = np.ones(v.site.size, dtype=bool) if q.detections else ~np.isnan(v.count)
+        thin = (
+            withhold(self.axis.index(v.month, self.name), np.where(keep, 0, 1), minimum, self.axis.L) & keep
+        )
+        keep &= ~thin
+        self.withheld = int(thin.sum())
+        effort = v.effort if v.given else effort_columns(v.effort, q.terms, q.blanks)
+        index = self.axis.index(v.month, self.name)
+        at = np.flatnonzero(keep)
+        order = at[np.lexsort((index[at], v.site[at]))]
+        value = v.detected.astype(float) if q.detections else v.count
+        self.used = Used(
+            v.site[order],
+            index[order],
+            v.month[order],
+            value[order],
+            v.observer[order],
+            effort[order],
+            v.weight[order],
+        )
+        self._cells.clear()
+        self.batches.clear()
+        return self._done()
+
+    def _done(self) -> msg.Done:
+        u = self.used
+        per = np.zeros(1) if u is None or not u.site.size else np.bincount(u.observer, u.weight)
+        return msg.Done(
+            0 if u is None else int(u.site.size),
+            self.withheld,
+            np.array([per.sum(), (per**2).sum()]),
+            float(self.share.sum()),
+        )
+
+    def sites(self, q: msg.Sites) -> msg.KeyedHashes:
+        """Hashes of the sites, sorted: their order says nothing."""
+        hashes = keyed_hashes(self.visits.site_id, seed_key("site", self.key))
+        self.site_order = np.argsort(hashes, kind="stable")
+        return msg.KeyedHashes(hashes[self.site_order])
+
+    def checklists(self, q: msg.Checklists) -> msg.KeyedHashes:
+        """Hashes of the checklists, sorted."""
+        ids = self.visits.checklist
+        hashes = keyed_hashes(np.zeros(0, object) if ids is None else ids, seed_key("checklist", self.key))
+        self.checklist_order = np.argsort(hashes, kind="stable")
+        return msg.KeyedHashes(hashes[self.checklist_order])
+
+    def shared(self, q: msg.Shared) -> msg.Done:
+        """Learn which sites others visit too."""
+        at = self.site_order[q.sites]
+        self.share, self.shared_at = np.ones(self.share.size), np.full(self.share.size, -1, dtype=np.int64)
+        self.share[at] = q.lead if q.joint else 1.0 / q.owners
+        if q.joint:
+            self.shared_sites = at.astype(np.int64)
+            self.shared_at[at] = np.arange(at.size)
+        else:
+            self.shared_sites = np.zeros(0, dtype=np.int64)
+        return self._done()
+
+    def drop(self, q: msg.Drop) -> msg.Done:
+        """Leave out checklists that another group brings."""
+        if q.checklists.size:
+            keep = np.ones(self.visits.site.size, dtype=bool)
+            keep[self.checklist_order[q.checklists]] = False
+            self.visits = self.visits.take(keep)
+        return self._done()
+
+    def gaps(self, q: msg.Gaps) -> msg.GapSums:
+        """Count visited cells and site-years; joint sites as masks, since other groups visit them too."""
+        u, L, years = self._need(), self.axis.L, self.axis.years(self.visits.calendar)
+        length = np.bincount(years)
+        cells = np.unique(u.site.astype(np.int64) * L + u.month)
+        own = self.shared_at[cells // L] < 0
+        share = self.share[cells // L]
+        blocks = np.unique(cells[own] // L * length.size + years[cells[own] % L])
+        block_share = self.share[blocks // length.size]
+        masks = np.zeros((self.shared_sites.size, L), dtype=np.uint8)
+        if masks.size:
+            masks[self.shared_at[cells[~own] // L], cells[~own] % L] = 1
+            place = keyed_hashes(
+                self.visits.site_id[self.shared_sites], seed_key("order of months", self.key)
+            )
+            u01 = uniforms_by_key(place[:, None], np.arange(L)[None, :], "order of months")
+            masks = np.take_along_axis(masks, np.argsort(years[None, :] + u01, axis=1), axis=1)
+        return msg.GapSums(
+            float(share[own].sum()),
+            float(block_share.sum()),
+            float((block_share * length[blocks % length.size]).sum()),
+            float(self.share.sum()),
+            np.packbits(masks, axis=1),
+        )
+
+    # -- fits ------------------------------------------------------------------------------------------------
+
+    def _need(self) -> Used:
+        if self.used is None:
+            raise UplinkError(
+                f"group {self.name!r} was asked about fits before the axes. Start the job again."
+            )
+        return self.used
+
+    def _indexed(self, by_visit: bool) -> Cells:
+        if by_visit not in self._cells:
+            u = self._need()
+            self._cells[by_visit] = Cells.of(
+                u.site, u.month, self.visits.site_id.size, self.axis.L, by_visit=by_visit
+            )
+        return self._cells[by_visit]
+
+    def _weigh(self, number: int, spread: F64, used: Used) -> F64:
+        return replicate_weights(self.secret, number, spread, used.site, used.observer, used.weight)
+
+    def open(self, q: msg.Open) -> msg.OpenSums:
+        """Make the state of a batch: one set of weights for each of its fits."""
+        u, family = self._need(), FAMILIES[q.family]
+        if family.counts and u.count.size and float(u.count.min()) < 0:
+            raise ConfigError(
+                f"group {self.name!r} has the count {u.count.min():g}; Poisson counts must be 0 or more."
+            )
+        value = answers.to_scale(u.count, q.family, q.scale)
+        test = None
+        if q.weights == "fold":
+            fold = draw_folds(
+                q.by, q.folds, q.seed, name=self.name, site_id=self.visits.site_id, site=u.site, month=u.stamp,
+                year=u.stamp // 12 if self.visits.calendar else u.month.astype(np.int64) // 12, observer=u.observer,
+            )  # fmt: skip
+            free = u.weight * ~withhold(u.month, fold, self.axis.minimum, self.axis.L)
+            weights = np.stack([free * (fold != k) for k in q.numbers])
+            test = np.stack([free * (fold == k) for k in q.numbers])
+        elif q.weights == "replicate":
+            weights = np.stack([self.weigh(int(b), q.spread, u) for b in q.numbers])
+        else:
+            weights = np.repeat(u.weight[None], q.numbers.size, axis=0)
+        by_visit = family is FAMILIES["bernoulli"] and (q.observers or u.effort.shape[1] > 0)
+        batch = Batch.of(
+            self._indexed(by_visit), value, weights, u.effort, u.observer, family=q.family, log1p=q.scale == "log1p",
+            observers=q.observers, n_observers=int(u.observer.max(initial=-1)) + 1, p=q.p, L=self.axis.L,
+            numbers=q.numbers, seed=q.seed, test=test,
+        )  # fmt: skip
+        if q.source >= 0:
+            answers.start_from(batch, self.batches[q.source])
+        self.batches[q.batch] = batch
+        w = batch.rows.w.sum(axis=1)
+        return msg.OpenSums(np.stack([w, batch.rows.wy.sum(axis=1), w], axis=1), float(self.share.sum()))
+
+    def close(self, q: msg.Close) -> msg.Done:
+        """Forget batches."""
+        for b in q.batches:
+            self.batches.pop(int(b), None)
+        return self._done()
+
+    def site_posterior(self, batch: int, fit: int) -> tuple[F64, F64]:
+        """Coefficients (J, p) and covariances (J, p, p) of the group's sites in one fit: they stay with the group."""
+        b = self.batches[batch]
+        p = int(b.rank[fit])
+        return b.P[fit, :, :p].copy(), b.C[fit, :, :p, :p].copy()

@@ -1,0 +1,126 @@
+"""What a group holds: its visits, by its own numbering of sites, and the axes that the groups agreed on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fedmiss.arrays import F64, I32, I64
+from fedmiss.errors import InputError
+from fedmiss.federation.keys import seed_key
+
+__all__ = ["EFFORT_TERMS", "Axis", "Visits", "effort_columns"]
+
+EFFORT_TERMS = ("duration", "distance", "observers")
+
+
+@dataclass(frozen=True, slots=True)
+class Visits:
+    """All visits of one group, X counts included, in any order.
+
+    Attributes
+    ----------
+    species : scientific name, empty when unknown
+    site_id : (J,) texts            ids of the group's sites, unique; visited or not
+    region : (J,) texts             region of each site, empty for none
+    site : (m,) int32               row of ``site_id``
+    month : (m,) int64              12 year + month - 1; without a calendar a number from 0
+    count : (m,) float64            birds, NaN where present but not counted (X)
+    detected : (m,) bool
+    observer : (m,) int32           local numbering
+    effort : (m, 3) float64         minutes, km, observers; NaN where unknown. Or (m, K) covariates that are 0 at standard
+        effort, when ``given`` is set
+    weight : (m,) float64           prior weight of the visit
+    checklist : (m,) texts or None  ids, for finding checklists that two groups hold
+    calendar : whether ``month`` is a calendar month
+    """
+
+    site_id: np.ndarray
+    site: I32
+    month: I64
+    count: F64
+    detected: np.ndarray
+    observer: I32
+    effort: F64
+    weight: F64
+    region: np.ndarray
+    species: str = ""
+    checklist: np.ndarray | None = None
+    given: bool = False
+    calendar: bool = True
+
+    def take(self, keep: np.ndarray) -> Visits:
+        """Return some of the visits; sites and observers keep their numbers."""
+        return replace(
+            self,
+            site=self.site[keep],
+            month=self.month[keep],
+            count=self.count[keep],
+            detected=self.detected[keep],
+            observer=self.observer[keep],
+            effort=self.effort[keep],
+            weight=self.weight[keep],
+            checklist=None if self.checklist is None else self.checklist[keep],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The agreed axes: ``months`` (L,), effort ``terms`` and which of them have ``blanks``, names of ``regions``."""
+
+    months: I64
+    terms: tuple[str, ...] = ()
+    blanks: tuple[str, ...] = ()
+    detections: bool = False
+    minimum: int = 0
+    regions: tuple[str, ...] = ()
+    L: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "L", int(self.months.size))
+
+    def index(self, month: I64, name: str) -> I32:
+        """Columns of the given months; a month outside the axis is an error of the agreement."""
+        at = np.searchsorted(self.months, month)
+        at = np.minimum(at, self.L - 1)
+        wrong = self.months[at] != month
+        if wrong.any():
+            raise InputError(
+                f"group {name!r}: a visit in month {int(month[wrong][0])} is outside the agreed months. "
+                "Make the panel again."
+            )
+        return at.astype(np.int32)
+
+    def years(self, calendar: bool) -> I64:
+        """Year 0, 1, ... of every month: calendar years, or twelve months each."""
+        if not calendar:
+            return np.arange(self.L, dtype=np.int64) // 12
+        return np.unique(self.months // 12, return_inverse=True)[1].astype(np.int64)
+
+
+def effort_columns(raw: F64, terms: tuple[str, ...], blanks: tuple[str, ...]) -> F64:
+    """Effort covariates (m, K), all zero for a standard visit: one hour, standing still, one observer.
+
+    duration: log(minutes / 60); distance: log(1 + km); observers: log(people). A term that some visit lacks gets a second
+    column that marks those visits, so that they are compared with each other and not with an hour.
+    """
+    columns: list[F64] = []
+    for term in terms:
+        x = raw[:, EFFORT_TERMS.index(term)]
+        if term == "duration":
+            x = np.log(np.clip(x, 1.0, None) / 60.0)
+        elif term == "distance":
+            x = np.log1p(np.clip(x, 0.0, None))
+        else:
+            x = np.log(np.clip(x, 1.0, None))
+        blank = np.isnan(x)
+        columns.append(np.where(blank, 0.0, x))
+        if term in blanks:
+            columns.append(blank.astype(float))
+    return np.column_stack(columns) if columns else np.zeros((len(raw), 0))
+
+
+def own_secret(name: str) -> bytes:
+    """Secret of a group that was given none: only for a user who holds all groups."""
+    return seed_key("no secret", name)

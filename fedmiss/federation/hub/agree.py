@@ -1,0 +1,295 @@
+"""Agreeing on a job: axes, effort terms, regions, sites that several groups visit, checklists that two groups hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedmiss import __version__
+from fedmiss.arrays import I64
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.federation import messages as msg
+from fedmiss.federation.hub.state import Panel
+from fedmiss.federation.link import Link
+
+__all__ = ["Agreement", "Plan", "agree", "folds_like_gaps"]
+
+TERMS = ("duration", "distance", "observers")
+FEWEST_REGIONS, MOST_REGIONS = 2, 60
+FEW_BLOCKS = 50  # ten for each of five folds
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the coordinator wants.
+
+    ``months`` given axis (12 year + month - 1), None to agree on the union; ``effort`` auto, none or terms; ``joint``
+    whether sums by site may be exchanged for sites that several groups visit; ``duplicates`` whether checklists are
+    compared; ``minimum`` least number of a group's visits behind a month's sums.
+    """
+
+    species: str = ""
+    season: tuple[int, ...] = ()
+    months: I64 | None = None
+    effort: str | tuple[str, ...] = "auto"
+    detections: bool = False
+    joint: bool = True
+    duplicates: bool = False
+    minimum: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """The panel, and what was found on the way, in words for the coordinator."""
+
+    panel: Panel
+    terms: tuple[str, ...]
+    blanks: tuple[str, ...]
+    months: I64
+    shared: int
+    duplicates: int
+    withheld: int
+    notes: tuple[str, ...]
+
+
+def agree(link: Link, plan: Plan) -> Agreement:
+    """Three exchanges: who brings what, hashes, and the agreed axes."""
+    (described,) = link.ask([msg.Hello(plan.species, np.array(plan.season, dtype=np.int64))])
+    groups = {name: a for name, a in described.items() if isinstance(a, msg.Description)}
+    notes = _check(groups)
+    calendar = all(d.calendar for d in groups.values())
+    months = _months(groups, plan, calendar)
+    terms, blanks = _effort(groups, plan.effort)
+    names = sorted({r for d in groups.values() for r in d.regions})
+    regions = tuple(names) if FEWEST_REGIONS <= len(names) <= MOST_REGIONS else ()
+    hashes = link.ask([msg.Sites(), *([msg.Checklists()] if plan.duplicates else [])])
+    shared = _shared(hashes[0], plan.joint)
+    drops = _duplicates(hashes[1]) if plan.duplicates else {}
+    axes = msg.Axes(months, terms, blanks, plan.detections, plan.minimum, regions)
+    done = link.ask(
+        {
+            name: [
+                *([msg.Drop(drops[name])] if name in drops else [msg.Drop(np.zeros(0, np.int64))]),
+                axes,
+                shared[name],
+            ]
+            for name in link.names
+        }
+    )[2]
+    ready = {name: a for name, a in done.items() if isinstance(a, msg.Done)}
+    used = sum(a.used for a in ready.values())
+    if not used:
+        raise InputError(
+            "no group has a counted visit of the species in these months: there is nothing to fit. Choose another "
+            "species or season, or model detections (--model bernoulli)."
+        )
+    for name, a in ready.items():
+        if not a.used and groups[name].visits:
+            notes.append(f"group {name!r} has no counted visit that takes part; it answers with zeros.")
+    K = _covariates(groups, len(terms) + len(blanks))
+    joint = _joint_places(hashes[0], plan.joint)
+    n_joint = 1 + max((int(at.max()) for at in joint.values() if at.size), default=-1)
+    panel = Panel(
+        L=int(months.size),
+        J=float(sum(a.sites for a in ready.values())),
+        K=K,
+        visits=used,
+        calendar=(months % 12 + 1, months // 12) if calendar else None,
+        regions=regions,
+        observers=np.sum([a.observers for a in ready.values()], axis=0),
+        joint=joint,
+        n_joint=n_joint,
+    )
+    dropped = sum(d.size for d in drops.values())
+    withheld = sum(a.withheld for a in ready.values())
+    return Agreement(panel, terms, blanks, months, _n_shared(hashes[0]), dropped, withheld, tuple(notes))
+
+
+def _check(groups: dict[str, msg.Description]) -> list[str]:
+    """Versions and species must be the same everywhere; what only one group brings is worth a note."""
+    first = next(iter(groups))
+    for name, d in groups.items():
+        if d.version != __version__:
+            raise ConfigError(
+                f"group {name!r} runs fedmiss {d.version}, the hub {__version__}. Install the same version on all sides."
+            )
+        if d.species and groups[first].species and d.species != groups[first].species:
+            raise InputError(
+                f"group {name!r} holds {d.species!r}, group {first!r} {groups[first].species!r}. One job is about one "
+                "species: make both panels of the same one."
+            )
+        if d.calendar != groups[first].calendar:
+            raise InputError(
+                f"group {name!r} {'has' if d.calendar else 'lacks'} calendar months, unlike group {first!r}. "
+                "Make both panels in the same way."
+            )
+    notes = [
+        f"group {name!r} has no visit in the job's season; it answers with zeros."
+        if not d.visits
+        else f"group {name!r} never saw the species."
+        for name, d in groups.items()
+        if not d.detected
+    ]
+    if len(groups) > 1:
+        for name, d in groups.items():
+            others = [o.months for other, o in groups.items() if other != name and o.visits]
+            if not d.visits or not others:
+                continue
+            if d.months[0] < min(int(o[0]) for o in others):
+                notes.append(f"group {name!r} alone has visits before all others.")
+            if d.months[1] > max(int(o[1]) for o in others):
+                notes.append(f"group {name!r} alone has visits after all others.")
+    return notes
+
+
+def _months(groups: dict[str, msg.Description], plan: Plan, calendar: bool) -> I64:
+    if plan.months is not None:
+        return np.asarray(plan.months, dtype=np.int64)
+    extents = [d.months for d in groups.values() if d.visits]
+    if not extents:
+        raise InputError("no group has a visit in the job's season: there is nothing to fit. Choose another season.")
+    first, last = min(int(e[0]) for e in extents), max(int(e[1]) for e in extents)
+    stamps = np.arange(first, last + 1, dtype=np.int64)
+    if not calendar:
+        return stamps
+    season = sorted({int(m) for d in groups.values() for m in d.season})
+    return stamps[np.isin(stamps % 12 + 1, season)]
+
+
+def _effort(
+    groups: dict[str, msg.Description], wanted: str | tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Resolve ``auto``, ``none`` or terms: ``auto`` takes a term that half of the visits have and that varies."""
+    raw = {name: d for name, d in groups.items() if d.effort.size}
+    if not raw or wanted == "none":
+        return (), ()
+    missing = np.sum([d.blanks for d in raw.values()], axis=0)
+    if wanted == "auto":
+        visits = sum(d.visits for d in raw.values())
+        known = np.sum([d.effort[:, 0] for d in raw.values()], axis=0)
+        low = [
+            min((d.effort[k, 1] for d in raw.values() if d.effort[k, 0]), default=0.0)
+            for k in range(len(TERMS))
+        ]
+        high = [
+            max((d.effort[k, 2] for d in raw.values() if d.effort[k, 0]), default=0.0)
+            for k in range(len(TERMS))
+        ]
+        terms = tuple(t for k, t in enumerate(TERMS) if known[k] >= 0.5 * visits and high[k] > low[k])
+    else:
+        terms = tuple(wanted)
+        unknown = [t for t in terms if t not in TERMS]
+        if unknown:
+            raise ConfigError(
+                f"the effort term {unknown[0]!r} is unknown; choose auto, none, or some of {', '.join(TERMS)}."
+            )
+        for t in terms:
+            for name, d in raw.items():
+                if not d.effort[TERMS.index(t), 0]:
+                    raise InputError(
+                        f"group {name!r} has no visit with a known {t}, which the job asks for. "
+                        "Leave the term out of the job, or the group."
+                    )
+    return terms, tuple(t for t in terms if missing[TERMS.index(t)])
+
+
+def _covariates(groups: dict[str, msg.Description], terms: int) -> int:
+    """Number of effort coefficients; groups that bring ready-made covariates must bring equally many."""
+    given = {name: d.covariates for name, d in groups.items() if not d.effort.size}
+    if not given:
+        return terms
+    first = next(iter(given))
+    for name, K in given.items():
+        if K != given[first]:
+            raise InputError(
+                f"group {name!r} has {K} effort covariates, group {first!r} {given[first]}. Give all groups the same ones."
+            )
+    return given[first]
+
+
+# -- sites and checklists of several groups ------------------------------------------------------------------
+
+
+def _hashes(answers: dict[str, msg.Answer]) -> dict[str, np.ndarray]:
+    return {name: a.hashes for name, a in answers.items() if isinstance(a, msg.KeyedHashes)}
+
+
+def _owners(hashes: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Hashes that several groups have, and how many have each."""
+    values, counts = np.unique(np.concatenate(list(hashes.values())), return_counts=True)
+    return values[counts > 1], counts[counts > 1]
+
+
+def _n_shared(answers: dict[str, msg.Answer]) -> int:
+    return int(_owners(_hashes(answers))[0].size)
+
+
+def _shared(answers: dict[str, msg.Answer], joint: bool) -> dict[str, msg.Shared]:
+    """Tell each group which of its sites others visit; the first group by name counts them in sums over sites."""
+    hashes = _hashes(answers)
+    values, counts = _owners(hashes)
+    taken = np.zeros(values.size, dtype=bool)
+    out = {}
+    for name, own in hashes.items():
+        at = np.flatnonzero(np.isin(own, values))
+        which = np.searchsorted(values, own[at])
+        out[name] = msg.Shared(at, counts[which].astype(np.int64), (~taken[which]).astype(float), joint)
+        taken[which] = True
+    return out
+
+
+def _joint_places(answers: dict[str, msg.Answer], joint: bool) -> dict[str, I64]:
+    """Place of every joint site of every group in the common list of joint sites."""
+    hashes = _hashes(answers)
+    values, _ = _owners(hashes)
+    if not joint or not values.size:
+        return {}
+    return {
+        name: np.searchsorted(values, own[np.isin(own, values)]).astype(np.int64)
+        for name, own in hashes.items()
+    }
+
+
+def _duplicates(answers: dict[str, msg.Answer]) -> dict[str, I64]:
+    """Which checklists each group leaves out: one that several hold is brought by the first group by name."""
+    hashes = _hashes(answers)
+    seen = np.zeros(0, dtype=np.uint64)
+    out = {}
+    for name, own in hashes.items():
+        out[name] = np.flatnonzero(np.isin(own, seen)).astype(np.int64)
+        seen = np.union1d(seen, own)
+    return out
+
+
+# -- folds ---------------------------------------------------------------------------------------------------
+
+
+def folds_like_gaps(link: Link, panel: Panel) -> str:
+    """``"block"`` when most missing cells lie in years of a site without any count, else ``"cell"``.
+
+    What is held out should be missed as the real gaps are: a cell whose neighbours in time were counted is easier to
+    predict than a year of a site without any visit, and by cells a rank is chosen that is too high for whole years.
+    Cells also where there are no more than ``FEW_BLOCKS`` blocks with a count. Needs visited cells, not counts.
+    """
+    L = panel.L
+    years = (
+        np.arange(L) // 12 if panel.calendar is None else np.unique(panel.calendar[1], return_inverse=True)[1]
+    )
+    length = np.bincount(years)
+    if length.max() <= 1:
+        return "cell"  # a year is one cell
+    (answers,) = link.ask([msg.Gaps()])
+    cells = blocks = inside = 0.0
+    masks = np.zeros((panel.n_joint, L), dtype=bool)
+    for name, a in answers.items():
+        assert isinstance(a, msg.GapSums)
+        cells, blocks, inside = cells + a.cells, blocks + a.blocks, inside + a.inside
+        if a.masks.size:
+            masks[panel.joint[name]] |= np.unpackbits(a.masks, axis=1, count=L).astype(bool)
+    cells += masks.sum()
+    visited = np.stack([masks[:, years == y].any(axis=1) for y in range(length.size)], axis=1)
+    blocks += visited.sum()
+    inside += float((visited * length).sum())
+    missing, in_empty = panel.J * L - cells, panel.J * L - inside
+    return "block" if blocks > FEW_BLOCKS and in_empty > 0.5 * missing else "cell"

@@ -1,0 +1,78 @@
+"""The dispersion from a table: the Pearson statistic as a function of the negative binomial's size.
+
+The moment equation  sum w (y - mu)^2 / (mu + mu^2 / t) = residual degrees of freedom  is solved for t without asking again:
+the groups send the left side at Chebyshev nodes of log t. As a function of log t it is a sum of logistic curves whose
+nearest singularities lie pi away from the real line, so the interpolation error falls geometrically: 96 nodes over
+log t from log 1e-3 to log 1e6 give 12 digits, and so do 16 nodes within one unit of the last value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.optimize import brentq
+
+from fedmiss.arrays import F64
+
+__all__ = ["inverse_size_of", "pearson_at", "table_nodes"]
+
+LOW, HIGH = float(np.log(1e-3)), float(np.log(1e6))  # range of log size; above it there is no over-dispersion
+WIDE, NARROW = 96, 16
+NONE = np.zeros(1)  # the Pearson statistic of a family without a size
+
+
+def table_nodes(dispersion: str, inverse_size: float) -> F64:
+    """Values of 1 / size at which the groups compute the statistic, the Poisson limit first."""
+    if dispersion != "negbin":
+        return NONE
+    if inverse_size <= 0.0:
+        low, high, n = LOW, HIGH, WIDE
+    else:
+        centre = -np.log(inverse_size)
+        low, high, n = max(centre - 1.0, LOW), min(centre + 1.0, HIGH), NARROW
+    x = np.cos(np.pi * (2 * np.arange(n) + 1) / (2 * n))
+    nodes: F64 = np.r_[0.0, np.exp(-(0.5 * (low + high) + 0.5 * (high - low) * x))]
+    return nodes
+
+
+def _curve(nodes: F64, values: F64) -> Callable[[float], float]:
+    """Barycentric interpolation in log size, with the weights of Chebyshev points of the first kind."""
+    at, n = -np.log(nodes), nodes.size
+    weights = np.sin(np.pi * (2 * np.arange(n) + 1) / (2 * n)) * np.where(np.arange(n) % 2, -1.0, 1.0)
+
+    def value(t: float) -> float:
+        gap = t - at
+        hit = np.flatnonzero(gap == 0.0)
+        if hit.size:
+            return float(values[hit[0]])
+        w = weights / gap
+        return float(w @ values / w.sum())
+
+    return value
+
+
+def inverse_size_of(nodes: F64, statistic: F64, last: float) -> float:
+    """Solve statistic(t) = 1 for 1 / t; 0 where even the Poisson limit is not over-dispersed.
+
+    Parameters
+    ----------
+    nodes : (m,) from :func:`table_nodes`;  statistic : (m,) Pearson statistics over the residual degrees of freedom
+    last : the value before: a solution outside the nodes' range is approached by a step to its border
+    """
+    low, high = (
+        (LOW, HIGH) if last <= 0.0 else (max(-np.log(last) - 1.0, LOW), min(-np.log(last) + 1.0, HIGH))
+    )
+    curve = _curve(nodes[1:], statistic[1:] - 1.0)
+    if curve(high) <= 0.0:
+        return 0.0 if high >= HIGH or statistic[0] <= 1.0 else float(np.exp(-high))
+    if curve(low) >= 0.0:
+        return float(np.exp(-low))
+    return float(np.exp(-brentq(curve, low, high, xtol=1e-10)))
+
+
+def pearson_at(nodes: F64, statistic: F64, inverse_size: float) -> float:
+    """Pearson statistic at a size, from the table."""
+    if inverse_size <= 0.0 or nodes.size == 1:
+        return float(statistic[0])
+    return _curve(nodes[1:], statistic[1:])(-np.log(inverse_size))

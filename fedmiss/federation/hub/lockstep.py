@@ -1,0 +1,183 @@
+"""Many fits side by side in one exchange: folds, candidates and replicates differ in their weights only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.federation import messages as msg
+from fedmiss.federation.hub.fit import AskProduct, AskRound, AskScore, AskSummary, Fitting, Request
+from fedmiss.federation.hub.state import MonthState, Panel
+from fedmiss.federation.hub.steps import Sums
+from fedmiss.federation.link import Link, total
+from fedmiss.federation.triangle import to_triangle
+
+__all__ = ["Lane", "run_lockstep"]
+
+
+@dataclass(slots=True)
+class Lane:
+    """One fit on its way: which fit of which batch it is, and what it asks now."""
+
+    batch: int
+    fit: int
+    fitting: Fitting
+    request: Request | None = None
+    result: MonthState | None = None
+
+
+def run_lockstep(
+    link: Link, panel: Panel, lanes: Sequence[Lane], done: Callable[[Lane], None] | None = None
+) -> list[MonthState]:
+    """Run fits to their end, all their requests of the same moment in the same exchange.
+
+    ``done`` is called with every lane when it ends. A fit's result does not depend on which others run beside it.
+    """
+    waiting = list(lanes)
+    for lane in waiting:
+        lane.request = next(lane.fitting)
+    while waiting:
+        packs = _packs(waiting)
+        sums = _ask(link, panel, packs, _ask_shared(link, panel, packs))
+        still = []
+        for pack, rows in zip(packs, sums, strict=True):
+            for lane, one in zip(pack, rows, strict=True):
+                try:
+                    lane.request = lane.fitting.send(one)
+                    still.append(lane)
+                except StopIteration as end:
+                    lane.request, lane.result = None, end.value
+                    if done is not None:
+                        done(lane)
+        order = {id(lane): i for i, lane in enumerate(lanes)}
+        waiting = sorted(still, key=lambda lane: order[id(lane)])
+    return [lane.result for lane in lanes if lane.result is not None]
+
+
+def _key(lane: Lane) -> tuple[object, ...]:
+    r = lane.request
+    if isinstance(r, AskRound):
+        return (lane.batch, "round", r.state.p, r.begin, r.nodes.size, r.effort, r.observers)
+    if isinstance(r, AskSummary):
+        return (lane.batch, "summary", r.state.p, r.nodes.size)
+    return (lane.batch, type(r).__name__)
+
+
+def _packs(lanes: Sequence[Lane]) -> list[list[Lane]]:
+    """Lanes that can be asked in one message: same batch, same kind and shape of question."""
+    packs: dict[tuple[object, ...], list[Lane]] = {}
+    for lane in lanes:
+        packs.setdefault(_key(lane), []).append(lane)
+    return list(packs.values())
+
+
+def _fits(pack: list[Lane]) -> I64:
+    return np.array([lane.fit for lane in pack], dtype=np.int64)
+
+
+def _broadcast(pack: list[Lane], *, begin: int, sums: bool) -> msg.Broadcast:
+    states = [lane.request.state for lane in pack]  # type: ignore[union-attr]
+
+    def stack(name: str) -> F64:
+        return np.stack([np.asarray(getattr(s, name), dtype=float) for s in states])
+
+    return msg.Broadcast(
+        pack[0].batch, _fits(pack), begin, sums, np.array([s.refill for s in states], dtype=np.uint8), stack("mu"),
+        stack("T"), to_triangle(stack("D")), stack("tau"), stack("phi"), stack("inverse_size"), stack("kappa"),
+        stack("ridge"), stack("shift"), stack("stretch"),
+    )  # fmt: skip
+
+
+def _ask_shared(link: Link, panel: Panel, packs: list[list[Lane]]) -> list[F64 | None]:
+    """First exchange, only where there are joint sites: their sums, over all groups."""
+    if not panel.n_joint:
+        return [None] * len(packs)
+    questions: list[msg.Question] = []
+    asked: list[int] = []
+    for i, pack in enumerate(packs):
+        r = pack[0].request
+        if isinstance(r, AskRound):
+            questions.append(_broadcast(pack, begin=r.begin, sums=True))
+        elif isinstance(r, AskProduct):
+            questions.append(msg.SharedProduct(pack[0].batch, _fits(pack), _vectors(pack)))
+        else:
+            continue
+        asked.append(i)
+    out: list[F64 | None] = [None] * len(packs)
+    if not asked:
+        return out
+    for i, answers in zip(asked, link.ask(questions), strict=True):
+        joint: F64 | None = None
+        for name, answer in answers.items():
+            at = panel.joint[name]
+            rows = answer.rows  # type: ignore[attr-defined]
+            if joint is None:
+                joint = np.zeros((len(packs[i]), panel.n_joint, rows.shape[2]))
+            joint[:, at] += rows
+        out[i] = joint
+    return out
+
+
+def _vectors(pack: list[Lane]) -> F64:
+    return np.stack([lane.request.V for lane in pack])  # type: ignore[union-attr]
+
+
+def _ask(link: Link, panel: Panel, packs: list[list[Lane]], joint: list[F64 | None]) -> list[list[Sums]]:
+    """Second exchange: sums over sites. Without joint sites it is the only one of a round."""
+    lists: dict[str, list[msg.Question]] = {name: [] for name in link.names}
+    place: list[int] = []  # where the answer of each pack stands
+    for pack, shared in zip(packs, joint, strict=True):
+        r, fits = pack[0].request, _fits(pack)
+        common: list[msg.Question] = []
+        if isinstance(r, AskRound):
+            if shared is None:
+                common.append(_broadcast(pack, begin=r.begin, sums=False))
+            nodes = np.stack([lane.request.nodes for lane in pack])  # type: ignore[union-attr]
+        elif isinstance(r, AskSummary):
+            common.append(_broadcast(pack, begin=0, sums=False))
+            nodes = np.stack([lane.request.nodes for lane in pack])  # type: ignore[union-attr]
+            common.append(msg.Predict(pack[0].batch, fits, nodes))
+        elif isinstance(r, AskScore):
+            common.append(
+                msg.Score(pack[0].batch, fits, np.array([lane.request.smear for lane in pack]))  # type: ignore[union-attr]
+            )
+        for name, questions in lists.items():
+            questions.extend(common)
+            mine = (
+                np.zeros((0, 0, 0)) if shared is None else np.ascontiguousarray(shared[:, panel.joint[name]])
+            )
+            if isinstance(r, AskRound):
+                questions.append(
+                    msg.Solve(pack[0].batch, fits, r.state.p, mine, r.effort, r.observers, nodes)
+                )
+            elif isinstance(r, AskProduct):
+                questions.append(msg.Product(pack[0].batch, fits, _vectors(pack), mine))
+        place.append(len(lists[link.names[0]]) - 1)
+    answers = link.ask(lists if panel.n_joint else lists[link.names[0]])
+    return [_sums(answers[i], pack, panel) for i, pack in zip(place, packs, strict=True)]
+
+
+def _sums(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> list[Sums]:
+    """Add the groups' answers, in the order of their names, and split them by fit."""
+    n, r = len(pack), pack[0].request
+    if isinstance(r, AskRound):
+        p, K = r.state.p, panel.K
+        shapes = {
+            "months": (n, panel.L, p + p * (p + 1) // 2),
+            "sites": (n, 4 + 2 * p),
+            "effort": (n, K + K * K),
+            "observers": (n, 3),
+            "dispersion": (n, r.nodes.size),
+        }
+    elif isinstance(r, AskSummary):
+        shapes = {"totals": (n, 3), "dispersion": (n, r.nodes.size)}
+    elif isinstance(r, AskScore):
+        shapes = {"sums": (n, 5)}
+    else:
+        assert isinstance(r, AskProduct)
+        shapes = {"product": (n, *r.V.shape)}
+    added = {name: total(answers, name, shape) for name, shape in shapes.items()}
+    return [{name: value[i] for name, value in added.items()} for i in range(n)]

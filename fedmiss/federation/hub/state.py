@@ -1,0 +1,93 @@
+"""What the hub knows of one fit: the months' parameters and the variances, as a value. No site, no visit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.federation.hub.season import SeriesPrior
+
+__all__ = ["MonthState", "Panel"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Panel:
+    """What the hub knows of the panel after the agreement.
+
+    ``L`` months, ``J`` sites counted once each, ``K`` effort coefficients, ``calendar`` (month_of_year, year) each (L,) or
+    None, ``visits`` that take part, ``joint`` owners of joint sites: group -> places in the list of joint sites.
+    """
+
+    L: int
+    J: float
+    K: int
+    visits: int
+    calendar: tuple[I64, I64] | None
+    regions: tuple[str, ...]
+    observers: F64  # (2,) sum over observers of visits, and of squares
+    joint: dict[str, I64]
+    n_joint: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MonthState:
+    """One fit after ``k`` rounds at its present rank; every step makes a new one.
+
+    Attributes
+    ----------
+    mu : overall level
+    T, D : (L, p), (L, p, p)     posterior means and covariances of the months' coefficients (effect first)
+    prior, noise : (L, p), (p,)  their prior means and variances;  series : how the prior means are made, None: zero
+    tau : (p,)                   prior variances of the sites' coefficients
+    phi, inverse_size : dispersion; 1 / size of the negative binomial, 0 for none
+    kappa : (K,) effort coefficients;  ridge : precision of observer effects;  edf_visits : effective number of both
+    edf : effective number of parameters of sites and months
+    shift, stretch : () and (p,) what the sites still have to do to their coefficients: subtract, multiply
+    refill : whether visits' weights must be computed again
+    squares : (p,)               mean squared coefficient of the sites
+    weight : sum of the visits' weights
+    moves : the last three root mean square moves
+    rounds : of all ranks so far
+    """
+
+    mu: float
+    T: F64
+    D: F64
+    prior: F64
+    noise: F64
+    tau: F64
+    phi: float = 1.0
+    inverse_size: float = 0.0
+    kappa: F64 = None  # type: ignore[assignment]
+    ridge: float = 4.0
+    edf_visits: float = 0.0
+    series: tuple[SeriesPrior, ...] | None = None
+    edf: float = 1.0
+    shift: float = 0.0
+    stretch: F64 = None  # type: ignore[assignment]
+    refill: bool = False
+    squares: F64 = None  # type: ignore[assignment]
+    weight: float = 0.0
+    k: int = 0
+    rounds: int = 0
+    moves: tuple[float, ...] = (np.inf,)
+    converged: bool = False
+    smear: float = 1.0
+    dispersion: float = 1.0
+
+    @property
+    def p(self) -> int:
+        """Number of coefficients of a month."""
+        return int(self.T.shape[1])
+
+    @property
+    def rank(self) -> int:
+        """Number of factors."""
+        return self.p - 1
+
+    @property
+    def size(self) -> float:
+        """Size of the negative binomial, infinite for the Poisson limit."""
+        return 1.0 / self.inverse_size if self.inverse_size > 0 else float("inf")

@@ -1,0 +1,176 @@
+"""The hub's end of the wire: one exchange at a time, checked, summed over groups, and written into the ledger."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Protocol
+
+import numpy as np
+
+from fedmiss.errors import ConfigError, DomainError, EngineError, FedmissError, InputError, UplinkError
+from fedmiss.federation.codec import Envelope, decode, encode
+from fedmiss.federation.ledger import Ledger
+from fedmiss.federation.messages import ANSWERS, Answer, Question, Refusal
+
+__all__ = ["InProcess", "Link", "Responder", "Transport"]
+
+
+class Responder(Protocol):
+    """A group's program, seen from outside: bytes in, bytes out."""
+
+    def answer(self, frame: bytes) -> bytes:
+        """Answer one frame of questions."""
+        ...
+
+
+class Transport(Protocol):
+    """A machine that carries frames. It knows nothing of what is in them."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the groups, sorted."""
+        ...
+
+    def ask(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Carry one frame to every group named and bring the answers back; a group that is missing has none."""
+        ...
+
+
+class InProcess:
+    """All groups in this process: the default engine. It carries the bytes that a network would carry."""
+
+    def __init__(self, programs: Mapping[str, Responder]) -> None:
+        self.programs = {name: programs[name] for name in sorted(programs)}
+        self.names: Sequence[str] = tuple(self.programs)
+
+    def ask(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Ask one group after the other."""
+        return {name: self.programs[name].answer(frame) for name, frame in frames.items()}
+
+
+class Link:
+    """Asks questions of all groups and returns their answers in the order of the groups' names.
+
+    Parameters
+    ----------
+    transport : carries the bytes
+    job, settings : 8 bytes each, in every frame
+    watch : called after every exchange with (stage, exchanges so far)
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        job: bytes,
+        settings: bytes,
+        watch: Callable[[str, int], None] | None = None,
+    ) -> None:
+        self.transport, self.job, self.settings, self.watch = transport, job, settings, watch
+        self.names = tuple(transport.names)
+        self.ledger = Ledger()
+        self.stage = "agree"
+
+    def ask(
+        self, questions: Sequence[Question] | Mapping[str, Sequence[Question]]
+    ) -> list[dict[str, Answer]]:
+        """One exchange: the same questions to all groups, or a list for each.
+
+        Returns
+        -------
+        for every question the answers by group, groups in the order of their names
+
+        Raises
+        ------
+        EngineError    a group is missing, or refuses
+        UplinkError    an answer is damaged, not finite, of another kind or from another exchange; it names the group
+        """
+        exchange = self.ledger.total.exchanges
+        envelope = Envelope(self.job, self.settings, exchange)
+        if isinstance(questions, Mapping):
+            lists = {name: questions[name] for name in self.names}
+            frames = {name: encode(q, envelope) for name, q in lists.items()}
+        else:
+            lists = dict.fromkeys(self.names, questions)
+            frames = dict.fromkeys(self.names, encode(questions, envelope))
+        replies = self.transport.ask(frames)
+        missing = [name for name in self.names if name not in replies]
+        if missing:
+            raise EngineError(
+                f"exchange {exchange} ({self.stage}): no answer from {', '.join(missing)}. Start it again; the job goes "
+                "on from its last finished step.",
+                groups=missing,
+            )
+        answers: list[dict[str, Answer]] = [{} for _ in lists[self.names[0]]]
+        kinds: Counter[str] = Counter()
+        for name in self.names:
+            who = f"group {name!r}"
+            got = decode(replies[name], envelope, asks=False, who=who)[1]
+            for refusal in got:
+                if isinstance(refusal, Refusal):
+                    text = refusal.text if name in refusal.text else f"{who}: {refusal.text}"
+                    raise _ERRORS.get(refusal.code, EngineError)(text, group=name)
+            if len(got) != len(lists[name]):
+                raise UplinkError(
+                    f"{who} gave {len(got)} answers to {len(lists[name])} questions at exchange {exchange}. "
+                    "Install the same fedmiss on all sides.",
+                    group=name,
+                )
+            for i, (question, answer) in enumerate(zip(lists[name], got, strict=True)):
+                assert isinstance(answer, Answer)
+                _check(answer, question, who, exchange)
+                answers[i][name] = answer
+                kinds[type(question).__name__] += 1
+                kinds[type(answer).__name__] += 1
+        down = {name: len(frame) for name, frame in frames.items()}
+        self.ledger.record(self.stage, down, {name: len(replies[name]) for name in self.names}, kinds)
+        if self.watch:
+            self.watch(self.stage, self.ledger.total.exchanges)
+        return answers
+
+
+_ERRORS: dict[str, type[FedmissError]] = {
+    e.__name__: e for e in (ConfigError, InputError, DomainError, UplinkError)
+}
+_EXPECTED = {
+    "Hello": "Description", "Axes": "Done", "Sites": "KeyedHashes", "Checklists": "KeyedHashes", "Shared": "Done",
+    "Drop": "Done", "Gaps": "GapSums", "Open": "OpenSums", "Broadcast": "SharedRows", "Solve": "Months",
+    "Predict": "FitSums", "Score": "ScoreSums", "SharedProduct": "SharedRows", "Product": "ProductSums",
+    "Totals": "RegionTotals", "Close": "Done",
+}  # fmt: skip
+assert set(_EXPECTED.values()) | {"Refusal"} == {k.__name__ for k in ANSWERS}
+
+
+def _check(answer: Answer, question: Question, who: str, exchange: int) -> None:
+    kind, want = type(answer).__name__, _EXPECTED[type(question).__name__]
+    if kind != want:
+        raise UplinkError(
+            f"{who} answered {type(question).__name__} with {kind} at exchange {exchange}, expected {want}. "
+            "Install the same fedmiss on all sides.",
+            who=who,
+        )
+    for f in fields(answer):
+        value = getattr(answer, f.name)
+        if isinstance(value, np.ndarray | float) and not np.isfinite(value).all():
+            bad = np.asarray(value)[~np.isfinite(value)].ravel()[0]
+            raise UplinkError(
+                f"{who} sent {bad} in {kind}.{f.name} at exchange {exchange} (every number must be finite). Look at its "
+                "counts and effort for impossible values; nothing of this exchange was used.",
+                who=who,
+            )
+
+
+def total(answers: Mapping[str, Answer], name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Sum a field over groups, in the order of their names; an answer of another shape is refused by the group's name."""
+    out = np.zeros(shape)
+    for group, answer in answers.items():
+        value = np.asarray(getattr(answer, name))
+        if value.shape != shape:
+            raise UplinkError(
+                f"group {group!r} sent {type(answer).__name__}.{name} of shape {value.shape}, expected {shape}. Give all "
+                "sides the same settings.",
+                group=group,
+            )
+        out += value
+    return out

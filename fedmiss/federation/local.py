@@ -1,0 +1,374 @@
+"""A user who holds all groups: both sides of the wall in one process, the same bytes across it, and everything on one page.
+
+:class:`LocalFederation` runs the stages of a job and keeps their ledger; :func:`fit_counts`, :func:`cross_validate` and
+:func:`bootstrap` are one stage each. What the hub may not know (sites' coefficients, their slopes) is taken from the
+groups' own programs at the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.federation import messages as msg
+from fedmiss.federation.group.program import GroupProgram, Used
+from fedmiss.federation.group.visits import Visits
+from fedmiss.federation.hub import bootstrap as hub_bootstrap
+from fedmiss.federation.hub.agree import Plan, agree
+from fedmiss.federation.hub.crossval import cross_validate as hub_cross_validate
+from fedmiss.federation.hub.crossval import open_batch, starts
+from fedmiss.federation.hub.fit import fit_path
+from fedmiss.federation.hub.lockstep import Lane, run_lockstep
+from fedmiss.federation.hub.state import MonthState
+from fedmiss.federation.keys import seed_key
+from fedmiss.federation.link import InProcess, Link
+from fedmiss.federation.results import CountFit, Posterior
+from fedmiss.models.lowrank.choice import Choice, check_candidates
+from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
+from fedmiss.models.lowrank.solver import Fit
+
+__all__ = ["Draws", "LocalFederation", "bootstrap", "cross_validate", "fit_counts"]
+
+FULL = 0  # batch of the full fit
+REPLICATES = 1
+PENALISED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Replicates: ``totals`` (B, R, L) monthly totals per region, ``slopes`` (B, J) yearly log slopes per site."""
+
+    totals: F64
+    slopes: F64
+
+
+class LocalFederation:
+    """All groups of a panel, their programs, and a hub that asks them, in this process.
+
+    Parameters
+    ----------
+    panel : the groups' visits on common axes
+    joint : whether sums by site are exchanged for sites that several groups visit; without, each of k owners treats such a
+        site as its own and brings 1/k of it into totals
+    secrets : secret of each group by name; None derives them from the groups' own visits
+    weigh : weights of a replicate by group, for comparisons: (group, number, spread, visits) -> (m,)
+    minimum : least number of a group's visits behind a month's sums
+    watch : called after each exchange with (stage, exchanges so far)
+    """
+
+    def __init__(
+        self,
+        panel: GroupPanel,
+        *,
+        joint: bool = True,
+        secrets: Mapping[str, bytes] | None = None,
+        weigh: Callable[[str, int, F64, Used], F64] | None = None,
+        minimum: int = 0,
+        watch: Callable[[str, int], None] | None = None,
+    ) -> None:
+        self.panel = panel
+        self.at: dict[str, I64] = {}  # sites of the panel that each group has
+        key = seed_key("groups of one person", *(g.name for g in panel.groups))
+        programs = {}
+        for i, g in enumerate(panel.groups):
+            visits, self.at[g.name] = _visits(panel, g, lone=i == 0)
+            secret = (secrets or {}).get(g.name) or _digest(g)
+            hook = None if weigh is None else _Weigh(weigh, g.name)
+            programs[g.name] = GroupProgram(
+                g.name,
+                visits,
+                key=key,
+                secret=secret,
+                plain_refusals=True,
+                all_slopes=False,
+                weigh=hook,
+                minimum=minimum,
+            )
+        self.programs = programs
+        job = hashlib.blake2b(b"".join(_digest(g) for g in panel.groups), digest_size=8).digest()
+        self.link = Link(InProcess(programs), job, bytes(8), watch)
+        months = (
+            np.arange(panel.L) if panel.calendar is None else panel.calendar[1] * 12 + panel.calendar[0] - 1
+        )
+        self.agreement = agree(
+            self.link, Plan(months=np.asarray(months, np.int64), joint=joint, minimum=minimum)
+        )
+        self.hub = self.agreement.panel
+        self.full: MonthState | None = None  # of the last variational fit
+        self.last: CountFit | None = None
+
+    @property
+    def n_counted(self) -> int:
+        """Number of counted visits."""
+        return self.panel.m
+
+    def fit(
+        self, settings: CountSettings, *, watch: Callable[[int, float, float], None] | None = None
+    ) -> CountFit:
+        """Fit the count model; the groups keep their half of it for the bootstrap."""
+        settings.check()
+        self.link.stage = "fit"
+        if settings.penalty is not None:
+            from fedmiss.federation.penalised import fit_penalised
+
+            self.full, self.last = None, fit_penalised(self, settings, watch)
+        else:
+            self.full = self.run(FULL, settings, watch)
+            self.last = self.result(FULL, 0, settings, self.full)
+        return self.last
+
+    def run(
+        self, batch: int, settings: CountSettings, watch: Callable[[int, float, float], None] | None = None
+    ) -> MonthState:
+        """Run one variational fit of all visits as fit 0 of a batch."""
+        (answers,) = self.link.ask([open_batch(batch, settings)])
+        start = starts(answers, 1)
+        if not start[0, 0] > 0:
+            raise InputError("no visit has a positive weight: there is nothing to fit. Check the weights.")
+        note = None if watch is None else (lambda k, move: watch(k, float("nan"), move))
+        fitting = fit_path(self.hub, settings, start[0], watch=note)
+        return run_lockstep(self.link, self.hub, [Lane(batch, 0, fitting)])[0]
+
+    def result(self, batch: int, fit: int, settings: CountSettings, state: MonthState) -> CountFit:
+        """Both halves of a fit together: what only somebody who holds all groups may have."""
+        J, p = self.panel.J, state.p
+        P, C = np.zeros((J, p)), np.zeros((J, p, p))
+        for (
+            name,
+            program,
+        ) in self.programs.items():  # sites of several groups have the same coefficients in each
+            P[self.at[name]], C[self.at[name]] = program.site_posterior(batch, fit)
+        q = Posterior(state.mu, P, C, state.T, state.D, state.tau, state.prior, state.noise)
+        reason = (
+            "in three rounds in a row predictors and months moved by less than 0.003 (root mean square)"
+            if state.converged
+            else f"the limit of {state.k} rounds was reached"
+        )
+        history = Fit(q.theta(), [], state.converged, reason, state.rounds, edf=state.edf)
+        return CountFit(
+            replace(settings, rank=state.rank), J, self.panel.L, history, self.auxiliary(batch, fit, state),
+            state.dispersion, state.edf, self.n_counted, state.smear, q, state,
+        )  # fmt: skip
+
+    def auxiliary(self, batch: int, fit: int, state: MonthState) -> Auxiliary:
+        """Everything but the low-rank part; observer effects are read from the groups' own programs."""
+        observer = tuple(p.batches[batch].effects[fit].copy() for p in self.programs.values())
+        return Auxiliary(
+            state.kappa, observer, state.size, state.phi, 1.0 / float(state.tau[0]), 1.0 / float(state.noise[0]),
+            state.ridge, state.edf_visits,
+        )  # fmt: skip
+
+    def load(self, fit: CountFit) -> None:
+        """Give the groups their half of an earlier fit, so that replicates can start from it."""
+        if fit.posterior is None:
+            self.fit(fit.settings)
+            return
+        if fit.state is None:
+            raise ConfigError("a fit that was read from a folder cannot be resampled; fit the panel again.")
+        self.link.ask([open_batch(FULL, fit.settings)])
+        p = fit.state.p
+        for i, (name, program) in enumerate(self.programs.items()):
+            batch = program.batches[FULL]
+            batch.P[0, :, :p], batch.C[0, :, :p, :p] = (
+                fit.posterior.P[self.at[name]],
+                fit.posterior.C[self.at[name]],
+            )
+            batch.effects[0] = fit.aux.observer[i]
+            batch.rank[:] = p
+        self.full, self.last = fit.state, fit
+
+    def cross_validate(
+        self,
+        candidates: Sequence[CountSettings],
+        *,
+        folds: int = 5,
+        by: str = "auto",
+        seed: int = 0,
+        one_se: bool = False,
+        watch: Callable[[int], None] | None = None,
+    ) -> Choice:
+        """Score every candidate on held-out visits and choose."""
+        check_candidates(candidates, folds)
+        for c in candidates:
+            c.check()
+        self.link.stage = "cross-validation"
+        if any(c.penalty is not None for c in candidates):
+            from fedmiss.federation.penalised import cross_validate_penalised
+
+            return cross_validate_penalised(self, candidates, folds, by, seed, one_se=one_se, watch=watch)
+        return hub_cross_validate(
+            self.link, self.hub, candidates, folds=folds, by=by, seed=seed, one_se=one_se, watch=watch
+        )
+
+    def replicates(self, settings: CountSettings, numbers: Sequence[int], *, seed: int) -> Draws:
+        """Bootstrap replicates of the last fit, side by side; site slopes are taken from the groups."""
+        assert self.last is not None, "fit first"
+        self.link.stage = "bootstrap"
+        if self.full is None:
+            from fedmiss.federation.penalised import replicate_penalised
+
+            return Draws(*replicate_penalised(self, self.last, numbers, seed, REPLICATES))
+        totals = hub_bootstrap.replicates(
+            self.link, self.hub, settings, self.full, numbers, seed=seed, source=FULL, batch=REPLICATES
+        )
+        slopes = np.full((len(numbers), self.panel.J), np.nan)
+        for name, program in self.programs.items():
+            for i in range(len(numbers)):
+                if (REPLICATES, i) in program.slopes:
+                    mine = program.share > 0  # a site of several groups is counted by the first
+                    slopes[i, self.at[name][mine]] = program.slopes.pop((REPLICATES, i))[mine]
+        self.link.ask([msg.Close(np.array([REPLICATES]))])
+        return Draws(totals, slopes)
+
+    def lockstep_size(self) -> int:
+        """How many replicates run side by side."""
+        assert self.last is not None, "fit first"
+        return hub_bootstrap.lockstep_size(self.hub, self.last.settings.rank + 1)
+
+
+class _Weigh:
+    """Weights of replicates given from outside, for one group."""
+
+    def __init__(self, weigh: Callable[[str, int, F64, Used], F64], name: str) -> None:
+        self.weigh, self.name = weigh, name
+
+    def __call__(self, number: int, spread: F64, used: Used) -> F64:
+        return self.weigh(self.name, number, spread, used)
+
+
+def _digest(g: Group) -> bytes:
+    parts = (g.name.encode(), g.site.tobytes(), g.month.tobytes(), g.count.tobytes(), g.observer.tobytes())
+    return hashlib.blake2b(b"\0".join(parts)).digest()
+
+
+def _visits(panel: GroupPanel, g: Group, *, lone: bool) -> tuple[Visits, I64]:
+    """A group's visits by its own numbering of sites; the first group also holds the sites that nobody visited."""
+    for label, index, size in (("site", g.site, panel.J), ("month", g.month, panel.L)):
+        if index.size and (int(index.min()) < 0 or int(index.max()) >= size):
+            raise InputError(
+                f"group {g.name!r}: {label} index {int(index.max())} is outside 0..{size - 1}; make the panel again."
+            )
+    mine = np.unique(g.site).astype(np.int64)
+    if lone:
+        visited = np.zeros(panel.J, dtype=bool)
+        for other in panel.groups:
+            visited[other.site] = True
+        mine = np.union1d(mine, np.flatnonzero(~visited))
+    ids = np.arange(panel.J).astype(str) if panel.site_id is None else panel.site_id
+    region = np.full(panel.J, "") if panel.region is None else panel.region
+    stamps = np.arange(panel.L) if panel.calendar is None else panel.calendar[1] * 12 + panel.calendar[0] - 1
+    return Visits(
+        site_id=np.asarray(ids, dtype=object)[mine],
+        site=np.searchsorted(mine, g.site).astype(np.int32),
+        month=np.asarray(stamps, np.int64)[g.month],
+        count=g.count,
+        detected=g.count > 0,
+        observer=g.observer,
+        effort=g.effort,
+        weight=g.weight,
+        region=np.asarray(region, dtype=object)[mine],
+        given=True,
+        calendar=panel.calendar is not None,
+    ), mine
+
+
+def fit_counts(
+    panel: GroupPanel,
+    settings: CountSettings | None = None,
+    *,
+    watch: Callable[[int, float, float], None] | None = None,
+    joint: bool = True,
+) -> CountFit:
+    """Fit the count model to groups that one person holds.
+
+        eta = x . kappa + o_observer + mu + a_site + b_month + (U V')_site,month
+
+    ``x`` are effort covariates, zero at standard effort, so that exp(mu + a + b + UV') is the expected count of a standard
+    visit. The observer effects ``o`` are estimated inside each group and never leave it. The factors are integrated out
+    with estimated variances (penalty=None: the federated default) or penalised by a given ridge (the paper's objective;
+    in process only). Over-dispersed counts: quasi-Poisson (Var = phi mu) or negative binomial (Var = mu + mu^2/size, solved
+    through its quasi-score weights 1/(1 + mu/size)).
+
+    Parameters
+    ----------
+    panel : the groups' counted visits
+    settings : by default the negative binomial of rank 2
+    watch : called after each round with (round, objective or NaN, root mean square move)
+    joint : see :class:`LocalFederation`
+
+    Returns
+    -------
+    CountFit
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> g = Group.of("a", [0, 0, 1, 1], [0, 1, 0, 1], [2.0, 4.0, 6.0, 12.0])
+    >>> fit = fit_counts(GroupPanel.of(2, 2, [g]), CountSettings(rank=0, penalty=0.0, site_penalty=0.0, month_penalty=0.0))
+    >>> bool(np.allclose(fit.expected(), [[2, 4], [6, 12]], rtol=1e-4))
+    True
+    """
+    return LocalFederation(panel, joint=joint).fit(
+        settings or CountSettings(dispersion="negbin"), watch=watch
+    )
+
+
+def cross_validate(
+    panel: GroupPanel,
+    candidates: Sequence[CountSettings],
+    *,
+    folds: int = 5,
+    by: str = "auto",
+    seed: int = 0,
+    one_se: bool = False,
+    watch: Callable[[int], None] | None = None,
+) -> Choice:
+    """Score every candidate on held-out visits and choose (see ``fedmiss.models.lowrank.choice``).
+
+    Parameters
+    ----------
+    candidates : settings to compare; the first one's distribution is the default
+    by : what a fold holds out: cell, block, visit, observer; ``auto`` is cells or blocks, like the gaps
+    one_se : choose the smallest rank within one standard error of the lowest deviance
+    """
+    check_candidates(candidates, folds)
+    return LocalFederation(panel).cross_validate(
+        candidates, folds=folds, by=by, seed=seed, one_se=one_se, watch=watch
+    )
+
+
+def bootstrap(
+    panel: GroupPanel,
+    fit: CountFit,
+    *,
+    draws: int = 200,
+    seed: int = 0,
+    watch: Callable[[int], None] | None = None,
+    weigh: Callable[[str, int, F64, Used], F64] | None = None,
+) -> Draws:
+    """Refit ``draws`` times with reweighted observers.
+
+    Parameters
+    ----------
+    panel, fit : the panel and its full fit
+    watch : called with the number of finished replicates
+
+    Returns
+    -------
+    Draws    totals (B, 1 + regions, L), slopes (B, J)
+    """
+    federation = LocalFederation(panel, weigh=weigh)
+    federation.load(fit)
+    size, parts = federation.lockstep_size(), []
+    for first in range(0, draws, size):
+        numbers = range(first, min(first + size, draws))
+        parts.append(federation.replicates(fit.settings, numbers, seed=seed))
+        if watch:
+            watch(numbers[-1] + 1)
+    return Draws(np.concatenate([p.totals for p in parts]), np.concatenate([p.slopes for p in parts]))

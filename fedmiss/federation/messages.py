@@ -1,0 +1,435 @@
+"""Everything that can cross between a group and the hub: a closed list of frozen questions and answers.
+
+Axes of arrays: ``n`` fits side by side, ``L`` months, ``p`` = 1 + rank coefficients, ``t`` = p (p + 1) / 2 numbers of a
+lower triangle, ``q`` = p + t, ``K`` effort coefficients, ``S`` shared sites of the receiver (or sender), ``R`` regions,
+``w`` columns of a product, ``m`` nodes. A question asks about the fits ``fits`` of the batch ``batch``: folds or replicates
+that run in lockstep. Each field says in words what it holds; ``docs/guide/privacy.md`` and
+``fedmiss inspect --messages`` are made from these words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+__all__ = [
+    "ANSWERS",
+    "PROTOCOL",
+    "QUESTIONS",
+    "Answer",
+    "Axes",
+    "Broadcast",
+    "Checklists",
+    "Close",
+    "Description",
+    "Done",
+    "Drop",
+    "FitSums",
+    "GapSums",
+    "Gaps",
+    "Hello",
+    "KeyedHashes",
+    "Message",
+    "Months",
+    "Open",
+    "OpenSums",
+    "Predict",
+    "Product",
+    "ProductSums",
+    "Question",
+    "Refusal",
+    "RegionTotals",
+    "Score",
+    "ScoreSums",
+    "Shared",
+    "SharedProduct",
+    "SharedRows",
+    "Sites",
+    "Solve",
+    "Totals",
+    "words",
+]  # fmt: skip
+
+PROTOCOL = 1  # raise it whenever a type below changes
+
+
+def _f(words: str, shape: str = "", unit: str = "") -> Any:
+    return field(metadata={"words": words, "shape": shape, "unit": unit})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """Base of all messages; ``about`` says in words what a message of this kind is for."""
+
+    about: ClassVar[str] = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question(Message):
+    """What the hub sends."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer(Message):
+    """What a group sends."""
+
+
+# -- agreeing ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hello(Question):
+    """Ask a group what it could bring to the job; ``minimum`` is the least number of visits behind a month's sums."""
+
+    about: ClassVar[str] = "asks what the group could bring"
+    species: str = _f("scientific name of the species of the job, empty to accept any")
+    season: np.ndarray = _f("calendar months of the job, empty for all", "(s,)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Description(Answer):
+    """What a group could bring: extents and sums, no list of places, dates or people."""
+
+    about: ClassVar[str] = "what the group could bring to the job"
+    version: str = _f("version of fedmiss at the group")
+    species: str = _f("scientific name of the species of the panel")
+    months: np.ndarray = _f("first and last month with a visit, nothing where there is none", "(2,)", "12 year + month - 1")
+    season: np.ndarray = _f("calendar months with a visit", "(s,)")
+    visits: int = _f("number of visits", unit="visits")
+    counted: int = _f("number of visits with a count", unit="visits")
+    detected: int = _f("number of visits on which the species was seen", unit="visits")
+    effort: np.ndarray = _f(
+        "for each effort term: visits that have it, least and largest value",
+        "(terms, 3)",
+        "visits, term's unit",
+    )
+    blanks: np.ndarray = _f("for each effort term: number of visits without it", "(terms,)", "visits")
+    covariates: int = _f("number of effort covariates that come ready made, 0 for the terms above")
+    regions: tuple[str, ...] = _f("names of the regions of the group's sites")
+    calendar: bool = _f("whether months are calendar months")
+    minimum: int = _f("the custodian's least number of visits behind a month's sums", unit="visits")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Axes(Question):
+    """Tell a group the agreed axes of the panel."""
+
+    about: ClassVar[str] = "the agreed months, effort terms and regions"
+    months: np.ndarray = _f(
+        "the months of the panel", "(L,)", "12 year + month - 1, or 0..L-1 without a calendar"
+    )
+    terms: tuple[str, ...] = _f("effort terms of the model")
+    blanks: tuple[str, ...] = _f("effort terms that some visit of some group lacks")
+    detections: bool = _f("whether detections are modelled (every visit counts) instead of counts")
+    minimum: int = _f("least number of a group's own visits behind a month's sums", unit="visits")
+    regions: tuple[str, ...] = _f("names of the regions with sums of their own")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Done(Answer):
+    """A group has done what was asked, and says what it can use of its visits."""
+
+    about: ClassVar[str] = "the group is ready; sums over its observers"
+    used: int = _f("number of visits that take part", unit="visits")
+    withheld: int = _f("number of visits withheld because their month has too few", unit="visits")
+    observers: np.ndarray = _f(
+        "sum over observers of their visits, and of the squares (effective number of observers)",
+        "(2,)",
+        "visits",
+    )
+    sites: float = _f("number of sites that the group counts (shared ones are counted once)", unit="sites")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sites(Question):
+    """Ask for the keyed hashes of the group's sites."""
+
+    about: ClassVar[str] = "asks for hashes of site ids, to find sites that several groups visit"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checklists(Question):
+    """Ask for the keyed hashes of the group's checklists."""
+
+    about: ClassVar[str] = "asks for hashes of checklists, to find those held twice"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyedHashes(Answer):
+    """Keyed hashes, sorted: equal in two groups when they hold the same site (or checklist)."""
+
+    about: ClassVar[str] = "hashes under a key that the hub does not have"
+    hashes: np.ndarray = _f(
+        "SipHash-2-4 of each site id (or checklist), under a key that the groups share and the hub lacks",
+        "(h,)",
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shared(Question):
+    """Tell a group which of its sites others visit too, by their place in its own sorted hashes."""
+
+    about: ClassVar[str] = "which of the receiver's sites other groups visit too"
+    sites: np.ndarray = _f("place of each shared site among the receiver's sorted hashes", "(S,)")
+    owners: np.ndarray = _f("number of groups that visit it", "(S,)")
+    lead: np.ndarray = _f("1 where the receiver counts the site in sums over sites, else 0", "(S,)")
+    joint: bool = _f(
+        "whether sums by site are exchanged for shared sites; otherwise each owner treats them as its own"
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drop(Question):
+    """Tell a group which of its checklists another group brings."""
+
+    about: ClassVar[str] = "which of the receiver's checklists another group brings"
+    checklists: np.ndarray = _f("place of each among the receiver's sorted hashes", "(d,)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gaps(Question):
+    """Ask how the visited cells lie: for the choice of folds."""
+
+    about: ClassVar[str] = "asks how many site x month cells and site x year blocks were visited"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GapSums(Answer):
+    """Counts over the group's own sites; for joint sites a mask under a keyed order of months."""
+
+    about: ClassVar[str] = "visited cells and blocks"
+    cells: float = _f("visited site x month cells of own sites", unit="cells")
+    blocks: float = _f("visited site x year blocks of own sites", unit="blocks")
+    inside: float = _f("cells that lie in visited blocks of own sites", unit="cells")
+    sites: float = _f("number of sites that the group counts (shared ones are counted once)", unit="sites")
+    masks: np.ndarray = _f(
+        "for each joint site which months were visited, years and months inside them in an order that the hub does not know",
+        "(S, L)",
+    )
+
+
+# -- fits ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Open(Question):
+    """Open a batch of fits that run in lockstep: they differ in the weights of the visits only."""
+
+    about: ClassVar[str] = "opens a batch of fits: a full fit, folds, or replicates"
+    batch: int = _f("number of the batch")
+    family: str = _f("distribution: poisson, gaussian or bernoulli")
+    scale: str = _f("raw, or log1p of the counts")
+    observers: bool = _f("whether the group estimates observer effects")
+    p: int = _f("largest number of coefficients of a site")
+    weights: str = _f("all, fold or replicate")
+    by: str = _f("what a fold holds out: cell, block, visit or observer")
+    folds: int = _f("number of folds")
+    seed: int = _f("public seed of folds and prior noise")
+    numbers: np.ndarray = _f("number of the fold or replicate of each fit", "(n,)")
+    spread: np.ndarray = _f(
+        "replicates: visits of all groups, factor of the spread of observers' weights, 1 to weigh observer x site",
+        "(3,)",
+    )
+    source: int = _f("replicates: batch of the full fit that they start from, -1 for none")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenSums(Answer):
+    """Sums at the start of every fit."""
+
+    about: ClassVar[str] = "sums of weights and counts"
+    sums: np.ndarray = _f(
+        "sum of weights, of weighted values, of weighted exposures", "(n, 3)", "visits, birds, visits"
+    )
+    sites: float = _f("number of sites that the group counts (shared ones are counted once)", unit="sites")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Broadcast(Question):
+    """The months' parameters of a round; nothing in it was computed for one group alone."""
+
+    about: ClassVar[str] = "the months' parameters and the model's variances"
+    batch: int = _f("number of the batch")
+    fits: np.ndarray = _f("which fits of the batch", "(n,)")
+    begin: int = _f("0 go on; 1 sites at zero; 2 one more factor, at zero; 3 from the full fit (replicates)")
+    sums: bool = _f("whether sums of joint sites are wanted")
+    refill: np.ndarray = _f("1 where the weights of visits are to be computed again", "(n,)")
+    mu: np.ndarray = _f("overall level", "(n,)", "link scale")
+    T: np.ndarray = _f("months' coefficients: effect and factors", "(n, L, p)", "link scale")
+    D: np.ndarray = _f("their covariances", "(n, L, t)", "link scale squared")
+    tau: np.ndarray = _f("prior variances of the sites' coefficients", "(n, p)")
+    phi: np.ndarray = _f("dispersion", "(n,)")
+    inverse_size: np.ndarray = _f("1 / size of the negative binomial, 0 for none", "(n,)")
+    kappa: np.ndarray = _f("effort coefficients", "(n, K)")
+    ridge: np.ndarray = _f("precision of observer effects", "(n,)")
+    shift: np.ndarray = _f("subtract from the sites' effects first", "(n,)")
+    stretch: np.ndarray = _f("multiply the sites' coefficients first", "(n, p)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedRows(Answer):
+    """Sums by site of the joint sites that the group visits; empty where there are none."""
+
+    about: ClassVar[str] = "normal equations of joint sites, one by one"
+    rows: np.ndarray = _f(
+        "for each joint site gradient and curvature of its coefficients (or products)", "(n, S, q)"
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solve(Question):
+    """Solve the sites at home and sum the months."""
+
+    about: ClassVar[str] = "asks for the months' sums after the sites were solved at home"
+    batch: int = _f("number of the batch")
+    fits: np.ndarray = _f("which fits of the batch", "(n,)")
+    p: int = _f("number of coefficients")
+    totals: np.ndarray = _f("sums over groups of the joint sites that the receiver visits", "(n, S, q)")
+    effort: bool = _f("whether score and curvature of effort are wanted")
+    observers: bool = _f("whether observer effects take a step")
+    nodes: np.ndarray = _f("values of 1 / size at which the dispersion is wanted", "(n, m)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Months(Answer):
+    """Sums over the group's sites, by month."""
+
+    about: ClassVar[str] = "normal equations of every month, summed over the group's sites"
+    months: np.ndarray = _f("gradient and curvature of every month's coefficients", "(n, L, q)")
+    sites: np.ndarray = _f(
+        "sums over sites: effect, effective parameters, squared move and weight of the cells, squared coefficients (p), "
+        "their variances (p)",
+        "(n, 4 + 2 p)",
+    )
+    effort: np.ndarray = _f("score and curvature of the effort coefficients", "(n, K + K^2)")
+    observers: np.ndarray = _f("sum over observers of squared effects, number, effective number", "(n, 3)")
+    dispersion: np.ndarray = _f("weighted squared residuals over the variance, at every node", "(n, m)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Predict(Question):
+    """At the end of a fit: its fit to the visits that took part."""
+
+    about: ClassVar[str] = "asks for dispersion and totals of a finished fit"
+    batch: int = _f("number of the batch")
+    fits: np.ndarray = _f("which fits of the batch", "(n,)")
+    nodes: np.ndarray = _f("values of 1 / size at which the dispersion is wanted", "(n, m)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FitSums(Answer):
+    """Counted and fitted totals of the visits that took part."""
+
+    about: ClassVar[str] = "counted and fitted totals"
+    totals: np.ndarray = _f(
+        "sums of weights, counted and fitted total (log1p: of 1 + count)", "(n, 3)", "visits, birds"
+    )
+    dispersion: np.ndarray = _f("weighted squared residuals over the variance, at every node", "(n, m)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Score(Question):
+    """Score held-out visits."""
+
+    about: ClassVar[str] = "asks for scores of the visits that were held out"
+    batch: int = _f("number of the batch")
+    fits: np.ndarray = _f("which fits of the batch", "(n,)")
+    smear: np.ndarray = _f("calibration of the fitted totals", "(n,)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreSums(Answer):
+    """Five sums over the held-out visits."""
+
+    about: ClassVar[str] = "scores of held-out visits"
+    sums: np.ndarray = _f("deviance, squared log error, predicted total, counted total, visits", "(n, 5)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedProduct(Question):
+    """Products of residuals with vectors, by joint site."""
+
+    about: ClassVar[str] = "asks for products of residuals at joint sites (start of a factor)"
+    batch: int = _f("number of the batch")
+    fits: np.ndarray = _f("which fits of the batch", "(n,)")
+    V: np.ndarray = _f("vectors over months", "(n, L, w)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Product(Question):
+    """Products R' (R V) of the residuals R of all cells with vectors over months."""
+
+    about: ClassVar[str] = "asks for products of residuals with vectors over months (start of a factor)"
+    batch: int = _f("number of the batch")
+    fits: np.ndarray = _f("which fits of the batch", "(n,)")
+    V: np.ndarray = _f("vectors over months", "(n, L, w)")
+    totals: np.ndarray = _f(
+        "R V of the joint sites that the receiver visits, summed over groups", "(n, S, w)"
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProductSums(Answer):
+    """R' R V, summed over the group's sites."""
+
+    about: ClassVar[str] = "products of residuals with vectors over months"
+    product: np.ndarray = _f("R' R V over the group's cells", "(n, L, w)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Totals(Question):
+    """Ask for expected counts summed over sites; sites draw their part of the prior's noise at home."""
+
+    about: ClassVar[str] = "asks for monthly totals of a fit or of replicates"
+    batch: int = _f("number of the batch")
+    fits: np.ndarray = _f("which fits of the batch", "(n,)")
+    p: int = _f("number of coefficients")
+    mu: np.ndarray = _f("overall level", "(n,)", "link scale")
+    T: np.ndarray = _f("months' coefficients, with their draws of prior noise", "(n, L, p)", "link scale")
+    D: np.ndarray = _f("their remaining covariances", "(n, L, t)", "link scale squared")
+    tau: np.ndarray = _f("prior variances of the sites' coefficients", "(n, p)")
+    smear: np.ndarray = _f("calibration of the fitted totals", "(n,)")
+    noise: bool = _f("whether sites draw prior noise")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RegionTotals(Answer):
+    """Expected counts at standard effort, summed over the group's sites."""
+
+    about: ClassVar[str] = "expected counts by month, summed over sites, whole and by region"
+    totals: np.ndarray = _f("sums over sites: whole panel, then each region", "(n, R + 1, L)", "birds")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Close(Question):
+    """Forget batches."""
+
+    about: ClassVar[str] = "the batches are not needed any more"
+    batches: np.ndarray = _f("numbers of the batches", "(b,)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Refusal(Answer):
+    """A group cannot or will not answer; it says why in words that hold no data."""
+
+    about: ClassVar[str] = "why the group does not answer"
+    code: str = _f("one word")
+    text: str = _f("one sentence with the next move")
+
+
+# The order is part of the protocol: a type's number on the wire is its place here.
+QUESTIONS: tuple[type[Question], ...] = (
+    Hello, Axes, Sites, Checklists, Shared, Drop, Gaps, Open, Broadcast, Solve, Predict, Score, SharedProduct, Product,
+    Totals, Close,
+)  # fmt: skip
+ANSWERS: tuple[type[Answer], ...] = (
+    Description, Done, KeyedHashes, GapSums, OpenSums, SharedRows, Months, FitSums, ScoreSums, ProductSums, RegionTotals,
+    Refusal,
+)  # fmt: skip
+
+
+def words(kind: type[Message]) -> list[tuple[str, str, str, str]]:
+    """(field, words, shape, unit) of every field of a kind of message."""
+    return [(f.name, f.metadata["words"], f.metadata["shape"], f.metadata["unit"]) for f in fields(kind)]

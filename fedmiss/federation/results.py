@@ -1,0 +1,149 @@
+"""A fitted count model as its owner sees it: sites, months, and what follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.federation.hub.state import MonthState
+from fedmiss.models.lowrank.families import FAMILIES
+from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
+from fedmiss.models.lowrank.solver import Fit, Theta
+
+__all__ = ["CountFit", "Posterior", "predictor", "row_blocks", "site_slopes", "to_counts", "totals_by_region"]
+
+BLOCK = 4_000_000  # cells of the imputed matrix held at a time
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Posterior:
+    """Gaussian posteriors of the site and month coefficients.
+
+    ``mu`` scalar; ``P`` (J, p), ``C`` (J, p, p) sites; ``T`` (L, p), ``D`` (L, p, p) months; p = 1 + r.
+    ``tau`` (p,) prior variances of the sites' coefficients; ``prior`` (L, p) prior means and ``noise`` (p,) prior
+    variances of the months'.
+    """
+
+    mu: float
+    P: F64
+    C: F64
+    T: F64
+    D: F64
+    tau: F64
+    prior: F64
+    noise: F64
+
+    def theta(self) -> Theta:
+        """Posterior means as parameters of the low-rank model."""
+        return Theta(self.mu, self.P[:, 0], self.T[:, 0], self.P[:, 1:], self.T[:, 1:])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CountFit:
+    """A fitted count model.
+
+    ``fit`` is the low-rank part with the history of the fit, ``aux`` the rest; ``dispersion`` is Pearson /
+    residual degrees of freedom on visits; ``edf`` the effective number of parameters (trace of the block hat
+    matrices); ``smear`` the factor of the back-transform, calibrated on the total of the observed counts.
+    """
+
+    settings: CountSettings
+    J: int
+    L: int
+    fit: Fit
+    aux: Auxiliary
+    dispersion: float
+    edf: float
+    n_counted: int
+    smear: float = 1.0
+    posterior: Posterior | None = None
+    state: MonthState | None = None  # the hub's half of a variational fit
+
+    @property
+    def theta(self) -> Theta:
+        """Parameters of the low-rank part."""
+        return self.fit.theta
+
+    def expected(self, site: slice | I64 = slice(None), month: slice | I64 = slice(None)) -> F64:
+        """Expected count (or detection probability) at standard effort, for a block of cells."""
+        if self.posterior is not None:
+            return to_counts(
+                predictor(self.posterior, site, self.settings.family)[:, month], self.settings, self.smear
+            )
+        return to_counts(self.theta.eta(site, month), self.settings, self.smear)
+
+
+def to_counts(eta: F64, settings: CountSettings, smear: float = 1.0) -> F64:
+    """Back-transform the linear predictor to birds."""
+    if settings.scale == "log1p":
+        return np.maximum(smear * np.exp(np.minimum(eta, 50.0)) - 1.0, 0.0)
+    family = FAMILIES[settings.family]
+    mean = family.mean(eta)
+    return smear * mean if family.counts else mean
+
+
+def predictor(q: Posterior, site: slice | I64, family: str) -> F64:
+    """Predictor (rows of ``site`` x L) that has the posterior mean of every cell, observed or not."""
+    P, C = q.P[site], q.C[site]
+    eta: F64 = q.mu + P[:, :1] + q.T[:, 0] + P[:, 1:] @ q.T[:, 1:].T
+    x = np.column_stack([np.ones(q.T.shape[0]), q.T[:, 1:]])
+    z = np.hstack([np.ones((P.shape[0], 1)), P[:, 1:]])
+    p = x.shape[1]
+    # var = x'C x + z'D z + tr(C D) over the factor block, as three matrix products
+    xx = (x[:, :, None] * x[:, None, :]).reshape(-1, p * p)
+    zz = (z[:, :, None] * z[:, None, :]).reshape(-1, p * p)
+    var = C.reshape(-1, p * p) @ xx.T + zz @ q.D.reshape(-1, p * p).T
+    var += C[:, 1:, 1:].reshape(len(P), -1) @ q.D[:, 1:, 1:].reshape(len(q.T), -1).T
+    return FAMILIES[family].marginal(eta, var)
+
+
+def row_blocks(J: int, L: int) -> list[slice]:
+    """Blocks of sites whose J x L parts fit in memory."""
+    step = max(1, BLOCK // max(L, 1))
+    return [slice(i, min(i + step, J)) for i in range(0, J, step)]
+
+
+def _expected(fit: CountFit, q: Posterior | None, rows: slice) -> F64:
+    if q is None:
+        return fit.expected(rows)
+    return to_counts(predictor(q, rows, fit.settings.family), fit.settings, fit.smear)
+
+
+def totals_by_region(fit: CountFit, region: I64, n_regions: int, q: Posterior | None = None) -> F64:
+    """Sum the expected counts over sites: (n_regions, L); ``region`` (J,) is -1 for sites of no region.
+
+    Row 0 is the whole panel; region ``i`` fills row ``i + 1``.
+    """
+    out = np.zeros((n_regions + 1, fit.L))
+    for rows in row_blocks(fit.J, fit.L):
+        values = _expected(fit, q if q is not None else fit.posterior, rows)
+        out[0] += values.sum(axis=0)
+        for i in np.unique(region[rows]):
+            if i >= 0:
+                out[i + 1] += values[region[rows] == i].sum(axis=0)
+    return out
+
+
+def site_slopes(fit: CountFit, year: I64, month_of_year: I64, q: Posterior | None = None) -> tuple[F64, F64]:
+    """Least-squares slope of log yearly total on year per site, and the mean yearly total, over complete years.
+
+    A year is complete when it has every calendar month of the panel. With fewer than three of them the slope is NaN.
+    """
+    season = np.unique(month_of_year).size
+    years, counts = np.unique(year, return_counts=True)
+    full = years[counts == season]
+    slopes, means = np.full(fit.J, np.nan), np.zeros(fit.J)
+    x = full - full.mean() if full.size else full.astype(float)
+    pick = (year[:, None] == full[None, :]).astype(float)
+    for rows in row_blocks(fit.J, fit.L):
+        values = _expected(fit, q if q is not None else fit.posterior, rows)
+        if full.size == 0:
+            means[rows] = values.mean(axis=1) * season
+            continue
+        yearly = values @ pick
+        means[rows] = yearly.mean(axis=1)
+        if full.size >= 3:
+            slopes[rows] = np.log(np.maximum(yearly, 1e-9)) @ x / float(x @ x)
+    return slopes, means

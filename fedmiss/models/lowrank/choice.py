@@ -1,0 +1,184 @@
+"""Which candidate cross-validation chooses, and why in words. Needs scores only, never visits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from fedmiss.arrays import F64
+from fedmiss.errors import ConfigError
+from fedmiss.models.lowrank.settings import CountSettings
+
+__all__ = ["Choice", "check_candidates", "choose", "default_candidates", "model_name", "scores"]
+
+
+def model_name(s: CountSettings) -> str:
+    """Short name of the distribution of a candidate."""
+    if s.family == "poisson":
+        return {"quasi": "quasi-Poisson", "negbin": "negative binomial", "none": "Poisson"}[s.dispersion]
+    return "Gaussian on log1p" if s.scale == "log1p" else s.family.capitalize()
+
+
+def default_candidates(settings: CountSettings, max_rank: int = 4) -> list[CountSettings]:
+    """Ranks 0..max_rank; for counts of the negative binomial, with ranks 0 and 2 of its rivals after it.
+
+    The negative binomial comes first, hence is the model that rivals have to beat (:func:`cross_validate`): it has the
+    Poisson as its limit, and under heavy tails a quasi-Poisson fit of rank 1 or more chases single counts.
+    """
+    if settings.family != "poisson" or settings.penalty is not None:
+        return [replace(settings, rank=r) for r in range(max_rank + 1)]
+    main = [replace(settings, rank=r, dispersion="negbin") for r in range(max_rank + 1)]
+    quasi = [replace(settings, rank=r, dispersion="quasi") for r in (0, 2)]
+    log = [replace(settings, rank=r, family="gaussian", scale="log1p", dispersion="quasi") for r in (0, 2)]
+    return main + quasi + log
+
+
+HELD_OUT = {
+    "cell": "Folds held out single site x month cells.",
+    "block": "Folds held out whole years of sites.",
+    "visit": "Folds held out single visits.",
+    "observer": "Folds held out observers.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Outcome of a cross-validation.
+
+    ``table`` has one row per candidate and fold (schema ``cv``), ``summary`` one per candidate, ``best`` the chosen
+    settings, ``advice`` a sentence that says which candidate wins which score.
+    """
+
+    table: pd.DataFrame
+    summary: pd.DataFrame
+    best: CountSettings
+    advice: str
+
+
+def check_candidates(candidates: Sequence[CountSettings], folds: int) -> None:
+    """Raise ConfigError unless the candidates can be compared."""
+    if folds < 2:
+        raise ConfigError(f"cross-validation with {folds} fold is impossible; choose 2 or more.")
+    if not candidates:
+        raise ConfigError("cross-validation has no candidate; give at least one rank.")
+    scales = {c.family if c.scale == "raw" else "poisson" for c in candidates}
+    if len(scales) > 1:
+        raise ConfigError(
+            f"candidates of the families {', '.join(sorted(scales))} have no common score; compare them apart."
+        )
+
+
+def scores(sums: F64, settings: CountSettings) -> dict[str, float]:
+    """Row of the table of scores from five sums over held-out visits.
+
+    ``sums`` (5,): deviance, squared log error, predicted and counted total, visits.
+    """
+    dev, sq, predicted, observed, n = (float(v) for v in sums)
+    if n == 0:
+        return {"n": 0, "deviance": np.nan, "log_rmse": np.nan, "total_bias": np.nan}
+    return {
+        "n": int(n),
+        "deviance": dev / n,
+        "log_rmse": float(np.sqrt(sq / n)),
+        "total_bias": predicted / observed if observed else np.nan,
+    }
+
+
+def choose(
+    table: pd.DataFrame, candidates: Sequence[CountSettings], *, by: str, one_se: bool = False
+) -> Choice:
+    """Choose among candidates with a row of :func:`scores` for each fold.
+
+    Between distributions the evidence has to be clear: another distribution than the first candidate's is chosen only
+    if its deviance is lower by more than two standard errors of the paired difference over folds. With heavy-tailed
+    counts few large ones decide a fold's deviance, and the best of many candidates is often the luckiest.
+
+    Parameters
+    ----------
+    table : columns candidate, model, rank, penalty, fold and those of :func:`scores`
+    by : what a fold held out
+    one_se : choose the smallest rank (then the largest penalty) within one standard error of the lowest deviance,
+        the standard error being that of the paired difference over folds
+    """
+    table = table.sort_values(["candidate", "fold"], ignore_index=True)
+    summary = _summarise(table)
+    chosen = _choose(table, summary, candidates, one_se)
+    return Choice(table, summary, candidates[chosen], f"{_advice(summary, chosen)} {HELD_OUT[by]}")
+
+
+def _summarise(table: pd.DataFrame) -> pd.DataFrame:
+    def one(g: pd.DataFrame) -> pd.Series:
+        w = g["n"] / max(g["n"].sum(), 1)
+        k = len(g)
+        return pd.Series(
+            {
+                "model": g["model"].iloc[0],
+                "rank": int(g["rank"].iloc[0]),
+                "penalty": g["penalty"].iloc[0],
+                "deviance": float((w * g["deviance"]).sum()),
+                "deviance_se": float(g["deviance"].std(ddof=1) / np.sqrt(g["deviance"].count()))
+                if k > 1
+                else np.nan,
+                "log_rmse": float(np.sqrt((w * g["log_rmse"] ** 2).sum())),
+                "total_bias": float((w * g["total_bias"]).sum()),
+            }
+        )
+
+    return pd.DataFrame([one(g) for _, g in table.groupby("candidate", sort=True)])
+
+
+def _choose(
+    table: pd.DataFrame, summary: pd.DataFrame, candidates: Sequence[CountSettings], one_se: bool
+) -> int:
+    score = summary["deviance"].to_numpy(dtype=float)
+    name = summary["model"].to_numpy()
+    wide = table.pivot(index="fold", columns="candidate", values="deviance")
+
+    def above(best: int) -> tuple[F64, F64]:
+        """Mean over folds of the deviance above that of ``best``, and its standard error."""
+        excess = wide.sub(wide[best], axis=0)
+        bound: pd.Series = excess.std(ddof=1) / np.sqrt(excess.count())
+        return excess.mean().to_numpy(dtype=float), bound.to_numpy(dtype=float)
+
+    best = int(np.where(name == name[0], score, np.inf).argmin())
+    mean, error = above(best)
+    clear = mean < -2 * error
+    if clear.any():
+        best = int(np.where(clear, score, np.inf).argmin())
+    if not one_se:
+        return best
+    mean, error = above(best)
+    near = [i for i in range(len(candidates)) if name[i] == name[best] and mean[i] <= error[i]] or [best]
+    return min(near, key=lambda i: (candidates[i].rank, -(candidates[i].penalty or 0.0)))
+
+
+def _label(row: pd.Series) -> str:
+    ridge = "" if np.isnan(row["penalty"]) else f", ridge {row['penalty']:g}"
+    return f"{row['model']} of rank {int(row['rank'])}{ridge}"
+
+
+def _advice(summary: pd.DataFrame, chosen: int) -> str:
+    best = summary.iloc[chosen]
+    by_deviance = summary.iloc[int(summary["deviance"].to_numpy().argmin())]
+    by_log = summary.iloc[int(summary["log_rmse"].to_numpy().argmin())]
+    total = np.abs(np.log(np.clip(summary["total_bias"].to_numpy(dtype=float), 1e-9, None)))
+    by_total = summary.iloc[int(total.argmin())]
+    scores = f"deviance {best['deviance']:.3g} per visit, total {best['total_bias']:.2f} of the observed"
+    if by_deviance.name == best.name:
+        text = f"{_label(best)} predicts held-out visits best ({scores})."
+    else:
+        text = (
+            f"{_label(best)} is recommended ({scores}): {_label(by_deviance)} has a lower deviance "
+            f"({by_deviance['deviance']:.3g}), but not clearly."
+        )
+    if by_log.name != best.name and by_log["log_rmse"] < 0.98 * best["log_rmse"]:
+        text += (
+            f" For typical sites rather than totals, {_label(by_log)} is closer (log error {by_log['log_rmse']:.2f} "
+            f"against {best['log_rmse']:.2f}), but its totals are {by_log['total_bias']:.2f} of the observed."
+        )
+    if by_total.name != best.name and abs(float(best["total_bias"]) - 1) > 0.1:
+        text += f" {_label(by_total)} gets the total nearest ({by_total['total_bias']:.2f})."
+    return text

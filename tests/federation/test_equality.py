@@ -1,0 +1,123 @@
+"""The federated answer is the pooled one: fit, cross-validation and bootstrap, own sites and shared ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmiss.federation.local import LocalFederation, fit_counts
+from fedmiss.models.lowrank.choice import default_candidates
+from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.settings import CountSettings
+
+from .owners import largest, owned, pooled, renumbered
+
+NEGBIN = CountSettings(rank=2, dispersion="negbin")
+
+
+@pytest.mark.parametrize("owners", [1, 3, 10])
+@pytest.mark.parametrize("shared", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_monthly_totals_equal_the_pooled_ones(owners, shared, rank):
+    panel = owned(owners, shared=shared, size=2.0, seed=rank)
+    settings = CountSettings(rank=rank, dispersion="negbin")
+    one = LocalFederation(panel)
+    a = one.fit(settings)
+    b = LocalFederation(panel.pooled()).fit(settings)
+    assert a.fit.sweeps == b.fit.sweeps
+    assert largest(a.expected().sum(axis=0), b.expected().sum(axis=0)) < 1e-10
+    assert (one.hub.n_joint > 0) == (shared > 0 and owners > 1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        CountSettings(rank=1, dispersion="quasi"),
+        CountSettings(rank=1, family="gaussian", scale="log1p"),
+        CountSettings(rank=1, family="bernoulli"),
+        CountSettings(rank=1, dispersion="negbin", season=False),
+    ],
+    ids=["quasi", "log1p", "bernoulli", "no season"],
+)
+@pytest.mark.parametrize("effort", [False, True])
+def test_every_family_with_and_without_effort(settings, effort):
+    panel = owned(3, shared=0.3, effort=effort, seed=4)
+    a, b = fit_counts(panel, settings), fit_counts(panel.pooled(), settings)
+    assert largest(a.expected().sum(axis=0), b.expected().sum(axis=0)) < 1e-10
+    np.testing.assert_allclose(a.aux.kappa, b.aux.kappa, rtol=1e-9)
+
+
+def test_observer_effects_stay_at_home_and_change_nothing():
+    panel = owned(3, shared=0.3, seed=5)
+    settings = CountSettings(rank=1, dispersion="negbin", observers=True)
+    a, b = fit_counts(panel, settings), fit_counts(panel.pooled(), settings)
+    assert largest(a.expected().sum(axis=0), b.expected().sum(axis=0)) < 1e-10
+    np.testing.assert_allclose(np.concatenate(a.aux.observer), b.aux.observer[0], rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.5])
+def test_the_whole_default_job(shared):
+    panel = owned(3, shared=shared, size=2.0, n=700, seed=6)
+    apart, together = LocalFederation(panel), pooled(panel)
+    tables = []
+    for federation in (apart, together):
+        choice = federation.cross_validate(default_candidates(NEGBIN, max_rank=2), folds=3)
+        federation.fit(choice.best)
+        draws = federation.replicates(choice.best, range(6), seed=0)
+        tables.append((choice, draws))
+    (choice, draws), (reference, other) = tables
+    assert choice.best == reference.best
+    assert choice.advice == reference.advice
+    for column in ("n", "deviance", "log_rmse", "total_bias"):
+        np.testing.assert_allclose(choice.table[column], reference.table[column], rtol=1e-9)
+    assert largest(draws.totals, other.totals) < 1e-10
+    np.testing.assert_allclose(draws.slopes, other.slopes, rtol=1e-8, atol=1e-12)
+
+
+def test_results_do_not_depend_on_how_sites_are_numbered():
+    panel = owned(3, shared=0.3, size=2.0, seed=7)
+    order = np.random.default_rng(1).permutation(panel.J)
+    again = renumbered(panel, order)
+    a, b = LocalFederation(panel), LocalFederation(again)
+    for f in (a, b):
+        f.fit(NEGBIN)
+    # the secrets come from the visits, whose order has changed: give both the same
+    for name in a.programs:
+        b.programs[name].secret = a.programs[name].secret
+    folds = [f.cross_validate([NEGBIN], folds=3, by="cell").table for f in (a, b)]
+    np.testing.assert_allclose(folds[0]["deviance"], folds[1]["deviance"], rtol=1e-8)
+    c, d = a.replicates(NEGBIN, [3], seed=0), b.replicates(NEGBIN, [3], seed=0)
+    np.testing.assert_allclose(c.slopes[0][order], d.slopes[0], rtol=1e-7, atol=1e-10)
+
+
+def test_without_joint_sums_each_owner_has_the_site_to_itself():
+    panel = owned(3, shared=0.3, size=2.0, n=1500, seed=8)
+    joint, apart = LocalFederation(panel), LocalFederation(panel, joint=False)
+    assert apart.hub.n_joint == 0
+    assert apart.hub.J == pytest.approx(panel.J)  # each of k owners counts the site as 1/k
+    totals = [f.fit(NEGBIN) for f in (joint, apart)]
+    a, b = (f.link.ledger.total.exchanges for f in (joint, apart))
+    assert b < 0.75 * a
+    own = owned(3, shared=0.0, size=2.0, seed=8)  # without shared sites there is no difference at all
+    c, d = (LocalFederation(own, joint=j).fit(NEGBIN).expected() for j in (True, False))
+    np.testing.assert_array_equal(c, d)
+    assert np.isfinite(totals[1].expected()).all()
+
+
+def test_a_replicate_does_not_depend_on_which_others_run_beside_it():
+    panel = owned(3, shared=0.3, size=2.0, seed=9)
+    federation = LocalFederation(panel)
+    federation.fit(NEGBIN)
+    many = federation.replicates(NEGBIN, range(5), seed=3)
+    one = federation.replicates(NEGBIN, [3], seed=3)
+    np.testing.assert_array_equal(many.totals[3], one.totals[0])
+    np.testing.assert_array_equal(many.slopes[3], one.slopes[0])
+
+
+def test_a_group_that_adds_nothing_changes_nothing():
+    panel = owned(3, shared=0.0, seed=10)
+    more = GroupPanel.of(
+        panel.J, panel.L, [*panel.groups, Group.of("zz", [], [], [])], panel.calendar, panel.site_id, panel.region
+    )
+    a, b = fit_counts(panel, NEGBIN).expected(), fit_counts(more, NEGBIN).expected()
+    np.testing.assert_allclose(a, b, rtol=1e-12)

@@ -14,6 +14,7 @@ Little-endian. Arrays: u8 type, u8 dimensions, u32 each, then the numbers.
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from collections.abc import Sequence
@@ -31,6 +32,11 @@ _HEAD = struct.Struct("<2sH8s8sI")
 _CRC = struct.Struct("<I")
 HEADER = _HEAD.size + _CRC.size
 _TYPES = ("<f8", "<i8", "<i4", "|u1", "<u8")
+_DTYPES = tuple(np.dtype(t) for t in _TYPES)
+_INT, _FLOAT, _LENGTH, _COUNT, _BYTE = (struct.Struct("<" + c) for c in "qdIHB")
+_SHAPES = [struct.Struct(f"<{n}I") for n in range(9)]
+_HEADS = [struct.Struct(f"<cBB{n}I") for n in range(9)]
+_ARRAY = ord("a")
 _CODE = {np.dtype(t): i for i, t in enumerate(_TYPES)}
 _NUMBER: dict[type, int] = {k: i for kinds in (QUESTIONS, ANSWERS) for i, k in enumerate(kinds)}
 _NAMES = {k: tuple(f.name for f in fields(k)) for k in (*QUESTIONS, *ANSWERS)}
@@ -46,27 +52,28 @@ class Envelope:
 
 
 def _put(value: Any, out: list[bytes]) -> None:
-    if isinstance(value, bool):
+    if isinstance(value, np.ndarray):
+        code = _CODE.get(value.dtype)
+        if code is None:
+            raise TypeError(f"arrays of {value.dtype} do not travel")
+        out.append(_HEADS[value.ndim].pack(b"a", code, value.ndim, *value.shape))
+        out.append(value.tobytes())
+    elif isinstance(value, bool):
         out.append(b"b\x01" if value else b"b\x00")
     elif isinstance(value, int | np.integer):
-        out.append(b"i" + struct.pack("<q", int(value)))
+        out.append(b"i" + _INT.pack(int(value)))
     elif isinstance(value, float):
-        out.append(b"f" + struct.pack("<d", value))
+        out.append(b"f" + _FLOAT.pack(value))
     elif isinstance(value, str):
         raw = value.encode()
-        out.append(b"s" + struct.pack("<I", len(raw)) + raw)
+        out.append(b"s" + _LENGTH.pack(len(raw)) + raw)
     elif isinstance(value, tuple):
-        out.append(b"t" + struct.pack("<I", len(value)))
+        out.append(b"t" + _LENGTH.pack(len(value)))
         for text in value:
             raw = text.encode()
-            out.append(struct.pack("<I", len(raw)) + raw)
+            out.append(_LENGTH.pack(len(raw)) + raw)
     else:
-        array = np.asarray(value)
-        code = _CODE.get(array.dtype)
-        if code is None:
-            raise TypeError(f"arrays of {array.dtype} do not travel")
-        out.append(struct.pack(f"<cBB{array.ndim}I", b"a", code, array.ndim, *array.shape))
-        out.append(array.tobytes())
+        raise TypeError(f"a field of {type(value).__name__} does not travel")
 
 
 def encode(messages: Sequence[Message], envelope: Envelope) -> bytes:
@@ -90,9 +97,9 @@ class _Reader:
     def __init__(self, raw: bytes) -> None:
         self.raw, self.at = raw, HEADER
 
-    def take(self, form: str) -> tuple[Any, ...]:
-        out = struct.unpack_from("<" + form, self.raw, self.at)
-        self.at += struct.calcsize("<" + form)
+    def take(self, form: struct.Struct) -> Any:
+        (out,) = form.unpack_from(self.raw, self.at)
+        self.at += form.size
         return out
 
     def bytes(self, n: int) -> bytes:
@@ -102,28 +109,30 @@ class _Reader:
         return self.raw[self.at - n : self.at]
 
     def value(self) -> Any:
-        kind = self.bytes(1)
-        if kind == b"b":
-            return self.take("B")[0] == 1
-        if kind == b"i":
-            return self.take("q")[0]
-        if kind == b"f":
-            return self.take("d")[0]
-        if kind == b"s":
-            return self.bytes(self.take("I")[0]).decode()
-        if kind == b"t":
-            n = self.take("I")[0]
-            return tuple(self.bytes(self.take("I")[0]).decode() for _ in range(n))
-        if kind != b"a":
-            raise ValueError(f"a field of type {kind!r}")
-        code, ndim = self.take("BB")
-        shape = self.take(f"{ndim}I")
-        dtype = np.dtype(_TYPES[code])
-        size = 1
-        for s in shape:
-            size *= s
-        # a copy: what comes from bytes cannot be written to, and compiled loops would be compiled twice
-        return np.frombuffer(self.bytes(size * dtype.itemsize), dtype=dtype).reshape(shape).copy()
+        kind = self.raw[self.at]
+        self.at += 1
+        if kind == _ARRAY:
+            dtype, ndim = _DTYPES[self.raw[self.at]], self.raw[self.at + 1]
+            shape = _SHAPES[ndim].unpack_from(self.raw, self.at + 2)
+            self.at += 2 + 4 * ndim
+            n = math.prod(shape)
+            if n * dtype.itemsize > len(self.raw) - self.at:
+                raise ValueError("an array is longer than the message")
+            # a copy: what comes from bytes cannot be written to, and compiled loops would be compiled twice
+            out = np.frombuffer(self.raw, dtype, n, self.at).reshape(shape).copy()
+            self.at += n * dtype.itemsize
+            return out
+        if kind == ord("i"):
+            return self.take(_INT)
+        if kind == ord("b"):
+            return self.take(_BYTE) == 1
+        if kind == ord("f"):
+            return self.take(_FLOAT)
+        if kind == ord("s"):
+            return self.bytes(self.take(_LENGTH)).decode()
+        if kind == ord("t"):
+            return tuple(self.bytes(self.take(_LENGTH)).decode() for _ in range(self.take(_LENGTH)))
+        raise ValueError(f"a field of type {kind}")
 
 
 def decode(raw: bytes, envelope: Envelope | None, *, asks: bool, who: str) -> tuple[Envelope, list[Message]]:
@@ -173,8 +182,8 @@ def decode(raw: bytes, envelope: Envelope | None, *, asks: bool, who: str) -> tu
     try:
         reader = _Reader(raw)
         messages: list[Message] = []
-        for _ in range(reader.take("H")[0]):
-            kind = kinds[reader.take("B")[0]]
+        for _ in range(reader.take(_COUNT)):
+            kind = kinds[reader.take(_BYTE)]
             messages.append(kind(*(reader.value() for _ in _NAMES[kind])))
         if reader.at != len(raw):
             raise ValueError(f"{len(raw) - reader.at} bytes too many")

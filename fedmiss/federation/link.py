@@ -133,6 +133,7 @@ class Link:
 _ERRORS: dict[str, type[FedmissError]] = {
     e.__name__: e for e in (ConfigError, InputError, DomainError, UplinkError)
 }
+_NUMBERS = {k: [f.name for f in fields(k) if f.type in ("np.ndarray", "float")] for k in ANSWERS}
 _EXPECTED = {
     "Hello": "Description", "Axes": "Done", "Sites": "KeyedHashes", "Checklists": "KeyedHashes", "Shared": "Done",
     "Drop": "Done", "Gaps": "GapSums", "Open": "OpenSums", "Broadcast": "SharedRows", "Solve": "Months",
@@ -150,12 +151,13 @@ def _check(answer: Answer, question: Question, who: str, exchange: int) -> None:
             "Install the same fedmiss on all sides.",
             who=who,
         )
-    for f in fields(answer):
-        value = getattr(answer, f.name)
-        if isinstance(value, np.ndarray | float) and not np.isfinite(value).all():
+    for name in _NUMBERS[type(answer)]:
+        value = getattr(answer, name)
+        # an infinite or missing number makes the sum so: one pass without a mask
+        if not np.isfinite(np.sum(value)) and not np.isfinite(value).all():
             bad = np.asarray(value)[~np.isfinite(value)].ravel()[0]
             raise UplinkError(
-                f"{who} sent {bad} in {kind}.{f.name} at exchange {exchange} (every number must be finite). Look at its "
+                f"{who} sent {bad} in {kind}.{name} at exchange {exchange} (every number must be finite). Look at its "
                 "counts and effort for impossible values; nothing of this exchange was used.",
                 who=who,
             )

@@ -95,7 +95,9 @@ class Description(Answer):
     about: ClassVar[str] = "what the group could bring to the job"
     version: str = _f("version of fedmiss at the group")
     species: str = _f("scientific name of the species of the panel")
-    months: np.ndarray = _f("first and last month with a visit, nothing where there is none", "(2,)", "12 year + month - 1")
+    months: np.ndarray = _f(
+        "first and last month with a visit, nothing where there is none", "(2,)", "12 year + month - 1"
+    )
     season: np.ndarray = _f("calendar months with a visit", "(s,)")
     visits: int = _f("number of visits", unit="visits")
     counted: int = _f("number of visits with a count", unit="visits")

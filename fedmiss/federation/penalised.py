@@ -41,9 +41,7 @@ BATCH = 2
 
 def _marginal(s: CountSettings) -> CountSettings:
     # the ridge of the months stands for all of their variance, so season and walk must not explain it away
-    return replace(
-        s, rank=0, penalty=None, effects=True, season=False, site_penalty=None, month_penalty=None
-    )
+    return replace(s, rank=0, penalty=None, effects=True, season=False, site_penalty=None, month_penalty=None)
 
 
 def _penalty(s: CountSettings, aux: Auxiliary) -> Penalty:
@@ -102,12 +100,24 @@ def _minimise(
     return found, replace(state, smear=smear, dispersion=dispersion / free)
 
 
+def _rank0(
+    federation: LocalFederation, batch: int, fit: int, state: MonthState, s: CountSettings
+) -> Theta | None:
+    """Where the solver starts: the posterior means of the rank-0 fit; nothing for a model without effects."""
+    if not s.effects:
+        return None
+    a = np.zeros(federation.panel.J)
+    for name, program in federation.programs.items():
+        a[federation.at[name]] = program.site_posterior(batch, fit)[0][:, 0]
+    return Theta(state.mu, a, state.T[:, 0], np.zeros((a.size, 0)), np.zeros((federation.panel.L, 0)))
+
+
 def fit_penalised(
     federation: LocalFederation, s: CountSettings, watch: Callable[[int, float, float], None] | None = None
 ) -> CountFit:
     """Fit with a given ridge on the factors."""
     state = federation.run(BATCH, _marginal(s))
-    found, state = _minimise(federation, BATCH, 0, state, s, None, watch)
+    found, state = _minimise(federation, BATCH, 0, state, s, _rank0(federation, BATCH, 0, state, s), watch)
     return CountFit(
         replace(s, rank=found.theta.rank), federation.panel.J, federation.panel.L, found,
         federation.auxiliary(BATCH, 0, state), state.dispersion, found.edf, federation.n_counted, state.smear, None, state,
@@ -173,12 +183,15 @@ def cross_validate_penalised(
         states = run_lockstep(link, hub, lanes)
         for fold, state in enumerate(states):
             last: Theta | None = None
+            start = _rank0(federation, BATCH, fold, state, candidates[members[0]])
             for i in members:
                 c = candidates[i]
                 quick = replace(c, tol=max(c.tol, 1e-5), max_sweeps=min(c.max_sweeps, 100))
                 if last is not None and last.rank > c.rank:
                     last = None
-                found, state = _minimise(federation, BATCH, fold, state, quick, last)
+                found, state = _minimise(
+                    federation, BATCH, fold, state, quick, start if last is None else last
+                )
                 last = found.theta
                 asked = msg.Score(BATCH, np.array([fold]), np.array([state.smear]))
                 total = sum(

@@ -52,7 +52,12 @@ def pooled(panel: GroupPanel) -> LocalFederation:
         for k, g in enumerate(panel.groups):
             mine = (used.observer >= start[k]) & (used.observer < start[k + 1])
             out[mine] = replicate_weights(
-                secrets[g.name], number, spread, used.site[mine], used.observer[mine] - start[k], used.weight[mine]
+                secrets[g.name],
+                number,
+                spread,
+                used.site[mine],
+                used.observer[mine] - start[k],
+                used.weight[mine],
             )
         return out
 
@@ -67,7 +72,7 @@ def largest(a, b) -> float:
 def renumbered(panel: GroupPanel, order) -> GroupPanel:
     """The same panel with its sites in another order."""
     at = np.argsort(order)
-    groups = [Group.of(g.name, at[g.site], g.month, g.count, g.observer, g.effort, g.weight) for g in panel.groups]
-    return replace(
-        panel, groups=tuple(groups), site_id=panel.site_id[order], region=panel.region[order]
-    )
+    groups = [
+        Group.of(g.name, at[g.site], g.month, g.count, g.observer, g.effort, g.weight) for g in panel.groups
+    ]
+    return replace(panel, groups=tuple(groups), site_id=panel.site_id[order], region=panel.region[order])

@@ -117,7 +117,12 @@ def test_a_replicate_does_not_depend_on_which_others_run_beside_it():
 def test_a_group_that_adds_nothing_changes_nothing():
     panel = owned(3, shared=0.0, seed=10)
     more = GroupPanel.of(
-        panel.J, panel.L, [*panel.groups, Group.of("zz", [], [], [])], panel.calendar, panel.site_id, panel.region
+        panel.J,
+        panel.L,
+        [*panel.groups, Group.of("zz", [], [], [])],
+        panel.calendar,
+        panel.site_id,
+        panel.region,
     )
     a, b = fit_counts(panel, NEGBIN).expected(), fit_counts(more, NEGBIN).expected()
     np.testing.assert_allclose(a, b, rtol=1e-12)

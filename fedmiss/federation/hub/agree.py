@@ -148,7 +148,9 @@ def _months(groups: dict[str, msg.Description], plan: Plan, calendar: bool) -> I
         return np.asarray(plan.months, dtype=np.int64)
     extents = [d.months for d in groups.values() if d.visits]
     if not extents:
-        raise InputError("no group has a visit in the job's season: there is nothing to fit. Choose another season.")
+        raise InputError(
+            "no group has a visit in the job's season: there is nothing to fit. Choose another season."
+        )
     first, last = min(int(e[0]) for e in extents), max(int(e[1]) for e in extents)
     stamps = np.arange(first, last + 1, dtype=np.int64)
     if not calendar:

@@ -47,7 +47,10 @@ def fit(
         ),
     ] = True,
     minimum: Annotated[
-        int, typer.Option(help="Least number of a group's visits behind a month's sums; fewer are withheld.")
+        int,
+        typer.Option(
+            help="Least number of a group's sites behind a month's sums; visits of months with fewer are withheld."
+        ),
     ] = 0,
     rounds: Annotated[int, typer.Option(help="fedmissem: rounds.")] = 2000,
     gamma: Annotated[

@@ -10,8 +10,14 @@ import typer
 __all__ = ["inspect"]
 
 
-def inspect(path: Annotated[Path, typer.Argument(help="A folder or parquet file made by fedmiss.")]) -> None:
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A folder or parquet file made by fedmiss.")],
+    messages: Annotated[
+        bool,
+        typer.Option("--messages", help="Of a fit: what each kind of message between groups and hub held."),
+    ] = False,
+) -> None:
     """Say in words what a produced file or folder holds."""
-    from fedmiss.cli.show import describe
+    from fedmiss.cli import show
 
-    typer.echo(describe(path))
+    typer.echo(show.messages(path) if messages else show.describe(path))

@@ -98,10 +98,37 @@ def _describe_folder(path: Path) -> str:
     for key, value in m["terms"].items():
         if value:
             lines.append(f"{key.capitalize()}: {value}")
+    if "ledger" in m["results"]:
+        lines += _ledger(m["results"]["ledger"])
     lines += [f"Note: {w}" for w in m["warnings"]]
     files = sorted(p for p in path.rglob("*") if p.is_file())
     lines.append(f"{len(files)} files, {sum(p.stat().st_size for p in files):,} bytes.")
     return "\n".join(lines)
+
+
+def _ledger(ledger: dict[str, Any]) -> list[str]:
+    """What crossed between groups and hub, by stage."""
+    lines = ["Messages between groups and hub, as counted on their bytes:"]
+    for name, line in [*ledger["stages"].items(), ("in all", ledger)]:
+        lines.append(
+            f"  {name:<18} {line['exchanges']:>7,} exchanges {line['bytes_up']:>14,} bytes up "
+            f"{line['bytes_down']:>14,} bytes down"
+        )
+    return lines
+
+
+def messages(path: Path) -> str:
+    """Say in words what each kind of message of a fit held."""
+    from fedmiss.federation.words import describe_kinds
+
+    manifest = read_manifest(path, "fit")
+    ledger = manifest["results"].get("ledger")
+    if ledger is None:
+        raise InputError(
+            f"{path} has no ledger of questions and answers: it was made by --method {manifest['results']['method']}.",
+            path=str(path),
+        )
+    return "\n".join([*_ledger(ledger), "", *describe_kinds(ledger["messages"])])
 
 
 def _settings(settings: dict[str, Any]) -> list[str]:

@@ -52,6 +52,11 @@ class Ledger:
         for kind, n in kinds.items():
             self.kinds[kind] = self.kinds.get(kind, 0) + n
 
+    def clear(self) -> None:
+        """Start to count again."""
+        self.total = Line()
+        self.stages, self.groups, self.kinds = {}, {}, {}
+
     def as_dict(self) -> dict[str, Any]:
         """For a manifest."""
         return self.total.as_dict() | {

@@ -70,6 +70,7 @@ class Link:
         self.transport, self.job, self.settings, self.watch = transport, job, settings, watch
         self.names = tuple(transport.names)
         self.ledger = Ledger()
+        self.exchange = 0
         self.stage = "agree"
 
     def ask(
@@ -86,7 +87,7 @@ class Link:
         EngineError    a group is missing, or refuses
         UplinkError    an answer is damaged, not finite, of another kind or from another exchange; it names the group
         """
-        exchange = self.ledger.total.exchanges
+        exchange = self.exchange
         envelope = Envelope(self.job, self.settings, exchange)
         if isinstance(questions, Mapping):
             lists = {name: questions[name] for name in self.names}
@@ -109,7 +110,7 @@ class Link:
             got = decode(replies[name], envelope, asks=False, who=who)[1]
             for refusal in got:
                 if isinstance(refusal, Refusal):
-                    text = refusal.text if name in refusal.text else f"{who}: {refusal.text}"
+                    text = refusal.text if f"group {name!r}" in refusal.text else f"{who}: {refusal.text}"
                     raise _ERRORS.get(refusal.code, EngineError)(text, group=name)
             if len(got) != len(lists[name]):
                 raise UplinkError(
@@ -124,9 +125,10 @@ class Link:
                 kinds[type(question).__name__] += 1
                 kinds[type(answer).__name__] += 1
         down = {name: len(frame) for name, frame in frames.items()}
+        self.exchange += 1
         self.ledger.record(self.stage, down, {name: len(replies[name]) for name in self.names}, kinds)
         if self.watch:
-            self.watch(self.stage, self.ledger.total.exchanges)
+            self.watch(self.stage, self.exchange)
         return answers
 
 

@@ -58,7 +58,7 @@ class LocalFederation:
         site as its own and brings 1/k of it into totals
     secrets : secret of each group by name; None derives them from the groups' own visits
     weigh : weights of a replicate by group, for comparisons: (group, number, spread, visits) -> (m,)
-    minimum : least number of a group's visits behind a month's sums
+    minimum : least number of a group's sites behind a month's sums
     watch : called after each exchange with (stage, exchanges so far)
     """
 
@@ -93,20 +93,17 @@ class LocalFederation:
         self.programs = programs
         job = hashlib.blake2b(b"".join(_digest(g) for g in panel.groups), digest_size=8).digest()
         self.link = Link(InProcess(programs), job, bytes(8), watch)
-        months = (
-            np.arange(panel.L) if panel.calendar is None else panel.calendar[1] * 12 + panel.calendar[0] - 1
-        )
-        self.agreement = agree(
-            self.link, Plan(months=np.asarray(months, np.int64), joint=joint, minimum=minimum)
-        )
+        twice = len(panel.groups) > 1 and all(g.checklist is not None for g in panel.groups)
+        plan = Plan(months=_stamps(panel), joint=joint, minimum=minimum, duplicates=twice)
+        self.agreement = agree(self.link, plan)
         self.hub = self.agreement.panel
         self.full: MonthState | None = None  # of the last variational fit
         self.last: CountFit | None = None
 
     @property
     def n_counted(self) -> int:
-        """Number of counted visits."""
-        return self.panel.m
+        """Number of counted visits that take part."""
+        return self.hub.visits
 
     def fit(
         self, settings: CountSettings, *, watch: Callable[[int, float, float], None] | None = None
@@ -242,6 +239,18 @@ class _Weigh:
         return self.weigh(self.name, number, spread, used)
 
 
+def _stamps(panel: GroupPanel) -> I64:
+    if panel.calendar is None:
+        return np.arange(panel.L, dtype=np.int64)
+    stamps: I64 = np.asarray(panel.calendar[1] * 12 + panel.calendar[0] - 1, dtype=np.int64)
+    if (np.diff(stamps) <= 0).any():
+        at = int(np.flatnonzero(np.diff(stamps) <= 0)[0])
+        raise InputError(
+            f"month {at + 1} of the panel is not after month {at}; give the months in order, each once."
+        )
+    return stamps
+
+
 def _digest(g: Group) -> bytes:
     parts = (g.name.encode(), g.site.tobytes(), g.month.tobytes(), g.count.tobytes(), g.observer.tobytes())
     return hashlib.blake2b(b"\0".join(parts)).digest()
@@ -262,16 +271,16 @@ def _visits(panel: GroupPanel, g: Group, *, lone: bool) -> tuple[Visits, I64]:
         mine = np.union1d(mine, np.flatnonzero(~visited))
     ids = np.arange(panel.J).astype(str) if panel.site_id is None else panel.site_id
     region = np.full(panel.J, "") if panel.region is None else panel.region
-    stamps = np.arange(panel.L) if panel.calendar is None else panel.calendar[1] * 12 + panel.calendar[0] - 1
     return Visits(
         site_id=np.asarray(ids, dtype=object)[mine],
         site=np.searchsorted(mine, g.site).astype(np.int32),
-        month=np.asarray(stamps, np.int64)[g.month],
+        month=_stamps(panel)[g.month],
         count=g.count,
         detected=g.count > 0,
         observer=g.observer,
         effort=g.effort,
         weight=g.weight,
+        checklist=g.checklist,
         region=np.asarray(region, dtype=object)[mine],
         given=True,
         calendar=panel.calendar is not None,

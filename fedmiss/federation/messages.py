@@ -81,7 +81,7 @@ class Answer(Message):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hello(Question):
-    """Ask a group what it could bring to the job; ``minimum`` is the least number of visits behind a month's sums."""
+    """Ask a group what it could bring to the job."""
 
     about: ClassVar[str] = "asks what the group could bring"
     species: str = _f("scientific name of the species of the job, empty to accept any")
@@ -111,7 +111,7 @@ class Description(Answer):
     covariates: int = _f("number of effort covariates that come ready made, 0 for the terms above")
     regions: tuple[str, ...] = _f("names of the regions of the group's sites")
     calendar: bool = _f("whether months are calendar months")
-    minimum: int = _f("the custodian's least number of visits behind a month's sums", unit="visits")
+    minimum: int = _f("the custodian's least number of sites behind a month's sums", unit="sites")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,7 +125,7 @@ class Axes(Question):
     terms: tuple[str, ...] = _f("effort terms of the model")
     blanks: tuple[str, ...] = _f("effort terms that some visit of some group lacks")
     detections: bool = _f("whether detections are modelled (every visit counts) instead of counts")
-    minimum: int = _f("least number of a group's own visits behind a month's sums", unit="visits")
+    minimum: int = _f("least number of a group's own sites behind a month's sums", unit="sites")
     regions: tuple[str, ...] = _f("names of the regions with sums of their own")
 
 
@@ -135,7 +135,7 @@ class Done(Answer):
 
     about: ClassVar[str] = "the group is ready; sums over its observers"
     used: int = _f("number of visits that take part", unit="visits")
-    withheld: int = _f("number of visits withheld because their month has too few", unit="visits")
+    withheld: int = _f("number of visits withheld because their month has too few sites", unit="visits")
     observers: np.ndarray = _f(
         "sum over observers of their visits, and of the squares (effective number of observers)",
         "(2,)",

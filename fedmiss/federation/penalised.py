@@ -182,17 +182,15 @@ def cross_validate_penalised(
         lanes = [Lane(BATCH, k, fit_path(hub, base, sums[k])) for k in range(folds)]
         states = run_lockstep(link, hub, lanes)
         for fold, state in enumerate(states):
-            last: Theta | None = None
-            start = _rank0(federation, BATCH, fold, state, candidates[members[0]])
+            last: tuple[CountSettings, Theta] | None = None
             for i in members:
                 c = candidates[i]
                 quick = replace(c, tol=max(c.tol, 1e-5), max_sweeps=min(c.max_sweeps, 100))
-                if last is not None and last.rank > c.rank:
-                    last = None
-                found, state = _minimise(
-                    federation, BATCH, fold, state, quick, start if last is None else last
-                )
-                last = found.theta
+                same = last is not None and replace(last[0], rank=c.rank, penalty=c.penalty) == c
+                warm = last[1] if last is not None and same and last[1].rank <= c.rank else None
+                warm = _rank0(federation, BATCH, fold, state, c) if warm is None else warm
+                found, state = _minimise(federation, BATCH, fold, state, quick, warm)
+                last = (c, found.theta)
                 asked = msg.Score(BATCH, np.array([fold]), np.array([state.smear]))
                 total = sum(
                     (score(p, p.batches[BATCH], asked).sums[0] for p in federation.programs.values()),

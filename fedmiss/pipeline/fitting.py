@@ -54,7 +54,7 @@ class FitSettings:
     bootstrap : number of replicates, 0 for none
     joint : whether groups exchange sums by site for sites that several of them visit (right where one person holds all
         groups); otherwise each owner treats such a site as its own
-    minimum : least number of a group's own visits behind a month's sums; months with fewer are withheld
+    minimum : least number of a group's own sites behind a month's sums; visits of months with fewer are withheld
     rounds, gamma, alpha, levels, participation, batch : of ``fedmissem`` (see fedmiss.pipeline.algorithm7)
     """
 
@@ -193,6 +193,7 @@ def fit_panel(
         "shared_sites": federation.agreement.shared,
         "joint_sites": federation.hub.n_joint,
         "withheld_visits": federation.agreement.withheld,
+        "duplicate_visits": federation.agreement.duplicates,
     }
     write_manifest(
         work,
@@ -235,30 +236,33 @@ def finish(work: Path, out: Path) -> Path:
 
 
 class Kept:
-    """The ledger of a job that may be interrupted: stages that were done before the interruption keep their lines."""
+    """The ledger of a job that may be interrupted: parts that were done before the interruption keep their lines."""
 
     def __init__(self, path: Path, ledger: Ledger) -> None:
         self.path, self.ledger = path, ledger
-        self.stages: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+        self.parts: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+        self.save("agree")
 
-    def save(self, stage: str) -> None:
-        """Write a finished stage down."""
-        for name in ("agree", stage):
-            if name in self.ledger.stages:
-                self.stages[name] = self.ledger.stages[name].as_dict()
-        self.stages.setdefault("messages", {})
-        self.stages["messages"][stage] = dict(self.ledger.kinds)
-        self.ledger.kinds.clear()
-        write_json(self.path, self.stages)
+    def save(self, stage: str, part: int = 0) -> None:
+        """Write down what has crossed since the last call; a part that is done again replaces its line."""
+        line = self.ledger.total.as_dict() | {"messages": dict(self.ledger.kinds)}
+        self.parts.setdefault(stage, {})[str(part)] = line
+        self.ledger.clear()
+        write_json(self.path, self.parts)
 
     def as_dict(self) -> dict[str, Any]:
         """Lines of all stages, their sum, and messages by kind."""
-        stages = {k: v for k, v in self.stages.items() if k != "messages"}
+        numbers = ("exchanges", "bytes_up", "bytes_down")
+        stages = {
+            stage: {key: sum(line[key] for line in parts.values()) for key in numbers}
+            for stage, parts in self.parts.items()
+        }
         messages: dict[str, int] = {}
-        for kinds in self.stages.get("messages", {}).values():
-            for kind, n in kinds.items():
-                messages[kind] = messages.get(kind, 0) + n
-        sums = {key: sum(v[key] for v in stages.values()) for key in ("exchanges", "bytes_up", "bytes_down")}
+        for parts in self.parts.values():
+            for line in parts.values():
+                for kind, n in line["messages"].items():
+                    messages[kind] = messages.get(kind, 0) + n
+        sums = {key: sum(line[key] for line in stages.values()) for key in numbers}
         return sums | {"stages": stages, "messages": dict(sorted(messages.items()))}
 
 
@@ -298,7 +302,7 @@ def _bootstrap(federation: LocalFederation, ledger: Kept, fit: CountFit, s: FitS
                 with atomic_file(path) as tmp, open(tmp, "wb") as stream:
                     np.savez(stream, totals=part.totals, slopes=part.slopes)
                 parts.append(part)
-                ledger.save("bootstrap")
+                ledger.save("bootstrap", first)
             show(numbers[-1] + 1)
     return Draws(np.concatenate([p.totals for p in parts]), np.concatenate([p.slopes for p in parts]))
 
@@ -455,7 +459,7 @@ def _results(
         "participation": 1.0,
         "compressor": "identity",
         "n_visits": folder.manifest["results"]["n_visits"],
-        "n_counted": panel.m,
+        "n_counted": fit.n_counted,
         "n_sites": panel.J,
         "n_months": panel.L,
         "n_cells_observed": len(cells),

@@ -42,6 +42,11 @@ class PanelFolder:
         return {g.name: (g / SECRET).read_bytes() for g in self.groups if (g / SECRET).exists()}
 
     @property
+    def several_sources(self) -> bool:
+        """Whether the panel was made of several records folders, which may hold the same checklist."""
+        return len({name.split("/")[0] for name in self.manifest["inputs"]}) > 1
+
+    @property
     def calendar(self) -> tuple[Any, Any]:
         """(month_of_year, year) of the month axis, each (L,) int64."""
         return self.months["month_of_year"].to_numpy(np.int64), self.months["year"].to_numpy(np.int64)
@@ -86,6 +91,7 @@ class PanelFolder:
         missing = self.terms_with_blanks(effort)
         for folder in self.groups:
             columns = ["observer_id", "site_index", "month_index", "count", "detected"]
+            columns += ["checklist_id"] if self.several_sources else []
             visits = read_table(
                 folder / "visits.parquet", "visits", columns=columns + [_COLUMNS[t] for t in effort]
             ).to_pandas()
@@ -103,6 +109,7 @@ class PanelFolder:
                     value,
                     observer,
                     effort_matrix(visits, effort, missing),
+                    checklist=visits["checklist_id"].to_numpy(object) if self.several_sources else None,
                 )
             )
         region = self.sites["region"].fillna("").to_numpy(object)

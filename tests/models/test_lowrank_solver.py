@@ -9,6 +9,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.local import fit_counts
 from fedmiss.models.lowrank.certificate import certify, fit_certified
 from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.families import family_of
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.solver import Penalty, Theta, _Phase, balance, fit_cells, objective, set_eta
 
@@ -52,8 +53,8 @@ def test_normal_equations_are_the_derivatives_of_the_objective(family):
     cells = cells_of(panel, family)
     theta = random_theta(7, 5, 2)
     set_eta(cells, theta)
-    site = _Phase(cells, 7, family, by_site=True).sums(np.column_stack([np.ones(5), theta.V]))
-    month = _Phase(cells, 5, family, by_site=False).sums(np.column_stack([np.ones(7), theta.U]))
+    site = _Phase(cells, 7, family_of(family), by_site=True).sums(np.column_stack([np.ones(5), theta.V]))
+    month = _Phase(cells, 5, family_of(family), by_site=False).sums(np.column_stack([np.ones(7), theta.U]))
     h = 1e-5
 
     def value(**change):

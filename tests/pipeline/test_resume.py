@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedmiss.errors import FedmissError
+from fedmiss.federation.local import LocalFederation
 from fedmiss.files import read_manifest
 from fedmiss.pipeline import algorithm7, fitting
 from fedmiss.pipeline.fitting import FitSettings, fit_panel
@@ -59,33 +60,33 @@ def same_fit(a: Path, b: Path) -> None:
 
 @pytest.mark.parametrize("chunks", [0, 1, 2])
 def test_killed_in_the_bootstrap(panel, whole, tmp_path, monkeypatch, chunks):
-    genuine = fitting.bootstrap_draw
+    genuine = LocalFederation.replicates
     drawn: list[int] = []
 
     def watched(stop_at):
-        def prepare(*a, **k):
-            draw = genuine(*a, **k)
+        def replicates(self, settings, numbers, *, seed):
+            if max(numbers) >= stop_at:
+                raise Killed
+            drawn.extend(numbers)
+            return genuine(self, settings, numbers, seed=seed)
 
-            def one(b):
-                if b >= stop_at:
-                    raise Killed
-                drawn.append(b)
-                return draw(b)
+        return replicates
 
-            return one
-
-        return prepare
-
-    monkeypatch.setattr(fitting, "bootstrap_draw", watched(10 * chunks + 5))
+    monkeypatch.setattr(LocalFederation, "lockstep_size", lambda self: 10)
+    monkeypatch.setattr(LocalFederation, "replicates", watched(10 * chunks + 5))
     with pytest.raises(Killed):
         fit_panel(panel, tmp_path / "cut", FAST)
     assert not (tmp_path / "cut").exists()
     assert len(list((tmp_path / "cut.partial").glob("draws-*.npz"))) == chunks
     drawn.clear()
-    monkeypatch.setattr(fitting, "bootstrap_draw", watched(10**9))
+    monkeypatch.setattr(LocalFederation, "replicates", watched(10**9))
     fit_panel(panel, tmp_path / "cut", FAST)
     assert drawn == list(range(10 * chunks, 30)), "finished replicates are not drawn again"
-    same_fit(tmp_path / "cut", whole["fast"])
+    monkeypatch.setattr(LocalFederation, "replicates", genuine)
+    fit_panel(panel, tmp_path / "whole", FAST)  # in the same parts, so that the ledgers can be compared
+    same_fit(tmp_path / "cut", tmp_path / "whole")
+    drawn_at_once = digests(whole["fast"])["draws.parquet"]
+    assert digests(tmp_path / "cut")["draws.parquet"] == drawn_at_once
 
 
 def test_killed_after_cross_validation(panel, tmp_path, monkeypatch):
@@ -97,11 +98,11 @@ def test_killed_after_cross_validation(panel, tmp_path, monkeypatch):
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(fitting, "fit_counts", kill)
+        patch.setattr(LocalFederation, "fit", kill)
         with pytest.raises(Killed):
             fit_panel(panel, tmp_path / "cut", settings)
     with monkeypatch.context() as patch:
-        patch.setattr(fitting, "cross_validate", kill)
+        patch.setattr(LocalFederation, "cross_validate", kill)
         fit_panel(panel, tmp_path / "cut", settings)
     same_fit(tmp_path / "cut", tmp_path / "whole")
 
@@ -171,9 +172,9 @@ def kill_when(words: list[object], folder: Path, ready: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ready", ["fit.partial/draws-00000.npz", "fit.partial/draws-00100.npz"])
+@pytest.mark.parametrize("ready", ["fit.partial/draws-00000.npz", "fit.partial/draws-00200.npz"])
 def test_sigkill_in_the_bootstrap_of_the_real_command(panel, tmp_path, ready):
-    words = ["fit", panel, "--model", "quasi", "--rank", 1, "--bootstrap", 300, "--out"]
+    words = ["fit", panel, "--model", "quasi", "--rank", 1, "--bootstrap", 600, "--out"]
     kill_when([*words, "fit"], tmp_path, ready)
     assert not (tmp_path / "fit").exists()
     for name in ("fit", "whole"):

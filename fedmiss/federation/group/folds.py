@@ -56,12 +56,17 @@ def _spread(rng: np.random.Generator, n: int, folds: int) -> I64:
     return out
 
 
-def withhold(month: I32, part: I64, minimum: int, L: int) -> np.ndarray:
-    """Visits (m,) of months of which some part 0.. has visits, but fewer than ``minimum``: the month cannot be released."""
+def withhold(site: I32, month: I32, part: I64, minimum: int, L: int) -> Bool:
+    """Visits (m,) of months that cannot be released: some part of them rests on fewer than ``minimum`` sites.
+
+    A sum over the months of one site is that site's, and the difference between a full fit and a fold's training sums is
+    the fold's own part: so every part 0.. of a month has none, or at least ``minimum`` sites, hence visits.
+    """
     if minimum <= 1 or not month.size:
         return np.zeros(month.size, dtype=bool)
-    count = np.zeros((int(part.max()) + 1, L), dtype=np.int64)
-    np.add.at(count, (part, month), 1)
+    parts, J = int(part.max()) + 1, int(site.max()) + 1
+    cells = np.unique((part * L + month) * J + site)
+    count = np.bincount(cells // J, minlength=parts * L).reshape(parts, L)
     thin: Bool = np.asarray(((count > 0) & (count < minimum)).any(axis=0))
     held: Bool = thin[month]
     return held

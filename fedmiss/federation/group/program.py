@@ -47,7 +47,7 @@ class GroupProgram:
     plain_refusals : whether the text of an error may go to the hub: only where one person holds both sides
     all_slopes : whether slopes of shared sites are computed here too when another group counts them
     weigh : weights of a replicate; None draws them from the secret
-    minimum : the custodian's least number of visits behind a month's sums; the hub may ask for more, never for less
+    minimum : the custodian's least number of sites (hence visits) behind a month's sums; the hub may ask for more, never for less
     settings : digest of the job's settings that the group agreed to (8 bytes); None takes those of the first question
     """
 
@@ -195,18 +195,17 @@ class GroupProgram:
         )
 
     def axes(self, q: msg.Axes) -> msg.Done:
-        """Put the visits on the agreed axes; months with too few visits are withheld."""
+        """Put the visits on the agreed axes; months with too few sites are withheld."""
         v = self.visits
         minimum = max(q.minimum, self.minimum)
         self.axis = Axis(q.months.astype(np.int64), q.terms, q.blanks, q.detections, minimum, q.regions)
         keep = np.ones(v.site.size, dtype=bool) if q.detections else ~np.isnan(v.count)
-        thin = (
-            withhold(self.axis.index(v.month, self.name), np.where(keep, 0, 1), minimum, self.axis.L) & keep
-        )
-        keep &= ~thin
+        index = self.axis.index(v.month, self.name)
+        kept = np.flatnonzero(keep)
+        thin = withhold(v.site[kept], index[kept], np.zeros(kept.size, np.int64), minimum, self.axis.L)
+        keep[kept[thin]] = False
         self.withheld = int(thin.sum())
         effort = v.effort if v.given else effort_columns(v.effort, q.terms, q.blanks)
-        index = self.axis.index(v.month, self.name)
         at = np.flatnonzero(keep)
         order = at[np.lexsort((index[at], v.site[at]))]
         value = v.detected.astype(float) if q.detections else v.count
@@ -325,7 +324,7 @@ class GroupProgram:
                 q.by, q.folds, q.seed, name=self.name, site_id=self.visits.site_id, site=u.site, month=u.stamp,
                 year=u.stamp // 12 if self.visits.calendar else u.month.astype(np.int64) // 12, observer=u.observer,
             )  # fmt: skip
-            free = u.weight * ~withhold(u.month, fold, self.axis.minimum, self.axis.L)
+            free = u.weight * ~withhold(u.site, u.month, fold, self.axis.minimum, self.axis.L)
             weights = np.stack([free * (fold != k) for k in q.numbers])
             test = np.stack([free * (fold == k) for k in q.numbers])
         elif q.weights == "replicate":

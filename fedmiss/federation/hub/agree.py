@@ -26,7 +26,7 @@ class Plan:
 
     ``months`` given axis (12 year + month - 1), None to agree on the union; ``effort`` auto, none or terms; ``joint``
     whether sums by site may be exchanged for sites that several groups visit; ``duplicates`` whether checklists are
-    compared; ``minimum`` least number of a group's visits behind a month's sums.
+    compared; ``minimum`` least number of a group's sites behind a month's sums.
     """
 
     species: str = ""
@@ -103,6 +103,14 @@ def agree(link: Link, plan: Plan) -> Agreement:
     )
     dropped = sum(d.size for d in drops.values())
     withheld = sum(a.withheld for a in ready.values())
+    if dropped:
+        notes.append(
+            f"{dropped} visits are on checklists that two groups hold; each counts once, in the first group by name."
+        )
+    if withheld:
+        notes.append(
+            f"{withheld} visits were withheld: their group has fewer sites than the least number in their month."
+        )
     return Agreement(panel, terms, blanks, months, _n_shared(hashes[0]), dropped, withheld, tuple(notes))
 
 

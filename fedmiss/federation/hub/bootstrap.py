@@ -27,6 +27,7 @@ from fedmiss.rng import rng_for
 
 __all__ = ["effective_observers", "lockstep_size", "replicates", "spread_of", "totals_of"]
 
+MOST = 200  # replicates side by side: work that an interruption can lose
 NUMBERS = 50_000_000  # held at a time by the fits that run side by side, over all groups
 
 
@@ -45,7 +46,7 @@ def spread_of(panel: Panel) -> F64:
 def lockstep_size(panel: Panel, p: int) -> int:
     """How many replicates run side by side: as many as fit into memory, a number that depends on the panel only."""
     each = 8.0 * panel.visits + panel.J * p * (p + 2)
-    return max(1, int(NUMBERS / each))
+    return max(1, min(MOST, int(NUMBERS / each)))
 
 
 def replicates(

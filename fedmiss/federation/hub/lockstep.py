@@ -113,12 +113,20 @@ def _ask_shared(link: Link, panel: Panel, packs: list[list[Lane]]) -> list[F64 |
         joint: F64 | None = None
         for name, answer in answers.items():
             at = panel.joint[name]
-            rows = answer.rows  # type: ignore[attr-defined]
             if joint is None:
-                joint = np.zeros((len(packs[i]), panel.n_joint, rows.shape[2]))
-            joint[:, at] += rows
+                joint = np.zeros((len(packs[i]), panel.n_joint, _width(packs[i][0])))
+            joint[:, at] += total({name: answer}, "rows", (len(packs[i]), at.size, joint.shape[2]))
         out[i] = joint
     return out
+
+
+def _width(lane: Lane) -> int:
+    """Numbers by joint site in the answer to a lane's request."""
+    r = lane.request
+    if isinstance(r, AskProduct):
+        return int(r.V.shape[1])
+    assert isinstance(r, AskRound)
+    return r.state.p * (r.state.p + 3) // 2
 
 
 def _vectors(pack: list[Lane]) -> F64:

@@ -30,6 +30,7 @@ class Group:
     observer : (m,) int32         0 .. n_observers-1, local numbering, never sent
     effort : (m, K) float64       effort covariates, 0 at standard effort (see fedmiss.models.lowrank.effort)
     weight : (m,) float64         prior weight of the visit, 1 by default
+    checklist : (m,) texts or None   ids, where the same checklist may be in another group
     """
 
     name: str
@@ -39,6 +40,7 @@ class Group:
     observer: I32
     effort: F64
     weight: F64
+    checklist: np.ndarray | None = None
 
     @classmethod
     def of(
@@ -50,6 +52,7 @@ class Group:
         observer: Sequence[int] | I64 | None = None,
         effort: F64 | None = None,
         weight: F64 | None = None,
+        checklist: np.ndarray | None = None,
     ) -> Group:
         """Sort visits by (site, month) and fill in what is not given."""
         s, t = np.asarray(site, dtype=np.int32), np.asarray(month, dtype=np.int32)
@@ -67,7 +70,8 @@ class Group:
         who = np.zeros(s.size, np.int32) if observer is None else np.asarray(observer, dtype=np.int32)
         x = np.zeros((s.size, 0)) if effort is None else np.asarray(effort, dtype=float)
         w = np.ones(s.size) if weight is None else np.asarray(weight, dtype=float)
-        return cls(name, s[order], t[order], y[order], who[order], x[order], w[order])
+        ids = None if checklist is None else np.asarray(checklist, dtype=object)[order]
+        return cls(name, s[order], t[order], y[order], who[order], x[order], w[order], ids)
 
     @property
     def n_observers(self) -> int:

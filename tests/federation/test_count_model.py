@@ -7,31 +7,24 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from fedmiss.models.lowrank.bayes import Posterior, _sums, add_factor, predictor, set_predictor, vb_fit
-from fedmiss.models.lowrank.bootstrap import (
-    bootstrap,
-    bootstrap_draw,
-    effective_observers,
-    observer_weights,
-    totals_by_region,
-)
-from fedmiss.models.lowrank.counts import CountSettings, fit_counts, fit_prepared, prepare
-from fedmiss.models.lowrank.crossval import (
-    _choose,
-    assign_folds,
-    cross_validate,
-    default_candidates,
-    folds_like_gaps,
-    model_name,
-)
-from fedmiss.models.lowrank.season import SeriesPrior
 from scipy import stats
 
 from fedmiss.errors import ConfigError
+from fedmiss.federation.group import kernels
+from fedmiss.federation.group.folds import draw_folds, replicate_weights
+from fedmiss.federation.hub.agree import folds_like_gaps as like_gaps
+from fedmiss.federation.hub.bootstrap import effective_observers, spread_of
+from fedmiss.federation.hub.season import SeriesPrior
+from fedmiss.federation.hub.state import MonthState
+from fedmiss.federation.hub.steps import after_round, switched_off, with_factor
+from fedmiss.federation.local import LocalFederation, bootstrap, cross_validate, fit_counts
+from fedmiss.federation.results import Posterior, totals_by_region
+from fedmiss.federation.triangle import from_triangle, to_triangle
+from fedmiss.models.lowrank.choice import _choose, default_candidates, model_name
 from fedmiss.models.lowrank.data import Group, GroupPanel
-from fedmiss.models.lowrank.families import POISSON
-
-from .panels import calendar, cells_of, simulate, split, truth
+from fedmiss.models.lowrank.families import FAMILIES, POISSON
+from fedmiss.models.lowrank.settings import CountSettings
+from tests.models.panels import calendar, cells_of, simulate, split, truth
 
 
 def posterior(J, L, p, seed=0):
@@ -61,19 +54,47 @@ def expected_loss(cells, q, family):
     return total
 
 
+def sums(cells, q, family, by_site):
+    """The compiled loops on one fit, all groups added: gradient and curvature of every site or month."""
+    J, p = q.P.shape
+    L = q.T.shape[0]
+    out = np.zeros((J if by_site else L, p + p * (p + 1) // 2))
+    fits, off, code = np.zeros(1, np.int64), np.zeros((1, 1)), FAMILIES[family].code
+    for c in cells:
+        common = (c.ptr, c.col, c.y[None], c.E[None], off, False, np.array([q.mu]), q.T[None], q.D[None])
+        if by_site:
+            part = np.zeros((1, J, out.shape[1]))
+            arguments = (fits, p, np.arange(J), *common, q.P[None], q.C[None], code, part)
+            kernels.shared_sums(0, 1, *arguments)
+        else:
+            # every site's sums are given: such that its covariance comes out as it is, and no step is allowed
+            part, stats = np.zeros((1, L, out.shape[1])), np.zeros((1, 4 + 2 * p))
+            totals = np.zeros((1, J, out.shape[1]))
+            totals[0, :, p:] = to_triangle(np.linalg.inv(q.C))
+            P, C, eta = q.P[None].copy(), q.C[None].copy(), np.zeros((1, c.nnz))
+            kernels.round_sums(
+                0, 1, fits, p, 1, c.ptr, c.col, np.ones(J), np.arange(J), totals, c.y[None], c.E[None], off, False,
+                np.array([q.mu]), q.T[None], q.D[None], np.full((1, p), 1e12), np.ones(1), 0.0, P, C, eta, code, part,
+                stats,
+            )  # fmt: skip
+            np.testing.assert_allclose(C[0], q.C, atol=1e-9)
+            np.testing.assert_array_equal(P[0], q.P)
+        out += part[0]
+    return out[:, :p], from_triangle(out[:, p:], p)
+
+
 @pytest.mark.parametrize("family", ["poisson", "gaussian"])
 @pytest.mark.parametrize("by_site", [True, False])
-def test_variational_sums_are_the_derivatives_of_the_expected_loss(family, by_site):
+@pytest.mark.parametrize("p", [1, 3])
+def test_variational_sums_are_the_derivatives_of_the_expected_loss(family, by_site, p):
     panel, _ = simulate(J=5, L=4, n=25, family=family, groups=2)
     cells = cells_of(panel, family)
-    q = posterior(5, 4, 3)
-    for c in cells:
-        c.eta = np.zeros(c.nnz)
-    g, G = _sums(cells, q, family, by_site)
+    q = posterior(5, 4, p)
+    g, G = sums(cells, q, family, by_site)
     h = 1e-5
     X = q.P if by_site else q.T
     for i in range(len(X)):
-        for a in range(3):
+        for a in range(p):
             values = []
             for sign in (1, 0, -1):
                 moved = X.copy()
@@ -83,21 +104,6 @@ def test_variational_sums_are_the_derivatives_of_the_expected_loss(family, by_si
             second = (values[0] - 2 * values[1] + values[2]) / h**2
             assert G[i, a, a] == pytest.approx(second, abs=2e-3 * (1 + abs(second)))
     np.testing.assert_array_equal(G, G.transpose(0, 2, 1))
-
-
-def test_predictor_has_the_mean_of_the_cells():
-    panel, _ = simulate(J=6, L=5, n=40, groups=1)
-    cells = cells_of(panel, "poisson")
-    cells[0].eta = np.zeros(cells[0].nnz)
-    q = posterior(6, 5, 2, seed=4)
-    _sums(cells, q, "poisson", True)
-    np.testing.assert_allclose(cells[0].eta, predictor(q, slice(None), "poisson")[cells[0].row, cells[0].col])
-
-
-def test_federated_variational_fit_is_the_pooled_one():
-    panel, _ = simulate(groups=10, observers=40, n=600)
-    a = fit_counts(panel, CountSettings(rank=2)).expected()
-    np.testing.assert_allclose(fit_counts(panel.pooled(), CountSettings(rank=2)).expected(), a, rtol=1e-8)
 
 
 def test_a_factor_that_is_not_there_is_switched_off():
@@ -144,7 +150,7 @@ def test_series_prior_recovers_its_variances():
     for _ in range(200):
         var = 1 / (1 / exact + 1 / prior.noise)  # the posterior of nearly exact data under the current prior
         mean = var * (series / exact + f / prior.noise)
-        f, _ = prior.update(mean, var, f, learn=True)
+        prior, f, _ = prior.update(mean, var, f, learn=True)
     assert prior.season == pytest.approx(np.var(season), rel=0.6)
     assert prior.step < 0.1
     assert prior.noise == pytest.approx(0.04, rel=0.4)
@@ -183,7 +189,7 @@ def test_dispersion_is_estimated():
     y = rng.negative_binomial(size, size / (size + mu)).astype(float)
     panel = split(J, L, s, t, y, s % 20, s % 3)
     negbin = fit_counts(panel, CountSettings(rank=0, dispersion="negbin"))
-    assert negbin.aux.theta == pytest.approx(size, rel=0.15)
+    assert negbin.aux.size == pytest.approx(size, rel=0.15)
     quasi = fit_counts(panel, CountSettings(rank=0))
     pearson = float(((y - mu) ** 2 / mu).mean())
     assert quasi.dispersion == pytest.approx(pearson, rel=0.2)
@@ -197,33 +203,53 @@ def test_log1p_fit_keeps_the_total_of_the_observed_counts():
     assert (1 + predicted).sum() == pytest.approx((1 + g.count).sum(), rel=0.05)
 
 
+def folds_of(g, by, folds=5, seed=0, years=None):
+    """Folds of a group's visits, sites named by their numbers."""
+    month = g.month.astype(np.int64)
+    return draw_folds(
+        by, folds, seed, name=g.name, site_id=np.arange(200).astype(str).astype(object), site=g.site, month=month,
+        year=month // 12 if years is None else years[month], observer=g.observer,
+    )  # fmt: skip
+
+
 def test_folds_are_drawn_inside_groups_and_cover_them():
     panel, _ = simulate(n=500)
     for g in panel.groups:
         for by in ("cell", "visit", "observer", "block"):
-            folds = assign_folds(g, 5, by, 0)
+            folds = folds_of(g, by)
             assert folds.size == g.count.size
             assert set(folds) <= set(range(5))
-        sizes = np.bincount(assign_folds(g, 5, "visit", 0), minlength=5)
+        sizes = np.bincount(folds_of(g, "visit"), minlength=5)
         assert sizes.max() - sizes.min() <= 1
-        whole = assign_folds(g, 5, "observer", 0)
-        fold_of_cell = dict(
-            zip(zip(g.site, g.month, strict=True), assign_folds(g, 5, "cell", 0), strict=True)
-        )
+        whole = folds_of(g, "observer")
+        fold_of_cell = dict(zip(zip(g.site, g.month, strict=True), folds_of(g, "cell"), strict=True))
         for h in panel.groups:  # visits of one cell share a fold, in every group
-            folds = assign_folds(h, 5, "cell", 0)
+            folds = folds_of(h, "cell")
             assert all(
                 fold_of_cell.get((s, t), k) == k for s, t, k in zip(h.site, h.month, folds, strict=True)
             )
         assert all(np.unique(whole[g.observer == o]).size == 1 for o in np.unique(g.observer))
     with pytest.raises(ConfigError, match="folds by 'moon'"):
-        assign_folds(panel.groups[0], 5, "moon", 0)
+        folds_of(panel.groups[0], "moon")
+
+
+def test_folds_are_even_and_independent_of_each_other():
+    """Keyed draws: each fold has its fifth of 20,000 cells, and neighbours in place or time are not alike."""
+    site, month = np.divmod(np.arange(20_000), 100)
+    g = Group.of("a", site, month, np.ones(20_000))
+    folds = folds_of(g, "cell").reshape(200, 100)
+    sizes = np.bincount(folds.ravel(), minlength=5)
+    assert np.abs(sizes - 4000).max() < 5 * np.sqrt(20_000 * 0.16)
+    for same in ((folds[:, 1:] == folds[:, :-1]).mean(), (folds[1:] == folds[:-1]).mean()):
+        assert same == pytest.approx(0.2, abs=5 * np.sqrt(0.16 / 19_800))
+    other = folds_of(g, "cell", seed=1).reshape(200, 100)
+    assert (folds == other).mean() == pytest.approx(0.2, abs=5 * np.sqrt(0.16 / 20_000))
 
 
 def test_blocks_are_site_years_whatever_the_season():
     month = np.arange(48)
     g = Group.of("a", np.zeros(48, int), month, np.ones(48))
-    by_year = assign_folds(g, 5, "block", 0, month // 6).reshape(8, 6)
+    by_year = folds_of(g, "block", years=month // 6).reshape(8, 6)
     assert np.ptp(by_year, axis=1).max() == 0
     assert np.unique(by_year).size > 1
     yearly = replace(simulate(J=12, L=10, n=200)[0], calendar=(np.ones(10, int), 2000 + np.arange(10)))
@@ -238,6 +264,11 @@ def test_a_group_without_counted_visits_has_no_folds(by):
     settings = [CountSettings(rank=0)]
     with_it, without = (cross_validate(p, settings, by=by, folds=3).table["deviance"] for p in (empty, panel))
     np.testing.assert_allclose(with_it, without, rtol=1e-12)
+
+
+def folds_like_gaps(panel):
+    federation = LocalFederation(panel)
+    return like_gaps(federation.link, federation.hub)
 
 
 def test_folds_are_like_the_gaps():
@@ -257,9 +288,7 @@ def test_folds_are_like_the_gaps():
     assert folds_like_gaps(panel(years & single)) == "block"  # 30 % by years, 21 % by cells
     yearly = replace(panel(years), calendar=(np.ones(48, int), 1960 + np.arange(48)))
     assert folds_like_gaps(yearly) == "cell"  # a cell is a year
-    summer = replace(
-        panel(years), calendar=(np.tile([7, 8, 5, 6], 12), 2000 + np.repeat(np.arange(25), 2)[1:49])
-    )
+    summer = replace(panel(years), calendar=(np.tile([5, 6, 7, 8], 12), 2000 + np.repeat(np.arange(12), 4)))
     assert (
         folds_like_gaps(summer) == "block"
     )  # 12 months are more than a year there; a gap of 12 months holds whole years
@@ -273,9 +302,9 @@ def test_folds_are_like_the_gaps():
 
 def test_small_groups_do_not_all_fill_one_fold():
     lone = [Group.of(f"g{i}", [0, 1], [0, 1], [1.0, 2.0], [0, 1]) for i in range(60)]
-    sizes = np.bincount(np.concatenate([assign_folds(g, 5, "observer", 0) for g in lone]), minlength=5)
+    sizes = np.bincount(np.concatenate([folds_of(g, "observer") for g in lone]), minlength=5)
     assert sizes.min() > 10
-    block = [assign_folds(g, 5, "block", 0) for g in lone[:2]]
+    block = [folds_of(g, "block") for g in lone[:2]]
     np.testing.assert_array_equal(block[0], block[1])  # a block is held out in every group that visits it
 
 
@@ -334,49 +363,76 @@ def bursts(J=200, L=24, seed=2, season=1.1):
     return split(J, L, s, t, y, s % 20, s % 3), eta
 
 
-def test_factors_enter_one_by_one_and_the_path_is_the_same_from_any_start():
+def test_factors_enter_one_by_one_and_a_path_passes_through_the_lower_ranks():
     panel, eta = bursts()
     fits = [fit_counts(panel, CountSettings(rank=r, dispersion="negbin")) for r in (0, 1, 2, 4)]
-    ready, cells = prepare(panel, fits[2].settings)
-    again = fit_prepared(ready, cells, fits[2].settings, start=fits[1])
-    np.testing.assert_array_equal(again.expected(), fits[2].expected())
     interaction = eta - eta.mean(axis=1, keepdims=True) - eta.mean(axis=0) + eta.mean()
     error = [np.sqrt(((f.theta.U @ f.theta.V.T - interaction) ** 2).mean()) for f in fits]
     assert error[1] < 0.9 * error[0]
     assert error[2] < 0.95 * error[1]
     assert error[3] < 0.95 * error[0]  # two factors too many do not make all of them vanish
+    # a candidate's scores are the same as a stage of a longer path and alone
+    long, short = (
+        cross_validate(panel, [CountSettings(rank=r, dispersion="negbin") for r in ranks], folds=2, by="cell")
+        for ranks in ((0, 1, 2), (1,))
+    )
+    np.testing.assert_array_equal(
+        long.table.loc[long.table["candidate"] == 1, "deviance"], short.table["deviance"]
+    )
+
+
+def month_state(L, p, seed=0):
+    rng = np.random.default_rng(seed)
+    return MonthState(
+        0.3, rng.normal(size=(L, p)), np.tile(0.01 * np.eye(p), (L, 1, 1)), np.zeros((L, p)), np.ones(p), np.ones(p),
+        kappa=np.zeros(0), stretch=np.ones(p), squares=np.ones(p),
+    )  # fmt: skip
 
 
 def test_after_a_factor_that_vanished_the_next_stays_at_zero():
-    panel, _ = simulate(J=6, L=5, n=60)
-    cells = cells_of(panel, "poisson")
-    q = posterior(6, 5, 2)
-    for c in cells:
-        c.eta = np.zeros(c.nnz)
-    set_predictor(cells, q, "poisson")
-    tried = add_factor(cells, q, "poisson", phi=1.0)
-    assert tried.P.shape == (6, 3)
-    assert np.abs(tried.P[:, 2]).max() > 0
-    q.P[:, 1] = 1e-6
-    given_up = add_factor(cells, q, "poisson", phi=1.0)
-    np.testing.assert_array_equal(given_up.P[:, 2], 0.0)
-    np.testing.assert_array_equal(vb_fit(cells, given_up)[0].P[:, 2], 0.0)
+    state = month_state(24, 2)
+    assert not switched_off(state)
+    gone = replace(state, squares=np.array([1.0, 1e-12]))
+    assert switched_off(gone)
+    more = with_factor(gone, None)
+    assert more.p == 3
+    np.testing.assert_array_equal(more.T[:, 2], 0.0)
+    panel, _ = simulate(J=60, L=24, n=900, scale=0.0)  # no factor is there to be found
+    fit = fit_counts(panel, CountSettings(rank=3))
+    size = np.sqrt((fit.theta.U**2).mean(axis=0) * (fit.theta.V**2).mean(axis=0))
+    assert (np.diff(size) <= 1e-12).all() or size.max() < 0.05
+    assert size[-1] < 0.01
 
 
 def test_with_a_calendar_a_factor_starts_at_season_and_walk():
-    panel, _ = simulate(J=40, L=24, n=800)
-    cells = cells_of(panel, "poisson")
-    for c in cells:
-        c.eta = np.zeros(c.nnz)
-    start = replace(posterior(40, 24, 1), D=np.full((24, 1, 1), 1e-3), C=np.full((40, 1, 1), 1e-3))
-    q = vb_fit(cells, start, calendar=panel.calendar)[0]
-    set_predictor(cells, q, "poisson")
-    smooth = add_factor(cells, q, "poisson", phi=1.0)
+    month, year = calendar(48)
+    state = replace(month_state(48, 1), series=(SeriesPrior.of(month, year, 1.0),))
+    v = np.sin(2 * np.pi * month / 12) + np.random.default_rng(1).normal(0, 0.6, 48)
+    smooth, rough = with_factor(state, v), with_factor(replace(state, series=None), v)
     np.testing.assert_array_equal(smooth.T[:, 1], smooth.prior[:, 1])
-    rough = add_factor(cells, replace(q, series=None), "poisson", phi=1.0)
-    assert not rough.prior[:, 1].any()
+    np.testing.assert_array_equal(rough.T[:, 1], v)
     jumps = [np.square(np.diff(x.T[:, 1], n=2)).mean() / np.var(x.T[:, 1]) for x in (smooth, rough)]
     assert jumps[0] < jumps[1]
+
+
+def test_steps_are_pure():
+    """A step makes a new state and leaves the old one, and the sums, as they were."""
+    panel, _ = simulate(J=30, L=24, n=500)
+    federation = LocalFederation(panel)
+    fit = federation.fit(CountSettings(rank=1, dispersion="negbin"))
+    state, p, L = fit.state, 2, 24
+    rng = np.random.default_rng(0)
+    sums_in = {
+        "months": np.abs(rng.normal(size=(L, p + 3))), "sites": np.abs(rng.normal(size=4 + 2 * p)) + 1,
+        "effort": np.zeros(0), "observers": np.zeros(3), "dispersion": np.array([100.0, 90.0]),
+    }  # fmt: skip
+    before = [a.copy() for a in (state.T, state.D, state.prior, state.noise, state.tau)]
+    copies = {k: v.copy() for k, v in sums_in.items()}
+    after_round(state, sums_in, federation.hub, fit.settings, np.array([0.0, 0.5]), learn=True, tol=1e-3)
+    for old, now in zip(before, (state.T, state.D, state.prior, state.noise, state.tau), strict=True):
+        np.testing.assert_array_equal(old, now)
+    for k in sums_in:
+        np.testing.assert_array_equal(copies[k], sums_in[k])
 
 
 def test_negative_binomial_keeps_the_total_of_the_counts():
@@ -419,59 +475,75 @@ def test_default_candidates_include_rank_zero_and_rival_models():
     assert model_name(default_candidates(CountSettings())[0]) == "negative binomial"  # the one to beat
 
 
+def observer_weights(panel, draw):
+    """Weights of every group in one replicate."""
+    federation = LocalFederation(panel)
+    spread = spread_of(federation.hub)
+    return [p._weigh(draw, spread, p.used) for p in federation.programs.values()]
+
+
 def test_bootstrap_weights_stay_inside_groups():
     panel, _ = simulate(n=600)
-    for g, w in zip(panel.groups, observer_weights(panel, 0, 3), strict=True):
-        per_observer = {o: np.unique(w[g.observer == o]) for o in np.unique(g.observer)}
+    federation = LocalFederation(panel)
+    spread = spread_of(federation.hub)
+    for program in federation.programs.values():
+        w, used = program._weigh(3, spread, program.used), program.used
+        per_observer = {o: np.unique(w[used.observer == o]) for o in np.unique(used.observer)}
         assert all(v.size == 1 for v in per_observer.values())
-        draws = np.array([observer_weights(panel, 0, b)[0] for b in range(400)])
+        draws = np.array([program._weigh(b, spread, used) for b in range(400)])
         assert draws.mean() == pytest.approx(1.0, abs=5 / np.sqrt(400))
         assert draws.sum(axis=1).std() > 0.05 * draws.sum(axis=1).mean()  # a group's total varies too
-    again = observer_weights(panel, 0, 3)
-    np.testing.assert_array_equal(again[0], observer_weights(panel, 0, 3)[0])
-    assert not np.array_equal(again[0], observer_weights(panel, 0, 4)[0])
+        np.testing.assert_array_equal(w, program._weigh(3, spread, used))
+        assert not np.array_equal(w, program._weigh(4, spread, used))
+        other = replicate_weights(b"another secret", 3, spread, used.site, used.observer, used.weight)
+        assert not np.isin(
+            np.unique(other), np.unique(w)
+        ).any()  # only who has the secret can know the weights
 
 
 def test_few_effective_observers_get_wider_weights():
     who = np.repeat(np.arange(29), [72] + [6] * 28)  # one of them makes 30 % of the visits
     s, t = np.divmod(np.arange(240), 24)
-    panel = GroupPanel.of(10, 24, [Group.of("a", s, t, np.ones(240), who)])
-    K = effective_observers(panel)
+    federation = LocalFederation(GroupPanel.of(10, 24, [Group.of("a", s, t, np.ones(240), who)]))
+    K = effective_observers(federation.hub)
     assert K == pytest.approx(240**2 / (72**2 + 28 * 36))
-    n = 4000
-    w = np.array([observer_weights(panel, 0, b)[0] for b in range(n)])
+    program, n = federation.programs["a"], 4000
+    w = np.array([program._weigh(b, spread_of(federation.hub), program.used) for b in range(n)])
     wide = stats.t.ppf(0.975, K - 1) / stats.norm.ppf(0.975)
     for observer, share in ((0, 0.3), (1, 0.025)):
-        draws = w[:, panel.groups[0].observer == observer][:, 0]
+        draws = w[:, program.used.observer == observer][:, 0]
         c = (wide / (1 - share)) ** 2  # a Gamma of mean 1 and variance c has excess kurtosis 6 c
         assert draws.var() == pytest.approx(c, abs=4 * c * np.sqrt((2 + 6 * c) / n))
         assert draws.mean() == pytest.approx(1, abs=4 * np.sqrt(c / n))
     even = GroupPanel.of(10, 24, [Group.of("a", s, t, np.ones(240), np.arange(240))])
-    flat = np.array([observer_weights(even, 0, b)[0] for b in range(100)])
+    flat = np.array([observer_weights(even, b)[0] for b in range(100)])
     assert flat.var() == pytest.approx(1.0, abs=0.1)  # many observers alike: Exp(1)
 
 
 def test_a_single_observer_is_resampled_by_site():
     s, t = np.divmod(np.arange(240), 24)
     panel = GroupPanel.of(10, 24, [Group.of("a", s, t, np.ones(240))])
-    w = observer_weights(panel, 0, 0)[0].reshape(10, 24)
+    w = observer_weights(panel, 0)[0].reshape(10, 24)
     assert np.ptp(w, axis=1).max() == 0
     assert np.unique(w[:, 0]).size == 10
 
 
-@pytest.mark.parametrize("dispersion", ["quasi", "negbin"])
-def test_bootstrap_is_a_function_of_seed_and_number(dispersion):
+@pytest.mark.parametrize("settings", [{}, {"dispersion": "negbin"}, {"penalty": 1.0}], ids=str)
+def test_bootstrap_is_a_function_of_seed_and_number(settings):
     panel, _ = simulate(n=500)
-    fit = fit_counts(panel, CountSettings(rank=1, dispersion=dispersion, observers=True))
-    region = np.arange(panel.J) % 2
-    first = bootstrap(panel, fit, draws=4, seed=1, region=region, n_regions=2, calendar=panel.calendar)
-    more = bootstrap(panel, fit, draws=6, seed=1, region=region, n_regions=2, calendar=panel.calendar)
-    np.testing.assert_array_equal(first.totals, more.totals[:4])
-    one = bootstrap_draw(panel, fit, 1, region, 2, panel.calendar)
-    np.testing.assert_array_equal(one(3)[0], first.totals[3])  # replicate 3 alone, without 0, 1 and 2
+    panel = replace(
+        panel, region=np.array(["odd" if j % 2 else "even" for j in range(panel.J)], dtype=object)
+    )
+    settings = CountSettings(rank=1, observers="penalty" not in settings, **settings)
+    fit = fit_counts(panel, settings)
+    first = bootstrap(panel, fit, draws=4, seed=1)
+    more = bootstrap(panel, fit, draws=6, seed=1)
+    np.testing.assert_allclose(first.totals, more.totals[:4], rtol=1e-13)
     np.testing.assert_allclose(first.totals[:, 1:].sum(axis=1), first.totals[:, 0])
+    region = np.arange(panel.J) % 2
     point = totals_by_region(fit, region, 2)
     np.testing.assert_allclose(point[0], fit.expected().sum(axis=0))
+    assert first.totals[:, 0].std(axis=0).min() > 0
 
 
 @pytest.mark.mc
@@ -481,7 +553,7 @@ def test_bootstrap_intervals_cover():
     for seed in range(120):
         panel, eta = simulate(J=60, L=60, n=1200, seed=1000 + seed, scale=0.4, observers=60)
         fit = fit_counts(panel, CountSettings(rank=2))
-        draws = bootstrap(panel, fit, draws=60, seed=seed, calendar=panel.calendar)
+        draws = bootstrap(panel, fit, draws=60, seed=seed)
         year = panel.calendar[1]
         x = np.unique(year) - np.unique(year).mean()
 

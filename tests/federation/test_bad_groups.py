@@ -1,0 +1,214 @@
+"""What a group may bring or send: each case ends in one message that names the group and the next move."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedmiss.errors import ConfigError, EngineError, InputError, UplinkError
+from fedmiss.federation import messages as msg
+from fedmiss.federation.codec import decode, encode
+from fedmiss.federation.group.program import GroupProgram
+from fedmiss.federation.group.visits import Visits
+from fedmiss.federation.hub.agree import Plan, agree
+from fedmiss.federation.link import InProcess, Link
+from fedmiss.federation.local import LocalFederation, fit_counts
+from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.settings import CountSettings
+
+from .owners import owned
+
+
+def visits(
+    seed=0, *, species="Anas crecca", months=(24_000, 24_036), n=200, count=None, prefix="L", checklist=None
+):
+    rng = np.random.default_rng(seed)
+    y = rng.poisson(3.0, n).astype(float) if count is None else np.full(n, float(count))
+    return Visits(
+        site_id=np.array([f"{prefix}{j}" for j in range(12)], dtype=object),
+        site=rng.integers(0, 12, n).astype(np.int32),
+        month=rng.integers(*months, n),
+        count=y,
+        detected=np.nan_to_num(y, nan=1.0) > 0,
+        observer=rng.integers(0, 6, n).astype(np.int32),
+        effort=np.column_stack([rng.uniform(10, 90, n), rng.uniform(0, 4, n), np.ones(n)]),
+        weight=np.ones(n),
+        region=np.full(12, "", dtype=object),
+        species=species,
+        checklist=checklist,
+    )
+
+
+def link_of(**groups) -> Link:
+    programs = {
+        name: g
+        if isinstance(g, GroupProgram)
+        else GroupProgram(name, g, key=b"k" * 16, secret=b"s", plain_refusals=True)
+        for name, g in groups.items()
+    }
+    return Link(InProcess(programs), b"job-0001", b"settings")
+
+
+def test_groups_agree_on_the_union_of_their_months():
+    link = link_of(
+        early=visits(1, months=(24_000, 24_012)), late=visits(2, months=(24_024, 24_036), prefix="M")
+    )
+    found = agree(link, Plan())
+    assert found.panel.L == 36
+    assert found.terms == ("duration", "distance")  # the number of observers never varies
+    assert any("'early' alone" in n for n in found.notes)
+    assert any("'late' alone" in n for n in found.notes)
+    assert found.panel.J == 24
+    summer = agree(link_of(a=visits(1), b=visits(2)), Plan(season=(6, 7)))
+    assert summer.panel.L == 6
+
+
+def test_another_species():
+    with pytest.raises(InputError, match=r"'b' holds 'Anas acuta', group 'a' 'Anas crecca'.*same one"):
+        agree(link_of(a=visits(), b=visits(species="Anas acuta")), Plan())
+    with pytest.raises(InputError, match=r"group 'a' holds 'Anas crecca', the job is about 'Ardea alba'"):
+        agree(link_of(a=visits()), Plan(species="Ardea alba"))
+
+
+def test_a_group_that_never_saw_the_species_is_named_and_does_no_harm():
+    found = agree(link_of(a=visits(), b=visits(count=0, prefix="M")), Plan())
+    assert "group 'b' never saw the species." in found.notes
+
+
+def test_a_group_without_a_counted_visit():
+    found = agree(link_of(a=visits(), b=visits(count=np.nan, prefix="M")), Plan())
+    assert any("'b' has no counted visit" in n for n in found.notes)
+    with pytest.raises(InputError, match=r"no group has a counted visit.*--model bernoulli"):
+        agree(link_of(a=visits(count=np.nan)), Plan())
+    assert agree(link_of(a=visits(count=np.nan)), Plan(detections=True)).panel.visits == 200
+
+
+def test_another_effort_term():
+    bare = visits(3)
+    bare = replace(bare, effort=np.full_like(bare.effort, np.nan))
+    with pytest.raises(InputError, match=r"group 'b' has no visit with a known duration"):
+        agree(link_of(a=visits(), b=bare), Plan(effort=("duration",)))
+    given = replace(visits(4), effort=np.ones((200, 2)), given=True)
+    other = replace(visits(5), effort=np.ones((200, 3)), given=True)
+    with pytest.raises(InputError, match=r"group 'b' has 3 effort covariates, group 'a' 2"):
+        agree(link_of(a=given, b=other), Plan())
+    with pytest.raises(ConfigError, match="effort term 'moon' is unknown"):
+        agree(link_of(a=visits()), Plan(effort=("moon",)))
+
+
+def test_another_version(monkeypatch):
+    link = link_of(a=visits(), b=visits(1))
+    monkeypatch.setattr("fedmiss.federation.group.program.__version__", "9.9")
+    with pytest.raises(ConfigError, match=r"group 'a' runs fedmiss 9\.9, the hub"):
+        agree(link, Plan())
+
+
+def test_other_settings_than_the_group_agreed_to():
+    program = GroupProgram(
+        "a", visits(), key=b"k" * 16, secret=b"s", plain_refusals=True, settings=b"otherone"
+    )
+    with pytest.raises(ConfigError, match=r"group 'a' agreed to .*same settings"):
+        agree(link_of(a=program), Plan())
+
+
+def test_a_refusal_over_the_wire_holds_no_data():
+    program = GroupProgram("a", visits(), key=b"k" * 16, secret=b"s")
+    with pytest.raises(
+        InputError, match=r"group 'a': InputError; the reason stands on the group's own screen"
+    ):
+        agree(link_of(a=program), Plan(species="Ardea alba"))
+    assert "Anas crecca" in str(program.refusal)
+
+
+def test_a_duplicate_of_another_groups_checklists_counts_once():
+    ids = np.array([f"S{i}" for i in range(200)], dtype=object)
+    first, second = (
+        visits(1, checklist=ids),
+        visits(1, checklist=np.r_[ids[:150], np.char.add("T", ids[150:].astype(str))]),
+    )
+    found = agree(link_of(a=first, b=second), Plan(duplicates=True))
+    assert found.duplicates == 150
+    assert found.panel.visits == 250
+    assert any("150 visits are on checklists that two groups hold" in n for n in found.notes)
+    assert agree(link_of(a=first, b=second), Plan()).panel.visits == 400
+
+
+def test_duplicates_are_found_in_a_panel_of_several_sources():
+    s, t = np.divmod(np.arange(48), 24)
+    y, ids = np.arange(48.0), np.array([f"S{i}" for i in range(48)], dtype=object)
+    calendar = (np.arange(24) % 12 + 1, 2000 + np.arange(24) // 12)
+    twice = GroupPanel.of(2, 24, [Group.of(k, s, t, y, checklist=ids) for k in "ab"], calendar)
+    once = GroupPanel.of(2, 24, [Group.of("a", s, t, y)], calendar)
+    a, b = fit_counts(twice, CountSettings(rank=0)), fit_counts(once, CountSettings(rank=0))
+    assert a.n_counted == b.n_counted == 48
+    np.testing.assert_allclose(a.expected(), b.expected(), rtol=1e-10)
+
+
+class Tampering(InProcess):
+    """Changes one group's answers on the way."""
+
+    def __init__(self, programs, change):
+        super().__init__(programs)
+        self.change = change
+
+    def ask(self, frames):
+        out = super().ask(frames)
+        envelope, answers = decode(out["owner-1"], None, asks=False, who="x")
+        out["owner-1"] = encode([self.change(a) for a in answers], envelope)
+        return out
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda m: replace(m, months=m.months * np.nan), r"group 'owner-1' sent nan in Months\.months"),
+        (lambda m: replace(m, sites=m.sites + np.inf), r"group 'owner-1' sent inf in Months\.sites"),
+        (lambda m: replace(m, months=m.months[:, :-1]), r"group 'owner-1' sent Months\.months of shape"),
+        (lambda m: msg.Done(0, 0, np.zeros(2), 0.0), r"group 'owner-1' answered Solve with Done"),
+    ],
+    ids=["nan", "inf", "shape", "kind"],
+)
+def test_a_wrong_answer_is_refused_by_the_groups_name(change, words):
+    federation = LocalFederation(owned(3, n=300))
+    federation.link.transport = Tampering(
+        federation.programs, lambda m: change(m) if isinstance(m, msg.Months) else m
+    )
+    with pytest.raises(UplinkError, match=words):
+        federation.fit(CountSettings(rank=0))
+
+
+def test_a_missing_group_and_a_late_answer():
+    federation = LocalFederation(owned(3, n=300))
+    inner = federation.link.transport
+
+    class Absent:
+        names = inner.names
+        last = None
+
+        def ask(self, frames):
+            out = inner.ask(frames)
+            late, self.last = self.last, out["owner-2"]
+            if late is None:
+                del out["owner-2"]
+            else:
+                out["owner-2"] = late
+            return out
+
+    federation.link.transport = Absent()
+    with pytest.raises(EngineError, match="no answer from owner-2"):
+        federation.fit(CountSettings(rank=0))
+    with pytest.raises(
+        UplinkError, match=r"group 'owner-2' sent a message from exchange .*late message is ignored"
+    ):
+        federation.fit(CountSettings(rank=0))
+
+
+def test_impossible_counts_name_the_group():
+    panel = owned(2, n=200)
+    bad = replace(panel.groups[1], count=panel.groups[1].count - 5.0)
+    with pytest.raises(
+        ConfigError, match=r"group 'owner-1' has the count -5; Poisson counts must be 0 or more"
+    ):
+        fit_counts(replace(panel, groups=(panel.groups[0], bad)), CountSettings(rank=0))

@@ -1,0 +1,195 @@
+"""What an attacker with all messages of a job finds about own sites: planted numbers, and the linear attack.
+
+The attacker is strong: it has every frame of every group, of all rounds, folds and replicates, and knows which cells were
+visited and which fold each is in. What it looks for are the counts.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmiss.federation.codec import decode
+from fedmiss.federation.group.folds import draw_folds, withhold
+from fedmiss.federation.hub.agree import Plan, agree
+from fedmiss.federation.link import InProcess
+from fedmiss.federation.local import LocalFederation, fit_counts
+from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.settings import CountSettings
+
+from .owners import largest, owned
+
+QUASI = [CountSettings(rank=r) for r in (0, 1)]
+FOLDS = 3
+
+
+def planted(n=1100, seed=3) -> GroupPanel:
+    """Own sites of three owners; every count is a number of its own, between a million and nine."""
+    panel = owned(3, J=60, L=24, n=n, seed=seed)
+    numbers = iter(
+        np.random.default_rng(seed).permutation(np.arange(1_000_001, 9_000_001, 1000)).astype(float)
+    )
+    groups = []
+    for g in panel.groups:
+        first = np.unique(g.site.astype(np.int64) * 24 + g.month, return_index=True)[1]  # one visit a cell
+        y = np.array([next(numbers) for _ in first])
+        groups.append(Group.of(g.name, g.site[first], g.month[first], y, g.observer[first]))
+    return GroupPanel.of(panel.J, panel.L, groups, panel.calendar, panel.site_id, panel.region)
+
+
+class Tapped(InProcess):
+    """Keeps every frame, both ways."""
+
+    def __init__(self, programs):
+        super().__init__(programs)
+        self.frames = []
+
+    def ask(self, frames):
+        out = super().ask(frames)
+        self.frames.append((dict(frames), dict(out)))
+        return out
+
+
+def overheard(panel, minimum) -> tuple[list, LocalFederation]:
+    """All frames of a job: agreement, cross-validation, fit, bootstrap."""
+    federation = LocalFederation(panel, minimum=minimum)
+    tap = federation.link.transport = Tapped(federation.programs)
+    federation.link.exchange = 0  # the agreement was before the tap: ask it again from the start
+    agree(federation.link, Plan(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, minimum=minimum))
+    federation.cross_validate(QUASI, folds=FOLDS, by="cell")
+    federation.fit(QUASI[1])
+    federation.replicates(QUASI[1], range(4), seed=0)
+    return tap.frames, federation
+
+
+def test_no_identifier_and_no_planted_number_is_in_any_frame():
+    panel = planted()
+    frames, federation = overheard(panel, 4)
+    everything = b"".join(f for pair in frames for side in pair for f in side.values())
+    assert len(everything) > 100_000
+    for site in panel.site_id:
+        assert site.encode() not in everything
+    open_hashes = pd.util.hash_array(panel.site_id)  # under a key that everybody knows
+    assert not any(struct.pack("<Q", int(h)) in everything for h in open_hashes)
+    for program in federation.programs.values():
+        assert program.secret not in everything
+        assert program.key not in everything
+    for g in panel.groups:
+        for y in g.count:
+            assert struct.pack("<d", y) not in everything
+            assert struct.pack("<q", int(y)) not in everything
+
+
+def equations(panel, frames, name, used, minimum):
+    """Everything linear in one owner's counts: month sums of every fit of rank 0, totals of fits and folds.
+
+    For Poisson weights gradient + curvature of a month's effect is the sum of its counts, whatever the parameters.
+    Returns rows over the owner's cells, and the values.
+    """
+    fold = draw_folds(
+        "cell", FOLDS, 0, name=name, site_id=panel.site_id, site=used.site, month=used.stamp, year=used.stamp // 12,
+        observer=used.observer,
+    )  # fmt: skip
+    free = ~withhold(used.site, used.month, fold, minimum, panel.L)  # months that stay in cross-validation
+    rows, values, seen = [], [], set()
+    for asked, told in frames:
+        questions = decode(asked[name], None, asks=True, who="")[1]
+        replies = decode(told[name], None, asks=False, who="")[1]
+        for q, a in zip(questions, replies, strict=True):
+            kind = type(q).__name__
+            if kind == "Solve" and q.p == 1 and q.batch != 1:
+                for i, f in enumerate(q.fits):
+                    mask = free & (fold != f) if q.batch >= 1000 else np.ones(fold.size, bool)
+                    for month in range(panel.L):
+                        key = (q.batch, int(f), month)
+                        if key not in seen:
+                            seen.add(key)
+                            rows.append(mask & (used.month == month))
+                            values.append(a.months[i, month].sum())
+            elif kind == "Predict" and q.batch != 1:
+                for i, f in enumerate(q.fits):
+                    rows.append(free & (fold != f) if q.batch >= 1000 else np.ones(fold.size, bool))
+                    values.append(a.totals[i, 1])
+            elif kind == "Score":
+                for i, f in enumerate(q.fits):
+                    rows.append(free & (fold == f))
+                    values.append(a.sums[i, 3])
+    return np.array(rows, dtype=float), np.array(values)
+
+
+def attack(panel, minimum):
+    """Share of own cells that the equations determine, and share that the least-squares solution gives within 1 %."""
+    frames, federation = overheard(panel, minimum)
+    sure = near = luck = cells = 0.0
+    rng = np.random.default_rng(0)
+    for name, program in federation.programs.items():
+        used = program.used
+        ids = program.visits.site_id
+        sub = GroupPanel(panel.J, panel.L, (), panel.calendar, ids)
+        A, b = equations(sub, frames, name, used, minimum)
+        assert np.abs(A @ used.count - b).max() < 1e-6 * b.max(), "the attacker's equations hold"
+        inverse = np.linalg.pinv(A)
+        sure += (np.diag(inverse @ A) > 1 - 1e-9).sum()
+        guess = inverse @ b
+        near += (np.abs(guess / used.count - 1) < 0.01).sum()
+        luck += np.mean([(np.abs(guess / rng.permutation(used.count) - 1) < 0.01).sum() for _ in range(50)])
+        cells += used.count.size
+    return sure / cells, near / cells, luck / cells, cells
+
+
+def test_the_linear_attack_succeeds_without_minimum_counts_and_fails_with_them():
+    panel = planted()
+    sure, near, _, cells = attack(panel, 0)
+    assert sure * cells >= 10  # the attack is a real one: folds of one site in a month give it away
+    assert near >= sure
+    sure, near, luck, cells = attack(panel, 4)
+    assert cells > 0.3 * sum(g.count.size for g in panel.groups)  # something is left to protect
+    assert sure == 0.0
+    assert near < luck + 4 * np.sqrt(luck / cells)  # no more hits than guesses at shuffled counts have
+
+
+def test_withheld_months_are_said_and_the_rest_is_the_pooled_answer():
+    panel = owned(3, J=45, L=24, n=500, size=2.0, seed=2)
+    federation = LocalFederation(panel, minimum=4)
+    assert 0 < federation.agreement.withheld < panel.m
+    assert any(
+        f"{federation.agreement.withheld} visits were withheld" in n for n in federation.agreement.notes
+    )
+    kept = []
+    for g in panel.groups:  # the pooled reference obeys the same rule
+        sites = np.array([np.unique(g.site[g.month == t]).size for t in range(panel.L)])
+        m = sites[g.month] >= 4
+        kept.append(Group.of(g.name, g.site[m], g.month[m], g.count[m], g.observer[m]))
+    reference = GroupPanel.of(panel.J, panel.L, kept, panel.calendar, panel.site_id, panel.region)
+    settings = CountSettings(rank=1, dispersion="negbin")
+    a, b = federation.fit(settings), fit_counts(reference.pooled(), settings)
+    assert a.n_counted == b.n_counted == panel.m - federation.agreement.withheld
+    assert largest(a.expected().sum(axis=0), b.expected().sum(axis=0)) < 1e-10
+
+
+@pytest.mark.parametrize("minimum", [0, 4])
+def test_joint_sites_do_give_themselves_away(minimum):
+    """The page on privacy says so: sums by site of joint sites are theirs. Hence joint only where custodians allow it."""
+    panel = owned(3, J=20, L=24, n=2400, shared=1.0, seed=4)
+    frames, federation = overheard(panel, minimum)
+    assert federation.hub.n_joint == 20
+    rows = [
+        a.rows
+        for asked, told in frames
+        for q, a in zip(
+            decode(asked["owner-0"], None, asks=True, who="")[1],
+            decode(told["owner-0"], None, asks=False, who="")[1],
+            strict=True,
+        )
+        if type(a).__name__ == "SharedRows"
+        and a.rows.size
+        and type(q).__name__ == "Broadcast"
+        and q.batch == 0
+    ]
+    used = federation.programs["owner-0"].used
+    by_site = np.sort(np.bincount(used.site, used.count, minlength=20))
+    first = np.sort(rows[0][0].sum(axis=1))  # rank 0: gradient + curvature is the site's count
+    np.testing.assert_allclose(first, by_site, rtol=1e-9, atol=1e-9)

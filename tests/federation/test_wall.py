@@ -1,0 +1,225 @@
+"""The wall: the hub runs where nothing that sees a visit can be imported, and the machine between does not matter."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedmiss.federation.group.program import GroupProgram
+from fedmiss.federation.hub.agree import Plan, agree
+from fedmiss.federation.hub.bootstrap import replicates
+from fedmiss.federation.hub.crossval import cross_validate, open_batch, starts
+from fedmiss.federation.hub.fit import fit_path
+from fedmiss.federation.hub.lockstep import Lane, run_lockstep
+from fedmiss.federation.link import InProcess, Link
+from fedmiss.federation.local import LocalFederation, _digest, _visits
+from fedmiss.models.lowrank.choice import default_candidates
+from fedmiss.models.lowrank.settings import CountSettings
+
+from .owners import owned
+
+ROOT = Path(__file__).resolve().parents[2]
+NEGBIN = CountSettings(rank=1, dispersion="negbin")
+
+
+def hub_job(transport):
+    """A whole small job as a coordinator would run it: agreement, cross-validation, fit, bootstrap."""
+    link = Link(transport, b"test-job", bytes(8))
+    panel = agree(link, Plan()).panel
+    choice = cross_validate(link, panel, default_candidates(NEGBIN, max_rank=1), folds=2)
+    best = choice.best
+    (answers,) = link.ask([open_batch(0, best)])
+    state = run_lockstep(link, panel, [Lane(0, 0, fit_path(panel, best, starts(answers, 1)[0]))])[0]
+    totals = replicates(link, panel, best, state, range(3), seed=0, source=0, batch=1)
+    return link, choice.table["deviance"].to_numpy(), state.T, totals
+
+
+def programs_of(panel):
+    return {
+        g.name: GroupProgram(g.name, _visits(panel, g, lone=i == 0)[0], key=b"k" * 16, secret=_digest(g))
+        for i, g in enumerate(panel.groups)
+    }
+
+
+class Recording:
+    """Carries frames and keeps the answers."""
+
+    def __init__(self, programs):
+        self.inner = InProcess(programs)
+        self.names = self.inner.names
+        self.answers = []
+        self.up = self.down = 0
+
+    def ask(self, frames):
+        got = self.inner.ask(frames)
+        self.answers.append(got)
+        self.down += sum(map(len, frames.values()))
+        self.up += sum(map(len, got.values()))
+        return got
+
+
+HUB_ALONE = """
+import pickle, sys
+
+class Wall:
+    names = ("fedmiss.federation.group", "fedmiss.federation.local", "fedmiss.federation.penalised", "fedmiss.etl",
+             "fedmiss.tables", "fedmiss.pipeline", "fedmiss.models.lowrank.data", "fedmiss.models.lowrank.kernels",
+             "fedmiss.models.lowrank.solver", "fedmiss.models.lowrank.newton", "numba", "polars")
+
+    def find_spec(self, name, path=None, target=None):
+        if any(name == w or name.startswith(w + ".") for w in self.names):
+            raise ImportError(f"{name} lies on the other side of the wall")
+
+sys.meta_path.insert(0, Wall())
+from fedmiss.federation.hub.agree import Plan, agree
+from fedmiss.federation.hub.bootstrap import replicates
+from fedmiss.federation.hub.crossval import cross_validate, open_batch, starts
+from fedmiss.federation.hub.fit import fit_path
+from fedmiss.federation.hub.lockstep import Lane, run_lockstep
+from fedmiss.federation.link import Link
+from fedmiss.models.lowrank.choice import default_candidates
+from fedmiss.models.lowrank.settings import CountSettings
+
+names, answers = pickle.load(sys.stdin.buffer)
+
+class Replay:
+    def __init__(self):
+        self.names, self.k = names, -1
+
+    def ask(self, frames):
+        self.k += 1
+        return answers[self.k]
+
+NEGBIN = CountSettings(rank=1, dispersion="negbin")
+link = Link(Replay(), b"test-job", bytes(8))
+panel = agree(link, Plan()).panel
+choice = cross_validate(link, panel, default_candidates(NEGBIN, max_rank=1), folds=2)
+(opened,) = link.ask([open_batch(0, choice.best)])
+state = run_lockstep(link, panel, [Lane(0, 0, fit_path(panel, choice.best, starts(opened, 1)[0]))])[0]
+totals = replicates(link, panel, choice.best, state, range(3), seed=0, source=0, batch=1)
+assert not any(n.startswith("fedmiss.federation.group") for n in sys.modules)
+pickle.dump((choice.table["deviance"].to_numpy(), state.T, totals), sys.stdout.buffer)
+"""
+
+
+def test_the_hub_runs_where_the_groups_side_cannot_be_imported():
+    panel = owned(3, shared=0.3, size=2.0, n=500)
+    transport = Recording(programs_of(panel))
+    _, *expected = hub_job(transport)
+    done = subprocess.run(
+        [sys.executable, "-c", HUB_ALONE],
+        input=pickle.dumps((tuple(transport.names), transport.answers)),
+        capture_output=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    for a, b in zip(expected, pickle.loads(done.stdout), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def serve(pipe, panel, name):
+    """A group in a process of its own."""
+    program = programs_of(panel)[name]
+    while (frame := pipe.recv_bytes()) != b"stop":
+        pipe.send_bytes(program.answer(frame))
+
+
+class Pipes:
+    """Every group in a process of its own; the last one is asked first."""
+
+    def __init__(self, panel):
+        context = multiprocessing.get_context("spawn")
+        self.names = tuple(sorted(g.name for g in panel.groups))
+        self.ends = {}
+        for name in self.names:
+            here, there = context.Pipe()
+            context.Process(target=serve, args=(there, panel, name), daemon=True).start()
+            self.ends[name] = here
+
+    def ask(self, frames):
+        for name in reversed(self.names):
+            self.ends[name].send_bytes(frames[name])
+        return {name: self.ends[name].recv_bytes() for name in reversed(self.names)}
+
+    def stop(self):
+        for end in self.ends.values():
+            end.send_bytes(b"stop")
+
+
+@pytest.mark.slow
+def test_the_same_bits_with_every_group_in_a_process_of_its_own():
+    panel = owned(3, shared=0.3, size=2.0, n=500)
+    pipes = Pipes(panel)
+    try:
+        link, *apart = hub_job(pipes)
+    finally:
+        pipes.stop()
+    here, *together = hub_job(InProcess(programs_of(panel)))
+    for a, b in zip(apart, together, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert link.ledger.as_dict() == here.ledger.as_dict()
+
+
+def test_the_ledger_is_what_the_engine_carried():
+    panel = owned(3, shared=0.3, size=2.0, n=500)
+    transport = Recording(programs_of(panel))
+    link, *_ = hub_job(transport)
+    line = link.ledger.total
+    assert (line.bytes_up, line.bytes_down) == (transport.up, transport.down)
+    assert line.exchanges == len(transport.answers)
+    for part in (link.ledger.stages, link.ledger.groups):
+        assert sum(x.bytes_up for x in part.values()) == transport.up
+        assert sum(x.bytes_down for x in part.values()) == transport.down
+
+
+def test_a_question_asked_twice_gets_the_same_bytes_and_an_old_one_none():
+    panel = owned(2, n=300)
+    program = programs_of(panel)["owner-0"]
+    frames = []
+
+    class Tap(InProcess):
+        def ask(self, asked):
+            frames.append(dict(asked))
+            return super().ask(asked)
+
+    federation = LocalFederation(panel)
+    program = federation.programs["owner-0"]
+    tap = Tap(federation.programs)
+    federation.link.transport = tap
+    federation.fit(CountSettings(rank=0))
+    before = [b.P.copy() for b in program.batches.values()]
+    again = program.answer(frames[-1]["owner-0"])
+    assert again == program.answer(frames[-1]["owner-0"])
+    for old, b in zip(before, program.batches.values(), strict=True):
+        np.testing.assert_array_equal(old, b.P)  # asking again moves nothing
+    assert b"came late" in program.answer(frames[2]["owner-0"])
+
+
+@pytest.mark.slow
+def test_the_contract_refuses_an_import_across_the_wall(tmp_path):
+    shutil.copytree(ROOT / "fedmiss", tmp_path / "fedmiss", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    linter = Path(sys.executable).with_name("lint-imports")
+
+    def lint():
+        return subprocess.run(
+            [linter, "--no-cache"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env={"PYTHONPATH": str(tmp_path)},
+        )
+
+    assert lint().returncode == 0
+    steps = tmp_path / "fedmiss" / "federation" / "hub" / "steps.py"
+    steps.write_text("from fedmiss.federation.group.batch import Batch  # planted\n" + steps.read_text())
+    refused = lint()
+    assert refused.returncode != 0
+    assert "the hub sees answers only" in refused.stdout

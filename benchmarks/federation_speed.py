@@ -37,7 +37,7 @@ def panel_of(name: str, folder: str):
     if name == "demo":
         from fedmiss.pipeline.panels import open_panel
 
-        return open_panel(folder).load("poisson", ())
+        return open_panel(folder).load("poisson")
     J, L, share, groups = (
         (9721, 249, 12185 / (9721 * 249), 10) if name == "paper" else (10_000, 300, 1 / 3, 3)
     )

@@ -1,4 +1,4 @@
-"""Write the table of docs/guide/privacy.md from the types of the messages: python docs/make_privacy.py"""
+"""Write the table of docs/guide/privacy.md from the types of the messages: ``python docs/make_privacy.py``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ BEGIN, END = "<!-- table: made by docs/make_privacy.py -->", "<!-- end of table 
 
 
 def main() -> None:
+    """Replace the table between its two marks."""
     text = PAGE.read_text(encoding="utf-8")
     head, rest = text.split(BEGIN)
     PAGE.write_text(f"{head}{BEGIN}\n{privacy_table()}\n{END}{rest.split(END)[1]}", encoding="utf-8")

@@ -53,57 +53,84 @@ class LocalFederation:
 
     Parameters
     ----------
-    panel : the groups' visits on common axes
-    joint : whether sums by site are exchanged for sites that several groups visit; without, each of k owners treats such a
-        site as its own and brings 1/k of it into totals
+    held : what each group holds, by name; ``at`` says which sites of the panel its sites are
+    at : name -> (J_c,) rows of the common list of J sites
+    J : number of sites of the panel
+    plan : what the coordinator wants (axes, effort terms, whether sums by site may be exchanged)
     secrets : secret of each group by name; None derives them from the groups' own visits
     weigh : weights of a replicate by group, for comparisons: (group, number, spread, visits) -> (m,)
-    minimum : least number of a group's sites behind a month's sums
     watch : called after each exchange with (stage, exchanges so far)
     """
 
     def __init__(
         self,
+        held: Mapping[str, Visits],
+        at: Mapping[str, I64],
+        J: int,
+        plan: Plan,
+        *,
+        secrets: Mapping[str, bytes] | None = None,
+        weigh: Callable[[str, int, F64, Used], F64] | None = None,
+        watch: Callable[[str, int], None] | None = None,
+    ) -> None:
+        self.J, self.at = J, {name: at[name] for name in sorted(held)}
+        key = seed_key("groups of one person", *self.at)
+        digests = {name: _digest(name, held[name]) for name in self.at}
+        self.programs = {
+            name: GroupProgram(
+                name, held[name], key=key, secret=(secrets or {}).get(name) or digests[name], plain_refusals=True,
+                all_slopes=False, weigh=None if weigh is None else _Weigh(weigh, name), minimum=plan.minimum,
+            )
+            for name in self.at
+        }  # fmt: skip
+        job = hashlib.blake2b(b"".join(digests.values()), digest_size=8).digest()
+        settings = hashlib.blake2b(repr(plan).encode(), digest_size=8).digest()
+        self.link = Link(InProcess(self.programs), job, settings, watch)
+        self.agreement = agree(self.link, plan)
+        self.hub = self.agreement.panel
+        self.L = self.hub.L
+        self.full: MonthState | None = None  # of the last variational fit
+        self.last: CountFit | None = None
+
+    @classmethod
+    def of_panel(
+        cls,
         panel: GroupPanel,
         *,
         joint: bool = True,
+        minimum: int = 0,
         secrets: Mapping[str, bytes] | None = None,
         weigh: Callable[[str, int, F64, Used], F64] | None = None,
-        minimum: int = 0,
         watch: Callable[[str, int], None] | None = None,
-    ) -> None:
-        self.panel = panel
-        self.at: dict[str, I64] = {}  # sites of the panel that each group has
-        key = seed_key("groups of one person", *(g.name for g in panel.groups))
-        programs = {}
+    ) -> LocalFederation:
+        """Federation of the groups of a panel in memory.
+
+        Parameters
+        ----------
+        joint : whether sums by site are exchanged for sites that several groups visit; without, each of k owners treats
+            such a site as its own and brings 1/k of it into totals
+        minimum : least number of a group's sites behind a month's sums
+        """
+        held, at = {}, {}
         for i, g in enumerate(panel.groups):
-            visits, self.at[g.name] = _visits(panel, g, lone=i == 0)
-            secret = (secrets or {}).get(g.name) or _digest(g)
-            hook = None if weigh is None else _Weigh(weigh, g.name)
-            programs[g.name] = GroupProgram(
-                g.name,
-                visits,
-                key=key,
-                secret=secret,
-                plain_refusals=True,
-                all_slopes=False,
-                weigh=hook,
-                minimum=minimum,
-            )
-        self.programs = programs
-        job = hashlib.blake2b(b"".join(_digest(g) for g in panel.groups), digest_size=8).digest()
-        self.link = Link(InProcess(programs), job, bytes(8), watch)
+            held[g.name], at[g.name] = _visits(panel, g, lone=i == 0)
         twice = len(panel.groups) > 1 and all(g.checklist is not None for g in panel.groups)
         plan = Plan(months=_stamps(panel), joint=joint, minimum=minimum, duplicates=twice)
-        self.agreement = agree(self.link, plan)
-        self.hub = self.agreement.panel
-        self.full: MonthState | None = None  # of the last variational fit
-        self.last: CountFit | None = None
+        return cls(held, at, panel.J, plan, secrets=secrets, weigh=weigh, watch=watch)
 
     @property
     def n_counted(self) -> int:
         """Number of counted visits that take part."""
         return self.hub.visits
+
+    def n_cells(self) -> int:
+        """Number of site x month cells that some group has visited: only who holds all groups can count them."""
+        cells = [
+            self.at[name][p.used.site] * self.L + p.used.month
+            for name, p in self.programs.items()
+            if p.used is not None
+        ]
+        return int(np.unique(np.concatenate(cells)).size)
 
     def fit(
         self, settings: CountSettings, *, watch: Callable[[int, float, float], None] | None = None
@@ -134,7 +161,7 @@ class LocalFederation:
 
     def result(self, batch: int, fit: int, settings: CountSettings, state: MonthState) -> CountFit:
         """Both halves of a fit together: what only somebody who holds all groups may have."""
-        J, p = self.panel.J, state.p
+        J, p = self.J, state.p
         P, C = np.zeros((J, p)), np.zeros((J, p, p))
         for (
             name,
@@ -149,7 +176,7 @@ class LocalFederation:
         )
         history = Fit(q.theta(), [], state.converged, reason, state.rounds, edf=state.edf)
         return CountFit(
-            replace(settings, rank=state.rank), J, self.panel.L, history, self.auxiliary(batch, fit, state),
+            replace(settings, rank=state.rank), J, self.L, history, self.auxiliary(batch, fit, state),
             state.dispersion, state.edf, self.n_counted, state.smear, q, state,
         )  # fmt: skip
 
@@ -214,7 +241,7 @@ class LocalFederation:
         totals = hub_bootstrap.replicates(
             self.link, self.hub, settings, self.full, numbers, seed=seed, source=FULL, batch=REPLICATES
         )
-        slopes = np.full((len(numbers), self.panel.J), np.nan)
+        slopes = np.full((len(numbers), self.J), np.nan)
         for name, program in self.programs.items():
             for i in range(len(numbers)):
                 if (REPLICATES, i) in program.slopes:
@@ -251,8 +278,10 @@ def _stamps(panel: GroupPanel) -> I64:
     return stamps
 
 
-def _digest(g: Group) -> bytes:
-    parts = (g.name.encode(), g.site.tobytes(), g.month.tobytes(), g.count.tobytes(), g.observer.tobytes())
+def _digest(name: str, v: Visits) -> bytes:
+    """What only who holds the visits can know: the secret of a group that was given none."""
+    parts = [name.encode()]
+    parts += [np.ascontiguousarray(x).tobytes() for x in (v.site, v.month, v.count, v.observer, v.effort)]
     return hashlib.blake2b(b"\0".join(parts)).digest()
 
 
@@ -309,7 +338,7 @@ def fit_counts(
     panel : the groups' counted visits
     settings : by default the negative binomial of rank 2
     watch : called after each round with (round, objective or NaN, root mean square move)
-    joint : see :class:`LocalFederation`
+    joint : see :meth:`LocalFederation.of_panel`
 
     Returns
     -------
@@ -323,7 +352,7 @@ def fit_counts(
     >>> bool(np.allclose(fit.expected(), [[2, 4], [6, 12]], rtol=1e-4))
     True
     """
-    return LocalFederation(panel, joint=joint).fit(
+    return LocalFederation.of_panel(panel, joint=joint).fit(
         settings or CountSettings(dispersion="negbin"), watch=watch
     )
 
@@ -347,7 +376,7 @@ def cross_validate(
     one_se : choose the smallest rank within one standard error of the lowest deviance
     """
     check_candidates(candidates, folds)
-    return LocalFederation(panel).cross_validate(
+    return LocalFederation.of_panel(panel).cross_validate(
         candidates, folds=folds, by=by, seed=seed, one_se=one_se, watch=watch
     )
 
@@ -372,7 +401,7 @@ def bootstrap(
     -------
     Draws    totals (B, 1 + regions, L), slopes (B, J)
     """
-    federation = LocalFederation(panel, weigh=weigh)
+    federation = LocalFederation.of_panel(panel, weigh=weigh)
     federation.load(fit)
     size, parts = federation.lockstep_size(), []
     for first in range(0, draws, size):

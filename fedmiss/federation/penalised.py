@@ -56,8 +56,8 @@ def _cells(federation: LocalFederation, batch: int, fit: int) -> list[Cells]:
     out = []
     for name, program in federation.programs.items():
         b: Batch = program.batches[batch]
-        ptr = np.zeros(federation.panel.J + 1, dtype=np.int64)
-        count = np.zeros(federation.panel.J, dtype=np.int64)
+        ptr = np.zeros(federation.J + 1, dtype=np.int64)
+        count = np.zeros(federation.J, dtype=np.int64)
         count[federation.at[name]] = np.diff(b.cells.ptr)
         np.cumsum(count, out=ptr[1:])
         offset, by_visit = b.cell_offset()
@@ -79,7 +79,7 @@ def _minimise(
     cells = _cells(federation, batch, fit)
     aux = federation.auxiliary(batch, fit, state)
     penalty = _penalty(s, aux)
-    J, L = federation.panel.J, federation.panel.L
+    J, L = federation.J, federation.L
     found = fit_cells(
         cells, J, L, family=FAMILIES[s.family], rank=s.rank, effects=s.effects, penalty=penalty, start=start, tol=s.tol,
         max_sweeps=s.max_sweeps, seed=s.seed, watch=watch,
@@ -106,10 +106,10 @@ def _rank0(
     """Where the solver starts: the posterior means of the rank-0 fit; nothing for a model without effects."""
     if not s.effects:
         return None
-    a = np.zeros(federation.panel.J)
+    a = np.zeros(federation.J)
     for name, program in federation.programs.items():
         a[federation.at[name]] = program.site_posterior(batch, fit)[0][:, 0]
-    return Theta(state.mu, a, state.T[:, 0], np.zeros((a.size, 0)), np.zeros((federation.panel.L, 0)))
+    return Theta(state.mu, a, state.T[:, 0], np.zeros((a.size, 0)), np.zeros((federation.L, 0)))
 
 
 def fit_penalised(
@@ -119,7 +119,7 @@ def fit_penalised(
     state = federation.run(BATCH, _marginal(s))
     found, state = _minimise(federation, BATCH, 0, state, s, _rank0(federation, BATCH, 0, state, s), watch)
     return CountFit(
-        replace(s, rank=found.theta.rank), federation.panel.J, federation.panel.L, found,
+        replace(s, rank=found.theta.rank), federation.J, federation.L, found,
         federation.auxiliary(BATCH, 0, state), state.dispersion, found.edf, federation.n_counted, state.smear, None, state,
     )  # fmt: skip
 
@@ -141,10 +141,10 @@ def replicate_penalised(
     lanes = [Lane(batch, i, fit_replicate(hub, base, fit.state, sums[i])) for i in range(len(numbers))]
     totals, slopes = [], []
     month, year = hub.calendar if hub.calendar is not None else (np.arange(hub.L), np.zeros(hub.L, np.int64))
-    regions = np.full(federation.panel.J, -1)
-    if federation.panel.region is not None:
-        for i, name in enumerate(hub.regions):
-            regions[federation.panel.region == name] = i
+    regions = np.full(federation.J, -1)
+    for name, program in federation.programs.items():
+        for i, region in enumerate(hub.regions):
+            regions[federation.at[name][program.visits.region == region]] = i
     for i, state in enumerate(run_lockstep(link, hub, lanes)):
         found, state = _minimise(federation, batch, i, state, s, fit.theta)
         one = replace(fit, fit=found, smear=state.smear)

@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
+from fedmiss.federation.hub.agree import Plan
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
 from fedmiss.federation.results import CountFit, Posterior, site_slopes
 from fedmiss.files import atomic_file, check_free, hash_json, read_manifest, write_json, write_manifest
 from fedmiss.models.lowrank.choice import Choice, default_candidates, model_name
-from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit, Theta
 from fedmiss.pipeline.panels import PanelFolder, effort_names, open_panel, panel_hash
@@ -146,15 +146,10 @@ def fit_panel(
     _check(settings)
     folder = open_panel(panel_path)
     hashes = panel_hash(folder)
-    family = MODELS.get(settings.model, MODELS["quasi"])["family"]
-    terms = folder.effort_terms(settings.effort)
-    panel = folder.load(family, terms)
+    federation = _federation(folder, settings)  # a damaged table is told here, before anything is written
     work = partial_folder(out, hash_json([asdict(settings), hashes]))
     started = time.perf_counter()
     base = base_settings(settings, calibrate=not folder.chosen_by_detection)
-    federation = LocalFederation(
-        panel, joint=settings.joint, minimum=settings.minimum, secrets=folder.secrets()
-    )
     ledger = Kept(work / "ledger.json", federation.link.ledger)
     choice = _choose(federation, ledger, candidates(settings, base), settings, work)
     if choice.advice and folder.chosen_by_detection:
@@ -180,11 +175,11 @@ def fit_panel(
     ledger.save("fit")
     draws = _bootstrap(federation, ledger, fit, settings, work) if settings.bootstrap else None
     write_fit(work, fit)
-    _write_trace(work, trace, before, len(panel.groups))
+    _write_trace(work, trace, before, len(federation.programs))
     if draws is not None:
         _write_draws(work, draws, folder, fit, list(federation.hub.regions))
     traffic = ledger.as_dict()
-    results = _results(fit, panel, folder, choice, settings, terms) | {
+    results = _results(fit, federation, folder, choice, settings) | {
         "h_norm": trace[-1]["h_norm2"] ** 0.5 if trace else None,
         "exchanges": traffic["exchanges"],
         "bytes_up": traffic["bytes_up"],
@@ -206,6 +201,22 @@ def fit_panel(
         warnings=[*folder.manifest["warnings"], *federation.agreement.notes],
     )
     return finish(work, out)
+
+
+def _federation(folder: PanelFolder, s: FitSettings) -> LocalFederation:
+    """Groups of a panel folder and a hub, agreed on axes, effort terms and shared sites."""
+    month_of_year, year = folder.calendar
+    plan = Plan(
+        species=str(folder.manifest["results"]["species"]),
+        months=year * 12 + month_of_year - 1,
+        effort=folder.wanted_terms(s.effort),
+        detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli",
+        joint=s.joint,
+        duplicates=folder.several_sources,
+        minimum=s.minimum,
+    )
+    held, at = folder.visits(effort=s.effort != "none")
+    return LocalFederation(held, at, len(folder.sites), plan, secrets=folder.secrets())
 
 
 def partial_folder(out: Path, key: str) -> Path:
@@ -418,14 +429,12 @@ def _write_draws(work: Path, draws: Draws, folder: PanelFolder, fit: CountFit, n
 
 def _results(
     fit: CountFit,
-    panel: GroupPanel,
+    federation: LocalFederation,
     folder: PanelFolder,
     choice: Choice,
     s: FitSettings,
-    terms: tuple[str, ...],
 ) -> dict[str, Any]:
-    q = fit.posterior
-    cells = {(int(a), int(b)) for g in panel.groups for a, b in np.unique(np.c_[g.site, g.month], axis=0)}
+    q, agreed = fit.posterior, federation.agreement
     return {
         "species": folder.manifest["results"]["species"],
         "common_name": folder.manifest["results"].get("common_name", ""),
@@ -445,24 +454,22 @@ def _results(
         "smear": fit.smear,
         "site_variances": None if q is None else q.tau.tolist(),
         "month_variances": None if q is None else q.noise.tolist(),
-        "effort": dict(
-            zip(effort_names(terms, folder.terms_with_blanks(terms)), fit.aux.kappa.tolist(), strict=True)
-        ),
-        "standard_effort": "one hour, standing still, one observer" if terms else "one visit",
+        "effort": dict(zip(effort_names(agreed.terms, agreed.blanks), fit.aux.kappa.tolist(), strict=True)),
+        "standard_effort": "one hour, standing still, one observer" if agreed.terms else "one visit",
         "observer_effects": fit.settings.observers,
         "observer_sd": (1.0 / fit.aux.observers) ** 0.5 if fit.settings.observers else None,
         "objective": fit.fit.objective[-1] if fit.fit.objective else None,
         "converged": fit.fit.converged,
         "stop_reason": fit.fit.stop_reason,
         "rounds": fit.fit.sweeps,
-        "n_groups": len(panel.groups),
+        "n_groups": len(federation.programs),
         "participation": 1.0,
         "compressor": "identity",
         "n_visits": folder.manifest["results"]["n_visits"],
         "n_counted": fit.n_counted,
-        "n_sites": panel.J,
-        "n_months": panel.L,
-        "n_cells_observed": len(cells),
+        "n_sites": federation.J,
+        "n_months": federation.L,
+        "n_cells_observed": federation.n_cells(),
         "bootstrap": s.bootstrap,
         "advice": choice.advice,
         "cv_summary": json.loads(choice.summary.to_json(orient="records")) if len(choice.summary) else [],

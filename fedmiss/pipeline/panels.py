@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedmiss.arrays import F64
-from fedmiss.errors import ConfigError, InputError
+from fedmiss.arrays import I64
+from fedmiss.errors import InputError
 from fedmiss.etl.codes import NEVER_DETECTED
+from fedmiss.federation.group.visits import Visits
 from fedmiss.files import hash_file, read_manifest
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.tables import read_table
 
-__all__ = ["EFFORT_TERMS", "PanelFolder", "check_same_panel", "effort_matrix", "open_panel", "panel_hash"]
+__all__ = ["PanelFolder", "check_same_panel", "effort_names", "open_panel", "panel_hash"]
 
 SECRET = "secret.key"
-EFFORT_TERMS = ("duration", "distance", "observers")
 _COLUMNS = {"duration": "duration_minutes", "distance": "distance_km", "observers": "n_observers"}
 
 
@@ -56,45 +56,64 @@ class PanelFolder:
         """Whether sites were left out because the species was never detected there."""
         return any(row["step"] == NEVER_DETECTED and row["rows"] < 0 for row in self.manifest["flow"])
 
-    def effort_terms(self, wanted: str) -> tuple[str, ...]:
-        """Resolve ``auto``, ``none`` or a comma list into effort terms that the visits can support.
+    def wanted_terms(self, wanted: str) -> str | tuple[str, ...]:
+        """Read ``auto``, ``none`` or a comma list of effort terms; which of them ``auto`` takes is agreed by the groups."""
+        if wanted in ("auto", "none"):
+            return wanted
+        return tuple(t.strip() for t in wanted.split(",") if t.strip())
 
-        ``auto`` takes a term when at least half of the visits have it and it varies.
+    def visits(self, *, effort: bool = True) -> tuple[dict[str, Visits], dict[str, I64]]:
+        """What every group holds, and which sites of the panel are its own.
+
+        Nothing is decided here that needs two groups: axes, effort terms and shared sites are agreed through the protocol.
+        Sites that nobody visited go to the first group. ``effort=False`` leaves effort unread.
         """
-        if wanted == "none":
-            return ()
-        if wanted != "auto":
-            terms = tuple(t.strip() for t in wanted.split(",") if t.strip())
-            unknown = [t for t in terms if t not in EFFORT_TERMS]
-            if unknown:
-                raise ConfigError(
-                    f"the effort term {unknown[0]!r} is unknown; choose auto, none, or some of {', '.join(EFFORT_TERMS)}."
-                )
-            return terms
-        columns = list(_COLUMNS.values())
-        known = dict.fromkeys(columns, 0)
-        low, high = dict.fromkeys(columns, np.inf), dict.fromkeys(columns, -np.inf)
-        total = 0
-        for folder in self.groups:
-            visits = read_table(folder / "visits.parquet", "visits", columns=columns).to_pandas()
-            total += len(visits)
-            for c in columns:
-                values = visits[c].dropna()
-                known[c] += len(values)
-                if len(values):
-                    low[c], high[c] = min(low[c], values.min()), max(high[c], values.max())
-        return tuple(t for t, c in _COLUMNS.items() if known[c] >= 0.5 * total and high[c] > low[c])
+        ids = self.sites["site_id"].to_numpy(object)
+        region = self.sites["region"].fillna("").to_numpy(object)
+        month_of_year, year = self.calendar
+        stamps = year * 12 + month_of_year - 1
+        columns = ["observer_id", "site_index", "month_index", "count", "detected"]
+        columns += ["checklist_id"] if self.several_sources else []
+        columns += list(_COLUMNS.values()) if effort else []
+        tables = {
+            folder.name: read_table(folder / "visits.parquet", "visits", columns=columns)
+            for folder in self.groups
+        }
+        mine = {
+            name: np.unique(t.column("site_index").to_numpy()).astype(np.int64) for name, t in tables.items()
+        }
+        visited = np.zeros(ids.size, dtype=bool)
+        for at in mine.values():
+            visited[at] = True
+        first = min(mine)
+        mine[first] = np.union1d(mine[first], np.flatnonzero(~visited))
+        held = {}
+        for name in sorted(tables):
+            t, at = tables.pop(name).to_pandas(), mine[name]
+            m = len(t)
+            raw = [t[c].to_numpy(float, na_value=np.nan) for c in _COLUMNS.values()] if effort else []
+            held[name] = Visits(
+                site_id=ids[at],
+                site=np.searchsorted(at, t["site_index"].to_numpy()).astype(np.int32),
+                month=stamps[t["month_index"].to_numpy()],
+                count=t["count"].to_numpy(float, na_value=np.nan),
+                detected=t["detected"].to_numpy(bool),
+                observer=pd.factorize(t["observer_id"], sort=True)[0].astype(np.int32),
+                effort=np.column_stack(raw) if effort else np.zeros((m, 0)),
+                weight=np.ones(m),
+                region=region[at],
+                species=str(self.manifest["results"]["species"]),
+                checklist=t["checklist_id"].to_numpy(object) if self.several_sources else None,
+                given=not effort,
+            )
+        return held, mine
 
-    def load(self, family: str, effort: tuple[str, ...] = ()) -> GroupPanel:
-        """Read the visits of every group: counts (X left out), or detections for the Bernoulli family."""
+    def load(self, family: str) -> GroupPanel:
+        """Counts of every group without effort (X left out), or detections for the Bernoulli family."""
         groups = []
-        missing = self.terms_with_blanks(effort)
         for folder in self.groups:
             columns = ["observer_id", "site_index", "month_index", "count", "detected"]
-            columns += ["checklist_id"] if self.several_sources else []
-            visits = read_table(
-                folder / "visits.parquet", "visits", columns=columns + [_COLUMNS[t] for t in effort]
-            ).to_pandas()
+            visits = read_table(folder / "visits.parquet", "visits", columns=columns).to_pandas()
             if family == "bernoulli":
                 value = visits["detected"].to_numpy(float)
             else:
@@ -108,49 +127,17 @@ class PanelFolder:
                     visits["month_index"].to_numpy(),
                     value,
                     observer,
-                    effort_matrix(visits, effort, missing),
-                    checklist=visits["checklist_id"].to_numpy(object) if self.several_sources else None,
                 )
             )
         region = self.sites["region"].fillna("").to_numpy(object)
         ids = self.sites["site_id"].to_numpy(object)
         return GroupPanel.of(len(self.sites), len(self.months), groups, self.calendar, ids, region)
 
-    def terms_with_blanks(self, effort: tuple[str, ...]) -> set[str]:
-        """Return the effort terms that some visit of some group lacks."""
-        out = set()
-        for folder in self.groups:
-            table = read_table(folder / "visits.parquet", "visits", columns=[_COLUMNS[t] for t in effort])
-            out |= {t for t in effort if table[_COLUMNS[t]].null_count}
-        return out
 
-
-def effort_matrix(visits: pd.DataFrame, terms: tuple[str, ...], missing: set[str]) -> F64:
-    """Effort covariates (m, K), all zero for a standard visit: one hour, standing still, one observer.
-
-    duration: log(minutes / 60); distance: log(1 + km); observers: log(people). A term that some visit lacks gets a
-    second column that marks those visits, so that they are compared with each other and not with an hour.
-    """
-    columns: list[F64] = []
-    for term in terms:
-        raw = visits[_COLUMNS[term]].to_numpy(float, na_value=np.nan)
-        if term == "duration":
-            x = np.log(np.clip(raw, 1.0, None) / 60.0)
-        elif term == "distance":
-            x = np.log1p(np.clip(raw, 0.0, None))
-        else:
-            x = np.log(np.clip(raw, 1.0, None))
-        blank = np.isnan(x)
-        columns.append(np.where(blank, 0.0, x))
-        if term in missing:
-            columns.append(blank.astype(float))
-    return np.column_stack(columns) if columns else np.zeros((len(visits), 0))
-
-
-def effort_names(terms: tuple[str, ...], missing: set[str]) -> list[str]:
-    """Names of the columns of :func:`effort_matrix`."""
+def effort_names(terms: tuple[str, ...], blanks: tuple[str, ...]) -> list[str]:
+    """Names of the effort covariates (``fedmiss.federation.group.visits.effort_columns``)."""
     names = {"duration": "log(hours)", "distance": "log(1 + km)", "observers": "log(observers)"}
-    return [n for t in terms for n in ([names[t], f"{t} unknown"] if t in missing else [names[t]])]
+    return [n for t in terms for n in ([names[t], f"{t} unknown"] if t in blanks else [names[t]])]
 
 
 def open_panel(path: str | Path) -> PanelFolder:

@@ -43,7 +43,7 @@ def pooled(panel: GroupPanel) -> LocalFederation:
 
     Weights are keyed by owner and observer: each visit carries its owner's number in a covariate-free copy of the panel.
     """
-    apart = LocalFederation(panel)
+    apart = LocalFederation.of_panel(panel)
     secrets = {name: program.secret for name, program in apart.programs.items()}
     start = np.cumsum([0] + [g.n_observers for g in panel.groups])
 
@@ -61,7 +61,7 @@ def pooled(panel: GroupPanel) -> LocalFederation:
             )
         return out
 
-    return LocalFederation(panel.pooled(), weigh=weigh)
+    return LocalFederation.of_panel(panel.pooled(), weigh=weigh)
 
 
 def largest(a, b) -> float:

@@ -171,7 +171,7 @@ class Tampering(InProcess):
     ids=["nan", "inf", "shape", "kind"],
 )
 def test_a_wrong_answer_is_refused_by_the_groups_name(change, words):
-    federation = LocalFederation(owned(3, n=300))
+    federation = LocalFederation.of_panel(owned(3, n=300))
     federation.link.transport = Tampering(
         federation.programs, lambda m: change(m) if isinstance(m, msg.Months) else m
     )
@@ -180,7 +180,7 @@ def test_a_wrong_answer_is_refused_by_the_groups_name(change, words):
 
 
 def test_a_missing_group_and_a_late_answer():
-    federation = LocalFederation(owned(3, n=300))
+    federation = LocalFederation.of_panel(owned(3, n=300))
     inner = federation.link.transport
 
     class Absent:

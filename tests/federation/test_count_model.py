@@ -267,7 +267,7 @@ def test_a_group_without_counted_visits_has_no_folds(by):
 
 
 def folds_like_gaps(panel):
-    federation = LocalFederation(panel)
+    federation = LocalFederation.of_panel(panel)
     return like_gaps(federation.link, federation.hub)
 
 
@@ -418,7 +418,7 @@ def test_with_a_calendar_a_factor_starts_at_season_and_walk():
 def test_steps_are_pure():
     """A step makes a new state and leaves the old one, and the sums, as they were."""
     panel, _ = simulate(J=30, L=24, n=500)
-    federation = LocalFederation(panel)
+    federation = LocalFederation.of_panel(panel)
     fit = federation.fit(CountSettings(rank=1, dispersion="negbin"))
     state, p, L = fit.state, 2, 24
     rng = np.random.default_rng(0)
@@ -477,14 +477,14 @@ def test_default_candidates_include_rank_zero_and_rival_models():
 
 def observer_weights(panel, draw):
     """Weights of every group in one replicate."""
-    federation = LocalFederation(panel)
+    federation = LocalFederation.of_panel(panel)
     spread = spread_of(federation.hub)
     return [p._weigh(draw, spread, p.used) for p in federation.programs.values()]
 
 
 def test_bootstrap_weights_stay_inside_groups():
     panel, _ = simulate(n=600)
-    federation = LocalFederation(panel)
+    federation = LocalFederation.of_panel(panel)
     spread = spread_of(federation.hub)
     for program in federation.programs.values():
         w, used = program._weigh(3, spread, program.used), program.used
@@ -504,7 +504,7 @@ def test_bootstrap_weights_stay_inside_groups():
 def test_few_effective_observers_get_wider_weights():
     who = np.repeat(np.arange(29), [72] + [6] * 28)  # one of them makes 30 % of the visits
     s, t = np.divmod(np.arange(240), 24)
-    federation = LocalFederation(GroupPanel.of(10, 24, [Group.of("a", s, t, np.ones(240), who)]))
+    federation = LocalFederation.of_panel(GroupPanel.of(10, 24, [Group.of("a", s, t, np.ones(240), who)]))
     K = effective_observers(federation.hub)
     assert K == pytest.approx(240**2 / (72**2 + 28 * 36))
     program, n = federation.programs["a"], 4000

@@ -21,9 +21,9 @@ NEGBIN = CountSettings(rank=2, dispersion="negbin")
 def test_monthly_totals_equal_the_pooled_ones(owners, shared, rank):
     panel = owned(owners, shared=shared, size=2.0, seed=rank)
     settings = CountSettings(rank=rank, dispersion="negbin")
-    one = LocalFederation(panel)
+    one = LocalFederation.of_panel(panel)
     a = one.fit(settings)
-    b = LocalFederation(panel.pooled()).fit(settings)
+    b = LocalFederation.of_panel(panel.pooled()).fit(settings)
     assert a.fit.sweeps == b.fit.sweeps
     assert largest(a.expected().sum(axis=0), b.expected().sum(axis=0)) < 1e-10
     assert (one.hub.n_joint > 0) == (shared > 0 and owners > 1)
@@ -58,7 +58,7 @@ def test_observer_effects_stay_at_home_and_change_nothing():
 @pytest.mark.parametrize("shared", [0.0, 0.5])
 def test_the_whole_default_job(shared):
     panel = owned(3, shared=shared, size=2.0, n=700, seed=6)
-    apart, together = LocalFederation(panel), pooled(panel)
+    apart, together = LocalFederation.of_panel(panel), pooled(panel)
     tables = []
     for federation in (apart, together):
         choice = federation.cross_validate(default_candidates(NEGBIN, max_rank=2), folds=3)
@@ -78,7 +78,7 @@ def test_results_do_not_depend_on_how_sites_are_numbered():
     panel = owned(3, shared=0.3, size=2.0, seed=7)
     order = np.random.default_rng(1).permutation(panel.J)
     again = renumbered(panel, order)
-    a, b = LocalFederation(panel), LocalFederation(again)
+    a, b = LocalFederation.of_panel(panel), LocalFederation.of_panel(again)
     for f in (a, b):
         f.fit(NEGBIN)
     # the secrets come from the visits, whose order has changed: give both the same
@@ -92,21 +92,21 @@ def test_results_do_not_depend_on_how_sites_are_numbered():
 
 def test_without_joint_sums_each_owner_has_the_site_to_itself():
     panel = owned(3, shared=0.3, size=2.0, n=1500, seed=8)
-    joint, apart = LocalFederation(panel), LocalFederation(panel, joint=False)
+    joint, apart = LocalFederation.of_panel(panel), LocalFederation.of_panel(panel, joint=False)
     assert apart.hub.n_joint == 0
     assert apart.hub.J == pytest.approx(panel.J)  # each of k owners counts the site as 1/k
     totals = [f.fit(NEGBIN) for f in (joint, apart)]
     a, b = (f.link.ledger.total.exchanges for f in (joint, apart))
     assert b < 0.75 * a
     own = owned(3, shared=0.0, size=2.0, seed=8)  # without shared sites there is no difference at all
-    c, d = (LocalFederation(own, joint=j).fit(NEGBIN).expected() for j in (True, False))
+    c, d = (LocalFederation.of_panel(own, joint=j).fit(NEGBIN).expected() for j in (True, False))
     np.testing.assert_array_equal(c, d)
     assert np.isfinite(totals[1].expected()).all()
 
 
 def test_a_replicate_does_not_depend_on_which_others_run_beside_it():
     panel = owned(3, shared=0.3, size=2.0, seed=9)
-    federation = LocalFederation(panel)
+    federation = LocalFederation.of_panel(panel)
     federation.fit(NEGBIN)
     many = federation.replicates(NEGBIN, range(5), seed=3)
     one = federation.replicates(NEGBIN, [3], seed=3)

@@ -55,7 +55,7 @@ class Tapped(InProcess):
 
 def overheard(panel, minimum) -> tuple[list, LocalFederation]:
     """All frames of a job: agreement, cross-validation, fit, bootstrap."""
-    federation = LocalFederation(panel, minimum=minimum)
+    federation = LocalFederation.of_panel(panel, minimum=minimum)
     tap = federation.link.transport = Tapped(federation.programs)
     federation.link.exchange = 0  # the agreement was before the tap: ask it again from the start
     agree(federation.link, Plan(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, minimum=minimum))
@@ -153,7 +153,7 @@ def test_the_linear_attack_succeeds_without_minimum_counts_and_fails_with_them()
 
 def test_withheld_months_are_said_and_the_rest_is_the_pooled_answer():
     panel = owned(3, J=45, L=24, n=500, size=2.0, seed=2)
-    federation = LocalFederation(panel, minimum=4)
+    federation = LocalFederation.of_panel(panel, minimum=4)
     assert 0 < federation.agreement.withheld < panel.m
     assert any(
         f"{federation.agreement.withheld} visits were withheld" in n for n in federation.agreement.notes

@@ -19,7 +19,7 @@ from fedmiss.federation.hub.crossval import cross_validate, open_batch, starts
 from fedmiss.federation.hub.fit import fit_path
 from fedmiss.federation.hub.lockstep import Lane, run_lockstep
 from fedmiss.federation.link import InProcess, Link
-from fedmiss.federation.local import LocalFederation, _digest, _visits
+from fedmiss.federation.local import LocalFederation, _visits
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.settings import CountSettings
 
@@ -43,7 +43,7 @@ def hub_job(transport):
 
 def programs_of(panel):
     return {
-        g.name: GroupProgram(g.name, _visits(panel, g, lone=i == 0)[0], key=b"k" * 16, secret=_digest(g))
+        g.name: GroupProgram(g.name, _visits(panel, g, lone=i == 0)[0], key=b"k" * 16, secret=g.name.encode())
         for i, g in enumerate(panel.groups)
     }
 
@@ -189,7 +189,7 @@ def test_a_question_asked_twice_gets_the_same_bytes_and_an_old_one_none():
             frames.append(dict(asked))
             return super().ask(asked)
 
-    federation = LocalFederation(panel)
+    federation = LocalFederation.of_panel(panel)
     program = federation.programs["owner-0"]
     tap = Tap(federation.programs)
     federation.link.transport = tap

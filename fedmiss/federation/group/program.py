@@ -47,7 +47,8 @@ class GroupProgram:
     plain_refusals : whether the text of an error may go to the hub: only where one person holds both sides
     all_slopes : whether slopes of shared sites are computed here too when another group counts them
     weigh : weights of a replicate; None draws them from the secret
-    minimum : the custodian's least number of sites (hence visits) behind a month's sums; the hub may ask for more, never for less
+    minimum : the custodian's least number of sites (hence visits) behind a month's sums; the hub may ask for more, never
+        for less
     settings : digest of the job's settings that the group agreed to (8 bytes); None takes those of the first question
     """
 

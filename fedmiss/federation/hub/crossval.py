@@ -89,7 +89,8 @@ def cross_validate(
         for fold in range(folds):
             if not sums[fold, 0] > 0:
                 raise ConfigError(
-                    f"fold {fold} leaves no visit to train on; use fewer folds, folds by visit, or a lower least number of sites (--minimum)."
+                    f"fold {fold} leaves no visit to train on; use fewer folds, folds by visit, or a lower least number "
+                    "of sites (--minimum)."
                 )
             score = _scorer(settings, ranks, int(min(panel.J, panel.L)), fold, rows, watch)
             lanes.append(Lane(first_batch + i, fold, fit_path(panel, settings, sums[fold], each=score)))

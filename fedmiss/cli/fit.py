@@ -14,7 +14,10 @@ def fit(
     panel: Annotated[Path, typer.Argument(help="Panel folder.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")] = Path("fit"),
     method: Annotated[
-        str, typer.Option(help="fast (count model), or fedmissem (the paper's Algorithm 7).")
+        str,
+        typer.Option(
+            help="fast (count model), fedmissem (the paper's Algorithm 7), or wire (dithered normal equations)."
+        ),
     ] = "fast",
     model: Annotated[str, typer.Option(help="auto, quasi, negbin, log1p, gaussian or bernoulli.")] = "auto",
     rank: Annotated[str, typer.Option(help="auto (by cross-validation) or a number.")] = "auto",
@@ -52,18 +55,20 @@ def fit(
             help="Least number of a group's sites behind a month's sums; visits of months with fewer are withheld."
         ),
     ] = 0,
-    rounds: Annotated[int, typer.Option(help="fedmissem: rounds.")] = 2000,
+    rounds: Annotated[
+        int | None, typer.Option(help="fedmissem, wire: rounds; left out, 2,000 and 100.")
+    ] = None,
     gamma: Annotated[
         float, typer.Option(help="fedmissem: step of the server; 0 for p/(1+omega), less with minibatches.")
     ] = 0.0,
     alpha: Annotated[
-        float, typer.Option(help="fedmissem: step size of the memories; 0 for 1/(1+omega).")
+        float, typer.Option(help="fedmissem, wire: step size of the memories; 0 for 1/(1+omega).")
     ] = 0.0,
     levels: Annotated[
-        int, typer.Option(help="fedmissem: levels of the random dithering; 0 sends floats.")
+        int, typer.Option(help="fedmissem, wire: levels of the random dithering; 0 sends floats.")
     ] = 16,
     participation: Annotated[
-        float, typer.Option(help="fedmissem: probability that a group answers a round.")
+        float, typer.Option(help="fedmissem, wire: probability that a group answers a round.")
     ] = 1.0,
     batch: Annotated[int, typer.Option(help="fedmissem: visits per round and group; 0 for all.")] = 0,
     overwrite: Annotated[

@@ -34,7 +34,7 @@ from fedmiss.models.lowrank.solver import Fit, Penalty, Theta, effective_paramet
 if TYPE_CHECKING:
     from fedmiss.federation.local import LocalFederation
 
-__all__ = ["cross_validate_penalised", "fit_penalised", "replicate_penalised"]
+__all__ = ["cross_validate_penalised", "fit_penalised", "marginal_cells", "replicate_penalised", "result_of"]
 
 BATCH = 2
 
@@ -84,6 +84,20 @@ def _minimise(
         cells, J, L, family=FAMILIES[s.family], rank=s.rank, effects=s.effects, penalty=penalty, start=start, tol=s.tol,
         max_sweeps=s.max_sweeps, seed=s.seed, watch=watch,
     )  # fmt: skip
+    return found, _summarised(federation, batch, fit, state, s, found, cells, penalty)
+
+
+def _summarised(
+    federation: LocalFederation,
+    batch: int,
+    fit: int,
+    state: MonthState,
+    s: CountSettings,
+    found: Fit,
+    cells: list[Cells],
+    penalty: Penalty,
+) -> MonthState:
+    """Hand the solution's predictors to the groups; calibration and dispersion there, and the edf in ``found``."""
     set_eta(cells, found.theta)
     found.edf = effective_parameters(cells, found.theta, penalty, FAMILIES[s.family], effects=s.effects)
     fits = np.array([fit])
@@ -97,7 +111,7 @@ def _minimise(
     calibrated = s.scale == "log1p" or (s.calibrate and state.inverse_size > 0)
     smear = counted / fitted if calibrated and counted > 0 and fitted > 0 else 1.0
     free = max(weight - found.edf - state.edf_visits, 0.05 * weight)
-    return found, replace(state, smear=smear, dispersion=dispersion / free)
+    return replace(state, smear=smear, dispersion=dispersion / free)
 
 
 def _rank0(
@@ -118,6 +132,28 @@ def fit_penalised(
     """Fit with a given ridge on the factors."""
     state = federation.run(BATCH, _marginal(s))
     found, state = _minimise(federation, BATCH, 0, state, s, _rank0(federation, BATCH, 0, state, s), watch)
+    return _result(federation, state, s, found)
+
+
+def marginal_cells(federation: LocalFederation, s: CountSettings) -> tuple[MonthState, list[Cells], Penalty]:
+    """Rank-0 fit for the dispersion and the ridges, and the groups' cells there: what another solver starts from."""
+    state = federation.run(BATCH, _marginal(s))
+    return state, _cells(federation, BATCH, 0), _penalty(s, federation.auxiliary(BATCH, 0, state))
+
+
+def result_of(
+    federation: LocalFederation,
+    state: MonthState,
+    s: CountSettings,
+    found: Fit,
+    cells: list[Cells],
+    penalty: Penalty,
+) -> CountFit:
+    """What another solver found on :func:`marginal_cells`, as a fitted count model."""
+    return _result(federation, _summarised(federation, BATCH, 0, state, s, found, cells, penalty), s, found)
+
+
+def _result(federation: LocalFederation, state: MonthState, s: CountSettings, found: Fit) -> CountFit:
     return CountFit(
         replace(s, rank=found.theta.rank), federation.J, federation.L, found,
         federation.auxiliary(BATCH, 0, state), state.dispersion, found.edf, federation.n_counted, state.smear, None, state,

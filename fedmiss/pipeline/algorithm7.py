@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["fit_algorithm7", "run_algorithm7"]
 
+ROUNDS = 2000
 FAMILIES = {
     "auto": ("gaussian", "log1p"),
     "log1p": ("gaussian", "log1p"),
@@ -113,8 +114,9 @@ def fit_algorithm7(
         )
     if settings.rank != "auto" and not settings.rank.isdigit():
         raise ConfigError(f"--rank is {settings.rank!r} (must be auto or a number from 1).")
-    if settings.rounds < 1:
-        raise ConfigError(f"--rounds is {settings.rounds} (must be at least 1).")
+    rounds = ROUNDS if settings.rounds is None else settings.rounds
+    if rounds < 1:
+        raise ConfigError(f"--rounds is {rounds} (must be at least 1).")
     if settings.levels < 0 or settings.batch < 0 or not 0.0 <= settings.alpha <= 1.0:
         raise ConfigError("--levels and --batch must be 0 or more, --alpha between 0 and 1.")
     if not 0.0 < settings.participation <= 1.0:
@@ -142,7 +144,7 @@ def fit_algorithm7(
         family=family,
         rank=rank,
         penalty=penalty,
-        rounds=settings.rounds,
+        rounds=rounds,
         gamma=settings.gamma or None,
         alpha=settings.alpha or None,
         levels=settings.levels,
@@ -206,7 +208,7 @@ def _check_finite(result: Result, settings: FitSettings) -> None:
     ):
         gamma = float(result.trace["gamma"][-1])
         raise DomainError(
-            f"FedMissEM diverged: its objective went from {seen[0]:.4g} to {seen[-1]:.4g} in {settings.rounds} rounds. "
+            f"FedMissEM diverged: its objective went from {seen[0]:.4g} to {seen[-1]:.4g} in {len(seen)} evaluations. "
             f"gamma={gamma:g}, levels={settings.levels}, batch={settings.batch}. Lower --gamma (try {gamma / 5:.2g}), "
             "or use more --levels or a larger --batch."
         )

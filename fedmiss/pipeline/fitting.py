@@ -28,7 +28,7 @@ from fedmiss.pipeline.panels import PanelFolder, effort_names, open_panel, panel
 from fedmiss.progress import progress
 from fedmiss.tables import read_table, write_table
 
-__all__ = ["FitSettings", "fit_panel", "read_fit"]
+__all__ = ["FitSettings", "base_settings", "federation_of", "fit_panel", "fit_results", "read_fit"]
 
 CHOSEN_SITES = (
     " Sites where the species was never detected were left out of the panel, so the totals of held-out visits are those of"
@@ -42,7 +42,8 @@ class FitSettings:
 
     Attributes
     ----------
-    method : ``fast`` (the count model) or ``fedmissem`` (Algorithm 7 of the paper, through the federated core)
+    method : ``fast`` (the count model), ``fedmissem`` (Algorithm 7 of the paper, through the federated core) or ``wire``
+        (compressed normal equations of the penalised count model, through the same core)
     model : ``auto`` (chosen by cross-validation with the rank), ``quasi``, ``negbin``, ``log1p``, ``gaussian``,
         ``bernoulli``
     rank : ``auto`` or a number
@@ -55,7 +56,8 @@ class FitSettings:
     joint : whether groups exchange sums by site for sites that several of them visit (right where one person holds all
         groups); otherwise each owner treats such a site as its own
     minimum : least number of a group's own sites behind a month's sums; visits of months with fewer are withheld
-    rounds, gamma, alpha, levels, participation, batch : of ``fedmissem`` (see fedmiss.pipeline.algorithm7)
+    rounds, gamma, alpha, levels, participation, batch : of ``fedmissem`` and ``wire`` (see fedmiss.pipeline.algorithm7 and
+        fedmiss.pipeline.wire); rounds None is 2,000 and 100
     """
 
     method: str = "fast"
@@ -72,7 +74,7 @@ class FitSettings:
     seed: int = 0
     joint: bool = True
     minimum: int = 0
-    rounds: int = 2000
+    rounds: int | None = None
     gamma: float = 0.0
     alpha: float = 0.0
     levels: int = 16
@@ -141,12 +143,16 @@ def fit_panel(
         from fedmiss.pipeline.algorithm7 import fit_algorithm7
 
         return fit_algorithm7(panel_path, out, settings, overwrite=overwrite)
-    if settings.method != "fast":
-        raise ConfigError(f"--method is {settings.method!r} (must be fast or fedmissem).")
+    if settings.method not in ("fast", "wire"):
+        raise ConfigError(f"--method is {settings.method!r} (must be fast, fedmissem or wire).")
     _check(settings)
+    if settings.method == "wire":
+        from fedmiss.pipeline.wire import fit_wire
+
+        return fit_wire(panel_path, out, settings)
     folder = open_panel(panel_path)
     hashes = panel_hash(folder)
-    federation = _federation(folder, settings)  # a damaged table is told here, before anything is written
+    federation = federation_of(folder, settings)  # a damaged table is told here, before anything is written
     work = partial_folder(out, hash_json([asdict(settings), hashes]))
     started = time.perf_counter()
     base = base_settings(settings, calibrate=not folder.chosen_by_detection)
@@ -179,7 +185,7 @@ def fit_panel(
     if draws is not None:
         _write_draws(work, draws, folder, fit, list(federation.hub.regions))
     traffic = ledger.as_dict()
-    results = _results(fit, federation, folder, choice, settings) | {
+    results = fit_results(fit, federation, folder, choice, settings) | {
         "h_norm": trace[-1]["h_norm2"] ** 0.5 if trace else None,
         "exchanges": traffic["exchanges"],
         "bytes_up": traffic["bytes_up"],
@@ -203,7 +209,7 @@ def fit_panel(
     return finish(work, out)
 
 
-def _federation(folder: PanelFolder, s: FitSettings) -> LocalFederation:
+def federation_of(folder: PanelFolder, s: FitSettings) -> LocalFederation:
     """Groups of a panel folder and a hub, agreed on axes, effort terms and shared sites."""
     month_of_year, year = folder.calendar
     plan = Plan(
@@ -294,7 +300,10 @@ def _choose(
     ledger.save("cross-validation")
     write_table(choice.table, work / "cv.parquet", "cv")
     summary = json.loads(choice.summary.to_json(orient="records"))
-    write_json(saved, {"best": cands.index(choice.best), "advice": choice.advice, "summary": summary})
+    write_json(
+        saved,
+        {"best": cands.index(choice.best), "advice": choice.advice if choice else "", "summary": summary},
+    )
     return choice
 
 
@@ -427,13 +436,14 @@ def _write_draws(work: Path, draws: Draws, folder: PanelFolder, fit: CountFit, n
     )
 
 
-def _results(
+def fit_results(
     fit: CountFit,
     federation: LocalFederation,
     folder: PanelFolder,
-    choice: Choice,
+    choice: Choice | None,
     s: FitSettings,
 ) -> dict[str, Any]:
+    """What a fit's manifest says of its results."""
     q, agreed = fit.posterior, federation.agreement
     return {
         "species": folder.manifest["results"]["species"],
@@ -471,6 +481,8 @@ def _results(
         "n_months": federation.L,
         "n_cells_observed": federation.n_cells(),
         "bootstrap": s.bootstrap,
-        "advice": choice.advice,
-        "cv_summary": json.loads(choice.summary.to_json(orient="records")) if len(choice.summary) else [],
+        "advice": choice.advice if choice else "",
+        "cv_summary": json.loads(choice.summary.to_json(orient="records"))
+        if choice is not None and len(choice.summary)
+        else [],
     }

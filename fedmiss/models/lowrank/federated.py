@@ -18,6 +18,7 @@ many more rounds.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -132,13 +133,14 @@ class NormalEquations:
 
 @dataclass(frozen=True, slots=True)
 class FederatedFit:
-    """Parameters and what they cost: the objective (seen centrally) and the bytes up, after each round."""
+    """Parameters and what they cost: the objective (seen centrally), bytes and seconds, after each round."""
 
     theta: Theta
     objective: F64
     bytes_up: F64
     bytes_down: F64
     rounds: int
+    seconds: F64
 
 
 def fit_federated(
@@ -188,6 +190,8 @@ def fit_federated(
         sides.append((algo, model, engine([_Rows(c) for c in cells])))
     servers: list[ServerState | None] = [None, None]
     values: list[float] = []
+    clock: list[float] = []
+    began = time.perf_counter()
     up: list[float] = []
     down_bytes: list[float] = []
     found, momentum = theta, Momentum(theta)
@@ -214,12 +218,15 @@ def fit_federated(
             theta = _move(theta, model, model.T(server.S_hat))
         found = theta
         values.append(objective(cells, found, pen, family))
+        clock.append(time.perf_counter() - began)
         up.append(sent)
         down_bytes.append(got)
         if target is not None and values[-1] <= target:
             break
         theta = momentum.start(ahead, float(losses.sum()) + penalty_value(ahead, pen), found)
-    return FederatedFit(found, np.array(values), np.cumsum(up), np.cumsum(down_bytes), len(values))
+    return FederatedFit(
+        found, np.array(values), np.cumsum(up), np.cumsum(down_bytes), len(values), np.array(clock)
+    )
 
 
 def _first_theta(

@@ -103,6 +103,7 @@ def _facts(a: Analysis) -> list[tuple[str, str]]:
         ("Groups", _value(f("n_groups", default=len(a.data.groups)))),
         ("Participation", _value(f("participation"))),
         ("Compressor", _value(f("compressor"))),
+        ("Exchanges between groups and hub, whole job", _value(f("exchanges"))),
         ("Sent by the groups", _bytes(f("bytes_up"))),
         ("Sent to the groups", _bytes(f("bytes_down"))),
         ("Bootstrap replicates", count(a.n_draws)),

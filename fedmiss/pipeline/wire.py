@@ -1,0 +1,122 @@
+"""The fit step with ``--method wire``: compressed normal equations by site and month through the federated core.
+
+For the research half: dithered messages, absences and memories on the count model's penalised objective. What travels are
+sums by site, so it protects nobody's sites (docs/guide/privacy.md); the default job asks for sums over sites instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedmiss.compressors import Dithering, Identity
+from fedmiss.core import Bernoulli, Full
+from fedmiss.engines import LocalEngine
+from fedmiss.errors import ConfigError
+from fedmiss.federation.penalised import marginal_cells, result_of
+from fedmiss.files import hash_json, write_manifest
+from fedmiss.models.lowrank.federated import fit_federated
+from fedmiss.models.lowrank.solver import Fit
+from fedmiss.pipeline.panels import open_panel, panel_hash
+from fedmiss.tables import write_table
+
+if TYPE_CHECKING:
+    from fedmiss.pipeline.fitting import FitSettings
+
+__all__ = ["fit_wire"]
+
+ROUNDS = 100
+
+
+def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
+    """Write a fit folder made over the wire, at the dispersion and ridges of the default's rank-0 fit.
+
+    It has no intervals.
+    """
+    from fedmiss.pipeline.fitting import (
+        base_settings,
+        federation_of,
+        finish,
+        fit_results,
+        partial_folder,
+        write_fit,
+    )
+
+    if settings.model == "auto":
+        raise ConfigError("--method wire needs a --model: quasi, negbin, log1p, gaussian or bernoulli.")
+    rounds = ROUNDS if settings.rounds is None else settings.rounds
+    if rounds < 1 or settings.levels < 0:
+        raise ConfigError(f"--rounds is {rounds} and --levels {settings.levels} (must be at least 1 and 0).")
+    if not 0.0 < settings.participation <= 1.0:
+        raise ConfigError(f"--participation is {settings.participation:g} (must be above 0 and at most 1).")
+    folder = open_panel(panel_path)
+    hashes = panel_hash(folder)
+    federation = federation_of(folder, settings)
+    work = partial_folder(out, hash_json([asdict(settings), hashes]))
+    model = base_settings(settings, calibrate=not folder.chosen_by_detection)
+    model = replace(model, penalty=1.0) if model.penalty is None else model
+    state, cells, penalty = marginal_cells(federation, model)
+    p = model.rank + 1
+    found = fit_federated(
+        cells,
+        federation.J,
+        federation.L,
+        engine=LocalEngine,
+        compressor=Dithering(settings.levels, block=p * (p + 3) // 2) if settings.levels else Identity(),
+        participation=Full() if settings.participation == 1.0 else Bernoulli(settings.participation),
+        family=model.family,
+        rank=model.rank,
+        penalty=penalty,
+        rounds=rounds,
+        alpha=settings.alpha or None,
+        seed=settings.seed,
+    )
+    move = abs(float(np.diff(found.objective[-2:])[0])) if found.rounds > 1 else float("inf")
+    converged = move <= 1e-6 * (1.0 + abs(float(found.objective[-1])))
+    reason = f"{found.rounds} rounds done; the last one moved the objective by {move:.3g}"
+    history = Fit(found.theta, found.objective.tolist(), converged, reason, found.rounds)
+    fit = result_of(federation, state, model, history, cells, penalty)
+    write_fit(work, fit)
+    k = found.rounds
+    up, down = (np.diff(x, prepend=0.0).astype(np.int64) for x in (found.bytes_up, found.bytes_down))
+    write_table(
+        {
+            "round": np.arange(1, k + 1, dtype=np.int32),
+            "h_norm2": np.diff(found.objective, prepend=found.objective[0]) ** 2,
+            "objective": found.objective,
+            "active": np.full(k, len(cells), np.int32),
+            "bytes_up": up,
+            "bytes_down": down,
+            "epochs": np.arange(1, k + 1, dtype=float),
+            "seconds": found.seconds,
+        },
+        work / "trace.parquet",
+        "trace",
+    )
+    results = fit_results(fit, federation, folder, None, settings) | {
+        "method": "wire",
+        "h_norm": None,
+        "exchanges": 2 * k,
+        "bytes_up": int(up.sum()),
+        "bytes_down": int(down.sum()),
+        "compressor": f"dithering, {settings.levels} levels" if settings.levels else "identity",
+        "participation": settings.participation,
+        "bootstrap": 0,
+    }
+    write_manifest(
+        work,
+        "fit",
+        settings=asdict(settings),
+        inputs=hashes,
+        results=results,
+        flow=folder.manifest["flow"],
+        terms=folder.manifest["terms"],
+        warnings=[
+            *folder.manifest["warnings"],
+            "Sums by site and month travelled (--method wire): the coordinator can compute a group's counts from them.",
+        ],
+    )
+    return finish(work, out)

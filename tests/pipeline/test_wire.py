@@ -1,0 +1,43 @@
+"""``--method wire``: the penalised optimum, reached through dithered messages and absences."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedmiss.errors import ConfigError
+from fedmiss.files import read_manifest
+from fedmiss.pipeline.fitting import FitSettings, fit_panel
+from fedmiss.simulate.panel_folder import write_panel
+from fedmiss.simulate.panels import simulate_panel
+from fedmiss.tables import read_table
+
+
+@pytest.fixture(scope="module")
+def panel(tmp_path_factory):
+    made = simulate_panel(30, 24, 0.5, rank=1, seed=5, observers=12, groups=3)
+    return write_panel(made, tmp_path_factory.mktemp("sim") / "panel", start="2012-01", settings={})
+
+
+def test_the_wire_reaches_the_solvers_optimum(panel, tmp_path):
+    objective = {}
+    for name, more in (
+        ("fast", {"penalty": 2.0}),
+        ("wire", {"method": "wire", "penalty": 2.0, "rounds": 150, "levels": 0}),
+        ("dithered", {"method": "wire", "penalty": 2.0, "rounds": 300, "levels": 64, "participation": 0.8}),
+    ):
+        settings = FitSettings(model="quasi", rank="1", bootstrap=0, **more)
+        folder = fit_panel(panel, tmp_path / name, settings)
+        results = read_manifest(folder, "fit")["results"]
+        objective[name] = results["objective"]
+        if name != "fast":
+            trace = read_table(folder / "trace.parquet", "trace").to_pandas()
+            assert trace["bytes_up"].sum() == results["bytes_up"] > 0
+            assert results["method"] == "wire"
+    least = abs(objective["fast"])
+    assert objective["wire"] == pytest.approx(objective["fast"], abs=1e-4 * least)
+    assert objective["dithered"] == pytest.approx(objective["fast"], abs=1e-3 * least)
+
+
+def test_the_wire_needs_a_model(panel, tmp_path):
+    with pytest.raises(ConfigError, match="--method wire needs a --model"):
+        fit_panel(panel, tmp_path / "x", FitSettings(method="wire", rank="1"))

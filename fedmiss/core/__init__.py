@@ -10,7 +10,7 @@ from fedmiss.core.oracles import Minibatch, Spider
 from fedmiss.core.participation import Bernoulli, FixedSize, Full, Given
 from fedmiss.core.protocols import Compressor, Engine, Model, Oracle, Participation
 from fedmiss.core.schedules import Decreasing, Piecewise
-from fedmiss.core.state import Downlink, Replies, Roster, RoundInfo, ServerState, Uplink, WorkerState
+from fedmiss.core.state import Downlink, Dropped, Replies, Roster, RoundInfo, ServerState, Uplink, WorkerState
 from fedmiss.core.theory import Constants, estimate_constants, gamma_max, gamma_star, gamma_vr
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Constants",
     "Decreasing",
     "Downlink",
+    "Dropped",
     "Engine",
     "FedEM",
     "FixedSize",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
@@ -9,15 +10,27 @@ from typing import Any
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.core import oracles
+from fedmiss.core import arrivals, oracles
+from fedmiss.core.fingerprint import describe, digest
 from fedmiss.core.participation import Full
 from fedmiss.core.protocols import Compressor, Model, Oracle, Participation, Rows, Shards
-from fedmiss.core.state import Downlink, Replies, Roster, RoundInfo, ServerState, Uplink, WorkerState
-from fedmiss.core.wire import HEADER, frame, unframe
-from fedmiss.errors import ConfigError, DomainError, UplinkError
+from fedmiss.core.state import (
+    Downlink,
+    Dropped,
+    Replies,
+    Roster,
+    RoundInfo,
+    ServerState,
+    Uplink,
+    WorkerState,
+)
+from fedmiss.core.wire import HEADER, REFUSED, frame
+from fedmiss.errors import ConfigError, DomainError
 from fedmiss.rng import uniforms
 
 __all__ = ["FedEM", "naive_fedem", "spider_em", "theta_bytes", "vr_fedem"]
+
+_MEMORIES = ("field", "none")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +55,10 @@ class FedEM:
     participation : Participation
     oracle : Oracle            how S_c is estimated: Full(), Minibatch(b), Spider(b, k_in)
     seed : int                 of every draw of the run
+    memory : "field" (V_c learns h_c) or "none" (V_c stays 0: the naive ablation)
+    bound : float or None      drop a message more than ``bound`` times as long as the round's median message.
+        None, the default, drops none: no theorem asks for it, and honest workers may differ by any factor
+    job : str                  name of the job; messages and stored states of another job are refused
     """
 
     model: Model
@@ -52,6 +69,10 @@ class FedEM:
     participation: Participation = field(default_factory=Full)
     oracle: Oracle = field(default_factory=oracles.Full)
     seed: int = 0
+    memory: str = "field"
+    bound: float | None = None
+    job: str = ""
+    _identity: tuple[bytes, bytes] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.alpha is None:  # mypy believes the annotation
@@ -60,15 +81,76 @@ class FedEM:
             )
         if not 0.0 <= self.alpha <= 1.0:
             raise ConfigError(f"alpha={self.alpha} is not in [0, 1]; use 1/(1+omega) (alpha=None).")
-        if not callable(self.gamma) and not 0.0 < self.gamma <= 1.0:
-            raise ConfigError(f"gamma={self.gamma} is not in (0, 1]; try 0.1.")
+        if self.memory not in _MEMORIES:
+            raise ConfigError(f"memory={self.memory!r} is unknown; use one of {', '.join(_MEMORIES)}.")
+        if self.memory == "none":
+            object.__setattr__(self, "alpha", 0.0)
+        if self.bound is not None and not self.bound > 1.0:
+            raise ConfigError(
+                f"bound={self.bound} (must be above 1, the length of the median message); try 100."
+            )
+        self.step(0)
         if isinstance(self.oracle, oracles.Spider) and hasattr(self.model, "carry_start"):
             raise ConfigError("VR-FedEM needs a model whose T depends on S only; use FedEM for this one.")
         self.participation.prob(self.roster.n)  # raises now, not at round 1
 
     def step(self, k: int) -> float:
-        """gamma_k."""
-        return float(self.gamma(k)) if callable(self.gamma) else float(self.gamma)
+        """gamma_k; a schedule is checked at each round."""
+        if not callable(self.gamma):
+            if not 0.0 < self.gamma <= 1.0:
+                raise ConfigError(f"gamma={self.gamma} is not in (0, 1]; try 0.1.")
+            return float(self.gamma)
+        value = self.gamma(k)
+        try:
+            gamma = float(value)
+        except (TypeError, ValueError):
+            raise ConfigError(f"the schedule gives gamma={value!r} at round {k}, not a number.") from None
+        if not (math.isfinite(gamma) and 0.0 < gamma <= 1.0):
+            raise ConfigError(
+                f"the schedule gives gamma={gamma} at round {k}, which is not in (0, 1]; bound it below and above."
+            )
+        return gamma
+
+    # ---- identity ---------------------------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, str]:
+        """Everything that decides the result beside the data, in words: what a checkpoint must agree with."""
+        r = self.roster
+        return {
+            "job": self.job,
+            "seed": str(self.seed),
+            "alpha": repr(float(self.alpha)),
+            "gamma": describe(self.gamma),
+            "memory": self.memory,
+            "bound": describe(self.bound),
+            "n": str(r.n),
+            "names": digest("\n".join(r.ids)).hex(),
+            "sizes": describe(r.sizes),
+            "weighting": f"{r.weighting} {describe(r.weights)}",
+            "q": str(self.model.q),
+            "model": describe(self.model),
+            "compressor": describe(self.compressor),
+            "participation": describe(self.participation),
+            "oracle": describe(self.oracle),
+        }
+
+    @property
+    def identity(self) -> tuple[bytes, bytes]:
+        """(job, settings), 8 bytes each, as messages carry them; computed once."""
+        if self._identity is None:
+            text = "\n".join(f"{k}={v}" for k, v in sorted(self.settings().items()))
+            object.__setattr__(self, "_identity", (digest(self.job), digest(text)))
+        assert self._identity is not None
+        return self._identity
+
+    def context(self, worker: str) -> bytes:
+        """What the checksum of a worker's frame covers beside the frame: job, settings, name."""
+        return b"".join(self.identity) + worker.encode()
+
+    def costs(self, slot: int) -> tuple[int, ...] | None:
+        """Numbers of conditional expectations that one answer of ``slot`` may cost, None if the oracle lists none."""
+        listed = getattr(self.oracle, "costs", None)
+        return None if listed is None else tuple(listed(int(self.roster.sizes[slot])))
 
     # ---- both sides -------------------------------------------------------------------------------------------
 
@@ -80,9 +162,26 @@ class FedEM:
             raise ConfigError(
                 f"S_hat has shape {S_hat.shape} and V_i {V_i.shape}; expected ({q},) and ({n}, {q})."
             )
+        if not np.isfinite(S_hat).all():
+            raise ConfigError("S_hat holds nan or inf; start from finite numbers.")
+        bad = ~arrivals.usable(V_i)
+        if bad.any():
+            names = ", ".join(repr(self.roster.ids[c]) for c in np.flatnonzero(bad)[:5])
+            raise ConfigError(
+                f"the first memory of worker {names} ({int(bad.sum())} of {n}) holds nan, inf or a number above "
+                f"{arrivals.LARGEST:g}; look at that worker's data, or leave it out."
+            )
+        if self.memory == "none" and V_i.any():
+            raise ConfigError(
+                'memory="none" (naive_fedem) has memories of 0 throughout; start with init="zero".'
+            )
         carry = self.model.carry_start(S_hat) if hasattr(self.model, "carry_start") else None
         V = np.add.reduce(self.roster.weights[:, None] * V_i, axis=0)
         return ServerState(S_hat, V, 0, np.full(n, -1, dtype=np.int64), carry)
+
+    def first_memories(self, server: ServerState, S: F64) -> F64:
+        """(n, q) first memories V_c = h_c(S_0), of the workers' statistics S (n, q) at S_0; zeros without memory."""
+        return np.zeros_like(S) if self.memory == "none" else S - server.S_hat
 
     def broadcast(self, server: ServerState) -> Downlink:
         """M-step: theta_k = T(S_k), computed once, for all workers."""
@@ -100,7 +199,11 @@ class FedEM:
                 k=server.k,
                 **error.fields,
             ) from error
-        return Downlink(server.k, server.S_hat, theta)
+        return Downlink(server.k, server.S_hat, theta, saved=server.saved, life=server.life)
+
+    def from_wire(self, theta: Any, Q: F64) -> F64:
+        """Decoded numbers, (..., q), as an increment of the statistic."""
+        return Q
 
     # ---- worker -----------------------------------------------------------------------------------------------
 
@@ -119,17 +222,35 @@ class FedEM:
     def worker_step(
         self, worker: WorkerState, down: Downlink, rows: Rows, slot: int
     ) -> tuple[WorkerState, Uplink]:
-        """One answer of the worker in ``slot`` (algorithm 1, lines 5-9)."""
-        V_i = self.settle(worker, down.ack)
+        """One answer of the worker in ``slot`` (algorithm 1, lines 5-9).
+
+        Raises UplinkError for a broadcast that is stale or does not fit the worker's memory, see
+        :func:`fedmiss.core.arrivals.hear`; the state is then as it was.
+        """
+        name, q, kind = self.roster.ids[slot], self.model.q, self.compressor.kind
+        worker, before = arrivals.hear(self, worker, down, name)
         u, xi = self._uniforms(down.k, [slot])
-        S_i, memory, count = self.oracle.one(self.model, worker.oracle, down, rows, u[0])
-        D_i = S_i - down.S_hat - V_i
-        q = self.model.q
+        S_i, memory, count = self.oracle.one(self.model, before, down, rows, u[0])
+        D_i = S_i - down.S_hat - worker.V_i
+        work, context = self._work_code(slot, count), self.context(name)
+        if not arrivals.usable(D_i):
+            message = frame(arrivals.NOTHING, kind=REFUSED, k=down.k, q=q, work=work, context=context)
+            return replace(worker, oracle=memory, before=before), Uplink(down.k, name, message, count)
         payload = self.compressor.encode(D_i, xi[0])
         Q_i = self.compressor.decode(payload, q)  # the very numbers that the server will see
-        message = frame(payload, kind=self.compressor.kind, k=down.k, q=q)
-        name = self.roster.ids[slot]
-        return WorkerState(V_i, (down.k, Q_i), memory), Uplink(down.k, name, message, count)
+        message = frame(payload, kind=kind, k=down.k, q=q, work=work, context=context)
+        state = replace(worker, pending=(down.k, Q_i), oracle=memory, before=before)
+        return state, Uplink(down.k, name, message, count)
+
+    def _work_code(self, slot: int, count: int) -> int:
+        costs = self.costs(slot)
+        if costs is None:
+            return 15
+        if count not in costs[:15]:
+            raise ConfigError(
+                f"{self.oracle} computed {count} conditional expectations; costs() lists {costs}."
+            )
+        return costs.index(count)
 
     def workers_step(self, V: F64, memory: Any, down: Downlink, data: Shards, slots: I64) -> Replies:
         """Answers of many workers at once, with the bits of :meth:`worker_step`; changes V (n, q) in place.
@@ -141,47 +262,33 @@ class FedEM:
         at = slice(None) if len(slots) == len(V) else slots  # a slice is a view: no copy when all answer
         D = S - down.S_hat
         D -= V[at]
+        dropped: tuple[Dropped, ...] = ()
+        refused = 0
+        if not np.vdot(D, D) < arrivals.LARGEST**2:  # one pass; who it is, is only asked then
+            good = arrivals.usable(D)
+            dropped = tuple(
+                Dropped(down.k, name, arrivals.nothing(name, down.k))
+                for name in (self.roster.ids[c] for c in slots[~good])
+            )
+            refused, slots, D, xi = len(dropped), slots[good], D[good], xi[good]
+            at = slots
         Q, nbytes = self.compressor.compress_batch(D, xi)
+        size = int(nbytes.sum()) + HEADER * len(slots) + (HEADER + len(arrivals.NOTHING)) * refused
+        if self.bound is not None and (far := arrivals.outliers(Q, self.bound)).any():
+            dropped += tuple(arrivals.too_long(self, down.k, slots[far]))
+            slots, Q, D = slots[~far], Q[~far], D[~far]
+            at = slots
         free = None if np.may_share_memory(Q, D) else D  # D is done with, unless Q is D (identity)
         V[at] += np.multiply(self.alpha, Q, out=free)
-        return Replies(slots, Q, int(nbytes.sum()) + HEADER * len(slots), count)
+        return Replies(slots, Q, size, count, dropped)
 
     # ---- server -----------------------------------------------------------------------------------------------
 
-    def collect(self, down: Downlink, active: I64, uplinks: Iterable[Uplink]) -> Replies:
-        """Check and decode the messages of a round, in slot order whatever their order of arrival."""
-        q, asked = self.model.q, set(np.asarray(active).tolist())
-        got: dict[int, Uplink] = {}
-        for up in uplinks:
-            slot = self.roster.slots.get(up.worker)
-            if slot is None or slot not in asked:
-                raise UplinkError(
-                    f"worker {up.worker!r} answered round {down.k} without being asked; its message is ignored.",
-                    worker=up.worker,
-                    k=down.k,
-                )
-            if slot in got:
-                raise UplinkError(
-                    f"worker {up.worker!r} answered round {down.k} twice; two processes run under one name: "
-                    "stop one.",
-                    worker=up.worker,
-                    k=down.k,
-                )
-            got[slot] = up
-        slots = np.array(sorted(got), dtype=np.int64)
-        Q = np.empty((len(slots), q))
-        for i, slot in enumerate(slots):
-            up = got[int(slot)]
-            payload = unframe(up.payload, kind=self.compressor.kind, k=down.k, q=q, worker=up.worker)
-            try:
-                Q[i] = self.compressor.decode(payload, q)
-            except UplinkError as error:
-                raise UplinkError(
-                    f"worker {up.worker!r} at round {down.k}: {error}", worker=up.worker, k=down.k
-                ) from None
-        return Replies(
-            slots, Q, sum(len(u.payload) for u in got.values()), sum(u.evaluations for u in got.values())
-        )
+    def collect(
+        self, down: Downlink, active: I64, uplinks: Iterable[Uplink], dropped: Iterable[Dropped] = ()
+    ) -> Replies:
+        """Check and decode the messages of a round, see :func:`fedmiss.core.arrivals.collect`."""
+        return arrivals.collect(self, down, active, uplinks, dropped)
 
     def server_step(
         self, server: ServerState, down: Downlink, replies: Replies
@@ -203,8 +310,10 @@ class FedEM:
             carry = model.advance(carry, down.theta, gamma)
         a = len(slots)
         bytes_down = a * (HEADER + 8 * self.model.q + theta_bytes(down.theta))
-        info = RoundInfo(server.k, gamma, h_norm2, a, replies.bytes_up, bytes_down, replies.evaluations)
-        return ServerState(S_hat, V, server.k + 1, acks, carry), info
+        info = RoundInfo(
+            server.k, gamma, h_norm2, a, replies.bytes_up, bytes_down, replies.evaluations, replies.dropped
+        )
+        return replace(server, S_hat=S_hat, V=V, k=server.k + 1, acks=acks, carry=carry), info
 
 
 def _weighted_sum(coef: F64, Q: F64) -> F64:
@@ -248,5 +357,8 @@ def spider_em(*, b: int, k_in: int, replace: bool = True, **settings: Any) -> Fe
 
 
 def naive_fedem(algo: FedEM) -> FedEM:
-    """The same run without memories (alpha = 0; start it with init="zero"): the ablation of the paper, section 2."""
-    return replace(algo, alpha=0.0)
+    """The same run without memories: the ablation of the paper, section 2.
+
+    V_c = 0 throughout, enforced: init "h" and "zero" both start at 0, other values raise ConfigError.
+    """
+    return replace(algo, alpha=0.0, memory="none")

@@ -85,6 +85,10 @@ class _NoMemory:
 
     __slots__ = ()
 
+    def costs(self, m: int) -> tuple[int, ...]:
+        """Conditional expectations that an answer of a worker with m rows costs."""
+        return (m,)
+
     def start(self) -> None:
         return None
 
@@ -139,6 +143,10 @@ class Minibatch(_NoMemory):
         """One uniform per row."""
         return self.b
 
+    def costs(self, m: int) -> tuple[int, ...]:
+        """Return (b,)."""
+        return (self.b,)
+
     def one(self, model: Model, memory: None, down: Downlink, rows: Rows, u: F64) -> tuple[F64, None, int]:
         """s_bar over the worker's minibatch of round k."""
         index = draw_rows(u[None], np.array([len(rows)]), replace=self.replace)[0]
@@ -188,6 +196,10 @@ class Spider:
     def draws(self) -> int:
         """One uniform per row of the minibatch."""
         return self.b
+
+    def costs(self, m: int) -> tuple[int, ...]:
+        """All rows in the first answer of an outer loop, two minibatches in the others."""
+        return (m, 2 * self.b)
 
     def start(self) -> None:
         """Nothing is known before the first answer."""

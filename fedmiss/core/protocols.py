@@ -103,7 +103,11 @@ class Participation(Protocol):
 
 
 class Oracle(Protocol):
-    """How a worker estimates its s_bar_c(theta): all rows, a minibatch, or a variance-reduced recursion."""
+    """How a worker estimates its s_bar_c(theta): all rows, a minibatch, or a variance-reduced recursion.
+
+    Optional member: ``costs(m) -> tuple[int, ...]``, the numbers of conditional expectations (at most 15 of them)
+    that one answer of a worker with m rows may cost. The server then accepts no other count.
+    """
 
     @property
     def draws(self) -> int:

@@ -23,7 +23,7 @@ def trace_rows(result: Result, total: int, **labels: Any) -> dict[str, Any]:
     """Columns of schema ``trace`` from a run's trace, with further columns: labels, and what was observed."""
     t = result.trace
     rounds = len(t["k"])
-    known = ("k", "h_norm2", "active", "bytes_up", "bytes_down", "seconds", "evaluations", "gamma")
+    known = ("k", "h_norm2", "active", "bytes_up", "bytes_down", "seconds", "evaluations", "gamma", "dropped")
     return {
         "round": (t["k"] + 1).astype(np.int32),
         "h_norm2": t["h_norm2"],

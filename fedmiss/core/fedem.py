@@ -1,4 +1,4 @@
-"""FedEM with partial participation, and its relatives that differ in one setting only."""
+"""FedEM with partial participation: one worker step, one server step, for every method of the papers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedmiss.arrays import F64, I64
 from fedmiss.core import arrivals, oracles
 from fedmiss.core.fingerprint import describe, digest
 from fedmiss.core.participation import Full
-from fedmiss.core.protocols import Compressor, Model, Oracle, Participation, Rows, Shards
+from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Participation, Rows, Shards
 from fedmiss.core.state import (
     Downlink,
     Dropped,
@@ -26,11 +26,11 @@ from fedmiss.core.state import (
 )
 from fedmiss.core.wire import HEADER, REFUSED, frame
 from fedmiss.errors import ConfigError, DomainError
-from fedmiss.rng import uniforms
+from fedmiss.rng import rng_for, uniforms
 
-__all__ = ["FedEM", "naive_fedem", "spider_em", "theta_bytes", "vr_fedem"]
+__all__ = ["FedEM", "compress_rows", "theta_bytes"]
 
-_MEMORIES = ("field", "none")
+_MEMORIES = ("field", "statistic", "error", "none")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +55,13 @@ class FedEM:
     participation : Participation
     oracle : Oracle            how S_c is estimated: Full(), Minibatch(b), Spider(b, k_in)
     seed : int                 of every draw of the run
-    memory : "field" (V_c learns h_c) or "none" (V_c stays 0: the naive ablation)
+    memory : what a worker remembers as V_c
+        "field" (FedEM): h_c, and D_c = S_c - S_k - V_c
+        "statistic": the last S_c that the server knows, D_c = S_c - V_c and S = mean V_c: silent workers count with what
+        they said last (FL-SAEM's safe order; gamma is usually 1)
+        "error" (error feedback, Seide et al. 2014; Stich et al. 2018): what compression has left out so far,
+        D_c = V_c + gamma (S_c - S_k), V_c <- D_c - C(D_c), S <- S + sum_c w_c C(D_c)
+        "none": V_c stays 0, the naive ablation
     bound : float or None      drop a message more than ``bound`` times as long as the round's median message.
         None, the default, drops none: no theorem asks for it, and honest workers may differ by any factor
     job : str                  name of the job; messages and stored states of another job are refused
@@ -75,10 +81,10 @@ class FedEM:
     _identity: tuple[bytes, bytes] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        biased = getattr(self.compressor, "delta", None) is not None
         if self.alpha is None:  # mypy believes the annotation
-            object.__setattr__(  # type: ignore[unreachable]
-                self, "alpha", 1.0 / (1.0 + self.compressor.omega(self.model.q))
-            )
+            omega = 0.0 if biased else self.compressor.omega(self.model.q)  # type: ignore[unreachable]
+            object.__setattr__(self, "alpha", 1.0 / (1.0 + omega))
         if not 0.0 <= self.alpha <= 1.0:
             raise ConfigError(f"alpha={self.alpha} is not in [0, 1]; use 1/(1+omega) (alpha=None).")
         if self.memory not in _MEMORIES:
@@ -92,23 +98,51 @@ class FedEM:
         self.step(0)
         if isinstance(self.oracle, oracles.Spider) and hasattr(self.model, "carry_start"):
             raise ConfigError("VR-FedEM needs a model whose T depends on S only; use FedEM for this one.")
-        self.participation.prob(self.roster.n)  # raises now, not at round 1
+        p = self.participation.prob(self.roster.n)  # raises now, not at round 1
+        if (biased or self.memory == "error") and bool((p < 1.0).any()):
+            raise ConfigError(
+                f"{self.compressor} with 1/p (participation probability {p.min():g}): what is left out of a biased or "
+                "remembered message does not average out. Use Remembered(participation) and alpha=1, or memory='error' "
+                "with Remembered."
+            )
+        if biased and self.memory in ("field", "statistic") and self.alpha != 1.0:
+            raise ConfigError(
+                f"{self.compressor} is biased, alpha={self.alpha:g}: use Remembered participation and alpha=1 (EF21), "
+                "or memory='error'."
+            )
+        if self._local and hasattr(self.model, "carry_start"):
+            raise ConfigError("local steps need a model whose T depends on S only; use FedEM for this one.")
 
     def step(self, k: int) -> float:
         """gamma_k; a schedule is checked at each round."""
         if not callable(self.gamma):
-            if not 0.0 < self.gamma <= 1.0:
+            if not 0.0 < self.gamma <= 1.0 and not self._local:
                 raise ConfigError(f"gamma={self.gamma} is not in (0, 1]; try 0.1.")
-            return float(self.gamma)
+            return self._check_local(k, float(self.gamma))
         value = self.gamma(k)
         try:
             gamma = float(value)
         except (TypeError, ValueError):
             raise ConfigError(f"the schedule gives gamma={value!r} at round {k}, not a number.") from None
-        if not (math.isfinite(gamma) and 0.0 < gamma <= 1.0):
+        if not (math.isfinite(gamma) and 0.0 < gamma and (gamma <= 1.0 or self._local)):
             raise ConfigError(
                 f"the schedule gives gamma={gamma} at round {k}, which is not in (0, 1]; bound it below and above."
             )
+        return self._check_local(k, gamma)
+
+    @property
+    def _local(self) -> bool:
+        """Whether the oracle makes several local steps: gamma = eta H may then exceed 1."""
+        return getattr(self.oracle, "eta", None) is not None
+
+    def _check_local(self, k: int, gamma: float) -> float:
+        if self._local:
+            o: Any = self.oracle
+            if not math.isclose(gamma, o.step(k) * o.H, rel_tol=1e-9):
+                raise ConfigError(
+                    f"gamma={gamma:g} at round {k}, but local steps of eta={o.step(k):g}, H={o.H} move by eta H; "
+                    "use local_em, fed_lsa or scafflsa, which set it."
+                )
         return gamma
 
     # ---- identity ---------------------------------------------------------------------------------------------
@@ -180,8 +214,10 @@ class FedEM:
         return ServerState(S_hat, V, 0, np.full(n, -1, dtype=np.int64), carry)
 
     def first_memories(self, server: ServerState, S: F64) -> F64:
-        """(n, q) first memories V_c = h_c(S_0), of the workers' statistics S (n, q) at S_0; zeros without memory."""
-        return np.zeros_like(S) if self.memory == "none" else S - server.S_hat
+        """(n, q) first memories with init "h", of the workers' statistics S (n, q) at S_0."""
+        if self.memory in ("none", "error"):
+            return np.zeros_like(S)
+        return S if self.memory == "statistic" else S - server.S_hat
 
     def broadcast(self, server: ServerState) -> Downlink:
         """M-step: theta_k = T(S_k), computed once, for all workers."""
@@ -199,11 +235,35 @@ class FedEM:
                 k=server.k,
                 **error.fields,
             ) from error
-        return Downlink(server.k, server.S_hat, theta, saved=server.saved, life=server.life)
+        V = server.V if getattr(self.oracle, "corrects", False) else None
+        return Downlink(server.k, server.S_hat, theta, V=V, saved=server.saved, life=server.life)
+
+    def to_wire(self, theta: Any, D: F64) -> F64:
+        """Increments, (..., q), in the coordinates in which they are compressed (optional model member)."""
+        change = getattr(self.model, "to_wire", None)
+        return D if change is None else change(theta, D)
 
     def from_wire(self, theta: Any, Q: F64) -> F64:
-        """Decoded numbers, (..., q), as an increment of the statistic."""
-        return Q
+        """Decoded numbers, (..., q), as increments of the statistic: the inverse of :meth:`to_wire`."""
+        change = getattr(self.model, "from_wire", None)
+        return Q if change is None else change(theta, Q)
+
+    def _own(self, k: int, V_i: F64, slots: Sequence[int] | I64) -> tuple[Own, ...]:
+        """What an oracle that asks for it gets beside its uniforms: the settled V_c, and generators by worker."""
+        if not getattr(self.oracle, "wants_own", False):
+            return ()
+        return (Own(V_i, lambda i=0: rng_for(self.seed, "estep", k, int(slots[i]))),)
+
+    def _increment(self, S: F64, V: F64, down: Downlink) -> F64:
+        """D_c of what a worker found and what it remembers, (..., q)."""
+        if self.memory == "error":
+            return V + self.step(down.k) * (S - down.S_hat)
+        D = S if self.memory == "statistic" else S - down.S_hat
+        return D - V
+
+    def _remember(self, D: F64, Q: F64) -> F64:
+        """What a worker holds pending: the message, or with error feedback what it left out."""
+        return D - Q if self.memory == "error" else Q
 
     # ---- worker -----------------------------------------------------------------------------------------------
 
@@ -216,6 +276,8 @@ class FedEM:
     def settle(self, worker: WorkerState, ack: int) -> F64:
         """Return V_c after the last message counted (its round is ``ack``) or was lost (any other round)."""
         if worker.pending is not None and worker.pending[0] == ack:
+            if self.memory == "error":
+                return worker.pending[1]
             return worker.V_i + self.alpha * worker.pending[1]
         return worker.V_i
 
@@ -230,17 +292,33 @@ class FedEM:
         name, q, kind = self.roster.ids[slot], self.model.q, self.compressor.kind
         worker, before = arrivals.hear(self, worker, down, name)
         u, xi = self._uniforms(down.k, [slot])
-        S_i, memory, count = self.oracle.one(self.model, before, down, rows, u[0])
-        D_i = S_i - down.S_hat - worker.V_i
+        own = self._own(down.k, worker.V_i, [slot])
+        try:
+            S_i, memory, count = self.oracle.one(self.model, before, down, rows, u[0], *own)
+        except DomainError as error:
+            raise self._local_domain(error, down.k, slot) from error
+        D_i = self._increment(S_i, worker.V_i, down)
+        X_i = self.to_wire(down.theta, D_i)
         work, context = self._work_code(slot, count), self.context(name)
-        if not arrivals.usable(D_i):
+        if not arrivals.usable(X_i):
             message = frame(arrivals.NOTHING, kind=REFUSED, k=down.k, q=q, work=work, context=context)
             return replace(worker, oracle=memory, before=before), Uplink(down.k, name, message, count)
-        payload = self.compressor.encode(D_i, xi[0])
-        Q_i = self.compressor.decode(payload, q)  # the very numbers that the server will see
+        payload = self.compressor.encode(X_i, xi[0])
+        Q_i = self.from_wire(
+            down.theta, self.compressor.decode(payload, q)
+        )  # the very numbers that the server will see
         message = frame(payload, kind=kind, k=down.k, q=q, work=work, context=context)
-        state = replace(worker, pending=(down.k, Q_i), oracle=memory, before=before)
+        state = replace(worker, pending=(down.k, self._remember(D_i, Q_i)), oracle=memory, before=before)
         return state, Uplink(down.k, name, message, count)
+
+    def _local_domain(self, error: DomainError, k: int, slot: int) -> DomainError:
+        """Name the worker, the round and the local step at which T left its domain."""
+        step = error.fields.get("local_step")
+        where = "" if step is None else f" at local step {step + 1} of {getattr(self.oracle, 'H', 1)}"
+        name = self.roster.ids[slot]
+        return DomainError(
+            f"worker {name!r}, round {k}{where}: {error} Lower eta or H.", worker=name, k=k, **error.fields
+        )
 
     def _work_code(self, slot: int, count: int) -> int:
         costs = self.costs(slot)
@@ -258,26 +336,38 @@ class FedEM:
         Only for an engine that loses nothing between worker and server: V_c is committed here and now.
         """
         u, xi = self._uniforms(down.k, slots)
-        S, count = self.oracle.many(self.model, memory, down, data, slots, u)
         at = slice(None) if len(slots) == len(V) else slots  # a slice is a view: no copy when all answer
-        D = S - down.S_hat
-        D -= V[at]
+        own = self._own(down.k, V[at], slots)
+        try:
+            S, count = self.oracle.many(self.model, memory, down, data, slots, u, *own)
+        except DomainError as error:
+            raise self._local_domain(error, down.k, int(error.fields.get("slot", slots[0]))) from error
+        if self.memory == "field":
+            D = S - down.S_hat
+            D -= V[at]
+        else:
+            D = self._increment(S, V[at], down)
+        X = self.to_wire(down.theta, D)
         dropped: tuple[Dropped, ...] = ()
         refused = 0
-        if not np.vdot(D, D) < arrivals.LARGEST**2:  # one pass; who it is, is only asked then
-            good = arrivals.usable(D)
+        if not np.vdot(X, X) < arrivals.LARGEST**2:  # one pass; who it is, is only asked then
+            good = arrivals.usable(X)
             dropped = tuple(
                 Dropped(down.k, name, arrivals.nothing(name, down.k))
                 for name in (self.roster.ids[c] for c in slots[~good])
             )
-            refused, slots, D, xi = len(dropped), slots[good], D[good], xi[good]
+            refused, slots, D, X, xi = len(dropped), slots[good], D[good], X[good], xi[good]
             at = slots
-        Q, nbytes = self.compressor.compress_batch(D, xi)
+        Q, nbytes = compress_rows(self.compressor, X, xi)
+        Q = self.from_wire(down.theta, Q)
         size = int(nbytes.sum()) + HEADER * len(slots) + (HEADER + len(arrivals.NOTHING)) * refused
         if self.bound is not None and (far := arrivals.outliers(Q, self.bound)).any():
             dropped += tuple(arrivals.too_long(self, down.k, slots[far]))
             slots, Q, D = slots[~far], Q[~far], D[~far]
             at = slots
+        if self.memory == "error":
+            V[at] = self._remember(D, Q)
+            return Replies(slots, Q, size, count, dropped)
         free = None if np.may_share_memory(Q, D) else D  # D is done with, unless Q is D (identity)
         V[at] += np.multiply(self.alpha, Q, out=free)
         return Replies(slots, Q, size, count, dropped)
@@ -297,9 +387,14 @@ class FedEM:
         gamma, slots, Q = self.step(server.k), replies.slots, replies.Q
         w = self.roster.weights[slots]
         p = self.participation.prob(self.roster.n)[slots]
-        H = server.V + _weighted_sum(w / p, Q)  # line 14: (1/(n p)) sum over the active workers
+        if self.memory == "error":
+            V, H = server.V, _weighted_sum(w, Q) / gamma
+        else:
+            V = server.V + self.alpha * _weighted_sum(w, Q)  # line 16: no 1/p here, V stays the mean of V_c
+            H = server.V + _weighted_sum(w / p, Q)  # line 14: (1/(n p)) sum over the active workers
+            if self.memory == "statistic":
+                H = V - server.S_hat
         S_hat = server.S_hat + gamma * H  # line 15
-        V = server.V + self.alpha * _weighted_sum(w, Q)  # line 16: no 1/p here, V stays the mean of V_c
         acks = server.acks.copy()
         acks[slots] = server.k
         carry, h_norm2 = server.carry, float(H @ H)
@@ -310,10 +405,22 @@ class FedEM:
             carry = model.advance(carry, down.theta, gamma)
         a = len(slots)
         bytes_down = a * (HEADER + 8 * self.model.q + theta_bytes(down.theta))
+        bytes_down += 0 if down.V is None else a * 8 * self.model.q
         info = RoundInfo(
             server.k, gamma, h_norm2, a, replies.bytes_up, bytes_down, replies.evaluations, replies.dropped
         )
         return replace(server, S_hat=S_hat, V=V, k=server.k + 1, acks=acks, carry=carry), info
+
+
+def compress_rows(compressor: Compressor, X: F64, U: F64) -> tuple[F64, I64]:
+    """Return decode(encode(x)) of each row and the length of its code: ``compress_batch``, or one row at a time."""
+    batch = getattr(compressor, "compress_batch", None)
+    if batch is not None:
+        out: tuple[F64, I64] = batch(X, U)
+        return out
+    codes = [compressor.encode(x, u) for x, u in zip(X, U, strict=True)]
+    Q = np.array([compressor.decode(code, X.shape[1]) for code in codes]).reshape(X.shape)
+    return Q, np.array([len(code) for code in codes], dtype=np.int64)
 
 
 def _weighted_sum(coef: F64, Q: F64) -> F64:
@@ -338,27 +445,3 @@ def theta_bytes(theta: Any) -> int:
     if is_dataclass(theta):
         return sum(theta_bytes(getattr(theta, f.name)) for f in fields(theta))
     return 8 if isinstance(theta, (int, float)) else 0
-
-
-def vr_fedem(*, b: int, k_in: int, replace: bool = True, **settings: Any) -> FedEM:
-    """VR-FedEM (algorithm 2): FedEM whose workers estimate S_c by SPIDER's recursion, see :class:`~.oracles.Spider`."""
-    return FedEM(oracle=oracles.Spider(b, k_in, replace), **settings)
-
-
-def spider_em(*, b: int, k_in: int, replace: bool = True, **settings: Any) -> FedEM:
-    """SPIDER-EM: VR-FedEM with one worker and no compression."""
-    algo = vr_fedem(b=b, k_in=k_in, replace=replace, **settings)
-    if algo.roster.n != 1 or algo.compressor.omega(algo.model.q) != 0.0:
-        raise ConfigError(
-            f"SPIDER-EM has one worker and no compression; got n={algo.roster.n}, "
-            f"omega={algo.compressor.omega(algo.model.q):g}. Use vr_fedem."
-        )
-    return algo
-
-
-def naive_fedem(algo: FedEM) -> FedEM:
-    """The same run without memories: the ablation of the paper, section 2.
-
-    V_c = 0 throughout, enforced: init "h" and "zero" both start at 0, other values raise ConfigError.
-    """
-    return replace(algo, alpha=0.0, memory="none")

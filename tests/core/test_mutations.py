@@ -31,7 +31,11 @@ PLANTED = "tests/core/test_planted.py::"
 ARRIVALS_LAWS = "tests/core/test_arrivals.py::"
 
 FEDEM, ORACLES, DITHER = "core/fedem.py", "core/oracles.py", "compressors/_dither.py"
-DELTA_ONE, DELTA_MANY = "D_i = S_i - down.S_hat - worker.V_i", "D = S - down.S_hat\n        D -= V[at]"
+NO_V = [("        return D - V\n", "        return D\n"), ("            D -= V[at]\n", "")]
+NO_S = [
+    ('D = S if self.memory == "statistic" else S - down.S_hat', "D = S"),
+    ("D = S - down.S_hat\n", "D = S.copy()\n"),
+]
 
 MUTANTS = {
     "1/p forgotten in H": ({FEDEM: [("_weighted_sum(w / p, Q)", "_weighted_sum(w, Q)")]}, [WORKED, LINES, H_LAW]),
@@ -51,13 +55,8 @@ MUTANTS = {
     "alpha forgotten on the stacked workers": (
         {FEDEM: [("V[at] += np.multiply(self.alpha, Q, out=free)", "V[at] += Q")]}, [LINES, SHARDS, SAME],
     ),
-    "V_i left out of Delta": (
-        {FEDEM: [(DELTA_ONE, "D_i = S_i - down.S_hat"), (DELTA_MANY, "D = S - down.S_hat")]},
-        [WORKED, EM, H_LAW, FIXED],
-    ),
-    "S_hat left out of Delta": (
-        {FEDEM: [(DELTA_ONE, "D_i = S_i - worker.V_i"), (DELTA_MANY, "D = S - V[at]")]}, [WORKED, EM, H_LAW, FIXED],
-    ),
+    "V_i left out of Delta": ({FEDEM: NO_V}, [WORKED, EM, H_LAW, FIXED]),
+    "S_hat left out of Delta": ({FEDEM: NO_S}, [WORKED, EM, H_LAW, FIXED]),
     "V left out of H": ({FEDEM: [("H = server.V + _weighted", "H = _weighted")]}, [WORKED, EM, H_LAW]),
     "gamma doubled": (
         {FEDEM: [("server.S_hat + gamma * H", "server.S_hat + 2 * gamma * H")]}, [WORKED, EM, LINES],
@@ -72,7 +71,10 @@ MUTANTS = {
         [LINES, SAME],
     ),
     "memory committed before it counted": (
-        {FEDEM: [("worker.pending[0] == ack", "worker.pending[0] >= 0")]}, [V_MEAN],
+        {FEDEM: [("worker.pending[0] == ack", "worker.pending[0] >= 0")],
+         "core/arrivals.py": [("elif down.ack == worker.acked:", "elif asked is None:"),
+                              ("elif asked is not None and down.ack == asked:", "elif asked is not None:")]},
+        [V_MEAN],
     ),
     "VR: difference of the same point": (
         {ORACLES: [("model.s_bar(memory[2], batch)", "model.s_bar(down.theta, batch)"),

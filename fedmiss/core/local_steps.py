@@ -27,7 +27,9 @@ class LocalSteps(NoMemory):
     ``H = 1`` takes the path of FullBatch or Minibatch(b): the same bits.
 
     A model may have ``s_bar_at(X, data, slots, index) -> (a, q)``: the statistic of the i-th worker at T(X[i]), so that
-    all workers step at once; it must give the bits of one worker alone.
+    all workers step at once; or ``local_walk(x, data, slots, index, eta, H, shift) -> (a, q)``: where the i-th worker
+    arrives from x[i] in H steps, ``index`` (a, H b) or None for all rows, ``shift`` (a, q) added to each h_c. Both must
+    give the bits of one worker alone.
 
     Source: FedLSA and SCAFFLSA (Mangold et al. 2024), Scaffold (Karimireddy et al. 2020). Differs in nothing for
     T = identity, s_bar_c(theta; Z) = theta - (A_c(Z) theta - b_c(Z)).
@@ -110,14 +112,19 @@ class LocalSteps(NoMemory):
         if self.correct:
             assert down.V is not None
             shift = down.V - V_i
-        for t in range(self.H):
-            index = None
-            if self.b is not None:
-                index = draw_rows(u[:, t * self.b : (t + 1) * self.b], sizes, replace=self.replace)
-            h = self._statistics(model, x, data, slots, index, t) - x
-            if shift is not None:
-                h += shift
-            x += eta * h
+        walk: Any = getattr(model, "local_walk", None)
+        if walk is not None and (self.b is None or self.replace):
+            index = None if self.b is None else draw_rows(u, sizes, replace=True)
+            x = walk(x, data, slots, index, eta, self.H, np.zeros_like(x) if shift is None else shift)
+        else:
+            for t in range(self.H):
+                index = None
+                if self.b is not None:
+                    index = draw_rows(u[:, t * self.b : (t + 1) * self.b], sizes, replace=self.replace)
+                h = self._statistics(model, x, data, slots, index, t) - x
+                if shift is not None:
+                    h += shift
+                x += eta * h
         S = down.S_hat + (x - down.S_hat) / (eta * self.H)
         if shift is not None:
             S -= shift

@@ -14,6 +14,8 @@ __all__ = ["MODELS", "model", "register"]
 
 MODELS: dict[str, str | Callable[..., Any]] = {  # "module:class" is loaded when first asked for
     "gmm": "fedmiss.models.gmm:GMM",
+    "lsa": "fedmiss.models.lsa:LSA",
+    "ridge-logistic": "fedmiss.models.fedavg:RidgeLogistic",
 }
 
 

@@ -30,7 +30,7 @@ from fedmiss.rng import rng_for, uniforms
 
 __all__ = ["FedEM", "compress_rows", "theta_bytes"]
 
-_MEMORIES = ("field", "statistic", "error", "none")
+_MEMORIES = ("field", "statistic", "error", "none", "bare")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +62,8 @@ class FedEM:
         "error" (error feedback, Seide et al. 2014; Stich et al. 2018): what compression has left out so far,
         D_c = V_c + gamma (S_c - S_k), V_c <- D_c - C(D_c), S <- S + sum_c w_c C(D_c)
         "none": V_c stays 0, the naive ablation
+        "bare": nothing is remembered and C(S_c) itself is sent, S <- S + gamma (sum_c w_c C(S_c) - S): the weekly
+        report's Top-k, an ablation that keeps a bias for ever
     bound : float or None      drop a message more than ``bound`` times as long as the round's median message.
         None, the default, drops none: no theorem asks for it, and honest workers may differ by any factor
     job : str                  name of the job; messages and stored states of another job are refused
@@ -89,7 +91,7 @@ class FedEM:
             raise ConfigError(f"alpha={self.alpha} is not in [0, 1]; use 1/(1+omega) (alpha=None).")
         if self.memory not in _MEMORIES:
             raise ConfigError(f"memory={self.memory!r} is unknown; use one of {', '.join(_MEMORIES)}.")
-        if self.memory == "none":
+        if self.memory in ("none", "bare"):
             object.__setattr__(self, "alpha", 0.0)
         if self.bound is not None and not self.bound > 1.0:
             raise ConfigError(
@@ -215,7 +217,7 @@ class FedEM:
 
     def first_memories(self, server: ServerState, S: F64) -> F64:
         """(n, q) first memories with init "h", of the workers' statistics S (n, q) at S_0."""
-        if self.memory in ("none", "error"):
+        if self.memory in ("none", "error", "bare"):
             return np.zeros_like(S)
         return S if self.memory == "statistic" else S - server.S_hat
 
@@ -258,7 +260,7 @@ class FedEM:
         """D_c of what a worker found and what it remembers, (..., q)."""
         if self.memory == "error":
             return V + self.step(down.k) * (S - down.S_hat)
-        D = S if self.memory == "statistic" else S - down.S_hat
+        D = S if self.memory in ("statistic", "bare") else S - down.S_hat
         return D - V
 
     def _remember(self, D: F64, Q: F64) -> F64:
@@ -394,6 +396,8 @@ class FedEM:
             H = server.V + _weighted_sum(w / p, Q)  # line 14: (1/(n p)) sum over the active workers
             if self.memory == "statistic":
                 H = V - server.S_hat
+            if self.memory == "bare":
+                H = H - server.S_hat
         S_hat = server.S_hat + gamma * H  # line 15
         acks = server.acks.copy()
         acks[slots] = server.k

@@ -16,8 +16,8 @@ __all__ = ["Moments", "bias", "bias_first_order", "check_stable", "rounds_to", "
 
 def solution(A: F64, b: F64) -> tuple[F64, F64]:
     """theta* (p,) of the mean system and theta*_c (n, p) of each worker's own, from A (n, p, p) and b (n, p)."""
-    theta: F64 = np.linalg.solve(A.mean(axis=0), b.mean(axis=0))
-    local: F64 = np.linalg.solve(A, b[:, :, None])[:, :, 0]
+    theta = np.asarray(np.linalg.solve(A.mean(axis=0), b.mean(axis=0)), dtype=np.float64)
+    local = np.asarray(np.linalg.solve(A, b[:, :, None])[:, :, 0], dtype=np.float64)
     return theta, local
 
 

@@ -15,6 +15,9 @@ __all__ = ["MODELS", "model", "register"]
 MODELS: dict[str, str | Callable[..., Any]] = {  # "module:class" is loaded when first asked for
     "gmm": "fedmiss.models.gmm:GMM",
     "lsa": "fedmiss.models.lsa:LSA",
+    "saem-counts": "fedmiss.models.saem_counts:Counts",
+    "saem-gauss": "fedmiss.models.saem:GaussMonths",
+    "saem-poisson": "fedmiss.models.saem:PoissonMonths",
     "ridge-logistic": "fedmiss.models.fedavg:RidgeLogistic",
 }
 

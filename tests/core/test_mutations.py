@@ -33,7 +33,7 @@ ARRIVALS_LAWS = "tests/core/test_arrivals.py::"
 FEDEM, ORACLES, DITHER = "core/fedem.py", "core/oracles.py", "compressors/_dither.py"
 NO_V = [("        return D - V\n", "        return D\n"), ("            D -= V[at]\n", "")]
 NO_S = [
-    ('D = S if self.memory == "statistic" else S - down.S_hat', "D = S"),
+    ('D = S if self.memory in ("statistic", "bare") else S - down.S_hat', "D = S"),
     ("D = S - down.S_hat\n", "D = S.copy()\n"),
 ]
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from fedmiss.compressors.blocks import Blocks
 from fedmiss.compressors.dither import Dithering, block_quantization
 from fedmiss.compressors.identity import Identity
 from fedmiss.compressors.natural import Natural
@@ -18,6 +19,7 @@ __all__ = ["COMPRESSORS", "compressor", "register"]
 
 COMPRESSORS: dict[str, Callable[..., Any]] = {
     "block": block_quantization,
+    "blocks": Blocks,
     "dithering": Dithering,
     "identity": Identity,
     "natural": Natural,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from fedmiss.core.em import em, mean_field, pooled_s_bar
 from fedmiss.core.family import fed_lsa, local_em, naive_fedem, scafflsa, spider_em, vr_fedem
 from fedmiss.core.fedem import FedEM, theta_bytes
+from fedmiss.core.finite_sum import Fiem, SemVr, Streaming
+from fedmiss.core.gather import gather
 from fedmiss.core.local_steps import LocalSteps
 from fedmiss.core.loop import Result, Stop, load_checkpoint, run, save_checkpoint
 from fedmiss.core.oracles import Full as FullBatch
@@ -24,6 +26,7 @@ __all__ = [
     "Dropped",
     "Engine",
     "FedEM",
+    "Fiem",
     "FixedSize",
     "Full",
     "FullBatch",
@@ -41,9 +44,11 @@ __all__ = [
     "Roster",
     "RoundInfo",
     "SaemSteps",
+    "SemVr",
     "ServerState",
     "Spider",
     "Stop",
+    "Streaming",
     "Times",
     "Uplink",
     "WorkerState",
@@ -53,6 +58,7 @@ __all__ = [
     "gamma_max",
     "gamma_star",
     "gamma_vr",
+    "gather",
     "load_checkpoint",
     "local_em",
     "mean_field",

@@ -66,6 +66,10 @@ class FedEM:
         report's Top-k, an ablation that keeps a bias for ever
     bound : float or None      drop a message more than ``bound`` times as long as the round's median message.
         None, the default, drops none: no theorem asks for it, and honest workers may differ by any factor
+    downlink : Compressor or None
+        compress broadcasts too: workers hold E_k, which moves by C(S_k - E_k) / (1 + omega), and answer at T(E_k), which
+        each computes itself. A worker whose last answer did not count gets E_k whole. Source: Philippenko and Dieuleveut
+        (2020), Artemis, with the memory on the server; not in the paper
     job : str                  name of the job; messages and stored states of another job are refused
     """
 
@@ -80,6 +84,7 @@ class FedEM:
     memory: str = "field"
     bound: float | None = None
     job: str = ""
+    downlink: Compressor | None = None
     _identity: tuple[bytes, bytes] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -98,6 +103,14 @@ class FedEM:
                 f"bound={self.bound} (must be above 1, the length of the median message); try 100."
             )
         self.step(0)
+        if self.downlink is not None and (
+            self.memory != "field"
+            or hasattr(self.model, "carry_start")
+            or getattr(self.downlink, "delta", None) is not None
+        ):
+            raise ConfigError(
+                "a compressed downlink needs memory='field', an unbiased compressor and a model whose T depends on S only."
+            )
         if isinstance(self.oracle, oracles.Spider) and hasattr(self.model, "carry_start"):
             raise ConfigError("VR-FedEM needs a model whose T depends on S only; use FedEM for this one.")
         p = self.participation.prob(self.roster.n)  # raises now, not at round 1
@@ -159,6 +172,7 @@ class FedEM:
             "gamma": describe(self.gamma),
             "memory": self.memory,
             "bound": describe(self.bound),
+            "downlink": describe(self.downlink),
             "n": str(r.n),
             "names": digest("\n".join(r.ids)).hex(),
             "sizes": describe(r.sizes),
@@ -213,7 +227,8 @@ class FedEM:
             )
         carry = self.model.carry_start(S_hat) if hasattr(self.model, "carry_start") else None
         V = np.add.reduce(self.roster.weights[:, None] * V_i, axis=0)
-        return ServerState(S_hat, V, 0, np.full(n, -1, dtype=np.int64), carry)
+        shadow = None if self.downlink is None else S_hat
+        return ServerState(S_hat, V, 0, np.full(n, -1, dtype=np.int64), carry, shadow=shadow)
 
     def first_memories(self, server: ServerState, S: F64) -> F64:
         """(n, q) first memories with init "h", of the workers' statistics S (n, q) at S_0."""
@@ -223,11 +238,10 @@ class FedEM:
 
     def broadcast(self, server: ServerState) -> Downlink:
         """M-step: theta_k = T(S_k), computed once, for all workers."""
+        S_hat = server.S_hat if server.shadow is None else server.shadow
         try:
             theta = (
-                self.model.T(server.S_hat)
-                if server.carry is None
-                else self.model.T(server.S_hat, server.carry)  # type: ignore[call-arg]
+                self.model.T(S_hat) if server.carry is None else self.model.T(server.S_hat, server.carry)  # type: ignore[call-arg]
             )
         except DomainError as error:
             gamma = self.step(max(server.k - 1, 0))
@@ -238,7 +252,7 @@ class FedEM:
                 **error.fields,
             ) from error
         V = server.V if getattr(self.oracle, "corrects", False) else None
-        return Downlink(server.k, server.S_hat, theta, V=V, saved=server.saved, life=server.life)
+        return Downlink(server.k, S_hat, theta, V=V, saved=server.saved, life=server.life)
 
     def to_wire(self, theta: Any, D: F64) -> F64:
         """Increments, (..., q), in the coordinates in which they are compressed (optional model member)."""
@@ -410,10 +424,26 @@ class FedEM:
         a = len(slots)
         bytes_down = a * (HEADER + 8 * self.model.q + theta_bytes(down.theta))
         bytes_down += 0 if down.V is None else a * 8 * self.model.q
+        shadow = server.shadow
+        if self.downlink is not None and shadow is not None:
+            shadow, bytes_down = self._move_shadow(server, S_hat, shadow, slots)
         info = RoundInfo(
             server.k, gamma, h_norm2, a, replies.bytes_up, bytes_down, replies.evaluations, replies.dropped
         )
-        return replace(server, S_hat=S_hat, V=V, k=server.k + 1, acks=acks, carry=carry), info
+        state = replace(server, S_hat=S_hat, V=V, k=server.k + 1, acks=acks, carry=carry, shadow=shadow)
+        return state, info
+
+    def _move_shadow(self, server: ServerState, S_hat: F64, shadow: F64, slots: I64) -> tuple[F64, int]:
+        """What the workers will hold, and the bytes of a broadcast: the increment, or all of E_k."""
+        assert self.downlink is not None
+        q, quant = self.model.q, self.downlink
+        u = uniforms(self.seed, "downlink", server.k, [0], quant.draws(q))[0]
+        code = quant.encode(S_hat - shadow, u)
+        step = 1.0 / (1.0 + quant.omega(q))
+        follow = int((server.acks[slots] == server.k - 1).sum()) if server.k else 0
+        V = 8 * q if getattr(self.oracle, "corrects", False) else 0
+        size = follow * (HEADER + len(code) + V) + (len(slots) - follow) * (HEADER + 8 * q + V)
+        return shadow + step * quant.decode(code, q), size
 
 
 def compress_rows(compressor: Compressor, X: F64, U: F64) -> tuple[F64, I64]:

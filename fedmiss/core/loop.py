@@ -96,6 +96,8 @@ def save_checkpoint(
         "S_hat": server.S_hat, "V": server.V, "k": np.int64(server.k), "acks": server.acks,
         "life": np.int64(server.life), "run": _text(_fingerprint(algo)), "dropped": _text(json.dumps(dropped or [])),
     }  # fmt: skip
+    if server.shadow is not None:
+        arrays["shadow"] = server.shadow
     if mean is not None:
         arrays |= {"mean.S": mean.S, "mean.count": np.int64(mean.count), "mean.start": np.int64(mean.start)}
     arrays |= {f"carry.{name}": value for name, value in (server.carry or {}).items()}
@@ -137,7 +139,7 @@ def load_checkpoint(
     carry = {name[6:]: value for name, value in arrays.items() if name.startswith("carry.")} or None
     engine.load(algo, {name[7:]: value for name, value in arrays.items() if name.startswith("engine.")})
     trace = {name[6:]: value.tolist() for name, value in arrays.items() if name.startswith("trace.")}
-    return ServerState(S_hat, V, k, acks, carry, saved=k, life=life), trace
+    return ServerState(S_hat, V, k, acks, carry, saved=k, life=life, shadow=arrays.get("shadow")), trace
 
 
 def _load_rest(path: str | Path, average_from: int | None) -> tuple[list[Dropped], _Mean | None]:

@@ -105,6 +105,7 @@ class ServerState:
     carry : dict of arrays or None   the companion of S_hat of models with a common, known part of s_bar
     saved : int         round of the last checkpoint, -1 for none: workers keep what they knew then
     life : int          grows each time a server starts again from a checkpoint
+    shadow : (q,) or None   with a compressed downlink, the approximation of S_k that the workers hold
     """
 
     S_hat: F64
@@ -114,6 +115,7 @@ class ServerState:
     carry: Carry | None = None
     saved: int = -1
     life: int = 0
+    shadow: F64 | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmiss.arrays import F64
-from fedmiss.core import Minibatch, Result, Spider, Stop
+from fedmiss.compressors import Identity
+from fedmiss.core import FedEM, Fiem, Minibatch, Result, SemVr, Spider, Stop, Streaming, run
+from fedmiss.engines import LocalEngine
 from fedmiss.experiments.folder import Folder, band, experiment_folder
 from fedmiss.experiments.mixture import Mixture, Setting
 from fedmiss.progress import progress
@@ -65,6 +67,7 @@ def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: boo
         folder.figure("figure1", draw, columns, panels=3, size=(4.6, 3.8))
 
         _outer_loops(folder, mix, seed, quick)
+        _one_worker(folder, seed, quick)
         half = grid > epochs / 2
         level = {name: float(bands[name][0][half].mean()) for name in settings}
         last = {name: float(bands[name][0][-1]) for name in settings}
@@ -137,6 +140,36 @@ def _outer_loops(folder: Folder, mix: Mixture, seed: int, quick: bool) -> None:
     folder.results["vr_last_by_outer_loops"] = last
     folder.say(
         f"VR-FedEM by outer loops, the paper's axis: ||h(S)||^2 is {last:.1e} after {loops:,} of them."
+    )
+
+
+def _one_worker(folder: Folder, seed: int, quick: bool) -> None:
+    """SPIDER-EM beside sEM-vr, FIEM and online EM: one worker, nothing compressed."""
+    mix, epochs = Mixture(n=1, m=500 if quick else 2000, seed=seed), (20.0 if quick else 60.0)
+    k_in = int(np.sqrt(mix.total / 2))
+    grid = np.linspace(0.0, epochs, 121)
+    curves: dict[str, F64] = {}
+    for name, oracle in (
+        ("SPIDER-EM", Spider(10, k_in)), ("sEM-vr", SemVr(10, k_in)), ("FIEM", Fiem(10)), ("online EM", Streaming(10)),
+    ):  # fmt: skip
+        algo = FedEM(mix.model, Identity(), mix.roster, 0.05, 0.0, oracle=oracle, seed=seed)
+        result = run(
+            algo, LocalEngine(mix.data), mix.S_0, stop=Stop(epochs=epochs), init="zero", observe=mix.true_field,
+            observe_every=10, label=f"gmm: {name}",
+        )  # fmt: skip
+        curves[name] = on_grid(result, mix.total, grid)
+
+    def draw(axes: Sequence[Axes]) -> None:
+        for name, h in curves.items():
+            axes[0].semilogy(grid, h, label=name)
+        axes[0].set(title="one worker, gamma = 0.05, b = 10", xlabel="epochs", ylabel="$||h(S)||^2$")
+        axes[0].legend()
+
+    folder.figure("one_worker", draw, {"epochs": grid, **curves})
+    folder.say(
+        f"One worker of {mix.total:,} rows, {epochs:g} epochs, gamma = 0.05, b = 10, ||h(S)||^2 at the end: "
+        + ", ".join(f"{k} {v[-1]:.2g}" for k, v in curves.items())
+        + "."
     )
 
 

@@ -124,7 +124,7 @@ def _bias(folder: Folder, seed: int, quick: bool) -> None:
     A, b = mean_system(data)
     theta = solution(A, b)[0]
     etas, Hs = (0.05, 0.02), ((2, 5, 20) if quick else (2, 5, 10, 20, 50))
-    seeds, samples = (4, 8_000) if quick else (10, 60_000)
+    seeds, samples = (4, 8_000) if quick else (10, 25_000)
     table: dict[str, list[float]] = {
         k: [] for k in ("eta", "H", "measured", "error", "formula", "first_order", "largest_z")
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.compressors import Dithering
+from fedmiss.compressors import Dithering, Identity
 from fedmiss.core import (
     Downlink,
     FedEM,
@@ -21,6 +21,7 @@ from fedmiss.core import (
     ServerState,
     Spider,
     Stop,
+    gather,
     mean_field,
     pooled_s_bar,
     run,
@@ -56,8 +57,12 @@ def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: boo
         m = len(Y) // n
         shards = Y.reshape(n, m, N_PC)
         roster = Roster.of([m] * n)
-        model = GMM(G, N_PC, "tied", YY=second_moment(Y))
-        theta = GMMParams(np.full(G, 1 / G), random_rows(Y, G, seed), np.cov(Y.T, bias=True), "tied")
+        # what the start needs of all rows, each a mean over workers: (1/N) sum y y', and the mean
+        YY = gather(lambda r: second_moment(r).ravel(), N_PC**2, roster, LocalEngine(shards), Identity())[0]
+        YY = YY.reshape(N_PC, N_PC)
+        mean = gather(lambda r: r.mean(axis=0), N_PC, roster, LocalEngine(shards), Identity())[0]
+        model = GMM(G, N_PC, "tied", YY=YY)
+        theta = GMMParams(np.full(G, 1 / G), random_rows(Y, G, seed), YY - np.outer(mean, mean), "tied")
         S_0 = pooled_s_bar(model, theta, shards, roster)
         every = max(round(m / B), 1) * (1 if quick else 5)
 

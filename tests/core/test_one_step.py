@@ -401,3 +401,47 @@ def test_the_checker_of_oracles_finds_faults(fault, words):
         return check()
     with pytest.raises(AssertionError, match=words):
         check()
+
+
+# ---- compressed broadcasts -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("oracle", [FullBatch(), Spider(8, 5, replace=False)], ids=["fedem", "vr"])
+def test_broadcasts_compressed_too_still_lead_to_the_root(oracle, tmp_path):
+    data = linear_data(n=6)
+    model, roster = Linear(), Roster.of([8] * 6)
+    settings = {
+        "model": model,
+        "compressor": Dithering(),
+        "roster": roster,
+        "gamma": 0.05,
+        "oracle": oracle,
+        "seed": 3,
+    }
+    settings["participation"] = Bernoulli(0.7)
+    algo = FedEM(downlink=Dithering(), **settings)
+    result = run(algo, LocalEngine(data), np.zeros(3), stop=4000)
+    np.testing.assert_allclose(result.server.S_hat, model.root(data), atol=1e-10)
+    np.testing.assert_allclose(result.server.shadow, model.root(data), atol=1e-10)
+    plain = run(FedEM(**settings), LocalEngine(data), np.zeros(3), stop=200)
+    equal(
+        run(algo, LocalEngine(data), np.zeros(3), stop=200),
+        run(algo, PlainEngine(data), np.zeros(3), stop=200),
+    )
+    assert result.trace["bytes_down"][:200].sum() < 0.8 * plain.trace["bytes_down"].sum()
+    file = tmp_path / "s.npz"
+    run(algo, LocalEngine(data), np.zeros(3), stop=77, checkpoint=file)
+    resumed = run(algo, LocalEngine(data), np.zeros(3), stop=200, checkpoint=file)
+    equal(run(algo, LocalEngine(data), np.zeros(3), stop=200), resumed)
+
+
+def test_a_downlink_of_whole_numbers_is_fedem_and_other_memories_are_refused():
+    """With C = identity E_k = S_k, so the iterates are FedEM's; other memories have no place for it."""
+    data = linear_data()
+    settings = {"model": Linear(), "compressor": Dithering(), "roster": N8, "gamma": 0.1, "seed": 1}
+    a = run(FedEM(**settings), LocalEngine(data), np.zeros(3), stop=30)
+    b = run(FedEM(downlink=Identity(), **settings), LocalEngine(data), np.zeros(3), stop=30)
+    np.testing.assert_allclose(a.server.S_hat, b.server.S_hat, rtol=1e-12)
+    for bad in ({"memory": "error"}, {"downlink": TopK(1)}):
+        with pytest.raises(ConfigError, match="compressed downlink"):
+            FedEM(**(settings | {"downlink": Identity()} | bad))

@@ -81,7 +81,7 @@ def hear(algo: FedEM, worker: WorkerState, down: Downlink, name: str) -> tuple[W
             worker=name,
             k=down.k,
         )
-    base, memory, V_i = worker.base, worker.oracle, worker.V_i
+    base, prev, memory, V_i = worker.base, worker.prev, worker.oracle, worker.V_i
     again = down.life > worker.life
     if again and base is not None and base.k == down.saved and base.acked == down.ack:
         V_i, memory = base.V_i, base.oracle
@@ -90,24 +90,27 @@ def hear(algo: FedEM, worker: WorkerState, down: Downlink, name: str) -> tuple[W
             memory = worker.before  # the same question again: the same bytes
     elif asked is not None and down.ack == asked:
         V_i = algo.settle(worker, down.ack)
-    elif again and base is not None and base.acked == down.ack:
-        V_i, memory = (
-            base.V_i,
-            base.oracle,
-        )  # it wrote later checkpoints after it went back, without this worker
+        prev = Base(asked, worker.acked, worker.V_i, worker.before)
+    elif base is not None and base.acked == down.ack:
+        # it wrote later checkpoints after it went back, without this worker
+        V_i, memory = base.V_i, base.oracle
+    elif prev is not None and prev.acked == down.ack:
+        V_i, memory, prev = prev.V_i, prev.oracle, None  # it went back two rounds
     else:
         held = f"its memory holds its messages up to round {worker.acked}"
         raise UplinkError(
             f"{who} cannot follow the server back or ahead: the server counts its message of round {down.ack} as the "
             f"last one at round {down.k}, {held}"
-            + (f", and it can go back to round {base.k}" if base is not None else "")
+            + (f", and it can go back to the checkpoint of round {base.k}" if base is not None else "")
             + ". Restore the server from its latest checkpoint, or start the job anew.",
             worker=name,
             k=down.k,
         )
     if down.saved > (base.k if base is not None else -1) and down.ack < down.saved:
         base = Base(down.saved, down.ack, V_i, memory)
-    return replace(worker, V_i=V_i, acked=down.ack, life=down.life, base=base, pending=None), memory
+    return replace(
+        worker, V_i=V_i, acked=down.ack, life=down.life, base=base, prev=prev, pending=None
+    ), memory
 
 
 # ---- server ---------------------------------------------------------------------------------------------------------

@@ -7,8 +7,11 @@ proposition 25, and the tables of regimes after corollary 2 and theorem 3. Const
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 
+from fedmiss.core.fedem import FedEM
+from fedmiss.core.oracles import Spider
 from fedmiss.core.theory import Constants, gamma_max, gamma_vr, minibatch_vr, omega_p
 from fedmiss.errors import ConfigError
 
@@ -18,6 +21,7 @@ __all__ = [
     "bound_uncompressed",
     "bound_vr",
     "bound_vr_general",
+    "check_step",
     "evaluations_vr",
     "gamma_limit",
     "regime_fedem",
@@ -25,6 +29,29 @@ __all__ = [
     "rounds_fedem",
     "rounds_vr",
 ]
+
+
+def check_step(algo: FedEM, c: Constants, *, k: int = 0) -> float:
+    """Return the largest step that the theorems allow, and warn with it when gamma_k is above.
+
+    Theorem 3's for SPIDER's oracle, eq. (9)'s with nothing compressed and all present, theorem 4's otherwise (mean p).
+    """
+    omega = algo.compressor.omega(algo.model.q)
+    n, p = algo.roster.n, float(algo.participation.prob(algo.roster.n).mean())
+    if isinstance(algo.oracle, Spider):
+        limit, words = gamma_vr(c, n=n, omega=omega), "theorem 3"
+    elif omega_p(omega, p) == 0.0:
+        limit, words = gamma_limit(c), "eq. (9)"
+    else:
+        limit, words = gamma_max(c, n=n, omega=omega, p=p), "theorem 4"
+    gamma = algo.step(k)
+    if gamma > limit * (1 + 1e-12):
+        warnings.warn(
+            f"gamma={gamma:g} is above {limit:.3g}, the largest step of {words} (omega={omega:.3g}, n={n}, p={p:.3g}): "
+            "no theorem promises convergence there.",
+            stacklevel=2,
+        )
+    return limit
 
 
 def gamma_limit(c: Constants) -> float:

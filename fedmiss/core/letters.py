@@ -114,9 +114,9 @@ def unpack_downlink(algo: FedEM, data: bytes) -> Downlink:
 
 def pack_worker(algo: FedEM, worker: WorkerState, name: str) -> bytes:
     """Bytes of a worker's state, to be stored on its own disk after each answer and before it is sent."""
-    base = worker.base and (worker.base.k, worker.base.acked, worker.base.V_i, worker.base.oracle)
+    old = [b and (b.k, b.acked, b.V_i, b.oracle) for b in (worker.base, worker.prev)]
     pending = worker.pending and (int(worker.pending[0]), worker.pending[1])
-    body = (name, worker.V_i, pending, worker.oracle, worker.acked, worker.life, worker.before, base)
+    body = (name, worker.V_i, pending, worker.oracle, worker.acked, worker.life, worker.before, *old)
     return _seal(algo, 2, worker.pending[0] if worker.pending else -1, encode_value(body))
 
 
@@ -124,15 +124,16 @@ def unpack_worker(algo: FedEM, data: bytes, name: str) -> WorkerState:
     """Return the state; UplinkError when it is damaged, of another job, or of another worker than ``name``."""
     _, body = _open(algo, 2, data, f"the stored state of worker {name!r}")
     value = decode_value(body, _types(algo))
-    if not isinstance(value, tuple) or len(value) != 8:
+    if not isinstance(value, tuple) or len(value) != 9:
         raise UplinkError(f"the stored state of worker {name!r} has not the values of version {PROTOCOL}.")
-    whose, V_i, pending, oracle, acked, life, before, base = value
+    whose, V_i, pending, oracle, acked, life, before, base, prev = value
     if whose != name:
         raise UplinkError(f"the stored state is of worker {whose!r}, not of {name!r}; give it its own file.")
-    vectors = [V_i, *([pending[1]] if pending else []), *([base[2]] if base else [])]
+    vectors = [V_i, *([pending[1]] if pending else []), *(b[2] for b in (base, prev) if b)]
     if not all(_is_vector(v, algo.model.q) for v in vectors):
         raise UplinkError(f"the stored state of worker {name!r} does not hold {algo.model.q} finite numbers.")
-    return WorkerState(V_i, pending, oracle, acked, life, before, Base(*base) if base else None)
+    old = [Base(*b) if b else None for b in (base, prev)]
+    return WorkerState(V_i, pending, oracle, acked, life, before, *old)
 
 
 def _is_vector(v: Any, q: int) -> bool:

@@ -141,6 +141,7 @@ class WorkerState:
     life : int     of the server last heard
     before : memory of the estimator before the pending answer: a repeated question gets the same bytes
     base : what to go back to when the server starts again from its last checkpoint
+    prev : what was known before the last message entered V_i: for a server that went back two rounds
     """
 
     V_i: F64
@@ -150,6 +151,7 @@ class WorkerState:
     life: int = 0
     before: Any = None
     base: Base | None = None
+    prev: Base | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -163,6 +163,19 @@ def test_a_server_restored_from_its_checkpoint_repeats_the_run(back, oracle):
     assert more.acks.max() == more.k - 1 or more.acks.max() >= 30 + back
 
 
+@pytest.mark.parametrize("back", [1, 2])
+def test_a_server_one_or_two_rounds_back_is_followed_without_a_checkpoint(back):
+    """It asks again for rounds that were answered: the older one is refused, then the workers go back with it."""
+    data = linear_data(n=5)
+    algo = FedEM(Linear(), Dithering(), Roster.of([8] * 5), 0.1, 0.3, seed=2)
+    engine = PlainEngine(data)
+    server = rounds(algo, engine, engine.start(algo, np.zeros(3), "h"), 10)
+    rounds(algo, engine, server, back)
+    server = rounds(algo, engine, server, 12)
+    assert V_gap(algo, engine, server) < 1e-13
+    assert (server.acks == server.k - 1).all()
+
+
 @pytest.mark.parametrize("life", [0, 1])
 def test_a_server_that_forgot_more_than_its_workers_can_go_back_is_refused(life):
     data = linear_data(n=4)

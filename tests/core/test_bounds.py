@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedmiss.compressors import Identity
-from fedmiss.core import Constants, FedEM, Minibatch, Roster, gamma_vr, run
+from fedmiss.compressors import Dithering, Identity
+from fedmiss.core import Bernoulli, Constants, FedEM, Minibatch, Roster, Spider, gamma_vr, run
 from fedmiss.core.bounds import (
     bound_corollary_2,
     bound_uncompressed,
     bound_vr,
     bound_vr_general,
+    check_step,
     evaluations_vr,
     gamma_limit,
     regime_fedem,
@@ -116,3 +118,17 @@ def test_the_two_regimes_of_vr_fedem():
     assert many.step == "free"
     assert many.increase == pytest.approx(1.0, abs=0.05)
     assert many.n_over_omega3 == 10**6
+
+
+def test_steps_outside_theory_are_warned_of_with_the_bound():
+    settings = (Half(), Dithering(), Roster.of([8] * 4))
+    for algo, words in (
+        (FedEM(*settings, 0.9, participation=Bernoulli(0.5)), "theorem 4"),
+        (FedEM(*settings, 0.9, oracle=Spider(2, 4)), "theorem 3"),
+        (FedEM(Half(), Identity(), Roster.of([8] * 4), 0.9), r"0\.5, the largest step of eq\. \(9\)"),
+    ):
+        with pytest.warns(UserWarning, match=words):
+            limit = check_step(algo, C)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert check_step(replace(algo, gamma=limit), C) == limit

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedmiss.compressors import Dithering, Identity
-from fedmiss.core import Bernoulli, FedEM, LocalSteps, Roster, fed_lsa, run, scafflsa
+from fedmiss.core import Bernoulli, FedEM, LocalSteps, Roster, fed_lsa, local_em, run, scafflsa
 from fedmiss.core.testing import check_oracle
 from fedmiss.engines import LocalEngine, LossyEngine, PlainEngine
 from fedmiss.errors import ConfigError
@@ -332,3 +332,56 @@ def test_the_noise_part_of_the_bias():
     expected = fedavg.bias_first_order(base, plain, eta, 1, noise=C)[0]
     assert abs(measured - expected) < 4 * error + 0.25 * abs(expected)
     assert np.sign(measured) == np.sign(expected)
+
+
+# ---- FedEM is stochastic approximation -----------------------------------------------------------------------------
+
+
+class Seen:
+    """y ~ N(z, s2_c), z ~ N(theta, tau2): s_bar_c(T(s)) = w_c ybar_c + (1 - w_c) s, w_c the share of information seen."""
+
+    q = 1
+
+    def s_bar(self, theta, rows):
+        return rows[:, 1:].mean(axis=0) * rows[0, 0] + (1 - rows[0, 0]) * theta
+
+    def T(self, S):
+        return S.copy()
+
+
+def seen_data(low, high, n=8, seed=0):
+    rng = np.random.default_rng(seed)
+    w = np.linspace(low, high, n)
+    return np.stack([np.column_stack([np.full(5, v), 3 * rng.normal() + rng.normal(size=5)]) for v in w])
+
+
+def test_local_em_steps_have_the_bias_of_lsa_and_control_variates_none():
+    data = seen_data(0.2, 0.9)
+    w, y = data[:, 0, 0], data[:, :, 1].mean(axis=1)
+    root = (w * y).sum() / w.sum()
+    settings = {"model": Seen(), "compressor": Identity(), "roster": Roster.of([5] * 8), "H": 10, "eta": 0.5}
+    plain = run(fed_lsa(b=None, **settings), LocalEngine(data), np.zeros(1), stop=300).server.S_hat
+    exact = bias(w[:, None, None], (w * y)[:, None], 0.5, 10)
+    assert abs(exact[0]) > 0.05
+    np.testing.assert_allclose(plain - root, exact, atol=1e-12)
+    good = run(local_em(alpha=1.0, **settings), LocalEngine(data), np.zeros(1), stop=400).server.S_hat
+    np.testing.assert_allclose(good, root, atol=1e-13)
+
+
+@pytest.mark.parametrize(("low", "high", "pays"), [(0.01, 0.05, True), (0.2, 0.9, False)])
+def test_local_em_steps_pay_where_little_is_seen_and_harm_elsewhere(low, high, pays):
+    data = seen_data(low, high)
+    w, y = data[:, 0, 0], data[:, :, 1].mean(axis=1)
+    root = (w * y).sum() / w.sum()
+    rounds = []
+    for H in (1, 20):
+        algo = local_em(
+            H=H, eta=1.0, alpha=1.0, model=Seen(), compressor=Identity(), roster=Roster.of([5] * 8)
+        )
+        seen = []
+        run(
+            algo, LocalEngine(data), np.zeros(1), stop=600,
+            observe=lambda server, down, seen=seen: seen.append(abs(server.S_hat[0] - root)) or {},
+        )  # fmt: skip
+        rounds.append(next((k for k, v in enumerate(seen) if v < 1e-6), 600))
+    assert rounds[1] < 0.1 * rounds[0] if pays else rounds[1] > 3 * rounds[0]

@@ -102,7 +102,16 @@ class FedEM:
             raise ConfigError(
                 f"bound={self.bound} (must be above 1, the length of the median message); try 100."
             )
-        self.step(0)
+        if callable(self.gamma):
+            self.step(0)
+        elif not 0.0 < self.gamma <= 1.0 and not self._local:
+            raise ConfigError(f"gamma={self.gamma} is not in (0, 1]; try 0.1.")
+        else:
+            self._check_local(0, float(self.gamma))
+            if callable(getattr(self.oracle, "eta", None)):
+                raise ConfigError(
+                    "eta is a schedule but gamma is not; use local_em, fed_lsa or scafflsa, which set it."
+                )
         if self.downlink is not None and (
             self.memory != "field"
             or hasattr(self.model, "carry_start")
@@ -130,10 +139,8 @@ class FedEM:
 
     def step(self, k: int) -> float:
         """gamma_k; a schedule is checked at each round."""
-        if not callable(self.gamma):
-            if not 0.0 < self.gamma <= 1.0 and not self._local:
-                raise ConfigError(f"gamma={self.gamma} is not in (0, 1]; try 0.1.")
-            return self._check_local(k, float(self.gamma))
+        if not callable(self.gamma):  # checked once, when made
+            return float(self.gamma)
         value = self.gamma(k)
         try:
             gamma = float(value)
@@ -430,8 +437,8 @@ class FedEM:
         info = RoundInfo(
             server.k, gamma, h_norm2, a, replies.bytes_up, bytes_down, replies.evaluations, replies.dropped
         )
-        state = replace(server, S_hat=S_hat, V=V, k=server.k + 1, acks=acks, carry=carry, shadow=shadow)
-        return state, info
+        k = server.k + 1
+        return ServerState(S_hat, V, k, acks, carry, server.saved, server.life, shadow), info
 
     def _move_shadow(self, server: ServerState, S_hat: F64, shadow: F64, slots: I64) -> tuple[F64, int]:
         """What the workers will hold, and the bytes of a broadcast: the increment, or all of E_k."""

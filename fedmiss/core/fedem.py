@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core import arrivals, oracles
+from fedmiss.core.checks import check_settings
 from fedmiss.core.fingerprint import describe, digest
 from fedmiss.core.participation import Full
 from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Participation, Rows, Shards
@@ -24,13 +25,12 @@ from fedmiss.core.state import (
     Uplink,
     WorkerState,
 )
+from fedmiss.core.sums import compress_rows, theta_bytes, weighted_sum
 from fedmiss.core.wire import HEADER, REFUSED, frame
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.rng import rng_for, uniforms
 
 __all__ = ["FedEM", "compress_rows", "theta_bytes"]
-
-_MEMORIES = ("field", "statistic", "error", "none", "bare")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,48 +94,9 @@ class FedEM:
             object.__setattr__(self, "alpha", 1.0 / (1.0 + omega))
         if not 0.0 <= self.alpha <= 1.0:
             raise ConfigError(f"alpha={self.alpha} is not in [0, 1]; use 1/(1+omega) (alpha=None).")
-        if self.memory not in _MEMORIES:
-            raise ConfigError(f"memory={self.memory!r} is unknown; use one of {', '.join(_MEMORIES)}.")
         if self.memory in ("none", "bare"):
             object.__setattr__(self, "alpha", 0.0)
-        if self.bound is not None and not self.bound > 1.0:
-            raise ConfigError(
-                f"bound={self.bound} (must be above 1, the length of the median message); try 100."
-            )
-        if callable(self.gamma):
-            self.step(0)
-        elif not 0.0 < self.gamma <= 1.0 and not self._local:
-            raise ConfigError(f"gamma={self.gamma} is not in (0, 1]; try 0.1.")
-        else:
-            self._check_local(0, float(self.gamma))
-            if callable(getattr(self.oracle, "eta", None)):
-                raise ConfigError(
-                    "eta is a schedule but gamma is not; use local_em, fed_lsa or scafflsa, which set it."
-                )
-        if self.downlink is not None and (
-            self.memory != "field"
-            or hasattr(self.model, "carry_start")
-            or getattr(self.downlink, "delta", None) is not None
-        ):
-            raise ConfigError(
-                "a compressed downlink needs memory='field', an unbiased compressor and a model whose T depends on S only."
-            )
-        if isinstance(self.oracle, oracles.Spider) and hasattr(self.model, "carry_start"):
-            raise ConfigError("VR-FedEM needs a model whose T depends on S only; use FedEM for this one.")
-        p = self.participation.prob(self.roster.n)  # raises now, not at round 1
-        if (biased or self.memory == "error") and bool((p < 1.0).any()):
-            raise ConfigError(
-                f"{self.compressor} with 1/p (participation probability {p.min():g}): what is left out of a biased or "
-                "remembered message does not average out. Use Remembered(participation) and alpha=1, or memory='error' "
-                "with Remembered."
-            )
-        if biased and self.memory in ("field", "statistic") and self.alpha != 1.0:
-            raise ConfigError(
-                f"{self.compressor} is biased, alpha={self.alpha:g}: use Remembered participation and alpha=1 (EF21), "
-                "or memory='error'."
-            )
-        if self._local and hasattr(self.model, "carry_start"):
-            raise ConfigError("local steps need a model whose T depends on S only; use FedEM for this one.")
+        check_settings(self)
 
     def step(self, k: int) -> float:
         """gamma_k; a schedule is checked at each round."""
@@ -146,19 +107,20 @@ class FedEM:
             gamma = float(value)
         except (TypeError, ValueError):
             raise ConfigError(f"the schedule gives gamma={value!r} at round {k}, not a number.") from None
-        if not (math.isfinite(gamma) and 0.0 < gamma and (gamma <= 1.0 or self._local)):
+        if not (math.isfinite(gamma) and 0.0 < gamma and (gamma <= 1.0 or self.local)):
             raise ConfigError(
                 f"the schedule gives gamma={gamma} at round {k}, which is not in (0, 1]; bound it below and above."
             )
-        return self._check_local(k, gamma)
+        return self.check_local(k, gamma)
 
     @property
-    def _local(self) -> bool:
+    def local(self) -> bool:
         """Whether the oracle makes several local steps: gamma = eta H may then exceed 1."""
         return getattr(self.oracle, "eta", None) is not None
 
-    def _check_local(self, k: int, gamma: float) -> float:
-        if self._local:
+    def check_local(self, k: int, gamma: float) -> float:
+        """Return gamma; raise ConfigError when local steps move by another length."""
+        if self.local:
             o: Any = self.oracle
             if not math.isclose(gamma, o.step(k) * o.H, rel_tol=1e-9):
                 raise ConfigError(
@@ -411,10 +373,10 @@ class FedEM:
         w = self.roster.weights[slots]
         p = self.participation.prob(self.roster.n)[slots]
         if self.memory == "error":
-            V, H = server.V, _weighted_sum(w, Q) / gamma
+            V, H = server.V, weighted_sum(w, Q) / gamma
         else:
-            V = server.V + self.alpha * _weighted_sum(w, Q)  # line 16: no 1/p here, V stays the mean of V_c
-            H = server.V + _weighted_sum(w / p, Q)  # line 14: (1/(n p)) sum over the active workers
+            V = server.V + self.alpha * weighted_sum(w, Q)  # line 16: no 1/p here, V stays the mean of V_c
+            H = server.V + weighted_sum(w / p, Q)  # line 14: (1/(n p)) sum over the active workers
             if self.memory == "statistic":
                 H = V - server.S_hat
             if self.memory == "bare":
@@ -451,38 +413,3 @@ class FedEM:
         V = 8 * q if getattr(self.oracle, "corrects", False) else 0
         size = follow * (HEADER + len(code) + V) + (len(slots) - follow) * (HEADER + 8 * q + V)
         return shadow + step * quant.decode(code, q), size
-
-
-def compress_rows(compressor: Compressor, X: F64, U: F64) -> tuple[F64, I64]:
-    """Return decode(encode(x)) of each row and the length of its code: ``compress_batch``, or one row at a time."""
-    batch = getattr(compressor, "compress_batch", None)
-    if batch is not None:
-        out: tuple[F64, I64] = batch(X, U)
-        return out
-    codes = [compressor.encode(x, u) for x, u in zip(X, U, strict=True)]
-    Q = np.array([compressor.decode(code, X.shape[1]) for code in codes]).reshape(X.shape)
-    return Q, np.array([len(code) for code in codes], dtype=np.int64)
-
-
-def _weighted_sum(coef: F64, Q: F64) -> F64:
-    """sum_i coef_i Q_i, added in slot order (so that every engine gives the same bits)."""
-    if len(coef) == 0:
-        return np.zeros(Q.shape[1])
-    if bool((coef == coef[0]).all()):
-        total: F64 = coef[0] * np.add.reduce(Q, axis=0)
-        return total
-    out: F64 = np.add.reduce(coef[:, None] * Q, axis=0)
-    return out
-
-
-def theta_bytes(theta: Any) -> int:
-    """Bytes of the arrays and numbers in a parameter, as they are counted in ``bytes_down``."""
-    if isinstance(theta, np.ndarray):
-        return int(theta.nbytes)
-    if isinstance(theta, (tuple, list)):
-        return sum(theta_bytes(part) for part in theta)
-    if isinstance(theta, dict):
-        return sum(theta_bytes(part) for part in theta.values())
-    if is_dataclass(theta):
-        return sum(theta_bytes(getattr(theta, f.name)) for f in fields(theta))
-    return 8 if isinstance(theta, (int, float)) else 0

@@ -84,8 +84,8 @@ class Counts:
     Statistic, a mean over visits, with d = (1, x, u): per month sum d d' (lower triangle) and sum d (z - o), then
     sum (z - o)^2, sum o^2 and the number of observers: q = L (D (D + 1)/2 + D) + 3, D = 1 + d + r.
 
-    Source: section 2 of the specification; Kuhn and Lavielle (2005) for the scheme. Differs from the weekly report in
-    having a model at all.
+    Source: Karimi's weekly report for the method, which names no model; Kuhn and Lavielle (2005) for the scheme. Differs
+    from the report in the latents given z, which are drawn exactly instead of by Langevin.
 
     Parameters
     ----------

@@ -38,15 +38,15 @@ NO_S = [
 ]
 
 MUTANTS = {
-    "1/p forgotten in H": ({FEDEM: [("_weighted_sum(w / p, Q)", "_weighted_sum(w, Q)")]}, [WORKED, LINES, H_LAW]),
+    "1/p forgotten in H": ({FEDEM: [("weighted_sum(w / p, Q)", "weighted_sum(w, Q)")]}, [WORKED, LINES, H_LAW]),
     "1/|A| instead of 1/(n p)": (
-        {FEDEM: [("_weighted_sum(w / p, Q)", "_weighted_sum(w / w.sum(), Q)")]}, [WORKED, LINES],
+        {FEDEM: [("weighted_sum(w / p, Q)", "weighted_sum(w / w.sum(), Q)")]}, [WORKED, LINES],
     ),
     "server V divided by p": (
-        {FEDEM: [("self.alpha * _weighted_sum(w, Q)", "self.alpha * _weighted_sum(w / p, Q)")]}, [WORKED, V_MEAN],
+        {FEDEM: [("self.alpha * weighted_sum(w, Q)", "self.alpha * weighted_sum(w / p, Q)")]}, [WORKED, V_MEAN],
     ),
     "alpha forgotten on the server": (
-        {FEDEM: [("self.alpha * _weighted_sum(w, Q)", "_weighted_sum(w, Q)")]}, [WORKED, V_MEAN, SHARDS],
+        {FEDEM: [("self.alpha * weighted_sum(w, Q)", "weighted_sum(w, Q)")]}, [WORKED, V_MEAN, SHARDS],
     ),
     "alpha forgotten on the worker": (
         {FEDEM: [("worker.V_i + self.alpha * worker.pending[1]", "worker.V_i + worker.pending[1]")]},
@@ -57,7 +57,7 @@ MUTANTS = {
     ),
     "V_i left out of Delta": ({FEDEM: NO_V}, [WORKED, EM, H_LAW, FIXED]),
     "S_hat left out of Delta": ({FEDEM: NO_S}, [WORKED, EM, H_LAW, FIXED]),
-    "V left out of H": ({FEDEM: [("H = server.V + _weighted", "H = _weighted")]}, [WORKED, EM, H_LAW]),
+    "V left out of H": ({FEDEM: [("H = server.V + weighted", "H = weighted")]}, [WORKED, EM, H_LAW]),
     "gamma doubled": (
         {FEDEM: [("server.S_hat + gamma * H", "server.S_hat + 2 * gamma * H")]}, [WORKED, EM, LINES],
     ),

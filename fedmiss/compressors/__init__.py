@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from fedmiss.compressors.blocks import Blocks
 from fedmiss.compressors.dither import Dithering, block_quantization
 from fedmiss.compressors.identity import Identity
 from fedmiss.compressors.natural import Natural
 from fedmiss.compressors.randk import RandK
+from fedmiss.compressors.topk import TopK
 
-__all__ = ["Dithering", "Identity", "Natural", "RandK", "block_quantization"]
+__all__ = ["Blocks", "Dithering", "Identity", "Natural", "RandK", "TopK", "block_quantization"]

@@ -9,7 +9,7 @@ Levels: zero flag (adaptive), sign (one raw bit), magnitude by Exp-Golomb class:
 contexts, then the bits below the leading one, the first three adaptive, the rest raw.
 
 Short messages may be shorter as digits in base 2s + 1 ("radix"): the shorter of the two is taken, and a tag byte
-says which.
+says which (bits 0 to 2, of which bit 1 is the compressor's; the length of a range code modulo 32 is in the others).
 """
 
 from __future__ import annotations
@@ -294,21 +294,24 @@ def _radix_decode(code: Any, count: Any, base: Any, shift: Any, levels: Any) -> 
 
 @njit(cache=True)
 def encode_levels(levels: Any, count: Any, top: Any, signed: Any, out: Any) -> Any:
-    """Code ``levels[:count]``, |level| <= top, into ``out``; return (tag, bytes)."""
+    """Code ``levels[:count]``, |level| <= top, into ``out``; return (tag, bytes).
+
+    The range decoder reads zeros past the end and would leave bytes unread, so its tag holds the length modulo 32.
+    """
     size = _range_encode(levels, count, top, signed, out)
     if count <= _RADIX_LIMIT and top < 1 << 30:
         base = 2 * top + 1 if signed else top + 1
         short = _radix_size(count, base)
         if short <= size:
             return RADIX, _radix_encode(levels, count, base, top if signed else 0, out)
-    return RANGE, size
+    return RANGE | (size & 31) << 3, size
 
 
 @njit(cache=True)
 def decode_levels(code: Any, tag: Any, count: Any, top: Any, signed: Any, levels: Any) -> Any:
     """Fill ``levels[:count]``; return False when the code cannot be one of ``encode_levels``."""
-    if tag == RANGE:
-        return _range_decode(code, count, top, signed, levels)
+    if tag & 7 == RANGE:
+        return tag >> 3 == code.size & 31 and _range_decode(code, count, top, signed, levels)
     base = 2 * top + 1 if signed else top + 1
     if tag != RADIX or count > _RADIX_LIMIT or code.size != _radix_size(count, base):
         return False

@@ -12,7 +12,7 @@ from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
 __all__ = ["batch", "batch_parallel", "message", "unpack"]
 
 
-SPARSE = 2  # bit of the tag: a bitmap says which blocks are not zero, and only their norms follow
+SPARSE = 2  # bit 1 of the tag: a bitmap says which blocks are not zero, and only their norms follow
 
 
 @njit(cache=True)

@@ -12,7 +12,7 @@ from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
 
 __all__ = ["batch", "batch_parallel", "message", "unpack"]
 
-_HEAD = 3  # tag, then the exponent of the largest level as int16
+_HEAD = 3  # tag (with the code length), then the exponent of the largest level as int16
 _NONE = -32768  # exponent of a zero vector
 
 

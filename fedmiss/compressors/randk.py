@@ -9,7 +9,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, UplinkError
 
-__all__ = ["RandK"]
+__all__ = ["RandK", "pack_positions", "unpack_positions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class RandK:
         if self.k >= q:
             return x.astype("<f8").tobytes()
         keep = self._keep(u)
-        return (x[keep] * (q / self.k)).astype("<f8").tobytes() + _pack_positions(keep, q)
+        return (x[keep] * (q / self.k)).astype("<f8").tobytes() + pack_positions(keep, q)
 
     def decode(self, payload: bytes, q: int) -> F64:
         """Put the values back."""
@@ -66,7 +66,7 @@ class RandK:
         if k == q:
             return values.astype(np.float64)
         x_hat = np.zeros(q)
-        x_hat[_unpack_positions(payload[8 * k :], k, q)] = values
+        x_hat[unpack_positions(payload[8 * k :], k, q)] = values
         return x_hat
 
     def compress_batch(self, X: F64, U: F64) -> tuple[F64, I64]:
@@ -77,7 +77,7 @@ class RandK:
         X_hat, nbytes, keep = np.zeros_like(X), np.empty(a, dtype=np.int64), self._keep(U)
         np.put_along_axis(X_hat, keep, np.take_along_axis(X, keep, 1) * (q / self.k), 1)
         for i in range(a):
-            nbytes[i] = 8 * self.k + len(_pack_positions(keep[i], q))
+            nbytes[i] = 8 * self.k + len(pack_positions(keep[i], q))
         return X_hat, nbytes
 
 
@@ -85,7 +85,8 @@ def _width(q: int) -> int:
     return max((q - 1).bit_length(), 1)
 
 
-def _pack_positions(keep: I64, q: int) -> bytes:
+def pack_positions(keep: I64, q: int) -> bytes:
+    """Code of which of q entries are kept: zero flags, or fixed-width numbers when that is shorter."""
     from fedmiss.compressors._coder import capacity, encode_levels
 
     flags = np.zeros(q, dtype=np.int64)
@@ -99,7 +100,8 @@ def _pack_positions(keep: I64, q: int) -> bytes:
     return bytes([tag]) + out[:size].tobytes()
 
 
-def _unpack_positions(code: bytes, k: int, q: int) -> I64:
+def unpack_positions(code: bytes, k: int, q: int) -> I64:
+    """Return the k positions, increasing, or raise UplinkError."""
     from fedmiss.compressors._coder import decode_levels
 
     raw = np.frombuffer(code, dtype=np.uint8)

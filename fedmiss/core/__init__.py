@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from fedmiss.core.em import em, mean_field, pooled_s_bar
-from fedmiss.core.fedem import FedEM, naive_fedem, spider_em, theta_bytes, vr_fedem
+from fedmiss.core.family import fed_lsa, local_em, naive_fedem, scafflsa, spider_em, vr_fedem
+from fedmiss.core.fedem import FedEM, theta_bytes
+from fedmiss.core.finite_sum import Fiem, SemVr, Streaming
+from fedmiss.core.gather import gather
+from fedmiss.core.local_steps import LocalSteps
 from fedmiss.core.loop import Result, Stop, load_checkpoint, run, save_checkpoint
 from fedmiss.core.oracles import Full as FullBatch
 from fedmiss.core.oracles import Minibatch, Spider
-from fedmiss.core.participation import Bernoulli, FixedSize, Full, Given
-from fedmiss.core.protocols import Compressor, Engine, Model, Oracle, Participation
-from fedmiss.core.schedules import Decreasing, Piecewise
-from fedmiss.core.state import Downlink, Replies, Roster, RoundInfo, ServerState, Uplink, WorkerState
+from fedmiss.core.participation import Bernoulli, FixedSize, Full, Given, Remembered
+from fedmiss.core.protocols import Compressor, Engine, Model, Oracle, Own, Participation
+from fedmiss.core.schedules import Decreasing, Piecewise, SaemSteps, Times
+from fedmiss.core.state import Downlink, Dropped, Replies, Roster, RoundInfo, ServerState, Uplink, WorkerState
 from fedmiss.core.theory import Constants, estimate_constants, gamma_max, gamma_star, gamma_vr
 
 __all__ = [
@@ -19,37 +23,50 @@ __all__ = [
     "Constants",
     "Decreasing",
     "Downlink",
+    "Dropped",
     "Engine",
     "FedEM",
+    "Fiem",
     "FixedSize",
     "Full",
     "FullBatch",
     "Given",
+    "LocalSteps",
     "Minibatch",
     "Model",
     "Oracle",
+    "Own",
     "Participation",
     "Piecewise",
+    "Remembered",
     "Replies",
     "Result",
     "Roster",
     "RoundInfo",
+    "SaemSteps",
+    "SemVr",
     "ServerState",
     "Spider",
     "Stop",
+    "Streaming",
+    "Times",
     "Uplink",
     "WorkerState",
     "em",
     "estimate_constants",
+    "fed_lsa",
     "gamma_max",
     "gamma_star",
     "gamma_vr",
+    "gather",
     "load_checkpoint",
+    "local_em",
     "mean_field",
     "naive_fedem",
     "pooled_s_bar",
     "run",
     "save_checkpoint",
+    "scafflsa",
     "spider_em",
     "theta_bytes",
     "vr_fedem",

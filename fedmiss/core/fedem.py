@@ -1,23 +1,36 @@
-"""FedEM with partial participation, and its relatives that differ in one setting only."""
+"""FedEM with partial participation: one worker step, one server step, for every method of the papers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.core import oracles
+from fedmiss.core import arrivals, oracles
+from fedmiss.core.checks import check_settings
+from fedmiss.core.fingerprint import describe, digest
 from fedmiss.core.participation import Full
-from fedmiss.core.protocols import Compressor, Model, Oracle, Participation, Rows, Shards
-from fedmiss.core.state import Downlink, Replies, Roster, RoundInfo, ServerState, Uplink, WorkerState
-from fedmiss.core.wire import HEADER, frame, unframe
-from fedmiss.errors import ConfigError, DomainError, UplinkError
-from fedmiss.rng import uniforms
+from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Participation, Rows, Shards
+from fedmiss.core.state import (
+    Downlink,
+    Dropped,
+    Replies,
+    Roster,
+    RoundInfo,
+    ServerState,
+    Uplink,
+    WorkerState,
+)
+from fedmiss.core.sums import compress_rows, theta_bytes, weighted_sum
+from fedmiss.core.wire import HEADER, REFUSED, frame
+from fedmiss.errors import ConfigError, DomainError
+from fedmiss.rng import rng_for, uniforms
 
-__all__ = ["FedEM", "naive_fedem", "spider_em", "theta_bytes", "vr_fedem"]
+__all__ = ["FedEM", "compress_rows", "theta_bytes"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +55,22 @@ class FedEM:
     participation : Participation
     oracle : Oracle            how S_c is estimated: Full(), Minibatch(b), Spider(b, k_in)
     seed : int                 of every draw of the run
+    memory : what a worker remembers as V_c
+        "field" (FedEM): h_c, and D_c = S_c - S_k - V_c
+        "statistic": the last S_c that the server knows, D_c = S_c - V_c and S = mean V_c: silent workers count with what
+        they said last (FL-SAEM's safe order; gamma is usually 1)
+        "error" (error feedback, Seide et al. 2014; Stich et al. 2018): what compression has left out so far,
+        D_c = V_c + gamma (S_c - S_k), V_c <- D_c - C(D_c), S <- S + sum_c w_c C(D_c)
+        "none": V_c stays 0, the naive ablation
+        "bare": nothing is remembered and C(S_c) itself is sent, S <- S + gamma (sum_c w_c C(S_c) - S): the weekly
+        report's Top-k, an ablation that keeps a bias for ever
+    bound : float or None      drop a message more than ``bound`` times as long as the round's median message.
+        None, the default, drops none: no theorem asks for it, and honest workers may differ by any factor
+    downlink : Compressor or None
+        compress broadcasts too: workers hold E_k, which moves by C(S_k - E_k) / (1 + omega), and answer at T(E_k), which
+        each computes itself. A worker whose last answer did not count gets E_k whole. Source: Philippenko and Dieuleveut
+        (2020), Artemis, with the memory on the server; not in the paper
+    job : str                  name of the job; messages and stored states of another job are refused
     """
 
     model: Model
@@ -52,23 +81,95 @@ class FedEM:
     participation: Participation = field(default_factory=Full)
     oracle: Oracle = field(default_factory=oracles.Full)
     seed: int = 0
+    memory: str = "field"
+    bound: float | None = None
+    job: str = ""
+    downlink: Compressor | None = None
+    _identity: tuple[bytes, bytes] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        biased = getattr(self.compressor, "delta", None) is not None
         if self.alpha is None:  # mypy believes the annotation
-            object.__setattr__(  # type: ignore[unreachable]
-                self, "alpha", 1.0 / (1.0 + self.compressor.omega(self.model.q))
-            )
+            omega = 0.0 if biased else self.compressor.omega(self.model.q)  # type: ignore[unreachable]
+            object.__setattr__(self, "alpha", 1.0 / (1.0 + omega))
         if not 0.0 <= self.alpha <= 1.0:
             raise ConfigError(f"alpha={self.alpha} is not in [0, 1]; use 1/(1+omega) (alpha=None).")
-        if not callable(self.gamma) and not 0.0 < self.gamma <= 1.0:
-            raise ConfigError(f"gamma={self.gamma} is not in (0, 1]; try 0.1.")
-        if isinstance(self.oracle, oracles.Spider) and hasattr(self.model, "carry_start"):
-            raise ConfigError("VR-FedEM needs a model whose T depends on S only; use FedEM for this one.")
-        self.participation.prob(self.roster.n)  # raises now, not at round 1
+        if self.memory in ("none", "bare"):
+            object.__setattr__(self, "alpha", 0.0)
+        check_settings(self)
 
     def step(self, k: int) -> float:
-        """gamma_k."""
-        return float(self.gamma(k)) if callable(self.gamma) else float(self.gamma)
+        """gamma_k; a schedule is checked at each round."""
+        if not callable(self.gamma):  # checked once, when made
+            return float(self.gamma)
+        value = self.gamma(k)
+        try:
+            gamma = float(value)
+        except (TypeError, ValueError):
+            raise ConfigError(f"the schedule gives gamma={value!r} at round {k}, not a number.") from None
+        if not (math.isfinite(gamma) and 0.0 < gamma and (gamma <= 1.0 or self.local)):
+            raise ConfigError(
+                f"the schedule gives gamma={gamma} at round {k}, which is not in (0, 1]; bound it below and above."
+            )
+        return self.check_local(k, gamma)
+
+    @property
+    def local(self) -> bool:
+        """Whether the oracle makes several local steps: gamma = eta H may then exceed 1."""
+        return getattr(self.oracle, "eta", None) is not None
+
+    def check_local(self, k: int, gamma: float) -> float:
+        """Return gamma; raise ConfigError when local steps move by another length."""
+        if self.local:
+            o: Any = self.oracle
+            if not math.isclose(gamma, o.step(k) * o.H, rel_tol=1e-9):
+                raise ConfigError(
+                    f"gamma={gamma:g} at round {k}, but local steps of eta={o.step(k):g}, H={o.H} move by eta H; "
+                    "use local_em, fed_lsa or scafflsa, which set it."
+                )
+        return gamma
+
+    # ---- identity ---------------------------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, str]:
+        """Everything that decides the result beside the data, in words: what a checkpoint must agree with."""
+        r = self.roster
+        return {
+            "job": self.job,
+            "seed": str(self.seed),
+            "alpha": repr(float(self.alpha)),
+            "gamma": describe(self.gamma),
+            "memory": self.memory,
+            "bound": describe(self.bound),
+            "downlink": describe(self.downlink),
+            "n": str(r.n),
+            "names": digest("\n".join(r.ids)).hex(),
+            "sizes": describe(r.sizes),
+            "weighting": f"{r.weighting} {describe(r.weights)}",
+            "q": str(self.model.q),
+            "model": describe(self.model),
+            "compressor": describe(self.compressor),
+            "participation": describe(self.participation),
+            "oracle": describe(self.oracle),
+        }
+
+    @property
+    def identity(self) -> tuple[bytes, bytes]:
+        """(job, settings), 8 bytes each, as messages carry them; computed once."""
+        if self._identity is None:
+            text = "\n".join(f"{k}={v}" for k, v in sorted(self.settings().items()))
+            object.__setattr__(self, "_identity", (digest(self.job), digest(text)))
+        assert self._identity is not None
+        return self._identity
+
+    def context(self, worker: str) -> bytes:
+        """What the checksum of a worker's frame covers beside the frame: job, settings, name."""
+        return b"".join(self.identity) + worker.encode()
+
+    def costs(self, slot: int) -> tuple[int, ...] | None:
+        """Numbers of conditional expectations that one answer of ``slot`` may cost, None if the oracle lists none."""
+        listed = getattr(self.oracle, "costs", None)
+        return None if listed is None else tuple(listed(int(self.roster.sizes[slot])))
 
     # ---- both sides -------------------------------------------------------------------------------------------
 
@@ -80,17 +181,36 @@ class FedEM:
             raise ConfigError(
                 f"S_hat has shape {S_hat.shape} and V_i {V_i.shape}; expected ({q},) and ({n}, {q})."
             )
+        if not np.isfinite(S_hat).all():
+            raise ConfigError("S_hat holds nan or inf; start from finite numbers.")
+        bad = ~arrivals.usable(V_i)
+        if bad.any():
+            names = ", ".join(repr(self.roster.ids[c]) for c in np.flatnonzero(bad)[:5])
+            raise ConfigError(
+                f"the first memory of worker {names} ({int(bad.sum())} of {n}) holds nan, inf or a number above "
+                f"{arrivals.LARGEST:g}; look at that worker's data, or leave it out."
+            )
+        if self.memory == "none" and V_i.any():
+            raise ConfigError(
+                'memory="none" (naive_fedem) has memories of 0 throughout; start with init="zero".'
+            )
         carry = self.model.carry_start(S_hat) if hasattr(self.model, "carry_start") else None
         V = np.add.reduce(self.roster.weights[:, None] * V_i, axis=0)
-        return ServerState(S_hat, V, 0, np.full(n, -1, dtype=np.int64), carry)
+        shadow = None if self.downlink is None else S_hat
+        return ServerState(S_hat, V, 0, np.full(n, -1, dtype=np.int64), carry, shadow=shadow)
+
+    def first_memories(self, server: ServerState, S: F64) -> F64:
+        """(n, q) first memories with init "h", of the workers' statistics S (n, q) at S_0."""
+        if self.memory in ("none", "error", "bare"):
+            return np.zeros_like(S)
+        return S if self.memory == "statistic" else S - server.S_hat
 
     def broadcast(self, server: ServerState) -> Downlink:
         """M-step: theta_k = T(S_k), computed once, for all workers."""
+        S_hat = server.S_hat if server.shadow is None else server.shadow
         try:
             theta = (
-                self.model.T(server.S_hat)
-                if server.carry is None
-                else self.model.T(server.S_hat, server.carry)  # type: ignore[call-arg]
+                self.model.T(S_hat) if server.carry is None else self.model.T(server.S_hat, server.carry)  # type: ignore[call-arg]
             )
         except DomainError as error:
             gamma = self.step(max(server.k - 1, 0))
@@ -100,7 +220,35 @@ class FedEM:
                 k=server.k,
                 **error.fields,
             ) from error
-        return Downlink(server.k, server.S_hat, theta)
+        V = server.V if getattr(self.oracle, "corrects", False) else None
+        return Downlink(server.k, S_hat, theta, V=V, saved=server.saved, life=server.life)
+
+    def to_wire(self, theta: Any, D: F64) -> F64:
+        """Increments, (..., q), in the coordinates in which they are compressed (optional model member)."""
+        change = getattr(self.model, "to_wire", None)
+        return D if change is None else change(theta, D)
+
+    def from_wire(self, theta: Any, Q: F64) -> F64:
+        """Decoded numbers, (..., q), as increments of the statistic: the inverse of :meth:`to_wire`."""
+        change = getattr(self.model, "from_wire", None)
+        return Q if change is None else change(theta, Q)
+
+    def _own(self, k: int, V_i: F64, slots: Sequence[int] | I64) -> tuple[Own, ...]:
+        """What an oracle that asks for it gets beside its uniforms: the settled V_c, and generators by worker."""
+        if not getattr(self.oracle, "wants_own", False):
+            return ()
+        return (Own(V_i, lambda i=0: rng_for(self.seed, "estep", k, int(slots[i]))),)
+
+    def _increment(self, S: F64, V: F64, down: Downlink) -> F64:
+        """D_c of what a worker found and what it remembers, (..., q)."""
+        if self.memory == "error":
+            return V + self.step(down.k) * (S - down.S_hat)
+        D = S if self.memory in ("statistic", "bare") else S - down.S_hat
+        return D - V
+
+    def _remember(self, D: F64, Q: F64) -> F64:
+        """What a worker holds pending: the message, or with error feedback what it left out."""
+        return D - Q if self.memory == "error" else Q
 
     # ---- worker -----------------------------------------------------------------------------------------------
 
@@ -113,23 +261,59 @@ class FedEM:
     def settle(self, worker: WorkerState, ack: int) -> F64:
         """Return V_c after the last message counted (its round is ``ack``) or was lost (any other round)."""
         if worker.pending is not None and worker.pending[0] == ack:
+            if self.memory == "error":
+                return worker.pending[1]
             return worker.V_i + self.alpha * worker.pending[1]
         return worker.V_i
 
     def worker_step(
         self, worker: WorkerState, down: Downlink, rows: Rows, slot: int
     ) -> tuple[WorkerState, Uplink]:
-        """One answer of the worker in ``slot`` (algorithm 1, lines 5-9)."""
-        V_i = self.settle(worker, down.ack)
+        """One answer of the worker in ``slot`` (algorithm 1, lines 5-9).
+
+        Raises UplinkError for a broadcast that is stale or does not fit the worker's memory, see
+        :func:`fedmiss.core.arrivals.hear`; the state is then as it was.
+        """
+        name, q, kind = self.roster.ids[slot], self.model.q, self.compressor.kind
+        worker, before = arrivals.hear(self, worker, down, name)
         u, xi = self._uniforms(down.k, [slot])
-        S_i, memory, count = self.oracle.one(self.model, worker.oracle, down, rows, u[0])
-        D_i = S_i - down.S_hat - V_i
-        q = self.model.q
-        payload = self.compressor.encode(D_i, xi[0])
-        Q_i = self.compressor.decode(payload, q)  # the very numbers that the server will see
-        message = frame(payload, kind=self.compressor.kind, k=down.k, q=q)
+        own = self._own(down.k, worker.V_i, [slot])
+        try:
+            S_i, memory, count = self.oracle.one(self.model, before, down, rows, u[0], *own)
+        except DomainError as error:
+            raise self._local_domain(error, down.k, slot) from error
+        D_i = self._increment(S_i, worker.V_i, down)
+        X_i = self.to_wire(down.theta, D_i)
+        work, context = self._work_code(slot, count), self.context(name)
+        if not arrivals.usable(X_i):
+            message = frame(arrivals.NOTHING, kind=REFUSED, k=down.k, q=q, work=work, context=context)
+            return replace(worker, oracle=memory, before=before), Uplink(down.k, name, message, count)
+        payload = self.compressor.encode(X_i, xi[0])
+        Q_i = self.from_wire(
+            down.theta, self.compressor.decode(payload, q)
+        )  # the very numbers that the server will see
+        message = frame(payload, kind=kind, k=down.k, q=q, work=work, context=context)
+        state = replace(worker, pending=(down.k, self._remember(D_i, Q_i)), oracle=memory, before=before)
+        return state, Uplink(down.k, name, message, count)
+
+    def _local_domain(self, error: DomainError, k: int, slot: int) -> DomainError:
+        """Name the worker, the round and the local step at which T left its domain."""
+        step = error.fields.get("local_step")
+        where = "" if step is None else f" at local step {step + 1} of {getattr(self.oracle, 'H', 1)}"
         name = self.roster.ids[slot]
-        return WorkerState(V_i, (down.k, Q_i), memory), Uplink(down.k, name, message, count)
+        return DomainError(
+            f"worker {name!r}, round {k}{where}: {error} Lower eta or H.", worker=name, k=k, **error.fields
+        )
+
+    def _work_code(self, slot: int, count: int) -> int:
+        costs = self.costs(slot)
+        if costs is None:
+            return 15
+        if count not in costs[:15]:
+            raise ConfigError(
+                f"{self.oracle} computed {count} conditional expectations; costs() lists {costs}."
+            )
+        return costs.index(count)
 
     def workers_step(self, V: F64, memory: Any, down: Downlink, data: Shards, slots: I64) -> Replies:
         """Answers of many workers at once, with the bits of :meth:`worker_step`; changes V (n, q) in place.
@@ -137,51 +321,49 @@ class FedEM:
         Only for an engine that loses nothing between worker and server: V_c is committed here and now.
         """
         u, xi = self._uniforms(down.k, slots)
-        S, count = self.oracle.many(self.model, memory, down, data, slots, u)
         at = slice(None) if len(slots) == len(V) else slots  # a slice is a view: no copy when all answer
-        D = S - down.S_hat
-        D -= V[at]
-        Q, nbytes = self.compressor.compress_batch(D, xi)
+        own = self._own(down.k, V[at], slots)
+        try:
+            S, count = self.oracle.many(self.model, memory, down, data, slots, u, *own)
+        except DomainError as error:
+            raise self._local_domain(error, down.k, int(error.fields.get("slot", slots[0]))) from error
+        if self.memory == "field":
+            D = S - down.S_hat
+            D -= V[at]
+        else:
+            D = self._increment(S, V[at], down)
+        X = self.to_wire(down.theta, D)
+        dropped: tuple[Dropped, ...] = ()
+        refused = 0
+        if not np.vdot(X, X) < arrivals.LARGEST**2:  # one pass; who it is, is only asked then
+            good = arrivals.usable(X)
+            dropped = tuple(
+                Dropped(down.k, name, arrivals.nothing(name, down.k))
+                for name in (self.roster.ids[c] for c in slots[~good])
+            )
+            refused, slots, D, X, xi = len(dropped), slots[good], D[good], X[good], xi[good]
+            at = slots
+        Q, nbytes = compress_rows(self.compressor, X, xi)
+        Q = self.from_wire(down.theta, Q)
+        size = int(nbytes.sum()) + HEADER * len(slots) + (HEADER + len(arrivals.NOTHING)) * refused
+        if self.bound is not None and (far := arrivals.outliers(Q, self.bound)).any():
+            dropped += tuple(arrivals.too_long(self, down.k, slots[far]))
+            slots, Q, D = slots[~far], Q[~far], D[~far]
+            at = slots
+        if self.memory == "error":
+            V[at] = self._remember(D, Q)
+            return Replies(slots, Q, size, count, dropped)
         free = None if np.may_share_memory(Q, D) else D  # D is done with, unless Q is D (identity)
         V[at] += np.multiply(self.alpha, Q, out=free)
-        return Replies(slots, Q, int(nbytes.sum()) + HEADER * len(slots), count)
+        return Replies(slots, Q, size, count, dropped)
 
     # ---- server -----------------------------------------------------------------------------------------------
 
-    def collect(self, down: Downlink, active: I64, uplinks: Iterable[Uplink]) -> Replies:
-        """Check and decode the messages of a round, in slot order whatever their order of arrival."""
-        q, asked = self.model.q, set(np.asarray(active).tolist())
-        got: dict[int, Uplink] = {}
-        for up in uplinks:
-            slot = self.roster.slots.get(up.worker)
-            if slot is None or slot not in asked:
-                raise UplinkError(
-                    f"worker {up.worker!r} answered round {down.k} without being asked; its message is ignored.",
-                    worker=up.worker,
-                    k=down.k,
-                )
-            if slot in got:
-                raise UplinkError(
-                    f"worker {up.worker!r} answered round {down.k} twice; two processes run under one name: "
-                    "stop one.",
-                    worker=up.worker,
-                    k=down.k,
-                )
-            got[slot] = up
-        slots = np.array(sorted(got), dtype=np.int64)
-        Q = np.empty((len(slots), q))
-        for i, slot in enumerate(slots):
-            up = got[int(slot)]
-            payload = unframe(up.payload, kind=self.compressor.kind, k=down.k, q=q, worker=up.worker)
-            try:
-                Q[i] = self.compressor.decode(payload, q)
-            except UplinkError as error:
-                raise UplinkError(
-                    f"worker {up.worker!r} at round {down.k}: {error}", worker=up.worker, k=down.k
-                ) from None
-        return Replies(
-            slots, Q, sum(len(u.payload) for u in got.values()), sum(u.evaluations for u in got.values())
-        )
+    def collect(
+        self, down: Downlink, active: I64, uplinks: Iterable[Uplink], dropped: Iterable[Dropped] = ()
+    ) -> Replies:
+        """Check and decode the messages of a round, see :func:`fedmiss.core.arrivals.collect`."""
+        return arrivals.collect(self, down, active, uplinks, dropped)
 
     def server_step(
         self, server: ServerState, down: Downlink, replies: Replies
@@ -190,9 +372,16 @@ class FedEM:
         gamma, slots, Q = self.step(server.k), replies.slots, replies.Q
         w = self.roster.weights[slots]
         p = self.participation.prob(self.roster.n)[slots]
-        H = server.V + _weighted_sum(w / p, Q)  # line 14: (1/(n p)) sum over the active workers
+        if self.memory == "error":
+            V, H = server.V, weighted_sum(w, Q) / gamma
+        else:
+            V = server.V + self.alpha * weighted_sum(w, Q)  # line 16: no 1/p here, V stays the mean of V_c
+            H = server.V + weighted_sum(w / p, Q)  # line 14: (1/(n p)) sum over the active workers
+            if self.memory == "statistic":
+                H = V - server.S_hat
+            if self.memory == "bare":
+                H = H - server.S_hat
         S_hat = server.S_hat + gamma * H  # line 15
-        V = server.V + self.alpha * _weighted_sum(w, Q)  # line 16: no 1/p here, V stays the mean of V_c
         acks = server.acks.copy()
         acks[slots] = server.k
         carry, h_norm2 = server.carry, float(H @ H)
@@ -203,50 +392,24 @@ class FedEM:
             carry = model.advance(carry, down.theta, gamma)
         a = len(slots)
         bytes_down = a * (HEADER + 8 * self.model.q + theta_bytes(down.theta))
-        info = RoundInfo(server.k, gamma, h_norm2, a, replies.bytes_up, bytes_down, replies.evaluations)
-        return ServerState(S_hat, V, server.k + 1, acks, carry), info
-
-
-def _weighted_sum(coef: F64, Q: F64) -> F64:
-    """sum_i coef_i Q_i, added in slot order (so that every engine gives the same bits)."""
-    if len(coef) == 0:
-        return np.zeros(Q.shape[1])
-    if bool((coef == coef[0]).all()):
-        total: F64 = coef[0] * np.add.reduce(Q, axis=0)
-        return total
-    out: F64 = np.add.reduce(coef[:, None] * Q, axis=0)
-    return out
-
-
-def theta_bytes(theta: Any) -> int:
-    """Bytes of the arrays and numbers in a parameter, as they are counted in ``bytes_down``."""
-    if isinstance(theta, np.ndarray):
-        return int(theta.nbytes)
-    if isinstance(theta, (tuple, list)):
-        return sum(theta_bytes(part) for part in theta)
-    if isinstance(theta, dict):
-        return sum(theta_bytes(part) for part in theta.values())
-    if is_dataclass(theta):
-        return sum(theta_bytes(getattr(theta, f.name)) for f in fields(theta))
-    return 8 if isinstance(theta, (int, float)) else 0
-
-
-def vr_fedem(*, b: int, k_in: int, replace: bool = True, **settings: Any) -> FedEM:
-    """VR-FedEM (algorithm 2): FedEM whose workers estimate S_c by SPIDER's recursion, see :class:`~.oracles.Spider`."""
-    return FedEM(oracle=oracles.Spider(b, k_in, replace), **settings)
-
-
-def spider_em(*, b: int, k_in: int, replace: bool = True, **settings: Any) -> FedEM:
-    """SPIDER-EM: VR-FedEM with one worker and no compression."""
-    algo = vr_fedem(b=b, k_in=k_in, replace=replace, **settings)
-    if algo.roster.n != 1 or algo.compressor.omega(algo.model.q) != 0.0:
-        raise ConfigError(
-            f"SPIDER-EM has one worker and no compression; got n={algo.roster.n}, "
-            f"omega={algo.compressor.omega(algo.model.q):g}. Use vr_fedem."
+        bytes_down += 0 if down.V is None else a * 8 * self.model.q
+        shadow = server.shadow
+        if self.downlink is not None and shadow is not None:
+            shadow, bytes_down = self._move_shadow(server, S_hat, shadow, slots)
+        info = RoundInfo(
+            server.k, gamma, h_norm2, a, replies.bytes_up, bytes_down, replies.evaluations, replies.dropped
         )
-    return algo
+        k = server.k + 1
+        return ServerState(S_hat, V, k, acks, carry, server.saved, server.life, shadow), info
 
-
-def naive_fedem(algo: FedEM) -> FedEM:
-    """The same run without memories (alpha = 0; start it with init="zero"): the ablation of the paper, section 2."""
-    return replace(algo, alpha=0.0)
+    def _move_shadow(self, server: ServerState, S_hat: F64, shadow: F64, slots: I64) -> tuple[F64, int]:
+        """What the workers will hold, and the bytes of a broadcast: the increment, or all of E_k."""
+        assert self.downlink is not None
+        q, quant = self.model.q, self.downlink
+        u = uniforms(self.seed, "downlink", server.k, [0], quant.draws(q))[0]
+        code = quant.encode(S_hat - shadow, u)
+        step = 1.0 / (1.0 + quant.omega(q))
+        follow = int((server.acks[slots] == server.k - 1).sum()) if server.k else 0
+        V = 8 * q if getattr(self.oracle, "corrects", False) else 0
+        size = follow * (HEADER + len(code) + V) + (len(slots) - follow) * (HEADER + 8 * q + V)
+        return shadow + step * quant.decode(code, q), size

@@ -7,7 +7,7 @@ import json
 import time
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,16 @@ import numpy as np
 from fedmiss.arrays import F64
 from fedmiss.core.fedem import FedEM
 from fedmiss.core.protocols import Engine
-from fedmiss.core.state import Downlink, ServerState
-from fedmiss.errors import ConfigError, DomainError, InputError
+from fedmiss.core.state import Downlink, Dropped, ServerState
+from fedmiss.errors import ConfigError, DomainError, InputError, UplinkError
 from fedmiss.files import atomic_file
 from fedmiss.progress import progress
 
 __all__ = ["Result", "Stop", "load_checkpoint", "run", "save_checkpoint"]
 
 Observe = Callable[[ServerState, Downlink], Mapping[str, float]]
-_COLUMNS = ("k", "gamma", "h_norm2", "active", "bytes_up", "bytes_down", "evaluations", "seconds")
+_COLUMNS = ("k", "gamma", "h_norm2", "active", "bytes_up", "bytes_down", "evaluations", "dropped", "seconds")
+_KEPT = 10_000  # dropped messages that a result lists; the trace counts all
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,10 @@ class Result:
     """What a run gives back.
 
     ``trace`` has one entry per round in each column: k, gamma, h_norm2, active, bytes_up, bytes_down, evaluations,
-    seconds; columns of ``observe`` hold nan in the rounds in which it was not asked. The row of round k has the
-    H that moved S_k to S_{k+1}, and what ``observe`` said of S_k.
+    dropped (messages that could not be used), seconds; columns of ``observe`` hold nan in the rounds in which it was
+    not asked. The row of round k has the H that moved S_k to S_{k+1}, and what ``observe`` said of S_k.
+    ``dropped`` lists the unusable messages by round, worker's name and reason (the first 10,000).
+    ``S_mean`` is the mean of the statistics after round ``average_from`` of :func:`run`, None without it.
     """
 
     server: ServerState
@@ -61,16 +64,42 @@ class Result:
     trace: dict[str, F64]
     stop_reason: str
     converged: bool = field(default=False)
+    dropped: list[Dropped] = field(default_factory=list)
+    S_mean: F64 | None = None
+
+
+@dataclass(slots=True)
+class _Mean:
+    """Running mean of the statistics from a round on."""
+
+    start: int
+    S: F64
+    count: int = 0
+
+    def add(self, server: ServerState) -> None:
+        if server.k > self.start:
+            self.count += 1
+            self.S = self.S + (server.S_hat - self.S) / self.count
 
 
 def save_checkpoint(
-    path: str | Path, algo: FedEM, engine: Engine, server: ServerState, trace: dict[str, list[float]]
+    path: str | Path,
+    algo: FedEM,
+    engine: Engine,
+    server: ServerState,
+    trace: dict[str, list[float]],
+    dropped: list[Dropped] | None = None,
+    mean: _Mean | None = None,
 ) -> None:
     """Write everything that the next rounds depend on, atomically, as one .npz without pickles."""
     arrays: dict[str, Any] = {
         "S_hat": server.S_hat, "V": server.V, "k": np.int64(server.k), "acks": server.acks,
-        "run": np.frombuffer(_fingerprint(algo).encode(), dtype=np.uint8),
+        "life": np.int64(server.life), "run": _text(_fingerprint(algo)), "dropped": _text(json.dumps(dropped or [])),
     }  # fmt: skip
+    if server.shadow is not None:
+        arrays["shadow"] = server.shadow
+    if mean is not None:
+        arrays |= {"mean.S": mean.S, "mean.count": np.int64(mean.count), "mean.start": np.int64(mean.start)}
     arrays |= {f"carry.{name}": value for name, value in (server.carry or {}).items()}
     arrays |= {f"engine.{name}": value for name, value in engine.save(algo).items()}
     arrays |= {f"trace.{name}": np.array(column, dtype=np.float64) for name, column in trace.items()}
@@ -89,40 +118,49 @@ def load_checkpoint(
         with np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         S_hat, V, k, acks = arrays["S_hat"], arrays["V"], int(arrays["k"]), arrays["acks"]
-        run_of = bytes(arrays["run"]).decode()
+        run_of = json.loads(bytes(arrays["run"]).decode())
+        life = max(int(arrays["life"]) + 1, time.time_ns())
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(
             f"{path} is not a checkpoint that this version can read ({error}); delete it to start afresh.",
             path=str(path),
         ) from None
-    if run_of != _fingerprint(algo):
+    mine = json.loads(_fingerprint(algo))
+    if run_of != mine:
+        names = sorted(name for name in {*run_of, *mine} if run_of.get(name) != mine.get(name))
+        differ = "; ".join(
+            f"{n}: {str(run_of.get(n))[:300]} there, {str(mine.get(n))[:300]} here" for n in names
+        )
         raise ConfigError(
-            f"the checkpoint {path} is of a run with other settings ({run_of}; this one: {_fingerprint(algo)}); "
+            f"the checkpoint {path} is of a run with other settings ({differ}); "
             "resume with the same settings, or delete it to start afresh.",
             path=str(path),
         )
     carry = {name[6:]: value for name, value in arrays.items() if name.startswith("carry.")} or None
     engine.load(algo, {name[7:]: value for name, value in arrays.items() if name.startswith("engine.")})
     trace = {name[6:]: value.tolist() for name, value in arrays.items() if name.startswith("trace.")}
-    return ServerState(S_hat, V, k, acks, carry), trace
+    return ServerState(S_hat, V, k, acks, carry, saved=k, life=life, shadow=arrays.get("shadow")), trace
+
+
+def _load_rest(path: str | Path, average_from: int | None) -> tuple[list[Dropped], _Mean | None]:
+    """The dropped messages and the running mean of a checkpoint that :func:`load_checkpoint` has accepted."""
+    with np.load(io.BytesIO(Path(path).read_bytes()), allow_pickle=False) as file:
+        dropped = [Dropped(*entry) for entry in json.loads(bytes(file["dropped"]).decode())]
+        start = int(file["mean.start"]) if "mean.start" in file.files else None
+        if start != average_from:
+            raise ConfigError(
+                f"the checkpoint {path} averages from round {start}, this run from {average_from}; use the same value."
+            )
+        return dropped, None if start is None else _Mean(start, file["mean.S"], int(file["mean.count"]))
+
+
+def _text(words: str) -> np.ndarray:
+    return np.frombuffer(words.encode(), dtype=np.uint8)
 
 
 def _fingerprint(algo: FedEM) -> str:
     """What must not change between two segments of one run, in words."""
-    return json.dumps(
-        {
-            "seed": algo.seed,
-            "alpha": algo.alpha,
-            "gamma": "schedule" if callable(algo.gamma) else algo.gamma,
-            "n": algo.roster.n,
-            "N": algo.roster.total,
-            "weighting": algo.roster.weighting,
-            "q": algo.model.q,
-            "compressor": repr(algo.compressor),
-            "oracle": repr(algo.oracle),
-        },
-        sort_keys=True,
-    )
+    return json.dumps(algo.settings(), sort_keys=True)
 
 
 def run(
@@ -136,6 +174,7 @@ def run(
     observe_every: int = 1,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 100,
+    average_from: int | None = None,
     label: str = "rounds",
 ) -> Result:
     """Run rounds of ``algo`` on ``engine`` until ``stop``.
@@ -148,26 +187,35 @@ def run(
     observe : function of (server, down) at the start of a round, giving further columns of the trace, e.g. the
         true mean field in a simulation; asked every ``observe_every`` rounds
     checkpoint : file to resume from when it exists, and to write every ``checkpoint_every`` rounds and at the end
+    average_from : give the mean of S_k over all k above it as ``Result.S_mean``
     label : words beside the progress bar
+
+    A message that cannot be used (damaged, not finite, of another round or run) counts as missing and is listed in
+    ``Result.dropped``; the run goes on.
 
     Raises
     ------
     DomainError
         When S_k leaves the domain of T; the message names the round and the remedy.
+    UplinkError
+        When none of the last max(20, 3 n) messages could be used.
     """
     stop = Stop(rounds=stop) if isinstance(stop, int) else stop
     if stop.rounds is None and stop.epochs is None and stop.tol is None and stop.seconds is None:
         raise ConfigError("the run has no end; give rounds, epochs, tol or seconds.")
     start, before = time.perf_counter(), 0.0
     trace: dict[str, list[float]] = {name: [] for name in _COLUMNS}
+    dropped: list[Dropped] = []
+    mean = None if average_from is None else _Mean(average_from, np.zeros(algo.model.q))
     if checkpoint is not None and Path(checkpoint).exists():
         server, trace = load_checkpoint(checkpoint, algo, engine)
+        dropped, mean = _load_rest(checkpoint, average_from)
         before = trace["seconds"][-1] if trace["seconds"] else 0.0
     else:
         server = engine.start(algo, S_hat, init)
     evaluations, total = sum(trace["evaluations"]), algo.roster.total
     columns = [trace[name] for name in _COLUMNS]
-    n = algo.roster.n
+    n, useless = algo.roster.n, 0
     fraction = stop.rounds is None and stop.epochs is not None
     with progress(label, total=stop.epochs if fraction else stop.rounds) as show:
         down = algo.broadcast(server)
@@ -183,26 +231,42 @@ def run(
             evaluations += info.evaluations
             row = (
                 info.k, info.gamma, info.h_norm2, info.active, info.bytes_up, info.bytes_down, info.evaluations,
-                before + time.perf_counter() - start,
+                len(info.dropped), before + time.perf_counter() - start,
             )  # fmt: skip
             for column, value in zip(columns, row, strict=True):
                 column.append(value)
+            if info.dropped:
+                useless = 0 if info.active else useless + len(info.dropped)
+                dropped += info.dropped[: _KEPT - len(dropped)]
+                if useless >= max(20, 3 * n):
+                    raise UplinkError(
+                        f"round {info.k}: none of the last {useless} messages could be used; the last one: "
+                        f"{info.dropped[-1].reason} If the iterates diverged, lower gamma (now {info.gamma:g}).",
+                        k=info.k,
+                        worker=info.dropped[-1].worker,
+                    )
+            elif info.active:
+                useless = 0
             if not np.isfinite(info.h_norm2):
                 raise DomainError(
                     f"round {info.k}: ||H||^2 is {info.h_norm2}; the iterates diverged with gamma={info.gamma:g}. "
                     f"Lower gamma (try {info.gamma / 5:g}).",
                     k=info.k,
                 )
+            if mean is not None:
+                mean.add(server)
+            if checkpoint is not None and server.k % checkpoint_every == 0:
+                save_checkpoint(checkpoint, algo, engine, server, trace, dropped, mean)
+                server = replace(server, saved=server.k)
             down = algo.broadcast(server)
             show(evaluations / total if fraction else server.k)
-            if checkpoint is not None and server.k % checkpoint_every == 0:
-                save_checkpoint(checkpoint, algo, engine, server, trace)
     if checkpoint is not None:
-        save_checkpoint(checkpoint, algo, engine, server, trace)
+        save_checkpoint(checkpoint, algo, engine, server, trace, dropped, mean)
     for column in trace.values():
         column.extend([np.nan] * (server.k - len(column)))
     table = {name: np.array(column, dtype=np.float64) for name, column in trace.items()}
-    return Result(server, down.theta, table, reason, converged=reason.startswith("tol"))
+    averaged = mean.S if mean is not None and mean.count else None
+    return Result(server, down.theta, table, reason, reason.startswith("tol"), dropped, averaged)
 
 
 def _reason(stop: Stop, k: int, epochs: float, h_norm2: list[float], start: float) -> str:

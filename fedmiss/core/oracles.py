@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.core.protocols import Model, Rows, Shards
+from fedmiss.core.protocols import Model, Own, Rows, Shards
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
 
-__all__ = ["Full", "Minibatch", "Spider", "draw_rows", "s_bar_many"]
+__all__ = ["Full", "Minibatch", "NoMemory", "Spider", "draw_rows", "s_bar_many", "sizes_of"]
 
 
 def draw_rows(u: F64, sizes: I64, *, replace: bool) -> I64:
@@ -69,7 +69,8 @@ def _s_bar_mixed(model: Model, thetas: list[Any], which: I64, data: Shards, slot
     return out
 
 
-def _sizes(data: Any, slots: I64) -> I64:
+def sizes_of(data: Any, slots: I64) -> I64:
+    """(a,) rows of each of the workers."""
     if isinstance(data, np.ndarray):
         return np.full(len(slots), data.shape[1], dtype=np.int64)
     return np.array([len(data[c]) for c in slots], dtype=np.int64)
@@ -80,26 +81,52 @@ def _check_batch(b: int) -> None:
         raise ConfigError(f"minibatch size b={b} (must be at least 1).")
 
 
-class _NoMemory:
-    """An oracle that starts afresh in every round."""
+class NoMemory:
+    """Base of an oracle that starts afresh in every round: give it ``draws`` and ``one``, and ``costs`` if not all rows.
+
+    ``many`` asks one worker after the other until a subclass knows better.
+    """
 
     __slots__ = ()
 
+    def costs(self, m: int) -> tuple[int, ...]:
+        """Conditional expectations that an answer of a worker with m rows costs."""
+        return (m,)
+
+    def many(
+        self, model: Model, memory: Any, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
+    ) -> tuple[F64, int]:
+        """Return the answers of ``one``, worker by worker."""
+        out, count = np.empty((len(slots), model.q)), 0
+        for i, c in enumerate(slots):
+            mine = (Own(own[0].V_i[i], _ith(own[0], i)),) if own else ()
+            out[i], _, cost = self.one(model, None, down, data[c], u[i], *mine)  # type: ignore[attr-defined]
+            count += cost
+        return out, count
+
     def start(self) -> None:
+        """Nothing is remembered."""
         return None
 
     def start_many(self, n: int, q: int) -> None:
+        """Nothing is remembered."""
         return None
 
     def pack(self, memory: None) -> dict[str, Any]:
+        """Nothing to store."""
         return {}
 
     def unpack(self, model: Model, arrays: dict[str, Any], n: int, q: int) -> None:
+        """Nothing to restore."""
         return None
 
 
+def _ith(own: Own, i: int) -> Any:
+    return lambda _=0: own.rng(i)
+
+
 @dataclass(frozen=True, slots=True)
-class Full(_NoMemory):
+class Full(NoMemory):
     """The exact local statistic: all rows, no noise."""
 
     @property
@@ -112,14 +139,14 @@ class Full(_NoMemory):
         return model.s_bar(down.theta, rows), None, len(rows)
 
     def many(
-        self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64
+        self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
     ) -> tuple[F64, int]:
         """s_bar over all rows of each worker."""
-        return s_bar_many(model, down.theta, data, slots, None), int(_sizes(data, slots).sum())
+        return s_bar_many(model, down.theta, data, slots, None), int(sizes_of(data, slots).sum())
 
 
 @dataclass(frozen=True, slots=True)
-class Minibatch(_NoMemory):
+class Minibatch(NoMemory):
     """The mean over b rows drawn at random (algorithm 1, line 6).
 
     Parameters
@@ -139,16 +166,20 @@ class Minibatch(_NoMemory):
         """One uniform per row."""
         return self.b
 
+    def costs(self, m: int) -> tuple[int, ...]:
+        """Return (b,)."""
+        return (self.b,)
+
     def one(self, model: Model, memory: None, down: Downlink, rows: Rows, u: F64) -> tuple[F64, None, int]:
         """s_bar over the worker's minibatch of round k."""
         index = draw_rows(u[None], np.array([len(rows)]), replace=self.replace)[0]
         return model.s_bar(down.theta, rows[index]), None, self.b
 
     def many(
-        self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64
+        self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
     ) -> tuple[F64, int]:
         """s_bar over each worker's minibatch of round k."""
-        index = draw_rows(u, _sizes(data, slots), replace=self.replace)
+        index = draw_rows(u, sizes_of(data, slots), replace=self.replace)
         return s_bar_many(model, down.theta, data, slots, index), self.b * len(slots)
 
 
@@ -189,6 +220,10 @@ class Spider:
         """One uniform per row of the minibatch."""
         return self.b
 
+    def costs(self, m: int) -> tuple[int, ...]:
+        """All rows in the first answer of an outer loop, two minibatches in the others."""
+        return (m, 2 * self.b)
+
     def start(self) -> None:
         """Nothing is known before the first answer."""
         return None
@@ -218,10 +253,10 @@ class Spider:
         if fresh.any():
             whole = slots[fresh]
             memory.S[whole] = s_bar_many(model, down.theta, data, whole, None)
-            count += int(_sizes(data, whole).sum())
+            count += int(sizes_of(data, whole).sum())
         if not fresh.all():
             move = slots[~fresh]
-            index = draw_rows(u[~fresh], _sizes(data, move), replace=self.replace)
+            index = draw_rows(u[~fresh], sizes_of(data, move), replace=self.replace)
             # one call for both points: the new theta first, then the theta of each worker's last answer
             rounds, which = np.unique(last[~fresh], return_inverse=True)
             both = _s_bar_mixed(

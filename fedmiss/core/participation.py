@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmiss.arrays import F64, I64
+from fedmiss.core.protocols import Participation
 from fedmiss.errors import ConfigError
 from fedmiss.rng import rng_for, uniforms
 
-__all__ = ["Bernoulli", "FixedSize", "Full", "Given"]
+__all__ = ["Bernoulli", "FixedSize", "Full", "Given", "Remembered"]
 
 
 def _probabilities(p: float | Sequence[float] | F64, n: int) -> F64:
@@ -108,3 +109,22 @@ class Given:
         if slots.size and (slots[0] < 0 or slots[-1] >= n):
             raise ConfigError(f"the schedule names slot {int(slots[-1])} but the run has slots 0 to {n - 1}.")
         return slots
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """Who answers by ``who``, but without 1/p: a silent worker counts with what is remembered of it.
+
+    What biased compressors and memory="statistic" need. Source: EF21-PP (Fatkhullin et al.), algorithm 5.
+    """
+
+    who: Participation
+
+    def prob(self, n: int) -> F64:
+        """All ones: nothing is scaled up."""
+        self.who.prob(n)
+        return np.ones(n)
+
+    def active(self, seed: int, k: int, n: int) -> I64:
+        """Return the slots that answer."""
+        return self.who.active(seed, k, n)

@@ -6,7 +6,11 @@ Letters as in Dieuleveut, Fort, Moulines, Robin (NeurIPS 2021). A plug-in is any
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from fedmiss.arrays import F64, I64
 
@@ -14,11 +18,23 @@ if TYPE_CHECKING:
     from fedmiss.core.fedem import FedEM
     from fedmiss.core.state import Downlink, Replies, ServerState
 
-__all__ = ["Compressor", "Engine", "Model", "Oracle", "Participation", "Rows", "Shards", "Theta"]
+__all__ = ["Compressor", "Engine", "Model", "Oracle", "Own", "Participation", "Rows", "Shards", "Theta"]
 
 Rows = Any  # a worker's data: only len(rows) and rows[index] are asked of it by the core
 Shards = Any  # the data of all workers in slot order: an (n, m, ...) array, or a sequence of Rows
 Theta = Any  # a model's parameter: opaque to the core
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Own:
+    """What an oracle with ``wants_own`` gets beside its uniforms.
+
+    ``V_i``: the worker's settled memory, (q,), or (a, q) for several. ``rng(i)``: the generator of the i-th of them,
+    keyed by seed, round and worker, for draws whose number is not known beforehand.
+    """
+
+    V_i: F64
+    rng: Callable[..., np.random.Generator]
 
 
 @runtime_checkable
@@ -38,6 +54,13 @@ class Model(Protocol):
         the M-step is called as ``T(S_hat, carry)``.
     ``h_norm2(H, carry, theta) -> float``
         ||H + common(theta) - carry||^2, the squared norm of the whole field of such a model.
+    ``to_wire(theta, D)``, ``from_wire(theta, Q)``
+        A linear bijection of (..., q) increments and its inverse, known on both sides from theta: the coordinates in
+        which messages are compressed. Compressed moments, for one, keep their variance positive in coordinates of theta.
+    ``s_bar_at(X, data, slots, index) -> (a, q)``
+        For :class:`~fedmiss.core.local_steps.LocalSteps`: each worker at its own point T(X[i]).
+    ``theta_type``
+        Dataclass, or tuple of them, of which theta is made, for broadcasts over a network (default: the annotation of T).
     ``domain_error(S) -> str | None``
         Why S is outside the domain of T, None when it is inside.
     """
@@ -61,6 +84,9 @@ class Compressor(Protocol):
     """Quant: E Quant(x) = x and E||Quant(x) - x||^2 <= omega(q) ||x||^2, with real bytes.
 
     All randomness of a message of q numbers is ``draws(q)`` uniforms on [0, 1), given by the caller.
+
+    A biased compressor has ``delta(q)`` instead of ``omega(q)``: ||C(x) - x||^2 <= (1 - delta) ||x||^2.
+    Optional member ``compress_batch(X, U) -> ((a, q), (a,))``: decode(encode(x)) of each row and the lengths, at once.
     """
 
     @property
@@ -84,10 +110,6 @@ class Compressor(Protocol):
         """Unpack a message; a damaged one raises UplinkError."""
         ...
 
-    def compress_batch(self, X: F64, U: F64) -> tuple[F64, I64]:
-        """Return ``decode(encode(x))`` of each row, (a, q), and the length of each code, (a,)."""
-        ...
-
 
 @runtime_checkable
 class Participation(Protocol):
@@ -103,7 +125,21 @@ class Participation(Protocol):
 
 
 class Oracle(Protocol):
-    """How a worker estimates its s_bar_c(theta): all rows, a minibatch, or a variance-reduced recursion."""
+    """How a worker estimates its s_bar_c(theta): all rows, a minibatch, or a variance-reduced recursion.
+
+    Optional members:
+
+    ``costs(m) -> tuple[int, ...]``
+        The numbers of conditional expectations (at most 15 of them) that one answer of a worker with m rows may cost.
+        The server then accepts no other count.
+    ``wants_own``
+        True to get an :class:`Own` as last argument of ``one`` and ``many``.
+    ``corrects``
+        True to have V in the broadcast.
+
+    Derive from :class:`fedmiss.core.oracles.NoMemory` to write ``draws`` and ``one`` only, and check the result with
+    :func:`fedmiss.core.testing.check_oracle`.
+    """
 
     @property
     def draws(self) -> int:
@@ -114,7 +150,9 @@ class Oracle(Protocol):
         """Memory of one worker before its first answer."""
         ...
 
-    def one(self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64) -> tuple[F64, Any, int]:
+    def one(
+        self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, *own: Any
+    ) -> tuple[F64, Any, int]:
         """Return (estimate (q,), new memory, conditional expectations computed)."""
         ...
 
@@ -123,7 +161,7 @@ class Oracle(Protocol):
         ...
 
     def many(
-        self, model: Model, memory: Any, down: Downlink, data: Shards, slots: I64, u: F64
+        self, model: Model, memory: Any, down: Downlink, data: Shards, slots: I64, u: F64, *own: Any
     ) -> tuple[F64, int]:
         """Return (estimates (a, q), conditional expectations computed), with the bits of ``one``."""
         ...

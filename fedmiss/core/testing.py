@@ -1,22 +1,25 @@
-"""Laws that any plug-in must satisfy: run ``check_model`` and ``check_compressor`` in the tests of your own.
+"""Laws that any plug-in must satisfy: run ``check_model``, ``check_compressor``, ``check_oracle`` in tests of your own.
 
-Both raise AssertionError with the law, the value and the limit. Monte-Carlo laws use tolerances from standard
+They raise AssertionError with the law, the value and the limit. Monte-Carlo laws use tolerances from standard
 errors (5 of them), so that correct code fails about once in a million runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, I64
+from fedmiss.core.fedem import compress_rows
 from fedmiss.core.oracles import s_bar_many
-from fedmiss.core.protocols import Compressor, Model, Rows, Theta
+from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Rows, Theta
+from fedmiss.core.state import Downlink
 from fedmiss.errors import UplinkError
 from fedmiss.rng import rng_for
 
-__all__ = ["check_compressor", "check_model"]
+__all__ = ["check_compressor", "check_model", "check_oracle"]
 
 
 def _law(holds: bool, words: str) -> None:
@@ -29,6 +32,8 @@ def check_compressor(
 ) -> dict[str, float]:
     """Check E Quant(x) = x, E||Quant(x) - x||^2 <= omega ||x||^2, Quant(0) = 0, and that bytes are real.
 
+    A biased compressor (with ``delta``) is checked for ||C(x) - x||^2 <= (1 - delta) ||x||^2 in every draw instead.
+
     Parameters
     ----------
     q : length of the vectors tried: Gaussian, sparse, constant, one large entry, scales from 1e-12 to 1e12
@@ -37,10 +42,13 @@ def check_compressor(
 
     Returns
     -------
-    dict with ``variance_ratio`` (largest E||Quant(x) - x||^2 / ||x||^2 seen), ``omega``, ``max_z``
+    dict with ``variance_ratio`` (largest E||Quant(x) - x||^2 / ||x||^2 seen), ``omega`` or ``delta``, ``max_z``
     """
     rng = rng_for(seed, "check_compressor")
-    omega, size = compressor.omega(q), compressor.draws(q)
+    size, share = compressor.draws(q), getattr(compressor, "delta", None)
+    delta = None if share is None else float(share(q))
+    _law(delta is None or 0 < delta <= 1, f"delta(q={q}) is {delta} (must be in (0, 1])")
+    omega = compressor.omega(q) if delta is None else 0.0
     _law(omega >= 0, f"omega(q={q}) is {omega} (must be >= 0)")
     spike = np.zeros(q)
     spike[q // 2] = -3.0
@@ -55,7 +63,7 @@ def check_compressor(
     for name, x in vectors.items():
         U = rng.random((draws, size))
         X = np.broadcast_to(x, (draws, q))
-        X_hat, nbytes = compressor.compress_batch(X, U)
+        X_hat, nbytes = compress_rows(compressor, X, U)
         for i in range(3):
             code = compressor.encode(x, U[i])
             _law(
@@ -65,6 +73,14 @@ def check_compressor(
             same = np.array_equal(compressor.decode(code, q), X_hat[i])
             _law(same, f"{name}: decode(encode(x)) is not compress_batch(x)")
         norm2 = float(x @ x)
+        if delta is not None:
+            left = float(((X_hat - x) ** 2).sum(axis=1).max()) / max(norm2, 1e-300)
+            worst = max(worst, left)
+            _law(
+                left <= (1 - delta) * (1 + 1e-9) + 1e-15,
+                f"{name}: ||C(x) - x||^2 is {left:.6g} ||x||^2, above 1 - delta = {1 - delta:.6g}",
+            )
+            continue
         mean, sd = X_hat.mean(axis=0), X_hat.std(axis=0, ddof=1)
         error = np.abs(mean - x) - bias * np.abs(x)
         # entries that never varied must be exact up to rounding; the others are judged by their standard error
@@ -85,7 +101,7 @@ def check_compressor(
                 value <= (omega + 4 * bias**2) * (1 + 1e-9) + 5 * error_of_it + 1e-300,
                 f"{name}: E||Quant(x) - x||^2 is {value:.6g} ||x||^2, above omega = {omega:.6g}",
             )
-    zero, _ = compressor.compress_batch(np.zeros((1, q)), rng.random((1, size)))
+    zero, _ = compress_rows(compressor, np.zeros((1, q)), rng.random((1, size)))
     _law(not zero.any(), "Quant(0) is not 0")
     code = compressor.encode(vectors["gaussian"], rng.random(size))
     for broken in (b"", code[: len(code) // 3]):
@@ -96,7 +112,95 @@ def check_compressor(
         _law(
             out.shape == (q,), f"decode of {len(broken)} bytes neither raises UplinkError nor gives q numbers"
         )
+    if delta is not None:
+        return {"variance_ratio": worst, "delta": delta, "max_z": 0.0}
     return {"variance_ratio": worst, "omega": omega, "max_z": max_z}
+
+
+def check_oracle(
+    oracle: Oracle,
+    model: Model,
+    data: Sequence[Rows],
+    S_hat: F64,
+    *,
+    rounds: int = 6,
+    unbiased: int = 0,
+    seed: int = 0,
+) -> dict[str, float]:
+    """Check that ``many`` gives the bits of ``one`` over rounds with absences, costs, memory, and unbiasedness.
+
+    Parameters
+    ----------
+    data : rows of at least 3 workers
+    S_hat : (q,) where the oracle is asked; it moves a little from round to round
+    unbiased : number of redraws of the first answer whose mean is compared with s_bar_c(T(S_hat)), 0 for none (an oracle
+        that is not meant to be unbiased: SPIDER in later rounds, local steps)
+
+    Returns
+    -------
+    dict with ``evaluations`` of all answers and ``max_z`` of the unbiasedness
+    """
+    n, q = len(data), model.q
+    _law(n >= 3, f"give the rows of at least 3 workers, got {n}")
+    _law(oracle.draws >= 0, f"draws is {oracle.draws} (must be >= 0)")
+    rng = rng_for(seed, "check_oracle")
+    memory: Any = oracle.start_many(n, q)
+    single: list[Any] = [oracle.start() for _ in range(n)]
+    total, V = 0, 0.01 * rng.standard_normal((n, q))
+
+    def own(k: int, slots: I64) -> tuple[Own, ...]:
+        if not getattr(oracle, "wants_own", False):
+            return ()
+        return (Own(V[slots], lambda i=0: rng_for(seed, "estep", k, int(slots[i]))),)
+
+    for k in range(rounds):
+        S = S_hat * (1 + 1e-3 * k)
+        mean = V.mean(axis=0) if getattr(oracle, "corrects", False) else None
+        down = Downlink(k, S, model.T(S), V=mean)
+        slots = (
+            np.arange(n, dtype=np.int64) if k == 0 else np.flatnonzero(rng.random(n) < 0.6).astype(np.int64)
+        )
+        if k == rounds // 2:  # as after a checkpoint
+            memory = oracle.unpack(model, oracle.pack(memory), n, q)
+        if not slots.size:
+            continue
+        u = rng.random((slots.size, oracle.draws))
+        many, count = oracle.many(model, memory, down, data, slots, u, *own(k, slots))
+        _law(many.shape == (slots.size, q), f"many gives {many.shape}, expected {(slots.size, q)}")
+        alone = 0
+        for i, c in enumerate(slots.tolist()):
+            at = np.array([c])
+            mine = own(k, at)
+            mine = (Own(mine[0].V_i[0], mine[0].rng),) if mine else ()
+            estimate, single[c], cost = oracle.one(model, single[c], down, data[c], u[i], *mine)
+            _law(
+                np.array_equal(estimate, many[i]),
+                f"round {k}: many does not give the bits of one for worker {c}",
+            )
+            listed = getattr(oracle, "costs", None)
+            allowed = None if listed is None else listed(len(data[c]))
+            _law(
+                allowed is None or cost in allowed,
+                f"round {k}: an answer costs {cost}; costs() lists {allowed}",
+            )
+            alone += cost
+        _law(alone == count, f"round {k}: many counts {count} evaluations, one by one they are {alone}")
+        total += count
+    z = 0.0
+    if unbiased:
+        down = Downlink(0, S_hat, model.T(S_hat), V=V.mean(axis=0))
+        draws = []
+        for i in range(unbiased):
+            mine = (
+                (Own(V[0], lambda _=0, i=i: rng_for(seed, "unbiased", i)),) if own(0, np.array([0])) else ()
+            )
+            draws.append(oracle.one(model, oracle.start(), down, data[0], rng.random(oracle.draws), *mine)[0])
+        sample, exact = np.array(draws), model.s_bar(down.theta, data[0])
+        error = sample.std(axis=0, ddof=1) / np.sqrt(unbiased)
+        off = np.abs(sample.mean(axis=0) - exact)
+        z = float((off / np.maximum(error, 1e-12 * np.abs(exact).max() + 1e-300)).max())
+        _law(z < 5.5, f"the mean answer is {z:.1f} standard errors from s_bar_c (limit 5.5)")
+    return {"evaluations": float(total), "max_z": z}
 
 
 def check_model(model: Model, rows: Rows, theta: Theta, *, seed: int = 0) -> dict[str, float]:

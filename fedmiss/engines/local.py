@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
+from fedmiss.core.arrivals import hear, open_batch, pack_batch
 from fedmiss.core.fedem import FedEM
 from fedmiss.core.oracles import s_bar_many
 from fedmiss.core.protocols import Rows, Shards
-from fedmiss.core.state import Downlink, Replies, ServerState, Uplink, WorkerState
-from fedmiss.errors import ConfigError
+from fedmiss.core.state import Downlink, Dropped, Replies, ServerState, Uplink, WorkerState
+from fedmiss.errors import ConfigError, UplinkError
 
 __all__ = ["LocalEngine", "PlainEngine", "first_memories", "in_slot_order"]
 
@@ -47,15 +49,16 @@ def first_memories(algo: FedEM, data: Shards, S_hat: F64, init: str | F64) -> F6
     n, q = algo.roster.n, algo.model.q
     if not isinstance(init, str):
         return np.array(init, dtype=np.float64)
-    if init == "zero":
-        return np.zeros((n, q))
-    if init != "h":
+    if init not in ("h", "zero"):
         raise ConfigError(
             f"init={init!r} is unknown; use 'h' (local field at S_0), 'zero', or an (n, q) array."
         )
+    if init == "zero" or algo.memory in ("none", "error", "bare"):
+        return np.zeros((n, q))
     zero = algo.init(S_hat, np.zeros((n, q)))
     theta = algo.broadcast(zero).theta
-    return s_bar_many(algo.model, theta, data, np.arange(n, dtype=np.int64), None) - zero.S_hat
+    S = s_bar_many(algo.model, theta, data, np.arange(n, dtype=np.int64), None)
+    return algo.first_memories(zero, S)
 
 
 class LocalEngine:
@@ -65,6 +68,8 @@ class LocalEngine:
     ----------
     data : (n, m, ...) array, or one row container per worker in slot order, or a mapping from worker names.
         Each container needs ``len`` and ``[index]``.
+
+    A worker whose statistic is not finite is left out of the round, as if its message had not come.
     """
 
     def __init__(self, data: Shards | Mapping[str, Rows]) -> None:
@@ -99,12 +104,21 @@ class LocalEngine:
 class PlainEngine:
     """One worker at a time, through encoded messages, in any order: what a network does, without the network.
 
-    Gives the bits of :class:`LocalEngine`. ``backwards`` asks the workers in reverse order.
+    Gives the bits of :class:`LocalEngine`. ``backwards`` asks the workers in reverse order. ``together`` puts the
+    answers of a round under one header (:func:`fedmiss.core.arrivals.pack_batch`): what a machine with many workers
+    sends; only ``bytes_up`` differs. ``tamper``, for tests, changes the answers on their way.
     """
 
-    def __init__(self, data: Shards | Mapping[str, Rows], *, backwards: bool = False) -> None:
+    def __init__(
+        self,
+        data: Shards | Mapping[str, Rows],
+        *,
+        backwards: bool = False,
+        together: bool = False,
+        tamper: Callable[[Uplink], Uplink] | None = None,
+    ) -> None:
         self._data = data
-        self._backwards = backwards
+        self._backwards, self._together, self._tamper = backwards, together, tamper
         self._rows: Shards = ()
         self.workers: list[WorkerState] = []
 
@@ -124,12 +138,38 @@ class PlainEngine:
 
     def round(self, algo: FedEM, server: ServerState, down: Downlink, active: I64) -> Replies:
         """Every active worker answers, nothing is lost."""
-        order = active[::-1] if self._backwards else active
-        return algo.collect(down, active, [self.ask(algo, server, down, int(c)) for c in order])
+        uplinks, dropped = self.answers(algo, server, down, active)
+        if not self._together or not uplinks:
+            return algo.collect(down, active, uplinks, dropped)
+        message = pack_batch(algo, down.k, uplinks)
+        parts, damaged = open_batch(algo, down, message, "this machine")
+        replies = algo.collect(down, active, parts, [*dropped, *damaged])
+        return replace(replies, bytes_up=len(message))
+
+    def answers(
+        self, algo: FedEM, server: ServerState, down: Downlink, active: I64
+    ) -> tuple[list[Uplink], list[Dropped]]:
+        """Ask the active workers; return their answers, and who refused the broadcast and why."""
+        uplinks, dropped = [], []
+        for c in active[::-1] if self._backwards else active:
+            try:
+                up = self.ask(algo, server, down, int(c))
+            except UplinkError as error:
+                dropped.append(Dropped(down.k, algo.roster.ids[int(c)], str(error)))
+                continue
+            uplinks.append(up if self._tamper is None else self._tamper(up))
+        return uplinks, dropped
 
     def settled(self, algo: FedEM, server: ServerState) -> F64:
-        """(n, q) memories V_c once every worker knows whether its last message counted."""
-        return np.array([algo.settle(w, int(a)) for w, a in zip(self.workers, server.acks, strict=True)])
+        """(n, q) memories V_c once every worker has heard ``server``: what counted, and whether it went back."""
+        out = np.empty((algo.roster.n, algo.model.q))
+        for c, (worker, ack) in enumerate(zip(self.workers, server.acks, strict=True)):
+            down = Downlink(server.k, server.S_hat, None, int(ack), saved=server.saved, life=server.life)
+            try:
+                out[c] = hear(algo, worker, down, algo.roster.ids[c])[0].V_i
+            except UplinkError:  # it will not follow, and keeps what it has
+                out[c] = algo.settle(worker, int(ack))
+        return out
 
     def save(self, algo: FedEM) -> dict[str, Any]:
         """Not offered: each worker of a network keeps its own state on its own disk."""

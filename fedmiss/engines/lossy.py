@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fedmiss.arrays import I64
 from fedmiss.core.fedem import FedEM
 from fedmiss.core.protocols import Rows, Shards
-from fedmiss.core.state import Downlink, Replies, ServerState
+from fedmiss.core.state import Downlink, Replies, ServerState, Uplink
 from fedmiss.engines.local import PlainEngine
 from fedmiss.rng import rng_for
 
@@ -31,8 +31,9 @@ class LossyEngine(PlainEngine):
         delay: float = 0.0,
         seed: int = 0,
         backwards: bool = False,
+        tamper: Callable[[Uplink], Uplink] | None = None,
     ) -> None:
-        super().__init__(data, backwards=backwards)
+        super().__init__(data, backwards=backwards, tamper=tamper)
         self.loss, self.delay, self.seed = loss, delay, seed
         self.lost = self.late = 0
 
@@ -40,8 +41,8 @@ class LossyEngine(PlainEngine):
         """Ask everybody; return what arrived in time."""
         rng = rng_for(self.seed, "losses", down.k)
         uplinks = []
-        for c in active[::-1] if self._backwards else active:
-            up = self.ask(algo, server, down, int(c))
+        answers, dropped = self.answers(algo, server, down, active)
+        for up in answers:
             fate = rng.random()
             if fate < self.loss:
                 self.lost += 1
@@ -49,4 +50,4 @@ class LossyEngine(PlainEngine):
                 self.late += 1
             else:
                 uplinks.append(up)
-        return algo.collect(down, active, uplinks)
+        return algo.collect(down, active, uplinks, dropped)

@@ -9,6 +9,8 @@ EXPERIMENTS = {
     "ebird": "fedmiss.experiments.ebird:main",
     "gmm": "fedmiss.experiments.gmm:main",
     "heterogeneity": "fedmiss.experiments.heterogeneity:main",
+    "lsa": "fedmiss.experiments.lsa:main",
     "mnist": "fedmiss.experiments.mnist:main",
     "participation": "fedmiss.experiments.participation:main",
+    "saem": "fedmiss.experiments.saem:main",
 }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedmiss.arrays import F64
+from fedmiss.experiments.figure2 import figure2
 from fedmiss.experiments.folder import experiment_folder
 from fedmiss.federation.local import fit_counts
 from fedmiss.models.lowrank.data import Cells, Group, GroupPanel
@@ -55,7 +56,7 @@ def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: boo
     with experiment_folder(out, "ebird", quick=quick, overwrite=overwrite) as folder:
         result, model, rows = run_algorithm7(
             panel, family="gaussian", rank=RANK, penalty=0.0, epochs=epochs, gamma=GAMMA, alpha=ALPHA, levels=1,
-            batch=BATCH, seed=seed, observe_every=50,
+            batch=BATCH, seed=seed, observe_every=5 if quick else 50,
         )  # fmt: skip
         total = sum(len(r) for r in rows)
         folder.trace(result, total)
@@ -138,6 +139,7 @@ def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: boo
             + ", ".join(f"{v:.3f} ({name})" for name, v in error.items())
             + ". The default model of fedmiss (site and month effects, variances estimated) is fitted to the same counts."
         )
+        figure2(folder, as_groups, loess, seed=seed, quick=quick)
         folder.finish(
             "FedMissEM at the paper's size",
             {"quick": quick, "seed": seed, "epochs": epochs, "gamma": GAMMA, "alpha": ALPHA, "batch": BATCH},

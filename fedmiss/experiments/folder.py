@@ -16,14 +16,14 @@ from fedmiss.files import atomic_folder, write_manifest
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Folder", "band", "experiment_folder", "trace_rows"]
+__all__ = ["Folder", "band", "experiment_folder", "padded", "trace_rows"]
 
 
 def trace_rows(result: Result, total: int, **labels: Any) -> dict[str, Any]:
     """Columns of schema ``trace`` from a run's trace, with further columns: labels, and what was observed."""
     t = result.trace
     rounds = len(t["k"])
-    known = ("k", "h_norm2", "active", "bytes_up", "bytes_down", "seconds", "evaluations", "gamma")
+    known = ("k", "h_norm2", "active", "bytes_up", "bytes_down", "seconds", "evaluations", "gamma", "dropped")
     return {
         "round": (t["k"] + 1).astype(np.int32),
         "h_norm2": t["h_norm2"],
@@ -126,3 +126,11 @@ def band(values: Sequence[F64]) -> tuple[F64, F64, F64]:
     mean = stack.mean(axis=0)
     error = stack.std(axis=0, ddof=1) / np.sqrt(len(stack)) if len(stack) > 1 else np.zeros_like(mean)
     return mean, np.maximum(mean - 2 * error, 0.1 * mean), mean + 2 * error
+
+
+def padded(columns: dict[str, Any]) -> dict[str, Any]:
+    """Columns of unequal length for one CSV: shorter ones end in blanks."""
+    size = max(len(v) for v in columns.values())
+    return {
+        k: np.concatenate([np.asarray(v, float), np.full(size - len(v), np.nan)]) for k, v in columns.items()
+    }

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmiss.arrays import F64
-from fedmiss.core import Minibatch, Result, Spider, Stop
-from fedmiss.experiments.folder import band, experiment_folder
+from fedmiss.compressors import Identity
+from fedmiss.core import FedEM, Fiem, Minibatch, Result, SemVr, Spider, Stop, Streaming, run
+from fedmiss.engines import LocalEngine
+from fedmiss.experiments.folder import Folder, band, experiment_folder
 from fedmiss.experiments.mixture import Mixture, Setting
 from fedmiss.progress import progress
 
@@ -64,6 +66,8 @@ def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: boo
             columns |= {f"{name} mean": mean, f"{name} low": low, f"{name} high": high}
         folder.figure("figure1", draw, columns, panels=3, size=(4.6, 3.8))
 
+        _outer_loops(folder, mix, seed, quick)
+        _one_worker(folder, seed, quick)
         half = grid > epochs / 2
         level = {name: float(bands[name][0][half].mean()) for name in settings}
         last = {name: float(bands[name][0][-1]) for name in settings}
@@ -115,6 +119,58 @@ def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: boo
             {},
         )
     return out
+
+
+def _outer_loops(folder: Folder, mix: Mixture, seed: int, quick: bool) -> None:
+    """The paper's axis of the VR panel: outer loops of k_in = 20 rounds, until ||h||^2 is 1e-20."""
+    loops = 100 if quick else 1000
+    s = Setting(oracle=Spider(5, 20), seed=1000 * seed)
+    result = mix.run(s, Stop(rounds=20 * loops), every=20, label="gmm: outer loops")
+    t, at = result.trace, np.arange(0, 20 * loops, 20)
+
+    def draw(axes: Sequence[Axes]) -> None:
+        axes[0].semilogy(np.arange(loops), t["h_norm2"][at], lw=0.6, color="#c33", label="$||H_k||^2$")
+        axes[0].semilogy(np.arange(loops), t["true_h_norm2"][at], "--", color="#236", label="$||h(S_k)||^2$")
+        axes[0].set(title="VR-FedEM, one run", xlabel="outer loops")
+        axes[0].legend()
+
+    columns = {"outer_loop": np.arange(loops), "H_norm2": t["h_norm2"][at], "h_norm2": t["true_h_norm2"][at]}
+    folder.figure("figure1_outer_loops", draw, columns)
+    last = float(t["true_h_norm2"][at[-1]])
+    folder.results["vr_last_by_outer_loops"] = last
+    folder.say(
+        f"VR-FedEM by outer loops, the paper's axis: ||h(S)||^2 is {last:.1e} after {loops:,} of them."
+    )
+
+
+def _one_worker(folder: Folder, seed: int, quick: bool) -> None:
+    """SPIDER-EM beside sEM-vr, FIEM and online EM: one worker, nothing compressed."""
+    mix, epochs = Mixture(n=1, m=500 if quick else 2000, seed=seed), (20.0 if quick else 60.0)
+    k_in = int(np.sqrt(mix.total / 2))
+    grid = np.linspace(0.0, epochs, 121)
+    curves: dict[str, F64] = {}
+    for name, oracle in (
+        ("SPIDER-EM", Spider(10, k_in)), ("sEM-vr", SemVr(10, k_in)), ("FIEM", Fiem(10)), ("online EM", Streaming(10)),
+    ):  # fmt: skip
+        algo = FedEM(mix.model, Identity(), mix.roster, 0.05, 0.0, oracle=oracle, seed=seed)
+        result = run(
+            algo, LocalEngine(mix.data), mix.S_0, stop=Stop(epochs=epochs), init="zero", observe=mix.true_field,
+            observe_every=10, label=f"gmm: {name}",
+        )  # fmt: skip
+        curves[name] = on_grid(result, mix.total, grid)
+
+    def draw(axes: Sequence[Axes]) -> None:
+        for name, h in curves.items():
+            axes[0].semilogy(grid, h, label=name)
+        axes[0].set(title="one worker, gamma = 0.05, b = 10", xlabel="epochs", ylabel="$||h(S)||^2$")
+        axes[0].legend()
+
+    folder.figure("one_worker", draw, {"epochs": grid, **curves})
+    folder.say(
+        f"One worker of {mix.total:,} rows, {epochs:g} epochs, gamma = 0.05, b = 10, ||h(S)||^2 at the end: "
+        + ", ".join(f"{k} {v[-1]:.2g}" for k, v in curves.items())
+        + "."
+    )
 
 
 def _work_to_goal(mix: Mixture, epochs: float, seed: int) -> dict[str, list[Any]]:

@@ -27,19 +27,26 @@ SAME = "tests/engines/test_same_run_other_machine.py::test_unequal_workers_give_
 SPIDER = "tests/core/test_spider.py::test_vr_fedem_with_one_worker_is_spider_em"
 ABSENT = LAWS + "test_absent_workers_move_from_their_own_last_point"
 
+PLANTED = "tests/core/test_planted.py::"
+ARRIVALS_LAWS = "tests/core/test_arrivals.py::"
+
 FEDEM, ORACLES, DITHER = "core/fedem.py", "core/oracles.py", "compressors/_dither.py"
-DELTA_ONE, DELTA_MANY = "D_i = S_i - down.S_hat - V_i", "D = S - down.S_hat\n        D -= V[at]"
+NO_V = [("        return D - V\n", "        return D\n"), ("            D -= V[at]\n", "")]
+NO_S = [
+    ('D = S if self.memory in ("statistic", "bare") else S - down.S_hat', "D = S"),
+    ("D = S - down.S_hat\n", "D = S.copy()\n"),
+]
 
 MUTANTS = {
-    "1/p forgotten in H": ({FEDEM: [("_weighted_sum(w / p, Q)", "_weighted_sum(w, Q)")]}, [WORKED, LINES, H_LAW]),
+    "1/p forgotten in H": ({FEDEM: [("weighted_sum(w / p, Q)", "weighted_sum(w, Q)")]}, [WORKED, LINES, H_LAW]),
     "1/|A| instead of 1/(n p)": (
-        {FEDEM: [("_weighted_sum(w / p, Q)", "_weighted_sum(w / w.sum(), Q)")]}, [WORKED, LINES],
+        {FEDEM: [("weighted_sum(w / p, Q)", "weighted_sum(w / w.sum(), Q)")]}, [WORKED, LINES],
     ),
     "server V divided by p": (
-        {FEDEM: [("self.alpha * _weighted_sum(w, Q)", "self.alpha * _weighted_sum(w / p, Q)")]}, [WORKED, V_MEAN],
+        {FEDEM: [("self.alpha * weighted_sum(w, Q)", "self.alpha * weighted_sum(w / p, Q)")]}, [WORKED, V_MEAN],
     ),
     "alpha forgotten on the server": (
-        {FEDEM: [("self.alpha * _weighted_sum(w, Q)", "_weighted_sum(w, Q)")]}, [WORKED, V_MEAN, SHARDS],
+        {FEDEM: [("self.alpha * weighted_sum(w, Q)", "weighted_sum(w, Q)")]}, [WORKED, V_MEAN, SHARDS],
     ),
     "alpha forgotten on the worker": (
         {FEDEM: [("worker.V_i + self.alpha * worker.pending[1]", "worker.V_i + worker.pending[1]")]},
@@ -48,14 +55,9 @@ MUTANTS = {
     "alpha forgotten on the stacked workers": (
         {FEDEM: [("V[at] += np.multiply(self.alpha, Q, out=free)", "V[at] += Q")]}, [LINES, SHARDS, SAME],
     ),
-    "V_i left out of Delta": (
-        {FEDEM: [(DELTA_ONE, "D_i = S_i - down.S_hat"), (DELTA_MANY, "D = S - down.S_hat")]},
-        [WORKED, EM, H_LAW, FIXED],
-    ),
-    "S_hat left out of Delta": (
-        {FEDEM: [(DELTA_ONE, "D_i = S_i - V_i"), (DELTA_MANY, "D = S - V[at]")]}, [WORKED, EM, H_LAW, FIXED],
-    ),
-    "V left out of H": ({FEDEM: [("H = server.V + _weighted", "H = _weighted")]}, [WORKED, EM, H_LAW]),
+    "V_i left out of Delta": ({FEDEM: NO_V}, [WORKED, EM, H_LAW, FIXED]),
+    "S_hat left out of Delta": ({FEDEM: NO_S}, [WORKED, EM, H_LAW, FIXED]),
+    "V left out of H": ({FEDEM: [("H = server.V + weighted", "H = weighted")]}, [WORKED, EM, H_LAW]),
     "gamma doubled": (
         {FEDEM: [("server.S_hat + gamma * H", "server.S_hat + 2 * gamma * H")]}, [WORKED, EM, LINES],
     ),
@@ -69,7 +71,10 @@ MUTANTS = {
         [LINES, SAME],
     ),
     "memory committed before it counted": (
-        {FEDEM: [("worker.pending[0] == ack", "worker.pending[0] >= 0")]}, [V_MEAN],
+        {FEDEM: [("worker.pending[0] == ack", "worker.pending[0] >= 0")],
+         "core/arrivals.py": [("elif down.ack == worker.acked:", "elif asked is None:"),
+                              ("elif asked is not None and down.ack == asked:", "elif asked is not None:")]},
+        [V_MEAN],
     ),
     "VR: difference of the same point": (
         {ORACLES: [("model.s_bar(memory[2], batch)", "model.s_bar(down.theta, batch)"),
@@ -80,6 +85,38 @@ MUTANTS = {
         {ORACLES: [("memory is None or memory[0] // self.k_in < down.k // self.k_in", "memory is None"),
                    ("fresh = last < outer", "fresh = last < 0"), ("if k < outer]:", "if k < 0]:")]},
         [SPIDER],
+    ),
+    "tied covariance with pi for the masses": (
+        {"models/gmm.py": [("Sigma = self.YY - (s1[:, None] * mu)", "Sigma = self.YY - (pi[:, None] * mu)")]},
+        [PLANTED + "test_the_common_covariance_takes_masses_as_they_are"],
+    ),
+    "gamma* with omega for omega_p": (
+        {"core/theory.py": [("5.0 * omega_p(omega, p)) * c.sigma2)))", "5.0 * omega) * c.sigma2)))")]},
+        [PLANTED + "test_gamma_star_at_partial_participation_is_corollary_2_with_theorem_4s_factor"],
+    ),
+    "bytes down without theta": (
+        {FEDEM: [("8 * self.model.q + theta_bytes(down.theta)", "8 * self.model.q")]},
+        [PLANTED + "test_bytes_down_are_statistic_parameter_and_header_of_each_that_answered"],
+    ),
+    "norm rounded to the nearest": (
+        {DITHER: [("bits[b] += 1", "pass")]}, [PLANTED + "test_norms_are_rounded_up_so_that_no_entry_is_cut"],
+    ),
+    "poison let through": (
+        {"core/arrivals.py": [("if not float(np.abs(Q).max(initial=0.0)) < _DECODED:", "if False:")]},
+        [ARRIVALS_LAWS + "test_poisoned_messages_are_dropped_by_name"],
+    ),
+    "stale broadcasts answered": (
+        {"core/arrivals.py": [("if down.life < worker.life or (", "if False and (")]},
+        [ARRIVALS_LAWS + "test_stale_broadcasts_are_refused_and_repeated_ones_answered_alike"],
+    ),
+    "a worker does not go back with its server": (
+        {"core/arrivals.py": [("V_i, memory = base.V_i, base.oracle", "pass")]},
+        [ARRIVALS_LAWS + "test_a_server_restored_from_its_checkpoint_repeats_the_run",
+         ARRIVALS_LAWS + "test_a_worker_of_a_lossy_network_follows_its_server_back"],
+    ),
+    "a batch counts evaluations as claimed": (
+        {"core/arrivals.py": [("claimed not in (0, costs[code])", "False")]},
+        ["tests/core/test_wire.py::test_a_forged_count_of_evaluations_does_not_pass"],
     ),
 }  # fmt: skip
 

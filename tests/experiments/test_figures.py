@@ -60,7 +60,7 @@ def test_the_reference_curve_of_figure_1():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gmm", "heterogeneity", "participation"])
+@pytest.mark.parametrize("name", ["gmm", "heterogeneity", "lsa", "participation", "saem"])
 def test_quick_settings_write_whole_folders(name, tmp_path):
     import importlib
 
@@ -71,9 +71,15 @@ def test_quick_settings_write_whole_folders(name, tmp_path):
     text = (out / "what_is_seen.md").read_text()
     assert "Quick setting" in text
     assert "nan" not in text
-    figure = {"gmm": "figure1"}.get(name, name)
-    for ending in ("svg", "png", "csv"):
-        assert (out / f"{figure}.{ending}").stat().st_size > 500
+    figures = {
+        "gmm": ["figure1", "figure1_outer_loops"],
+        "heterogeneity": ["heterogeneity", "weights"],
+        "lsa": ["rounds", "bias", "accuracy", "extrapolation", "compressed"],
+        "saem": ["variance", "counts", "distance", "bytes", "model_c"],
+    }.get(name, [name])
+    for figure in figures:
+        for ending in ("svg", "png", "csv"):
+            assert (out / f"{figure}.{ending}").stat().st_size > 100
     trace = read_table(out / "trace.parquet", "trace").to_pandas()
     assert trace.groupby("run")["round"].apply(lambda r: (np.diff(r) == 1).all()).all()
     assert json.loads((out / "manifest.json").read_text())["kind"] == "experiment"

@@ -1,0 +1,111 @@
+"""What decides a run's result, in words and as 8 bytes: checkpoints and messages of another run are refused by it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["describe", "digest"]
+
+_DEPTH = 12  # nesting beyond which only the type is told
+_SHORT = 8  # arrays up to this size are spelled out
+
+
+def digest(text: str) -> bytes:
+    """First 8 bytes of the SHA-256 of a description."""
+    return hashlib.sha256(text.encode()).digest()[:8]
+
+
+def describe(thing: Any, depth: int = 0) -> str:
+    """Return a text that is equal for equal settings, in every process and on every machine.
+
+    Dataclasses and other objects by their type and attributes, arrays by shape and hash (short ones spelled out),
+    functions by name, code and the values that they enclose. A part may give its own text in ``fingerprint()``.
+    """
+    if thing is None or isinstance(thing, (bool, int, str)):
+        return repr(thing)
+    if isinstance(thing, (float, np.floating)):
+        return repr(float(thing))
+    if isinstance(thing, np.integer):
+        return repr(int(thing))
+    if isinstance(thing, bytes):
+        return f"bytes {hashlib.sha256(thing).hexdigest()[:16]}"
+    if isinstance(thing, np.ndarray):
+        return _array(thing)
+    if isinstance(thing, type):
+        return f"{thing.__module__}.{thing.__qualname__}"
+    if depth > _DEPTH:
+        return type(thing).__qualname__
+    if isinstance(thing, (list, tuple)):
+        return f"({', '.join(describe(v, depth + 1) for v in thing)})"
+    if isinstance(thing, (set, frozenset)):
+        return f"{{{', '.join(sorted(describe(v, depth + 1) for v in thing))}}}"
+    if isinstance(thing, Mapping):
+        parts = sorted(f"{describe(k, depth + 1)}: {describe(v, depth + 1)}" for k, v in thing.items())
+        return f"{{{', '.join(parts)}}}"
+    own = getattr(thing, "fingerprint", None)
+    if callable(own):
+        return f"{type(thing).__qualname__}({own()})"
+    if isinstance(thing, functools.partial):
+        return (
+            f"partial({describe(thing.func, depth + 1)}, {describe((thing.args, thing.keywords), depth + 1)})"
+        )
+    code = getattr(thing, "__code__", None)
+    if code is not None:
+        return _function(thing, code, depth)
+    bound = getattr(thing, "__func__", None)
+    if bound is not None:
+        return f"{describe(thing.__self__, depth + 1)}.{bound.__qualname__}"
+    return f"{type(thing).__qualname__}({_attributes(thing, depth)})"
+
+
+def _array(a: np.ndarray) -> str:
+    if a.size <= _SHORT and a.dtype.kind in "biuf":
+        return repr(a.tolist())
+    if a.dtype.kind == "O":
+        return f"array{list(a.shape)} of {describe(a.ravel().tolist())}"
+    sha = hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest()[:16]
+    return f"{a.dtype.str}{list(a.shape)} {sha}"
+
+
+def _function(f: Any, code: Any, depth: int) -> str:
+    """Name and code of a function, its defaults, the values that it encloses, and the numbers it reads outside."""
+    text = hashlib.sha256(_code(code)).hexdigest()[:16]
+    cells = [describe(cell.cell_contents, depth + 1) for cell in f.__closure__ or ()]
+    read = {name: f.__globals__[name] for name in code.co_names if name in f.__globals__}
+    numbers = {k: v for k, v in read.items() if isinstance(v, (bool, int, float, str))}
+    values = [describe(f.__defaults__ or (), depth + 1), *cells, describe(numbers) if numbers else ""]
+    return f"{f.__qualname__} {text} {' '.join(values)}".rstrip()
+
+
+def _code(code: Any) -> bytes:
+    inner = b"".join(_code(c) for c in code.co_consts if hasattr(c, "co_code"))
+    consts = [c for c in code.co_consts if isinstance(c, (bool, int, float, str, bytes, tuple))]
+    out: bytes = code.co_code + repr((consts, code.co_names)).encode() + inner
+    return out
+
+
+def _attributes(thing: Any, depth: int) -> str:
+    """name=value of a dataclass's fields, or of every public attribute that is not a cached property.
+
+    Private attributes are taken as derived from public ones, as caches are; a class whose private ones decide
+    something says so in ``fingerprint()``.
+    """
+    if is_dataclass(thing):
+        names = [f.name for f in fields(thing) if f.init]
+    else:
+        slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
+        cached = {
+            name
+            for kind in type(thing).__mro__
+            for name, value in vars(kind).items()
+            if isinstance(value, functools.cached_property)
+        }
+        found = {*slots, *getattr(thing, "__dict__", {})} - cached
+        names = sorted(name for name in found if not name.startswith("_"))
+    return ", ".join(f"{n}={describe(getattr(thing, n), depth + 1)}" for n in names if hasattr(thing, n))

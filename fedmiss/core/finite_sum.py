@@ -1,0 +1,179 @@
+"""Oracles of a worker's finite sum beside SPIDER's: in order of arrival, sEM-vr, FIEM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.core.oracles import draw_rows
+from fedmiss.core.protocols import Model, Own, Rows, Shards
+from fedmiss.core.state import Downlink
+from fedmiss.errors import ConfigError
+
+__all__ = ["Fiem", "SemVr", "Streaming"]
+
+
+class _OneByOne:
+    """Stacked memory is a list with the memory of each worker; ``many`` asks one after the other."""
+
+    __slots__ = ()
+
+    def start(self) -> Any:
+        """Nothing is known before the first answer."""
+        return None
+
+    def start_many(self, n: int, q: int) -> list[Any]:
+        """Nothing is known before the first answers."""
+        return [None] * n
+
+    def many(
+        self, model: Model, memory: list[Any], down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
+    ) -> tuple[F64, int]:
+        """Return the answers of ``one``, worker by worker."""
+        out, count = np.empty((len(slots), model.q)), 0
+        for i, c in enumerate(slots):
+            out[i], memory[c], cost = self.one(model, memory[c], down, data[c], u[i])  # type: ignore[attr-defined]
+            count += cost
+        return out, count
+
+    def pack(self, memory: list[Any]) -> dict[str, Any]:
+        """Arrays of each worker's memory under its number."""
+        return {
+            f"{c}.{name}": np.asarray(value)
+            for c, state in enumerate(memory)
+            if state is not None
+            for name, value in state.items()
+            if name != "theta"
+        }
+
+    def unpack(self, model: Model, arrays: dict[str, Any], n: int, q: int) -> list[Any]:
+        """Return the memories; theta is T(S_hat) again."""
+        memory: list[Any] = [None] * n
+        for key, value in arrays.items():
+            c, name = key.split(".", 1)
+            memory[int(c)] = (memory[int(c)] or {}) | {name: np.array(value)}
+        for state in memory:
+            if state is not None and "S_hat" in state:
+                state["theta"] = model.T(state["S_hat"])
+        return memory
+
+
+def _check(b: int) -> None:
+    if b < 1:
+        raise ConfigError(f"minibatch size b={b} (must be at least 1).")
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming(_OneByOne):
+    """The next b rows in the order in which they came, round and round: a stream, as online EM reads it.
+
+    Source: Cappe and Moulines (2009), online EM, with FedEM's memories. A worker reads on when it answers, so that rows are
+    not passed over by absences. Biased if the order is not random.
+    """
+
+    b: int
+
+    def __post_init__(self) -> None:
+        _check(self.b)
+
+    @property
+    def draws(self) -> int:
+        """No randomness."""
+        return 0
+
+    def costs(self, m: int) -> tuple[int, ...]:
+        """Return (b,)."""
+        return (self.b,)
+
+    def one(
+        self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, *own: Own
+    ) -> tuple[F64, Any, int]:
+        """``memory["next"]`` is the number of the next row."""
+        at = 0 if memory is None else int(memory["next"])
+        index = (at + np.arange(self.b)) % len(rows)
+        return model.s_bar(down.theta, rows[index]), {"next": (at + self.b) % len(rows)}, self.b
+
+
+@dataclass(frozen=True, slots=True)
+class SemVr(_OneByOne):
+    """Control variate at a reference: S_c = s_bar_c(theta_ref) + mean_B [ s_bar_cj(theta_k) - s_bar_cj(theta_ref) ].
+
+    The reference is the theta of the worker's first answer in each outer loop of k_in rounds, with a pass over all rows.
+    Source: Chen, Zhu, Teh, Zhang (NeurIPS 2018), sEM-vr, for n = 1 and nothing compressed. Differs in: several workers,
+    each with its own reference.
+    """
+
+    b: int
+    k_in: int
+
+    def __post_init__(self) -> None:
+        _check(self.b)
+        if self.k_in < 1:
+            raise ConfigError(f"k_in={self.k_in} rounds in an outer loop (must be at least 1).")
+
+    @property
+    def draws(self) -> int:
+        """One uniform per row of the minibatch."""
+        return self.b
+
+    def costs(self, m: int) -> tuple[int, ...]:
+        """All rows at a reference, two minibatches otherwise."""
+        return (m, 2 * self.b)
+
+    def one(
+        self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, *own: Own
+    ) -> tuple[F64, Any, int]:
+        """Refresh the reference, or correct by the minibatch."""
+        if memory is None or int(memory["k"]) // self.k_in < down.k // self.k_in:
+            S = model.s_bar(down.theta, rows)
+            return S, {"k": down.k, "S_hat": down.S_hat, "theta": down.theta, "S": S}, len(rows)
+        batch = rows[draw_rows(u[None], np.array([len(rows)]), replace=True)[0]]
+        S = memory["S"] + (model.s_bar(down.theta, batch) - model.s_bar(memory["theta"], batch))
+        return S, memory, 2 * self.b
+
+
+@dataclass(frozen=True, slots=True)
+class Fiem(_OneByOne):
+    """A table of each row's last statistic: S_c = mean of the table + mean_J [ s_bar_cj(theta_k) - table_j ].
+
+    Two minibatches a round: I renews its rows in the table, J corrects. The first answer fills the table. Memory: m q
+    numbers a worker.
+
+    Source: Karimi, Wai, Moulines, Lavielle (NeurIPS 2019), fiEM; Fort, Gach, Moulines (2021). Differs in: minibatches of b
+    instead of single rows.
+    """
+
+    b: int
+
+    def __post_init__(self) -> None:
+        _check(self.b)
+
+    @property
+    def draws(self) -> int:
+        """One uniform per row of I and of J."""
+        return 2 * self.b
+
+    def costs(self, m: int) -> tuple[int, ...]:
+        """All rows at first, then two minibatches."""
+        return (m, 2 * self.b)
+
+    def one(
+        self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, *own: Own
+    ) -> tuple[F64, Any, int]:
+        """Renew I, correct by J."""
+
+        def each(index: I64) -> F64:
+            return np.array([model.s_bar(down.theta, rows[j : j + 1]) for j in index])
+
+        if memory is None:
+            table = each(np.arange(len(rows)))
+            return table.mean(axis=0), {"table": table}, len(rows)
+        index = draw_rows(u[None], np.array([len(rows)]), replace=True)[0]
+        table = memory["table"].copy()
+        renew, correct = np.unique(index[: self.b]), index[self.b :]
+        table[renew] = each(renew)
+        S = table.mean(axis=0) + (each(correct) - table[correct]).mean(axis=0)
+        return S, {"table": table}, 2 * self.b

@@ -1,0 +1,148 @@
+"""Several local steps a round, with or without correction of the drift towards a worker's own solution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.core.oracles import Full, Minibatch, NoMemory, draw_rows, sizes_of
+from fedmiss.core.protocols import Model, Own, Rows, Shards
+from fedmiss.core.state import Downlink
+from fedmiss.errors import ConfigError, DomainError
+
+__all__ = ["LocalSteps"]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSteps(NoMemory):
+    """H local steps x <- x + eta ( h_c(x; Z) - V_c + V ) from x = S_k on fresh minibatches Z.
+
+    The answer is S_c = S_k + G_c + V_c - V with G_c = (x - S_k) / (eta H), so that the worker sends
+    D_c = S_c - S_k - V_c = G_c - V; without correction S_c = S_k + G_c. The server moves by gamma = eta H.
+    ``H = 1`` takes the path of FullBatch or Minibatch(b): the same bits.
+
+    A model may have ``s_bar_at(X, data, slots, index) -> (a, q)``: the statistic of the i-th worker at T(X[i]), so that
+    all workers step at once; or ``local_walk(x, data, slots, index, eta, H, shift) -> (a, q)``: where the i-th worker
+    arrives from x[i] in H steps, ``index`` (a, H b) or None for all rows, ``shift`` (a, q) added to each h_c. Both must
+    give the bits of one worker alone.
+
+    Source: FedLSA and SCAFFLSA (Mangold et al. 2024), Scaffold (Karimireddy et al. 2020). Differs in nothing for
+    T = identity, s_bar_c(theta; Z) = theta - (A_c(Z) theta - b_c(Z)).
+
+    Parameters
+    ----------
+    H : local steps a round
+    eta : local step, a number or a function of the round
+    b : rows in a minibatch, drawn with replacement unless ``replace=False``; None is all rows
+    correct : whether -V_c + V is added in each step
+    """
+
+    H: int
+    eta: float | Callable[[int], float]
+    b: int | None = None
+    correct: bool = False
+    replace: bool = True
+
+    def __post_init__(self) -> None:
+        if self.H < 1:
+            raise ConfigError(f"H={self.H} local steps (must be at least 1).")
+        if self.b is not None and self.b < 1:
+            raise ConfigError(f"minibatch size b={self.b} (must be at least 1, or None for all rows).")
+        self.step(0)
+
+    def step(self, k: int) -> float:
+        """Eta of round k."""
+        eta = float(self.eta(k)) if callable(self.eta) else float(self.eta)
+        if not (math.isfinite(eta) and eta > 0.0):
+            raise ConfigError(f"local step eta={eta} at round {k} (must be above 0).")
+        return eta
+
+    @property
+    def wants_own(self) -> bool:
+        """V_c is needed to correct."""
+        return True
+
+    @property
+    def corrects(self) -> bool:
+        """Whether the broadcast must hold V."""
+        return self.correct and self.H > 1
+
+    @property
+    def draws(self) -> int:
+        """One uniform per row and step."""
+        return 0 if self.b is None else self.H * self.b
+
+    def costs(self, m: int) -> tuple[int, ...]:
+        """H minibatches, or H times all rows."""
+        return (self.H * (m if self.b is None else self.b),)
+
+    @property
+    def _plain(self) -> Full | Minibatch:
+        return Full() if self.b is None else Minibatch(self.b, self.replace)
+
+    def one(
+        self, model: Model, memory: None, down: Downlink, rows: Rows, u: F64, *own: Own
+    ) -> tuple[F64, None, int]:
+        """H local steps of one worker."""
+        if self.H == 1:
+            return self._plain.one(model, memory, down, rows, u)
+        slots = np.zeros(1, dtype=np.int64)
+        S, count = self._walk(model, down, [rows], slots, u[None], own[0].V_i[None])
+        return S[0], None, count
+
+    def many(
+        self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
+    ) -> tuple[F64, int]:
+        """H local steps of each worker, side by side."""
+        if self.H == 1:
+            return self._plain.many(model, memory, down, data, slots, u)
+        return self._walk(model, down, data, slots, u, own[0].V_i)
+
+    def _walk(
+        self, model: Model, down: Downlink, data: Shards, slots: I64, u: F64, V_i: F64
+    ) -> tuple[F64, int]:
+        eta, sizes = self.step(down.k), sizes_of(data, slots)
+        x = np.repeat(down.S_hat[None], len(slots), axis=0)
+        shift = None
+        if self.correct:
+            assert down.V is not None
+            shift = down.V - V_i
+        walk: Any = getattr(model, "local_walk", None)
+        if walk is not None and (self.b is None or self.replace):
+            index = None if self.b is None else draw_rows(u, sizes, replace=True)
+            x = walk(x, data, slots, index, eta, self.H, np.zeros_like(x) if shift is None else shift)
+        else:
+            for t in range(self.H):
+                index = None
+                if self.b is not None:
+                    index = draw_rows(u[:, t * self.b : (t + 1) * self.b], sizes, replace=self.replace)
+                h = self._statistics(model, x, data, slots, index, t) - x
+                if shift is not None:
+                    h += shift
+                x += eta * h
+        S = down.S_hat + (x - down.S_hat) / (eta * self.H)
+        if shift is not None:
+            S -= shift
+        per = self.H * sizes if self.b is None else np.full(len(slots), self.H * self.b)
+        return S, int(per.sum())
+
+    @staticmethod
+    def _statistics(model: Model, x: F64, data: Shards, slots: I64, index: I64 | None, t: int) -> F64:
+        """(a, q) statistic of each worker at its own point."""
+        fast: Any = getattr(model, "s_bar_at", None)
+        if fast is not None:
+            out: F64 = fast(x, data, slots, index)
+            return out
+        out = np.empty_like(x)
+        for i, c in enumerate(slots):
+            try:
+                theta = model.T(x[i].copy())
+            except DomainError as error:
+                raise DomainError(str(error), **{**error.fields, "local_step": t, "slot": int(c)}) from error
+            out[i] = model.s_bar(theta, data[c] if index is None else data[c][index[i]])
+        return out

@@ -1,0 +1,328 @@
+"""FedLSA, SCAFFLSA, federated averaging and Richardson-Romberg: the talk's figures, on exact laws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmiss.arrays import F64
+from fedmiss.compressors import Dithering, Identity
+from fedmiss.core import Bernoulli, FedEM, LocalSteps, Result, Roster, fed_lsa, run, scafflsa
+from fedmiss.engines import LocalEngine
+from fedmiss.experiments.folder import Folder, experiment_folder, padded
+from fedmiss.models.fedavg import RidgeLogistic, bias_first_order, richardson_romberg
+from fedmiss.models.lsa import LSA, garnet, linear_pools, mean_system
+from fedmiss.models.lsa_theory import bias, rounds_to, solution
+from fedmiss.models.lsa_theory import bias_first_order as first_order
+from fedmiss.rng import rng_for
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["main"]
+
+TD_ETA = 0.1
+HS = (10, 100, 1000)
+
+
+def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: bool) -> Path:
+    """Five figures: error against rounds, bias against H and eta, rounds to eps, extrapolation, compression."""
+    with experiment_folder(out, "lsa", quick=quick, overwrite=overwrite) as folder:
+        _rounds(folder, seed, quick)
+        _bias(folder, seed, quick)
+        _accuracy(folder, seed, quick)
+        _extrapolation(folder, seed, quick)
+        _compressed(folder, seed, quick)
+        folder.finish(
+            "Federated linear stochastic approximation and averaging",
+            {"quick": quick, "seed": seed, "eta": TD_ETA, "H": list(HS)},
+            {},
+        )
+    return out
+
+
+def squared_error(
+    make: Any,
+    data: F64,
+    theta: F64,
+    *,
+    H: int,
+    eta: float,
+    rounds: int,
+    every: int,
+    seed: int,
+    **settings: Any,
+) -> tuple[F64, Result]:
+    """||theta_k - theta*||^2 of one run at rounds 0, every, 2 every, .., and the run."""
+    n, m, p, _ = data.shape
+    settings = {"compressor": Identity()} | settings
+    algo = make(H=H, eta=eta, b=1, model=LSA(p), roster=Roster.of([m] * n), seed=seed, **settings)
+
+    def observe(server: Any, down: Any) -> dict[str, float]:
+        return {"squared_error": float(((server.S_hat - theta) ** 2).sum())}
+
+    result = run(
+        algo, LocalEngine(data), np.zeros(p), stop=rounds, init="zero", observe=observe, observe_every=every,
+        label=f"n = {n}, H = {H}",
+    )  # fmt: skip
+    seen = result.trace["squared_error"]
+    return seen[~np.isnan(seen)], result
+
+
+def _rounds(folder: Folder, seed: int, quick: bool) -> None:
+    samples, sizes = (20_000, (10,)) if quick else (100_000, (10, 100))
+    columns: dict[str, F64] = {}
+    lines, panels = [], []
+    for n in sizes:
+        data = garnet(n, seed=seed, m=500 if quick else 1000)
+        A, b = mean_system(data)
+        theta = solution(A, b)[0]
+        smallest = float(np.linalg.eigvals(A.mean(axis=0)).real.min())
+        for H in HS:
+            rounds = samples // H
+            every = max(rounds // 100, 1)
+            miss = bias(A, b, TD_ETA, H)
+            curves: dict[str, F64] = {}
+            for name, make, extra in (("FedLSA", fed_lsa, {}), ("SCAFFLSA", scafflsa, {"alpha": 1.0})):
+                curves[name], result = squared_error(
+                    make, data, theta, H=H, eta=TD_ETA, rounds=rounds, every=every, seed=seed, **extra
+                )
+                if n == 10 and H == 100:
+                    folder.trace(result, result.server.acks.size, run=name)
+                columns[f"{name} n={n} H={H}"] = curves[name]
+            columns[f"rounds n={n} H={H}"] = float(every) * np.arange(len(curves["FedLSA"]), dtype=np.float64)
+            panels.append((n, H, every, curves, float(miss @ miss)))
+            half = {k: float(v[len(v) // 2 :].mean()) for k, v in curves.items()}
+            lines.append(
+                f"| {n} | {H} | {rounds:,} | {miss @ miss:.3g} | {half['FedLSA']:.3g} | {half['SCAFFLSA']:.3g} |"
+            )
+
+    def draw(axes: Sequence[Axes]) -> None:
+        for ax, (n, H, every, curves, level) in zip(axes, panels, strict=True):
+            for (name, v), colour in zip(curves.items(), ("C3", "C0"), strict=True):
+                ax.semilogy(np.arange(len(v)) * every, v, color=colour, lw=0.9, label=name)
+            ax.axhline(level, color="C3", ls="--", label="FedLSA's squared bias")
+            ax.set(title=f"n = {n}, H = {H}", xlabel="rounds", ylabel=r"$\|\theta_t - \theta^*\|^2$")
+            ax.legend(fontsize=7)
+
+    folder.figure("rounds", draw, padded(columns), panels=len(panels), size=(3.4, 3.4))
+    folder.say(
+        f"TD learning on Garnet problems (30 states, p = 8, two kernels with opposite rewards), eta = {TD_ETA}, "
+        f"{samples:,} samples an agent. The smallest eigenvalue of the mean matrix is {smallest:.2g}, so "
+        f"exp(-{2 * TD_ETA * smallest * samples:.2g}) of the squared start is left at the end. Mean squared error over the "
+        "second half:\n\n"
+        "| n | H | rounds | squared bias of FedLSA | FedLSA | SCAFFLSA |\n|---|---|---|---|---|---|\n"
+        + "\n".join(lines)
+    )
+
+
+def _bias(folder: Folder, seed: int, quick: bool) -> None:
+    data = linear_pools(10, 4, 50, seed=seed)
+    A, b = mean_system(data)
+    theta = solution(A, b)[0]
+    etas, Hs = (0.05, 0.02), ((2, 5, 20) if quick else (2, 5, 10, 20, 50))
+    seeds, samples = (4, 8_000) if quick else (10, 25_000)
+    table: dict[str, list[float]] = {
+        k: [] for k in ("eta", "H", "measured", "error", "formula", "first_order", "largest_z")
+    }
+    for eta in etas:
+        for H in Hs:
+            means: list[F64] = []
+            for s in range(seeds):
+                algo = fed_lsa(
+                    H=H,
+                    eta=eta,
+                    b=1,
+                    model=LSA(4),
+                    compressor=Identity(),
+                    roster=Roster.of([50] * 10),
+                    seed=1000 * seed + s,
+                )
+                start = theta + bias(A, b, eta, H)  # nothing of the way is in the mean
+                result = run(
+                    algo, LocalEngine(data), start, stop=max(samples // H, 50), init="zero", average_from=0
+                )
+                assert result.S_mean is not None
+                means.append(result.S_mean)
+            mean = np.mean(means, axis=0) - theta
+            error = np.std(means, axis=0, ddof=1) / np.sqrt(seeds)
+            exact = bias(A, b, eta, H)
+            row = (eta, H, np.linalg.norm(mean), np.linalg.norm(error), np.linalg.norm(exact),
+                   np.linalg.norm(first_order(A, b, eta, H)), np.abs((mean - exact) / error).max())  # fmt: skip
+            for name, value in zip(table, row, strict=True):
+                table[name].append(float(value))
+    t = {k: np.array(v) for k, v in table.items()}
+
+    def draw(axes: Sequence[Axes]) -> None:
+        grid = np.arange(1, max(Hs) + 1)
+        for eta, colour in zip(etas, ("C0", "C3"), strict=True):
+            at = t["eta"] == eta
+            axes[0].errorbar(
+                t["H"][at],
+                t["measured"][at],
+                2 * t["error"][at],
+                fmt="o",
+                ms=4,
+                color=colour,
+                label=f"eta = {eta:g}, long runs",
+            )
+            axes[0].plot(
+                grid, [np.linalg.norm(bias(A, b, eta, int(H))) for H in grid], color=colour, label="formula"
+            )
+            axes[0].plot(
+                grid,
+                [np.linalg.norm(first_order(A, b, eta, int(H))) for H in grid],
+                ":",
+                color=colour,
+                label="first order",
+            )
+        axes[0].set(xlabel="H", ylabel="norm of the bias", title="bias of FedLSA, n = 10")
+        axes[0].legend(fontsize=7)
+
+    folder.figure("bias", draw, t)
+    folder.say(
+        f"Bias of FedLSA, mean of {seeds} long runs against the exact formula: largest deviation of an entry "
+        f"{t['largest_z'].max():.1f} standard errors ({seeds - 1} degrees of freedom). First order is off by up to "
+        f"{100 * np.max(np.abs(t['first_order'] / t['formula'] - 1)):.0f} % at H = {int(max(Hs))}."
+    )
+
+
+def _accuracy(folder: Folder, seed: int, quick: bool) -> None:
+    data = linear_pools(6, 3, 20, heterogeneity=2.0, seed=seed)
+    eps = (0.4, 0.2, 0.1) if quick else (0.4, 0.2, 0.1, 0.05, 0.025, 0.0125)
+    grid = range(1, 12, 2) if quick else range(1, 14)
+    steps = [2**i for i in (range(0, 11, 2) if quick else range(13))]
+    found = {}
+    for name, scaffold in (("FedLSA", False), ("SCAFFLSA", True)):
+        found[name] = rounds_to(
+            data,
+            eps,
+            [2.0**-i for i in grid],
+            steps,
+            scaffold=scaffold,
+            theta_0=np.ones(3),
+            most=60 if quick else 200,
+        )
+    columns: dict[str, Any] = {"eps": np.array(eps)}
+    for name, rows in found.items():
+        columns |= {
+            f"{name} T": [r[0] for r in rows],
+            f"{name} eta": [r[1] for r in rows],
+            f"{name} H": [r[2] for r in rows],
+        }
+
+    def draw(axes: Sequence[Axes]) -> None:
+        for name, colour in (("FedLSA", "C3"), ("SCAFFLSA", "C0")):
+            T = np.array(columns[f"{name} T"], dtype=float)
+            axes[0].loglog(1 / np.array(eps), np.where(T > 0, T, np.nan), "o-", color=colour, label=name)
+        axes[0].set(
+            xlabel="1 / eps", ylabel="fewest rounds", title="rounds to accuracy, exact second moments"
+        )
+        axes[0].legend()
+
+    folder.figure("accuracy", draw, columns)
+    words = {
+        name: ", ".join(f"{r[0]} (2^{np.log2(r[1]):.0f}, {r[2]})" if r[0] >= 0 else "none" for r in rows)
+        for name, rows in found.items()
+    }
+    folder.say(
+        f"Fewest rounds T (eta, H) with E||theta_T - theta*||^2 <= eps^2, eps = {', '.join(f'{e:g}' for e in eps)}: FedLSA "
+        f"{words['FedLSA']}; SCAFFLSA {words['SCAFFLSA']}. The gain is in rounds: samples per agent are alike."
+    )
+
+
+def logistic_data(seed: int) -> tuple[RidgeLogistic, F64]:
+    """Eight workers of 40 rows whose solutions differ, p = 3."""
+    rng = rng_for(seed, "logistic")
+    x = rng.standard_normal((8, 40, 3)) * (0.5 + rng.random((8, 1, 3)))
+    w = 1.5 * rng.standard_normal((8, 1, 3))
+    y = np.where(rng.random((8, 40)) < 1.0 / (1.0 + np.exp(-(x * w).sum(axis=-1))), 1.0, -1.0)
+    return RidgeLogistic(3, 0.1), np.concatenate([x, y[..., None]], axis=-1)
+
+
+def _extrapolation(folder: Folder, seed: int, quick: bool) -> None:
+    model, data = logistic_data(seed)
+    star, roster = model.minimum(data), Roster.of([40] * 8)
+    etas = (0.08, 0.04, 0.02) if quick else (0.08, 0.04, 0.02, 0.01)
+    table: dict[str, list[float]] = {k: [] for k in ("H", "eta", "bias", "first_order", "extrapolated")}
+    for H in (5, 20):
+        limits = []
+        for eta in etas:
+            algo = fed_lsa(H=H, eta=eta, b=None, model=model, compressor=Identity(), roster=roster)
+            limits.append(run(algo, LocalEngine(data), star, stop=int(100 / (eta * H))).server.S_hat)
+        for i, eta in enumerate(etas):
+            table["H"].append(H)
+            table["eta"].append(eta)
+            table["bias"].append(float(np.linalg.norm(limits[i] - star)))
+            table["first_order"].append(float(np.linalg.norm(bias_first_order(model, data, eta, H))))
+            better = (
+                richardson_romberg(limits[i], limits[i + 1]) - star
+                if i + 1 < len(etas)
+                else np.full(3, np.nan)
+            )
+            table["extrapolated"].append(float(np.linalg.norm(better)))
+    t = {k: np.array(v) for k, v in table.items()}
+    order = {
+        H: {k: np.log2(t[k][t["H"] == H][:-1] / t[k][t["H"] == H][1:]) for k in ("bias", "extrapolated")}
+        for H in (5, 20)
+    }
+
+    def draw(axes: Sequence[Axes]) -> None:
+        for ax, H in zip(axes, (5, 20), strict=True):
+            at = t["H"] == H
+            ax.loglog(t["eta"][at], t["bias"][at], "o-", color="C3", label="federated averaging")
+            ax.loglog(t["eta"][at], t["first_order"][at], ":", color="C3", label="first order")
+            ax.loglog(
+                t["eta"][at], t["extrapolated"][at], "o-", color="C0", label="extrapolated from eta and eta/2"
+            )
+            ax.set(title=f"ridge logistic, H = {H}", xlabel="eta", ylabel="norm of the bias")
+            ax.legend(fontsize=7)
+
+    folder.figure("extrapolation", draw, t, panels=2, size=(4.6, 3.8))
+    folder.say(
+        "Richardson-Romberg on ridge logistic regression with exact gradients: the bias has order "
+        + "; ".join(
+            f"{', '.join(f'{v:.2f}' for v in order[H]['bias'])} in eta at H = {H}, extrapolated "
+            f"{', '.join(f'{v:.1f}' for v in order[H]['extrapolated'][:-1])}"
+            for H in (5, 20)
+        )
+        + ". It takes two runs, so twice the work and the bytes."
+    )
+
+
+def _compressed(folder: Folder, seed: int, quick: bool) -> None:
+    data = linear_pools(10, 4, 50, seed=seed).mean(axis=1, keepdims=True)  # no noise in the data
+    A, b = mean_system(data)
+    theta, eta, H, rounds = solution(A, b)[0], 0.01, 20, (600 if quick else 3000)
+    miss = bias(A, b, eta, H)
+
+    def remembered(*, H: int, eta: float, b: int, **rest: Any) -> FedEM:
+        return FedEM(oracle=LocalSteps(H, eta, b), gamma=eta * H, **rest)
+
+    curves = {}
+    for name, make in (("no memory", fed_lsa), ("memory V", remembered), ("compressed SCAFFLSA", scafflsa)):
+        curves[name], _ = squared_error(
+            make, data, theta, H=H, eta=eta, rounds=rounds, every=rounds // 100, seed=seed, compressor=Dithering(1),
+            participation=Bernoulli(0.5),
+        )  # fmt: skip
+    at = np.arange(100) * (rounds // 100)
+
+    def draw(axes: Sequence[Axes]) -> None:
+        for (name, v), colour in zip(curves.items(), ("0.5", "C3", "C0"), strict=True):
+            axes[0].semilogy(at, np.maximum(v, 1e-32), color=colour, label=name)
+        axes[0].axhline(float(miss @ miss), color="C3", ls="--", label="FedLSA's squared bias")
+        axes[0].set(
+            xlabel="rounds", ylabel="squared error", title="one-level dithering, p = 0.5, exact fields"
+        )
+        axes[0].legend(fontsize=7)
+
+    folder.figure("compressed", draw, {"round": at, **curves})
+    last = {k: float(v[-10:].mean()) for k, v in curves.items()}
+    folder.say(
+        f"Dithered to one level and p = 0.5, without noise in the data, after {rounds:,} rounds: no memory "
+        f"{last['no memory']:.2g}; memory V without drift correction {last['memory V']:.4g} (its squared bias is "
+        f"{miss @ miss:.4g}); compressed SCAFFLSA {last['compressed SCAFFLSA']:.2g}."
+    )

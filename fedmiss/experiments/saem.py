@@ -1,0 +1,380 @@
+"""FL-SAEM: what quantization does to a chain, how the estimate converges, what compression costs, and the users' model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmiss.arrays import F64
+from fedmiss.compressors import Dithering, Identity, TopK
+from fedmiss.core import Bernoulli, FedEM, Full, Remembered, Roster, SaemSteps, em, run
+from fedmiss.engines import LocalEngine
+from fedmiss.errors import ConfigError, DomainError
+from fedmiss.experiments.folder import Folder, experiment_folder, padded
+from fedmiss.models.saem import GaussMonths, Months, PoissonMonths, first_statistics, simulate_months
+from fedmiss.models.saem_chains import Chains, Langevin, fed_saem, langevin_variance
+from fedmiss.models.saem_counts import Counts, simulate_counts
+from fedmiss.models.saem_louis import louis
+from fedmiss.rng import rng_for
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["main"]
+
+
+def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: bool) -> Path:
+    """Five figures: variance of the chain, bias on counts, distance to the MLE, error against bytes, model C."""
+    with experiment_folder(out, "saem", quick=quick, overwrite=overwrite) as folder:
+        _variance(folder, seed, quick)
+        n, sites, L = (4, 20, 8) if quick else (10, 40, 20)
+        counts, model, roster = (
+            simulate_months(n, sites, L, seed=seed),
+            PoissonMonths(L),
+            Roster.of([sites] * n),
+        )
+        S_0 = first_statistics(model, counts).mean(axis=0)
+        truth = model.T(em(model, counts, roster, S_0, rounds=400, tol=1e-20)[0])
+        _counts_bias(folder, model, counts, truth, seed, quick)
+        _distance(folder, model, counts, roster, S_0, truth, seed, quick)
+        _bytes(folder, seed, quick)
+        _model_c(folder, seed, quick)
+        folder.say(
+            "A quantized gradient of a chain is used inside the worker and never travels: it saves no bytes and gives no "
+            "privacy. It is here because the report has it."
+        )
+        folder.finish(
+            "FL-SAEM: quantized Langevin E-steps and compressed statistics",
+            {"quick": quick, "seed": seed, "workers": n, "sites": sites, "months": L},
+            {},
+        )
+    return out
+
+
+def _variance(folder: Folder, seed: int, quick: bool) -> None:
+    d, chains, steps = 20, (100 if quick else 500), (150 if quick else 400)
+    gammas, kinds = (0.1, 0.2, 0.4, 0.8), (None, 16, 4, 1)
+    table: dict[str, list[float]] = {"gamma": [], "levels": [], "measured": [], "formula": []}
+    for levels in kinds:
+        for g in gammas:
+            rng, z, total = rng_for(seed, "variance", levels or 0, int(100 * g)), np.zeros((chains, d)), 0.0
+            kernel = Langevin(g, levels, adjust=False)
+            for k in range(steps):
+                z, _ = kernel.move(rng, z, np.ones(d), lambda at: (-0.5 * at * at, -at), np.array([0]))
+                total += float((z * z).mean()) if k >= steps // 3 else 0.0
+            row = (g, levels or 0, total / (steps - steps // 3), langevin_variance(g, d, levels))
+            for name, value in zip(table, row, strict=True):
+                table[name].append(value)
+    t = {k: np.array(v) for k, v in table.items()}
+
+    def draw(axes: Sequence[Axes]) -> None:
+        fine = np.linspace(0.02, 0.8, 60)
+        for i, levels in enumerate(kinds):
+            at = t["levels"] == (levels or 0)
+            words = "no quantizer" if levels is None else f"{levels} level{'s' * (levels > 1)}"
+            axes[0].plot(t["gamma"][at], t["measured"][at], "o", ms=4, color=f"C{i}", label=words)
+            axes[0].plot(fine, [langevin_variance(g, d, levels) for g in fine], color=f"C{i}", lw=0.9)
+        axes[0].set(
+            xlabel="step / variance",
+            ylabel="variance / target",
+            yscale="log",
+            title=f"unadjusted chain, d = {d}",
+        )
+        axes[0].legend(fontsize=7)
+
+    folder.figure("variance", draw, t)
+    folder.say(
+        f"Unadjusted Langevin on a Gaussian in {d} dimensions: stationary variance against the formula, largest relative "
+        f"difference {100 * np.max(np.abs(t['measured'] / t['formula'] - 1)):.1f} %. At step 0.8 one level multiplies "
+        f"the variance by {t['measured'][(t['levels'] == 1) & (t['gamma'] == 0.8)][0]:.2f}, no quantizer by "
+        f"{t['measured'][(t['levels'] == 0) & (t['gamma'] == 0.8)][0]:.2f}."
+    )
+
+
+def _counts_bias(
+    folder: Folder, model: PoissonMonths, counts: F64, truth: Months, seed: int, quick: bool
+) -> None:
+    rows, M, steps = counts.reshape(-1, model.L), (8 if quick else 20), (150 if quick else 500)
+    exact = model.s_bar(truth, rows)
+    gammas = (0.1, 0.25, 0.5, 1.0)
+    table: dict[str, list[Any]] = {k: [] for k in ("kernel", "gamma", "shift_z", "shift_z2", "accepted")}
+    for name, adjust, levels in (
+        ("Langevin", False, None), ("Langevin, 4 levels", False, 4), ("Metropolis", True, None),
+        ("Metropolis, 4 levels", True, 4),
+    ):  # fmt: skip
+        for g in gammas:
+            rng, state = rng_for(seed, "bias", int(100 * g)), model.latent_start(rows, M)
+            total, share, kernel = np.zeros(model.q), 0.0, Langevin(g, levels, adjust=adjust)
+            for k in range(steps):
+                state, accepted = model.move(truth, rows, state, kernel, rng)
+                if k >= steps // 4:
+                    total += model.statistic(rows, state)
+                    share += accepted
+            shift = total / (steps - steps // 4) - exact
+            values = (name, g, shift[: model.L].mean(), shift[model.L :].mean(), share / (steps - steps // 4))
+            for key, value in zip(table, values, strict=True):
+                table[key].append(value)
+    t = {k: np.array(v) for k, v in table.items()}
+
+    def draw(axes: Sequence[Axes]) -> None:
+        for ax, key, words in ((axes[0], "shift_z", "mean of z"), (axes[1], "shift_z2", "mean of z^2")):
+            for i, name in enumerate(dict.fromkeys(table["kernel"])):
+                at = t["kernel"] == name
+                ax.plot(t["gamma"][at], t[key][at], "o-", ms=4, color=f"C{i}", label=name)
+            ax.axhline(0.0, color="0.6", lw=0.7)
+            ax.set(
+                xlabel="step", ylabel=f"shift of the posterior {words}", title="Poisson counts, at the MLE"
+            )
+            ax.legend(fontsize=7)
+
+    folder.figure("counts", draw, t, panels=2, size=(4.6, 3.8))
+    worst = {
+        name: float(np.abs(t["shift_z2"][t["kernel"] == name]).max())
+        for name in dict.fromkeys(table["kernel"])
+    }
+    folder.say(
+        "Shift of the posterior mean of z^2 on Poisson counts, largest over steps 0.1 to 1: "
+        + "; ".join(f"{k} {v:.3f}" for k, v in worst.items())
+        + ". Metropolis removes the bias of the step and of the quantizer; quantization then costs acceptance ("
+        + ", ".join(
+            f"{100 * t['accepted'][(t['kernel'] == k) & (t['gamma'] == 0.25)][0]:.0f} % {k}"
+            for k in worst
+            if "Metro" in k
+        )
+        + " at step 0.25)."
+    )
+
+
+def errors(model: PoissonMonths, S: F64, truth: Months) -> tuple[float, float]:
+    """Rms over months of beta and of log tau2 against the quadrature estimate; inf outside the domain of T."""
+    try:
+        theta = model.T(S)
+    except DomainError:
+        return np.inf, np.inf
+    return (
+        float(np.sqrt(np.mean((theta.beta - truth.beta) ** 2))),
+        float(np.sqrt(np.mean(np.log(theta.tau2 / truth.tau2) ** 2))),
+    )
+
+
+def _distance(
+    folder: Folder,
+    model: PoissonMonths,
+    counts: F64,
+    roster: Roster,
+    S_0: F64,
+    truth: Months,
+    seed: int,
+    quick: bool,
+) -> None:
+    rounds = 200 if quick else 800
+    at = np.unique(np.geomspace(5, rounds, 25).astype(int))
+    curves: dict[str, F64] = {}
+    for name, a, M in (
+        ("rho = 1", 0.0, 1),
+        ("a = 1", 1.0, 1),
+        ("a = 0.7", 0.7, 1),
+        ("a = 0.7, M = 4", 0.7, 4),
+    ):
+        algo = fed_saem(
+            model, roster, Identity(), how="server", estep=Chains(5, M), steps=SaemSteps(50, a), seed=seed
+        )
+        seen: dict[int, tuple[float, float]] = {}
+
+        def observe(server: Any, down: Any, seen: dict[int, tuple[float, float]] = seen) -> dict[str, float]:
+            seen[server.k] = errors(model, server.S_hat, truth)
+            return {"distance_beta": seen[server.k][0], "distance_log_tau2": seen[server.k][1]}
+
+        result = run(
+            algo,
+            LocalEngine(counts),
+            S_0,
+            stop=rounds + 1,
+            init="zero",
+            observe=observe,
+            label=f"saem: {name}",
+        )
+        folder.trace(result, roster.total, run=name)
+        curves[name] = np.array([seen[k] for k in at])
+
+    def draw(axes: Sequence[Axes]) -> None:
+        for ax, i, words in ((axes[0], 0, "beta"), (axes[1], 1, "log tau2")):
+            for name, v in curves.items():
+                ax.loglog(at, v[:, i], label=name)
+            late = at >= 50
+            ax.loglog(
+                at[late],
+                curves["a = 0.7"][late, i][0] * (at[late] / at[late][0]) ** -0.5,
+                "k:",
+                lw=0.8,
+                label="r^(-1/2)",
+            )
+            ax.set(xlabel="rounds", ylabel=f"rms distance to the MLE, {words}")
+            ax.legend(fontsize=7)
+
+    columns: dict[str, Any] = {"round": at}
+    for name, v in curves.items():
+        columns |= {f"{name} beta": v[:, 0], f"{name} log tau2": v[:, 1]}
+    folder.figure("distance", draw, columns, panels=2, size=(4.6, 3.8))
+    folder.say(
+        f"Distance to the quadrature MLE after {at[-1]} rounds (beta / log tau2): "
+        + "; ".join(f"{k} {v[-1, 0]:.4f} / {v[-1, 1]:.4f}" for k, v in curves.items())
+        + ". A constant step never averages."
+        + ("" if quick else " Steps of 1/r freeze a slow EM: hence a = 0.7.")
+    )
+
+
+def _bytes(folder: Folder, seed: int, quick: bool) -> None:
+    """Exact statistics of model A: the compressor alone."""
+    n, sites, L = 10, 40, 20
+    data, model, roster = (
+        simulate_months(n, sites, L, counts=False, seed=seed),
+        GaussMonths(L),
+        Roster.of([sites] * n),
+    )
+    S_0, rounds = first_statistics(model, data).mean(axis=0), (600 if quick else 2000)
+    exact = em(model, data, roster, S_0, rounds=4000, tol=1e-28)[0]
+    table: dict[str, list[Any]] = {
+        k: [] for k in ("sent", "p", "error", "bytes_a_message", "left_the_domain")
+    }
+    for p in (1.0, 0.5):
+        for name, compressor, memory in (
+            ("float64", Identity(), "field"), ("one-level dithering, V", Dithering(1), "field"),
+            ("Top-10 of the statistic (report)", TopK(10), "bare"), ("Top-10, no memory", TopK(10), "none"),
+            ("Top-10, error feedback", TopK(10), "error"), ("Top-10, EF21", TopK(10), "field"),
+        ):  # fmt: skip
+            biased = isinstance(compressor, TopK)
+            if p < 1 and memory == "bare":
+                continue  # a silent worker would count as zero
+            who: Any = Full() if p == 1.0 else Bernoulli(p)
+            algo = FedEM(
+                model,
+                compressor,
+                roster,
+                0.2,
+                memory=memory,
+                participation=Remembered(who) if biased else who,
+                seed=seed,
+            )
+            left, last, sent = 0, S_0, [0.0, 0.0]
+            seen: list[F64] = [S_0]
+
+            def observe(server: Any, down: Any, seen: list[F64] = seen) -> dict[str, float]:
+                seen[0] = server.S_hat
+                return {}
+
+            try:
+                result = run(
+                    algo, LocalEngine(data), S_0, stop=rounds, observe=observe, label=f"saem: {name}"
+                )
+                last, sent = (
+                    result.server.S_hat,
+                    [result.trace["bytes_up"].sum(), result.trace["active"].sum()],
+                )
+            except DomainError as error:
+                left, last = int(error.fields.get("k", 0)), seen[0]
+            gap = float(np.linalg.norm(last - exact) / np.linalg.norm(exact))
+            each = sent[0] / sent[1] if sent[1] else np.nan
+            for key, value in zip(table, (name, p, gap, each, left), strict=True):
+                table[key].append(value)
+    t = {k: np.array(v) for k, v in table.items()}
+
+    def draw(axes: Sequence[Axes]) -> None:
+        for i, name in enumerate(dict.fromkeys(table["sent"])):
+            at = t["sent"] == name
+            axes[0].loglog(
+                t["bytes_a_message"][at],
+                np.maximum(t["error"][at], 1e-12),
+                "os"[i % 2],
+                color=f"C{i}",
+                label=name,
+            )
+        axes[0].set(
+            xlabel="bytes a message", ylabel="relative error of S", title=f"exact statistics, {rounds} rounds"
+        )
+        axes[0].legend(fontsize=6)
+
+    folder.figure("bytes", draw, t)
+    folder.say(
+        f"The compressor alone (model A, exact statistics, gamma = 0.2, {rounds} rounds), relative error of S:\n\n"
+        "| sent | p | error | bytes a message | left the domain of T at round |\n|---|---|---|---|---|\n"
+        + "\n".join(
+            f"| {a} | {p:g} | {e:.2g} | {b:.0f} | {k or 'never'} |"
+            for a, p, e, b, k in zip(*(table[c] for c in table), strict=True)
+        )
+    )
+
+
+def _model_c(folder: Folder, seed: int, quick: bool) -> None:
+    data = simulate_counts(3 if quick else 6, 12 if quick else 20, 6 if quick else 12, seed=seed)
+    L = 6 if quick else 12
+    model, roster = Counts(L), Roster.of([len(r) for r in data], "pooled")
+    V = first_statistics(model, data)
+    S = em(model, data, roster, roster.weights @ V, rounds=400, tol=1e-16)[0]
+    truth, rounds = model.T(S), (200 if quick else 900)
+    best = sum(model.log_likelihood(truth, rows) for rows in data)
+    found, table = {}, []
+    for name, how, compressor, who in (
+        ("all present, float64", "server", Identity(), Full()),
+        ("p = 0.5, Top-k of the change", "memory", TopK(model.q // 5), Bernoulli(0.5)),
+    ):
+        steps = SaemSteps(rounds // 3, cap=1.0 if how == "server" else 0.2)
+        algo = fed_saem(model, roster, compressor, how=how, participation=who, steps=steps, seed=seed)
+        result = run(
+            algo, LocalEngine(data), roster.weights @ V, stop=rounds, init=V if how == "memory" else "zero",
+            label=f"saem: model C, {name}",
+        )  # fmt: skip
+        theta = result.theta
+        sign = 1.0 if float(theta.w[:, 0] @ truth.w[:, 0]) > 0 else -1.0
+        found[name] = (theta.beta, sign * theta.w[:, 0])
+        below = best - sum(model.log_likelihood(theta, rows) for rows in data)
+        gaps = [
+            np.sqrt(np.mean((a - b) ** 2))
+            for a, b in zip(found[name], (truth.beta, truth.w[:, 0]), strict=True)
+        ]
+        megabytes = result.trace["bytes_up"].sum() / 1e6
+        table.append((name, *gaps, abs(np.log(theta.s2 / truth.s2)), below, megabytes))
+    try:
+        error = np.sqrt(np.diag(louis(model, truth, data, rounds=100, seed=seed)))
+    except ConfigError as reason:  # an overdispersion near 0 is not determined by few visits
+        error = np.full(len(model.vector(truth)), np.nan)
+        folder.say(f"Model C has no standard errors here: {reason}")
+    month = np.arange(1, L + 1)
+
+    def draw(axes: Sequence[Axes]) -> None:
+        for ax, i, words, exact in ((axes[0], 0, "beta", truth.beta), (axes[1], 1, "w", truth.w[:, 0])):
+            ax.errorbar(
+                month,
+                exact,
+                2 * error[i * L : (i + 1) * L],
+                fmt="k_",
+                capsize=2,
+                label="quadrature MLE, 2 s.e. (Louis)",
+            )
+            for j, (name, v) in enumerate(found.items()):
+                ax.plot(month + 0.1 * (j + 1), v[i], "o", ms=4, color=f"C{j}", label=name)
+            ax.set(xlabel="month", ylabel=words)
+            ax.legend(fontsize=7)
+
+    columns: dict[str, Any] = {
+        "month": month,
+        "beta": truth.beta,
+        "w": truth.w[:, 0],
+        "beta_se": error[:L],
+        "w_se": error[L : 2 * L],
+    }
+    for name, (beta, w) in found.items():
+        columns |= {f"{name} beta": beta, f"{name} w": w}
+    folder.figure("model_c", draw, padded(columns), panels=2, size=(4.6, 3.8))
+    folder.say(
+        f"Model C, r = 1, {roster.n} workers, {roster.total} visits, q = {model.q}, against quadrature (log-likelihood "
+        f"{best:.3f}), {rounds} rounds:\n\n"
+        "| run | rms beta | rms w | abs. log s2 | log-likelihood below the maximum | MB up |\n"
+        "|---|---|---|---|---|---|\n"
+        + "\n".join(
+            f"| {a} | {b:.3f} | {c:.3f} | {d:.3f} | {e:.2f} | {f:.3f} |" for a, b, c, d, e, f in table
+        )
+    )

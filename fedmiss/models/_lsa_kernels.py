@@ -1,0 +1,29 @@
+"""The local steps of linear stochastic approximation, one worker after the other: same bits alone and together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+__all__ = ["walk"]
+
+
+@njit(cache=True)
+def walk(rows: Any, index: Any, b: Any, eta: Any, steps: Any, shift: Any, x: Any) -> None:
+    """Move x (p,) by ``steps`` steps; rows (m, p, p + 1) hold [A | b]; ``index`` (steps * b,), or empty for all rows."""
+    p = x.size
+    h = np.empty(p)
+    count = b if index.size else rows.shape[0]
+    for t in range(steps):
+        h[:] = 0.0
+        for j in range(count):
+            r = index[t * b + j] if index.size else j
+            for i in range(p):
+                g = rows[r, i, p]
+                for l in range(p):
+                    g -= rows[r, i, l] * x[l]
+                h[i] += g
+        for i in range(p):
+            x[i] += eta * (h[i] / count + shift[i])

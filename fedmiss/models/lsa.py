@@ -1,0 +1,144 @@
+"""Linear stochastic approximation over a federation: A_c theta = b_c from noisy draws, and TD learning as its example."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.errors import ConfigError
+from fedmiss.rng import rng_for
+
+__all__ = ["LSA", "garnet", "linear_pools", "mean_system"]
+
+
+class LSA:
+    """Solve (mean_c A_c) theta = mean_c b_c: T is the identity, s_bar_c(theta; Z) = theta - (A_c(Z) theta - b_c(Z)).
+
+    A worker's rows are its pool of draws, (m, p, p + 1) with [A | b] in each; A_c and b_c are their means, and a
+    minibatch of one row drawn with replacement is exactly one noisy draw Z. A_c need not be symmetric.
+
+    Source: Mangold, Samsonov, Labbi, Levin, Alami, Naumov, Moulines (NeurIPS 2024), sections 2 and 3. Differs in
+    nothing. Use with :func:`fedmiss.core.fed_lsa` and :func:`fedmiss.core.scafflsa`.
+
+    Parameters
+    ----------
+    p : numbers in theta, and in the statistic
+    """
+
+    def __init__(self, p: int) -> None:
+        if p < 1:
+            raise ConfigError(f"a linear system of p={p} unknowns (must be at least 1).")
+        self.p = self.q = p
+
+    def s_bar(self, theta: F64, rows: F64) -> F64:
+        """(p,) theta minus the mean of A theta - b over ``rows`` (m, p, p + 1)."""
+        mean = rows.mean(axis=0)
+        out: F64 = theta - ((mean[:, : self.p] * theta).sum(axis=-1) - mean[:, self.p])
+        return out
+
+    def T(self, S: F64, /) -> F64:
+        """The statistic is the parameter."""
+        return S.copy()
+
+    def local_walk(
+        self, x: F64, data: Sequence[F64] | F64, slots: I64, index: I64 | None, eta: float, H: int, shift: F64
+    ) -> F64:
+        """H steps theta <- theta - eta (A(Z) theta - b(Z) - shift) of each worker, see LocalSteps."""
+        from fedmiss.models._lsa_kernels import walk
+
+        none = np.empty(0, dtype=np.int64)
+        b = 1 if index is None else index.shape[1] // H
+        for i, c in enumerate(slots):
+            rows = data[c]
+            if index is None:  # the mean of the pool does not change: take it once
+                rows = rows.mean(axis=0, keepdims=True)
+            walk(np.ascontiguousarray(rows), none if index is None else index[i], b, eta, H, shift[i], x[i])
+        return x
+
+    def noise(self, rows: F64, theta: F64) -> F64:
+        """(p, p) covariance of A(Z) theta - b(Z) over a pool: what drives the error at the solution."""
+        g = (rows[:, :, : self.p] * theta).sum(axis=-1) - rows[:, :, self.p]
+        out: F64 = np.cov(g.T, bias=True).reshape(self.p, self.p)
+        return out
+
+
+def mean_system(data: Sequence[F64] | F64) -> tuple[F64, F64]:
+    """A (n, p, p) and b (n, p): means of the workers' pools."""
+    means = np.array([rows.mean(axis=0) for rows in data])
+    return np.ascontiguousarray(means[:, :, :-1]), np.ascontiguousarray(means[:, :, -1])
+
+
+def linear_pools(
+    n: int, p: int, m: int, *, heterogeneity: float = 1.0, noise: float = 1.0, seed: int = 0
+) -> F64:
+    """(n, m, p, p + 1) pools of random stable systems.
+
+    A_c is the identity plus random parts of size 0.2 (common) and 0.2 ``heterogeneity`` (own), b_c is N(0,
+    ``heterogeneity``^2) around a common one, and each draw has N(0, 0.1 ``noise``) in A and N(0, ``noise``) in b.
+    """
+    rng = rng_for(seed, "linear-pools")
+    common = np.eye(p) + 0.2 * rng.standard_normal((p, p)) / np.sqrt(p)
+    A = common + 0.2 * heterogeneity * rng.standard_normal((n, p, p)) / np.sqrt(p)
+    b = rng.standard_normal(p) + heterogeneity * rng.standard_normal((n, p))
+    rows = np.empty((n, m, p, p + 1))
+    rows[..., :p] = A[:, None] + 0.1 * noise * rng.standard_normal((n, m, p, p))
+    rows[..., p] = b[:, None] + noise * rng.standard_normal((n, m, p))
+    return rows
+
+
+def garnet(
+    n: int = 10,
+    *,
+    states: int = 30,
+    actions: int = 2,
+    branching: int = 2,
+    p: int = 8,
+    gamma: float = 0.95,
+    m: int = 2000,
+    heterogeneous: bool = True,
+    seed: int = 0,
+) -> F64:
+    """(n, m, p, p + 1) pools of TD(0) learning on Garnet problems: A = phi(s) (phi(s) - gamma phi(s'))', b = phi(s) r.
+
+    A Garnet problem has ``branching`` successors for each of ``states`` x ``actions``, with random probabilities, and
+    random rewards on [0, 1]; the policy is uniform. Agents share features on the unit sphere of R^p and follow one
+    kernel; heterogeneous agents alternate between two kernels with opposite rewards. A draw is a state from the
+    kernel's stationary law and its successor.
+
+    Source: the experiment of the talk and of Mangold et al. (2024), section 6; Garnet problems are of Archibald et al.
+    (1995). Differs in: states are drawn independently, not along one trajectory.
+    """
+    rng = rng_for(seed, "garnet")
+    phi = rng.standard_normal((states, p))
+    phi /= np.linalg.norm(phi, axis=1, keepdims=True)
+    reward = rng.random(states)
+    kinds: list[tuple[F64, F64, float]] = []
+    for sign in (1.0, -1.0) if heterogeneous else (1.0,):
+        P = np.zeros((states, states))
+        for state in range(states):
+            for _ in range(actions):
+                to = rng.permutation(states)[:branching]
+                P[state, to] += rng.dirichlet(np.ones(branching)) / actions
+        values, vectors = np.linalg.eig(P.T)
+        mu = np.abs(np.real(vectors[:, np.argmax(np.real(values))]))
+        kinds.append((P, mu / mu.sum(), sign))
+    rows = np.empty((n, m, p, p + 1))
+    for c in range(n):
+        P, mu, sign = kinds[c % len(kinds)]
+        now = rng.choice(states, size=m, p=mu)
+        after = (rng.random((m, 1)) > np.cumsum(P[now], axis=1)).sum(axis=1).clip(max=states - 1)
+        rows[c, :, :, :p] = phi[now][:, :, None] * (phi[now] - gamma * phi[after])[:, None, :]
+        rows[c, :, :, p] = phi[now] * (sign * reward[now])[:, None]
+    return rows
+
+
+def as_pools(data: Any) -> list[F64]:
+    """Pools as a list of (m_c, p, p + 1) arrays, checked."""
+    pools = [np.asarray(rows, dtype=np.float64) for rows in data]
+    for c, rows in enumerate(pools):
+        if rows.ndim != 3 or rows.shape[2] != rows.shape[1] + 1 or not np.isfinite(rows).all():
+            raise ConfigError(f"pool {c} has shape {rows.shape} (expected (m, p, p + 1), finite numbers).")
+    return pools

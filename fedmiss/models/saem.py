@@ -1,0 +1,186 @@
+"""Models A and B of FL-SAEM: months with a Gaussian layer of sites, seen through Gaussian noise or Poisson counts.
+
+The parameters sit in the Gaussian layer and the noise has none (hierarchical centring): this is what makes an
+exponential family with a closed M-step out of counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.errors import ConfigError, DomainError
+
+__all__ = ["GaussMonths", "Months", "PoissonMonths", "first_statistics", "simulate_months"]
+
+State = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Months:
+    """theta: beta (L,) mean log intensity of each month, tau2 (L,) variance between sites."""
+
+    beta: F64
+    tau2: F64
+
+
+class _LatentMonths:
+    """z_jl ~ N(beta_l, tau2_l); s = (mean_j z, mean_j z^2) per month, q = 2 L."""
+
+    def __init__(self, L: int) -> None:
+        if L < 1:
+            raise ConfigError(f"L={L} months (at least 1 is needed).")
+        self.L, self.q = L, 2 * L
+
+    def T(self, S: F64, /) -> Months:
+        """Beta = s1, tau2 = s2 - s1^2."""
+        beta, tau2 = S[: self.L], S[self.L :] - S[: self.L] ** 2
+        if not bool((tau2 > 0).all()):
+            month = int(np.argmin(tau2))
+            raise DomainError(
+                f"the variance of month {month + 1} of {self.L} is {tau2[month]:.3g} (must be > 0).",
+                month=month,
+            )
+        return Months(beta.copy(), tau2)
+
+    def to_wire(self, theta: Months, D: F64) -> F64:
+        """d1 / tau and (d2 - 2 beta d1) / (sqrt(2) tau2): coordinates in which moments are not nearly collinear."""
+        d1, d2 = D[..., : self.L], D[..., self.L :]
+        second = (d2 - 2 * theta.beta * d1) / (np.sqrt(2) * theta.tau2)
+        return np.concatenate([d1 / np.sqrt(theta.tau2), second], axis=-1)
+
+    def from_wire(self, theta: Months, Q: F64) -> F64:
+        """Return the increments of (s1, s2)."""
+        d1 = Q[..., : self.L] * np.sqrt(theta.tau2)
+        d2 = Q[..., self.L :] * np.sqrt(2) * theta.tau2 + 2 * theta.beta * d1
+        return np.concatenate([d1, d2], axis=-1)
+
+    def _counts(self, rows: F64) -> tuple[F64, F64]:
+        """Observations and log exposures, (m, L) each."""
+        if rows.ndim == 2:
+            return rows, np.zeros_like(rows)
+        return rows[..., 0], np.log(rows[..., 1])
+
+    def statistic(self, rows: F64, state: State) -> F64:
+        """(q,) mean over chains and sites of (z, z^2)."""
+        z = state["z"].reshape(-1, self.L)
+        return np.concatenate([z.mean(axis=0), (z * z).mean(axis=0)])
+
+    def _starts(self, rows: F64) -> I64:
+        return np.arange(len(rows), dtype=np.int64) * self.L
+
+    def unit_totals(self, rows: F64, state: State) -> F64:
+        """(M, m, q) statistics of the sites, which are independent given theta: their mean is :meth:`statistic`."""
+        z = state["z"].reshape(-1, len(rows), self.L)
+        return np.concatenate([z, z * z], axis=-1)
+
+    def vector(self, theta: Months) -> F64:
+        """(2 L,) beta, tau2."""
+        return np.concatenate([theta.beta, theta.tau2])
+
+    def complete(self, vector: F64, S: F64) -> float:
+        """Mean over sites of log p(y, z; theta) at a statistic, without what theta does not touch."""
+        beta, tau2 = vector[: self.L], vector[self.L :]
+        squares = S[self.L :] - 2 * beta * S[: self.L] + beta * beta
+        return float(-0.5 * (np.log(tau2) + squares / tau2).sum())
+
+
+class GaussMonths(_LatentMonths):
+    """Model A: y_jl ~ N(z_jl, 1), exact answer. Rows of a worker are (sites, L).
+
+    Source: none, a check of FL-SAEM with a closed E-step.
+    """
+
+    def s_bar(self, theta: Months, rows: F64) -> F64:
+        """E-step: z | y ~ N(v (y + beta/tau2), v), 1/v = 1 + 1/tau2."""
+        v = 1.0 / (1.0 + 1.0 / theta.tau2)
+        z = v * (rows + theta.beta / theta.tau2)
+        return np.concatenate([z.mean(axis=0), (z * z).mean(axis=0) + v])
+
+    def latent_start(self, rows: F64, M: int) -> State:
+        """Chains start at the data."""
+        return {"z": np.repeat(rows.reshape(1, -1), M, axis=0).astype(np.float64)}
+
+    def move(
+        self, theta: Months, rows: F64, state: State, kernel: Any, rng: np.random.Generator
+    ) -> tuple[State, float]:
+        """One step of the chains."""
+        m = len(rows)
+        y, beta, tau2 = rows.reshape(-1), np.tile(theta.beta, m), np.tile(theta.tau2, m)
+
+        def target(z: F64) -> tuple[F64, F64]:
+            a, b = y - z, (z - beta) / tau2
+            return -0.5 * (a * a + (z - beta) * b), a - b
+
+        z, share = kernel.move(rng, state["z"], 1.0 / (1.0 / tau2 + 1.0), target, self._starts(rows))
+        return {"z": z}, share
+
+
+class PoissonMonths(_LatentMonths):
+    """Model B: y_jl ~ Poisson(e_jl exp z_jl). Rows of a worker are (sites, L) counts, or (sites, L, 2) with e beside.
+
+    The E-step by quadrature (:meth:`s_bar`) gives the maximum-likelihood estimate; chains are checked against it.
+    """
+
+    def s_bar(self, theta: Months, rows: F64) -> F64:
+        """E-step by 30 adaptive Gauss-Hermite nodes a cell."""
+        from fedmiss.models.saem_quadrature import poisson_normal
+
+        y, log_e = self._counts(rows)
+        _, z, z2 = poisson_normal(y, log_e, theta.beta, theta.tau2)
+        return np.concatenate([z.mean(axis=0), z2.mean(axis=0)])
+
+    def log_likelihood(self, theta: Months, rows: F64) -> float:
+        """Mean over sites of log p(y; theta)."""
+        from fedmiss.models.saem_quadrature import poisson_normal
+
+        y, log_e = self._counts(rows)
+        return float(poisson_normal(y, log_e, theta.beta, theta.tau2)[0].sum() / len(rows))
+
+    def latent_start(self, rows: F64, M: int) -> State:
+        """Chains start at log((y + 1/2) / e)."""
+        y, log_e = self._counts(rows)
+        return {"z": np.repeat((np.log(y + 0.5) - log_e).reshape(1, -1), M, axis=0)}
+
+    def move(
+        self, theta: Months, rows: F64, state: State, kernel: Any, rng: np.random.Generator
+    ) -> tuple[State, float]:
+        """One step of the chains; P = 1 / (1/tau2 + y + 1/2), the curvature of a Poisson latent."""
+        counts, log_e = self._counts(rows)
+        m = len(rows)
+        y, e, beta, tau2 = (
+            counts.reshape(-1),
+            np.exp(log_e).reshape(-1),
+            np.tile(theta.beta, m),
+            np.tile(theta.tau2, m),
+        )
+
+        def target(z: F64) -> tuple[F64, F64]:
+            with np.errstate(over="ignore"):
+                rate = e * np.exp(z)
+            b = (z - beta) / tau2
+            return y * z - rate - 0.5 * (z - beta) * b, y - rate - b
+
+        z, share = kernel.move(rng, state["z"], 1.0 / (1.0 / tau2 + y + 0.5), target, self._starts(rows))
+        return {"z": z}, share
+
+
+def first_statistics(model: Any, data: Any) -> F64:
+    """(n, q) statistics of chains at their start: first memories of how="memory", whose mean is a good S_0."""
+    return np.array([model.statistic(rows, model.latent_start(rows, 1)) for rows in data])
+
+
+def simulate_months(n: int = 10, sites: int = 40, L: int = 20, *, seed: int = 0, counts: bool = True) -> F64:
+    """(n, sites, L) counts of model B (or values of model A): 0.8 + sin over the months + a worker's shift + N(0, 0.7^2)."""
+    from fedmiss.rng import rng_for
+
+    rng = rng_for(seed, "months")
+    beta = 0.8 + np.sin(2 * np.pi * np.arange(L) / L)
+    z = beta + rng.uniform(-0.5, 0.5, (n, 1, 1)) + 0.7 * rng.standard_normal((n, sites, L))
+    if counts:
+        return rng.poisson(np.exp(z)).astype(np.float64)
+    return z + rng.standard_normal(z.shape)

@@ -1,0 +1,127 @@
+"""Oracles beside SPIDER's, and the exchange before a run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmiss.compressors import Blocks, Dithering, Identity, TopK
+from fedmiss.core import Bernoulli, FedEM, Fiem, Minibatch, Roster, SemVr, Streaming, em, gather, run
+from fedmiss.core.testing import check_compressor, check_oracle
+from fedmiss.core.theory import Constants, bound_fedem
+from fedmiss.engines import LocalEngine, PlainEngine
+from fedmiss.errors import ConfigError, UplinkError
+from fedmiss.models.gmm import second_moment
+from tests.core.toys import Linear, linear_data, mixture
+
+
+@pytest.mark.parametrize("oracle", [Streaming(3), SemVr(3, 4), Fiem(2)], ids=str)
+def test_they_obey_the_laws_and_resume(oracle, tmp_path):
+    model, data, roster, S_0 = mixture(n=4, m=10)
+    check_oracle(oracle, model, list(data), S_0)
+    algo = FedEM(model, Dithering(), roster, 0.05, 0.2, Bernoulli(0.6), oracle, seed=7)
+    whole = run(algo, LocalEngine(data), S_0, stop=20)
+    other = run(algo, PlainEngine(data, backwards=True), S_0, stop=20)
+    assert np.array_equal(whole.server.S_hat, other.server.S_hat)
+    file = tmp_path / "state.npz"
+    run(algo, LocalEngine(data), S_0, stop=9, checkpoint=file)
+    resumed = run(algo, LocalEngine(data), S_0, stop=20, checkpoint=file)
+    assert np.array_equal(whole.server.S_hat, resumed.server.S_hat)
+    assert np.array_equal(whole.trace["evaluations"], resumed.trace["evaluations"])
+
+
+@pytest.mark.parametrize("oracle", [SemVr(4, 10), Fiem(4)], ids=str)
+def test_variance_reduction_converges_where_minibatches_stall(oracle):
+    model, data, roster, S_0 = mixture(n=1, m=60)
+    solution = em(model, data, roster, S_0, rounds=5000, tol=1e-28)[0]
+    settings = {
+        "model": model,
+        "compressor": Identity(),
+        "roster": roster,
+        "gamma": 0.1,
+        "alpha": 0.0,
+        "seed": 1,
+    }
+    good = run(FedEM(oracle=oracle, **settings), LocalEngine(data), S_0, stop=3000, init="zero").server.S_hat
+    stall = run(
+        FedEM(oracle=Minibatch(4), **settings), LocalEngine(data), S_0, stop=3000, init="zero"
+    ).server.S_hat
+    assert np.abs(good - solution).max() < 1e-8
+    assert np.abs(stall - solution).max() > 1e-3
+
+
+def test_fiem_is_its_recursion_line_by_line():
+    """Table renewed on I, then mean + s_J - table_J, on the core's draws."""
+    from fedmiss.core.oracles import draw_rows
+    from fedmiss.rng import uniforms
+
+    data, model = linear_data(n=1, m=9), Linear()
+    algo = FedEM(model, Identity(), Roster.of([9]), 0.2, 0.0, oracle=Fiem(1), seed=3)
+    found = run(algo, LocalEngine(data), np.ones(3), stop=25, init="zero").server.S_hat
+    S, table = np.ones(3), np.array([y + model.A @ np.ones(3) for y in data[0]])
+    for k in range(25):
+        if k == 0:
+            estimate = table.mean(axis=0)
+        else:
+            i, j = draw_rows(uniforms(3, "worker", k, [0], 2), np.array([9]), replace=True)[0]
+            table[i] = data[0, i] + model.A @ S
+            estimate = table.mean(axis=0) + data[0, j] + model.A @ S - table[j]
+        S = S + 0.2 * (estimate - S)
+    np.testing.assert_allclose(found, S, rtol=1e-12)
+
+
+def test_a_stream_reads_every_row_once_whoever_is_absent():
+    rows = np.arange(12.0).reshape(1, 12, 1) * np.ones((3, 1, 1))
+
+    class Seen(Linear):
+        def s_bar(self, theta, rows):
+            seen.append(rows[:, 0].tolist())
+            return rows.mean(axis=0)
+
+    seen = []
+    algo = FedEM(Seen(1), Identity(), Roster.of([12] * 3), 0.1, 0.5, Bernoulli(0.5), Streaming(4), seed=2)
+    result = run(algo, PlainEngine(rows), np.zeros(1), stop=40, init="zero")
+    answers = int(result.trace["active"].sum())
+    assert len(seen) == answers
+    for block in ([0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]):
+        assert abs(seen.count(block) - answers / 3) <= 3
+
+
+def test_a_mean_over_workers_is_gathered_in_one_exchange():
+    rng = np.random.default_rng(0)
+    data = [rng.normal(size=(m, 3)) for m in (5, 20, 11)]
+    roster = Roster.of([5, 20, 11], "pooled")
+    for engine in (LocalEngine(data), PlainEngine(data)):
+        value, info = gather(lambda r: second_moment(r).ravel(), 9, roster, engine, Identity())
+        np.testing.assert_allclose(value.reshape(3, 3), second_moment(np.concatenate(data)), rtol=1e-12)
+        assert info.bytes_up == 3 * (16 + 72)
+    data[1][3, 1] = np.nan
+    with pytest.raises(UplinkError, match=r"'1' \(1 of 3\) is missing.*look at its data"):
+        gather(lambda r: r.mean(axis=0), 3, roster, LocalEngine(data), Identity())
+
+
+def test_blocks_of_free_lengths():
+    c = Blocks((1, 9, 4), Dithering(1))
+    out = check_compressor(c, 14, draws=1500)
+    assert out["omega"] == pytest.approx(2.0, rel=1e-6)  # sqrt(9) - 1
+    equal, free = Dithering(1, 2.0, 7), Blocks((7, 7), Dithering(1))
+    x, u = np.random.default_rng(0).normal(size=14), np.random.default_rng(1).random(14)
+    np.testing.assert_array_equal(equal.decode(equal.encode(x, u), 14), free.decode(free.encode(x, u), 14))
+    code = free.encode(x, u)
+    for bad in (code[:-1], code + b"\x00", code[:1], b""):
+        with pytest.raises(UplinkError):
+            free.decode(bad, 14)
+    for make, words in (
+        (lambda: Blocks(()), "lengths"),
+        (lambda: Blocks((2,), TopK(1)), "biased"),
+        (lambda: c.omega(13), "q=13"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            make()
+
+
+def test_without_compression_equation_9_extends_the_range():
+    C = Constants(v_min=0.5, v_max=3.0, L_W=2.0, L=1.5, L_rows=2.5, sigma2=0.7, W_gap=2.0)
+    assert bound_fedem(C, gamma=0.4, n=16, omega=0.0, k_max=100) > 0  # gamma_max of theorem 1 is 0.125
+    with pytest.raises(ConfigError, match=r"\(0, 0\.5\)"):
+        bound_fedem(C, gamma=0.5, n=16, omega=0.0, k_max=100)

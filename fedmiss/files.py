@@ -17,6 +17,7 @@ from fedmiss.errors import ConfigError, InputError
 
 __all__ = [
     "MANIFEST",
+    "SECRET",
     "atomic_file",
     "atomic_folder",
     "hash_file",
@@ -25,9 +26,11 @@ __all__ = [
     "read_manifest",
     "write_json",
     "write_manifest",
+    "write_secret",
 ]
 
 MANIFEST = "manifest.json"
+SECRET = "secret.key"  # of a group, beside its visits
 
 
 # what a full disk or a forbidden place answers; other errors inside a step are not about writing
@@ -210,3 +213,10 @@ def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]
             path=str(folder),
         )
     return manifest
+
+
+def write_secret(path: str | Path) -> None:
+    """Draw 32 random bytes and write them to a file that only its owner may read."""
+    with atomic_file(path) as tmp:
+        tmp.touch(mode=0o600)
+        tmp.write_bytes(os.urandom(32))

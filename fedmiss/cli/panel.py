@@ -25,6 +25,12 @@ def panel(
     ] = "seen",
     min_visits: Annotated[int, typer.Option(help="Visits that a site needs.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the random groups.")] = 0,
+    secrets: Annotated[
+        bool,
+        typer.Option(
+            help="Give every group a secret of its own, from which its bootstrap weights are drawn."
+        ),
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the folder if it is there.")
     ] = False,
@@ -33,5 +39,5 @@ def panel(
     from fedmiss.cli.show import say_written
     from fedmiss.etl.panel import PanelSettings, make_panel
 
-    settings = PanelSettings(species, groups, group_by, sites, min_visits, seed)
+    settings = PanelSettings(species, groups, group_by, sites, min_visits, seed, secrets)
     say_written(make_panel(records, out, settings, overwrite=overwrite))

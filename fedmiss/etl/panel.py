@@ -19,7 +19,7 @@ import polars as pl
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.cells import species_visits
 from fedmiss.etl.codes import NEVER_DETECTED
-from fedmiss.files import atomic_folder, hash_file, read_manifest, write_manifest
+from fedmiss.files import SECRET, atomic_folder, hash_file, read_manifest, write_manifest, write_secret
 from fedmiss.rng import rng_for
 from fedmiss.tables import read_table, write_table
 
@@ -40,6 +40,7 @@ class PanelSettings:
     sites : ``"seen"`` keeps sites where the species was detected at least once, ``"all"`` keeps every site
     min_visits : a site needs at least this many visits
     seed : seed of the random groups
+    secrets : whether every group gets a secret of its own (``secret.key``), from which weights of its observers are drawn
     """
 
     species: str = ""
@@ -48,6 +49,7 @@ class PanelSettings:
     sites: str = "seen"
     min_visits: int = 1
     seed: int = 0
+    secrets: bool = False
 
 
 def make_panel(
@@ -112,6 +114,8 @@ def make_panel(
         groups = {}
         for (group,), rows in sorted(visits.group_by("_group"), key=lambda item: item[0]):
             groups[group] = _write_group(tmp / "groups" / str(group), rows)
+            if settings.secrets:
+                write_secret(tmp / "groups" / str(group) / SECRET)
         counted = visits["count"].is_not_null()
         results = {
             "species": species,

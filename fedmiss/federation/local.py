@@ -58,7 +58,7 @@ class LocalFederation:
     J : number of sites of the panel
     plan : what the coordinator wants (axes, effort terms, whether sums by site may be exchanged)
     secrets : secret of each group by name; None derives them from the groups' own visits
-    weigh : weights of a replicate by group, for comparisons: (group, number, spread, visits) -> (m,)
+    weigh : weights of a replicate by group, for comparisons: (group, seed, number, spread, visits) -> (m,)
     watch : called after each exchange with (stage, exchanges so far)
     """
 
@@ -70,7 +70,7 @@ class LocalFederation:
         plan: Plan,
         *,
         secrets: Mapping[str, bytes] | None = None,
-        weigh: Callable[[str, int, F64, Used], F64] | None = None,
+        weigh: Callable[[str, int, int, F64, Used], F64] | None = None,
         watch: Callable[[str, int], None] | None = None,
     ) -> None:
         self.J, self.at = J, {name: at[name] for name in sorted(held)}
@@ -100,7 +100,7 @@ class LocalFederation:
         joint: bool = True,
         minimum: int = 0,
         secrets: Mapping[str, bytes] | None = None,
-        weigh: Callable[[str, int, F64, Used], F64] | None = None,
+        weigh: Callable[[str, int, int, F64, Used], F64] | None = None,
         watch: Callable[[str, int], None] | None = None,
     ) -> LocalFederation:
         """Federation of the groups of a panel in memory.
@@ -259,11 +259,11 @@ class LocalFederation:
 class _Weigh:
     """Weights of replicates given from outside, for one group."""
 
-    def __init__(self, weigh: Callable[[str, int, F64, Used], F64], name: str) -> None:
+    def __init__(self, weigh: Callable[[str, int, int, F64, Used], F64], name: str) -> None:
         self.weigh, self.name = weigh, name
 
-    def __call__(self, number: int, spread: F64, used: Used) -> F64:
-        return self.weigh(self.name, number, spread, used)
+    def __call__(self, seed: int, number: int, spread: F64, used: Used) -> F64:
+        return self.weigh(self.name, seed, number, spread, used)
 
 
 def _stamps(panel: GroupPanel) -> I64:
@@ -388,7 +388,7 @@ def bootstrap(
     draws: int = 200,
     seed: int = 0,
     watch: Callable[[int], None] | None = None,
-    weigh: Callable[[str, int, F64, Used], F64] | None = None,
+    weigh: Callable[[str, int, int, F64, Used], F64] | None = None,
 ) -> Draws:
     """Refit ``draws`` times with reweighted observers.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -153,7 +154,8 @@ def fit_panel(
     folder = open_panel(panel_path)
     hashes = panel_hash(folder)
     federation = federation_of(folder, settings)  # a damaged table is told here, before anything is written
-    work = partial_folder(out, hash_json([asdict(settings), hashes]))
+    kept = {name: hashlib.sha256(b"kept" + s).hexdigest() for name, s in folder.secrets().items()}
+    work = partial_folder(out, hash_json([asdict(settings), hashes, kept]))
     started = time.perf_counter()
     base = base_settings(settings, calibrate=not folder.chosen_by_detection)
     ledger = Kept(work / "ledger.json", federation.link.ledger)

@@ -13,13 +13,12 @@ from fedmiss.arrays import I64
 from fedmiss.errors import InputError
 from fedmiss.etl.codes import NEVER_DETECTED
 from fedmiss.federation.group.visits import Visits
-from fedmiss.files import hash_file, read_manifest
+from fedmiss.files import SECRET, hash_file, read_manifest
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.tables import read_table
 
 __all__ = ["PanelFolder", "check_same_panel", "effort_names", "open_panel", "panel_hash"]
 
-SECRET = "secret.key"
 _COLUMNS = {"duration": "duration_minutes", "distance": "distance_km", "observers": "n_observers"}
 
 

@@ -47,12 +47,13 @@ def pooled(panel: GroupPanel) -> LocalFederation:
     secrets = {name: program.secret for name, program in apart.programs.items()}
     start = np.cumsum([0] + [g.n_observers for g in panel.groups])
 
-    def weigh(name, number, spread, used):
+    def weigh(name, seed, number, spread, used):
         out = np.empty(used.site.size)
         for k, g in enumerate(panel.groups):
             mine = (used.observer >= start[k]) & (used.observer < start[k + 1])
             out[mine] = replicate_weights(
                 secrets[g.name],
+                seed,
                 number,
                 spread,
                 used.site[mine],

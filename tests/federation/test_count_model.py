@@ -479,7 +479,7 @@ def observer_weights(panel, draw):
     """Weights of every group in one replicate."""
     federation = LocalFederation.of_panel(panel)
     spread = spread_of(federation.hub)
-    return [p._weigh(draw, spread, p.used) for p in federation.programs.values()]
+    return [p._weigh(0, draw, spread, p.used) for p in federation.programs.values()]
 
 
 def test_bootstrap_weights_stay_inside_groups():
@@ -487,15 +487,16 @@ def test_bootstrap_weights_stay_inside_groups():
     federation = LocalFederation.of_panel(panel)
     spread = spread_of(federation.hub)
     for program in federation.programs.values():
-        w, used = program._weigh(3, spread, program.used), program.used
+        w, used = program._weigh(0, 3, spread, program.used), program.used
         per_observer = {o: np.unique(w[used.observer == o]) for o in np.unique(used.observer)}
         assert all(v.size == 1 for v in per_observer.values())
-        draws = np.array([program._weigh(b, spread, used) for b in range(400)])
+        draws = np.array([program._weigh(0, b, spread, used) for b in range(400)])
         assert draws.mean() == pytest.approx(1.0, abs=5 / np.sqrt(400))
         assert draws.sum(axis=1).std() > 0.05 * draws.sum(axis=1).mean()  # a group's total varies too
-        np.testing.assert_array_equal(w, program._weigh(3, spread, used))
-        assert not np.array_equal(w, program._weigh(4, spread, used))
-        other = replicate_weights(b"another secret", 3, spread, used.site, used.observer, used.weight)
+        np.testing.assert_array_equal(w, program._weigh(0, 3, spread, used))
+        assert not np.array_equal(w, program._weigh(0, 4, spread, used))
+        assert not np.array_equal(w, program._weigh(1, 3, spread, used))
+        other = replicate_weights(b"another secret", 0, 3, spread, used.site, used.observer, used.weight)
         assert not np.isin(
             np.unique(other), np.unique(w)
         ).any()  # only who has the secret can know the weights
@@ -508,7 +509,7 @@ def test_few_effective_observers_get_wider_weights():
     K = effective_observers(federation.hub)
     assert K == pytest.approx(240**2 / (72**2 + 28 * 36))
     program, n = federation.programs["a"], 4000
-    w = np.array([program._weigh(b, spread_of(federation.hub), program.used) for b in range(n)])
+    w = np.array([program._weigh(0, b, spread_of(federation.hub), program.used) for b in range(n)])
     wide = stats.t.ppf(0.975, K - 1) / stats.norm.ppf(0.975)
     for observer, share in ((0, 0.3), (1, 0.025)):
         draws = w[:, program.used.observer == observer][:, 0]

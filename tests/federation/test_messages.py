@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import struct
 import zlib
 from dataclasses import fields
@@ -14,6 +15,7 @@ from fedmiss.errors import UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.codec import HEADER, Envelope, decode, encode
 from fedmiss.federation.words import describe_kinds, privacy_table
+from fedmiss.resources import resource
 
 ENVELOPE = Envelope(b"12345678", b"abcdefgh", 7)
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide"
@@ -138,3 +140,10 @@ def test_messages_in_words_name_every_kind_that_was_sent():
 def test_the_page_on_privacy_lists_what_the_types_say():
     page = (GUIDE / "privacy.md").read_text()
     assert privacy_table() in page, "run python docs/make_privacy.py"
+
+
+def test_the_walk_through_has_the_numbers_of_its_example():
+    script = importlib.util.spec_from_file_location("make_federation", resource("docs", "make_federation.py"))
+    module = importlib.util.module_from_spec(script)
+    script.loader.exec_module(module)
+    assert module.numbers() in (GUIDE / "federation.md").read_text(), "run python docs/make_federation.py"

@@ -72,7 +72,9 @@ def withhold(site: I32, month: I32, part: I64, minimum: int, L: int) -> Bool:
     return held
 
 
-def replicate_weights(secret: bytes, number: int, spread: F64, site: I32, observer: I32, weight: F64) -> F64:
+def replicate_weights(
+    secret: bytes, seed: int, number: int, spread: F64, site: I32, observer: I32, weight: F64
+) -> F64:
     """Weights (m,) of one bootstrap replicate: one draw per observer, of mean 1, from the group's own secret.
 
     They are not normalised, so that group totals vary too. With many observers alike a draw is Exp(1), the Bayesian
@@ -89,6 +91,7 @@ def replicate_weights(secret: bytes, number: int, spread: F64, site: I32, observ
     Parameters
     ----------
     secret : the group's, kept with its data: whoever knows the weights could solve for the observers' totals
+    seed, number : of the job and of the replicate, both public
     spread : (3,) from the hub: visits of all groups, the quotient of quantiles, 1 to weigh observer x site
     """
     unit = observer.astype(np.int64)
@@ -96,7 +99,9 @@ def replicate_weights(secret: bytes, number: int, spread: F64, site: I32, observ
         unit = np.unique(np.stack([unit, site]), axis=1, return_inverse=True)[1].ravel()
     share = np.bincount(unit, weight) / spread[0]
     c = np.minimum((spread[1] / np.maximum(1 - share, 1e-9)) ** 2, 4.0)
-    words = np.frombuffer(hashlib.blake2b(secret + number.to_bytes(8, "little")).digest(), dtype=np.uint32)
+    words = np.frombuffer(
+        hashlib.blake2b(b"\0".join([secret, b"%d" % seed, b"%d" % number])).digest(), dtype=np.uint32
+    )
     rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([int(w) for w in words])))
     draw: F64 = c * rng.standard_gamma(1 / c)
     return weight * draw[unit]

@@ -61,7 +61,7 @@ class GroupProgram:
         secret: bytes,
         plain_refusals: bool = False,
         all_slopes: bool = True,
-        weigh: Callable[[int, F64, Used], F64] | None = None,
+        weigh: Callable[[int, int, F64, Used], F64] | None = None,
         minimum: int = 0,
         settings: bytes | None = None,
     ) -> None:
@@ -308,8 +308,8 @@ class GroupProgram:
             )
         return self._cells[by_visit]
 
-    def _weigh(self, number: int, spread: F64, used: Used) -> F64:
-        return replicate_weights(self.secret, number, spread, used.site, used.observer, used.weight)
+    def _weigh(self, seed: int, number: int, spread: F64, used: Used) -> F64:
+        return replicate_weights(self.secret, seed, number, spread, used.site, used.observer, used.weight)
 
     def open(self, q: msg.Open) -> msg.OpenSums:
         """Make the state of a batch: one set of weights for each of its fits."""
@@ -329,7 +329,7 @@ class GroupProgram:
             weights = np.stack([free * (fold != k) for k in q.numbers])
             test = np.stack([free * (fold == k) for k in q.numbers])
         elif q.weights == "replicate":
-            weights = np.stack([self.weigh(int(b), q.spread, u) for b in q.numbers])
+            weights = np.stack([self.weigh(q.seed, int(b), q.spread, u) for b in q.numbers])
         else:
             weights = np.repeat(u.weight[None], q.numbers.size, axis=0)
         by_visit = family is FAMILIES["bernoulli"] and (q.observers or u.effort.shape[1] > 0)

@@ -1,0 +1,58 @@
+"""The moment equation from a table: the same root and the same statistic as with all visits in one place."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+
+from fedmiss.federation.hub.dispersion import HIGH, LOW, inverse_size_of, pearson_at, table_nodes
+
+
+def visits(size, n=400, seed=0):
+    rng = np.random.default_rng(seed)
+    mu = np.exp(rng.normal(1.0, 1.5, n))
+    return mu, rng.poisson(mu * rng.gamma(size, 1 / size, n) if np.isfinite(size) else mu)
+
+
+def statistic(mu, y, inverse):
+    return ((y - mu) ** 2 / (mu + mu**2 * inverse)).sum()
+
+
+def root(mu, y, free):
+    value = brentq(lambda t: statistic(mu, y, np.exp(-t)) / free - 1, LOW, HIGH, xtol=1e-13)
+    return np.exp(-value)
+
+
+@pytest.mark.parametrize("size", [0.05, 0.5, 3.0, 50.0])
+@pytest.mark.parametrize("last", ["far", "near"])
+def test_the_root_and_the_statistic_of_all_visits(size, last):
+    mu, y = visits(size)
+    free = mu.size - 10.0
+    exact = root(mu, y, free)
+    before = 0.0 if last == "far" else exact * 1.7
+    nodes = table_nodes("negbin", before)
+    table = np.array([statistic(mu, y, v) for v in nodes])
+    found = inverse_size_of(nodes, table / free, before)
+    assert found == pytest.approx(exact, rel=1e-9)
+    assert pearson_at(nodes, table, found) == pytest.approx(statistic(mu, y, exact), rel=1e-9)
+
+
+def test_the_poisson_limit_and_the_way_to_it():
+    mu, y = visits(np.inf)
+    even = np.round(mu)  # less scattered than Poisson counts
+    nodes = table_nodes("negbin", 0.0)
+    assert inverse_size_of(nodes, np.array([statistic(mu, even, v) for v in nodes]) / 390, 0.0) == 0.0
+    assert pearson_at(nodes, np.array([statistic(mu, y, v) for v in nodes]), 0.0) == statistic(mu, y, 0.0)
+
+
+def test_outside_the_window_the_step_ends_at_its_border_and_goes_on():
+    mu, y = visits(0.5)
+    free, last = mu.size - 10.0, 1e-3  # two is meant, a thousandth was before
+    exact = root(mu, y, free)
+    for _ in range(12):
+        nodes = table_nodes("negbin", last)
+        new = inverse_size_of(nodes, np.array([statistic(mu, y, v) for v in nodes]) / free, last)
+        assert abs(np.log(new / last)) <= 1 + 1e-9
+        last = new
+    assert last == pytest.approx(exact, rel=1e-9)

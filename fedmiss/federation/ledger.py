@@ -41,14 +41,15 @@ class Ledger:
     groups: dict[str, Line] = field(default_factory=dict)
     kinds: dict[str, int] = field(default_factory=dict)
 
-    def record(
-        self, stage: str, down: Mapping[str, int], up: Mapping[str, int], kinds: Mapping[str, int]
-    ) -> None:
-        """Count one exchange: lengths of the frames to and from every group, and the kinds of their messages."""
+    def record(self, stage: str, down: Mapping[str, int], up: Mapping[str, int]) -> None:
+        """Count one exchange: lengths of the frames to and from every group, whatever becomes of them."""
         self.total.add(sum(up.values()), sum(down.values()))
         self.stages.setdefault(stage, Line()).add(sum(up.values()), sum(down.values()))
         for name, n in down.items():
             self.groups.setdefault(name, Line()).add(up.get(name, 0), n)
+
+    def count(self, kinds: Mapping[str, int]) -> None:
+        """Count messages by kind."""
         for kind, n in kinds.items():
             self.kinds[kind] = self.kinds.get(kind, 0) + n
 

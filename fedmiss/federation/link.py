@@ -96,6 +96,8 @@ class Link:
             lists = dict.fromkeys(self.names, questions)
             frames = dict.fromkeys(self.names, encode(questions, envelope))
         replies = self.transport.ask(frames)
+        down = {name: len(frame) for name, frame in frames.items()}
+        self.ledger.record(self.stage, down, {name: len(replies.get(name, b"")) for name in self.names})
         missing = [name for name in self.names if name not in replies]
         if missing:
             raise EngineError(
@@ -124,9 +126,8 @@ class Link:
                 answers[i][name] = answer
                 kinds[type(question).__name__] += 1
                 kinds[type(answer).__name__] += 1
-        down = {name: len(frame) for name, frame in frames.items()}
         self.exchange += 1
-        self.ledger.record(self.stage, down, {name: len(replies[name]) for name in self.names}, kinds)
+        self.ledger.count(kinds)
         if self.watch:
             self.watch(self.stage, self.exchange)
         return answers
@@ -135,6 +136,10 @@ class Link:
 _ERRORS: dict[str, type[FedmissError]] = {
     e.__name__: e for e in (ConfigError, InputError, DomainError, UplinkError)
 }
+_KINDS: dict[str, type] = {
+    "np.ndarray": np.ndarray, "float": float, "int": int, "bool": bool, "str": str, "tuple[str, ...]": tuple,
+}  # fmt: skip
+_TYPES = {k: [(f.name, _KINDS[str(f.type)]) for f in fields(k)] for k in ANSWERS}
 _NUMBERS = {k: [f.name for f in fields(k) if f.type in ("np.ndarray", "float")] for k in ANSWERS}
 _EXPECTED = {
     "Hello": "Description", "Axes": "Done", "Sites": "KeyedHashes", "Checklists": "KeyedHashes", "Shared": "Done",
@@ -153,6 +158,13 @@ def _check(answer: Answer, question: Question, who: str, exchange: int) -> None:
             "Install the same fedmiss on all sides.",
             who=who,
         )
+    for name, wanted in _TYPES[type(answer)]:
+        if not isinstance(getattr(answer, name), wanted):
+            raise UplinkError(
+                f"{who} sent {type(getattr(answer, name)).__name__} in {kind}.{name} at exchange {exchange}, expected "
+                f"{wanted.__name__}. Install the same fedmiss on all sides.",
+                who=who,
+            )
     for name in _NUMBERS[type(answer)]:
         value = getattr(answer, name)
         # an infinite or missing number makes the sum so: one pass without a mask

@@ -60,6 +60,7 @@ class LocalFederation:
     secrets : secret of each group by name; None derives them from the groups' own visits
     weigh : weights of a replicate by group, for comparisons: (group, seed, number, spread, visits) -> (m,)
     watch : called after each exchange with (stage, exchanges so far)
+    more : further settings that decide the result: they enter the digest that every frame carries
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class LocalFederation:
         secrets: Mapping[str, bytes] | None = None,
         weigh: Callable[[str, int, int, F64, Used], F64] | None = None,
         watch: Callable[[str, int], None] | None = None,
+        more: bytes = b"",
     ) -> None:
         self.J, self.at = J, {name: at[name] for name in sorted(held)}
         key = seed_key("groups of one person", *self.at)
@@ -83,8 +85,10 @@ class LocalFederation:
             )
             for name in self.at
         }  # fmt: skip
-        job = hashlib.blake2b(b"".join(digests.values()), digest_size=8).digest()
-        settings = hashlib.blake2b(repr(plan).encode(), digest_size=8).digest()
+        job = hashlib.blake2b(b"".join([*digests.values(), more]), digest_size=8).digest()
+        months = b"" if plan.months is None else np.asarray(plan.months, np.int64).tobytes()
+        words = repr(replace(plan, months=None)).encode()
+        settings = hashlib.blake2b(b"\0".join([words, months, more]), digest_size=8).digest()
         self.link = Link(InProcess(self.programs), job, settings, watch)
         self.agreement = agree(self.link, plan)
         self.hub = self.agreement.panel
@@ -162,12 +166,13 @@ class LocalFederation:
     def result(self, batch: int, fit: int, settings: CountSettings, state: MonthState) -> CountFit:
         """Both halves of a fit together: what only somebody who holds all groups may have."""
         J, p = self.J, state.p
-        P, C = np.zeros((J, p)), np.zeros((J, p, p))
-        for (
-            name,
-            program,
-        ) in self.programs.items():  # sites of several groups have the same coefficients in each
-            P[self.at[name]], C[self.at[name]] = program.site_posterior(batch, fit)
+        P, C, owners = np.zeros((J, p)), np.zeros((J, p, p)), np.zeros(J)
+        for name, program in self.programs.items():
+            at, (Pg, Cg) = self.at[name], program.site_posterior(batch, fit)
+            P[at], C[at], owners[at] = P[at] + Pg, C[at] + Cg, owners[at] + 1
+        # joint sites have the same coefficients in every group; of sites apart this is the mean over their owners
+        P /= np.maximum(owners, 1)[:, None]
+        C /= np.maximum(owners, 1)[:, None, None]
         q = Posterior(state.mu, P, C, state.T, state.D, state.tau, state.prior, state.noise)
         reason = (
             "in three rounds in a row predictors and months moved by less than 0.003 (root mean square)"
@@ -245,8 +250,8 @@ class LocalFederation:
         for name, program in self.programs.items():
             for i in range(len(numbers)):
                 if (REPLICATES, i) in program.slopes:
-                    mine = program.share > 0  # a site of several groups is counted by the first
-                    slopes[i, self.at[name][mine]] = program.slopes.pop((REPLICATES, i))[mine]
+                    own = np.where(program.share > 0, program.slopes.pop((REPLICATES, i)), 0.0)
+                    slopes[i, self.at[name]] = np.nan_to_num(slopes[i, self.at[name]]) + program.share * own
         self.link.ask([msg.Close(np.array([REPLICATES]))])
         return Draws(totals, slopes)
 

@@ -103,9 +103,9 @@ class Description(Answer):
     counted: int = _f("number of visits with a count", unit="visits")
     detected: int = _f("number of visits on which the species was seen", unit="visits")
     effort: np.ndarray = _f(
-        "for each effort term: visits that have it, least and largest value",
-        "(terms, 3)",
-        "visits, term's unit",
+        "for each effort term: visits that have it, 1 where it varies",
+        "(terms, 2)",
+        "visits, flag",
     )
     blanks: np.ndarray = _f("for each effort term: number of visits without it", "(terms,)", "visits")
     covariates: int = _f("number of effort covariates that come ready made, 0 for the terms above")
@@ -207,8 +207,8 @@ class GapSums(Answer):
     inside: float = _f("cells that lie in visited blocks of own sites", unit="cells")
     sites: float = _f("number of sites that the group counts (shared ones are counted once)", unit="sites")
     masks: np.ndarray = _f(
-        "for each joint site which months were visited, years and months inside them in an order that the hub does not know",
-        "(S, L)",
+        "for each joint site which months were visited, as bits; months of a year in an order that the hub does not know",
+        "(S, L / 8)",
     )
 
 
@@ -243,7 +243,9 @@ class OpenSums(Answer):
 
     about: ClassVar[str] = "sums of weights and counts"
     sums: np.ndarray = _f(
-        "sum of weights, of weighted values, of weighted exposures", "(n, 3)", "visits, birds, visits"
+        "sum of weights, of weighted values, of weighted exposures, of weighted squared values",
+        "(n, 4)",
+        "visits, birds",
     )
     sites: float = _f("number of sites that the group counts (shared ones are counted once)", unit="sites")
 

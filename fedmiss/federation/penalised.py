@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cross_validate_penalised", "fit_penalised", "marginal_cells", "replicate_penalised", "result_of"]
 
-BATCH = 2
+BATCH, FOLDS = 2, 3
 
 
 def _marginal(s: CountSettings) -> CountSettings:
@@ -212,10 +212,10 @@ def cross_validate_penalised(
     for base in dict.fromkeys(marginal.values()):
         members = [i for i, m in marginal.items() if m == base]
         question = open_batch(
-            BATCH, base, weights="fold", numbers=range(folds), by=by, folds=folds, seed=seed
+            FOLDS, base, weights="fold", numbers=range(folds), by=by, folds=folds, seed=seed
         )
         sums = starts(link.ask([question])[0], folds)
-        lanes = [Lane(BATCH, k, fit_path(hub, base, sums[k])) for k in range(folds)]
+        lanes = [Lane(FOLDS, k, fit_path(hub, base, sums[k])) for k in range(folds)]
         states = run_lockstep(link, hub, lanes)
         for fold, state in enumerate(states):
             last: tuple[CountSettings, Theta] | None = None
@@ -224,12 +224,12 @@ def cross_validate_penalised(
                 quick = replace(c, tol=max(c.tol, 1e-5), max_sweeps=min(c.max_sweeps, 100))
                 same = last is not None and replace(last[0], rank=c.rank, penalty=c.penalty) == c
                 warm = last[1] if last is not None and same and last[1].rank <= c.rank else None
-                warm = _rank0(federation, BATCH, fold, state, c) if warm is None else warm
-                found, state = _minimise(federation, BATCH, fold, state, quick, warm)
+                warm = _rank0(federation, FOLDS, fold, state, c) if warm is None else warm
+                found, state = _minimise(federation, FOLDS, fold, state, quick, warm)
                 last = (c, found.theta)
-                asked = msg.Score(BATCH, np.array([fold]), np.array([state.smear]))
+                asked = msg.Score(FOLDS, np.array([fold]), np.array([state.smear]))
                 total = sum(
-                    (score(p, p.batches[BATCH], asked).sums[0] for p in federation.programs.values()),
+                    (score(p, p.batches[FOLDS], asked).sums[0] for p in federation.programs.values()),
                     np.zeros(5),
                 )
                 rows.append(
@@ -244,4 +244,5 @@ def cross_validate_penalised(
                 )
                 if watch:
                     watch(len(rows))
+    link.ask([msg.Close(np.array([FOLDS]))])
     return choose(pd.DataFrame(rows), candidates, by=by, one_se=one_se)

@@ -224,7 +224,9 @@ def federation_of(folder: PanelFolder, s: FitSettings) -> LocalFederation:
         minimum=s.minimum,
     )
     held, at = folder.visits(effort=s.effort != "none")
-    return LocalFederation(held, at, len(folder.sites), plan, secrets=folder.secrets())
+    return LocalFederation(
+        held, at, len(folder.sites), plan, secrets=folder.secrets(), more=hash_json(asdict(s)).encode()
+    )
 
 
 def partial_folder(out: Path, key: str) -> Path:

@@ -46,6 +46,7 @@ def pooled(panel: GroupPanel) -> LocalFederation:
     apart = LocalFederation.of_panel(panel)
     secrets = {name: program.secret for name, program in apart.programs.items()}
     start = np.cumsum([0] + [g.n_observers for g in panel.groups])
+    whole = LocalFederation.of_panel(panel.pooled()).programs["all"].place
 
     def weigh(name, seed, number, spread, used):
         out = np.empty(used.site.size)
@@ -56,7 +57,7 @@ def pooled(panel: GroupPanel) -> LocalFederation:
                 seed,
                 number,
                 spread,
-                used.site[mine],
+                whole[used.site[mine]],
                 used.observer[mine] - start[k],
                 used.weight[mine],
             )

@@ -212,3 +212,105 @@ def test_impossible_counts_name_the_group():
         ConfigError, match=r"group 'owner-1' has the count -5; Poisson counts must be 0 or more"
     ):
         fit_counts(replace(panel, groups=(panel.groups[0], bad)), CountSettings(rank=0))
+
+
+def opened(**more):
+    federation = LocalFederation.of_panel(owned(2, n=300, shared=0.5), **more)
+    federation.fit(CountSettings(rank=1))
+    return federation
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        (msg.Product(0, np.array([5]), np.zeros((1, 36, 6)), np.zeros((0, 0, 0))), r"fits \[5\] of 1"),
+        (
+            msg.Product(0, np.array([0]), np.zeros((1, 36, 6)), np.zeros((0, 0, 0))),
+            r"totals of shape \(0, 0, 0\)",
+        ),
+        (
+            msg.Product(0, np.array([0]), np.zeros((1, 99, 6)), np.zeros((0, 0, 0))),
+            r"V of shape \(1, 99, 6\)",
+        ),
+        (
+            msg.Solve(0, np.array([0]), 9, np.zeros((0, 0, 0)), False, False, np.zeros((1, 0))),
+            "9 coefficients of at most 2",
+        ),
+        (msg.Predict(0, np.array([0, 0]), np.zeros((2, 1))), r"fits \[0, 0\] of 1"),
+        (msg.Score(0, np.array([0]), np.ones(1)), "without held-out visits"),
+        (msg.Predict(77, np.array([0]), np.zeros((1, 1))), "batch 77 was never opened"),
+    ],
+    ids=["fits", "totals", "V", "rank", "twice", "score", "batch"],
+)
+def test_a_question_that_points_outside_is_refused_by_the_group(question, words):
+    program = opened().programs["owner-0"]
+    with pytest.raises(UplinkError, match=words):
+        program.reply(question)
+
+
+def test_an_unforeseen_error_in_a_group_is_a_refusal_without_data():
+    federation = opened()
+    program = federation.programs["owner-0"]
+    for p in federation.programs.values():
+        p.plain_refusals = False
+    federation.link.ask([msg.Predict(0, np.array([0]), np.zeros((1, 1)))])
+    with pytest.raises(
+        EngineError, match=r"'owner-0': EngineError; the reason stands on the group's own screen"
+    ):
+        federation.link.ask([msg.Shared(np.array([9999]), np.ones(1), np.ones(1), False)])
+    assert isinstance(program.refusal, IndexError)
+
+
+def test_a_late_copy_does_not_lose_the_cached_answer():
+    federation = opened()
+    program = federation.programs["owner-0"]
+    frames = []
+    inner = federation.link.transport
+
+    class Tap(InProcess):
+        def ask(self, asked):
+            frames.append(asked["owner-0"])
+            return inner.ask(asked)
+
+    federation.link.transport = Tap(federation.programs)
+    for _ in range(2):
+        federation.link.ask([msg.Predict(0, np.array([0]), np.zeros((1, 1)))])
+    answer = program.answer(frames[1])
+    assert b"came late" in program.answer(frames[0])
+    assert program.answer(frames[1]) == answer
+    assert program.answer(b"") != b""
+
+
+def test_changed_settings_in_the_middle_of_a_job_are_refused():
+    federation = opened()
+    federation.link.settings = b"changed!"
+    with pytest.raises(ConfigError, match="settings changed during the job"):
+        federation.link.ask([msg.Sites()])
+
+
+def test_a_group_can_serve_one_job_after_another():
+    group = visits(3, months=(24_000, 24_024))
+    program = GroupProgram("a", group, key=b"k" * 16, secret=b"s", plain_refusals=True)
+    first = agree(Link(InProcess({"a": program}), b"job-0001", bytes(8)), Plan(season=(6,)))
+    second = agree(Link(InProcess({"a": program}), b"job-0002", bytes(8)), Plan())
+    assert (first.panel.L, second.panel.L) == (2, 24)
+    assert second.panel.visits == 200
+
+
+def test_what_crossed_is_in_the_ledger_even_when_it_was_refused():
+    federation = opened()
+    before = federation.link.ledger.total.as_dict()
+    with pytest.raises(UplinkError):
+        federation.link.ask([msg.Predict(77, np.array([0]), np.zeros((1, 1)))])
+    after = federation.link.ledger.total.as_dict()
+    assert after["exchanges"] == before["exchanges"] + 1
+    assert after["bytes_up"] > before["bytes_up"]
+
+
+def test_numbers_of_another_type_are_refused_by_name():
+    federation = LocalFederation.of_panel(owned(3, n=300))
+    federation.link.transport = Tampering(
+        federation.programs, lambda m: replace(m, sums="none") if isinstance(m, msg.OpenSums) else m
+    )
+    with pytest.raises(UplinkError, match=r"group 'owner-1' sent str in OpenSums\.sums"):
+        federation.fit(CountSettings(rank=0))

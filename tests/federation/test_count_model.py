@@ -13,7 +13,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.federation.group import kernels
 from fedmiss.federation.group.folds import draw_folds, replicate_weights
 from fedmiss.federation.hub.agree import folds_like_gaps as like_gaps
-from fedmiss.federation.hub.bootstrap import effective_observers, spread_of
+from fedmiss.federation.hub.bootstrap import effective_observers, spread_of, totals_of
 from fedmiss.federation.hub.season import SeriesPrior
 from fedmiss.federation.hub.state import MonthState
 from fedmiss.federation.hub.steps import after_round, switched_off, with_factor
@@ -496,7 +496,9 @@ def test_bootstrap_weights_stay_inside_groups():
         np.testing.assert_array_equal(w, program._weigh(0, 3, spread, used))
         assert not np.array_equal(w, program._weigh(0, 4, spread, used))
         assert not np.array_equal(w, program._weigh(1, 3, spread, used))
-        other = replicate_weights(b"another secret", 0, 3, spread, used.site, used.observer, used.weight)
+        other = replicate_weights(
+            b"another secret", 0, 3, spread, program.place[used.site], used.observer, used.weight
+        )
         assert not np.isin(
             np.unique(other), np.unique(w)
         ).any()  # only who has the secret can know the weights
@@ -567,3 +569,40 @@ def test_bootstrap_intervals_cover():
         hits += abs(estimate - slope(np.exp(eta).sum(axis=0))) < 1.96 * se
         total += 1
     assert 0.88 <= hits / total <= 0.995
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0, 10_000.0])
+def test_gaussian_values_may_have_any_scale(scale):
+    panel, eta = simulate(n=900, family="gaussian", seed=3)
+    wide = replace(panel, groups=tuple(replace(g, count=scale * g.count) for g in panel.groups))
+    settings = CountSettings(family="gaussian", rank=1)
+    fit = fit_counts(wide, settings)
+    assert fit.fit.converged
+    error = fit.expected() / scale - eta
+    assert np.sqrt((error**2).mean()) < 0.6 * eta.std()
+    one = fit_counts(panel, settings)
+    np.testing.assert_allclose(fit.expected() / scale, one.expected(), atol=0.03)
+
+
+def test_effort_and_observers_take_turns_and_find_the_truth():
+    """The covariate is mostly an observer's habit: updated together, effort and observers would undo each other."""
+    rng = np.random.default_rng(4)
+    J, L, n, observers = 40, 24, 5000, 40
+    eta = truth(J, L, 2, scale=0.0)
+    s, t, who = rng.integers(0, J, n), rng.integers(0, L, n), rng.integers(0, observers, n)
+    x = (rng.normal(0, 1.0, observers)[who] + rng.normal(0, 0.5, n))[:, None]
+    y = rng.poisson(np.exp(eta[s, t] + 0.8 * x[:, 0])).astype(float)
+    groups = [Group.of(f"g{k}", *(v[who % 2 == k] for v in (s, t, y, who // 2, x))) for k in range(2)]
+    fit = fit_counts(GroupPanel.of(J, L, groups, calendar(L)), CountSettings(rank=0, observers=True))
+    assert fit.aux.kappa[0] == pytest.approx(0.8, abs=0.05)
+
+
+def test_without_joint_sums_the_page_and_the_hub_agree_on_average():
+    panel, _ = simulate(J=30, n=1200, groups=2, observers=8)
+    f = LocalFederation.of_panel(panel, joint=False)
+    assert f.hub.J == pytest.approx(30)
+    fit = f.fit(CountSettings(rank=0))
+    hub = totals_of(f.link, f.hub, 0, [f.full])[0, 0]
+    assert fit.expected().sum() == pytest.approx(hub.sum(), rel=0.05)
+    draws = f.replicates(fit.settings, range(3), seed=0)
+    assert np.isnan(draws.slopes).all() or np.isfinite(draws.slopes).all()

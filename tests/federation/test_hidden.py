@@ -7,15 +7,20 @@ visited and which fold each is in. What it looks for are the counts.
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.interpolate import AAA
 
+from fedmiss.errors import InputError
 from fedmiss.federation.codec import decode
 from fedmiss.federation.group.folds import draw_folds, withhold
+from fedmiss.federation.group.program import LEAST_VISITS
 from fedmiss.federation.hub.agree import Plan, agree
-from fedmiss.federation.link import InProcess
+from fedmiss.federation.hub.bootstrap import totals_of
+from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.local import LocalFederation, fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
@@ -56,8 +61,8 @@ class Tapped(InProcess):
 def overheard(panel, minimum) -> tuple[list, LocalFederation]:
     """All frames of a job: agreement, cross-validation, fit, bootstrap."""
     federation = LocalFederation.of_panel(panel, minimum=minimum)
-    tap = federation.link.transport = Tapped(federation.programs)
-    federation.link.exchange = 0  # the agreement was before the tap: ask it again from the start
+    tap = Tapped(federation.programs)
+    federation.link = Link(tap, b"overhear", bytes(8))  # another job, agreed from the start under the tap
     agree(federation.link, Plan(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, minimum=minimum))
     federation.cross_validate(QUASI, folds=FOLDS, by="cell")
     federation.fit(QUASI[1])
@@ -93,7 +98,9 @@ def equations(panel, frames, name, used, minimum):
         "cell", FOLDS, 0, name=name, site_id=panel.site_id, site=used.site, month=used.stamp, year=used.stamp // 12,
         observer=used.observer,
     )  # fmt: skip
-    free = ~withhold(used.site, used.month, fold, minimum, panel.L)  # months that stay in cross-validation
+    free = ~withhold(
+        used.site, used.month, fold, np.ones(fold.size, bool), minimum, panel.L
+    )  # months that stay in cross-validation
     rows, values, seen = [], [], set()
     for asked, told in frames:
         questions = decode(asked[name], None, asks=True, who="")[1]
@@ -170,11 +177,10 @@ def test_withheld_months_are_said_and_the_rest_is_the_pooled_answer():
     assert largest(a.expected().sum(axis=0), b.expected().sum(axis=0)) < 1e-10
 
 
-@pytest.mark.parametrize("minimum", [0, 4])
-def test_joint_sites_do_give_themselves_away(minimum):
+def test_joint_sites_do_give_themselves_away():
     """The page on privacy says so: sums by site of joint sites are theirs. Hence joint only where custodians allow it."""
     panel = owned(3, J=20, L=24, n=2400, shared=1.0, seed=4)
-    frames, federation = overheard(panel, minimum)
+    frames, federation = overheard(panel, 0)
     assert federation.hub.n_joint == 20
     rows = [
         a.rows
@@ -193,3 +199,61 @@ def test_joint_sites_do_give_themselves_away(minimum):
     by_site = np.sort(np.bincount(used.site, used.count, minlength=20))
     first = np.sort(rows[0][0].sum(axis=1))  # rank 0: gradient + curvature is the site's count
     np.testing.assert_allclose(first, by_site, rtol=1e-9, atol=1e-9)
+    with pytest.raises(InputError, match="withheld"):  # joint sites are no cover for a minimum
+        LocalFederation.of_panel(panel, minimum=4)
+
+
+def test_the_table_of_the_dispersion_cannot_be_taken_apart():
+    """It is rational in 1 / size, a pole for every visit's mean: AAA would find them from enough exact values."""
+    panel = owned(3, J=60, L=24, n=1100, size=1.0, seed=5)
+    federation = LocalFederation.of_panel(panel, minimum=4)
+    tap = Tapped(federation.programs)
+    federation.link = Link(tap, b"overhear", bytes(8))
+    stamps = panel.calendar[1] * 12 + panel.calendar[0] - 1
+    hub = agree(federation.link, Plan(months=stamps, minimum=4)).panel
+    federation.hub = hub
+    federation.fit(CountSettings(rank=0, dispersion="negbin"))
+    looked = 0
+    for asked, told in tap.frames:
+        for q, a in zip(
+            decode(asked["owner-0"], None, asks=True, who="")[1],
+            decode(told["owner-0"], None, asks=False, who="")[1],
+            strict=True,
+        ):
+            if type(a).__name__ != "Months" or not q.nodes.size:
+                continue
+            looked += 1
+            assert 2 * q.nodes.shape[1] <= LEAST_VISITS <= federation.programs["owner-0"].used.site.size
+            poles = AAA(q.nodes[0], a.dispersion[0]).poles()
+            means = -1.0 / poles[np.abs(poles.imag) < 1e-9 * np.abs(poles)].real
+            b = federation.programs["owner-0"].batches[0]
+            true = np.unique(np.exp(b.eta[0]))
+            hits = [(np.abs(true / m - 1) < 1e-6).any() for m in means if m > 0]
+            assert sum(hits) == 0
+    assert looked >= 2
+
+
+def test_a_region_with_few_own_sites_is_not_released():
+    panel = owned(2, J=40, L=24, n=1600, size=2.0, seed=6)
+    lone = panel.groups[0].site[0]
+    region = np.array(["wide" if j != lone else "lone" for j in range(40)], dtype=object)
+    panel = replace(panel, region=region)
+    settings = CountSettings(rank=0)
+    open_, closed = (LocalFederation.of_panel(panel, minimum=m) for m in (0, 4))
+    totals = []
+    for f in (open_, closed):
+        f.fit(settings)
+        totals.append(totals_of(f.link, f.hub, 0, [f.full])[0])
+    names = open_.hub.regions
+    assert names == ("lone", "wide")
+    assert totals[0][1].min() > 0
+    np.testing.assert_array_equal(totals[1][1], 0.0)  # the lone site itself
+    own_wide = totals[1][2]
+    rest = (
+        totals[1][0] - own_wide
+    )  # what the hub gets by subtraction is that of four sites or more, or of none
+    f = closed.programs["owner-0"]
+    P, _ = f.site_posterior(0, 0)
+    at = int(np.flatnonzero(f.visits.region == "lone")[0])
+    curve = np.exp(closed.full.mu + P[at, 0] + closed.full.T[:, 0])
+    assert (rest > 1.5 * curve).all() or np.abs(rest).max() < 1e-9

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmiss.arrays import F64, I64
+from fedmiss.errors import UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group import kernels
 from fedmiss.federation.group.batch import Batch
@@ -18,9 +19,7 @@ from fedmiss.models.lowrank.families import FAMILIES
 if TYPE_CHECKING:
     from fedmiss.federation.group.program import GroupProgram
 
-__all__ = ["ANSWER", "start_from", "to_scale"]
-
-REACH = 1.0  # longest Newton step of a site's coefficient
+__all__ = ["ANSWER", "check", "start_from", "to_scale"]
 
 
 def to_scale(count: F64, family: str, scale: str) -> F64:
@@ -36,6 +35,46 @@ def start_from(batch: Batch, full: Batch) -> None:
     batch.P[:, :, :p], batch.C[:, :, :p, :p] = full.P[0, :, :p], full.C[0, :, :p, :p]
     batch.effects[:] = full.effects[0]
     batch.rank[:] = p
+
+
+def check(program: GroupProgram, b: Batch, question: Any) -> None:
+    """Refuse a question that names fits, ranks or shapes that are not there: compiled loops do not look."""
+    fits, (n, L) = question.fits, b.T.shape[:2]
+    wrong = []
+    if (
+        fits.ndim != 1
+        or not fits.size
+        or fits.min() < 0
+        or fits.max() >= n
+        or np.unique(fits).size < fits.size
+    ):
+        wrong.append(f"fits {fits.tolist()[:5]} of {n}")
+    p = question.T.shape[2] if isinstance(question, msg.Broadcast) else getattr(question, "p", 1)
+    if not 1 <= p <= b.p:
+        wrong.append(f"{p} coefficients of at most {b.p}")
+    k, q, S, K = fits.size, p + p * (p + 1) // 2, program.shared_sites.size, b.kappa.shape[1]
+    shapes = {
+        "T": (k, L, p), "D": (k, L, p * (p + 1) // 2), "tau": (k, p), "mu": (k,), "phi": (k,), "inverse_size": (k,),
+        "kappa": (k, K), "ridge": (k,), "shift": (k,), "stretch": (k, p), "refill": (k,), "smear": (k,),
+    }  # fmt: skip
+    if isinstance(question, msg.Product | msg.SharedProduct):
+        q = question.V.shape[-1]
+        shapes["V"] = (k, L, q)
+    if isinstance(question, msg.Solve | msg.Predict):
+        shapes["nodes"] = (k, question.nodes.shape[-1])
+    if S and isinstance(question, msg.Product | msg.Solve):
+        shapes["totals"] = (k, S, q)
+    for name, shape in shapes.items():
+        value = getattr(question, name, None)
+        if value is not None and value.shape != shape:
+            wrong.append(f"{name} of shape {value.shape} instead of {shape}")
+    if isinstance(question, msg.Score) and b.test.shape[0] != n:
+        wrong.append("scores of a fit without held-out visits")
+    if wrong:
+        raise UplinkError(
+            f"group {program.name!r} was asked {type(question).__name__} about {wrong[0]}. Install the same fedmiss on all "
+            "sides, and start the job again."
+        )
 
 
 def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRows:
@@ -102,7 +141,8 @@ def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
     totals = q.totals if q.totals.size else np.zeros((n, 1, 1))
     b.run(
         kernels.round_sums, fits, fits, p, b.chunks, c.ptr, c.col, program.share, program.shared_at, totals, b.y, b.E,
-        offset, by_visit, b.mu, b.T, b.D, b.tau, b.phi, REACH, b.P, b.C, b.eta, b.family.code, month, stats, chunks=b.chunks,
+        offset, by_visit, b.mu, b.T, b.D, b.tau, b.phi, b.family.reach, b.P, b.C, b.eta, b.family.code, month, stats,
+        chunks=b.chunks,
     )  # fmt: skip
     K = b.kappa.shape[1]
     effort = np.zeros((n, K + K * K))
@@ -124,7 +164,7 @@ def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
     watched = np.zeros((n, 3))
     if q.observers and b.observers:
         for i, f in enumerate(fits):
-            watched[i] = _observer_step(b, int(f))
+            watched[i] = _observer_step(b, int(f)) * (b.effects.shape[1] >= program.axis.minimum)
         b.set_offsets(fits)
     return msg.Months(_added(month, n), _added(stats, n), effort, watched, _dispersion(b, fits, q.nodes))
 
@@ -266,6 +306,8 @@ def totals(program: GroupProgram, b: Batch, q: msg.Totals) -> msg.RegionTotals:
     region = np.full(J, -1, dtype=np.int64)
     for i, name in enumerate(axis.regions):
         region[program.visits.region == name] = i
+    region = _released(region, program.share > 0, axis.minimum)
+    some = int((program.share > 0).sum()) >= axis.minimum
     year_of, years = _complete_years(axis.months, program.visits.calendar)
     x = years - years.mean() if years.size else years.astype(float)
     out = np.zeros((q.fits.size, len(axis.regions) + 1, axis.L))
@@ -282,10 +324,24 @@ def totals(program: GroupProgram, b: Batch, q: msg.Totals) -> msg.RegionTotals:
             np.ascontiguousarray(C), q.T[i], D[i],
             b.family.code, b.log1p, q.smear[i], program.all_slopes, program.share, region, year_of, sums, yearly,
         )  # fmt: skip
-        out[i] = sums.sum(axis=0)
+        out[i] = sums.sum(axis=0) * some
         if years.size >= 3:
             program.slopes[q.batch, int(f)] = np.log(np.maximum(yearly, 1e-9)) @ x / float(x @ x)
     return msg.RegionTotals(out)
+
+
+def _released(region: I64, counted: np.ndarray, minimum: int) -> I64:
+    """Regions of sites, -1 where the group has fewer than ``minimum`` of them: nor may the rest of the whole be so few."""
+    out = region.copy()
+    if minimum <= 1 or not region.size:
+        return out
+    count = np.bincount(region[counted & (region >= 0)], minlength=int(region.max()) + 1)
+    out[np.isin(region, np.flatnonzero(count < minimum))] = -1
+    rest = int((counted & (out < 0)).sum())
+    if 0 < rest < minimum and (out >= 0).any():
+        kept = np.flatnonzero(count >= minimum)
+        out[out == kept[np.argmin(count[kept])]] = -1
+    return out
 
 
 def prior_noise(mean: F64, cov: F64, variance: F64, z: F64) -> tuple[F64, F64]:

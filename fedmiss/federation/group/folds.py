@@ -56,24 +56,27 @@ def _spread(rng: np.random.Generator, n: int, folds: int) -> I64:
     return out
 
 
-def withhold(site: I32, month: I32, part: I64, minimum: int, L: int) -> Bool:
+def withhold(site: I32, month: I32, part: I64, own: Bool, minimum: int, L: int) -> Bool:
     """Visits (m,) of months that cannot be released: some part of them rests on fewer than ``minimum`` sites.
 
     A sum over the months of one site is that site's, and the difference between a full fit and a fold's training sums is
-    the fold's own part: so every part 0.. of a month has none, or at least ``minimum`` sites, hence visits.
+    the fold's own part: so every part 0.. of a month has none, or at least ``minimum`` sites, hence visits. Only sites that
+    are the group's ``own`` (m,) count.
     """
     if minimum <= 1 or not month.size:
         return np.zeros(month.size, dtype=bool)
     parts, J = int(part.max()) + 1, int(site.max()) + 1
-    cells = np.unique((part * L + month) * J + site)
+    key = part * L + month
+    cells = np.unique((key * J + site)[own])
     count = np.bincount(cells // J, minlength=parts * L).reshape(parts, L)
-    thin: Bool = np.asarray(((count > 0) & (count < minimum)).any(axis=0))
+    some = np.bincount(key, minlength=parts * L).reshape(parts, L) > 0
+    thin: Bool = np.asarray((some & (count < minimum)).any(axis=0))
     held: Bool = thin[month]
     return held
 
 
 def replicate_weights(
-    secret: bytes, seed: int, number: int, spread: F64, site: I32, observer: I32, weight: F64
+    secret: bytes, seed: int, number: int, spread: F64, site: I64, observer: I32, weight: F64
 ) -> F64:
     """Weights (m,) of one bootstrap replicate: one draw per observer, of mean 1, from the group's own secret.
 
@@ -92,6 +95,7 @@ def replicate_weights(
     ----------
     secret : the group's, kept with its data: whoever knows the weights could solve for the observers' totals
     seed, number : of the job and of the replicate, both public
+    site : (m,) a number of the site that follows from its id
     spread : (3,) from the hub: visits of all groups, the quotient of quantiles, 1 to weigh observer x site
     """
     unit = observer.astype(np.int64)

@@ -241,7 +241,7 @@ def round_sums(
             edf = _solve(p, j, own, phif, tauf, reach, Pf, Cf, A, step)
             w = share[j]
             effect += w * Pf[j, 0]
-            parameters += w * edf
+            parameters += edf if at < 0 else w * edf  # k owners of a site apart estimate it k times
             for a in range(p):
                 stats[task, 4 + a] += w * Pf[j, a] * Pf[j, a]
                 stats[task, 4 + p + a] += w * Cf[j, a, a]
@@ -344,7 +344,7 @@ def dispersion_sums(first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off,
                     continue
                 o = offset[f, r] if off and family != 2 else 0.0
                 mu = _mean(eta[f, k] + o, family)
-                square = wyy[f, r] - 2.0 * mu * wy[f, r] + mu * mu * w[f, r]
+                square = max(wyy[f, r] - 2.0 * mu * wy[f, r] + mu * mu * w[f, r], 0.0)
                 v = _spread(mu, family)
                 v2 = mu * mu if family == 1 else 0.0
                 for q in range(m):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmiss import __version__
-from fedmiss.arrays import F64, I32, I64
+from fedmiss.arrays import F64, I32, I64, Bool
 from fedmiss.errors import ConfigError, FedmissError, InputError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.codec import Envelope, decode, encode
@@ -17,9 +17,11 @@ from fedmiss.federation.group.batch import Batch, Cells
 from fedmiss.federation.group.folds import draw_folds, replicate_weights, withhold
 from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, Visits, effort_columns
 from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms_by_key
-from fedmiss.models.lowrank.families import FAMILIES
+from fedmiss.models.lowrank.families import BERNOULLI, family_of
 
-__all__ = ["GroupProgram", "Used"]
+__all__ = ["LEAST_VISITS", "GroupProgram", "Used"]
+
+LEAST_VISITS = 20  # twice the numbers in a table of the dispersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +67,27 @@ class GroupProgram:
         minimum: int = 0,
         settings: bytes | None = None,
     ) -> None:
-        self.name, self.visits, self.key, self.secret = name, visits, key, secret
+        self.name, self.held, self.key, self.secret = name, visits, key, secret
+        self.visits = visits  # of the job: in its season, without checklists that others bring
         self.plain_refusals, self.minimum, self.settings = plain_refusals, minimum, settings
         self.all_slopes = all_slopes
         self._job: bytes | None = None
-        self._last: tuple[int, bytes, bytes] = (-1, b"", b"")  # exchange, its frame, the answer
+        self._settings = bytes(8)
+        self._last: tuple[int, bytes | None, bytes] = (-1, None, b"")  # exchange, its frame, the answer
         self.weigh = weigh or self._weigh
         self.axis = Axis(np.zeros(1, np.int64))
         self.used: Used | None = None
         self.withheld = 0
         J = visits.site_id.size
+        self.place = keyed_hashes(visits.site_id, seed_key("place")).astype(
+            np.int64
+        )  # numbers of sites by their ids
         self.site_order = np.arange(J)
         self.share, self.shared_at = np.ones(J), np.full(J, -1, dtype=np.int64)
         self.shared_sites = np.zeros(0, dtype=np.int64)
         self.checklist_order = np.zeros(0, dtype=np.int64)
         self.batches: dict[int, Batch] = {}
-        self.refusal: FedmissError | None = (
-            None  # why the last question was refused, for the group's own screen
-        )
+        self.refusal: Exception | None = None  # why the last question was refused, for the group's own screen
         self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
         self._cells: dict[bool, Cells] = {}
         self._handlers: dict[type, Callable[..., msg.Answer]] = {
@@ -107,43 +112,65 @@ class GroupProgram:
         envelope = Envelope(bytes(8), bytes(8), 0)
         if frame == self._last[1]:
             return self._last[2]
+        admitted = False
         try:
             envelope, questions = decode(frame, None, asks=True, who="the hub")
             self._admit(envelope)
+            admitted = True
             replies: list[msg.Message] = [self.reply(q) for q in questions]
         except FedmissError as error:
-            kind = type(error).__name__
-            text = (
-                str(error) if self.plain_refusals else f"{kind}; the reason stands on the group's own screen."
-            )
-            self.refusal = error
-            replies = [msg.Refusal(kind, text)]
+            replies = [self._refuse(error, type(error).__name__, str(error))]
+        except Exception as error:  # a question that makes no sense must not end the group's program
+            if self.plain_refusals:
+                raise
+            replies = [self._refuse(error, "EngineError", "")]
         out = encode(replies, envelope)
-        if self._job is not None and envelope.job == self._job:
-            self._last = (max(envelope.exchange, self._last[0]), frame, out)
+        if admitted:
+            self._last = (envelope.exchange, frame, out)
         return out
+
+    def _refuse(self, error: Exception, kind: str, text: str) -> msg.Refusal:
+        self.refusal = error
+        return msg.Refusal(
+            kind, text if self.plain_refusals else f"{kind}; the reason stands on the group's own screen."
+        )
 
     def _admit(self, envelope: Envelope) -> None:
         """Refuse another job, other settings than agreed, and questions older than the last one answered."""
-        if self._job is None or envelope.exchange == 0:
-            if self.settings is not None and envelope.settings != self.settings:
-                raise ConfigError(
-                    f"the hub's settings have the digest {envelope.settings.hex()}, group {self.name!r} agreed to "
-                    f"{self.settings.hex()}. Give all sides the same settings."
-                )
-            self._job, self._last = envelope.job, (-1, b"", b"")
-            self.batches.clear()
-            self.slopes.clear()
+        if self.settings is not None and envelope.settings != self.settings:
+            raise ConfigError(
+                f"the hub's settings have the digest {envelope.settings.hex()}, group {self.name!r} agreed to "
+                f"{self.settings.hex()}. Give all sides the same settings."
+            )
         if envelope.job != self._job:
-            raise UplinkError(
-                f"group {self.name!r} is in job {self._job.hex()}, the question is of job {envelope.job.hex()}. "
-                "Start this group again for another job."
+            if self._job is not None and envelope.exchange:
+                raise UplinkError(
+                    f"group {self.name!r} is in job {self._job.hex()}, the question is of job {envelope.job.hex()}. "
+                    "Start this group again for another job."
+                )
+            self._begin(envelope)
+        if envelope.settings != self._settings:
+            raise ConfigError(
+                f"the settings changed during the job: {envelope.settings.hex()}, they were {self._settings.hex()}. "
+                "Start the job again."
             )
         if envelope.exchange <= self._last[0]:
             raise UplinkError(
                 f"group {self.name!r} has answered exchange {self._last[0]}; a question of exchange {envelope.exchange} "
                 "came late and is not answered."
             )
+
+    def _begin(self, envelope: Envelope) -> None:
+        """Start a job with the visits as they are held: nothing of an earlier job remains."""
+        J = self.held.site_id.size
+        self._job, self._settings, self._last = envelope.job, envelope.settings, (-1, None, b"")
+        self.visits, self.used, self.withheld = self.held, None, 0
+        self.site_order, self.checklist_order = np.arange(J), np.zeros(0, dtype=np.int64)
+        self.share, self.shared_at = np.ones(J), np.full(J, -1, dtype=np.int64)
+        self.shared_sites = np.zeros(0, dtype=np.int64)
+        self.batches.clear()
+        self.slopes.clear()
+        self._cells.clear()
 
     def reply(self, question: msg.Message) -> msg.Answer:
         """Answer one question."""
@@ -155,6 +182,7 @@ class GroupProgram:
             raise UplinkError(
                 f"group {self.name!r}: batch {question.batch} was never opened here. Start the job again."  # type: ignore[attr-defined]
             )
+        answers.check(self, batch, question)
         return answers.ANSWER[type(question)](self, batch, question)
 
     # -- agreeing --------------------------------------------------------------------------------------------
@@ -171,14 +199,14 @@ class GroupProgram:
             outside = ~np.isin(v.month % 12 + 1, q.season)
             v = self.visits = v.take(~outside) if outside.any() else v
             season = season[np.isin(season, q.season)]
-        effort, blanks = np.zeros((0, 3)), np.zeros(0, np.int64)
+        effort, blanks = np.zeros((0, 2)), np.zeros(0, np.int64)
         if not v.given:
             known = ~np.isnan(v.effort)
             blanks = (~known).sum(axis=0)
-            effort = np.zeros((len(EFFORT_TERMS), 3))
+            effort = np.zeros((len(EFFORT_TERMS), 2))
             for k in range(len(EFFORT_TERMS)):
                 x = v.effort[known[:, k], k]
-                effort[k] = (x.size, x.min(), x.max()) if x.size else (0.0, 0.0, 0.0)
+                effort[k] = x.size, float(x.size > 0 and x.max() > x.min())
         return msg.Description(
             __version__,
             v.species,
@@ -202,10 +230,14 @@ class GroupProgram:
         self.axis = Axis(q.months.astype(np.int64), q.terms, q.blanks, q.detections, minimum, q.regions)
         keep = np.ones(v.site.size, dtype=bool) if q.detections else ~np.isnan(v.count)
         index = self.axis.index(v.month, self.name)
+        before = int(keep.sum())
         kept = np.flatnonzero(keep)
-        thin = withhold(v.site[kept], index[kept], np.zeros(kept.size, np.int64), minimum, self.axis.L)
+        thin = self._thin(v.site[kept], index[kept], np.zeros(kept.size, np.int64))
         keep[kept[thin]] = False
-        self.withheld = int(thin.sum())
+        own = np.unique(v.site[keep & (self.shared_at[v.site] < 0)]).size
+        if minimum > 1 and (own < minimum or int(keep.sum()) < LEAST_VISITS):
+            keep[:] = False  # even its sums over all months would be those of few sites or visits
+        self.withheld = before - int(keep.sum())
         effort = v.effort if v.given else effort_columns(v.effort, q.terms, q.blanks)
         at = np.flatnonzero(keep)
         order = at[np.lexsort((index[at], v.site[at]))]
@@ -222,6 +254,11 @@ class GroupProgram:
         self._cells.clear()
         self.batches.clear()
         return self._done()
+
+    def _thin(self, site: I32, month: I32, part: I64) -> Bool:
+        """Visits of months that cannot be released; joint sites are no cover, since their sums are known by themselves."""
+        own = self.shared_at[site] < 0
+        return withhold(site, month, part, own, self.axis.minimum, self.axis.L)
 
     def _done(self) -> msg.Done:
         u = self.used
@@ -309,11 +346,13 @@ class GroupProgram:
         return self._cells[by_visit]
 
     def _weigh(self, seed: int, number: int, spread: F64, used: Used) -> F64:
-        return replicate_weights(self.secret, seed, number, spread, used.site, used.observer, used.weight)
+        return replicate_weights(
+            self.secret, seed, number, spread, self.place[used.site], used.observer, used.weight
+        )
 
     def open(self, q: msg.Open) -> msg.OpenSums:
         """Make the state of a batch: one set of weights for each of its fits."""
-        u, family = self._need(), FAMILIES[q.family]
+        u, family = self._need(), family_of(q.family)
         if family.counts and u.count.size and float(u.count.min()) < 0:
             raise ConfigError(
                 f"group {self.name!r} has the count {u.count.min():g}; Poisson counts must be 0 or more."
@@ -325,24 +364,29 @@ class GroupProgram:
                 q.by, q.folds, q.seed, name=self.name, site_id=self.visits.site_id, site=u.site, month=u.stamp,
                 year=u.stamp // 12 if self.visits.calendar else u.month.astype(np.int64) // 12, observer=u.observer,
             )  # fmt: skip
-            free = u.weight * ~withhold(u.site, u.month, fold, self.axis.minimum, self.axis.L)
+            free = u.weight * ~self._thin(u.site, u.month, fold)
             weights = np.stack([free * (fold != k) for k in q.numbers])
             test = np.stack([free * (fold == k) for k in q.numbers])
         elif q.weights == "replicate":
             weights = np.stack([self.weigh(q.seed, int(b), q.spread, u) for b in q.numbers])
         else:
             weights = np.repeat(u.weight[None], q.numbers.size, axis=0)
-        by_visit = family is FAMILIES["bernoulli"] and (q.observers or u.effort.shape[1] > 0)
+        by_visit = family is BERNOULLI and (q.observers or u.effort.shape[1] > 0)
         batch = Batch.of(
             self._indexed(by_visit), value, weights, u.effort, u.observer, family=q.family, log1p=q.scale == "log1p",
             observers=q.observers, n_observers=int(u.observer.max(initial=-1)) + 1, p=q.p, L=self.axis.L,
             numbers=q.numbers, seed=q.seed, test=test,
         )  # fmt: skip
+        if q.source >= 0 and q.source not in self.batches:
+            raise UplinkError(
+                f"group {self.name!r}: batch {q.source} was never opened here. Start the job again."
+            )
         if q.source >= 0:
             answers.start_from(batch, self.batches[q.source])
         self.batches[q.batch] = batch
         w = batch.rows.w.sum(axis=1)
-        return msg.OpenSums(np.stack([w, batch.rows.wy.sum(axis=1), w], axis=1), float(self.share.sum()))
+        sums = [w, batch.rows.wy.sum(axis=1), w, batch.rows.wyy.sum(axis=1)]
+        return msg.OpenSums(np.stack(sums, axis=1), float(self.share.sum()))
 
     def close(self, q: msg.Close) -> msg.Done:
         """Forget batches."""

@@ -8,7 +8,6 @@ import numpy as np
 
 from fedmiss.arrays import F64, I32, I64
 from fedmiss.errors import InputError
-from fedmiss.federation.keys import seed_key
 
 __all__ = ["EFFORT_TERMS", "Axis", "Visits", "effort_columns"]
 
@@ -119,8 +118,3 @@ def effort_columns(raw: F64, terms: tuple[str, ...], blanks: tuple[str, ...]) ->
         if term in blanks:
             columns.append(blank.astype(float))
     return np.column_stack(columns) if columns else np.zeros((len(raw), 0))
-
-
-def own_secret(name: str) -> bytes:
-    """Secret of a group that was given none: only for a user who holds all groups."""
-    return seed_key("no secret", name)

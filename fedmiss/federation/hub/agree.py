@@ -8,14 +8,14 @@ import numpy as np
 
 from fedmiss import __version__
 from fedmiss.arrays import I64
-from fedmiss.errors import ConfigError, InputError
+from fedmiss.errors import ConfigError, InputError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.link import Link
 
 __all__ = ["Agreement", "Plan", "agree", "folds_like_gaps"]
 
-TERMS = ("duration", "distance", "observers")
+TERMS = ("duration", "distance", "observers")  # the order of ``Description.effort``
 FEWEST_REGIONS, MOST_REGIONS = 2, 60
 FEW_BLOCKS = 50  # ten for each of five folds
 
@@ -57,6 +57,14 @@ def agree(link: Link, plan: Plan) -> Agreement:
     """Three exchanges: who brings what, hashes, and the agreed axes."""
     (described,) = link.ask([msg.Hello(plan.species, np.array(plan.season, dtype=np.int64))])
     groups = {name: a for name, a in described.items() if isinstance(a, msg.Description)}
+    for name, d in groups.items():
+        shapes, rows = (d.months.shape, d.effort.shape, d.blanks.shape), len(TERMS) if d.effort.size else 0
+        if shapes not in [((m,), (rows, 2), (rows,)) for m in (0, 2)] or bool(d.visits) != bool(
+            d.months.size
+        ):
+            raise UplinkError(
+                f"group {name!r} described itself in shapes {shapes}. Install the same fedmiss everywhere."
+            )
     notes = _check(groups)
     calendar = all(d.calendar for d in groups.values())
     months = _months(groups, plan, calendar)
@@ -67,22 +75,16 @@ def agree(link: Link, plan: Plan) -> Agreement:
     shared = _shared(hashes[0], plan.joint)
     drops = _duplicates(hashes[1]) if plan.duplicates else {}
     axes = msg.Axes(months, terms, blanks, plan.detections, plan.minimum, regions)
-    done = link.ask(
-        {
-            name: [
-                *([msg.Drop(drops[name])] if name in drops else [msg.Drop(np.zeros(0, np.int64))]),
-                axes,
-                shared[name],
-            ]
-            for name in link.names
-        }
-    )[2]
+    none = np.zeros(0, np.int64)
+    done = link.ask({name: [msg.Drop(drops.get(name, none)), shared[name], axes] for name in link.names})[2]
     ready = {name: a for name, a in done.items() if isinstance(a, msg.Done)}
     used = sum(a.used for a in ready.values())
     if not used:
         raise InputError(
             "no group has a counted visit of the species in these months: there is nothing to fit. Choose another "
             "species or season, or model detections (--model bernoulli)."
+            if not any(a.withheld for a in ready.values())
+            else f"all visits were withheld: no group has {plan.minimum} own sites in a month. Lower --minimum."
         )
     for name, a in ready.items():
         if not a.used and groups[name].visits:
@@ -92,7 +94,7 @@ def agree(link: Link, plan: Plan) -> Agreement:
     n_joint = 1 + max((int(at.max()) for at in joint.values() if at.size), default=-1)
     panel = Panel(
         L=int(months.size),
-        J=float(sum(a.sites for a in ready.values())),
+        J=round(float(sum(a.sites for a in ready.values())), 6),
         K=K,
         visits=used,
         calendar=(months % 12 + 1, months // 12) if calendar else None,
@@ -178,15 +180,8 @@ def _effort(
     if wanted == "auto":
         visits = sum(d.visits for d in raw.values())
         known = np.sum([d.effort[:, 0] for d in raw.values()], axis=0)
-        low = [
-            min((d.effort[k, 1] for d in raw.values() if d.effort[k, 0]), default=0.0)
-            for k in range(len(TERMS))
-        ]
-        high = [
-            max((d.effort[k, 2] for d in raw.values() if d.effort[k, 0]), default=0.0)
-            for k in range(len(TERMS))
-        ]
-        terms = tuple(t for k, t in enumerate(TERMS) if known[k] >= 0.5 * visits and high[k] > low[k])
+        varies = np.sum([d.effort[:, 1] for d in raw.values()], axis=0)
+        terms = tuple(t for k, t in enumerate(TERMS) if known[k] >= 0.5 * visits and varies[k])
     else:
         terms = tuple(wanted)
         unknown = [t for t in terms if t not in TERMS]

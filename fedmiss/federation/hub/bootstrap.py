@@ -16,7 +16,7 @@ from scipy import stats
 
 from fedmiss.arrays import F64
 from fedmiss.federation import messages as msg
-from fedmiss.federation.hub.crossval import open_batch, starts
+from fedmiss.federation.hub.crossval import lockstep_room, open_batch, starts
 from fedmiss.federation.hub.fit import fit_replicate
 from fedmiss.federation.hub.lockstep import Lane, run_lockstep
 from fedmiss.federation.hub.state import MonthState, Panel
@@ -28,7 +28,6 @@ from fedmiss.rng import rng_for
 __all__ = ["effective_observers", "lockstep_size", "replicates", "spread_of", "totals_of"]
 
 MOST = 200  # replicates side by side: work that an interruption can lose
-NUMBERS = 50_000_000  # held at a time by the fits that run side by side, over all groups
 
 
 def effective_observers(panel: Panel) -> float:
@@ -45,8 +44,7 @@ def spread_of(panel: Panel) -> F64:
 
 def lockstep_size(panel: Panel, p: int) -> int:
     """How many replicates run side by side: as many as fit into memory, a number that depends on the panel only."""
-    each = 8.0 * panel.visits + panel.J * p * (p + 2)
-    return max(1, min(MOST, int(NUMBERS / each)))
+    return min(MOST, lockstep_room(panel, p))
 
 
 def replicates(

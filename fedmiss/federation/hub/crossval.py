@@ -24,7 +24,9 @@ from fedmiss.federation.link import Link, total
 from fedmiss.models.lowrank.choice import Choice, choose, model_name, scores
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = ["cross_validate", "open_batch"]
+__all__ = ["cross_validate", "lockstep_room", "open_batch", "starts"]
+
+NUMBERS = 50_000_000  # held at a time by the fits that run side by side, over all groups
 
 
 def open_batch(
@@ -48,8 +50,14 @@ def open_batch(
 
 
 def starts(answers: dict[str, msg.Answer], n: int) -> F64:
-    """(n, 3) sums over groups of weights, weighted values and exposures."""
-    return total(answers, "sums", (n, 3))
+    """(n, 4) sums over groups of weights, weighted values, exposures and squared values."""
+    return total(answers, "sums", (n, 4))
+
+
+def lockstep_room(panel: Panel, p: int) -> int:
+    """How many fits run side by side: as many as fit into memory, a number that depends on the panel only."""
+    each = (8.0 + 2.0 * panel.K) * panel.visits + panel.J * p * (p + 2)
+    return max(1, int(NUMBERS / each))
 
 
 def cross_validate(
@@ -74,28 +82,33 @@ def cross_validate(
     paths = list(dict.fromkeys(base))
     members = [{c.rank: i for i, c in enumerate(candidates) if base[i] == path} for path in paths]
     longest = [replace(path, rank=max(m)) for path, m in zip(paths, members, strict=True)]
-    opened = link.ask(
-        [
-            open_batch(
-                first_batch + i, s, weights="fold", numbers=range(folds), by=by, folds=folds, seed=seed
-            )
-            for i, s in enumerate(longest)
-        ]
-    )
+    tasks = [(i, fold) for i in range(len(paths)) for fold in range(folds)]
+    room = lockstep_room(panel, max(s.rank for s in longest) + 1)
     rows: list[dict[str, object]] = []
-    lanes = []
-    for i, (settings, ranks, answers) in enumerate(zip(longest, members, opened, strict=True)):
-        sums = starts(answers, folds)
-        for fold in range(folds):
-            if not sums[fold, 0] > 0:
-                raise ConfigError(
-                    f"fold {fold} leaves no visit to train on; use fewer folds, folds by visit, or a lower least number "
-                    "of sites (--minimum)."
-                )
-            score = _scorer(settings, ranks, int(min(panel.J, panel.L)), fold, rows, watch)
-            lanes.append(Lane(first_batch + i, fold, fit_path(panel, settings, sums[fold], each=score)))
-    run_lockstep(link, panel, lanes)
-    link.ask([msg.Close(np.arange(first_batch, first_batch + len(paths)))])
+    for first in range(0, len(tasks), room):
+        mine: dict[int, list[int]] = {}
+        for i, fold in tasks[first : first + room]:
+            mine.setdefault(i, []).append(fold)
+        questions = [
+            open_batch(
+                first_batch + i, longest[i], weights="fold", numbers=numbers, by=by, folds=folds, seed=seed
+            )
+            for i, numbers in mine.items()
+        ]
+        lanes = []
+        for (i, numbers), answers in zip(mine.items(), link.ask(questions), strict=True):
+            sums = starts(answers, len(numbers))
+            for at, fold in enumerate(numbers):
+                if not sums[at, 0] > 0:
+                    raise ConfigError(
+                        f"fold {fold} leaves no visit to train on; use fewer folds, folds by visit, or a lower least "
+                        "number of sites (--minimum)."
+                    )
+                most = int(min(round(panel.J), panel.L))
+                score = _scorer(longest[i], members[i], most, fold, rows, watch)
+                lanes.append(Lane(first_batch + i, at, fit_path(panel, longest[i], sums[at], each=score)))
+        run_lockstep(link, panel, lanes)
+        link.ask([msg.Close(np.array([first_batch + i for i in mine]))])
     return choose(pd.DataFrame(rows), candidates, by=by, one_se=one_se)
 
 

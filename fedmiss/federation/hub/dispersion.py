@@ -1,9 +1,12 @@
-"""The dispersion from a table: the Pearson statistic as a function of the negative binomial's size.
+"""The dispersion from a short table: the Pearson statistic as a function of the negative binomial's size.
 
-The moment equation  sum w (y - mu)^2 / (mu + mu^2 / t) = residual degrees of freedom  is solved for t without asking again:
-the groups send the left side at Chebyshev nodes of log t. As a function of log t it is a sum of logistic curves whose
-nearest singularities lie pi away from the real line, so the interpolation error falls geometrically: 96 nodes over
-log t from log 1e-3 to log 1e6 give 12 digits, and so do 16 nodes within one unit of the last value.
+The moment equation  sum w (y - mu)^2 / (mu + mu^2 / t) = residual degrees of freedom  is solved for t without a root search
+over the wire: the groups send the left side at a few Chebyshev nodes of log t, the hub solves on the interpolated curve. The
+last value of t is one of the nodes, so at the fixed point nothing is interpolated and the solution is exact.
+
+The table is short on purpose. As a function of 1/t the statistic is a rational function with a pole at every visit's mean:
+with two exact values for each visit it could be taken apart into means and residuals, hence counts. So a group that has
+fewer than twice as many visits as there are nodes takes no part where a minimum is set.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ from fedmiss.arrays import F64
 
 __all__ = ["inverse_size_of", "pearson_at", "table_nodes"]
 
-LOW, HIGH = float(np.log(1e-3)), float(np.log(1e6))  # range of log size; above it there is no over-dispersion
-WIDE, NARROW = 96, 16
+LOW, HIGH = float(np.log(1e-3)), float(np.log(1e4))  # range of log size; above it there is no over-dispersion
+FIRST = float(np.log(1e-2))  # where the first look starts
+WIDE, NARROW = 9, 5
+REACH = 0.5  # half-width of the window around the last value, on the log scale
 NONE = np.zeros(1)  # the Pearson statistic of a family without a size
 
 
@@ -26,14 +31,17 @@ def table_nodes(dispersion: str, inverse_size: float) -> F64:
     """Values of 1 / size at which the groups compute the statistic, the Poisson limit first."""
     if dispersion != "negbin":
         return NONE
-    if inverse_size <= 0.0:
-        low, high, n = LOW, HIGH, WIDE
-    else:
-        centre = -np.log(inverse_size)
-        low, high, n = max(centre - 1.0, LOW), min(centre + 1.0, HIGH), NARROW
+    (low, high), n = _window(inverse_size), WIDE if inverse_size <= 0.0 else NARROW
     x = np.cos(np.pi * (2 * np.arange(n) + 1) / (2 * n))
     nodes: F64 = np.r_[0.0, np.exp(-(0.5 * (low + high) + 0.5 * (high - low) * x))]
     return nodes
+
+
+def _window(last: float) -> tuple[float, float]:
+    """Range of log size that the table covers: all of it at first, then around the last value."""
+    if last <= 0.0:
+        return FIRST, HIGH
+    return -float(np.log(last)) - REACH, -float(np.log(last)) + REACH
 
 
 def _curve(nodes: F64, values: F64) -> Callable[[float], float]:
@@ -60,14 +68,12 @@ def inverse_size_of(nodes: F64, statistic: F64, last: float) -> float:
     nodes : (m,) from :func:`table_nodes`;  statistic : (m,) Pearson statistics over the residual degrees of freedom
     last : the value before: a solution outside the nodes' range is approached by a step to its border
     """
-    low, high = (
-        (LOW, HIGH) if last <= 0.0 else (max(-np.log(last) - 1.0, LOW), min(-np.log(last) + 1.0, HIGH))
-    )
+    low, high = _window(last)
     curve = _curve(nodes[1:], statistic[1:] - 1.0)
     if curve(high) <= 0.0:
         return 0.0 if high >= HIGH or statistic[0] <= 1.0 else float(np.exp(-high))
     if curve(low) >= 0.0:
-        return float(np.exp(-low))
+        return float(np.exp(-max(low, LOW)))
     return float(np.exp(-brentq(curve, low, high, xtol=1e-10)))
 
 

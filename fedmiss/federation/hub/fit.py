@@ -18,7 +18,9 @@ from fedmiss.federation.hub.steps import (
     LEARN_EVERY,
     Sums,
     after_round,
+    effort_turn,
     first_state,
+    observer_turn,
     start_replicate,
     switched_off,
     with_factor,
@@ -93,13 +95,13 @@ def fit_path(
 
     Parameters
     ----------
-    start : (3,) sums of weights, values and exposures
+    start : (4,) sums of weights, values, exposures and squares
     each : called at the end of every rank with the finished state; may ask more (scores of held-out visits)
     watch : called after each round with (round, root mean square move)
     """
     state = first_state(panel, settings, start)
     begin = 1
-    most = int(min(settings.rank, panel.J, panel.L))
+    most = int(min(settings.rank, round(panel.J), panel.L))
     for rank in range(most + 1):
         if rank:
             v = None if switched_off(state) else (yield from _direction(panel, settings, rank))
@@ -138,8 +140,11 @@ def _rounds(
         update = learn and k % LEARN_EVERY == 0
         dispersed = settings.dispersion != "none" and FAMILIES[settings.family].dispersed
         nodes = table_nodes(settings.dispersion, state.inverse_size) if update and dispersed else np.zeros(0)
-        observers = settings.observers and (update if learn else k % 2 == 0)
-        sums = yield AskRound(state, begin, nodes, update and panel.K > 0, observers)
+        effort = update and effort_turn(panel, settings, k)
+        observers = (
+            observer_turn(panel, settings, k) if update else settings.observers and not learn and k % 2 == 0
+        )
+        sums = yield AskRound(state, begin, nodes, effort, observers)
         begin = 0
         state = after_round(state, sums, panel, settings, nodes, learn=learn, tol=tol)
         if not (np.isfinite(state.T).all() and np.isfinite(state.mu)):

@@ -42,7 +42,7 @@ class MonthState:
     prior, noise : (L, p), (p,)  their prior means and variances;  series : how the prior means are made, None: zero
     tau : (p,)                   prior variances of the sites' coefficients
     phi, inverse_size : dispersion; 1 / size of the negative binomial, 0 for none
-    kappa : (K,) effort coefficients;  ridge : precision of observer effects;  edf_visits : effective number of both
+    kappa : (K,) effort coefficients;  ridge : precision of observer effects;  edf_observers : their effective number
     edf : effective number of parameters of sites and months
     shift, stretch : () and (p,) what the sites still have to do to their coefficients: subtract, multiply
     refill : whether visits' weights must be computed again
@@ -50,6 +50,7 @@ class MonthState:
     weight : sum of the visits' weights
     moves : the last three root mean square moves
     rounds : of all ranks so far
+    unit : standard deviation of the values for the Gaussian family, else 1: what moves are measured in
     """
 
     mu: float
@@ -58,17 +59,17 @@ class MonthState:
     prior: F64
     noise: F64
     tau: F64
+    kappa: F64
+    stretch: F64
+    squares: F64
     phi: float = 1.0
     inverse_size: float = 0.0
-    kappa: F64 = None  # type: ignore[assignment]
     ridge: float = 4.0
-    edf_visits: float = 0.0
+    edf_observers: float = 0.0
     series: tuple[SeriesPrior, ...] | None = None
     edf: float = 1.0
     shift: float = 0.0
-    stretch: F64 = None  # type: ignore[assignment]
     refill: bool = False
-    squares: F64 = None  # type: ignore[assignment]
     weight: float = 0.0
     k: int = 0
     rounds: int = 0
@@ -76,6 +77,7 @@ class MonthState:
     converged: bool = False
     smear: float = 1.0
     dispersion: float = 1.0
+    unit: float = 1.0
 
     @property
     def p(self) -> int:
@@ -86,6 +88,11 @@ class MonthState:
     def rank(self) -> int:
         """Number of factors."""
         return self.p - 1
+
+    @property
+    def edf_visits(self) -> float:
+        """Effective number of effort coefficients and observer effects."""
+        return self.kappa.size + self.edf_observers
 
     @property
     def size(self) -> float:

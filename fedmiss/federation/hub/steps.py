@@ -20,7 +20,7 @@ from fedmiss.federation.hub.dispersion import inverse_size_of, pearson_at
 from fedmiss.federation.hub.season import SeriesPrior
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.triangle import from_triangle
-from fedmiss.models.lowrank.families import FAMILIES
+from fedmiss.models.lowrank.families import FAMILIES, GAUSSIAN
 from fedmiss.models.lowrank.settings import CountSettings
 
 __all__ = [
@@ -35,23 +35,29 @@ __all__ = [
 
 SMALLEST = 1e-4  # least prior variance
 SLIGHT = 0.01  # root mean square of u_k v_k below which a factor has been switched off
-REACH = 1.0  # longest Newton step of a month's coefficient
 LEARN_EVERY = 3  # rounds between two updates of effort, observers and dispersion
 
 Sums = dict[str, F64]  # sums over groups of the fields of ``Months``, of one fit
 
 
 def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
-    """Start at the overall mean; ``sums`` (3,): weights, weighted values, exposures."""
-    weight, value, exposure = (float(v) for v in sums)
-    mu = FAMILIES[settings.family].link(value / exposure)
-    L = panel.L
+    """Start at the overall mean; ``sums`` (4,): weights, weighted values, exposures, weighted squared values.
+
+    Counts have their own scale (the link is a logarithm); values of a Gaussian have that of their standard deviation, and
+    variances and the stopping rule start there.
+    """
+    weight, value, exposure, square = (float(v) for v in sums)
+    family, L = FAMILIES[settings.family], panel.L
+    mu = family.link(value / exposure)
+    unit = max(square / weight - (value / weight) ** 2, 1e-12) if family is GAUSSIAN else 1.0
     state = MonthState(
-        mu, np.zeros((L, 1)), np.zeros((L, 1, 1)), np.zeros((L, 1)), np.ones(1), np.ones(1),
+        mu, np.zeros((L, 1)), np.zeros((L, 1, 1)), np.zeros((L, 1)), np.full(1, unit), np.full(1, unit),
         kappa=np.zeros(panel.K), stretch=np.ones(1), squares=np.zeros(1), weight=weight,
+        phi=unit if family is GAUSSIAN else 1.0,
+        ridge=4.0 / unit, unit=float(np.sqrt(unit)),
     )  # fmt: skip
     if settings.season and panel.calendar is not None:
-        state = replace(state, series=(SeriesPrior.of(*panel.calendar, 1.0),))
+        state = replace(state, series=(SeriesPrior.of(*panel.calendar, unit),))
     return state
 
 
@@ -77,7 +83,9 @@ def with_factor(state: MonthState, v: F64 | None) -> MonthState:
     residuals is mostly noise.
     """
     L, p = state.T.shape
-    tau, noise = (SMALLEST, SMALLEST) if v is None else (START_TAU, float((v**2).mean()) + 0.05)
+    tau, noise = (
+        (SMALLEST, SMALLEST) if v is None else (START_TAU * state.unit**2, float((v**2).mean()) + 0.05)
+    )
     column, prior, series = (np.zeros(L) if v is None else v), np.zeros(L), state.series
     if state.series is not None:
         third = noise / 3
@@ -134,7 +142,7 @@ def after_round(
     moved = float(np.sqrt(sites[2] / max(sites[3], 1e-300)))
     squares = sites[4 : 4 + p] / J
     tau = np.maximum(squares + sites[4 + p :] / J, SMALLEST) if learn and k > 2 else state.tau
-    T, D, edf_months = _newton(state, sums["months"])
+    T, D, edf_months = _newton(state, sums["months"], FAMILIES[settings.family].reach)
     shift = float(T[:, 0].mean())
     mu = state.mu + float(mean_effect) + shift
     before = state.T[:, 0]
@@ -149,17 +157,30 @@ def after_round(
         new = _prior_step(new, learn=learn)
     if k > 2 and learn:
         new = _rescale(new)
-    move = max(moved, float(np.sqrt(((new.T[:, 0] - before) ** 2).mean())))
-    moves = (*state.moves[-2:], move)
-    new = replace(new, moves=moves, converged=bool(k > 5 and max(moves) < tol))
-    if learn and k % LEARN_EVERY == 0:
-        new = _visit_step(new, sums, nodes, settings)
-    elif settings.observers and k % 2 == 0:
+    learns = learn and k % LEARN_EVERY == 0
+    if learns:
+        new = _visit_step(new, sums, nodes, panel, settings)
+    elif settings.observers and not learn and k % 2 == 0:
         new = replace(new, refill=True)
-    return new
+    # Months without a visit move no cell: they are watched by themselves, and so are effort's coefficients.
+    move = max(moved, float(np.sqrt(((new.T[:, 0] - before) ** 2).mean())))
+    move = max(move, float(np.abs(new.kappa - state.kappa).max(initial=0.0))) / state.unit
+    both = bool(panel.K) and settings.observers  # take turns: a full turn is twice as long
+    moves = (*state.moves[-(5 if both else 2) :], move)
+    return replace(new, moves=moves, converged=bool(k > 5 and max(moves) < tol))
 
 
-def _newton(state: MonthState, sums: F64) -> tuple[F64, F64, float]:
+def effort_turn(panel: Panel, settings: CountSettings, k: int) -> bool:
+    """Whether the update after round ``k`` is effort's: with observer effects they take turns, else they undo each other."""
+    return panel.K > 0 and (not settings.observers or k // LEARN_EVERY % 2 == 1)
+
+
+def observer_turn(panel: Panel, settings: CountSettings, k: int) -> bool:
+    """Whether the update after round ``k`` is the observers'."""
+    return settings.observers and (panel.K == 0 or k // LEARN_EVERY % 2 == 0)
+
+
+def _newton(state: MonthState, sums: F64, reach: float) -> tuple[F64, F64, float]:
     """One damped Newton step of every month; means, covariances and effective degrees of freedom."""
     p = state.p
     g, H = sums[:, :p], from_triangle(sums[:, p:], p) / state.phi
@@ -167,7 +188,7 @@ def _newton(state: MonthState, sums: F64) -> tuple[F64, F64, float]:
     A[:, np.arange(p), np.arange(p)] += 1.0 / state.noise
     cov: F64 = np.asarray(np.linalg.inv(A), dtype=float)
     step = np.einsum("nab,nb->na", cov, g / state.phi - (state.T - state.prior) / state.noise)
-    step *= np.minimum(1.0, REACH / np.maximum(np.abs(step).max(axis=1), 1e-12))[:, None]
+    step *= np.minimum(1.0, reach / np.maximum(np.abs(step).max(axis=1), 1e-12))[:, None]
     return state.T + step, cov, float(np.einsum("nab,nba->", cov, H))
 
 
@@ -215,20 +236,22 @@ def _rescale(state: MonthState) -> MonthState:
     )
 
 
-def _visit_step(state: MonthState, sums: Sums, nodes: F64, settings: CountSettings) -> MonthState:
+def _visit_step(
+    state: MonthState, sums: Sums, nodes: F64, panel: Panel, settings: CountSettings
+) -> MonthState:
     """Effort coefficients (one damped Newton step), observers' variance (EM) and dispersion (moment equation)."""
     family = FAMILIES[settings.family]
     K = state.kappa.size
-    kappa, ridge, edf_visits = state.kappa, state.ridge, float(K)
-    if K:
+    kappa, ridge, used = state.kappa, state.ridge, state.edf_observers
+    if effort_turn(panel, settings, state.k):
         weak = state.phi * 0.1  # a weak ridge: sd about 3 on the log scale
         H = sums["effort"][K:].reshape(K, K) + weak * np.eye(K)
         step = np.linalg.solve(H, sums["effort"][:K] - weak * kappa)
         kappa = kappa + np.clip(step, -family.effort_cap, family.effort_cap)
-    if settings.observers:
+    if observer_turn(panel, settings, state.k):
         squares, number, used = (float(v) for v in sums["observers"])
         ridge = 1.0 / max(squares / max(number, 1.0), 1e-4)
-        edf_visits += used
+    edf_visits = K + used
     free = max(state.weight - state.edf - edf_visits, 0.2 * state.weight)
     inverse_size, phi = state.inverse_size, state.phi
     if settings.dispersion == "negbin":
@@ -239,7 +262,7 @@ def _visit_step(state: MonthState, sums: Sums, nodes: F64, settings: CountSettin
         state,
         kappa=kappa,
         ridge=ridge,
-        edf_visits=edf_visits,
+        edf_observers=used,
         inverse_size=inverse_size,
         phi=phi,
         refill=True,

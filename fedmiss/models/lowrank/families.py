@@ -28,13 +28,15 @@ class Family(ABC):
     """A natural exponential family, seen through its log-partition psi(eta).
 
     ``code`` is its number in compiled loops; ``effort_cap`` and ``observer_cap`` bound Newton steps of coefficients of
-    visits (a Gaussian step is exact, whatever its unit); ``least_phi`` is the least dispersion.
+    visits and ``reach`` those of sites and months (a Gaussian step is exact, whatever its unit); ``least_phi`` is the least
+    dispersion.
     """
 
     name: ClassVar[str]
     code: ClassVar[int]
     effort_cap: ClassVar[float] = 0.5
     observer_cap: ClassVar[float] = 1.0
+    reach: ClassVar[float] = 1.0
     least_phi: ClassVar[float] = 1e-8
     dispersed: ClassVar[bool] = True  # whether a dispersion can be estimated
     counts: ClassVar[bool] = False  # whether observations are counts, 0 or more
@@ -68,7 +70,7 @@ class Gaussian(Family):
     """psi = eta^2 / 2."""
 
     name, code = "gaussian", 0
-    effort_cap = observer_cap = np.inf
+    effort_cap = observer_cap = reach = np.inf
 
     def psi(self, eta: F64) -> F64:
         """See :meth:`Family.psi`."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedmiss.pipeline.results import SpeciesFit, open_fit
     from fedmiss.simulate.panels import simulate_panel
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CountSettings",

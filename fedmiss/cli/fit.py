@@ -55,6 +55,12 @@ def fit(
             help="Least number of a group's sites behind a month's sums; visits of months with fewer are withheld."
         ),
     ] = 0,
+    own: Annotated[
+        bool,
+        typer.Option(
+            "--own", help="Keep what each group needs for a report about its own sites (fedmiss own)."
+        ),
+    ] = False,
     rounds: Annotated[
         int | None, typer.Option(help="fedmissem, wire: rounds; left out, 2,000 and 100.")
     ] = None,
@@ -94,6 +100,7 @@ def fit(
         seed=seed,
         joint=joint,
         minimum=minimum,
+        own=own,
         rounds=rounds,
         gamma=gamma,
         alpha=alpha,

@@ -42,10 +42,21 @@ PENALISED = 2
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """Replicates: ``totals`` (B, R, L) monthly totals per region, ``slopes`` (B, J) yearly log slopes per site."""
+    """Replicates: ``totals`` (B, R, L) monthly totals per region, ``slopes`` (B, J) yearly log slopes per site.
+
+    ``own`` (B, groups, L): totals over each group's own sites, for its own report; empty unless asked for.
+    """
 
     totals: F64
     slopes: F64
+    own: F64
+
+    @classmethod
+    def joined(cls, parts: Sequence[Draws]) -> Draws:
+        """Replicates of several parts, in order."""
+        return cls(
+            *(np.concatenate([getattr(p, name) for p in parts]) for name in ("totals", "slopes", "own"))
+        )
 
 
 class LocalFederation:
@@ -60,6 +71,7 @@ class LocalFederation:
     secrets : secret of each group by name; None derives them from the groups' own visits
     weigh : weights of a replicate by group, for comparisons: (group, seed, number, spread, visits) -> (m,)
     watch : called after each exchange with (stage, exchanges so far)
+    own : keep what each group needs for a report about its own sites
     more : further settings that decide the result: they enter the digest that every frame carries
     """
 
@@ -74,14 +86,16 @@ class LocalFederation:
         weigh: Callable[[str, int, int, F64, Used], F64] | None = None,
         watch: Callable[[str, int], None] | None = None,
         more: bytes = b"",
+        own: bool = False,
     ) -> None:
+        self.own = own
         self.J, self.at = J, {name: at[name] for name in sorted(held)}
         key = seed_key("groups of one person", *self.at)
         digests = {name: _digest(name, held[name]) for name in self.at}
         self.programs = {
             name: GroupProgram(
                 name, held[name], key=key, secret=(secrets or {}).get(name) or digests[name], plain_refusals=True,
-                all_slopes=False, weigh=None if weigh is None else _Weigh(weigh, name), minimum=plan.minimum,
+                all_slopes=own, weigh=None if weigh is None else _Weigh(weigh, name), minimum=plan.minimum,
             )
             for name in self.at
         }  # fmt: skip
@@ -242,7 +256,8 @@ class LocalFederation:
         if self.full is None:
             from fedmiss.federation.penalised import replicate_penalised
 
-            return Draws(*replicate_penalised(self, self.last, numbers, seed, REPLICATES))
+            totals, slopes = replicate_penalised(self, self.last, numbers, seed, REPLICATES)
+            return Draws(totals, slopes, np.zeros((len(numbers), 0, self.L)))
         totals = hub_bootstrap.replicates(
             self.link, self.hub, settings, self.full, numbers, seed=seed, source=FULL, batch=REPLICATES
         )
@@ -252,8 +267,12 @@ class LocalFederation:
                 if (REPLICATES, i) in program.slopes:
                     own = np.where(program.share > 0, program.slopes.pop((REPLICATES, i)), 0.0)
                     slopes[i, self.at[name]] = np.nan_to_num(slopes[i, self.at[name]]) + program.share * own
+        mine = [
+            [program.own_totals.pop((REPLICATES, i)) for program in self.programs.values()]
+            for i in range(len(numbers))
+        ]
         self.link.ask([msg.Close(np.array([REPLICATES]))])
-        return Draws(totals, slopes)
+        return Draws(totals, slopes, np.array(mine) if self.own else np.zeros((len(numbers), 0, self.L)))
 
     def lockstep_size(self) -> int:
         """How many replicates run side by side."""
@@ -414,4 +433,4 @@ def bootstrap(
         parts.append(federation.replicates(fit.settings, numbers, seed=seed))
         if watch:
             watch(numbers[-1] + 1)
-    return Draws(np.concatenate([p.totals for p in parts]), np.concatenate([p.slopes for p in parts]))
+    return Draws.joined(parts)

@@ -57,6 +57,7 @@ class FitSettings:
     joint : whether groups exchange sums by site for sites that several of them visit (right where one person holds all
         groups); otherwise each owner treats such a site as its own
     minimum : least number of a group's own sites behind a month's sums; visits of months with fewer are withheld
+    own : keep what each group needs for a report about its own sites (``fedmiss own``)
     rounds, gamma, alpha, levels, participation, batch : of ``fedmissem`` and ``wire`` (see fedmiss.pipeline.algorithm7 and
         fedmiss.pipeline.wire); rounds None is 2,000 and 100
     """
@@ -75,6 +76,7 @@ class FitSettings:
     seed: int = 0
     joint: bool = True
     minimum: int = 0
+    own: bool = False
     rounds: int | None = None
     gamma: float = 0.0
     alpha: float = 0.0
@@ -186,6 +188,8 @@ def fit_panel(
     _write_trace(work, trace, before, len(federation.programs))
     if draws is not None:
         _write_draws(work, draws, folder, fit, list(federation.hub.regions))
+        for k, name in enumerate(federation.programs if settings.own else ()):
+            _write_totals(work / "own" / name / "draws.parquet", draws.own[:, k : k + 1], ["all"])
     traffic = ledger.as_dict()
     results = fit_results(fit, federation, folder, choice, settings) | {
         "h_norm": trace[-1]["h_norm2"] ** 0.5 if trace else None,
@@ -225,7 +229,13 @@ def federation_of(folder: PanelFolder, s: FitSettings) -> LocalFederation:
     )
     held, at = folder.visits(effort=s.effort != "none")
     return LocalFederation(
-        held, at, len(folder.sites), plan, secrets=folder.secrets(), more=hash_json(asdict(s)).encode()
+        held,
+        at,
+        len(folder.sites),
+        plan,
+        secrets=folder.secrets(),
+        more=hash_json(asdict(s)).encode(),
+        own=s.own,
     )
 
 
@@ -320,15 +330,15 @@ def _bootstrap(federation: LocalFederation, ledger: Kept, fit: CountFit, s: FitS
             path = work / f"draws-{first:05d}.npz"
             if path.exists():
                 with np.load(path) as saved:
-                    parts.append(Draws(saved["totals"], saved["slopes"]))
+                    parts.append(Draws(saved["totals"], saved["slopes"], saved["own"]))
             else:
                 part = federation.replicates(fit.settings, numbers, seed=s.seed)
                 with atomic_file(path) as tmp, open(tmp, "wb") as stream:
-                    np.savez(stream, totals=part.totals, slopes=part.slopes)
+                    np.savez(stream, totals=part.totals, slopes=part.slopes, own=part.own)
                 parts.append(part)
                 ledger.save("bootstrap", first)
             show(numbers[-1] + 1)
-    return Draws(np.concatenate([p.totals for p in parts]), np.concatenate([p.slopes for p in parts]))
+    return Draws.joined(parts)
 
 
 def write_fit(work: Path, fit: CountFit) -> None:
@@ -413,19 +423,23 @@ def _write_trace(work: Path, trace: list[dict[str, float]], before: dict[str, in
     )
 
 
-def _write_draws(work: Path, draws: Draws, folder: PanelFolder, fit: CountFit, names: list[str]) -> None:
-    B, R, L = draws.totals.shape
-    labels = np.array(["all", *names])
+def _write_totals(path: Path, totals: F64, labels: list[str]) -> None:
+    B, R, L = totals.shape
     write_table(
         {
             "draw": np.repeat(np.arange(B, dtype=np.int32), R * L),
-            "region": np.tile(np.repeat(labels, L), B),
+            "region": np.tile(np.repeat(np.array(labels), L), B),
             "month_index": np.tile(np.arange(L, dtype=np.int32), B * R),
-            "total": draws.totals.ravel(),
+            "total": totals.ravel(),
         },
-        work / "draws.parquet",
+        path,
         "draws",
     )
+
+
+def _write_draws(work: Path, draws: Draws, folder: PanelFolder, fit: CountFit, names: list[str]) -> None:
+    B = len(draws.totals)
+    _write_totals(work / "draws.parquet", draws.totals, ["all", *names])
     slope, mean = site_slopes(fit, folder.calendar[1], folder.calendar[0])
     known = ~np.isnan(slope)
     write_table(

@@ -318,13 +318,15 @@ def totals(program: GroupProgram, b: Batch, q: msg.Totals) -> msg.RegionTotals:
         P, C = b.P[f, :, :p], b.C[f, :, :p, :p]
         if place is not None:
             P, C = prior_noise(P, C, q.tau[i], normals(place, p, "sites", b.seed, int(b.numbers[f])))
-        sums, yearly = np.zeros((chunks, *out.shape[1:])), np.zeros((J, years.size))
+        sums, yearly = np.zeros((chunks, len(axis.regions) + 2, axis.L)), np.zeros((J, years.size))
         kernels.spread_out(
             kernels.expected_totals, chunks, J * axis.L, p, chunks, q.mu[i], np.ascontiguousarray(P),
             np.ascontiguousarray(C), q.T[i], D[i],
             b.family.code, b.log1p, q.smear[i], program.all_slopes, program.share, region, year_of, sums, yearly,
         )  # fmt: skip
-        out[i] = sums.sum(axis=0) * some
+        added = sums.sum(axis=0)
+        out[i] = added[:-1] * some
+        program.own_totals[q.batch, int(f)] = added[-1]
         if years.size >= 3:
             program.slopes[q.batch, int(f)] = np.log(np.maximum(yearly, 1e-9)) @ x / float(x @ x)
     return msg.RegionTotals(out)

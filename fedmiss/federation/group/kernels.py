@@ -420,7 +420,8 @@ def expected_totals(
     every : whether sites that count nothing get their years too
     share : (J,) what a site counts;  region : (J,) row of its region in ``sums`` less one, -1 for none
     year_of : (L,) column of the month in ``yearly``, -1 for months of incomplete years
-    sums : (chunks, regions + 1, L) out, the whole panel in row 0;  yearly : (J, years) out
+    sums : (chunks, regions + 2, L) out, the whole panel in row 0; the group's own report in the last: every site counts 1
+    yearly : (J, years) out
     """
     J, L = P.shape[0], T.shape[0]
     for c in range(first, last):
@@ -438,5 +439,6 @@ def expected_totals(
                 if year_of[l] >= 0:
                     yearly[j, year_of[l]] += value
                 sums[c, 0, l] += share[j] * value
+                sums[c, -1, l] += value
                 if region[j] >= 0:
                     sums[c, region[j] + 1, l] += share[j] * value

@@ -89,6 +89,7 @@ class GroupProgram:
         self.batches: dict[int, Batch] = {}
         self.refusal: Exception | None = None  # why the last question was refused, for the group's own screen
         self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
+        self.own_totals: dict[tuple[int, int], F64] = {}  # and so do totals over its own sites
         self._cells: dict[bool, Cells] = {}
         self._handlers: dict[type, Callable[..., msg.Answer]] = {
             msg.Hello: self.hello,
@@ -170,6 +171,7 @@ class GroupProgram:
         self.shared_sites = np.zeros(0, dtype=np.int64)
         self.batches.clear()
         self.slopes.clear()
+        self.own_totals.clear()
         self._cells.clear()
 
     def reply(self, question: msg.Message) -> msg.Answer:

@@ -1,0 +1,118 @@
+"""One group's own report, made on its side: its sites at the months' parameters that all groups found together.
+
+What it needs is what the group has: its own visits, the coefficients of its own sites, replicates of their totals, and from
+the hub the months' parameters and the variances. Nothing of another group's own sites is in it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fedmiss.errors import ConfigError
+from fedmiss.files import atomic_folder, read_manifest, write_manifest
+from fedmiss.pipeline.imputing import impute_panel
+from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel, panel_hash
+from fedmiss.report.build import build_report
+from fedmiss.tables import read_table, write_table
+
+__all__ = ["own_report"]
+
+
+def own_report(
+    panel_path: str | Path, fit_path: str | Path, group: str, out: str | Path, *, overwrite: bool = False
+) -> Path:
+    """Write ``out`` with the folders panel, fit, imputed and report of one group; return its report folder."""
+    panel, fit = open_panel(panel_path), Path(fit_path)
+    manifest = read_manifest(fit, "fit")
+    check_same_panel(panel, manifest, fit)
+    names = [g.name for g in panel.groups]
+    if group not in names:
+        raise ConfigError(f"the panel has no group {group!r}; its groups are {', '.join(names[:12])}.")
+    draws = fit / "own" / group / "draws.parquet"
+    if not draws.exists():
+        raise ConfigError(
+            f"{fit} kept nothing for {group!r}'s own report. Run `fedmiss fit` again with --own and a bootstrap."
+        )
+    with atomic_folder(out, overwrite=overwrite) as tmp:
+        mine = _write_panel(panel, group, tmp / "panel")
+        _write_fit(fit, manifest, draws, mine, tmp)
+        impute_panel(tmp / "panel", tmp / "fit", tmp / "imputed")
+        build_report(tmp / "panel", tmp / "fit", tmp / "imputed", tmp / "report")
+    return Path(out) / "report"
+
+
+def _write_panel(panel: PanelFolder, group: str, out: Path) -> np.ndarray:
+    """Panel of the group's own sites; returns their rows in the common panel."""
+    source = panel.path / "groups" / group
+    tables = {n: read_table(source / f"{n}.parquet", n) for n in ("visits", "cells")}
+    mine = np.unique(tables["visits"].column("site_index").to_numpy())
+    for name, table in tables.items():
+        at = np.searchsorted(mine, table.column("site_index").to_numpy())
+        write_table(_numbered(table, at), out / "groups" / group / f"{name}.parquet", name)
+    _write_rows(panel.path / "sites.parquet", "sites", mine, out)
+    visits = tables["visits"].to_pandas()
+    shutil.copyfile(panel.path / "months.parquet", out / "months.parquet")
+    counted = visits["count"].notna()
+    old = panel.manifest
+    numbers = {
+        "n_sites": int(mine.size),
+        "n_observers": int(visits["observer_id"].nunique()),
+        "n_visits": len(visits),
+        "n_counted": int(counted.sum()),
+        "n_detected": int(visits["detected"].sum()),
+        "n_zeros": int((visits["count"] == 0).sum()),
+        "n_cells_observed": len(visits.loc[counted, ["site_index", "month_index"]].drop_duplicates()),
+        "birds": int(visits["count"].sum()),
+        "groups": {group: old["results"].get("groups", {}).get(group, {})},
+    }
+    step = {"step": "visits of the group", "rows": len(visits), "note": f"{group}: its own sites only"}
+    write_manifest(
+        out, "panel", settings=old["settings"], inputs=old["inputs"], results=old["results"] | numbers,
+        flow=[*old["flow"], step], terms=old["terms"], warnings=old["warnings"],
+    )  # fmt: skip
+    return mine
+
+
+def _write_fit(fit: Path, manifest: dict[str, Any], draws: Path, mine: np.ndarray, tmp: Path) -> None:
+    out = tmp / "fit"
+    for name in ("site_factors", "site_trends"):
+        _write_rows(fit / f"{name}.parquet", name, mine, out)
+    for name in ("month_factors.parquet", "trace.parquet", "cv.parquet"):
+        if (fit / name).exists():
+            shutil.copyfile(fit / name, out / name)
+    shutil.copyfile(draws, out / "draws.parquet")
+    panel = open_panel(tmp / "panel")
+    counts = {
+        k: panel.manifest["results"][k] for k in ("n_visits", "n_counted", "n_sites", "n_cells_observed")
+    }
+    write_manifest(
+        out,
+        "fit",
+        settings=manifest["settings"],
+        inputs=panel_hash(panel),
+        results={**manifest["results"], **counts, "n_groups": 1},
+        flow=panel.manifest["flow"],
+        terms=manifest["terms"],
+        warnings=[
+            *manifest["warnings"],
+            "Months, variances and the choice of the model come from all groups together; sites, totals and map are the "
+            "group's own.",
+        ],
+    )
+
+
+def _numbered(table: pa.Table, site_index: np.ndarray) -> pa.Table:
+    """The table with other numbers of its sites."""
+    at = table.schema.get_field_index("site_index")
+    return table.set_column(at, "site_index", pa.array(site_index.astype(np.int32)))
+
+
+def _write_rows(path: Path, name: str, mine: np.ndarray, out: Path) -> None:
+    """Copy the rows of the group's own sites of a table that has one row a site."""
+    table = read_table(path, name).take(pa.array(mine))
+    write_table(_numbered(table, np.arange(mine.size)), out / f"{name}.parquet", name)

@@ -1,0 +1,51 @@
+"""A group's own report: its sites only, and the numbers that the common report has for them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmiss.errors import ConfigError
+from fedmiss.pipeline.fitting import FitSettings, fit_panel
+from fedmiss.pipeline.imputing import impute_panel
+from fedmiss.pipeline.own import own_report
+from fedmiss.simulate.panel_folder import write_panel
+from fedmiss.simulate.panels import simulate_panel
+from fedmiss.tables import read_table
+
+
+def test_the_own_report_has_the_groups_sites_and_their_numbers(tmp_path):
+    made = simulate_panel(30, 36, 0.08, rank=1, seed=5, observers=12, groups=3)
+    panel = write_panel(made, tmp_path / "panel", start="2012-01", settings={})
+    settings = FitSettings(model="quasi", rank="1", bootstrap=20)
+    plain = fit_panel(panel, tmp_path / "plain", settings)
+    group = sorted(p.name for p in (panel / "groups").iterdir())[0]
+    with pytest.raises(ConfigError, match="again with --own"):
+        own_report(panel, plain, group, tmp_path / "none")
+    fit = fit_panel(panel, tmp_path / "fit", FitSettings(model="quasi", rank="1", bootstrap=20, own=True))
+    with pytest.raises(ConfigError, match="no group 'nobody'"):
+        own_report(panel, fit, "nobody", tmp_path / "none")
+    page = own_report(panel, fit, group, tmp_path / "own")
+    assert (page / "index.html").exists()
+
+    visits = read_table(panel / "groups" / group / "visits.parquet", "visits").to_pandas()
+    every = read_table(panel / "sites.parquet", "sites").to_pandas()
+    mine = sorted(every["site_id"].iloc[visits["site_index"].unique()])
+    others = set(every["site_id"]) - set(mine)
+    assert others, "the panel must have sites that the group has not"
+    sites = read_table(tmp_path / "own" / "panel" / "sites.parquet", "sites").to_pandas()
+    assert sorted(sites["site_id"]) == mine
+    text = (page / "index.html").read_text()
+    names = set(every.loc[every["site_id"].isin(others), "site_name"]) | others
+    assert not [n for n in names if f">{n}<" in text]
+
+    impute_panel(panel, fit, tmp_path / "imputed")
+    whole = read_table(tmp_path / "imputed" / "imputed.parquet", "imputed").to_pandas()
+    own = read_table(tmp_path / "own" / "imputed" / "imputed.parquet", "imputed").to_pandas()
+    both = own.merge(whole, on=["site_id", "month"], suffixes=("", "_whole"))
+    assert len(both) == len(own) == len(mine) * 36
+    np.testing.assert_allclose(both["expected"], both["expected_whole"], rtol=1e-12)
+    draws = read_table(tmp_path / "own" / "fit" / "draws.parquet", "draws").to_pandas()
+    centre = draws.groupby("month_index")["total"].median().to_numpy()
+    point = own.groupby("month_index")["expected"].sum().to_numpy()
+    assert np.abs(np.log(centre / point)).mean() < 0.3

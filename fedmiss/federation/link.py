@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -168,7 +169,8 @@ def _check(answer: Answer, question: Question, who: str, exchange: int) -> None:
     for name in _NUMBERS[type(answer)]:
         value = getattr(answer, name)
         # an infinite or missing number makes the sum so: one pass without a mask
-        if not np.isfinite(np.sum(value)) and not np.isfinite(value).all():
+        whole = value if isinstance(value, float) else float(value.sum()) if value.dtype.kind == "f" else 0.0
+        if not math.isfinite(whole) and not np.isfinite(value).all():
             bad = np.asarray(value)[~np.isfinite(value)].ravel()[0]
             raise UplinkError(
                 f"{who} sent {bad} in {kind}.{name} at exchange {exchange} (every number must be finite). Look at its "

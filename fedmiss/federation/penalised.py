@@ -21,7 +21,7 @@ from fedmiss.federation.group.batch import Batch
 from fedmiss.federation.hub.agree import folds_like_gaps
 from fedmiss.federation.hub.bootstrap import spread_of
 from fedmiss.federation.hub.crossval import cross_validate, open_batch, starts
-from fedmiss.federation.hub.fit import fit_path, fit_replicate
+from fedmiss.federation.hub.fit import fit_path, fit_replicate, summarised
 from fedmiss.federation.hub.lockstep import Lane, run_lockstep
 from fedmiss.federation.hub.state import MonthState
 from fedmiss.federation.results import CountFit, site_slopes, totals_by_region
@@ -107,11 +107,7 @@ def _summarised(
         b.eta[fit] = c.eta
         one = fit_sums(program, b, fits, np.array([[state.inverse_size]]))
         totals, dispersion = totals + one.totals[0], dispersion + float(one.dispersion[0, 0])
-    weight, counted, fitted = (float(v) for v in totals)
-    calibrated = s.scale == "log1p" or (s.calibrate and state.inverse_size > 0)
-    smear = counted / fitted if calibrated and counted > 0 and fitted > 0 else 1.0
-    free = max(weight - found.edf - state.edf_visits, 0.05 * weight)
-    return replace(state, smear=smear, dispersion=dispersion / free)
+    return summarised(replace(state, edf=found.edf), s, totals, dispersion)
 
 
 def _rank0(

@@ -185,8 +185,13 @@ def _summary(state: MonthState, settings: CountSettings) -> Fitting:
     """
     nodes = np.array([state.inverse_size])
     sums = yield AskSummary(state, nodes)
-    weight, counted, fitted = (float(v) for v in sums["totals"])
+    return summarised(state, settings, sums["totals"], float(sums["dispersion"][0]))
+
+
+def summarised(state: MonthState, settings: CountSettings, totals: F64, pearson: float) -> MonthState:
+    """Calibration and dispersion from sums of weights, counted and fitted totals, and the Pearson statistic."""
+    weight, counted, fitted = (float(v) for v in totals)
     free = max(weight - state.edf - state.edf_visits, 0.05 * weight)
     calibrated = settings.scale == "log1p" or (settings.calibrate and state.inverse_size > 0)
     smear = counted / fitted if calibrated and counted > 0 and fitted > 0 else 1.0
-    return replace(state, smear=smear, dispersion=float(sums["dispersion"][0]) / free, weight=weight)
+    return replace(state, smear=smear, dispersion=pearson / free, weight=weight)

@@ -94,8 +94,8 @@ _LAST: list[tuple[bytes, Envelope, list[Message]] | None] = [None]
 
 
 class _Reader:
-    def __init__(self, raw: bytes) -> None:
-        self.raw, self.at = raw, HEADER
+    def __init__(self, raw: bytes, *, copy: bool) -> None:
+        self.raw, self.at, self.copy = raw, HEADER, copy
 
     def take(self, form: struct.Struct) -> Any:
         (out,) = form.unpack_from(self.raw, self.at)
@@ -118,10 +118,10 @@ class _Reader:
             n = math.prod(shape)
             if n * dtype.itemsize > len(self.raw) - self.at:
                 raise ValueError("an array is longer than the message")
-            # a copy: what comes from bytes cannot be written to, and compiled loops would be compiled twice
-            out = np.frombuffer(self.raw, dtype, n, self.at).reshape(shape).copy()
+            out = np.frombuffer(self.raw, dtype, n, self.at).reshape(shape)
             self.at += n * dtype.itemsize
-            return out
+            # What comes from bytes cannot be written to, and compiled loops would be compiled twice: groups get a copy.
+            return out.copy() if self.copy else out
         if kind == ord("i"):
             return self.take(_INT)
         if kind == ord("b"):
@@ -180,7 +180,7 @@ def decode(raw: bytes, envelope: Envelope | None, *, asks: bool, who: str) -> tu
                 raise UplinkError(f"{who} sent a message {what} {got}, expected {want}. {move}.", who=who)
     kinds = QUESTIONS if asks else ANSWERS
     try:
-        reader = _Reader(raw)
+        reader = _Reader(raw, copy=asks)
         messages: list[Message] = []
         for _ in range(reader.take(_COUNT)):
             kind = kinds[reader.take(_BYTE)]

@@ -96,22 +96,23 @@ def _blocks(q: msg.Broadcast | msg.Totals, p: int) -> F64:
 def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRows:
     """Take the months' parameters; return the sums of joint sites at the sites' old coefficients."""
     fits, p = q.fits, q.T.shape[2]
+    at = slice(None) if fits.size == len(b.mu) and (np.diff(fits) > 0).all() else fits  # a slice is a view
     if q.begin == 1:
-        b.P[fits], b.C[fits] = 0.0, 0.0
-        b.effects[fits] = 0.0
+        b.P[at], b.C[at] = 0.0, 0.0
+        b.effects[at] = 0.0
     elif q.begin == 2:
-        b.P[fits, :, p - 1], b.C[fits, :, p - 1, :], b.C[fits, :, :, p - 1] = 0.0, 0.0, 0.0
+        b.P[at, :, p - 1], b.C[at, :, p - 1, :], b.C[at, :, :, p - 1] = 0.0, 0.0, 0.0
     if q.shift.any():
-        b.P[fits, :, 0] -= q.shift[:, None]
+        b.P[at, :, 0] -= q.shift[:, None]
     if not (q.stretch == 1.0).all():
         for i, f in enumerate(fits):
             s = q.stretch[i]
             b.P[f, :, :p] *= s
             b.C[f, :, :p, :p] *= s[:, None] * s[None, :]
-    b.rank[fits] = p
-    b.mu[fits], b.T[fits, :, :p], b.D[fits, :, :p, :p] = q.mu, q.T, _blocks(q, p)
-    b.tau[fits, :p], b.phi[fits], b.inverse_size[fits] = q.tau, q.phi, q.inverse_size
-    b.kappa[fits], b.ridge[fits] = q.kappa, q.ridge
+    b.rank[at] = p
+    b.mu[at], b.T[at, :, :p], b.D[at, :, :p, :p] = q.mu, q.T, _blocks(q, p)
+    b.tau[at, :p], b.phi[at], b.inverse_size[at] = q.tau, q.phi, q.inverse_size
+    b.kappa[at], b.ridge[at] = q.kappa, q.ridge
     if q.begin:
         b.old[fits] = 0
         b.set_offsets(fits)

@@ -16,7 +16,8 @@ def fit(
     method: Annotated[
         str,
         typer.Option(
-            help="fast (count model), fedmissem (the paper's Algorithm 7), or wire (dithered normal equations)."
+            help="fast (count model), fedmissem (the paper's Algorithm 7), wire (dithered normal equations), or saem (count "
+            "model by chains: a check of fast on small panels; rank auto is 0)."
         ),
     ] = "fast",
     model: Annotated[str, typer.Option(help="auto, quasi, negbin, log1p, gaussian or bernoulli.")] = "auto",
@@ -62,7 +63,7 @@ def fit(
         ),
     ] = False,
     rounds: Annotated[
-        int | None, typer.Option(help="fedmissem, wire: rounds; left out, 2,000 and 100.")
+        int | None, typer.Option(help="fedmissem, wire, saem: rounds; left out, 2,000, 100 and 900.")
     ] = None,
     gamma: Annotated[
         float, typer.Option(help="fedmissem: step of the server; 0 for p/(1+omega), less with minibatches.")
@@ -74,7 +75,7 @@ def fit(
         int, typer.Option(help="fedmissem, wire: levels of the random dithering; 0 sends floats.")
     ] = 16,
     participation: Annotated[
-        float, typer.Option(help="fedmissem, wire: probability that a group answers a round.")
+        float, typer.Option(help="fedmissem, wire, saem: probability that a group answers a round.")
     ] = 1.0,
     batch: Annotated[int, typer.Option(help="fedmissem: visits per round and group; 0 for all.")] = 0,
     overwrite: Annotated[

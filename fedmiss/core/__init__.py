@@ -7,6 +7,7 @@ from fedmiss.core.family import fed_lsa, local_em, naive_fedem, scafflsa, spider
 from fedmiss.core.fedem import FedEM, theta_bytes
 from fedmiss.core.finite_sum import Fiem, SemVr, Streaming
 from fedmiss.core.gather import gather
+from fedmiss.core.late import Late
 from fedmiss.core.local_steps import LocalSteps
 from fedmiss.core.loop import Result, Stop, load_checkpoint, run, save_checkpoint
 from fedmiss.core.oracles import Full as FullBatch
@@ -31,6 +32,7 @@ __all__ = [
     "Full",
     "FullBatch",
     "Given",
+    "Late",
     "LocalSteps",
     "Minibatch",
     "Model",

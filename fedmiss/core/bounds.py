@@ -1,7 +1,8 @@
 """What the theorems promise: bounds on E||h(S_K)||^2, rounds to an accuracy, and the regimes of compression.
 
 Source: Dieuleveut, Fort, Moulines, Robin (2021): eq. (9), corollary 2, theorem 3 with eqs. (11) and (12),
-proposition 25, and the tables of regimes after corollary 2 and theorem 3. Constants as in :mod:`fedmiss.core.theory`.
+propositions 25 and 26, and the tables of regimes after corollary 2 and theorem 3. Constants as in
+:mod:`fedmiss.core.theory`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from fedmiss.errors import ConfigError
 __all__ = [
     "Regime",
     "bound_corollary_2",
+    "bound_memories",
     "bound_uncompressed",
     "bound_vr",
     "bound_vr_general",
@@ -110,6 +112,19 @@ def bound_vr(c: Constants, *, n: int, omega: float, k_in: int, k_out: int) -> tu
 
 def _factor_12(c: Constants, gamma: float, n: int, omega: float) -> float:
     return 2.0 * (1.0 + gamma**2 * c.L_rows**2 * (1.0 + omega) ** 2 / n)
+
+
+def bound_memories(c: Constants, *, n: int, omega: float, k_in: int, k_out: int, G_0: float = 0.0) -> float:
+    """Proposition 26: bound of the mean over rounds of E[G], G = (1/n) sum_i ||V_i - h_i(S)||^2, of VR-FedEM.
+
+    2 (1 + omega) G_0 / (k_in k_out) + 16 gamma (1 + omega)^2 L^2 W_gap / (v_min k_in k_out), at theorem 3's gamma, alpha,
+    b: the memories converge to the local mean fields. G_0 is G at the start, 0 where memories start at h_i(S_0).
+    """
+    if not G_0 >= 0.0:
+        raise ConfigError(f"G_0={G_0} (must be 0 or more: a mean of squared distances).")
+    gamma, rounds = gamma_vr(c, n=n, omega=omega), k_in * k_out
+    moved = 16.0 * gamma * ((1.0 + omega) * c.L_rows) ** 2 * c.W_gap / c.v_min
+    return (2.0 * (1.0 + omega) * G_0 + moved) / rounds
 
 
 def bound_vr_general(

@@ -15,6 +15,7 @@ from fedmiss.core import FedEM, Full, Remembered, Roster, SaemSteps
 from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Participation, Rows, Shards
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError, DomainError
+from fedmiss.models.saem_laplace import Laplace
 
 __all__ = ["Chains", "Langevin", "Smoothed", "fed_saem", "kappa", "langevin_variance", "quantize"]
 
@@ -147,6 +148,9 @@ class Langevin:
         return np.where(np.repeat(accept, sizes, axis=1), new, z), float(accept.mean())
 
 
+Kernel = Langevin | Laplace
+
+
 @dataclass(frozen=True, slots=True)
 class Chains:
     """S_c = mean over M chains, each moved K steps at theta_k, of the statistic of their latents.
@@ -160,7 +164,7 @@ class Chains:
 
     K: int = 5
     M: int = 4
-    kernel: Langevin = field(default_factory=Langevin)
+    kernel: Kernel = field(default_factory=Langevin)
 
     def __post_init__(self) -> None:
         if self.K < 1 or self.M < 1:

@@ -90,20 +90,25 @@ class Counts:
     Parameters
     ----------
     L : months        r : site factors        d : covariates x        observers : whether there are effects o_i
+    level : whether the first factor has one loading for all months: a site level, the count model's a_j
     """
 
     theta_type = CountsTheta
 
-    def __init__(self, L: int, *, r: int = 1, d: int = 0, observers: bool = False) -> None:
+    def __init__(
+        self, L: int, *, r: int = 1, d: int = 0, observers: bool = False, level: bool = False
+    ) -> None:
         if L < 1 or not 0 <= r <= L or d < 0:
             raise ConfigError(f"L={L}, r={r}, d={d}: give L >= 1, d >= 0, and 0 <= r <= L, the panel's rank.")
-        self.L, self.r, self.d, self.observers = L, r, d, observers
+        if level and r < 1:
+            raise ConfigError("level=True with r=0: the level is the first of r factors, so give r >= 1.")
+        self.L, self.r, self.d, self.observers, self.level = L, r, d, observers, int(level)
         self.D = 1 + d + r
         self._low = np.tril_indices(self.D)
         self._tri = len(self._low[0])
         self.q = L * (self._tri + self.D) + 3
-        self._own = np.r_[0, 1 + d : self.D]
-        self._common = np.arange(1, 1 + d)
+        self._own = np.r_[0, 1 + d + self.level : self.D]
+        self._common = np.arange(1, 1 + d + self.level)
 
     # ---- the statistic ----------------------------------------------------------------------------------------
 
@@ -174,7 +179,7 @@ class Counts:
     # ---- M-step -----------------------------------------------------------------------------------------------
 
     def T(self, S: F64, /) -> CountsTheta:
-        """Least squares with beta_l, w_l per month and one kappa (Schur complement); variances are mean squares."""
+        """Least squares with beta_l, w_l per month, one kappa and level (Schur complement); variances are mean squares."""
         G, h, (zz, oo, n_o) = self._parts(S)
         seen = G[:, 0, 0]
         if not bool((seen > 0).all()):
@@ -192,7 +197,7 @@ class Counts:
         B, C = G[:, self._own[:, None], self._common], G[:, self._common[:, None], self._common]
         AB, Ah = np.linalg.solve(A, B), np.linalg.solve(A, h[:, self._own, None])[:, :, 0]
         kappa = np.zeros(0)
-        if self.d:
+        if len(self._common):
             schur = (C - np.swapaxes(B, 1, 2) @ AB).sum(axis=0)
             right = h[:, self._common].sum(axis=0) - np.einsum("lab,la->b", B, Ah)
             kappa = np.linalg.solve(schur, right)
@@ -208,7 +213,7 @@ class Counts:
             tau2_o = float(oo / n_o) if n_o > 0 else -1.0
             if not tau2_o > 0:
                 raise DomainError(f"the observer variance is {tau2_o:.3g} (must be > 0).")
-        return CountsTheta(own[:, 0].copy(), own[:, 1:].copy(), kappa, s2, tau2_o)
+        return CountsTheta(own[:, 0].copy(), a[:, 1 + self.d :].copy(), kappa[: self.d], s2, tau2_o)
 
     def _slopes(self, theta: CountsTheta) -> F64:
         """a_l = (beta_l, kappa, w_l), (L, D)."""
@@ -349,15 +354,19 @@ class Counts:
     # ---- Louis --------------------------------------------------------------------------------------------------
 
     def vector(self, theta: CountsTheta) -> F64:
-        """beta, w, kappa, s2 and, with observers, tau2_o."""
+        """beta, w (its free columns), kappa, the level's loading where there is one, s2 and, with observers, tau2_o."""
         last = [theta.s2, theta.tau2_o] if self.observers else [theta.s2]
-        return np.concatenate([theta.beta, theta.w.ravel(), theta.kappa, last])
+        level, free = theta.w[0, : self.level], theta.w[:, self.level :].ravel()
+        return np.concatenate([theta.beta, free, theta.kappa, level, last])
 
     def complete(self, vector: F64, S: F64) -> float:
         """Mean over visits of the complete log-likelihood at a statistic, without what theta does not touch."""
         G, h, (zz, oo, n_o) = self._parts(S)
-        beta, w, kappa, last = np.split(vector, np.cumsum([self.L, self.L * self.r, self.d]))
-        a = np.concatenate([beta[:, None], np.tile(kappa, (self.L, 1)), w.reshape(self.L, self.r)], axis=1)
+        free = self.L * (self.r - self.level)
+        beta, w, common, last = np.split(vector, np.cumsum([self.L, free, self.d + self.level]))
+        a = np.empty((self.L, self.D))
+        a[:, self._own] = np.column_stack([beta, w.reshape(self.L, -1)])
+        a[:, self._common] = common
         rest = zz - 2 * (a * h).sum() + np.einsum("la,lab,lb->", a, G, a)
         out = -0.5 * (G[:, 0, 0].sum() * np.log(last[0]) + rest / last[0])
         if self.observers:

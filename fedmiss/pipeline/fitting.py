@@ -43,8 +43,9 @@ class FitSettings:
 
     Attributes
     ----------
-    method : ``fast`` (the count model), ``fedmissem`` (Algorithm 7 of the paper, through the federated core) or ``wire``
-        (compressed normal equations of the penalised count model, through the same core)
+    method : ``fast`` (the count model), ``fedmissem`` (Algorithm 7 of the paper, through the federated core), ``wire``
+        (compressed normal equations of the penalised count model, through the same core) or ``saem`` (the count model by
+        chains, on small panels: the check of the approximations)
     model : ``auto`` (chosen by cross-validation with the rank), ``quasi``, ``negbin``, ``log1p``, ``gaussian``,
         ``bernoulli``
     rank : ``auto`` or a number
@@ -59,7 +60,7 @@ class FitSettings:
     minimum : least number of a group's own sites behind a month's sums; visits of months with fewer are withheld
     own : keep what each group needs for a report about its own sites (``fedmiss own``)
     rounds, gamma, alpha, levels, participation, batch : of ``fedmissem`` and ``wire`` (see fedmiss.pipeline.algorithm7 and
-        fedmiss.pipeline.wire); rounds None is 2,000 and 100
+        fedmiss.pipeline.wire), rounds and participation also of ``saem``; rounds None is 2,000, 100 and 900
     """
 
     method: str = "fast"
@@ -146,9 +147,13 @@ def fit_panel(
         from fedmiss.pipeline.algorithm7 import fit_algorithm7
 
         return fit_algorithm7(panel_path, out, settings, overwrite=overwrite)
-    if settings.method not in ("fast", "wire"):
-        raise ConfigError(f"--method is {settings.method!r} (must be fast, fedmissem or wire).")
+    if settings.method not in ("fast", "wire", "saem"):
+        raise ConfigError(f"--method is {settings.method!r} (must be fast, fedmissem, wire or saem).")
     _check(settings)
+    if settings.method == "saem":
+        from fedmiss.pipeline.saem import fit_saem
+
+        return fit_saem(panel_path, out, settings)
     if settings.method == "wire":
         from fedmiss.pipeline.wire import fit_wire
 

@@ -13,6 +13,7 @@ from fedmiss.compressors import Dithering, Identity
 from fedmiss.core import Bernoulli, Constants, FedEM, Minibatch, Roster, Spider, gamma_vr, run
 from fedmiss.core.bounds import (
     bound_corollary_2,
+    bound_memories,
     bound_uncompressed,
     bound_vr,
     bound_vr_general,
@@ -24,7 +25,7 @@ from fedmiss.core.bounds import (
     rounds_fedem,
     rounds_vr,
 )
-from fedmiss.engines import LocalEngine
+from fedmiss.engines import LocalEngine, PlainEngine
 from fedmiss.errors import ConfigError
 from tests.core.toys import linear_data
 
@@ -95,6 +96,58 @@ def test_theorem_3_is_proposition_25_at_its_own_settings():
         bound_vr_general(C, gamma=9.0, n=16, omega=1.0, alpha=0.5, b=2, k_in=8, k_out=7)
     with pytest.raises(ConfigError, match="alpha"):
         bound_vr_general(C, gamma=0.01, n=16, omega=1.0, alpha=0.9, b=2, k_in=8, k_out=7)
+
+
+@pytest.mark.parametrize("init", ["h", "zero"])
+def test_memories_of_vr_fedem_approach_the_local_fields_as_proposition_26_says(init):
+    """The mean of G over the rounds of 10 runs is below the bound, which is not empty; and 1/rounds is the true order."""
+    data = linear_data(n=4, m=40)
+    root, compressor = 2 * data.mean(axis=(0, 1)), Dithering()
+    S_0, omega, k_in = root + 1.0, compressor.omega(3), 12
+    fields = data.mean(axis=1)  # h_i(s) = mean of rows - s / 2
+    c = Constants(1.0, 1.0, 0.5, 0.5, 0.5, 0.0, 0.25 * 3.0)
+    gamma, b = gamma_vr(c, n=4, omega=omega), int(np.ceil(k_in / (1 + omega) ** 2))
+    means = {}
+    for k_out in (4, 16):
+        G = []
+        for seed in range(10):
+            engine, seen = PlainEngine(data), []
+            algo = FedEM(
+                Half(),
+                compressor,
+                Roster.of([40] * 4),
+                gamma,
+                1 / (1 + omega),
+                oracle=Spider(b, k_in),
+                seed=seed,
+            )
+
+            def observe(server, down, engine=engine, algo=algo, seen=seen):
+                V = engine.settled(algo, server)
+                seen.append(((V - (fields - 0.5 * server.S_hat)) ** 2).sum(axis=1).mean())
+                return {}
+
+            run(algo, engine, S_0, stop=k_in * k_out, init=init, observe=observe)
+            G.append(seen)
+        start = float(np.mean([g[0] for g in G]))
+        assert (start < 1e-20) == (init == "h")
+        means[k_out] = float(np.mean(G))
+        bound = bound_memories(c, n=4, omega=omega, k_in=k_in, k_out=k_out, G_0=start)
+        assert 0 < means[k_out] <= bound < 200 * means[k_out]
+    assert means[4] / means[16] == pytest.approx(4.0, rel=0.15)
+    with pytest.raises(ConfigError, match="G_0=-1"):
+        bound_memories(c, n=4, omega=omega, k_in=k_in, k_out=4, G_0=-1.0)
+
+
+def test_proposition_26_is_theorem_3_carried_to_the_memories():
+    """E[G] <= 2 (1 + omega) G_0 / k + 8 gamma^2 L^2 (1 + omega)^2 E||H||^2, the last line of its proof, with eq. (11)."""
+    for omega in (0.0, 1.0, 5.0):
+        gamma = gamma_vr(C, n=16, omega=omega)
+        first, _ = bound_vr(C, n=16, omega=omega, k_in=9, k_out=5)
+        expected = 2 * (1 + omega) * 0.3 / 45 + 8 * (gamma * C.L_rows * (1 + omega)) ** 2 * first
+        assert bound_memories(C, n=16, omega=omega, k_in=9, k_out=5, G_0=0.3) == pytest.approx(
+            expected, rel=1e-12
+        )
 
 
 def test_the_four_regimes_of_fedem_grow_as_the_table_says():

@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedmiss.arrays import F64, I64
-from fedmiss.core import FedEM, Roster, ServerState
+from fedmiss.arrays import F64
+from fedmiss.core import FedEM, Remembered, Roster, ServerState
 from fedmiss.core.protocols import Compressor, Engine, Participation
 from fedmiss.core.state import Downlink
 from fedmiss.models.lowrank.data import Cells
@@ -45,22 +45,6 @@ from fedmiss.models.lowrank.solver import (
 from fedmiss.rng import rng_for
 
 __all__ = ["FederatedFit", "NormalEquations", "fit_federated"]
-
-
-@dataclass(frozen=True, slots=True)
-class Remembered:
-    """Participation in which a silent group counts with its memory: who answers is as in ``who``, without 1/p."""
-
-    who: Participation
-
-    def prob(self, n: int) -> F64:
-        """One for all: no reweighting."""
-        self.who.prob(n)
-        return np.ones(n)
-
-    def active(self, seed: int, k: int, n: int) -> I64:
-        """Return the slots that answer."""
-        return self.who.active(seed, k, n)
 
 
 class _Rows:

@@ -1,0 +1,104 @@
+"""Late answers: a worker that is asked in a round sends what it has computed since it was asked before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.core.protocols import Model, Oracle, Own, Rows, Shards
+from fedmiss.core.state import Downlink
+from fedmiss.errors import ConfigError
+
+__all__ = ["Late"]
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Asynchronous answers: S_c = S_k + h_c(S_j), j the round in which c was asked before (its first answer is fresh).
+
+    The worker starts to compute when it is asked and hands the result over when it is asked again, so nobody waits: its
+    answer is as old as its pause between two rounds. The message is Quant(h_c(S_j) - V_c), and acknowledgement, memories,
+    bytes and checkpoints are those of every other answer. A message that arrives after its round is closed stays dropped:
+    here a slow worker answers in time with an older field.
+
+    Steps must be smaller: with every worker one round late S_{k+1} = S_k + gamma h(S_{k-1}), which for a field of slope
+    -1 needs gamma < 1 instead of 2.
+
+    Source: none in the papers, which are synchronous; stale fields as in asynchronous stochastic approximation (Tsitsiklis,
+    Bertsekas, Athans 1986). For models without a carry.
+    """
+
+    inner: Oracle
+
+    def __post_init__(self) -> None:
+        if getattr(self.inner, "corrects", False):
+            raise ConfigError(
+                f"Late({self.inner!r}): local steps with control variates need this round's V; use local steps without "
+                "correction, or another oracle."
+            )
+
+    @property
+    def wants_own(self) -> bool:
+        """As the oracle inside."""
+        return bool(getattr(self.inner, "wants_own", False))
+
+    @property
+    def draws(self) -> int:
+        """As the oracle inside."""
+        return self.inner.draws
+
+    def costs(self, m: int) -> tuple[int, ...]:
+        """As the oracle inside."""
+        inner: Any = self.inner
+        return tuple(inner.costs(m))
+
+    def start(self) -> Any:
+        """(S_j, memory of the oracle inside)."""
+        return (None, self.inner.start())
+
+    def one(
+        self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, *own: Own
+    ) -> tuple[F64, Any, int]:
+        """Answer with the field of the round before."""
+        S, inner = memory
+        old = down if S is None else replace(down, S_hat=S, theta=model.T(S))
+        S_c, inner, cost = self.inner.one(model, inner, old, rows, u, *own)
+        return S_c - old.S_hat + down.S_hat, (down.S_hat, inner), cost
+
+    def start_many(self, n: int, q: int) -> Any:
+        """Statistics S_j (nan: never asked), memory of the oracle inside."""
+        return [np.full((n, q), np.nan), self.inner.start_many(n, q)]
+
+    def many(
+        self, model: Model, memory: Any, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
+    ) -> tuple[F64, int]:
+        """Answers of those asked, together for workers that were asked in the same round before."""
+        S, inner = memory
+        before, out, count = S[slots], np.empty((len(slots), model.q)), 0
+        _, kind = np.unique(before, axis=0, return_inverse=True, equal_nan=True)
+        for i in range(int(kind.max(initial=-1)) + 1):
+            at = np.flatnonzero(kind.ravel() == i)
+            first = before[at[0]]
+            old = down if np.isnan(first[0]) else replace(down, S_hat=first, theta=model.T(first))
+            mine = [replace(o, V_i=o.V_i[at], rng=_some(o, at)) for o in own]
+            new, cost = self.inner.many(model, inner, old, data, slots[at], u[at], *mine)
+            out[at] = new - old.S_hat + down.S_hat
+            count += cost
+        S[slots] = down.S_hat
+        return out, count
+
+    def pack(self, memory: Any) -> dict[str, Any]:
+        """S_j, and the memory inside."""
+        return {"S": memory[0]} | {f"inner.{k}": v for k, v in self.inner.pack(memory[1]).items()}
+
+    def unpack(self, model: Model, arrays: dict[str, Any], n: int, q: int) -> Any:
+        """Return what ``pack`` saw."""
+        inner = {k[6:]: v for k, v in arrays.items() if k.startswith("inner.")}
+        return [np.array(arrays["S"]), self.inner.unpack(model, inner, n, q)]
+
+
+def _some(own: Own, at: I64) -> Any:
+    return lambda i=0: own.rng(int(at[i]))

@@ -1,0 +1,306 @@
+"""``fedmiss fit --method saem``: the count model by maximum likelihood with chains, the check of the approximations.
+
+The default fit has a factorised Gaussian posterior and estimates its variances by variational EM. Here the same model of a
+small panel (site level, months, effort, observers, factors, overdispersion) is fitted by FL-SAEM: Metropolis-corrected
+chains draw the latents, so nothing is approximated but by Monte Carlo, which falls with the rounds. Standard errors of the
+variances are Louis'. It is slow, it has no season that would fill a month without counts, and it is no default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.compressors import Identity
+from fedmiss.core import Bernoulli, Full, Roster, SaemSteps, Stop, run
+from fedmiss.engines import LocalEngine
+from fedmiss.errors import ConfigError
+from fedmiss.federation.local import LocalFederation
+from fedmiss.federation.results import CountFit, Posterior
+from fedmiss.files import hash_json, write_manifest
+from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
+from fedmiss.models.lowrank.solver import Fit
+from fedmiss.models.saem import first_statistics
+from fedmiss.models.saem_chains import Langevin, fed_saem
+from fedmiss.models.saem_counts import Counts, CountsTheta, Visits
+from fedmiss.models.saem_louis import louis
+from fedmiss.models.saem_shift import ShiftedCounts
+from fedmiss.pipeline.panels import open_panel, panel_hash
+from fedmiss.rng import rng_for
+from fedmiss.tables import write_table
+
+if TYPE_CHECKING:
+    from fedmiss.core import Result
+    from fedmiss.pipeline.fitting import FitSettings
+
+__all__ = ["fit_saem", "posterior_of_sites", "workers_of"]
+
+ROUNDS = 900
+MOST_VISITS = 20_000  # about 4 ms a chain step on one core
+MOST_FACTORS = 4
+MOST_NUMBERS = 2_500  # of the statistic: Louis' identity needs its covariance
+
+
+def workers_of(federation: LocalFederation) -> dict[str, tuple[Visits, I64]]:
+    """Visits of each worker and the panel's rows of its sites, by the name of its first group.
+
+    A site's factor is one latent, and a chain that does not see all visits of the site would draw another one. So groups
+    that share sites are one worker, which is possible where one person holds them all.
+    """
+    held = {
+        name: p.used for name, p in federation.programs.items() if p.used is not None and p.used.count.size
+    }
+    parts: list[tuple[list[str], set[int]]] = []
+    for name, used in held.items():
+        names, sites = [name], set(federation.at[name][used.site].tolist())
+        apart = []
+        for other in parts:
+            if other[1] & sites:
+                names, sites = other[0] + names, sites | other[1]
+            else:
+                apart.append(other)
+        parts = [*apart, (names, sites)]
+    out = {}
+    for names, _ in sorted(parts):
+        own = [held[name] for name in names]
+        start = np.cumsum([0] + [int(u.observer.max()) + 1 for u in own])
+        site = np.concatenate([federation.at[name][u.site] for name, u in zip(names, own, strict=True)])
+        visits = Visits.of(
+            site,
+            np.concatenate([u.month for u in own]),
+            np.concatenate([u.count for u in own]),
+            np.concatenate([u.observer + s for u, s in zip(own, start, strict=False)]),
+            None,
+            np.concatenate([u.effort for u in own]),
+        )
+        out[names[0]] = (visits, np.unique(site).astype(np.int64))
+    return out
+
+
+def posterior_of_sites(
+    model: Counts,
+    theta: CountsTheta,
+    rows: Visits,
+    *,
+    rounds: int = 200,
+    K: int = 5,
+    M: int = 4,
+    burn: int = 50,
+    seed: int = 0,
+) -> tuple[F64, F64]:
+    """Posterior means (J, r) and covariances (J, r, r) of the factors of a worker's sites at theta, by chains."""
+    rng, state, kernel = rng_for(seed, "posterior of sites"), model.latent_start(rows, M), Langevin()
+    J, r, count = len(rows.starts), model.r, 0
+    mean, square = np.zeros((J, r)), np.zeros((J, r, r))
+    for k in range(burn + rounds):
+        for _ in range(K):
+            state, _ = model.move(theta, rows, state, kernel, rng)
+        if k >= burn:
+            u = np.asarray(state["u"]).reshape(M, J, r)
+            mean += u.sum(axis=0)
+            square += np.einsum("mja,mjb->jab", u, u)
+            count += M
+    mean /= count
+    return mean, square / count - mean[:, :, None] * mean[:, None, :]
+
+
+def _check(settings: FitSettings, federation: LocalFederation, model: Counts, labels: Any) -> None:
+    """Refuse what maximum likelihood cannot know, and what would take hours."""
+    used = [p.used for p in federation.programs.values() if p.used is not None]
+    visits = sum(u.count.size for u in used)
+    for words, value, limit in (
+        ("counted visits", visits, MOST_VISITS), ("numbers in the statistic", model.q, MOST_NUMBERS),
+    ):  # fmt: skip
+        if value > limit:
+            raise ConfigError(
+                f"--method saem: the panel has {value:,} {words} (at most {limit:,}): it is the check of the approximations "
+                "on small panels. Take fewer months or sites (`fedmiss panel`), or fit with --method fast."
+            )
+    month = np.concatenate([u.month for u in used])
+    seen = np.bincount(month, minlength=model.L)
+    birds = np.bincount(month, np.concatenate([u.count for u in used]), model.L)
+    few = 2 * model.r if model.r > 1 else 1
+    for bad, what in (
+        (seen < few, f"fewer than {few} counted visits"), (birds <= 0, "zero birds in all visits"),
+    ):  # fmt: skip
+        if bad.any():
+            raise ConfigError(
+                f"--method saem: {int(bad.sum())} of {model.L} months have {what} (first {labels[int(np.argmax(bad))]}): "
+                "they have no maximum-likelihood estimate. Make the panel of other months or with --by year, or fit with "
+                "--method fast, whose season and walk fill them."
+            )
+    if settings.observers == "yes" and sum(int(u.observer.max()) + 1 for u in used if u.observer.size) < 3:
+        raise ConfigError(
+            "--method saem --observers yes: a variance needs at least 3 observers; use --observers no."
+        )
+
+
+def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
+    """Write a fit folder made by FL-SAEM (model C: :class:`fedmiss.models.saem_shift.ShiftedCounts`).
+
+    Rank 0 has a site level, rank r also r factors with loadings free in each month; S is averaged over the second half of
+    the rounds. It has no bootstrap. With ``participation`` below 1 silent workers count with what is remembered of them.
+
+    Raises
+    ------
+    ConfigError   a panel that is too large, months without a bird, groups that share sites with ``joint=False``
+
+    Source: Karimi's weekly report of 2021; Kuhn and Lavielle (2005). Differs in what ``models/saem_chains.py`` says.
+    """
+    from fedmiss.pipeline.fitting import federation_of, finish, fit_results, partial_folder, write_fit
+
+    if settings.model != "auto" or settings.penalty is not None:
+        raise ConfigError(
+            "--method saem has one model, Poisson with log-normal overdispersion, whose variances are estimated: leave "
+            f"out --model (it is {settings.model}) and --penalty (it is {settings.penalty})."
+        )
+    if settings.rank != "auto" and int(settings.rank) > MOST_FACTORS:
+        raise ConfigError(
+            f"--method saem --rank {settings.rank}: at most {MOST_FACTORS} factors, whose loadings are free in each month."
+        )
+    rounds = ROUNDS if settings.rounds is None else settings.rounds
+    if rounds < 10:
+        raise ConfigError(f"--rounds is {rounds} (must be at least 10; the default is {ROUNDS}).")
+    if not 0.0 < settings.participation <= 1.0:
+        raise ConfigError(f"--participation is {settings.participation:g} (must be above 0 and at most 1).")
+    folder = open_panel(panel_path)
+    hashes = panel_hash(folder)
+    federation = federation_of(folder, settings)
+    if not settings.joint and federation.agreement.shared:
+        raise ConfigError(
+            f"--method saem --no-joint: {federation.agreement.shared} sites are visited by several groups, and each would "
+            "draw a factor of its own for them: another model. Leave --no-joint out, or fit with --method fast."
+        )
+    d = next(p.used.effort.shape[1] for p in federation.programs.values() if p.used is not None)
+    rank, observers = 0 if settings.rank == "auto" else int(settings.rank), settings.observers == "yes"
+    model = ShiftedCounts(federation.L, r=1 + rank, d=d, observers=observers, level=True)
+    _check(settings, federation, model, folder.months["month"].tolist())
+    workers = workers_of(federation)
+    names, data = list(workers), [rows for rows, _ in workers.values()]
+    work = partial_folder(out, hash_json([asdict(settings), hashes]))
+    (work / "checkpoint").mkdir(exist_ok=True)
+    result = _run(model, names, data, settings, rounds, work / "checkpoint" / "run.npz")
+    theta = model.T(result.server.S_hat if result.S_mean is None else result.S_mean)
+    fit = _count_fit(model, theta, workers, federation, settings.seed, rounds)
+    write_fit(work, fit)
+    errors, notes = _errors(model, theta, data, settings.seed)
+    t = result.trace
+    write_table(
+        {
+            "round": (t["k"] + 1).astype(np.int32),
+            "h_norm2": t["h_norm2"],
+            "objective": [None] * len(t["k"]),
+            "active": t["active"].astype(np.int32),
+            "bytes_up": t["bytes_up"].astype(np.int64),
+            "bytes_down": t["bytes_down"].astype(np.int64),
+            "epochs": np.cumsum(t["evaluations"]) / sum(len(rows) for rows in data),
+            "seconds": t["seconds"],
+        },
+        work / "trace.parquet",
+        "trace",
+    )
+    results = fit_results(fit, federation, folder, None, settings) | {
+        "method": "saem",
+        "model": "Poisson log-normal",
+        "dispersion": None,
+        "edf": None,
+        "effort": dict(zip(_effort(federation), theta.kappa.tolist(), strict=True)),
+        "observer_sd": float(np.sqrt(theta.tau2_o)) if observers else None,
+        "h_norm": float(np.sqrt(t["h_norm2"][-1])),
+        "exchanges": len(t["k"]),
+        "bytes_up": int(t["bytes_up"].sum()),
+        "bytes_down": int(t["bytes_down"].sum()),
+        "participation": settings.participation,
+        "workers": len(names),
+        "overdispersion": theta.s2,
+        "standard_errors": errors,
+        "bootstrap": 0,
+    }
+    write_manifest(
+        work,
+        "fit",
+        settings=asdict(settings),
+        inputs=hashes,
+        results=results,
+        flow=folder.manifest["flow"],
+        terms=folder.manifest["terms"],
+        warnings=[
+            *folder.manifest["warnings"],
+            "made by chains (--method saem), the check of the default fit's approximations; no intervals.",
+            *notes,
+        ],
+    )
+    return finish(work, out)
+
+
+def _run(
+    model: Counts, names: list[str], data: list[Visits], s: FitSettings, rounds: int, file: Path
+) -> Result:
+    roster = Roster.of({name: len(rows) for name, rows in zip(names, data, strict=True)}, "pooled")
+    first = first_statistics(model, data)
+    full = s.participation == 1.0
+    algo = fed_saem(
+        model,
+        roster,
+        Identity(),
+        how="server" if full else "memory",
+        steps=SaemSteps(rounds // 3, cap=1.0 if full else 0.2),
+        participation=Full() if full else Bernoulli(s.participation),
+        seed=s.seed,
+    )
+    return run(
+        algo, LocalEngine(data), roster.weights @ first, stop=Stop(rounds=rounds), init="zero" if full else first,
+        average_from=rounds // 2, checkpoint=file, label="SAEM rounds",
+    )  # fmt: skip
+
+
+def _count_fit(
+    model: Counts,
+    theta: CountsTheta,
+    workers: dict[str, tuple[Visits, I64]],
+    federation: LocalFederation,
+    seed: int,
+    rounds: int,
+) -> CountFit:
+    """The fit in the count model's parameters: a_j = w u_j0; expected counts have the factor exp(s2 / 2)."""
+    J, p, level = federation.J, model.r, float(theta.w[0, 0])
+    scale = np.r_[level, np.ones(p - 1)]
+    P, C = np.zeros((J, p)), np.tile(np.diag(scale**2), (J, 1, 1))  # a site without counts has the prior
+    for i, (rows, at) in enumerate(workers.values()):
+        mean, cov = posterior_of_sites(model, theta, rows, seed=seed + i)
+        P[at], C[at] = mean * scale, cov * scale[:, None] * scale
+    mu = float(theta.beta.mean())
+    T = np.column_stack([theta.beta - mu, theta.w[:, 1:]])
+    prior = np.zeros((model.L, p))
+    q = Posterior(mu, P, C, T, np.zeros((model.L, p, p)), scale**2, prior, np.zeros(p))
+    settings = CountSettings(rank=p - 1, dispersion="none", observers=model.observers)
+    history = Fit(q.theta(), [], True, f"{rounds} rounds done, averaged over the second half", rounds)
+    ridge = 1.0 / theta.tau2_o if model.observers else 0.0
+    aux = Auxiliary(theta.kappa, (), float("inf"), 1.0, 1.0 / level**2, 0.0, ridge)
+    mean_factor = float(np.exp(0.5 * theta.s2))
+    return CountFit(
+        settings, J, model.L, history, aux, float("nan"), float("nan"), federation.n_counted, mean_factor, q
+    )
+
+
+def _effort(federation: LocalFederation) -> list[str]:
+    from fedmiss.pipeline.panels import effort_names
+
+    return effort_names(federation.agreement.terms, federation.agreement.blanks)
+
+
+def _errors(
+    model: Counts, theta: CountsTheta, data: list[Visits], seed: int
+) -> tuple[dict[str, float] | None, list[str]]:
+    """Louis' standard errors of the site level, the overdispersion and the observers' variance, or why there are none."""
+    try:
+        se = np.sqrt(np.diag(louis(model, theta, data, rounds=1000, seed=seed)))
+    except ConfigError as error:
+        return None, [f"no standard errors of the variances: {error}"]
+    names = ["overdispersion", "observer_variance"] if model.observers else ["overdispersion"]
+    tail = ["site_sd", *names]
+    return dict(zip(tail, se[-len(tail) :].tolist(), strict=True)), []

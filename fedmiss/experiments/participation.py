@@ -21,8 +21,8 @@ SHARES = (0.25, 0.5, 0.75, 1.0)
 
 
 def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: bool) -> Path:
-    """Run the mixture at b = 20, gamma = alpha = 1e-2 for several p: 5,000 rounds, 20 seeds (quick: 1,500 and 3)."""
-    rounds, seeds = (1500, 3) if quick else (5000, 20)
+    """Run the mixture at b = 20, gamma = alpha = 1e-2 for several p: 5,000 rounds, 12 seeds (quick: 1,500 and 3)."""
+    rounds, seeds = (1500, 3) if quick else (5000, 12)
     mix = Mixture(seed=seed)
     at = np.arange(0, rounds, 25)
     with experiment_folder(out, "participation", quick=quick, overwrite=overwrite) as folder:

@@ -15,6 +15,7 @@ from fedmiss.core import FedEM, Full, Remembered, Roster, SaemSteps
 from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Participation, Rows, Shards
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError, DomainError
+from fedmiss.models.saem_anneal import Annealed
 from fedmiss.models.saem_laplace import Laplace
 
 __all__ = ["Chains", "Langevin", "Smoothed", "fed_saem", "kappa", "langevin_variance", "quantize"]
@@ -326,6 +327,7 @@ def fed_saem(
     steps: SaemSteps | None = None,
     participation: Participation | None = None,
     seed: int = 0,
+    anneal: float | None = None,
     **settings: Any,
 ) -> FedEM:
     """FL-SAEM: averaged statistics, one M-step at the server, stochastic approximation, compression.
@@ -338,6 +340,8 @@ def fed_saem(
         "error": rho (S_c - S) is compressed with error feedback, for Top-k
     estep : the oracle, default :class:`Chains` (M = 4, K = 5, Metropolis)
     steps : rho; default R1 = 300, a = 0.7, capped at 0.2 ("memory") or 0.3 where anything is compressed
+    anneal : share of a variance that is left at least after each of the first R1 rounds, see
+        :class:`~fedmiss.models.saem_anneal.Annealed`; saemix has 0.97, None is off
 
     Start with ``init=`` the workers' first statistics for "memory". With full participation and nothing compressed the
     three give the same S for the same draws.
@@ -349,6 +353,8 @@ def fed_saem(
     exact = getattr(compressor, "delta", None) is None and compressor.omega(model.q) == 0.0
     cap = 1.0 if exact else (0.2 if how == "memory" else 0.3)
     rho, who, oracle = steps or SaemSteps(cap=cap), participation or Full(), estep or Chains()
+    if anneal is not None:
+        model = Annealed(model, rho.R1, anneal)
     if how == "server":
         algo = FedEM(model, compressor, roster, rho, participation=who, oracle=oracle, seed=seed, **settings)
         if not exact:

@@ -44,7 +44,10 @@ def quantize(g: F64, u: F64, levels: int, starts: I64) -> F64:
 
 
 def kappa(d: int) -> float:
-    """1 + c_1 of one level in d dimensions, Gaussian: d Gamma(d/2) / (sqrt(pi) Gamma((d + 1)/2)) ~ sqrt(2 d / pi)."""
+    """1 + c_1 of one level in d dimensions, Gaussian: d Gamma(d/2) / (sqrt(pi) Gamma((d + 1)/2)) ~ sqrt(2 d / pi).
+
+    Source: none, derived for the quantizer of the weekly report's eq. (1), see :func:`langevin_variance`.
+    """
     return d / math.sqrt(math.pi) * math.exp(math.lgamma(d / 2) - math.lgamma((d + 1) / 2))
 
 
@@ -56,6 +59,8 @@ def langevin_variance(
     1 / (1 - (g/4)(1 + c_l)), c_l = E[n^2 f (1 - f) / l^2] / E g_j^2, n = ||g||, f = frac(l |g_j| / n); c = 0 without
     quantizer, 1 + c_1 = kappa(d). inf where the chain diverges. Second moments are equated, and the stationary law is taken
     as Gaussian; c_l for l > 1 by Monte Carlo.
+
+    Source: second moments of one step, equated; the report does not give the bias of its chains.
     """
     factor = 1.0
     if levels == 1:

@@ -125,7 +125,7 @@ class Dithering:
 
 
 def block_quantization(block: int, p: float = 2.0) -> Dithering:
-    """Block-p quantization of the paper, eq. (13)-(14): one level, omega = sqrt(block) - 1 for p = 2."""
+    """Block-p quantization of Dieuleveut et al. (2021), eq. (13)-(14): one level, omega = sqrt(block) - 1 for p = 2."""
     return Dithering(levels=1, norm=p, block=block)
 
 

@@ -53,7 +53,10 @@ def nothing(name: str, k: int) -> str:
 
 
 def outliers(Q: F64, bound: float | None) -> Bool:
-    """(a,) which messages are more than ``bound`` times as long as the median one; none when fewer than three came."""
+    """(a,) which messages are more than ``bound`` times as long as the median one; none when fewer than three came.
+
+    Source: none, a guard that no theorem asks for.
+    """
     if bound is None or len(Q) < 3:
         return np.zeros(len(Q), dtype=bool)
     norms = np.sqrt(np.einsum("ij,ij->i", Q, Q))

@@ -23,7 +23,10 @@ def pooled_s_bar(model: Model, theta: Any, data: Shards, roster: Roster) -> F64:
 
 
 def mean_field(model: Model, S_hat: F64, data: Shards, roster: Roster, theta: Any = None) -> F64:
-    """h(S) = sum_c w_c s_bar_c(T(S)) - S, (q,). SIMULATION ONLY: no server of a real federation can see it."""
+    """h(S) = sum_c w_c s_bar_c(T(S)) - S, (q,). SIMULATION ONLY: no server of a real federation can see it.
+
+    Source: h of Dieuleveut, Fort, Moulines, Robin (2021).
+    """
     theta = model.T(S_hat) if theta is None else theta
     return pooled_s_bar(model, theta, data, roster) - S_hat
 
@@ -32,6 +35,8 @@ def em(
     model: Model, data: Shards, roster: Roster, S_hat: F64, *, rounds: int, tol: float = 0.0
 ) -> tuple[F64, F64]:
     """EM in the expectation space, S_{k+1} = s_bar(T(S_k)).
+
+    Source: EM as in Dieuleveut, Fort, Moulines, Robin (2021), whose fixed points are the roots of h.
 
     Returns
     -------

@@ -21,7 +21,10 @@ def vr_fedem(*, b: int, k_in: int, replace: bool = True, **settings: Any) -> Fed
 
 
 def spider_em(*, b: int, k_in: int, replace: bool = True, **settings: Any) -> FedEM:
-    """SPIDER-EM: VR-FedEM with one worker and no compression."""
+    """SPIDER-EM: VR-FedEM with one worker and no compression.
+
+    Source: Fort, Moulines, Wai (2020); algorithm 2 of Dieuleveut et al. (2021) at n = 1, omega = 0.
+    """
     algo = vr_fedem(b=b, k_in=k_in, replace=replace, **settings)
     if algo.roster.n != 1 or algo.compressor.omega(algo.model.q) != 0.0:
         raise ConfigError(

@@ -67,7 +67,10 @@ class Bernoulli:
 
 @dataclass(frozen=True, slots=True)
 class FixedSize:
-    """``size`` workers answer in each round, drawn without replacement: p_c = size / n."""
+    """``size`` workers answer in each round, drawn without replacement: p_c = size / n.
+
+    Differs in: the paper's workers answer independently of each other (A9).
+    """
 
     size: int
 

@@ -116,7 +116,10 @@ def minibatch_vr(k_in: int, omega: float) -> int:
 
 
 def k_in_best(m: int, omega: float) -> int:
-    """Rounds in an outer loop that need the fewest conditional expectations: (1 + omega) sqrt(m / 2)."""
+    """Rounds in an outer loop that need the fewest conditional expectations: (1 + omega) sqrt(m / 2).
+
+    Source: the minimum over k_in of n m / k_in + 2 n b, the conditional expectations an inner round, at theorem 3's b.
+    """
     return max(1, round((1.0 + omega) * math.sqrt(m / 2.0)))
 
 

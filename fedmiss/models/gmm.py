@@ -242,7 +242,10 @@ def _f64(a: Any) -> F64:
 
 
 def second_moment(rows: F64) -> F64:
-    """(d, d) mean over rows of y y': the only extra number that a worker sends once for covariance "tied"."""
+    """(d, d) mean over rows of y y': the only extra number that a worker sends once for covariance "tied".
+
+    Source: Dieuleveut et al. (2021), algorithms 5 and 6, where it is collected at the start.
+    """
     out: F64 = rows.T @ rows / len(rows)
     return out
 

@@ -66,7 +66,10 @@ class LSA:
 
 
 def mean_system(data: Sequence[F64] | F64) -> tuple[F64, F64]:
-    """A (n, p, p) and b (n, p): means of the workers' pools."""
+    """A (n, p, p) and b (n, p): means of the workers' pools.
+
+    Source: the system that FedLSA solves, Mangold et al. (2024).
+    """
     means = np.array([rows.mean(axis=0) for rows in data])
     return np.ascontiguousarray(means[:, :, :-1]), np.ascontiguousarray(means[:, :, -1])
 
@@ -78,6 +81,8 @@ def linear_pools(
 
     A_c is the identity plus random parts of size 0.2 (common) and 0.2 ``heterogeneity`` (own), b_c is N(0,
     ``heterogeneity``^2) around a common one, and each draw has N(0, 0.1 ``noise``) in A and N(0, ``noise``) in b.
+
+    Source: none, a problem for tests and figures.
     """
     rng = rng_for(seed, "linear-pools")
     common = np.eye(p) + 0.2 * rng.standard_normal((p, p)) / np.sqrt(p)

@@ -15,14 +15,20 @@ __all__ = ["Moments", "bias", "bias_first_order", "check_stable", "rounds_to", "
 
 
 def solution(A: F64, b: F64) -> tuple[F64, F64]:
-    """theta* (p,) of the mean system and theta*_c (n, p) of each worker's own, from A (n, p, p) and b (n, p)."""
+    """theta* (p,) of the mean system and theta*_c (n, p) of each worker's own, from A (n, p, p) and b (n, p).
+
+    Source: theta* and theta*_c of Mangold et al. (2024).
+    """
     theta = np.asarray(np.linalg.solve(A.mean(axis=0), b.mean(axis=0)), dtype=np.float64)
     local = np.asarray(np.linalg.solve(A, b[:, :, None])[:, :, 0], dtype=np.float64)
     return theta, local
 
 
 def check_stable(A: F64, eta: float, H: int) -> None:
-    """Raise ConfigError with the eigenvalue unless the mean system is stable and the mean of the local maps contracts."""
+    """Raise ConfigError with the eigenvalue unless the mean system is stable and the mean of the local maps contracts.
+
+    Source: what the limit in :func:`bias` needs to exist.
+    """
     values = np.linalg.eigvals(A.mean(axis=0))
     worst = values[np.argmin(values.real)]
     if worst.real <= 0.0:
@@ -56,7 +62,10 @@ def bias(A: F64, b: F64, eta: float, H: int) -> F64:
 
 
 def bias_first_order(A: F64, b: F64, eta: float, H: int) -> F64:
-    """(p,) first order of :func:`bias`: eta (H - 1)/2 Abar^{-1} mean_c (A_c - Abar) A_c (theta* - theta*_c)."""
+    """(p,) first order of :func:`bias`: eta (H - 1)/2 Abar^{-1} mean_c (A_c - Abar) A_c (theta* - theta*_c).
+
+    Source: the expansion in eta of Mangold et al. (2024), proposition 3.1, see :func:`bias`.
+    """
     theta, local = solution(A, b)
     A_bar = A.mean(axis=0)
     part = np.einsum("cij,cjk,ck->i", A - A_bar, A, theta - local) / len(A)
@@ -110,6 +119,8 @@ def second_moments(
     A local step is linear in z = (1, theta, xi_c) with an independent random matrix B, so E[z z'] of worker c after H steps
     is (E B (x) B)^H applied to E[z z'], and workers are independent given the round's start: the second moments of
     (1, theta, xi_1..xi_n) follow a linear recursion.
+
+    Source: none, exact algebra on the algorithms of Mangold et al. (2024).
 
     Parameters
     ----------

@@ -280,6 +280,8 @@ def fit_personal(
 ) -> PersonalFit:
     """Fit by quasi-Newton (L-BFGS) steps at the server on sums of the groups' values and gradients.
 
+    Source: none for the exchange, derived at the head of this module; the mixture's is at :class:`Personal`.
+
     Parameters
     ----------
     rounds : most steps; each takes one or two exchanges of 1 + q numbers a group

@@ -124,6 +124,8 @@ class PoissonMonths(_LatentMonths):
     """Model B: y_jl ~ Poisson(e_jl exp z_jl). Rows of a worker are (sites, L) counts, or (sites, L, 2) with e beside.
 
     The E-step by quadrature (:meth:`s_bar`) gives the maximum-likelihood estimate; chains are checked against it.
+
+    Source: none, a check of FL-SAEM with an E-step by quadrature.
     """
 
     def s_bar(self, theta: Months, rows: F64) -> F64:

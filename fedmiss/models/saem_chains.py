@@ -15,6 +15,7 @@ from fedmiss.core import FedEM, Full, Remembered, Roster, SaemSteps
 from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Participation, Rows, Shards
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError, DomainError
+from fedmiss.models.saem_anneal import Annealed
 from fedmiss.models.saem_laplace import Laplace
 
 __all__ = ["Chains", "Langevin", "Smoothed", "fed_saem", "kappa", "langevin_variance", "quantize"]
@@ -43,7 +44,10 @@ def quantize(g: F64, u: F64, levels: int, starts: I64) -> F64:
 
 
 def kappa(d: int) -> float:
-    """1 + c_1 of one level in d dimensions, Gaussian: d Gamma(d/2) / (sqrt(pi) Gamma((d + 1)/2)) ~ sqrt(2 d / pi)."""
+    """1 + c_1 of one level in d dimensions, Gaussian: d Gamma(d/2) / (sqrt(pi) Gamma((d + 1)/2)) ~ sqrt(2 d / pi).
+
+    Source: none, derived for the quantizer of the weekly report's eq. (1), see :func:`langevin_variance`.
+    """
     return d / math.sqrt(math.pi) * math.exp(math.lgamma(d / 2) - math.lgamma((d + 1) / 2))
 
 
@@ -55,6 +59,8 @@ def langevin_variance(
     1 / (1 - (g/4)(1 + c_l)), c_l = E[n^2 f (1 - f) / l^2] / E g_j^2, n = ||g||, f = frac(l |g_j| / n); c = 0 without
     quantizer, 1 + c_1 = kappa(d). inf where the chain diverges. Second moments are equated, and the stationary law is taken
     as Gaussian; c_l for l > 1 by Monte Carlo.
+
+    Source: second moments of one step, equated; the report does not give the bias of its chains.
     """
     factor = 1.0
     if levels == 1:
@@ -326,6 +332,7 @@ def fed_saem(
     steps: SaemSteps | None = None,
     participation: Participation | None = None,
     seed: int = 0,
+    anneal: float | None = None,
     **settings: Any,
 ) -> FedEM:
     """FL-SAEM: averaged statistics, one M-step at the server, stochastic approximation, compression.
@@ -338,6 +345,8 @@ def fed_saem(
         "error": rho (S_c - S) is compressed with error feedback, for Top-k
     estep : the oracle, default :class:`Chains` (M = 4, K = 5, Metropolis)
     steps : rho; default R1 = 300, a = 0.7, capped at 0.2 ("memory") or 0.3 where anything is compressed
+    anneal : share of a variance that is left at least after each of the first R1 rounds, see
+        :class:`~fedmiss.models.saem_anneal.Annealed`; saemix has 0.97, None is off
 
     Start with ``init=`` the workers' first statistics for "memory". With full participation and nothing compressed the
     three give the same S for the same draws.
@@ -349,6 +358,8 @@ def fed_saem(
     exact = getattr(compressor, "delta", None) is None and compressor.omega(model.q) == 0.0
     cap = 1.0 if exact else (0.2 if how == "memory" else 0.3)
     rho, who, oracle = steps or SaemSteps(cap=cap), participation or Full(), estep or Chains()
+    if anneal is not None:
+        model = Annealed(model, rho.R1, anneal)
     if how == "server":
         algo = FedEM(model, compressor, roster, rho, participation=who, oracle=oracle, seed=seed, **settings)
         if not exact:

@@ -36,6 +36,8 @@ class Certificate:
     ``primal`` P, ``dual`` D and ``gap`` (P - D) / |P|, all NaN for a model with effects; ``gradient`` Euclidean norm of
     the gradient of the objective in (mu, a, b, U, V); ``spectral`` ||R||_2 (must not exceed lambda); ``above`` how many
     singular values of R exceed it, as far as they were computed: columns that would still lower the objective.
+
+    Source: weak duality, derived at the head of this module; not in the paper.
     """
 
     primal: float
@@ -172,6 +174,8 @@ def fit_certified(
 
     A column is added for every singular value of the residual above lambda, along which the objective still falls, once
     the columns that there are are all in use; otherwise the tolerance is tightened.
+
+    Source: not in the paper; the gap is derived at the head of this module.
     """
     pen = Penalty(factors=penalty)
     theta: Theta | None = None

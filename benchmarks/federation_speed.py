@@ -5,7 +5,7 @@
     python benchmarks/federation_speed.py --against /tmp/before --panel large --pairs 5
 
 Panels: ``demo`` (the panel folder named by --panel-folder, made by ``fedmiss demo``), ``paper`` (9,721 x 249, ten groups of
-observers), ``large`` (10^6 visits at 10,000 x 300, three groups); ``core`` are 150 epochs of the paper's mixture by FedEM
+observers), ``large`` (10^6 visits at 10,000 x 300, three groups); ``core`` are 400 epochs of the paper's mixture by FedEM
 and VR-FedEM. Each side runs in a process of its own that is warmed up first; the two take turns. The figure is the median
 ratio (this / other) of CPU seconds, and of wall seconds, with a 95 % confidence interval of the median by order statistics.
 """
@@ -63,7 +63,7 @@ def core_worker() -> None:
     for line in sys.stdin:
         case = line.split()[0]
         wall, cpu = time.perf_counter(), time.process_time()
-        run(mix.algo(settings[case]), LocalEngine(mix.data), mix.S_0, stop=Stop(epochs=150))
+        run(mix.algo(settings[case]), LocalEngine(mix.data), mix.S_0, stop=Stop(epochs=400))
         print(time.process_time() - cpu, time.perf_counter() - wall, flush=True)
 
 

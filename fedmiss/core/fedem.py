@@ -322,7 +322,8 @@ class FedEM:
         """
         u, xi = self._uniforms(down.k, slots)
         at = slice(None) if len(slots) == len(V) else slots  # a slice is a view: no copy when all answer
-        own = self._own(down.k, V[at], slots)
+        # picking rows copies them: only for an oracle that asks for its own
+        own = self._own(down.k, V[at], slots) if getattr(self.oracle, "wants_own", False) else ()
         try:
             S, count = self.oracle.many(self.model, memory, down, data, slots, u, *own)
         except DomainError as error:

@@ -17,7 +17,7 @@ from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.program import GroupProgram, Used
-from fedmiss.federation.group.visits import Visits
+from fedmiss.federation.group.visits import Visits, deal_sites
 from fedmiss.federation.hub import bootstrap as hub_bootstrap
 from fedmiss.federation.hub.agree import Plan, agree
 from fedmiss.federation.hub.crossval import cross_validate as hub_cross_validate
@@ -37,7 +37,6 @@ __all__ = ["Draws", "LocalFederation", "bootstrap", "cross_validate", "fit_count
 
 FULL = 0  # batch of the full fit
 REPLICATES = 1
-PENALISED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +128,10 @@ class LocalFederation:
             such a site as its own and brings 1/k of it into totals
         minimum : least number of a group's sites behind a month's sums
         """
-        held, at = {}, {}
-        for i, g in enumerate(panel.groups):
-            held[g.name], at[g.name] = _visits(panel, g, lone=i == 0)
+        for g in panel.groups:
+            _check_indices(panel, g)
+        at = deal_sites({g.name: g.site for g in panel.groups}, panel.J)
+        held = {g.name: _visits(panel, g, at[g.name]) for g in panel.groups}
         twice = len(panel.groups) > 1 and all(g.checklist is not None for g in panel.groups)
         plan = Plan(months=_stamps(panel), joint=joint, minimum=minimum, duplicates=twice)
         return cls(held, at, panel.J, plan, secrets=secrets, weigh=weigh, watch=watch)
@@ -309,19 +309,16 @@ def _digest(name: str, v: Visits) -> bytes:
     return hashlib.blake2b(b"\0".join(parts)).digest()
 
 
-def _visits(panel: GroupPanel, g: Group, *, lone: bool) -> tuple[Visits, I64]:
-    """A group's visits by its own numbering of sites; the first group also holds the sites that nobody visited."""
+def _check_indices(panel: GroupPanel, g: Group) -> None:
     for label, index, size in (("site", g.site, panel.J), ("month", g.month, panel.L)):
         if index.size and (int(index.min()) < 0 or int(index.max()) >= size):
             raise InputError(
                 f"group {g.name!r}: {label} index {int(index.max())} is outside 0..{size - 1}; make the panel again."
             )
-    mine = np.unique(g.site).astype(np.int64)
-    if lone:
-        visited = np.zeros(panel.J, dtype=bool)
-        for other in panel.groups:
-            visited[other.site] = True
-        mine = np.union1d(mine, np.flatnonzero(~visited))
+
+
+def _visits(panel: GroupPanel, g: Group, mine: I64) -> Visits:
+    """A group's visits by its own numbering of sites, ``mine`` being their rows in the panel."""
     ids = np.arange(panel.J).astype(str) if panel.site_id is None else panel.site_id
     region = np.full(panel.J, "") if panel.region is None else panel.region
     return Visits(
@@ -337,7 +334,7 @@ def _visits(panel: GroupPanel, g: Group, *, lone: bool) -> tuple[Visits, I64]:
         region=np.asarray(region, dtype=object)[mine],
         given=True,
         calendar=panel.calendar is not None,
-    ), mine
+    )
 
 
 def fit_counts(

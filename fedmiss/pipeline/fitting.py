@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,15 @@ from fedmiss.pipeline.panels import PanelFolder, effort_names, open_panel, panel
 from fedmiss.progress import progress
 from fedmiss.tables import read_table, write_table
 
-__all__ = ["FitSettings", "base_settings", "federation_of", "fit_panel", "fit_results", "read_fit"]
+__all__ = [
+    "FitSettings",
+    "base_settings",
+    "federation_of",
+    "fit_panel",
+    "fit_results",
+    "read_fit",
+    "write_fit_manifest",
+]
 
 CHOSEN_SITES = (
     " Sites where the species was never detected were left out of the panel, so the totals of held-out visits are those of"
@@ -207,6 +216,19 @@ def fit_panel(
         "withheld_visits": federation.agreement.withheld,
         "duplicate_visits": federation.agreement.duplicates,
     }
+    write_fit_manifest(work, folder, settings, hashes, results, federation.agreement.notes)
+    return finish(work, out)
+
+
+def write_fit_manifest(
+    work: Path,
+    folder: PanelFolder,
+    settings: FitSettings,
+    hashes: dict[str, str],
+    results: dict[str, Any],
+    notes: Sequence[str],
+) -> None:
+    """Write the manifest of a fit of a panel folder; ``notes`` are added to the panel's warnings."""
     write_manifest(
         work,
         "fit",
@@ -215,17 +237,15 @@ def fit_panel(
         results=results,
         flow=folder.manifest["flow"],
         terms=folder.manifest["terms"],
-        warnings=[*folder.manifest["warnings"], *federation.agreement.notes],
+        warnings=[*folder.manifest["warnings"], *notes],
     )
-    return finish(work, out)
 
 
 def federation_of(folder: PanelFolder, s: FitSettings) -> LocalFederation:
     """Groups of a panel folder and a hub, agreed on axes, effort terms and shared sites."""
-    month_of_year, year = folder.calendar
     plan = Plan(
         species=str(folder.manifest["results"]["species"]),
-        months=year * 12 + month_of_year - 1,
+        months=folder.stamps,
         effort=folder.wanted_terms(s.effort),
         detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli",
         joint=s.joint,

@@ -12,7 +12,7 @@ import pandas as pd
 from fedmiss.arrays import I64
 from fedmiss.errors import InputError
 from fedmiss.etl.codes import NEVER_DETECTED
-from fedmiss.federation.group.visits import Visits
+from fedmiss.federation.group.visits import Visits, deal_sites
 from fedmiss.files import SECRET, hash_file, read_manifest
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.tables import read_table
@@ -51,6 +51,13 @@ class PanelFolder:
         return self.months["month_of_year"].to_numpy(np.int64), self.months["year"].to_numpy(np.int64)
 
     @property
+    def stamps(self) -> I64:
+        """The month axis as 12 year + month - 1, (L,)."""
+        month_of_year, year = self.calendar
+        out: I64 = year * 12 + month_of_year - 1
+        return out
+
+    @property
     def chosen_by_detection(self) -> bool:
         """Whether sites were left out because the species was never detected there."""
         return any(row["step"] == NEVER_DETECTED and row["rows"] < 0 for row in self.manifest["flow"])
@@ -69,8 +76,7 @@ class PanelFolder:
         """
         ids = self.sites["site_id"].to_numpy(object)
         region = self.sites["region"].fillna("").to_numpy(object)
-        month_of_year, year = self.calendar
-        stamps = year * 12 + month_of_year - 1
+        stamps = self.stamps
         columns = ["observer_id", "site_index", "month_index", "count", "detected"]
         columns += ["checklist_id"] if self.several_sources else []
         columns += list(_COLUMNS.values()) if effort else []
@@ -78,14 +84,7 @@ class PanelFolder:
             folder.name: read_table(folder / "visits.parquet", "visits", columns=columns)
             for folder in self.groups
         }
-        mine = {
-            name: np.unique(t.column("site_index").to_numpy()).astype(np.int64) for name, t in tables.items()
-        }
-        visited = np.zeros(ids.size, dtype=bool)
-        for at in mine.values():
-            visited[at] = True
-        first = min(mine)
-        mine[first] = np.union1d(mine[first], np.flatnonzero(~visited))
+        mine = deal_sites({name: t.column("site_index").to_numpy() for name, t in tables.items()}, ids.size)
         held = {}
         for name in sorted(tables):
             t, at = tables.pop(name).to_pandas(), mine[name]

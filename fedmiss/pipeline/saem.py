@@ -21,7 +21,7 @@ from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import CountFit, Posterior
-from fedmiss.files import hash_json, write_manifest
+from fedmiss.files import hash_json
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit
 from fedmiss.models.saem import first_statistics
@@ -151,7 +151,14 @@ def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
 
     Source: Karimi's weekly report of 2021; Kuhn and Lavielle (2005). Differs in what ``models/saem_chains.py`` says.
     """
-    from fedmiss.pipeline.fitting import federation_of, finish, fit_results, partial_folder, write_fit
+    from fedmiss.pipeline.fitting import (
+        federation_of,
+        finish,
+        fit_results,
+        partial_folder,
+        write_fit,
+        write_fit_manifest,
+    )
 
     if settings.model != "auto" or settings.penalty is not None:
         raise ConfigError(
@@ -220,20 +227,8 @@ def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         "standard_errors": errors,
         "bootstrap": 0,
     }
-    write_manifest(
-        work,
-        "fit",
-        settings=asdict(settings),
-        inputs=hashes,
-        results=results,
-        flow=folder.manifest["flow"],
-        terms=folder.manifest["terms"],
-        warnings=[
-            *folder.manifest["warnings"],
-            "made by chains (--method saem), the check of the default fit's approximations; no intervals.",
-            *notes,
-        ],
-    )
+    made = "made by chains (--method saem), the check of the default fit's approximations; no intervals."
+    write_fit_manifest(work, folder, settings, hashes, results, [made, *notes])
     return finish(work, out)
 
 

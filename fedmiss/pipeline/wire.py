@@ -17,7 +17,7 @@ from fedmiss.core import Bernoulli, Full
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
 from fedmiss.federation.penalised import marginal_cells, result_of
-from fedmiss.files import hash_json, write_manifest
+from fedmiss.files import hash_json
 from fedmiss.models.lowrank.federated import fit_federated
 from fedmiss.models.lowrank.solver import Fit
 from fedmiss.pipeline.panels import open_panel, panel_hash
@@ -43,6 +43,7 @@ def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         fit_results,
         partial_folder,
         write_fit,
+        write_fit_manifest,
     )
 
     if settings.model == "auto":
@@ -106,17 +107,6 @@ def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         "participation": settings.participation,
         "bootstrap": 0,
     }
-    write_manifest(
-        work,
-        "fit",
-        settings=asdict(settings),
-        inputs=hashes,
-        results=results,
-        flow=folder.manifest["flow"],
-        terms=folder.manifest["terms"],
-        warnings=[
-            *folder.manifest["warnings"],
-            "Sums by site and month travelled (--method wire): the coordinator can compute a group's counts from them.",
-        ],
-    )
+    note = "Sums by site and month travelled (--method wire): the coordinator can compute a group's counts from them."
+    write_fit_manifest(work, folder, settings, hashes, results, [note])
     return finish(work, out)

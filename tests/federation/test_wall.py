@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fedmiss.federation.group.program import GroupProgram
+from fedmiss.federation.group.visits import deal_sites
 from fedmiss.federation.hub.agree import Plan, agree
 from fedmiss.federation.hub.bootstrap import replicates
 from fedmiss.federation.hub.crossval import cross_validate, open_batch, starts
@@ -42,9 +43,10 @@ def hub_job(transport):
 
 
 def programs_of(panel):
+    at = deal_sites({g.name: g.site for g in panel.groups}, panel.J)
     return {
-        g.name: GroupProgram(g.name, _visits(panel, g, lone=i == 0)[0], key=b"k" * 16, secret=g.name.encode())
-        for i, g in enumerate(panel.groups)
+        g.name: GroupProgram(g.name, _visits(panel, g, at[g.name]), key=b"k" * 16, secret=g.name.encode())
+        for g in panel.groups
     }
 
 

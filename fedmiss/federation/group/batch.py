@@ -206,10 +206,9 @@ class Batch:
     def refill(self, fits: I64) -> None:
         """Sum the rows into cells again, with the weights of the negative binomial at the current predictor."""
         r = self.rows
-        shrink = self.shrink if self.shrink is not _ZERO else np.zeros((1, 1))
         self.run(
             kernels.fill_cells, fits, self.chunks, fits, r.ptr, r.w, r.wy, self.offset, self.off,
-            self.inverse_size, self.eta, shrink, self.old[fits],
+            self.inverse_size, self.eta, self.shrink, self.old[fits],
             self.family.code, self.y, self.E, chunks=self.chunks,
         )  # fmt: skip
         self.old[fits] = self.inverse_size[fits] > 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from fedmiss.arrays import F64, I32, I64
 from fedmiss.errors import InputError
 
-__all__ = ["EFFORT_TERMS", "Axis", "Visits", "effort_columns"]
+__all__ = ["EFFORT_TERMS", "Axis", "Visits", "deal_sites", "effort_columns"]
 
 EFFORT_TERMS = ("duration", "distance", "observers")
 
@@ -96,6 +97,17 @@ class Axis:
         if not calendar:
             return np.arange(self.L, dtype=np.int64) // 12
         return np.unique(self.months // 12, return_inverse=True)[1].astype(np.int64)
+
+
+def deal_sites(visited: Mapping[str, np.ndarray], J: int) -> dict[str, I64]:
+    """Rows of the panel's ``J`` sites that each group holds: those it visited; the first by name also those nobody did."""
+    mine = {name: np.unique(site).astype(np.int64) for name, site in visited.items()}
+    lone = np.ones(J, dtype=bool)
+    for at in mine.values():
+        lone[at] = False
+    first = min(mine)
+    mine[first] = np.union1d(mine[first], np.flatnonzero(lone))
+    return mine
 
 
 def effort_columns(raw: F64, terms: tuple[str, ...], blanks: tuple[str, ...]) -> F64:

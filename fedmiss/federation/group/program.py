@@ -68,29 +68,15 @@ class GroupProgram:
         settings: bytes | None = None,
     ) -> None:
         self.name, self.held, self.key, self.secret = name, visits, key, secret
-        self.visits = visits  # of the job: in its season, without checklists that others bring
         self.plain_refusals, self.minimum, self.settings = plain_refusals, minimum, settings
         self.all_slopes = all_slopes
         self._job: bytes | None = None
         self._settings = bytes(8)
-        self._last: tuple[int, bytes | None, bytes] = (-1, None, b"")  # exchange, its frame, the answer
         self.weigh = weigh or self._weigh
         self.axis = Axis(np.zeros(1, np.int64))
-        self.used: Used | None = None
-        self.withheld = 0
-        J = visits.site_id.size
-        self.place = keyed_hashes(visits.site_id, seed_key("place")).astype(
-            np.int64
-        )  # numbers of sites by their ids
-        self.site_order = np.arange(J)
-        self.share, self.shared_at = np.ones(J), np.full(J, -1, dtype=np.int64)
-        self.shared_sites = np.zeros(0, dtype=np.int64)
-        self.checklist_order = np.zeros(0, dtype=np.int64)
-        self.batches: dict[int, Batch] = {}
+        self.place = keyed_hashes(visits.site_id, seed_key("place")).astype(np.int64)  # sites by their ids
         self.refusal: Exception | None = None  # why the last question was refused, for the group's own screen
-        self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
-        self.own_totals: dict[tuple[int, int], F64] = {}  # and so do totals over its own sites
-        self._cells: dict[bool, Cells] = {}
+        self._fresh()
         self._handlers: dict[type, Callable[..., msg.Answer]] = {
             msg.Hello: self.hello,
             msg.Axes: self.axes,
@@ -102,6 +88,21 @@ class GroupProgram:
             msg.Open: self.open,
             msg.Close: self.close,
         }
+
+    def _fresh(self) -> None:
+        """State at the start of a job."""
+        J = self.held.site_id.size
+        self._last: tuple[int, bytes | None, bytes] = (-1, None, b"")  # exchange, its frame, the answer
+        self.visits = self.held  # of the job: in its season, without checklists that others bring
+        self.used: Used | None = None
+        self.withheld = 0
+        self.site_order, self.checklist_order = np.arange(J), np.zeros(0, dtype=np.int64)
+        self.share, self.shared_at = np.ones(J), np.full(J, -1, dtype=np.int64)
+        self.shared_sites = np.zeros(0, dtype=np.int64)
+        self.batches: dict[int, Batch] = {}
+        self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
+        self.own_totals: dict[tuple[int, int], F64] = {}  # and so do totals over its own sites
+        self._cells: dict[bool, Cells] = {}
 
     # -- the wire --------------------------------------------------------------------------------------------
 
@@ -163,16 +164,8 @@ class GroupProgram:
 
     def _begin(self, envelope: Envelope) -> None:
         """Start a job with the visits as they are held: nothing of an earlier job remains."""
-        J = self.held.site_id.size
-        self._job, self._settings, self._last = envelope.job, envelope.settings, (-1, None, b"")
-        self.visits, self.used, self.withheld = self.held, None, 0
-        self.site_order, self.checklist_order = np.arange(J), np.zeros(0, dtype=np.int64)
-        self.share, self.shared_at = np.ones(J), np.full(J, -1, dtype=np.int64)
-        self.shared_sites = np.zeros(0, dtype=np.int64)
-        self.batches.clear()
-        self.slopes.clear()
-        self.own_totals.clear()
-        self._cells.clear()
+        self._job, self._settings = envelope.job, envelope.settings
+        self._fresh()
 
     def reply(self, question: msg.Message) -> msg.Answer:
         """Answer one question."""

@@ -358,10 +358,12 @@ def _bootstrap(federation: LocalFederation, ledger: Kept, fit: CountFit, s: FitS
                     parts.append(Draws(saved["totals"], saved["slopes"], saved["own"]))
             else:
                 part = federation.replicates(fit.settings, numbers, seed=s.seed)
+                # The ledger first: a kill between the two files redoes the part, which replaces its line.
+                # The other order would keep the draws and lose the line.
+                ledger.save("bootstrap", first)
                 with atomic_file(path) as tmp, open(tmp, "wb") as stream:
                     np.savez(stream, totals=part.totals, slopes=part.slopes, own=part.own)
                 parts.append(part)
-                ledger.save("bootstrap", first)
             show(numbers[-1] + 1)
     return Draws.joined(parts)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -87,6 +89,36 @@ def test_killed_in_the_bootstrap(panel, whole, tmp_path, monkeypatch, chunks):
     same_fit(tmp_path / "cut", tmp_path / "whole")
     drawn_at_once = digests(whole["fast"])["draws.parquet"]
     assert digests(tmp_path / "cut")["draws.parquet"] == drawn_at_once
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_killed_at_any_file(panel, tmp_path, monkeypatch, after):
+    """A kill just before or just after any file of a fit is written: no draw and no line of the ledger is lost."""
+    settings = FitSettings(model="quasi", rank="auto", max_rank=0, folds=2, bootstrap=4)
+    monkeypatch.setattr(LocalFederation, "lockstep_size", lambda self: 2)
+    genuine, left = os.replace, 10**9
+
+    def replace(src, dst):
+        nonlocal left
+        left -= 1
+        if left == 0 and not after:
+            raise Killed
+        genuine(src, dst)
+        if left == 0:
+            raise Killed
+
+    monkeypatch.setattr(os, "replace", replace)
+    fit_panel(panel, tmp_path / "whole", settings)
+    written = 10**9 - left
+    assert written > 8
+    for n in range(1, written):
+        left = n
+        with pytest.raises(Killed):
+            fit_panel(panel, tmp_path / "cut", settings)
+        left = 10**9
+        fit_panel(panel, tmp_path / "cut", settings)
+        same_fit(tmp_path / "cut", tmp_path / "whole")
+        shutil.rmtree(tmp_path / "cut")
 
 
 def test_killed_after_cross_validation(panel, tmp_path, monkeypatch):

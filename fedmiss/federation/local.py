@@ -169,7 +169,7 @@ class LocalFederation:
         self, batch: int, settings: CountSettings, watch: Callable[[int, float, float], None] | None = None
     ) -> MonthState:
         """Run one variational fit of all visits as fit 0 of a batch."""
-        (answers,) = self.link.ask([open_batch(batch, settings)])
+        (answers,) = self.link.ask([open_batch(self.hub, batch, settings)])
         start = starts(answers, 1)
         if not start[0, 0] > 0:
             raise InputError("no visit has a positive weight: there is nothing to fit. Check the weights.")
@@ -214,7 +214,7 @@ class LocalFederation:
             return
         if fit.state is None:
             raise ConfigError("a fit that was read from a folder cannot be resampled; fit the panel again.")
-        self.link.ask([open_batch(FULL, fit.settings)])
+        self.link.ask([open_batch(self.hub, FULL, fit.settings)])
         p = fit.state.p
         for i, (name, program) in enumerate(self.programs.items()):
             batch = program.batches[FULL]
@@ -277,7 +277,7 @@ class LocalFederation:
     def lockstep_size(self) -> int:
         """How many replicates run side by side."""
         assert self.last is not None, "fit first"
-        return hub_bootstrap.lockstep_size(self.hub, self.last.settings.rank + 1)
+        return hub_bootstrap.lockstep_size(self.hub, self.last.settings.rank + 2)
 
 
 class _Weigh:

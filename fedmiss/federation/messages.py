@@ -1,8 +1,9 @@
 """Everything that can cross between a group and the hub: a closed list of frozen questions and answers.
 
-Axes of arrays: ``n`` fits side by side, ``L`` months, ``p`` = 1 + rank coefficients, ``t`` = p (p + 1) / 2 numbers of a
-lower triangle, ``q`` = p + t, ``K`` effort coefficients, ``S`` shared sites of the receiver (or sender), ``R`` regions,
-``w`` columns of a product, ``m`` nodes. A question asks about the fits ``fits`` of the batch ``batch``: folds or replicates
+Axes of arrays: ``n`` fits side by side, ``L`` months, ``p`` coefficients of a site (effect, slope on the line x, factors),
+``f`` of them free in a month (x is known), ``q`` = p (p + 3) / 2 numbers of a gradient and the lower triangle of a
+curvature, ``K`` effort coefficients, ``S`` shared sites of the receiver (or sender), ``R`` regions, ``w`` columns of a
+product, ``m`` nodes. A question asks about the fits ``fits`` of the batch ``batch``: folds or replicates
 that run in lockstep. Each field says in words what it holds; ``docs/guide/privacy.md`` and
 ``fedmiss inspect --messages`` are made from these words.
 """
@@ -52,7 +53,7 @@ __all__ = [
     "words",
 ]  # fmt: skip
 
-PROTOCOL = 1  # raise it whenever a type below changes
+PROTOCOL = 2  # raise it whenever a type below changes
 
 
 def _f(words: str, shape: str = "", unit: str = "") -> Any:
@@ -235,6 +236,7 @@ class Open(Question):
         "(3,)",
     )
     source: int = _f("replicates: batch of the full fit that they start from, -1 for none")
+    line: np.ndarray = _f("the known line x that every site has a slope on, empty for none", "(L,)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -261,14 +263,14 @@ class Broadcast(Question):
     sums: bool = _f("whether sums of joint sites are wanted")
     refill: np.ndarray = _f("1 where the weights of visits are to be computed again", "(n,)")
     mu: np.ndarray = _f("overall level", "(n,)", "link scale")
-    T: np.ndarray = _f("months' coefficients: effect and factors", "(n, L, p)", "link scale")
-    D: np.ndarray = _f("their covariances", "(n, L, t)", "link scale squared")
+    T: np.ndarray = _f("months' coefficients: effect and factors", "(n, L, f)", "link scale")
+    D: np.ndarray = _f("their covariances", "(n, L, f (f + 1) / 2)", "link scale squared")
     tau: np.ndarray = _f("prior variances of the sites' coefficients", "(n, p)")
     phi: np.ndarray = _f("dispersion", "(n,)")
     inverse_size: np.ndarray = _f("1 / size of the negative binomial, 0 for none", "(n,)")
     kappa: np.ndarray = _f("effort coefficients", "(n, K)")
     ridge: np.ndarray = _f("precision of observer effects", "(n,)")
-    shift: np.ndarray = _f("subtract from the sites' effects first", "(n,)")
+    shift: np.ndarray = _f("subtract from the sites' coefficients first", "(n, p)")
     stretch: np.ndarray = _f("multiply the sites' coefficients first", "(n, p)")
 
 
@@ -301,11 +303,11 @@ class Months(Answer):
     """Sums over the group's sites, by month."""
 
     about: ClassVar[str] = "normal equations of every month, summed over the group's sites"
-    months: np.ndarray = _f("gradient and curvature of every month's coefficients", "(n, L, q)")
+    months: np.ndarray = _f("gradient and curvature of every month's coefficients", "(n, L, f (f + 3) / 2)")
     sites: np.ndarray = _f(
-        "sums over sites: effect, effective parameters, squared move and weight of the cells, squared coefficients (p), "
+        "sums over sites: effective parameters, squared move and weight of the cells, coefficients (p), their squares (p), "
         "their variances (p)",
-        "(n, 4 + 2 p)",
+        "(n, 3 + 3 p)",
     )
     effort: np.ndarray = _f("score and curvature of the effort coefficients", "(n, K + K^2)")
     observers: np.ndarray = _f("sum over observers of squared effects, number, effective number", "(n, 3)")
@@ -391,11 +393,10 @@ class Totals(Question):
     fits: np.ndarray = _f("which fits of the batch", "(n,)")
     p: int = _f("number of coefficients")
     mu: np.ndarray = _f("overall level", "(n,)", "link scale")
-    T: np.ndarray = _f("months' coefficients, with their draws of prior noise", "(n, L, p)", "link scale")
-    D: np.ndarray = _f("their remaining covariances", "(n, L, t)", "link scale squared")
-    tau: np.ndarray = _f("prior variances of the sites' coefficients", "(n, p)")
+    T: np.ndarray = _f("months' coefficients: effect and factors", "(n, L, f)", "link scale")
+    D: np.ndarray = _f("their covariances", "(n, L, f (f + 1) / 2)", "link scale squared")
     smear: np.ndarray = _f("calibration of the fitted totals", "(n,)")
-    noise: bool = _f("whether sites draw prior noise")
+    drawn: bool = _f("whether coefficients are draws, so that no variance is left to integrate over")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -208,7 +208,7 @@ def cross_validate_penalised(
     for base in dict.fromkeys(marginal.values()):
         members = [i for i, m in marginal.items() if m == base]
         question = open_batch(
-            FOLDS, base, weights="fold", numbers=range(folds), by=by, folds=folds, seed=seed
+            hub, FOLDS, base, weights="fold", numbers=range(folds), by=by, folds=folds, seed=seed
         )
         sums = starts(link.ask([question])[0], folds)
         lanes = [Lane(FOLDS, k, fit_path(hub, base, sums[k])) for k in range(folds)]

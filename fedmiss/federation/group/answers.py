@@ -13,7 +13,7 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.group import kernels
 from fedmiss.federation.group.batch import Batch
 from fedmiss.federation.keys import keyed_hashes, normals, seed_key
-from fedmiss.federation.triangle import from_triangle
+from fedmiss.federation.triangle import free_columns, free_places, from_triangle
 from fedmiss.models.lowrank.families import FAMILIES
 
 if TYPE_CHECKING:
@@ -56,13 +56,14 @@ def check(program: GroupProgram, b: Batch, question: Any) -> None:
         or np.unique(fits).size < fits.size
     ):
         wrong.append(f"fits {fits.tolist()[:5]} of {n}")
-    p = question.T.shape[2] if isinstance(question, msg.Broadcast) else getattr(question, "p", 1)
-    if not 1 <= p <= b.p:
+    p = question.T.shape[2] + b.slopes if isinstance(question, msg.Broadcast) else getattr(question, "p", 1)
+    if not 1 + b.slopes <= p <= b.p and not isinstance(question, msg.Score | msg.Product | msg.SharedProduct | msg.Predict):
         wrong.append(f"{p} coefficients of at most {b.p}")
     k, q, S, K = fits.size, p + p * (p + 1) // 2, program.shared_sites.size, b.kappa.shape[1]
+    f = p - b.slopes
     shapes = {
-        "T": (k, L, p), "D": (k, L, p * (p + 1) // 2), "tau": (k, p), "mu": (k,), "phi": (k,), "inverse_size": (k,),
-        "kappa": (k, K), "ridge": (k,), "shift": (k,), "stretch": (k, p), "refill": (k,), "smear": (k,),
+        "T": (k, L, f), "D": (k, L, f * (f + 1) // 2), "tau": (k, p), "mu": (k,), "phi": (k,), "inverse_size": (k,),
+        "kappa": (k, K), "ridge": (k,), "shift": (k, p), "stretch": (k, p), "refill": (k,), "smear": (k,),
     }  # fmt: skip
     if isinstance(question, msg.Product | msg.SharedProduct):
         q = question.V.shape[-1]
@@ -85,17 +86,24 @@ def check(program: GroupProgram, b: Batch, question: Any) -> None:
     _SEEN[check] = (question, there)
 
 
-def _blocks(q: msg.Broadcast | msg.Totals, p: int) -> F64:
-    """Covariances of the months as blocks; made once where the very same question goes to every group."""
-    if _SEEN.get(_blocks, (None,))[0] is not q:
-        _SEEN[_blocks] = (q, from_triangle(q.D, p))
-    out: F64 = _SEEN[_blocks][1]
-    return out
+def _months(b: Batch, q: msg.Broadcast | msg.Totals) -> tuple[F64, F64]:
+    """Months' coefficients and covariances with the known line among them; made once for the same question to all groups."""
+    last = _SEEN.get(_months)
+    if last is None or last[0] is not q or last[1] != b.slopes:
+        n, L, f = q.T.shape
+        free = free_columns(f + b.slopes, slopes=b.slopes)
+        T, D = np.zeros((n, L, f + b.slopes)), np.zeros((n, L, f + b.slopes, f + b.slopes))
+        if b.slopes:
+            T[:, :, 1] = b.T[0, :, 1]
+        T[:, :, free] = q.T
+        D[:, :, free[:, None], free[None, :]] = from_triangle(q.D, f)
+        last = _SEEN[_months] = (q, b.slopes, T, D)
+    return last[2], last[3]
 
 
 def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRows:
     """Take the months' parameters; return the sums of joint sites at the sites' old coefficients."""
-    fits, p = q.fits, q.T.shape[2]
+    fits, p = q.fits, q.T.shape[2] + b.slopes
     at = slice(None) if fits.size == len(b.mu) and (np.diff(fits) > 0).all() else fits  # a slice is a view
     if q.begin == 1:
         b.P[at], b.C[at] = 0.0, 0.0
@@ -103,16 +111,18 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
     elif q.begin == 2:
         b.P[at, :, p - 1], b.C[at, :, p - 1, :], b.C[at, :, :, p - 1] = 0.0, 0.0, 0.0
     if q.shift.any():
-        b.P[at, :, 0] -= q.shift[:, None]
+        b.P[at, :, :p] -= q.shift[:, None, :]
     if not (q.stretch == 1.0).all():
         for i, f in enumerate(fits):
             s = q.stretch[i]
             b.P[f, :, :p] *= s
             b.C[f, :, :p, :p] *= s[:, None] * s[None, :]
     b.rank[at] = p
-    b.mu[at], b.T[at, :, :p], b.D[at, :, :p, :p] = q.mu, q.T, _blocks(q, p)
+    b.mu[at], (b.T[at, :, :p], b.D[at, :, :p, :p]) = q.mu, _months(b, q)
     b.tau[at, :p], b.phi[at], b.inverse_size[at] = q.tau, q.phi, q.inverse_size
     b.kappa[at], b.ridge[at] = q.kappa, q.ridge
+    if q.begin == 3:
+        _jolt(program, b, fits, p)
     if q.begin:
         b.old[fits] = 0
         b.set_offsets(fits)
@@ -148,17 +158,26 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
     return msg.SharedRows(rows)
 
 
+def _jolt(program: GroupProgram, b: Batch, fits: I64, p: int) -> None:
+    """Draw the prior means of the sites of replicates, keyed by their ids, and start where each site by itself would go."""
+    place = keyed_hashes(program.visits.site_id, seed_key("prior noise", b.seed))
+    for f in fits:
+        z = normals(place, p, "sites", b.seed, int(b.numbers[f]))
+        b.M[f, :, :p] = z * np.sqrt(b.tau[f, :p])
+        b.P[f, :, :p] += np.einsum("nab,nb->na", b.C[f, :, :p, :p], z / np.sqrt(b.tau[f, :p]))
+
+
 def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
     """Solve the sites at home; return the months' sums over them."""
     fits, p, c = q.fits, q.p, b.cells
     n, L = fits.size, b.T.shape[1]
     month = np.zeros((n * b.chunks, L, p + p * (p + 1) // 2))
-    stats = np.zeros((n * b.chunks, 4 + 2 * p))
+    stats = np.zeros((n * b.chunks, 3 + 3 * p))
     offset, by_visit = b.cell_offset()
     totals = q.totals if q.totals.size else np.zeros((n, 1, 1))
     b.run(
         kernels.round_sums, fits, fits, p, b.chunks, c.ptr, c.col, program.share, program.shared_at, totals, b.y, b.E,
-        offset, by_visit, b.mu, b.T, b.D, b.tau, b.phi, b.family.reach, b.P, b.C, b.eta, b.family.code, month, stats,
+        offset, by_visit, b.mu, b.T, b.D, b.tau, b.phi, b.family.reach, b.M, b.P, b.C, b.eta, b.family.code, month, stats,
         chunks=b.chunks,
     )  # fmt: skip
     K = b.kappa.shape[1]
@@ -183,7 +202,8 @@ def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
         for i, f in enumerate(fits):
             watched[i] = _observer_step(b, int(f)) * (b.effects.shape[1] >= program.axis.minimum)
         b.set_offsets(fits)
-    return msg.Months(_added(month, n), _added(stats, n), effort, watched, _dispersion(b, fits, q.nodes))
+    free = _added(month, n)[:, :, free_places(p, slopes=b.slopes)]
+    return msg.Months(free, _added(stats, n), effort, watched, _dispersion(b, fits, q.nodes))
 
 
 def _added(parts: F64, n: int) -> F64:
@@ -328,17 +348,15 @@ def totals(program: GroupProgram, b: Batch, q: msg.Totals) -> msg.RegionTotals:
     year_of, years = _complete_years(axis.months, program.visits.calendar)
     x = years - years.mean() if years.size else years.astype(float)
     out = np.zeros((q.fits.size, len(axis.regions) + 1, axis.L))
-    D = from_triangle(q.D, p)
-    place = keyed_hashes(program.visits.site_id, seed_key("prior noise", b.seed)) if q.noise else None
+    T, D = _months(b, q)
+    D = D * (not q.drawn)
     chunks = kernels.chunks_of(J * axis.L)
     for i, f in enumerate(q.fits):
-        P, C = b.P[f, :, :p], b.C[f, :, :p, :p]
-        if place is not None:
-            P, C = prior_noise(P, C, q.tau[i], normals(place, p, "sites", b.seed, int(b.numbers[f])))
+        P, C = b.P[f, :, :p], b.C[f, :, :p, :p] * (not q.drawn)
         sums, yearly = np.zeros((chunks, len(axis.regions) + 2, axis.L)), np.zeros((J, years.size))
         kernels.spread_out(
             kernels.expected_totals, chunks, J * axis.L, p, chunks, q.mu[i], np.ascontiguousarray(P),
-            np.ascontiguousarray(C), q.T[i], D[i],
+            np.ascontiguousarray(C), T[i], D[i],
             b.family.code, b.log1p, q.smear[i], program.all_slopes, program.share, region, year_of, sums, yearly,
         )  # fmt: skip
         added = sums.sum(axis=0)
@@ -361,15 +379,6 @@ def _released(region: I64, counted: np.ndarray, minimum: int) -> I64:
         kept = np.flatnonzero(count >= minimum)
         out[out == kept[np.argmin(count[kept])]] = -1
     return out
-
-
-def prior_noise(mean: F64, cov: F64, variance: F64, z: F64) -> tuple[F64, F64]:
-    """Draw the part of coefficients that the data do not determine: N(0, C K C), K the prior precision.
-
-    ``z`` (n, p) standard normal. C K^(1/2) z has that covariance; C less it stays.
-    """
-    root = cov * np.sqrt(1.0 / variance)
-    return mean + np.einsum("nab,nb->na", root, z), cov - np.einsum("nab,ncb->nac", root, root)
 
 
 def _complete_years(months: I64, calendar: bool) -> tuple[I64, I64]:

@@ -348,6 +348,11 @@ class GroupProgram:
     def open(self, q: msg.Open) -> msg.OpenSums:
         """Make the state of a batch: one set of weights for each of its fits."""
         u, family = self._need(), family_of(q.family)
+        if q.line.shape not in ((0,), (self.axis.L,)) or (q.line.size and q.p < 2):
+            raise UplinkError(
+                f"group {self.name!r} was sent a line of shape {q.line.shape} for {self.axis.L} months and {q.p} "
+                "coefficients. Install the same fedmiss on all sides, and start the job again."
+            )
         if family.counts and u.count.size and float(u.count.min()) < 0:
             raise ConfigError(
                 f"group {self.name!r} has the count {u.count.min():g}; Poisson counts must be 0 or more."
@@ -370,7 +375,7 @@ class GroupProgram:
         batch = Batch.of(
             self._indexed(by_visit), value, weights, u.effort, u.observer, family=q.family, log1p=q.scale == "log1p",
             observers=q.observers, n_observers=int(u.observer.max(initial=-1)) + 1, p=q.p, L=self.axis.L,
-            numbers=q.numbers, seed=q.seed, test=test,
+            numbers=q.numbers, seed=q.seed, line=q.line, test=test,
         )  # fmt: skip
         if q.source >= 0 and q.source not in self.batches:
             raise UplinkError(

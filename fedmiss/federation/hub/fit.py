@@ -20,6 +20,7 @@ from fedmiss.federation.hub.steps import (
     after_round,
     effort_turn,
     first_state,
+    most_rank,
     observer_turn,
     start_replicate,
     switched_off,
@@ -101,11 +102,11 @@ def fit_path(
     """
     state = first_state(panel, settings, start)
     begin = 1
-    most = int(min(settings.rank, round(panel.J), panel.L))
+    most = most_rank(panel, settings.rank)
     for rank in range(most + 1):
         if rank:
             v = None if switched_off(state) else (yield from _direction(panel, settings, rank))
-            state = with_factor(state, v)
+            state = with_factor(state, v, panel)
             begin = 2
         state = yield from _rounds(
             state, panel, settings, begin, learn=True, tol=TOL, most=settings.max_sweeps, watch=watch
@@ -116,9 +117,11 @@ def fit_path(
     return state
 
 
-def fit_replicate(panel: Panel, settings: CountSettings, full: MonthState, start: F64) -> Fitting:
-    """Fit a bootstrap replicate from the full fit, with its variances."""
-    state = start_replicate(full, float(start[0]))
+def fit_replicate(
+    panel: Panel, settings: CountSettings, full: MonthState, start: F64, rng: np.random.Generator
+) -> Fitting:
+    """Fit a bootstrap replicate from the full fit, with its variances; ``rng`` draws the prior means of the months."""
+    state = start_replicate(full, float(start[0]), rng)
     state = yield from _rounds(
         state, panel, settings, 3, learn=False, tol=REPLICATE_TOL, most=REPLICATE_ROUNDS, watch=None
     )

@@ -80,13 +80,14 @@ def _fits(pack: list[Lane]) -> I64:
 
 def _broadcast(pack: list[Lane], *, begin: int, sums: bool) -> msg.Broadcast:
     states = [lane.request.state for lane in pack]  # type: ignore[union-attr]
+    free = states[0].free  # the line x is known to all
 
     def stack(name: str) -> F64:
         return np.stack([np.asarray(getattr(s, name), dtype=float) for s in states])
 
     return msg.Broadcast(
         pack[0].batch, _fits(pack), begin, sums, np.array([s.refill for s in states], dtype=np.uint8), stack("mu"),
-        stack("T"), to_triangle(stack("D")), stack("tau"), stack("phi"), stack("inverse_size"), stack("kappa"),
+        stack("T")[:, :, free], to_triangle(stack("D")[:, :, free[:, None], free]), stack("tau"), stack("phi"), stack("inverse_size"), stack("kappa"),
         stack("ridge"), stack("shift"), stack("stretch"),
     )  # fmt: skip
 
@@ -172,10 +173,10 @@ def _sums(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> lis
     """Add the groups' answers, in the order of their names, and split them by fit."""
     n, r = len(pack), pack[0].request
     if isinstance(r, AskRound):
-        p, K = r.state.p, panel.K
+        p, f, K = r.state.p, r.state.free.size, panel.K
         shapes = {
-            "months": (n, panel.L, p + p * (p + 1) // 2),
-            "sites": (n, 4 + 2 * p),
+            "months": (n, panel.L, f + f * (f + 1) // 2),
+            "sites": (n, 3 + 3 * p),
             "effort": (n, K + K * K),
             "observers": (n, 3),
             "dispersion": (n, r.nodes.size),

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.federation.hub.season import SeriesPrior
+from fedmiss.federation.triangle import free_columns
 
 __all__ = ["MonthState", "Panel"]
 
@@ -38,13 +39,16 @@ class MonthState:
     Attributes
     ----------
     mu : overall level
-    T, D : (L, p), (L, p, p)     posterior means and covariances of the months' coefficients (effect first)
+    T, D : (L, p), (L, p, p)     posterior means and covariances of the months' coefficients: the effect, then with ``slopes``
+                                 the known line x (covariance zero), then the factors
     prior, noise : (L, p), (p,)  their prior means and variances;  series : how the prior means are made, None: zero
     tau : (p,)                   prior variances of the sites' coefficients
     phi, inverse_size : dispersion; 1 / size of the negative binomial, 0 for none
     kappa : (K,) effort coefficients;  ridge : precision of observer effects;  edf_observers : their effective number
     edf : effective number of parameters of sites and months
-    shift, stretch : () and (p,) what the sites still have to do to their coefficients: subtract, multiply
+    shift, stretch : (p,)        what the sites still have to do to their coefficients: subtract, multiply
+    slopes : whether every site has a slope on x of its own
+    jolt : (L, p) prior means of the months' noise, for replicates; None is zero
     refill : whether visits' weights must be computed again
     squares : (p,)               mean squared coefficient of the sites
     weight : sum of the visits' weights
@@ -60,15 +64,17 @@ class MonthState:
     noise: F64
     tau: F64
     kappa: F64
+    shift: F64
     stretch: F64
     squares: F64
+    slopes: bool = False
+    jolt: F64 | None = None
     phi: float = 1.0
     inverse_size: float = 0.0
     ridge: float = 4.0
     edf_observers: float = 0.0
     series: tuple[SeriesPrior, ...] | None = None
     edf: float = 1.0
-    shift: float = 0.0
     refill: bool = False
     weight: float = 0.0
     k: int = 0
@@ -81,13 +87,18 @@ class MonthState:
 
     @property
     def p(self) -> int:
-        """Number of coefficients of a month."""
+        """Number of coefficients of a site."""
         return int(self.T.shape[1])
+
+    @property
+    def free(self) -> I64:
+        """Columns of ``T`` that are estimated: all but the line x, which is known."""
+        return free_columns(self.p, slopes=self.slopes)
 
     @property
     def rank(self) -> int:
         """Number of factors."""
-        return self.p - 1
+        return self.p - 1 - int(self.slopes)
 
     @property
     def edf_visits(self) -> float:

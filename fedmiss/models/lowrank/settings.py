@@ -24,7 +24,8 @@ class CountSettings:
         V of the penalised objective, in units of the dispersion of the rank-0 model
     effects : with mu, a, b; without them the model is the paper's theta = U V'
     site_penalty, month_penalty : ridges on a and b in units of the dispersion; None estimates them
-    season : with penalty=None, months have a seasonal and smooth prior (needs a calendar)
+    season : with penalty=None, months have a line, seasonal and smooth prior (needs a calendar)
+    slopes : with ``season``, every site has a slope on the year of its own
     observers : with observer effects, kept inside the groups
     dispersion : ``quasi`` (Var = phi mu), ``negbin``, or ``none`` (phi = 1)
     calibrate : negative binomial: whether the fitted total is made the counted one. Not where sites at which the species was
@@ -40,6 +41,7 @@ class CountSettings:
     site_penalty: float | None = None
     month_penalty: float | None = None
     season: bool = True
+    slopes: bool = True
     observers: bool = False
     dispersion: str = "quasi"
     calibrate: bool = True

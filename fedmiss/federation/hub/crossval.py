@@ -15,7 +15,7 @@ import pandas as pd
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.hub.agree import folds_like_gaps
+from fedmiss.federation.hub.agree import folds_like_gaps, released_months
 from fedmiss.federation.hub.fit import AskScore, Request, fit_path
 from fedmiss.federation.hub.lockstep import Lane, run_lockstep
 from fedmiss.federation.hub.state import MonthState, Panel
@@ -41,11 +41,13 @@ def open_batch(
     spread: F64 | None = None,
     source: int = -1,
     p: int | None = None,
+    released: np.ndarray | None = None,
 ) -> msg.Open:
     """Return the question that opens a batch; its answers are read by :func:`starts`."""
     return msg.Open(
         batch, settings.family, settings.scale, settings.observers, settings.rank + 1 if p is None else p, weights, by,
         folds, seed, np.array(numbers, dtype=np.int64), np.zeros(3) if spread is None else spread, source,
+        np.zeros(0, np.uint8) if released is None else released,
     )  # fmt: skip
 
 
@@ -78,6 +80,7 @@ def cross_validate(
     side by side.
     """
     by = folds_like_gaps(link, panel) if by == "auto" else by
+    released = released_months(link, panel, by=by, folds=folds, seed=seed)
     base = [replace(c, rank=0) for c in candidates]
     paths = list(dict.fromkeys(base))
     members = [{c.rank: i for i, c in enumerate(candidates) if base[i] == path} for path in paths]
@@ -91,7 +94,8 @@ def cross_validate(
             mine.setdefault(i, []).append(fold)
         questions = [
             open_batch(
-                first_batch + i, longest[i], weights="fold", numbers=numbers, by=by, folds=folds, seed=seed
+                first_batch + i, longest[i], weights="fold", numbers=numbers, by=by, folds=folds, seed=seed,
+                released=released,
             )
             for i, numbers in mine.items()
         ]

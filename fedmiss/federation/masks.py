@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from fedmiss.federation.messages import ANSWERS, Answer
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-__all__ = ["FEWEST", "Masks", "combined", "fingerprint", "identity", "masked_fields", "public_key"]
+__all__ = ["FEWEST", "Masks", "Party", "combined", "fingerprint", "identity", "masked_fields", "public_key"]
 
 FEWEST = 3  # groups: of two, either subtracts its own part from the sum
 ALL = "all groups"
@@ -83,23 +83,24 @@ def fingerprint(key: str) -> str:
     return "-".join(digits[i : i + 4] for i in range(0, 16, 4))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Masks:
-    """One group's masks for one job.
+@dataclass(frozen=True, eq=False)
+class Party:
+    """One group among others whose keys it knows, for one job.
 
     Attributes
     ----------
     name : of the group;  private : its key;  roster : name -> public key of all groups, this one included
-    context : what must differ between any two uses: hash of the job, which covers roster, keys and revision
+    context : what must differ between any two jobs: hash of the job, which covers roster, keys and revision
     """
 
     name: str
     private: X25519PrivateKey
     roster: Mapping[str, str]
     context: bytes
+    fewest: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if len(self.roster) < FEWEST:
+        if len(self.roster) < self.fewest:
             raise ConfigError(
                 f"masks need {FEWEST} groups, the roster has {len(self.roster)}: of two, either can subtract its own part. "
                 "Run without masks, with both custodians' approval, or find a third group."
@@ -112,29 +113,65 @@ class Masks:
         if len(set(self.roster.values())) < len(self.roster):
             raise ConfigError("two groups of the roster have the same key. Each group draws its own.")
 
-    def stream(self, exchange: int, size: int) -> U64:
-        """Sum of the group's masks of one exchange: (size,) uint64, which add up to 0 over all groups."""
-        out = np.zeros(size, dtype=np.uint64)
-        roster = hashlib.sha256("\0".join(sorted(self.roster)).encode()).digest()
-        info = b"\0".join([b"fedmiss mask 1", self.context, roster, exchange.to_bytes(8, "little")])
-        for peer in sorted(self.roster):
-            if peer != self.name:
-                pad = np.frombuffer(self._pad(peer, info, 8 * size), dtype=np.uint64)
-                out = out + pad if self.name < peer else out - pad
-        return out
-
-    def _pad(self, peer: str, info: bytes, size: int) -> bytes:
+    def _key(self, peer: str, purpose: bytes) -> bytes:
+        """32 bytes that only this group and ``peer`` can derive, for one purpose."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-        theirs = X25519PublicKey.from_public_bytes(base64.b64decode(self.roster[peer]))
-        common = self.private.exchange(theirs)
+        if peer not in self.roster:
+            raise UplinkError(f"{peer!r} is not in the roster of this job: {', '.join(sorted(self.roster))}.")
+        common = self.private.exchange(X25519PublicKey.from_public_bytes(base64.b64decode(self.roster[peer])))
         pair = "\0".join(sorted((self.name, peer))).encode()
-        key = HKDF(SHA256(), 32, salt=None, info=info + b"\0" + pair).derive(common)
-        # the key is used for one message only, so the counter may start at 0
-        return Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(size))
+        roster = hashlib.sha256("\0".join(sorted(self.roster)).encode()).digest()
+        info = b"\0".join([b"fedmiss 1", purpose, self.context, roster, pair])
+        return HKDF(SHA256(), 32, salt=None, info=info).derive(common)
+
+    def common_key(self) -> bytes:
+        """A key of 16 bytes for all groups, which only its maker can draw, and draws again after a restart."""
+        own = hashlib.sha256(b"fedmiss common key" + self.context + self.private.private_bytes_raw()).digest()
+        return own[:16]
+
+    def seal(self, peer: str, raw: bytes) -> bytes:
+        """Encrypt 16 bytes for ``peer``; once for every pair and job, so the nonce may be 0."""
+        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+        key = self._key(peer, b"seal from " + self.name.encode())
+        return ChaCha20Poly1305(key).encrypt(bytes(12), raw, None)
+
+    def unseal(self, peer: str, sealed: bytes) -> bytes:
+        """Decrypt what ``peer`` sealed."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+        try:
+            return ChaCha20Poly1305(self._key(peer, b"seal from " + peer.encode())).decrypt(bytes(12), sealed, None)
+        except InvalidTag:
+            raise UplinkError(
+                f"the common key for {self.name!r} was not sealed by {peer!r}, or was changed on the way. Compare fingerprints "
+                "with the other custodians."
+            ) from None
+
+
+@dataclass(frozen=True, eq=False)
+class Masks(Party):
+    """One group's masks for one job."""
+
+    fewest: ClassVar[int] = FEWEST
+
+    def stream(self, exchange: int, size: int) -> U64:
+        """Sum of the group's masks of one exchange: (size,) uint64, which add up to 0 over all groups."""
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+        out = np.zeros(size, dtype=np.uint64)
+        for peer in sorted(self.roster):
+            if peer != self.name:
+                key = self._key(peer, b"mask" + exchange.to_bytes(8, "little"))
+                # the key is used for one message only, so the counter may start at 0
+                raw = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * size))
+                pad = np.frombuffer(raw, dtype=np.uint64)
+                out = out + pad if self.name < peer else out - pad
+        return out
 
     def hide(self, answers: Sequence[Answer], exchange: int) -> list[Answer]:
         """Answers of one exchange with every summed field masked.

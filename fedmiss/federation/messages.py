@@ -34,6 +34,7 @@ __all__ = [
     "Message",
     "Months",
     "Open",
+    "OpenKey",
     "OpenSums",
     "Outcome",
     "Predict",
@@ -44,6 +45,8 @@ __all__ = [
     "RegionTotals",
     "Score",
     "ScoreSums",
+    "SealKey",
+    "SealedKeys",
     "Shared",
     "SharedProduct",
     "SharedRows",
@@ -505,6 +508,31 @@ class Outcome(Question):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class SealKey(Question):
+    """Ask the first group by name for the key that the groups share and the hub must not have."""
+
+    about: ClassVar[str] = "asks for the groups' common key, sealed for each of the others"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SealedKeys(Answer):
+    """The common key, encrypted for every other group under the key of the pair; of other groups nothing."""
+
+    about: ClassVar[str] = "the groups' common key, encrypted so that the hub cannot read it"
+    groups: tuple[str, ...] = _f("for whom each is sealed", clear="the roster")
+    sealed: np.ndarray = _f("ChaCha20-Poly1305 of the key", "(groups, 32)", clear="nothing: it is encrypted")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenKey(Question):
+    """Hand a group its copy of the common key."""
+
+    about: ClassVar[str] = "the groups' common key, sealed for the receiver"
+    sender: str = _f("which group made it")
+    sealed: np.ndarray = _f("ChaCha20-Poly1305 of the key, empty for the group that made it", "(32,)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Refusal(Answer):
     """A group cannot or will not answer; it says why in words that hold no data."""
 
@@ -516,11 +544,11 @@ class Refusal(Answer):
 # The order is part of the protocol: a type's number on the wire is its place here.
 QUESTIONS: tuple[type[Question], ...] = (
     Hello, Axes, Sites, Checklists, Shared, Drop, Gaps, Open, Broadcast, Solve, Predict, Score, SharedProduct, Product,
-    Totals, Close, Tally, Support, Outcome,
+    Totals, Close, Tally, Support, Outcome, SealKey, OpenKey,
 )  # fmt: skip
 ANSWERS: tuple[type[Answer], ...] = (
     Description, Done, KeyedHashes, GapSums, OpenSums, SharedRows, Months, FitSums, ScoreSums, ProductSums, RegionTotals,
-    Refusal, Tallies, SupportSums,
+    Refusal, Tallies, SupportSums, SealedKeys,
 )  # fmt: skip
 
 

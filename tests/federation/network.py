@@ -26,6 +26,10 @@ def order(candidates=(NEGBIN,), bootstrap=3, plan=PLAN) -> Order:
     return Order(plan, list(candidates), folds=2, by="cell", bootstrap=bootstrap)
 
 
+def sealed_order() -> Order:
+    return Order(PLAN, [NEGBIN], bootstrap=2, seal=True)
+
+
 class Kill(BaseException):
     """Stands for kill -9: nothing may catch it."""
 
@@ -43,7 +47,8 @@ class Site:
             private, roster = self.keys
             masks = Masks(self.name, private, roster, self.job)
         group = GroupProgram(
-            self.name, self.visits, key=b"k" * 16, secret=self.name.encode(), settings=SETTINGS, jointly=True, minimum=2
+            self.name, self.visits, key=b"k" * 16, secret=self.name.encode(), settings=SETTINGS, jointly=True, minimum=2,
+            party=masks,
         )
         self.program = SiteProgram(group, self.job, self.folder / f"{self.name}.journal", masks=masks)
 

@@ -168,5 +168,24 @@ def test_what_a_site_sends_under_masks_tells_nothing(tmp_path):
     assert clear == {
         "Description.version", "Description.species", "Description.months", "Description.season", "Description.terms",
         "Description.covariates", "Description.regions", "Description.calendar", "Description.minimum",
-        "KeyedHashes.hashes", "GapSums.masks", "SharedRows.rows", "Refusal.code", "Refusal.text",
+        "KeyedHashes.hashes", "GapSums.masks", "SharedRows.rows", "Refusal.code", "Refusal.text", "SealedKeys.groups",
+        "SealedKeys.sealed",
     }  # fmt: skip
+
+
+def test_the_common_key_is_read_by_groups_only(parties):
+    everyone = masks(parties)
+    first = everyone["a"]
+    key = first.common_key()
+    assert len(key) == 16
+    assert key == masks(parties)["a"].common_key()  # again after a restart
+    assert key != masks(parties, job=b"k" * 32)["a"].common_key()
+    for name in "bcd":
+        sealed = first.seal(name, key)
+        assert key not in sealed
+        assert everyone[name].unseal("a", sealed) == key
+        other = "c" if name == "b" else "b"
+        with pytest.raises(UplinkError, match="was not sealed by 'a'"):
+            everyone[other].unseal("a", sealed)
+        with pytest.raises(UplinkError, match="changed on the way"):
+            everyone[name].unseal("a", sealed[:-1] + bytes([sealed[-1] ^ 1]))

@@ -17,7 +17,7 @@ from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.site import entries
 from fedmiss.models.lowrank.choice import default_candidates
 
-from .network import JOB, NEGBIN, SETTINGS, BadWire, Kill, Wire, order, run, sites_of
+from .network import JOB, NEGBIN, SETTINGS, BadWire, Kill, Wire, order, run, sealed_order, sites_of
 from .owners import largest, owned
 
 
@@ -235,3 +235,12 @@ def test_a_choice_of_models_goes_through_masks(panel, tmp_path):
     assert got.choice.best == here.choice.best
     np.testing.assert_allclose(got.choice.table["deviance"], here.choice.table["deviance"], rtol=1e-8)
     assert largest(got.totals[0], here.totals[0]) < 1e-8
+
+
+def test_the_hub_passes_the_common_key_on_unread(panel, tmp_path):
+    sites = sites_of(panel, tmp_path, masked=True)
+    wire = Wire(sites)
+    run(wire, tmp_path, masked=True, what=sealed_order())
+    (key,) = {site.program.program.key for site in sites.values()}
+    assert key != b"k" * 16
+    assert all(key not in raw for pair in wire.log for side in pair for raw in side.values())

@@ -17,6 +17,7 @@ from fedmiss.federation.group.batch import Batch, Cells
 from fedmiss.federation.group.folds import draw_folds, replicate_weights, withhold
 from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, Visits, effort_columns
 from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms_by_key
+from fedmiss.federation.masks import Party
 from fedmiss.federation.rules import releasable
 from fedmiss.models.lowrank.families import BERNOULLI, family_of
 
@@ -55,6 +56,7 @@ class GroupProgram:
     settings : digest of the job's settings that the group agreed to (8 bytes); None takes those of the first question
     jointly : whether least numbers hold for the sums over groups, which is all that the hub sees of masked answers;
         otherwise for the group's own sums
+    party : the group among the others, where they agree on their common key over the wire
     protect : what becomes of the answers of an exchange before they are packed: masks (see ``federation.site``)
     """
 
@@ -72,10 +74,11 @@ class GroupProgram:
         settings: bytes | None = None,
         jointly: bool = False,
         protect: Callable[[list[msg.Answer], Envelope], list[msg.Answer]] | None = None,
+        party: Party | None = None,
     ) -> None:
         self.name, self.held, self.key, self.secret = name, visits, key, secret
         self.plain_refusals, self.minimum, self.settings = plain_refusals, minimum, settings
-        self.all_slopes, self.jointly, self.protect = all_slopes, jointly, protect
+        self.all_slopes, self.jointly, self.protect, self.party = all_slopes, jointly, protect, party
         self._job: bytes | None = None
         self._settings = bytes(8)
         self.weigh = weigh or self._weigh
@@ -96,6 +99,8 @@ class GroupProgram:
             msg.Tally: self.tally,
             msg.Support: self.support,
             msg.Outcome: self.outcome,
+            msg.SealKey: self.seal_key,
+            msg.OpenKey: self.open_key,
         }
 
     def _fresh(self) -> None:
@@ -307,6 +312,30 @@ class GroupProgram:
             regions[:, 2] = regions[:, 0] > q.share * q.regions[:, 0]
             self.releasable[q.folds > 0] = releasable(q.visits, q.sites, q.groups, self.minimum)
         return msg.SupportSums(visits, sites, (visits > 0).astype(float), over, regions)
+
+    def seal_key(self, q: msg.SealKey) -> msg.SealedKeys:
+        """Draw the common key, if this is the first group by name, and seal it for the others."""
+        party = self._party()
+        others = [n for n in sorted(party.roster) if n != self.name]
+        if self.name != min(party.roster):
+            return msg.SealedKeys((), np.zeros((0, 32), np.uint8))
+        self.key = party.common_key()
+        sealed = [np.frombuffer(party.seal(n, self.key), np.uint8) for n in others]
+        return msg.SealedKeys(tuple(others), np.stack(sealed) if sealed else np.zeros((0, 32), np.uint8))
+
+    def open_key(self, q: msg.OpenKey) -> msg.Done:
+        """Take the common key that the first group by name has sealed."""
+        party = self._party()
+        if q.sender != min(party.roster):
+            raise UplinkError(f"group {self.name!r} takes the common key from {min(party.roster)!r} only, not {q.sender!r}.")
+        if q.sender != self.name:
+            self.key = party.unseal(q.sender, q.sealed.tobytes())
+        return self._done()
+
+    def _party(self) -> Party:
+        if self.party is None:
+            raise UplinkError(f"group {self.name!r} has its common key already. Start the job again.")
+        return self.party
 
     def outcome(self, q: msg.Outcome) -> msg.Done:
         """Keep what the group's own report needs."""

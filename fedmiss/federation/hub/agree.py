@@ -14,7 +14,7 @@ from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.rules import CONTRIBUTORS, releasable
 
-__all__ = ["Agreement", "Plan", "agree", "folds_like_gaps", "released_months"]
+__all__ = ["Agreement", "Plan", "agree", "folds_like_gaps", "released_months", "seal_key"]
 
 TERMS = ("duration", "distance", "observers")  # the order of ``Description.effort``
 FEWEST_REGIONS, MOST_REGIONS = 2, 60
@@ -57,6 +57,19 @@ class Agreement:
     withheld: int
     notes: tuple[str, ...]
     behind: F64 | None = None  # (L,) visits of all groups in every released month, known under joint least numbers
+
+
+def seal_key(link: Link) -> None:
+    """Pass on the key that the groups share: made by the first group by name, sealed for each, unread here."""
+    (made,) = link.ask([msg.SealKey()])
+    first = link.names[0]
+    one = made[first]
+    assert isinstance(one, msg.SealedKeys)
+    sealed = dict(zip(one.groups, one.sealed, strict=False))
+    if set(sealed) != set(link.names) - {first}:
+        raise UplinkError(f"group {first!r} sealed the common key for {', '.join(sealed)}, not for the roster.", group=first)
+    none = np.zeros(0, np.uint8)
+    link.ask({name: [msg.OpenKey(first, np.ascontiguousarray(sealed.get(name, none)))] for name in link.names})
 
 
 def agree(link: Link, plan: Plan) -> Agreement:

@@ -17,7 +17,7 @@ import pandas as pd
 from fedmiss.arrays import F64
 from fedmiss.errors import InputError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.hub.agree import Agreement, Plan, agree
+from fedmiss.federation.hub.agree import Agreement, Plan, agree, seal_key
 from fedmiss.federation.hub.bootstrap import lockstep_size, replicates, totals_of
 from fedmiss.federation.hub.crossval import cross_validate, open_batch, starts
 from fedmiss.federation.hub.fit import fit_path
@@ -37,7 +37,8 @@ class Order:
     """What is to be computed.
 
     ``candidates`` to choose from, one for no choice; ``folds``, ``by``, ``one_se`` of the cross-validation; ``bootstrap``
-    number of replicates, 0 for none; ``seed`` of everything that is random at the hub.
+    number of replicates, 0 for none; ``seed`` of everything that is random at the hub;
+    ``seal``: the groups agree on their common key over the wire, sealed from the hub.
     """
 
     plan: Plan
@@ -47,6 +48,7 @@ class Order:
     one_se: bool = False
     bootstrap: int = 200
     seed: int = 0
+    seal: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +76,8 @@ def run_job(link: Link, order: Order) -> Joint:
     EngineError    a group is missing
     """
     link.stage = "agree"
+    if order.seal:
+        seal_key(link)
     agreement = agree(link, order.plan)
     panel = agreement.panel
     link.stage = "cross-validation"

@@ -37,6 +37,16 @@ class Journal:
         self._lock()
         self._end = self._cut()
 
+    @classmethod
+    def reading(cls, path: Path) -> Journal:
+        """Open a journal to read it, while another process may go on writing it."""
+        out = cls.__new__(cls)
+        out.path, out._file = path, os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        out._end = len(_MAGIC)
+        for out._end in out._walk(os.fstat(out._file).st_size):
+            pass
+        return out
+
     def _lock(self) -> None:
         try:
             import fcntl

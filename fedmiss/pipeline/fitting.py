@@ -33,6 +33,8 @@ from fedmiss.tables import read_table, write_table
 __all__ = [
     "FitSettings",
     "base_settings",
+    "candidates",
+    "check_settings",
     "federation_of",
     "fit_panel",
     "fit_results",
@@ -104,7 +106,7 @@ MODELS = {
 }
 
 
-def _check(s: FitSettings) -> None:
+def check_settings(s: FitSettings) -> None:
     if s.model not in ("auto", *MODELS):
         raise ConfigError(f"--model is {s.model!r} (must be auto, {', '.join(MODELS)}).")
     if s.rank != "auto" and (not s.rank.isdigit()):
@@ -158,7 +160,7 @@ def fit_panel(
         return fit_algorithm7(panel_path, out, settings, overwrite=overwrite)
     if settings.method not in ("fast", "wire", "saem"):
         raise ConfigError(f"--method is {settings.method!r} (must be fast, fedmissem, wire or saem).")
-    _check(settings)
+    check_settings(settings)
     if settings.method == "saem":
         from fedmiss.pipeline.saem import fit_saem
 

@@ -1,0 +1,181 @@
+"""What `join` and `run` do while they stand: start the engine, start it again when it dies, and end when the job is done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fedmiss.errors import EngineError
+from fedmiss.files import read_json
+from fedmiss.network import nvflare
+from fedmiss.network.hub import STATUS, status
+from fedmiss.network.kits import Kit
+from fedmiss.network.preflight import check_certificate, check_version, reach
+from fedmiss.network.site import start
+from fedmiss.network.study import Study, job_hash, read_roster, read_study
+
+__all__ = ["join", "run"]
+
+Say = Callable[[str], None]
+_OVER = ("FINISHED", "FAILED", "ABORTED", "ABANDONED")
+
+
+def join(kit: Kit, data: Path, *, say: Say = print) -> None:
+    """Take part in the approved job until it is done; a killed engine is started again."""
+    check_version(kit, str(read_json(kit.folder / "kit.json").get("version", "")))
+    engine = kit.folder / "engine"
+    parts = [engine / "startup" / n for n in ("rootCA.pem", "client.crt", "client.key")]
+    check_certificate(parts[1])
+    start(kit, data)
+    done = done_mark(kit)
+    log = kit.private / "engine.log"
+    process: subprocess.Popen[bytes] | None = None
+    said = ""
+    try:
+        while not done.exists():
+            if process is None or process.poll() is not None:
+                if process is not None:
+                    say(f"{kit.name}: the engine ended ({log} says why); it is started again.")
+                try:
+                    reach(kit.study.host, kit.study.port, *parts)
+                except EngineError as error:
+                    if str(error) != said:
+                        say(f"{error} Waiting for it.")
+                        said = str(error)
+                    time.sleep(2)
+                    continue
+                process = nvflare.start_site(kit.folder, kit.name, log)
+                say(f"{kit.name}: connected to {kit.study.host} port {kit.study.port}; waiting for questions.")
+            time.sleep(0.5)
+    finally:
+        end(process)
+
+
+def done_mark(kit: Kit) -> Path:
+    """File that says that the present job is done."""
+    return kit.private / f"{kit.job.hex()[:16]}.done"
+
+
+def end(process: subprocess.Popen[bytes] | None) -> None:
+    """End an engine and its children."""
+    if process is None:
+        return
+    for what in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, what)
+        except ProcessLookupError:
+            break
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait()
+    _end_group(process.pid)
+
+
+def _end_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def run(folder: Path, *, say: Say = print, attempts: int = 20) -> Path:
+    """Run a study to its end from wherever it stands; return the folder of its result.
+
+    Raises
+    ------
+    EngineError    an organisation refused, or the job ended too many times without a result
+    """
+    hub, study = folder / "hub", read_study(folder)
+    out = hub / f"result-{job_hash(study, read_roster(hub, study)).hex()[:16]}"
+    if out.exists():
+        return out
+    check_certificate(hub / "engine" / "startup" / "server.crt")
+    log = hub / "engine.log"
+    (hub / STATUS).unlink(missing_ok=True)
+    process = nvflare.start_hub(hub, log)
+    admin: nvflare.Admin | None = None
+    try:
+        for _ in range(attempts):
+            if process.poll() is not None:
+                say(f"the engine ended ({log} says why); it is started again.")
+                process, admin = nvflare.start_hub(hub, log), None
+            admin = admin or _session(hub, process)
+            if admin is None:
+                continue
+            _all_there(admin, study, say)
+            job = nvflare.submit(admin, study)
+            say(f"all organisations are connected; job {job[:8]} is under way.")
+            if _watch(admin, job, process, out, say):
+                return out
+            error = status(hub).get("error", "")
+            if status(hub).get("state") == "stopped" and "no answer from" not in error:
+                raise EngineError(str(error))
+            say(f"the job stopped ({error or 'the engine was interrupted'}); it goes on from its journals.")
+        raise EngineError(f"the job stopped {attempts} times without a result; {log} says why.")
+    finally:
+        if admin is not None:
+            _close(admin)
+        end(process)
+
+
+def _close(admin: nvflare.Admin) -> None:
+    try:
+        admin.close()
+    except Exception:  # the server may be gone
+        pass
+
+
+def _session(hub: Path, process: subprocess.Popen[bytes]) -> nvflare.Admin | None:
+    for _ in range(60):
+        if process.poll() is not None:
+            return None
+        try:
+            return nvflare.Admin(hub, timeout=10)
+        except Exception:  # the server is not up yet; its own log says more
+            time.sleep(1)
+    return None
+
+
+def _all_there(admin: nvflare.Admin, study: Study, say: Say) -> None:
+    """Wait until all organisations are connected, saying who is missing when that changes."""
+    before: list[str] | None = None
+    until = time.monotonic() + study.patience
+    while True:
+        there = admin.connected()
+        missing = [n for n in study.organisations if n not in there]
+        if not missing:
+            return
+        if missing != before:
+            say(f"waiting for {', '.join(missing)} to join.")
+            before = missing
+        if time.monotonic() > until:
+            raise EngineError(
+                f"{', '.join(missing)} did not join within {study.patience:.0f} s. Ask them; or go on without them by a new "
+                f"revision that all others approve: fedmiss federation revise STUDY --without {missing[0]}"
+            )
+        time.sleep(1)
+
+
+def _watch(admin: nvflare.Admin, job: str, process: subprocess.Popen[bytes], out: Path, say: Say) -> bool:
+    """Whether the submitted job ended with a result."""
+    last = None
+    while process.poll() is None:
+        time.sleep(0.5)
+        if out.exists():
+            return True
+        now = status(out.parent)
+        if now.get("missing") and now["missing"] != last:
+            say(f"no answer from {', '.join(now['missing'])}; asking again.")
+        last = now.get("missing")
+        try:
+            if any(word in admin.state(job).upper() for word in _OVER):
+                return out.exists()
+        except Exception:  # the session broke with the server
+            return out.exists()
+    return out.exists()

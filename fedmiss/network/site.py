@@ -24,7 +24,7 @@ from fedmiss.network.kits import Kit
 from fedmiss.pipeline.panels import PanelFolder, open_panel
 from fedmiss.tables import read_table
 
-__all__ = ["DATA", "dry_run", "finished", "held", "ledger_of", "open_data", "outbox", "program_of", "start", "warm_up"]
+__all__ = ["DATA", "dry_run", "held", "ledger_of", "open_data", "outbox", "program_of", "replayed", "start", "warm_up"]
 
 DATA = "data.json"  # where the panel lies, for the process that the engine starts
 
@@ -180,16 +180,9 @@ def ledger_of(kit: Kit) -> tuple[Ledger, list[tuple[int, float, int, int, str]]]
     return ledger, lines
 
 
-def finished(kit: Kit) -> msg.Outcome | None:
-    """What the hub told at the end of the job, None while it goes on."""
-    if not kit.journal.exists():
-        return None
-    last = None
+def replayed(kit: Kit, data: Path) -> tuple[GroupProgram, msg.Outcome | None]:
+    """The organisation's program after all that the journal has; what the hub told at the end, None while it goes on."""
+    program = program_of_copy(kit, data)
     for entry in _journal_entries(kit):
-        last = entry
-    if last is None:
-        return None
-    for q in decode(last.question, None, asks=True, who="the hub")[1]:
-        if isinstance(q, msg.Outcome):
-            return q
-    return None
+        program.answer(entry.question)
+    return program, program.result

@@ -39,7 +39,9 @@ __all__ = [
     "fit_panel",
     "fit_results",
     "read_fit",
+    "write_fit",
     "write_fit_manifest",
+    "write_totals",
 ]
 
 CHOSEN_SITES = (
@@ -205,7 +207,7 @@ def fit_panel(
     if draws is not None:
         _write_draws(work, draws, folder, fit, list(federation.hub.regions))
         for k, name in enumerate(federation.programs if settings.own else ()):
-            _write_totals(work / "own" / name / "draws.parquet", draws.own[:, k : k + 1], ["all"])
+            write_totals(work / "own" / name / "draws.parquet", draws.own[:, k : k + 1], ["all"])
     traffic = ledger.as_dict()
     results = fit_results(fit, federation, folder, choice, settings) | {
         "h_norm": trace[-1]["h_norm2"] ** 0.5 if trace else None,
@@ -452,7 +454,7 @@ def _write_trace(work: Path, trace: list[dict[str, float]], before: dict[str, in
     )
 
 
-def _write_totals(path: Path, totals: F64, labels: list[str]) -> None:
+def write_totals(path: Path, totals: F64, labels: list[str]) -> None:
     B, R, L = totals.shape
     write_table(
         {
@@ -468,7 +470,7 @@ def _write_totals(path: Path, totals: F64, labels: list[str]) -> None:
 
 def _write_draws(work: Path, draws: Draws, folder: PanelFolder, fit: CountFit, names: list[str]) -> None:
     B = len(draws.totals)
-    _write_totals(work / "draws.parquet", draws.totals, ["all", *names])
+    write_totals(work / "draws.parquet", draws.totals, ["all", *names])
     slope, mean = site_slopes(fit, folder.calendar[1], folder.calendar[0])
     known = ~np.isnan(slope)
     write_table(

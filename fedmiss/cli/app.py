@@ -44,3 +44,7 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     commands.register(app)
     app()
+
+
+if __name__ == "__main__":
+    main()

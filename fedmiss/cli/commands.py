@@ -29,6 +29,11 @@ def register(app: typer.Typer) -> None:
     for name in COMMANDS:
         module = importlib.import_module(f"fedmiss.cli.{name}")
         app.command(name)(_one_message(getattr(module, name)))
+    module = importlib.import_module("fedmiss.cli.federation")
+    several = typer.Typer(help="Studies between organisations, over a network.", no_args_is_help=True)
+    for command in module.COMMANDS:
+        several.command(command.__name__)(_one_message(command))
+    app.add_typer(several, name="federation")
 
 
 def _one_message(command: Callable[..., Any]) -> Callable[..., Any]:

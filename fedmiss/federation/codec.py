@@ -99,7 +99,11 @@ def whole(raw: bytes, question: bytes) -> bool:
 
 def refuses(raw: bytes) -> bool:
     """Whether a whole answer is a refusal."""
-    return len(raw) > HEADER + 2 and raw[HEADER : HEADER + 2] == b"\x01\x00" and raw[HEADER + 2] == _NUMBER[Refusal]
+    return (
+        len(raw) > HEADER + 2
+        and raw[HEADER : HEADER + 2] == b"\x01\x00"
+        and raw[HEADER + 2] == _NUMBER[Refusal]
+    )
 
 
 # In one process the very same frame goes to every group: it is read once. Messages are values, nobody changes them.

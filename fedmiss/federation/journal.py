@@ -50,7 +50,9 @@ class Journal:
     def _lock(self) -> None:
         try:
             import fcntl
-        except ImportError:  # Windows has no such lock: two programs on one journal are refused by their exchange numbers
+        except (
+            ImportError
+        ):  # Windows has no such lock: two programs on one journal are refused by their exchange numbers
             return
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

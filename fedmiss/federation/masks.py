@@ -48,7 +48,9 @@ def masked_fields(kind: type[Answer]) -> dict[str, int]:
             )
         if bits is not None:
             if not 0 <= bits <= 40 or f.type not in ("int", "float", "np.ndarray"):
-                raise ConfigError(f"{kind.__name__}.{f.name}: {bits} digits of a {f.type} cannot be masked (0 to 40).")
+                raise ConfigError(
+                    f"{kind.__name__}.{f.name}: {bits} digits of a {f.type} cannot be masked (0 to 40)."
+                )
             out[f.name] = int(bits)
     return out
 
@@ -145,7 +147,9 @@ class Party:
         from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
         try:
-            return ChaCha20Poly1305(self._key(peer, b"seal from " + peer.encode())).decrypt(bytes(12), sealed, None)
+            return ChaCha20Poly1305(self._key(peer, b"seal from " + peer.encode())).decrypt(
+                bytes(12), sealed, None
+            )
         except InvalidTag:
             raise UplinkError(
                 f"the common key for {self.name!r} was not sealed by {peer!r}, or was changed on the way. Compare fingerprints "
@@ -168,7 +172,9 @@ class Masks(Party):
             if peer != self.name:
                 key = self._key(peer, b"mask" + exchange.to_bytes(8, "little"))
                 # the key is used for one message only, so the counter may start at 0
-                raw = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * size))
+                raw = (
+                    Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * size))
+                )
                 pad = np.frombuffer(raw, dtype=np.uint64)
                 out = out + pad if self.name < peer else out - pad
         return out
@@ -231,7 +237,8 @@ def combined(answers: Mapping[str, Answer]) -> dict[str, Answer]:
             value = getattr(answer, name)
             if not isinstance(value, np.ndarray) or value.dtype != np.uint64:
                 raise UplinkError(
-                    f"group {group!r} sent {kind.__name__}.{name} without masks. Start it again for this job.", group=group
+                    f"group {group!r} sent {kind.__name__}.{name} without masks. Start it again for this job.",
+                    group=group,
                 )
             if added is not None and value.shape != added.shape:
                 raise UplinkError(

@@ -117,12 +117,20 @@ class Description(Answer):
     season: np.ndarray = _f(
         "calendar months with a visit", "(s,)", clear="the group's season: the hub needs the union"
     )
-    terms: int = _f("number of effort terms, 0 where covariates come ready made", clear="what the panel holds")
-    covariates: int = _f("number of effort covariates that come ready made, 0 for terms", clear="what the panel holds")
-    regions: tuple[str, ...] = _f("names of the regions of the group's sites", clear="in which regions it has sites")
+    terms: int = _f(
+        "number of effort terms, 0 where covariates come ready made", clear="what the panel holds"
+    )
+    covariates: int = _f(
+        "number of effort covariates that come ready made, 0 for terms", clear="what the panel holds"
+    )
+    regions: tuple[str, ...] = _f(
+        "names of the regions of the group's sites", clear="in which regions it has sites"
+    )
     calendar: bool = _f("whether months are calendar months", clear="what the panel holds")
     minimum: int = _f(
-        "the custodian's least number of sites behind a month's sums", unit="sites", clear="the custodian's rule"
+        "the custodian's least number of sites behind a month's sums",
+        unit="sites",
+        clear="the custodian's rule",
     )
 
 
@@ -200,7 +208,9 @@ class Done(Answer):
 
     about: ClassVar[str] = "the group is ready; sums over its observers"
     used: int = _f("number of visits that take part", unit="visits", bits=0)
-    withheld: int = _f("number of visits withheld because their month has too few sites", unit="visits", bits=0)
+    withheld: int = _f(
+        "number of visits withheld because their month has too few sites", unit="visits", bits=0
+    )
     observers: np.ndarray = _f(
         "sum over observers of their visits, and of the squares (effective number of observers)",
         "(2,)",
@@ -387,8 +397,12 @@ class Months(Answer):
         bits=32,
     )
     effort: np.ndarray = _f("score and curvature of the effort coefficients", "(n, K + K^2)", bits=30)
-    observers: np.ndarray = _f("sum over observers of squared effects, number, effective number", "(n, 3)", bits=32)
-    dispersion: np.ndarray = _f("weighted squared residuals over the variance, at every node", "(n, m)", bits=24)
+    observers: np.ndarray = _f(
+        "sum over observers of squared effects, number, effective number", "(n, 3)", bits=32
+    )
+    dispersion: np.ndarray = _f(
+        "weighted squared residuals over the variance, at every node", "(n, m)", bits=24
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -409,7 +423,9 @@ class FitSums(Answer):
     totals: np.ndarray = _f(
         "sums of weights, counted and fitted total (log1p: of 1 + count)", "(n, 3)", "visits, birds", bits=28
     )
-    dispersion: np.ndarray = _f("weighted squared residuals over the variance, at every node", "(n, m)", bits=24)
+    dispersion: np.ndarray = _f(
+        "weighted squared residuals over the variance, at every node", "(n, m)", bits=24
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -427,7 +443,9 @@ class ScoreSums(Answer):
     """Five sums over the held-out visits."""
 
     about: ClassVar[str] = "scores of held-out visits"
-    sums: np.ndarray = _f("deviance, squared log error, predicted total, counted total, visits", "(n, 5)", bits=24)
+    sums: np.ndarray = _f(
+        "deviance, squared log error, predicted total, counted total, visits", "(n, 5)", bits=24
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -483,7 +501,9 @@ class RegionTotals(Answer):
     """Expected counts at standard effort, summed over the group's sites."""
 
     about: ClassVar[str] = "expected counts by month, summed over sites, whole and by region"
-    totals: np.ndarray = _f("sums over sites: whole panel, then each region", "(n, R + 1, L)", "birds", bits=30)
+    totals: np.ndarray = _f(
+        "sums over sites: whole panel, then each region", "(n, R + 1, L)", "birds", bits=30
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

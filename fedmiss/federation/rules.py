@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from fedmiss.arrays import F64, Bool
 
 __all__ = ["CONTRIBUTORS", "releasable"]

@@ -40,7 +40,15 @@ _ENTRY = struct.Struct("<dQ16s")  # time, bytes of the answer, its digest
 def digest_of(visits: Visits) -> bytes:
     """Digest of what a group holds: a journal is of one state of the data."""
     h = hashlib.blake2b(digest_size=16)
-    for x in (visits.site, visits.month, visits.count, visits.detected, visits.observer, visits.effort, visits.weight):
+    for x in (
+        visits.site,
+        visits.month,
+        visits.count,
+        visits.detected,
+        visits.observer,
+        visits.effort,
+        visits.weight,
+    ):
         h.update(np.ascontiguousarray(x).tobytes())
     for texts in (visits.site_id, visits.region, visits.checklist):
         h.update(b"\0".join(str(t).encode() for t in texts) if texts is not None else b"-")
@@ -116,8 +124,12 @@ class SiteProgram:
             except FedmissError as error:
                 self.program.refusal = error
                 code = type(error).__name__
-                at = Envelope(self.job[:8], frame[12:20] if len(frame) >= HEADER else bytes(8), self._number(frame))
-                return encode([msg.Refusal(code, f"{code}; the reason stands on the group's own screen.")], at)
+                at = Envelope(
+                    self.job[:8], frame[12:20] if len(frame) >= HEADER else bytes(8), self._number(frame)
+                )
+                return encode(
+                    [msg.Refusal(code, f"{code}; the reason stands on the group's own screen.")], at
+                )
             self.exchange, self._frame, self._answer = envelope.exchange, frame, out
             return out
 
@@ -129,7 +141,9 @@ class SiteProgram:
         """Envelope of a frame that is next; None for the last one again; everything else raises."""
         name = self.program.name
         if len(frame) > MOST_BYTES:
-            raise UplinkError(f"a question of {len(frame):,} bytes came to {name!r} (limit {MOST_BYTES:,}). Is this the hub?")
+            raise UplinkError(
+                f"a question of {len(frame):,} bytes came to {name!r} (limit {MOST_BYTES:,}). Is this the hub?"
+            )
         if frame == self._frame:
             return None
         envelope, _ = decode(frame, None, asks=True, who="the hub")

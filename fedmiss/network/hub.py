@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmiss.errors import ConfigError, EngineError
+from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.job import Joint, run_job
 from fedmiss.federation.hub.restart import Journaled
 from fedmiss.federation.link import Link, Transport
@@ -18,7 +18,7 @@ from fedmiss.files import atomic_folder, read_json, write_json, write_manifest
 from fedmiss.network.study import job_hash, read_roster, read_study
 from fedmiss.tables import write_table
 
-__all__ = ["run_study", "status"]
+__all__ = ["STATUS", "run_study", "status"]
 
 STATUS = "status.json"
 
@@ -62,7 +62,12 @@ def run_study(hub: Path, transport: Transport, *, watch: Callable[[str, int], No
         raise
     finally:
         carried.close()
-    _write(out, joint, link, asdict(study), job.hex(), time.time() - started)
+    facts = {
+        "seconds": time.time() - started,
+        "engine": getattr(transport, "carried", None),
+        "replayed": carried.replayed,
+    }
+    _write(out, joint, link, asdict(study), job.hex(), facts)
     note.write(state="done", result=str(out), missing=[])
     return out
 
@@ -72,7 +77,12 @@ class Status:
 
     def __init__(self, path: Path, job: str, names: Sequence[str]) -> None:
         self.path, self.last = path, 0.0
-        self.values: dict[str, Any] = {"job": job, "state": "running", "organisations": list(names), "missing": []}
+        self.values: dict[str, Any] = {
+            "job": job,
+            "state": "running",
+            "organisations": list(names),
+            "missing": [],
+        }
         self.write()
 
     def write(self, **values: Any) -> None:
@@ -98,7 +108,9 @@ def status(hub: Path) -> dict[str, Any]:
     return dict(read_json(path)) if path.exists() else {"state": "not begun", "missing": []}
 
 
-def _write(out: Path, joint: Joint, link: Link, study: dict[str, Any], job: str, seconds: float) -> None:
+def _write(
+    out: Path, joint: Joint, link: Link, study: dict[str, Any], job: str, facts: dict[str, Any]
+) -> None:
     labels = ["all", *joint.agreement.panel.regions]
     B, R, L = joint.draws.shape
     with atomic_folder(out) as tmp:
@@ -132,13 +144,6 @@ def _write(out: Path, joint: Joint, link: Link, study: dict[str, Any], job: str,
         )
         write_manifest(
             tmp, "joint", settings=study, inputs={"job": job},
-            results=joint.results | {"ledger": link.ledger.as_dict(), "seconds": seconds},
+            results=joint.results | {"ledger": link.ledger.as_dict(), "h_norm": float(joint.trace[-1])} | facts,
             warnings=list(joint.agreement.notes),
         )  # fmt: skip
-
-
-def check_all_there(transport: Transport, names: Sequence[str]) -> None:
-    """Raise unless all organisations are connected."""
-    missing = sorted(set(names) - set(transport.names))
-    if missing:
-        raise EngineError(f"not connected: {', '.join(missing)}. They are waited for; ask them to start `join`.")

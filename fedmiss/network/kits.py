@@ -1,12 +1,12 @@
 """Kits: what an organisation gets to take part, what it keeps to itself, and what its custodian approves.
 
-    STUDY/                      at the coordinator
-      study.json  roster.json   what is to be computed; public keys of all
-      hub/                      engine's files of the hub, journal of the job, result
-      kits/NAME/                one folder an organisation, to be sent to it
-        study.json  roster.json
-        engine/                 certificate, key and address for the engine
-        private/                made at the organisation, for its owner only: keys, approval, journals
+STUDY/                      at the coordinator
+study.json  roster.json   what is to be computed; public keys of all
+hub/                      engine's files of the hub, journal of the job, result
+kits/NAME/                one folder an organisation, to be sent to it
+study.json  roster.json
+engine/                 certificate, key and address for the engine
+private/                made at the organisation, for its owner only: keys, approval, journals
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from fedmiss.network.study import Study, job_hash, read_roster, read_study
 __all__ = ["Kit", "approve", "collect_roster", "enrol", "make_study", "open_kit", "page"]
 
 
-def make_study(study: Study, out: Path, provision: Callable[[Study, Path], None], *, overwrite: bool = False) -> Path:
+def make_study(
+    study: Study, out: Path, provision: Callable[[Study, Path], None], *, overwrite: bool = False
+) -> Path:
     """Make the study's folder with one kit an organisation; ``provision`` adds the engine's files."""
     from fedmiss.files import write_manifest
 
@@ -50,7 +52,9 @@ class Kit:
 
     def __init__(self, folder: Path) -> None:
         if not (folder / "kit.json").exists():
-            raise InputError(f"{folder} is no kit: it has no kit.json. Name the folder that the coordinator sent.")
+            raise InputError(
+                f"{folder} is no kit: it has no kit.json. Name the folder that the coordinator sent."
+            )
         self.folder = folder.resolve()
         self.name = str(read_json(folder / "kit.json")["organisation"])
         self.study = read_study(folder)
@@ -99,7 +103,9 @@ def enrol(kit: Kit) -> Path:
     os.chmod(kit.private, 0o700)
     key = public_key(identity(kit.key_file))
     path = kit.folder / f"{kit.name}.public.json"
-    write_json(path, {"organisation": kit.name, "study": kit.study.name, "key": key, "fingerprint": fingerprint(key)})
+    write_json(
+        path, {"organisation": kit.name, "study": kit.study.name, "key": key, "fingerprint": fingerprint(key)}
+    )
     return path
 
 
@@ -113,16 +119,28 @@ def collect_roster(study_folder: Path, files: Sequence[Path]) -> dict[str, str]:
             name, key = str(one["organisation"]), str(one["key"])
             shown = fingerprint(key)
         except (KeyError, TypeError, ValueError):
-            raise InputError(f"{path} is not a public key made by `fedmiss federation enrol`.", path=str(path)) from None
+            raise InputError(
+                f"{path} is not a public key made by `fedmiss federation enrol`.", path=str(path)
+            ) from None
         if name not in study.organisations or one.get("study") != study.name:
-            raise ConfigError(f"{path} is of {name!r} in study {one.get('study')!r}; that is not in {study.name!r}.")
+            raise ConfigError(
+                f"{path} is of {name!r} in study {one.get('study')!r}; that is not in {study.name!r}."
+            )
         if keys.get(name, key) != key or shown != one.get("fingerprint"):
-            raise ConfigError(f"{path} holds another key of {name!r} than its fingerprint says. Ask for it again.")
+            raise ConfigError(
+                f"{path} holds another key of {name!r} than its fingerprint says. Ask for it again."
+            )
         keys[name] = key
     missing = [n for n in study.organisations if n not in keys]
     if missing:
-        raise InputError(f"no public key of {', '.join(missing)}. Ask them for the file that `fedmiss federation enrol` made.")
-    for folder in (study_folder, study_folder / "hub", *(study_folder / "kits" / n for n in study.organisations)):
+        raise InputError(
+            f"no public key of {', '.join(missing)}. Ask them for the file that `fedmiss federation enrol` made."
+        )
+    for folder in (
+        study_folder,
+        study_folder / "hub",
+        *(study_folder / "kits" / n for n in study.organisations),
+    ):
         if folder.is_dir():
             write_json(folder / "roster.json", dict(sorted(keys.items())))
     return keys
@@ -209,8 +227,17 @@ def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "", vis
         if not ask(text):
             raise ConfigError(f"job {job[:12]} was not approved; nothing was sent.")
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    write_json(kit.private / "approval.json", {"job": job, "time": when, "by": getpass.getuser(), "page": text.splitlines()})
-    line = {"job": job, "study": kit.study.name, "revision": kit.study.revision, "roster": list(kit.roster), "time": when}
+    write_json(
+        kit.private / "approval.json",
+        {"job": job, "time": when, "by": getpass.getuser(), "page": text.splitlines()},
+    )
+    line = {
+        "job": job,
+        "study": kit.study.name,
+        "revision": kit.study.revision,
+        "roster": list(kit.roster),
+        "time": when,
+    }
     write_json(kit.private / "history.json", [*kit.history(), line])
 
 
@@ -238,7 +265,11 @@ def new_revision(study_folder: Path, without: Sequence[str]) -> Study:
         "organisations": tuple(n for n in old.organisations if n not in without),
     }
     new = Study(**values)
-    for folder in (study_folder, study_folder / "hub", *(study_folder / "kits" / n for n in new.organisations)):
+    for folder in (
+        study_folder,
+        study_folder / "hub",
+        *(study_folder / "kits" / n for n in new.organisations),
+    ):
         if folder.is_dir():
             new.write(folder / "study.json")
             write_json(folder / "roster.json", {n: keys[n] for n in new.organisations})

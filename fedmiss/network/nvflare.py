@@ -28,7 +28,9 @@ ALLOWED = [
     "nvflare.collab.runtime.controller.CollabController", "nvflare.collab.runtime.executor.CollabExecutor",
     f"{HERE}.HubApp", f"{HERE}.SiteApp",
 ]  # fmt: skip
-TIMEOUT = 300.0  # seconds for one call: a long bootstrap exchange of a large panel; a dead site is noticed earlier
+TIMEOUT = (
+    300.0  # seconds for one call: a long bootstrap exchange of a large panel; a dead site is noticed earlier
+)
 
 
 def _need() -> None:
@@ -57,12 +59,14 @@ class SiteApp:
     def ready(self) -> None:
         """Compile and replay before the engine says that this site is there."""
         from fedmiss.network.kits import open_kit
+        from fedmiss.network.outbox import holder
         from fedmiss.network.site import DATA, program_of, warm_up
 
         kit = open_kit(os.environ["FEDMISS_KIT"])
         warm_up()
         self._done = kit.private / f"{kit.job.hex()[:16]}.done"
-        self._program = program_of(kit, Path(json.loads((kit.private / DATA).read_text())["data"]))
+        local = json.loads((kit.private / DATA).read_text())
+        self._program = program_of(kit, Path(local["data"]), holder(kit) if local["look"] else None)
 
     def answer(self, frame: bytes) -> bytes:
         """Answer one frame."""
@@ -89,6 +93,7 @@ class _Carrier:
         self.collab = collab
         self.clients = {c.name: c for c in collab.clients}
         self.names: Sequence[str] = tuple(sorted(self.clients))
+        self.carried = {"bytes_up": 0, "bytes_down": 0}
 
     def ask(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
         """Carry frames; a site that fails or is late is missing from the reply."""
@@ -97,6 +102,8 @@ class _Carrier:
         with ThreadPoolExecutor(len(frames)) as pool:
             jobs = {name: pool.submit(self._one, name, frame) for name, frame in frames.items()}
             got = {name: job.result() for name, job in jobs.items()}
+        self.carried["bytes_down"] += sum(map(len, frames.values()))
+        self.carried["bytes_up"] += sum(len(raw) for raw in got.values() if raw is not None)
         return {name: raw for name, raw in got.items() if raw is not None}
 
     def _one(self, name: str, frame: bytes) -> bytes | None:
@@ -126,7 +133,13 @@ def provision(study: Study, out: Path) -> None:
     """Make certificates and addresses for the hub and every organisation."""
     _need()
     people: list[dict[str, Any]] = [
-        {"name": study.host, "type": "server", "org": "hub", "fed_learn_port": study.port, "admin_port": study.port},
+        {
+            "name": study.host,
+            "type": "server",
+            "org": "hub",
+            "fed_learn_port": study.port,
+            "admin_port": study.port,
+        },
         *({"name": n, "type": "client", "org": n} for n in study.organisations),
         {"name": ADMIN, "type": "admin", "org": "hub", "role": "project_admin"},
     ]
@@ -146,7 +159,9 @@ def provision(study: Study, out: Path) -> None:
         done = _run(["nvflare.lighter.provision", "-p", str(path), "-w", tmp])
         made = Path(tmp) / study.name / "prod_00"
         if not made.is_dir():
-            raise EngineError(f"NVFLARE could not make the kits: {done.strip().splitlines()[-1] if done.strip() else 'no reason given'}.")
+            raise EngineError(
+                f"NVFLARE could not make the kits: {done.strip().splitlines()[-1] if done.strip() else 'no reason given'}."
+            )
         for name in study.organisations:
             shutil.move(made / name, out / "kits" / name / "engine")
             _policy(out / "kits" / name / "engine")
@@ -161,8 +176,14 @@ def _policy(engine: Path) -> None:
     """No code from outside, two classes of ours only, whoever asks; and no log leaves: logs hold what errors say of data."""
     local = engine / "local"
     resources = json.loads((local / "resources.json.default").read_text())
-    resources |= {"class_list_enforcement_mode": "enforce", "class_allow_list": ALLOWED, "allow_log_streaming": False}
-    resources["components"] = [c for c in resources["components"] if c["id"] not in ("site_log_streamer", "log_receiver")]
+    resources |= {
+        "class_list_enforcement_mode": "enforce",
+        "class_allow_list": ALLOWED,
+        "allow_log_streaming": False,
+    }
+    resources["components"] = [
+        c for c in resources["components"] if c["id"] not in ("site_log_streamer", "log_receiver")
+    ]
     (local / "resources.json").write_text(json.dumps(resources, indent=1))
     rights = {
         "submit_job": "any", "manage_job": "any", "view": "any", "operate": "any", "download_job": "none", "clone_job": "none",
@@ -181,7 +202,11 @@ def _storage(engine: Path) -> None:
 
 def _run(module_and_args: Sequence[str]) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", *module_and_args], capture_output=True, text=True, env=_environment({}), timeout=300
+        [sys.executable, "-m", *module_and_args],
+        capture_output=True,
+        text=True,
+        env=_environment({}),
+        timeout=300,
     )
     return done.stdout + done.stderr
 
@@ -197,13 +222,22 @@ def start_site(kit: Path, name: str, log: Path) -> subprocess.Popen[bytes]:
     """Start the engine at an organisation."""
     _need()
     more = {"FEDMISS_KIT": str(kit.resolve())}
-    return _start("client.client_train", kit / "engine", "fed_client.json", [f"uid={name}", f"org={name}"], more, log)
+    return _start(
+        "client.client_train", kit / "engine", "fed_client.json", [f"uid={name}", f"org={name}"], more, log
+    )
 
 
 def start_hub(hub: Path, log: Path) -> subprocess.Popen[bytes]:
     """Start the engine at the hub."""
     _need()
-    return _start("server.server_train", hub / "engine", "fed_server.json", ["org=hub"], {"FEDMISS_HUB": str(hub.resolve())}, log)
+    return _start(
+        "server.server_train",
+        hub / "engine",
+        "fed_server.json",
+        ["org=hub"],
+        {"FEDMISS_HUB": str(hub.resolve())},
+        log,
+    )
 
 
 def _start(
@@ -266,7 +300,10 @@ def job_folder(study: Study, out: Path) -> Path:
     client = {
         "format_version": 2,
         "executors": [
-            {"tasks": ["*"], "executor": {"path": ALLOWED[1], "args": {"client_obj_id": "_client", "collab_obj_ids": []}}}
+            {
+                "tasks": ["*"],
+                "executor": {"path": ALLOWED[1], "args": {"client_obj_id": "_client", "collab_obj_ids": []}},
+            }
         ],
         "components": [{"id": "_client", "path": f"{HERE}.SiteApp", "args": {}}],
     }

@@ -24,13 +24,13 @@ Say = Callable[[str], None]
 _OVER = ("FINISHED", "FAILED", "ABORTED", "ABANDONED")
 
 
-def join(kit: Kit, data: Path, *, say: Say = print) -> None:
+def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
     """Take part in the approved job until it is done; a killed engine is started again."""
     check_version(kit, str(read_json(kit.folder / "kit.json").get("version", "")))
     engine = kit.folder / "engine"
     parts = [engine / "startup" / n for n in ("rootCA.pem", "client.crt", "client.key")]
     check_certificate(parts[1])
-    start(kit, data)
+    start(kit, data, look=look)
     done = done_mark(kit)
     log = kit.private / "engine.log"
     process: subprocess.Popen[bytes] | None = None
@@ -49,7 +49,9 @@ def join(kit: Kit, data: Path, *, say: Say = print) -> None:
                     time.sleep(2)
                     continue
                 process = nvflare.start_site(kit.folder, kit.name, log)
-                say(f"{kit.name}: connected to {kit.study.host} port {kit.study.port}; waiting for questions.")
+                say(
+                    f"{kit.name}: connected to {kit.study.host} port {kit.study.port}; waiting for questions."
+                )
             time.sleep(0.5)
     finally:
         end(process)

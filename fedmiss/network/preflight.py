@@ -58,7 +58,10 @@ def reach(host: str, port: int, root: Path, certificate: Path, key: Path, timeou
     context = ssl.create_default_context(cafile=str(root))
     context.load_cert_chain(certificate, key)
     try:
-        with socket.create_connection((host, port), timeout) as raw, context.wrap_socket(raw, server_hostname=host):
+        with (
+            socket.create_connection((host, port), timeout) as raw,
+            context.wrap_socket(raw, server_hostname=host),
+        ):
             pass
     except ssl.SSLCertVerificationError as error:
         raise ConfigError(
@@ -74,6 +77,8 @@ def reach(host: str, port: int, root: Path, certificate: Path, key: Path, timeou
             f"{host} ({address[0]}) port {port} does not answer within {timeout:g} s: a firewall, or a wrong address."
         ) from None
     except ConnectionError:
-        raise EngineError(f"nothing listens at {host} port {port}: the hub is not started, or the port is wrong.") from None
+        raise EngineError(
+            f"nothing listens at {host} port {port}: the hub is not started, or the port is wrong."
+        ) from None
     except OSError as error:
         raise EngineError(f"{host} port {port} cannot be reached: {error.strerror or error}.") from None

@@ -106,7 +106,14 @@ def _figure(yearly: pd.DataFrame, trend: pd.Series) -> Plot:
         ax.set_ylabel(f"index ({trend['base']} = 100)")
         ax.set_ylim(bottom=0)
         alt = f"Yearly index, trend {per_year(trend['percent_per_year'], trend['percent_lo'], trend['percent_hi'])}."
-        return Plot("trend", "Yearly index and trend", "Bars: 95 % interval. Orange: straight trend.", alt, fig, yearly)
+        return Plot(
+            "trend",
+            "Yearly index and trend",
+            "Bars: 95 % interval. Orange: straight trend.",
+            alt,
+            fig,
+            yearly,
+        )
 
 
 def _headline(manifest: dict[str, Any], t: pd.Series) -> str:
@@ -121,11 +128,22 @@ def _headline(manifest: dict[str, Any], t: pd.Series) -> str:
 
 def _page(manifest: dict[str, Any], yearly: pd.DataFrame, trends: pd.DataFrame, plot: Plot, date: str) -> str:
     rows = [
-        [str(r.year), number(r.total), number(r.index), f"{number(r.index_lo)} to {number(r.index_hi)}", "yes" if r.used else "no"]
+        [
+            str(r.year),
+            number(r.total),
+            number(r.index),
+            f"{number(r.index_lo)} to {number(r.index_hi)}",
+            "yes" if r.used else "no",
+        ]
         for r in yearly.itertuples()
     ]
     regions = [
-        [r.region, per_year(r.percent_per_year, r.percent_lo, r.percent_hi), str(r.trend_class), str(r.reason)]
+        [
+            r.region,
+            per_year(r.percent_per_year, r.percent_lo, r.percent_hi),
+            str(r.trend_class),
+            str(r.reason),
+        ]
         for r in trends.itertuples()
     ]
     results, settings = manifest["results"], manifest["settings"]
@@ -180,9 +198,11 @@ def _own_panel(panel: PanelFolder, stamps: I64, out: Path) -> PanelFolder:
         table = table[inside[table["month_index"].to_numpy()]]
         table = table.assign(month_index=at[table["month_index"].to_numpy()].astype(np.int32))
         write_table(table, out / "groups" / source.name / f"{name}.parquet", name)
-        counts |= {"n_visits": len(table), "n_counted": int(table["count"].notna().sum())} if name == "visits" else {
-            "n_cells_observed": int((table["n_counted"] > 0).sum())
-        }
+        counts |= (
+            {"n_visits": len(table), "n_counted": int(table["count"].notna().sum())}
+            if name == "visits"
+            else {"n_cells_observed": int((table["n_counted"] > 0).sum())}
+        )
     write_table(_months(stamps), out / "months.parquet", "months")
     write_table(panel.sites, out / "sites.parquet", "sites")
     old = panel.manifest
@@ -198,14 +218,32 @@ def _own_fit(kit: Kit, program: GroupProgram, told: Outcome, panel: PanelFolder,
     P, C = program.site_posterior(told.batch, 0)
     L, p = told.T.shape
     q = Posterior(
-        r["mu"], P, C, told.T, told.D, np.array(r["site_variances"]), np.zeros((L, p)), np.array(r["month_variances"])
+        r["mu"],
+        P,
+        C,
+        told.T,
+        told.D,
+        np.array(r["site_variances"]),
+        np.zeros((L, p)),
+        np.array(r["month_variances"]),
     )
     counts = {k: panel.manifest["results"][k] for k in ("n_visits", "n_counted", "n_cells_observed")}
-    settings = CountSettings(family=r["family"], scale=r["scale"], rank=r["rank"], dispersion=r["dispersion_model"])
+    settings = CountSettings(
+        family=r["family"], scale=r["scale"], rank=r["rank"], dispersion=r["dispersion_model"]
+    )
     aux = Auxiliary(np.zeros(0), (), r["negbin_size"] or float("inf"), r["phi"], 0.0, 0.0, 0.0)
     history = Fit(q.theta(), [], r["converged"], r["stop_reason"], r["rounds"], edf=r["edf"])
     fit = CountFit(
-        settings, len(panel.sites), L, history, aux, r["dispersion"], r["edf"], counts["n_counted"], r["smear"], q
+        settings,
+        len(panel.sites),
+        L,
+        history,
+        aux,
+        r["dispersion"],
+        r["edf"],
+        counts["n_counted"],
+        r["smear"],
+        q,
     )
     write_fit(out, fit)
     keys = sorted(k for k in program.own_totals if k[0] >= FIRST_REPLICATES)
@@ -233,7 +271,9 @@ def _own_fit(kit: Kit, program: GroupProgram, told: Outcome, panel: PanelFolder,
     )  # fmt: skip
 
 
-def _own_slopes(out: Path, program: GroupProgram, fit: CountFit, panel: PanelFolder, keys: list[tuple[int, int]]) -> None:
+def _own_slopes(
+    out: Path, program: GroupProgram, fit: CountFit, panel: PanelFolder, keys: list[tuple[int, int]]
+) -> None:
     import pyarrow as pa
 
     slope, mean = site_slopes(fit, panel.calendar[1], panel.calendar[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,20 +10,28 @@ import numpy as np
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.codec import decode
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import Visits
 from fedmiss.federation.journal import Journal
-from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.masks import Masks, Party, identity
 from fedmiss.federation.site import Entry, SiteProgram, entries
-from fedmiss.federation.words import told
 from fedmiss.files import SECRET, write_json, write_secret
 from fedmiss.network.kits import Kit
 from fedmiss.pipeline.panels import PanelFolder, open_panel
 from fedmiss.tables import read_table
 
-__all__ = ["DATA", "dry_run", "held", "ledger_of", "open_data", "outbox", "program_of", "replayed", "start", "warm_up"]
+__all__ = [
+    "DATA",
+    "dry_run",
+    "held",
+    "journal_entries",
+    "open_data",
+    "program_of",
+    "program_of_copy",
+    "replayed",
+    "start",
+    "warm_up",
+]
 
 DATA = "data.json"  # where the panel lies, for the process that the engine starts
 
@@ -63,7 +70,9 @@ def held(kit: Kit, panel: PanelFolder) -> Visits:
     return visits if keep.all() else visits.take(keep)
 
 
-def program_of(kit: Kit, data: Path, look: Callable[[int, list[msg.Answer]], None] | None = None) -> SiteProgram:
+def program_of(
+    kit: Kit, data: Path, look: Callable[[int, list[msg.Answer]], None] | None = None
+) -> SiteProgram:
     """The organisation's program for the approved job, brought to where its journal ends.
 
     Raises
@@ -71,7 +80,9 @@ def program_of(kit: Kit, data: Path, look: Callable[[int, list[msg.Answer]], Non
     ConfigError    the job is not approved, or the data are not those that it was begun with
     """
     if kit.approval() is None:
-        raise ConfigError(f"job {kit.job.hex()[:12]} is not approved by the custodian of {kit.name!r}; nothing is answered.")
+        raise ConfigError(
+            f"job {kit.job.hex()[:12]} is not approved by the custodian of {kit.name!r}; nothing is answered."
+        )
     panel = open_data(kit, data)
     secret = kit.private / SECRET
     if not secret.exists():
@@ -86,9 +97,9 @@ def program_of(kit: Kit, data: Path, look: Callable[[int, list[msg.Answer]], Non
     return SiteProgram(group, kit.job, kit.journal, masks=masks, look=look)
 
 
-def start(kit: Kit, data: Path) -> None:
-    """Write down where the data lie, for the process that the engine starts."""
-    write_json(kit.private / DATA, {"data": str(data.resolve())})
+def start(kit: Kit, data: Path, *, look: bool = False) -> None:
+    """Write down where the data lie and whether messages are held, for the process that the engine starts."""
+    write_json(kit.private / DATA, {"data": str(data.resolve()), "look": look})
 
 
 def warm_up() -> None:
@@ -111,7 +122,9 @@ def warm_up() -> None:
         CountSettings(rank=1, family="bernoulli"),
     ):
         program = GroupProgram("warm", visits, key=bytes(16), secret=b"warm")
-        run_job(Link(InProcess({"warm": program}), bytes(8), bytes(8)), Order(Plan(joint=False), [s], bootstrap=1))
+        run_job(
+            Link(InProcess({"warm": program}), bytes(8), bytes(8)), Order(Plan(joint=False), [s], bootstrap=1)
+        )
 
 
 def dry_run(kit: Kit, data: Path) -> list[str]:
@@ -131,28 +144,6 @@ def dry_run(kit: Kit, data: Path) -> list[str]:
     ]
 
 
-def outbox(kit: Kit, data: Path, *, first: int = 0, last: int | None = None) -> list[str]:
-    """Every message that the organisation has sent for this job, in words and numbers, as it was before masks.
-
-    The journal keeps the questions; the answers are computed again from the data, which gives the same ones.
-    """
-    program = program_of_copy(kit, data)
-    lines: list[str] = []
-    stored = _journal_entries(kit)
-    for number, entry in enumerate(stored):
-        shown = first <= number and (last is None or number <= last)
-        kept: list[msg.Answer] = []
-        program.protect = lambda answers, envelope, kept=kept: kept.extend(answers) or answers  # type: ignore[misc]
-        program.answer(entry.question)
-        if not shown:
-            continue
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time))
-        lines.append(f"--- exchange {number}, {when}: {entry.bytes_up:,} bytes out, {len(entry.question):,} in")
-        for answer in kept:
-            lines += told(answer)
-    return lines
-
-
 def program_of_copy(kit: Kit, data: Path) -> GroupProgram:
     """The organisation's program without journal: to look at what was sent, while another process answers."""
     panel = open_data(kit, data)
@@ -163,26 +154,15 @@ def program_of_copy(kit: Kit, data: Path) -> GroupProgram:
     )  # fmt: skip
 
 
-def _journal_entries(kit: Kit) -> list[Entry]:
+def journal_entries(kit: Kit) -> list[Entry]:
     if not kit.journal.exists():
         raise InputError(f"{kit.name!r} has sent nothing for job {kit.job.hex()[:12]} yet.")
     return list(entries(Journal.reading(kit.journal)))
 
 
-def ledger_of(kit: Kit) -> tuple[Ledger, list[tuple[int, float, int, int, str]]]:
-    """What went, when, and how many bytes: sums, and (exchange, time, bytes out, bytes in, kinds) for every exchange."""
-    ledger, lines = Ledger(), []
-    for number, entry in enumerate(_journal_entries(kit)):
-        questions = decode(entry.question, None, asks=True, who="the hub")[1]
-        kinds = ", ".join(dict.fromkeys(type(q).__name__ for q in questions))
-        ledger.record("all", {kit.name: len(entry.question)}, {kit.name: entry.bytes_up})
-        lines.append((number, entry.time, entry.bytes_up, len(entry.question), kinds))
-    return ledger, lines
-
-
 def replayed(kit: Kit, data: Path) -> tuple[GroupProgram, msg.Outcome | None]:
     """The organisation's program after all that the journal has; what the hub told at the end, None while it goes on."""
     program = program_of_copy(kit, data)
-    for entry in _journal_entries(kit):
+    for entry in journal_entries(kit):
         program.answer(entry.question)
     return program, program.result

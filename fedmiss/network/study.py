@@ -26,7 +26,18 @@ __all__ = ["ENGINES", "Study", "job_hash", "read_roster", "read_study", "read_st
 
 ENGINES = ("nvflare",)
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
-_MODEL = ("model", "rank", "effort", "observers", "folds", "folds_by", "one_se", "max_rank", "bootstrap", "seed")
+_MODEL = (
+    "model",
+    "rank",
+    "effort",
+    "observers",
+    "folds",
+    "folds_by",
+    "one_se",
+    "max_rank",
+    "bootstrap",
+    "seed",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +88,9 @@ class Study:
                 f"the study has the organisations {', '.join(self.organisations) or 'none'}; it needs two or more, each once."
             )
         if "hub" in self.organisations:
-            raise ConfigError("no organisation can be called 'hub': that is the coordinator's end. Choose another name.")
+            raise ConfigError(
+                "no organisation can be called 'hub': that is the coordinator's end. Choose another name."
+            )
         if self.masks and len(self.organisations) < FEWEST:
             raise ConfigError(
                 f"masks need {FEWEST} organisations, the study has {len(self.organisations)}. Find a third one, or say "
@@ -93,13 +106,19 @@ class Study:
             raise ConfigError(f"share is {self.share:g} (must lie between 0.5 and 1; 0.85 is customary).")
         if not 1024 <= self.port <= 65535:
             raise ConfigError(f"port is {self.port} (must lie between 1024 and 65535).")
-        if any(not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", m) for m in self.months) or len(self.months) not in (0, 2):
-            raise ConfigError(f"months is {list(self.months)}; give the first and the last one as 2004-01, or none.")
+        if any(not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", m) for m in self.months) or len(
+            self.months
+        ) not in (0, 2):
+            raise ConfigError(
+                f"months is {list(self.months)}; give the first and the last one as 2004-01, or none."
+            )
         if any(not 1 <= m <= 12 for m in self.season):
             raise ConfigError(f"season is {list(self.season)}; give numbers of calendar months, 1 to 12.")
         unknown = set(self.model) - set(_MODEL)
         if unknown:
-            raise ConfigError(f"[model] has the unknown setting {min(unknown)!r}; it may have {', '.join(_MODEL)}.")
+            raise ConfigError(
+                f"[model] has the unknown setting {min(unknown)!r}; it may have {', '.join(_MODEL)}."
+            )
         check_settings(self.fit)
 
     @property
@@ -191,5 +210,10 @@ def read_roster(folder: Path, study: Study) -> dict[str, str]:
 
 def job_hash(study: Study, roster: Mapping[str, str]) -> bytes:
     """What custodians approve (32 bytes): the study, its roster and their keys, the protocol and the version."""
-    whole = {"study": asdict(study), "roster": dict(sorted(roster.items())), "protocol": PROTOCOL, "version": __version__}
+    whole = {
+        "study": asdict(study),
+        "roster": dict(sorted(roster.items())),
+        "protocol": PROTOCOL,
+        "version": __version__,
+    }
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).digest()

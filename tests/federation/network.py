@@ -47,7 +47,13 @@ class Site:
             private, roster = self.keys
             masks = Masks(self.name, private, roster, self.job)
         group = GroupProgram(
-            self.name, self.visits, key=b"k" * 16, secret=self.name.encode(), settings=SETTINGS, jointly=True, minimum=2,
+            self.name,
+            self.visits,
+            key=b"k" * 16,
+            secret=self.name.encode(),
+            settings=SETTINGS,
+            jointly=True,
+            minimum=2,
             party=masks,
         )
         self.program = SiteProgram(group, self.job, self.folder / f"{self.name}.journal", masks=masks)
@@ -69,7 +75,9 @@ def sites_of(panel, folder, *, masked, job=JOB):
     keys = {name: identity(folder / name / "identity.key") for name in names} if masked else {}
     roster = {name: public_key(k) for name, k in keys.items()}
     return {
-        g.name: Site(g.name, _visits(panel, g, at[g.name]), folder, (keys[g.name], roster) if masked else None, job)
+        g.name: Site(
+            g.name, _visits(panel, g, at[g.name]), folder, (keys[g.name], roster) if masked else None, job
+        )
         for g in panel.groups
     }
 

@@ -11,7 +11,16 @@ import pytest
 from fedmiss.errors import ConfigError, DomainError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.codec import decode
-from fedmiss.federation.masks import ALL, Masks, combined, fingerprint, fixed, identity, masked_fields, public_key
+from fedmiss.federation.masks import (
+    ALL,
+    Masks,
+    combined,
+    fingerprint,
+    fixed,
+    identity,
+    masked_fields,
+    public_key,
+)
 
 from .network import Wire, run, sites_of
 from .owners import owned
@@ -107,7 +116,10 @@ def test_unmasked_or_misshapen_answers_are_refused_by_name(parties):
     with pytest.raises(UplinkError, match=r"group 'b' sent OpenSums.sums of shape \(1, 4\), others \(3, 4\)"):
         combined(hidden | {"b": odd})
     assert masked_fields(msg.GapSums)
-    gaps = {n: m.hide([msg.GapSums(1.0, 1.0, 1.0, 1.0, np.ones((2, 3), np.uint8))], 0)[0] for n, m in masks(parties).items()}
+    gaps = {
+        n: m.hide([msg.GapSums(1.0, 1.0, 1.0, 1.0, np.ones((2, 3), np.uint8))], 0)[0]
+        for n, m in masks(parties).items()
+    }
     with pytest.raises(UplinkError, match=r"GapSums.masks must be empty"):
         combined(gaps)
 

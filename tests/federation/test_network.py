@@ -55,7 +55,9 @@ def test_unmasked_has_the_bits_of_one_process_and_masked_is_equal_to_rounding(pa
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_network_that_drops_repeats_delays_reorders_and_damages_changes_no_bit(panel, masked, tmp_path, seed):
+def test_a_network_that_drops_repeats_delays_reorders_and_damages_changes_no_bit(
+    panel, masked, tmp_path, seed
+):
     wire = BadWire(sites_of(panel, tmp_path, masked=True), seed)
     for _ in range(50):
         try:

@@ -117,7 +117,9 @@ class GroupProgram:
         self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
         self.own_totals: dict[tuple[int, int], F64] = {}  # and so do totals over its own sites
         self._cells: dict[bool, Cells] = {}
-        self.releasable: dict[bool, Bool] = {}  # months that the custodian's rule lets go: by whole months, by folds
+        self.releasable: dict[
+            bool, Bool
+        ] = {}  # months that the custodian's rule lets go: by whole months, by folds
         self.result: msg.Outcome | None = None  # of the finished job, for the group's own report
 
     # -- the wire --------------------------------------------------------------------------------------------
@@ -306,8 +308,14 @@ class GroupProgram:
         regions[:, 1] = regions[:, 0] > 0
         over = np.zeros((parts, L))
         if q.visits.size:
-            if q.visits.shape != visits.shape or q.sites.shape != visits.shape or q.groups.shape != visits.shape:
-                raise UplinkError(f"group {self.name!r} was sent sums of shape {q.visits.shape}, expected {visits.shape}.")
+            if (
+                q.visits.shape != visits.shape
+                or q.sites.shape != visits.shape
+                or q.groups.shape != visits.shape
+            ):
+                raise UplinkError(
+                    f"group {self.name!r} was sent sums of shape {q.visits.shape}, expected {visits.shape}."
+                )
             over = (visits > q.share * q.visits).astype(float)
             regions[:, 2] = regions[:, 0] > q.share * q.regions[:, 0]
             self.releasable[q.folds > 0] = releasable(q.visits, q.sites, q.groups, self.minimum)
@@ -327,7 +335,9 @@ class GroupProgram:
         """Take the common key that the first group by name has sealed."""
         party = self._party()
         if q.sender != min(party.roster):
-            raise UplinkError(f"group {self.name!r} takes the common key from {min(party.roster)!r} only, not {q.sender!r}.")
+            raise UplinkError(
+                f"group {self.name!r} takes the common key from {min(party.roster)!r} only, not {q.sender!r}."
+            )
         if q.sender != self.name:
             self.key = party.unseal(q.sender, q.sealed.tobytes())
         return self._done()

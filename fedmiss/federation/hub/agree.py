@@ -56,7 +56,9 @@ class Agreement:
     duplicates: int
     withheld: int
     notes: tuple[str, ...]
-    behind: F64 | None = None  # (L,) visits of all groups in every released month, known under joint least numbers
+    behind: F64 | None = (
+        None  # (L,) visits of all groups in every released month, known under joint least numbers
+    )
 
 
 def seal_key(link: Link) -> None:
@@ -67,9 +69,13 @@ def seal_key(link: Link) -> None:
     assert isinstance(one, msg.SealedKeys)
     sealed = dict(zip(one.groups, one.sealed, strict=False))
     if set(sealed) != set(link.names) - {first}:
-        raise UplinkError(f"group {first!r} sealed the common key for {', '.join(sealed)}, not for the roster.", group=first)
+        raise UplinkError(
+            f"group {first!r} sealed the common key for {', '.join(sealed)}, not for the roster.", group=first
+        )
     none = np.zeros(0, np.uint8)
-    link.ask({name: [msg.OpenKey(first, np.ascontiguousarray(sealed.get(name, none)))] for name in link.names})
+    link.ask(
+        {name: [msg.OpenKey(first, np.ascontiguousarray(sealed.get(name, none)))] for name in link.names}
+    )
 
 
 def agree(link: Link, plan: Plan) -> Agreement:
@@ -148,7 +154,9 @@ def agree(link: Link, plan: Plan) -> Agreement:
         notes.append(
             f"{withheld - out} visits were withheld: their group has fewer sites than the least number in their month."
         )
-    return Agreement(panel, terms, blanks, months, _n_shared(hashes[0]), dropped, withheld, tuple(notes), behind)
+    return Agreement(
+        panel, terms, blanks, months, _n_shared(hashes[0]), dropped, withheld, tuple(notes), behind
+    )
 
 
 def _sum(done: dict[str, msg.Answer], name: str) -> int:
@@ -164,7 +172,13 @@ def _support(
 ) -> dict[str, F64]:
     """Two exchanges: the sums behind every part of every month, then who has too large a share of them."""
     parts, none, sums = max(folds, 1), np.zeros((0, 0)), {}
-    shapes = {"visits": (parts, L), "sites": (parts, L), "groups": (parts, L), "over": (parts, L), "regions": (regions + 1, 3)}
+    shapes = {
+        "visits": (parts, L),
+        "sites": (parts, L),
+        "groups": (parts, L),
+        "over": (parts, L),
+        "regions": (regions + 1, 3),
+    }
     ask = msg.Support(by, folds, seed, share, none, none, none, none)
     for _ in range(2):
         (answers,) = link.ask([ask])

@@ -94,7 +94,13 @@ def cross_validate(
             mine.setdefault(i, []).append(fold)
         questions = [
             open_batch(
-                first_batch + i, longest[i], weights="fold", numbers=numbers, by=by, folds=folds, seed=seed,
+                first_batch + i,
+                longest[i],
+                weights="fold",
+                numbers=numbers,
+                by=by,
+                folds=folds,
+                seed=seed,
                 released=released,
             )
             for i, numbers in mine.items()

@@ -105,7 +105,11 @@ def fit_path(
     most = int(min(settings.rank, round(panel.J), panel.L))
     for rank in range(most + 1):
         if rank:
-            v = None if switched_off(state) else (yield from _direction(panel, settings, rank, float(start[3])))
+            v = (
+                None
+                if switched_off(state)
+                else (yield from _direction(panel, settings, rank, float(start[3])))
+            )
             state = with_factor(state, v)
             begin = 2
         state = yield from _rounds(

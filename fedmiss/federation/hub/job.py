@@ -84,7 +84,13 @@ def run_job(link: Link, order: Order) -> Joint:
     choice = Choice(pd.DataFrame(), pd.DataFrame(), order.candidates[0], "")
     if len(order.candidates) > 1:
         choice = cross_validate(
-            link, panel, order.candidates, folds=order.folds, by=order.by, seed=order.seed, one_se=order.one_se
+            link,
+            panel,
+            order.candidates,
+            folds=order.folds,
+            by=order.by,
+            seed=order.seed,
+            one_se=order.one_se,
         )
     link.stage = "fit"
     trace: list[float] = []
@@ -117,9 +123,7 @@ def _draws(link: Link, order: Order, agreement: Agreement, best: CountSettings, 
     for block, first in enumerate(range(0, order.bootstrap, size)):
         numbers = range(first, min(first + size, order.bootstrap))
         batch = FIRST_REPLICATES + block
-        parts.append(
-            replicates(link, panel, best, state, numbers, seed=order.seed, source=FULL, batch=batch)
-        )
+        parts.append(replicates(link, panel, best, state, numbers, seed=order.seed, source=FULL, batch=batch))
         link.ask([msg.Close(np.array([batch]))])
     return np.concatenate(parts)
 

@@ -49,7 +49,9 @@ class Journaled:
         for kind, body in self.journal.records():
             if kind == _START and body != start:
                 self.journal.close()
-                raise ConfigError(f"{journal} is the journal of another job or roster; run its study, or move it away.")
+                raise ConfigError(
+                    f"{journal} is the journal of another job or roster; run its study, or move it away."
+                )
             if kind == _EXCHANGE:
                 self._kept.append(body)
         if not self._kept:

@@ -42,9 +42,7 @@ class Journal:
         """Open a journal to read it, while another process may go on writing it."""
         out = cls.__new__(cls)
         out.path, out._file = path, os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        out._end = len(_MAGIC)
-        for out._end in out._walk(os.fstat(out._file).st_size):
-            pass
+        out._end = out._whole(os.fstat(out._file).st_size)
         return out
 
     def _lock(self) -> None:
@@ -73,13 +71,15 @@ class Journal:
             return len(_MAGIC)
         if self._read(len(_MAGIC), 0) != _MAGIC:
             raise InputError(f"{self.path} is not a journal of fedmiss; move it away.", path=str(self.path))
-        end = len(_MAGIC)
-        for end in self._walk(size):
-            pass
+        end = self._whole(size)
         if end < size:
             os.ftruncate(self._file, end)
             os.fsync(self._file)
         return end
+
+    def _whole(self, size: int) -> int:
+        """Where the last whole record ends."""
+        return max(self._walk(size), default=len(_MAGIC))
 
     def _walk(self, size: int) -> Iterator[int]:
         """Ends of the whole records."""

@@ -43,7 +43,8 @@ def masked_fields(kind: type[Answer]) -> dict[str, int]:
         bits, clear = f.metadata.get("bits"), f.metadata.get("clear")
         if (bits is None) == (not clear):
             raise ConfigError(
-                f"{kind.__name__}.{f.name} has no rule for masks. Give the field `bits` (digits after the point of a sum) or "
+                f"{kind.__name__}.{f.name} has no rule for masks. Give the field `bits` (digits "
+                "after the point of a sum) or "
                 "`clear` (why it cannot be masked, and what it tells) in fedmiss/federation/messages.py."
             )
         if bits is not None:
@@ -109,7 +110,8 @@ class Party:
             )
         if self.roster.get(self.name) != public_key(self.private):
             raise ConfigError(
-                f"the roster's key of {self.name!r} is not this group's. Somebody else may be answering in its name: compare "
+                f"the roster's key of {self.name!r} is not this group's. Somebody else may be "
+                "answering in its name: compare "
                 "fingerprints before anything is sent."
             )
         if len(set(self.roster.values())) < len(self.roster):
@@ -127,7 +129,8 @@ class Party:
         pair = "\0".join(sorted((self.name, peer))).encode()
         roster = hashlib.sha256("\0".join(sorted(self.roster)).encode()).digest()
         info = b"\0".join([b"fedmiss 1", purpose, self.context, roster, pair])
-        return HKDF(SHA256(), 32, salt=None, info=info).derive(common)
+        out: bytes = HKDF(SHA256(), 32, salt=None, info=info).derive(common)
+        return out
 
     def common_key(self) -> bytes:
         """A key of 16 bytes for all groups, which only its maker can draw, and draws again after a restart."""
@@ -139,22 +142,24 @@ class Party:
         from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
         key = self._key(peer, b"seal from " + self.name.encode())
-        return ChaCha20Poly1305(key).encrypt(bytes(12), raw, None)
+        out: bytes = ChaCha20Poly1305(key).encrypt(bytes(12), raw, None)
+        return out
 
     def unseal(self, peer: str, sealed: bytes) -> bytes:
         """Decrypt what ``peer`` sealed."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+        key = self._key(peer, b"seal from " + peer.encode())
         try:
-            return ChaCha20Poly1305(self._key(peer, b"seal from " + peer.encode())).decrypt(
-                bytes(12), sealed, None
-            )
+            out: bytes = ChaCha20Poly1305(key).decrypt(bytes(12), sealed, None)
         except InvalidTag:
             raise UplinkError(
-                f"the common key for {self.name!r} was not sealed by {peer!r}, or was changed on the way. Compare fingerprints "
+                f"the common key for {self.name!r} was not sealed by {peer!r}, or was changed on the "
+                "way. Compare fingerprints "
                 "with the other custodians."
             ) from None
+        return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,6 +260,7 @@ def combined(answers: Mapping[str, Answer]) -> dict[str, Answer]:
     for f in fields(kind):
         if f.name not in rules and any(np.asarray(getattr(a, f.name)).size for a in answers.values()):
             raise UplinkError(
-                f"{kind.__name__}.{f.name} must be empty under masks: it would tell what its sums hide. Run without joint sites."
+                f"{kind.__name__}.{f.name} must be empty under masks: it would tell what its sums "
+                "hide. Run without joint sites."
             )
     return {ALL: _with(first, sums)}

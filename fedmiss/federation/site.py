@@ -154,12 +154,14 @@ class SiteProgram:
             )
         if envelope.settings != self.program.settings:
             raise ConfigError(
-                f"the hub's settings have the digest {envelope.settings.hex()}, {name!r} approved others. Give all sides the "
+                f"the hub's settings have the digest {envelope.settings.hex()}, {name!r} approved "
+                "others. Give all sides the "
                 "same study."
             )
         if envelope.exchange != self.exchange + 1:
             raise UplinkError(
-                f"{name!r} has answered exchange {self.exchange} of this job; another question of exchange {envelope.exchange} "
+                f"{name!r} has answered exchange {self.exchange} of this job; another question of "
+                f"exchange {envelope.exchange} "
                 "is not answered: each exchange is answered once, to the same roster, in order."
             )
         return envelope
@@ -182,7 +184,8 @@ class SiteProgram:
                 if kind != _START or body != start:
                     self.journal.close()
                     raise ConfigError(
-                        f"{self.journal.path} is the journal of another job, of another version of fedmiss, or of other data "
+                        f"{self.journal.path} is the journal of another job, of another version of "
+                        "fedmiss, or of other data "
                         f"of {name!r}. A job goes on with the data that it was begun with; else begin a new revision."
                     )
                 first = False
@@ -210,6 +213,7 @@ def _finite(answer: msg.Answer, name: str) -> None:
         value = getattr(answer, field)
         if isinstance(value, float | np.ndarray) and not np.isfinite(np.asarray(value, dtype=float)).all():
             raise UplinkError(
-                f"{name!r} would have sent a number that is not finite in {type(answer).__name__}.{field}. Look at its counts "
+                f"{name!r} would have sent a number that is not finite in "
+                f"{type(answer).__name__}.{field}. Look at its counts "
                 "and effort for impossible values."
             )

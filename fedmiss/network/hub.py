@@ -41,7 +41,8 @@ def run_study(hub: Path, transport: Transport, *, watch: Callable[[str, int], No
         return out
     if sorted(transport.names) != list(study.organisations):
         raise ConfigError(
-            f"connected are {', '.join(sorted(transport.names)) or 'none'}, the study is of {', '.join(study.organisations)}."
+            f"connected are {', '.join(sorted(transport.names)) or 'none'}, the study is of "
+            f"{', '.join(study.organisations)}."
         )
     started = time.time()
     note = Status(hub / STATUS, job.hex(), study.organisations)

@@ -171,13 +171,15 @@ def page(kit: Kit, *, visits: str = "") -> str:
         ]
     else:
         lines += [
-            "  Sums over your sites by month, NOT masked. The hub can compute from them: your birds and visits of every month,",
+            "  Sums over your sites by month, NOT masked. The hub can compute from them: your "
+            "birds and visits of every month,",
             "  of every fold of the cross-validation, and your expected birds by month and region.",
             f"  With {len(s.organisations)} organisations, each can subtract its own part of the joint result and has the "
             + ("other's." if len(s.organisations) == 2 else "sum of the others'."),
         ]
     lines += [
-        f"  Months with fewer than {s.minimum} visits or sites of all organisations together, with one organisation only, or",
+        f"  Months with fewer than {s.minimum} visits or sites of all organisations together, "
+        "with one organisation only, or",
         f"  with more than {s.share:.0%} of the visits from one, are left out, and so are months with such a fold.",
     ]
     return "\n".join([*lines, *_differences(kit)])
@@ -197,7 +199,8 @@ def _differences(kit: Kit) -> list[str]:
         if what:
             lines.append(
                 f"WARNING: you took part in {old['study']} revision {old['revision']} on {old['time']}. This job is one "
-                f"{' and '.join(what)}: the difference of the two results is the sum of whoever (or whatever years) came or went."
+                f"{' and '.join(what)}: the difference of the two results is the sum of whoever (or "
+                "whatever years) came or went."
             )
     return lines
 
@@ -215,7 +218,8 @@ def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "", vis
         return
     if given and not (len(given) >= 12 and job.startswith(given.lower())):
         raise ConfigError(
-            f"the approval is of job {given}, this kit is of job {job}. Read the page that --dry-run shows, and approve that."
+            f"the approval is of job {given}, this kit is of job {job}. Read the page that "
+            "--dry-run shows, and approve that."
         )
     text = page(kit, visits=visits)
     if not given:

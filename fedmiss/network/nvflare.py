@@ -38,7 +38,8 @@ def _need() -> None:
         importlib.import_module("nvflare")
     except ImportError:
         raise EngineError(
-            "the engine nvflare is not installed. Say: pip install 'fedmiss[nvflare]' (NVFLARE 2.9), in an environment of its own."
+            "the engine nvflare is not installed. Say: pip install 'fedmiss[nvflare]' (NVFLARE 2.9), "
+            "in an environment of its own."
         ) from None
 
 
@@ -185,10 +186,10 @@ def _policy(engine: Path) -> None:
         c for c in resources["components"] if c["id"] not in ("site_log_streamer", "log_receiver")
     ]
     (local / "resources.json").write_text(json.dumps(resources, indent=1))
-    rights = {
-        "submit_job": "any", "manage_job": "any", "view": "any", "operate": "any", "download_job": "none", "clone_job": "none",
-        "shell_commands": "none", "byoc": "none", "server-predeployed-flwr": "none",
-    }  # fmt: skip
+    rights = dict.fromkeys(("submit_job", "manage_job", "view", "operate"), "any")
+    rights |= dict.fromkeys(
+        ("download_job", "clone_job", "shell_commands", "byoc", "server-predeployed-flwr"), "none"
+    )
     policy = {"format_version": "1.0", "permissions": {"project_admin": rights}}
     (local / "authorization.json").write_text(json.dumps(policy, indent=1))
 

@@ -41,7 +41,7 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
                 if process is not None:
                     say(f"{kit.name}: the engine ended ({log} says why); it is started again.")
                 try:
-                    reach(kit.study.host, kit.study.port, *parts)
+                    reach(kit.study.host, kit.study.port, parts[0], parts[1], parts[2])
                 except EngineError as error:
                     if str(error) != said:
                         say(f"{error} Waiting for it.")

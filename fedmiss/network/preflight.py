@@ -18,7 +18,8 @@ def check_version(kit: Kit, made_by: str) -> None:
     """Raise when the kit was made by another version of fedmiss."""
     if made_by != __version__:
         raise ConfigError(
-            f"the kit of {kit.name!r} was made by fedmiss {made_by}, here runs {__version__}. Install the version of the kit: "
+            f"the kit of {kit.name!r} was made by fedmiss {made_by}, here runs {__version__}. "
+            "Install the version of the kit: "
             f"pip install fedmiss=={made_by}"
         )
 
@@ -32,7 +33,8 @@ def check_certificate(path: Path, now: dt.datetime | None = None) -> None:
     first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now < first:
         raise ConfigError(
-            f"this computer's clock says {now:%Y-%m-%d %H:%M} UTC, the kit is valid from {first:%Y-%m-%d %H:%M}. Set the clock."
+            f"this computer's clock says {now:%Y-%m-%d %H:%M} UTC, the kit is valid from "
+            f"{first:%Y-%m-%d %H:%M}. Set the clock."
         )
     if now > last:
         raise ConfigError(
@@ -53,7 +55,8 @@ def reach(host: str, port: int, root: Path, certificate: Path, key: Path, timeou
         address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
     except socket.gaierror:
         raise ConfigError(
-            f"the hub's name {host!r} is not known to this network. Ask the coordinator for its right name, or IT for a rule."
+            f"the hub's name {host!r} is not known to this network. Ask the coordinator for its "
+            "right name, or IT for a rule."
         ) from None
     context = ssl.create_default_context(cafile=str(root))
     context.load_cert_chain(certificate, key)
@@ -65,12 +68,14 @@ def reach(host: str, port: int, root: Path, certificate: Path, key: Path, timeou
             pass
     except ssl.SSLCertVerificationError as error:
         raise ConfigError(
-            f"what answers at {host} port {port} is not this study's hub: {error.verify_message}. A kit of another study, or "
+            f"what answers at {host} port {port} is not this study's hub: {error.verify_message}. "
+            "A kit of another study, or "
             "somebody in between."
         ) from None
     except ssl.SSLError as error:
         raise ConfigError(
-            f"{host} port {port} does not speak TLS as the hub does ({error.reason or 'no reason given'}). Is the port right?"
+            f"{host} port {port} does not speak TLS as the hub does "
+            f"({error.reason or 'no reason given'}). Is the port right?"
         ) from None
     except TimeoutError:
         raise EngineError(

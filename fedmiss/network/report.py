@@ -129,25 +129,24 @@ def _headline(manifest: dict[str, Any], t: pd.Series) -> str:
 def _page(manifest: dict[str, Any], yearly: pd.DataFrame, trends: pd.DataFrame, plot: Plot, date: str) -> str:
     rows = [
         [
-            str(r.year),
-            number(r.total),
-            number(r.index),
-            f"{number(r.index_lo)} to {number(r.index_hi)}",
-            "yes" if r.used else "no",
+            str(r["year"]),
+            number(r["total"]),
+            number(r["index"]),
+            f"{number(r['index_lo'])} to {number(r['index_hi'])}",
+            "yes" if r["used"] else "no",
         ]
-        for r in yearly.itertuples()
+        for r in yearly.to_dict("records")
     ]
     regions = [
         [
-            r.region,
-            per_year(r.percent_per_year, r.percent_lo, r.percent_hi),
-            str(r.trend_class),
-            str(r.reason),
+            r["region"],
+            per_year(r["percent_per_year"], r["percent_lo"], r["percent_hi"]),
+            str(r["trend_class"]),
+            str(r["reason"]),
         ]
-        for r in trends.itertuples()
+        for r in trends.to_dict("records")
     ]
     results, settings = manifest["results"], manifest["settings"]
-    ledger = results["ledger"]
     facts = [
         ("Organisations", ", ".join(settings["organisations"])),
         ("Visits with a count", f"{results['n_counted']:,}"),
@@ -156,13 +155,18 @@ def _page(manifest: dict[str, Any], yearly: pd.DataFrame, trends: pd.DataFrame, 
         ("Bootstrap replicates", str(results["bootstrap"])),
         ("Sums masked", "yes: the hub saw sums over all organisations only" if settings["masks"] else "no"),
         ("Left out", f"{results['withheld_visits']:,} visits, for least numbers ({settings['minimum']}) behind a sum"),
-        ("Crossed the network", f"{ledger['exchanges']:,} exchanges, {ledger['bytes_up'] / 1e6:.1f} MB up, {ledger['bytes_down'] / 1e6:.1f} MB down"),
+        ("Crossed the network", _traffic(results["ledger"])),
         ("Job", manifest["inputs"]["job"][:16]),
     ]  # fmt: skip
     return environment().get_template("joint/page.html.j2").render(
         title=f"{results['species']}: joint trend", headline=_headline(manifest, trends.iloc[0]), date=date, figure=plot,
         yearly=rows, regions=regions, facts=facts, notes=manifest["warnings"], advice=results["advice"], **assets(),
     )  # fmt: skip
+
+
+def _traffic(ledger: dict[str, Any]) -> str:
+    up, down = ledger["bytes_up"] / 1e6, ledger["bytes_down"] / 1e6
+    return f"{ledger['exchanges']:,} exchanges, {up:.1f} MB up, {down:.1f} MB down"
 
 
 # -- an organisation's own report ----------------------------------------------------------------------------
@@ -261,7 +265,8 @@ def _own_fit(kit: Kit, program: GroupProgram, told: Outcome, panel: PanelFolder,
     )  # fmt: skip
     effort = dict(zip(effort_names(tuple(r["terms"]), tuple(r["blanks"])), r["kappa"], strict=True))
     note = (
-        f"Months, variances and the choice of the model come from {', '.join(kit.roster)} together; sites, totals and map are "
+        f"Months, variances and the choice of the model come from {', '.join(kit.roster)} "
+        "together; sites, totals and map are "
         f"those of {kit.name}."
     )
     write_manifest(

@@ -41,7 +41,8 @@ def open_data(kit: Kit, data: Path) -> PanelFolder:
     panel = open_panel(data)
     if len(panel.groups) != 1:
         raise ConfigError(
-            f"{data} has {len(panel.groups)} groups; an organisation brings one. Make it with `fedmiss panel RECORDS --groups 1`."
+            f"{data} has {len(panel.groups)} groups; an organisation brings one. Make it with "
+            "`fedmiss panel RECORDS --groups 1`."
         )
     species = str(panel.manifest["results"]["species"])
     if species != kit.study.species:
@@ -50,7 +51,8 @@ def open_data(kit: Kit, data: Path) -> PanelFolder:
         )
     if kit.study.sites == "all" and panel.chosen_by_detection:
         raise ConfigError(
-            f"{data} holds only sites where the species was seen, the study wants all. Make it with `fedmiss panel --sites all`."
+            f"{data} holds only sites where the species was seen, the study wants all. Make it with "
+            "`fedmiss panel --sites all`."
         )
     return panel
 
@@ -112,10 +114,17 @@ def warm_up() -> None:
     rng = np.random.default_rng(0)
     n, J = 60, 4
     visits = Visits(
-        np.array([f"s{j}" for j in range(J)], object), rng.integers(0, J, n).astype(np.int32), 24000 + rng.integers(0, 24, n),
-        rng.poisson(5, n).astype(float), np.ones(n, bool), rng.integers(0, 3, n).astype(np.int32), np.zeros((n, 0)), np.ones(n),
-        np.full(J, "", object), given=True,
-    )  # fmt: skip
+        site_id=np.array([f"s{j}" for j in range(J)], dtype=object),
+        site=rng.integers(0, J, n).astype(np.int32),
+        month=24000 + rng.integers(0, 24, n),
+        count=rng.poisson(5, n).astype(float),
+        detected=np.ones(n, dtype=bool),
+        observer=rng.integers(0, 3, n).astype(np.int32),
+        effort=np.zeros((n, 0)),
+        weight=np.ones(n),
+        region=np.full(J, "", dtype=object),
+        given=True,
+    )
     for s in (
         CountSettings(rank=1, dispersion="negbin"),
         CountSettings(rank=1, family="gaussian", scale="log1p"),
@@ -137,9 +146,11 @@ def dry_run(kit: Kit, data: Path) -> list[str]:
     per = np.unique(visits.month[counted], return_counts=True)[1]
     few = (sites < kit.study.minimum) | (per < kit.study.minimum)
     return [
-        f"{kit.name}: {visits.site.size:,} visits at {np.unique(visits.site).size:,} sites, {counted.sum():,} with a count, in "
+        f"{kit.name}: {visits.site.size:,} visits at {np.unique(visits.site).size:,} sites, "
+        f"{counted.sum():,} with a count, in "
         f"{months.size} months",
-        f"  {int(few.sum())} of these months have fewer than {kit.study.minimum} of your own visits or sites: they take part "
+        f"  {int(few.sum())} of these months have fewer than {kit.study.minimum} of your own "
+        "visits or sites: they take part "
         "only if the others have enough there",
     ]
 
@@ -155,6 +166,7 @@ def program_of_copy(kit: Kit, data: Path) -> GroupProgram:
 
 
 def journal_entries(kit: Kit) -> list[Entry]:
+    """Exchanges of the present job's journal, while another process may go on writing it."""
     if not kit.journal.exists():
         raise InputError(f"{kit.name!r} has sent nothing for job {kit.job.hex()[:12]} yet.")
     return list(entries(Journal.reading(kit.journal)))

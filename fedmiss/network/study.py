@@ -80,12 +80,14 @@ class Study:
         for name in (self.name, *self.organisations):
             if not _NAME.fullmatch(name):
                 raise ConfigError(
-                    f"the name {name!r} cannot be used: names have up to 31 small letters, digits and dashes, and begin with a "
+                    f"the name {name!r} cannot be used: names have up to 31 small letters, digits and "
+                    "dashes, and begin with a "
                     "letter."
                 )
         if len(set(self.organisations)) < len(self.organisations) or len(self.organisations) < 2:
             raise ConfigError(
-                f"the study has the organisations {', '.join(self.organisations) or 'none'}; it needs two or more, each once."
+                f"the study has the organisations {', '.join(self.organisations) or 'none'}; it "
+                "needs two or more, each once."
             )
         if "hub" in self.organisations:
             raise ConfigError(
@@ -141,10 +143,8 @@ class Study:
             detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli", joint=False,
             duplicates=self.duplicates, minimum=self.minimum, jointly=True, share=self.share,
         )  # fmt: skip
-        return Order(
-            plan, candidates(s, base_settings(s, calibrate=self.sites == "all")), s.folds, s.folds_by, s.one_se, s.bootstrap, s.seed,
-            seal=True,
-        )  # fmt: skip
+        chosen = candidates(s, base_settings(s, calibrate=self.sites == "all"))
+        return Order(plan, chosen, s.folds, s.folds_by, s.one_se, s.bootstrap, s.seed, seal=True)
 
     def settings(self) -> bytes:
         """Digest of everything that the result depends on (8 bytes): in every frame."""
@@ -179,7 +179,7 @@ def _study(raw: Mapping[str, Any], path: Path) -> Study:
     for key in ("name", "species", "organisations"):
         if key not in raw:
             raise ConfigError(f"{path} lacks {key!r}.")
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
     kinds = {"str": str, "int": int, "float": int | float, "bool": bool}
     for key, value in values.items():
         kind = kinds.get(str(known[key].type), tuple if "tuple" in str(known[key].type) else Mapping)
@@ -202,7 +202,8 @@ def read_roster(folder: Path, study: Study) -> dict[str, str]:
     keys = {str(k): str(v) for k, v in read_json(path).items()}
     if sorted(keys) != list(study.organisations):
         raise ConfigError(
-            f"{path} names {', '.join(sorted(keys))}, the study {', '.join(study.organisations)}. Ask the coordinator for the "
+            f"{path} names {', '.join(sorted(keys))}, the study {', '.join(study.organisations)}. "
+            "Ask the coordinator for the "
             "roster of this revision."
         )
     return keys

@@ -109,6 +109,7 @@ MODELS = {
 
 
 def check_settings(s: FitSettings) -> None:
+    """Raise ConfigError on impossible settings."""
     if s.model not in ("auto", *MODELS):
         raise ConfigError(f"--model is {s.model!r} (must be auto, {', '.join(MODELS)}).")
     if s.rank != "auto" and (not s.rank.isdigit()):
@@ -455,6 +456,7 @@ def _write_trace(work: Path, trace: list[dict[str, float]], before: dict[str, in
 
 
 def write_totals(path: Path, totals: F64, labels: list[str]) -> None:
+    """Write replicates of monthly totals (B, R, L) by region."""
     B, R, L = totals.shape
     write_table(
         {

@@ -110,17 +110,19 @@ def test_large_or_missing_numbers_are_refused_before_they_could_wrap(parties):
 def test_unmasked_or_misshapen_answers_are_refused_by_name(parties):
     rng = np.random.default_rng(1)
     hidden = {n: m.hide(answers(rng)[:1], 0)[0] for n, m in masks(parties).items()}
-    with pytest.raises(UplinkError, match="group 'c' sent OpenSums.sums without masks"):
+    with pytest.raises(UplinkError, match=r"group 'c' sent OpenSums\.sums without masks"):
         combined(hidden | {"c": answers(rng)[0]})
     odd = masks(parties)["b"].hide([msg.OpenSums(np.zeros((1, 4)), 0.0)], 0)[0]
-    with pytest.raises(UplinkError, match=r"group 'b' sent OpenSums.sums of shape \(1, 4\), others \(3, 4\)"):
+    with pytest.raises(
+        UplinkError, match=r"group 'b' sent OpenSums\.sums of shape \(1, 4\), others \(3, 4\)"
+    ):
         combined(hidden | {"b": odd})
     assert masked_fields(msg.GapSums)
     gaps = {
         n: m.hide([msg.GapSums(1.0, 1.0, 1.0, 1.0, np.ones((2, 3), np.uint8))], 0)[0]
         for n, m in masks(parties).items()
     }
-    with pytest.raises(UplinkError, match=r"GapSums.masks must be empty"):
+    with pytest.raises(UplinkError, match=r"GapSums\.masks must be empty"):
         combined(gaps)
 
 
@@ -154,7 +156,7 @@ def test_every_answer_has_a_rule_and_one_without_fails():
     @dataclass(frozen=True, slots=True, eq=False)
     class Fresh(msg.Answer):
         about: ClassVar[str] = "what somebody adds next year"
-        sums: np.ndarray = msg._f("sums of something", "(n,)")
+        sums: np.ndarray = msg._f("sums of something", "(n,)")  # noqa: RUF009
 
     with pytest.raises(ConfigError, match=r"Fresh\.sums has no rule for masks"):
         masked_fields(Fresh)

@@ -59,14 +59,7 @@ def test_a_network_that_drops_repeats_delays_reorders_and_damages_changes_no_bit
     panel, masked, tmp_path, seed
 ):
     wire = BadWire(sites_of(panel, tmp_path, masked=True), seed)
-    for _ in range(50):
-        try:
-            got = run(wire, tmp_path, masked=True)
-        except EngineError as error:  # a cut question was refused: whoever looks starts the hub again
-            assert "stands on the group's own screen" in str(error)
-        else:
-            break
-    same_bits(masked, got)
+    same_bits(masked, run(wire, tmp_path, masked=True))
     assert wire.asked > 60
 
 

@@ -123,7 +123,8 @@ def agree(link: Link, plan: Plan) -> Agreement:
             "no group has a counted visit of the species in these months: there is nothing to fit. Choose another "
             "species or season, or model detections (--model bernoulli)."
             if not out and not any(a.withheld for a in ready.values())
-            else f"all visits were withheld: no month has the least number of {minimum} own sites behind it. Lower --minimum."
+            else f"all visits were withheld: no month has the least number of {minimum} own sites behind it. "
+            "Lower --minimum."
         )
     for name, a in ready.items():
         if not a.used and name in tallied and _tally(tallied)[name].visits:
@@ -217,10 +218,12 @@ def released_months(link: Link, panel: Panel, *, by: str, folds: int, seed: int)
     months = releasable(s["visits"], s["sites"], s["groups"], panel.least) & (s["over"] == 0).all(axis=0)
     if not (months & (s["visits"].sum(axis=0) > 0)).any():
         raise ConfigError(
-            f"no month has {panel.least} visits and sites, and two groups, in each of {folds} folds: nothing is left to choose "
+            f"no month has {panel.least} visits and sites, and two groups, in each of {folds} "
+            "folds: nothing is left to choose "
             "a model by. Use fewer folds, a lower least number, or name rank and model."
         )
-    return months.astype(np.uint8)
+    out: np.ndarray = months.astype(np.uint8)
+    return out
 
 
 def _check(groups: dict[str, msg.Description], tallied: dict[str, msg.Answer]) -> list[str]:

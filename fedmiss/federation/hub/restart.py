@@ -67,7 +67,8 @@ class Journaled:
             self.replayed += 1
             if body[:16] != asked:
                 raise EngineError(
-                    f"exchange {self.replayed - 1} is asked in other words than before the restart. Another version of fedmiss "
+                    f"exchange {self.replayed - 1} is asked in other words than before the restart. "
+                    "Another version of fedmiss "
                     "or of a library? Begin a new revision of the study."
                 )
             return _unpack(body[16:], self.names)

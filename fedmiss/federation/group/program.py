@@ -252,12 +252,12 @@ class GroupProgram:
         self.axis = Axis(q.months.astype(np.int64), q.terms, q.blanks, q.detections, minimum, q.regions)
         keep = np.ones(v.site.size, dtype=bool) if q.detections else ~np.isnan(v.count)
         index = self.axis.index(v.month, self.name)
+        if q.released.size:
+            keep &= q.released[index] == 1
         before = int(keep.sum())
         kept = np.flatnonzero(keep)
         thin = self._thin(v.site[kept], index[kept], np.zeros(kept.size, np.int64))
         keep[kept[thin]] = False
-        if q.released.size:
-            keep &= q.released[index] == 1
         own = np.unique(v.site[keep & (self.shared_at[v.site] < 0)]).size
         if minimum > 1 and (own < minimum or int(keep.sum()) < LEAST_VISITS):
             keep[:] = False  # even its sums over all months would be those of few sites or visits

@@ -45,6 +45,7 @@ __all__ = [
     "RegionTotals",
     "Score",
     "ScoreSums",
+    "SQUARES",
     "SealKey",
     "SealedKeys",
     "Shared",
@@ -60,6 +61,7 @@ __all__ = [
     "words",
 ]  # fmt: skip
 
+SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
 PROTOCOL = 2  # raise it whenever a type below changes
 
 
@@ -326,10 +328,13 @@ class OpenSums(Answer):
 
     about: ClassVar[str] = "sums of weights and counts"
     sums: np.ndarray = _f(
-        "sum of weights, of weighted values, of weighted exposures, of weighted squared values",
-        "(n, 4)",
-        "visits, birds",
-        bits=20,
+        "sum of weights, of weighted values, of weighted exposures", "(n, 3)", "visits, birds", bits=24
+    )
+    squares: np.ndarray = _f(
+        "sum of weighted squared values: whole units of 2^20, and the rest",
+        "(n, 2)",
+        "birds squared",
+        bits=24,
     )
     sites: float = _f(
         "number of sites that the group counts (shared ones are counted once)", unit="sites", bits=30

@@ -23,12 +23,19 @@ __all__ = ["STATUS", "run_study", "status"]
 STATUS = "status.json"
 
 
-def run_study(hub: Path, transport: Transport, *, watch: Callable[[str, int], None] | None = None) -> Path:
+def run_study(
+    hub: Path,
+    transport: Transport,
+    *,
+    watch: Callable[[str, int], None] | None = None,
+    patience: float | None = None,
+) -> Path:
     """Run the job of a study to its end and write ``result``; return its folder.
 
     Parameters
     ----------
     hub : the study's folder ``hub``, or any folder with its study.json and roster.json
+    patience : seconds to ask again; by default the study's. Less where whoever calls tries again
 
     Raises
     ------
@@ -47,7 +54,11 @@ def run_study(hub: Path, transport: Transport, *, watch: Callable[[str, int], No
     started = time.time()
     note = Status(hub / STATUS, job.hex(), study.organisations)
     carried = Journaled(
-        transport, job, hub / f"{job.hex()[:16]}.journal", patience=study.patience, told=note.away
+        transport,
+        job,
+        hub / f"{job.hex()[:16]}.journal",
+        patience=study.patience if patience is None else patience,
+        told=note.away,
     )
 
     def seen(stage: str, exchanges: int) -> None:

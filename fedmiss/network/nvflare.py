@@ -13,7 +13,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +30,8 @@ ALLOWED = [
     "nvflare.collab.runtime.controller.CollabController", "nvflare.collab.runtime.executor.CollabExecutor",
     f"{HERE}.HubApp", f"{HERE}.SiteApp",
 ]  # fmt: skip
-TIMEOUT = (
-    300.0  # seconds for one call: a long bootstrap exchange of a large panel; a dead site is noticed earlier
-)
+TIMEOUT = 3600.0  # seconds for one answer: a long bootstrap exchange of a large panel
+PULSE, GONE = 5.0, 2  # a site that does not say in so many tries of so many seconds that it is alive is gone
 
 
 def _need() -> None:
@@ -67,7 +68,20 @@ class SiteApp:
         warm_up()
         self._done = kit.private / f"{kit.job.hex()[:16]}.done"
         local = json.loads((kit.private / DATA).read_text())
-        self._program = program_of(kit, Path(local["data"]), holder(kit) if local["look"] else None)
+        for attempt in range(
+            60
+        ):  # the job before this one may still be ending, with the journal in its hands
+            try:
+                self._program = program_of(kit, Path(local["data"]), holder(kit) if local["look"] else None)
+                return
+            except EngineError:
+                if attempt == 59:
+                    raise
+                time.sleep(0.5)
+
+    def alive(self) -> bool:
+        """Say that this end is there, also while it works."""
+        return True
 
     def answer(self, frame: bytes) -> bytes:
         """Answer one frame."""
@@ -84,41 +98,48 @@ class HubApp:
         """Run the study's job; a failure stays in the study's status, and the coordinator's process tries again."""
         from fedmiss.network.hub import run_study
 
-        run_study(Path(os.environ["FEDMISS_HUB"]), _Carrier(_collab()))
+        run_study(Path(os.environ["FEDMISS_HUB"]), _Carrier(_collab()), patience=GONE * PULSE)
 
 
 class _Carrier:
-    """Asks all sites at once through the Collab API."""
+    """Asks all sites at once through the Collab API, and notices one that has died by asking whether it is alive."""
 
     def __init__(self, collab: Any) -> None:
-        self.collab = collab
         self.clients = {c.name: c for c in collab.clients}
         self.names: Sequence[str] = tuple(sorted(self.clients))
         self.carried = {"bytes_up": 0, "bytes_down": 0}
+        self.pool = ThreadPoolExecutor(8 * len(self.names))
 
     def ask(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Carry frames; a site that fails or is late is missing from the reply."""
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(len(frames)) as pool:
-            jobs = {name: pool.submit(self._one, name, frame) for name, frame in frames.items()}
-            got = {name: job.result() for name, job in jobs.items()}
+        """Carry frames; a site that fails or is gone is missing from the reply."""
+        jobs = {
+            name: self.pool.submit(self._call, name, "answer", TIMEOUT, frame)
+            for name, frame in frames.items()
+        }
+        silent = dict.fromkeys(jobs, 0)
+        while wait(jobs.values(), PULSE)[1]:
+            for name, job in list(jobs.items()):
+                if not job.done():
+                    silent[name] = 0 if self._call(name, "alive", PULSE) else silent[name] + 1
+                    if silent[name] >= GONE:
+                        del jobs[name]
+        got = {name: raw for name, job in jobs.items() if isinstance(raw := job.result(), bytes)}
         self.carried["bytes_down"] += sum(map(len, frames.values()))
-        self.carried["bytes_up"] += sum(len(raw) for raw in got.values() if raw is not None)
-        return {name: raw for name, raw in got.items() if raw is not None}
+        self.carried["bytes_up"] += sum(map(len, got.values()))
+        return got
 
-    def _one(self, name: str, frame: bytes) -> bytes | None:
+    def _call(self, name: str, what: str, timeout: float, *frame: bytes) -> Any:
         try:
-            raw = self.clients[name](timeout=TIMEOUT).answer(frame)
+            return getattr(self.clients[name](timeout=timeout), what)(*frame)
         except Exception:  # the engine's own words are in its log; who is missing is said by the study
             return None
-        return raw if isinstance(raw, bytes) else None
 
 
 def _mark() -> None:
     """Publish the methods above to the engine, where it is installed."""
     collab = _collab()
     SiteApp.ready = collab.init(SiteApp.ready)  # type: ignore[method-assign]
+    SiteApp.alive = collab.publish(SiteApp.alive)  # type: ignore[method-assign]
     SiteApp.answer = collab.publish(SiteApp.answer)  # type: ignore[method-assign]
     HubApp.main = collab.main(HubApp.main)  # type: ignore[method-assign]
 

@@ -86,12 +86,12 @@ def _end_group(group: int) -> None:
         pass
 
 
-def run(folder: Path, *, say: Say = print, attempts: int = 20) -> Path:
+def run(folder: Path, *, say: Say = print) -> Path:
     """Run a study to its end from wherever it stands; return the folder of its result.
 
     Raises
     ------
-    EngineError    an organisation refused, or the job ended too many times without a result
+    EngineError    an organisation refused, or nothing went on for as long as the study's patience
     """
     hub, study = folder / "hub", read_study(folder)
     out = hub / f"result-{job_hash(study, read_roster(hub, study)).hex()[:16]}"
@@ -103,7 +103,8 @@ def run(folder: Path, *, say: Say = print, attempts: int = 20) -> Path:
     process = nvflare.start_hub(hub, log)
     admin: nvflare.Admin | None = None
     try:
-        for _ in range(attempts):
+        before, since = -1, time.monotonic()
+        while time.monotonic() - since < max(study.patience, 60.0):
             if process.poll() is not None:
                 say(f"the engine ended ({log} says why); it is started again.")
                 process, admin = nvflare.start_hub(hub, log), None
@@ -119,7 +120,11 @@ def run(folder: Path, *, say: Say = print, attempts: int = 20) -> Path:
             if status(hub).get("state") == "stopped" and "no answer from" not in error:
                 raise EngineError(str(error))
             say(f"the job stopped ({error or 'the engine was interrupted'}); it goes on from its journals.")
-        raise EngineError(f"the job stopped {attempts} times without a result; {log} says why.")
+            if (reached := int(status(hub).get("exchanges", 0))) > before:
+                before, since = reached, time.monotonic()
+        raise EngineError(
+            f"nothing went on for {study.patience:.0f} s; {log} says why. The same command goes on later."
+        )
     finally:
         if admin is not None:
             _close(admin)

@@ -118,7 +118,9 @@ def test_a_hub_that_asks_for_less_is_refused_at_home(panel, tmp_path):
         def ask(self, questions):
             if not isinstance(questions, dict):
                 questions = [
-                    msg.Axes(q.months, q.terms, q.blanks, q.detections, 0, q.regions, np.ones_like(q.released))
+                    msg.Axes(
+                        q.months, q.terms, q.blanks, q.detections, 0, q.regions, np.ones_like(q.released)
+                    )
                     if isinstance(q, msg.Axes) and q.released.size
                     else q
                     for q in questions

@@ -68,7 +68,7 @@ def test_a_mask_depends_on_job_exchange_and_roster(parties):
 
 def answers(rng):
     return [
-        msg.OpenSums(rng.normal(0, 1e4, (3, 4)), float(rng.normal())),
+        msg.OpenSums(rng.normal(0, 1e4, (3, 3)), rng.normal(0, 1e4, (3, 2)), float(rng.normal())),
         msg.FitSums(rng.normal(0, 1e6, (2, 3)), rng.normal(0, 1e3, (2, 5))),
         msg.Done(int(rng.integers(1000)), 3, rng.normal(0, 10, 2), 2.5),
         msg.KeyedHashes(rng.integers(0, 100, 5).astype(np.uint64)),
@@ -94,11 +94,11 @@ def test_sums_of_masked_answers_are_those_of_the_answers(parties):
 
 def test_large_or_missing_numbers_are_refused_before_they_could_wrap(parties):
     m = masks(parties)["a"]
-    limit = 2.0 ** (63 - 20) / 4
-    m.hide([msg.OpenSums(np.full((1, 4), 0.99 * limit), 1.0)], 0)
+    limit = 2.0 ** (63 - 24) / 4
+    m.hide([msg.OpenSums(np.full((1, 3), 0.99 * limit), np.zeros((1, 2)), 1.0)], 0)
     for bad in (limit, -limit, np.nan, np.inf):
         with pytest.raises(DomainError, match=r"OpenSums\.sums holds"):
-            m.hide([msg.OpenSums(np.array([[1.0, bad, 1.0, 1.0]]), 1.0)], 0)
+            m.hide([msg.OpenSums(np.array([[1.0, bad, 1.0]]), np.zeros((1, 2)), 1.0)], 0)
     n, bits = 5, 34
     most = np.nextafter(2.0 ** (63 - bits) / n, 0)
     total = np.zeros(1, np.uint64)
@@ -112,9 +112,9 @@ def test_unmasked_or_misshapen_answers_are_refused_by_name(parties):
     hidden = {n: m.hide(answers(rng)[:1], 0)[0] for n, m in masks(parties).items()}
     with pytest.raises(UplinkError, match=r"group 'c' sent OpenSums\.sums without masks"):
         combined(hidden | {"c": answers(rng)[0]})
-    odd = masks(parties)["b"].hide([msg.OpenSums(np.zeros((1, 4)), 0.0)], 0)[0]
+    odd = masks(parties)["b"].hide([msg.OpenSums(np.zeros((1, 3)), np.zeros((1, 2)), 0.0)], 0)[0]
     with pytest.raises(
-        UplinkError, match=r"group 'b' sent OpenSums\.sums of shape \(1, 4\), others \(3, 4\)"
+        UplinkError, match=r"group 'b' sent OpenSums\.sums of shape \(1, 3\), others \(3, 3\)"
     ):
         combined(hidden | {"b": odd})
     assert masked_fields(msg.GapSums)

@@ -152,7 +152,7 @@ def uninterrupted(prepared, tmp_path_factory):
     folder, panels = copy_of(prepared, "uninterrupted")
     trace = tmp_path_factory.mktemp("trace") / "connect"
     tool = shutil.which("strace")
-    prefix = [tool, "-f", "-qq", "-e", "trace=connect,sendto",  "-o", str(trace), "-A"] if tool else []
+    prefix = [tool, "-f", "-qq", "-e", "trace=connect,sendto", "-o", str(trace), "-A"] if tool else []
     ends = Ends(folder, panels, prefix)
     try:
         for name in ("hub", *CLUBS):
@@ -271,7 +271,9 @@ def test_a_job_with_code_runs_nowhere(server, tmp_path):
     job = nvflare.job_folder(study, tmp_path / "other-class")
     path = job / "site" / "config" / "config_fed_client.json"
     config = json.loads(path.read_text())
-    config["components"].append({"id": "shell", "path": "subprocess.Popen", "args": {"args": ["touch", str(proof)]}})
+    config["components"].append(
+        {"id": "shell", "path": "subprocess.Popen", "args": {"args": ["touch", str(proof)]}}
+    )
     path.write_text(json.dumps(config))
     state = _ended(admin, admin.submit(job))
     assert "COMPLETED" not in state.upper()

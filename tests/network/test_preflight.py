@@ -44,7 +44,9 @@ class Root:
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False
+            )
             .sign(self.key, hashes.SHA256())
         )
 
@@ -116,7 +118,9 @@ def test_a_port_where_nobody_or_something_else_listens(tmp_path):
         with pytest.raises((ConfigError, EngineError), match=f"localhost port {port}|{port}"):
             reach("localhost", port, root.path, *mine)
         thread.join()
-    with pytest.raises(EngineError, match=f"nothing listens at localhost port {port}: the hub is not started"):
+    with pytest.raises(
+        EngineError, match=f"nothing listens at localhost port {port}: the hub is not started"
+    ):
         reach("localhost", port, root.path, *mine)
 
 

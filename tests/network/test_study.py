@@ -70,7 +70,8 @@ def test_the_hash_covers_whatever_matters():
     others = [
         job_hash(replace(study, **{name: value}), roster)
         for name, value in (
-            ("revision", 2), ("minimum", 6), ("share", 0.9), ("masks", False), ("season", (2,)), ("species", "Ardea cinerea"),
+            ("revision", 2), ("minimum", 6), ("share", 0.9), ("masks", False), ("season", (2,)),
+            ("species", "Ardea cinerea"),
             ("duplicates", True), ("model", QUICK | {"seed": 1}), ("months", ("2004-01", "2010-12")),
         )
     ]  # fmt: skip

@@ -18,6 +18,7 @@ from fedmiss.federation.group.folds import draw_folds, replicate_weights, withho
 from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, Visits, effort_columns
 from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms_by_key
 from fedmiss.federation.masks import Party
+from fedmiss.federation.messages import SQUARES
 from fedmiss.federation.rules import releasable
 from fedmiss.models.lowrank.families import BERNOULLI, family_of
 
@@ -37,6 +38,12 @@ class Used:
     observer: I32
     effort: F64
     weight: F64
+
+
+def in_two(x: F64) -> F64:
+    """Numbers (n,) as (n, 2): whole units of 2^20 and the rest, so that sums of squares of any size keep their digits."""
+    coarse = np.floor(x / SQUARES)
+    return np.stack([coarse, x - coarse * SQUARES], axis=1)
 
 
 class GroupProgram:
@@ -489,8 +496,10 @@ class GroupProgram:
             answers.start_from(batch, self.batches[q.source])
         self.batches[q.batch] = batch
         w = batch.rows.w.sum(axis=1)
-        sums = [w, batch.rows.wy.sum(axis=1), w, batch.rows.wyy.sum(axis=1)]
-        return msg.OpenSums(np.stack(sums, axis=1), float(self.share.sum()))
+        sums = [w, batch.rows.wy.sum(axis=1), w]
+        return msg.OpenSums(
+            np.stack(sums, axis=1), in_two(batch.rows.wyy.sum(axis=1)), float(self.share.sum())
+        )
 
     def close(self, q: msg.Close) -> msg.Done:
         """Forget batches."""

@@ -53,7 +53,8 @@ def open_batch(
 
 def starts(answers: dict[str, msg.Answer], n: int) -> F64:
     """(n, 4) sums over groups of weights, weighted values, exposures and squared values."""
-    return total(answers, "sums", (n, 4))
+    coarse, rest = total(answers, "squares", (n, 2)).T
+    return np.column_stack([total(answers, "sums", (n, 3)), coarse * msg.SQUARES + rest])
 
 
 def lockstep_room(panel: Panel, p: int) -> int:

@@ -57,7 +57,8 @@ class Journal:
         except OSError:
             os.close(self._file)
             raise EngineError(
-                f"{self.path} is in use: another process runs this job. Wait for it, or stop it first."
+                f"{self.path} is in use: another process runs this job. Wait for it, or stop it first.",
+                busy=True,
             ) from None
 
     def _cut(self) -> int:

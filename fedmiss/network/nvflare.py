@@ -74,8 +74,8 @@ class SiteApp:
             try:
                 self._program = program_of(kit, Path(local["data"]), holder(kit) if local["look"] else None)
                 return
-            except EngineError:
-                if attempt == 59:
+            except EngineError as error:
+                if attempt == 59 or not error.fields.get("busy"):
                     raise
                 time.sleep(0.5)
 

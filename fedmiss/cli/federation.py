@@ -116,12 +116,23 @@ def run(
     date: Annotated[
         str | None, typer.Option(help="Date printed on the report.", show_default="today")
     ] = None,
+    preview: Annotated[
+        bool,
+        typer.Option(
+            "--preview", help="Agree only, and say what least numbers leave out; `run` goes on from there."
+        ),
+    ] = False,
 ) -> None:
     """Coordinator: run a study to its end, or go on with it; then make the joint report."""
+    from fedmiss.files import read_json
     from fedmiss.network.operate import run as run_study
     from fedmiss.network.report import joint_report
 
-    result = run_study(study, say=typer.echo)
+    result = run_study(study, say=typer.echo, preview=preview)
+    if preview:
+        for name, value in read_json(result).items():
+            typer.echo(f"{name.replace('_', ' '):28s} {value}")
+        return
     typer.echo(
         f"done. Joint report: {joint_report(result, out or study / 'report', date=date, overwrite=True)}"
     )

@@ -11,16 +11,49 @@ from typing import Any
 import numpy as np
 
 from fedmiss.errors import ConfigError
-from fedmiss.federation.hub.job import Joint, run_job
+from fedmiss.federation.hub.job import Joint, preview_job, run_job
 from fedmiss.federation.hub.restart import Journaled
 from fedmiss.federation.link import Link, Transport
 from fedmiss.files import atomic_folder, read_json, write_json, write_manifest
 from fedmiss.network.study import job_hash, read_roster, read_study
 from fedmiss.tables import write_table
 
-__all__ = ["STATUS", "run_study", "status"]
+__all__ = ["STATUS", "preview_study", "run_study", "status"]
 
 STATUS = "status.json"
+
+
+def preview_study(hub: Path, transport: Transport, *, patience: float | None = None) -> Path:
+    """Agree, and write ``preview.json``: what least numbers would leave out. The job goes on from here when it is run."""
+    study = read_study(hub)
+    job = job_hash(study, read_roster(hub, study))
+    note = Status(hub / STATUS, job.hex(), study.organisations)
+    patience = study.patience if patience is None else patience
+    carried = Journaled(transport, job, hub / f"{job.hex()[:16]}.journal", patience=patience, told=note.away)
+    link = Link(carried, job[:8], study.settings(), note.going, masked=study.masks)
+    try:
+        agreement, months = preview_job(link, study.order())
+    except Exception as error:
+        note.write(state="stopped", error=str(error))
+        raise
+    finally:
+        carried.close()
+    behind = np.zeros(agreement.panel.L) if agreement.behind is None else agreement.behind
+    out = hub / f"preview-{job.hex()[:16]}.json"
+    write_json(
+        out,
+        {
+            "visits": agreement.panel.visits,
+            "withheld": agreement.withheld,
+            "months": int(agreement.panel.L),
+            "released_months": int((behind > 0).sum()),
+            "months_in_cross_validation": int(((months == 1) & (behind > 0)).sum()) if months.size else None,
+            "regions": list(agreement.panel.regions),
+            "notes": list(agreement.notes),
+        },
+    )
+    note.write(state="previewed")
+    return out
 
 
 def run_study(

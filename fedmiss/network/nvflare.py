@@ -96,9 +96,10 @@ class HubApp:
 
     def main(self) -> None:
         """Run the study's job; a failure stays in the study's status, and the coordinator's process tries again."""
-        from fedmiss.network.hub import run_study
+        from fedmiss.network.hub import preview_study, run_study
 
-        run_study(Path(os.environ["FEDMISS_HUB"]), _Carrier(_collab()), patience=GONE * PULSE)
+        end = preview_study if os.environ.get("FEDMISS_PREVIEW") else run_study
+        end(Path(os.environ["FEDMISS_HUB"]), _Carrier(_collab()), patience=GONE * PULSE)
 
 
 class _Carrier:
@@ -249,17 +250,11 @@ def start_site(kit: Path, name: str, log: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def start_hub(hub: Path, log: Path) -> subprocess.Popen[bytes]:
+def start_hub(hub: Path, log: Path, *, preview: bool = False) -> subprocess.Popen[bytes]:
     """Start the engine at the hub."""
     _need()
-    return _start(
-        "server.server_train",
-        hub / "engine",
-        "fed_server.json",
-        ["org=hub"],
-        {"FEDMISS_HUB": str(hub.resolve())},
-        log,
-    )
+    more = {"FEDMISS_HUB": str(hub.resolve()), "FEDMISS_PREVIEW": "1" if preview else ""}
+    return _start("server.server_train", hub / "engine", "fed_server.json", ["org=hub"], more, log)
 
 
 def _start(

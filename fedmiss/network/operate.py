@@ -86,28 +86,29 @@ def _end_group(group: int) -> None:
         pass
 
 
-def run(folder: Path, *, say: Say = print) -> Path:
-    """Run a study to its end from wherever it stands; return the folder of its result.
+def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
+    """Run a study to its end from wherever it stands; return the folder of its result (or the file of its preview).
 
     Raises
     ------
     EngineError    an organisation refused, or nothing went on for as long as the study's patience
     """
     hub, study = folder / "hub", read_study(folder)
-    out = hub / f"result-{job_hash(study, read_roster(hub, study)).hex()[:16]}"
+    job_id = job_hash(study, read_roster(hub, study)).hex()[:16]
+    out = hub / (f"preview-{job_id}.json" if preview else f"result-{job_id}")
     if out.exists():
         return out
     check_certificate(hub / "engine" / "startup" / "server.crt")
     log = hub / "engine.log"
     (hub / STATUS).unlink(missing_ok=True)
-    process = nvflare.start_hub(hub, log)
+    process = nvflare.start_hub(hub, log, preview=preview)
     admin: nvflare.Admin | None = None
     try:
         before, since = -1, time.monotonic()
         while time.monotonic() - since < max(study.patience, 60.0):
             if process.poll() is not None:
                 say(f"the engine ended ({log} says why); it is started again.")
-                process, admin = nvflare.start_hub(hub, log), None
+                process, admin = nvflare.start_hub(hub, log, preview=preview), None
             admin = admin or _session(hub, process)
             if admin is None:
                 continue

@@ -16,7 +16,7 @@ from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.files import read_json, read_manifest, write_json
 from fedmiss.network.demo import CLUBS, in_process
-from fedmiss.network.hub import run_study, status
+from fedmiss.network.hub import preview_study, run_study, status
 from fedmiss.network.kits import approve, collect_roster, enrol, make_study, new_revision, open_kit, page
 from fedmiss.network.outbox import HELD, holder, ledger_of, outbox, release
 from fedmiss.network.report import joint_report, own_report
@@ -175,6 +175,21 @@ def test_a_study_from_kits_to_both_reports(folder, panels, tmp_path):
     only = outbox(kit, panels["north"], first=3, last=3)
     assert only[0].startswith("--- exchange 3,")
     assert sum(line.startswith("---") for line in only) == 1
+
+
+def test_a_preview_says_what_is_lost_and_the_job_goes_on_from_it(folder, panels):
+    wire = Direct(folder, panels)
+    raw = read_json(preview_study(folder / "hub", wire))
+    assert status(folder / "hub")["state"] == "previewed"
+    asked = wire.programs["north"].exchange
+    result = run_study(folder / "hub", wire)
+    manifest = read_manifest(result, "joint")["results"]
+    assert manifest["engine"] is None
+    assert asked >= 6
+    assert raw["withheld"] == manifest["withheld_visits"] > 0
+    assert raw["visits"] == manifest["n_counted"]
+    assert raw["released_months"] < raw["months"] == manifest["n_months"]
+    wire.close()
 
 
 def read_json_column(path, name):

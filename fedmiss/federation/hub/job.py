@@ -17,7 +17,7 @@ import pandas as pd
 from fedmiss.arrays import F64
 from fedmiss.errors import InputError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.hub.agree import Agreement, Plan, agree, seal_key
+from fedmiss.federation.hub.agree import Agreement, Plan, agree, folds_like_gaps, released_months, seal_key
 from fedmiss.federation.hub.bootstrap import lockstep_size, replicates, totals_of
 from fedmiss.federation.hub.crossval import cross_validate, open_batch, starts
 from fedmiss.federation.hub.fit import fit_path
@@ -27,7 +27,7 @@ from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.choice import Choice, model_name
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = ["FIRST_REPLICATES", "Joint", "Order", "run_job"]
+__all__ = ["FIRST_REPLICATES", "Joint", "Order", "preview_job", "run_job"]
 
 FULL, FIRST_REPLICATES = 0, 1
 
@@ -113,6 +113,23 @@ def run_job(link: Link, order: Order) -> Joint:
         ]
     )
     return Joint(agreement, choice, state, totals, draws, np.array(trace), results)
+
+
+def preview_job(link: Link, order: Order) -> tuple[Agreement, np.ndarray]:
+    """The job's first exchanges only: the agreement, and which months (L,) take part in cross-validation (1 or 0).
+
+    The questions are those that :func:`run_job` begins with, so the job goes on from here.
+    """
+    link.stage = "agree"
+    if order.seal:
+        seal_key(link)
+    agreement = agree(link, order.plan)
+    panel, months = agreement.panel, np.zeros(0, np.uint8)
+    if len(order.candidates) > 1:
+        link.stage = "cross-validation"
+        by = folds_like_gaps(link, panel) if order.by == "auto" else order.by
+        months = released_months(link, panel, by=by, folds=order.folds, seed=order.seed)
+    return agreement, months
 
 
 def _draws(link: Link, order: Order, agreement: Agreement, best: CountSettings, state: MonthState) -> F64:

@@ -1,12 +1,12 @@
 """The reconstruction attack against every layer of protection: ``python benchmarks/federation_attacks.py``.
 
 The attacker has all messages that the hub has: agreement, cross-validation, fit, bootstrap. It knows which cells were
-visited, and which fold each is in. Everything that is linear in the counts is used: for Poisson weights at rank 0, gradient
-+ curvature of a month (or joint site) is its counted total, for the whole fit and for the training part of every fold;
-counted totals and scores of folds besides. Of joint sites also the sums weighted with the months' coefficients, which the hub
-knows. Every site x month cell has one visit with a count between a million and nine. What is said of a layer: the share of
-cells that the equations determine, and the share whose least-squares guess is within 1 %, beside the share that guesses at
-shuffled counts hit.
+visited, and which fold each is in. Everything that is linear in the counts is used: for Poisson weights at rank 0,
+gradient + curvature of a month (or joint site) is its counted total, for the whole fit and for the training part of
+every fold; counted totals and scores of folds besides. Of joint sites also the sums weighted with the months'
+coefficients, which the hub knows. Every site x month cell has one visit with a count between a million and nine. What
+is said of a layer: the share of cells that the equations determine, and the share whose least-squares guess is within
+1 %, beside the share that guesses at shuffled counts hit.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def main() -> None:
         print(f"| {name} | {n:,} | {sure:.1%} | {near:.1%} | {luck:.1%} |", flush=True)
     hub, member = identified(apart)
     print(
-        f"\nids of sites found by trying 20,000 ids against a member's hashes: by the hub {hub:.0%}, by a member {member:.0%}"
+        f"\nids found by trying 20,000 against a member's hashes: by the hub {hub:.0%}, by a member {member:.0%}"
     )
 
 

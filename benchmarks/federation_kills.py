@@ -1,6 +1,6 @@
 """Random kills -9 over NVFLARE: ``python benchmarks/federation_kills.py --kills 50`` (in the environment of the extra).
 
-A study of three clubs is run again and again from the same start; in each run some ends are killed at random moments: the engine of
+A study of three clubs is run again and again from the same start; in each run some ends are killed at random: the engine of
 an organisation, `join` with its engine, or `run` with its engine. `join` and `run` are started again, nothing else is done.
 Every result must have the bits of the run that was not interrupted.
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -190,7 +191,6 @@ def provision(study: Study, out: Path) -> None:
             _policy(out / "kits" / name / "engine")
         shutil.move(made / study.host, out / "hub" / "engine")
         _policy(out / "hub" / "engine")
-        _storage(out / "hub" / "engine")
         shutil.move(made / ADMIN, out / "hub" / "admin")
         shutil.move(Path(tmp) / study.name / "state", out / "hub" / "certificates")
 
@@ -217,10 +217,16 @@ def _policy(engine: Path) -> None:
 
 
 def _storage(engine: Path) -> None:
-    """Keep the engine's jobs in the study's folder, not in a common one of the system."""
+    """Keep the engine's jobs in the study's folder, wherever that lies now, not in a common one of the system."""
     path = engine / "local" / "resources.json"
-    text = path.read_text().replace("/tmp/nvflare/", f"{(engine / 'storage').as_posix()}/")
-    path.write_text(text)
+    at = json.dumps(str((engine / "storage").resolve()))[1:-1]
+    path.write_text(
+        re.sub(
+            r'("root_dir"|"uri_root"): "[^"]*/(snapshot|jobs)-storage"',
+            rf'\1: "{at}/\2-storage"',
+            path.read_text(),
+        )
+    )
 
 
 def _run(module_and_args: Sequence[str]) -> str:
@@ -253,6 +259,7 @@ def start_site(kit: Path, name: str, log: Path) -> subprocess.Popen[bytes]:
 def start_hub(hub: Path, log: Path, *, preview: bool = False) -> subprocess.Popen[bytes]:
     """Start the engine at the hub."""
     _need()
+    _storage(hub / "engine")
     more = {"FEDMISS_HUB": str(hub.resolve()), "FEDMISS_PREVIEW": "1" if preview else ""}
     return _start("server.server_train", hub / "engine", "fed_server.json", ["org=hub"], more, log)
 

@@ -194,14 +194,11 @@ def _differences(kit: Kit) -> list[str]:
         gone = sorted(set(old["roster"]) - set(kit.roster))
         new = sorted(set(kit.roster) - set(old["roster"]))
         what = [f"without {n}" for n in gone] + [f"with {n} added" for n in new]
-        if old.get("data") != kit.study.name and old.get("revision") != kit.study.revision and not what:
-            what = ["of the same roster, with other settings or data"]
-        if what:
-            lines.append(
-                f"WARNING: you took part in {old['study']} revision {old['revision']} on {old['time']}. This job is one "
-                f"{' and '.join(what)}: the difference of the two results is the sum of whoever (or "
-                "whatever years) came or went."
-            )
+        lines.append(
+            f"WARNING: you took part in {old['study']} revision {old['revision']} on {old['time']}. This job is "
+            f"{' and '.join(what) or 'of the same roster, with other settings or other data'}: the difference of the two "
+            "results is the sum of whoever, or whatever years, came or went."
+        )
     return lines
 
 

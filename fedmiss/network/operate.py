@@ -34,11 +34,15 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
     done = done_mark(kit)
     log = kit.private / "engine.log"
     process: subprocess.Popen[bytes] | None = None
-    said = ""
+    said, deaths, begun = "", 0, 0.0
+    end_leftovers(engine)
     try:
         while not done.exists():
             if process is None or process.poll() is not None:
                 if process is not None:
+                    end(process)  # what it has started may be alive
+                    deaths = deaths + 1 if time.monotonic() - begun < QUICK else 0
+                    _not_too_often(deaths, log)
                     say(f"{kit.name}: the engine ended ({log} says why); it is started again.")
                 try:
                     reach(kit.study.host, kit.study.port, parts[0], parts[1], parts[2])
@@ -48,7 +52,7 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
                         said = str(error)
                     time.sleep(2)
                     continue
-                process = nvflare.start_site(kit.folder, kit.name, log)
+                process, begun = nvflare.start_site(kit.folder, kit.name, log), time.monotonic()
                 say(
                     f"{kit.name}: connected to {kit.study.host} port {kit.study.port}; waiting for questions."
                 )
@@ -60,6 +64,30 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
 def done_mark(kit: Kit) -> Path:
     """File that says that the present job is done."""
     return kit.private / f"{kit.job.hex()[:16]}.done"
+
+
+QUICK, OFTEN = 20.0, 5  # an engine that dies within so many seconds, so many times in a row, will not live
+
+
+def _not_too_often(deaths: int, log: Path) -> None:
+    if deaths >= OFTEN:
+        lines = [x for x in log.read_text(errors="replace").splitlines() if x.strip()]
+        raise EngineError(
+            f"the engine dies as soon as it is started, {deaths} times now. Its last line in {log}: {lines[-1][:300]}"
+        )
+
+
+def end_leftovers(engine: Path) -> None:
+    """End engines of this very folder that outlived the `join` or `run` that had started them (kill -9)."""
+    mark, table = str(engine.resolve()).encode(), Path("/proc")
+    for entry in table.iterdir() if table.is_dir() else ():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if mark in words and any(w.startswith(b"nvflare.private.fed.app") for w in words):
+                    os.kill(int(entry.name), signal.SIGKILL)
+            except (OSError, ValueError):
+                continue
 
 
 def end(process: subprocess.Popen[bytes] | None) -> None:
@@ -101,17 +129,22 @@ def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
     check_certificate(hub / "engine" / "startup" / "server.crt")
     log = hub / "engine.log"
     (hub / STATUS).unlink(missing_ok=True)
+    end_leftovers(hub / "engine")
     process = nvflare.start_hub(hub, log, preview=preview)
     admin: nvflare.Admin | None = None
     try:
-        before, since = -1, time.monotonic()
+        before, since, deaths = -1, time.monotonic(), 0
         while time.monotonic() - since < max(study.patience, 60.0):
             if process.poll() is not None:
+                end(process)
+                deaths += 1
+                _not_too_often(deaths, log)
                 say(f"the engine ended ({log} says why); it is started again.")
                 process, admin = nvflare.start_hub(hub, log, preview=preview), None
             admin = admin or _session(hub, process)
             if admin is None:
                 continue
+            deaths = 0
             _all_there(admin, study, say)
             job = nvflare.submit(admin, study)
             say(f"all organisations are connected; job {job[:8]} is under way.")

@@ -99,7 +99,8 @@ def _figure(yearly: pd.DataFrame, trend: pd.Series) -> Plot:
         year = used["year"].to_numpy(float)
         if used["index_lo"].notna().any():
             ax.vlines(year, used["index_lo"], used["index_hi"], color=SKY, lw=5, alpha=0.6)
-        ax.plot(year, used["index"], color=BLUE, marker="o", ms=4, lw=1.2)
+        # unused years are NaN, so that the line breaks instead of bridging a year without data
+        ax.plot(yearly["year"], yearly["index"], color=BLUE, marker="o", ms=4, lw=1.2)
         if len(used) >= 2 and np.isfinite(trend["slope"]):
             level = np.log(used["index"]).mean()
             ax.plot(year, np.exp(level + trend["slope"] * (year - year.mean())), color=ORANGE, lw=1.6)

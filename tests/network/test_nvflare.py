@@ -200,6 +200,10 @@ def test_kill_9_of_a_site_and_of_the_hub_changes_no_bit(prepared, uninterrupted)
         ends.until(20)
         ends.kill_engine_only("north")  # nobody types anything: `join` starts it again
         ends.until(60)
+        ends.processes["south"].kill()  # `join` only: its engine outlives it, until the next `join` ends it
+        ends.processes["south"].wait()
+        ends.start("south")
+        ends.until(90)
         ends.kill("hub")
         ends.start("hub")  # the system's service manager, or the coordinator
         ends.wait()

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.federation.link import InProcess
 from fedmiss.files import read_json, read_manifest, write_json
 from fedmiss.network.demo import CLUBS, in_process
 from fedmiss.network.hub import preview_study, run_study, status
@@ -175,6 +176,49 @@ def test_a_study_from_kits_to_both_reports(folder, panels, tmp_path):
     only = outbox(kit, panels["north"], first=3, last=3)
     assert only[0].startswith("--- exchange 3,")
     assert sum(line.startswith("---") for line in only) == 1
+
+
+def test_a_copied_kit_without_its_journal_cannot_take_over(folder, panels, tmp_path):
+    """And neither can a study be run under another's name: the roster's key of the name is not the thief's."""
+    import shutil
+
+    frames = []
+
+    class Tap(Direct):
+        def ask(self, asked):
+            frames.append(asked["north"])
+            return super().ask(asked)
+
+    wire = Tap(folder, panels)
+    run_study(folder / "hub", wire)
+    wire.close()
+    copy = tmp_path / "stolen"
+    shutil.copytree(folder / "kits" / "north", copy)
+    for journal in (copy / "private").glob("*.journal"):
+        journal.unlink()
+    thief = program_of(open_kit(copy), panels["north"])
+    thief.answer(frames[30])
+    assert "in order" in str(thief.program.refusal)
+    assert thief.exchange == -1
+    thief.close()
+    write_json(copy / "kit.json", read_json(copy / "kit.json") | {"organisation": "south"})
+    named = open_kit(copy)
+    with pytest.raises(ConfigError, match="the roster's key of 'south' is not this group's"):
+        program_of(named, panels["north"])
+
+
+def test_two_organisations_without_masks(tmp_path, panels):
+    study = Study("pair", "Ardea alba", ("north", "south"), masks=False, model=QUICK, share=1.0)
+    out = make_study(study, tmp_path / "study", engine_files)
+    kits = {c: open_kit(out / "kits" / c) for c in study.organisations}
+    collect_roster(out, [enrol(k) for k in kits.values()])
+    for kit in kits.values():
+        approve(kit, ask=None, given=kit.job.hex())
+    programs = {c: program_of(k, panels[c]) for c, k in kits.items()}
+    result = run_study(out / "hub", InProcess(programs))
+    pair = {c: panels[c] for c in study.organisations}
+    here = in_process(out, pair)
+    np.testing.assert_array_equal(np.array(read_json(result / "totals.json")["totals"]), here.totals)
 
 
 def test_a_preview_says_what_is_lost_and_the_job_goes_on_from_it(folder, panels):

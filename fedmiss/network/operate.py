@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fedmiss.errors import EngineError
+from fedmiss.errors import ConfigError, EngineError
 from fedmiss.files import read_json
 from fedmiss.network import nvflare
 from fedmiss.network.hub import STATUS, status
@@ -140,8 +140,9 @@ def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
                 deaths += 1
                 _not_too_often(deaths, log)
                 say(f"the engine ended ({log} says why); it is started again.")
+                _close(admin)
                 process, admin = nvflare.start_hub(hub, log, preview=preview), None
-            admin = admin or _session(hub, process)
+            admin = admin or _session(hub, study, process)
             if admin is None:
                 continue
             deaths = 0
@@ -160,25 +161,32 @@ def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
             f"nothing went on for {study.patience:.0f} s; {log} says why. The same command goes on later."
         )
     finally:
-        if admin is not None:
-            _close(admin)
+        _close(admin)
         end(process)
 
 
-def _close(admin: nvflare.Admin) -> None:
+def _close(admin: nvflare.Admin | None) -> None:
     try:
-        admin.close()
+        if admin is not None:
+            admin.close()
     except Exception:  # the server may be gone
         pass
 
 
-def _session(hub: Path, process: subprocess.Popen[bytes]) -> nvflare.Admin | None:
-    for _ in range(60):
+def _session(hub: Path, study: Study, process: subprocess.Popen[bytes]) -> nvflare.Admin | None:
+    """A session as soon as the server listens: one that is tried before leaves threads behind that go on trying."""
+    parts = [hub / "admin" / "startup" / n for n in ("rootCA.pem", "client.crt", "client.key")]
+    for _ in range(120):
         if process.poll() is not None:
             return None
         try:
-            return nvflare.Admin(hub, timeout=10)
-        except Exception:  # the server is not up yet; its own log says more
+            reach(study.host, study.port, parts[0], parts[1], parts[2])
+            return nvflare.Admin(hub, timeout=20)
+        except EngineError:
+            time.sleep(0.5)
+        except ConfigError:
+            raise
+        except Exception:  # the server listens but does not answer yet; its own log says more
             time.sleep(1)
     return None
 

@@ -22,7 +22,7 @@ from fedmiss.files import read_json
 from fedmiss.network import nvflare
 from fedmiss.network.demo import CLUBS, demo_study, in_process, prepare, stop
 from fedmiss.network.kits import approve, make_study, open_kit
-from fedmiss.network.operate import end
+from fedmiss.network.operate import _session, end
 from fedmiss.network.site import start
 from fedmiss.network.study import read_study
 
@@ -227,8 +227,8 @@ def server(prepared, tmp_path):
             processes.append(nvflare.start_site(kit.folder, club, tmp_path / f"{club}.log"))
         for _ in range(60):
             try:
-                admin = admin or nvflare.Admin(there / "hub", timeout=10)
-                if admin.connected() == sorted(CLUBS):
+                admin = admin or _session(there / "hub", read_study(there), processes[0])
+                if admin is not None and admin.connected() == sorted(CLUBS):
                     break
             except Exception:
                 pass
@@ -237,6 +237,8 @@ def server(prepared, tmp_path):
         assert admin.connected() == sorted(CLUBS)
         yield there, admin, tmp_path
     finally:
+        if admin is not None:
+            admin.close()
         for process in processes:
             end(process)
 

@@ -23,12 +23,12 @@ def new(
     ] = False,
 ) -> None:
     """Coordinator: make a study's folder with one kit for every organisation."""
-    from fedmiss.network import nvflare
+    from fedmiss.network import nvflare_kits
     from fedmiss.network.kits import make_study
     from fedmiss.network.study import read_study_toml
 
     read = read_study_toml(study)
-    folder = make_study(read, out, nvflare.provision, overwrite=overwrite)
+    folder = make_study(read, out, nvflare_kits.provision, overwrite=overwrite)
     typer.echo(
         f"Wrote {folder}: study {read.name}, revision {read.revision}, of {', '.join(read.organisations)}."
     )

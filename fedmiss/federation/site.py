@@ -28,7 +28,7 @@ from fedmiss.federation.codec import HEADER, Envelope, decode, encode, refuses
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import Visits
 from fedmiss.federation.journal import Journal
-from fedmiss.federation.masks import Masks
+from fedmiss.federation.masks import Masks, Party
 
 __all__ = ["MOST_BYTES", "Entry", "SiteProgram", "digest_of", "entries"]
 
@@ -77,10 +77,10 @@ class SiteProgram:
 
     Parameters
     ----------
-    program : the group's program; its ``settings`` are those of the job, its ``protect`` is taken
+    program : the group's program; its ``settings`` are those of the job
     job : hash of the approved job (32 bytes); frames carry its first eight
     journal : the job's journal; opened anew, its exchanges are answered again
-    masks : None where the custodian approved to send sums unmasked
+    party : the group among the others; as :class:`Masks` its sums are masked, as plain :class:`Party` they are not
     look : called with the answers, before masks, before they go; raises to keep them back
 
     Raises
@@ -94,11 +94,12 @@ class SiteProgram:
         job: bytes,
         journal: Path,
         *,
-        masks: Masks | None = None,
+        party: Party | None = None,
         look: Callable[[int, list[msg.Answer]], None] | None = None,
     ) -> None:
-        self.program, self.job, self.masks, self.look = program, job, masks, look
-        program.protect = self._protect
+        self.program, self.job, self.look = program, job, look
+        self.masks = party if isinstance(party, Masks) else None
+        program.protect, program.party = self._protect, party
         self._busy = threading.Lock()
         self.exchange = -1  # the last one answered
         self._frame, self._answer = b"", b""

@@ -23,7 +23,7 @@ from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.hub.job import Joint, run_job
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.files import SECRET, check_free, read_json, read_manifest, write_json
-from fedmiss.network import nvflare
+from fedmiss.network import nvflare_kits
 from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
 from fedmiss.network.site import held
 from fedmiss.network.study import Study, read_study
@@ -70,7 +70,7 @@ def demo_study(*, bootstrap: int, port: int, masks: bool = True) -> Study:
 def prepare(out: Path, study: Study) -> tuple[Path, dict[str, Path]]:
     """Panels, kits, keys and approvals of the demo: the study's folder, and club -> panel."""
     panels = club_panels(out / "clubs")
-    folder = make_study(study, out / "study", nvflare.provision, overwrite=True)
+    folder = make_study(study, out / "study", nvflare_kits.provision, overwrite=True)
     kits = [open_kit(folder / "kits" / club) for club in study.organisations]
     collect_roster(folder, [enrol(kit) for kit in kits])
     return folder, panels

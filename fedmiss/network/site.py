@@ -89,14 +89,16 @@ def program_of(
     secret = kit.private / SECRET
     if not secret.exists():
         write_secret(secret)
-    private = identity(kit.key_file)
-    party = Party(kit.name, private, kit.roster, kit.job)
-    masks = Masks(kit.name, private, kit.roster, kit.job) if kit.study.masks else None
-    group = GroupProgram(
-        kit.name, held(kit, panel), key=bytes(16), secret=secret.read_bytes(), settings=kit.study.settings(),
-        jointly=True, minimum=kit.study.minimum, party=party,
+    kind = Masks if kit.study.masks else Party
+    party = kind(kit.name, identity(kit.key_file), kit.roster, kit.job)
+    return SiteProgram(_group(kit, panel), kit.job, kit.journal, party=party, look=look)
+
+
+def _group(kit: Kit, panel: PanelFolder) -> GroupProgram:
+    return GroupProgram(
+        kit.name, held(kit, panel), key=bytes(16), secret=(kit.private / SECRET).read_bytes(),
+        settings=kit.study.settings(), jointly=True, minimum=kit.study.minimum,
     )  # fmt: skip
-    return SiteProgram(group, kit.job, kit.journal, masks=masks, look=look)
 
 
 def start(kit: Kit, data: Path, *, look: bool = False) -> None:
@@ -157,12 +159,9 @@ def dry_run(kit: Kit, data: Path) -> list[str]:
 
 def program_of_copy(kit: Kit, data: Path) -> GroupProgram:
     """The organisation's program without journal: to look at what was sent, while another process answers."""
-    panel = open_data(kit, data)
-    party = Party(kit.name, identity(kit.key_file), kit.roster, kit.job)
-    return GroupProgram(
-        kit.name, held(kit, panel), key=bytes(16), secret=(kit.private / SECRET).read_bytes(),
-        settings=kit.study.settings(), jointly=True, minimum=kit.study.minimum, party=party,
-    )  # fmt: skip
+    group = _group(kit, open_data(kit, data))
+    group.party = Party(kit.name, identity(kit.key_file), kit.roster, kit.job)
+    return group
 
 
 def journal_entries(kit: Kit) -> list[Entry]:

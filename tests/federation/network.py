@@ -54,9 +54,8 @@ class Site:
             settings=SETTINGS,
             jointly=True,
             minimum=2,
-            party=masks,
         )
-        self.program = SiteProgram(group, self.job, self.folder / f"{self.name}.journal", masks=masks)
+        self.program = SiteProgram(group, self.job, self.folder / f"{self.name}.journal", party=masks)
 
     def stop(self):
         if self.program is not None:

@@ -19,7 +19,7 @@ pytest.importorskip("nvflare", reason="run by `make test-nvflare` in an environm
 
 from fedmiss.errors import EngineError
 from fedmiss.files import read_json
-from fedmiss.network import nvflare
+from fedmiss.network import nvflare, nvflare_kits
 from fedmiss.network.demo import CLUBS, demo_study, in_process, prepare, stop
 from fedmiss.network.kits import approve, make_study, open_kit
 from fedmiss.network.operate import _session, end
@@ -258,7 +258,7 @@ def test_a_job_with_code_runs_nowhere(server, tmp_path):
     study = read_study(folder)
     proof = tmp_path / "it-ran"
 
-    job = nvflare.job_folder(study, tmp_path / "with-code")
+    job = nvflare_kits.job_folder(study, tmp_path / "with-code")
     for app in ("server", "site"):
         custom = job / app / "custom"
         custom.mkdir()
@@ -274,7 +274,7 @@ def test_a_job_with_code_runs_nowhere(server, tmp_path):
     assert "COMPLETED" not in state.upper()
     assert not proof.exists()
 
-    job = nvflare.job_folder(study, tmp_path / "other-class")
+    job = nvflare_kits.job_folder(study, tmp_path / "other-class")
     path = job / "site" / "config" / "config_fed_client.json"
     config = json.loads(path.read_text())
     config["components"].append(
@@ -288,7 +288,7 @@ def test_a_job_with_code_runs_nowhere(server, tmp_path):
     assert "is not in allow_list" in said
 
     # a kit of another study with the same names: its certificate is of another root
-    other = make_study(demo_study(bootstrap=10, port=PORT), tmp_path / "other", nvflare.provision)
+    other = make_study(demo_study(bootstrap=10, port=PORT), tmp_path / "other", nvflare_kits.provision)
     stranger = nvflare.start_site(other / "kits" / "north", "stranger", tmp_path / "stranger.log")
     # north's certificate under a name that is not north's
     thief = tmp_path / "thief"

@@ -63,8 +63,6 @@ class GroupProgram:
     settings : digest of the job's settings that the group agreed to (8 bytes); None takes those of the first question
     jointly : whether least numbers hold for the sums over groups, which is all that the hub sees of masked answers;
         otherwise for the group's own sums
-    party : the group among the others, where they agree on their common key over the wire
-    protect : what becomes of the answers of an exchange before they are packed: masks (see ``federation.site``)
     """
 
     def __init__(
@@ -80,12 +78,13 @@ class GroupProgram:
         minimum: int = 0,
         settings: bytes | None = None,
         jointly: bool = False,
-        protect: Callable[[list[msg.Answer], Envelope], list[msg.Answer]] | None = None,
-        party: Party | None = None,
     ) -> None:
         self.name, self.held, self.key, self.secret = name, visits, key, secret
         self.plain_refusals, self.minimum, self.settings = plain_refusals, minimum, settings
-        self.all_slopes, self.jointly, self.protect, self.party = all_slopes, jointly, protect, party
+        self.all_slopes, self.jointly = all_slopes, jointly
+        # between organisations (see ``site``): what becomes of answers before they are packed; the group among the others
+        self.protect: Callable[[list[msg.Answer], Envelope], list[msg.Answer]] | None = None
+        self.party: Party | None = None
         self._job: bytes | None = None
         self._settings = bytes(8)
         self.weigh = weigh or self._weigh

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
 from fedmiss import __version__
-from fedmiss.arrays import F64, I64, Bool
+from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, InputError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.state import Panel
+from fedmiss.federation.hub.support import FEWEST_REGIONS, release_jointly
 from fedmiss.federation.link import Link, total
-from fedmiss.federation.rules import CONTRIBUTORS, releasable
 
-__all__ = ["Agreement", "Plan", "agree", "folds_like_gaps", "released_months", "seal_key"]
+__all__ = ["Agreement", "Plan", "agree", "folds_like_gaps", "seal_key"]
 
 TERMS = ("duration", "distance", "observers")  # the order of ``Description.effort``
-FEWEST_REGIONS, MOST_REGIONS = 2, 60
+MOST_REGIONS = 60
 FEW_BLOCKS = 50  # ten for each of five folds
 
 
@@ -105,27 +106,11 @@ def agree(link: Link, plan: Plan) -> Agreement:
     done = link.ask({name: [msg.Drop(drops.get(name, none)), shared[name], axes] for name in link.names})[2]
     out, behind = 0, None
     if plan.jointly:
-        before = _sum(done, "used")
-        released, regions, behind = _released(link, plan.share, minimum, int(months.size), regions)
-        axes = replace(axes, regions=regions, released=released.astype(np.uint8))
-        (done,) = link.ask([axes])
-        out = before - _sum(done, "used")
-        if out:
-            empty = int((~released).sum())
-            notes.append(
-                f"{out} visits were withheld: their {empty} months have fewer than {minimum} visits or sites of all groups "
-                f"together, one group only, or one with more than {plan.share:.0%} of the visits."
-            )
+        axes, done, out, behind = release_jointly(link, axes, plan.share, done, notes)
     ready = {name: a for name, a in done.items() if isinstance(a, msg.Done)}
     used = sum(a.used for a in ready.values())
     if not used:
-        raise InputError(
-            "no group has a counted visit of the species in these months: there is nothing to fit. Choose another "
-            "species or season, or model detections (--model bernoulli)."
-            if not out and not any(a.withheld for a in ready.values())
-            else f"all visits were withheld: no month has the least number of {minimum} own sites behind it. "
-            "Lower --minimum."
-        )
+        _nobody(minimum, thin=bool(out) or any(a.withheld for a in ready.values()))
     for name, a in ready.items():
         if not a.used and name in tallied and _tally(tallied)[name].visits:
             notes.append(f"group {name!r} has no counted visit that takes part; it answers with zeros.")
@@ -138,7 +123,7 @@ def agree(link: Link, plan: Plan) -> Agreement:
         K=K,
         visits=used,
         calendar=(months % 12 + 1, months // 12) if calendar else None,
-        regions=regions,
+        regions=axes.regions,
         observers=np.sum([a.observers for a in ready.values()], axis=0),
         joint=joint,
         n_joint=n_joint,
@@ -160,70 +145,17 @@ def agree(link: Link, plan: Plan) -> Agreement:
     )
 
 
-def _sum(done: dict[str, msg.Answer], name: str) -> int:
-    return sum(int(getattr(a, name)) for a in done.values())
+def _nobody(minimum: int, *, thin: bool) -> NoReturn:
+    raise InputError(
+        f"all visits were withheld: no month has the least number of {minimum} own sites behind it. Lower --minimum."
+        if thin
+        else "no group has a counted visit of the species in these months: there is nothing to fit. Choose another "
+        "species or season, or model detections (--model bernoulli)."
+    )
 
 
 def _tally(tallied: dict[str, msg.Answer]) -> dict[str, msg.Tallies]:
     return {name: a for name, a in tallied.items() if isinstance(a, msg.Tallies)}
-
-
-def _support(
-    link: Link, share: float, L: int, regions: int, *, by: str = "", folds: int = 0, seed: int = 0
-) -> dict[str, F64]:
-    """Two exchanges: the sums behind every part of every month, then who has too large a share of them."""
-    parts, none, sums = max(folds, 1), np.zeros((0, 0)), {}
-    shapes = {
-        "visits": (parts, L),
-        "sites": (parts, L),
-        "groups": (parts, L),
-        "over": (parts, L),
-        "regions": (regions + 1, 3),
-    }
-    ask = msg.Support(by, folds, seed, share, none, none, none, none)
-    for _ in range(2):
-        (answers,) = link.ask([ask])
-        sums = {name: total(answers, name, shape) for name, shape in shapes.items()}
-        ask = replace(
-            ask, visits=sums["visits"], sites=sums["sites"], groups=sums["groups"],
-            regions=np.ascontiguousarray(sums["regions"][:, :2]),
-        )  # fmt: skip
-    return sums
-
-
-def _released(
-    link: Link, share: float, minimum: int, L: int, regions: tuple[str, ...]
-) -> tuple[Bool, tuple[str, ...], F64]:
-    """Months and regions whose sums over groups may be released; visits of released months."""
-    s = _support(link, share, L, len(regions))
-    months = releasable(s["visits"], s["sites"], s["groups"], minimum) & (s["over"] == 0).all(axis=0)
-    sites, groups, over = s["regions"].T
-    fine = (sites >= minimum - 1e-3) & (groups >= CONTRIBUTORS) & (over == 0)
-    keep = [i for i in range(1, len(sites)) if fine[i]]
-    # what is left of the whole is a sum too: if it is too small, the smallest region joins it, until it is empty or enough
-    while keep:
-        rest = [i for i in range(len(sites)) if i not in keep and sites[i] > 0]
-        if not rest or (sites[rest].sum() >= minimum - 1e-3 and any(fine[i] for i in rest)):
-            break
-        keep.remove(min(keep, key=lambda i: sites[i]))
-    names = tuple(regions[i - 1] for i in keep)
-    return months, names if len(names) >= FEWEST_REGIONS else (), s["visits"].sum(axis=0) * months
-
-
-def released_months(link: Link, panel: Panel, *, by: str, folds: int, seed: int) -> np.ndarray:
-    """Months (L,) that take part in cross-validation, 1 or 0: every fold's part may be released. Empty for all months."""
-    if not panel.least:
-        return np.zeros(0, np.uint8)
-    s = _support(link, panel.share, panel.L, len(panel.regions), by=by, folds=folds, seed=seed)
-    months = releasable(s["visits"], s["sites"], s["groups"], panel.least) & (s["over"] == 0).all(axis=0)
-    if not (months & (s["visits"].sum(axis=0) > 0)).any():
-        raise ConfigError(
-            f"no month has {panel.least} visits and sites, and two groups, in each of {folds} "
-            "folds: nothing is left to choose "
-            "a model by. Use fewer folds, a lower least number, or name rank and model."
-        )
-    out: np.ndarray = months.astype(np.uint8)
-    return out
 
 
 def _check(groups: dict[str, msg.Description], tallied: dict[str, msg.Answer]) -> list[str]:

@@ -15,11 +15,12 @@ import pandas as pd
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.hub.agree import folds_like_gaps, released_months
+from fedmiss.federation.hub.agree import folds_like_gaps
 from fedmiss.federation.hub.fit import AskScore, Request, fit_path
 from fedmiss.federation.hub.lockstep import Lane, run_lockstep
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import Sums
+from fedmiss.federation.hub.support import released_months
 from fedmiss.federation.link import Link, total
 from fedmiss.models.lowrank.choice import Choice, choose, model_name, scores
 from fedmiss.models.lowrank.settings import CountSettings

@@ -17,12 +17,13 @@ import pandas as pd
 from fedmiss.arrays import F64
 from fedmiss.errors import InputError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.hub.agree import Agreement, Plan, agree, folds_like_gaps, released_months, seal_key
+from fedmiss.federation.hub.agree import Agreement, Plan, agree, folds_like_gaps, seal_key
 from fedmiss.federation.hub.bootstrap import lockstep_size, replicates, totals_of
 from fedmiss.federation.hub.crossval import cross_validate, open_batch, starts
 from fedmiss.federation.hub.fit import fit_path
 from fedmiss.federation.hub.lockstep import Lane, run_lockstep
 from fedmiss.federation.hub.state import MonthState
+from fedmiss.federation.hub.support import released_months
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.choice import Choice, model_name
 from fedmiss.models.lowrank.settings import CountSettings

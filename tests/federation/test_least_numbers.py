@@ -19,7 +19,7 @@ from fedmiss.models.lowrank.data import Group, GroupPanel
 from .network import JOB, NEGBIN, SETTINGS, sites_of
 from .owners import largest, owned
 
-MINIMUM, SHARE, FOLDS = 16, 0.55, 2
+MINIMUM, SHARE, FOLDS = 13, 0.5, 2
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +30,16 @@ def panel():
 class Tapped(InProcess):
     def __init__(self, programs):
         super().__init__(programs)
-        self.asked = []
+        self.asked, self.told = [], []  # questions, and all groups' answers to each
 
     def ask(self, frames):
         one = next(iter(frames.values()))
-        self.asked += decode(one, None, asks=True, who="hub")[1]
-        return super().ask(frames)
+        questions = decode(one, None, asks=True, who="hub")[1]
+        out = super().ask(frames)
+        replies = [decode(raw, None, asks=False, who="group")[1] for raw in out.values()]
+        self.asked += questions
+        self.told += list(zip(*replies, strict=True))
+        return out
 
 
 def ran(panel, folder, candidates=(NEGBIN,), minimum=MINIMUM, share=SHARE):
@@ -70,6 +74,7 @@ def test_released_months_are_those_with_enough_behind_them(panel, tmp_path):
     visits, places, groups, largest = (x[0] for x in counts(panel))
     fine = (visits >= MINIMUM) & (places >= MINIMUM) & (groups >= 2) & (largest <= SHARE)
     assert 2 < fine.sum() < panel.L - 2  # the test tests something
+    assert ((visits >= MINIMUM) & (places >= MINIMUM) & (groups >= 2) & (largest > SHARE)).any()
     seen = np.zeros(panel.L, bool)
     for site in sites.values():
         seen[np.unique(site.program.program.used.month)] = True
@@ -99,6 +104,9 @@ def test_a_month_with_a_thin_fold_leaves_cross_validation(panel, tmp_path):
     fine = (empty | enough).all(axis=0)
     assert 0 < (released[0] & ~fine).sum()
     np.testing.assert_array_equal(opened.released[released[0]], fine[released[0]])
+    told = tap.told[tap.asked.index(opened)]
+    weight = sum(a.sums[:, 0].sum() for a in told)  # every visit trains all folds but its own
+    assert weight == (FOLDS - 1) * whole[0][0][released[0] & fine].sum()
 
 
 def msg_free(settings):

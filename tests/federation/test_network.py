@@ -144,6 +144,9 @@ def test_a_damaged_journal_is_refused_and_a_cut_one_goes_on(tmp_path):
         j.append((4, b"four"))
         assert [k for k, _ in j.records()] == [1, 2, 4]
         j.close()
+        j = Journal.reading(path)
+        assert [k for k, _ in j.records()] == [1, 2, 4]
+        j.close()
     bad = bytearray(raw)
     bad[60] ^= 1
     path.write_bytes(bad)
@@ -220,6 +223,13 @@ def test_who_is_away_is_said_and_nothing_is_lost(panel, masked, tmp_path):
     assert said == [("owner-2",)]
     wire.gone = False
     same_bits(masked, run(wire, tmp_path, masked=True))
+
+
+def test_a_hub_that_asks_in_other_words_after_a_restart_is_stopped(panel, tmp_path):
+    sites = sites_of(panel, tmp_path, masked=True)
+    run(Wire(sites), tmp_path, masked=True)
+    with pytest.raises(EngineError, match=r"exchange \d+ is asked in other words than before the restart"):
+        run(Wire(sites), tmp_path, masked=True, what=order((replace(NEGBIN, rank=0, dispersion="quasi"),)))
 
 
 def test_a_choice_of_models_goes_through_masks(panel, tmp_path):

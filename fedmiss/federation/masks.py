@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -61,11 +62,13 @@ _MASKED = {kind: masked_fields(kind) for kind in ANSWERS}
 
 def identity(path: Path) -> X25519PrivateKey:
     """Read a group's private key, or draw one: a file that only its owner may read."""
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
+    try:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    except ImportError:
+        raise ConfigError(
+            "keys and masks need the package cryptography, which is not installed. Say: pip install 'fedmiss[federation]'"
+        ) from None
     if not path.exists():
-        import os
-
         raw = X25519PrivateKey.generate().private_bytes_raw()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:

@@ -79,6 +79,7 @@ def row_flow(
         if p.has("records"):
             add("records", "read", p.meta["rows"], p.meta["source"], always=True)
             add("records", "malformed", -sum(p.meta["malformed"].values()), p.meta["source"])
+            add("records", "missing counts", -p.meta.get("missing", 0), "NA or blank: not a visit")
     notes = {
         "above": ("taxa above species", "spuh, slash, hybrid"),
         "other species": ("other species", ""),
@@ -125,7 +126,8 @@ def orphan_warning(lists: list[Projection], counts: RecordCounts, folder: Path) 
 
 def source_warnings(p: Projection) -> list[str]:
     """Return the sentences about what reading a source has found."""
-    m, out = p.meta, []
+    m = p.meta
+    out: list[str] = list(m.get("said", []))
     name = m["source"]
     bad = sum(m["malformed"].values())
     if bad:

@@ -96,7 +96,7 @@ def make_panel(
             raise _no_counts(species, visits)
         sites = _site_axis(visits)
         months, gaps, left_out = month_axis(visits["date"])
-        if left_out:
+        if left_out and months["month_of_year"].n_unique() > 1:  # one month a year: the counts are yearly
             warnings.append(f"no visit in any year in the months {left_out}: they are not part of the panel.")
         if gaps:
             warnings.append(

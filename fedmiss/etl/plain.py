@@ -146,7 +146,7 @@ def project_plain(
     columns = {k: source.header.index(v) for k, v in column_map.items()}
     parts = [
         _prepare(chunk, rows, columns, one_species, assume_complete)
-        for chunk in read_rows(source, columns, rows, quoted=source.separator == ",", advance=advance)
+        for chunk in read_rows(source, columns, rows, quoted=source.separator in (",", ";"), advance=advance)
     ]
     frame = (
         pl.concat(parts) if parts else _prepare(_empty(columns), rows, columns, one_species, assume_complete)

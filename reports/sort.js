@@ -20,3 +20,12 @@ document.querySelectorAll("table.sortable th").forEach(function (th) {
     }).forEach(function (pair) { body.appendChild(pair[1]); });
   });
 });
+// Paper has no folds: open every folded table before printing, and fold those again that were folded.
+(function () {
+  var opened = [];
+  window.addEventListener("beforeprint", function () {
+    opened = Array.from(document.querySelectorAll("details:not([open])"));
+    opened.forEach(function (d) { d.open = true; });
+  });
+  window.addEventListener("afterprint", function () { opened.forEach(function (d) { d.open = false; }); });
+})();

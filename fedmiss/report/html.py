@@ -14,6 +14,7 @@ from fedmiss import __version__
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.prose import headline
 from fedmiss.report.sections import ORDER
+from fedmiss.report.share import cite_as, meta_tags, photo_uri
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count
 from fedmiss.resources import resource
@@ -86,5 +87,9 @@ def page(a: Analysis, plots: dict[str, Plot]) -> str:
         date=a.date,
         headline=headline(a),
         sections=rendered,
+        tags=meta_tags(a),
+        photo=photo_uri(a.settings.photo),
+        photo_credit=a.settings.photo_credit,
+        cite=cite_as(a),
         **assets(),
     )

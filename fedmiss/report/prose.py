@@ -175,8 +175,8 @@ def _model_caveats(a: Analysis) -> list[str]:
         out.append(f"Only {a.n_draws} bootstrap replicates were made; intervals need {MIN_DRAWS} or more.")
     if a.data.one_trend:
         out.append(
-            "Cross-validation (or the user) chose a model without interaction (rank 0): all sites and regions share one "
-            "trend by construction, so differences between them are not shown."
+            "The model in use gives all sites and regions one trend: differences between them would not predict counts any "
+            "better, or were not asked for. They are not shown."
         )
     if a.data.fact("scale") == "log1p":
         smear = a.data.fact("smear")
@@ -256,7 +256,7 @@ def family_words(a: Analysis) -> str:
 def progress_words(a: Analysis) -> str:
     """Say what the trace's ``||h||`` measures: the paper's mean field, or the movement of the fast solver."""
     if a.data.fact("method") == "fast":
-        return "root mean square change of the predictor of a counted cell in a round"
+        return "mean change of the fitted values from one round to the next"
     return "norm of the mean field ||h||"
 
 

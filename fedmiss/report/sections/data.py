@@ -35,7 +35,7 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
             "Visits",
             f"{count(c.n_visits)}; {count(c.n_counted)} with a count, {count(c.n_zeros)} that found none",
         ),
-        ("Birds counted", count(c.birds_counted)),
+        (f"{a.settings.unit.capitalize()} counted", count(c.birds_counted)),
         (
             "Site-months with a count",
             f"{count(c.n_observed)} of {count(c.n_cells)} ({share(c.share_observed)})",

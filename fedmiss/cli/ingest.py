@@ -182,7 +182,8 @@ def ingest(
     repeats: Annotated[
         str,
         typer.Option(
-            help="Table of counts: several counts of a site in one year or month: refuse, sum, max or mean.",
+            help="Several counts of a species on one visit (plain tables; refuse means sum), or of a site in one year or "
+            "month (tables of counts): refuse, sum, max or mean.",
             rich_help_panel=_PLAIN,
         ),
     ] = "refuse",

@@ -89,7 +89,7 @@ def row_flow(
         "unvetted": ("not reviewed", "hold back zeros only"),
         "escapees": ("escapees", "hold back zeros only"),
         "copies": ("copies on shared lists", "the lowest id that lists the species counts"),
-        "rolled up": ("rolled up", "subspecies and forms added to their species"),
+        "rolled up": ("rolled up", "further counts of a species on one visit, as of subspecies, added up"),
     }
     for key, (step, note) in notes.items():
         add("records", step, -records[key], note)

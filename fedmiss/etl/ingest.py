@@ -247,6 +247,7 @@ def _builder(
             "column_map": chosen,
             "one_species": None if named else one,
             "assume_complete": settings.assume_complete,
+            "repeats": settings.repeats,
         }
         build = project_plain
     return store.key(source, with_events=True, extra=json.dumps(extra, default=asdict)), partial(

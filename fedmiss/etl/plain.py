@@ -137,9 +137,14 @@ def project_plain(
     column_map: dict[str, str],
     one_species: str | None,
     assume_complete: bool,
+    repeats: str = "sum",
     advance: Callable[[float], None] = lambda done: None,
 ) -> dict[str, Any]:
-    """Write the projection of a plain table; return its meta data. Counts of one visit and species are summed."""
+    """Write the projection of a plain table; return its meta data.
+
+    ``repeats`` says what several counts of a species on one visit (observer, site, day, and start time or visit id where
+    the table has them) are worth: their ``sum`` (parts of a flock), ``max`` or ``mean`` (the same birds counted again).
+    """
     import polars as pl
 
     rows = Rows(source)
@@ -151,8 +156,38 @@ def project_plain(
     frame = (
         pl.concat(parts) if parts else _prepare(_empty(columns), rows, columns, one_species, assume_complete)
     )
+    frame, said = _joined(frame, repeats)
     dates = write_projection(folder, frame)
-    return rows.meta(prefix="", group_prefix="", dates=dates, explicit_zeros=True, any_name=True)
+    meta = rows.meta(prefix="", group_prefix="", dates=dates, explicit_zeros=True, any_name=True)
+    return meta | {"said": said}
+
+
+def _joined(frame: pl.DataFrame, repeats: str) -> tuple[pl.DataFrame, list[str]]:
+    """Join several counts of one species on one visit by their largest or mean; sums are made later, for all sources."""
+    import polars as pl
+
+    keys = ["event", "species", "common_name"]
+    doubled = frame.select(keys).is_duplicated() & (frame["count"] >= 0)
+    n = int(doubled.sum())
+    if not n:
+        return frame, []
+    cells = frame.filter(doubled).select(keys).n_unique()
+    if repeats in ("sum", "refuse"):
+        return frame, [
+            f"{n:,} counts are of {cells:,} visits that have several of one species: they are added up. If they "
+            "are of the same "
+            "birds, pass --repeats max or mean."
+        ]
+    one = pl.col("count").max() if repeats == "max" else pl.col("count").mean().round().cast(pl.Int64)
+    parts = frame.filter(doubled)
+    joined = parts.group_by(keys, maintain_order=True).agg(
+        one, *(pl.col(c).first() for c in frame.columns if c not in (*keys, "count"))
+    )
+    word = "largest" if repeats == "max" else "mean, rounded,"
+    said = [
+        f"{n:,} counts are of {cells:,} visits that have several of one species: the {word} of each is taken."
+    ]
+    return pl.concat([frame.filter(~doubled), joined.select(frame.columns)]), said
 
 
 def _empty(columns: dict[str, int]) -> pl.DataFrame:

@@ -144,3 +144,16 @@ def test_ingest_refuses_what_its_model_cannot_take(tmp_path):
     ingest([path], tmp_path / "r", IngestSettings(first_year=1990), keep_cache=False)
     years = pl.read_parquet(tmp_path / "r" / "checklists.parquet")["date"].dt.year()
     np.testing.assert_array_equal(sorted(years), [1990, 1991])
+
+
+@pytest.mark.parametrize(("repeats", "want"), [("sum", 12), ("max", 7), ("mean", 6)])
+def test_several_counts_of_one_visit_are_joined_as_asked(tmp_path, repeats, want):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "observer,site,date,count\no,A,2001-05-01,7\no,A,2001-05-01,5\no,A,2001-05-02,3\np,A,2001-05-01,4\n"
+    )
+    settings = IngestSettings(species=("Heron",), column_map={"auto": ""}, repeats=repeats)
+    manifest = ingest([path], tmp_path / "r", settings, keep_cache=False)
+    r = pl.read_parquet(tmp_path / "r" / "records.parquet")
+    assert sorted(r["count"]) == sorted([want, 3, 4])  # another observer's count is a visit of its own
+    assert any("2 counts are of 1 visits" in w for w in manifest["warnings"])

@@ -26,9 +26,11 @@ def run(
     ] = None,
 ) -> None:
     """Run a recipe from records to report; redo only what changed, go on after an interruption."""
+    from fedmiss.cli.doctor import first_use
     from fedmiss.pipeline.chain import run_recipe
     from fedmiss.pipeline.recipe import read_recipe
 
+    first_use()
     conclude(run_recipe(read_recipe(recipe, out), say=typer.echo, jobs=jobs))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmiss.errors import ConfigError
+from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.columns import normal
 from fedmiss.etl.rows import (
     Rows,
@@ -67,8 +68,9 @@ FAMILIAR: dict[str, tuple[str, ...]] = {
     "protocol": ("protocol", "method", "surveytype"),
     "complete": ("complete", "completelist", "allspeciesreported", "allobsreported"),
 }
+_DECIMALS = ("latitude", "longitude", "duration", "distance")  # a comma in them is a decimal comma
 REQUIRED = ("observer", "site", "date", "count")
-_DATES = ("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d")
+_DATES = ("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y")  # 05/06/2024 may be May or June, and is refused
 _TRUE, _FALSE = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n", "")
 
 
@@ -156,10 +158,17 @@ def project_plain(
     frame = (
         pl.concat(parts) if parts else _prepare(_empty(columns), rows, columns, one_species, assume_complete)
     )
+    # Nobody counted: neither a presence nor an absence. On a complete visit the species must not become a zero either,
+    # so the row stays and holds the zero back; on others it goes.
+    blank = pl.col("count") == COUNT_BLANK
+    n = frame.height
+    frame = frame.filter(~blank | (pl.col("complete") == 1))
+    missing = n - frame.height
+    frame = frame.with_columns(approved=pl.when(blank).then(pl.lit("0")).otherwise(pl.col("approved")))
     frame, said = _joined(frame, repeats)
     dates = write_projection(folder, frame)
     meta = rows.meta(prefix="", group_prefix="", dates=dates, explicit_zeros=True, any_name=True)
-    return meta | {"said": said}
+    return meta | {"said": said, "missing": missing}
 
 
 def _joined(frame: pl.DataFrame, repeats: str) -> tuple[pl.DataFrame, list[str]]:
@@ -210,12 +219,14 @@ def _prepare(
     chunk, day = rows.leave_out(chunk, bad, "date (write it as 2024-05-31)", "date"), day.filter(~bad)
 
     def text(key: str, default: str = "") -> pl.Series:
-        return chunk[key] if key in columns else pl.Series(key, [default]).new_from_index(0, chunk.height)
+        if key not in columns:
+            return pl.Series(key, [default]).new_from_index(0, chunk.height)
+        return chunk[key].str.replace(r"^(-?\d+),(\d+)$", "$1.$2") if key in _DECIMALS else chunk[key]
 
     def number(key: str) -> pl.Series:
         if key not in columns:
             return pl.Series(key, [None], dtype=pl.Float64).new_from_index(0, chunk.height)
-        value, wrong = parse_numbers(chunk[key])
+        value, wrong = parse_numbers(text(key))
         rows.blank(chunk, wrong, key, key)
         return value
 

@@ -157,3 +157,20 @@ def test_several_counts_of_one_visit_are_joined_as_asked(tmp_path, repeats, want
     r = pl.read_parquet(tmp_path / "r" / "records.parquet")
     assert sorted(r["count"]) == sorted([want, 3, 4])  # another observer's count is a visit of its own
     assert any("2 counts are of 1 visits" in w for w in manifest["warnings"])
+
+
+def test_a_plain_table_as_spreadsheets_write_it_in_europe(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "observer;site;date;count;latitude;longitude\no;A;31.05.2001;7;51,5;-0,25\no;A;01.06.2001;NA;51,5;-0,25\n"
+        "o;B;02.06.2001;X;52;0\no;B;03.06.2001;0;52;0\n"
+    )
+    manifest = ingest(
+        [path], tmp_path / "r", IngestSettings(species=("Heron",), column_map={"auto": ""}), keep_cache=False
+    )
+    c = pl.read_parquet(tmp_path / "r" / "checklists.parquet").sort("date")
+    assert c["date"].dt.to_string().to_list() == ["2001-05-31", "2001-06-02", "2001-06-03"]  # NA is no visit
+    assert (c["latitude"][0], c["longitude"][0]) == (51.5, -0.25)
+    assert manifest["results"]["species"][0]["x"] == 1  # X is a presence, NA is not
+    steps = {row["step"]: row["rows"] for row in manifest["flow"]}
+    assert steps["records: missing counts"] == -1

@@ -117,6 +117,16 @@ class Analysis:
         return "occupied sites" if self.data.fact("family") == "bernoulli" else self.settings.unit
 
     @property
+    def yearly_counts(self) -> bool:
+        """True when the counts are yearly: then no month is spoken of."""
+        return bool(self.data.panel.get("results", {}).get("period") == "year")
+
+    @property
+    def cell(self) -> str:
+        """What a cell of the matrix is called."""
+        return "site-year" if self.yearly_counts else "site-month"
+
+    @property
     def n_draws(self) -> int:
         """Number of bootstrap replicates of the total."""
         draws = self.data.draws.get(ALL)

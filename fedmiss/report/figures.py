@@ -109,14 +109,15 @@ def trend(a: Analysis) -> Plot:
     band = (
         "Bars: 95 % interval of each year's index. " if banded else "No interval: no bootstrap replicates. "
     )
+    season = "" if a.yearly_counts else f" ({season_text(a.years.season)})"
     unit = (
-        f"Index of the mean total over all {count(a.coverage.n_sites)} sites ({season_text(a.years.season)}), {base} = 100. "
+        f"Index of the mean total over all {count(a.coverage.n_sites)} sites{season}, {base} = 100. "
         if base
         else ""
     )
     caption = (
         f"{unit}{band}Orange: straight trend on the log scale. Below: share of each year's total that comes from "
-        f"site-months without a count (bars), and share of the season's site-months with a count (dots).{note}"
+        f"{a.cell}s without a count (bars), and share of the {a.cell}s with a count (dots).{note}"
     )
     alt = "Yearly index: no complete year."
     if len(used):
@@ -187,7 +188,7 @@ def beside(a: Analysis) -> Plot | None:
     _thousands(ax)
     _years_axis(ax, year)
     caption = (
-        f"The same counts in TRIM's model 3: {both.trend}. TRIM takes the mean count of every site in every month, without "
+        f"The same counts in TRIM's model 3: {both.trend}. TRIM takes the mean count of every {a.cell}, without "
         "effort, observers, or trends that differ between sites. Bars are 95 % intervals."
     )
     return Plot(
@@ -200,8 +201,10 @@ def beside(a: Analysis) -> Plot | None:
     )
 
 
-def monthly_smooth(a: Analysis) -> Plot:
+def monthly_smooth(a: Analysis) -> Plot | None:
     """Draw the paper's figure 2: total over sites per month with LOESS, and missing cells per month with LOESS."""
+    if a.yearly_counts:  # the smoothed index says it already
+        return None
     c = a.curve
     fig = figure(height=4.8)
     top, low = fig.subplots(2, 1, sharex=True, height_ratios=[1.6, 1])

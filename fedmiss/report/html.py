@@ -78,7 +78,7 @@ def page(a: Analysis, plots: dict[str, Plot]) -> str:
             continue
         html = env.get_template(f"species/sections/{section.id}.html.j2").render(**section.values)
         rendered.append({"id": section.id, "title": section.title, "html": Markup(html)})
-    months = a.data.months["month"]
+    months = a.data.months["year" if a.yearly_counts else "month"]
     return env.get_template("species/page.html.j2").render(
         title=a.settings.title or a.name,
         latin=a.species if a.common_name else "",

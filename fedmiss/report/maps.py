@@ -73,12 +73,13 @@ def heatmap(a: Analysis) -> Plot:
         if len(rows) < a.coverage.n_sites
         else ""
     )
+    time = "year" if a.yearly_counts else "month"
     caption = (
-        f"Expected {what} at standard effort in every site and month (logarithmic scale).{some} Blue: cells with a count; "
+        f"Expected {what} at standard effort in every site and {time} (logarithmic scale).{some} Blue: cells with a count; "
         "grey: cells that were imputed."
     )
     alt = (
-        f"Matrix of {count(len(rows))} sites by {count(value.shape[1])} months; "
+        f"Matrix of {count(len(rows))} sites by {count(value.shape[1])} {time}s; "
         f"{share(float(seen.mean()))} of its cells were "
         "counted (blue), the others imputed (grey)."
     )
@@ -90,7 +91,7 @@ def heatmap(a: Analysis) -> Plot:
             "observed": seen.ravel(),
         }
     )
-    return Plot("heatmap", "Sites and months", caption, alt, fig, table)
+    return Plot("heatmap", f"Sites and {time}s", caption, alt, fig, table)
 
 
 def _clip_map(name: str):  # type: ignore[no-untyped-def]

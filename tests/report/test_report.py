@@ -389,3 +389,30 @@ def test_manifest_of_a_fit_without_converging_warns(folders, tmp_path):
     a = analyse(read_inputs(folders["panel"], fit, folders["imputed"]), ReportSettings(date=DATE))
     assert any("did not converge" in c and "500 rounds" in c for c in caveats(a))
     assert headline(a).verdict == "Moderate decline (provisional: the fit has not converged)"
+
+
+def test_a_report_of_yearly_counts_speaks_of_no_month(tmp_path):
+    from fedmiss.etl.ingest import IngestSettings, ingest
+    from fedmiss.etl.panel import PanelSettings, make_panel
+    from fedmiss.pipeline.fitting import FitSettings, fit_panel
+    from fedmiss.pipeline.imputing import impute_panel
+
+    rows = [
+        f"S{s},{y},{(s + 2) * 3 + (y - 2010) + s * y % 4}"
+        for s in range(12)
+        for y in range(2010, 2020)
+        if (s + y) % 6
+    ]
+    (tmp_path / "t.csv").write_text("site,year,count\n" + "\n".join(rows) + "\n")
+    ingest([tmp_path / "t.csv"], tmp_path / "rec", IngestSettings(species=("Wren",)), keep_cache=False)
+    panel, fit, imputed = (tmp_path / n for n in ("panel", "fit", "imputed"))
+    make_panel(tmp_path / "rec", panel, PanelSettings(groups=1))
+    fit_panel(panel, fit, FitSettings(model="quasi", rank="0", bootstrap=20))
+    impute_panel(panel, fit, imputed)
+    page = build_report(panel, fit, imputed, tmp_path / "r", ReportSettings(date=DATE, trim=True))
+    words = text_of(page)
+    for word in (" month", "Jun", "season", "observers in"):
+        assert word not in words.split("Technical facts")[0], word
+    assert "site-years were counted" in words
+    assert "TRIM beside fedmiss" in words
+    assert not (tmp_path / "r" / "figures" / "monthly.svg").exists()

@@ -24,7 +24,7 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
             "yearly": _yearly(a),
             "periods": _periods(a),
             "points": _points(a),
-            "figure": None if "season" in plots else plots["monthly"],
+            "figure": None if "season" in plots or a.yearly_counts else plots["monthly"],
             "regions_figure": plots.get("regions"),
             "regions": _regions(a),
         },
@@ -67,10 +67,11 @@ def _yearly(a: Analysis) -> HtmlTable:
         "95 % interval",
         f"Index, {base} = 100" if base else "Index",
         "95 % interval",
-        "Site-months counted",
+        f"{a.cell.capitalize()}s counted",
         "Total imputed",
     ]
-    note = "Total: mean over the months of the season of the total over all sites, at standard effort."
+    over = "" if a.yearly_counts else "mean over the months of the season of the "
+    note = f"Total: {over}total over all sites, at standard effort."
     return HtmlTable("Yearly totals and indices", columns, rows, "yearly", note)
 
 

@@ -87,10 +87,11 @@ _UNSAID = ("not recorded", "identity", "none")
 def _words(a: Analysis) -> str:
     """Say in plain words how the numbers were made."""
     rank = a.data.fact("rank")
+    time = "year" if a.yearly_counts else "month"
     shape = (
-        "Every site has its own level, and every month its own; all sites rise and fall together."
+        f"Every site has its own level, and every {time} its own; all sites rise and fall together."
         if a.data.one_trend
-        else f"Every site has its own level, and every month its own; sites differ in their course along {rank} common "
+        else f"Every site has its own level, and every {time} its own; sites differ in their course along {rank} common "
         f"pattern{'s' if rank != 1 else ''}."
     )
     chosen = (
@@ -113,7 +114,7 @@ def _facts(a: Analysis) -> list[tuple[str, str]]:
     return [
         ("Model", family_words(a)),
         ("Solver", _value(f("method"))),
-        ("Rank of the site x month interaction", _value(f("rank"))),
+        ("Rank of the interaction of sites and time", _value(f("rank"))),
         (
             "Penalty on the factors",
             "estimated from the data" if f("penalty") is None else _value(f("penalty")),

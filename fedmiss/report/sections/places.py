@@ -50,7 +50,7 @@ def _sites(a: Analysis) -> HtmlTable:
         ]
         rows.append(row if a.data.one_trend else row + own)
     some = f"The {SHOWN} largest of {count(len(a.sites))} sites. " if len(a.sites) > SHOWN else ""
-    mean = "estimate in the mean month of the season, all years."
+    mean = "mean of the years." if a.yearly_counts else "estimate in the mean month of the season, all years."
     note = f"{some}Mean: {mean} All sites share one trend in this model, so it is not repeated here."
     note = (
         note
@@ -63,7 +63,7 @@ def _sites(a: Analysis) -> HtmlTable:
     columns = [
         "Site",
         "Region",
-        "Months counted",
+        "Cells counted" if a.yearly_counts else "Months counted",
         "Years counted",
         f"Mean, {a.unit}",
     ]

@@ -19,6 +19,8 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
             "limits": limits(a),
             "rule": a.settings.rule,
             "unit": a.unit,
+            "cell": a.cell,
+            "yearly": a.yearly_counts,
             "classified": a.classified,
             "n_draws": a.n_draws,
         },

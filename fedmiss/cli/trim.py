@@ -54,7 +54,11 @@ def trim(
     ] = True,
     months: Annotated[
         bool,
-        typer.Option("--months/--no-months", help="Use the month column.", show_default="if there is one"),
+        typer.Option(
+            "--months/--no-months",
+            help="Use the month column; without it the counts of a year are joined by --repeats.",
+            show_default="if there is one",
+        ),
     ] = True,
     base: Annotated[
         int | None, typer.Option(help="Base year of the index.", show_default="the first")
@@ -112,9 +116,9 @@ def trim(
         from fedmiss.etl.options import parse_map
         from fedmiss.report.trim import TrimSettings
 
-        options = CountOptions(parse_map(columns), tuple(missing or ()), repeats, wide, spellings)
+        options = CountOptions(parse_map(columns), tuple(missing or ()), repeats, wide, spellings, months)
         settings = TrimSettings(model, _points(changepoints), stepwise, overdispersion, serial)
-        fit, said = _from_table(table, options, settings, tuple(covariate or ()), (weights, months))
+        fit, said = _from_table(table, options, settings, tuple(covariate or ()), weights)
     for line in (*said, *fit.notes):
         typer.echo(f"note: {line}", err=True)
     if out is not None:
@@ -169,7 +173,7 @@ def _from_command(path: Path) -> tuple[Any, list[str]]:
 
 
 def _from_table(
-    path: Path, options: Any, settings: Any, wanted: tuple[str, ...], use: tuple[bool, bool]
+    path: Path, options: Any, settings: Any, wanted: tuple[str, ...], use_weights: bool
 ) -> tuple[Any, list[str]]:
     from fedmiss.errors import ConfigError, InputError
     from fedmiss.etl.counts import read_counts
@@ -188,8 +192,8 @@ def _from_table(
                 f"{path} line {blank['line'][0]}: the covariate {name!r} is blank at site {blank['site'][0]!r} "
                 f"({blank.height} rows); give every row of a site its category, or leave the site out."
             )
-    weight = frame["weight"].to_numpy() if use[0] and "weight" in frame.columns else None
-    month = frame["month"].to_numpy() if use[1] and "month" in frame.columns else None
+    weight = frame["weight"].to_numpy() if use_weights and "weight" in frame.columns else None
+    month = frame["month"].to_numpy() if "month" in frame.columns else None
     if weight is not None:
         said.append("the weights count in the totals; --no-weights leaves them out.")
     fit = fit_trim(

@@ -42,7 +42,8 @@ class CountOptions:
 
     ``columns`` canonical name -> column, for names that are not found; ``missing`` further words for a missing count
     (as 999); ``repeats`` of a site and time point: ``refuse``, ``sum``, ``max`` or ``mean``; ``wide`` one column for
-    each year; ``spellings`` of a site that differ in case, blanks or accents only: ``refuse``, ``join`` or ``apart``.
+    each year; ``spellings`` of a site that differ in case, blanks or accents only: ``refuse``, ``join`` or ``apart``;
+    ``months`` False leaves the month column out, so that the counts of a year are repeats.
     """
 
     columns: dict[str, str] | None = None
@@ -50,6 +51,7 @@ class CountOptions:
     repeats: str = "refuse"
     wide: bool = False
     spellings: str = "refuse"
+    months: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +233,7 @@ class _Reading:
                 f"{', '.join(header[:12])}{', ...' if len(header) > 12 else ''}); say which with --columns "
                 f"{','.join(f'{k}=...' for k in lacking)}."
             )
-        return {k: chosen[k] for k in NAMES if k in chosen}
+        return {k: chosen[k] for k in NAMES if k in chosen and (k != "month" or self.options.months)}
 
     @staticmethod
     def _all_years(values: pl.Series) -> bool:

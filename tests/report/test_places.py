@@ -66,6 +66,7 @@ def test_a_frame_holds_its_places_and_the_page_stays_light(width, lon, lat):
         draw_basemap(ax, f)
         draw_scale(ax, f)
         assert len(svg_text(fig)) - bare < 150_000
+    assert len(ax.patches) == 1  # land: every one of these frames has some
     text = next(t.get_text() for t in ax.texts)
     length = float(text.split()[0])
     assert 0.08 < length / f.km <= 0.26
@@ -133,3 +134,17 @@ def test_units_citation_and_photo(tmp_path):
     (tmp_path / "p.png").write_bytes(b"\x89PNG" + b"0" * 400_001)
     with pytest.raises(ConfigError, match=r"400 kB \(at most 400 kB\)"):
         photo_uri(str(tmp_path / "p.png"))
+
+
+def test_the_imputed_share_is_that_of_the_years_and_months_of_the_trend(tmp_path):
+    """A last year cut short is not in the trend, so its cells do not count."""
+    a = analyse(
+        read_inputs(**make_folders(tmp_path, World(last_months=3, seen=0.5))),
+        ReportSettings(date="2026-01-02"),
+    )
+    used = a.yearly[a.yearly["used"]]
+    assert len(used) == len(a.yearly) - 1
+    want = (used["imputed_share"] * used["total"]).sum() / used["total"].sum()
+    assert a.coverage.share_imputed_total == pytest.approx(want, rel=1e-12)
+    whole = float(np.where(a.data.observed, 0, a.data.expected).sum() / a.data.expected.sum())
+    assert abs(whole - want) > 1e-5

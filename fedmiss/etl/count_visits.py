@@ -86,11 +86,22 @@ def project_counts(
             "complete": np.ones(frame.height, np.int8),
         }
     )
+    dates = write_projection(folder, _with_blanks(out, one_species))
+    rows = Rows(source)
+    rows.read = table.rows_read
+    meta = rows.meta(prefix="", group_prefix="", dates=dates, explicit_zeros=True, any_name=True)
+    return meta | {"said": said, "missing": table.rows_read - frame.height}
+
+
+def _with_blanks(out: Any, one_species: str) -> Any:
+    """Add what a table of counts does not tell: no effort, no places above the region, one species."""
+    import polars as pl
+
     blanks = (
         "common_name protocol country country_code state state_code county site_type exotic approved".split()
     )
     numbers = {"duration": pl.Float64, "distance": pl.Float64, "n_observers": pl.Float64, "start": pl.Int32}
-    out = out.with_columns(
+    return out.with_columns(
         *(pl.lit("").alias(c) for c in blanks),
         *(pl.lit(None, dtype).alias(c) for c, dtype in numbers.items()),
         species=pl.lit(one_species),
@@ -99,11 +110,6 @@ def project_counts(
         guid=pl.lit(0, pl.Int64),
         edited=pl.lit(0, pl.Int64),
     )
-    dates = write_projection(folder, out)
-    rows = Rows(source)
-    rows.read = table.rows_read
-    meta = rows.meta(prefix="", group_prefix="", dates=dates, explicit_zeros=True, any_name=True)
-    return meta | {"said": said, "missing": table.rows_read - frame.height}
 
 
 def _whole(frame: Any, source: Source) -> Any:

@@ -53,13 +53,7 @@ def from_dataframe(
                 f"the table has no column {name!r}; it has {', '.join(map(str, frame.columns[:12]))}."
             )
     kept = frame[frame[count].notna()]
-    value = pd.to_numeric(kept[count], errors="coerce").to_numpy(dtype=float)
-    bad = ~(np.isfinite(value) & (value >= 0))
-    if bad.any():
-        row = kept[bad].iloc[0]
-        raise InputError(
-            f"row {kept.index[bad][0]!r}: the count is {row[count]} (must be a number, 0 or more)."
-        )
+    value = _counts(kept[count])
     stamp = _months(kept[time])
     months = np.unique(stamp)
     sites = np.unique(kept[site].astype(str).to_numpy(dtype=object))
@@ -74,6 +68,16 @@ def from_dataframe(
         groups.append(Group.of(str(name), at_site[mine], at_month[mine], value[mine], observer=local))
     calendar = (months % 12 + 1, months // 12)
     return GroupPanel.of(sites.size, months.size, groups, calendar, site_id=sites)
+
+
+def _counts(values: Any) -> Any:
+    value = pd.to_numeric(values, errors="coerce").to_numpy(dtype=float)
+    bad = ~(np.isfinite(value) & (value >= 0))
+    if bad.any():
+        raise InputError(
+            f"row {values.index[bad][0]!r}: the count is {values[bad].iloc[0]} (must be a number, 0 or more)."
+        )
+    return value
 
 
 def _months(values: Any) -> Any:

@@ -91,7 +91,33 @@ def build_index(
         with atomic_file(out / "indicator.csv") as tmp:
             write_csv(whole, tmp)
         write_table(whole, out / "indicator.parquet", "report_indicator")
-    html = (
+    html = _render(frame, out, failures, whole, title, date)
+    out.mkdir(parents=True, exist_ok=True)
+    with atomic_file(out / "index.html") as tmp:
+        tmp.write_text(html, encoding="utf-8")
+    with atomic_file(out / "index.csv") as tmp:
+        write_csv(frame, tmp)
+    write_table(frame, out / "index.parquet", "report_index")
+    write_manifest(
+        out,
+        KIND,
+        settings={"title": title, "date": date},
+        inputs={f"{f}/{MANIFEST}": hash_file(_folder(out, f) / MANIFEST) for f in frame["folder"]},
+        results={"n_species": len(frame), "n_failed": len(failures)},
+        warnings=[f"{name}: {why}" for name, why in sorted(failures.items())],
+    )
+    return out / "index.html"
+
+
+def _render(
+    frame: pd.DataFrame,
+    out: Path,
+    failures: Mapping[str, str],
+    whole: pd.DataFrame | None,
+    title: str,
+    date: str,
+) -> str:
+    return (
         environment()
         .get_template("index/page.html.j2")
         .render(
@@ -108,21 +134,6 @@ def build_index(
             **assets(),
         )
     )
-    out.mkdir(parents=True, exist_ok=True)
-    with atomic_file(out / "index.html") as tmp:
-        tmp.write_text(html, encoding="utf-8")
-    with atomic_file(out / "index.csv") as tmp:
-        write_csv(frame, tmp)
-    write_table(frame, out / "index.parquet", "report_index")
-    write_manifest(
-        out,
-        KIND,
-        settings={"title": title, "date": date},
-        inputs={f"{f}/{MANIFEST}": hash_file(_folder(out, f) / MANIFEST) for f in frame["folder"]},
-        results={"n_species": len(frame), "n_failed": len(failures)},
-        warnings=[f"{name}: {why}" for name, why in sorted(failures.items())],
-    )
-    return out / "index.html"
 
 
 def _folder(out: Path, folder: Any) -> Path:

@@ -22,32 +22,8 @@ _HEAD = "  Additive      std.err.   Multiplicative  std.err."
 def out_text(fit: TrimFit, title: str) -> str:
     """Lay out a fit as TRIM's ``.out`` file, so that what reads TRIM's reads it."""
     c, s = fit.cells, fit.settings
-    seen = np.isfinite(c.counts)
     lines = [
-        f" TRIM 3.61 layout :  written by fedmiss {__version__}",
-        "",
-        f" Title :   {title}",
-        "",
-        f" The following  {3 + len(c.covariates)} variables have been read from file:",
-        "",
-        f" 1. Site             number of values: {len(c.sites):5d}",
-        f" 2. Time             number of values: {len(c.times):5d}",
-        " 3. Count            missing =       NA",
-        *(
-            f" {k + 4}. {name:<16} number of values: {len(labels):2d}"
-            for k, (name, labels) in enumerate(zip(c.covariates, c.labels, strict=True))
-        ),
-        "",
-        f" Number of sites without positive counts (removed) {len(c.dropped):7d}",
-        "",
-        f" Number of observed zero counts    {int((c.counts == 0).sum()):8d}",
-        f" Number of observed positive counts{int((c.counts > 0).sum()):8d}",
-        f" Total number of observed counts   {int(seen.sum()):8d}",
-        f" Number of missing counts          {int((~seen).sum()):8d}",
-        f" Total number of counts            {c.counts.size:8d}",
-        "",
-        f" Total count                  {np.nansum(c.counts):10.1f}",
-        "",
+        *_head_lines(fit, title),
         f" RESULTS FOR MODEL: {_TITLES[s.model]}",
         " " + "-" * (19 + len(_TITLES[s.model])),
     ]
@@ -89,6 +65,37 @@ def out_text(fit: TrimFit, title: str) -> str:
             f"{numbers}{row['multiplicative_se']:12.4f}",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _head_lines(fit: TrimFit, title: str) -> list[str]:
+    c = fit.cells
+    seen = np.isfinite(c.counts)
+    return [
+        f" TRIM 3.61 layout :  written by fedmiss {__version__}",
+        "",
+        f" Title :   {title}",
+        "",
+        f" The following  {3 + len(c.covariates)} variables have been read from file:",
+        "",
+        f" 1. Site             number of values: {len(c.sites):5d}",
+        f" 2. Time             number of values: {len(c.times):5d}",
+        " 3. Count            missing =       NA",
+        *(
+            f" {k + 4}. {name:<16} number of values: {len(labels):2d}"
+            for k, (name, labels) in enumerate(zip(c.covariates, c.labels, strict=True))
+        ),
+        "",
+        f" Number of sites without positive counts (removed) {len(c.dropped):7d}",
+        "",
+        f" Number of observed zero counts    {int((c.counts == 0).sum()):8d}",
+        f" Number of observed positive counts{int((c.counts > 0).sum()):8d}",
+        f" Total number of observed counts   {int(seen.sum()):8d}",
+        f" Number of missing counts          {int((~seen).sum()):8d}",
+        f" Total number of counts            {c.counts.size:8d}",
+        "",
+        f" Total count                  {np.nansum(c.counts):10.1f}",
+        "",
+    ]
 
 
 def _wald_lines(fit: TrimFit) -> list[str]:

@@ -52,6 +52,15 @@ types: $(VENV)/.dev
 contracts: $(VENV)/.dev
 	$(BIN)/lint-imports
 
+$(VENV)/.docs: $(VENV)/.run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group docs
+	@touch $@
+
+docs: $(VENV)/.docs  ## the documentation site, offline once installed; a warning is an error
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
+	@echo "open build/site/index.html"
+
 check: lint types contracts test
 
 clean:

@@ -20,7 +20,8 @@ __all__ = ["COMMANDS", "register"]
 
 # command -> module of fedmiss.cli that defines a function of the same name (dashes become underscores)
 COMMANDS = (
-    "demo", "ingest", "panel", "fit", "impute", "report", "own", "run", "inspect", "simulate", "experiment", "plot",
+    "demo", "ingest", "panel", "fit", "impute", "report", "own", "run", "inspect", "simulate", "trim", "doctor",
+    "experiment", "plot",
 )  # fmt: skip
 
 

@@ -51,8 +51,12 @@ def test_every_command_line_names_a_command_and_its_options(page):
         words = shlex.split(line.replace("...", " ").split(" | ")[0].split(" > ")[0].split(" && ")[0])
         name = words[1] if len(words) > 1 else ""
         assert name in known, f"{page.name}: {line!r} names no command of fedmiss"
-        options = {o for p in known[name].params for o in (*p.opts, *p.secondary_opts)} | {"--help", "-h"}
-        for word in words[2:]:
+        command, rest = known[name], words[2:]
+        if hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+            assert rest[0] in command.commands, f"{page.name}: {line!r} names no command of fedmiss {name}"
+            command, rest = command.commands[rest[0]], rest[1:]
+        options = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help", "-h"}
+        for word in rest:
             if word.startswith("--"):
                 assert word.split("=")[0].rstrip(",.;)") in options, f"{page.name}: {line!r} uses {word}"
 

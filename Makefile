@@ -3,7 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint types contracts docs check clean
+NV := .venv-nvflare
+B ?= 200
+
+.PHONY: demo federation-demo test-nvflare test test-all lint types contracts docs check clean
 
 $(VENV)/.run: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -19,6 +22,19 @@ $(VENV)/.dev: $(VENV)/.run
 
 demo: $(VENV)/.run  ## the main job on the embedded data; ends with the path of the report
 	$(BIN)/fedmiss demo --out fedmiss-demo
+
+$(NV)/.run: pyproject.toml constraints-nvflare.txt
+	$(PYTHON) -m venv $(NV)
+	@$(NV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-nvflare.txt -e '.[nvflare]' pytest || \
+	  { echo "the extra nvflare cannot be installed here, so the federation over NVFLARE was NOT tested"; exit 1; }
+	@touch $@
+
+federation-demo: $(NV)/.run  ## a study of three clubs on this computer, over NVFLARE with mutual TLS; B=200 replicates
+	rm -rf federation-demo
+	$(NV)/bin/fedmiss federation demo --out federation-demo --bootstrap $(B)
+
+test-nvflare: $(NV)/.run  ## tests over NVFLARE: kills, strangers, code, connections
+	$(NV)/bin/python -m pytest -m nvflare tests/network
 
 test: $(VENV)/.dev  ## the default tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
@@ -36,7 +52,16 @@ types: $(VENV)/.dev
 contracts: $(VENV)/.dev
 	$(BIN)/lint-imports
 
+$(VENV)/.docs: $(VENV)/.run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group docs
+	@touch $@
+
+docs: $(VENV)/.docs  ## the documentation site, offline once installed; a warning is an error
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
+	@echo "open build/site/index.html"
+
 check: lint types contracts test
 
 clean:
-	rm -rf $(VENV) build dist fedmiss-demo
+	rm -rf $(VENV) $(NV) build dist fedmiss-demo federation-demo

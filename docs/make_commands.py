@@ -36,9 +36,11 @@ def commands() -> str:
     ]
     parts.append("the model, 2 the usage, 130 interrupted. `fedmiss --version` prints the version; ")
     parts.append("`fedmiss --debug COMMAND ...` shows the traceback of an error.\n")
-    for name in COMMANDS:
+    single = {name: known.commands[name] for name in COMMANDS}
+    several = known.commands["federation"].commands
+    for name, command in (single | {f"federation {n}": c for n, c in several.items()}).items():
         rows, words = [], []
-        for parameter in known.commands[name].params:
+        for parameter in command.params:
             flags = [f for f in parameter.opts if f.startswith("-")]
             if not flags:
                 flags = [parameter.name.upper() + ("..." if parameter.nargs == -1 else "")]
@@ -46,7 +48,7 @@ def commands() -> str:
             names = ", ".join(f"`{f}`" for f in flags)
             rows.append(f"| {names} | {cell(parameter.help or '')} | {shown(parameter)} |")
         usage = " ".join(["fedmiss", name, *words, "[OPTIONS]"])
-        about = cell(known.commands[name].help or "")
+        about = cell(command.help or "")
         parts.append(
             f"\n## fedmiss {name}\n\n{about}\n\n    {usage}\n\n| option | meaning | default |\n|---|---|---|\n"
         )

@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from fedmiss.models.lowrank.data import Group, GroupPanel
     from fedmiss.models.lowrank.settings import CountSettings
     from fedmiss.pipeline.chain import run_recipe
+    from fedmiss.pipeline.frames import from_dataframe
+    from fedmiss.pipeline.imputer import SiteMonthImputer
     from fedmiss.pipeline.recipe import read_recipe
     from fedmiss.pipeline.results import SpeciesFit, open_fit
+    from fedmiss.report.trim import TrimFit, TrimSettings, fit_trim
     from fedmiss.simulate.panels import simulate_panel
 
 __version__ = "0.2.0"
@@ -22,8 +25,13 @@ __all__ = [
     "CountSettings",
     "Group",
     "GroupPanel",
+    "SiteMonthImputer",
     "SpeciesFit",
+    "TrimFit",
+    "TrimSettings",
     "fit_counts",
+    "fit_trim",
+    "from_dataframe",
     "open_fit",
     "read_recipe",
     "run_recipe",
@@ -40,6 +48,11 @@ _HOME = {
     "SpeciesFit": "pipeline.results",
     "open_fit": "pipeline.results",
     "simulate_panel": "simulate.panels",
+    "SiteMonthImputer": "pipeline.imputer",
+    "from_dataframe": "pipeline.frames",
+    "fit_trim": "report.trim",
+    "TrimFit": "report.trim",
+    "TrimSettings": "report.trim",
 }
 
 

@@ -1,8 +1,10 @@
-"""One way to show that long work is going on: a rich bar on stderr, silent when nobody watches."""
+"""One way to show that long work is going on: a rich bar on stderr; a line now and then when stderr is no terminal."""
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -13,10 +15,14 @@ __all__ = ["progress"]
 def progress(label: str, total: float | None = None, *, unit: str = "") -> Iterator[Callable[[float], None]]:
     """Show a bar with rate and remaining time; call the yielded function with how far the work has come.
 
-    ``unit="bytes"`` shows sizes and speed in bytes. Nothing is drawn when stderr is not a terminal.
+    ``unit="bytes"`` shows sizes and speed in bytes. Into a pipe or a file goes a line after ten seconds, and one more each
+    half minute: how far, how long, and about how much longer. ``FEDMISS_QUIET`` in the environment silences both.
     """
-    if not sys.stderr.isatty():
+    if os.environ.get("FEDMISS_QUIET"):
         yield lambda done: None
+        return
+    if not sys.stderr.isatty():
+        yield _Lines(label, total)
         return
     from rich.console import Console
     from rich.progress import (
@@ -34,3 +40,24 @@ def progress(label: str, total: float | None = None, *, unit: str = "") -> Itera
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=total)
         yield lambda done: bar.update(task, completed=done)
+
+
+class _Lines:
+    """Says how far the work is, for a log."""
+
+    def __init__(self, label: str, total: float | None) -> None:
+        self.label, self.total = label, total
+        self.start = time.monotonic()
+        self.next = self.start + 10.0
+
+    def __call__(self, done: float) -> None:
+        now = time.monotonic()
+        if now < self.next:
+            return
+        self.next = now + 30.0
+        spent = now - self.start
+        far = ""
+        if self.total and done > 0:
+            left = spent * max(self.total - done, 0.0) / done
+            far = f", {min(done / self.total, 1.0):.0%}, about {left:.0f} s left"
+        print(f"{self.label}: {spent:.0f} s{far}", file=sys.stderr, flush=True)

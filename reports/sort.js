@@ -20,3 +20,29 @@ document.querySelectorAll("table.sortable th").forEach(function (th) {
     }).forEach(function (pair) { body.appendChild(pair[1]); });
   });
 });
+// Paper has no folds: open every folded table before printing, and fold those again that were folded.
+(function () {
+  var opened = [];
+  window.addEventListener("beforeprint", function () {
+    opened = Array.from(document.querySelectorAll("details:not([open])"));
+    opened.forEach(function (d) { d.open = true; });
+  });
+  window.addEventListener("afterprint", function () { opened.forEach(function (d) { d.open = false; }); });
+})();
+// The page of many species: show the rows whose name and class match.
+(function () {
+  var text = document.getElementById("filter-text"), kind = document.getElementById("filter-class");
+  if (!text || !kind) { return; }
+  var rows = Array.from(document.querySelectorAll("tr[data-class]"));
+  var show = function () {
+    var wanted = text.value.trim().toLowerCase(), n = 0;
+    rows.forEach(function (row) {
+      var hit = row.cells[0].textContent.toLowerCase().indexOf(wanted) >= 0 && (!kind.value || row.dataset.class === kind.value);
+      row.hidden = !hit;
+      n += hit ? 1 : 0;
+    });
+    document.getElementById("filter-count").textContent = n === rows.length ? "" : n + " of " + rows.length + " shown";
+  };
+  text.addEventListener("input", show);
+  kind.addEventListener("change", show);
+})();

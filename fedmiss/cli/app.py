@@ -32,8 +32,13 @@ def _common(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress on stderr; results and errors only.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
+    if quiet:
+        os.environ["FEDMISS_QUIET"] = "1"
     if debug:
         os.environ["FEDMISS_DEBUG"] = "1"
 
@@ -44,3 +49,7 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     commands.register(app)
     app()
+
+
+if __name__ == "__main__":
+    main()

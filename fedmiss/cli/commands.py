@@ -20,7 +20,8 @@ __all__ = ["COMMANDS", "register"]
 
 # command -> module of fedmiss.cli that defines a function of the same name (dashes become underscores)
 COMMANDS = (
-    "demo", "ingest", "panel", "fit", "impute", "report", "own", "run", "inspect", "simulate", "experiment", "plot",
+    "demo", "ingest", "panel", "fit", "impute", "report", "own", "run", "inspect", "simulate", "trim", "doctor",
+    "experiment", "plot",
 )  # fmt: skip
 
 
@@ -29,6 +30,11 @@ def register(app: typer.Typer) -> None:
     for name in COMMANDS:
         module = importlib.import_module(f"fedmiss.cli.{name}")
         app.command(name)(_one_message(getattr(module, name)))
+    module = importlib.import_module("fedmiss.cli.federation")
+    several = typer.Typer(help="Studies between organisations, over a network.", no_args_is_help=True)
+    for command in module.COMMANDS:
+        several.command(command.__name__)(_one_message(command))
+    app.add_typer(several, name="federation")
 
 
 def _one_message(command: Callable[..., Any]) -> Callable[..., Any]:

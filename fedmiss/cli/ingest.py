@@ -19,7 +19,8 @@ def ingest(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="EBD text, MyEBirdData.csv, GBIF occurrences, or a plain CSV or parquet with --map. "
+            help="EBD text, MyEBirdData.csv, GBIF occurrences, a table of counts (site, year[, month], count), or any other "
+            "CSV or parquet with --map. "
             "Plain, .gz, .zip or .tar, as downloaded; a sampling file may be among them.",
             show_default=False,
         ),
@@ -150,7 +151,8 @@ def ingest(
         str | None,
         typer.Option(
             "--map",
-            help="Columns of a plain table, as observer=who,site=plot,date=day,count=n; or auto.",
+            help="Columns of a plain table, as observer=who,site=plot,date=day,count=n, or site=plot,year=time,count=n; "
+            "or auto.",
             rich_help_panel=_PLAIN,
             show_default=False,
         ),
@@ -177,6 +179,41 @@ def ingest(
             help="GBIF: decimals of a coordinate that make a site.", min=0, max=5, rich_help_panel=_PLAIN
         ),
     ] = 2,
+    repeats: Annotated[
+        str,
+        typer.Option(
+            help="Several counts of a species on one visit (plain tables; refuse means sum), or of a site in one year or "
+            "month (tables of counts): refuse, sum, max or mean.",
+            rich_help_panel=_PLAIN,
+        ),
+    ] = "refuse",
+    spellings: Annotated[
+        str,
+        typer.Option(
+            help="Table of counts: sites that differ in case, blanks or accents only: refuse, join or apart.",
+            rich_help_panel=_PLAIN,
+        ),
+    ] = "refuse",
+    wide: Annotated[
+        bool,
+        typer.Option("--wide", help="Table of counts with one column for each year.", rich_help_panel=_PLAIN),
+    ] = False,
+    missing: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Table of counts: a further sign of a missing count, as 999.",
+            rich_help_panel=_PLAIN,
+            show_default=False,
+        ),
+    ] = None,
+    first_year: Annotated[
+        int | None,
+        typer.Option(
+            help="Table of counts whose time points are 1, 2, ...: the year of the first.",
+            rich_help_panel=_PLAIN,
+            show_default=False,
+        ),
+    ] = None,
     cache: Annotated[
         Path | None,
         typer.Option(
@@ -231,6 +268,11 @@ def ingest(
             assume_complete=assume_complete,
             drop_suspected=drop_suspected,
             decimals=decimals,
+            repeats=repeats,
+            spellings=spellings,
+            wide=wide,
+            missing=tuple(missing or ()),
+            first_year=first_year,
         ),
         sampling=sampling or (),
         unvetted=unvetted or (),

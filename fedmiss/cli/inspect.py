@@ -16,8 +16,16 @@ def inspect(
         bool,
         typer.Option("--messages", help="Of a fit: what each kind of message between groups and hub held."),
     ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a folder's manifest as JSON.")] = False,
 ) -> None:
     """Say in words what a produced file or folder holds."""
     from fedmiss.cli import show
 
+    if json:
+        import json as to_json
+
+        from fedmiss.files import read_manifest
+
+        typer.echo(to_json.dumps(read_manifest(path), indent=2, ensure_ascii=False))
+        return
     typer.echo(show.messages(path) if messages else show.describe(path))

@@ -48,14 +48,43 @@ def report(
     title: Annotated[
         str | None, typer.Option("--title", help="Title of the page. [default: the species]")
     ] = None,
+    unit: Annotated[
+        str, typer.Option("--unit", help="What was counted: birds, nests, pairs, territories, or any word.")
+    ] = "birds",
+    trim: Annotated[
+        bool, typer.Option("--trim", help="Show TRIM's index (model 3) of the same counts beside fedmiss's.")
+    ] = False,
+    photo: Annotated[
+        str | None, typer.Option("--photo", help="A picture (JPEG or PNG) for the top of the page.")
+    ] = None,
+    photo_credit: Annotated[
+        str, typer.Option("--photo-credit", help="Who took the picture, and its licence.")
+    ] = "",
+    author: Annotated[str, typer.Option("--author", help='Who publishes the report, for "cite as".')] = "",
+    url: Annotated[
+        str, typer.Option("--url", help="Where the report will stand, for links and share images.")
+    ] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a report that is there.")] = False,
 ) -> None:
     """Write the trend report of a fitted species: one HTML page, figures, tables, exchange files."""
+    import json as to_json
+
     from fedmiss.files import read_manifest
     from fedmiss.report.analysis import ReportSettings
     from fedmiss.report.build import build_report
 
-    settings = ReportSettings(base=base, rule=rule, date=date, span=span, coarse_map=coarse_map, title=title)
+    settings = ReportSettings(
+        base=base, rule=rule, date=date, span=span, coarse_map=coarse_map, title=title, unit=unit, trim=trim, photo=photo,
+        photo_credit=photo_credit, author=author, url=url,
+    )  # fmt: skip
     path = build_report(panel, fit, imputed, out, settings, overwrite=overwrite)
-    typer.echo(read_manifest(out, "report")["results"]["headline"])
-    typer.echo(path)
+    results = read_manifest(out, "report")["results"]
+    if json:
+        typer.echo(to_json.dumps(results | {"page": str(path)}, indent=2, ensure_ascii=False))
+    else:
+        typer.echo(results["headline"])
+        typer.echo(path)
+    if open_:
+        typer.launch(Path(path).resolve().as_uri())

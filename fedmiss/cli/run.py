@@ -24,12 +24,21 @@ def run(
     jobs: Annotated[
         int | None, typer.Option(help="Species at a time; else one per core.", show_default=False)
     ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            help="Spread species over a Dask cluster of your own, as tcp://host:8786.",
+            show_default="processes here",
+        ),
+    ] = None,
 ) -> None:
     """Run a recipe from records to report; redo only what changed, go on after an interruption."""
+    from fedmiss.cli.doctor import first_use
     from fedmiss.pipeline.chain import run_recipe
     from fedmiss.pipeline.recipe import read_recipe
 
-    conclude(run_recipe(read_recipe(recipe, out), say=typer.echo, jobs=jobs))
+    first_use()
+    conclude(run_recipe(read_recipe(recipe, out), say=typer.echo, jobs=jobs, scheduler=scheduler))
 
 
 def conclude(results: list[SpeciesResult]) -> None:

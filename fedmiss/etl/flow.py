@@ -79,16 +79,17 @@ def row_flow(
         if p.has("records"):
             add("records", "read", p.meta["rows"], p.meta["source"], always=True)
             add("records", "malformed", -sum(p.meta["malformed"].values()), p.meta["source"])
+            add("records", "missing counts", -p.meta.get("missing", 0), "NA or blank: not a visit")
     notes = {
         "above": ("taxa above species", "spuh, slash, hybrid"),
         "other species": ("other species", ""),
         "duplicates": ("duplicates", "same global unique identifier, latest edit kept"),
         "explicit zeros": ("explicit zeros", "reported as 0: not detected"),
         "orphans": ("checklist not in the sampling file", ""),
-        "unvetted": ("not reviewed", "hold back zeros only"),
+        "unvetted": ("not reviewed, or count missing", "hold back zeros only"),
         "escapees": ("escapees", "hold back zeros only"),
         "copies": ("copies on shared lists", "the lowest id that lists the species counts"),
-        "rolled up": ("rolled up", "subspecies and forms added to their species"),
+        "rolled up": ("rolled up", "further counts of a species on one visit, as of subspecies, added up"),
     }
     for key, (step, note) in notes.items():
         add("records", step, -records[key], note)
@@ -125,7 +126,8 @@ def orphan_warning(lists: list[Projection], counts: RecordCounts, folder: Path) 
 
 def source_warnings(p: Projection) -> list[str]:
     """Return the sentences about what reading a source has found."""
-    m, out = p.meta, []
+    m = p.meta
+    out: list[str] = list(m.get("said", []))
     name = m["source"]
     bad = sum(m["malformed"].values())
     if bad:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl.count_visits import project_counts
+from fedmiss.etl.counts import CountOptions, is_count_table
 from fedmiss.etl.ebird import project_ebird
 from fedmiss.etl.flow import orphan_warning, row_flow, source_warnings, summarise, why_no_zeros
 from fedmiss.etl.lists import make_checklists
@@ -223,6 +225,20 @@ def _builder(
     elif source.role == "gbif":
         extra = {"decimals": settings.decimals}
         build = project_gbif
+    elif "year" in (settings.column_map or {}) or (
+        is_count_table(source.header) and "date" not in (settings.column_map or {})
+    ):
+        given = {k: v for k, v in (settings.column_map or {}).items() if k != "auto"}
+        extra = {
+            "options": CountOptions(
+                given, settings.missing, settings.repeats, settings.wide, settings.spellings
+            ),
+            "one_species": settings.species[0]
+            if len(settings.species) == 1
+            else source.path.name.split(".")[0],
+            "first_year": settings.first_year,
+        }
+        build = project_counts
     else:
         one = settings.species[0] if len(settings.species) == 1 else None
         chosen = check_map(source, settings.column_map, one_species=one is not None)
@@ -231,9 +247,12 @@ def _builder(
             "column_map": chosen,
             "one_species": None if named else one,
             "assume_complete": settings.assume_complete,
+            "repeats": settings.repeats,
         }
         build = project_plain
-    return store.key(source, with_events=True, extra=json.dumps(extra)), partial(build, source, **extra)
+    return store.key(source, with_events=True, extra=json.dumps(extra, default=asdict)), partial(
+        build, source, **extra
+    )
 
 
 def _observer_name(source: Source, sources: list[Source]) -> str:

@@ -19,6 +19,7 @@ import polars as pl
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.cells import species_visits
 from fedmiss.etl.codes import NEVER_DETECTED
+from fedmiss.etl.count_visits import MONTH_OF_YEARLY
 from fedmiss.files import SECRET, atomic_folder, hash_file, read_manifest, write_manifest, write_secret
 from fedmiss.rng import rng_for
 from fedmiss.tables import read_table, write_table
@@ -96,7 +97,7 @@ def make_panel(
             raise _no_counts(species, visits)
         sites = _site_axis(visits)
         months, gaps, left_out = month_axis(visits["date"])
-        if left_out:
+        if left_out and months["month_of_year"].n_unique() > 1:  # one month a year: the counts are yearly
             warnings.append(f"no visit in any year in the months {left_out}: they are not part of the panel.")
         if gaps:
             warnings.append(
@@ -136,6 +137,8 @@ def make_panel(
             },
             "share_complete": round(float(visits["complete"].sum() / visits.height), 4),
             "groups": groups,
+            # a table of yearly counts: no month was told, and every count stands in one (see count_visits)
+            "period": "year" if _yearly(visits) else "month",
         }
         flow.append({"step": "visits written", "rows": visits.height, "note": f"{len(groups)} groups"})
         write_manifest(
@@ -149,6 +152,11 @@ def make_panel(
             warnings=warnings,
         )
     return Path(out)
+
+
+def _yearly(visits: pl.DataFrame) -> bool:
+    told = (visits["date"].dt.month() == MONTH_OF_YEARLY) & (visits["observer_id"] == visits["site_id"])
+    return bool(told.all()) and visits.select("site_id", pl.col("date").dt.year()).is_duplicated().sum() == 0
 
 
 def _no_counts(species: str, visits: pl.DataFrame) -> InputError:

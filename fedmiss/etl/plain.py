@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmiss.errors import ConfigError
+from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.columns import normal
 from fedmiss.etl.rows import (
     Rows,
@@ -67,8 +68,9 @@ FAMILIAR: dict[str, tuple[str, ...]] = {
     "protocol": ("protocol", "method", "surveytype"),
     "complete": ("complete", "completelist", "allspeciesreported", "allobsreported"),
 }
+_DECIMALS = ("latitude", "longitude", "duration", "distance")  # a comma in them is a decimal comma
 REQUIRED = ("observer", "site", "date", "count")
-_DATES = ("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d")
+_DATES = ("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y")  # 05/06/2024 may be May or June, and is refused
 _TRUE, _FALSE = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n", "")
 
 
@@ -137,22 +139,64 @@ def project_plain(
     column_map: dict[str, str],
     one_species: str | None,
     assume_complete: bool,
+    repeats: str = "sum",
     advance: Callable[[float], None] = lambda done: None,
 ) -> dict[str, Any]:
-    """Write the projection of a plain table; return its meta data. Counts of one visit and species are summed."""
+    """Write the projection of a plain table; return its meta data.
+
+    ``repeats`` says what several counts of a species on one visit (observer, site, day, and start time or visit id where
+    the table has them) are worth: their ``sum`` (parts of a flock), ``max`` or ``mean`` (the same birds counted again).
+    """
     import polars as pl
 
     rows = Rows(source)
     columns = {k: source.header.index(v) for k, v in column_map.items()}
     parts = [
         _prepare(chunk, rows, columns, one_species, assume_complete)
-        for chunk in read_rows(source, columns, rows, quoted=source.separator == ",", advance=advance)
+        for chunk in read_rows(source, columns, rows, quoted=source.separator in (",", ";"), advance=advance)
     ]
     frame = (
         pl.concat(parts) if parts else _prepare(_empty(columns), rows, columns, one_species, assume_complete)
     )
+    # Nobody counted: neither a presence nor an absence. On a complete visit the species must not become a zero either,
+    # so the row stays and holds the zero back; on others it goes.
+    blank = pl.col("count") == COUNT_BLANK
+    n = frame.height
+    frame = frame.filter(~blank | (pl.col("complete") == 1))
+    missing = n - frame.height
+    frame = frame.with_columns(approved=pl.when(blank).then(pl.lit("0")).otherwise(pl.col("approved")))
+    frame, said = _joined(frame, repeats)
     dates = write_projection(folder, frame)
-    return rows.meta(prefix="", group_prefix="", dates=dates, explicit_zeros=True, any_name=True)
+    meta = rows.meta(prefix="", group_prefix="", dates=dates, explicit_zeros=True, any_name=True)
+    return meta | {"said": said, "missing": missing}
+
+
+def _joined(frame: pl.DataFrame, repeats: str) -> tuple[pl.DataFrame, list[str]]:
+    """Join several counts of one species on one visit by their largest or mean; sums are made later, for all sources."""
+    import polars as pl
+
+    keys = ["event", "species", "common_name"]
+    doubled = frame.select(keys).is_duplicated() & (frame["count"] >= 0)
+    n = int(doubled.sum())
+    if not n:
+        return frame, []
+    cells = frame.filter(doubled).select(keys).n_unique()
+    if repeats in ("sum", "refuse"):
+        return frame, [
+            f"{n:,} counts are of {cells:,} visits that have several of one species: they are added up. If they "
+            "are of the same "
+            "birds, pass --repeats max or mean."
+        ]
+    one = pl.col("count").max() if repeats == "max" else pl.col("count").mean().round().cast(pl.Int64)
+    parts = frame.filter(doubled)
+    joined = parts.group_by(keys, maintain_order=True).agg(
+        one, *(pl.col(c).first() for c in frame.columns if c not in (*keys, "count"))
+    )
+    word = "largest" if repeats == "max" else "mean, rounded,"
+    said = [
+        f"{n:,} counts are of {cells:,} visits that have several of one species: the {word} of each is taken."
+    ]
+    return pl.concat([frame.filter(~doubled), joined.select(frame.columns)]), said
 
 
 def _empty(columns: dict[str, int]) -> pl.DataFrame:
@@ -175,12 +219,14 @@ def _prepare(
     chunk, day = rows.leave_out(chunk, bad, "date (write it as 2024-05-31)", "date"), day.filter(~bad)
 
     def text(key: str, default: str = "") -> pl.Series:
-        return chunk[key] if key in columns else pl.Series(key, [default]).new_from_index(0, chunk.height)
+        if key not in columns:
+            return pl.Series(key, [default]).new_from_index(0, chunk.height)
+        return chunk[key].str.replace(r"^(-?\d+),(\d+)$", "$1.$2") if key in _DECIMALS else chunk[key]
 
     def number(key: str) -> pl.Series:
         if key not in columns:
             return pl.Series(key, [None], dtype=pl.Float64).new_from_index(0, chunk.height)
-        value, wrong = parse_numbers(chunk[key])
+        value, wrong = parse_numbers(text(key))
         rows.blank(chunk, wrong, key, key)
         return value
 

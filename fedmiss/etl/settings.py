@@ -26,6 +26,8 @@ class IngestSettings:
     assume_complete : plain tables: every visit reported all species
     drop_suspected : MyEBirdData: treat suspected copies of a shared list as one shared list
     decimals : GBIF: coordinates are rounded to so many decimals to make sites
+    repeats, spellings, wide, missing : tables of counts, see ``counts.CountOptions``
+    first_year : tables of counts: the year of the first time point, where time points are 1, 2, ...
     """
 
     species: tuple[str, ...] = ()
@@ -39,3 +41,8 @@ class IngestSettings:
     assume_complete: bool = False
     drop_suspected: bool = False
     decimals: int = 2
+    repeats: str = "refuse"
+    spellings: str = "refuse"
+    wide: bool = False
+    missing: tuple[str, ...] = ()
+    first_year: int | None = None

@@ -57,7 +57,7 @@ class Source:
     path: Path
     member: str | None  # name inside an archive
     role: str  # key of ROLES
-    separator: str  # "\t" or ","; "" for parquet
+    separator: str  # "\t", ";" or ","; "" for parquet
     header: tuple[str, ...]
     header_bytes: int  # length of the header line with its end and a byte order mark
     citation: str = ""  # what the provider asks to be cited, where it came with the file
@@ -103,7 +103,7 @@ class _Head:
             ) from None
         if not text.strip():
             raise InputError(f"{name} has a blank first line where column names must stand.", path=name)
-        self.separator = "\t" if text.count("\t") >= text.count(",") and "\t" in text else ","
+        self.separator = max("\t;,", key=text.count) if any(s in text for s in "\t;,") else ","
         self.columns = tuple(c.strip().strip('"') for c in text.split(self.separator))
 
 

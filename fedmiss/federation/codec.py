@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from fedmiss.errors import UplinkError
-from fedmiss.federation.messages import ANSWERS, PROTOCOL, QUESTIONS, Message
+from fedmiss.federation.messages import ANSWERS, PROTOCOL, QUESTIONS, Message, Refusal
 
-__all__ = ["HEADER", "Envelope", "decode", "encode"]
+__all__ = ["HEADER", "Envelope", "decode", "encode", "refuses", "whole"]
 
 _HEAD = struct.Struct("<2sH8s8sI")
 _CRC = struct.Struct("<I")
@@ -87,6 +87,23 @@ def encode(messages: Sequence[Message], envelope: Envelope) -> bytes:
     body = b"".join(out)
     head = _HEAD.pack(b"FH" if asks else b"FG", PROTOCOL, envelope.job, envelope.settings, envelope.exchange)
     return head + _CRC.pack(zlib.crc32(body, zlib.crc32(head))) + body
+
+
+def whole(raw: bytes, question: bytes) -> bool:
+    """Whether a frame is an undamaged answer of the question's job and exchange."""
+    if len(raw) < HEADER or raw[:2] != b"FG" or raw[4:12] != question[4:12] or raw[20:24] != question[20:24]:
+        return False
+    (crc,) = _CRC.unpack_from(raw, _HEAD.size)
+    return bool(crc == zlib.crc32(memoryview(raw)[HEADER:], zlib.crc32(raw[: _HEAD.size])))
+
+
+def refuses(raw: bytes) -> bool:
+    """Whether a whole answer is a refusal."""
+    return (
+        len(raw) > HEADER + 2
+        and raw[HEADER : HEADER + 2] == b"\x01\x00"
+        and raw[HEADER + 2] == _NUMBER[Refusal]
+    )
 
 
 # In one process the very same frame goes to every group: it is read once. Messages are values, nobody changes them.

@@ -13,6 +13,7 @@ import numpy as np
 from fedmiss.errors import ConfigError, DomainError, EngineError, FedmissError, InputError, UplinkError
 from fedmiss.federation.codec import Envelope, decode, encode
 from fedmiss.federation.ledger import Ledger
+from fedmiss.federation.masks import combined, masked_fields
 from fedmiss.federation.messages import ANSWERS, Answer, Question, Refusal
 
 __all__ = ["InProcess", "Link", "Responder", "Transport"]
@@ -59,6 +60,7 @@ class Link:
     transport : carries the bytes
     job, settings : 8 bytes each, in every frame
     watch : called after every exchange with (stage, exchanges so far)
+    masked : whether groups mask their sums: then answers that are sums come back as one, of all groups together
     """
 
     def __init__(
@@ -67,7 +69,10 @@ class Link:
         job: bytes,
         settings: bytes,
         watch: Callable[[str, int], None] | None = None,
+        *,
+        masked: bool = False,
     ) -> None:
+        self.masked = masked
         self.transport, self.job, self.settings, self.watch = transport, job, settings, watch
         self.names = tuple(transport.names)
         self.ledger = Ledger()
@@ -81,7 +86,7 @@ class Link:
 
         Returns
         -------
-        for every question the answers by group, groups in the order of their names
+        for every question the answers by group, groups in the order of their names; under masks sums are one answer
 
         Raises
         ------
@@ -123,10 +128,12 @@ class Link:
                 )
             for i, (question, answer) in enumerate(zip(lists[name], got, strict=True)):
                 assert isinstance(answer, Answer)
-                _check(answer, question, who, exchange)
+                _check(answer, question, who, exchange, masked=self.masked)
                 answers[i][name] = answer
                 kinds[type(question).__name__] += 1
                 kinds[type(answer).__name__] += 1
+        if self.masked:
+            answers = [combined(one) for one in answers]
         self.exchange += 1
         self.ledger.count(kinds)
         if self.watch:
@@ -142,16 +149,18 @@ _KINDS: dict[str, type] = {
 }  # fmt: skip
 _TYPES = {k: [(f.name, _KINDS[str(f.type)]) for f in fields(k)] for k in ANSWERS}
 _NUMBERS = {k: [f.name for f in fields(k) if f.type in ("np.ndarray", "float")] for k in ANSWERS}
+_MASKED = {k: masked_fields(k) for k in ANSWERS}
 _EXPECTED = {
     "Hello": "Description", "Axes": "Done", "Sites": "KeyedHashes", "Checklists": "KeyedHashes", "Shared": "Done",
     "Drop": "Done", "Gaps": "GapSums", "Open": "OpenSums", "Broadcast": "SharedRows", "Solve": "Months",
     "Predict": "FitSums", "Score": "ScoreSums", "SharedProduct": "SharedRows", "Product": "ProductSums",
-    "Totals": "RegionTotals", "Close": "Done",
+    "Totals": "RegionTotals", "Close": "Done", "Tally": "Tallies", "Support": "SupportSums", "Outcome": "Done",
+    "SealKey": "SealedKeys", "OpenKey": "Done",
 }  # fmt: skip
 assert set(_EXPECTED.values()) | {"Refusal"} == {k.__name__ for k in ANSWERS}
 
 
-def _check(answer: Answer, question: Question, who: str, exchange: int) -> None:
+def _check(answer: Answer, question: Question, who: str, exchange: int, *, masked: bool) -> None:
     kind, want = type(answer).__name__, _EXPECTED[type(question).__name__]
     if kind != want:
         raise UplinkError(
@@ -159,7 +168,10 @@ def _check(answer: Answer, question: Question, who: str, exchange: int) -> None:
             "Install the same fedmiss on all sides.",
             who=who,
         )
+    hidden = _MASKED[type(answer)] if masked else {}
     for name, wanted in _TYPES[type(answer)]:
+        if name in hidden:
+            wanted = np.ndarray
         if not isinstance(getattr(answer, name), wanted):
             raise UplinkError(
                 f"{who} sent {type(getattr(answer, name)).__name__} in {kind}.{name} at exchange {exchange}, expected "

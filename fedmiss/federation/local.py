@@ -95,6 +95,7 @@ class LocalFederation:
             name: GroupProgram(
                 name, held[name], key=key, secret=(secrets or {}).get(name) or digests[name], plain_refusals=True,
                 all_slopes=own, weigh=None if weigh is None else _Weigh(weigh, name), minimum=plan.minimum,
+                jointly=plan.jointly,
             )
             for name in self.at
         }  # fmt: skip

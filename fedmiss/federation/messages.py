@@ -19,6 +19,7 @@ __all__ = [
     "ANSWERS",
     "PROTOCOL",
     "QUESTIONS",
+    "SQUARES",
     "Answer",
     "Axes",
     "Broadcast",
@@ -35,7 +36,9 @@ __all__ = [
     "Message",
     "Months",
     "Open",
+    "OpenKey",
     "OpenSums",
+    "Outcome",
     "Predict",
     "Product",
     "ProductSums",
@@ -44,20 +47,32 @@ __all__ = [
     "RegionTotals",
     "Score",
     "ScoreSums",
+    "SealKey",
+    "SealedKeys",
     "Shared",
     "SharedProduct",
     "SharedRows",
     "Sites",
     "Solve",
+    "Support",
+    "SupportSums",
+    "Tallies",
+    "Tally",
     "Totals",
     "words",
 ]  # fmt: skip
 
-PROTOCOL = 2  # raise it whenever a type below changes
+SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
+PROTOCOL = 3  # raise it whenever a type below changes
 
 
-def _f(words: str, shape: str = "", unit: str = "") -> Any:
-    return field(metadata={"words": words, "shape": shape, "unit": unit})
+def _f(words: str, shape: str = "", unit: str = "", *, bits: int | None = None, clear: str = "") -> Any:
+    """Describe a field; of an answer also how it is hidden.
+
+    ``bits``: the hub needs only its sum over groups, which is masked with so many binary digits after the point (see
+    ``masks``). ``clear``: why it cannot be masked, and what it tells the hub. A field of an answer needs one of them.
+    """
+    return field(metadata={"words": words, "shape": shape, "unit": unit, "bits": bits, "clear": clear})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,25 +109,53 @@ class Description(Answer):
     """What a group could bring: extents and sums, no list of places, dates or people."""
 
     about: ClassVar[str] = "what the group could bring to the job"
-    version: str = _f("version of fedmiss at the group")
-    species: str = _f("scientific name of the species of the panel")
+    version: str = _f("version of fedmiss at the group", clear="the version")
+    species: str = _f("scientific name of the species of the panel", clear="the species, which all agreed on")
     months: np.ndarray = _f(
-        "first and last month with a visit, nothing where there is none", "(2,)", "12 year + month - 1"
+        "first and last month with a visit, nothing where there is none",
+        "(2,)",
+        "12 year + month - 1",
+        clear="the group's first and last month: the hub needs the union",
     )
-    season: np.ndarray = _f("calendar months with a visit", "(s,)")
-    visits: int = _f("number of visits", unit="visits")
-    counted: int = _f("number of visits with a count", unit="visits")
-    detected: int = _f("number of visits on which the species was seen", unit="visits")
+    season: np.ndarray = _f(
+        "calendar months with a visit", "(s,)", clear="the group's season: the hub needs the union"
+    )
+    terms: int = _f(
+        "number of effort terms, 0 where covariates come ready made", clear="what the panel holds"
+    )
+    covariates: int = _f(
+        "number of effort covariates that come ready made, 0 for terms", clear="what the panel holds"
+    )
+    regions: tuple[str, ...] = _f(
+        "names of the regions of the group's sites", clear="in which regions it has sites"
+    )
+    calendar: bool = _f("whether months are calendar months", clear="what the panel holds")
+    minimum: int = _f(
+        "the custodian's least number of sites behind a month's sums",
+        unit="sites",
+        clear="the custodian's rule",
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tally(Question):
+    """Ask how many visits a group brings."""
+
+    about: ClassVar[str] = "asks how many visits there are, in all and with each effort term"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tallies(Answer):
+    """Numbers of visits."""
+
+    about: ClassVar[str] = "numbers of visits"
+    visits: int = _f("number of visits", unit="visits", bits=0)
+    counted: int = _f("number of visits with a count", unit="visits", bits=0)
+    detected: int = _f("number of visits on which the species was seen", unit="visits", bits=0)
     effort: np.ndarray = _f(
-        "for each effort term: visits that have it, 1 where it varies",
-        "(terms, 2)",
-        "visits, flag",
+        "for each effort term: visits that have it, 1 where it varies", "(terms, 2)", "visits, flag", bits=0
     )
-    blanks: np.ndarray = _f("for each effort term: number of visits without it", "(terms,)", "visits")
-    covariates: int = _f("number of effort covariates that come ready made, 0 for the terms above")
-    regions: tuple[str, ...] = _f("names of the regions of the group's sites")
-    calendar: bool = _f("whether months are calendar months")
-    minimum: int = _f("the custodian's least number of sites behind a month's sums", unit="sites")
+    blanks: np.ndarray = _f("for each effort term: number of visits without it", "(terms,)", "visits", bits=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,6 +171,38 @@ class Axes(Question):
     detections: bool = _f("whether detections are modelled (every visit counts) instead of counts")
     minimum: int = _f("least number of a group's own sites behind a month's sums", unit="sites")
     regions: tuple[str, ...] = _f("names of the regions with sums of their own")
+    released: np.ndarray = _f("1 for months whose sums may be released, empty for all", "(L,)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Support(Question):
+    """Ask what stands behind the sums of every month, whole or fold by fold."""
+
+    about: ClassVar[str] = "asks how many visits, sites and groups stand behind the sums of every month"
+    by: str = _f("what a fold holds out: cell, block, visit or observer; empty for whole months")
+    folds: int = _f("number of folds, 0 for whole months")
+    seed: int = _f("public seed of the folds")
+    share: float = _f("largest share of one group in the visits of a month")
+    visits: np.ndarray = _f("sums of the last answer, empty the first time", "(parts, L)", "visits")
+    sites: np.ndarray = _f("sums of the last answer, empty the first time", "(parts, L)", "sites")
+    groups: np.ndarray = _f("sums of the last answer, empty the first time", "(parts, L)", "groups")
+    regions: np.ndarray = _f("sums of the last answer, empty the first time", "(R + 1, 2)", "sites, groups")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SupportSums(Answer):
+    """What stands behind the sums of every month."""
+
+    about: ClassVar[str] = "what stands behind the sums of every month and region"
+    visits: np.ndarray = _f("number of visits of every part of every month", "(parts, L)", "visits", bits=0)
+    sites: np.ndarray = _f("number of sites with such visits", "(parts, L)", "sites", bits=20)
+    groups: np.ndarray = _f("1 where the group has such visits", "(parts, L)", "groups", bits=0)
+    over: np.ndarray = _f("1 where the group's share of the visits is above the limit", "(parts, L)", bits=0)
+    regions: np.ndarray = _f(
+        "sites, 1 where the group has some, 1 where its share is above the limit; no region first, then each",
+        "(R + 1, 3)",
+        bits=20,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,14 +210,19 @@ class Done(Answer):
     """A group has done what was asked, and says what it can use of its visits."""
 
     about: ClassVar[str] = "the group is ready; sums over its observers"
-    used: int = _f("number of visits that take part", unit="visits")
-    withheld: int = _f("number of visits withheld because their month has too few sites", unit="visits")
+    used: int = _f("number of visits that take part", unit="visits", bits=0)
+    withheld: int = _f(
+        "number of visits withheld because their month has too few sites", unit="visits", bits=0
+    )
     observers: np.ndarray = _f(
         "sum over observers of their visits, and of the squares (effective number of observers)",
         "(2,)",
         "visits",
+        bits=10,
     )
-    sites: float = _f("number of sites that the group counts (shared ones are counted once)", unit="sites")
+    sites: float = _f(
+        "number of sites that the group counts (shared ones are counted once)", unit="sites", bits=30
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,6 +247,7 @@ class KeyedHashes(Answer):
     hashes: np.ndarray = _f(
         "SipHash-2-4 of each site id (or checklist), under a key that the groups share and the hub lacks",
         "(h,)",
+        clear="how many sites (or checklists) the group has, and which of them other groups have",
     )
 
 
@@ -203,13 +284,16 @@ class GapSums(Answer):
     """Counts over the group's own sites; for joint sites a mask under a keyed order of months."""
 
     about: ClassVar[str] = "visited cells and blocks"
-    cells: float = _f("visited site x month cells of own sites", unit="cells")
-    blocks: float = _f("visited site x year blocks of own sites", unit="blocks")
-    inside: float = _f("cells that lie in visited blocks of own sites", unit="cells")
-    sites: float = _f("number of sites that the group counts (shared ones are counted once)", unit="sites")
+    cells: float = _f("visited site x month cells of own sites", unit="cells", bits=20)
+    blocks: float = _f("visited site x year blocks of own sites", unit="blocks", bits=20)
+    inside: float = _f("cells that lie in visited blocks of own sites", unit="cells", bits=20)
+    sites: float = _f(
+        "number of sites that the group counts (shared ones are counted once)", unit="sites", bits=30
+    )
     masks: np.ndarray = _f(
         "for each joint site which months were visited, as bits; months of a year in an order that the hub does not know",
         "(S, L / 8)",
+        clear="how visits lie at joint sites; empty without joint sites",
     )
 
 
@@ -236,6 +320,7 @@ class Open(Question):
         "(3,)",
     )
     source: int = _f("replicates: batch of the full fit that they start from, -1 for none")
+    released: np.ndarray = _f("folds: 1 for months that take part, empty for all", "(L,)")
     line: np.ndarray = _f("the known line x that every site has a slope on, empty for none", "(L,)")
 
 
@@ -245,11 +330,17 @@ class OpenSums(Answer):
 
     about: ClassVar[str] = "sums of weights and counts"
     sums: np.ndarray = _f(
-        "sum of weights, of weighted values, of weighted exposures, of weighted squared values",
-        "(n, 4)",
-        "visits, birds",
+        "sum of weights, of weighted values, of weighted exposures", "(n, 3)", "visits, birds", bits=24
     )
-    sites: float = _f("number of sites that the group counts (shared ones are counted once)", unit="sites")
+    squares: np.ndarray = _f(
+        "sum of weighted squared values: whole units of 2^20, and the rest",
+        "(n, 2)",
+        "birds squared",
+        bits=24,
+    )
+    sites: float = _f(
+        "number of sites that the group counts (shared ones are counted once)", unit="sites", bits=30
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -259,7 +350,10 @@ class Broadcast(Question):
     about: ClassVar[str] = "the months' parameters and the model's variances"
     batch: int = _f("number of the batch")
     fits: np.ndarray = _f("which fits of the batch", "(n,)")
-    begin: int = _f("0 go on; 1 sites at zero; 2 one more factor, at zero; 3 from the full fit (replicates)")
+    begin: int = _f(
+        "0 go on; 1 sites at zero; 2 one more factor, at zero; 3 from the full fit, with draws of the prior means "
+        "(replicates); 4 the same without draws"
+    )
     sums: bool = _f("whether sums of joint sites are wanted")
     refill: np.ndarray = _f("1 where the weights of visits are to be computed again", "(n,)")
     mu: np.ndarray = _f("overall level", "(n,)", "link scale")
@@ -280,7 +374,9 @@ class SharedRows(Answer):
 
     about: ClassVar[str] = "normal equations of joint sites, one by one"
     rows: np.ndarray = _f(
-        "for each joint site gradient and curvature of its coefficients (or products)", "(n, S, q)"
+        "for each joint site gradient and curvature of its coefficients (or products)",
+        "(n, S, q)",
+        clear="the group's sums at every joint site; empty without joint sites",
     )
 
 
@@ -303,15 +399,22 @@ class Months(Answer):
     """Sums over the group's sites, by month."""
 
     about: ClassVar[str] = "normal equations of every month, summed over the group's sites"
-    months: np.ndarray = _f("gradient and curvature of every month's coefficients", "(n, L, f (f + 3) / 2)")
+    months: np.ndarray = _f(
+        "gradient and curvature of every month's coefficients", "(n, L, f (f + 3) / 2)", bits=32
+    )
     sites: np.ndarray = _f(
         "sums over sites: effective parameters, squared move and weight of the cells, coefficients (p), their squares (p), "
         "their variances (p)",
         "(n, 3 + 3 p)",
+        bits=32,
     )
-    effort: np.ndarray = _f("score and curvature of the effort coefficients", "(n, K + K^2)")
-    observers: np.ndarray = _f("sum over observers of squared effects, number, effective number", "(n, 3)")
-    dispersion: np.ndarray = _f("weighted squared residuals over the variance, at every node", "(n, m)")
+    effort: np.ndarray = _f("score and curvature of the effort coefficients", "(n, K + K^2)", bits=30)
+    observers: np.ndarray = _f(
+        "sum over observers of squared effects, number, effective number", "(n, 3)", bits=32
+    )
+    dispersion: np.ndarray = _f(
+        "weighted squared residuals over the variance, at every node", "(n, m)", bits=24
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -330,9 +433,11 @@ class FitSums(Answer):
 
     about: ClassVar[str] = "counted and fitted totals"
     totals: np.ndarray = _f(
-        "sums of weights, counted and fitted total (log1p: of 1 + count)", "(n, 3)", "visits, birds"
+        "sums of weights, counted and fitted total (log1p: of 1 + count)", "(n, 3)", "visits, birds", bits=28
     )
-    dispersion: np.ndarray = _f("weighted squared residuals over the variance, at every node", "(n, m)")
+    dispersion: np.ndarray = _f(
+        "weighted squared residuals over the variance, at every node", "(n, m)", bits=24
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -350,7 +455,9 @@ class ScoreSums(Answer):
     """Five sums over the held-out visits."""
 
     about: ClassVar[str] = "scores of held-out visits"
-    sums: np.ndarray = _f("deviance, squared log error, predicted total, counted total, visits", "(n, 5)")
+    sums: np.ndarray = _f(
+        "deviance, squared log error, predicted total, counted total, visits", "(n, 5)", bits=24
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -374,6 +481,7 @@ class Product(Question):
     totals: np.ndarray = _f(
         "R V of the joint sites that the receiver visits, summed over groups", "(n, S, w)"
     )
+    unit: np.ndarray = _f("what the answer is divided by, powers of 2", "(n,)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -381,7 +489,7 @@ class ProductSums(Answer):
     """R' R V, summed over the group's sites."""
 
     about: ClassVar[str] = "products of residuals with vectors over months"
-    product: np.ndarray = _f("R' R V over the group's cells", "(n, L, w)")
+    product: np.ndarray = _f("R' R V over the group's cells, in the unit asked for", "(n, L, w)", bits=40)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -404,7 +512,9 @@ class RegionTotals(Answer):
     """Expected counts at standard effort, summed over the group's sites."""
 
     about: ClassVar[str] = "expected counts by month, summed over sites, whole and by region"
-    totals: np.ndarray = _f("sums over sites: whole panel, then each region", "(n, R + 1, L)", "birds")
+    totals: np.ndarray = _f(
+        "sums over sites: whole panel, then each region", "(n, R + 1, L)", "birds", bits=30
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -416,22 +526,60 @@ class Close(Question):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Outcome(Question):
+    """Give a group what its own report needs of the finished job: nothing in it was computed for one group alone."""
+
+    about: ClassVar[str] = "the finished fit's parameters, for the group's own report"
+    batch: int = _f("batch of the full fit")
+    results: str = _f("what the manifest of a fit says of its results, as JSON")
+    months: np.ndarray = _f("the months of the panel", "(L,)", "12 year + month - 1")
+    T: np.ndarray = _f("months' coefficients", "(L, p)", "link scale")
+    D: np.ndarray = _f("their covariances", "(L, p, p)", "link scale squared")
+    trace: np.ndarray = _f("root mean square move of every round", "(rounds,)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SealKey(Question):
+    """Ask the first group by name for the key that the groups share and the hub must not have."""
+
+    about: ClassVar[str] = "asks for the groups' common key, sealed for each of the others"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SealedKeys(Answer):
+    """The common key, encrypted for every other group under the key of the pair; of other groups nothing."""
+
+    about: ClassVar[str] = "the groups' common key, encrypted so that the hub cannot read it"
+    groups: tuple[str, ...] = _f("for whom each is sealed", clear="the roster")
+    sealed: np.ndarray = _f("ChaCha20-Poly1305 of the key", "(groups, 32)", clear="nothing: it is encrypted")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenKey(Question):
+    """Hand a group its copy of the common key."""
+
+    about: ClassVar[str] = "the groups' common key, sealed for the receiver"
+    sender: str = _f("which group made it")
+    sealed: np.ndarray = _f("ChaCha20-Poly1305 of the key, empty for the group that made it", "(32,)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Refusal(Answer):
     """A group cannot or will not answer; it says why in words that hold no data."""
 
     about: ClassVar[str] = "why the group does not answer"
-    code: str = _f("one word")
-    text: str = _f("one sentence with the next move")
+    code: str = _f("one word", clear="that something went wrong, and of which kind")
+    text: str = _f("one sentence with the next move", clear="where the reason stands")
 
 
 # The order is part of the protocol: a type's number on the wire is its place here.
 QUESTIONS: tuple[type[Question], ...] = (
     Hello, Axes, Sites, Checklists, Shared, Drop, Gaps, Open, Broadcast, Solve, Predict, Score, SharedProduct, Product,
-    Totals, Close,
+    Totals, Close, Tally, Support, Outcome, SealKey, OpenKey,
 )  # fmt: skip
 ANSWERS: tuple[type[Answer], ...] = (
     Description, Done, KeyedHashes, GapSums, OpenSums, SharedRows, Months, FitSums, ScoreSums, ProductSums, RegionTotals,
-    Refusal,
+    Refusal, Tallies, SupportSums, SealedKeys,
 )  # fmt: skip
 
 

@@ -166,7 +166,7 @@ def replicate_penalised(
     link, hub, s = federation.link, federation.hub, fit.settings
     base = _marginal(s)
     question = open_batch(
-        batch, base, weights="replicate", numbers=numbers, seed=seed, spread=spread_of(hub), source=BATCH
+        hub, batch, base, weights="replicate", numbers=numbers, seed=seed, spread=spread_of(hub), source=BATCH
     )
     sums = starts(link.ask([question])[0], len(numbers))
     assert fit.state is not None

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
 
+import numpy as np
+
+from fedmiss.federation.masks import masked_fields
 from fedmiss.federation.messages import ANSWERS, QUESTIONS, Answer, Message, words
 
-__all__ = ["describe_kinds", "privacy_table"]
+__all__ = ["describe_kinds", "privacy_table", "told"]
 
 
 def describe_kinds(counts: Mapping[str, int]) -> list[str]:
@@ -34,10 +39,42 @@ def _fields(kind: type[Message]) -> list[str]:
 
 def privacy_table() -> str:
     """Markdown table of everything that can leave a group, made from the types of the answers."""
-    rows = ["| message | field | what it holds | shape | unit |", "|---|---|---|---|---|"]
+    rows = ["| message | field | what it holds | shape | unit | under masks |", "|---|---|---|---|---|---|"]
     for kind in ANSWERS:
         assert issubclass(kind, Answer)
+        hidden = masked_fields(kind)
         for i, (name, text, shape, unit) in enumerate(words(kind)):
+            clear = next(f.metadata["clear"] for f in fields(kind) if f.name == name)
+            seen = "only the sum over all groups" if name in hidden else f"**clear**: {clear}"
             label = f"`{kind.__name__}`: {kind.about}" if i == 0 else ""
-            rows.append(f"| {label} | `{name}` | {text} | {shape} | {unit} |")
+            rows.append(f"| {label} | `{name}` | {text} | {shape} | {unit} | {seen} |")
     return "\n".join(rows)
+
+
+def told(message: Message) -> list[str]:
+    """One message in words and numbers: what every field means, and what is in it."""
+    lines = [f"{type(message).__name__}: {message.about}"]
+    hidden = masked_fields(type(message)) if isinstance(message, Answer) else {}
+    for name, text, shape, unit in words(type(message)):
+        measure = ", ".join(x for x in (shape, unit) if x)
+        how = "" if not isinstance(message, Answer) else "masked" if name in hidden else "in clear"
+        note = "; ".join(x for x in (measure, how) if x)
+        lines.append(f"  {name}: {text}" + (f" [{note}]" if note else ""))
+        lines.append(f"      = {_value(getattr(message, name))}")
+    return lines
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        few = ", ".join(f"{x:.6g}" if value.dtype.kind == "f" else str(x) for x in value.ravel()[:8].tolist())
+        size = " x ".join(map(str, value.shape)) or "1"
+        spread = ""
+        if value.size > 8 and value.dtype.kind == "f":
+            spread = f" ... (from {value.min():.6g} to {value.max():.6g}, sum {value.sum():.6g})"
+        elif value.size > 8:
+            spread = " ..."
+        return f"{size} numbers: {few}{spread}" if value.size else "nothing"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "nothing"
+    text = str(value)
+    return text if len(text) <= 300 else text[:300] + f" ... ({len(text):,} characters)"

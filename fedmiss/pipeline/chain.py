@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
@@ -64,12 +65,17 @@ def _manifest_key(folder: Path, settings: Any) -> str:
 
 
 def run_recipe(
-    recipe: Recipe, *, say: Callable[[str], None] = lambda text: None, jobs: int | None = None
+    recipe: Recipe,
+    *,
+    say: Callable[[str], None] = lambda text: None,
+    jobs: int | None = None,
+    scheduler: str | None = None,
 ) -> list[SpeciesResult]:
     """Run a recipe; steps whose inputs and settings have not changed are skipped.
 
     A species that fails does not stop the others; its error is in its result. Several species run in parallel
-    processes, one per core.
+    processes, one per core; or on the workers of a Dask cluster, when the address of its ``scheduler`` is given (they must
+    see the folder of the recipe's results under the same path).
     """
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs is {jobs} (must be at least 1).")
@@ -90,7 +96,12 @@ def run_recipe(
         folder = recipe.out
         return [_guarded(recipe, names[0], records, folder, say, raise_errors=True)]
     results = []
-    for result in _each_species(recipe, names, records, jobs or min(len(names), os.cpu_count() or 1)):
+    one_by_one = (
+        _on_cluster(recipe, names, records, scheduler)
+        if scheduler
+        else _each_species(recipe, names, records, jobs or min(len(names), os.cpu_count() or 1))
+    )
+    for result in one_by_one:
         results.append(result)
         say(f"{result.species}: " + (f"failed: {result.error}" if result.error else f"{result.page}"))
     results.sort(key=lambda r: r.species)
@@ -142,6 +153,19 @@ def _each_species(recipe: Recipe, names: list[str], records: Path, jobs: int) ->
         raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _on_cluster(recipe: Recipe, names: list[str], records: Path, scheduler: str) -> Iterator[SpeciesResult]:
+    from fedmiss.pipeline.cluster import over_cluster
+
+    here = replace(recipe, out=recipe.out.resolve())
+    work = partial(_one_of_many, here, records.resolve())
+    for name, result, error in over_cluster(scheduler, work, names, recipe.out.resolve()):
+        yield result if result is not None else SpeciesResult(name, recipe.out / slug(name), None, error)
+
+
+def _one_of_many(recipe: Recipe, records: Path, name: str) -> SpeciesResult:
+    return _guarded(recipe, name, records, recipe.out / slug(name), None, raise_errors=False)
 
 
 def _species(recipe: Recipe, records: Path) -> list[str]:

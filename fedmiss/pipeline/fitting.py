@@ -33,11 +33,15 @@ from fedmiss.tables import read_table, write_table
 __all__ = [
     "FitSettings",
     "base_settings",
+    "candidates",
+    "check_settings",
     "federation_of",
     "fit_panel",
     "fit_results",
     "read_fit",
+    "write_fit",
     "write_fit_manifest",
+    "write_totals",
 ]
 
 CHOSEN_SITES = (
@@ -104,7 +108,8 @@ MODELS = {
 }
 
 
-def _check(s: FitSettings) -> None:
+def check_settings(s: FitSettings) -> None:
+    """Raise ConfigError on impossible settings."""
     if s.model not in ("auto", *MODELS):
         raise ConfigError(f"--model is {s.model!r} (must be auto, {', '.join(MODELS)}).")
     if s.rank != "auto" and (not s.rank.isdigit()):
@@ -158,7 +163,7 @@ def fit_panel(
         return fit_algorithm7(panel_path, out, settings, overwrite=overwrite)
     if settings.method not in ("fast", "wire", "saem"):
         raise ConfigError(f"--method is {settings.method!r} (must be fast, fedmissem, wire or saem).")
-    _check(settings)
+    check_settings(settings)
     if settings.method == "saem":
         from fedmiss.pipeline.saem import fit_saem
 
@@ -203,7 +208,7 @@ def fit_panel(
     if draws is not None:
         _write_draws(work, draws, folder, fit, list(federation.hub.regions))
         for k, name in enumerate(federation.programs if settings.own else ()):
-            _write_totals(work / "own" / name / "draws.parquet", draws.own[:, k : k + 1], ["all"])
+            write_totals(work / "own" / name / "draws.parquet", draws.own[:, k : k + 1], ["all"])
     traffic = ledger.as_dict()
     results = fit_results(fit, federation, folder, choice, settings) | {
         "h_norm": trace[-1]["h_norm2"] ** 0.5 if trace else None,
@@ -450,7 +455,8 @@ def _write_trace(work: Path, trace: list[dict[str, float]], before: dict[str, in
     )
 
 
-def _write_totals(path: Path, totals: F64, labels: list[str]) -> None:
+def write_totals(path: Path, totals: F64, labels: list[str]) -> None:
+    """Write replicates of monthly totals (B, R, L) by region."""
     B, R, L = totals.shape
     write_table(
         {
@@ -466,7 +472,7 @@ def _write_totals(path: Path, totals: F64, labels: list[str]) -> None:
 
 def _write_draws(work: Path, draws: Draws, folder: PanelFolder, fit: CountFit, names: list[str]) -> None:
     B = len(draws.totals)
-    _write_totals(work / "draws.parquet", draws.totals, ["all", *names])
+    write_totals(work / "draws.parquet", draws.totals, ["all", *names])
     slope, mean = site_slopes(fit, folder.calendar[1], folder.calendar[0])
     known = ~np.isnan(slope)
     write_table(

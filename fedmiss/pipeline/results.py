@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -16,6 +17,9 @@ from fedmiss.pipeline.imputing import counted_visits
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.report import trends
 from fedmiss.tables import read_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["SpeciesFit", "open_fit"]
 
@@ -64,6 +68,43 @@ class SpeciesFit:
             n_observed=self._n_observed,
         )
 
+    def plot_index(self, ax: Axes | None = None, base: str | int | None = None) -> Axes:
+        """Draw the yearly index with its 95 % intervals into ``ax`` (a new one when None); return the axes."""
+        table = self.index(base)
+        used = table[table["used"]]
+        ax = _axes(ax)
+        if used["index_lo"].notna().any():
+            ax.vlines(used["year"], used["index_lo"], used["index_hi"], color="#56B4E9", lw=4, alpha=0.6)
+        ax.plot(table["year"], table["index"].where(table["used"]), color="#0072B2", marker="o", ms=4)
+        ax.set_ylabel(f"index ({self.trend(base)['base'].iloc[0]} = 100)")
+        ax.set_ylim(bottom=0)
+        return ax
+
+    def plot_season(self, ax: Axes | None = None) -> Axes:
+        """Draw the mean total of each month of the year with its 95 % interval; return the axes."""
+        s = trends.seasonal(
+            self.expected.sum(axis=0), self.panel.months, self.draws, n_observed=self._n_observed
+        )
+        ax = _axes(ax)
+        if s["lo"].notna().any():
+            ax.vlines(s["month_of_year"], s["lo"], s["hi"], color="#56B4E9", lw=4, alpha=0.6)
+        ax.plot(s["month_of_year"], s["total"], color="#0072B2", marker="o", ms=4)
+        ax.set_xlabel("month")
+        ax.set_ylabel("expected count, all sites")
+        return ax
+
+    def _repr_html_(self) -> str:
+        """Show the trend and the index in a notebook."""
+        t = self.trend().iloc[0]
+        name = escape(str(self.manifest["results"].get("species", "")))
+        head = (
+            f"<p><b>{name}</b>: {escape(str(t['trend_class']))}, {t['percent_per_year']:+.1f} % per year (95 % interval "
+            f"{t['percent_lo']:+.1f} to {t['percent_hi']:+.1f}), {t['from_year']} to {t['to_year']}; "
+            f"{self.fit.J} sites, {self.fit.L} months, {int(self.observed.sum())} cells counted.</p>"
+        )
+        shown = self.index()[["year", "total", "index", "index_lo", "index_hi"]].round(1)
+        return head + str(shown.to_html(index=False))
+
     def imputed(self) -> pd.DataFrame:
         """Every cell: site_id, month, expected count at standard effort, whether it was observed."""
         J, L = self.expected.shape
@@ -90,6 +131,14 @@ class SpeciesFit:
                 "not extrapolate in time."
             )
         return float(self.expected[sites.index(site_id), months.index(month)])
+
+
+def _axes(ax: Axes | None) -> Axes:
+    if ax is not None:
+        return ax
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(6.0, 3.6), layout="constrained").subplots()
 
 
 def open_fit(panel: str | Path, fit: str | Path) -> SpeciesFit:

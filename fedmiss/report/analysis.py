@@ -37,7 +37,9 @@ class ReportSettings:
     ``base`` year or range of the index (None: the first complete year); ``rule`` of the trend classes; ``date``
     printed on the report (None: today); ``span`` of the LOESS curve (None: by cross-validation); ``coarse_map``
     degrees to which coordinates are rounded, with names and ids of sites withheld (0: exact); ``title`` of the
-    page (None: the species).
+    page (None: the species); ``unit`` of the counts (birds, nests, pairs, territories, any word); ``trim`` sets TRIM's
+    index beside fedmiss's; ``photo`` an image file, with its ``photo_credit``; ``author`` for "cite as"; ``url`` where
+    the report will stand.
     """
 
     base: str | None = None
@@ -46,6 +48,12 @@ class ReportSettings:
     span: float | None = None
     coarse_map: float = 0.0
     title: str | None = None
+    unit: str = "birds"
+    trim: bool = False
+    photo: str | None = None
+    photo_credit: str = ""
+    author: str = ""
+    url: str = ""
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
@@ -61,6 +69,8 @@ class ReportSettings:
             raise ConfigError(
                 f"--span is {self.span:g}; it must lie above 0 and not above 1.", span=self.span
             )
+        if not self.unit.strip() or len(self.unit) > 40:
+            raise ConfigError(f"--unit is {self.unit!r}; give a word, as nests.", unit=self.unit)
         if not 0.0 <= self.coarse_map <= 10.0:
             raise ConfigError(f"--coarse-map is {self.coarse_map:g} degrees; it must lie between 0 and 10.")
 
@@ -103,8 +113,18 @@ class Analysis:
 
     @property
     def unit(self) -> str:
-        """What a total counts: birds, or occupied sites when the fit is of presence and absence."""
-        return "occupied sites" if self.data.fact("family") == "bernoulli" else "birds"
+        """What a total counts: birds, nests, pairs ..., or occupied sites when the fit is of presence and absence."""
+        return "occupied sites" if self.data.fact("family") == "bernoulli" else self.settings.unit
+
+    @property
+    def yearly_counts(self) -> bool:
+        """True when the counts are yearly: then no month is spoken of."""
+        return bool(self.data.panel.get("results", {}).get("period") == "year")
+
+    @property
+    def cell(self) -> str:
+        """What a cell of the matrix is called."""
+        return "site-year" if self.yearly_counts else "site-month"
 
     @property
     def n_draws(self) -> int:

@@ -15,6 +15,7 @@ from fedmiss.report.figures import all_figures
 from fedmiss.report.html import page
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.prose import caveats, headline
+from fedmiss.report.share import photo_uri, write_share_image
 from fedmiss.report.style import Plot, png_bytes
 from fedmiss.report.tables import write_csv, write_tables
 
@@ -44,6 +45,7 @@ def build_report(
     ConfigError : for settings that the data do not allow, or when ``out`` exists
     """
     settings = settings or ReportSettings()
+    photo_uri(settings.photo)  # refused before anything is computed
     data = read_inputs(panel, fit, imputed)
     with atomic_folder(out, overwrite=overwrite) as tmp:
         write_report(analyse(data, settings), tmp)
@@ -55,6 +57,7 @@ def write_report(a: Analysis, folder: Path) -> None:
     plots = all_figures(a)
     (folder / "index.html").write_text(page(a, plots), encoding="utf-8")
     _write_figures(plots, folder / "figures")
+    write_share_image(a, folder / "figures" / "share.png")
     write_tables(a, folder / "tables")
     write_exchange(a, folder / "exchange")
     settings = asdict(a.settings) | {"date": a.date}

@@ -104,7 +104,7 @@ def period_trends(
     points: pd.DataFrame | None = None,
     refuse: str | None = None,
 ) -> pd.DataFrame:
-    """Return the trend of the whole period, of the last ten years, and between change points.
+    """Return the trend of the whole period and between change points.
 
     Columns: ``period`` and those of ``overall_trend`` up to ``reason``. A period with fewer than 5 complete years
     has a slope and no class.
@@ -114,8 +114,6 @@ def period_trends(
     if used.size < 2:
         return pd.DataFrame(columns=["period", *_trend_row(used, np.empty(0), None, rule), "rule", "reason"])
     spans: list[tuple[str, int, int]] = [("all years", int(used[0]), int(used[-1]))]
-    if used[-1] - used[0] >= 12:
-        spans.append(("last ten years", int(used[-1]) - 9, int(used[-1])))
     if points is not None and len(points):
         edges = [int(used[0]), *(int(y) for y in points["year"]), int(used[-1])]
         spans += [(f"{a} to {b}", a, b) for a, b in pairwise(edges)]

@@ -46,6 +46,8 @@ def classify(slope: float, se: float, n_years: int, rule: str = "pecbms") -> Tre
     the same thresholds, strong before moderate, and within each the stricter level first. Source: rtrim 2.3.0,
     function ``overall``; its label "p<0.01" is printed for a level of 0.001, and so it is here.
 
+    ``trim``: the limits of ``pecbms`` at 0.05 and at 0.01 on rtrim's ladder, as TRIM 3.61 printed its labels.
+
     Parameters
     ----------
     slope, se : log per year (se >= 0)
@@ -55,8 +57,10 @@ def classify(slope: float, se: float, n_years: int, rule: str = "pecbms") -> Tre
     ------
     ConfigError : for another rule.
     """
-    if rule not in RULES:
-        raise ConfigError(f"there is no rule {rule!r} for trend classes; choose pecbms or rtrim.", rule=rule)
+    if rule not in (*RULES, "trim"):
+        raise ConfigError(
+            f"there is no rule {rule!r} for trend classes; choose pecbms, rtrim or trim.", rule=rule
+        )
     if not (np.isfinite(slope) and np.isfinite(se)):
         return TrendClass(NOT_CLASSIFIED, "Unknown (no standard error)", np.nan, np.nan)
     if rule == "pecbms":
@@ -67,9 +71,14 @@ def classify(slope: float, se: float, n_years: int, rule: str = "pecbms") -> Tre
         return TrendClass(name, name.capitalize(), max(lo, 0.0), hi)
     if n_years - 2 <= 0:
         return TrendClass(NOT_CLASSIFIED, "Unknown (df<=0)", np.nan, np.nan)
-    q = stats.t.ppf([0.975, 0.9995], n_years - 2)
-    lo1, lo2 = np.exp(slope - q * se)
-    hi1, hi2 = np.exp(slope + q * se)
+    if rule == "trim":
+        q = stats.norm.ppf([0.975, 0.995])
+        lo1, lo2 = np.exp(slope) * (1.0 - q * se)
+        hi1, hi2 = np.exp(slope) * (1.0 + q * se)
+    else:
+        q = stats.t.ppf([0.975, 0.9995], n_years - 2)
+        lo1, lo2 = np.exp(slope - q * se)
+        hi1, hi2 = np.exp(slope + q * se)
     ladder = (
         (lo2 > 1.05, "strong increase", "Strong increase (p<0.01)"),
         (hi2 < 0.95, "strong decline", "Strong decrease (p<0.01)"),

@@ -72,8 +72,10 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     repeated = int((pairs.groupby("site").size() >= 2).sum())
     per_year = np.bincount(position, minlength=years.year.size)[years.used]
     linked = _linked_years(pairs["site"].to_numpy(), pairs["year"].to_numpy(), J, years.year.size)
-    total = float(data.expected.sum())
-    imputed = float(data.expected[~data.observed].sum())
+    # of the season in the years that enter the trend, as the totals are; all cells where no year does
+    weight = years.W[years.used].sum(axis=0) if years.used.any() else np.ones(L)
+    total = float(data.totals @ weight)
+    imputed = float(np.where(data.observed, 0.0, data.expected).sum(axis=0) @ weight)
     median = float(np.median(per_year)) if per_year.size else 0.0
     thin = []
     if repeated < MIN_SITES_REPEATED:

@@ -8,8 +8,10 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.beside import trim_beside
 from fedmiss.report.prose import progress_words
 from fedmiss.report.style import BLUE, GREY, INK, ORANGE, SKY, Plot, figure, style
+from fedmiss.report.windows import smooth_index
 from fedmiss.report.words import count, number, per_year, percent, share
 from fedmiss.report.years import MONTH_NAMES, season_text
 
@@ -18,11 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "all_figures",
+    "beside",
     "convergence",
     "cross_validation",
     "monthly_smooth",
     "regions",
     "season",
+    "smoothed",
     "sparkline",
     "trend",
 ]
@@ -30,9 +34,12 @@ __all__ = [
 
 def all_figures(a: Analysis) -> dict[str, Plot]:
     """Draw every figure that the data allow, in the order of the page."""
-    from fedmiss.report.maps import heatmap, site_map
+    from fedmiss.report.maps import heatmap
+    from fedmiss.report.sitemap import site_map
 
-    makers = (trend, monthly_smooth, season, heatmap, site_map, regions, cross_validation, convergence)
+    makers = (
+        trend, smoothed, beside, monthly_smooth, season, heatmap, site_map, regions, cross_validation, convergence,
+    )  # fmt: skip
     with style():
         plots = [p for p in (make(a) for make in makers) if p is not None]
         for plot in plots:  # lay out once; the files of a figure then share one layout
@@ -102,14 +109,15 @@ def trend(a: Analysis) -> Plot:
     band = (
         "Bars: 95 % interval of each year's index. " if banded else "No interval: no bootstrap replicates. "
     )
+    season = "" if a.yearly_counts else f" ({season_text(a.years.season)})"
     unit = (
-        f"Index of the mean total over all {count(a.coverage.n_sites)} sites ({season_text(a.years.season)}), {base} = 100. "
+        f"Index of the mean total over all {count(a.coverage.n_sites)} sites{season}, {base} = 100. "
         if base
         else ""
     )
     caption = (
         f"{unit}{band}Orange: straight trend on the log scale. Below: share of each year's total that comes from "
-        f"site-months without a count (bars), and share of the season's site-months with a count (dots).{note}"
+        f"{a.cell}s without a count (bars), and share of the {a.cell}s with a count (dots).{note}"
     )
     alt = "Yearly index: no complete year."
     if len(used):
@@ -122,23 +130,98 @@ def trend(a: Analysis) -> Plot:
     return Plot("trend", "Yearly index and trend", caption, alt, fig, table)
 
 
-def monthly_smooth(a: Analysis) -> Plot:
+def smoothed(a: Analysis) -> Plot | None:
+    """Draw the smoothed yearly index with its band, and the index of each year as dots."""
+    table = smooth_index(a)
+    if table.empty:
+        return None
+    fig = figure(height=4.6)
+    ax = fig.subplots()
+    year = table["year"].to_numpy(dtype=float)
+    if table["smooth_lo"].notna().any():
+        ax.fill_between(year, table["smooth_lo"], table["smooth_hi"], color=SKY, alpha=0.35, lw=0)
+    ax.plot(year, table["index"], ls="none", marker="o", ms=4, color=GREY)
+    ax.plot(year, table["smooth"], color=BLUE, lw=2.2)
+    ax.axhline(100, color=GREY, lw=0.8, ls=(0, (4, 3)))
+    ceiling = float(np.nanmax(table[["index", "smooth", "smooth_hi"]].to_numpy(dtype=float)))
+    ax.set_ylim(0, max(ceiling, 100.0) * 1.08)
+    ax.set_ylabel(f"smoothed index ({a.trend['base']} = 100)")
+    _thousands(ax)
+    _years_axis(ax, year)
+    first, last = table.iloc[0], table.iloc[-1]
+    caption = (
+        "The curve follows the index (dots) over about ten years at a time and leaves out the ups and downs of "
+        "single years. "
+        "Shaded: its 95 % interval where available. Its ends are the least certain part."
+    )
+    alt = (
+        f"Smoothed index: {number(first['smooth'])} in {int(first['year'])}, {number(last['smooth'])} in "
+        f"{int(last['year'])}, "
+        f"with {a.trend['base']} = 100."
+    )
+    return Plot("smoothed", "Smoothed index", caption, alt, fig, table)
+
+
+def beside(a: Analysis) -> Plot | None:
+    """Draw TRIM's index beside ours, when the report asks for it and TRIM's model can be fitted."""
+    both = trim_beside(a)
+    if both is None or both.table.empty:
+        return None
+    t = both.table
+    fig = figure(height=3.2)
+    ax = fig.subplots()
+    year = t["year"].to_numpy(dtype=float)
+    if t["index_lo"].notna().any():
+        ax.vlines(year - 0.12, t["index_lo"], t["index_hi"], color=SKY, lw=4, alpha=0.6)
+    ax.vlines(
+        year + 0.12,
+        np.maximum(t["trim"] - 1.96 * t["trim_se"], 0),
+        t["trim"] + 1.96 * t["trim_se"],
+        color="#f0b48c",
+        lw=4,
+    )
+    ax.plot(year - 0.12, t["index"], color=BLUE, marker="o", ms=4, lw=1.2, label="fedmiss")
+    ax.plot(year + 0.12, t["trim"], color=ORANGE, marker="s", ms=3.5, lw=1.2, label="TRIM, model 3")
+    ax.set_ylim(bottom=0)
+    ax.set_ylabel(f"index ({a.trend['base']} = 100)")
+    ax.legend(frameon=False, fontsize=8.5)
+    _thousands(ax)
+    _years_axis(ax, year)
+    caption = (
+        f"The same counts in TRIM's model 3: {both.trend}. TRIM takes the mean count of every {a.cell}, without "
+        "effort, observers, or trends that differ between sites. Bars are 95 % intervals."
+    )
+    return Plot(
+        "beside",
+        "TRIM beside fedmiss",
+        caption,
+        f"Two yearly indices: fedmiss and TRIM. TRIM: {both.trend}.",
+        fig,
+        t,
+    )
+
+
+def monthly_smooth(a: Analysis) -> Plot | None:
     """Draw the paper's figure 2: total over sites per month with LOESS, and missing cells per month with LOESS."""
+    if a.yearly_counts:  # the smoothed index says it already
+        return None
     c = a.curve
     fig = figure(height=4.8)
     top, low = fig.subplots(2, 1, sharex=True, height_ratios=[1.6, 1])
     x = c["time"].to_numpy()
     top.plot(x, c["total"], ls="none", marker="o", ms=2.2, color=GREY, mew=0, alpha=0.8)
+    solid = c.dropna(subset=["smooth"])  # months outside the season have no curve; the line runs on over them
     if c["smooth_lo"].notna().any():
-        top.fill_between(x, c["smooth_lo"], c["smooth_hi"], color=SKY, alpha=0.4, lw=0)
-    top.plot(x, c["smooth"], color=BLUE, lw=2)
+        top.fill_between(solid["time"], solid["smooth_lo"], solid["smooth_hi"], color=SKY, alpha=0.4, lw=0)
+    top.plot(solid["time"], solid["smooth"], color=BLUE, lw=2)
     top.set_ylabel(f"{a.unit}, all sites")
     bound = np.nanquantile(c["total"], 0.995) * 1.25
     hidden = int((c["total"] > bound).sum())
     top.set_ylim(min(0.0, float(np.nanmin(c["total"]))), bound if hidden else None)
     _thousands(top)
     low.plot(x, c["missing"], ls="none", marker="o", ms=2.2, color=GREY, mew=0, alpha=0.8)
-    low.plot(x, c["missing_smooth"], color=ORANGE, lw=2)
+    below = c.dropna(subset=["missing_smooth"])
+    low.plot(below["time"], below["missing_smooth"], color=ORANGE, lw=2)
     low.set_ylabel("sites without\na count")
     spread = float(np.ptp(c["missing"]))
     low.set_ylim(
@@ -173,26 +256,35 @@ def season(a: Analysis) -> Plot | None:
     s = a.season
     if len(s) < 2:
         return None
-    fig = figure(height=2.7)
+    fig = figure(height=4.8)
     ax = fig.subplots()
+    s = s.merge(_month_range(a), on="month_of_year", how="left")
     x = s["month_of_year"].to_numpy()
+    ax.fill_between(x, s["low_year"], s["high_year"], color="#dcdcdc", alpha=0.7, lw=0)
     if s["lo"].notna().any():
         error = np.abs(np.vstack([s["total"] - s["lo"], s["hi"] - s["total"]]))
         ax.errorbar(x, s["total"], yerr=error, fmt="none", ecolor=SKY, elinewidth=4, alpha=0.7)
     ax.plot(x, s["total"], color=BLUE, marker="o", ms=5, lw=1)
     ax.set_xticks(x, [MONTH_NAMES[m - 1] for m in x])
-    top = float(np.nanmax([s["total"].max(), s["hi"].max() if s["hi"].notna().any() else 0.0]))
+    top = float(np.nanmax(s[["total", "hi", "high_year"]].to_numpy(dtype=float)))
     ax.set_ylim(0 if s["total"].min() >= 0 else None, top * 1.08)
     ax.set_ylabel(f"{a.unit}, all sites")
     _thousands(ax)
     peak = s.iloc[int(s["total"].to_numpy().argmax())]
     caption = (
-        "Mean over years of the estimated total in each month of the year, at standard effort; bars are 95 % intervals "
-        "where available."
+        "Mean over years of the estimated total in each month of the year, at standard effort; blue bars are its 95 % "
+        "interval where available. Grey: from the year with the fewest to the year with the most."
     )
     high = MONTH_NAMES[int(peak["month_of_year"]) - 1]
     alt = f"Seasonal profile: highest in {high} with {number(peak['total'])} {a.unit}."
     return Plot("season", "Seasonal profile", caption, alt, fig, s)
+
+
+def _month_range(a: Analysis) -> pd.DataFrame:
+    """Smallest and largest total of each month of the year over the used years."""
+    used = a.monthly[a.monthly["year"].isin(a.years.year[a.years.used])]
+    by_month = used.groupby("month_of_year")["total"].agg(low_year="min", high_year="max")
+    return by_month.reset_index()
 
 
 def regions(a: Analysis) -> Plot | None:

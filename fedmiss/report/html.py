@@ -14,6 +14,7 @@ from fedmiss import __version__
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.prose import headline
 from fedmiss.report.sections import ORDER
+from fedmiss.report.share import cite_as, meta_tags, photo_uri
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count
 from fedmiss.resources import resource
@@ -77,7 +78,7 @@ def page(a: Analysis, plots: dict[str, Plot]) -> str:
             continue
         html = env.get_template(f"species/sections/{section.id}.html.j2").render(**section.values)
         rendered.append({"id": section.id, "title": section.title, "html": Markup(html)})
-    months = a.data.months["month"]
+    months = a.data.months["year" if a.yearly_counts else "month"]
     return env.get_template("species/page.html.j2").render(
         title=a.settings.title or a.name,
         latin=a.species if a.common_name else "",
@@ -86,5 +87,9 @@ def page(a: Analysis, plots: dict[str, Plot]) -> str:
         date=a.date,
         headline=headline(a),
         sections=rendered,
+        tags=meta_tags(a),
+        photo=photo_uri(a.settings.photo),
+        photo_credit=a.settings.photo_credit,
+        cite=cite_as(a),
         **assets(),
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
@@ -17,18 +18,20 @@ from fedmiss.errors import ConfigError
 from fedmiss.files import MANIFEST, atomic_file, hash_file, read_manifest, write_manifest
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.figures import sparkline
-from fedmiss.report.html import assets, environment
+from fedmiss.report.html import assets, environment, inline_svg
+from fedmiss.report.indicator import indicator
 from fedmiss.report.sections import Cell
+from fedmiss.report.style import CLASS_COLOURS, Plot, figure, style
 from fedmiss.report.tables import write_csv
-from fedmiss.report.words import count, percent, share
+from fedmiss.report.words import count, number, percent, share
 from fedmiss.tables import load_schema, read_table, write_table
 
 __all__ = ["build_index", "index_frame"]
 
 KIND = "report-index"
 COLUMNS = [
-    "Species", "Index", "Change per year", "95 % interval", "Class", "Years", "Sites", "Visits with a count",
-    "Site-months counted", "Total imputed",
+    "Species", "Index", "Trend and interval", "Change per year", "95 % interval", "Class", "Years", "Sites",
+    "Visits with a count", "Site-months counted", "Total imputed",
 ]  # fmt: skip
 
 
@@ -56,7 +59,7 @@ def build_index(
     title: str = "Trends of species",
     date: str | None = None,
 ) -> Path:
-    """Write ``index.html``, ``index.csv``, ``index.parquet`` and a manifest into ``out``; return the page's path.
+    """Write ``index.html``, ``index.csv``, ``index.parquet``, the indicator and a manifest into ``out``; return the page.
 
     ``out`` may be the folder that holds the report folders, so it is added to and never replaced; links are
     relative, so that the whole can be moved or put on a web server.
@@ -82,19 +85,13 @@ def build_index(
             )
     frame = index_frame(reports, out)
     date = date or dt.date.today().isoformat()
-    html = (
-        environment()
-        .get_template("index/page.html.j2")
-        .render(
-            title=title,
-            date=date,
-            columns=COLUMNS,
-            rows=[_row(r, out) for r in frame.to_dict("records")],
-            failures=sorted(failures.items()),
-            summary=_summary(frame, failures),
-            **assets(),
-        )
-    )
+    whole = _indicator(frame, out)
+    out.mkdir(parents=True, exist_ok=True)
+    if whole is not None:
+        with atomic_file(out / "indicator.csv") as tmp:
+            write_csv(whole, tmp)
+        write_table(whole, out / "indicator.parquet", "report_indicator")
+    html = _render(frame, out, failures, whole, title, date)
     out.mkdir(parents=True, exist_ok=True)
     with atomic_file(out / "index.html") as tmp:
         tmp.write_text(html, encoding="utf-8")
@@ -112,6 +109,33 @@ def build_index(
     return out / "index.html"
 
 
+def _render(
+    frame: pd.DataFrame,
+    out: Path,
+    failures: Mapping[str, str],
+    whole: pd.DataFrame | None,
+    title: str,
+    date: str,
+) -> str:
+    return (
+        environment()
+        .get_template("index/page.html.j2")
+        .render(
+            title=title,
+            date=date,
+            columns=COLUMNS,
+            rows=[_row(r, out, _reach(frame)) for r in frame.to_dict("records")],
+            classes=sorted(set(frame["trend_class"].astype(str))),
+            indicator=None if whole is None else inline_svg(_indicator_plot(whole, len(frame))),
+            indicator_words="" if whole is None else _indicator_words(whole),
+            reach=f"{_reach(frame):.0f}",
+            failures=sorted(failures.items()),
+            summary=_summary(frame, failures),
+            **assets(),
+        )
+    )
+
+
 def _folder(out: Path, folder: Any) -> Path:
     """Return a report's folder from its place relative to ``out``, which need not exist yet."""
     return Path(os.path.normpath(out.resolve() / str(folder)))
@@ -121,7 +145,103 @@ def _float(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
-def _row(r: Mapping[Any, Any], out: Path) -> dict[str, Any]:
+def _reach(frame: pd.DataFrame) -> float:
+    """Return the end of the common scale of the intervals, percent per year: the largest estimate and most limits fit."""
+    values = frame[["percent_per_year", "percent_lo", "percent_hi"]].astype(float).abs().to_numpy().ravel()
+    known = values[np.isfinite(values)]
+    return float(np.clip(np.ceil(np.quantile(known, 0.9)), 5, 50)) if known.size else 5.0
+
+
+def _bar(r: Mapping[Any, Any], reach: float, width: int = 160, height: int = 18) -> str:
+    """Draw estimate and interval on a scale that all species share; an arrow where a limit lies beyond it."""
+    mid, lo, hi = (_float(r[k]) for k in ("percent_per_year", "percent_lo", "percent_hi"))
+    if not math.isfinite(mid):
+        return ""
+
+    def x(v: float) -> float:
+        return width / 2 + max(-1.0, min(1.0, v / reach)) * (width / 2 - 6)
+
+    y = height / 2
+    colour = CLASS_COLOURS.get(str(r["trend_class"]), "#bbbbbb")
+    parts = [
+        f'<line x1="{width / 2}" y1="1" x2="{width / 2}" y2="{height - 1}" stroke="#999" stroke-width=".8"/>'
+    ]
+    if math.isfinite(lo) and math.isfinite(hi):
+        parts.append(
+            f'<line x1="{x(lo):.1f}" y1="{y}" x2="{x(hi):.1f}" y2="{y}" stroke="#555" stroke-width="2"/>'
+        )
+        if lo < -reach:
+            parts.append(f'<path d="M6 {y - 4}L1 {y}L6 {y + 4}Z" fill="#555"/>')
+        if hi > reach:
+            parts.append(f'<path d="M{width - 6} {y - 4}L{width - 1} {y}L{width - 6} {y + 4}Z" fill="#555"/>')
+    parts.append(
+        f'<circle cx="{x(mid):.1f}" cy="{y}" r="4.5" fill="{colour}" stroke="#222" stroke-width=".8"/>'
+    )
+    return (
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        f'aria-label="{percent(mid)} per year">{"".join(parts)}</svg>'
+    )
+
+
+def _indicator(frame: pd.DataFrame, out: Path) -> pd.DataFrame | None:
+    """Compute the indicator of all species whose report has yearly totals; None for fewer than two, or without links."""
+    totals, draws = {}, {}
+    for r in frame.to_dict("records"):
+        tables = _folder(out, r["folder"]) / "tables"
+        yearly = read_table(tables / "yearly.parquet", "report_yearly").to_pandas()
+        used = yearly[yearly["used"]]
+        if len(used) < 2 or not (used["total"] > 0).any():
+            continue
+        name = str(r["folder"])
+        totals[name] = used.set_index("year")["total"]
+        table = read_table(tables / "draws.parquet", "report_draws").to_pandas()
+        if len(table):
+            draws[name] = table.pivot(index="draw", columns="year", values="total")
+    if len(totals) < 2:
+        return None
+    try:
+        return indicator(totals, draws)
+    except (
+        ConfigError
+    ):  # years that no species links: there is no indicator, and the page says nothing of one
+        return None
+
+
+def _indicator_words(table: pd.DataFrame) -> str:
+    first, last = table.iloc[0], table.iloc[-1]
+    known = math.isfinite(last["lo"])
+    limits = (
+        f" (95 % interval {number(last['lo'])} to {number(last['hi'])})"
+        if known
+        else " (no interval available)"
+    )
+    low, high = int(table["n_species"].min()), int(table["n_species"].max())
+    n = str(high) if low == high else f"{low} to {high}"
+    return (
+        f"Geometric mean of the indices of {n} species, each with the same weight: {number(last['index'])} in "
+        f"{int(last['year'])}{limits}, with {int(first['year'])} = 100."
+    )
+
+
+def _indicator_plot(table: pd.DataFrame, n: int) -> Plot:
+    from matplotlib.ticker import MaxNLocator
+
+    with style():
+        fig = figure(7.0, 2.9)
+        ax = fig.subplots()
+        if table["lo"].notna().any():
+            ax.fill_between(table["year"], table["lo"], table["hi"], color="#56B4E9", alpha=0.35, lw=0)
+        ax.plot(table["year"], table["index"], color="#0072B2", marker="o", ms=4)
+        ax.axhline(100, color="#8a8a8a", lw=0.8, ls=(0, (4, 3)))
+        ax.set_ylim(bottom=0)
+        ax.set_ylabel(f"indicator ({int(table['year'].iloc[0])} = 100)")
+        ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    return Plot(
+        "indicator", "Indicator", "", f"Indicator of {n} species. {_indicator_words(table)}", fig, table
+    )
+
+
+def _row(r: Mapping[Any, Any], out: Path, reach: float) -> dict[str, Any]:
     yearly = read_table(_folder(out, r["folder"]) / "tables" / "yearly.parquet", "report_yearly").to_pandas()
     used = yearly[yearly["used"]]
     lo, hi = _float(r["percent_lo"]), _float(r["percent_hi"])
@@ -141,6 +261,9 @@ def _row(r: Mapping[Any, Any], out: Path) -> dict[str, Any]:
         "cells": cells,
         "last": float(used["index"].iloc[-1]) if len(used) else math.nan,
         "spark": Markup(sparkline(yearly)),
+        "bar": Markup(_bar(r, reach)),
+        "slope": _float(r["percent_per_year"]),
+        "kind": str(r["trend_class"]),
     }
 
 

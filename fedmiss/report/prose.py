@@ -55,7 +55,8 @@ def _interval(lo: float, hi: float) -> str:
 def headline(a: Analysis) -> Headline:
     """Return the headline: it follows from the trend class and the coverage, and from nothing else."""
     t = a.trend
-    where = f"at {count(a.coverage.n_sites)} sites, {season_text(a.years.season)}"
+    where = f"at {count(a.coverage.n_sites)} sites"
+    where += "" if a.yearly_counts else f", {season_text(a.years.season)}"
     if t["n_years"] < 2:
         return Headline(
             "No trend",
@@ -99,13 +100,13 @@ def basis(a: Analysis) -> str:
     """Say what the estimate rests on."""
     c = a.coverage
     observers = a.data.fact("n_observers")
-    who = f" by {count(observers)} observers" if observers else ""
+    who = f" by {count(observers)} observers" if observers and not a.yearly_counts else ""
     groups = len(a.data.groups)
     years = f"{int(a.years.used.sum())} of {a.years.year.size} years"
     return (
         f"It rests on {count(c.n_counted)} visits with a count{who} in {years}, held by {count(groups)} "
-        f"group{'s' if groups != 1 else ''}; {share(c.share_observed)} of {count(c.n_cells)} site-months were counted, "
-        f"and {share(c.share_imputed_total)} of the total comes from site-months that were not."
+        f"group{'s' if groups != 1 else ''}; {share(c.share_observed)} of {count(c.n_cells)} {a.cell}s were counted, "
+        f"and {share(c.share_imputed_total)} of the total comes from {a.cell}s that were not."
     )
 
 
@@ -135,7 +136,8 @@ def caveats(a: Analysis) -> list[str]:
         )
     if c.months_unseen:
         out.append(
-            f"{count(c.months_unseen)} of {count(c.n_months)} months have no count at any site; their "
+            f"{count(c.months_unseen)} of {count(c.n_months)} {'years' if a.yearly_counts else 'months'} have no "
+            "count at any site; their "
             "totals are imputed whole."
         )
     partial = [str(y) for y, full in zip(a.years.year, a.years.complete, strict=True) if not full]
@@ -175,8 +177,8 @@ def _model_caveats(a: Analysis) -> list[str]:
         out.append(f"Only {a.n_draws} bootstrap replicates were made; intervals need {MIN_DRAWS} or more.")
     if a.data.one_trend:
         out.append(
-            "Cross-validation (or the user) chose a model without interaction (rank 0): all sites and regions share one "
-            "trend by construction, so differences between them are not shown."
+            "The model in use gives all sites and regions one trend: differences between them would not predict counts any "
+            "better, or were not asked for. They are not shown."
         )
     if a.data.fact("scale") == "log1p":
         smear = a.data.fact("smear")
@@ -228,7 +230,7 @@ def limits(a: Analysis) -> list[str]:
         "year to year, which a line through few years follows. Nor does it cover a wrong model, a change in "
         "identification skill shared by everybody, or double counting.",
     ]
-    if len(a.years.season) < 12:
+    if len(a.years.season) < 12 and not a.yearly_counts:
         beyond = sorted(set(a.data.months["month_of_year"].astype(int)) - set(a.years.season))
         extra = (
             f" {season_text(tuple(beyond))} is in the panel but not in the yearly figures, because too few of the years "
@@ -256,7 +258,7 @@ def family_words(a: Analysis) -> str:
 def progress_words(a: Analysis) -> str:
     """Say what the trace's ``||h||`` measures: the paper's mean field, or the movement of the fast solver."""
     if a.data.fact("method") == "fast":
-        return "root mean square change of the predictor of a counted cell in a round"
+        return "mean change of the fitted values from one round to the next"
     return "norm of the mean field ||h||"
 
 
@@ -272,6 +274,10 @@ def chosen_rows(a: Analysis) -> Bool:
     return np.asarray(mask & np.asarray(same), dtype=bool)
 
 
+def _in_the_mean_month(a: Analysis) -> str:
+    return "" if a.yearly_counts else ", in the mean month of the season,"
+
+
 def latest(a: Analysis) -> str:
     """Say where the last complete year stands, with unit and interval."""
     used = a.yearly[a.yearly["used"]]
@@ -279,6 +285,6 @@ def latest(a: Analysis) -> str:
         return ""
     row = used.iloc[-1]
     return (
-        f"In {int(row['year'])} the estimated total over all sites, in the mean month of the season, was "
+        f"In {int(row['year'])} the estimated total over all sites{_in_the_mean_month(a)} was "
         f"{quantity(row['total'], row['total_lo'], row['total_hi'], a.unit)}."
     )

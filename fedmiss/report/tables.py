@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.windows import smooth_index, window_trends
 from fedmiss.tables import load_schema, write_table
 
 __all__ = ["report_tables", "write_csv", "write_tables"]
@@ -22,6 +23,8 @@ def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
         "trend": ("report_trend", a.trend.to_frame().T),
         "periods": ("report_periods", a.periods),
         "changepoints": ("report_changepoints", a.points),
+        "windows": ("report_windows", window_trends(a)),
+        "smooth_index": ("report_smooth_index", smooth_index(a)),
         "regions": ("report_regions", a.regions),
         "sites": ("report_sites", a.sites),
         "groups": ("report_groups", a.data.groups),

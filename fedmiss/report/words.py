@@ -49,6 +49,7 @@ def percent(value: float) -> str:
     if value is None or not math.isfinite(value):
         return "n/a"
     text = f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.1f}"
+    text = "0.0" if text in ("-0.0", "+0.0") else text  # a rounded nought has no sign
     return text.replace("-", MINUS) + " %"
 
 

@@ -198,12 +198,18 @@ def test_plain_table(tmp_path, run):
     full = MAP | {"duration": "minutes", "complete": "all_species_reported"}
     out = run(path, column_map=full)
     assert out.visits("greg") == {"a|p1|2020-05-01|": 7}
-    assert out.visits("caeg") == {"a|p1|2020-05-01|": 0, "b|p2|2020-05-01|": None, "b|p3|2020-05-02|": None}
+    assert out.visits("caeg") == {
+        "a|p1|2020-05-01|": 0,
+        "b|p2|2020-05-01|": None,
+    }  # X is a presence; NA is nothing
+    assert out.flow("records: missing counts") == -1
     assert out.flow("records: malformed") == -1
     assert any("line 7: no usable date" in w for w in out.manifest["warnings"])
     assert any("duration" in w and "'x'" in w for w in out.manifest["warnings"])
     everything = run(path, column_map=MAP, assume_complete=True)
     assert everything.visits("greg") == {"a|p1|2020-05-01|": 7, "b|p2|2020-05-01|": 0, "b|p3|2020-05-02|": 0}
+    # on a complete visit NA is no zero either, while the other species stays one
+    assert everything.visits("caeg") == {"a|p1|2020-05-01|": 0, "b|p2|2020-05-01|": None}
     for done in (out, everything):
         done.check_cells()
 

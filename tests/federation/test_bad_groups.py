@@ -223,13 +223,16 @@ def opened(**more):
 @pytest.mark.parametrize(
     ("question", "words"),
     [
-        (msg.Product(0, np.array([5]), np.zeros((1, 36, 6)), np.zeros((0, 0, 0))), r"fits \[5\] of 1"),
         (
-            msg.Product(0, np.array([0]), np.zeros((1, 36, 6)), np.zeros((0, 0, 0))),
+            msg.Product(0, np.array([5]), np.zeros((1, 36, 6)), np.zeros((0, 0, 0)), np.ones(1)),
+            r"fits \[5\] of 1",
+        ),
+        (
+            msg.Product(0, np.array([0]), np.zeros((1, 36, 6)), np.zeros((0, 0, 0)), np.ones(1)),
             r"totals of shape \(0, 0, 0\)",
         ),
         (
-            msg.Product(0, np.array([0]), np.zeros((1, 99, 6)), np.zeros((0, 0, 0))),
+            msg.Product(0, np.array([0]), np.zeros((1, 99, 6)), np.zeros((0, 0, 0)), np.ones(1)),
             r"V of shape \(1, 99, 6\)",
         ),
         (

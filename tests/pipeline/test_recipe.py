@@ -43,8 +43,12 @@ EVERY = {
     "preset": ("best-practices-v2", '"best-practices-v2"'),
     "map": ("observer=who,site=plot", '{ observer = "who", site = "plot" }'),
     "species": ("Veery", '"Veery"'),
+    "repeats": ("max", '"max"'),
+    "spellings": ("join", '"join"'),
+    "missing": ("999", '"999"'),
+    "first-year": ("1984", "1984"),
 }
-FLAGS = ("complete", "hotspots", "allow-absent", "assume-complete", "drop-suspected")
+FLAGS = ("complete", "hotspots", "allow-absent", "assume-complete", "drop-suspected", "wide")
 
 
 def of_the_command(monkeypatch, words):

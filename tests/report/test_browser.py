@@ -114,7 +114,28 @@ def test_the_index_of_many_works_in_a_browser(report, bare_report, tmp_path):
     assert seen["errors"] == []
     assert "CONSOLE" not in log
     assert seen["page"] <= seen["window"]
-    assert len(seen["figures"]) == 2
+    assert len(seen["figures"]) == 5  # the indicator, and a line and an interval for each species
     assert all(
         in_order(up, down=False) and in_order(down, down=True) for t in seen["sorted"] for up, down in t
     )
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_the_index_can_be_filtered(report, bare_report, tmp_path):
+    from fedmiss.report.many import build_index
+
+    page = build_index([report, bare_report], tmp_path / "index", date="2026-01-02")
+    script = """<script>window.addEventListener("load", function () {
+      var pick = document.getElementById("filter-class"), text = document.getElementById("filter-text"), out = [];
+      var shown = function () { return Array.from(document.querySelectorAll("tr[data-class]")).filter(
+        function (r) { return !r.hidden; }).length; };
+      out.push(shown()); pick.value = "moderate decline"; pick.dispatchEvent(new Event("change")); out.push(shown());
+      text.value = "no such bird"; text.dispatchEvent(new Event("input")); out.push(shown());
+      document.title = "shown " + out.join(" ");
+    });</script></body>"""
+    page.write_text(page.read_text(encoding="utf-8").replace("</body>", script, 1), encoding="utf-8")
+    run = subprocess.run(
+        [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", page.as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert "<title>shown 2 1 0</title>" in run.stdout

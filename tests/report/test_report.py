@@ -53,8 +53,10 @@ def test_the_same_report_twice_has_the_same_bytes(folders, report, tmp_path):
 
 def test_every_figure_is_there_three_times_and_every_table_twice(report):
     names = {p.stem for p in (report / "figures").iterdir()}
-    assert names == {"trend", "monthly", "season", "heatmap", "map", "regions", "cv", "convergence"}
-    for name in names:
+    assert names == {
+        "trend", "smoothed", "monthly", "season", "heatmap", "map", "regions", "cv", "convergence", "share"
+    }  # fmt: skip
+    for name in names - {"share"}:  # a picture for links
         for ending in ("svg", "png", "csv"):
             assert (report / "figures" / f"{name}.{ending}").stat().st_size > 50
     tables = {p.stem for p in (report / "tables").iterdir()}
@@ -79,7 +81,7 @@ def test_the_page_asks_nothing_of_any_server_and_every_figure_has_words(report):
     assert not re.findall(r'(?:src|href|action|srcset)\s*=\s*"(?:https?:)?//', outside)
     assert not re.findall(r"@import|url\((?!#)|fetch\(|XMLHttpRequest", outside)
     figures = re.findall(r"<svg\b[^>]*>", page)
-    assert len(figures) == 8
+    assert len(figures) == 9
     for tag in figures:
         assert 'role="img"' in tag
         assert len(re.search(r'aria-label="([^"]+)"', tag)[1]) > 20
@@ -176,6 +178,7 @@ def test_a_bare_panel_is_told_as_it_is(bare_report):
         "trend",
         "monthly",
         "season",
+        "smoothed",
         "heatmap",
         "map",
     }
@@ -369,7 +372,7 @@ def test_a_model_of_rank_0_gives_no_class_to_regions_and_sites(tmp_path):
     a = analyse(read_inputs(**f), ReportSettings(date=DATE))
     assert set(a.sites["trend_class"]) == set(a.regions["trend_class"]) == {"not classified"}
     assert a.classified
-    assert any("share one trend by construction" in c for c in caveats(a))
+    assert any("gives all sites and regions one trend" in c for c in caveats(a))
 
 
 def test_manifest_of_a_fit_without_converging_warns(folders, tmp_path):
@@ -386,3 +389,30 @@ def test_manifest_of_a_fit_without_converging_warns(folders, tmp_path):
     a = analyse(read_inputs(folders["panel"], fit, folders["imputed"]), ReportSettings(date=DATE))
     assert any("did not converge" in c and "500 rounds" in c for c in caveats(a))
     assert headline(a).verdict == "Moderate decline (provisional: the fit has not converged)"
+
+
+def test_a_report_of_yearly_counts_speaks_of_no_month(tmp_path):
+    from fedmiss.etl.ingest import IngestSettings, ingest
+    from fedmiss.etl.panel import PanelSettings, make_panel
+    from fedmiss.pipeline.fitting import FitSettings, fit_panel
+    from fedmiss.pipeline.imputing import impute_panel
+
+    rows = [
+        f"S{s},{y},{(s + 2) * 3 + (y - 2010) + s * y % 4}"
+        for s in range(12)
+        for y in range(2010, 2020)
+        if (s + y) % 6
+    ]
+    (tmp_path / "t.csv").write_text("site,year,count\n" + "\n".join(rows) + "\n")
+    ingest([tmp_path / "t.csv"], tmp_path / "rec", IngestSettings(species=("Wren",)), keep_cache=False)
+    panel, fit, imputed = (tmp_path / n for n in ("panel", "fit", "imputed"))
+    make_panel(tmp_path / "rec", panel, PanelSettings(groups=1))
+    fit_panel(panel, fit, FitSettings(model="quasi", rank="0", bootstrap=20))
+    impute_panel(panel, fit, imputed)
+    page = build_report(panel, fit, imputed, tmp_path / "r", ReportSettings(date=DATE, trim=True))
+    words = text_of(page)
+    for word in (" month", "Jun", "season", "observers in"):
+        assert word not in words.split("Technical facts")[0], word
+    assert "site-years were counted" in words
+    assert "TRIM beside fedmiss" in words
+    assert not (tmp_path / "r" / "figures" / "monthly.svg").exists()

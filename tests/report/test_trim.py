@@ -1,17 +1,13 @@
-"""TRIM's model 3 against statsmodels, iterative proportional fitting, and first principles."""
+"""TRIM's models against statsmodels, iterative proportional fitting, and first principles."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
-import pandas as pd
 import pytest
 
-from fedmiss.errors import InputError
+from fedmiss.errors import ConfigError, InputError
 from fedmiss.report.classes import classify
-from fedmiss.report.trim import fit_trim
+from fedmiss.report.trim import TrimSettings, fit_trim
 
 
 def panel(seed=0, n=25, J=9, seen=0.55, dispersion=1.0):
@@ -99,7 +95,7 @@ def test_equals_iterative_proportional_fitting():
 
 def test_slope_and_sandwich_by_their_formula():
     f, site, time, count = panel(7)
-    got = fit_trim(site, time, count, overdispersion=True)
+    got = fit_trim(site, time, count)
     row = got.overall().iloc[0]
     J = f.shape[1]
     X = np.column_stack([np.ones(J), np.arange(1, J + 1)])
@@ -133,7 +129,7 @@ def test_serial_correlation_is_found_and_solves_its_estimating_equations():
     f = np.maximum(np.round(mu + np.sqrt(2 * mu) * z), 0)
     f[rng.random((n, J)) < 0.3] = np.nan
     i, j = np.indices(f.shape)
-    got = fit_trim(i.ravel(), j.ravel(), f.ravel(), serial_correlation=True)
+    got = fit_trim(i.ravel(), j.ravel(), f.ravel(), TrimSettings(serial_correlation=True))
     # TRIM's moment estimate is pulled down: residuals lose the site mean and cells are missing
     assert 0.15 < got.rho < rho
     R = got.rho ** np.abs(np.subtract.outer(np.arange(J), np.arange(J)))
@@ -197,28 +193,133 @@ def test_bad_panels_are_named():
     assert got.dropped == (2,)
 
 
-@pytest.mark.realdata
-def test_published_results_of_trim_on_the_skylark_example():
-    """rtrim's example, fitted by TRIM 3.61 with serial correlation and overdispersion (its file skylark-1c.out)."""
-    folder = os.environ.get("FEDMISS_DATA")
-    path = Path(folder or "") / "trim" / "skylark.dat"
-    if not folder or not path.exists():
-        pytest.skip("needs trim/skylark.dat of rtrim in the folder named by FEDMISS_DATA")
-    table = pd.read_csv(path, sep=r"\s+", header=None, usecols=[0, 1, 2], names=["site", "time", "count"])
-    table["count"] = table["count"].astype(float).replace(999.0, np.nan)
-    got = fit_trim(table["site"], table["time"], table["count"], serial_correlation=True)
-    assert round(got.sigma2, 3) == 1.367
-    assert round(got.rho, 3) == 0.302
-    assert (round(got.chi2, 2), got.df, round(got.likelihood_ratio, 2)) == (191.40, 140, 194.80)
-    assert got.totals("model")["total"].round().tolist() == [509, 370, 430, 421, 469, 520, 563, 595]
-    assert got.totals("model")["se"].round().tolist() == [45, 35, 29, 28, 31, 32, 37, 42]
-    assert got.totals()["total"].round().tolist() == [509, 366, 430, 423, 469, 521, 564, 601]
-    assert got.totals()["se"].round().tolist() == [45, 35, 29, 28, 31, 32, 37, 42]
-    published = [1, 0.7201, 0.8454, 0.8314, 0.9221, 1.0250, 1.1082, 1.1828]
-    np.testing.assert_allclose(got.index()["index"], published, atol=1.01e-4)
-    np.testing.assert_allclose(
-        got.index()["se"], [0, 0.0766, 0.0893, 0.0901, 0.0989, 0.1086, 0.1201, 0.1308], atol=6e-5
+def dense(f, X):
+    """Totals over the rows of (site, month, time) cells and their covariance, from the full design and statsmodels."""
+    import statsmodels.api as sm
+
+    n, M, J = f.shape
+    y = f.ravel()
+    ok = np.isfinite(y)
+    fit = sm.GLM(y[ok], X[ok], family=sm.families.Poisson()).fit(tol=1e-14, maxiter=300)
+    mu = np.exp(X @ fit.params)
+    cov = np.linalg.inv(X[ok].T @ (mu[ok, None] * X[ok])) * fit.pearson_chi2 / fit.df_resid
+    A = np.tile(np.eye(J), n * M)
+    D = A @ (mu[:, None] * X)
+    return A @ mu, D @ cov @ D.T, fit
+
+
+def monthly_panel(seed, n=8, M=4, J=6):
+    rng = np.random.default_rng(seed)
+    eta = rng.normal(1.5, 0.7, n)[:, None, None] + rng.normal(0, 0.5, M)[None, :, None]
+    f = rng.poisson(np.exp(eta + np.cumsum(rng.normal(0, 0.2, J))[None, None, :])).astype(float)
+    f[rng.random(f.shape) < 0.35] = np.nan
+    f[:3] = np.nan_to_num(f[:3]) + 1.0
+    i, m, j = (a.ravel() for a in np.indices(f.shape))
+    return f, i, m, j, rng.integers(0, 3, n)
+
+
+@pytest.mark.parametrize("model", [1, 2, 3])
+@pytest.mark.parametrize("with_covariate", [False, True])
+def test_months_covariates_and_every_model_equal_the_dense_glm(model, with_covariate):
+    f, i, m, j, kind = monthly_panel(3)
+    kind[:3] = [0, 1, 2]
+    points = (2000, 2002)
+    base = {
+        1: np.zeros((i.size, 0)),
+        2: np.column_stack([np.clip(j, 0, 2), np.clip(j - 2, 0, 3)]),
+        3: (j[:, None] == np.arange(1, 6)).astype(float),
+    }[model]
+    columns = [(i[:, None] == np.arange(8)).astype(float), base]
+    if with_covariate:
+        columns += [base * (kind[i] == c)[:, None] for c in (1, 2)]
+    columns.append((m[:, None] == np.arange(1, 4)).astype(float))
+    X = np.hstack(columns)
+    total, var, fit = dense(f, X)
+    got = fit_trim(
+        i, 2000 + j, f.ravel(), TrimSettings(model, points if model == 2 else ()), month=m,
+        covariates={"kind": kind[i]} if with_covariate else None,
+    )  # fmt: skip
+    np.testing.assert_allclose(got.total_model, total, rtol=1e-8)
+    np.testing.assert_allclose(got.var_model, var, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(got.estimate.beta, fit.params[8:], rtol=1e-6, atol=1e-8)
+    assert got.df == fit.df_resid
+    assert got.chi2 == pytest.approx(fit.pearson_chi2, rel=1e-9)
+    if with_covariate:  # strata are a partition of the sites
+        parts = [got.stratum(s).imputed for s in got.strata if s != "all"]
+        np.testing.assert_allclose(np.sum(parts, axis=0), got.total_imputed, rtol=1e-12)
+
+
+def test_model_1_is_the_mean_of_each_site():
+    f, site, time, count = panel(4)
+    got = fit_trim(site, time, count, TrimSettings(1))
+    np.testing.assert_allclose(got.mu, np.repeat(np.nanmean(f, axis=1)[:, None], f.shape[1], axis=1))
+    assert np.ptp(got.total_model) < 1e-9 * got.total_model[0]
+
+
+def test_a_change_point_at_every_year_is_model_3():
+    _f, site, time, count = panel(5)
+    for serial in (False, True):
+        two = fit_trim(site, time, count, TrimSettings(2, "all", serial_correlation=serial))
+        three = fit_trim(site, time, count, TrimSettings(3, serial_correlation=serial))
+        np.testing.assert_allclose(two.total_imputed, three.total_imputed, rtol=1e-7)
+        np.testing.assert_allclose(two.var_imputed, three.var_imputed, rtol=1e-5, atol=1e-7)
+        steps = np.diff(three.gamma)
+        np.testing.assert_allclose(two.coefficients()["additive"], steps, rtol=1e-6, atol=1e-8)
+
+
+def test_stepwise_finds_the_planted_break_and_leaves_no_useless_one():
+    rng = np.random.default_rng(6)
+    n, J = 120, 12
+    line = np.where(np.arange(J) < 6, 0.15 * np.arange(J), 0.15 * 6 - 0.25 * (np.arange(J) - 6))
+    f = rng.poisson(np.exp(rng.normal(2.5, 0.4, n)[:, None] + line[None, :])).astype(float)
+    f[rng.random(f.shape) < 0.3] = np.nan
+    i, j = np.indices(f.shape)
+    got = fit_trim(i.ravel(), 2000 + j.ravel(), f.ravel(), TrimSettings(2, "auto"))
+    assert 2006 in got.changepoints
+    assert len(got.changepoints) < 8
+    assert all(got.wald_change(k)[2] <= 0.2 for k in range(len(got.changepoints)))
+
+
+def test_serial_correlation_runs_over_the_years_of_one_month():
+    """One month of many is fitted as if alone, when the other months are copies of it at other sites' places."""
+    f, i, m, j, _ = monthly_panel(9, n=30, M=1, J=8)
+    alone = fit_trim(i, j, f.ravel(), TrimSettings(3, serial_correlation=True))
+    named = fit_trim(i, j, f.ravel(), TrimSettings(3, serial_correlation=True), month=m + 5)
+    assert alone.rho == pytest.approx(named.rho, rel=1e-12)
+    f, i, m, j, _ = monthly_panel(9, n=30, M=3, J=8)
+    got = fit_trim(i, j, f.ravel(), TrimSettings(3, serial_correlation=True), month=m)
+    r = np.where(got.cells.seen, (np.nan_to_num(got.cells.counts) - got.mu) / np.sqrt(got.mu), 0).reshape(
+        30, 3, 8
     )
-    row = got.overall().iloc[0]
-    assert (round(row["slope"], 4), round(row["slope_se"], 4)) == (0.0478, 0.0142)
-    assert (round(row["multiplicative"], 4), round(row["multiplicative_se"], 4)) == (1.0489, 0.0149)
+    both = np.isfinite(f)[:, :, 1:] & np.isfinite(f)[:, :, :-1]
+    assert got.rho == pytest.approx(
+        (r[:, :, 1:] * r[:, :, :-1])[both].sum() / (both.sum() * got.sigma2), rel=1e-6
+    )
+
+
+def test_a_gap_of_years_is_filled_by_model_2_and_refused_by_name_in_model_3():
+    site, time, count = [1, 1, 1, 2, 2, 2], [2000, 2001, 2004] * 2, [5, 6, 9, 4, 5, 8]
+    got = fit_trim(site, time, count, TrimSettings(2))
+    assert got.times == (2000, 2001, 2002, 2003, 2004)
+    np.testing.assert_allclose(np.diff(np.log(got.total_model)), got.estimate.beta[0], rtol=1e-9)
+    three = fit_trim(
+        site, time, count
+    )  # the axis of model 3 has the years with counts, at their true distance
+    x, y = np.array([2000.0, 2001, 2004]), np.log(three.total_imputed)
+    assert three.overall().loc[0, "slope"] == pytest.approx(np.polyfit(x, y, 1)[0], rel=1e-9)
+    with pytest.raises(InputError, match="after 2001 up to 2003"):
+        fit_trim(site, time, count, TrimSettings(2, (2000, 2001, 2003)))
+    thin = fit_trim(site, time, count, TrimSettings(2, "auto"))
+    assert any("no change point at" in n for n in thin.notes)
+
+
+def test_bad_covariates_and_weights_are_named():
+    site, time, count = [1, 1, 2, 2], [2000, 2001] * 2, [1, 2, 3, 4]
+    with pytest.raises(InputError, match="habitat is missing at site 2"):
+        fit_trim(site, time, count, covariates={"habitat": ["a", "a", None, "b"]})
+    with pytest.raises(InputError, match="habitat changes within site 1"):
+        fit_trim(site, time, count, covariates={"habitat": ["a", "b", "b", "b"]})
+    with pytest.raises(InputError, match="weight of site 2 is -1"):
+        fit_trim(site, time, count, weights=[1, 1, -1, -1])
+    with pytest.raises(ConfigError, match="change point 1999"):
+        fit_trim(site, time, count, TrimSettings(2, (1999,)))

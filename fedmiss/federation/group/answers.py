@@ -67,7 +67,7 @@ def check(program: GroupProgram, b: Batch, question: Any) -> None:
     }  # fmt: skip
     if isinstance(question, msg.Product | msg.SharedProduct):
         q = question.V.shape[-1]
-        shapes["V"] = (k, L, q)
+        shapes |= {"V": (k, L, q), "unit": (k,)}
     if isinstance(question, msg.Solve | msg.Predict):
         shapes["nodes"] = (k, question.nodes.shape[-1])
     if S and isinstance(question, msg.Product | msg.Solve):
@@ -334,7 +334,7 @@ def product(program: GroupProgram, b: Batch, q: msg.Product) -> msg.ProductSums:
         kernels.product_sums, q.fits, b.chunks, q.fits, c.ptr, c.col, program.shared_at, totals, b.y, b.E, b.eta, q.V,
         b.family.code, out, chunks=b.chunks,
     )  # fmt: skip
-    return msg.ProductSums(_added(out, n))
+    return msg.ProductSums(_added(out, n) / q.unit[:, None, None])
 
 
 def totals(program: GroupProgram, b: Batch, q: msg.Totals) -> msg.RegionTotals:

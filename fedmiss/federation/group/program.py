@@ -17,6 +17,9 @@ from fedmiss.federation.group.batch import Batch, Cells
 from fedmiss.federation.group.folds import draw_folds, replicate_weights, withhold
 from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, Visits, effort_columns
 from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms_by_key
+from fedmiss.federation.masks import Party
+from fedmiss.federation.messages import SQUARES
+from fedmiss.federation.rules import releasable
 from fedmiss.models.lowrank.families import BERNOULLI, family_of
 
 __all__ = ["LEAST_VISITS", "GroupProgram", "Used"]
@@ -37,6 +40,12 @@ class Used:
     weight: F64
 
 
+def in_two(x: F64) -> F64:
+    """Numbers (n,) as (n, 2): whole units of 2^20 and the rest, so that sums of squares of any size keep their digits."""
+    coarse = np.floor(x / SQUARES)
+    return np.stack([coarse, x - coarse * SQUARES], axis=1)
+
+
 class GroupProgram:
     """Answers a hub's questions about one group's visits.
 
@@ -52,6 +61,8 @@ class GroupProgram:
     minimum : the custodian's least number of sites (hence visits) behind a month's sums; the hub may ask for more, never
         for less
     settings : digest of the job's settings that the group agreed to (8 bytes); None takes those of the first question
+    jointly : whether least numbers hold for the sums over groups, which is all that the hub sees of masked answers;
+        otherwise for the group's own sums
     """
 
     def __init__(
@@ -66,10 +77,14 @@ class GroupProgram:
         weigh: Callable[[int, int, F64, Used], F64] | None = None,
         minimum: int = 0,
         settings: bytes | None = None,
+        jointly: bool = False,
     ) -> None:
         self.name, self.held, self.key, self.secret = name, visits, key, secret
         self.plain_refusals, self.minimum, self.settings = plain_refusals, minimum, settings
-        self.all_slopes = all_slopes
+        self.all_slopes, self.jointly = all_slopes, jointly
+        # between organisations (see ``site``): what becomes of answers before they are packed; the group among the others
+        self.protect: Callable[[list[msg.Answer], Envelope], list[msg.Answer]] | None = None
+        self.party: Party | None = None
         self._job: bytes | None = None
         self._settings = bytes(8)
         self.weigh = weigh or self._weigh
@@ -87,6 +102,11 @@ class GroupProgram:
             msg.Gaps: self.gaps,
             msg.Open: self.open,
             msg.Close: self.close,
+            msg.Tally: self.tally,
+            msg.Support: self.support,
+            msg.Outcome: self.outcome,
+            msg.SealKey: self.seal_key,
+            msg.OpenKey: self.open_key,
         }
 
     def _fresh(self) -> None:
@@ -103,6 +123,10 @@ class GroupProgram:
         self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
         self.own_totals: dict[tuple[int, int], F64] = {}  # and so do totals over its own sites
         self._cells: dict[bool, Cells] = {}
+        self.releasable: dict[
+            bool, Bool
+        ] = {}  # months that the custodian's rule lets go: by whole months, by folds
+        self.result: msg.Outcome | None = None  # of the finished job, for the group's own report
 
     # -- the wire --------------------------------------------------------------------------------------------
 
@@ -119,7 +143,8 @@ class GroupProgram:
             envelope, questions = decode(frame, None, asks=True, who="the hub")
             self._admit(envelope)
             admitted = True
-            replies: list[msg.Message] = [self.reply(q) for q in questions]
+            given = [self.reply(q) for q in questions]
+            replies: list[msg.Message] = list(self.protect(given, envelope) if self.protect else given)
         except FedmissError as error:
             replies = [self._refuse(error, type(error).__name__, str(error))]
         except Exception as error:  # a question that makes no sense must not end the group's program
@@ -194,6 +219,21 @@ class GroupProgram:
             outside = ~np.isin(v.month % 12 + 1, q.season)
             v = self.visits = v.take(~outside) if outside.any() else v
             season = season[np.isin(season, q.season)]
+        return msg.Description(
+            __version__,
+            v.species,
+            np.array([v.month.min(), v.month.max()] if v.site.size else [], dtype=np.int64),
+            season.astype(np.int64),
+            0 if v.given else len(EFFORT_TERMS),
+            v.effort.shape[1] if v.given else 0,
+            tuple(sorted({str(r) for r in np.unique(v.region) if r})),
+            v.calendar,
+            self.minimum,
+        )
+
+    def tally(self, q: msg.Tally) -> msg.Tallies:
+        """Numbers of visits of the job."""
+        v = self.visits
         effort, blanks = np.zeros((0, 2)), np.zeros(0, np.int64)
         if not v.given:
             known = ~np.isnan(v.effort)
@@ -202,29 +242,24 @@ class GroupProgram:
             for k in range(len(EFFORT_TERMS)):
                 x = v.effort[known[:, k], k]
                 effort[k] = x.size, float(x.size > 0 and x.max() > x.min())
-        return msg.Description(
-            __version__,
-            v.species,
-            np.array([v.month.min(), v.month.max()] if v.site.size else [], dtype=np.int64),
-            season.astype(np.int64),
+        return msg.Tallies(
             int(v.site.size),
             int((~np.isnan(v.count)).sum()),
             int(v.detected.sum()),
             effort,
             blanks.astype(np.int64),
-            v.effort.shape[1] if v.given else 0,
-            tuple(sorted({str(r) for r in np.unique(v.region) if r})),
-            v.calendar,
-            self.minimum,
         )
 
     def axes(self, q: msg.Axes) -> msg.Done:
         """Put the visits on the agreed axes; months with too few sites are withheld."""
         v = self.visits
-        minimum = max(q.minimum, self.minimum)
+        minimum = 0 if self.jointly else max(q.minimum, self.minimum)
+        self._check_release(q.released, q.minimum, folds=False)
         self.axis = Axis(q.months.astype(np.int64), q.terms, q.blanks, q.detections, minimum, q.regions)
         keep = np.ones(v.site.size, dtype=bool) if q.detections else ~np.isnan(v.count)
         index = self.axis.index(v.month, self.name)
+        if q.released.size:
+            keep &= q.released[index] == 1
         before = int(keep.sum())
         kept = np.flatnonzero(keep)
         thin = self._thin(v.site[kept], index[kept], np.zeros(kept.size, np.int64))
@@ -248,6 +283,79 @@ class GroupProgram:
         )
         self._cells.clear()
         self.batches.clear()
+        return self._done()
+
+    def _check_release(self, released: np.ndarray, minimum: int, *, folds: bool) -> None:
+        """The custodian's rule for sums over groups, checked at home: the hub may ask for more, never for less."""
+        if not self.jointly or not released.size:
+            return
+        allowed = self.releasable.get(folds)
+        if allowed is None or allowed.size != released.size or (released.astype(bool) & ~allowed).any():
+            raise ConfigError(
+                f"group {self.name!r}: the hub releases months that do not have the {max(minimum, self.minimum)} visits and "
+                "sites, or the two groups, that its custodian wants. Give the hub the same least numbers, and the same "
+                "fedmiss."
+            )
+
+    def support(self, q: msg.Support) -> msg.SupportSums:
+        """What stands behind every month's sums here; with the sums of all groups also whether this group dominates."""
+        u, L = self._need(), self.axis.L
+        part = self._folds(q.by, q.folds, q.seed, u) if q.folds else np.zeros(u.site.size, np.int64)
+        parts, key = max(q.folds, 1), part * L + u.month
+        visits = np.bincount(key, minlength=parts * L).reshape(parts, L).astype(float)
+        places = np.unique(key * self.share.size + u.site)
+        site_share = self.share[places % self.share.size]
+        sites = np.bincount(places // self.share.size, site_share, parts * L).reshape(parts, L)
+        regions = np.zeros((len(self.axis.regions) + 1, 3))
+        at = np.zeros(self.share.size, dtype=np.int64)
+        for i, name in enumerate(self.axis.regions):
+            at[self.visits.region == name] = i + 1
+        regions[:, 0] = np.bincount(at, self.share, regions.shape[0])
+        regions[:, 1] = regions[:, 0] > 0
+        over = np.zeros((parts, L))
+        if q.visits.size:
+            if (
+                q.visits.shape != visits.shape
+                or q.sites.shape != visits.shape
+                or q.groups.shape != visits.shape
+            ):
+                raise UplinkError(
+                    f"group {self.name!r} was sent sums of shape {q.visits.shape}, expected {visits.shape}."
+                )
+            over = (visits > q.share * q.visits).astype(float)
+            regions[:, 2] = regions[:, 0] > q.share * q.regions[:, 0]
+            self.releasable[q.folds > 0] = releasable(q.visits, q.sites, q.groups, self.minimum)
+        return msg.SupportSums(visits, sites, (visits > 0).astype(float), over, regions)
+
+    def seal_key(self, q: msg.SealKey) -> msg.SealedKeys:
+        """Draw the common key, if this is the first group by name, and seal it for the others."""
+        party = self._party()
+        others = [n for n in sorted(party.roster) if n != self.name]
+        if self.name != min(party.roster):
+            return msg.SealedKeys((), np.zeros((0, 32), np.uint8))
+        self.key = party.common_key()
+        sealed = [np.frombuffer(party.seal(n, self.key), np.uint8) for n in others]
+        return msg.SealedKeys(tuple(others), np.stack(sealed) if sealed else np.zeros((0, 32), np.uint8))
+
+    def open_key(self, q: msg.OpenKey) -> msg.Done:
+        """Take the common key that the first group by name has sealed."""
+        party = self._party()
+        if q.sender != min(party.roster):
+            raise UplinkError(
+                f"group {self.name!r} takes the common key from {min(party.roster)!r} only, not {q.sender!r}."
+            )
+        if q.sender != self.name:
+            self.key = party.unseal(q.sender, q.sealed.tobytes())
+        return self._done()
+
+    def _party(self) -> Party:
+        if self.party is None:
+            raise UplinkError(f"group {self.name!r} has its common key already. Start the job again.")
+        return self.party
+
+    def outcome(self, q: msg.Outcome) -> msg.Done:
+        """Keep what the group's own report needs."""
+        self.result = q
         return self._done()
 
     def _thin(self, site: I32, month: I32, part: I64) -> Bool:
@@ -345,6 +453,13 @@ class GroupProgram:
             self.secret, seed, number, spread, self.place[used.site], used.observer, used.weight
         )
 
+    def _folds(self, by: str, folds: int, seed: int, u: Used) -> I64:
+        year = u.stamp // 12 if self.visits.calendar else u.month.astype(np.int64) // 12
+        return draw_folds(
+            by, folds, seed, name=self.name, site_id=self.visits.site_id, site=u.site, month=u.stamp, year=year,
+            observer=u.observer,
+        )  # fmt: skip
+
     def open(self, q: msg.Open) -> msg.OpenSums:
         """Make the state of a batch: one set of weights for each of its fits."""
         u, family = self._need(), family_of(q.family)
@@ -360,11 +475,11 @@ class GroupProgram:
         value = answers.to_scale(u.count, q.family, q.scale)
         test = None
         if q.weights == "fold":
-            fold = draw_folds(
-                q.by, q.folds, q.seed, name=self.name, site_id=self.visits.site_id, site=u.site, month=u.stamp,
-                year=u.stamp // 12 if self.visits.calendar else u.month.astype(np.int64) // 12, observer=u.observer,
-            )  # fmt: skip
+            fold = self._folds(q.by, q.folds, q.seed, u)
+            self._check_release(q.released, 0, folds=True)
             free = u.weight * ~self._thin(u.site, u.month, fold)
+            if q.released.size:
+                free = free * (q.released[u.month] == 1)
             weights = np.stack([free * (fold != k) for k in q.numbers])
             test = np.stack([free * (fold == k) for k in q.numbers])
         elif q.weights == "replicate":
@@ -385,8 +500,10 @@ class GroupProgram:
             answers.start_from(batch, self.batches[q.source])
         self.batches[q.batch] = batch
         w = batch.rows.w.sum(axis=1)
-        sums = [w, batch.rows.wy.sum(axis=1), w, batch.rows.wyy.sum(axis=1)]
-        return msg.OpenSums(np.stack(sums, axis=1), float(self.share.sum()))
+        sums = [w, batch.rows.wy.sum(axis=1), w]
+        return msg.OpenSums(
+            np.stack(sums, axis=1), in_two(batch.rows.wyy.sum(axis=1)), float(self.share.sum())
+        )
 
     def close(self, q: msg.Close) -> msg.Done:
         """Forget batches."""

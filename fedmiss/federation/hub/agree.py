@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
 from fedmiss import __version__
-from fedmiss.arrays import I64
+from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, InputError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.state import Panel
-from fedmiss.federation.link import Link
+from fedmiss.federation.hub.support import FEWEST_REGIONS, release_jointly
+from fedmiss.federation.link import Link, total
 
-__all__ = ["Agreement", "Plan", "agree", "folds_like_gaps"]
+__all__ = ["Agreement", "Plan", "agree", "folds_like_gaps", "seal_key"]
 
 TERMS = ("duration", "distance", "observers")  # the order of ``Description.effort``
-FEWEST_REGIONS, MOST_REGIONS = 2, 60
+MOST_REGIONS = 60
 FEW_BLOCKS = 50  # ten for each of five folds
 
 
@@ -26,7 +28,9 @@ class Plan:
 
     ``months`` given axis (12 year + month - 1), None to agree on the union; ``effort`` auto, none or terms; ``joint``
     whether sums by site may be exchanged for sites that several groups visit; ``duplicates`` whether checklists are
-    compared; ``minimum`` least number of a group's sites behind a month's sums.
+    compared; ``minimum`` least number of a group's sites behind a month's sums. With ``jointly`` it is the least number of
+    visits and of sites of all groups together, of two groups at least, none of which has more than ``share`` of the visits:
+    the rule for masked answers, of which the hub sees the sums only.
     """
 
     species: str = ""
@@ -37,6 +41,8 @@ class Plan:
     joint: bool = True
     duplicates: bool = False
     minimum: int = 0
+    jointly: bool = False
+    share: float = 0.85
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,43 +57,62 @@ class Agreement:
     duplicates: int
     withheld: int
     notes: tuple[str, ...]
+    behind: F64 | None = (
+        None  # (L,) visits of all groups in every released month, known under joint least numbers
+    )
+
+
+def seal_key(link: Link) -> None:
+    """Pass on the key that the groups share: made by the first group by name, sealed for each, unread here."""
+    (made,) = link.ask([msg.SealKey()])
+    first = link.names[0]
+    one = made[first]
+    assert isinstance(one, msg.SealedKeys)
+    sealed = dict(zip(one.groups, one.sealed, strict=False))
+    if set(sealed) != set(link.names) - {first}:
+        raise UplinkError(
+            f"group {first!r} sealed the common key for {', '.join(sealed)}, not for the roster.", group=first
+        )
+    none = np.zeros(0, np.uint8)
+    link.ask(
+        {name: [msg.OpenKey(first, np.ascontiguousarray(sealed.get(name, none)))] for name in link.names}
+    )
 
 
 def agree(link: Link, plan: Plan) -> Agreement:
-    """Three exchanges: who brings what, hashes, and the agreed axes."""
-    (described,) = link.ask([msg.Hello(plan.species, np.array(plan.season, dtype=np.int64))])
+    """Three exchanges: who brings what, hashes, and the agreed axes; three more for joint least numbers."""
+    described, tallied = link.ask(
+        [msg.Hello(plan.species, np.array(plan.season, dtype=np.int64)), msg.Tally()]
+    )
     groups = {name: a for name, a in described.items() if isinstance(a, msg.Description)}
     for name, d in groups.items():
-        shapes, rows = (d.months.shape, d.effort.shape, d.blanks.shape), len(TERMS) if d.effort.size else 0
-        if shapes not in [((m,), (rows, 2), (rows,)) for m in (0, 2)] or bool(d.visits) != bool(
-            d.months.size
-        ):
+        if d.months.shape not in ((0,), (2,)) or d.terms not in (0, len(TERMS)):
             raise UplinkError(
-                f"group {name!r} described itself in shapes {shapes}. Install the same fedmiss everywhere."
+                f"group {name!r} described itself with months {d.months.tolist()[:3]} and {d.terms} effort terms. Install "
+                "the same fedmiss everywhere."
             )
-    notes = _check(groups)
+    notes = _check(groups, tallied)
     calendar = all(d.calendar for d in groups.values())
     months = _months(groups, plan, calendar)
-    terms, blanks = _effort(groups, plan.effort)
+    terms, blanks = _effort(groups, tallied, plan.effort)
     names = sorted({r for d in groups.values() for r in d.regions})
     regions = tuple(names) if FEWEST_REGIONS <= len(names) <= MOST_REGIONS else ()
     hashes = link.ask([msg.Sites(), *([msg.Checklists()] if plan.duplicates else [])])
     shared = _shared(hashes[0], plan.joint)
     drops = _duplicates(hashes[1]) if plan.duplicates else {}
-    axes = msg.Axes(months, terms, blanks, plan.detections, plan.minimum, regions)
+    minimum = max([plan.minimum, *(d.minimum for d in groups.values())]) if plan.jointly else plan.minimum
+    axes = msg.Axes(months, terms, blanks, plan.detections, minimum, regions, np.zeros(0, np.uint8))
     none = np.zeros(0, np.int64)
     done = link.ask({name: [msg.Drop(drops.get(name, none)), shared[name], axes] for name in link.names})[2]
+    out, behind = 0, None
+    if plan.jointly:
+        axes, done, out, behind = release_jointly(link, axes, plan.share, done, notes)
     ready = {name: a for name, a in done.items() if isinstance(a, msg.Done)}
     used = sum(a.used for a in ready.values())
     if not used:
-        raise InputError(
-            "no group has a counted visit of the species in these months: there is nothing to fit. Choose another "
-            "species or season, or model detections (--model bernoulli)."
-            if not any(a.withheld for a in ready.values())
-            else f"all visits were withheld: no group has {plan.minimum} own sites in a month. Lower --minimum."
-        )
+        _nobody(minimum, thin=bool(out) or any(a.withheld for a in ready.values()))
     for name, a in ready.items():
-        if not a.used and groups[name].visits:
+        if not a.used and name in tallied and _tally(tallied)[name].visits:
             notes.append(f"group {name!r} has no counted visit that takes part; it answers with zeros.")
     K = _covariates(groups, len(terms) + len(blanks))
     joint = _joint_places(hashes[0], plan.joint)
@@ -98,25 +123,42 @@ def agree(link: Link, plan: Plan) -> Agreement:
         K=K,
         visits=used,
         calendar=(months % 12 + 1, months // 12) if calendar else None,
-        regions=regions,
+        regions=axes.regions,
         observers=np.sum([a.observers for a in ready.values()], axis=0),
         joint=joint,
         n_joint=n_joint,
+        least=minimum if plan.jointly else 0,
+        share=plan.share,
     )
     dropped = sum(d.size for d in drops.values())
-    withheld = sum(a.withheld for a in ready.values())
+    withheld = sum(a.withheld for a in ready.values()) + out
     if dropped:
         notes.append(
             f"{dropped} visits are on checklists that two groups hold; each counts once, in the first group by name."
         )
-    if withheld:
+    if withheld > out:
         notes.append(
-            f"{withheld} visits were withheld: their group has fewer sites than the least number in their month."
+            f"{withheld - out} visits were withheld: their group has fewer sites than the least number in their month."
         )
-    return Agreement(panel, terms, blanks, months, _n_shared(hashes[0]), dropped, withheld, tuple(notes))
+    return Agreement(
+        panel, terms, blanks, months, _n_shared(hashes[0]), dropped, withheld, tuple(notes), behind
+    )
 
 
-def _check(groups: dict[str, msg.Description]) -> list[str]:
+def _nobody(minimum: int, *, thin: bool) -> NoReturn:
+    raise InputError(
+        f"all visits were withheld: no month has the least number of {minimum} own sites behind it. Lower --minimum."
+        if thin
+        else "no group has a counted visit of the species in these months: there is nothing to fit. Choose another "
+        "species or season, or model detections (--model bernoulli)."
+    )
+
+
+def _tally(tallied: dict[str, msg.Answer]) -> dict[str, msg.Tallies]:
+    return {name: a for name, a in tallied.items() if isinstance(a, msg.Tallies)}
+
+
+def _check(groups: dict[str, msg.Description], tallied: dict[str, msg.Answer]) -> list[str]:
     """Versions and species must be the same everywhere; what only one group brings is worth a note."""
     first = next(iter(groups))
     for name, d in groups.items():
@@ -136,15 +178,15 @@ def _check(groups: dict[str, msg.Description]) -> list[str]:
             )
     notes = [
         f"group {name!r} has no visit in the job's season; it answers with zeros."
-        if not d.visits
+        if not d.months.size
         else f"group {name!r} never saw the species."
         for name, d in groups.items()
-        if not d.detected
+        if not d.months.size or (name in tallied and not _tally(tallied)[name].detected)
     ]
     if len(groups) > 1:
         for name, d in groups.items():
-            others = [o.months for other, o in groups.items() if other != name and o.visits]
-            if not d.visits or not others:
+            others = [o.months for other, o in groups.items() if other != name and o.months.size]
+            if not d.months.size or not others:
                 continue
             if d.months[0] < min(int(o[0]) for o in others):
                 notes.append(f"group {name!r} alone has visits before all others.")
@@ -156,7 +198,7 @@ def _check(groups: dict[str, msg.Description]) -> list[str]:
 def _months(groups: dict[str, msg.Description], plan: Plan, calendar: bool) -> I64:
     if plan.months is not None:
         return np.asarray(plan.months, dtype=np.int64)
-    extents = [d.months for d in groups.values() if d.visits]
+    extents = [d.months for d in groups.values() if d.months.size]
     if not extents:
         raise InputError(
             "no group has a visit in the job's season: there is nothing to fit. Choose another season."
@@ -170,17 +212,15 @@ def _months(groups: dict[str, msg.Description], plan: Plan, calendar: bool) -> I
 
 
 def _effort(
-    groups: dict[str, msg.Description], wanted: str | tuple[str, ...]
+    groups: dict[str, msg.Description], tallied: dict[str, msg.Answer], wanted: str | tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Resolve ``auto``, ``none`` or terms: ``auto`` takes a term that half of the visits have and that varies."""
-    raw = {name: d for name, d in groups.items() if d.effort.size}
-    if not raw or wanted == "none":
+    if wanted == "none" or not all(d.terms for d in groups.values()):
         return (), ()
-    missing = np.sum([d.blanks for d in raw.values()], axis=0)
+    missing = total(tallied, "blanks", (len(TERMS),))
+    known, varies = total(tallied, "effort", (len(TERMS), 2)).T
     if wanted == "auto":
-        visits = sum(d.visits for d in raw.values())
-        known = np.sum([d.effort[:, 0] for d in raw.values()], axis=0)
-        varies = np.sum([d.effort[:, 1] for d in raw.values()], axis=0)
+        visits = sum(t.visits for t in _tally(tallied).values())
         terms = tuple(t for k, t in enumerate(TERMS) if known[k] >= 0.5 * visits and varies[k])
     else:
         terms = tuple(wanted)
@@ -190,8 +230,8 @@ def _effort(
                 f"the effort term {unknown[0]!r} is unknown; choose auto, none, or some of {', '.join(TERMS)}."
             )
         for t in terms:
-            for name, d in raw.items():
-                if not d.effort[TERMS.index(t), 0]:
+            for name, a in _tally(tallied).items():
+                if not a.effort[TERMS.index(t), 0]:
                     raise InputError(
                         f"group {name!r} has no visit with a known {t}, which the job asks for. "
                         "Leave the term out of the job, or the group."
@@ -201,7 +241,7 @@ def _effort(
 
 def _covariates(groups: dict[str, msg.Description], terms: int) -> int:
     """Number of effort coefficients; groups that bring ready-made covariates must bring equally many."""
-    given = {name: d.covariates for name, d in groups.items() if not d.effort.size}
+    given = {name: d.covariates for name, d in groups.items() if not d.terms}
     if not given:
         return terms
     first = next(iter(given))

@@ -20,6 +20,7 @@ from fedmiss.federation.hub.fit import AskScore, Request, fit_path
 from fedmiss.federation.hub.lockstep import Lane, run_lockstep
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import Sums, known_line, most_rank
+from fedmiss.federation.hub.support import released_months
 from fedmiss.federation.link import Link, total
 from fedmiss.models.lowrank.choice import Choice, choose, model_name, scores
 from fedmiss.models.lowrank.settings import CountSettings
@@ -42,19 +43,22 @@ def open_batch(
     spread: F64 | None = None,
     source: int = -1,
     p: int | None = None,
+    released: np.ndarray | None = None,
 ) -> msg.Open:
     """Return the question that opens a batch; its answers are read by :func:`starts`."""
     line = known_line(panel, settings)
     most = settings.rank + 1 + (line.size > 0)
     return msg.Open(
         batch, settings.family, settings.scale, settings.observers, most if p is None else p, weights, by,
-        folds, seed, np.array(numbers, dtype=np.int64), np.zeros(3) if spread is None else spread, source, line,
+        folds, seed, np.array(numbers, dtype=np.int64), np.zeros(3) if spread is None else spread, source,
+        np.zeros(0, np.uint8) if released is None else released, line,
     )  # fmt: skip
 
 
 def starts(answers: dict[str, msg.Answer], n: int) -> F64:
     """(n, 4) sums over groups of weights, weighted values, exposures and squared values."""
-    return total(answers, "sums", (n, 4))
+    coarse, rest = total(answers, "squares", (n, 2)).T
+    return np.column_stack([total(answers, "sums", (n, 3)), coarse * msg.SQUARES + rest])
 
 
 def lockstep_room(panel: Panel, p: int) -> int:
@@ -81,6 +85,7 @@ def cross_validate(
     side by side.
     """
     by = folds_like_gaps(link, panel) if by == "auto" else by
+    released = released_months(link, panel, by=by, folds=folds, seed=seed)
     base = [replace(c, rank=0) for c in candidates]
     paths = list(dict.fromkeys(base))
     members = [{c.rank: i for i, c in enumerate(candidates) if base[i] == path} for path in paths]
@@ -94,7 +99,15 @@ def cross_validate(
             mine.setdefault(i, []).append(fold)
         questions = [
             open_batch(
-                panel, first_batch + i, longest[i], weights="fold", numbers=numbers, by=by, folds=folds, seed=seed
+                panel,
+                first_batch + i,
+                longest[i],
+                weights="fold",
+                numbers=numbers,
+                by=by,
+                folds=folds,
+                seed=seed,
+                released=released,
             )
             for i, numbers in mine.items()
         ]

@@ -60,9 +60,10 @@ class AskRound:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskProduct:
-    """R' R V of the residuals."""
+    """R' R V of the residuals, sent in units of ``unit``, a power of 2 of the size of the sum of squares."""
 
     V: F64
+    unit: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +106,11 @@ def fit_path(
     most = most_rank(panel, settings.rank)
     for rank in range(most + 1):
         if rank:
-            v = None if switched_off(state) else (yield from _direction(panel, settings, rank))
+            v = (
+                None
+                if switched_off(state)
+                else (yield from _direction(panel, settings, rank, float(start[3])))
+            )
             state = with_factor(state, v, panel)
             begin = 2
         state = yield from _rounds(
@@ -118,12 +123,15 @@ def fit_path(
 
 
 def fit_replicate(
-    panel: Panel, settings: CountSettings, full: MonthState, start: F64, rng: np.random.Generator
+    panel: Panel, settings: CountSettings, full: MonthState, start: F64, rng: np.random.Generator | None = None
 ) -> Fitting:
-    """Fit a bootstrap replicate from the full fit, with its variances; ``rng`` draws the prior means of the months."""
+    """Fit a bootstrap replicate from the full fit, with its variances.
+
+    ``rng`` draws the prior means of the months, and lets sites draw theirs; None leaves all prior means where they are.
+    """
     state = start_replicate(full, float(start[0]), rng)
     state = yield from _rounds(
-        state, panel, settings, 3, learn=False, tol=REPLICATE_TOL, most=REPLICATE_ROUNDS, watch=None
+        state, panel, settings, 4 if rng is None else 3, learn=False, tol=REPLICATE_TOL, most=REPLICATE_ROUNDS, watch=None
     )
     return (yield from _summary(state, settings))
 
@@ -162,15 +170,17 @@ def _rounds(
     return state
 
 
-def _direction(panel: Panel, settings: CountSettings, rank: int) -> Generator[Request, Sums, F64]:
+def _direction(
+    panel: Panel, settings: CountSettings, rank: int, squares: float
+) -> Generator[Request, Sums, F64]:
     """Leading right singular vector of the residuals, of length sqrt(L), by block power iterations."""
     width = int(min(WIDTH, panel.L))
     V = np.linalg.qr(rng_for(settings.seed, "factor", rank).standard_normal((panel.L, width)))[0]
-    W = V
+    W, unit = V, 2.0 ** round(float(np.log2(max(squares, 1e-9))))
     for i in range(POWER):
         if i:
             V = np.linalg.qr(W)[0]
-        W = (yield AskProduct(V))["product"]
+        W = (yield AskProduct(V, unit))["product"]
     values, vectors = np.linalg.eigh(0.5 * (V.T @ W + W.T @ V))
     v: F64 = V @ vectors[:, -1] if values[-1] > 0 else np.zeros(panel.L)
     v *= np.sqrt(panel.L) * (-1.0 if v.sum() < 0 else 1.0)

@@ -134,6 +134,10 @@ def _vectors(pack: list[Lane]) -> F64:
     return np.stack([lane.request.V for lane in pack])  # type: ignore[union-attr]
 
 
+def _units(pack: list[Lane]) -> F64:
+    return np.array([lane.request.unit for lane in pack])  # type: ignore[union-attr]
+
+
 def _ask(link: Link, panel: Panel, packs: list[list[Lane]], joint: list[F64 | None]) -> list[list[Sums]]:
     """Second exchange: sums over sites. Without joint sites it is the only one of a round."""
     lists: dict[str, list[msg.Question]] = {name: [] for name in link.names}
@@ -163,7 +167,7 @@ def _ask(link: Link, panel: Panel, packs: list[list[Lane]], joint: list[F64 | No
                     msg.Solve(pack[0].batch, fits, r.state.p, mine, r.effort, r.observers, nodes)
                 )
             elif isinstance(r, AskProduct):
-                questions.append(msg.Product(pack[0].batch, fits, _vectors(pack), mine))
+                questions.append(msg.Product(pack[0].batch, fits, _vectors(pack), mine, _units(pack)))
         place.append(len(lists[link.names[0]]) - 1)
     answers = link.ask(lists if panel.n_joint else lists[link.names[0]])
     return [_sums(answers[i], pack, panel) for i, pack in zip(place, packs, strict=True)]
@@ -189,4 +193,6 @@ def _sums(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> lis
         assert isinstance(r, AskProduct)
         shapes = {"product": (n, *r.V.shape)}
     added = {name: total(answers, name, shape) for name, shape in shapes.items()}
+    if isinstance(r, AskProduct):
+        added["product"] *= _units(pack)[:, None, None]
     return [{name: value[i] for name, value in added.items()} for i in range(n)]

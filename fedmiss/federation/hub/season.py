@@ -71,7 +71,7 @@ def _basis(months: bytes, years: bytes, effect: bool) -> tuple[F64, tuple[int, i
         sign = np.where(vectors[-1, keep] < 0, -1.0, 1.0)
         smooth = vectors[:, keep] * sign * np.sqrt(np.maximum(values[keep], 0.0) * L / total)
     parts = (line, season, deviation, smooth)
-    return np.hstack(parts), tuple(part.shape[1] for part in parts)  # type: ignore[return-value]
+    return np.hstack(parts), tuple(part.shape[1] for part in parts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,7 +158,7 @@ class SeriesPrior:
         """Return the prior of the column divided by ``c``; its line keeps its width."""
         return replace(self, season=self.season / c**2, year=self.year / c**2, step=self.step / c**2)
 
-    def jolted(self, z: F64, /) -> tuple[SeriesPrior, F64]:
+    def jolted(self, z: F64) -> tuple[SeriesPrior, F64]:
         """Draw the prior mean of the coefficients from ``z`` (K,) standard normal; also what that moves the series by.
 
         A coefficient with posterior covariance C and prior precision K answers to a prior mean m by C K m, which has the

@@ -19,6 +19,8 @@ class Panel:
 
     ``L`` months, ``J`` sites counted once each, ``K`` effort coefficients, ``calendar`` (month_of_year, year) each (L,) or
     None, ``visits`` that take part, ``joint`` owners of joint sites: group -> places in the list of joint sites.
+    ``least`` number of visits and sites of all groups behind a released sum, 0 where groups see to it by themselves;
+    ``share`` largest share of one group.
     """
 
     L: int
@@ -30,6 +32,8 @@ class Panel:
     observers: F64  # (2,) sum over observers of visits, and of squares
     joint: dict[str, I64]
     n_joint: int
+    least: int = 0
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -80,27 +80,35 @@ def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
     return state
 
 
-def start_replicate(full: MonthState, weight: float, rng: np.random.Generator) -> MonthState:
+def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | None) -> MonthState:
     """Start of a bootstrap replicate: the full fit with its variances, and prior means drawn from the prior.
 
     Data are perturbed by the weights of observers, the prior by its means: the solution of the perturbed problem is a draw
     from the joint posterior of sites and months, with the noise of the data measured instead of modelled (perturb and solve:
-    Papandreou and Yuille, NIPS 2010). It starts where each month by itself would go.
+    Papandreou and Yuille, NIPS 2010). It starts where each month by itself would go. Without ``rng`` prior means stay.
     """
+    state = replace(
+        full, weight=weight, k=0, moves=(np.inf,), shift=np.zeros(full.p), stretch=np.ones(full.p), refill=False
+    )
+    if rng is None:
+        return state
     free = full.free
     jolt = np.zeros_like(full.T)
     jolt[:, free] = np.sqrt(full.noise[free]) * rng.standard_normal((len(full.T), free.size))
     move, series = jolt.copy(), full.series
     if series is not None:
-        drawn = [s.jolted(rng.standard_normal(s.B.shape[1])) for s in series]
+        drawn = [s.jolted(rng.standard_normal((s.B.shape[1],))) for s in series]
         series = tuple(s for s, _ in drawn)
         move[:, free] += np.stack([m for _, m in drawn], axis=1)
     pull = np.zeros_like(move)
     pull[:, free] = move[:, free] / full.noise[free]
     return replace(
-        full, weight=weight, k=0, moves=(np.inf,), shift=np.zeros(full.p), stretch=np.ones(full.p), refill=False,
-        T=full.T + np.einsum("nab,nb->na", full.D, pull), prior=full.prior + move, jolt=jolt, series=series,
-    )  # fmt: skip
+        state,
+        T=full.T + np.einsum("nab,nb->na", full.D, pull),
+        prior=full.prior + move,
+        jolt=jolt,
+        series=series,
+    )
 
 
 def switched_off(state: MonthState) -> bool:

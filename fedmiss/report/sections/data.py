@@ -27,17 +27,18 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
     facts = [
         ("Species", f"{a.common_name} ({a.species})" if a.common_name else a.species),
         (
-            "Months",
-            f"{a.data.months['month'].iloc[0]} to {a.data.months['month'].iloc[-1]}, {count(c.n_months)} in all",
+            "Years" if a.yearly_counts else "Months",
+            f"{a.data.months['year' if a.yearly_counts else 'month'].iloc[0]} to "
+            f"{a.data.months['year' if a.yearly_counts else 'month'].iloc[-1]}, {count(c.n_months)} in all",
         ),
         ("Sites", f"{count(c.n_sites)}, {count(c.sites_with_coordinates)} with coordinates"),
         (
             "Visits",
             f"{count(c.n_visits)}; {count(c.n_counted)} with a count, {count(c.n_zeros)} that found none",
         ),
-        ("Birds counted", count(c.birds_counted)),
+        (f"{a.settings.unit.capitalize()} counted", count(c.birds_counted)),
         (
-            "Site-months with a count",
+            f"{a.cell.capitalize()}s with a count",
             f"{count(c.n_observed)} of {count(c.n_cells)} ({share(c.share_observed)})",
         ),
         ("Sites counted in two or more years", count(c.sites_repeated)),
@@ -95,7 +96,11 @@ def _groups(a: Analysis) -> HtmlTable | None:
     ]
     note = f"The first 60 of {len(table)} groups." if len(table) > 60 else ""
     return HtmlTable(
-        "Groups of observers", ["Group", "Visits", "With a count", "Site-months"], rows, "groups", note
+        "Groups of observers",
+        ["Group", "Visits", "With a count", f"{a.cell.capitalize()}s"],
+        rows,
+        "groups",
+        note,
     )
 
 

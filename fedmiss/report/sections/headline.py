@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.beside import trim_beside
+from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.prose import caveats, headline, latest
-from fedmiss.report.sections import Section
+from fedmiss.report.sections import Cell, HtmlTable, Section, records
 from fedmiss.report.style import Plot
+from fedmiss.report.windows import window_trends
+from fedmiss.report.words import percent
 
 __all__ = ["build"]
 
@@ -15,5 +21,69 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
     return Section(
         "headline",
         "What was found",
-        {"headline": headline(a), "latest": latest(a), "caveats": caveats(a), "figure": plots["trend"]},
+        {
+            "headline": headline(a),
+            "latest": latest(a),
+            "stretches": _stretches(a),
+            "windows": _windows(a),
+            "caveats": caveats(a),
+            "figure": plots["trend"],
+            "smoothed": plots.get("smoothed"),
+            "beside": plots.get("beside"),
+            "no_trim": both.problem if (both := trim_beside(a)) else "",
+        },
     )
+
+
+def _stretches(a: Analysis) -> str:
+    """Say it when a part of the years has another class than the whole."""
+    whole = str(a.trend["trend_class"])
+    other = [
+        r
+        for r in records(a.periods)
+        if r.period != "all years" and r.trend_class not in (whole, NOT_CLASSIFIED)
+    ]
+    if not other:
+        return ""
+    said = "; ".join(
+        f"{r.from_year} to {r.to_year}: {r.trend_class} ({percent(r.percent_per_year)} per year)"
+        for r in other
+    )
+    return f"Parts of the period differ from the whole: {said}."
+
+
+def _windows(a: Analysis) -> HtmlTable | None:
+    table = window_trends(a)
+    if table.empty:
+        return None
+    rows = []
+    for r in records(table):
+        known = math.isfinite(r.percent_lo)
+        rows.append(
+            [
+                Cell(f"{r.window} ({r.from_year} to {r.to_year})"),
+                Cell(percent(r.percent_per_year), r.percent_per_year),
+                Cell(f"{percent(r.percent_lo)} to {percent(r.percent_hi)}" if known else "n/a", r.percent_lo),
+                Cell(str(r.trend_class)),
+                Cell(percent(r.change_percent), r.change_percent),
+                Cell(f"{percent(r.change_lo)} to {percent(r.change_hi)}" if known else "n/a", r.change_lo),
+                Cell(r.alert or "none"),
+            ]
+        )
+    note = (
+        "Change over the window: that of its straight trend, so it can differ from the change between two single "
+        "years. Alert: a "
+        "decline above 25 % or 50 % over the window whose 95 % interval does not include 0."
+    )
+    refused = sorted({str(r) for r in table["reason"] if r})
+    note += f" No class and no alert where: {'; '.join(refused)}." if refused else ""
+    columns = [
+        "Window",
+        "Change per year",
+        "95 % interval",
+        "Class",
+        "Change over the window",
+        "95 % interval",
+        "Alert",
+    ]
+    return HtmlTable("Trend and alerts by window", columns, rows, "windows", note)

@@ -24,7 +24,7 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
             "yearly": _yearly(a),
             "periods": _periods(a),
             "points": _points(a),
-            "figure": plots["monthly"],
+            "figure": None if "season" in plots or a.yearly_counts else plots["monthly"],
             "regions_figure": plots.get("regions"),
             "regions": _regions(a),
         },
@@ -67,10 +67,11 @@ def _yearly(a: Analysis) -> HtmlTable:
         "95 % interval",
         f"Index, {base} = 100" if base else "Index",
         "95 % interval",
-        "Site-months counted",
+        f"{a.cell.capitalize()}s counted",
         "Total imputed",
     ]
-    note = "Total: mean over the months of the season of the total over all sites, at standard effort."
+    over = "" if a.yearly_counts else "mean over the months of the season of the "
+    note = f"Total: {over}total over all sites, at standard effort."
     return HtmlTable("Yearly totals and indices", columns, rows, "yearly", note)
 
 
@@ -88,7 +89,8 @@ def _periods(a: Analysis) -> HtmlTable | None:
         return None
     rows = [[Cell(str(r.period)), *_trend_cells(r)] for r in records(a.periods)]
     refused = sorted({str(r) for r in a.periods["reason"] if r})
-    note = f"Rule of classes: {a.settings.rule}." + (
+    rules = {"pecbms": "PECBMS", "rtrim": "rtrim"}
+    note = f"Classes by the rule of {rules[a.settings.rule]}." + (
         f" No class where: {'; '.join(refused)}." if refused else ""
     )
     return HtmlTable(
@@ -112,9 +114,22 @@ def _points(a: Analysis) -> list[str]:
     return out
 
 
+def _region_shares(a: Analysis) -> HtmlTable:
+    """Where all regions share one trend, a row of trends would repeat one number: give the sites and the share."""
+    table = a.regions.sort_values("share", ascending=False).head(60)
+    rows = [
+        [Cell(str(r.region)), Cell(count(r.n_sites), float(r.n_sites)), Cell(share(r.share), r.share)]
+        for r in records(table)
+    ]
+    note = "All regions share one trend in this model, so it is not repeated here."
+    return HtmlTable("Regions", ["Region", "Sites", "Share of total"], rows, "regions", note)
+
+
 def _regions(a: Analysis) -> HtmlTable | None:
     if len(a.regions) < 2:
         return None
+    if a.data.one_trend:
+        return _region_shares(a)
     table: pd.DataFrame = a.regions.sort_values("share", ascending=False).head(60)
     rows = [
         [

@@ -22,7 +22,8 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
         "model",
         "Model, choice and convergence",
         {
-            "facts": _facts(a),
+            "words": _words(a),
+            "facts": [(name, value) for name, value in _facts(a) if value not in _UNSAID],
             "cv": _cv(a),
             "cv_figure": plots.get("cv"),
             "convergence_figure": plots.get("convergence"),
@@ -80,12 +81,40 @@ def _observers(a: Analysis) -> str:
     return _value(a.data.fact("observer_effects"))
 
 
+_UNSAID = ("not recorded", "identity", "none")
+
+
+def _words(a: Analysis) -> str:
+    """Say in plain words how the numbers were made."""
+    rank = a.data.fact("rank")
+    time = "year" if a.yearly_counts else "month"
+    shape = (
+        f"Every site has its own level, and every {time} its own; all sites rise and fall together."
+        if a.data.one_trend
+        else f"Every site has its own level, and every {time} its own; sites differ in their course along {rank} common "
+        f"pattern{'s' if rank != 1 else ''}."
+    )
+    chosen = (
+        " How many patterns was decided by predicting counts that had been kept out of the fit."
+        if a.data.cv is not None
+        else ""
+    )
+    draws = (
+        f" The whole fit was repeated {count(a.n_draws)} times with other weights for the observers; the spread "
+        "of the results "
+        "gives the intervals."
+        if a.n_draws
+        else ""
+    )
+    return f"The model is the {family_words(a)} model. {shape}{chosen}{draws}"
+
+
 def _facts(a: Analysis) -> list[tuple[str, str]]:
     f = a.data.fact
     return [
         ("Model", family_words(a)),
         ("Solver", _value(f("method"))),
-        ("Rank of the site x month interaction", _value(f("rank"))),
+        ("Rank of the interaction of sites and time", _value(f("rank"))),
         (
             "Penalty on the factors",
             "estimated from the data" if f("penalty") is None else _value(f("penalty")),

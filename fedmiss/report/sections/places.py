@@ -36,33 +36,38 @@ def _sites(a: Analysis) -> HtmlTable:
         title = f"site {r.site_index}" if a.settings.coarse_map else str(name)
         lo, hi = _limits(r.slope, r.slope_se)
         range_text = f"{percent(lo)} to {percent(hi)}" if math.isfinite(lo) else "n/a"
-        rows.append(
-            [
-                Cell(title),
-                Cell(str(r.region) if isinstance(r.region, str) else ""),
-                Cell(count(r.cells_observed), float(r.cells_observed)),
-                Cell(count(r.years_counted), float(r.years_counted)),
-                Cell(number(r.mean_total), r.mean_total),
-                Cell(percent(r.percent_per_year), r.percent_per_year),
-                Cell(range_text, lo),
-                Cell(str(r.trend_class)),
-            ]
-        )
+        row = [
+            Cell(title),
+            Cell(str(r.region) if isinstance(r.region, str) else ""),
+            Cell(count(r.cells_observed), float(r.cells_observed)),
+            Cell(count(r.years_counted), float(r.years_counted)),
+            Cell(number(r.mean_total), r.mean_total),
+        ]
+        own = [
+            Cell(percent(r.percent_per_year), r.percent_per_year),
+            Cell(range_text, lo),
+            Cell(str(r.trend_class)),
+        ]
+        rows.append(row if a.data.one_trend else row + own)
     some = f"The {SHOWN} largest of {count(len(a.sites))} sites. " if len(a.sites) > SHOWN else ""
+    mean = "mean of the years." if a.yearly_counts else "estimate in the mean month of the season, all years."
+    note = f"{some}Mean: {mean} All sites share one trend in this model, so it is not repeated here."
     note = (
-        f"{some}Mean: estimate in the mean month of the season, all years. A site counted in fewer than three "
-        "years has no class: its trend is borrowed from the others."
+        note
+        if a.data.one_trend
+        else (
+            f"{some}Mean: {mean} A site counted in fewer than three "
+            "years has no class: its trend is borrowed from the others."
+        )
     )
     columns = [
         "Site",
         "Region",
-        "Months counted",
+        "Cells counted" if a.yearly_counts else "Months counted",
         "Years counted",
         f"Mean, {a.unit}",
-        "Change per year",
-        "95 % interval",
-        "Class",
     ]
+    columns += [] if a.data.one_trend else ["Change per year", "95 % interval", "Class"]
     return HtmlTable("Sites", columns, rows, "sites", note)
 
 

@@ -15,5 +15,13 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
     return Section(
         "reading",
         "How to read this, and what it cannot tell",
-        {"limits": limits(a), "rule": a.settings.rule, "classified": a.classified, "n_draws": a.n_draws},
+        {
+            "limits": limits(a),
+            "rule": a.settings.rule,
+            "unit": a.unit,
+            "cell": a.cell,
+            "yearly": a.yearly_counts,
+            "classified": a.classified,
+            "n_draws": a.n_draws,
+        },
     )

@@ -1,0 +1,97 @@
+"""Random kills -9 over NVFLARE: ``python benchmarks/federation_kills.py --kills 50`` (in the environment of the extra).
+
+A study of three clubs is run again and again from the same start; in each run some ends are killed at random: the engine of
+an organisation, `join` with its engine, or `run` with its engine. `join` and `run` are started again, nothing else is done.
+Every result must have the bits of the run that was not interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from fedmiss.files import SECRET, write_secret  # noqa: E402
+from fedmiss.network.demo import CLUBS, demo_study, prepare  # noqa: E402
+from fedmiss.network.kits import approve, open_kit  # noqa: E402
+from tests.network.test_nvflare import Ends, result_of  # noqa: E402
+
+PER_RUN = 3
+
+
+def started(folder: Path, panels: dict[str, Path]) -> Ends:
+    ends = Ends(folder, panels)
+    for name in ("hub", *CLUBS):
+        ends.start(name)
+    return ends
+
+
+def killed(ends: Ends, chance: random.Random, kills: int) -> list[str]:
+    """Run to the end with so many kills at random exchanges; what was killed."""
+    done = []
+    at = sorted(chance.randrange(2, 200) for _ in range(kills))
+    for exchange in at:
+        try:
+            ends.until(exchange, seconds=300)
+        except AssertionError:
+            break
+        what = chance.choice(["engine", "organisation", "hub"])
+        name = "hub" if what == "hub" else chance.choice(CLUBS)
+        if ends.processes[name].poll() is not None:
+            break
+        if what == "engine":
+            ends.kill_engine_only(name)
+        else:
+            ends.kill(name)
+            ends.start(name)
+        done.append(f"{what} {name} at {exchange}")
+    ends.wait(seconds=600)
+    return done
+
+
+def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("--kills", type=int, default=50)
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--port", type=int, default=8152)
+    given = options.parse_args()
+    chance, total, same, runs = random.Random(given.seed), 0, 0, 0
+    with tempfile.TemporaryDirectory() as tmp:
+        folder, panels = prepare(Path(tmp), demo_study(bootstrap=10, port=given.port))
+        for club in CLUBS:
+            kit = open_kit(folder / "kits" / club)
+            approve(kit, ask=None, given=kit.job.hex())
+            write_secret(kit.private / SECRET)
+        reference = None
+        print("| run | killed | seconds | same bits |\n|---|---|---|---|")
+        while total < given.kills or reference is None:
+            copy = folder.parent / f"run-{runs}"
+            shutil.copytree(folder, copy)
+            begun, ends = time.monotonic(), started(copy, panels)
+            try:
+                what = killed(ends, chance, 0 if reference is None else min(PER_RUN, given.kills - total))
+            finally:
+                ends.stop()
+            got = result_of(copy)
+            reference = got if reference is None else reference
+            equal = bool(np.array_equal(got, reference))
+            total, same, runs = total + len(what), same + equal, runs + 1
+            print(
+                f"| {runs} | {'; '.join(what) or 'nothing'} | {time.monotonic() - begun:.0f} | {equal} |",
+                flush=True,
+            )
+            shutil.rmtree(copy)
+    print(f"\n{total} kills in {runs - 1} runs, {same - 1} with the bits of the run without")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""The documentation site: Sphinx with MyST; `make docs` builds it offline, and a warning is an error."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import fedmiss
+
+project = "fedmiss"
+author = "the fedmiss developers"
+copyright = "the fedmiss developers, MIT licence"
+release = version = fedmiss.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["README.md", "decisions/README.md"]
+source_suffix = {".md": "markdown"}
+myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence", "dollarmath", "deflist"]
+suppress_warnings = ["myst.header"]
+# Equations are set as text (Unicode) in code blocks: a page that asks no server can load no MathJax.
+html_theme = "furo"
+html_title = f"fedmiss {release}"
+html_static_path: list[str] = []
+html_show_sphinx = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+napoleon_numpy_docstring = True
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+
+
+def _copy_gallery(app, exception):
+    """Put the example reports into the site as they are: each is a page of its own."""
+    import shutil
+
+    if exception is None and app.builder.name == "html":
+        source = Path(__file__).parent.parent / "reports" / "example"
+        target = Path(app.outdir) / "gallery" / "great-egret"
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(source, target)
+
+
+def setup(app):
+    """Hook the gallery into the build."""
+    app.connect("build-finished", _copy_gallery)

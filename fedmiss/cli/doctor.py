@@ -1,0 +1,145 @@
+"""``fedmiss doctor``: says whether this installation is sound."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["doctor", "first_use"]
+
+_NEEDED = (
+    "numpy",
+    "numba",
+    "polars",
+    "pyarrow",
+    "pandas",
+    "scipy",
+    "statsmodels",
+    "matplotlib",
+    "shapely",
+    "typer",
+)
+_EXTRAS = {"scikit-learn": "SiteMonthImputer, experiments", "dask": "runs over a cluster"}
+_FILES = (("data_schema", "visits.v1.json"), ("reports", "species", "page.html.j2"), ("reports", "basemap", "world.npz"),
+          ("pipelines", "everglades-egrets.toml"), ("demo_data", "everglades_great_egret_flights_long.csv"))  # fmt: skip
+
+
+def doctor(json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False) -> None:
+    """Check the installation: versions, threads, files, disk, and a tiny fit with a known answer."""
+    import json as to_json
+
+    findings = []
+    for name, check in (
+        ("python", _python), ("packages", _packages), ("extras", _extras), ("threads", _threads), ("files", _files),
+        ("disk", _disk), ("compiled loops and a tiny fit", _fit),
+    ):  # fmt: skip
+        ok, said = _tried(check)
+        findings.append({"check": name, "ok": ok, "said": said})
+        if not json:
+            typer.echo(f"{'ok  ' if ok else 'FAIL'}  {name}: {said}")
+    if json:
+        typer.echo(to_json.dumps(findings, indent=2))
+    if not all(f["ok"] for f in findings):
+        raise typer.Exit(1)
+
+
+def _tried(check: Callable[[], tuple[bool, str]]) -> tuple[bool, str]:
+    try:
+        return check()
+    except Exception as error:  # a broken installation fails in any way; the others are still to be told
+        return False, f"{type(error).__name__}: {error}"
+
+
+def _python() -> tuple[bool, str]:
+    from fedmiss import __version__
+
+    at_least = sys.version_info >= (3, 11)
+    return (
+        at_least,
+        f"fedmiss {__version__}, Python {platform.python_version()} (3.11 or newer), {platform.platform()}",
+    )
+
+
+def _packages() -> tuple[bool, str]:
+    found, lost = [], []
+    for name in _NEEDED:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            lost.append(name)
+    return not lost, ", ".join(found) + (
+        f"; not installed: {', '.join(lost)}; run pip install fedmiss" if lost else ""
+    )
+
+
+def _extras() -> tuple[bool, str]:
+    said = []
+    for name, use in _EXTRAS.items():
+        try:
+            said.append(f"{name} {metadata.version(name)} ({use})")
+        except metadata.PackageNotFoundError:
+            said.append(f"{name} not installed ({use})")
+    return True, "; ".join(said)
+
+
+def _threads() -> tuple[bool, str]:
+    import numba
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return True, f"{cores} cores for this process, {numba.get_num_threads()} threads for compiled loops"
+
+
+def _files() -> tuple[bool, str]:
+    from fedmiss.resources import resource
+
+    for parts in _FILES:
+        resource(*parts)
+    return True, f"{len(_FILES)} shipped files are where they belong"
+
+
+def _disk() -> tuple[bool, str]:
+    import shutil
+
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "x").write_bytes(b"x" * 1_000_000)
+    free = shutil.disk_usage(tempfile.gettempdir()).free / 1e9
+    return free > 0.5, f"{tempfile.gettempdir()} takes files; {free:,.1f} GB free (0.5 needed)"
+
+
+def _fit() -> tuple[bool, str]:
+    import numpy as np
+
+    from fedmiss import CountSettings, Group, GroupPanel, fit_counts
+
+    start = time.perf_counter()
+    site, month = (x.ravel() for x in np.indices((8, 6)))
+    count = np.exp(0.2 * site + 0.1 * month).astype(np.float64)
+    settings = CountSettings(rank=0, penalty=0.0, site_penalty=0.0, month_penalty=0.0)
+    fit: Any = fit_counts(GroupPanel.of(8, 6, [Group.of("a", site, month, count)]), settings)
+    fit_counts(GroupPanel.of(8, 6, [Group.of("a", site, month, np.round(count))]), CountSettings(rank=1))
+    error = float(np.abs(fit.expected() / count.reshape(8, 6) - 1).max())
+    return error < 1e-3, f"right to {error:.0e} (1e-3 allowed), {time.perf_counter() - start:.1f} s"
+
+
+def first_use() -> None:
+    """Say that loops will be compiled, when no compiled ones lie beside them yet."""
+    import fedmiss.models.lowrank as home
+
+    folder = Path(str(home.__file__)).parent
+    if (
+        os.access(folder, os.W_OK)
+        and not os.environ.get("NUMBA_CACHE_DIR")
+        and not list(folder.glob("__pycache__/*.nbi"))
+    ):
+        typer.echo(
+            "first use: compiling loops takes some seconds; they are kept for the next time.", err=True
+        )

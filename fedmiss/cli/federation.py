@@ -1,0 +1,222 @@
+"""``fedmiss federation``: studies between organisations."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["COMMANDS"]
+
+_KIT = Annotated[Path, typer.Argument(help="Your organisation's kit: the folder that the coordinator sent.")]
+_DATA = Annotated[Path, typer.Argument(help="Your organisation's panel, made by `fedmiss panel --groups 1`.")]
+_STUDY = Annotated[Path, typer.Argument(help="Folder of the study, made by `fedmiss federation new`.")]
+
+
+def new(
+    study: Annotated[Path, typer.Argument(help="study.toml: who, which species, which rules.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")] = Path("study"),
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the folder if it is there.")
+    ] = False,
+) -> None:
+    """Coordinator: make a study's folder with one kit for every organisation."""
+    from fedmiss.network import nvflare_kits
+    from fedmiss.network.kits import make_study
+    from fedmiss.network.study import read_study_toml
+
+    read = read_study_toml(study)
+    folder = make_study(read, out, nvflare_kits.provision, overwrite=overwrite)
+    typer.echo(
+        f"Wrote {folder}: study {read.name}, revision {read.revision}, of {', '.join(read.organisations)}."
+    )
+    typer.echo(f"Send each organisation its kit, by a way that only it can read: {folder / 'kits'}/NAME")
+    typer.echo("Each says `fedmiss federation enrol KIT` and sends back the file that it names.")
+
+
+def enrol(kit: _KIT) -> None:
+    """Organisation: draw your key, once; the private part never leaves your computer."""
+    from fedmiss.files import read_json
+    from fedmiss.network.kits import enrol as draw
+    from fedmiss.network.kits import open_kit
+
+    path = draw(open_kit(kit))
+    typer.echo(
+        f"Send {path} to the coordinator. It is public; read its fingerprint to the others by telephone:"
+    )
+    typer.echo(f"  {read_json(path)['fingerprint']}")
+
+
+def roster(
+    study: _STUDY,
+    keys: Annotated[list[Path], typer.Argument(help="The files NAME.public.json of all organisations.")],
+) -> None:
+    """Coordinator: put all public keys into the kits; send every organisation the file roster.json."""
+    from fedmiss.federation.masks import fingerprint
+    from fedmiss.network.kits import collect_roster
+
+    for name, key in collect_roster(study, keys).items():
+        typer.echo(f"  {name:12s} {fingerprint(key)}")
+    typer.echo(f"Wrote {study / 'roster.json'}: put it into every kit that is already with its organisation.")
+
+
+def join(
+    kit: _KIT,
+    data: _DATA,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the job and what your data would bring; send nothing.")
+    ] = False,
+    approve: Annotated[
+        str,
+        typer.Option(
+            help="Approve the job with this hash (its first twelve digits or more) without being asked."
+        ),
+    ] = "",
+    look: Annotated[
+        bool,
+        typer.Option(
+            "--look", help="Hold every message until it is released (`fedmiss federation outbox --release`)."
+        ),
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option(help="Folder of your own report at the end.", show_default="KIT/report")
+    ] = None,
+) -> None:
+    """Organisation: take part in a study beside your data, until it is done; then make your own report."""
+    from fedmiss.network.kits import approve as approved
+    from fedmiss.network.kits import open_kit, page, terminal_ask
+    from fedmiss.network.operate import done_mark
+    from fedmiss.network.operate import join as take_part
+    from fedmiss.network.report import own_report
+    from fedmiss.network.site import dry_run as preview
+
+    mine = open_kit(kit)
+    brought = preview(mine, data)
+    if dry_run:
+        typer.echo(page(mine))
+        typer.echo("\n".join(brought))
+        typer.echo(f"Nothing was sent. To approve: --approve {mine.job.hex()[:12]}")
+        return
+    typer.echo("\n".join(brought))
+    approved(mine, ask=terminal_ask(), given=approve)
+    if not done_mark(mine).exists():
+        take_part(mine, data, say=typer.echo, look=look)
+    out = report or mine.folder / "report"
+    typer.echo(f"{mine.name}: done. Your own report: {own_report(mine, data, out, overwrite=True)}")
+
+
+def run(
+    study: _STUDY,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder of the joint report.", show_default="STUDY/report"),
+    ] = None,
+    date: Annotated[
+        str | None, typer.Option(help="Date printed on the report.", show_default="today")
+    ] = None,
+    preview: Annotated[
+        bool,
+        typer.Option(
+            "--preview", help="Agree only, and say what least numbers leave out; `run` goes on from there."
+        ),
+    ] = False,
+) -> None:
+    """Coordinator: run a study to its end, or go on with it; then make the joint report."""
+    from fedmiss.files import read_json
+    from fedmiss.network.operate import run as run_study
+    from fedmiss.network.report import joint_report
+
+    result = run_study(study, say=typer.echo, preview=preview)
+    if preview:
+        for name, value in read_json(result).items():
+            typer.echo(f"{name.replace('_', ' '):28s} {value}")
+        return
+    typer.echo(
+        f"done. Joint report: {joint_report(result, out or study / 'report', date=date, overwrite=True)}"
+    )
+
+
+def status(study: _STUDY) -> None:
+    """Coordinator: how a study stands, and who is missing."""
+    from fedmiss.network.hub import status as stands
+
+    now = stands(study / "hub")
+    typer.echo(f"state      {now['state']}")
+    for name in ("job", "stage", "exchanges", "time", "error", "result"):
+        if name in now:
+            typer.echo(f"{name:10s} {now[name]}")
+    if now["missing"]:
+        typer.echo(f"missing    {', '.join(now['missing'])}")
+
+
+def outbox(
+    kit: _KIT,
+    data: _DATA,
+    first: Annotated[int, typer.Option(help="First exchange to show.")] = 0,
+    last: Annotated[int | None, typer.Option(help="Last exchange to show.", show_default="all")] = None,
+    release: Annotated[
+        bool, typer.Option("--release", help="Show the message that is held (join --look), and let it go.")
+    ] = False,
+) -> None:
+    """Organisation: every message that left, in words and numbers, as it was before masks; or the one that is held."""
+    from fedmiss.network.kits import open_kit
+    from fedmiss.network.outbox import outbox as read
+    from fedmiss.network.outbox import release as let_go
+
+    mine = open_kit(kit)
+    if release:
+        typer.echo(let_go(mine))
+        return
+    for line in read(mine, data, first=first, last=last):
+        typer.echo(line)
+
+
+def ledger(kit: _KIT) -> None:
+    """Organisation: what went, when, and how many bytes."""
+    from fedmiss.network.kits import open_kit
+    from fedmiss.network.outbox import ledger_of
+
+    total, lines = ledger_of(open_kit(kit))
+    typer.echo("exchange  time                 bytes out   bytes in  asked")
+    for number, when, up, down, kinds in lines:
+        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
+        typer.echo(f"{number:8d}  {clock}  {up:10,d} {down:10,d}  {kinds}")
+    typer.echo(
+        f"{total.total.exchanges} exchanges, {total.total.bytes_up:,} bytes out, {total.total.bytes_down:,} bytes in"
+    )
+
+
+def revise(
+    study: _STUDY,
+    without: Annotated[
+        list[str] | None, typer.Option(help="Organisation to leave out; repeat for more.")
+    ] = None,
+) -> None:
+    """Coordinator: the next revision of a study, perhaps without somebody: a new job, which all must approve anew."""
+    from fedmiss.network.kits import new_revision
+
+    new = new_revision(study, without or [])
+    typer.echo(f"study {new.name} is now revision {new.revision}, of {', '.join(new.organisations)}.")
+    typer.echo(
+        "Send study.json and roster.json of this folder to each of them; they put both into their kits, and join again."
+    )
+    typer.echo("What the difference of two revisions tells is said to every custodian before the approval.")
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of all results.")] = Path(
+        "federation-demo"
+    ),
+    bootstrap: Annotated[int, typer.Option(help="Bootstrap replicates for the intervals.")] = 200,
+    port: Annotated[int, typer.Option(help="Port of the hub on this computer.")] = 8102,
+    masks: Annotated[bool, typer.Option(help="Whether sums are masked.")] = True,
+) -> None:
+    """Run a whole study on this computer: a hub and three clubs as processes of their own, over NVFLARE with mutual TLS."""
+    from fedmiss.network.demo import run_demo
+
+    run_demo(out, bootstrap=bootstrap, port=port, masks=masks, say=typer.echo)
+
+
+COMMANDS = (new, enrol, roster, join, run, status, outbox, ledger, revise, demo)

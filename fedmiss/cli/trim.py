@@ -1,0 +1,208 @@
+"""``fedmiss trim``: TRIM's own models on a table of counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["trim"]
+
+_TABLE = "The table"
+
+
+def trim(
+    table: Annotated[
+        Path,
+        typer.Argument(
+            help="site, year[, month], count[, weight][, covariates] as CSV or parquet; or a TRIM .tcf file."
+        ),
+    ],
+    model: Annotated[
+        int, typer.Option(help="1: no change, 2: slopes, 3: one effect for each year.", min=1, max=3)
+    ] = 3,
+    changepoints: Annotated[
+        str | None,
+        typer.Option(
+            help="Model 2: auto (stepwise from all), all, or years as 1990,2000.", show_default="one slope"
+        ),
+    ] = None,
+    stepwise: Annotated[
+        bool, typer.Option("--stepwise", help="Model 2: thin the change points that were given.")
+    ] = False,
+    overdispersion: Annotated[
+        bool,
+        typer.Option("--overdispersion/--no-overdispersion", help="Scale errors by Pearson's chi-square."),
+    ] = True,
+    serial: Annotated[
+        bool, typer.Option("--serial", help="Correlation of a site's counts in neighbouring years.")
+    ] = False,
+    covariate: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Column of site categories; repeat for more. Gives totals for each too.", show_default=False
+        ),
+    ] = None,
+    weights: Annotated[
+        bool,
+        typer.Option(
+            "--weights/--no-weights",
+            help="Use the weight column in the totals.",
+            show_default="if there is one",
+        ),
+    ] = True,
+    months: Annotated[
+        bool,
+        typer.Option(
+            "--months/--no-months",
+            help="Use the month column; without it the counts of a year are joined by --repeats.",
+            show_default="if there is one",
+        ),
+    ] = True,
+    base: Annotated[
+        int | None, typer.Option(help="Base year of the index.", show_default="the first")
+    ] = None,
+    rule: Annotated[
+        str, typer.Option(help="Rule of the trend class: rtrim, trim (3.61) or pecbms.")
+    ] = "rtrim",
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns that are not found by name, as site=plot,count=n.",
+            rich_help_panel=_TABLE,
+            show_default=False,
+        ),
+    ] = None,
+    repeats: Annotated[
+        str, typer.Option(help="Several counts of a cell: refuse, sum, max or mean.", rich_help_panel=_TABLE)
+    ] = "refuse",
+    spellings: Annotated[
+        str,
+        typer.Option(
+            help="Sites that differ in case, blanks or accents: refuse, join or apart.",
+            rich_help_panel=_TABLE,
+        ),
+    ] = "refuse",
+    wide: Annotated[
+        bool, typer.Option("--wide", help="One column for each year.", rich_help_panel=_TABLE)
+    ] = False,
+    missing: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A further sign of a missing count, as 999.", rich_help_panel=_TABLE, show_default=False
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Folder for TRIM's .out and .ocv, and CSV tables.", show_default=False
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder --out.")] = False,
+) -> None:
+    """Fit TRIM's models 1, 2 or 3: totals, indices, slopes and tests; no low rank, no federation."""
+    import json as to_json
+
+    from fedmiss.files import atomic_folder, hash_file, write_manifest
+    from fedmiss.report.trim.files import as_json, write_trim
+    from fedmiss.report.trim.text import describe
+
+    if table.suffix.lower() == ".tcf":
+        fit, said = _from_command(table)
+    else:
+        from fedmiss.etl.counts import CountOptions
+        from fedmiss.etl.options import parse_map
+        from fedmiss.report.trim import TrimSettings
+
+        options = CountOptions(parse_map(columns), tuple(missing or ()), repeats, wide, spellings, months)
+        settings = TrimSettings(model, _points(changepoints), stepwise, overdispersion, serial)
+        fit, said = _from_table(table, options, settings, tuple(covariate or ()), weights)
+    for line in (*said, *fit.notes):
+        typer.echo(f"note: {line}", err=True)
+    if out is not None:
+        with atomic_folder(out, overwrite=overwrite) as folder:
+            write_trim(fit, folder, table.stem, rule)
+            inputs = {table.name: hash_file(table)}
+            results = {k: v for k, v in as_json(fit, rule).items() if k != "strata"}
+            write_manifest(
+                folder,
+                "trim",
+                settings={"model": model, "rule": rule},
+                inputs=inputs,
+                results=results,
+                warnings=said,
+            )
+    if json:
+        typer.echo(to_json.dumps(as_json(fit, rule), indent=2))
+    else:
+        typer.echo(describe(fit, base, rule))
+        if out is not None:
+            typer.echo(
+                f"Wrote {out}: TRIM's {table.stem}.out and {table.stem}.ocv, totals, parameters and imputed counts as CSV."
+            )
+
+
+def _points(text: str | None) -> Any:
+    from fedmiss.errors import ConfigError
+
+    if text is None or text in ("auto", "all"):
+        return text or ()
+    try:
+        return tuple(int(p) for p in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--changepoints is {text!r}; give auto, all, or years as 1990,2000.") from None
+
+
+def _from_command(path: Path) -> tuple[Any, list[str]]:
+    from fedmiss.report.trim import fit_trim
+    from fedmiss.report.trim.command import read_tcf
+
+    c = read_tcf(path)
+    t = c.table
+    fit = fit_trim(
+        t["site"],
+        t["time"],
+        t["count"],
+        c.settings,
+        weights=t["weight"] if c.weighted else None,
+        covariates={name: t[name] for name in c.covariates},
+    )
+    return fit, [f"settings and table come from {path.name}; other options are not used."]
+
+
+def _from_table(
+    path: Path, options: Any, settings: Any, wanted: tuple[str, ...], use_weights: bool
+) -> tuple[Any, list[str]]:
+    from fedmiss.errors import ConfigError, InputError
+    from fedmiss.etl.counts import read_counts
+    from fedmiss.report.trim import fit_trim
+
+    read = read_counts(path, options)
+    frame, said = read.frame, list(read.said)
+    for name in wanted:
+        if name not in read.covariates:
+            raise ConfigError(
+                f"--covariate {name!r}: the table's covariates are {', '.join(read.covariates) or 'none'}."
+            )
+        blank = frame.filter(frame[name].is_null())
+        if blank.height:
+            raise InputError(
+                f"{path} line {blank['line'][0]}: the covariate {name!r} is blank at site {blank['site'][0]!r} "
+                f"({blank.height} rows); give every row of a site its category, or leave the site out."
+            )
+    weight = frame["weight"].to_numpy() if use_weights and "weight" in frame.columns else None
+    month = frame["month"].to_numpy() if "month" in frame.columns else None
+    if weight is not None:
+        said.append("the weights count in the totals; --no-weights leaves them out.")
+    fit = fit_trim(
+        frame["site"].to_list(),
+        frame["year"].to_numpy(),
+        frame["count"].to_numpy(),
+        settings,
+        month=month,
+        weights=weight,
+        covariates={name: frame[name].to_list() for name in wanted},
+    )
+    return fit, said

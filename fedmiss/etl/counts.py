@@ -1,0 +1,360 @@
+"""Tables of counts as monitoring schemes keep them: site, year[, month], count[, weight][, covariates].
+
+The columns are found by their names, or by what stands in them, and what was found is said. Blank and NA counts
+are missing. Anything that is no count is refused with its line: a guess here would be a wrong index there.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl.columns import normal
+from fedmiss.etl.rows import Rows, read_rows
+from fedmiss.etl.sources import Source, expand
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["CountOptions", "CountTable", "is_count_table", "read_counts", "wide_years"]
+
+NAMES: dict[str, tuple[str, ...]] = {
+    "site": ("site", "siteid", "sitecode", "plot", "plotid", "plotcode", "station", "colony", "square", "transect",
+             "locality", "location", "route", "lieu", "ort", "gebied", "sitio"),
+    "year": ("year", "time", "timepoint", "annee", "année", "jahr", "jaar", "ano", "año"),
+    "month": ("month", "mois", "monat", "maand", "mes"),
+    "count": ("count", "counts", "n", "number", "abundance", "individuals", "total", "birds", "pairs", "nests",
+              "territories", "nombre", "anzahl", "aantal"),
+    "weight": ("weight", "weights", "wt", "siteweight", "poids", "gewicht"),
+}  # fmt: skip
+_MISSING = ("", "NA", "N/A", "NAN", "NULL", "NONE", ".", "-")
+_REPEATS = ("refuse", "sum", "max", "mean")
+_SPELLINGS = ("refuse", "join", "apart")
+
+
+@dataclass(frozen=True, slots=True)
+class CountOptions:
+    """What to do where a table leaves a choice.
+
+    ``columns`` canonical name -> column, for names that are not found; ``missing`` further words for a missing count
+    (as 999); ``repeats`` of a site and time point: ``refuse``, ``sum``, ``max`` or ``mean``; ``wide`` one column for
+    each year; ``spellings`` of a site that differ in case, blanks or accents only: ``refuse``, ``join`` or ``apart``;
+    ``months`` False leaves the month column out, so that the counts of a year are repeats.
+    """
+
+    columns: dict[str, str] | None = None
+    missing: tuple[str, ...] = ()
+    repeats: str = "refuse"
+    wide: bool = False
+    spellings: str = "refuse"
+    months: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CountTable:
+    """A table as it was read.
+
+    ``frame`` has ``line``, ``site`` (string), ``year`` (int64), ``month`` (int64, if there is one), ``count`` (float64,
+    null where missing), ``weight`` (float64, if there is one) and the covariates as strings (null where blank).
+    ``said`` tells, one sentence each, what was found and decided.
+    """
+
+    source: Source
+    frame: pl.DataFrame
+    columns: dict[str, str]
+    covariates: tuple[str, ...]
+    said: tuple[str, ...]
+    rows_read: int
+
+
+def _squeezed(header: Sequence[str]) -> dict[str, str]:
+    return {normal(h).replace(" ", ""): h for h in reversed(header)}
+
+
+def _key(site: str) -> str:
+    """Return a site's name without case, blanks and accents."""
+    plain = unicodedata.normalize("NFKD", site.casefold())
+    return "".join(c for c in plain if not unicodedata.combining(c) and not c.isspace())
+
+
+def wide_years(header: Sequence[str]) -> list[str]:
+    """Return the columns that are years, when there are at least three and no column is a count."""
+    years = [
+        h for h in header if h.strip().lstrip("Xx").isdigit() and 1800 <= int(h.strip().lstrip("Xx")) <= 2100
+    ]
+    return years if len(years) >= 3 and not any(n in _squeezed(header) for n in NAMES["count"]) else []
+
+
+def is_count_table(header: Sequence[str]) -> bool:
+    """Say whether a header looks like a table of yearly or monthly counts: site and year, no date and no observer."""
+    names = _squeezed(header)
+    if {"date", "observationdate", "surveydate", "visitdate", "eventdate", "observer", "observerid"} & set(
+        names
+    ):
+        return False
+    has = {k: any(n in names for n in words) for k, words in NAMES.items()}
+    return has["site"] and (has["year"] or bool(wide_years(header)))
+
+
+def read_counts(path: str | Path | Source, options: CountOptions | None = None) -> CountTable:
+    """Read a table of counts: comma, semicolon or tab, decimal comma, plain or packed, or parquet.
+
+    Raises
+    ------
+    InputError : no such table; values that are no count, year, month or weight; doubled rows; sites in two spellings;
+        years as columns. Each with the line, the value, and what to do.
+    ConfigError : options that do not fit the table
+    """
+    options = options or CountOptions()
+    for name, value, known in (
+        ("repeats", options.repeats, _REPEATS),
+        ("spellings", options.spellings, _SPELLINGS),
+    ):
+        if value not in known:
+            raise ConfigError(f"--{name} is {value!r} (must be {', '.join(known)}).")
+    source = path if isinstance(path, Source) else _one(path)
+    years = wide_years(source.header)
+    if years and not options.wide:
+        raise InputError(
+            f"{source.name}: the years {years[0]} to {years[-1]} are columns, one for each; pass --wide to read it so, or "
+            "make one row for each site and year."
+        )
+    if options.wide and not years:
+        raise ConfigError(
+            f"--wide: {source.name} has no columns named by years; it has {', '.join(source.header[:8])}."
+        )
+    rows = Rows(source)
+    names = {f"c{i}": i for i in range(len(source.header))}
+    parts = list(read_rows(source, names, rows, quoted=source.separator in (",", ";")))
+    if not parts or not sum(p.height for p in parts):
+        raise InputError(f"{source.name}: a header and no rows, so there is nothing to read.")
+    if rows.malformed:
+        raise InputError(
+            f"{source.name} {rows.examples[0]}; a value with a comma in it needs quotes around it."
+        )
+    return _Reading(source, options, rows.read).table(parts, years)
+
+
+def _one(path: str | Path) -> Source:
+    found = expand(path)
+    if len(found) != 1 or found[0].role != "plain":
+        raise InputError(f"{path} is no table of counts ({', '.join(sorted({s.role for s in found}))}).")
+    return found[0]
+
+
+class _Reading:
+    def __init__(self, source: Source, options: CountOptions, n: int) -> None:
+        self.source, self.options, self.n = source, options, n
+        self.said: list[str] = []
+
+    def table(self, parts: list[pl.DataFrame], years: list[str]) -> CountTable:
+        import polars as pl
+
+        header = self.source.header
+        raw = pl.concat(parts).rename({f"c{i}": f"_{i}" for i in range(len(header))})
+        at = {h: f"_{i}" for i, h in reversed(list(enumerate(header)))}
+        columns = self._columns(raw, years)
+        rest = [h for h in header if h and h not in columns.values() and h not in years]
+        frame = raw.select(
+            pl.col("_line").alias("line"),
+            *(pl.col(at[h]).alias(k) for k, h in columns.items()),
+            *(pl.col(at[h]).alias(h if h not in (*NAMES, "line") else f"{h}_") for h in rest),
+            *(pl.col(at[y]).alias(f"year {y}") for y in years),
+        )
+        rest = [h if h not in (*NAMES, "line") else f"{h}_" for h in rest]
+        if years:
+            frame = frame.unpivot(
+                on=[f"year {y}" for y in years],
+                index=[c for c in frame.columns if not c.startswith("year ")],
+                variable_name="year",
+                value_name="count",
+            ).with_columns(pl.col("year").str.strip_prefix("year ").str.strip_chars_start("Xx"))
+        frame = self._values(frame, columns)
+        frame = self._spellings(frame)
+        frame = self._repeats(frame, rest)
+        missing = int(frame["count"].null_count())
+        first, last = (int(str(y)) for y in (frame["year"].min(), frame["year"].max()))
+        self.said.insert(
+            0,
+            f"{self.source.short_name}: {', '.join(f'{k} = {h}' for k, h in columns.items())}"
+            + (f", years {years[0]} to {years[-1]} = columns" if years else "")
+            + (f"; covariates {', '.join(rest)}" if rest else "")
+            + f". {frame['site'].n_unique():,} sites, {frame['year'].n_unique()} "
+            + f"{'years' if frame['year'].min() > 1800 else 'time points'} "  # type: ignore[operator]
+            + f"({first} to {last}), {frame.height - missing:,} counts, {missing:,} rows with "
+            "a missing count.",
+        )
+        tidy = frame.with_columns(
+            pl.when(pl.col(c).str.to_uppercase().is_in(_MISSING)).then(None).otherwise(pl.col(c)).alias(c)
+            for c in rest
+        )
+        return CountTable(self.source, tidy, columns, tuple(rest), tuple(self.said), self.n)
+
+    def _columns(self, raw: pl.DataFrame, years: list[str]) -> dict[str, str]:
+        header, names = self.source.header, _squeezed(self.source.header)
+        chosen = dict(self.options.columns or {})
+        for key, column in chosen.items():
+            if key not in NAMES:
+                raise ConfigError(
+                    f"--columns: {key!r} is unknown; the names are {', '.join(NAMES)}.", key=key
+                )
+            if column not in header:
+                raise ConfigError(
+                    f"--columns {key}={column}: {self.source.name} has no column {column!r}; it has "
+                    f"{', '.join(header[:12])}{', ...' if len(header) > 12 else ''}."
+                )
+        for key, words in NAMES.items():
+            hit = next((names[w] for w in words if w in names and names[w] not in chosen.values()), None)
+            if key not in chosen and hit is not None and not (years and key in ("year", "count")):
+                chosen[key] = hit
+        wanted = ("site",) if years else ("site", "year", "count")
+        lacking = [k for k in wanted if k not in chosen]
+        if "year" in lacking:
+            free = [
+                h for h in header if h not in chosen.values() and self._all_years(raw[f"_{header.index(h)}"])
+            ]
+            if len(free) == 1:
+                chosen["year"] = free[0]
+                lacking.remove("year")
+        if lacking == ["count"]:
+            free = [
+                h for h in header if h not in chosen.values() and self._all_counts(raw[f"_{header.index(h)}"])
+            ]
+            if len(free) == 1:
+                chosen["count"] = free[0]
+                lacking.remove("count")
+        if lacking:
+            raise InputError(
+                f"{self.source.name}: no column is clearly the {' or the '.join(lacking)} (its columns: "
+                f"{', '.join(header[:12])}{', ...' if len(header) > 12 else ''}); say which with --columns "
+                f"{','.join(f'{k}=...' for k in lacking)}."
+            )
+        return {k: chosen[k] for k in NAMES if k in chosen and (k != "month" or self.options.months)}
+
+    @staticmethod
+    def _all_years(values: pl.Series) -> bool:
+        return bool(values.str.contains(r"^(1[89]|20)\d\d$").all()) and values.n_unique() > 1
+
+    @staticmethod
+    def _all_counts(values: pl.Series) -> bool:
+        return bool((values.str.contains(r"^\d+$") | values.str.to_uppercase().is_in(_MISSING)).all())
+
+    def _values(self, frame: pl.DataFrame, columns: dict[str, str]) -> pl.DataFrame:
+        import polars as pl
+
+        blank = frame["site"] == ""
+        self._refuse(
+            frame, blank, "site", columns.get("site", "site"), "name every site, or leave the row out"
+        )
+        whole = {"year": "write it as 2024 (and a month in a column of its own)", "month": "write 1 to 12"}
+        out = {}
+        for key, remedy in whole.items():
+            if key in frame.columns:
+                value = frame[key].str.strip_suffix(".0").cast(pl.Int64, strict=False)
+                bad = value.is_null() | (
+                    (value < 1) | (value > 12) if key == "month" else value < 0
+                ).fill_null(False)
+                self._refuse(frame, bad, key, columns.get(key, key), remedy)
+                out[key] = value
+        words = [*_MISSING, *(m.upper() for m in self.options.missing)]
+        for key in ("count", "weight"):
+            if key in frame.columns:
+                out[key] = self._decimal(frame, key, columns.get(key, key), words)
+        return frame.with_columns(**out)
+
+    def _decimal(self, frame: pl.DataFrame, key: str, column: str, words: list[str]) -> pl.Series:
+        import polars as pl
+
+        text = frame[key].str.strip_chars()
+        commas = text.str.contains(r"^\d+,\d+$")
+        if commas.any():
+            self.said.append(
+                f"{column}: {int(commas.sum()):,} values with a decimal comma ({text.filter(commas)[0]})."
+            )
+        if commas.any() and text.str.contains(r"^\d{1,3},\d{3}$").filter(commas).all():
+            first = frame.filter(commas).row(0, named=True)
+            raise InputError(
+                f"{self.source.name} line {first['line']}, column {column!r}: {first[key]!r} may be thousands or a "
+                "decimal comma; write it without the comma.",
+                line=first["line"],
+            )
+        value = text.str.replace(",", ".", literal=True).cast(pl.Float64, strict=False)
+        absent = text.str.to_uppercase().is_in(words)
+        value = value.set(absent, None)
+        bad = ~absent & (value.is_null() | ~value.is_finite().fill_null(False) | (value < 0).fill_null(False))
+        remedy = {
+            "count": "give one number, or NA where it was not counted (a range or an estimate needs your choice)",
+            "weight": "weights are above 0",
+        }[key]
+        if key == "weight":
+            bad = bad | absent | (value <= 0).fill_null(False)
+        self._refuse(frame, bad, key, column, remedy)
+        return value
+
+    def _refuse(self, frame: pl.DataFrame, bad: pl.Series, key: str, column: str, remedy: str) -> None:
+        n = int(bad.sum())
+        if n:
+            row = frame.filter(bad).row(0, named=True)
+            more = f" {n:,} rows are like this." if n > 1 else ""
+            raise InputError(
+                f"{self.source.name} line {row['line']}, column {column!r}: {row[key]!r} is no {key}; {remedy}.{more}",
+                line=row["line"],
+                value=row[key],
+            )
+
+    def _spellings(self, frame: pl.DataFrame) -> pl.DataFrame:
+        import polars as pl
+
+        first = frame.group_by("site", maintain_order=True).agg(pl.col("line").first())
+        first = first.with_columns(key=pl.Series([_key(s) for s in first["site"]]))
+        doubled = first.filter(pl.col("key").is_duplicated() & (pl.col("key") != "")).sort("key", "line")
+        if doubled.is_empty() or self.options.spellings == "apart":
+            return frame
+        if self.options.spellings == "refuse":
+            a, b = doubled.head(2).rows(named=True)
+            raise InputError(
+                f"{self.source.name}: the site {a['site']!r} (line {a['line']}) is also written {b['site']!r} (line "
+                f"{b['line']}); pass --spellings join if they are one site, or --spellings apart if they are two."
+            )
+        to = first.join(
+            first.group_by("key", maintain_order=True).agg(pl.col("site").first().alias("name")), on="key"
+        )
+        self.said.append(f"{doubled.height} spellings of {doubled['key'].n_unique()} sites were joined.")
+        return (
+            frame.join(to.select("site", "name"), on="site", how="left", maintain_order="left")
+            .with_columns(pl.col("name").alias("site"))
+            .drop("name")
+        )
+
+    def _repeats(self, frame: pl.DataFrame, rest: list[str]) -> pl.DataFrame:
+        import polars as pl
+
+        keys = [k for k in ("site", "year", "month") if k in frame.columns]
+        doubled = frame.select(keys).is_duplicated()
+        if not doubled.any():
+            return frame
+        first = frame.filter(doubled).row(0, named=True)
+        same = frame.filter(*(pl.col(k) == first[k] for k in keys))
+        cell = ", ".join(f"{k} {first[k]}" for k in keys)
+        if self.options.repeats == "refuse":
+            lines = ", ".join(map(str, same["line"][:3]))
+            counts = ", ".join("NA" if c is None else f"{c:g}" for c in same["count"][:3])
+            raise InputError(
+                f"{self.source.name}: {cell} stands {same.height} times (lines {lines}; counts {counts}); remove copies, "
+                f"or pass --repeats sum, max or mean. {frame.filter(doubled).select(keys).n_unique():,} cells are so.",
+                line=first["line"],
+            )
+        rule = {"sum": pl.col("count").sum(), "max": pl.col("count").max(), "mean": pl.col("count").mean()}
+        joined = frame.group_by(keys, maintain_order=True).agg(
+            pl.when(pl.col("count").is_not_null().any()).then(rule[self.options.repeats]).alias("count"),
+            *(pl.col(c).first() for c in frame.columns if c not in (*keys, "count")),
+        )
+        self.said.append(
+            f"{frame.height - joined.height:,} repeated rows were joined to their cell by the {self.options.repeats} of its "
+            "counts."
+        )
+        return joined.select(frame.columns)

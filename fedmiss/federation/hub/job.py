@@ -1,0 +1,199 @@
+"""The whole job as a coordinator runs it: agreement, choice of the model, fit, totals, bootstrap, and word to the groups.
+
+It knows the groups only through the link, so it runs in process, over a network, and again from a journal, with the same
+bits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedmiss.arrays import F64
+from fedmiss.errors import InputError
+from fedmiss.federation import messages as msg
+from fedmiss.federation.hub.agree import Agreement, Plan, agree, folds_like_gaps, seal_key
+from fedmiss.federation.hub.bootstrap import lockstep_size, replicates, totals_of
+from fedmiss.federation.hub.crossval import cross_validate, open_batch, starts
+from fedmiss.federation.hub.fit import fit_path
+from fedmiss.federation.hub.lockstep import Lane, run_lockstep
+from fedmiss.federation.hub.state import MonthState
+from fedmiss.federation.hub.support import released_months
+from fedmiss.federation.link import Link
+from fedmiss.models.lowrank.choice import Choice, model_name
+from fedmiss.models.lowrank.settings import CountSettings
+
+__all__ = ["FIRST_REPLICATES", "Joint", "Order", "preview_job", "run_job"]
+
+FULL, FIRST_REPLICATES = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be computed.
+
+    ``candidates`` to choose from, one for no choice; ``folds``, ``by``, ``one_se`` of the cross-validation; ``bootstrap``
+    number of replicates, 0 for none; ``seed`` of everything that is random at the hub;
+    ``seal``: the groups agree on their common key over the wire, sealed from the hub.
+    """
+
+    plan: Plan
+    candidates: Sequence[CountSettings]
+    folds: int = 5
+    by: str = "auto"
+    one_se: bool = False
+    bootstrap: int = 200
+    seed: int = 0
+    seal: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Joint:
+    """What the hub knows in the end.
+
+    ``totals`` (R + 1, L) expected birds, all sites first, then each region; ``draws`` (B, R + 1, L) replicates of them;
+    ``trace`` (rounds,) root mean square moves; ``results`` plain values for manifests.
+    """
+
+    agreement: Agreement
+    choice: Choice
+    state: MonthState
+    totals: F64
+    draws: F64
+    trace: F64
+    results: dict[str, Any]
+
+
+def run_job(link: Link, order: Order) -> Joint:
+    """Run a job to its end.
+
+    Raises
+    ------
+    EngineError    a group is missing
+    """
+    link.stage = "agree"
+    if order.seal:
+        seal_key(link)
+    agreement = agree(link, order.plan)
+    panel = agreement.panel
+    link.stage = "cross-validation"
+    choice = Choice(pd.DataFrame(), pd.DataFrame(), order.candidates[0], "")
+    if len(order.candidates) > 1:
+        choice = cross_validate(
+            link,
+            panel,
+            order.candidates,
+            folds=order.folds,
+            by=order.by,
+            seed=order.seed,
+            one_se=order.one_se,
+        )
+    link.stage = "fit"
+    trace: list[float] = []
+    (answers,) = link.ask([open_batch(panel, FULL, choice.best)])
+    start = starts(answers, 1)
+    if not start[0, 0] > 0:
+        raise InputError("no visit has a positive weight: there is nothing to fit. Check the weights.")
+    fitting = fit_path(panel, choice.best, start[0], watch=lambda _, move: trace.append(move))
+    state = run_lockstep(link, panel, [Lane(FULL, 0, fitting)])[0]
+    totals = totals_of(link, panel, FULL, [state])[0]
+    link.stage = "bootstrap"
+    draws = _draws(link, order, agreement, choice.best, state)
+    link.stage = "end"
+    results = _results(link, order, agreement, choice, state)
+    link.ask(
+        [
+            msg.Outcome(
+                FULL, json.dumps(results, sort_keys=True), agreement.months, state.T, state.D, np.array(trace)
+            )
+        ]
+    )
+    return Joint(agreement, choice, state, totals, draws, np.array(trace), results)
+
+
+def preview_job(link: Link, order: Order) -> tuple[Agreement, np.ndarray]:
+    """The job's first exchanges only: the agreement, and which months (L,) take part in cross-validation (1 or 0).
+
+    The questions are those that :func:`run_job` begins with, so the job goes on from here.
+    """
+    link.stage = "agree"
+    if order.seal:
+        seal_key(link)
+    agreement = agree(link, order.plan)
+    panel, months = agreement.panel, np.zeros(0, np.uint8)
+    if len(order.candidates) > 1:
+        link.stage = "cross-validation"
+        by = folds_like_gaps(link, panel) if order.by == "auto" else order.by
+        months = released_months(link, panel, by=by, folds=order.folds, seed=order.seed)
+    return agreement, months
+
+
+def _draws(link: Link, order: Order, agreement: Agreement, best: CountSettings, state: MonthState) -> F64:
+    """Replicates in blocks; every block has a batch of its own, so that groups can tell their parts apart."""
+    panel = agreement.panel
+    size = lockstep_size(panel, state.p)
+    parts = [np.zeros((0, len(panel.regions) + 1, panel.L))]
+    for block, first in enumerate(range(0, order.bootstrap, size)):
+        numbers = range(first, min(first + size, order.bootstrap))
+        batch = FIRST_REPLICATES + block
+        parts.append(replicates(link, panel, best, state, numbers, seed=order.seed, source=FULL, batch=batch))
+        link.ask([msg.Close(np.array([batch]))])
+    return np.concatenate(parts)
+
+
+def _results(
+    link: Link, order: Order, agreement: Agreement, choice: Choice, state: MonthState
+) -> dict[str, Any]:
+    """What a fit's manifest says of its results."""
+    best, panel = choice.best, agreement.panel
+    return {
+        "species": order.plan.species,
+        "family": best.family,
+        "scale": best.scale,
+        "method": "fast",
+        "model": model_name(best),
+        "effects": best.effects,
+        "dispersion_model": best.dispersion,
+        "rank": state.rank,
+        "penalty": None,
+        "mu": state.mu,
+        "phi": state.phi,
+        "dispersion": state.dispersion,
+        "negbin_size": state.size if np.isfinite(state.size) else None,
+        "edf": state.edf,
+        "smear": state.smear,
+        "site_variances": state.tau.tolist(),
+        "month_variances": state.noise.tolist(),
+        "terms": list(agreement.terms),
+        "blanks": list(agreement.blanks),
+        "kappa": state.kappa.tolist(),
+        "standard_effort": "one hour, standing still, one observer" if agreement.terms else "one visit",
+        "observer_effects": best.observers,
+        "observer_sd": (1.0 / state.ridge) ** 0.5 if best.observers else None,
+        "objective": None,
+        "converged": state.converged,
+        "stop_reason": "in three rounds in a row predictors and months moved by less than 0.003 (root mean square)"
+        if state.converged
+        else f"the limit of {state.k} rounds was reached",
+        "rounds": state.rounds,
+        "n_groups": len(link.names),
+        "participation": 1.0,
+        "compressor": "identity",
+        "n_counted": panel.visits,
+        "n_sites_all": panel.J,
+        "n_months": panel.L,
+        "bootstrap": order.bootstrap,
+        "regions": list(panel.regions),
+        "withheld_visits": agreement.withheld,
+        "duplicate_visits": agreement.duplicates,
+        "shared_sites": agreement.shared,
+        "joint_sites": panel.n_joint,
+        "advice": choice.advice,
+        "cv_summary": json.loads(choice.summary.to_json(orient="records")) if len(choice.summary) else [],
+        "notes": list(agreement.notes),
+    }

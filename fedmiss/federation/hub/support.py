@@ -1,0 +1,102 @@
+"""What stands behind sums over groups: which months, parts of folds and regions may be released (``federation.rules``)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedmiss.arrays import F64, Bool
+from fedmiss.errors import ConfigError
+from fedmiss.federation import messages as msg
+from fedmiss.federation.hub.state import Panel
+from fedmiss.federation.link import Link, total
+from fedmiss.federation.rules import CONTRIBUTORS, releasable
+
+__all__ = ["FEWEST_REGIONS", "release_jointly", "released_months"]
+
+FEWEST_REGIONS = 2
+
+
+def release_jointly(
+    link: Link, axes: msg.Axes, share: float, done: dict[str, msg.Answer], notes: list[str]
+) -> tuple[msg.Axes, dict[str, msg.Answer], int, F64]:
+    """Agree on the axes again, without what rests on too little.
+
+    Returns
+    -------
+    the final axes, the groups' answers to them, the number of visits left out, and the visits (L,) behind released months
+    """
+    before = _used(done)
+    released, regions, behind = _released(link, share, axes.minimum, int(axes.months.size), axes.regions)
+    axes = replace(axes, regions=regions, released=released.astype(np.uint8))
+    (done,) = link.ask([axes])
+    out = before - _used(done)
+    if out:
+        notes.append(
+            f"{out} visits were withheld: their {int((~released).sum())} months have fewer than {axes.minimum} visits or "
+            f"sites of all groups together, one group only, or one with more than {share:.0%} of the visits."
+        )
+    return axes, done, out, behind
+
+
+def _used(done: dict[str, msg.Answer]) -> int:
+    return sum(a.used for a in done.values() if isinstance(a, msg.Done))
+
+
+def _support(
+    link: Link, share: float, L: int, regions: int, *, by: str = "", folds: int = 0, seed: int = 0
+) -> dict[str, F64]:
+    """Two exchanges: the sums behind every part of every month, then who has too large a share of them."""
+    parts, none, sums = max(folds, 1), np.zeros((0, 0)), {}
+    shapes = {
+        "visits": (parts, L),
+        "sites": (parts, L),
+        "groups": (parts, L),
+        "over": (parts, L),
+        "regions": (regions + 1, 3),
+    }
+    ask = msg.Support(by, folds, seed, share, none, none, none, none)
+    for _ in range(2):
+        (answers,) = link.ask([ask])
+        sums = {name: total(answers, name, shape) for name, shape in shapes.items()}
+        ask = replace(
+            ask, visits=sums["visits"], sites=sums["sites"], groups=sums["groups"],
+            regions=np.ascontiguousarray(sums["regions"][:, :2]),
+        )  # fmt: skip
+    return sums
+
+
+def _released(
+    link: Link, share: float, minimum: int, L: int, regions: tuple[str, ...]
+) -> tuple[Bool, tuple[str, ...], F64]:
+    """Months and regions whose sums over groups may be released; visits of released months."""
+    s = _support(link, share, L, len(regions))
+    months = releasable(s["visits"], s["sites"], s["groups"], minimum) & (s["over"] == 0).all(axis=0)
+    sites, groups, over = s["regions"].T
+    fine = (sites >= minimum - 1e-3) & (groups >= CONTRIBUTORS) & (over == 0)
+    keep = [i for i in range(1, len(sites)) if fine[i]]
+    # what is left of the whole is a sum too: if it is too small, the smallest region joins it, until it is empty or enough
+    while keep:
+        rest = [i for i in range(len(sites)) if i not in keep and sites[i] > 0]
+        if not rest or (sites[rest].sum() >= minimum - 1e-3 and any(fine[i] for i in rest)):
+            break
+        keep.remove(min(keep, key=lambda i: sites[i]))
+    names = tuple(regions[i - 1] for i in keep)
+    return months, names if len(names) >= FEWEST_REGIONS else (), s["visits"].sum(axis=0) * months
+
+
+def released_months(link: Link, panel: Panel, *, by: str, folds: int, seed: int) -> np.ndarray:
+    """Months (L,) that take part in cross-validation, 1 or 0: every fold's part may be released. Empty for all months."""
+    if not panel.least:
+        return np.zeros(0, np.uint8)
+    s = _support(link, panel.share, panel.L, len(panel.regions), by=by, folds=folds, seed=seed)
+    months = releasable(s["visits"], s["sites"], s["groups"], panel.least) & (s["over"] == 0).all(axis=0)
+    if not (months & (s["visits"].sum(axis=0) > 0)).any():
+        raise ConfigError(
+            f"no month has {panel.least} visits and sites, and two groups, in each of {folds} "
+            "folds: nothing is left to choose "
+            "a model by. Use fewer folds, a lower least number, or name rank and model."
+        )
+    out: np.ndarray = months.astype(np.uint8)
+    return out

@@ -1,0 +1,269 @@
+"""Secure aggregation: each group adds random numbers to its sums that cancel in the sum over all groups.
+
+After Bonawitz et al. (CCS 2017), without their recovery of groups that drop out: an exchange counts when all have answered.
+Every pair of groups derives a common key from their X25519 keys (Diffie and Hellman), and from it, by HKDF-SHA256, a fresh
+ChaCha20 key for every (job, revision, roster, exchange). The stream of that key is added by the group whose name comes
+first and subtracted by the other. Numbers are fixed point, 64 bits, modulo 2^64; how many digits stand after the point is
+said by the field's type (``messages._f``). The hub adds up modulo 2^64: it needs no key, and no cryptography.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from fedmiss.errors import ConfigError, DomainError, UplinkError
+from fedmiss.federation.messages import ANSWERS, Answer
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+__all__ = ["FEWEST", "Masks", "Party", "combined", "fingerprint", "identity", "masked_fields", "public_key"]
+
+FEWEST = 3  # groups: of two, either subtracts its own part from the sum
+ALL = "all groups"
+U64 = np.typing.NDArray[np.uint64]
+
+
+def masked_fields(kind: type[Answer]) -> dict[str, int]:
+    """Fields of an answer that are summed under masks, and their binary digits after the point.
+
+    Raises
+    ------
+    ConfigError    a field says neither how it is masked nor why it cannot be
+    """
+    out: dict[str, int] = {}
+    for f in fields(kind):
+        bits, clear = f.metadata.get("bits"), f.metadata.get("clear")
+        if (bits is None) == (not clear):
+            raise ConfigError(
+                f"{kind.__name__}.{f.name} has no rule for masks. Give the field `bits` (digits "
+                "after the point of a sum) or "
+                "`clear` (why it cannot be masked, and what it tells) in fedmiss/federation/messages.py."
+            )
+        if bits is not None:
+            if not 0 <= bits <= 40 or f.type not in ("int", "float", "np.ndarray"):
+                raise ConfigError(
+                    f"{kind.__name__}.{f.name}: {bits} digits of a {f.type} cannot be masked (0 to 40)."
+                )
+            out[f.name] = int(bits)
+    return out
+
+
+_MASKED = {kind: masked_fields(kind) for kind in ANSWERS}
+
+
+def identity(path: Path) -> X25519PrivateKey:
+    """Read a group's private key, or draw one: a file that only its owner may read."""
+    try:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    except ImportError:
+        raise ConfigError(
+            "keys and masks need the package cryptography, which is not installed. Say: pip install 'fedmiss[federation]'"
+        ) from None
+    if not path.exists():
+        raw = X25519PrivateKey.generate().private_bytes_raw()
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+            stream.write(raw)
+    if path.stat().st_mode & 0o077:
+        raise ConfigError(f"{path} can be read by others. Say: chmod 600 {path}")
+    return X25519PrivateKey.from_private_bytes(path.read_bytes())
+
+
+def public_key(private: X25519PrivateKey) -> str:
+    """Public key as text."""
+    return base64.b64encode(private.public_key().public_bytes_raw()).decode()
+
+
+def fingerprint(key: str) -> str:
+    """Sixteen digits in fours, to read out over the telephone."""
+    digits = hashlib.sha256(b"fedmiss key" + base64.b64decode(key)).hexdigest()[:16].upper()
+    return "-".join(digits[i : i + 4] for i in range(0, 16, 4))
+
+
+@dataclass(frozen=True, eq=False)
+class Party:
+    """One group among others whose keys it knows, for one job.
+
+    Attributes
+    ----------
+    name : of the group;  private : its key;  roster : name -> public key of all groups, this one included
+    context : what must differ between any two jobs: hash of the job, which covers roster, keys and revision
+    """
+
+    name: str
+    private: X25519PrivateKey
+    roster: Mapping[str, str]
+    context: bytes
+    fewest: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if len(self.roster) < self.fewest:
+            raise ConfigError(
+                f"masks need {FEWEST} groups, the roster has {len(self.roster)}: of two, either can subtract its own part. "
+                "Run without masks, with both custodians' approval, or find a third group."
+            )
+        if self.roster.get(self.name) != public_key(self.private):
+            raise ConfigError(
+                f"the roster's key of {self.name!r} is not this group's. Somebody else may be "
+                "answering in its name: compare "
+                "fingerprints before anything is sent."
+            )
+        if len(set(self.roster.values())) < len(self.roster):
+            raise ConfigError("two groups of the roster have the same key. Each group draws its own.")
+
+    def _key(self, peer: str, purpose: bytes) -> bytes:
+        """32 bytes that only this group and ``peer`` can derive, for one purpose."""
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+        if peer not in self.roster:
+            raise UplinkError(f"{peer!r} is not in the roster of this job: {', '.join(sorted(self.roster))}.")
+        common = self.private.exchange(X25519PublicKey.from_public_bytes(base64.b64decode(self.roster[peer])))
+        pair = "\0".join(sorted((self.name, peer))).encode()
+        roster = hashlib.sha256("\0".join(sorted(self.roster)).encode()).digest()
+        info = b"\0".join([b"fedmiss 1", purpose, self.context, roster, pair])
+        out: bytes = HKDF(SHA256(), 32, salt=None, info=info).derive(common)
+        return out
+
+    def common_key(self) -> bytes:
+        """A key of 16 bytes for all groups, which only its maker can draw, and draws again after a restart."""
+        own = hashlib.sha256(b"fedmiss common key" + self.context + self.private.private_bytes_raw()).digest()
+        return own[:16]
+
+    def seal(self, peer: str, raw: bytes) -> bytes:
+        """Encrypt 16 bytes for ``peer``; once for every pair and job, so the nonce may be 0."""
+        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+        key = self._key(peer, b"seal from " + self.name.encode())
+        out: bytes = ChaCha20Poly1305(key).encrypt(bytes(12), raw, None)
+        return out
+
+    def unseal(self, peer: str, sealed: bytes) -> bytes:
+        """Decrypt what ``peer`` sealed."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+        key = self._key(peer, b"seal from " + peer.encode())
+        try:
+            out: bytes = ChaCha20Poly1305(key).decrypt(bytes(12), sealed, None)
+        except InvalidTag:
+            raise UplinkError(
+                f"the common key for {self.name!r} was not sealed by {peer!r}, or was changed on the "
+                "way. Compare fingerprints "
+                "with the other custodians."
+            ) from None
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class Masks(Party):
+    """One group's masks for one job."""
+
+    fewest: ClassVar[int] = FEWEST
+
+    def stream(self, exchange: int, size: int) -> U64:
+        """Sum of the group's masks of one exchange: (size,) uint64, which add up to 0 over all groups."""
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+        out = np.zeros(size, dtype=np.uint64)
+        for peer in sorted(self.roster):
+            if peer != self.name:
+                key = self._key(peer, b"mask" + exchange.to_bytes(8, "little"))
+                # the key is used for one message only, so the counter may start at 0
+                raw = (
+                    Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * size))
+                )
+                pad = np.frombuffer(raw, dtype=np.uint64)
+                out = out + pad if self.name < peer else out - pad
+        return out
+
+    def hide(self, answers: Sequence[Answer], exchange: int) -> list[Answer]:
+        """Answers of one exchange with every summed field masked.
+
+        Raises
+        ------
+        DomainError    a number is not finite, or so large that a sum over groups could wrap around
+        """
+        n = len(self.roster)
+        parts = [
+            (i, name, fixed(getattr(a, name), bits, n, f"{type(a).__name__}.{name}"))
+            for i, a in enumerate(answers)
+            for name, bits in _MASKED[type(a)].items()
+        ]
+        stream, at = self.stream(exchange, sum(p[2].size for p in parts)), 0
+        values: list[dict[str, Any]] = [{} for _ in answers]
+        for i, name, value in parts:
+            values[i][name] = np.asarray(value + stream[at : at + value.size].reshape(value.shape))
+            at += value.size
+        return [_with(a, v) for a, v in zip(answers, values, strict=True)]
+
+
+def _with(answer: Answer, values: Mapping[str, Any]) -> Answer:
+    return type(answer)(*(values.get(f.name, getattr(answer, f.name)) for f in fields(answer)))
+
+
+def fixed(value: Any, bits: int, n: int, label: str) -> U64:
+    """Numbers as fixed point, refused where a sum of ``n`` of them could leave 63 bits."""
+    x = np.asarray(value, dtype=np.float64)
+    limit = 2.0 ** (63 - bits) / n
+    if x.size and not float(np.abs(x).max()) < limit:  # false for NaN too
+        bad = x.ravel()[int(np.argmax(~(np.abs(x.ravel()) < limit)))]
+        raise DomainError(
+            f"{label} holds {bad:g}; under masks it must be below {limit:.3g} ({bits} binary digits after the point, {n} "
+            "groups). Look for impossible counts; else choose another model."
+        )
+    return np.rint(x * 2.0**bits).astype(np.int64).view(np.uint64)
+
+
+def combined(answers: Mapping[str, Answer]) -> dict[str, Answer]:
+    """Answers of all groups to one question, the masked fields added up: one answer, of all groups together.
+
+    An answer without masked fields is left as it is, by group.
+
+    Raises
+    ------
+    UplinkError    a group sent another shape, or numbers that are not masked; it names the group
+    """
+    kind = type(next(iter(answers.values())))
+    rules = _MASKED[kind]
+    if not rules:
+        return dict(answers)
+    sums: dict[str, Any] = {}
+    for name, bits in rules.items():
+        added: U64 | None = None
+        for group, answer in answers.items():
+            value = getattr(answer, name)
+            if not isinstance(value, np.ndarray) or value.dtype != np.uint64:
+                raise UplinkError(
+                    f"group {group!r} sent {kind.__name__}.{name} without masks. Start it again for this job.",
+                    group=group,
+                )
+            if added is not None and value.shape != added.shape:
+                raise UplinkError(
+                    f"group {group!r} sent {kind.__name__}.{name} of shape {value.shape}, others {added.shape}. Give all "
+                    "sides the same settings.",
+                    group=group,
+                )
+            added = value if added is None else np.asarray(added + value)
+        assert added is not None
+        total = added.view(np.int64).astype(np.float64) * 2.0**-bits
+        as_type = next(f.type for f in fields(kind) if f.name == name)
+        sums[name] = int(total) if as_type == "int" else float(total) if as_type == "float" else total
+    first = next(iter(answers.values()))
+    for f in fields(kind):
+        if f.name not in rules and any(np.asarray(getattr(a, f.name)).size for a in answers.values()):
+            raise UplinkError(
+                f"{kind.__name__}.{f.name} must be empty under masks: it would tell what its sums "
+                "hide. Run without joint sites."
+            )
+    return {ALL: _with(first, sums)}

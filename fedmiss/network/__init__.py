@@ -1,0 +1,1 @@
+"""The federation between organisations: studies, kits, both ends' programs, and the engines that carry the frames."""

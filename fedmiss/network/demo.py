@@ -1,0 +1,223 @@
+"""The demo: three clubs on one computer, the embedded survey split by place, so that every colony has one owner."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from fedmiss.errors import EngineError
+from fedmiss.etl.ingest import ingest
+from fedmiss.etl.panel import PanelSettings, make_panel
+from fedmiss.etl.settings import IngestSettings
+from fedmiss.federation.group.program import GroupProgram
+from fedmiss.federation.hub.job import Joint, run_job
+from fedmiss.federation.link import InProcess, Link
+from fedmiss.files import SECRET, check_free, read_json, read_manifest, write_json
+from fedmiss.network import nvflare_kits
+from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
+from fedmiss.network.site import held
+from fedmiss.network.study import Study, read_study
+from fedmiss.pipeline.demo import write_survey
+from fedmiss.pipeline.panels import open_panel
+from fedmiss.tables import read_table
+
+__all__ = ["CLUBS", "club_panels", "compare", "demo_study", "in_process", "prepare", "run_demo"]
+
+CLUBS = ("central", "north", "south")
+
+
+def club_panels(out: Path) -> dict[str, Path]:
+    """Write each club's counts and make its panel; club -> panel folder. The colonies are dealt in turn, from the south."""
+    write_survey(out / "survey.csv")
+    table = pl.read_csv(out / "survey.csv", infer_schema=False)
+    places = table.group_by("site").agg(pl.col("latitude").cast(pl.Float64).first()).sort("latitude", "site")
+    owner = {site: CLUBS[i % len(CLUBS)] for i, site in enumerate(places["site"])}
+    panels = {}
+    for club in CLUBS:
+        mine = table.filter(pl.col("site").is_in([s for s, c in owner.items() if c == club]))
+        folder = out / club
+        folder.mkdir(parents=True, exist_ok=True)
+        mine.write_csv(folder / "counts.csv")
+        ingest(
+            [folder / "counts.csv"],
+            folder / "records",
+            IngestSettings(column_map={"auto": ""}),
+            overwrite=True,
+        )
+        panels[club] = folder / "panel"
+        make_panel([folder / "records"], panels[club], PanelSettings(groups=1), overwrite=True)
+    return panels
+
+
+def demo_study(*, bootstrap: int, port: int, masks: bool = True) -> Study:
+    """The study of the demo."""
+    return Study(
+        name="egrets", species="Ardea alba", organisations=CLUBS, minimum=5, port=port, patience=120.0, masks=masks,
+        model={"bootstrap": bootstrap},
+    )  # fmt: skip
+
+
+def prepare(out: Path, study: Study) -> tuple[Path, dict[str, Path]]:
+    """Panels, kits, keys and approvals of the demo: the study's folder, and club -> panel."""
+    panels = club_panels(out / "clubs")
+    folder = make_study(study, out / "study", nvflare_kits.provision, overwrite=True)
+    kits = [open_kit(folder / "kits" / club) for club in study.organisations]
+    collect_roster(folder, [enrol(kit) for kit in kits])
+    return folder, panels
+
+
+def in_process(folder: Path, panels: dict[str, Path]) -> Joint:
+    """The same job in this process, without network, journal and masks: what the network's answer is compared with."""
+    study = read_study(folder)
+    programs = {}
+    for club, panel in panels.items():
+        kit = open_kit(folder / "kits" / club)
+        programs[club] = GroupProgram(
+            club, held(kit, open_panel(panel)), key=bytes(16), secret=(kit.private / SECRET).read_bytes(),
+            jointly=True, minimum=study.minimum,
+        )  # fmt: skip
+    return run_job(Link(InProcess(programs), bytes(8), bytes(8)), replace(study.order(), seal=False))
+
+
+def run_demo(
+    out: Path,
+    *,
+    bootstrap: int = 200,
+    port: int = 8102,
+    masks: bool = True,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Run the demo's study with every end as a process of its own, and compare with the answer in one process."""
+    check_free(out, overwrite=False)
+    begun = time.monotonic()
+    study = demo_study(bootstrap=bootstrap, port=port, masks=masks)
+    folder, panels = prepare(out, study)
+    users = _users(folder, panels)
+    say(
+        f"study {study.name}: hub and {', '.join(CLUBS)}; every end is a process"
+        + (" of its own user" if users else "")
+    )
+    job = open_kit(folder / "kits" / CLUBS[0]).job.hex()
+    ends = {}
+    for club in CLUBS:
+        command = ["join", str(folder / "kits" / club), str(panels[club]), "--approve", job[:12]]
+        ends[club] = _fedmiss(command, out / f"{club}.log", users.get(club))
+    ends["hub"] = _fedmiss(["run", str(folder)], out / "hub.log", None)
+    try:
+        _wait(ends, out)
+    finally:
+        for process in ends.values():
+            stop(process)
+    seconds = time.monotonic() - begun
+    result = folder / "hub" / f"result-{job[:16]}"
+    summary = compare(folder, panels, result) | {
+        "seconds_in_all": seconds, "bootstrap": bootstrap, "masks": masks, "separate_users": bool(users), "job": job,
+        "joint_report": str(folder / "report" / "index.html"),
+        "own_reports": {c: str(folder / "kits" / c / "report" / "report" / "index.html") for c in CLUBS},
+    }  # fmt: skip
+    write_json(out / "summary.json", summary)
+    say(f"largest relative difference to one process: {summary['largest_relative_difference']:.1e}")
+    say(
+        f"{summary['exchanges']} exchanges, {summary['seconds_of_job']:.0f} s after all were ready, {seconds:.0f} s in all"
+    )
+    say(f"joint report: {summary['joint_report']}")
+    say(f"own report:   {summary['own_reports'][CLUBS[0]]}")
+    say(f"summary:      {out / 'summary.json'}")
+    return summary
+
+
+def compare(folder: Path, panels: dict[str, Path], result: Path) -> dict[str, Any]:
+    """The network's answer beside that of one process, and what it cost."""
+    here, manifest = in_process(folder, panels), read_manifest(result, "joint")
+    totals = np.array(read_json(result / "totals.json")["totals"])
+    draws = (
+        read_table(result / "draws.parquet", "draws")
+        .to_pandas()["total"]
+        .to_numpy(float)
+        .reshape(here.draws.shape)
+    )
+    pairs = [(totals, here.totals), (draws, here.draws)]
+    gap = max(float((np.abs(a - b) / np.maximum(np.abs(b), 1e-300)).max(initial=0.0)) for a, b in pairs)
+    r = manifest["results"]
+    return {
+        "largest_relative_difference": gap,
+        "bits_equal": all(np.array_equal(a, b) for a, b in pairs),
+        "exchanges": r["ledger"]["exchanges"],
+        "bytes_ledger": {k: r["ledger"][k] for k in ("bytes_up", "bytes_down")},
+        "bytes_engine": r["engine"],
+        "seconds_of_job": r["seconds"],
+        "model": r["model"],
+        "rank": r["rank"],
+        "withheld_visits": r["withheld_visits"],
+    }
+
+
+def _fedmiss(arguments: list[str], log: Path, user: int | None) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "fedmiss.cli.app", "federation", *arguments]
+    more: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
+    home = {} if user is None else {"HOME": str(log.parent / "clubs" / log.stem)}
+    with open(log, "wb") as stream:
+        return subprocess.Popen(
+            command, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, env={**os.environ, **home},
+            start_new_session=True, **more,
+        )  # fmt: skip
+
+
+def _users(folder: Path, panels: dict[str, Path]) -> dict[str, int]:
+    """A user number for every club, where this process may give folders away and such users may run Python."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return {}
+    users = {club: 61001 + i for i, club in enumerate(CLUBS)}
+    first = users[CLUBS[0]]
+    try:
+        probe = subprocess.run(
+            [sys.executable, "-c", "import fedmiss.network.nvflare"], user=first, group=first, extra_groups=[],
+            capture_output=True, cwd="/",
+        )  # fmt: skip
+    except OSError:
+        return {}
+    if probe.returncode != 0 or not all(os.stat(p).st_mode & 0o001 for p in folder.resolve().parents):
+        return {}
+    for club, user in users.items():
+        for root in (folder / "kits" / club, panels[club].parent):
+            for path in [root, *root.rglob("*")]:
+                os.chown(path, user, user)
+            root.chmod(0o700)
+    return users
+
+
+def _wait(ends: dict[str, subprocess.Popen[bytes]], out: Path) -> None:
+    """Until all ends are done; the first that fails ends the demo, with its last line."""
+    left = dict(ends)
+    while left:
+        for name, process in list(left.items()):
+            if process.poll() is None:
+                continue
+            del left[name]
+            if process.returncode:
+                lines = (out / f"{name}.log").read_text(errors="replace").strip().splitlines()
+                raise EngineError(
+                    f"{name} ended with {process.returncode}: {lines[-1] if lines else 'no reason given'}"
+                )
+        time.sleep(0.2)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask a process to end, so that it ends its engine too."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

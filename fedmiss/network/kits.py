@@ -1,0 +1,279 @@
+"""Kits: what an organisation gets to take part, what it keeps to itself, and what its custodian approves.
+
+STUDY/                      at the coordinator
+study.json  roster.json   what is to be computed; public keys of all
+hub/                      engine's files of the hub, journal of the job, result
+kits/NAME/                one folder an organisation, to be sent to it
+study.json  roster.json
+engine/                 certificate, key and address for the engine
+private/                made at the organisation, for its owner only: keys, approval, journals
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fedmiss import __version__
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.federation.masks import fingerprint, identity, public_key
+from fedmiss.files import atomic_folder, read_json, write_json
+from fedmiss.network.study import Study, job_hash, read_roster, read_study
+
+__all__ = ["Kit", "approve", "collect_roster", "enrol", "make_study", "open_kit", "page"]
+
+
+def make_study(
+    study: Study, out: Path, provision: Callable[[Study, Path], None], *, overwrite: bool = False
+) -> Path:
+    """Make the study's folder with one kit an organisation; ``provision`` adds the engine's files."""
+    from fedmiss.files import write_manifest
+
+    with atomic_folder(out, overwrite=overwrite) as tmp:
+        study.write(tmp / "study.json")
+        study.write(tmp / "hub" / "study.json")
+        for name in study.organisations:
+            study.write(tmp / "kits" / name / "study.json")
+            write_json(tmp / "kits" / name / "kit.json", {"organisation": name, "version": __version__})
+        provision(study, tmp)
+        write_manifest(tmp, "study", settings=asdict(study), inputs={})
+    return out
+
+
+class Kit:
+    """An organisation's kit: its study, its name, its private folder."""
+
+    def __init__(self, folder: Path) -> None:
+        if not (folder / "kit.json").exists():
+            raise InputError(
+                f"{folder} is no kit: it has no kit.json. Name the folder that the coordinator sent."
+            )
+        self.folder = folder.resolve()
+        self.name = str(read_json(folder / "kit.json")["organisation"])
+        self.study = read_study(folder)
+        self.private = self.folder / "private"
+
+    @property
+    def roster(self) -> dict[str, str]:
+        """Public keys of all organisations."""
+        return read_roster(self.folder, self.study)
+
+    @property
+    def job(self) -> bytes:
+        """Hash of the job."""
+        return job_hash(self.study, self.roster)
+
+    @property
+    def key_file(self) -> Path:
+        """Private key of the organisation."""
+        return self.private / "identity.key"
+
+    @property
+    def journal(self) -> Path:
+        """Journal of the present job."""
+        return self.private / f"{self.job.hex()[:16]}.journal"
+
+    def approval(self) -> dict[str, Any] | None:
+        """The stored approval of the present job, if there is one."""
+        path = self.private / "approval.json"
+        stored = read_json(path) if path.exists() else {}
+        return stored if stored.get("job") == self.job.hex() else None
+
+    def history(self) -> list[dict[str, Any]]:
+        """Jobs that were approved here before."""
+        path = self.private / "history.json"
+        return list(read_json(path)) if path.exists() else []
+
+
+def open_kit(folder: str | Path) -> Kit:
+    """Open a kit."""
+    return Kit(Path(folder))
+
+
+def enrol(kit: Kit) -> Path:
+    """Draw the organisation's key, if it has none, and write the public part for the coordinator."""
+    kit.private.mkdir(exist_ok=True, mode=0o700)
+    os.chmod(kit.private, 0o700)
+    key = public_key(identity(kit.key_file))
+    path = kit.folder / f"{kit.name}.public.json"
+    write_json(
+        path, {"organisation": kit.name, "study": kit.study.name, "key": key, "fingerprint": fingerprint(key)}
+    )
+    return path
+
+
+def collect_roster(study_folder: Path, files: Sequence[Path]) -> dict[str, str]:
+    """Put the organisations' public keys together and into every kit that lies here."""
+    study = read_study(study_folder)
+    keys: dict[str, str] = {}
+    for path in files:
+        one = read_json(path)
+        try:
+            name, key = str(one["organisation"]), str(one["key"])
+            shown = fingerprint(key)
+        except (KeyError, TypeError, ValueError):
+            raise InputError(
+                f"{path} is not a public key made by `fedmiss federation enrol`.", path=str(path)
+            ) from None
+        if name not in study.organisations or one.get("study") != study.name:
+            raise ConfigError(
+                f"{path} is of {name!r} in study {one.get('study')!r}; that is not in {study.name!r}."
+            )
+        if keys.get(name, key) != key or shown != one.get("fingerprint"):
+            raise ConfigError(
+                f"{path} holds another key of {name!r} than its fingerprint says. Ask for it again."
+            )
+        keys[name] = key
+    missing = [n for n in study.organisations if n not in keys]
+    if missing:
+        raise InputError(
+            f"no public key of {', '.join(missing)}. Ask them for the file that `fedmiss federation enrol` made."
+        )
+    for folder in (
+        study_folder,
+        study_folder / "hub",
+        *(study_folder / "kits" / n for n in study.organisations),
+    ):
+        if folder.is_dir():
+            write_json(folder / "roster.json", dict(sorted(keys.items())))
+    return keys
+
+
+def page(kit: Kit, *, visits: str = "") -> str:
+    """What a custodian reads before approving, on one page of plain text."""
+    s, m = kit.study, kit.study.fit
+    season = ", ".join(map(str, s.season)) if s.season else "all months"
+    months = f"{s.months[0]} to {s.months[1]}" if s.months else "all months that the organisations have"
+    lines = [
+        f"Study {s.name}, revision {s.revision}: {s.species}",
+        f"  job          {kit.job.hex()}",
+        f"  you are      {kit.name}{visits}",
+        f"  hub          {s.host}, port {s.port}, engine {s.engine}",
+        f"  period       {months}; season: {season}",
+        f"  model        {m.model}, rank {m.rank}, {m.bootstrap} bootstrap replicates, {m.folds} folds",
+        "  organisations and the fingerprints of their keys (compare them by telephone):",
+    ]
+    lines += [f"    {name:12s} {fingerprint(key)}" for name, key in sorted(kit.roster.items())]
+    lines += [
+        "What leaves your computer",
+    ]
+    if s.masks:
+        lines += [
+            "  Sums over your sites, each masked: the hub can read only the sum over all organisations.",
+            "  In clear: first and last month with a visit, season, names of regions, hashes of site ids (docs: privacy).",
+        ]
+    else:
+        lines += [
+            "  Sums over your sites by month, NOT masked. The hub can compute from them: your "
+            "birds and visits of every month,",
+            "  of every fold of the cross-validation, and your expected birds by month and region.",
+            f"  With {len(s.organisations)} organisations, each can subtract its own part of the joint result and has the "
+            + ("other's." if len(s.organisations) == 2 else "sum of the others'."),
+        ]
+    lines += [
+        f"  Months with fewer than {s.minimum} visits or sites of all organisations together, "
+        "with one organisation only, or",
+        f"  with more than {s.share:.0%} of the visits from one, are left out, and so are months with such a fold.",
+    ]
+    return "\n".join([*lines, *_differences(kit)])
+
+
+def _differences(kit: Kit) -> list[str]:
+    """What this job tells together with earlier ones."""
+    lines = []
+    for old in kit.history():
+        if old["job"] == kit.job.hex():
+            continue
+        gone = sorted(set(old["roster"]) - set(kit.roster))
+        new = sorted(set(kit.roster) - set(old["roster"]))
+        what = [f"without {n}" for n in gone] + [f"with {n} added" for n in new]
+        lines.append(
+            f"WARNING: you took part in {old['study']} revision {old['revision']} on {old['time']}. This job is "
+            f"{' and '.join(what) or 'of the same roster, with other settings or other data'}: the difference of the two "
+            "results is the sum of whoever, or whatever years, came or went."
+        )
+    return lines
+
+
+def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "", visits: str = "") -> None:
+    """Make sure that the custodian approved this job: by a stored approval, by its hash, or by answering.
+
+    Parameters
+    ----------
+    ask : shows the page and returns whether it is approved; None where nobody is there to ask
+    given : the job's hash, or its first twelve digits or more, as the custodian was told it
+    """
+    job = kit.job.hex()
+    if kit.approval() is not None:
+        return
+    if given and not (len(given) >= 12 and job.startswith(given.lower())):
+        raise ConfigError(
+            f"the approval is of job {given}, this kit is of job {job}. Read the page that "
+            "--dry-run shows, and approve that."
+        )
+    text = page(kit, visits=visits)
+    if not given:
+        if ask is None:
+            raise ConfigError(
+                f"job {job[:12]} of study {kit.study.name} is not approved, and nobody is there to ask. Read the page that "
+                f"--dry-run shows, then say: fedmiss federation join ... --approve {job[:12]}"
+            )
+        if not ask(text):
+            raise ConfigError(f"job {job[:12]} was not approved; nothing was sent.")
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    write_json(
+        kit.private / "approval.json",
+        {"job": job, "time": when, "by": getpass.getuser(), "page": text.splitlines()},
+    )
+    line = {
+        "job": job,
+        "study": kit.study.name,
+        "revision": kit.study.revision,
+        "roster": list(kit.roster),
+        "time": when,
+    }
+    write_json(kit.private / "history.json", [*kit.history(), line])
+
+
+def terminal_ask() -> Callable[[str], bool] | None:
+    """Ask on the terminal, where there is one."""
+    if not sys.stdin.isatty():
+        return None
+
+    def ask(text: str) -> bool:
+        print(text)
+        return input("Do you approve this job? Type yes, or anything else to stop: ").strip().lower() == "yes"
+
+    return ask
+
+
+def new_revision(study_folder: Path, without: Sequence[str]) -> Study:
+    """The next revision of a study, without some organisations; kits keep certificates and keys."""
+    old = read_study(study_folder)
+    keys = read_roster(study_folder, old)
+    unknown = [n for n in without if n not in old.organisations]
+    if unknown:
+        raise ConfigError(f"{unknown[0]!r} is not in the study; it has {', '.join(old.organisations)}.")
+    values = asdict(old) | {
+        "revision": old.revision + 1,
+        "organisations": tuple(n for n in old.organisations if n not in without),
+    }
+    new = Study(**values)
+    for folder in (
+        study_folder,
+        study_folder / "hub",
+        *(study_folder / "kits" / n for n in new.organisations),
+    ):
+        if folder.is_dir():
+            new.write(folder / "study.json")
+            write_json(folder / "roster.json", {n: keys[n] for n in new.organisations})
+    for name in without:
+        shutil.rmtree(study_folder / "kits" / name / "engine", ignore_errors=True)
+    return new

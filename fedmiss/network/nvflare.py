@@ -1,0 +1,204 @@
+"""NVFLARE carries the frames: provisioned kits, mutual TLS, the Collab API. Nothing here looks into a frame.
+
+The job that is submitted names two classes of this module and nothing else: no code travels. Each end reads its settings
+from its own folder, which the environment variable ``FEDMISS_KIT`` (``FEDMISS_HUB``) names. Measured with NVFLARE 2.9.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+from fedmiss.errors import EngineError
+from fedmiss.network.nvflare_kits import ADMIN, job_folder, need, place_storage
+from fedmiss.network.study import Study
+
+__all__ = ["HubApp", "SiteApp", "start_hub", "start_site", "submit"]
+
+TIMEOUT = 3600.0  # seconds for one answer: a long bootstrap exchange of a large panel
+PULSE, GONE = 5.0, 2  # a site that does not say in so many tries of so many seconds that it is alive is gone
+
+
+# -- both ends, started by the engine ------------------------------------------------------------------------
+
+
+def _collab() -> Any:
+    return importlib.import_module("nvflare.collab").collab
+
+
+class SiteApp:
+    """An organisation's end inside the engine: bytes in, bytes out."""
+
+    def __init__(self) -> None:
+        self._program: Any = None
+        self._done = Path()
+
+    def ready(self) -> None:
+        """Compile and replay before the engine says that this site is there."""
+        from fedmiss.network.kits import open_kit
+        from fedmiss.network.outbox import holder
+        from fedmiss.network.site import DATA, program_of, warm_up
+
+        kit = open_kit(os.environ["FEDMISS_KIT"])
+        warm_up()
+        self._done = kit.private / f"{kit.job.hex()[:16]}.done"
+        local = json.loads((kit.private / DATA).read_text())
+        for attempt in range(60):  # the job before may still be ending, with the journal in its hands
+            try:
+                self._program = program_of(kit, Path(local["data"]), holder(kit) if local["look"] else None)
+                return
+            except EngineError as error:
+                if attempt == 59 or not error.fields.get("busy"):
+                    raise
+                time.sleep(0.5)
+
+    def alive(self) -> bool:
+        """Say that this end is there, also while it works."""
+        return True
+
+    def answer(self, frame: bytes) -> bytes:
+        """Answer one frame."""
+        out: bytes = self._program.answer(bytes(frame))
+        if self._program.program.result is not None:
+            self._done.touch()
+        return out
+
+
+class HubApp:
+    """The coordinator's end inside the engine."""
+
+    def main(self) -> None:
+        """Run the study's job; a failure stays in the study's status, and the coordinator's process tries again."""
+        from fedmiss.network.hub import preview_study, run_study
+
+        end = preview_study if os.environ.get("FEDMISS_PREVIEW") else run_study
+        end(Path(os.environ["FEDMISS_HUB"]), _Carrier(_collab()), patience=GONE * PULSE)
+
+
+class _Carrier:
+    """Asks all sites at once through the Collab API, and notices one that has died by asking whether it is alive."""
+
+    def __init__(self, collab: Any) -> None:
+        self.clients = {c.name: c for c in collab.clients}
+        self.names: Sequence[str] = tuple(sorted(self.clients))
+        self.carried = {"bytes_up": 0, "bytes_down": 0}
+        self.pool = ThreadPoolExecutor(8 * len(self.names))
+
+    def ask(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Carry frames; a site that fails or is gone is missing from the reply."""
+        jobs = {
+            name: self.pool.submit(self._call, name, "answer", TIMEOUT, frame)
+            for name, frame in frames.items()
+        }
+        silent = dict.fromkeys(jobs, 0)
+        while wait(jobs.values(), PULSE)[1]:
+            for name, job in list(jobs.items()):
+                if not job.done():
+                    silent[name] = 0 if self._call(name, "alive", PULSE) else silent[name] + 1
+                    if silent[name] >= GONE:
+                        del jobs[name]
+        got = {name: raw for name, job in jobs.items() if isinstance(raw := job.result(), bytes)}
+        self.carried["bytes_down"] += sum(map(len, frames.values()))
+        self.carried["bytes_up"] += sum(map(len, got.values()))
+        return got
+
+    def _call(self, name: str, what: str, timeout: float, *frame: bytes) -> Any:
+        try:
+            return getattr(self.clients[name](timeout=timeout), what)(*frame)
+        except Exception:  # the engine's own words are in its log; who is missing is said by the study
+            return None
+
+
+def _mark() -> None:
+    """Publish the methods above to the engine, where it is installed."""
+    collab = _collab()
+    SiteApp.ready = collab.init(SiteApp.ready)  # type: ignore[method-assign]
+    SiteApp.alive = collab.publish(SiteApp.alive)  # type: ignore[method-assign]
+    SiteApp.answer = collab.publish(SiteApp.answer)  # type: ignore[method-assign]
+    HubApp.main = collab.main(HubApp.main)  # type: ignore[method-assign]
+
+
+if "nvflare" in sys.modules:
+    _mark()
+
+
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **more}
+
+
+# -- processes -----------------------------------------------------------------------------------------------
+
+
+def start_site(kit: Path, name: str, log: Path) -> subprocess.Popen[bytes]:
+    """Start the engine at an organisation."""
+    need()
+    more = {"FEDMISS_KIT": str(kit.resolve())}
+    return _start(
+        "client.client_train", kit / "engine", "fed_client.json", [f"uid={name}", f"org={name}"], more, log
+    )
+
+
+def start_hub(hub: Path, log: Path, *, preview: bool = False) -> subprocess.Popen[bytes]:
+    """Start the engine at the hub."""
+    need()
+    place_storage(hub / "engine")
+    more = {"FEDMISS_HUB": str(hub.resolve()), "FEDMISS_PREVIEW": "1" if preview else ""}
+    return _start("server.server_train", hub / "engine", "fed_server.json", ["org=hub"], more, log)
+
+
+def _start(
+    module: str, engine: Path, config: str, more: Sequence[str], environment: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
+    for name in ("pid.fl", "shutdown.fl", "restart.fl"):
+        (engine / name).unlink(missing_ok=True)
+    with open(log, "ab") as stream:
+        return subprocess.Popen(
+            [
+                sys.executable, "-u", "-m", f"nvflare.private.fed.app.{module}", "-m", str(engine.resolve()), "-s", config,
+                "--set", "secure_train=true", *more, "config_folder=config",
+            ],
+            stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, env=_environment(environment), start_new_session=True,
+        )  # fmt: skip
+
+
+class Admin:
+    """The coordinator's session with its own server."""
+
+    def __init__(self, hub: Path, timeout: float = 60.0) -> None:
+        api = importlib.import_module("nvflare.fuel.flare_api.flare_api")
+        self.session = api.new_secure_session(ADMIN, str((hub / "admin").resolve()), timeout=timeout)
+
+    def connected(self) -> list[str]:
+        """Names of connected organisations."""
+        return sorted(c.name for c in self.session.get_system_info().client_info)
+
+    def submit(self, folder: Path) -> str:
+        """Submit a job; its number."""
+        return str(self.session.submit_job(str(folder)))
+
+    def state(self, job: str) -> str:
+        """State of a job in the engine's words."""
+        return str(self.session.get_job_meta(job).get("status", ""))
+
+    def stop(self, job: str) -> None:
+        """Stop a job."""
+        self.session.abort_job(job)
+
+    def close(self) -> None:
+        """End the session."""
+        self.session.close()
+
+
+def submit(admin: Admin, study: Study) -> str:
+    """Submit the study's job: settings of the engine, no code."""
+    with tempfile.TemporaryDirectory(prefix="fedmiss-") as tmp:
+        return admin.submit(job_folder(study, Path(tmp) / study.name))

@@ -1,0 +1,152 @@
+"""Kits, policies and job files for NVFLARE: what its provisioning makes, and what sites allow."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedmiss.errors import EngineError
+from fedmiss.network.study import Study
+
+__all__ = ["ADMIN", "job_folder", "need", "place_storage", "provision"]
+
+ADMIN = "coordinator@fedmiss.org"
+HERE = "fedmiss.network.nvflare"
+ALLOWED = [
+    "nvflare.collab.runtime.controller.CollabController", "nvflare.collab.runtime.executor.CollabExecutor",
+    f"{HERE}.HubApp", f"{HERE}.SiteApp",
+]  # fmt: skip
+
+
+def need() -> None:
+    """Raise unless NVFLARE is installed."""
+    if importlib.util.find_spec("nvflare") is None:
+        raise EngineError(
+            "the engine nvflare is not installed. Say: pip install 'fedmiss[nvflare]' (NVFLARE 2.9), in an environment "
+            "of its own."
+        )
+
+
+def provision(study: Study, out: Path) -> None:
+    """Make certificates and addresses for the hub and every organisation."""
+    need()
+    people: list[dict[str, Any]] = [
+        {
+            "name": study.host,
+            "type": "server",
+            "org": "hub",
+            "fed_learn_port": study.port,
+            "admin_port": study.port,
+        },
+        *({"name": n, "type": "client", "org": n} for n in study.organisations),
+        {"name": ADMIN, "type": "admin", "org": "hub", "role": "project_admin"},
+    ]
+    impl = "nvflare.lighter.impl"
+    project = {
+        "api_version": 3, "name": study.name, "description": study.species, "participants": people,
+        "builders": [
+            {"path": f"{impl}.workspace.WorkspaceBuilder", "args": {"template_file": ["master_template.yml"]}},
+            {"path": f"{impl}.static_file.StaticFileBuilder", "args": {"config_folder": "config"}},
+            {"path": f"{impl}.cert.CertBuilder"},
+            {"path": f"{impl}.signature.SignatureBuilder"},
+        ],
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="fedmiss-") as tmp:
+        path = Path(tmp) / "project.yml"
+        path.write_text(json.dumps(project))  # JSON is YAML
+        done = _run(["nvflare.lighter.provision", "-p", str(path), "-w", tmp])
+        made = Path(tmp) / study.name / "prod_00"
+        if not made.is_dir():
+            raise EngineError(
+                f"NVFLARE could not make the kits: {done.strip().splitlines()[-1] if done.strip() else 'no reason given'}."
+            )
+        for name in study.organisations:
+            shutil.move(made / name, out / "kits" / name / "engine")
+            _policy(out / "kits" / name / "engine")
+        shutil.move(made / study.host, out / "hub" / "engine")
+        _policy(out / "hub" / "engine")
+        shutil.move(made / ADMIN, out / "hub" / "admin")
+        shutil.move(Path(tmp) / study.name / "state", out / "hub" / "certificates")
+
+
+def _policy(engine: Path) -> None:
+    """No code from outside, two classes of ours only, whoever asks; and no log leaves: logs hold what errors say of data."""
+    local = engine / "local"
+    resources = json.loads((local / "resources.json.default").read_text())
+    resources |= {
+        "class_list_enforcement_mode": "enforce",
+        "class_allow_list": ALLOWED,
+        "allow_log_streaming": False,
+    }
+    resources["components"] = [
+        c for c in resources["components"] if c["id"] not in ("site_log_streamer", "log_receiver")
+    ]
+    (local / "resources.json").write_text(json.dumps(resources, indent=1))
+    rights = dict.fromkeys(("submit_job", "manage_job", "view", "operate"), "any")
+    rights |= dict.fromkeys(
+        ("download_job", "clone_job", "shell_commands", "byoc", "server-predeployed-flwr"), "none"
+    )
+    policy = {"format_version": "1.0", "permissions": {"project_admin": rights}}
+    (local / "authorization.json").write_text(json.dumps(policy, indent=1))
+
+
+def place_storage(engine: Path) -> None:
+    """Keep the engine's jobs in the study's folder, wherever that lies now, not in a common one of the system."""
+    path = engine / "local" / "resources.json"
+    at = json.dumps(str((engine / "storage").resolve()))[1:-1]
+    path.write_text(
+        re.sub(
+            r'("root_dir"|"uri_root"): "[^"]*/(snapshot|jobs)-storage"',
+            rf'\1: "{at}/\2-storage"',
+            path.read_text(),
+        )
+    )
+
+
+def _run(module_and_args: Sequence[str]) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", *module_and_args],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return done.stdout + done.stderr
+
+
+def job_folder(study: Study, out: Path) -> Path:
+    """Files of the job that is submitted."""
+    controller = {"server_obj_id": "_server", "collab_obj_ids": [], "sync_task_timeout": 600}
+    server = {
+        "format_version": 2,
+        "workflows": [{"id": "controller", "path": ALLOWED[0], "args": controller}],
+        "components": [{"id": "_server", "path": f"{HERE}.HubApp", "args": {}}],
+    }
+    client = {
+        "format_version": 2,
+        "executors": [
+            {
+                "tasks": ["*"],
+                "executor": {"path": ALLOWED[1], "args": {"client_obj_id": "_client", "collab_obj_ids": []}},
+            }
+        ],
+        "components": [{"id": "_client", "path": f"{HERE}.SiteApp", "args": {}}],
+    }
+    names = list(study.organisations)
+    meta = {
+        "name": study.name, "resource_spec": {}, "min_clients": len(names), "mandatory_clients": names,
+        "deploy_map": {"server": ["server"], "site": names},
+    }  # fmt: skip
+    for app, which, config in (("server", "server", server), ("site", "client", client)):
+        folder = out / app / "config"
+        folder.mkdir(parents=True)
+        (folder / f"config_fed_{which}.json").write_text(json.dumps(config))
+    (out / "meta.json").write_text(json.dumps(meta))
+    return out

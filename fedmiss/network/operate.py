@@ -1,0 +1,230 @@
+"""What `join` and `run` do while they stand: start the engine, start it again when it dies, and end when the job is done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fedmiss.errors import ConfigError, EngineError
+from fedmiss.files import read_json
+from fedmiss.network import nvflare
+from fedmiss.network.hub import STATUS, status
+from fedmiss.network.kits import Kit
+from fedmiss.network.preflight import check_certificate, check_version, reach
+from fedmiss.network.site import start
+from fedmiss.network.study import Study, job_hash, read_roster, read_study
+
+__all__ = ["join", "run"]
+
+Say = Callable[[str], None]
+_OVER = ("FINISHED", "FAILED", "ABORTED", "ABANDONED")
+
+
+def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
+    """Take part in the approved job until it is done; a killed engine is started again."""
+    check_version(kit, str(read_json(kit.folder / "kit.json").get("version", "")))
+    engine = kit.folder / "engine"
+    parts = [engine / "startup" / n for n in ("rootCA.pem", "client.crt", "client.key")]
+    check_certificate(parts[1])
+    start(kit, data, look=look)
+    done = done_mark(kit)
+    log = kit.private / "engine.log"
+    process: subprocess.Popen[bytes] | None = None
+    said, deaths, begun = "", 0, 0.0
+    end_leftovers(engine)
+    try:
+        while not done.exists():
+            if process is None or process.poll() is not None:
+                if process is not None:
+                    end(process)  # what it has started may be alive
+                    deaths = deaths + 1 if time.monotonic() - begun < QUICK else 0
+                    _not_too_often(deaths, log)
+                    say(f"{kit.name}: the engine ended ({log} says why); it is started again.")
+                try:
+                    reach(kit.study.host, kit.study.port, parts[0], parts[1], parts[2])
+                except EngineError as error:
+                    if str(error) != said:
+                        say(f"{error} Waiting for it.")
+                        said = str(error)
+                    time.sleep(2)
+                    continue
+                process, begun = nvflare.start_site(kit.folder, kit.name, log), time.monotonic()
+                say(
+                    f"{kit.name}: connected to {kit.study.host} port {kit.study.port}; waiting for questions."
+                )
+            time.sleep(0.5)
+    finally:
+        end(process)
+
+
+def done_mark(kit: Kit) -> Path:
+    """File that says that the present job is done."""
+    return kit.private / f"{kit.job.hex()[:16]}.done"
+
+
+QUICK, OFTEN = 20.0, 5  # an engine that dies within so many seconds, so many times in a row, will not live
+
+
+def _not_too_often(deaths: int, log: Path) -> None:
+    if deaths >= OFTEN:
+        lines = [x for x in log.read_text(errors="replace").splitlines() if x.strip()]
+        raise EngineError(
+            f"the engine dies as soon as it is started, {deaths} times now. Its last line in {log}: {lines[-1][:300]}"
+        )
+
+
+def end_leftovers(engine: Path) -> None:
+    """End engines of this very folder that outlived the `join` or `run` that had started them (kill -9)."""
+    mark, table = str(engine.resolve()).encode(), Path("/proc")
+    for entry in table.iterdir() if table.is_dir() else ():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if mark in words and any(w.startswith(b"nvflare.private.fed.app") for w in words):
+                    os.kill(int(entry.name), signal.SIGKILL)
+            except (OSError, ValueError):
+                continue
+
+
+def end(process: subprocess.Popen[bytes] | None) -> None:
+    """End an engine and its children."""
+    if process is None:
+        return
+    for what in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, what)
+        except ProcessLookupError:
+            break
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait()
+    _end_group(process.pid)
+
+
+def _end_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
+    """Run a study to its end from wherever it stands; return the folder of its result (or the file of its preview).
+
+    Raises
+    ------
+    EngineError    an organisation refused, or nothing went on for as long as the study's patience
+    """
+    hub, study = folder / "hub", read_study(folder)
+    job_id = job_hash(study, read_roster(hub, study)).hex()[:16]
+    out = hub / (f"preview-{job_id}.json" if preview else f"result-{job_id}")
+    if out.exists():
+        return out
+    check_certificate(hub / "engine" / "startup" / "server.crt")
+    log = hub / "engine.log"
+    (hub / STATUS).unlink(missing_ok=True)
+    end_leftovers(hub / "engine")
+    process = nvflare.start_hub(hub, log, preview=preview)
+    admin: nvflare.Admin | None = None
+    try:
+        before, since, deaths = -1, time.monotonic(), 0
+        while time.monotonic() - since < max(study.patience, 60.0):
+            if process.poll() is not None:
+                end(process)
+                deaths += 1
+                _not_too_often(deaths, log)
+                say(f"the engine ended ({log} says why); it is started again.")
+                _close(admin)
+                process, admin = nvflare.start_hub(hub, log, preview=preview), None
+            admin = admin or _session(hub, study, process)
+            if admin is None:
+                continue
+            deaths = 0
+            _all_there(admin, study, say)
+            job = nvflare.submit(admin, study)
+            say(f"all organisations are connected; job {job[:8]} is under way.")
+            if _watch(admin, job, process, out, say):
+                return out
+            error = status(hub).get("error", "")
+            if status(hub).get("state") == "stopped" and "no answer from" not in error:
+                raise EngineError(str(error))
+            say(f"the job stopped ({error or 'the engine was interrupted'}); it goes on from its journals.")
+            if (reached := int(status(hub).get("exchanges", 0))) > before:
+                before, since = reached, time.monotonic()
+        raise EngineError(
+            f"nothing went on for {study.patience:.0f} s; {log} says why. The same command goes on later."
+        )
+    finally:
+        _close(admin)
+        end(process)
+
+
+def _close(admin: nvflare.Admin | None) -> None:
+    try:
+        if admin is not None:
+            admin.close()
+    except Exception:  # the server may be gone
+        pass
+
+
+def _session(hub: Path, study: Study, process: subprocess.Popen[bytes]) -> nvflare.Admin | None:
+    """A session as soon as the server listens: one that is tried before leaves threads behind that go on trying."""
+    parts = [hub / "admin" / "startup" / n for n in ("rootCA.pem", "client.crt", "client.key")]
+    for _ in range(120):
+        if process.poll() is not None:
+            return None
+        try:
+            reach(study.host, study.port, parts[0], parts[1], parts[2])
+            return nvflare.Admin(hub, timeout=20)
+        except EngineError:
+            time.sleep(0.5)
+        except ConfigError:
+            raise
+        except Exception:  # the server listens but does not answer yet; its own log says more
+            time.sleep(1)
+    return None
+
+
+def _all_there(admin: nvflare.Admin, study: Study, say: Say) -> None:
+    """Wait until all organisations are connected, saying who is missing when that changes."""
+    before: list[str] | None = None
+    until = time.monotonic() + study.patience
+    while True:
+        there = admin.connected()
+        missing = [n for n in study.organisations if n not in there]
+        if not missing:
+            return
+        if missing != before:
+            say(f"waiting for {', '.join(missing)} to join.")
+            before = missing
+        if time.monotonic() > until:
+            raise EngineError(
+                f"{', '.join(missing)} did not join within {study.patience:.0f} s. Ask them; or go on without them by a new "
+                f"revision that all others approve: fedmiss federation revise STUDY --without {missing[0]}"
+            )
+        time.sleep(1)
+
+
+def _watch(admin: nvflare.Admin, job: str, process: subprocess.Popen[bytes], out: Path, say: Say) -> bool:
+    """Whether the submitted job ended with a result."""
+    last = None
+    while process.poll() is None:
+        time.sleep(0.5)
+        if out.exists():
+            return True
+        now = status(out.parent)
+        if now.get("missing") and now["missing"] != last:
+            say(f"no answer from {', '.join(now['missing'])}; asking again.")
+        last = now.get("missing")
+        try:
+            if any(word in admin.state(job).upper() for word in _OVER):
+                return out.exists()
+        except Exception:  # the session broke with the server
+            return out.exists()
+    return out.exists()

@@ -1,0 +1,89 @@
+"""What is wrong with a connection, in one sentence, before an engine retries in silence."""
+
+from __future__ import annotations
+
+import datetime as dt
+import socket
+import ssl
+from pathlib import Path
+
+from fedmiss import __version__
+from fedmiss.errors import ConfigError, EngineError
+from fedmiss.network.kits import Kit
+
+__all__ = ["check_certificate", "check_version", "reach"]
+
+
+def check_version(kit: Kit, made_by: str) -> None:
+    """Raise when the kit was made by another version of fedmiss."""
+    if made_by != __version__:
+        raise ConfigError(
+            f"the kit of {kit.name!r} was made by fedmiss {made_by}, here runs {__version__}. "
+            "Install the version of the kit: "
+            f"pip install fedmiss=={made_by}"
+        )
+
+
+def check_certificate(path: Path, now: dt.datetime | None = None) -> None:
+    """Raise when a certificate has expired, or is of tomorrow."""
+    from cryptography import x509
+
+    now = now or dt.datetime.now(dt.UTC)
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if now < first:
+        raise ConfigError(
+            f"this computer's clock says {now:%Y-%m-%d %H:%M} UTC, the kit is valid from "
+            f"{first:%Y-%m-%d %H:%M}. Set the clock."
+        )
+    if now > last:
+        raise ConfigError(
+            f"the kit expired on {last:%Y-%m-%d}, today is {now:%Y-%m-%d}. Ask the coordinator for a new one "
+            "(`fedmiss federation new`); the journal stays good."
+        )
+
+
+def reach(host: str, port: int, root: Path, certificate: Path, key: Path, timeout: float = 5.0) -> None:
+    """Shake hands with the hub as the engine will; raise one sentence on what failed.
+
+    Raises
+    ------
+    EngineError    nobody listens there (yet): worth another try
+    ConfigError    the name is unknown, or somebody else's certificate answers: not worth one
+    """
+    try:
+        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
+    except socket.gaierror:
+        raise ConfigError(
+            f"the hub's name {host!r} is not known to this network. Ask the coordinator for its "
+            "right name, or IT for a rule."
+        ) from None
+    context = ssl.create_default_context(cafile=str(root))
+    context.load_cert_chain(certificate, key)
+    try:
+        with (
+            socket.create_connection((host, port), timeout) as raw,
+            context.wrap_socket(raw, server_hostname=host),
+        ):
+            pass
+    except ssl.SSLCertVerificationError as error:
+        raise ConfigError(
+            f"what answers at {host} port {port} is not this study's hub: {error.verify_message}. "
+            "A kit of another study, or "
+            "somebody in between."
+        ) from None
+    except ssl.SSLError as error:
+        raise ConfigError(
+            f"{host} port {port} does not speak TLS as the hub does "
+            f"({error.reason or 'no reason given'}). Is the port right?"
+        ) from None
+    except TimeoutError:
+        raise EngineError(
+            f"{host} ({address[0]}) port {port} does not answer within {timeout:g} s: a firewall, or a wrong address."
+        ) from None
+    except ConnectionError:
+        raise EngineError(
+            f"nothing listens at {host} port {port}: the hub is not started, or the port is wrong."
+        ) from None
+    except OSError as error:
+        raise EngineError(f"{host} port {port} cannot be reached: {error.strerror or error}.") from None

@@ -1,0 +1,220 @@
+"""A study: what the organisations agree on. Its hash is what a custodian approves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmiss import __version__
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.federation.hub.agree import Plan
+from fedmiss.federation.hub.job import Order
+from fedmiss.federation.masks import FEWEST
+from fedmiss.federation.messages import PROTOCOL
+from fedmiss.files import read_json, write_json
+from fedmiss.pipeline.fitting import MODELS, FitSettings, base_settings, candidates, check_settings
+
+__all__ = ["ENGINES", "Study", "job_hash", "read_roster", "read_study", "read_study_toml"]
+
+ENGINES = ("nvflare",)
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+_MODEL = (
+    "model",
+    "rank",
+    "effort",
+    "observers",
+    "folds",
+    "folds_by",
+    "one_se",
+    "max_rank",
+    "bootstrap",
+    "seed",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What is to be computed, by whom, under which rules.
+
+    Attributes
+    ----------
+    name : of the study;  species : scientific name;  organisations : names, sorted
+    revision : goes up when the roster, the data or anything else changes: a new job, to be approved anew by all
+    season : calendar months, empty for all;  months : first and last month as 2004-01, empty for all
+    minimum : least number of visits and of sites of all organisations behind a released month
+    share : largest share of one organisation in the visits of a released month
+    masks : whether sums are masked, which needs three organisations
+    sites : seen, when panels hold sites with a detection only (the default of ``fedmiss panel``), or all
+    duplicates : whether checklists are compared, to count one that two organisations hold only once
+    host, port : where the hub listens;  engine : carries the frames;  patience : seconds to wait for an organisation
+    model : settings of the model, as of ``fedmiss fit``
+    """
+
+    name: str
+    species: str
+    organisations: tuple[str, ...]
+    revision: int = 1
+    season: tuple[int, ...] = ()
+    months: tuple[str, ...] = ()
+    minimum: int = 5
+    share: float = 0.85
+    masks: bool = True
+    sites: str = "seen"
+    duplicates: bool = False
+    host: str = "localhost"
+    port: int = 8102
+    engine: str = "nvflare"
+    patience: float = 600.0
+    model: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "organisations", tuple(sorted(self.organisations)))
+        for name in (self.name, *self.organisations):
+            if not _NAME.fullmatch(name):
+                raise ConfigError(
+                    f"the name {name!r} cannot be used: names have up to 31 small letters, digits and "
+                    "dashes, and begin with a "
+                    "letter."
+                )
+        if len(set(self.organisations)) < len(self.organisations) or len(self.organisations) < 2:
+            raise ConfigError(
+                f"the study has the organisations {', '.join(self.organisations) or 'none'}; it "
+                "needs two or more, each once."
+            )
+        if "hub" in self.organisations:
+            raise ConfigError(
+                "no organisation can be called 'hub': that is the coordinator's end. Choose another name."
+            )
+        if self.masks and len(self.organisations) < FEWEST:
+            raise ConfigError(
+                f"masks need {FEWEST} organisations, the study has {len(self.organisations)}. Find a third one, or say "
+                "masks = false; both custodians will then be shown what the hub can compute."
+            )
+        if self.engine not in ENGINES:
+            raise ConfigError(f"the engine {self.engine!r} is unknown; choose {' or '.join(ENGINES)}.")
+        if self.sites not in ("seen", "all"):
+            raise ConfigError(f"sites is {self.sites!r} (must be seen or all).")
+        if self.minimum < 2:
+            raise ConfigError(f"minimum is {self.minimum} (must be 2 or more; 5 and 10 are customary).")
+        if not 0.5 <= self.share <= 1:
+            raise ConfigError(f"share is {self.share:g} (must lie between 0.5 and 1; 0.85 is customary).")
+        if not 1024 <= self.port <= 65535:
+            raise ConfigError(f"port is {self.port} (must lie between 1024 and 65535).")
+        if any(not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", m) for m in self.months) or len(
+            self.months
+        ) not in (0, 2):
+            raise ConfigError(
+                f"months is {list(self.months)}; give the first and the last one as 2004-01, or none."
+            )
+        if any(not 1 <= m <= 12 for m in self.season):
+            raise ConfigError(f"season is {list(self.season)}; give numbers of calendar months, 1 to 12.")
+        unknown = set(self.model) - set(_MODEL)
+        if unknown:
+            raise ConfigError(
+                f"[model] has the unknown setting {min(unknown)!r}; it may have {', '.join(_MODEL)}."
+            )
+        check_settings(self.fit)
+
+    @property
+    def fit(self) -> FitSettings:
+        """Settings of the model."""
+        return FitSettings(**self.model, joint=False, minimum=self.minimum)
+
+    def order(self) -> Order:
+        """What the hub is to compute."""
+        s = self.fit
+        stamps = None
+        if self.months:
+            first, last = (12 * int(m[:4]) + int(m[5:]) - 1 for m in self.months)
+            stamps = np.arange(first, last + 1, dtype=np.int64)
+            if self.season:
+                stamps = stamps[np.isin(stamps % 12 + 1, self.season)]
+        effort = s.effort if s.effort in ("auto", "none") else tuple(t.strip() for t in s.effort.split(","))
+        plan = Plan(
+            species=self.species, season=self.season, months=stamps, effort=effort,
+            detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli", joint=False,
+            duplicates=self.duplicates, minimum=self.minimum, jointly=True, share=self.share,
+        )  # fmt: skip
+        chosen = candidates(s, base_settings(s, calibrate=self.sites == "all"))
+        return Order(plan, chosen, s.folds, s.folds_by, s.one_se, s.bootstrap, s.seed, seal=True)
+
+    def settings(self) -> bytes:
+        """Digest of everything that the result depends on (8 bytes): in every frame."""
+        return hashlib.blake2b(json.dumps(asdict(self), sort_keys=True).encode(), digest_size=8).digest()
+
+    def write(self, path: Path) -> None:
+        """Write the study as JSON."""
+        write_json(path, asdict(self))
+
+
+def read_study_toml(path: Path) -> Study:
+    """Read ``study.toml``; an unknown or missing key is an error that names it."""
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}.", path=str(path)) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid TOML: {error}.", path=str(path)) from None
+    return _study(raw, path)
+
+
+def read_study(folder: Path) -> Study:
+    """Read ``study.json`` of a study's or kit's folder."""
+    return _study(read_json(folder / "study.json"), folder / "study.json")
+
+
+def _study(raw: Mapping[str, Any], path: Path) -> Study:
+    known = {f.name: f for f in fields(Study)}
+    for key in raw:
+        if key not in known:
+            raise ConfigError(f"{path} has the unknown setting {key!r}; it may have {', '.join(known)}.")
+    for key in ("name", "species", "organisations"):
+        if key not in raw:
+            raise ConfigError(f"{path} lacks {key!r}.")
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
+    kinds = {"str": str, "int": int, "float": int | float, "bool": bool}
+    for key, value in values.items():
+        kind = kinds.get(str(known[key].type), tuple if "tuple" in str(known[key].type) else Mapping)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise ConfigError(f"{path}: {key} is {value!r}, which is not of the right kind.")
+    try:
+        return Study(**values)
+    except TypeError as error:
+        raise ConfigError(f"{path}: {error}.") from None
+
+
+def read_roster(folder: Path, study: Study) -> dict[str, str]:
+    """Public keys of all organisations."""
+    path = folder / "roster.json"
+    if not path.exists():
+        raise InputError(
+            f"{folder} has no roster.json yet: the coordinator makes it when all organisations have sent their public keys "
+            "(`fedmiss federation roster`)."
+        )
+    keys = {str(k): str(v) for k, v in read_json(path).items()}
+    if sorted(keys) != list(study.organisations):
+        raise ConfigError(
+            f"{path} names {', '.join(sorted(keys))}, the study {', '.join(study.organisations)}. "
+            "Ask the coordinator for the "
+            "roster of this revision."
+        )
+    return keys
+
+
+def job_hash(study: Study, roster: Mapping[str, str]) -> bytes:
+    """What custodians approve (32 bytes): the study, its roster and their keys, the protocol and the version."""
+    whole = {
+        "study": asdict(study),
+        "roster": dict(sorted(roster.items())),
+        "protocol": PROTOCOL,
+        "version": __version__,
+    }
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).digest()

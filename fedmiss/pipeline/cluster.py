@@ -1,0 +1,102 @@
+"""Species of one run over a Dask cluster that is there already (extra ``dask``); one organisation's own machines only.
+
+Never between organisations: a worker reads the records folder. Between organisations the federation speaks.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedmiss import __version__
+from fedmiss.errors import ConfigError, EngineError
+
+__all__ = ["over_cluster"]
+
+_RETRIES = 2  # a species whose worker is lost is tried again elsewhere
+
+
+def over_cluster(
+    address: str, work: Callable[[str], Any], names: Sequence[str], shared: Path
+) -> Iterator[tuple[str, Any, str]]:
+    """Run ``work(name)`` for every name on the workers of a scheduler; yield name, result (or None) and error.
+
+    A species whose worker dies is given to another one; one that loses three workers, or whose code fails, yields an error
+    and stops no other.
+
+    Parameters
+    ----------
+    address : of the scheduler, as ``tcp://host:8786``
+    shared : a folder that every worker must see under the same path
+
+    Raises
+    ------
+    EngineError : Dask is not installed, no scheduler or no worker answers
+    ConfigError : workers with another version of fedmiss, or that do not see ``shared``; each is named
+    """
+    try:
+        from distributed import Client, as_completed
+    except ImportError:
+        raise EngineError(
+            "--scheduler needs the extra 'dask', which is not installed. Install fedmiss[dask], or use --jobs."
+        ) from None
+    try:
+        client = Client(address, timeout="10s")
+    except (OSError, TimeoutError, ValueError) as error:
+        raise EngineError(
+            f"no Dask scheduler answers at {address!r} ({error}); start one with `dask scheduler` and give its address."
+        ) from None
+    with client:
+        _check_workers(client, shared)
+        waiting = {
+            client.submit(
+                work, name, pure=False, retries=_RETRIES, key=f"fedmiss-{secrets.token_hex(4)}-{name}"
+            ): name
+            for name in names
+        }
+        try:
+            for future in as_completed(list(waiting)):
+                failed = future.exception()
+                name = waiting[future]
+                if failed is None:
+                    yield name, future.result(), ""
+                else:
+                    why = f"{type(failed).__name__}: {failed}"
+                    yield name, None, f"lost on the cluster ({why}); run again, what is done is kept"
+        finally:
+            client.cancel([f for f in waiting if not f.done()])
+
+
+def _check_workers(client: Any, shared: Path) -> None:
+    if not client.scheduler_info(n_workers=-1)["workers"]:
+        raise EngineError("the Dask scheduler has no worker; start some with `dask worker ADDRESS`.")
+    token = shared / f".fedmiss-{secrets.token_hex(8)}"
+    token.write_text("seen", encoding="utf-8")
+    try:
+        seen = client.run(_look, str(token))
+    finally:
+        token.unlink(missing_ok=True)
+    other = {w: v for w, (v, _) in seen.items() if v != __version__}
+    if other:
+        raise ConfigError(
+            f"workers with another version of fedmiss than {__version__}: "
+            f"{', '.join(f'{w} ({v})' for w, v in sorted(other.items()))}; install the same version everywhere.",
+            workers=sorted(other),
+        )
+    blind = sorted(w for w, (_, found) in seen.items() if not found)
+    if blind:
+        raise ConfigError(
+            f"these workers do not see {shared}: {', '.join(blind)}. Mount it there under the same path, or leave "
+            "them out of the "
+            "cluster.",
+            workers=blind,
+        )
+
+
+def _look(token: str) -> tuple[str, bool]:
+    """On a worker: its version of fedmiss, and whether it sees a file."""
+    import fedmiss
+
+    return fedmiss.__version__, Path(token).exists()

@@ -1,0 +1,98 @@
+"""From a DataFrame of counts to a panel that :func:`fedmiss.fit_counts` takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedmiss.errors import InputError
+from fedmiss.models.lowrank.data import Group, GroupPanel
+
+__all__ = ["from_dataframe"]
+
+
+def from_dataframe(
+    frame: pd.DataFrame,
+    *,
+    site: str = "site",
+    time: str = "month",
+    count: str = "count",
+    observer: str | None = None,
+    group: str | None = None,
+) -> GroupPanel:
+    """Make a panel of a table with one row for each count.
+
+    Parameters
+    ----------
+    frame : a row for each visit; rows with a missing count are left out
+    site, time, count : columns; ``time`` holds dates, months as ``2024-05``, or whole years
+    observer : column of who counted (default: the site, so that replicates draw sites)
+    group : column of who holds the row (default: one group)
+
+    Returns
+    -------
+    GroupPanel : sites and months sorted; ``site_id`` has their names, ``calendar`` month and year
+
+    Raises
+    ------
+    InputError : a column that is not there, a time that is no date, month or year, a negative or infinite count
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> t = pd.DataFrame({"site": ["a", "a", "b"], "month": ["2024-05", "2024-06", "2024-05"], "count": [1, 2, 4]})
+    >>> p = from_dataframe(t)
+    >>> (p.J, p.L, p.m)
+    (2, 2, 3)
+    """
+    for name in filter(None, (site, time, count, observer, group)):
+        if name not in frame.columns:
+            raise InputError(
+                f"the table has no column {name!r}; it has {', '.join(map(str, frame.columns[:12]))}."
+            )
+    kept = frame[frame[count].notna()]
+    value = _counts(kept[count])
+    stamp = _months(kept[time])
+    months = np.unique(stamp)
+    sites = np.unique(kept[site].astype(str).to_numpy(dtype=object))
+    at_site = np.searchsorted(sites, kept[site].astype(str).to_numpy(dtype=object))
+    at_month = np.searchsorted(months, stamp)
+    who = pd.factorize(kept[observer].astype(str), sort=True)[0] if observer else at_site
+    part = kept[group].astype(str).to_numpy() if group else np.full(len(kept), "all")
+    groups = []
+    for name in np.unique(part):
+        mine = part == name
+        local = np.unique(np.asarray(who)[mine], return_inverse=True)[1]
+        groups.append(Group.of(str(name), at_site[mine], at_month[mine], value[mine], observer=local))
+    calendar = (months % 12 + 1, months // 12)
+    return GroupPanel.of(sites.size, months.size, groups, calendar, site_id=sites)
+
+
+def _counts(values: Any) -> Any:
+    value = pd.to_numeric(values, errors="coerce").to_numpy(dtype=float)
+    bad = ~(np.isfinite(value) & (value >= 0))
+    if bad.any():
+        raise InputError(
+            f"row {values.index[bad][0]!r}: the count is {values[bad].iloc[0]} (must be a number, 0 or more)."
+        )
+    return value
+
+
+def _months(values: Any) -> Any:
+    """Return 12 year + month - 1; whole years stand in June, as in ``fedmiss ingest``."""
+    if pd.api.types.is_datetime64_any_dtype(values):
+        return (values.dt.year * 12 + values.dt.month - 1).to_numpy(dtype=np.int64)
+    text = values.astype(str).str.strip()
+    if text.str.fullmatch(r"\d{4}(\.0)?").all():
+        return text.str[:4].astype(np.int64).to_numpy() * 12 + 5
+    found = text.str.extract(r"^(\d{4})-(\d{2})(?:-\d{2})?(?:[ T].*)?$")
+    month = pd.to_numeric(found[1], errors="coerce")
+    bad = found[0].isna() | ~month.between(1, 12)
+    if bad.any():
+        raise InputError(
+            f"row {values.index[bad][0]!r}: {text[bad].iloc[0]!r} is no date, month or year; write 2024-05-31, 2024-05 or "
+            f"2024 ({int(bad.sum())} rows)."
+        )
+    return (found[0].astype(np.int64) * 12 + month.astype(np.int64) - 1).to_numpy()

@@ -1,0 +1,133 @@
+"""Coasts and borders under the map of sites, from pieces that ship with the package: no network, no tiles.
+
+Source: Natural Earth (public domain), packed by ``reports/basemap/make.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.resources import resource
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["CREDIT", "Frame", "draw_basemap", "draw_scale", "frame_of"]
+
+CREDIT = "Coasts and borders: Natural Earth (public domain)."
+LAND, SEA, LINE = "#f3f1ea", "#e3edf5", "#a9a89f"
+_KM = 111.2  # kilometres in a degree of latitude
+_FINE = "florida"  # finer pieces, each used where the whole map lies in it
+
+
+class Frame(NamedTuple):
+    """Limits of a map in degrees; ``squeeze`` is the height of a degree of latitude in degrees of longitude."""
+
+    west: float
+    south: float
+    east: float
+    north: float
+
+    @property
+    def squeeze(self) -> float:
+        """How many degrees of longitude are as long as one of latitude, in the middle of the map."""
+        return 1.0 / max(math.cos(math.radians((self.south + self.north) / 2)), 0.1)
+
+    @property
+    def km(self) -> float:
+        """Width in kilometres."""
+        return (self.east - self.west) * _KM / self.squeeze
+
+
+def frame_of(longitude: F64, latitude: F64) -> Frame:
+    """Return the limits around some places: a margin of a sixth, at least 20 km, neither a slit nor a tower.
+
+    Parameters
+    ----------
+    longitude, latitude : (N,) degrees
+    """
+    west, east = float(longitude.min()), float(longitude.max())
+    south, north = float(latitude.min()), float(latitude.max())
+    x, y = (west + east) / 2, (south + north) / 2
+    squeeze = 1.0 / max(math.cos(math.radians(y)), 0.1)
+    high = max((north - south) * 1.33, 20.0 / _KM)
+    wide = max((east - west) * 1.33, high * squeeze * 0.95)
+    high = max(high, wide / squeeze * 0.6)
+    return Frame(
+        max(x - wide / 2, -180.0), max(y - high / 2, -89.0), min(x + wide / 2, 180.0), min(y + high / 2, 89.0)
+    )
+
+
+@cache
+def _piece(name: str) -> dict[str, F64 | I64]:
+    with np.load(resource("reports", "basemap", f"{name}.npz")) as file:
+        return {k: file[k].astype(np.int64 if k.endswith("start") else np.float64) for k in file.files}
+
+
+def _covers(box: F64, f: Frame) -> bool:
+    return bool(box[0] <= f.west and box[1] <= f.south and box[2] >= f.east and box[3] >= f.north)
+
+
+def _pieces(name: str, kind: str, f: Frame) -> list[F64]:
+    """Rings or lines that touch the frame."""
+    p = _piece(name)
+    points, start = p[kind].astype(np.float64), p[f"{kind}_start"].astype(np.int64)
+    if not start.size:
+        return []
+    low = np.minimum.reduceat(points, start)
+    high = np.maximum.reduceat(points, start)
+    near = (low[:, 0] < f.east) & (high[:, 0] > f.west) & (low[:, 1] < f.north) & (high[:, 1] > f.south)
+    ends = np.append(start[1:], len(points))
+    return [points[start[i] : ends[i]] for i in np.flatnonzero(near)]
+
+
+def draw_basemap(ax: Axes, f: Frame) -> None:
+    """Draw land, sea and borders into the frame; lines are thinned to what the map can show."""
+    import shapely
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+    from shapely.geometry import LinearRing, LineString, Polygon
+
+    step = (f.east - f.west) / 700
+    piece = _FINE if _covers(np.asarray(_piece(_FINE)["box"]), f) else "world"
+    view = shapely.box(*f)
+    vertices: list[F64] = []
+    codes: list[int] = []
+    for ring in _pieces(piece, "land", f):
+        # A hole turns the other way round, which the filling rule of a path takes as a hole.
+        turn = LinearRing(ring).is_ccw
+        cut = shapely.make_valid(Polygon(ring)).intersection(view).simplify(step)
+        for polygon in getattr(cut, "geoms", [cut]):
+            if polygon.geom_type != "Polygon" or polygon.is_empty:
+                continue
+            line = np.asarray(shapely.geometry.polygon.orient(polygon, 1.0 if turn else -1.0).exterior.coords)
+            vertices.append(np.round(line, 4))
+            codes += [int(Path.MOVETO), *[int(Path.LINETO)] * (len(line) - 2), int(Path.CLOSEPOLY)]
+    ax.set_facecolor(SEA)
+    if vertices:
+        ax.add_patch(PathPatch(Path(np.concatenate(vertices), codes), fc=LAND, ec=LINE, lw=0.6, zorder=0))
+    for line in _pieces("world", "border", f):
+        cut = LineString(line).simplify(step)
+        ax.plot(*np.asarray(cut.coords).T, color=LINE, lw=0.7, ls=(0, (4, 2)), zorder=0.5)
+    ax.set_xlim(f.west, f.east)
+    ax.set_ylim(f.south, f.north)
+    ax.set_aspect(f.squeeze)
+    ax.spines[:].set_visible(True)
+    ax.spines[:].set_color(LINE)
+
+
+def draw_scale(ax: Axes, f: Frame) -> None:
+    """Draw a scale bar of a round length, about a quarter of the width, into the lower left corner."""
+    aim = f.km / 4
+    power = 10.0 ** math.floor(math.log10(aim))
+    length = max(s * power for s in (1, 2, 5) if s * power <= aim)
+    degrees = length / _KM * f.squeeze
+    x, y = f.west + 0.04 * (f.east - f.west), f.south + 0.05 * (f.north - f.south)
+    tick = 0.012 * (f.north - f.south)
+    ax.plot([x, x, x + degrees, x + degrees], [y + tick, y, y, y + tick], color="#333333", lw=1.1, zorder=5)
+    ax.annotate(f"{length:g} km", (x + degrees / 2, y + tick), ha="center", va="bottom", fontsize=8, zorder=5)

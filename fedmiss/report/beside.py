@@ -1,0 +1,70 @@
+"""TRIM's index beside fedmiss's, from the same counts, for readers who know TRIM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from fedmiss.errors import InputError
+from fedmiss.report.trim import TrimSettings, fit_trim
+from fedmiss.report.years import base_years
+
+if TYPE_CHECKING:
+    from fedmiss.report.analysis import Analysis
+
+__all__ = ["Beside", "trim_beside"]
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What is set side by side.
+
+    ``table`` has ``year``, ``index``, ``index_lo``, ``index_hi``, ``trim``, ``trim_se`` (base = 100); ``trend`` is TRIM's
+    slope in words; ``problem`` says why there is none.
+    """
+
+    table: pd.DataFrame
+    trend: str = ""
+    problem: str = ""
+
+
+def trim_beside(a: Analysis) -> Beside | None:
+    """Fit TRIM's model 3 (with months where a year has several) to the mean count of every counted cell.
+
+    Effort and observers do not enter, as in TRIM. Only the season's months and the years that enter the trend are used, so
+    that both indices speak of the same. None when the report does not ask for it.
+    """
+    if not a.settings.trim:
+        return None
+    data, months = a.data, a.data.months
+    cells = data.cells[data.cells["n_counted"] > 0]
+    at = cells["month_index"].to_numpy()
+    year, month = months["year"].to_numpy()[at], months["month_of_year"].to_numpy()[at]
+    keep = pd.Series(year).isin(a.years.year[a.years.used]) & pd.Series(month).isin(a.years.season)
+    base = base_years(a.settings.base, a.years)
+    empty = pd.DataFrame(columns=["year", "index", "index_lo", "index_hi", "trim", "trim_se"])
+    try:
+        fit = fit_trim(
+            cells["site_index"].to_numpy()[keep],
+            year[keep],
+            (cells["count_sum"] / cells["n_counted"]).to_numpy()[keep],
+            TrimSettings(model=3, serial_correlation=False),
+            month=month[keep],
+        )
+    except InputError as error:
+        return Beside(empty, problem=str(error))
+    index = fit.index(base=[int(y) for y in a.years.year[base] if y in fit.times] or None)
+    both = a.yearly[["year", "index", "index_lo", "index_hi"]].merge(
+        pd.DataFrame({"year": index["time"], "trim": 100 * index["index"], "trim_se": 100 * index["se"]}),
+        on="year",
+    )
+    row = fit.overall(rule="pecbms" if a.settings.rule == "pecbms" else "rtrim").iloc[0]
+    per_year = 100 * (row["multiplicative"] - 1)
+    half = 196 * row["multiplicative_se"]
+    trend = (
+        f"{per_year:+.1f} % per year (95 % interval {per_year - half:+.1f} % to {per_year + half:+.1f} %), "
+        f"{row['trend_class']}, overdispersion {fit.sigma2:,.3g}"
+    ).replace("-", "−")
+    return Beside(both, trend)

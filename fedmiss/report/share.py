@@ -1,0 +1,107 @@
+"""What a report needs to be cited and passed on: the citation, the share image, the photo."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+from fedmiss import __version__
+from fedmiss.errors import ConfigError
+from fedmiss.report.analysis import Analysis
+from fedmiss.report.prose import headline
+from fedmiss.report.style import INK, figure, png_bytes, style
+from fedmiss.report.words import per_year
+
+__all__ = ["cite_as", "meta_tags", "photo_uri", "write_share_image"]
+
+_PHOTO_BYTES = 400_000
+_KINDS = {b"\xff\xd8\xff": "jpeg", b"\x89PN": "png"}
+
+
+def cite_as(a: Analysis) -> str:
+    """Say how to cite the report: author, year, species, period, program and version, data."""
+    author = a.settings.author or "[your organisation]"
+    data = str(a.data.panel.get("terms", {}).get("citation", "")).rstrip(".")
+    years = f", {a.trend['from_year']} to {a.trend['to_year']}" if a.trend["n_years"] >= 2 else ""
+    where = f" {a.settings.url}" if a.settings.url else ""
+    return (
+        f"{author} ({a.date[:4]}). {a.name}: trend report{years}. Made on {a.date} with fedmiss {__version__}.{where}"
+        + (f" Data: {data}." if data else "")
+    )
+
+
+def photo_uri(path: str | None) -> str:
+    """Return an image file as a data address, so that the page stays one file; blank without one.
+
+    Raises
+    ------
+    ConfigError : no such file, not a JPEG or PNG, or above 400 kB
+    """
+    if not path:
+        return ""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--photo {path}: {error.strerror}.", path=path) from None
+    kind = _KINDS.get(data[:3])
+    if kind is None:
+        raise ConfigError(f"--photo {path} is neither a JPEG nor a PNG file; convert it.", path=path)
+    if len(data) > _PHOTO_BYTES:
+        raise ConfigError(
+            f"--photo {path} has {len(data) // 1000:,} kB (at most {_PHOTO_BYTES // 1000} kB); make it smaller, "
+            "1,200 pixels "
+            "wide is enough.",
+            path=path,
+        )
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def meta_tags(a: Analysis) -> dict[str, str]:
+    """Return the tags by which other sites show a link to the page (Open Graph)."""
+    base = a.settings.url.rstrip("/")
+    tags = {
+        "og:type": "article",
+        "og:title": f"{a.settings.title or a.name}: {headline(a).verdict.lower()}",
+        "og:description": headline(a).sentence,
+        "og:image": f"{base}/figures/share.png" if base else "figures/share.png",
+        "twitter:card": "summary_large_image",
+    }
+    return tags | ({"og:url": base} if base else {})
+
+
+def write_share_image(a: Analysis, path: Path) -> None:
+    """Draw the verdict over the index as a picture of 1,200 x 630 pixels."""
+    with style():
+        fig = figure(6.0, 3.15)
+        fig.set_layout_engine("none")
+        ax = fig.add_axes((0.09, 0.14, 0.86, 0.46))
+        h, t = headline(a), a.yearly[a.yearly["used"]]
+        fig.text(0.05, 0.87, a.settings.title or a.name, fontsize=17, weight="bold", color=INK)
+        fig.text(0.05, 0.755, h.verdict, fontsize=13.5, color=INK)
+        if len(t):
+            ax.fill_between(
+                t["year"],
+                t["index_lo"].astype(float),
+                t["index_hi"].astype(float),
+                color="#56B4E9",
+                alpha=0.3,
+                lw=0,
+            )
+            ax.plot(t["year"], t["index"], color="#0072B2", marker="o", ms=4)
+            ax.set_title(_line(a), fontsize=9.5, loc="left")
+        ax.set_ylim(bottom=0)
+        ax.tick_params(labelsize=8)
+        fig.text(
+            0.95,
+            0.015,
+            f"index, {a.trend['base']} = 100 · fedmiss {__version__}",
+            fontsize=7,
+            ha="right",
+            color="#666666",
+        )
+        path.write_bytes(png_bytes(fig))
+
+
+def _line(a: Analysis) -> str:
+    t = a.trend
+    return per_year(t["percent_per_year"], t["percent_lo"], t["percent_hi"])

@@ -1,0 +1,265 @@
+"""The map: sites as circles on a base map, hexagons where sites are many, means and visits where no trend differs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from fedmiss.arrays import F64
+from fedmiss.report.analysis import MIN_SITE_YEARS, Analysis
+from fedmiss.report.basemap import CREDIT, Frame, draw_basemap, draw_scale, frame_of
+from fedmiss.report.classes import NOT_CLASSIFIED
+from fedmiss.report.style import CLASS_COLOURS, INK, Plot, figure
+from fedmiss.report.trends import log_slope
+from fedmiss.report.words import count, number, percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["HEXAGONS_FROM", "hexagons", "site_map"]
+
+HEXAGONS_FROM = 400  # circles of more sites than this hide each other
+_ACROSS = 28  # hexagons in the width of the map
+
+
+def site_map(a: Analysis) -> Plot | None:
+    """Draw the sites that have coordinates; None when none has."""
+    table = a.sites[a.sites["latitude"].notna() & a.sites["longitude"].notna()]
+    if table.empty:
+        return None
+    visits = a.data.cells.groupby("site_index")["n_visits"].sum()
+    table = table.assign(visits=visits.reindex(table["site_index"]).fillna(0).to_numpy(np.int64))
+    if a.settings.coarse_map > 0:
+        table = _merge_places(table)
+    frame = frame_of(table["longitude"].to_numpy(), table["latitude"].to_numpy())
+    fig = figure(
+        height=float(
+            np.clip(
+                4.7 * (frame.north - frame.south) * frame.squeeze / (frame.east - frame.west) + 1.1, 3.2, 6.6
+            )
+        )
+    )
+    ax = fig.subplots()
+    draw_basemap(ax, frame)
+    draw_scale(ax, frame)
+    ax.set_xticks([])
+    ax.set_yticks([])
+    if len(table) > HEXAGONS_FROM:
+        table = hexagons(table, a, frame)
+        caption, alt = _draw_hexagons(fig, ax, table, a, frame)
+    elif a.data.one_trend:
+        caption, alt = _draw_means(fig, ax, table, a)
+    else:
+        caption, alt = _draw_classes(fig, ax, table)
+    return Plot("map", "Map of sites", f"{caption}{_beside(a)} {CREDIT}", alt, fig, table)
+
+
+def _beside(a: Analysis) -> str:
+    unknown = a.coverage.n_sites - a.coverage.sites_with_coordinates
+    missing = (
+        f" {count(unknown)} of {count(a.coverage.n_sites)} sites have no coordinates and are not on it."
+        if unknown
+        else ""
+    )
+    coarse = (
+        f" Positions are rounded to {a.settings.coarse_map:g} degrees and sites at one position are added up."
+        if a.settings.coarse_map
+        else ""
+    )
+    return missing + coarse
+
+
+def _areas(table: pd.DataFrame) -> F64:
+    """Areas of circles in points squared, proportional to the mean; a floor keeps the smallest visible."""
+    size = np.maximum(table["mean_total"].to_numpy(dtype=float), 0.0)
+    crowd = float(np.clip(np.sqrt(300 / len(table)), 0.4, 1.0))  # many sites: smaller circles
+    out: F64 = crowd * np.maximum(320.0 * size / max(float(size.max()), 1e-9), 9.0)
+    return out
+
+
+def _size_legend(fig: Figure, table: pd.DataFrame, areas: F64, unit: str) -> None:
+    """Show what an area means, by three circles."""
+    from matplotlib.lines import Line2D
+
+    top = float(table["mean_total"].max())
+    if not top > 0:
+        return
+    power = 10.0 ** np.floor(np.log10(top))
+    shown = [v for v in (power * top // power, power * top // power / 4, power * top // power / 20) if v > 0]
+    per = float(areas.max()) / top
+    handles = [
+        Line2D(
+            [],
+            [],
+            ls="none",
+            marker="o",
+            mfc="none",
+            mec=INK,
+            ms=float(np.sqrt(max(v * per, 9.0))),
+            label=number(v, 1),
+        )
+        for v in shown
+    ]
+    fig.legend(
+        handles=handles, loc="outside lower left", ncols=3, frameon=False, fontsize=8.5, title=f"{unit}, mean of the years",
+        title_fontsize=8.5, columnspacing=2.2, handletextpad=1.1, alignment="left",
+    )  # fmt: skip
+
+
+def _draw_classes(fig: Figure, ax: Axes, table: pd.DataFrame) -> tuple[str, str]:
+    areas = _areas(table)
+    order = np.argsort(-areas, kind="stable")
+    present = []
+    for name, colour in reversed(CLASS_COLOURS.items()):  # those without a class lie below
+        pick = order[(table["trend_class"] == name).to_numpy()[order]]
+        if pick.size == 0:
+            continue
+        part = table.iloc[pick]
+        ax.scatter(
+            part["longitude"], part["latitude"], s=areas[pick], alpha=0.85, linewidths=0.6, facecolors=colour,
+            edgecolors=INK, label=f"{name} ({pick.size})", zorder=3,
+        )  # fmt: skip
+        present.append(f"{pick.size} {name}")
+    legend = fig.legend(
+        *ax.get_legend_handles_labels(), loc="outside upper left", ncols=2, frameon=False, fontsize=8.5
+    )
+    for handle in legend.legend_handles:
+        handle.set_sizes([40])  # type: ignore[union-attr]
+    caption = (
+        "Each circle is a site. Its area is the mean estimated total, its colour the class of the site's own "
+        "trend. White: no "
+        f"class (counted in fewer than {MIN_SITE_YEARS} years, or no interval)."
+    )
+    return caption, f"Map of {count(len(table))} sites: {', '.join(present)}."
+
+
+def _draw_means(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis) -> tuple[str, str]:
+    """Without differences between trends the map shows how many, and how often people looked."""
+    from matplotlib.colors import LogNorm
+
+    areas = _areas(table)
+    order = np.argsort(-areas, kind="stable")
+    part, visits = table.iloc[order], np.maximum(table["visits"].to_numpy()[order], 1)
+    points = ax.scatter(
+        part["longitude"], part["latitude"], s=areas[order], c=visits, cmap="YlGnBu", alpha=0.9, linewidths=0.6,
+        edgecolors=INK, norm=LogNorm(1, max(int(visits.max()), 10)), zorder=3,
+    )  # fmt: skip
+    bar = fig.colorbar(points, ax=ax, orientation="horizontal", fraction=0.04, pad=0.02, aspect=45)
+    bar.set_label("visits", fontsize=8.5)
+    bar.ax.tick_params(labelsize=8)
+    _size_legend(fig, table, areas, a.unit)
+    caption = (
+        f"Each circle is a site. Its area is the mean estimated number of {a.unit}, its colour the number of "
+        "visits. All sites "
+        "share one trend in this model, so trends are not on the map."
+    )
+    return caption, f"Map of {count(len(table))} sites by mean number of {a.unit} and visits."
+
+
+def hexagons(table: pd.DataFrame, a: Analysis, frame: Frame) -> pd.DataFrame:
+    """Add sites up in hexagons of equal size on the map; the change is that of the hexagon's yearly totals.
+
+    Returns
+    -------
+    Frame, one row per hexagon: ``longitude``, ``latitude`` of its middle, ``n_sites``, ``visits``, ``mean_total``,
+    ``percent_per_year`` (of the sum over its sites; NaN where every total is 0 or the model has one trend).
+    """
+    width = (frame.east - frame.west) / _ACROSS
+    x = (table["longitude"].to_numpy() - frame.west) / width
+    y = (table["latitude"].to_numpy() - frame.south) * frame.squeeze / width
+    centre = _nearest_centre(x, y)
+    key = pd.DataFrame(centre).groupby([0, 1]).ngroup().to_numpy()
+    used = a.years.used
+    W = a.years.W[used]
+    rows = []
+    for k in np.unique(key):
+        mine = key == k
+        part = table[mine]
+        total = (
+            a.data.expected[part["site_index"].to_numpy()].sum(axis=0) @ W.T
+            if "site_index" in part
+            else np.array([])
+        )
+        slope = np.nan
+        if total.size > 1 and (total > 0).all() and not a.data.one_trend:
+            slope = float(log_slope(a.years.year[used], total))
+        cx, cy = centre[mine][0]
+        rows.append(
+            {
+                "longitude": frame.west + cx * width,
+                "latitude": frame.south + cy * width / frame.squeeze,
+                "n_sites": int(part["n_sites"].sum()) if "n_sites" in part else int(mine.sum()),
+                "visits": int(part["visits"].sum()),
+                "mean_total": float(part["mean_total"].sum()),
+                "percent_per_year": 100.0 * (np.exp(slope) - 1.0),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _nearest_centre(x: F64, y: F64) -> F64:
+    """Middles of the hexagons of width 1 (flat to flat) that hold the points: two shifted lattices, the nearer one."""
+    tall = np.sqrt(3.0)
+    first = np.column_stack([np.round(x), np.round(y / tall) * tall])
+    second = np.column_stack([np.floor(x) + 0.5, (np.floor(y / tall) + 0.5) * tall])
+    points = np.column_stack([x, y])
+    nearer = ((first - points) ** 2).sum(axis=1) <= ((second - points) ** 2).sum(axis=1)
+    out: F64 = np.round(np.where(nearer[:, None], first, second), 6).astype(np.float64)
+    return out
+
+
+def _draw_hexagons(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis, frame: Frame) -> tuple[str, str]:
+    from matplotlib.collections import RegularPolyCollection
+    from matplotlib.colors import LogNorm, Normalize
+
+    trend = not a.data.one_trend
+    values = table["percent_per_year"] if trend else np.maximum(table["visits"], 1)
+    norm: Any = Normalize(-10, 10, clip=True) if trend else LogNorm(1, max(int(table["visits"].max()), 10))
+    # size of a hexagon in points squared: its circumscribed circle, from the width of the axes
+    size = np.sqrt(
+        np.maximum(table["mean_total"].to_numpy() / max(float(table["mean_total"].max()), 1e-9), 0.0)
+    )
+    inch = 4.6 / _ACROSS / np.sqrt(3.0)
+    radius = inch * 72 * np.clip(0.35 + 0.65 * size, 0.35, 1.0)
+    shapes = RegularPolyCollection(
+        6, sizes=tuple(np.pi * radius**2), offsets=table[["longitude", "latitude"]].to_numpy(),
+        offset_transform=ax.transData, cmap="RdBu" if trend else "YlGnBu", norm=norm,
+        edgecolors=INK, linewidths=0.4, zorder=3,
+    )  # fmt: skip
+    shapes.set_array(np.asarray(values, dtype=float))
+    ax.add_collection(shapes)
+    bar = fig.colorbar(shapes, ax=ax, orientation="horizontal", fraction=0.04, pad=0.02, aspect=45)
+    bar.set_label("change per year, % (10 and beyond in full colour)" if trend else "visits", fontsize=8.5)
+    bar.ax.tick_params(labelsize=8)
+    n = int(table["n_sites"].sum())
+    what = "change per year of its total, without an interval" if trend else "number of visits"
+    caption = (
+        f"{count(n)} sites in {count(len(table))} hexagons of {number(frame.km / _ACROSS, 2)} km. The larger a "
+        "hexagon, the more "
+        f"{a.unit} (mean of the years); its colour is the {what}."
+    )
+    if not trend:
+        return caption, f"Map of {count(n)} sites in {count(len(table))} hexagons, by visits."
+    down = int((table["percent_per_year"] < 0).sum())
+    middle = percent(float(table["percent_per_year"].median()))
+    return caption, (
+        f"Map of {count(n)} sites in {count(len(table))} hexagons: {count(down)} of them decline; the median "
+        f"change is {middle} "
+        "per year."
+    )
+
+
+def _merge_places(table: pd.DataFrame) -> pd.DataFrame:
+    """Add up sites that share a rounded position; the largest site's trend speaks for the place."""
+    ordered = table.sort_values("mean_total", ascending=False)
+    merged = ordered.groupby(["latitude", "longitude"], as_index=False, sort=True).agg(
+        n_sites=("site_index", "size"),
+        visits=("visits", "sum"),
+        mean_total=("mean_total", "sum"),
+        trend_class=("trend_class", "first"),
+        percent_per_year=("percent_per_year", "first"),
+    )
+    return merged.assign(trend_class=merged["trend_class"].fillna(NOT_CLASSIFIED))

@@ -1,0 +1,223 @@
+"""Counts in long form as the matrix that TRIM's models are fitted to: sites by (month, time point)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+
+from fedmiss.arrays import F64, I64, Bool
+from fedmiss.errors import InputError
+
+__all__ = ["Cells", "check_links", "make_cells"]
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Counts of I sites at T = M x J cells; the cells of one month stand together, in the order of the time points.
+
+    ``counts`` (I, T) with NaN for missing cells, ``weights`` (I, T), ``time`` (J,) position of the time points on
+    their axis (years as they are, names as 0, 1, ...), ``category`` (I, K) number of each site's category for K
+    covariates, ``labels`` the categories of each covariate in order, ``dropped`` sites without a positive count.
+    """
+
+    sites: tuple[Any, ...]
+    times: tuple[Any, ...]
+    months: tuple[Any, ...]
+    dropped: tuple[Any, ...]
+    counts: F64
+    weights: F64
+    time: F64
+    covariates: tuple[str, ...]
+    category: I64
+    labels: tuple[tuple[Any, ...], ...]
+
+    @property
+    def seen(self) -> Bool:
+        """Cells with a count, (I, T)."""
+        out: Bool = np.isfinite(self.counts)
+        return out
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Sites, months, time points."""
+        return len(self.sites), len(self.months), len(self.times)
+
+    def members(self, covariate: int, category: int) -> Bool:
+        """Sites of one category, (I,)."""
+        out: Bool = self.category[:, covariate] == category
+        return out
+
+
+def make_cells(frame: pd.DataFrame, weights: Any, covariates: Any, *, every_year: bool) -> Cells:
+    """Lay out the rows of ``frame`` (site, time, month, count) as :class:`Cells`.
+
+    Parameters
+    ----------
+    weights : (N,) one per row, mapping site -> weight, or None
+    covariates : mapping name -> (N,) categories, one per row and the same in all rows of a site; or None
+    every_year : also keep whole years between the first and the last that have no row (models 1 and 2 fill them)
+
+    Raises
+    ------
+    InputError : doubled cells, negative counts, weights that are not positive, categories that are missing or that
+        change within a site, no site with a positive count, fewer than two time points.
+    """
+    _check_rows(frame)
+    keep_sites = frame.loc[frame["count"] > 0, "site"].unique()
+    sites = tuple(sorted(keep_sites))
+    dropped = tuple(sorted(set(frame["site"].unique()) - set(keep_sites)))
+    times = sorted(frame["time"].unique())
+    whole = all(isinstance(t, int | np.integer) or (isinstance(t, float) and t.is_integer()) for t in times)
+    if every_year and whole and times:
+        times = list(range(int(times[0]), int(times[-1]) + 1))
+    months = tuple(sorted(frame["month"].unique()))
+    if not sites or len(times) < 2:
+        raise InputError("the model needs a site with a positive count and two time points; there are fewer.")
+    kept = frame[frame["site"].isin(set(sites))]
+    row = pd.Index(sites).get_indexer(kept["site"])
+    column = pd.Index(months).get_indexer(kept["month"]) * len(times) + pd.Index(times).get_indexer(
+        kept["time"]
+    )
+    counts = np.full((len(sites), len(months) * len(times)), np.nan)
+    counts[row, column] = kept["count"]
+    names, category, labels = _categories(frame, covariates, sites)
+    numeric = [isinstance(t, int | float | np.integer | np.floating) for t in times]
+    return Cells(
+        sites=sites,
+        times=tuple(times),
+        months=months,
+        dropped=dropped,
+        counts=counts,
+        weights=_weights(weights, frame, kept.index, (row, column), counts.shape, sites),
+        time=np.array(times, dtype=float) if all(numeric) else np.arange(float(len(times))),
+        covariates=names,
+        category=category,
+        labels=labels,
+    )
+
+
+def _check_rows(frame: pd.DataFrame) -> None:
+    double = frame.duplicated(["site", "time", "month"])
+    if double.any():
+        raise InputError(
+            f"{_where(frame, double)} has two counts ({int(double.sum())} doubled cells in all); sum or average "
+            "them first."
+        )
+    below = frame["count"] < 0
+    if below.any():
+        raise InputError(f"{_where(frame, below)}: the count {frame['count'][below].iloc[0]:g} is negative.")
+
+
+def _where(frame: pd.DataFrame, rows: pd.Series[bool]) -> str:
+    site, time, month = (frame[c][rows].iloc[0] for c in ("site", "time", "month"))
+    return f"site {site} at time {time}" + (f", month {month}" if frame["month"].nunique() > 1 else "")
+
+
+def _categories(
+    frame: pd.DataFrame, covariates: Any, sites: tuple[Any, ...]
+) -> tuple[tuple[str, ...], I64, tuple[tuple[Any, ...], ...]]:
+    names: list[str] = []
+    columns: list[I64] = []
+    labels: list[tuple[Any, ...]] = []
+    for name, values in dict(covariates or {}).items():
+        column = pd.Series(np.asarray(values, dtype=object), index=frame.index)
+        blank = column.isna()
+        if blank.any():
+            raise InputError(
+                f"the covariate {name} is missing at {_where(frame, blank)} ({int(blank.sum())} rows); give every row "
+                "of a site its category, or leave the site out."
+            )
+        per_site = column.groupby(frame["site"]).nunique()
+        if (per_site > 1).any():
+            raise InputError(
+                f"the covariate {name} changes within site {per_site[per_site > 1].index[0]} "
+                f"({int((per_site > 1).sum())} sites); a site has one category in TRIM's models."
+            )
+        value = column.groupby(frame["site"]).first().loc[list(sites)]
+        found = tuple(sorted(value.unique()))
+        if len(found) > 1:  # a covariate with one category says nothing
+            names.append(str(name))
+            columns.append(pd.Index(found).get_indexer(value).astype(np.int64))
+            labels.append(found)
+    category = np.column_stack(columns) if columns else np.zeros((len(sites), 0), dtype=np.int64)
+    return tuple(names), category, tuple(labels)
+
+
+def _weights(
+    weights: Any,
+    frame: pd.DataFrame,
+    kept: pd.Index[Any],
+    at: tuple[Any, Any],
+    shape: tuple[int, int],
+    sites: tuple[Any, ...],
+) -> F64:
+    """Weights of all cells: a cell that no row names has the weight of its site, which must then be one number."""
+    if weights is None:
+        return np.ones(shape)
+    if isinstance(weights, Mapping):
+        out = np.repeat(np.array([[float(weights[s])] for s in sites]), shape[1], axis=1)
+    else:
+        value = pd.Series(np.asarray(weights, dtype=float), index=frame.index).loc[kept]
+        out = np.full(shape, np.nan)
+        out[at] = value
+        low, high = np.nanmin(out, axis=1), np.nanmax(out, axis=1)
+        unnamed = np.isnan(out)
+        change = unnamed.any(axis=1) & (low != high)
+        if change.any():
+            raise InputError(
+                f"the weight of site {sites[int(np.argmax(change))]} changes, and some of its time points have no row; "
+                "list them with a blank count and their weight."
+            )
+        out = np.where(unnamed, low[:, None], out)
+    bad = ~(out > 0)
+    if bad.any():
+        i = int(np.argmax(bad.any(axis=1)))
+        raise InputError(
+            f"the weight of site {sites[i]} is {out[i][bad[i]][0]:g} (must be above 0); leave the site out instead."
+        )
+    return out
+
+
+def check_links(cells: Cells) -> None:
+    """Raise unless counts tell the ratio between any two time points, in every category, and between any two months.
+
+    Only a model with one effect for each time point (model 3) needs this.
+    """
+    groups = [("", np.ones(len(cells.sites), dtype=bool))]
+    for k, name in enumerate(cells.covariates):
+        groups += [
+            (f" at sites with {name} {label}", cells.members(k, c)) for c, label in enumerate(cells.labels[k])
+        ]
+    J = len(cells.times)
+    for where, mask in groups:
+        f = np.nan_to_num(cells.counts[mask]).reshape(int(mask.sum()), len(cells.months), J)
+        empty = [t for t, n in zip(cells.times, f.sum(axis=(0, 1)), strict=True) if not n > 0]
+        if empty:
+            raise InputError(
+                f"time point {empty[0]} has no positive count{where} ({len(empty)} such points), so its effect cannot be "
+                "estimated; leave it out, join it with its neighbour, or fit model 2, which draws a line through it."
+            )
+        seen = cells.seen[mask]
+        i, t = np.nonzero(seen)
+        n = seen.shape[0]
+        j = t % J
+        graph = coo_matrix((np.ones(i.size), (i, n + j)), shape=(n + J,) * 2)
+        label = connected_components(graph, directed=False)[1][n:]
+        if (label != label[0]).any():
+            other = cells.times[int(np.flatnonzero(label != label[0])[0])]
+            raise InputError(
+                f"no site links time {cells.times[0]} with time {other}{where}: no site was counted on both sides, so the "
+                "ratio of their totals is not in the data. Fit the two periods apart."
+            )
+    per_month = np.nan_to_num(cells.counts).reshape(-1, len(cells.months), J).sum(axis=(0, 2))
+    for month, n in zip(cells.months, per_month, strict=True):
+        if not n > 0:
+            raise InputError(
+                f"month {month} has no positive count, so its effect cannot be estimated; leave it out."
+            )

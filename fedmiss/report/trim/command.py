@@ -1,0 +1,135 @@
+"""TRIM's command files (``.tcf``): which table, which model."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pandas as pd
+
+from fedmiss.errors import InputError
+from fedmiss.report.trim.fit import TrimSettings
+
+__all__ = ["TrimCommand", "read_tcf"]
+
+_KEYS = (
+    "file title ntimes ncovars labels end missing weight comment weighting overdisp serialcor model covariates "
+    "changepoints overallchangepoints stepwise run outputfiles impcovout covin autodelete"
+).split()
+
+
+@dataclass(frozen=True)
+class TrimCommand:
+    """What a command file asks for.
+
+    ``table`` has ``site``, ``time``, ``count``, ``weight`` if there is one, and the
+    covariates by their labels; ``covariates`` are those that the model uses; ``windows`` the stretches for which an
+    overall slope is wanted.
+    """
+
+    title: str
+    table: pd.DataFrame
+    settings: TrimSettings
+    weighted: bool
+    covariates: tuple[str, ...]
+    windows: tuple[tuple[int, int], ...]
+
+
+def read_tcf(path: str | Path) -> TrimCommand:
+    """Read a command file and the table that it names; the table is looked for beside the command file.
+
+    Raises
+    ------
+    InputError : no such file, a line with an unknown word, a table with another number of columns
+    """
+    path = Path(path)
+    said = _lines(path)
+    labels = said["labels"] or [f"covariate{i + 1}" for i in range(_number(path, said, "ncovars", 0))]
+    has_weight = _on(said, "weight", "present")
+    columns = ["site", "time", "count", *(["weight"] if has_weight else []), *labels]
+    table = _table(path, " ".join(said["file"]), columns, float(" ".join(said["missing"]) or "nan"))
+    chosen = [int(k) for k in " ".join(said["covariates"]).split()]
+    times = sorted(table["time"].unique())
+    points = _points(said["changepoints"], times)
+    overall = [times[0], *_points(said["overallchangepoints"], times)[1:], times[-1]]
+    settings = TrimSettings(
+        model=_number(path, said, "model", 2),
+        changepoints=points if _number(path, said, "model", 2) == 2 else (),
+        stepwise=_on(said, "stepwise", "on"),
+        overdispersion=_on(said, "overdisp", "on"),
+        serial_correlation=_on(said, "serialcor", "on"),
+    )
+    windows = tuple(pairwise(overall)) if said["overallchangepoints"] else ()
+    return TrimCommand(
+        " ".join(said["title"]),
+        table,
+        settings,
+        has_weight and _on(said, "weighting", "on"),
+        tuple(labels[k - 1] for k in chosen),
+        windows,
+    )
+
+
+def _lines(path: Path) -> dict[str, list[str]]:
+    try:
+        text = path.read_text(encoding="latin-1")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}.", path=str(path)) from None
+    said: dict[str, list[str]] = {k: [] for k in _KEYS}
+    in_labels = False
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split(maxsplit=1)
+        if not words:
+            continue
+        key = words[0].lower()
+        if key == "end":
+            in_labels = False
+        elif in_labels:
+            said["labels"].append(line.strip())
+        elif key == "labels":
+            in_labels = True
+        elif key not in said:
+            raise InputError(
+                f"{path} line {number}: {words[0]!r} is no word of TRIM's command files ({', '.join(_KEYS)}).",
+                line=number,
+            )
+        else:
+            said[key] = [words[1].strip()] if len(words) > 1 else []
+    return said
+
+
+def _on(said: dict[str, list[str]], key: str, value: str) -> bool:
+    return " ".join(said[key]).lower() == value
+
+
+def _number(path: Path, said: dict[str, list[str]], key: str, default: int) -> int:
+    text = " ".join(said[key]) or str(default)
+    if not re.fullmatch(r"\d+", text):
+        raise InputError(f"{path}: {key} is {text!r}; it must be a whole number.")
+    return int(text)
+
+
+def _points(words: list[str], times: list[int]) -> tuple[int, ...]:
+    """Read time points given as themselves or as 1, 2, ... into the time points of the table."""
+    given = [int(w) for w in " ".join(words).split()]
+    return tuple(p if p in times else times[p - 1] for p in given)
+
+
+def _table(path: Path, name: str, columns: list[str], missing: float) -> pd.DataFrame:
+    named = Path(name.strip('"').replace("\\", "/"))
+    places = [named, path.parent / named, path.parent / named.name]
+    found = next((p for p in places if p.is_file()), None)
+    if found is None:
+        raise InputError(
+            f"{path} names the table {name!r}, which is not there; put it beside the command file.", path=name
+        )
+    table = pd.read_csv(found, sep=r"\s+", header=None)
+    if table.shape[1] != len(columns):
+        raise InputError(
+            f"{found} has {table.shape[1]} columns, but {path.name} speaks of {len(columns)} ({', '.join(columns)})."
+        )
+    table.columns = pd.Index(columns)
+    count = table["count"].astype(float)
+    return table.assign(count=count.where(count != missing))

@@ -1,0 +1,131 @@
+"""What the columns of TRIM's models are: time effects or slopes, their covariates, and months."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.report.trim.cells import Cells
+
+__all__ = ["Design", "Term", "make_design", "positions_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One parameter.
+
+    ``kind`` is ``time`` (model 3), ``slope`` (model 2) or ``month``; ``at`` is its time point, the
+    number of its change point, or its month; ``covariate`` is -1 for the part that all sites share.
+    """
+
+    kind: str
+    at: int
+    covariate: int = -1
+    category: int = 0
+
+
+@dataclass(frozen=True)
+class Design:
+    """``X`` (C, T, p): the rows of C classes of sites, which differ in their covariates; ``site_class`` (I,)."""
+
+    terms: tuple[Term, ...]
+    X: F64
+    site_class: I64
+    changepoints: tuple[int, ...]
+
+    def where(self, **wanted: Any) -> list[int]:
+        """Positions of the parameters whose fields have these values."""
+        return [i for i, t in enumerate(self.terms) if all(getattr(t, k) == v for k, v in wanted.items())]
+
+    def is_covariate(self) -> list[int]:
+        """Positions of the parameters of any covariate."""
+        return [i for i, t in enumerate(self.terms) if t.covariate >= 0]
+
+
+def positions_of(changepoints: Any, times: tuple[Any, ...]) -> tuple[int, ...]:
+    """Turn change points, named by their time point, into positions; sorted.
+
+    Raises
+    ------
+    ConfigError : a change point that is no time point, or the last one, after which nothing changes
+    """
+    out = []
+    for point in changepoints:
+        if point not in times[:-1]:
+            raise ConfigError(
+                f"the change point {point} is not one of the time points {times[0]} to {times[-2]} "
+                "(a slope can change at any but the last)."
+            )
+        out.append(times.index(point))
+    return tuple(sorted(set(out)))
+
+
+def make_design(cells: Cells, model: int, changepoints: tuple[int, ...] = ()) -> Design:
+    """Build the design of model 1, 2 or 3. Model 2 without change points has one slope from the first time point.
+
+    Raises
+    ------
+    InputError : a stretch between two change points (in a category of a covariate) without a positive count
+    """
+    _I, M, J = cells.shape
+    if model == 2:
+        changepoints = changepoints or (0,)
+        base = _slopes(cells.time, changepoints)
+        _check_stretches(cells, changepoints)
+        own = [Term("slope", k) for k in range(len(changepoints))]
+    elif model == 3:
+        base = np.eye(J)[:, 1:]
+        own = [Term("time", j) for j in range(1, J)]
+    else:
+        base, own = np.zeros((J, 0)), []
+    classes, site_class = (
+        np.unique(cells.category, axis=0, return_inverse=True)
+        if cells.covariates
+        else (np.zeros((1, 0), np.int64), np.zeros(len(cells.sites), np.int64))
+    )
+    terms, blocks = list(own), [np.repeat(np.tile(base, (M, 1))[None], len(classes), axis=0)]
+    for k, labels in enumerate(cells.labels if model > 1 else ()):
+        for c in range(1, len(labels)):
+            mine = (classes[:, k] == c).astype(float)
+            blocks.append(blocks[0] * mine[:, None, None])
+            terms += [Term(t.kind, t.at, k, c) for t in own]
+    if M > 1:
+        month = np.kron(np.eye(M)[:, 1:], np.ones((J, 1)))
+        blocks.append(np.repeat(month[None], len(classes), axis=0))
+        terms += [Term("month", m) for m in range(1, M)]
+    return Design(
+        tuple(terms),
+        np.concatenate(blocks, axis=2),
+        np.asarray(site_class).ravel(),
+        changepoints if model == 2 else (),
+    )
+
+
+def _slopes(time: F64, changepoints: tuple[int, ...]) -> F64:
+    """(J, K): how far each time point has come along the stretch that starts at each change point."""
+    starts = time[list(changepoints)]
+    lengths = np.append(np.diff(starts), time[-1] - starts[-1])
+    return np.clip(time[:, None] - starts[None, :], 0.0, lengths[None, :])
+
+
+def _check_stretches(cells: Cells, changepoints: tuple[int, ...]) -> None:
+    J = len(cells.times)
+    f = np.nan_to_num(cells.counts).reshape(len(cells.sites), -1, J).sum(axis=1)
+    ends = [*changepoints[1:], J - 1]
+    groups = [("", np.ones(len(cells.sites), dtype=bool))]
+    for k, name in enumerate(cells.covariates):
+        groups += [
+            (f" at sites with {name} {label}", cells.members(k, c)) for c, label in enumerate(cells.labels[k])
+        ]
+    for where, mask in groups:
+        for start, end in zip(changepoints, ends, strict=True):
+            if not f[mask, start + 1 : end + 1].sum() > 0:
+                raise InputError(
+                    f"no positive count{where} after {cells.times[start]} up to {cells.times[end]}, so the slope of this "
+                    f"stretch cannot be estimated; leave out the change point {cells.times[start]}.",
+                    changepoint=start,
+                )

@@ -1,0 +1,308 @@
+"""A fitted TRIM model in words and in TRIM's files: ``.out`` and ``.ocv`` as TRIM 3 lays them out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedmiss import __version__
+from fedmiss.files import write_json
+from fedmiss.report.trim.fit import TrimFit
+
+__all__ = ["as_json", "out_text", "write_trim"]
+
+_TITLES = {1: "No Time Effects", 2: "Linear Trend", 3: "Effects for Each Time Point"}
+_HEAD = "  Additive      std.err.   Multiplicative  std.err."
+
+
+def out_text(fit: TrimFit, title: str) -> str:
+    """Lay out a fit as TRIM's ``.out`` file, so that what reads TRIM's reads it."""
+    c, s = fit.cells, fit.settings
+    lines = [
+        *_head_lines(fit, title),
+        f" RESULTS FOR MODEL: {_TITLES[s.model]}",
+        " " + "-" * (19 + len(_TITLES[s.model])),
+    ]
+    if c.covariates:
+        lines += ["   Effects of covariate(s)", *(f"    {name.upper()}" for name in c.covariates)]
+    if s.model == 2 and s.changepoints:
+        lines += ["  Changes in Slope at Timepoints", "  " + " ".join(f"{p:>5}" for p in fit.changepoints)]
+    if (c.weights != 1).any():
+        lines += ["", " WEIGHTING = On"]
+    method = (
+        "Generalised Estimating Equations"
+        if s.overdispersion or s.serial_correlation
+        else "Maximum Likelihood"
+    )
+    lines += ["", f" ESTIMATION METHOD = {method}", *_stepwise_lines(fit), ""]
+    if s.overdispersion:
+        lines.append(f"  Estimated Overdispersion     = {fit.sigma2:6.3f}")
+    if s.serial_correlation:
+        lines.append(f"  Estimated Serial Correlation = {fit.rho:6.3f}")
+    chi2, lr = fit.goodness_of_fit().itertuples(index=False)
+    lines += [
+        "",
+        " GOODNESS OF FIT",
+        f"  Chi-square           {chi2.statistic:11.2f}, df {fit.df:6d}, p {chi2.p:6.4f}",
+        f"  Likelihood Ratio     {lr.statistic:11.2f}, df {fit.df:6d}, p {lr.p:6.4f}",
+        f"  AIC (up to a constant){fit.aic:10.2f}",
+        *_wald_lines(fit),
+        *_coefficient_lines(fit),
+        *_total_lines(fit),
+    ]
+    for name, which in (("MODEL", "model"), ("IMPUTED+(recommended)", "imputed")):
+        row = fit.overall(which, rule="trim").iloc[0]
+        stars = {"(p<0.01)": " **", "(p<0.05)": " *"}.get(row["label"].rpartition(" ")[2], "")
+        numbers = f"{row['slope']:10.4f}{row['slope_se']:13.4f}{row['multiplicative']:15.4f}"
+        lines += [
+            "",
+            f" OVERALL SLOPE {name}: {row['label']}{stars}",
+            _HEAD,
+            f"{numbers}{row['multiplicative_se']:12.4f}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _head_lines(fit: TrimFit, title: str) -> list[str]:
+    c = fit.cells
+    seen = np.isfinite(c.counts)
+    return [
+        f" TRIM 3.61 layout :  written by fedmiss {__version__}",
+        "",
+        f" Title :   {title}",
+        "",
+        f" The following  {3 + len(c.covariates)} variables have been read from file:",
+        "",
+        f" 1. Site             number of values: {len(c.sites):5d}",
+        f" 2. Time             number of values: {len(c.times):5d}",
+        " 3. Count            missing =       NA",
+        *(
+            f" {k + 4}. {name:<16} number of values: {len(labels):2d}"
+            for k, (name, labels) in enumerate(zip(c.covariates, c.labels, strict=True))
+        ),
+        "",
+        f" Number of sites without positive counts (removed) {len(c.dropped):7d}",
+        "",
+        f" Number of observed zero counts    {int((c.counts == 0).sum()):8d}",
+        f" Number of observed positive counts{int((c.counts > 0).sum()):8d}",
+        f" Total number of observed counts   {int(seen.sum()):8d}",
+        f" Number of missing counts          {int((~seen).sum()):8d}",
+        f" Total number of counts            {c.counts.size:8d}",
+        "",
+        f" Total count                  {np.nansum(c.counts):10.1f}",
+        "",
+    ]
+
+
+def _wald_lines(fit: TrimFit) -> list[str]:
+    titles = {
+        "deviations from a line": "DEVIATIONS FROM LINEAR TREND",
+        "slope": "SLOPE PARAMETER",
+        "change of slope": "CHANGES IN SLOPE",
+        "covariate": "COVARIATES",
+    }
+    lines: list[str] = []
+    for test, rows in fit.wald().groupby("test", sort=False):
+        lines += ["", f" WALD-TEST FOR SIGNIFICANCE OF {titles[str(test)]} "]
+        if test in ("deviations from a line", "slope"):
+            r = rows.iloc[0]
+            lines.append(f"  Wald-Test         {r['statistic']:9.2f}, df {r['df']:5d}, p {r['p']:7.4f}")
+            continue
+        lines.append(
+            " Changepoint    Wald-Test  df   p  "
+            if test == "change of slope"
+            else " Covariate      Wald-Test  df   p  "
+        )
+        lines += [f"{str(r.of).upper():>9}{r.statistic:14.2f}{r.df:5d}{r.p:8.4f}" for r in rows.itertuples()]
+    return lines
+
+
+def _stepwise_lines(fit: TrimFit) -> list[str]:
+    if not fit.steps:
+        return []
+    words = {"deleted": ("Deleted ", "delete"), "taken back": ("Entered ", "enter")}
+    return [
+        "",
+        " STEPWISE SELECTION OF CHANGEPOINTS ",
+        *(
+            f"   {words[s['step']][0]}ChangePoint {s['changepoint']:>5}  Significance to {words[s['step']][1]} {s['p']:.4f}"
+            for s in fit.steps
+        ),
+        "",
+        "   Remaining Changepoints at time:",
+        "  " + " ".join(f"{p:>5}" for p in fit.changepoints),
+    ]
+
+
+def _numbers(r: Any) -> str:
+    return f"{r.additive:12.4f}{r.se:12.4f}{r.multiplicative:15.4f}{r.multiplicative_se:12.4f}"
+
+
+_COLUMNS = "Additive    std.err.   Multiplicative  std.err."
+
+
+def _coefficient_lines(fit: TrimFit) -> list[str]:
+    """Lay out the parameters; every case has TRIM's own layout, down to its blank lines, which its readers count."""
+    table = fit.coefficients()
+    body, months = table[table["kind"] != "month"], table[table["kind"] == "month"]
+    lines = ["", " PARAMETER ESTIMATES ", ""]
+    if fit.settings.model == 3:
+        lines += _time_lines(fit, body)
+    elif fit.settings.model == 2:
+        lines += _slope_lines(fit, body)
+    if len(months):
+        lines += [
+            " Parameters for Each Month",
+            "",
+            f" Month    {_COLUMNS}",
+            f"{fit.cells.months[0]:>6}      0                          1",
+        ]
+        lines += [f"{r.upto:>6}{_numbers(r)}" for r in months.itertuples()]
+    return lines if lines[-1] != "" else lines[:-1]
+
+
+def _time_lines(fit: TrimFit, table: pd.DataFrame) -> list[str]:
+    if not fit.cells.covariates:
+        lines = [" Parameters for Each Time Point", "", f"  Time    {_COLUMNS}"]
+        lines += [f"{fit.times[0]:>6}      0                          1"]
+        lines += [f"{r.upto:>6}{_numbers(r)}" for r in table.itertuples()]
+        if len(fit.times) > 2:
+            slope, *rest = fit.deviations().itertuples()
+            lines += [
+                "",
+                " Linear Trend + Deviations for Each Time ",
+                "",
+                f"           {_COLUMNS}",
+                f" Slope{_numbers(slope)}",
+            ]
+            lines += ["", " Time Deviations", *(f"{r.time:>6}{_numbers(r)}" for r in rest)]
+        return [*lines, ""]
+    lines = [f"                    {_COLUMNS}", " Constant", " --------"]
+    numbers = {name: k + 1 for k, name in enumerate(fit.cells.covariates)}
+    for (covariate, category), rows in table.groupby(["covariate", "category"], sort=False):
+        if covariate:
+            k = numbers[str(covariate)]
+            labels = fit.cells.labels[k - 1]
+            lines += [f" Covariate {k:2d}", " ------------", f" Category {labels.index(category) + 1:3d}"]
+        lines.append(f"  Time  {fit.times[0]:>5}      0.0000      0.0000         1.0000      0.0000")
+        lines += [f"        {r.upto:>5}{_numbers(r)}" for r in rows.itertuples()]
+        lines.append("")
+    return [*lines, ""]
+
+
+def _slope_lines(fit: TrimFit, table: pd.DataFrame) -> list[str]:
+    stretches = table.groupby(table["from"].map(fit.times.index))
+    if not fit.cells.covariates:
+        if not fit.settings.changepoints:
+            return [f"         {_COLUMNS}", *(f" Slope{_numbers(r)}" for r in table.itertuples()), ""]
+        lines = [" Slope for Time Intervals", " from upto   Additive  std.err.    Multiplicative   std.err."]
+        return [*lines, *(f"{r[4]:>5}{r.upto:>5}{_numbers(r)}" for r in table.itertuples()), ""]
+    lines = [" Effects of Covariates on Slope for Time Intervals"]
+    for _, rows in stretches:
+        first = rows.iloc[0]
+        lines += [" from upto", f"{first['from']:>5}{first['upto']:>5}", f"               {_COLUMNS}"]
+        for r in rows.itertuples():
+            if not r.covariate:
+                lines += [f" Constant   {_numbers(r)}", ""]
+                continue
+            k = fit.cells.covariates.index(str(r.covariate))
+            number = fit.cells.labels[k].index(r.category) + 1
+            lines += [f" Covariate {k + 1:2d}", " ------------", f" Category {number:3d}{_numbers(r)}", ""]
+    return [*lines, ""]
+
+
+def _total_lines(fit: TrimFit) -> list[str]:
+    lines = ["", " Time INDICES", "  Time     Model     std.err.     Imputed    std.err."]
+    for m, i in zip(fit.index("model").itertuples(), fit.index().itertuples(), strict=True):
+        # TRIM leaves the standard error of the base blank, and readers of its files count on that.
+        if str(m.time) == str(fit.times[0]):
+            lines.append(f"{m.time!s:>6}     1                       1")
+        else:
+            lines.append(f"{m.time:>6}{m.index:11.4f}{m.se:11.4f}{i.index:13.4f}{i.se:11.4f}")
+    lines += ["", " TIME TOTALS", "  Time      Model    std.err.     Imputed    std.err."]
+    for m, i in zip(fit.totals("model").itertuples(), fit.totals().itertuples(), strict=True):
+        lines.append(f"{m.time:>6}{m.total:11.0f}{m.se:11.0f}{i.total:13.0f}{i.se:11.0f}")
+    return lines
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.integer | int) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, np.floating | float):
+        return float(value) if np.isfinite(value) else None
+    return value if isinstance(value, str | bool) or value is None else str(value)
+
+
+def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(k): _plain(v) for k, v in row.items()} for row in frame.to_dict("records")]
+
+
+def as_json(fit: TrimFit, rule: str = "rtrim") -> dict[str, Any]:
+    """Return everything that a fit says as plain lists and numbers, at full precision."""
+    return {
+        "model": fit.settings.model,
+        "sites": len(fit.sites),
+        "dropped_sites": [str(s) for s in fit.dropped],
+        "time_points": [_plain(t) for t in fit.times],
+        "months": [_plain(m) for m in fit.cells.months] if len(fit.cells.months) > 1 else [],
+        "changepoints": [_plain(p) for p in fit.changepoints],
+        "stepwise": [{k: _plain(v) for k, v in step.items()} for step in fit.steps],
+        "overdispersion": fit.sigma2 if fit.settings.overdispersion else None,
+        "serial_correlation": fit.rho if fit.settings.serial_correlation else None,
+        "goodness_of_fit": _rows(fit.goodness_of_fit()),
+        "aic": fit.aic,
+        "wald": _rows(fit.wald()),
+        "coefficients": _rows(fit.coefficients()),
+        "strata": {
+            name: {
+                which: {
+                    "totals": _rows(fit.totals(which, name)),
+                    "index": _rows(fit.index(which, stratum=name)),
+                    "overall": _rows(fit.overall(which, rule, name))[0],
+                }
+                for which in ("imputed", "model")
+            }
+            for name in fit.strata
+        },
+        "notes": list(fit.notes),
+    }
+
+
+def write_trim(fit: TrimFit, folder: Path, stem: str, rule: str = "rtrim") -> list[Path]:
+    """Write ``<stem>.out``, ``<stem>.ocv``, ``totals.csv``, ``coefficients.csv``, ``imputed.csv`` and ``trim.json``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = []
+    for name in fit.strata:
+        for which in ("imputed", "model"):
+            t, i = fit.totals(which, name), fit.index(which, stratum=name)
+            parts.append(t.assign(index=i["index"], index_se=i["se"]).assign(which=which, stratum=name))
+    totals = pd.concat(parts)[["stratum", "which", "time", "total", "se", "index", "index_se"]]
+    cells = fit.cells
+    n, M, J = cells.shape
+    filled = pd.DataFrame(
+        {
+            "site": np.repeat(np.array(cells.sites, dtype=object), M * J),
+            "time": np.tile(np.array(cells.times, dtype=object), n * M),
+            "month": np.tile(np.repeat(np.array(cells.months, dtype=object), J), n),
+            "observed": cells.counts.ravel(),
+            "fitted": fit.mu.ravel(),
+            "imputed": np.where(cells.seen, cells.counts, fit.mu).ravel(),
+        }
+    )
+    filled = filled if M > 1 else filled.drop(columns="month")
+    stem = re.sub(r"[^A-Za-z0-9_-]+", "_", stem).strip("_") or "trim"
+    text = {
+        f"{stem}.out": out_text(fit, stem),
+        f"{stem}.ocv": "\n".join("".join(f"{v:14.4f} " for v in row) for row in fit.var_imputed) + "\n",
+        "totals.csv": totals.to_csv(index=False, lineterminator="\n"),
+        "coefficients.csv": fit.coefficients().to_csv(index=False, lineterminator="\n"),
+        "imputed.csv": filled.to_csv(index=False, lineterminator="\n"),
+    }
+    for name, content in text.items():
+        (folder / name).write_text(content, encoding="utf-8")
+    write_json(folder / "trim.json", as_json(fit, rule))
+    return [folder / name for name in (*text, "trim.json")]

@@ -1,0 +1,387 @@
+"""A fitted TRIM model: totals, indices, slopes, tests; whole and for each category of a covariate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from fedmiss.arrays import F64, Bool
+from fedmiss.errors import ConfigError
+from fedmiss.report.classes import classify
+from fedmiss.report.intervals import ratio_to_base
+from fedmiss.report.trim.cells import Cells
+from fedmiss.report.trim.design import Design
+from fedmiss.report.trim.solve import Estimate, Information
+
+__all__ = ["Stratum", "TrimFit", "TrimSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrimSettings:
+    """Which model, and how.
+
+    ``model`` 1 (no change over time), 2 (slopes between change points) or 3 (one effect for each time point);
+    ``changepoints`` time points, or ``"auto"``: all of them, thinned stepwise; ``stepwise`` thins those given;
+    ``overdispersion`` scales variances by Pearson's chi-square over its degrees of freedom; ``serial_correlation``
+    estimates the correlation between neighbouring time points of a site.
+    """
+
+    model: int = 3
+    changepoints: Sequence[Any] | str = ()
+    stepwise: bool = False
+    overdispersion: bool = True
+    serial_correlation: bool = False
+
+
+@dataclass(frozen=True)
+class Stratum:
+    """Totals of some sites: ``model``, ``imputed`` (J,) with ``var_model``, ``var_imputed`` (J, J)."""
+
+    model: F64
+    var_model: F64
+    imputed: F64
+    var_imputed: F64
+
+
+@dataclass(frozen=True)
+class TrimFit:
+    """A fitted model; in an imputed total an observed count is kept and a missing one is its expectation ``mu``.
+
+    ``chi2`` is Pearson's, ``likelihood_ratio`` against the saturated model, both with ``df`` degrees of freedom;
+    ``steps`` tells what the stepwise choice of change points did.
+    """
+
+    settings: TrimSettings
+    cells: Cells
+    design: Design
+    estimate: Estimate
+    info: Information
+    sigma2: float
+    df: int
+    chi2: float
+    likelihood_ratio: float
+    steps: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+    _kept: dict[str, Stratum] = field(default_factory=dict, compare=False, repr=False)
+
+    # -- what was fitted ---------------------------------------------------------------------------------------
+
+    @property
+    def sites(self) -> tuple[Any, ...]:
+        """Sites with a positive count."""
+        return self.cells.sites
+
+    @property
+    def times(self) -> tuple[Any, ...]:
+        """Time points of the totals."""
+        return self.cells.times
+
+    @property
+    def dropped(self) -> tuple[Any, ...]:
+        """Sites left out because they have no positive count."""
+        return self.cells.dropped
+
+    @property
+    def mu(self) -> F64:
+        """Expected counts, (I, T)."""
+        return self.estimate.mu
+
+    @property
+    def rho(self) -> float:
+        """Serial correlation; 0 when it was not estimated."""
+        return self.estimate.rho
+
+    @property
+    def changepoints(self) -> tuple[Any, ...]:
+        """Change points of model 2, as time points."""
+        return tuple(self.times[k] for k in self.design.changepoints)
+
+    @property
+    def aic(self) -> float:
+        """TRIM's AIC up to a constant: likelihood ratio minus twice the degrees of freedom."""
+        return self.likelihood_ratio - 2 * self.df
+
+    @property
+    def gamma(self) -> F64:
+        """Log time effects of model 3 against the first time point, (J,)."""
+        return np.append(0.0, self.estimate.beta[self.design.where(kind="time", covariate=-1)])
+
+    @property
+    def var_gamma(self) -> F64:
+        """Covariance of ``gamma``, (J, J)."""
+        at = self.design.where(kind="time", covariate=-1)
+        out = np.zeros((len(at) + 1,) * 2)
+        out[1:, 1:] = self.info.var_beta[np.ix_(at, at)]
+        return out
+
+    # -- totals, indices, slopes -------------------------------------------------------------------------------
+
+    @property
+    def strata(self) -> tuple[str, ...]:
+        """Names of the strata: ``all``, and ``covariate=category`` for each category."""
+        named = [
+            f"{name}={label}"
+            for name, labels in zip(self.cells.covariates, self.cells.labels, strict=True)
+            for label in labels
+        ]
+        return ("all", *named)
+
+    def stratum(self, name: str = "all") -> Stratum:
+        """Return the totals of a stratum with their covariances.
+
+        Raises
+        ------
+        ConfigError : an unknown stratum; the message lists them
+        """
+        if name not in self.strata:
+            raise ConfigError(f"there is no stratum {name!r}; there are {', '.join(self.strata)}.")
+        if name not in self._kept:
+            self._kept[name] = self._totals(self._members(name))
+        return self._kept[name]
+
+    def _members(self, name: str) -> Bool:
+        for k, (covariate, labels) in enumerate(zip(self.cells.covariates, self.cells.labels, strict=True)):
+            for c, label in enumerate(labels):
+                if name == f"{covariate}={label}":
+                    return self.cells.members(k, c)
+        return np.ones(len(self.sites), dtype=bool)
+
+    def _totals(self, members: Bool) -> Stratum:
+        """Sum over sites and months, with covariances by the delta method (TRIM 3 manual, appendix)."""
+        cells, e, info = self.cells, self.estimate, self.info
+        _n, M, J = cells.shape
+        seen, mu = cells.seen, np.where(members[:, None], cells.weights * e.mu, 0.0)
+        A = np.tile(np.eye(J), M)  # (J, T): sum over months
+
+        def of_totals(m: F64) -> F64:
+            # d total / d alpha_i = m_i; d total / d beta, alpha profiled = sum_i m_i x_i - (m_i / d_i) W_i' x_i
+            by_site = m @ A.T / np.sqrt(info.d)[:, None]
+            G = np.zeros((A.shape[1], info.var_beta.shape[0]))
+            for c, X in enumerate(self.design.X):
+                mine = self.design.site_class == c
+                G += m[mine].sum(axis=0)[:, None] * X
+                G -= (m[mine] / info.d[mine][:, None]).T @ (info.W[mine] @ X)
+            D = A @ G
+            out: F64 = by_site.T @ by_site + D @ info.var_beta @ D.T
+            return out
+
+        root = np.where(members[:, None] & seen, cells.weights * np.sqrt(e.mu), 0.0)
+        observed = np.zeros((J, J))
+        for m in range(M):
+            part = root[:, m * J : (m + 1) * J]
+            observed += self.sigma2 * e.R * (part.T @ part)
+        var_model = of_totals(mu)
+        # Replace what the fitted values of observed cells contribute by what the counts themselves do.
+        var_imputed = var_model - of_totals(np.where(seen, mu, 0.0)) + observed
+        filled = np.where(
+            members[:, None], cells.weights * np.where(seen, np.nan_to_num(cells.counts), e.mu), 0.0
+        )
+        return Stratum(A @ mu.sum(axis=0), var_model, A @ filled.sum(axis=0), var_imputed)
+
+    def _chosen(self, which: str, stratum: str = "all") -> tuple[F64, F64]:
+        if which not in ("imputed", "model"):
+            raise ConfigError(f"which is {which!r}; it must be imputed or model.", which=which)
+        s = self.stratum(stratum)
+        return (s.imputed, s.var_imputed) if which == "imputed" else (s.model, s.var_model)
+
+    @property
+    def total_model(self) -> F64:
+        """Expected totals of all sites, (J,)."""
+        return self.stratum().model
+
+    @property
+    def var_model(self) -> F64:
+        """Covariance of ``total_model``, (J, J)."""
+        return self.stratum().var_model
+
+    @property
+    def total_imputed(self) -> F64:
+        """Totals of all sites with missing counts filled, (J,)."""
+        return self.stratum().imputed
+
+    @property
+    def var_imputed(self) -> F64:
+        """Covariance of ``total_imputed``, (J, J)."""
+        return self.stratum().var_imputed
+
+    def totals(self, which: str = "imputed", stratum: str = "all") -> pd.DataFrame:
+        """Return ``time``, ``total``, ``se`` (birds)."""
+        total, var = self._chosen(which, stratum)
+        return pd.DataFrame({"time": self.times, "total": total, "se": np.sqrt(np.diag(var))})
+
+    def index(self, which: str = "imputed", base: Any = None, stratum: str = "all") -> pd.DataFrame:
+        """Return ``time``, ``index``, ``se`` against a base time point or a list of them (default: the first)."""
+        total, var = self._chosen(which, stratum)
+        wanted = [self.times[0]] if base is None else list(base) if isinstance(base, list | tuple) else [base]
+        mask = np.isin(np.asarray(self.times), wanted)
+        if not mask.any():
+            raise ConfigError(
+                f"the base {base!r} is not among the time points {self.times[0]} to {self.times[-1]}."
+            )
+        ratio, se = ratio_to_base(total, var, mask)
+        return pd.DataFrame({"time": self.times, "index": ratio, "se": se})
+
+    def overall(
+        self,
+        which: str = "imputed",
+        rule: str = "rtrim",
+        stratum: str = "all",
+        window: tuple[Any, Any] | None = None,
+        *,
+        through_base: bool = False,
+    ) -> pd.DataFrame:
+        """Return the overall slope: OLS of log totals on time, sandwich standard error, class; one row.
+
+        Parameters
+        ----------
+        window : first and last time point, both included; default all
+        through_base : the line passes through the first total instead of near it
+
+        Returns
+        -------
+        ``slope``, ``slope_se`` (log per time step), ``multiplicative``, ``multiplicative_se``, ``p``,
+        ``trend_class``, ``label``
+        """
+        total, var = self._chosen(which, stratum)
+        x = self.cells.time
+        if window is not None:
+            first, last = (self.times.index(t) for t in window)
+            total, var, x = (
+                total[first : last + 1],
+                var[first : last + 1, first : last + 1],
+                x[first : last + 1],
+            )
+        J = total.size
+        if through_base:
+            u = x - x[0]
+            c = u / (u @ u)
+            c[0] = -c.sum()
+        else:
+            c = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
+        safe = np.where(total < 1e-6, 1.0, total)  # rtrim: a zero total enters as log 1
+        slope = float(c @ np.log(safe))
+        se = float(np.sqrt(max((c / safe) @ var @ (c / safe), 0.0)))
+        p = 2 * stats.t.sf(abs(slope / se), J - 2) if J > 2 and se > 0 else np.nan
+        kind = classify(slope, se, J, rule)
+        return pd.DataFrame(
+            [
+                {
+                    "slope": slope,
+                    "slope_se": se,
+                    "multiplicative": np.exp(slope),
+                    "multiplicative_se": np.exp(slope) * se,
+                    "p": p,
+                    "trend_class": kind.name,
+                    "label": kind.label,
+                }
+            ]
+        )
+
+    # -- parameters and tests ----------------------------------------------------------------------------------
+
+    def coefficients(self) -> pd.DataFrame:
+        """Return the parameters, one row each, slopes per time step of their stretch.
+
+        Columns: ``kind``, ``covariate``, ``category``, ``from``, ``upto``, ``additive``,
+        ``se``, ``multiplicative``, ``multiplicative_se``.
+        """
+        c, rows = self.cells, []
+        ends = [*self.design.changepoints[1:], len(self.times) - 1]
+        for i, t in enumerate(self.design.terms):
+            if t.kind == "slope":
+                start, upto = self.times[self.design.changepoints[t.at]], self.times[ends[t.at]]
+            else:
+                start = upto = c.months[t.at] if t.kind == "month" else self.times[t.at]
+            b, se = self.estimate.beta[i], np.sqrt(self.info.var_beta[i, i])
+            rows.append(
+                {
+                    "kind": t.kind,
+                    "covariate": c.covariates[t.covariate] if t.covariate >= 0 else "",
+                    "category": c.labels[t.covariate][t.category] if t.covariate >= 0 else "",
+                    "from": start,
+                    "upto": upto,
+                    "additive": b,
+                    "se": se,
+                    "multiplicative": np.exp(b),
+                    "multiplicative_se": np.exp(b) * se,
+                }
+            )
+        columns = "kind covariate category from upto additive se multiplicative multiplicative_se".split()
+        return pd.DataFrame(rows, columns=columns)
+
+    def deviations(self) -> pd.DataFrame:
+        """Split the time effects of model 3 into a straight line and deviations: rows ``slope``, then each time point."""
+        x = self.cells.time - self.cells.time.mean()
+        row = x / (x @ x)
+        P = np.vstack([row, np.eye(x.size) - 1.0 / x.size - np.outer(x, row)])
+        value, var = P @ self.gamma, P @ self.var_gamma @ P.T
+        se = np.sqrt(np.maximum(np.diag(var), 0.0))
+        return pd.DataFrame(
+            {
+                "time": ["slope", *self.times],
+                "additive": value,
+                "se": se,
+                "multiplicative": np.exp(value),
+                "multiplicative_se": np.exp(value) * se,
+            }
+        )
+
+    def _wald(self, L: F64, beta: F64 | None = None, var: F64 | None = None) -> tuple[float, int, float]:
+        value = L @ (self.estimate.beta if beta is None else beta)
+        V = L @ (self.info.var_beta if var is None else var) @ L.T
+        W, df = float(value @ np.linalg.pinv(V, rcond=1e-10) @ value), int(np.linalg.matrix_rank(L))
+        return W, df, float(stats.chi2.sf(W, df))
+
+    def wald(self) -> pd.DataFrame:
+        """Return TRIM's Wald tests that fit the model: ``test``, ``of``, ``statistic``, ``df``, ``p``.
+
+        ``slope`` (model 2, one slope), ``change of slope`` at each change point (covariates included),
+        ``deviations from a line`` (model 3 without covariates), ``covariate``.
+        """
+        rows: list[tuple[str, Any, tuple[float, int, float]]] = []
+        p, unit = self.design, np.eye(self.estimate.beta.size)
+        if self.settings.model == 3 and not self.cells.covariates and len(self.times) > 2:
+            rows.append(("deviations from a line", "time effects", self.wald_deviations()))
+        for k, name in enumerate(self.cells.covariates if self.settings.model > 1 else ()):
+            rows.append(("covariate", name, self._wald(unit[p.where(covariate=k)])))
+        if self.settings.model == 2:
+            single = p.changepoints == (0,) and not self.settings.changepoints
+            for k, at in enumerate(self.changepoints):
+                rows.append(("slope" if single else "change of slope", at, self.wald_change(k)))
+        return pd.DataFrame(
+            [{"test": t, "of": of, "statistic": w, "df": df, "p": pv} for t, of, (w, df, pv) in rows],
+            columns=["test", "of", "statistic", "df", "p"],
+        )
+
+    def wald_change(self, k: int) -> tuple[float, int, float]:
+        """Test the change of all slopes at change point number ``k``: Wald statistic, its df, p-value."""
+        unit = np.eye(self.estimate.beta.size)
+        L = unit[self.design.where(kind="slope", at=k)]
+        return self._wald(L - unit[self.design.where(kind="slope", at=k - 1)] if k > 0 else L)
+
+    def wald_deviations(self) -> tuple[float, int, float]:
+        """Test the deviations of the time effects from a straight line: Wald statistic, its df, p-value."""
+        x = self.cells.time - self.cells.time.mean()
+        P = np.eye(x.size) - 1.0 / x.size - np.outer(x, x) / (x @ x)
+        W, _, _ = self._wald(P, self.gamma, self.var_gamma)
+        return W, x.size - 2, float(stats.chi2.sf(W, x.size - 2))
+
+    def goodness_of_fit(self) -> pd.DataFrame:
+        """Return ``test``, ``statistic``, ``df``, ``p`` for Pearson's chi-square and the likelihood ratio."""
+        tests = (("chi-square", self.chi2), ("likelihood ratio", self.likelihood_ratio))
+        return pd.DataFrame(
+            [
+                {
+                    "test": name,
+                    "statistic": v,
+                    "df": self.df,
+                    "p": float(stats.chi2.sf(v, self.df)) if self.df > 0 else np.nan,
+                }
+                for name, v in tests
+            ]
+        )

@@ -1,0 +1,215 @@
+"""Estimates of TRIM's log-linear models: maximum likelihood, or estimating equations with serial correlation.
+
+    log mu_it = alpha_i + x_it' beta,    var(f_i) = sigma2 sqrt(mu_i) R(rho) sqrt(mu_i)
+
+The site effects alpha are eliminated at every step, so that only p x p systems are solved. R is AR(1) over the time
+points of one month; different months of a year are taken as independent, as in rtrim.
+
+Source: Pannekoek and van Strien (2001), TRIM 3 manual, appendix. Differs from it in: iterates to 1e-10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64, Bool
+from fedmiss.errors import InputError
+from fedmiss.report.trim.cells import Cells
+from fedmiss.report.trim.design import Design
+
+__all__ = ["Estimate", "Information", "estimate", "information"]
+
+_TOLERANCE = 1e-10
+_MAX_ROUNDS = 500
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """``mu`` (I, T) expected counts, ``beta`` (p,), ``rho``; ``R`` (J, J) correlation of one month's time points."""
+
+    mu: F64
+    beta: F64
+    rho: float
+    R: F64
+
+
+@dataclass(frozen=True)
+class Information:
+    """With the site effects eliminated: ``var_beta`` (p, p), ``W`` (I, T) row sums of Omega_i, ``d`` (I,) their sums."""
+
+    var_beta: F64
+    W: F64
+    d: F64
+
+
+def estimate(cells: Cells, design: Design, *, serial: bool) -> Estimate:
+    """Fit the model. Every site must have a positive count.
+
+    Raises
+    ------
+    InputError : parameters that the counts do not determine; no neighbouring counts for a serial correlation
+    """
+    f = np.nan_to_num(cells.counts)
+    mu, beta = _newton(f, cells.seen, design)
+    if not serial:
+        return Estimate(mu, beta, 0.0, np.eye(len(cells.times)))
+    return _gee(cells, f, design, mu, beta)
+
+
+def _linear(design: Design, beta: F64) -> F64:
+    """``x_it' beta``, (I, T)."""
+    out: F64 = (design.X @ beta)[design.site_class]
+    return out
+
+
+def _solve(S: F64, rhs: F64) -> F64:
+    if rhs.size == 0:
+        return rhs
+    scale = np.sqrt(np.maximum(np.diag(S), 1e-300))
+    scaled = S / np.outer(scale, scale)
+    if np.linalg.cond(scaled) > 1e12:
+        raise InputError(
+            "the counts do not determine all parameters of this model (too few sites were counted on both sides of some "
+            "time point or in some category); use fewer change points or covariates."
+        )
+    out: F64 = np.linalg.solve(scaled, rhs / scale) / scale
+    return out
+
+
+def _newton(f: F64, seen: Bool, design: Design) -> tuple[F64, F64]:
+    """Maximise the Poisson likelihood; alpha_i = log(f_i+ / sum_t exp(x_it' beta)) is exact at every step."""
+    per_site = f.sum(axis=1)
+    beta = np.zeros(design.X.shape[2])
+
+    def value(b: F64) -> float:
+        eta = _linear(design, b)
+        return float((f * eta).sum() - per_site @ np.log(np.where(seen, np.exp(eta), 0.0).sum(axis=1)))
+
+    best = value(beta)
+    for _ in range(_MAX_ROUNDS):
+        e = np.where(seen, np.exp(_linear(design, beta)), 0.0)
+        mu = e * (per_site / e.sum(axis=1))[:, None]
+        S, score = np.zeros((beta.size, beta.size)), np.zeros(beta.size)
+        for c, X in enumerate(design.X):
+            mine = design.site_class == c
+            m = mu[mine]
+            T = np.diag(m.sum(axis=0)) - (m / per_site[mine][:, None]).T @ m
+            S += X.T @ T @ X
+            score += X.T @ (f[mine] - m).sum(axis=0)
+        step = _solve(S, score)
+        length, trial = 1.0, best
+        while length > 1e-8:
+            trial = value(beta + length * step)
+            if trial >= best - 1e-12 * abs(best):
+                break
+            length /= 2.0
+        beta, best = beta + length * step, max(best, trial)
+        if not beta.size or np.abs(step).max() < _TOLERANCE:
+            break
+    eta = _linear(design, beta)
+    alpha = np.log(per_site / np.where(seen, np.exp(eta), 0.0).sum(axis=1))
+    return np.exp(alpha[:, None] + eta), beta
+
+
+def _blocks(n: int, J: int) -> Iterator[slice]:
+    size = max(1, 4_000_000 // (J * J))
+    return (slice(i, min(i + size, n)) for i in range(0, n, size))
+
+
+def _inverse(seen: Bool, R: F64) -> F64:
+    """Return the inverse of R over the seen points of each site, zero elsewhere: (i, J, J)."""
+    both = seen[:, :, None] & seen[:, None, :]
+    padded = np.where(both, R, 0.0)
+    J = R.shape[0]
+    padded[:, np.arange(J), np.arange(J)] = 1.0
+    return np.where(both, np.linalg.inv(padded), 0.0)
+
+
+def _pieces(cells: Cells, design: Design) -> Iterator[tuple[int, slice, I64]]:
+    """Yield class, columns and sites of blocks that share a month and a class and fit into memory."""
+    _I, M, J = cells.shape
+    for c in range(len(design.X)):
+        mine = np.flatnonzero(design.site_class == c)
+        for m in range(M):
+            for b in _blocks(mine.size, J):
+                yield c, slice(m * J, (m + 1) * J), mine[b]
+
+
+def _gee(cells: Cells, f: F64, design: Design, mu: F64, beta: F64) -> Estimate:
+    """Fisher scoring on the estimating equations, alpha eliminated, rho by moments at every step."""
+    seen, (n, M, J) = cells.seen, cells.shape
+    df = int(seen.sum()) - n - beta.size
+    lag = np.abs(np.subtract.outer(cells.time, cells.time))
+    by_month = seen.reshape(n, M, J)
+    next_to = np.isclose(np.diff(cells.time), 1.0)
+    pairs = by_month[:, :, 1:] & by_month[:, :, :-1] & next_to
+    if not pairs.any():
+        raise InputError(
+            "no site has counts at two neighbouring times, so serial correlation cannot be estimated."
+        )
+    alpha = np.log(mu[:, 0]) - _linear(design, beta)[:, 0]
+    rho = 0.0
+    for _ in range(_MAX_ROUNDS):
+        r = np.where(seen, (f - mu) / np.sqrt(mu), 0.0)
+        sigma2 = (r**2).sum() / df if df > 0 else 1.0
+        z = r.reshape(n, M, J)
+        new_rho = float((z[:, :, 1:] * z[:, :, :-1])[pairs].sum() / (pairs.sum() * sigma2))
+        R = new_rho**lag if new_rho >= 0 else np.sign(new_rho) ** np.round(lag) * abs(new_rho) ** lag
+        d, U, W = np.zeros(n), np.zeros(n), np.zeros((n, M * J))
+        S, rhs = np.zeros((beta.size, beta.size)), np.zeros(beta.size)
+        for c, columns, sites in _pieces(cells, design):
+            X, root = design.X[c][columns], np.sqrt(mu[sites, columns])
+            A = _inverse(seen[sites, columns], R)
+            omega = root[:, :, None] * A * root[:, None, :]
+            score = root * np.einsum("ijk,ik->ij", A, r[sites, columns])
+            W[sites, columns] = omega.sum(axis=2)
+            U[sites] += score.sum(axis=1)
+            S += X.T @ omega.sum(axis=0) @ X
+            rhs += X.T @ score.sum(axis=0)
+        d = W.sum(axis=1)
+        WX = np.stack([W[i] @ design.X[c] for i, c in enumerate(design.site_class)])
+        S -= (WX / d[:, None]).T @ WX
+        rhs -= WX.T @ (U / d)
+        step = _solve(S, rhs)
+        beta = beta + step
+        change = (U - WX @ step) / d
+        alpha = alpha + change
+        mu = np.exp(alpha[:, None] + _linear(design, beta))
+        if max(np.abs(np.append(step, change)).max(), abs(new_rho - rho)) < _TOLERANCE:
+            return Estimate(mu, beta, new_rho, R)
+        rho = new_rho
+    raise InputError(f"the serial correlation did not settle in {_MAX_ROUNDS} rounds; fit without it.")
+
+
+def information(cells: Cells, design: Design, e: Estimate, sigma2: float) -> Information:
+    """Return the covariance of beta and what the covariance of totals needs beside it."""
+    seen, mu = cells.seen, e.mu
+    p = design.X.shape[2]
+    S = np.zeros((p, p))
+    W = np.zeros_like(mu)
+    if e.rho == 0.0:  # every Omega_i is diagonal
+        W = np.where(seen, mu, 0.0) / sigma2
+        for c, X in enumerate(design.X):
+            S += X.T @ (W[design.site_class == c].sum(axis=0)[:, None] * X)
+    else:
+        for c, columns, sites in _pieces(cells, design):
+            X = design.X[c][columns]
+            root = np.where(seen[sites, columns], np.sqrt(mu[sites, columns]), 0.0)
+            omega = root[:, :, None] * _inverse(seen[sites, columns], e.R) * root[:, None, :] / sigma2
+            W[sites, columns] = omega.sum(axis=2)
+            S += X.T @ omega.sum(axis=0) @ X
+    d = W.sum(axis=1)
+    WX = np.stack([W[i] @ design.X[c] for i, c in enumerate(design.site_class)])
+    S -= (WX / d[:, None]).T @ WX
+    return Information(_solve_all(S), W, d)
+
+
+def _solve_all(S: F64) -> F64:
+    if not S.size:
+        return S
+    scale = np.sqrt(np.diag(S))
+    out: F64 = np.linalg.inv(S / np.outer(scale, scale)) / np.outer(scale, scale)
+    return out

@@ -1,0 +1,101 @@
+"""``fedmiss trim`` from the command line: what it prints is what the functions give, and its files are read back."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from fedmiss.report.exchange import read_ocv, read_out_totals
+from fedmiss.report.trim import TrimSettings, fit_trim
+
+
+@pytest.fixture
+def table(tmp_path):
+    rng = np.random.default_rng(0)
+    s, y, m = (a.ravel() for a in np.indices((12, 6, 3)))
+    count = pd.Series(rng.poisson(np.exp(1.5 + 0.1 * s - 0.05 * y + 0.4 * (m == 1))), dtype="Int64")
+    frame = pd.DataFrame({"Plot": [f"plot {k}" for k in s], "Jahr": 2010 + y, "Monat": m + 4})
+    frame["Anzahl"] = count.mask((rng.random(count.size) < 0.3) & (s > 1))
+    frame["Gewicht"] = np.where(s < 6, "1,5", "2")
+    frame["Habitat"] = np.where(s % 2, "Moor", "Heide")
+    path = tmp_path / "zählung 2015.csv"
+    frame.to_csv(path, sep=";", index=False, na_rep="NA")
+    return path, frame
+
+
+def trim(*words):
+    from fedmiss.cli import commands
+
+    app = typer.Typer()
+    commands.register(app)
+    return CliRunner().invoke(app, ["trim", *map(str, words)])
+
+
+def test_json_is_the_fit(table):
+    path, frame = table
+    done = trim(path, "--covariate", "Habitat", "--serial", "--json")
+    assert done.exit_code == 0, done.output
+    got = json.loads(done.stdout)
+    want = fit_trim(
+        frame["Plot"], frame["Jahr"], frame["Anzahl"].astype(float), TrimSettings(serial_correlation=True),
+        month=frame["Monat"], weights=frame["Gewicht"].str.replace(",", ".").astype(float),
+        covariates={"Habitat": frame["Habitat"]},
+    )  # fmt: skip
+    assert got["overdispersion"] == pytest.approx(want.sigma2)
+    assert got["months"] == [4, 5, 6]
+    for name in ("all", "Habitat=Moor", "Habitat=Heide"):
+        for which in ("imputed", "model"):
+            rows = pd.DataFrame(got["strata"][name][which]["totals"])
+            np.testing.assert_allclose(rows["total"], want.totals(which, name)["total"])
+            np.testing.assert_allclose(rows["se"], want.totals(which, name)["se"])
+    assert "Anzahl" in done.stderr  # what was found is said
+    assert "decimal comma" in done.stderr
+
+
+def test_files_are_those_of_trim(table, tmp_path):
+    path, frame = table
+    done = trim(
+        path,
+        "--model",
+        "2",
+        "--changepoints",
+        "auto",
+        "--no-weights",
+        "--no-months",
+        "--repeats",
+        "sum",
+        "-o",
+        tmp_path / "o",
+    )
+    assert done.exit_code == 0, done.output
+    out = next((tmp_path / "o").glob("*.out"))
+    totals = pd.read_csv(tmp_path / "o" / "totals.csv")
+    imputed = totals[(totals["which"] == "imputed") & (totals["stratum"] == "all")]
+    read = read_out_totals(out)
+    np.testing.assert_allclose(read["imputed"], imputed["total"].round(), atol=1e-9)
+    np.testing.assert_allclose(np.sqrt(np.diag(read_ocv(out.with_suffix(".ocv")))), imputed["se"], atol=1e-4)
+    cells = pd.read_csv(tmp_path / "o" / "imputed.csv")
+    np.testing.assert_allclose(cells.groupby("time")["imputed"].sum(), imputed["total"], rtol=1e-9)
+    seen = cells["observed"].notna()
+    assert (cells["observed"] == cells["imputed"])[seen].all()
+    assert cells["observed"].sum() == frame["Anzahl"].sum()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--covariate", "Wetter"], 2, "the table's covariates are Habitat"),
+        (["--changepoints", "neun"], 2, "--changepoints is 'neun'"),
+        (["--model", "2", "--changepoints", "1999"], 2, "change point 1999"),
+        (["--no-months"], 1, "stands 3 times"),
+    ],
+)
+def test_what_is_wrong_is_named(table, words, code, said):
+    done = trim(table[0], *words)
+    assert done.exit_code == code
+    assert said in done.stderr.replace("\n", " ")

@@ -1,0 +1,136 @@
+"""Every command in the documentation exists with its options; every block of the tutorials runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+import fedmiss
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    p for p in DOCS.rglob("*.md") if p.name not in ("commands.md", "python.md") and "decisions" not in p.parts
+)
+RUN = (
+    "tutorials/trim-table.md",
+    "tutorials/own-ebird.md",
+    "tutorials/notebook.md",
+    "coming-from/softimpute.md",
+)
+
+
+def commands():
+    from fedmiss.cli import commands as all_commands
+
+    app = typer.Typer()
+    all_commands.register(app)
+    return typer.main.get_command(app).commands
+
+
+def said(page):
+    """Command lines of a page: in blocks, and in `code` that begins with fedmiss and names a command."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [m.strip() for m in re.findall(r"^(?:    |\$ )?(fedmiss [a-z].*)$", text, re.M)]
+    lines += re.findall(r"`(fedmiss [a-z][^`]*)`", text)
+    return [re.sub(r"\s+#.*$", "", line) for line in lines]
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda p: p.stem)
+def test_every_command_line_names_a_command_and_its_options(page):
+    known = commands()
+    for line in said(page):
+        words = shlex.split(line.replace("...", " ").split(" | ")[0].split(" > ")[0].split(" && ")[0])
+        name = words[1] if len(words) > 1 else ""
+        assert name in known, f"{page.name}: {line!r} names no command of fedmiss"
+        command, rest = known[name], words[2:]
+        if hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+            assert rest[0] in command.commands, f"{page.name}: {line!r} names no command of fedmiss {name}"
+            command, rest = command.commands[rest[0]], rest[1:]
+        options = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help", "-h"}
+        for word in rest:
+            if word.startswith("--"):
+                assert word.split("=")[0].rstrip(",.;)") in options, f"{page.name}: {line!r} uses {word}"
+
+
+def blocks(page, *kinds):
+    return re.findall(rf"^```({'|'.join(kinds)})\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def environment(folder):
+    """A shell in which `fedmiss` and `python` are those under test."""
+    (folder / "bin").mkdir()
+    shim = folder / "bin" / "fedmiss"
+    shim.write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" -c "from fedmiss.cli.app import main; main()" "$@"\n'
+    )
+    shim.chmod(0o755)
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}
+
+
+def run_page(page, folder):
+    env, told = environment(folder), []
+    script: list[str] = []
+    for kind, code in blocks(page, "sh", "python"):
+        if kind == "python":
+            script.append(code)
+            done = subprocess.run(
+                [sys.executable, "-c", "\n".join(script)], cwd=folder, env=env, capture_output=True, text=True
+            )
+        else:
+            done = subprocess.run(
+                ["sh", "-e", "-c", code], cwd=folder, env=env, capture_output=True, text=True
+            )
+        assert done.returncode == 0, f"{page.name}:\n{code}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+        told.append(done.stdout)
+    assert told
+    return told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUN)
+def test_every_block_of_a_page_runs(name, tmp_path):
+    run_page(DOCS / name, tmp_path)
+    if name.endswith(("trim-table.md", "own-ebird.md")):
+        assert (tmp_path / "report" / "index.html").stat().st_size > 100_000
+
+
+@pytest.mark.slow
+def test_the_blocks_for_r_run_in_r(tmp_path):
+    if shutil.which("Rscript") is None:
+        pytest.skip("needs Rscript")
+    shutil.copytree(ROOT / "reports" / "example", tmp_path / "report")
+    code = "\n".join(c for _, c in blocks(DOCS / "howto" / "r.md", "r"))
+    (tmp_path / "page.R").write_text(code)
+    done = subprocess.run(["Rscript", "--vanilla", "page.R"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "trend_class" in done.stdout
+
+
+def test_every_page_is_in_a_table_of_contents():
+    listed = set()
+    for page in (DOCS / "index.md", DOCS / "decisions" / "index.md"):
+        for block in re.findall(r"```\{toctree\}(.*?)```", page.read_text(), re.S):
+            for line in block.splitlines():
+                if line.strip() and not line.startswith(":"):
+                    found = list(page.parent.glob(f"{line.strip()}.md"))
+                    assert found, line
+                    listed |= set(found)
+    there = {p for p in DOCS.rglob("*.md") if p.name != "README.md"} - {DOCS / "index.md"}
+    assert there - listed == set()
+
+
+def test_every_public_name_is_in_the_reference_with_an_example_or_members():
+    page = (DOCS / "reference" / "api.md").read_text()
+    for name in fedmiss.__all__:
+        assert f"fedmiss.{name}\n" in page, name
+        assert getattr(fedmiss, name).__doc__

@@ -1,0 +1,160 @@
+"""Least numbers for sums over groups: of months, of every fold's part of them, of regions; and a hub that asks for less."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmiss.errors import ConfigError
+from fedmiss.federation import messages as msg
+from fedmiss.federation.codec import decode
+from fedmiss.federation.group.folds import draw_folds
+from fedmiss.federation.hub.agree import Plan
+from fedmiss.federation.hub.job import Order, run_job
+from fedmiss.federation.link import InProcess, Link
+from fedmiss.federation.local import fit_counts
+from fedmiss.federation.rules import releasable
+from fedmiss.models.lowrank.data import Group, GroupPanel
+
+from .network import JOB, NEGBIN, SETTINGS, sites_of
+from .owners import largest, owned
+
+MINIMUM, SHARE, FOLDS = 13, 0.5, 2
+
+
+@pytest.fixture(scope="module")
+def panel():
+    return owned(3, n=420, J=30, L=24, size=2.0, seed=8)
+
+
+class Tapped(InProcess):
+    def __init__(self, programs):
+        super().__init__(programs)
+        self.asked, self.told = [], []  # questions, and all groups' answers to each
+
+    def ask(self, frames):
+        one = next(iter(frames.values()))
+        questions = decode(one, None, asks=True, who="hub")[1]
+        out = super().ask(frames)
+        replies = [decode(raw, None, asks=False, who="group")[1] for raw in out.values()]
+        self.asked += questions
+        self.told += list(zip(*replies, strict=True))
+        return out
+
+
+def ran(panel, folder, candidates=(NEGBIN,), minimum=MINIMUM, share=SHARE):
+    sites = sites_of(panel, folder, masked=False)
+    plan = Plan(joint=False, jointly=True, minimum=minimum, share=share)
+    tap = Tapped(sites)
+    order = Order(plan, list(candidates), folds=FOLDS, by="cell", bootstrap=0)
+    return sites, tap, run_job(Link(tap, JOB[:8], SETTINGS), order)
+
+
+def counts(panel, part=None):
+    """Visits, sites and largest share of every part of every month, from the panel itself: (parts, L) each."""
+    L = panel.L
+    visits, sites = [], []
+    for g in panel.groups:
+        fold = np.zeros(g.site.size, np.int64) if part is None else part(g)
+        n = 1 if part is None else FOLDS
+        v, s = np.zeros((n, L)), np.zeros((n, L))
+        np.add.at(v, (fold, g.month), 1)
+        cells = np.unique(np.stack([fold, g.month, g.site]), axis=1)
+        np.add.at(s, (cells[0], cells[1]), 1)
+        visits.append(v)
+        sites.append(s)
+    v = np.array(visits)
+    with np.errstate(invalid="ignore"):
+        largest = v.max(axis=0) / v.sum(axis=0)
+    return v.sum(axis=0), np.array(sites).sum(axis=0), (v > 0).sum(axis=0), largest
+
+
+def test_released_months_are_those_with_enough_behind_them(panel, tmp_path):
+    sites, _, joint = ran(panel, tmp_path)
+    visits, places, groups, largest = (x[0] for x in counts(panel))
+    fine = (visits >= MINIMUM) & (places >= MINIMUM) & (groups >= 2) & (largest <= SHARE)
+    assert 2 < fine.sum() < panel.L - 2  # the test tests something
+    assert ((visits >= MINIMUM) & (places >= MINIMUM) & (groups >= 2) & (largest > SHARE)).any()
+    seen = np.zeros(panel.L, bool)
+    for site in sites.values():
+        seen[np.unique(site.program.program.used.month)] = True
+    np.testing.assert_array_equal(seen, fine)
+    np.testing.assert_array_equal(joint.agreement.behind, visits * fine)
+    assert joint.agreement.withheld == visits[~fine].sum()
+    assert any("were withheld" in note for note in joint.agreement.notes)
+
+
+def test_a_month_with_a_thin_fold_leaves_cross_validation(panel, tmp_path):
+    candidates = [NEGBIN, msg_free(NEGBIN)]
+    _, tap, _ = ran(panel, tmp_path, candidates, minimum=3, share=0.85)
+    opened = next(q for q in tap.asked if isinstance(q, msg.Open) and q.weights == "fold")
+    stamps = panel.calendar[1] * 12 + panel.calendar[0] - 1
+
+    def part(g):
+        return draw_folds(
+            "cell", FOLDS, 0, name=g.name, site_id=panel.site_id, site=g.site, month=stamps[g.month],
+            year=stamps[g.month] // 12, observer=g.observer,
+        )  # fmt: skip
+
+    visits, places, groups, largest = counts(panel, part)
+    empty = visits == 0
+    enough = (visits >= 3) & (places >= 3) & (groups >= 2) & (largest <= 0.85)
+    whole = counts(panel)
+    released = (whole[0] >= 3) & (whole[1] >= 3) & (whole[2] >= 2) & (whole[3] <= 0.85)
+    fine = (empty | enough).all(axis=0)
+    assert 0 < (released[0] & ~fine).sum()
+    np.testing.assert_array_equal(opened.released[released[0]], fine[released[0]])
+    told = tap.told[tap.asked.index(opened)]
+    weight = sum(a.sums[:, 0].sum() for a in told)  # every visit trains all folds but its own
+    assert weight == (FOLDS - 1) * whole[0][0][released[0] & fine].sum()
+
+
+def msg_free(settings):
+    from dataclasses import replace
+
+    return replace(settings, rank=0)
+
+
+def test_a_hub_that_asks_for_less_is_refused_at_home(panel, tmp_path):
+    """The custodian's number is 2 here; a hub that releases every month would show single visits."""
+    sites = sites_of(panel, tmp_path, masked=False)
+    for site in sites.values():
+        site.start()
+        site.program.program.minimum = 8
+
+    class Lying(Link):
+        def ask(self, questions):
+            if not isinstance(questions, dict):
+                questions = [
+                    msg.Axes(
+                        q.months, q.terms, q.blanks, q.detections, 0, q.regions, np.ones_like(q.released)
+                    )
+                    if isinstance(q, msg.Axes) and q.released.size
+                    else q
+                    for q in questions
+                ]
+            return super().ask(questions)
+
+    plan = Plan(joint=False, jointly=True, minimum=2)
+    with pytest.raises(ConfigError, match="own screen"):
+        run_job(Lying(InProcess(sites), JOB[:8], SETTINGS), Order(plan, [NEGBIN], bootstrap=0))
+    assert "releases months that do not have" in str(next(iter(sites.values())).program.program.refusal)
+
+
+def test_the_rule_looks_at_every_part():
+    v = np.array([[5.0, 5, 0, 5], [5, 1, 5, 5]])
+    s, g = v.copy(), np.where(v > 0, 2.0, 0.0)
+    g[0, 3] = 1
+    np.testing.assert_array_equal(releasable(v, s, g, 3), [True, False, True, False])
+
+
+def test_the_rest_is_the_pooled_answer_of_the_released_visits(panel, tmp_path):
+    _, _, joint = ran(panel, tmp_path)
+    keep = joint.agreement.behind > 0
+    groups = []
+    for g in panel.groups:  # the pooled reference obeys the same rule
+        m = keep[g.month]
+        groups.append(Group.of(g.name, g.site[m], g.month[m], g.count[m], g.observer[m]))
+    reference = GroupPanel.of(panel.J, panel.L, groups, panel.calendar, panel.site_id, panel.region).pooled()
+    expected = fit_counts(reference, NEGBIN).expected().sum(axis=0)
+    assert largest(joint.totals[0], expected) < 1e-9

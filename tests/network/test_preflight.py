@@ -1,0 +1,141 @@
+"""Wrong port, name, certificate, version, clock, expired kit: one sentence at once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import socket
+import ssl
+import threading
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from fedmiss.errors import ConfigError, EngineError
+from fedmiss.network.kits import Kit
+from fedmiss.network.preflight import check_certificate, check_version, reach
+
+NOW = dt.datetime(2026, 6, 1, tzinfo=dt.UTC)
+
+
+class Root:
+    """A study's certificate authority."""
+
+    def __init__(self, folder):
+        folder.mkdir()
+        self.folder, self.key = folder, ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, folder.name)])
+        self.path = self._write("root.pem", self._sign(self.name, self.key, ca=True))
+
+    def _sign(self, name, key, *, ca=False, days=(-1, 30)):
+        now = dt.datetime.now(dt.UTC)
+        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        return (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self.name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now + dt.timedelta(days=days[0]))
+            .not_valid_after(now + dt.timedelta(days=days[1]))
+            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False
+            )
+            .sign(self.key, hashes.SHA256())
+        )
+
+    def _write(self, name, certificate):
+        path = self.folder / name
+        path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        return path
+
+    def issue(self, name, **more):
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        secret = self.folder / f"{name}.key"
+        secret.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        return self._write(f"{name}.crt", self._sign(subject, key, **more)), secret
+
+
+@pytest.fixture
+def listening(tmp_path):
+    """A hub's port: TLS, with certificates of a study."""
+    root = Root(tmp_path / "study")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*root.issue("localhost"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        stop = threading.Event()
+
+        def serve():
+            while not stop.is_set():
+                try:
+                    connection, _ = server.accept()
+                    with context.wrap_socket(connection, server_side=True):
+                        pass
+                except OSError:
+                    continue
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield root, server.getsockname()[1]
+        stop.set()
+
+
+def test_the_right_hub_is_reached_and_a_wrong_one_named(tmp_path, listening):
+    root, port = listening
+    mine = root.issue("north")
+    reach("localhost", port, root.path, *mine)
+    other = Root(tmp_path / "other")
+    with pytest.raises(ConfigError, match="is not this study's hub"):
+        reach("localhost", port, other.path, *mine)
+    with pytest.raises(ConfigError, match=r"'hub\.invalid' is not known to this network"):
+        reach("hub.invalid", port, root.path, *mine)
+
+
+def test_a_port_where_nobody_or_something_else_listens(tmp_path):
+    root = Root(tmp_path / "study")
+    mine = root.issue("north")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def plain():
+            connection, _ = server.accept()
+            connection.sendall(b"220 mail.example.org ESMTP\r\n")
+            connection.close()
+
+        thread = threading.Thread(target=plain, daemon=True)
+        thread.start()
+        with pytest.raises((ConfigError, EngineError), match=f"localhost port {port}|{port}"):
+            reach("localhost", port, root.path, *mine)
+        thread.join()
+    with pytest.raises(
+        EngineError, match=f"nothing listens at localhost port {port}: the hub is not started"
+    ):
+        reach("localhost", port, root.path, *mine)
+
+
+def test_an_expired_kit_and_a_wrong_clock(tmp_path):
+    root = Root(tmp_path / "study")
+    good, _ = root.issue("north")
+    check_certificate(good)
+    with pytest.raises(ConfigError, match="the kit expired on"):
+        check_certificate(root.issue("late", days=(-30, -1))[0])
+    with pytest.raises(ConfigError, match="this computer's clock says 1999-01-01"):
+        check_certificate(good, dt.datetime(1999, 1, 1, tzinfo=dt.UTC))
+
+
+def test_another_version_is_said():
+    kit = Kit.__new__(Kit)
+    kit.name = "north"
+    with pytest.raises(ConfigError, match=r"made by fedmiss 0\.0\.1, here runs"):
+        check_version(kit, "0.0.1")

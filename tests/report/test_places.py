@@ -1,0 +1,150 @@
+"""The base map, hexagons, alerts, and TRIM beside the index."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmiss.errors import ConfigError
+from fedmiss.report.analysis import ReportSettings, analyse
+from fedmiss.report.basemap import draw_basemap, draw_scale, frame_of
+from fedmiss.report.beside import trim_beside
+from fedmiss.report.inputs import read_inputs
+from fedmiss.report.share import cite_as, photo_uri
+from fedmiss.report.sitemap import _nearest_centre, hexagons, site_map
+from fedmiss.report.style import figure, style, svg_text
+from fedmiss.report.windows import alert_of
+from fedmiss.resources import resource
+from tests.report.conftest import World, make_folders
+
+
+def is_land(lon, lat, piece="world"):
+    """Even-odd rule over all rings of a piece."""
+    with np.load(resource("reports", "basemap", f"{piece}.npz")) as file:
+        points, start = file["land"].astype(float), file["land_start"]
+    inside = False
+    for ring in np.split(points, start[1:]):
+        x, y = ring[:-1].T
+        u, v = ring[1:].T
+        with np.errstate(divide="ignore", invalid="ignore"):
+            cross = ((y > lat) != (v > lat)) & (lon < (u - x) * (lat - y) / (v - y) + x)
+        inside ^= bool(cross.sum() % 2)
+    return inside
+
+
+@pytest.mark.parametrize(
+    ("place", "lon", "lat", "land"),
+    [("Paris", 2.35, 48.85, True), ("Nairobi", 36.8, -1.3, True), ("Alice Springs", 133.9, -23.7, True),
+     ("Caspian", 51.0, 42.0, False), ("Biscay", -5.0, 45.5, False), ("Hudson Bay", -85.0, 60.0, False),
+     ("Reykjavik", -21.5, 64.3, True)],
+)  # fmt: skip
+def test_the_base_map_knows_land_from_water(place, lon, lat, land):
+    assert is_land(lon, lat) is land, place
+
+
+def test_the_finer_piece_agrees_with_the_coarse_one_away_from_the_coast():
+    for lon, lat, land in ((-80.8, 26.2, True), (-79.7, 26.0, False), (-82.9, 26.5, False)):
+        assert is_land(lon, lat, "florida") is is_land(lon, lat) is land
+
+
+@pytest.mark.parametrize(
+    ("width", "lon", "lat"), [(0.0, -80.5, 25.8), (1.0, 5.0, 47.0), (30.0, -98.0, 39.0), (2.0, 179.5, -17.0)]
+)
+def test_a_frame_holds_its_places_and_the_page_stays_light(width, lon, lat):
+    rng = np.random.default_rng(1)
+    x = np.minimum(lon + width * (rng.random(30) - 0.5), 180.0)
+    y = lat + 0.7 * width * (rng.random(30) - 0.5)
+    f = frame_of(x, y)
+    assert f.west <= x.min() <= x.max() <= f.east
+    assert f.south <= y.min() <= y.max() <= f.north
+    assert f.km > 18.9
+    assert 0.5 < (f.north - f.south) * f.squeeze / (f.east - f.west) < 1.3
+    with style():
+        fig = figure(height=4)
+        ax = fig.subplots()
+        bare = len(svg_text(fig))
+        draw_basemap(ax, f)
+        draw_scale(ax, f)
+        assert len(svg_text(fig)) - bare < 150_000
+    assert len(ax.patches) == 1  # land: every one of these frames has some
+    text = next(t.get_text() for t in ax.texts)
+    length = float(text.split()[0])
+    assert 0.08 < length / f.km <= 0.26
+
+
+def test_hexagons_are_the_nearest_and_keep_the_sums(tmp_path):
+    rng = np.random.default_rng(2)
+    x, y = 6 * rng.random(500), 5 * rng.random(500)
+    centre = _nearest_centre(x, y)
+    distance = np.hypot(*(centre - np.column_stack([x, y])).T)
+    assert distance.max() <= 1 / np.sqrt(3) + 1e-6  # no point is farther than a corner
+    unique = np.unique(centre, axis=0)
+    for p, d in zip(np.column_stack([x, y])[:60], distance[:60], strict=True):
+        assert np.hypot(*(unique - p).T).min() >= d - 1e-6
+    a = analyse(read_inputs(**make_folders(tmp_path, World())), ReportSettings(date="2026-01-02"))
+    table = a.sites.assign(visits=1)
+    frame = frame_of(table["longitude"].to_numpy(), table["latitude"].to_numpy())
+    h = hexagons(table, a, frame)
+    assert (h["n_sites"].sum(), h["visits"].sum()) == (40, 40)
+    assert h["mean_total"].sum() == pytest.approx(table["mean_total"].sum())
+    assert h["percent_per_year"].to_numpy() == pytest.approx(np.full(len(h), 100 * np.expm1(-0.04)), rel=1e-6)
+
+
+def test_a_map_of_one_trend_shows_means_and_visits_and_no_trend(tmp_path):
+    f = make_folders(tmp_path, World(rank=0))
+    plot = site_map(analyse(read_inputs(**f), ReportSettings(date="2026-01-02")))
+    assert "visits" in plot.caption
+    assert "decline" not in plot.alt
+
+
+@pytest.mark.parametrize(
+    ("change", "high", "alert"),
+    [(-60, -10, "decline above 50 %"), (-50, -1, "decline above 50 %"), (-49.9, -1, "decline above 25 %"),
+     (-25, -0.1, "decline above 25 %"), (-24.9, -1, ""), (-80, 0.5, ""), (-80, np.nan, ""), (40, 60, "")],
+)  # fmt: skip
+def test_alerts_need_size_and_certainty(change, high, alert):
+    assert alert_of(change, high) == alert
+
+
+def test_trim_beside_speaks_of_the_same_cells(tmp_path):
+    f = make_folders(tmp_path, World(seen=0.6))
+    data = read_inputs(**f)
+    assert trim_beside(analyse(data, ReportSettings(date="2026-01-02"))) is None
+    a = analyse(data, ReportSettings(date="2026-01-02", trim=True))
+    both = trim_beside(a).table
+    assert both["year"].tolist() == a.years.year[a.years.used].tolist()
+    assert both.loc[0, "trim"] == both.loc[0, "index"] == 100.0
+    # the world declines by 4 % a year at every site: both see it
+    for column in ("index", "trim"):
+        assert np.polyfit(both["year"], np.log(both[column]), 1)[0] == pytest.approx(-0.04, abs=0.015)
+
+
+def test_units_citation_and_photo(tmp_path):
+    data = read_inputs(**make_folders(tmp_path, World()))
+    a = analyse(data, ReportSettings(date="2026-01-02", unit="nests", author="A Club", url="https://x.org/r"))
+    assert a.unit == "nests"
+    for word in ("A Club (2026)", "2008 to 2021", "fedmiss", "https://x.org/r", "Made by a test"):
+        assert word in cite_as(a)
+    with pytest.raises(ConfigError, match="unit is ' '"):
+        ReportSettings(unit=" ")
+    (tmp_path / "p.gif").write_bytes(b"GIF89a")
+    for name, words in (("p.gif", "neither a JPEG nor a PNG"), ("q.png", "No such file")):
+        with pytest.raises(ConfigError, match=words):
+            photo_uri(str(tmp_path / name))
+    (tmp_path / "p.png").write_bytes(b"\x89PNG" + b"0" * 400_001)
+    with pytest.raises(ConfigError, match=r"400 kB \(at most 400 kB\)"):
+        photo_uri(str(tmp_path / "p.png"))
+
+
+def test_the_imputed_share_is_that_of_the_years_and_months_of_the_trend(tmp_path):
+    """A last year cut short is not in the trend, so its cells do not count."""
+    a = analyse(
+        read_inputs(**make_folders(tmp_path, World(last_months=3, seen=0.5))),
+        ReportSettings(date="2026-01-02"),
+    )
+    used = a.yearly[a.yearly["used"]]
+    assert len(used) == len(a.yearly) - 1
+    want = (used["imputed_share"] * used["total"]).sum() / used["total"].sum()
+    assert a.coverage.share_imputed_total == pytest.approx(want, rel=1e-12)
+    whole = float(np.where(a.data.observed, 0, a.data.expected).sum() / a.data.expected.sum())
+    assert abs(whole - want) > 1e-5

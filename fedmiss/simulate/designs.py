@@ -1,0 +1,177 @@
+"""Panels whose visits mislead: known totals, and designs under which trends of real schemes go wrong.
+
+The expected count of site j in month l of year t at standard effort is exp(mu + a_j + s_j (t - mean t) + season_l + r_jt),
+with site effects a_j, site slopes s_j around the common ``trend``, and site-years r_jt that follow an AR(1). A visit of
+observer i with known effort e (hours) has that mean times e^0.7 exp(o_i), and a negative binomial count.
+
+========  =============================================================================================
+plain     random visits, one slope for all sites, no site-years, observers alike, effort constant
+random    site slopes, site-years, observers with Pareto effort who drop in over time, effort +7 % a year,
+          a third of the sites starts late, a third is given up at a random time
+preferred ``random`` with visits in proportion to exp(0.8 a_j)
+abandoned ``preferred``, and declining sites are given up first
+learning  ``random`` with new observers who find 35 % fewer birds at first and learn over some 60 visits
+handover  ``random`` with one observer for each site, who hands it to another one at a random time
+========  =============================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedmiss.arrays import F64, I32
+from fedmiss.errors import ConfigError
+from fedmiss.rng import rng_for
+
+__all__ = ["DESIGNS", "TrendPanel", "simulate_design"]
+
+DESIGNS = ("plain", "random", "preferred", "abandoned", "learning", "handover")
+EFFORT = 0.7  # power of effort in the mean
+NEW = 0.65  # what a new observer finds, where observers learn
+VISITS_TO_LEARN = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrendPanel:
+    """Visits and truth of one panel.
+
+    Attributes
+    ----------
+    site, month, observer : (n,) int32, sorted by month
+    log_effort : (n,) log hours, 0 is the standard
+    count : (n,)
+    expected : (J, L) true expectation at standard effort
+    year : (L,) calendar year of every month
+    """
+
+    site: I32
+    month: I32
+    observer: I32
+    log_effort: F64
+    count: F64
+    expected: F64
+    year: np.ndarray
+
+    @property
+    def yearly(self) -> F64:
+        """(Y,) true mean monthly total of every year."""
+        total = self.expected.sum(axis=0)
+        return np.array([total[self.year == y].mean() for y in np.unique(self.year)])
+
+    @property
+    def slope(self) -> float:
+        """Least-squares slope of the log yearly totals, per year."""
+        x = np.arange(np.unique(self.year).size, dtype=float)
+        x -= x.mean()
+        return float(np.log(self.yearly) @ x / (x @ x))
+
+
+def simulate_design(
+    design: str,
+    seed: int,
+    *,
+    trend: float = -0.03,
+    visits: int = 2200,
+    size: float = 2.0,
+    sites: int = 100,
+    years: int = 8,
+    slope_sd: float = 0.05,
+) -> TrendPanel:
+    """Simulate one panel of a design.
+
+    Parameters
+    ----------
+    design : one of ``DESIGNS``
+    trend, slope_sd : mean and standard deviation of the sites' slopes, log per year (``plain``: all alike)
+    visits : number of visits;  size : of the negative binomial, infinite for Poisson counts
+
+    Raises
+    ------
+    ConfigError : for another design.
+    """
+    if design not in DESIGNS:
+        raise ConfigError(f"there is no design {design!r}; choose one of {', '.join(DESIGNS)}.")
+    rng = rng_for(seed, "design", design)
+    plain, L = design == "plain", 12 * years
+    year = np.arange(L) // 12
+    a = rng.standard_normal(sites)
+    s = trend + (0.0 if plain else slope_sd) * rng.standard_normal(sites)
+    x = np.arange(years) - (years - 1) / 2
+    season = 0.5 * np.sin(2 * np.pi * (np.arange(L) % 12) / 12)
+    site_year = np.zeros((sites, years)) if plain else _autoregressive(rng, sites, years, sd=0.2, rho=0.5)
+    eta = 0.7 + a[:, None] + s[:, None] * x[year] + season + site_year[:, year]
+    at, month = _visits(rng, design, a, s - trend, year, visits)
+    observer, found = _observers(rng, design, at, year[month], years)
+    log_effort = np.zeros(visits) if plain else 0.07 * x[year[month]] + 0.3 * rng.standard_normal(visits)
+    mean = np.exp(eta[at, month] + EFFORT * log_effort + found)
+    rate = mean * rng.gamma(size, 1 / size, visits) if np.isfinite(size) else mean
+    count = rng.poisson(rate).astype(float)
+    return TrendPanel(
+        at.astype(np.int32),
+        month.astype(np.int32),
+        observer.astype(np.int32),
+        log_effort,
+        count,
+        np.exp(eta),
+        2010 + year,
+    )
+
+
+def _autoregressive(rng: np.random.Generator, rows: int, steps: int, *, sd: float, rho: float) -> F64:
+    out = np.empty((rows, steps))
+    out[:, 0] = sd * rng.standard_normal(rows)
+    for t in range(1, steps):
+        out[:, t] = rho * out[:, t - 1] + sd * np.sqrt(1 - rho**2) * rng.standard_normal(rows)
+    return out
+
+
+def _visits(
+    rng: np.random.Generator, design: str, a: F64, s: F64, year: np.ndarray, visits: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw the cells that are visited, sorted by month: (visits,) sites and months."""
+    J, L, years = a.size, year.size, int(year[-1]) + 1
+    if design == "plain":
+        return rng.integers(J, size=visits), np.sort(rng.integers(L, size=visits))
+    start = np.where(rng.random(J) < 1 / 3, rng.integers(1, max(2, years // 2 + 1), J), 0)
+    end = np.where(rng.random(J) < 1 / 3, rng.integers(max(2, years // 2), years + 1, J), years)
+    if design == "abandoned":  # the steeper a site declines, the sooner and the surer it is given up
+        risk = 1 / (1 + np.exp(s / 0.02))
+        gone = np.ceil(rng.exponential(3.0 / np.maximum(risk, 1e-9)) + 2)
+        end = np.minimum(end, gone)
+    end = np.maximum(end, start + 1)
+    weight = np.exp(0.8 * a) if design in ("preferred", "abandoned") else rng.gamma(1.0, 1.0, J)
+    open_cells = (year[None, :] >= start[:, None]) & (year[None, :] < end[:, None])
+    p = weight[:, None] * open_cells * np.linspace(0.6, 1.4, L)[None, :]  # more visits in later years
+    cell = rng.choice(J * L, size=visits, p=(p / p.sum()).ravel())
+    month = cell % L
+    order = np.argsort(month, kind="stable")
+    return cell[order] // L, month[order]
+
+
+def _observers(
+    rng: np.random.Generator, design: str, site: np.ndarray, year: np.ndarray, years: int
+) -> tuple[np.ndarray, F64]:
+    """Draw who made each visit, and what that does to the log mean."""
+    n = site.size
+    if design == "plain":
+        return rng.integers(30, size=n), np.zeros(n)
+    if design == "handover":
+        J = int(site.max()) + 1
+        at = rng.integers(1, years, J)
+        observer = site * 2 + (year >= at[site])
+        return observer, 0.3 * rng.standard_normal(2 * J)[observer]
+    I = 16
+    first = np.sort(np.r_[np.zeros(6), rng.integers(0, max(years - 2, 1), I - 6)])
+    share = (1 + rng.pareto(1.2, I))[None, :] * (first[None, :] <= np.arange(years)[:, None])
+    share /= share.sum(axis=1, keepdims=True)
+    observer = (rng.random(n)[:, None] > share.cumsum(axis=1)[year]).sum(axis=1).clip(0, I - 1)
+    found = 0.2 * rng.standard_normal(I)[observer]
+    if design == "learning":
+        before = np.full(n, np.inf)  # who was there from the beginning has learned before
+        for i in np.flatnonzero(first > 0):
+            mine = np.flatnonzero(observer == i)
+            before[mine] = np.arange(mine.size)
+        found = found + np.log(NEW) * np.exp(-before / VISITS_TO_LEARN)
+    return observer, found

@@ -34,11 +34,13 @@ def run(
 ) -> None:
     """Run a recipe from records to report; redo only what changed, go on after an interruption."""
     from fedmiss.cli.doctor import first_use
-    from fedmiss.pipeline.chain import run_recipe
+    from fedmiss.pipeline.chain import input_files, run_recipe
     from fedmiss.pipeline.recipe import read_recipe
 
+    plan = read_recipe(recipe, out)
+    input_files(plan)  # a mistake is told at once, before anything is said of the work
     first_use()
-    conclude(run_recipe(read_recipe(recipe, out), say=typer.echo, jobs=jobs, scheduler=scheduler))
+    conclude(run_recipe(plan, say=typer.echo, jobs=jobs, scheduler=scheduler))
 
 
 def conclude(results: list[SpeciesResult]) -> None:

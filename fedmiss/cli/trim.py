@@ -159,16 +159,7 @@ def _from_command(path: Path) -> tuple[Any, list[str]]:
     from fedmiss.report.trim import fit_trim
     from fedmiss.report.trim.command import read_tcf
 
-    c = read_tcf(path)
-    t = c.table
-    fit = fit_trim(
-        t["site"],
-        t["time"],
-        t["count"],
-        c.settings,
-        weights=t["weight"] if c.weighted else None,
-        covariates={name: t[name] for name in c.covariates},
-    )
+    fit = fit_trim(**read_tcf(path).arguments)
     return fit, [f"settings and table come from {path.name}; other options are not used."]
 
 

@@ -21,9 +21,8 @@ from fedmiss.federation.group.visits import Visits, deal_sites
 from fedmiss.federation.hub import bootstrap as hub_bootstrap
 from fedmiss.federation.hub.agree import Plan, agree
 from fedmiss.federation.hub.crossval import cross_validate as hub_cross_validate
-from fedmiss.federation.hub.crossval import open_batch, starts
-from fedmiss.federation.hub.fit import fit_path
-from fedmiss.federation.hub.lockstep import Lane, run_lockstep
+from fedmiss.federation.hub.crossval import open_batch
+from fedmiss.federation.hub.job import fit_visits
 from fedmiss.federation.hub.state import MonthState
 from fedmiss.federation.keys import seed_key
 from fedmiss.federation.link import InProcess, Link
@@ -170,13 +169,8 @@ class LocalFederation:
         self, batch: int, settings: CountSettings, watch: Callable[[int, float, float], None] | None = None
     ) -> MonthState:
         """Run one variational fit of all visits as fit 0 of a batch."""
-        (answers,) = self.link.ask([open_batch(self.hub, batch, settings)])
-        start = starts(answers, 1)
-        if not start[0, 0] > 0:
-            raise InputError("no visit has a positive weight: there is nothing to fit. Check the weights.")
         note = None if watch is None else (lambda k, move: watch(k, float("nan"), move))
-        fitting = fit_path(self.hub, settings, start[0], watch=note)
-        return run_lockstep(self.link, self.hub, [Lane(batch, 0, fitting)])[0]
+        return fit_visits(self.link, self.hub, batch, settings, watch=note)
 
     def result(self, batch: int, fit: int, settings: CountSettings, state: MonthState) -> CountFit:
         """Both halves of a fit together: what only somebody who holds all groups may have."""
@@ -189,12 +183,7 @@ class LocalFederation:
         P /= np.maximum(owners, 1)[:, None]
         C /= np.maximum(owners, 1)[:, None, None]
         q = Posterior(state.mu, P, C, state.T, state.D, state.tau, state.prior, state.noise)
-        reason = (
-            "in three rounds in a row predictors and months moved by less than 0.003 (root mean square)"
-            if state.converged
-            else f"the limit of {state.k} rounds was reached"
-        )
-        history = Fit(q.theta(), [], state.converged, reason, state.rounds, edf=state.edf)
+        history = Fit(q.theta(), [], state.converged, state.stop_reason, state.rounds, edf=state.edf)
         return CountFit(
             replace(settings, rank=state.rank), J, self.L, history, self.auxiliary(batch, fit, state),
             state.dispersion, state.edf, self.n_counted, state.smear, q, state,

@@ -25,7 +25,7 @@ from fedmiss.report.build import build_report
 from fedmiss.report.many import build_index
 from fedmiss.tables import read_table
 
-__all__ = ["SpeciesResult", "run_recipe", "run_species"]
+__all__ = ["SpeciesResult", "input_files", "run_recipe", "run_species"]
 
 STEPS = ("panel", "fit", "imputed", "report")
 
@@ -64,6 +64,16 @@ def _manifest_key(folder: Path, settings: Any) -> str:
     return hash_json([__version__, hash_file(folder / MANIFEST), settings])
 
 
+def input_files(recipe: Recipe) -> list[Path]:
+    """Return the files that a recipe reads; raise InputError when one is not there."""
+    polygon = recipe.ingest.filters.polygon
+    inputs = [*recipe.files, *recipe.sampling, *recipe.unvetted, *([Path(polygon)] if polygon else [])]
+    for path in inputs:
+        if not path.exists():
+            raise InputError(f"there is no file {path} (named by the recipe {recipe.name}).", path=str(path))
+    return inputs
+
+
 def run_recipe(
     recipe: Recipe,
     *,
@@ -80,11 +90,7 @@ def run_recipe(
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs is {jobs} (must be at least 1).")
     records = recipe.out / "records"
-    polygon = recipe.ingest.filters.polygon
-    inputs = [*recipe.files, *recipe.sampling, *recipe.unvetted, *([Path(polygon)] if polygon else [])]
-    for path in inputs:
-        if not path.exists():
-            raise InputError(f"there is no file {path} (named by the recipe {recipe.name}).", path=str(path))
+    inputs = input_files(recipe)
     say("ingest")
     files = [(p.name, hash_file(p)) for p in inputs if p.is_file()]
     filters = replace(recipe.ingest.filters, polygon=None)  # its content is among the files

@@ -516,7 +516,7 @@ def fit_results(
         "site_variances": None if q is None else q.tau.tolist(),
         "month_variances": None if q is None else q.noise.tolist(),
         "effort": dict(zip(effort_names(agreed.terms, agreed.blanks), fit.aux.kappa.tolist(), strict=True)),
-        "standard_effort": "one hour, standing still, one observer" if agreed.terms else "one visit",
+        "standard_effort": agreed.standard_effort,
         "observer_effects": fit.settings.observers,
         "observer_sd": (1.0 / fit.aux.observers) ** 0.5 if fit.settings.observers else None,
         "objective": fit.fit.objective[-1] if fit.fit.objective else None,

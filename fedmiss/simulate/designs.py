@@ -109,7 +109,13 @@ def simulate_design(
     rate = mean * rng.gamma(size, 1 / size, visits) if np.isfinite(size) else mean
     count = rng.poisson(rate).astype(float)
     return TrendPanel(
-        at.astype(np.int32), month.astype(np.int32), observer.astype(np.int32), log_effort, count, np.exp(eta), 2010 + year
+        at.astype(np.int32),
+        month.astype(np.int32),
+        observer.astype(np.int32),
+        log_effort,
+        count,
+        np.exp(eta),
+        2010 + year,
     )
 
 

@@ -128,6 +128,7 @@ def digits(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_mnist_runs_on_idx_files_and_reports_beside_scikit_learn(digits, tmp_path):
     out = mnist(tmp_path / "mnist", quick=True, seed=0, data=digits, overwrite=False)
     fits = pd.read_csv(out / "fits.csv").set_index("fit")

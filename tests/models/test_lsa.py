@@ -278,6 +278,7 @@ def test_derivatives_are_finite_differences(logistic):
     assert np.abs(np.mean([model.gradient(model.minimum(data), r) for r in data], axis=0)).max() < 1e-14
 
 
+@pytest.mark.slow
 def test_the_bias_of_fedavg_has_order_1_and_extrapolation_order_2(logistic):
     model, data = logistic
     etas = (0.04, 0.02, 0.01)

@@ -329,6 +329,7 @@ def relative(S, exact):
     return np.linalg.norm(S - exact) / np.linalg.norm(exact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [1.0, 0.5])
 def test_compression_has_the_expected_figures(p):
     """Exact statistics of model A, gamma = 0.2, 2,000 rounds: what keeps a memory converges, the report's Top-k does not."""

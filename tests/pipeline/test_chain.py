@@ -219,6 +219,7 @@ def test_many_species_one_of_them_hopeless(place, tmp_path, jobs):
     assert not (tmp_path / "out" / slug("Wood Stork") / "report").exists()
 
 
+@pytest.mark.slow
 def test_all_species_with_enough_records(place, tmp_path):
     text = RECIPE.replace('species = "American Wigeon"', 'species = "all"\nmin_records = 9999')
     (place / "all.toml").write_text(text, encoding="utf-8")

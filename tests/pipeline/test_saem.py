@@ -32,6 +32,7 @@ def panel(tmp_path_factory):
     return folder(tmp_path_factory.mktemp("saem"), made)
 
 
+@pytest.mark.slow
 def test_totals_and_sites_agree_with_the_default_fit_of_rank_0(panel, tmp_path):
     """Tolerance: 2 % between seeds is Monte Carlo; 6 % in a month and 2.5 % root mean square against the default.
 
@@ -139,6 +140,7 @@ def test_what_chains_cannot_fit_is_refused(panel, tmp_path):
     assert not (tmp_path / "y").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupted_fit_goes_on_to_the_same_bits(panel, tmp_path, monkeypatch):
     import fedmiss.pipeline.saem as module
 

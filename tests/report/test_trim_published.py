@@ -30,15 +30,7 @@ def folder():
 def case(request):
     tcf = folder() / f"skylark-{request.param}.tcf"
     command = read_tcf(tcf)
-    t = command.table
-    fit = fit_trim(
-        t["site"],
-        t["time"],
-        t["count"],
-        command.settings,
-        weights=t["weight"] if command.weighted else None,
-        covariates={c: t[c] for c in command.covariates},
-    )
+    fit = fit_trim(**command.arguments)
     out = tcf.with_suffix(".out").read_text(encoding="latin-1").replace("\r", "")
     return request.param, command, fit, out
 

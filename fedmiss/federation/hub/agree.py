@@ -61,6 +61,11 @@ class Agreement:
         None  # (L,) visits of all groups in every released month, known under joint least numbers
     )
 
+    @property
+    def standard_effort(self) -> str:
+        """The visit that expected counts are of, in words."""
+        return "one hour, standing still, one observer" if self.terms else "one visit"
+
 
 def seal_key(link: Link) -> None:
     """Pass on the key that the groups share: made by the first group by name, sealed for each, unread here."""

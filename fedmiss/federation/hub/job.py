@@ -7,7 +7,7 @@ bits.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +22,13 @@ from fedmiss.federation.hub.bootstrap import lockstep_size, replicates, totals_o
 from fedmiss.federation.hub.crossval import cross_validate, open_batch, starts
 from fedmiss.federation.hub.fit import fit_path
 from fedmiss.federation.hub.lockstep import Lane, run_lockstep
-from fedmiss.federation.hub.state import MonthState
+from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.support import released_months
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.choice import Choice, model_name
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = ["FIRST_REPLICATES", "Joint", "Order", "preview_job", "run_job"]
+__all__ = ["FIRST_REPLICATES", "Joint", "Order", "fit_visits", "preview_job", "run_job"]
 
 FULL, FIRST_REPLICATES = 0, 1
 
@@ -69,6 +69,36 @@ class Joint:
     results: dict[str, Any]
 
 
+def fit_visits(
+    link: Link,
+    panel: Panel,
+    batch: int,
+    settings: CountSettings,
+    *,
+    watch: Callable[[int, float], None] | None = None,
+) -> MonthState:
+    """Fit all visits, as fit 0 of a batch; ``watch`` is called after each round with (round, root mean square move).
+
+    Raises
+    ------
+    InputError    no visit has a positive weight
+    """
+    (answers,) = link.ask([open_batch(panel, batch, settings)])
+    start = starts(answers, 1)
+    if not start[0, 0] > 0:
+        raise InputError("no visit has a positive weight: there is nothing to fit. Check the weights.")
+    fitting = fit_path(panel, settings, start[0], watch=watch)
+    return run_lockstep(link, panel, [Lane(batch, 0, fitting)])[0]
+
+
+def _agreed(link: Link, order: Order) -> Agreement:
+    """The first exchanges of a job: the groups' common key where they seal one, then the agreement."""
+    link.stage = "agree"
+    if order.seal:
+        seal_key(link)
+    return agree(link, order.plan)
+
+
 def run_job(link: Link, order: Order) -> Joint:
     """Run a job to its end.
 
@@ -76,10 +106,7 @@ def run_job(link: Link, order: Order) -> Joint:
     ------
     EngineError    a group is missing
     """
-    link.stage = "agree"
-    if order.seal:
-        seal_key(link)
-    agreement = agree(link, order.plan)
+    agreement = _agreed(link, order)
     panel = agreement.panel
     link.stage = "cross-validation"
     choice = Choice(pd.DataFrame(), pd.DataFrame(), order.candidates[0], "")
@@ -95,12 +122,7 @@ def run_job(link: Link, order: Order) -> Joint:
         )
     link.stage = "fit"
     trace: list[float] = []
-    (answers,) = link.ask([open_batch(panel, FULL, choice.best)])
-    start = starts(answers, 1)
-    if not start[0, 0] > 0:
-        raise InputError("no visit has a positive weight: there is nothing to fit. Check the weights.")
-    fitting = fit_path(panel, choice.best, start[0], watch=lambda _, move: trace.append(move))
-    state = run_lockstep(link, panel, [Lane(FULL, 0, fitting)])[0]
+    state = fit_visits(link, panel, FULL, choice.best, watch=lambda _, move: trace.append(move))
     totals = totals_of(link, panel, FULL, [state])[0]
     link.stage = "bootstrap"
     draws = _draws(link, order, agreement, choice.best, state)
@@ -121,10 +143,7 @@ def preview_job(link: Link, order: Order) -> tuple[Agreement, np.ndarray]:
 
     The questions are those that :func:`run_job` begins with, so the job goes on from here.
     """
-    link.stage = "agree"
-    if order.seal:
-        seal_key(link)
-    agreement = agree(link, order.plan)
+    agreement = _agreed(link, order)
     panel, months = agreement.panel, np.zeros(0, np.uint8)
     if len(order.candidates) > 1:
         link.stage = "cross-validation"
@@ -172,14 +191,12 @@ def _results(
         "terms": list(agreement.terms),
         "blanks": list(agreement.blanks),
         "kappa": state.kappa.tolist(),
-        "standard_effort": "one hour, standing still, one observer" if agreement.terms else "one visit",
+        "standard_effort": agreement.standard_effort,
         "observer_effects": best.observers,
         "observer_sd": (1.0 / state.ridge) ** 0.5 if best.observers else None,
         "objective": None,
         "converged": state.converged,
-        "stop_reason": "in three rounds in a row predictors and months moved by less than 0.003 (root mean square)"
-        if state.converged
-        else f"the limit of {state.k} rounds was reached",
+        "stop_reason": state.stop_reason,
         "rounds": state.rounds,
         "n_groups": len(link.names),
         "participation": 1.0,

@@ -110,6 +110,15 @@ class MonthState:
         return self.kappa.size + self.edf_observers
 
     @property
+    def stop_reason(self) -> str:
+        """Why the fit ended, in words."""
+        if self.converged:
+            return (
+                "in three rounds in a row predictors and months moved by less than 0.003 (root mean square)"
+            )
+        return f"the limit of {self.k} rounds was reached"
+
+    @property
     def size(self) -> float:
         """Size of the negative binomial, infinite for the Poisson limit."""
         return 1.0 / self.inverse_size if self.inverse_size > 0 else float("inf")

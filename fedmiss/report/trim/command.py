@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -35,6 +36,19 @@ class TrimCommand:
     weighted: bool
     covariates: tuple[str, ...]
     windows: tuple[tuple[int, int], ...]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What :func:`fedmiss.report.trim.fit_trim` takes: the counts, the settings, weights and covariates if asked for."""
+        t = self.table
+        return {
+            "site": t["site"],
+            "time": t["time"],
+            "count": t["count"],
+            "settings": self.settings,
+            "weights": t["weight"] if self.weighted else None,
+            "covariates": {name: t[name] for name in self.covariates},
+        }
 
 
 def read_tcf(path: str | Path) -> TrimCommand:

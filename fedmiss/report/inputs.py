@@ -57,7 +57,7 @@ class ReportInputs:
     @property
     def one_trend(self) -> bool:
         """True when the model has no site x month interaction: all sites then share one trend."""
-        return bool(self.fact("rank") == 0)
+        return bool(self.fact("rank") == 0 and not self.fact("slopes", default=False))
 
     def region_names(self) -> list[str]:
         """Regions that sites name, sorted."""

@@ -42,6 +42,7 @@ class ReportInputs:
     trace: pd.DataFrame | None
     cv: pd.DataFrame | None
     site_trends: pd.DataFrame | None
+    visited: pd.DataFrame | None
     hashes: Mapping[str, str]
 
     @property
@@ -193,5 +194,6 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
         trace=_optional(fit / "trace.parquet", "trace"),
         cv=_optional(fit / "cv.parquet", "cv"),
         site_trends=site_trends,
+        visited=_optional(fit / "visited.parquet", "visited"),
         hashes={f"{p.name}/{MANIFEST}": hash_file(p / MANIFEST) for p in (panel, fit, imputed)},
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedmiss.arrays import Bool
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.fitted import fitted_years, lack_of_fit
 from fedmiss.report.intervals import MIN_DRAWS
 from fedmiss.report.words import count, number, per_year, percent, quantity, share
 from fedmiss.report.years import season_text
@@ -195,6 +196,9 @@ def _model_caveats(a: Analysis) -> list[str]:
         out.append(
             "The fit is of presence and absence: totals are expected numbers of occupied sites, not of birds."
         )
+    miss = lack_of_fit(fitted_years(a.data))
+    if miss:
+        out.append(miss)
     cv = a.data.cv
     if cv is not None and len(cv):
         chosen = cv[chosen_rows(a)]

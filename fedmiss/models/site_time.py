@@ -1,8 +1,8 @@
 """The site and time model: Poisson counts of mean exp(a_j + b_l), by maximum likelihood with the site effects eliminated.
 
 ``fedmiss trim`` fits it with b_l = x_jl' beta (change points, covariates), ``fedmiss fit --time fixed`` with one b for each
-time. The site effect that is best for given b is exact, a_j = log(f_j+ / sum_l E_jl exp(b_l)), so only the equations of b are
-solved. Their gradient and information are sums over sites, hence over groups.
+time. The site effect that is best for given b is exact, a_j = log(f_j+ / sum_l E_jl exp(b_l)), so only the equations of b
+are solved. Their gradient and information are sums over sites, hence over groups.
 
 Source: Pannekoek and van Strien (2001), TRIM 3 manual, appendix.
 """

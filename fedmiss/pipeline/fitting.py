@@ -63,8 +63,8 @@ class FitSettings:
         ``bernoulli``
     rank : ``auto`` or a number
     penalty : None estimates the factors' variances; a number is the ridge of the penalised objective
-    time : ``smooth`` (time effects have a prior, sites slopes of their own) or ``fixed``: Poisson counts, one free effect for
-        each site and each time, no effort: TRIM's model 3 without serial correlation
+    time : ``smooth`` (time effects have a prior, sites slopes of their own) or ``fixed``: Poisson counts, one free effect
+        for each site and each time, no effort: TRIM's model 3 without serial correlation
     effort : ``auto``, ``none``, or terms among duration, distance, observers
     observers : observer effects, kept inside each group: ``yes`` or ``no``. Where observers come and go, effects take
         part of the trend for themselves, and the intervals do not show it: hence ``no`` unless asked for

@@ -17,14 +17,14 @@ LEAST_DRIFT = 0.10  # of counted / fitted over the whole period, before a drift 
 LEAST_GAP = 0.20  # of counted / fitted in one year, before it is
 CLEAR = 3.0  # standard errors that a year must be away
 
-_COLUMNS = ["year", "visits", "counted", "fitted", "ratio", "deviate"]
+_COLUMNS = ["year", "visits", "counted", "fitted", "ratio", "ratio_se"]
 
 
 def fitted_years(data: ReportInputs) -> pd.DataFrame:
-    """Return one row a year: ``visits``, ``counted`` and ``fitted`` birds, their ``ratio``, and their difference in standard
-    errors (``deviate``). Empty where the fit kept no such totals.
+    """Return one row a year: ``visits``, ``counted`` and ``fitted`` birds, their ``ratio`` and its error ``ratio_se``.
 
-    A standard error is that of a sum of independent visits; years whose visits resemble each other deviate more.
+    Empty where the fit kept no such totals. The error is that of a sum of independent visits; years whose visits resemble
+    each other deviate more.
     """
     if data.visited is None:
         return pd.DataFrame(columns=_COLUMNS)
@@ -32,7 +32,7 @@ def fitted_years(data: ReportInputs) -> pd.DataFrame:
     sums = data.visited.groupby(year)[["weight", "counted", "fitted", "variance"]].sum()
     sums = sums[sums["weight"] > 0]
     ratio = (sums["counted"] / sums["fitted"]).where(sums["fitted"] > 0)
-    deviate = ((sums["counted"] - sums["fitted"]) / np.sqrt(sums["variance"])).where(sums["variance"] > 0)
+    error = (np.sqrt(sums["variance"]) / sums["fitted"]).where(sums["fitted"] > 0)
     return pd.DataFrame(
         {
             "year": sums.index.to_numpy(),
@@ -40,7 +40,7 @@ def fitted_years(data: ReportInputs) -> pd.DataFrame:
             "counted": sums["counted"].to_numpy(),
             "fitted": sums["fitted"].to_numpy(),
             "ratio": ratio.to_numpy(),
-            "deviate": deviate.to_numpy(),
+            "ratio_se": error.to_numpy(),
         }
     )
 
@@ -51,14 +51,10 @@ def lack_of_fit(table: pd.DataFrame) -> str:
     Systematic is a drift of counted / fitted of more than 10 % over the period that is twice its standard error, or single
     years that are 20 % and three standard errors away.
     """
-    t = table[
-        (table["counted"] > 0) & (table["fitted"] > 0) & table["deviate"].notna() & (table["deviate"] != 0)
-    ]
+    t = table[(table["ratio"] > 0) & (table["ratio_se"] > 0)]
     if len(t) < 3:
         return ""
-    log_ratio = np.log(t["ratio"].to_numpy())
-    # variance of the log ratio, from that of the counted total
-    weight = (t["deviate"] / (t["counted"] / t["fitted"] - 1.0)).to_numpy() ** 2
+    log_ratio, weight = np.log(t["ratio"].to_numpy()), t["ratio_se"].to_numpy() ** -2.0
     x = t["year"].to_numpy(dtype=float)
     x = x - float(weight @ x / weight.sum())
     slope, error = float(weight @ (x * log_ratio)) / float(weight @ x**2), float(weight @ x**2) ** -0.5
@@ -66,10 +62,11 @@ def lack_of_fit(table: pd.DataFrame) -> str:
     if abs(slope) > 2.0 * error and abs(drift) > LEAST_DRIFT:
         way = "above" if drift > 0 else "below"
         return (
-            f"The fitted totals do not follow the counts: over the period counted birds drift {number(100 * abs(drift), 2)} % "
-            f"{way} the fitted ones at the same visits, so the trend may be too flat. See the table of counted and fitted birds."
+            "The fitted totals do not follow the counts: over the period counted birds drift "
+            f"{number(100 * abs(drift), 2)} % {way} the fitted ones at the same visits, so the trend may be too flat. See "
+            "the table of counted and fitted birds."
         )
-    far = t[(np.abs(t["ratio"] - 1.0) > LEAST_GAP) & (np.abs(t["deviate"]) > CLEAR)]
+    far = t[np.abs(t["ratio"] - 1.0) > np.maximum(LEAST_GAP, CLEAR * t["ratio_se"])]
     if far.empty:
         return ""
     years = ", ".join(str(int(y)) for y in far["year"].head(4)) + (" and others" if len(far) > 4 else "")

@@ -168,8 +168,8 @@ def fit_fixed(
     L, free = panel.L, np.full(1, np.inf)
     state = MonthState(
         0.0, b[:, None], np.zeros((L, 1, 1)), np.zeros((L, 1)), free, free, kappa=np.zeros(panel.K), shift=np.zeros(1),
-        stretch=np.ones(1), squares=np.zeros(1), weight=weight, edf=float(sums["sums"][1]) + L - 1.0, k=rounds, rounds=rounds,
-        converged=True,
+        stretch=np.ones(1), squares=np.zeros(1), weight=weight, edf=float(sums["sums"][1]) + L - 1.0, k=rounds,
+        rounds=rounds, converged=True,
     )  # fmt: skip
     return (yield from _summary(state, settings, months=months))
 

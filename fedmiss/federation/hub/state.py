@@ -43,8 +43,8 @@ class MonthState:
     Attributes
     ----------
     mu : overall level
-    T, D : (L, p), (L, p, p)     posterior means and covariances of the months' coefficients: the effect, then with ``slopes``
-                                 the known line x (covariance zero), then the factors
+    T, D : (L, p), (L, p, p)     posterior means and covariances of the months' coefficients: the effect, then with
+                                 ``slopes`` the known line x (covariance zero), then the factors
     prior, noise : (L, p), (p,)  their prior means and variances;  series : how the prior means are made, None: zero
     tau : (p,)                   prior variances of the sites' coefficients
     phi, inverse_size : dispersion; 1 / size of the negative binomial, 0 for none

@@ -24,8 +24,8 @@ class CountSettings:
         V of the penalised objective, in units of the dispersion of the rank-0 model
     effects : with mu, a, b; without them the model is the paper's theta = U V'
     site_penalty, month_penalty : ridges on a and b in units of the dispersion; None estimates them
-    time : ``smooth``: effects of months have a prior; ``fixed``: the plain site and time model (:mod:`fedmiss.models.site_time`),
-        a maximum likelihood fit with one free effect for each time
+    time : ``smooth``: effects of months have a prior; ``fixed``: the plain site and time model of
+        :mod:`fedmiss.models.site_time`, a maximum likelihood fit with one free effect for each time
     season : with penalty=None, months have a line, seasonal and smooth prior (needs a calendar)
     slopes : with ``season``, every site has a slope on the year of its own
     observers : with observer effects, kept inside the groups

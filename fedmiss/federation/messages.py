@@ -297,6 +297,30 @@ class GapSums(Answer):
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SiteVisits(Question):
+    """Ask how often sites were visited; with the totals of joint sites, which each of their groups then holds too."""
+
+    about: ClassVar[str] = "asks how often sites were visited, for the prior of site effects"
+    joint: np.ndarray = _f(
+        "visits of all groups at the joint sites that the receiver visits, empty at first", "(S,)"
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VisitSums(Answer):
+    """Sums over the group's sites of the log number of visits."""
+
+    about: ClassVar[str] = "sums of the log number of visits of sites"
+    sums: np.ndarray = _f("sum over sites of log(visits + 1/2), and of its square", "(2,)", bits=30)
+    joint: np.ndarray = _f(
+        "the group's visits at every joint site, as long as their totals are not known",
+        "(S,)",
+        "visits",
+        clear="how often the group visited each joint site; empty without joint sites",
+    )
+
+
 # -- fits ----------------------------------------------------------------------------------------------------
 
 
@@ -321,6 +345,10 @@ class Open(Question):
     )
     source: int = _f("replicates: batch of the full fit that they start from, -1 for none")
     released: np.ndarray = _f("folds: 1 for months that take part, empty for all", "(L,)")
+    visits: np.ndarray = _f(
+        "mean and deviation over sites of log(visits + 1/2), where the prior of site effects follows it; else empty",
+        "(2,)",
+    )
     line: np.ndarray = _f("the known line x that every site has a slope on, empty for none", "(L,)")
 
 
@@ -364,6 +392,9 @@ class Broadcast(Question):
     inverse_size: np.ndarray = _f("1 / size of the negative binomial, 0 for none", "(n,)")
     kappa: np.ndarray = _f("effort coefficients", "(n, K)")
     ridge: np.ndarray = _f("precision of observer effects", "(n,)")
+    lift: np.ndarray = _f(
+        "prior mean of a site's effect for one standard deviation of its log visits", "(n,)"
+    )
     shift: np.ndarray = _f("subtract from the sites' coefficients first", "(n, p)")
     stretch: np.ndarray = _f("multiply the sites' coefficients first", "(n, p)")
 
@@ -406,6 +437,11 @@ class Months(Answer):
         "sums over sites: effective parameters, squared move and weight of the cells, coefficients (p), their squares (p), "
         "their variances (p)",
         "(n, 3 + 3 p)",
+        bits=32,
+    )
+    lift: np.ndarray = _f(
+        "regression of site effects on log visits: weighted products, weighted squares, products",
+        "(n, 3)",
         bits=32,
     )
     effort: np.ndarray = _f("score and curvature of the effort coefficients", "(n, K + K^2)", bits=30)
@@ -605,10 +641,11 @@ class Refusal(Answer):
 QUESTIONS: tuple[type[Question], ...] = (
     Hello, Axes, Sites, Checklists, Shared, Drop, Gaps, Open, Broadcast, Solve, Predict, Score, SharedProduct, Product,
     Totals, Close, Tally, Support, Outcome, SealKey, OpenKey, SiteTime,
+    SiteVisits,
 )  # fmt: skip
 ANSWERS: tuple[type[Answer], ...] = (
     Description, Done, KeyedHashes, GapSums, OpenSums, SharedRows, Months, FitSums, ScoreSums, ProductSums, RegionTotals,
-    Refusal, Tallies, SupportSums, SealedKeys, SiteTimeSums,
+    Refusal, Tallies, SupportSums, SealedKeys, SiteTimeSums, VisitSums,
 )  # fmt: skip
 
 

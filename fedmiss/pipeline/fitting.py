@@ -69,6 +69,7 @@ class FitSettings:
     observers : observer effects, kept inside each group: ``yes`` or ``no``. Where observers come and go, effects take
         part of the trend for themselves, and the intervals do not show it: hence ``no`` unless asked for
     folds, folds_by, one_se : cross-validation
+    site_visits : with the cross-validation, try a prior of site effects that follows the sites' numbers of visits
     bootstrap : number of replicates, 0 for none
     joint : whether groups exchange sums by site for sites that several of them visit (right where one person holds all
         groups); otherwise each owner treats such a site as its own
@@ -88,6 +89,7 @@ class FitSettings:
     folds: int = 5
     folds_by: str = "auto"
     one_se: bool = False
+    site_visits: bool = True
     max_rank: int = 4
     bootstrap: int = 200
     seed: int = 0
@@ -210,7 +212,13 @@ def fit_panel(
     started = time.perf_counter()
     base = base_settings(settings, calibrate=not folder.chosen_by_detection)
     ledger = Kept(work / "ledger.json", federation.link.ledger)
-    choice = _choose(federation, ledger, candidates(settings, base), settings, work)
+    choice = _choose(
+        federation,
+        ledger,
+        candidates(settings, base),
+        replace(settings, site_visits=settings.site_visits and not folder.chosen_by_detection),
+        work,
+    )
     if choice.advice and folder.chosen_by_detection:
         choice = replace(choice, advice=choice.advice + CHOSEN_SITES)
     trace: list[dict[str, float]] = []
@@ -366,17 +374,32 @@ def _choose(
     if saved.exists() and (work / "cv.parquet").exists():
         raw = json.loads(saved.read_text())
         table = read_table(work / "cv.parquet", "cv").to_pandas()
-        return Choice(table, pd.DataFrame(raw["summary"]), cands[raw["best"]], raw["advice"])
+        best = replace(cands[raw["best"]], site_visits=raw["site_visits"])
+        if best.site_visits:
+            federation.ask_visits()
+            ledger.ledger.clear()  # it crossed before the interruption too, and stands in that part's line
+        return Choice(table, pd.DataFrame(raw["summary"]), best, raw["advice"])
     with progress("cross-validation", len(cands) * s.folds) as show:
         choice = federation.cross_validate(
-            cands, folds=s.folds, by=s.folds_by, seed=s.seed, one_se=s.one_se, watch=show
+            cands,
+            folds=s.folds,
+            by=s.folds_by,
+            seed=s.seed,
+            one_se=s.one_se,
+            site_visits=s.site_visits,
+            watch=show,
         )
     ledger.save("cross-validation")
     write_table(choice.table, work / "cv.parquet", "cv")
     summary = json.loads(choice.summary.to_json(orient="records"))
     write_json(
         saved,
-        {"best": cands.index(choice.best), "advice": choice.advice if choice else "", "summary": summary},
+        {
+            "best": cands.index(replace(choice.best, site_visits=False)),
+            "site_visits": choice.best.site_visits,
+            "advice": choice.advice,
+            "summary": summary,
+        },
     )
     return choice
 
@@ -542,6 +565,8 @@ def fit_results(
         "dispersion_model": fit.settings.dispersion,
         "rank": fit.settings.rank,
         "slopes": fit.slopes,
+        "site_visits": fit.settings.site_visits,
+        "lift": fit.state.lift if fit.state is not None else 0.0,
         "time": fit.settings.time,
         "penalty": fit.settings.penalty,
         "mu": fit.theta.mu,

@@ -117,7 +117,9 @@ class Batch:
     inverse_size: F64
     kappa: F64
     ridge: F64
-    M: F64  # prior means of the sites' coefficients: zero, or a replicate's draws
+    M: F64  # prior means of the sites' coefficients: zero but for what visits say, or a replicate's draws
+    z: F64  # (J,) standardised log number of visits, where the prior of site effects follows it, else empty
+    drawn: bool  # whether the prior means hold draws
     P: F64
     C: F64
     eta: F64
@@ -150,6 +152,7 @@ class Batch:
         numbers: I64,
         seed: int,
         line: F64,
+        z: F64,
         test: F64 | None = None,
     ) -> Batch:
         """Make the state of ``len(weights)`` fits with all coefficients at zero, but for the known ``line`` (L,) if any."""
@@ -180,6 +183,8 @@ class Batch:
             kappa=np.zeros((n, K)),
             ridge=np.ones(n),
             M=np.zeros((n, J, p)),
+            z=z,
+            drawn=False,
             P=np.zeros((n, J, p)),
             C=np.zeros((n, J, p, p)),
             eta=np.zeros((n, cells.nnz)),

@@ -104,6 +104,7 @@ class GroupProgram:
             msg.Close: self.close,
             msg.Tally: self.tally,
             msg.Support: self.support,
+            msg.SiteVisits: self.count_visits,
             msg.Outcome: self.outcome,
             msg.SealKey: self.seal_key,
             msg.OpenKey: self.open_key,
@@ -119,6 +120,7 @@ class GroupProgram:
         self.site_order, self.checklist_order = np.arange(J), np.zeros(0, dtype=np.int64)
         self.share, self.shared_at = np.ones(J), np.full(J, -1, dtype=np.int64)
         self.shared_sites = np.zeros(0, dtype=np.int64)
+        self.log_visits = np.zeros(0)  # (J,) log(visits + 1/2), of all groups at joint sites
         self.batches: dict[int, Batch] = {}
         self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
         self.own_totals: dict[tuple[int, int], F64] = {}  # and so do totals over its own sites
@@ -327,6 +329,20 @@ class GroupProgram:
             self.releasable[q.folds > 0] = releasable(q.visits, q.sites, q.groups, self.minimum)
         return msg.SupportSums(visits, sites, (visits > 0).astype(float), over, regions)
 
+    def count_visits(self, q: msg.SiteVisits) -> msg.VisitSums:
+        """Count the visits of every site, at joint sites with those of the other groups."""
+        u, S = self._need(), self.shared_sites
+        visits = np.bincount(u.site, minlength=self.share.size).astype(float)
+        if q.joint.size and q.joint.shape != S.shape:
+            raise UplinkError(
+                f"group {self.name!r} was sent visits of {q.joint.size} joint sites; it has {S.size}."
+            )
+        mine = visits[S] if not q.joint.size else np.zeros(0)
+        visits[S] = q.joint if q.joint.size else visits[S]
+        self.log_visits = np.log(visits + 0.5)
+        z = self.log_visits
+        return msg.VisitSums(np.array([self.share @ z, self.share @ z**2]), mine)
+
     def seal_key(self, q: msg.SealKey) -> msg.SealedKeys:
         """Draw the common key, if this is the first group by name, and seal it for the others."""
         party = self._party()
@@ -482,6 +498,8 @@ class GroupProgram:
                 free = free * (q.released[u.month] == 1)
             weights = np.stack([free * (fold != k) for k in q.numbers])
             test = np.stack([free * (fold == k) for k in q.numbers])
+            if q.by == "site":  # every held-out site counts once, however often it was visited
+                test = test / np.bincount(u.site, minlength=self.share.size)[u.site]
         elif q.weights == "replicate":
             weights = np.stack([self.weigh(q.seed, int(b), q.spread, u) for b in q.numbers])
         else:
@@ -490,7 +508,7 @@ class GroupProgram:
         batch = Batch.of(
             self._indexed(by_visit), value, weights, u.effort, u.observer, family=q.family, log1p=q.scale == "log1p",
             observers=q.observers, n_observers=int(u.observer.max(initial=-1)) + 1, p=q.p, L=self.axis.L,
-            numbers=q.numbers, seed=q.seed, line=q.line, test=test,
+            numbers=q.numbers, seed=q.seed, line=q.line, z=self._standardised(q.visits), test=test,
         )  # fmt: skip
         if q.source >= 0 and q.source not in self.batches:
             raise UplinkError(
@@ -504,6 +522,18 @@ class GroupProgram:
         return msg.OpenSums(
             np.stack(sums, axis=1), in_two(batch.rows.wyy.sum(axis=1)), float(self.share.sum())
         )
+
+    def _standardised(self, scale: F64) -> F64:
+        """Log visits of the sites, centred and scaled; empty where they are not wanted."""
+        if not scale.size:
+            return np.zeros(0)
+        if scale.shape != (2,) or not scale[1] > 0 or not self.log_visits.size:
+            raise UplinkError(
+                f"group {self.name!r} was sent a scale of visits that it cannot use. Install the same fedmiss on all sides, "
+                "and start the job again."
+            )
+        out: F64 = (self.log_visits - scale[0]) / scale[1]
+        return out
 
     def close(self, q: msg.Close) -> msg.Done:
         """Forget batches."""

@@ -96,7 +96,7 @@ def _broadcast(pack: list[Lane], *, begin: int, sums: bool) -> msg.Broadcast:
     return msg.Broadcast(
         pack[0].batch, _fits(pack), begin, sums, np.array([s.refill for s in states], dtype=np.uint8), stack("mu"),
         stack("T")[:, :, free], to_triangle(stack("D")[:, :, free[:, None], free]), stack("tau"), stack("phi"),
-        stack("inverse_size"), stack("kappa"), stack("ridge"), stack("shift"), stack("stretch"),
+        stack("inverse_size"), stack("kappa"), stack("ridge"), stack("lift"), stack("shift"), stack("stretch"),
     )  # fmt: skip
 
 
@@ -191,6 +191,7 @@ def _sums(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> lis
         shapes = {
             "months": (n, panel.L, f + f * (f + 1) // 2),
             "sites": (n, 3 + 3 * p),
+            "lift": (n, 3),
             "effort": (n, K + K * K),
             "observers": (n, 3),
             "dispersion": (n, r.nodes.size),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -32,6 +32,9 @@ class Panel:
     observers: F64  # (2,) sum over observers of visits, and of squares
     joint: dict[str, I64]
     n_joint: int
+    log_visits: F64 = field(
+        default_factory=lambda: np.zeros(0)
+    )  # (2,) mean and deviation over sites; empty: not asked
     least: int = 0
     share: float = 1.0
 
@@ -50,6 +53,7 @@ class MonthState:
     phi, inverse_size : dispersion; 1 / size of the negative binomial, 0 for none
     kappa : (K,) effort coefficients;  ridge : precision of observer effects;  edf_observers : their effective number
     edf : effective number of parameters of sites and months
+    lift : prior mean of a site's effect for one standard deviation of its log visits
     shift, stretch : (p,)        what the sites still have to do to their coefficients: subtract, multiply
     slopes : whether every site has a slope on x of its own
     jolt : (L, p) prior means of the months' noise, for replicates; None is zero
@@ -73,6 +77,7 @@ class MonthState:
     stretch: F64
     squares: F64
     slopes: bool = False
+    lift: float = 0.0
     jolt: F64 | None = None
     phi: float = 1.0
     inverse_size: float = 0.0

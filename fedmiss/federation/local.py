@@ -156,6 +156,8 @@ class LocalFederation:
     ) -> CountFit:
         """Fit the count model; the groups keep their half of it for the bootstrap."""
         settings.check()
+        if settings.site_visits and not self.hub.log_visits.size:
+            self.ask_visits()
         self.link.stage = "fit"
         if settings.penalty is not None:
             from fedmiss.federation.penalised import fit_penalised

@@ -63,7 +63,7 @@ def try_site_visits(
     better = mean > CLEAR * error
     way = "better" if mean > 0 else "worse"
     words = (
-        f" Sites left out of the fit are predicted {100 * abs(mean) / base:.1f} % {way} when a site's number of visits speaks "
-        f"for its abundance; it is {'used' if better else 'not used'}."
+        f" Sites left out of the fit are predicted {100 * abs(mean) / base:.1f} % {way} when a site's number of visits "
+        f"speaks for its abundance; it is {'used' if better else 'not used'}."
     )
     return panel, replace(choice, best=replace(best, site_visits=better), advice=choice.advice + words)

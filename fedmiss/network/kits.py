@@ -80,6 +80,11 @@ class Kit:
         """Journal of the present job."""
         return self.private / f"{self.job.hex()[:16]}.journal"
 
+    @property
+    def done(self) -> Path:
+        """File that says that the present job is done."""
+        return self.private / f"{self.job.hex()[:16]}.done"
+
     def approval(self) -> dict[str, Any] | None:
         """The stored approval of the present job, if there is one."""
         path = self.private / "approval.json"

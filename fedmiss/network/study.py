@@ -24,7 +24,7 @@ from fedmiss.pipeline.fitting import MODELS, FitSettings, base_settings, candida
 
 __all__ = ["ENGINES", "Study", "job_hash", "read_roster", "read_study", "read_study_toml"]
 
-ENGINES = ("nvflare",)
+ENGINES = ("nvflare", "flower")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _MODEL = (
     "model",

@@ -100,7 +100,7 @@ def test_another_effort_term():
 
 def test_another_version(monkeypatch):
     link = link_of(a=visits(), b=visits(1))
-    monkeypatch.setattr("fedmiss.federation.group.program.__version__", "9.9")
+    monkeypatch.setattr("fedmiss.federation.group.agreement.__version__", "9.9")
     with pytest.raises(ConfigError, match=r"group 'a' runs fedmiss 9\.9, the hub"):
         agree(link, Plan())
 

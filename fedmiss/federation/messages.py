@@ -85,7 +85,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 2  # raise it whenever a type below changes
+PROTOCOL = 3  # raise it whenever a type below changes
 
 
 # -- fits ----------------------------------------------------------------------------------------------------
@@ -157,13 +157,17 @@ class Broadcast(Question):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedRows(Answer):
-    """Sums by site of the joint sites that the group visits; empty where there are none."""
+    """Sums by site of the joint sites that the group visits; empty where there are none.
+
+    Under masks of all joint sites, zeros where the group does not go, so that nothing tells who goes where.
+    """
 
     about: ClassVar[str] = "normal equations of joint sites, one by one"
     rows: np.ndarray = _f(
         "for each joint site gradient and curvature of its coefficients (or products)",
         "(n, S, q)",
-        clear="the group's sums at every joint site; empty without joint sites",
+        bits=32,
+        sealed=True,
     )
 
 

@@ -119,7 +119,8 @@ class Support(Question):
     by: str = _f("what a fold holds out: cell, block, visit or observer; empty for whole months")
     folds: int = _f("number of folds, 0 for whole months")
     seed: int = _f("public seed of the folds")
-    share: float = _f("largest share of one group in the visits of a month")
+    share: float = _f("largest share of one group in the visits and in the birds of a month")
+    names: tuple[str, ...] = _f("names of all groups")
     visits: np.ndarray = _f("sums of the last answer, empty the first time", "(parts, L)", "visits")
     sites: np.ndarray = _f("sums of the last answer, empty the first time", "(parts, L)", "sites")
     groups: np.ndarray = _f("sums of the last answer, empty the first time", "(parts, L)", "groups")
@@ -135,6 +136,13 @@ class SupportSums(Answer):
     sites: np.ndarray = _f("number of sites with such visits", "(parts, L)", "sites", bits=20)
     groups: np.ndarray = _f("1 where the group has such visits", "(parts, L)", "groups", bits=0)
     over: np.ndarray = _f("1 where the group's share of the visits is above the limit", "(parts, L)", bits=0)
+    birds: np.ndarray = _f(
+        "for each group, in an order that the hub does not know: its birds less its share of all, times a factor of 1 to "
+        "16,384 that the hub does not know; above 0 where its share is above the limit; asked for months that may go",
+        "(parts, groups, L)",
+        bits=12,
+    )
+    region_birds: np.ndarray = _f("the same by region", "(R + 1, groups)", bits=12)
     regions: np.ndarray = _f(
         "sites, 1 where the group has some, 1 where its share is above the limit; no region first, then each",
         "(R + 1, 3)",
@@ -196,9 +204,10 @@ class Shared(Question):
     sites: np.ndarray = _f("place of each shared site among the receiver's sorted hashes", "(S,)")
     owners: np.ndarray = _f("number of groups that visit it", "(S,)")
     lead: np.ndarray = _f("1 where the receiver counts the site in sums over sites, else 0", "(S,)")
-    joint: bool = _f(
-        "whether sums by site are exchanged for shared sites; otherwise each owner treats them as its own"
+    place: np.ndarray = _f(
+        "place of each in the list of joint sites, -1 where each owner has it as its own", "(S,)"
     )
+    joint: int = _f("number of joint sites, whose sums by site are exchanged")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,6 +223,7 @@ class Gaps(Question):
     """Ask how the visited cells lie: for the choice of folds."""
 
     about: ClassVar[str] = "asks how many site x month cells and site x year blocks were visited"
+    apart: bool = _f("whether each owner of a joint site counts its own visits there as 1 / owners")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -91,7 +91,9 @@ def program_of(
         write_secret(secret)
     kind = Masks if kit.study.masks else Party
     party = kind(kit.name, identity(kit.key_file), kit.roster, kit.job)
-    return SiteProgram(_group(kit, panel), kit.job, kit.journal, party=party, look=look)
+    return SiteProgram(
+        _group(kit, panel), kit.job, kit.journal, party=party, look=look, joint=kit.study.joint
+    )
 
 
 def _group(kit: Kit, panel: PanelFolder) -> GroupProgram:
@@ -161,6 +163,7 @@ def program_of_copy(kit: Kit, data: Path) -> GroupProgram:
     """The organisation's program without journal: to look at what was sent, while another process answers."""
     group = _group(kit, open_data(kit, data))
     group.party = Party(kit.name, identity(kit.key_file), kit.roster, kit.job)
+    group.masked, group.allow_joint = kit.study.masks, kit.study.joint
     return group
 
 

@@ -260,7 +260,7 @@ def test_an_unforeseen_error_in_a_group_is_a_refusal_without_data():
     with pytest.raises(
         EngineError, match=r"'owner-0': EngineError; the reason stands on the group's own screen"
     ):
-        federation.link.ask([msg.Shared(np.array([9999]), np.ones(1), np.ones(1), False)])
+        federation.link.ask([msg.Shared(np.array([9999]), np.ones(1), np.ones(1), np.array([-1]), 0)])
     assert isinstance(program.refusal, IndexError)
 
 

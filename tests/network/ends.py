@@ -49,14 +49,10 @@ def strangers(trace):
     return out
 
 
-def strace(file):
+def strace(file, calls="connect,sendto"):
     """Words before a command that write its connections down; none where the tool is missing."""
     tool = shutil.which("strace")
-    return (
-        [tool, "-f", "--seccomp-bpf", "-qq", "-e", "trace=connect,sendto", "-o", str(file), "-A"]
-        if tool
-        else []
-    )
+    return [tool, "-f", "--seccomp-bpf", "-qq", "-e", f"trace={calls}", "-o", str(file), "-A"] if tool else []
 
 
 def whole_run(folder, panels, prefix=()):
@@ -133,7 +129,7 @@ class Ends:
             except ProcessLookupError:
                 pass
 
-    def wait(self, seconds=240):
+    def wait(self, seconds=400):
         until = time.monotonic() + seconds
         while any(p.poll() is None for p in self.processes.values()):
             for name, p in self.processes.items():

@@ -52,7 +52,9 @@ def uninterrupted(prepared, tmp_path_factory):
     """A whole run; every connect() of every process is recorded by the system where strace is there."""
     folder, panels = copy_of(prepared, "uninterrupted")
     trace = tmp_path_factory.mktemp("trace") / "connect"
-    whole_run(folder, panels, strace(trace))
+    whole_run(
+        folder, panels, strace(trace, "connect")
+    )  # this engine sends with an address by no call but connect
     return folder, trace
 
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedmiss import __version__
-from fedmiss.errors import InputError, UplinkError
+from fedmiss.arrays import F64
+from fedmiss.errors import ConfigError, InputError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, Used, effort_columns
 from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms_by_key
-from fedmiss.federation.rules import releasable
+from fedmiss.federation.masks import FEWEST
+from fedmiss.federation.rules import blinded, releasable
 
 if TYPE_CHECKING:
     from fedmiss.federation.group.program import GroupProgram
@@ -109,15 +111,16 @@ def support(program: GroupProgram, q: msg.Support) -> msg.SupportSums:
     parts, key = max(q.folds, 1), part * L + u.month
     visits = np.bincount(key, minlength=parts * L).reshape(parts, L).astype(float)
     places = np.unique(key * program.share.size + u.site)
-    site_share = program.share[places % program.share.size]
+    site_share = program.part[places % program.share.size]
     sites = np.bincount(places // program.share.size, site_share, parts * L).reshape(parts, L)
     regions = np.zeros((len(program.axis.regions) + 1, 3))
     at = np.zeros(program.share.size, dtype=np.int64)
     for i, name in enumerate(program.axis.regions):
         at[program.visits.region == name] = i + 1
-    regions[:, 0] = np.bincount(at, program.share, regions.shape[0])
+    regions[:, 0] = np.bincount(at, program.part, regions.shape[0])
     regions[:, 1] = regions[:, 0] > 0
     over = np.zeros((parts, L))
+    birds, region_birds = np.zeros((parts, len(q.names), L)), np.zeros((regions.shape[0], len(q.names)))
     if q.visits.size:
         if q.visits.shape != visits.shape or q.sites.shape != visits.shape or q.groups.shape != visits.shape:
             raise UplinkError(
@@ -125,8 +128,13 @@ def support(program: GroupProgram, q: msg.Support) -> msg.SupportSums:
             )
         over = (visits > q.share * q.visits).astype(float)
         regions[:, 2] = regions[:, 0] > q.share * q.regions[:, 0]
-        program.releasable[q.folds > 0] = releasable(q.visits, q.sites, q.groups, program.minimum)
-    return msg.SupportSums(visits, sites, (visits > 0).astype(float), over, regions)
+        may = releasable(q.visits, q.sites, q.groups, program.minimum)
+        program.releasable[q.folds > 0] = may & (over == 0).all(axis=0)
+        count: F64 = np.bincount(key, u.count, parts * L).astype(float).reshape(parts, L) * may
+        birds = blinded(program.key, program.name, q, count, "months")
+        by_region: F64 = np.bincount(at[u.site], u.count, regions.shape[0])[None].astype(float)
+        region_birds = blinded(program.key, program.name, q, by_region, "regions")[0].T
+    return msg.SupportSums(visits, sites, (visits > 0).astype(float), over, birds, region_birds, regions)
 
 
 def seal_key(program: GroupProgram, q: msg.SealKey) -> msg.SealedKeys:
@@ -175,17 +183,23 @@ def checklists(program: GroupProgram, q: msg.Checklists) -> msg.KeyedHashes:
 
 def shared(program: GroupProgram, q: msg.Shared) -> msg.Done:
     """Learn which sites others visit too."""
-    at = program.site_order[q.sites]
-    program.share, program.shared_at = (
-        np.ones(program.share.size),
-        np.full(program.share.size, -1, dtype=np.int64),
-    )
-    program.share[at] = q.lead if q.joint else 1.0 / q.owners
-    if q.joint:
-        program.shared_sites = at.astype(np.int64)
-        program.shared_at[at] = np.arange(at.size)
-    else:
-        program.shared_sites = np.zeros(0, dtype=np.int64)
+    at, joint = program.site_order[q.sites], q.place >= 0
+    if joint.any() and not program.allow_joint:
+        raise ConfigError(
+            f"group {program.name!r}: the hub asks for joint sites, which the study does not have."
+        )
+    if program.masked and (q.owners[joint] < FEWEST).any():
+        raise ConfigError(
+            f"group {program.name!r}: the hub asks for a joint site of fewer than {FEWEST} groups, either of which could "
+            "subtract its own part. Give the hub the same fedmiss."
+        )
+    J = program.share.size
+    program.share, program.part, program.shared_at = np.ones(J), np.ones(J), np.full(J, -1, dtype=np.int64)
+    program.part[at] = 1.0 / q.owners
+    program.share[at] = np.where(joint, q.lead, 1.0 / q.owners)
+    program.shared_sites = at[joint].astype(np.int64)
+    program.shared_at[program.shared_sites] = np.arange(program.shared_sites.size)
+    program.joint_place, program.n_joint = q.place[joint].astype(np.int64), q.joint
     return program.ready()
 
 
@@ -203,11 +217,11 @@ def gaps(program: GroupProgram, q: msg.Gaps) -> msg.GapSums:
     u, L, years = program.need(), program.axis.L, program.axis.years(program.visits.calendar)
     length = np.bincount(years)
     cells = np.unique(u.site.astype(np.int64) * L + u.month)
-    own = program.shared_at[cells // L] < 0
-    share = program.share[cells // L]
+    own = (program.shared_at[cells // L] < 0) | q.apart
+    share = program.part[cells // L]
     blocks = np.unique(cells[own] // L * length.size + years[cells[own] % L])
-    block_share = program.share[blocks // length.size]
-    masks = np.zeros((program.shared_sites.size, L), dtype=np.uint8)
+    block_share = program.part[blocks // length.size]
+    masks = np.zeros((0 if q.apart else program.shared_sites.size, L), dtype=np.uint8)
     if masks.size:
         masks[program.shared_at[cells[~own] // L], cells[~own] % L] = 1
         place = keyed_hashes(

@@ -68,6 +68,11 @@ class GroupProgram:
         # between organisations (see ``site``): what becomes of answers before they are packed; the group among the others
         self.protect: Callable[[list[msg.Answer], Envelope], list[msg.Answer]] | None = None
         self.party: Party | None = None
+        self.masked, self.allow_joint = (
+            False,
+            True,
+        )  # whether answers are masked; whether sites may be solved with others
+        self.asked = (0, 0)  # exchange, and which of its questions is being answered
         self._job: bytes | None = None
         self._settings = bytes(8)
         self.weigh = weigh or self._weigh
@@ -84,7 +89,9 @@ class GroupProgram:
         self.used: Used | None = None
         self.withheld = 0
         self.site_order, self.checklist_order = np.arange(J), np.zeros(0, dtype=np.int64)
-        self.share, self.shared_at = np.ones(J), np.full(J, -1, dtype=np.int64)
+        # share of each site in sums over sites; what counts of visits and sites; row among the group's joint sites
+        self.share, self.part, self.shared_at = np.ones(J), np.ones(J), np.full(J, -1, dtype=np.int64)
+        self.joint_place, self.n_joint = np.zeros(0, dtype=np.int64), 0
         self.shared_sites = np.zeros(0, dtype=np.int64)
         self.batches: dict[int, Batch] = {}
         self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
@@ -110,7 +117,10 @@ class GroupProgram:
             envelope, questions = decode(frame, None, asks=True, who="the hub")
             self._admit(envelope)
             admitted = True
-            given = [self.reply(q) for q in questions]
+            given = []
+            for i, q in enumerate(questions):
+                self.asked = (envelope.exchange, i)
+                given.append(self.reply(q))
             replies: list[msg.Message] = list(self.protect(given, envelope) if self.protect else given)
         except FedmissError as error:
             replies = [self._refuse(error, type(error).__name__, str(error))]

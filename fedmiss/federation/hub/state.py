@@ -19,7 +19,7 @@ class Panel:
     ``L`` months, ``J`` sites counted once each, ``K`` effort coefficients, ``calendar`` (month_of_year, year) each (L,) or
     None, ``visits`` that take part, ``joint`` owners of joint sites: group -> places in the list of joint sites.
     ``least`` number of visits and sites of all groups behind a released sum, 0 where groups see to it by themselves;
-    ``share`` largest share of one group.
+    ``share`` largest share of one group; ``apart`` whether what was visited of joint sites stays with their owners.
     """
 
     L: int
@@ -33,6 +33,7 @@ class Panel:
     n_joint: int
     least: int = 0
     share: float = 1.0
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 from fedmiss.network.demo import CLUBS  # noqa: E402
 from tests.network.ends import Ends, prepared_study, result_of  # noqa: E402
 
-PER_RUN = 3
+PER_RUN = 3  # kills in one run, unless --per-run says otherwise
 
 
 def started(folder: Path, panels: dict[str, Path]) -> Ends:
@@ -60,6 +60,7 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--kills", type=int, default=50)
     options.add_argument("--engine", default="nvflare")
+    options.add_argument("--per-run", type=int, default=PER_RUN)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--port", type=int, default=8152)
     given = options.parse_args()
@@ -73,7 +74,9 @@ def main() -> None:
             shutil.copytree(folder, copy)
             begun, ends = time.monotonic(), started(copy, panels)
             try:
-                what = killed(ends, chance, 0 if reference is None else min(PER_RUN, given.kills - total))
+                what = killed(
+                    ends, chance, 0 if reference is None else min(given.per_run, given.kills - total)
+                )
             finally:
                 ends.stop()
             got = result_of(copy)

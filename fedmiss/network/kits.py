@@ -176,9 +176,9 @@ def page(kit: Kit, *, visits: str = "") -> str:
         ]
         if s.joint:
             lines += [
-                "  Sites that three organisations or more visit are solved together. The hub cannot read their sums, but THE OTHER",
-                "  ORGANISATIONS OF SUCH A SITE get the sum of all; they can subtract their own and compute most of the others'",
-                "  counts there, month by month, without knowing whose each is.",
+                "  Sites that three organisations or more visit are solved together. The hub cannot read their sums, but",
+                "  THE OTHER ORGANISATIONS OF SUCH A SITE get the sum of all; they can subtract their own and compute most of",
+                "  the others' counts there, month by month, without knowing whose each is.",
             ]
         if s.duplicates:
             lines += ["  In clear too: hashes of checklists, to count once what two organisations hold."]
@@ -193,8 +193,8 @@ def page(kit: Kit, *, visits: str = "") -> str:
     lines += [
         f"  Months with fewer than {s.minimum} visits or sites of all organisations together, "
         "with one organisation only, or",
-        f"  with more than {s.share:.0%} of the visits or of the birds from one, are left out, and so are months with such a",
-        "  fold from the choice of the model.",
+        f"  with more than {s.share:.0%} of the visits or of the birds from one, are left out; months with such a fold",
+        "  are left out of the choice of the model.",
     ]
     return "\n".join([*lines, *_differences(kit)])
 

@@ -233,6 +233,11 @@ def test_a_preview_says_what_is_lost_and_the_job_goes_on_from_it(folder, panels)
     assert raw["withheld"] == manifest["withheld_visits"] > 0
     assert raw["visits"] == manifest["n_counted"]
     assert raw["released_months"] < raw["months"] == manifest["n_months"]
+    assert set(raw["months_left_out"]) == {
+        "fewer visits or sites, or one organisation", "too large a share of the visits", "too large a share of the birds",
+    }  # fmt: skip
+    assert sum(raw["months_left_out"].values()) == len(raw["which_months_left_out"])
+    assert len(raw["which_months_left_out"]) == raw["months"] - raw["released_months"]
     wire.close()
 
 
@@ -296,3 +301,14 @@ def test_the_commands_work_without_a_terminal(folder, panels):
     refused = runner.invoke(app, ["federation", "ledger", kit])
     assert refused.exit_code == 1
     assert "has sent nothing" in refused.output
+
+
+def test_a_lost_journal_ends_a_job_since_its_masks_were_used(folder, panels):
+    kit = open_kit(folder / "kits" / "north")
+    wire = Direct(folder, panels)
+    preview_study(folder / "hub", wire)
+    wire.close()
+    kit.journal.unlink()
+    with pytest.raises(ConfigError, match="its journal is gone"):
+        program_of(kit, panels["north"])
+    assert not kit.journal.exists()

@@ -130,7 +130,13 @@ def run(
     result = run_study(study, say=typer.echo, preview=preview)
     if preview:
         for name, value in read_json(result).items():
-            typer.echo(f"{name.replace('_', ' '):28s} {value}")
+            lines = (
+                {f"  {k}": f"{len(v)}: {', '.join(v)}" for k, v in value.items()}
+                if isinstance(value, dict)
+                else {}
+            )
+            for label, text in {name.replace("_", " "): "" if lines else value, **lines}.items():
+                typer.echo(f"{label:46s} {text}")
         return
     typer.echo(
         f"done. Joint report: {joint_report(result, out or study / 'report', date=date, overwrite=True)}"

@@ -177,8 +177,8 @@ def page(kit: Kit, *, visits: str = "") -> str:
         if s.joint:
             lines += [
                 "  Sites that three organisations or more visit are solved together. The hub cannot read their sums, but",
-                "  THE OTHER ORGANISATIONS OF SUCH A SITE get the sum of all; they can subtract their own and compute most of",
-                "  the others' counts there, month by month, without knowing whose each is.",
+                "  THE OTHER ORGANISATIONS OF SUCH A SITE get the sum of all; they can subtract their own and compute most",
+                "  of the others' counts there, month by month, without knowing whose each is.",
             ]
         if s.duplicates:
             lines += ["  In clear too: hashes of checklists, to count once what two organisations hold."]

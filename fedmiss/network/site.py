@@ -96,8 +96,8 @@ def program_of(
     jobs = list(read_json(begun)) if begun.exists() else []
     if kit.job.hex() in jobs and not kit.journal.exists():
         raise ConfigError(
-            f"job {kit.job.hex()[:12]} was begun here and its journal is gone, so nobody knows what was sent under its masks, "
-            "which must not be used twice. Ask the coordinator for a new revision."
+            f"job {kit.job.hex()[:12]} was begun here and its journal is gone, so nobody knows what was sent under its "
+            "masks, which must not be used twice. Ask the coordinator for a new revision."
         )
     program = SiteProgram(
         _group(kit, panel), kit.job, kit.journal, party=party, look=look, joint=kit.study.joint

@@ -61,7 +61,7 @@ class Agreement:
     behind: F64 | None = (
         None  # (L,) visits of all groups in every released month, known under joint least numbers
     )
-    lost: dict[str, int] | None = None  # months that each of these rules left out
+    lost: dict[str, I64] | None = None  # places of the months that each of these rules left out
 
     @property
     def standard_effort(self) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedmiss.arrays import F64, Bool
+from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.state import Panel
@@ -20,13 +20,13 @@ FEWEST_REGIONS = 2
 
 def release_jointly(
     link: Link, axes: msg.Axes, share: float, done: dict[str, msg.Answer], notes: list[str]
-) -> tuple[msg.Axes, dict[str, msg.Answer], int, F64, dict[str, int]]:
+) -> tuple[msg.Axes, dict[str, msg.Answer], int, F64, dict[str, I64]]:
     """Agree on the axes again, without what rests on too little.
 
     Returns
     -------
     the final axes, the groups' answers to them, the number of visits left out, the visits (L,) behind released months, and
-    how many months each rule left out
+    which months (places) each rule left out
     """
     before = _used(done)
     released, regions, behind, lost = _released(
@@ -74,8 +74,8 @@ def _support(
 
 def _released(
     link: Link, share: float, minimum: int, L: int, regions: tuple[str, ...]
-) -> tuple[Bool, tuple[str, ...], F64, dict[str, int]]:
-    """Months and regions whose sums over groups may be released; visits of released months; months lost to each rule."""
+) -> tuple[Bool, tuple[str, ...], F64, dict[str, I64]]:
+    """Months and regions whose sums over groups may be released; visits of released months; which months each rule loses."""
     s = _support(link, share, L, len(regions))
     rules = {
         "fewer visits or sites, or one organisation": releasable(
@@ -86,7 +86,7 @@ def _released(
     }
     months, lost = np.ones(L, dtype=bool), {}
     for name, rule in rules.items():
-        lost[name] = int((months & ~rule).sum())
+        lost[name] = np.flatnonzero(months & ~rule)
         months &= rule
     sites, groups, over = s["regions"].T
     fine = (

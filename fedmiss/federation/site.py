@@ -149,7 +149,7 @@ class SiteProgram:
             raise UplinkError(
                 f"a question of {len(frame):,} bytes came to {name!r} (limit {MOST_BYTES:,}). Is this the hub?"
             )
-        if frame == self._frame:
+        if self.exchange >= 0 and frame == self._frame:
             return None
         envelope, _ = decode(frame, None, asks=True, who="the hub")
         if envelope.job != self.job[:8]:

@@ -31,7 +31,7 @@ from fedmiss.pipeline.demo import write_survey
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.tables import read_table
 
-__all__ = ["CLUBS", "club_panels", "compare", "demo_study", "in_process", "prepare", "run_demo"]
+__all__ = ["CLUBS", "club_panels", "compare", "demo_study", "give_away", "in_process", "prepare", "run_demo"]
 
 CLUBS = ("central", "north", "south")
 
@@ -190,12 +190,18 @@ def _users(folder: Path, panels: dict[str, Path], engine: str) -> dict[str, int]
         return {}
     if probe.returncode != 0 or not all(os.stat(p).st_mode & 0o001 for p in folder.resolve().parents):
         return {}
+    give_away(folder, panels, users)
+    return users
+
+
+def give_away(folder: Path, panels: dict[str, Path], users: dict[str, int]) -> None:
+    """Make every club's kit and data its user's own, with nothing for others; so too the hub's folder."""
     for club, user in users.items():
         for root in (folder / "kits" / club, panels[club].parent):
             for path in [root, *root.rglob("*")]:
                 os.chown(path, user, user)
             root.chmod(0o700)
-    return users
+    (folder / "hub").chmod(0o700)
 
 
 def _wait(ends: dict[str, subprocess.Popen[bytes]], out: Path) -> None:

@@ -43,6 +43,8 @@ def make_study(
             study.write(tmp / "kits" / name / "study.json")
             write_json(tmp / "kits" / name / "kit.json", {"organisation": name, "version": __version__})
         provision(study, tmp)
+        for private in (tmp / "hub", *(tmp / "kits").iterdir()):
+            private.chmod(0o700)
         write_manifest(tmp, "study", settings=asdict(study), inputs={})
     return out
 

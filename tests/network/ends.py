@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,33 @@ def strace(file, calls="connect,sendto"):
     """Words before a command that write its connections down; none where the tool is missing."""
     tool = shutil.which("strace")
     return [tool, "-f", "--seccomp-bpf", "-qq", "-e", f"trace={calls}", "-o", str(file), "-A"] if tool else []
+
+
+@contextmanager
+def loopback_only():
+    """Words before a command that put it into a network with nothing but loopback; none where that cannot be made."""
+    name = f"fedmiss-{os.getpid()}"
+    made = (
+        shutil.which("ip")
+        and subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode == 0
+    )
+    if not made:
+        yield []
+        return
+    inside = ["ip", "netns", "exec", name]
+    try:
+        up = subprocess.run([*inside, "ip", "link", "set", "lo", "up"], capture_output=True).returncode == 0
+        yield inside if up else []
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=True)
+
+
+def crossed(inside):
+    """Bytes that have gone over the loopback of a network."""
+    table = subprocess.run(
+        [*inside, "cat", "/proc/net/dev"], capture_output=True, text=True, check=True
+    ).stdout
+    return int(next(line for line in table.splitlines() if line.strip().startswith("lo:")).split()[1])
 
 
 def whole_run(folder, panels, prefix=()):

@@ -33,7 +33,16 @@ from fedmiss.network.kits import make_study, open_kit
 from fedmiss.network.operate import end
 from fedmiss.network.site import start
 from fedmiss.network.study import read_study
-from tests.network.ends import copy_of, killed_run, prepared_study, result_of, strace, strangers, whole_run
+from tests.network.ends import (
+    copy_of,
+    killed_run,
+    loopback_only,
+    prepared_study,
+    result_of,
+    strace,
+    strangers,
+    whole_run,
+)
 
 pytestmark = [
     pytest.mark.flower,
@@ -49,17 +58,18 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def uninterrupted(prepared, tmp_path_factory):
-    """A whole run; every connect() of every process is recorded by the system where strace is there."""
+    """A whole run in a network of its own; every connect() of every process is recorded, where the system can do that."""
     folder, panels = copy_of(prepared, "uninterrupted")
     trace = tmp_path_factory.mktemp("trace") / "connect"
-    whole_run(
-        folder, panels, strace(trace, "connect")
-    )  # this engine sends with an address by no call but connect
-    return folder, trace
+    with loopback_only() as inside:
+        whole_run(
+            folder, panels, [*inside, *strace(trace, "connect")]
+        )  # it sends with an address by no call but connect
+    return folder, trace, bool(inside)
 
 
 def test_the_answer_is_that_of_one_process(prepared, uninterrupted):
-    folder, _ = uninterrupted
+    folder = uninterrupted[0]
     np.testing.assert_allclose(result_of(folder), in_process(folder, prepared[1]).totals, rtol=1e-8)
     assert (folder / "report" / "index.html").exists()
     for club in CLUBS:
@@ -70,6 +80,14 @@ def test_no_process_connects_to_anything_but_the_roster(uninterrupted):
     if not strace("x"):
         pytest.fail("strace is not installed, so connections were NOT recorded; install it")
     assert not strangers(uninterrupted[1])
+
+
+def test_a_study_needs_no_network_but_the_roster(uninterrupted):
+    if not uninterrupted[2]:
+        pytest.skip(
+            "no network namespace can be made here (`ip netns add`), so the run was in the common network"
+        )
+    assert result_of(uninterrupted[0]).size
 
 
 def test_kill_9_of_a_site_and_of_the_hub_changes_no_bit(prepared, uninterrupted):

@@ -23,9 +23,9 @@ from fedmiss.network.kits import approve, open_kit
 HERE = Path(fedmiss.__file__).resolve().parents[1]
 
 
-def prepared_study(out, *, engine, port, **more):
+def prepared_study(out, *, engine, port, bootstrap=10):
     """A study that is ready to run: its custodians have approved."""
-    folder, panels = prepare(out, demo_study(bootstrap=10, port=port, engine=engine, **more))
+    folder, panels = prepare(out, demo_study(bootstrap=bootstrap, port=port, engine=engine))
     for club in CLUBS:
         kit = open_kit(folder / "kits" / club)
         approve(kit, ask=None, given=kit.job.hex())
@@ -83,13 +83,13 @@ def crossed(inside):
     return int(next(line for line in table.splitlines() if line.strip().startswith("lo:")).split()[1])
 
 
-def whole_run(folder, panels, prefix=()):
+def whole_run(folder, panels, prefix=(), seconds=400):
     """Run a prepared study to its end."""
     ends = Ends(folder, panels, prefix)
     try:
         for name in ("hub", *CLUBS):
             ends.start(name)
-        ends.wait()
+        ends.wait(seconds)
     finally:
         ends.stop()
 

@@ -29,6 +29,7 @@ from fedmiss.federation.site import MOST_BYTES
 from fedmiss.network import flower
 from fedmiss.network.demo import CLUBS, demo_study, in_process
 from fedmiss.network.flower_kits import parts
+from fedmiss.network.flower_site import frame_of
 from fedmiss.network.kits import make_study, open_kit
 from fedmiss.network.operate import end
 from fedmiss.network.site import start
@@ -196,7 +197,7 @@ def test_a_hub_that_sends_an_app_gets_no_code_run(listening, prepared, tmp_path)
         while not (got := carrier.grid.pull_messages([number])):
             assert time.monotonic() < until
             time.sleep(0.1)
-        assert b"UplinkError" in flower._frame(got[0])
+        assert b"UplinkError" in frame_of(got[0])
         assert process.poll() is None
     finally:
         end(process)

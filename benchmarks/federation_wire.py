@@ -1,0 +1,76 @@
+"""What a study costs on the wire: ``python benchmarks/federation_wire.py --engine nvflare`` (as root, in the engine's environment).
+
+The demo's study runs in a network namespace that has loopback only, so whatever is counted there was sent by it: frames,
+and what TLS, HTTP, polling and signs of life add. Beside that the ledger, the bytes that the engine was handed, and the
+median time between two exchanges in an organisation's journal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from fedmiss.federation.masks import Masks, identity  # noqa: E402
+from fedmiss.files import read_manifest  # noqa: E402
+from fedmiss.network.demo import CLUBS  # noqa: E402
+from fedmiss.network.kits import open_kit  # noqa: E402
+from fedmiss.network.outbox import ledger_of  # noqa: E402
+from tests.network.ends import crossed, loopback_only, prepared_study, whole_run  # noqa: E402
+
+
+def masks_cost(kit) -> tuple[float, float]:
+    """Milliseconds of an exchange's masks at one of three organisations: median and largest by its journal's sizes."""
+    party = Masks(kit.name, identity(kit.key_file), kit.roster, kit.job)
+    sizes = [line[2] // 8 for line in ledger_of(kit)[1]]
+    took = []
+    for exchange, size in enumerate(sizes):
+        begun = time.perf_counter()
+        party.stream(exchange, size)
+        took.append(1e3 * (time.perf_counter() - begun))
+    return float(np.median(took)), float(np.max(took))
+
+
+def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("--engine", default="nvflare")
+    options.add_argument("--bootstrap", type=int, default=20)
+    options.add_argument("--port", type=int, default=8192)
+    given = options.parse_args()
+    with tempfile.TemporaryDirectory() as tmp, loopback_only() as inside:
+        if not inside:
+            sys.exit(
+                "no network namespace can be made here (`ip netns add`): run as root, or read the ledger only"
+            )
+        folder, panels = prepared_study(
+            Path(tmp), engine=given.engine, port=given.port, bootstrap=given.bootstrap
+        )
+        begun = time.monotonic()
+        whole_run(folder, panels, inside, seconds=3600)
+        seconds, wire = time.monotonic() - begun, crossed(inside)
+        (result,) = (folder / "hub").glob("result-*")
+        r = read_manifest(result, "joint")["results"]
+        ledger, engine = (r[k]["bytes_up"] + r[k]["bytes_down"] for k in ("ledger", "engine"))
+        kit = open_kit(folder / "kits" / CLUBS[0])
+        times = np.diff([line[1] for line in ledger_of(kit)[1]])
+        usual, most = masks_cost(kit)
+        print(
+            "| engine | B | exchanges | ledger MB | handed to the engine | on the wire | median exchange ms | job s | in all s |"
+        )
+        print("|---|---|---|---|---|---|---|---|---|")
+        print(
+            f"| {given.engine} | {given.bootstrap} | {r['ledger']['exchanges']} | {ledger / 1e6:.2f} | {engine / ledger - 1:+.3%} "
+            f"| {wire / ledger - 1:+.2%} | {1e3 * np.median(times):.0f} | {r['seconds']:.0f} | {seconds:.0f} |"
+        )
+        print(f"\nmasks of an exchange, three organisations: median {usual:.2f} ms, largest {most:.2f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
-"""What a study costs on the wire: ``python benchmarks/federation_wire.py --engine nvflare`` (as root, in the engine's environment).
+"""What a study costs on the wire: ``python benchmarks/federation_wire.py --engine nvflare``.
 
-The demo's study runs in a network namespace that has loopback only, so whatever is counted there was sent by it: frames,
+To be run as root, in the environment of the engine's extra. The demo's study runs in a network namespace that has loopback only, so whatever is counted there was sent by it: frames,
 and what TLS, HTTP, polling and signs of life add. Beside that the ledger, the bytes that the engine was handed, and the
 median time between two exchanges in an organisation's journal.
 """
@@ -61,14 +61,16 @@ def main() -> None:
         kit = open_kit(folder / "kits" / CLUBS[0])
         times = np.diff([line[1] for line in ledger_of(kit)[1]])
         usual, most = masks_cost(kit)
-        print(
-            "| engine | B | exchanges | ledger MB | handed to the engine | on the wire | median exchange ms | job s | in all s |"
-        )
-        print("|---|---|---|---|---|---|---|---|---|")
-        print(
-            f"| {given.engine} | {given.bootstrap} | {r['ledger']['exchanges']} | {ledger / 1e6:.2f} | {engine / ledger - 1:+.3%} "
-            f"| {wire / ledger - 1:+.2%} | {1e3 * np.median(times):.0f} | {r['seconds']:.0f} | {seconds:.0f} |"
-        )
+        for name, value in (
+            ("engine, B", f"{given.engine}, {given.bootstrap}"),
+            ("exchanges", f"{r['ledger']['exchanges']}"),
+            ("ledger, both ways", f"{ledger / 1e6:.2f} MB"),
+            ("handed to the engine, over the ledger", f"{engine / ledger - 1:+.3%}"),
+            ("on the wire, over the ledger", f"{wire / ledger - 1:+.2%}"),
+            ("median time from exchange to exchange", f"{1e3 * np.median(times):.0f} ms"),
+            ("job after all were ready; in all", f"{r['seconds']:.0f} s; {seconds:.0f} s"),
+        ):
+            print(f"| {name} | {value} |")
         print(f"\nmasks of an exchange, three organisations: median {usual:.2f} ms, largest {most:.2f} ms")
 
 

@@ -14,6 +14,7 @@ from fedmiss.federation.hub.agree import Plan
 from fedmiss.federation.hub.job import Order, run_job
 from fedmiss.federation.link import Link
 from fedmiss.federation.local import fit_counts
+from fedmiss.federation.masks import common_pad
 
 from .network import JOB, NEGBIN, SETTINGS, Wire, sites_of
 from .owners import largest, owned
@@ -114,6 +115,20 @@ def test_no_pad_is_used_twice(panel, tmp_path):
     run_job(Link(Wire(sites), JOB[:8], SETTINGS, masked=True), Order(PLAN, [NEGBIN], bootstrap=0))
     assert len(used) > 5
     assert len(set(used)) == len(used)
+
+
+def test_a_pad_depends_on_key_job_exchange_and_question():
+    base = (b"k" * 16, b"job", (3, 0))
+    others = [
+        (b"l" * 16, b"job", (3, 0)),
+        (b"k" * 16, b"jab", (3, 0)),
+        (b"k" * 16, b"job", (4, 0)),
+        (b"k" * 16, b"job", (3, 1)),
+    ]
+    pads = [common_pad(*words, (2, 50)) for words in (base, *others)]
+    for i, pad in enumerate(pads):
+        assert not any((pad == other).any() for other in pads[:i])
+    np.testing.assert_array_equal(pads[0], common_pad(*base, (2, 50)))
 
 
 def test_a_group_refuses_what_its_custodian_did_not_approve(panel, tmp_path):

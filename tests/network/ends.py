@@ -75,14 +75,6 @@ def loopback_only():
         subprocess.run(["ip", "netns", "del", name], check=True)
 
 
-def crossed(inside):
-    """Bytes that have gone over the loopback of a network."""
-    table = subprocess.run(
-        [*inside, "cat", "/proc/net/dev"], capture_output=True, text=True, check=True
-    ).stdout
-    return int(next(line for line in table.splitlines() if line.strip().startswith("lo:")).split()[1])
-
-
 def whole_run(folder, panels, prefix=(), seconds=400):
     """Run a prepared study to its end."""
     ends = Ends(folder, panels, prefix)

@@ -147,7 +147,7 @@ def content_of(frame: bytes) -> Any:
 
 def frame_of(message: Any) -> bytes:
     """The frame in a message; of a message that was not made here, none."""
-    record = message.content.get("fedmiss", {}) if message.hascontent_of() else {}
+    record = message.content.get("fedmiss", {}) if message.has_content() else {}
     frame = record.get("frame", b"")
     return frame if isinstance(frame, bytes) else b""
 

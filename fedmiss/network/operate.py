@@ -11,33 +11,31 @@ from pathlib import Path
 
 from fedmiss.errors import ConfigError, EngineError
 from fedmiss.files import read_json
-from fedmiss.network import nvflare
+from fedmiss.network.engine import Control, engine_of
 from fedmiss.network.hub import STATUS, status
 from fedmiss.network.kits import Kit
-from fedmiss.network.preflight import check_certificate, check_version, reach
+from fedmiss.network.preflight import check_certificate, check_port, check_version, reach
 from fedmiss.network.site import start
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
 
 __all__ = ["join", "run"]
 
 Say = Callable[[str], None]
-_OVER = ("FINISHED", "FAILED", "ABORTED", "ABANDONED")
 
 
 def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
     """Take part in the approved job until it is done; a killed engine is started again."""
     check_version(kit, str(read_json(kit.folder / "kit.json").get("version", "")))
-    engine = kit.folder / "engine"
+    engine, carrier = kit.folder / "engine", engine_of(kit.study)
     parts = [engine / "startup" / n for n in ("rootCA.pem", "client.crt", "client.key")]
     check_certificate(parts[1])
     start(kit, data, look=look)
-    done = done_mark(kit)
     log = kit.private / "engine.log"
     process: subprocess.Popen[bytes] | None = None
     said, deaths, begun = "", 0, 0.0
     end_leftovers(engine)
     try:
-        while not done.exists():
+        while not kit.done.exists():
             if process is None or process.poll() is not None:
                 if process is not None:
                     end(process)  # what it has started may be alive
@@ -52,7 +50,7 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
                         said = str(error)
                     time.sleep(2)
                     continue
-                process, begun = nvflare.start_site(kit.folder, kit.name, log), time.monotonic()
+                process, begun = carrier.start_site(kit.folder, kit.name, log), time.monotonic()
                 say(
                     f"{kit.name}: connected to {kit.study.host} port {kit.study.port}; waiting for questions."
                 )
@@ -61,11 +59,7 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
         end(process)
 
 
-def done_mark(kit: Kit) -> Path:
-    """File that says that the present job is done."""
-    return kit.private / f"{kit.job.hex()[:16]}.done"
-
-
+ENGINES = (b"nvflare.private.fed.app", b"fedmiss.network.flower")  # modules that engines are started as
 QUICK, OFTEN = 20.0, 5  # an engine that dies within so many seconds, so many times in a row, will not live
 
 
@@ -84,7 +78,7 @@ def end_leftovers(engine: Path) -> None:
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
-                if mark in words and any(w.startswith(b"nvflare.private.fed.app") for w in words):
+                if mark in words and any(w.startswith(ENGINES) for w in words):
                     os.kill(int(entry.name), signal.SIGKILL)
             except (OSError, ValueError):
                 continue
@@ -130,8 +124,10 @@ def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
     log = hub / "engine.log"
     (hub / STATUS).unlink(missing_ok=True)
     end_leftovers(hub / "engine")
-    process = nvflare.start_hub(hub, log, preview=preview)
-    admin: nvflare.Admin | None = None
+    check_port(study.port)
+    carrier = engine_of(study)
+    process = carrier.start_hub(hub, log, preview=preview)
+    admin: Control | None = None
     try:
         before, since, deaths = -1, time.monotonic(), 0
         while time.monotonic() - since < max(study.patience, 60.0):
@@ -141,13 +137,13 @@ def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
                 _not_too_often(deaths, log)
                 say(f"the engine ended ({log} says why); it is started again.")
                 _close(admin)
-                process, admin = nvflare.start_hub(hub, log, preview=preview), None
+                process, admin = carrier.start_hub(hub, log, preview=preview), None
             admin = admin or _session(hub, study, process)
             if admin is None:
                 continue
             deaths = 0
             _all_there(admin, study, say)
-            job = nvflare.submit(admin, study)
+            job = admin.submit()
             say(f"all organisations are connected; job {job[:8]} is under way.")
             if _watch(admin, job, process, out, say):
                 return out
@@ -165,7 +161,7 @@ def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
         end(process)
 
 
-def _close(admin: nvflare.Admin | None) -> None:
+def _close(admin: Control | None) -> None:
     try:
         if admin is not None:
             admin.close()
@@ -173,15 +169,16 @@ def _close(admin: nvflare.Admin | None) -> None:
         pass
 
 
-def _session(hub: Path, study: Study, process: subprocess.Popen[bytes]) -> nvflare.Admin | None:
+def _session(hub: Path, study: Study, process: subprocess.Popen[bytes]) -> Control | None:
     """A session as soon as the server listens: one that is tried before leaves threads behind that go on trying."""
-    parts = [hub / "admin" / "startup" / n for n in ("rootCA.pem", "client.crt", "client.key")]
+    own = ("admin", "client") if (hub / "admin").is_dir() else ("engine", "server")
+    parts = [hub / own[0] / "startup" / n for n in ("rootCA.pem", f"{own[1]}.crt", f"{own[1]}.key")]
     for _ in range(120):
         if process.poll() is not None:
             return None
         try:
             reach(study.host, study.port, parts[0], parts[1], parts[2])
-            return nvflare.Admin(hub, timeout=20)
+            return engine_of(study).control(hub, study)
         except EngineError:
             time.sleep(0.5)
         except ConfigError:
@@ -191,7 +188,7 @@ def _session(hub: Path, study: Study, process: subprocess.Popen[bytes]) -> nvfla
     return None
 
 
-def _all_there(admin: nvflare.Admin, study: Study, say: Say) -> None:
+def _all_there(admin: Control, study: Study, say: Say) -> None:
     """Wait until all organisations are connected, saying who is missing when that changes."""
     before: list[str] | None = None
     until = time.monotonic() + study.patience
@@ -211,7 +208,7 @@ def _all_there(admin: nvflare.Admin, study: Study, say: Say) -> None:
         time.sleep(1)
 
 
-def _watch(admin: nvflare.Admin, job: str, process: subprocess.Popen[bytes], out: Path, say: Say) -> bool:
+def _watch(admin: Control, job: str, process: subprocess.Popen[bytes], out: Path, say: Say) -> bool:
     """Whether the submitted job ended with a result."""
     last = None
     while process.poll() is None:
@@ -223,7 +220,7 @@ def _watch(admin: nvflare.Admin, job: str, process: subprocess.Popen[bytes], out
             say(f"no answer from {', '.join(now['missing'])}; asking again.")
         last = now.get("missing")
         try:
-            if any(word in admin.state(job).upper() for word in _OVER):
+            if admin.over(job):
                 return out.exists()
         except Exception:  # the session broke with the server
             return out.exists()

@@ -133,6 +133,8 @@ class Batch:
     old: np.ndarray = field(
         default_factory=lambda: np.zeros(0, np.uint8)
     )  # whether ``shrink`` holds earlier weights
+    # of joint sites under masks: fits -> (exchange and question, shape) of the rows that were sealed last
+    sealed: dict[bytes, tuple[tuple[int, int], tuple[int, ...]]] = field(default_factory=dict)
 
     @classmethod
     def of(

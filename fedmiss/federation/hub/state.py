@@ -20,7 +20,7 @@ class Panel:
     ``L`` months, ``J`` sites counted once each, ``K`` effort coefficients, ``calendar`` (month_of_year, year) each (L,) or
     None, ``visits`` that take part, ``joint`` owners of joint sites: group -> places in the list of joint sites.
     ``least`` number of visits and sites of all groups behind a released sum, 0 where groups see to it by themselves;
-    ``share`` largest share of one group.
+    ``share`` largest share of one group; ``apart`` whether what was visited of joint sites stays with their owners.
     """
 
     L: int
@@ -37,6 +37,7 @@ class Panel:
     )  # (2,) mean and deviation over sites; empty: not asked
     least: int = 0
     share: float = 1.0
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,6 +27,13 @@ def report(
     rule: Annotated[
         str, typer.Option("--rule", help="Rule of the trend classes: pecbms or rtrim.")
     ] = "pecbms",
+    convention: Annotated[
+        str,
+        typer.Option(
+            "--convention",
+            help="Error of the trend: long-term (the scatter of years is part of it) or trim (it is not, as in TRIM).",
+        ),
+    ] = "long-term",
     date: Annotated[
         str | None,
         typer.Option(
@@ -76,7 +83,8 @@ def report(
     from fedmiss.report.build import build_report
 
     settings = ReportSettings(
-        base=base, rule=rule, date=date, span=span, coarse_map=coarse_map, title=title, unit=unit, trim=trim, photo=photo,
+        base=base, rule=rule, convention=convention, date=date, span=span, coarse_map=coarse_map, title=title, unit=unit,
+        trim=trim, photo=photo,
         photo_credit=photo_credit, author=author, url=url,
     )  # fmt: skip
     path = build_report(panel, fit, imputed, out, settings, overwrite=overwrite)

@@ -57,14 +57,20 @@ class SpeciesFit:
             self.expected.sum(axis=0), self.panel.months, self.draws, base=base, n_observed=self._n_observed
         )
 
-    def trend(self, base: str | int | None = None, rule: str = "pecbms") -> pd.DataFrame:
-        """Overall trend: change per year with interval and class by ``rule`` (``pecbms`` or ``rtrim``); one row."""
+    def trend(
+        self, base: str | int | None = None, rule: str = "pecbms", convention: str = "long-term"
+    ) -> pd.DataFrame:
+        """Overall trend: change per year with interval and class; one row.
+
+        ``rule`` is ``pecbms`` or ``rtrim``; ``convention`` is ``long-term`` or ``trim`` (without the scatter of years).
+        """
         return trends.overall_trend(
             self.expected.sum(axis=0),
             self.panel.months,
             self.draws,
             base=base,
             rule=rule,
+            convention=convention,
             n_observed=self._n_observed,
         )
 

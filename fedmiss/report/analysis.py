@@ -14,6 +14,7 @@ from fedmiss.report.changes import change_points, period_trends
 from fedmiss.report.classes import NOT_CLASSIFIED, RULES, classify
 from fedmiss.report.coverage import Coverage, coverage, monthly_coverage
 from fedmiss.report.inputs import ALL, ReportInputs
+from fedmiss.report.scatter import check_convention
 from fedmiss.report.trends import (
     log_slope,
     monthly_totals,
@@ -34,7 +35,8 @@ MIN_SITE_YEARS = 3  # a site counted in fewer years borrows its trend from the o
 class ReportSettings:
     """What the user may choose.
 
-    ``base`` year or range of the index (None: the first complete year); ``rule`` of the trend classes; ``date``
+    ``base`` year or range of the index (None: the first complete year); ``rule`` of the trend classes;
+    ``convention`` of the trend's error (long-term: the scatter of years is part of it; trim: it is not); ``date``
     printed on the report (None: today); ``span`` of the LOESS curve (None: by cross-validation); ``coarse_map``
     degrees to which coordinates are rounded, with names and ids of sites withheld (0: exact); ``title`` of the
     page (None: the species); ``unit`` of the counts (birds, nests, pairs, territories, any word); ``trim`` sets TRIM's
@@ -44,6 +46,7 @@ class ReportSettings:
 
     base: str | None = None
     rule: str = "pecbms"
+    convention: str = "long-term"
     date: str | None = None
     span: float | None = None
     coarse_map: float = 0.0
@@ -58,6 +61,7 @@ class ReportSettings:
     def __post_init__(self) -> None:
         if self.rule not in RULES:
             raise ConfigError(f"--rule is {self.rule!r}; it must be pecbms or rtrim.", rule=self.rule)
+        check_convention(self.convention)
         if self.date is not None:
             try:
                 dt.date.fromisoformat(self.date)
@@ -149,8 +153,9 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
     yearly = yearly_index(totals, data.months, draws, base=settings.base, n_observed=seen)
     yearly = _with_coverage(yearly, data, years)
     trend = overall_trend(
-        totals, data.months, draws, base=settings.base, rule=settings.rule, n_observed=seen, refuse=refuse
-    ).iloc[0]
+        totals, data.months, draws, base=settings.base, rule=settings.rule, n_observed=seen, refuse=refuse,
+        convention=settings.convention,
+    ).iloc[0]  # fmt: skip
     points = change_points(totals, data.months, draws, n_observed=seen)
     covariance = None
     if draws is not None and len(draws) >= 2 and years.used.any():
@@ -165,8 +170,15 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
         yearly=yearly,
         trend=trend,
         periods=period_trends(
-            totals, data.months, draws, rule=settings.rule, n_observed=seen, points=points, refuse=refuse
-        ),
+            totals,
+            data.months,
+            draws,
+            rule=settings.rule,
+            n_observed=seen,
+            points=points,
+            refuse=refuse,
+            convention=settings.convention,
+        ),  # fmt: skip
         points=points,
         season=seasonal(totals, data.months, draws, n_observed=seen),
         curve=smooth(
@@ -208,8 +220,9 @@ def _regions(data: ReportInputs, settings: ReportSettings, refuse: str | None) -
         few = int(mask.sum())
         thin = refuse or _region_reason(data, region, few)
         row = overall_trend(
-            totals, data.months, data.draws.get(region), rule=settings.rule, n_observed=seen, refuse=thin
-        ).iloc[0]
+            totals, data.months, data.draws.get(region), rule=settings.rule, n_observed=seen, refuse=thin,
+            convention=settings.convention,
+        ).iloc[0]  # fmt: skip
         rows.append(
             {"region": region, "n_sites": few, "share": float(totals.mean() / grand) if grand > 0 else np.nan}
             | {k: row[k] for k in _REGION}
@@ -244,7 +257,7 @@ def _region_reason(data: ReportInputs, region: str, n_sites: int) -> str | None:
 
 _REGION = [
     "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo", "percent_hi",
-    "trend_class", "reason",
+    "trend_class", "slope_se_sampling", "percent_lo_sampling", "percent_hi_sampling", "trend_class_sampling", "reason",
 ]  # fmt: skip
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "headline",
     "latest",
     "limits",
+    "other_convention",
     "progress_words",
 ]
 
@@ -87,6 +88,32 @@ def headline(a: Analysis) -> Headline:
         f"For orientation only, the estimated change is {change}, {where}.",
         basis(a),
     )
+
+
+def other_convention(a: Analysis) -> str:
+    """Say what TRIM's convention makes of the same numbers, or that it is the one in use."""
+    t = a.trend
+    if not math.isfinite(t["slope_se_sampling"]):
+        return ""
+    if a.settings.convention == "trim":
+        return (
+            "The interval is by TRIM's convention: the error of the totals of just these years, without the scatter of "
+            "years about their line."
+        )
+    narrow = (
+        f"95 % interval {percent(t['percent_lo_sampling'])} to {percent(t['percent_hi_sampling'])} per year"
+    )
+    named = "" if t["reason"] else f", class: {t['trend_class_sampling']}"
+    if t["n_years"] < 3:
+        return f"Of the error of the totals alone (TRIM's convention): {narrow}{named}."
+    scatter = (
+        f"true yearly totals scatter about their line by an estimated {share(math.expm1(t['year_sd']))}, and the interval "
+        "holds what that does to a trend"
+        if t["year_sd"] > 0.005
+        else "no scatter of years about their line was found beyond the error of the totals; the interval still allows for "
+        "some, as few years cannot exclude it"
+    )
+    return f"{scatter[0].upper()}{scatter[1:]}. Without it (TRIM's convention): {narrow}{named}."
 
 
 def _room(lo: float, hi: float) -> str:
@@ -225,10 +252,10 @@ def limits(a: Analysis) -> list[str]:
         "visits follow the birds, totals of site-months without a count are too high.",
         "Standard effort is the model's reference visit. A total at standard effort is comparable from "
         "year to year; it is not a census.",
-        "The interval covers who happened to be counting (observers are redrawn inside each group). It "
-        "is of the numbers in the counted years: it does not cover the birds' ordinary ups and downs from "
-        "year to year, which a line through few years follows. Nor does it cover a wrong model, a change in "
-        "identification skill shared by everybody, or double counting.",
+        "Intervals cover who happened to be counting (observers are redrawn inside each group). "
+        + _scatter_words(a)
+        + " None "
+        "covers a wrong model, a change in identification skill shared by everybody, or double counting.",
     ]
     if len(a.years.season) < 12 and not a.yearly_counts:
         beyond = sorted(set(a.data.months["month_of_year"].astype(int)) - set(a.years.season))
@@ -242,6 +269,18 @@ def limits(a: Analysis) -> list[str]:
             f"The yearly figures are of {season_text(a.years.season)}; they say nothing of the rest of the year.{extra}"
         )
     return out
+
+
+def _scatter_words(a: Analysis) -> str:
+    if a.settings.convention == "trim":
+        return (
+            "All are of the numbers in the counted years: none covers the birds' ordinary ups and downs from year to "
+            "year, which a line through few years follows."
+        )
+    return (
+        "That of the trend, and of a change between years, also covers the birds' ordinary ups and downs from year to year; "
+        "those of totals and indices are of the numbers in that year."
+    )
 
 
 def family_words(a: Analysis) -> str:

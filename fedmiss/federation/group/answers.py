@@ -57,7 +57,9 @@ def check(program: GroupProgram, b: Batch, question: Any) -> None:
     ):
         wrong.append(f"fits {fits.tolist()[:5]} of {n}")
     p = question.T.shape[2] + b.slopes if isinstance(question, msg.Broadcast) else getattr(question, "p", 1)
-    if not 1 + b.slopes <= p <= b.p and not isinstance(question, msg.Score | msg.Product | msg.SharedProduct | msg.Predict):
+    if not 1 + b.slopes <= p <= b.p and not isinstance(
+        question, msg.Score | msg.Product | msg.SharedProduct | msg.Predict
+    ):
         wrong.append(f"{p} coefficients of at most {b.p}")
     k, q, S, K = fits.size, p + p * (p + 1) // 2, program.shared_sites.size, b.kappa.shape[1]
     f = p - b.slopes

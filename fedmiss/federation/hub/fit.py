@@ -123,7 +123,11 @@ def fit_path(
 
 
 def fit_replicate(
-    panel: Panel, settings: CountSettings, full: MonthState, start: F64, rng: np.random.Generator | None = None
+    panel: Panel,
+    settings: CountSettings,
+    full: MonthState,
+    start: F64,
+    rng: np.random.Generator | None = None,
 ) -> Fitting:
     """Fit a bootstrap replicate from the full fit, with its variances.
 
@@ -131,7 +135,14 @@ def fit_replicate(
     """
     state = start_replicate(full, float(start[0]), rng)
     state = yield from _rounds(
-        state, panel, settings, 4 if rng is None else 3, learn=False, tol=REPLICATE_TOL, most=REPLICATE_ROUNDS, watch=None
+        state,
+        panel,
+        settings,
+        4 if rng is None else 3,
+        learn=False,
+        tol=REPLICATE_TOL,
+        most=REPLICATE_ROUNDS,
+        watch=None,
     )
     return (yield from _summary(state, settings))
 

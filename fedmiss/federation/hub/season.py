@@ -26,7 +26,9 @@ from fedmiss.arrays import F64, I64
 __all__ = ["LEAST_YEARS", "SeriesPrior", "line_of"]
 
 WALK_COLUMNS = 30
-LINE_VARIANCE = 25.0  # of the coefficient of x: five units on the log scale for one standard deviation of the years
+LINE_VARIANCE = (
+    25.0  # of the coefficient of x: five units on the log scale for one standard deviation of the years
+)
 YEAR_SD = 0.3  # least standard deviation of the deviations of years from the line
 LEAST_YEARS = 3  # fewer years have no line
 

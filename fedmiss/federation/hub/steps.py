@@ -88,7 +88,13 @@ def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | 
     Papandreou and Yuille, NIPS 2010). It starts where each month by itself would go. Without ``rng`` prior means stay.
     """
     state = replace(
-        full, weight=weight, k=0, moves=(np.inf,), shift=np.zeros(full.p), stretch=np.ones(full.p), refill=False
+        full,
+        weight=weight,
+        k=0,
+        moves=(np.inf,),
+        shift=np.zeros(full.p),
+        stretch=np.ones(full.p),
+        refill=False,
     )
     if rng is None:
         return state

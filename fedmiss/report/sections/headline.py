@@ -7,7 +7,7 @@ import math
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.beside import trim_beside
 from fedmiss.report.classes import NOT_CLASSIFIED
-from fedmiss.report.prose import caveats, headline, latest
+from fedmiss.report.prose import caveats, headline, latest, other_convention
 from fedmiss.report.sections import Cell, HtmlTable, Section, records
 from fedmiss.report.style import Plot
 from fedmiss.report.windows import window_trends
@@ -24,6 +24,7 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
         {
             "headline": headline(a),
             "latest": latest(a),
+            "other_convention": other_convention(a),
             "stretches": _stretches(a),
             "windows": _windows(a),
             "caveats": caveats(a),

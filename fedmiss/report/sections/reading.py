@@ -18,6 +18,7 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
         {
             "limits": limits(a),
             "rule": a.settings.rule,
+            "convention": a.settings.convention,
             "unit": a.unit,
             "cell": a.cell,
             "yearly": a.yearly_counts,

@@ -178,7 +178,7 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
             points=points,
             refuse=refuse,
             convention=settings.convention,
-        ),  # fmt: skip
+        ),
         points=points,
         season=seasonal(totals, data.months, draws, n_observed=seen),
         curve=smooth(

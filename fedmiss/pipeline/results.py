@@ -16,6 +16,7 @@ from fedmiss.pipeline.fitting import read_fit
 from fedmiss.pipeline.imputing import counted_visits
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.report import trends
+from fedmiss.report.support import usable_counts
 from fedmiss.tables import read_table
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class SpeciesFit:
 
     @property
     def _n_observed(self) -> Any:
-        return self.observed.sum(axis=0)
+        return usable_counts(self.observed, self.panel.months)
 
     def totals(self) -> pd.DataFrame:
         """Monthly totals over sites with intervals (birds at standard effort)."""

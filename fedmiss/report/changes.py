@@ -113,8 +113,8 @@ def period_trends(
     axis, _, _ = yearly_series(monthly, months, draws, n_observed)
     used = axis.year[axis.used]
     if used.size < 2:
-        row = _trend_row(used[:0], np.empty(0), None, rule, convention)
-        return pd.DataFrame(columns=["period", *row, "rule", "reason"])
+        names = _trend_row(used[:0], np.empty(0), None, rule, convention)
+        return pd.DataFrame(columns=["period", *names, "rule", "reason"])
     spans: list[tuple[str, int, int]] = [("all years", int(used[0]), int(used[-1]))]
     if points is not None and len(points):
         edges = [int(used[0]), *(int(y) for y in points["year"]), int(used[-1])]

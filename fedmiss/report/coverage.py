@@ -12,10 +12,18 @@ from scipy.sparse.csgraph import connected_components
 from fedmiss.report.inputs import ReportInputs
 from fedmiss.report.years import Years
 
-__all__ = ["MIN_CELLS_PER_YEAR", "MIN_SITES_REPEATED", "Coverage", "coverage", "monthly_coverage"]
+__all__ = [
+    "MIN_CELLS_PER_YEAR",
+    "MIN_DETECTIONS",
+    "MIN_SITES_REPEATED",
+    "Coverage",
+    "coverage",
+    "monthly_coverage",
+]
 
 MIN_SITES_REPEATED = 5  # sites seen in two or more years: only they carry a trend
 MIN_CELLS_PER_YEAR = 10  # counted cells in the median year
+MIN_DETECTIONS = 20  # visits that found the species: fewer know the mean of all years to no better than 22 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +85,10 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     total = float(data.totals @ weight)
     imputed = float(np.where(data.observed, 0.0, data.expected).sum(axis=0) @ weight)
     median = float(np.median(per_year)) if per_year.size else 0.0
+    visits, detected = int(cells["n_visits"].sum()), int(cells["n_detected"].sum())
     thin = []
+    if detected < MIN_DETECTIONS:
+        thin.append(f"{detected} visits found the species; a class needs {MIN_DETECTIONS}")
     if repeated < MIN_SITES_REPEATED:
         thin.append(f"{repeated} sites were counted in two or more years; a class needs {MIN_SITES_REPEATED}")
     if median < MIN_CELLS_PER_YEAR:
@@ -88,7 +99,6 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
         thin.append(
             f"only {linked} of {int(years.used.sum())} years are linked by sites counted in more than one of them"
         )
-    visits, detected = int(cells["n_visits"].sum()), int(cells["n_detected"].sum())
     known = data.sites[["latitude", "longitude"]].notna().all(axis=1)
     return Coverage(
         n_sites=J,

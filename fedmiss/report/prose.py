@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from fedmiss.arrays import Bool
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.cautions import cautions
 from fedmiss.report.intervals import MIN_DRAWS
-from fedmiss.report.words import count, number, per_year, percent, quantity, share
+from fedmiss.report.words import count, number, per_year, percent, quantity, share, year_list
 from fedmiss.report.years import season_text
 
 __all__ = [
@@ -58,11 +60,18 @@ def headline(a: Analysis) -> Headline:
     t = a.trend
     where = f"at {count(a.coverage.n_sites)} sites"
     where += "" if a.yearly_counts else f", {season_text(a.years.season)}"
+    if a.coverage.n_detected == 0:
+        return Headline(
+            "Never found",
+            f"{a.name} was found on none of {count(a.coverage.n_visits)} visits {where}. There is no index and no trend to "
+            "report: totals shown are what the model cannot exclude, not birds.",
+            basis(a),
+        )
     if t["n_years"] < 2:
         return Headline(
             "No trend",
-            f"{a.name}: the panel has {int(t['n_years'])} complete year{'' if t['n_years'] == 1 else 's'} with counts, "
-            "so there is no trend to report.",
+            f"{a.name}: the panel has {int(t['n_years'])} complete year{'' if t['n_years'] == 1 else 's'} with enough "
+            "counts, so there is no trend to report.",
             basis(a),
         )
     period = f"from {t['from_year']} to {t['to_year']}"
@@ -85,9 +94,21 @@ def headline(a: Analysis) -> Headline:
     return Headline(
         "No trend class",
         f"{a.name}: no trend class is given for {t['from_year']} to {t['to_year']}, because {t['reason']}. "
-        f"For orientation only, the estimated change is {change}, {where}.",
+        + _orientation(t, change, where),
         basis(a),
     )
+
+
+def _orientation(t: pd.Series, change: str, where: str) -> str:
+    """Give the change without a class, never without an interval where one can be had."""
+    if not math.isfinite(t["percent_lo"]) and math.isfinite(t["percent_lo_sampling"]):
+        lo, hi = percent(t["percent_lo_sampling"]), percent(t["percent_hi_sampling"])
+        return (
+            f"Between the two years the total changed by {percent(t['percent_per_year'])} per year (95 % interval {lo} "
+            f"to {hi}, of the error of the totals alone), {where}; two years cannot tell a trend from the ups and downs of "
+            "single years."
+        )
+    return f"For orientation only, the estimated change is {change}, {where}."
 
 
 def other_convention(a: Analysis) -> str:
@@ -139,7 +160,7 @@ def basis(a: Analysis) -> str:
 
 def caveats(a: Analysis) -> list[str]:
     """List what a reader must know before using the numbers; only what holds for these data."""
-    c, out = a.coverage, []
+    c, out = a.coverage, cautions(a)
     if a.data.fact("converged") is False:
         why = a.data.fact("stop_reason", default="not said")
         out.append(
@@ -170,21 +191,20 @@ def caveats(a: Analysis) -> list[str]:
     partial = [str(y) for y, full in zip(a.years.year, a.years.complete, strict=True) if not full]
     if partial:
         out.append(
-            f"{_years(partial)} {'lacks' if len(partial) == 1 else 'lack'} some months of the season "
+            f"{year_list(partial)} {'lacks' if len(partial) == 1 else 'lack'} some months of the season "
             f"({season_text(a.years.season)}) and {'is' if len(partial) == 1 else 'are'} left out of index and trend."
         )
     empty = [
         str(y)
-        for y, full, used in zip(a.years.year, a.years.complete, a.years.used, strict=True)
-        if full and not used
+        for y, full, cells in zip(a.years.year, a.years.complete, a.yearly["cells_observed"], strict=True)
+        if full and cells == 0
     ]
     if empty:
         out.append(
-            f"{_years(empty)} {'has' if len(empty) == 1 else 'have'} no count and "
+            f"{year_list(empty)} {'has' if len(empty) == 1 else 'have'} no count and "
             f"{'is' if len(empty) == 1 else 'are'} left out of index and trend."
         )
-    out += _model_caveats(a)
-    return out
+    return out + _model_caveats(a)
 
 
 def _model_caveats(a: Analysis) -> list[str]:
@@ -235,12 +255,6 @@ def _model_caveats(a: Analysis) -> list[str]:
                 "trend are ratios and suffer less."
             )
     return out
-
-
-def _years(years: list[str]) -> str:
-    if len(years) > 5:
-        return f"{len(years)} years ({years[0]} to {years[-1]})"
-    return years[0] if len(years) == 1 else ", ".join(years[:-1]) + " and " + years[-1]
 
 
 def limits(a: Analysis) -> list[str]:

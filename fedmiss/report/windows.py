@@ -76,7 +76,7 @@ def window_trends(a: Analysis) -> pd.DataFrame:
             if years is None
             else overall_trend(
                 data.totals, data.months, data.draws.get("all"), rule=a.settings.rule,
-                n_observed=data.n_observed, years=years, refuse=refuse, convention=a.settings.convention,
+                n_observed=a.seen, years=years, refuse=refuse, convention=a.settings.convention,
             ).iloc[0]
         )  # fmt: skip
         steps = int(row["to_year"]) - int(row["from_year"])
@@ -99,11 +99,9 @@ def smooth_index(a: Analysis) -> pd.DataFrame:
     Columns: ``year``, ``index``, ``smooth``, ``smooth_lo``, ``smooth_hi`` (base = 100).
     """
     columns = ["year", "index", "smooth", "smooth_lo", "smooth_hi"]
-    axis, total, draws = yearly_series(
-        a.data.totals, a.data.months, a.data.draws.get("all"), a.data.n_observed
-    )
+    axis, total, draws = yearly_series(a.data.totals, a.data.months, a.data.draws.get("all"), a.seen)
     year, t = axis.year[axis.used], total[axis.used]
-    base = base_years(a.settings.base, axis)
+    base = base_years(a.base, axis)
     if year.size < 5 or not (t > 0).all() or not base.any():
         return pd.DataFrame(columns=columns)
     x = year.astype(np.float64)

@@ -46,7 +46,8 @@ def _percent_range(lo: float, hi: float) -> Cell:
 def _yearly(a: Analysis) -> HtmlTable:
     rows = []
     for r in records(a.yearly.rename(columns={"index": "index_"})):
-        flag = "" if r.used else (" (incomplete)" if not r.complete else " (no count)")
+        few = " (too few counts)" if r.cells_observed else " (no count)"
+        flag = "" if r.used else (" (incomplete)" if not r.complete else few)
         rows.append(
             [
                 Cell(f"{r.year}{flag}", float(r.year)),

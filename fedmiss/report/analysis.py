@@ -164,6 +164,8 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
     """Compute every table of the report."""
     totals, draws = data.totals, data.draws.get(ALL)
     seen = usable_counts(data.observed, data.months, settings.least)
+    if not data.cells["n_detected"].any():
+        seen = np.zeros_like(seen)  # never found: no year has an index
     years = make_years(data.months, seen)
     base = settings.base or first_base(data.observed, years, settings.least)
     cover = coverage(data, years)

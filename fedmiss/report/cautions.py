@@ -12,15 +12,25 @@ from fedmiss.report.sections import records
 from fedmiss.report.support import Least, groups_apart
 from fedmiss.report.words import count, number, percent, share, year_list
 
-__all__ = ["biased_visits", "carried", "cautions", "least_words", "pooled", "thin_years"]
+__all__ = [
+    "biased_visits",
+    "carried",
+    "cautions",
+    "least_words",
+    "moved_season",
+    "pooled",
+    "thin_years",
+    "uncounted",
+]
 
 COUNT_CARRIES = 0.25  # share of all that was counted, in one site-month
+SEASON_MOVED = 0.4  # share of the counts that would have to be moved to other months of the year
 SITE_CARRIES = 0.5  # share of the fitted total at one site
 
 
 def cautions(a: Analysis) -> list[str]:
     """Return every sentence, the gravest first."""
-    return [*carried(a), *pooled(a), *thin_years(a), *biased_visits(a)]
+    return [*uncounted(a), *carried(a), *pooled(a), *moved_season(a), *thin_years(a), *biased_visits(a)]
 
 
 def _asked(a: Analysis) -> Least:
@@ -45,6 +55,8 @@ def _counts(a: Analysis, least: Least) -> str:
 def thin_years(a: Analysis) -> list[str]:
     """Name the years that have too few counts, and a base that is not the first year for want of them."""
     y, out = a.yearly, []
+    if a.coverage.n_detected == 0:
+        return []
     thin = y[y["complete"] & ~y["used"] & (y["cells_observed"] > 0)]
     if len(thin):
         names, one = [str(v) for v in thin["year"]], len(thin) == 1
@@ -63,6 +75,40 @@ def thin_years(a: Analysis) -> list[str]:
             f"{'has' if len(before) == 1 else 'have'} fewer."
         )
     return out
+
+
+def uncounted(a: Analysis) -> list[str]:
+    """Say it when the species was found and never counted."""
+    c = a.coverage
+    if c.n_detected == 0 or c.birds_counted > 0:
+        return []
+    return [
+        f"None of the {count(c.n_detected)} visits that found the species has a number (all are X, present but not "
+        "counted): nothing can be said of numbers. What is shown is how many sites are occupied."
+    ]
+
+
+def moved_season(a: Analysis) -> list[str]:
+    """Say it when the months that were counted in the later years are others than in the earlier ones."""
+    year = a.data.months["year"].to_numpy()
+    used = a.years.year[a.years.used]
+    if used.size < 2 or len(a.years.season) < 2:
+        return []
+    half = used[used.size // 2]
+    moy, n = a.data.months["month_of_year"].to_numpy(), a.data.n_observed
+    early, late = (
+        np.bincount(moy[m], weights=n[m], minlength=13)
+        for m in (np.isin(year, used[used < half]), np.isin(year, used[used >= half]))
+    )
+    if not early.sum() or not late.sum():
+        return []
+    moved = 0.5 * float(np.abs(early / early.sum() - late / late.sum()).sum())
+    if moved < SEASON_MOVED:
+        return []
+    return [
+        f"From {half} on, {share(round(moved, 3))} of the counts lie in other months of the year than before. The model "
+        "separates season and trend only by what both periods have in common, so the trend may be that of the season."
+    ]
 
 
 def _place(a: Analysis, r: Any) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from fedmiss.arrays import Bool
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.cautions import cautions
+from fedmiss.report.cautions import carried, cautions
 from fedmiss.report.intervals import MIN_DRAWS
 from fedmiss.report.words import count, number, per_year, percent, quantity, share, year_list
 from fedmiss.report.years import season_text
@@ -58,13 +58,13 @@ def _interval(lo: float, hi: float) -> str:
 def headline(a: Analysis) -> Headline:
     """Return the headline: it follows from the trend class and the coverage, and from nothing else."""
     t = a.trend
-    where = f"at {count(a.coverage.n_sites)} sites"
+    where = f"at {count(a.coverage.n_sites)} site{'s' if a.coverage.n_sites != 1 else ''}"
     where += "" if a.yearly_counts else f", {season_text(a.years.season)}"
     if a.coverage.n_detected == 0:
         return Headline(
             "Never found",
             f"{a.name} was found on none of {count(a.coverage.n_visits)} visits {where}. There is no index and no trend to "
-            "report: totals shown are what the model cannot exclude, not birds.",
+            f"report. {_none_found(a)}",
             basis(a),
         )
     if t["n_years"] < 2:
@@ -78,6 +78,7 @@ def headline(a: Analysis) -> Headline:
     change = per_year(t["percent_per_year"], t["percent_lo"], t["percent_hi"])
     kind = str(t["trend_class"])
     provisional = " (provisional: the fit has not converged)" if a.data.fact("converged") is False else ""
+    provisional = provisional or (" (resting on one site or count)" if carried(a) else "")
     subject = f"{a.name}, as counted where it was found," if a.coverage.no_zeros else a.name
     if kind in _SAID:
         sentence = (
@@ -96,6 +97,15 @@ def headline(a: Analysis) -> Headline:
         f"{a.name}: no trend class is given for {t['from_year']} to {t['to_year']}, because {t['reason']}. "
         + _orientation(t, change, where),
         basis(a),
+    )
+
+
+def _none_found(a: Analysis) -> str:
+    """Say what a search without a find excludes: with n visits alike, a chance of finding above 1 - 0.05^(1/n)."""
+    rate = 1.0 - 0.05 ** (1.0 / max(a.coverage.n_visits, 1))
+    return (
+        f"If visits were alike and independent, a chance of finding it above {share(rate)} on a visit is excluded (95 %); "
+        "where nobody looked, nothing is known."
     )
 
 
@@ -126,7 +136,7 @@ def other_convention(a: Analysis) -> str:
     )
     named = "" if t["reason"] else f", class: {t['trend_class_sampling']}"
     if t["n_years"] < 3:
-        return f"Of the error of the totals alone (TRIM's convention): {narrow}{named}."
+        return ""  # the headline says it
     scatter = (
         f"true yearly totals scatter about their line by an estimated {share(math.expm1(t['year_sd']))}, and the interval "
         "holds what that does to a trend"
@@ -150,6 +160,8 @@ def basis(a: Analysis) -> str:
     observers = a.data.fact("n_observers")
     who = f" by {count(observers)} observers" if observers and not a.yearly_counts else ""
     groups = len(a.data.groups)
+    if c.n_detected == 0:
+        return f"{count(c.n_visits)} visits{who} went to {share(c.share_observed)} of {count(c.n_cells)} {a.cell}s."
     years = f"{int(a.years.used.sum())} of {a.years.year.size} years"
     return (
         f"It rests on {count(c.n_counted)} visits with a count{who} in {years}, held by {count(groups)} "
@@ -248,7 +260,7 @@ def _model_caveats(a: Analysis) -> list[str]:
         bias = (
             float((chosen["total_bias"] * chosen["n"]).sum() / chosen["n"].sum()) if len(chosen) else math.nan
         )
-        if math.isfinite(bias) and not 0.9 <= bias <= 1.1:
+        if math.isfinite(bias) and a.coverage.birds_counted and not 0.9 <= bias <= 1.1:
             out.append(
                 f"On visits kept out of the fit, the predicted total is {number(bias)} times the counted "
                 "one: absolute totals may be off by as much, and their intervals do not cover that. Index and "

@@ -35,6 +35,7 @@ __all__ = [
 CLEAR = 0.3  # rank correlation from which a pattern of visits is spoken of,
 SURE = 0.001  # when chance makes it in fewer than one of so many panels
 MIN_SITES_COMPARED = 20
+MIN_YEARS_COMPARED = 3  # a site counted in fewer has a trend that is borrowed from the others
 
 
 class Least(NamedTuple):
@@ -140,12 +141,12 @@ def visits_by_site(data: ReportInputs, sites: pd.DataFrame) -> pd.DataFrame:
 
     Columns: ``compared`` (``visits and birds``, ``visits and trend``, ``last visit and trend``), ``n_sites``,
     ``correlation``, ``p_value``, ``clear`` (at least 0.3 either way, p below 0.001). Fewer than 20 sites, or values that
-    are all alike, give no correlation. Fitted trends of thinly visited sites lie near the mean, so correlations with them
-    are smaller than with the true ones.
+    are all alike, give no correlation; trends are of sites counted in three years or more. Fitted trends of thinly
+    visited sites lie near the mean, so correlations with them are smaller than with the true ones.
 
     Parameters
     ----------
-    sites : the table of sites, with ``mean_total`` and ``slope``
+    sites : the table of sites, with ``mean_total``, ``slope`` and ``years_counted``
     """
     J = len(sites)
     visits, last = np.zeros(J), np.full(J, -1)
@@ -162,6 +163,8 @@ def visits_by_site(data: ReportInputs, sites: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for name, (x, y) in pairs.items():
         known = (visits > 0) & np.isfinite(y)
+        if y is slope:
+            known &= sites["years_counted"].to_numpy() >= MIN_YEARS_COMPARED
         n, rho, p = int(known.sum()), np.nan, np.nan
         if n >= MIN_SITES_COMPARED and np.ptp(x[known]) > 0 and np.ptp(y[known]) > 1e-9:
             rho, p = (float(v) for v in stats.spearmanr(x[known], y[known]))

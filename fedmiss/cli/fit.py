@@ -25,6 +25,12 @@ def fit(
     penalty: Annotated[
         float | None, typer.Option(help="Ridge on the factors; left out, their variances are estimated.")
     ] = None,
+    time: Annotated[
+        str,
+        typer.Option(
+            help="smooth, or fixed: the plain site and time model (Poisson, no effort), which is TRIM's model 3."
+        ),
+    ] = "smooth",
     effort: Annotated[str, typer.Option(help="auto, none, or some of duration,distance,observers.")] = "auto",
     observers: Annotated[
         str,
@@ -91,6 +97,7 @@ def fit(
         model=model,
         rank=rank,
         penalty=penalty,
+        time=time,
         effort=effort,
         observers=observers,
         folds=folds,

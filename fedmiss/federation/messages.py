@@ -425,6 +425,7 @@ class Predict(Question):
     batch: int = _f("number of the batch")
     fits: np.ndarray = _f("which fits of the batch", "(n,)")
     nodes: np.ndarray = _f("values of 1 / size at which the dispersion is wanted", "(n, m)")
+    months: bool = _f("whether the totals are wanted by month too")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -437,6 +438,13 @@ class FitSums(Answer):
     )
     dispersion: np.ndarray = _f(
         "weighted squared residuals over the variance, at every node", "(n, m)", bits=24
+    )
+    months: np.ndarray = _f(
+        "by month: sums of weights, counted and fitted total (log1p: of 1 + count), and variance of the counts for a "
+        "dispersion of 1; empty unless asked for",
+        "(n, L, 4)",
+        "visits, birds",
+        bits=24,
     )
 
 
@@ -518,6 +526,27 @@ class RegionTotals(Answer):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class SiteTime(Question):
+    """Ask for the equations of free time effects, the best site effects put in at home (``fit --time fixed``)."""
+
+    about: ClassVar[str] = "asks for the equations of the plain site and time model"
+    batch: int = _f("number of the batch")
+    fits: np.ndarray = _f("which fits of the batch", "(n,)")
+    time: np.ndarray = _f("time effects", "(n, L)", "log scale")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SiteTimeSums(Answer):
+    """Sums over the group's sites with a positive count."""
+
+    about: ClassVar[str] = "equations of the plain site and time model"
+    sums: np.ndarray = _f("log-likelihood but for a constant, and number of sites", "(n, 2)", bits=24)
+    counted: np.ndarray = _f("weighted counts of each month", "(n, L)", "birds", bits=24)
+    gradient: np.ndarray = _f("gradient of the time effects", "(n, L)", bits=32)
+    information: np.ndarray = _f("their information", "(n, L (L + 1) / 2)", bits=32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Close(Question):
     """Forget batches."""
 
@@ -575,11 +604,11 @@ class Refusal(Answer):
 # The order is part of the protocol: a type's number on the wire is its place here.
 QUESTIONS: tuple[type[Question], ...] = (
     Hello, Axes, Sites, Checklists, Shared, Drop, Gaps, Open, Broadcast, Solve, Predict, Score, SharedProduct, Product,
-    Totals, Close, Tally, Support, Outcome, SealKey, OpenKey,
+    Totals, Close, Tally, Support, Outcome, SealKey, OpenKey, SiteTime,
 )  # fmt: skip
 ANSWERS: tuple[type[Answer], ...] = (
     Description, Done, KeyedHashes, GapSums, OpenSums, SharedRows, Months, FitSums, ScoreSums, ProductSums, RegionTotals,
-    Refusal, Tallies, SupportSums, SealedKeys,
+    Refusal, Tallies, SupportSums, SealedKeys, SiteTimeSums,
 )  # fmt: skip
 
 

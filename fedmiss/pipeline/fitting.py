@@ -21,7 +21,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.agree import Plan
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
-from fedmiss.federation.results import CountFit, Posterior, site_slopes
+from fedmiss.federation.results import CountFit, Posterior, coefficient_names, site_slopes, visited_totals
 from fedmiss.files import atomic_file, check_free, hash_json, read_manifest, write_json, write_manifest
 from fedmiss.models.lowrank.choice import Choice, default_candidates, model_name
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
@@ -63,6 +63,8 @@ class FitSettings:
         ``bernoulli``
     rank : ``auto`` or a number
     penalty : None estimates the factors' variances; a number is the ridge of the penalised objective
+    time : ``smooth`` (time effects have a prior, sites slopes of their own) or ``fixed``: Poisson counts, one free effect
+        for each site and each time, no effort: TRIM's model 3 without serial correlation
     effort : ``auto``, ``none``, or terms among duration, distance, observers
     observers : observer effects, kept inside each group: ``yes`` or ``no``. Where observers come and go, effects take
         part of the trend for themselves, and the intervals do not show it: hence ``no`` unless asked for
@@ -80,6 +82,7 @@ class FitSettings:
     model: str = "auto"
     rank: str = "auto"
     penalty: float | None = None
+    time: str = "smooth"
     effort: str = "auto"
     observers: str = "no"
     folds: int = 5
@@ -116,14 +119,39 @@ def check_settings(s: FitSettings) -> None:
         raise ConfigError(f"--rank is {s.rank!r} (must be auto or a number from 0).")
     if s.observers not in ("yes", "no"):
         raise ConfigError(f"--observers is {s.observers!r} (must be yes or no).")
+    if s.time not in ("smooth", "fixed"):
+        raise ConfigError(f"--time is {s.time!r} (must be smooth or fixed).")
+    if s.time == "fixed":
+        _check_fixed(s)
     if s.bootstrap < 0:
         raise ConfigError(f"--bootstrap is {s.bootstrap} (must be 0 or more).")
     if s.folds < 2:
         raise ConfigError(f"--folds is {s.folds} (must be at least 2).")
 
 
+def _check_fixed(s: FitSettings) -> None:
+    """Refuse what the plain site and time model does not have."""
+    other = {
+        "--method": s.method not in ("fast",),
+        "--model": s.model not in ("auto", "quasi"),
+        "--rank": s.rank not in ("auto", "0"),
+        "--penalty": s.penalty is not None,
+        "--effort": s.effort not in ("auto", "none"),
+        "--observers": s.observers == "yes",
+        "--minimum": s.minimum > 1,
+    }
+    wrong = [name for name, bad in other.items() if bad]
+    if wrong:
+        raise ConfigError(
+            f"--time fixed is the plain site and time model of Poisson counts: leave out {', '.join(wrong)}. (With a least "
+            "number behind each sum it cannot be fitted: a pair of months may rest on one site.)"
+        )
+
+
 def base_settings(s: FitSettings, *, calibrate: bool = True) -> CountSettings:
     """Translate the step's settings into the model's, before rank and model are chosen."""
+    if s.time == "fixed":
+        return CountSettings(time="fixed", rank=0, season=False, slopes=False, seed=s.seed)
     chosen = MODELS["negbin" if s.model == "auto" else s.model]
     rank = 2 if s.rank == "auto" else int(s.rank)
     return CountSettings(
@@ -134,6 +162,8 @@ def base_settings(s: FitSettings, *, calibrate: bool = True) -> CountSettings:
 
 def candidates(s: FitSettings, base: CountSettings) -> list[CountSettings]:
     """Candidates of the cross-validation; one means that nothing is to be chosen."""
+    if s.time == "fixed":
+        return [base]
     if s.rank == "auto" and s.model == "auto":
         return default_candidates(base, s.max_rank)
     if s.rank == "auto":
@@ -260,13 +290,13 @@ def federation_of(folder: PanelFolder, s: FitSettings) -> LocalFederation:
     plan = Plan(
         species=str(folder.manifest["results"]["species"]),
         months=folder.stamps,
-        effort=folder.wanted_terms(s.effort),
+        effort=folder.wanted_terms("none" if s.time == "fixed" else s.effort),
         detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli",
-        joint=s.joint,
+        joint=s.joint and s.time != "fixed",
         duplicates=folder.several_sources,
         minimum=s.minimum,
     )
-    held, at = folder.visits(effort=s.effort != "none")
+    held, at = folder.visits(effort=s.effort != "none" and s.time != "fixed")
     return LocalFederation(
         held,
         at,
@@ -387,13 +417,16 @@ def write_fit(work: Path, fit: CountFit) -> None:
     t = fit.theta
     sites: dict[str, Any] = {"site_index": np.arange(fit.J, dtype=np.int32), "a": t.a}
     months: dict[str, Any] = {"month_index": np.arange(fit.L, dtype=np.int32), "b": t.b}
-    sites |= {f"u{k + 1}": t.U[:, k] for k in range(t.rank)}
-    months |= {f"v{k + 1}": t.V[:, k] for k in range(t.rank)}
+    names = coefficient_names(t.rank, slopes=fit.slopes)
+    sites |= {site: t.U[:, k] for k, (site, _) in enumerate(names)}
+    months |= {month: t.V[:, k] for k, (_, month) in enumerate(names)}
     if fit.posterior is not None:
         for table, cov in ((sites, fit.posterior.C), (months, fit.posterior.D)):
             table |= {f"cov_{i}_{j}": cov[:, i, j] for i in range(cov.shape[1]) for j in range(i + 1)}
     write_table(sites, work / "site_factors.parquet", "site_factors")
     write_table(months, work / "month_factors.parquet", "month_factors")
+    if fit.state is not None and fit.state.visited is not None:
+        write_table(visited_totals(fit.state, fit.settings), work / "visited.parquet", "visited")
 
 
 def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit]:
@@ -403,9 +436,10 @@ def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit]:
     r = manifest["results"]
     sites = read_table(path / "site_factors.parquet", "site_factors").to_pandas()
     months = read_table(path / "month_factors.parquet", "month_factors").to_pandas()
-    rank = int(r["rank"])
-    U = sites[[f"u{k + 1}" for k in range(rank)]].to_numpy(float)
-    V = months[[f"v{k + 1}" for k in range(rank)]].to_numpy(float)
+    rank, slopes = int(r["rank"]), bool(r.get("slopes", False))
+    names = coefficient_names(rank + slopes, slopes=slopes)
+    U = sites[[site for site, _ in names]].to_numpy(float)
+    V = months[[month for _, month in names]].to_numpy(float)
     theta = Theta(float(r["mu"]), sites["a"].to_numpy(float), months["b"].to_numpy(float), U, V)
     settings = CountSettings(
         family=r["family"],
@@ -415,18 +449,18 @@ def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit]:
         dispersion=r["dispersion_model"],
         effects=r["effects"],
     )
-    J, L = len(sites), len(months)
+    J, L, p = len(sites), len(months), 1 + len(names)
     posterior = None
     if "cov_0_0" in sites.columns:
         posterior = Posterior(
             theta.mu,
             np.column_stack([theta.a, U]),
-            _covariances(sites, rank + 1),
+            _covariances(sites, p),
             np.column_stack([theta.b, V]),
-            _covariances(months, rank + 1),
-            np.asarray(r["site_variances"]),
-            np.zeros((L, rank + 1)),
-            np.asarray(r["month_variances"]),
+            _covariances(months, p),
+            np.asarray(r["site_variances"] or np.full(p, np.inf)),
+            np.zeros((L, p)),
+            np.asarray(r["month_variances"] or np.full(p, np.inf)),
         )
     aux = Auxiliary(np.zeros(0), (), r["negbin_size"] or float("inf"), r["phi"], 0.0, 0.0, 0.0)
     fit = Fit(theta, [], bool(r["converged"]), r["stop_reason"], int(r["rounds"]))
@@ -505,6 +539,7 @@ def fit_results(
 ) -> dict[str, Any]:
     """What a fit's manifest says of its results."""
     q, agreed = fit.posterior, federation.agreement
+    estimated = q is not None and bool(np.isfinite(q.tau).all())  # variances; fixed time effects have none
     return {
         "species": folder.manifest["results"]["species"],
         "common_name": folder.manifest["results"].get("common_name", ""),
@@ -515,6 +550,8 @@ def fit_results(
         "effects": fit.settings.effects,
         "dispersion_model": fit.settings.dispersion,
         "rank": fit.settings.rank,
+        "slopes": fit.slopes,
+        "time": fit.settings.time,
         "penalty": fit.settings.penalty,
         "mu": fit.theta.mu,
         "phi": fit.aux.phi,
@@ -522,8 +559,8 @@ def fit_results(
         "negbin_size": fit.aux.size if np.isfinite(fit.aux.size) else None,
         "edf": fit.edf,
         "smear": fit.smear,
-        "site_variances": None if q is None else q.tau.tolist(),
-        "month_variances": None if q is None else q.noise.tolist(),
+        "site_variances": q.tau.tolist() if q is not None and estimated else None,
+        "month_variances": q.noise.tolist() if q is not None and estimated else None,
         "effort": dict(zip(effort_names(agreed.terms, agreed.blanks), fit.aux.kappa.tolist(), strict=True)),
         "standard_effort": agreed.standard_effort,
         "observer_effects": fit.settings.observers,

@@ -43,6 +43,7 @@ class ReportInputs:
     trace: pd.DataFrame | None
     cv: pd.DataFrame | None
     site_trends: pd.DataFrame | None
+    visited: pd.DataFrame | None
     hashes: Mapping[str, str]
 
     @property
@@ -58,7 +59,7 @@ class ReportInputs:
     @property
     def one_trend(self) -> bool:
         """True when the model has no site x month interaction: all sites then share one trend."""
-        return bool(self.fact("rank") == 0)
+        return bool(self.fact("rank") == 0 and not self.fact("slopes", default=False))
 
     def region_names(self) -> list[str]:
         """Regions that sites name, sorted."""
@@ -201,5 +202,6 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
         trace=_optional(fit / "trace.parquet", "trace"),
         cv=_optional(fit / "cv.parquet", "cv"),
         site_trends=site_trends,
+        visited=_optional(fit / "visited.parquet", "visited"),
         hashes={f"{p.name}/{MANIFEST}": hash_file(p / MANIFEST) for p in (panel, fit, imputed)},
     )

@@ -11,6 +11,7 @@ import pandas as pd
 from fedmiss.arrays import Bool
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.cautions import carried, cautions
+from fedmiss.report.fitted import fitted_years, lack_of_fit
 from fedmiss.report.intervals import MIN_DRAWS
 from fedmiss.report.words import count, number, per_year, percent, quantity, share, year_list
 from fedmiss.report.years import season_text
@@ -254,6 +255,9 @@ def _model_caveats(a: Analysis) -> list[str]:
         out.append(
             "The fit is of presence and absence: totals are expected numbers of occupied sites, not of birds."
         )
+    miss = lack_of_fit(fitted_years(a.data))
+    if miss:
+        out.append(miss)
     cv = a.data.cv
     if cv is not None and len(cv):
         chosen = cv[chosen_rows(a)]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.fitted import fitted_years
 from fedmiss.report.windows import smooth_index, window_trends
 from fedmiss.tables import load_schema, write_table
 
@@ -31,6 +32,7 @@ def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
         "visits": ("report_visits", a.visits),
         "groups": ("report_groups", a.data.groups),
         "draws": ("report_draws", a.replicates),
+        "fitted": ("report_fitted", fitted_years(a.data)),
     }
     flow = a.data.imputed.get("flow") or a.data.fit.get("flow") or a.data.panel.get("flow") or []
     rows = [

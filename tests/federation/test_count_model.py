@@ -336,7 +336,11 @@ def test_panels_smaller_than_the_rank(shape):
         fit = fit_counts(panel, CountSettings(rank=4, penalty=penalty))
         assert np.isfinite(fit.expected()).all()
         if penalty is None:
-            assert fit.settings.rank == fit.posterior.T.shape[1] - 1 == max(0, min(shape[0], (shape[1] - 2) // 5))
+            assert (
+                fit.settings.rank
+                == fit.posterior.T.shape[1] - 1
+                == max(0, min(shape[0], (shape[1] - 2) // 5))
+            )
 
 
 def test_cross_validation_finds_the_rank():

@@ -7,20 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmiss.arrays import F64, I64
-from fedmiss.errors import UplinkError
+from fedmiss.arrays import F64, I32, I64
+from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group import kernels
 from fedmiss.federation.group.batch import Batch
 from fedmiss.federation.keys import keyed_hashes, normals, seed_key
-from fedmiss.federation.triangle import free_columns, free_places, from_triangle
+from fedmiss.federation.triangle import free_columns, free_places, from_triangle, to_triangle
 from fedmiss.models.lowrank.families import FAMILIES
+from fedmiss.models.site_time import site_effects, site_time
 
 if TYPE_CHECKING:
     from fedmiss.federation.group.program import GroupProgram
 
 __all__ = ["ANSWER", "check", "start_from", "to_scale"]
 
+
+BLOCK = 4_000_000  # cells of sites x months held at a time
+NO_BIRD = -50.0  # log effect of a site at which no bird was counted: it has none
 
 _SEEN: dict[Any, tuple[Any, ...]] = {}  # what was worked out of the last question, while it is held
 
@@ -65,7 +69,7 @@ def check(program: GroupProgram, b: Batch, question: Any) -> None:
     f = p - b.slopes
     shapes = {
         "T": (k, L, f), "D": (k, L, f * (f + 1) // 2), "tau": (k, p), "mu": (k,), "phi": (k,), "inverse_size": (k,),
-        "kappa": (k, K), "ridge": (k,), "shift": (k, p), "stretch": (k, p), "refill": (k,), "smear": (k,),
+        "kappa": (k, K), "ridge": (k,), "time": (k, L), "shift": (k, p), "stretch": (k, p), "refill": (k,), "smear": (k,),
     }  # fmt: skip
     if isinstance(question, msg.Product | msg.SharedProduct):
         q = question.V.shape[-1]
@@ -255,12 +259,13 @@ def _dispersion(b: Batch, fits: I64, nodes: F64) -> F64:
 def predict(program: GroupProgram, b: Batch, q: msg.Predict) -> msg.FitSums:
     """Bring the predictor up to the months of the end; counted and fitted totals, and the dispersion there."""
     b.predict(q.fits, int(b.rank[q.fits[0]]))
-    return fit_sums(program, b, q.fits, q.nodes)
+    return fit_sums(program, b, q.fits, q.nodes, months=q.months)
 
 
-def fit_sums(program: GroupProgram, b: Batch, fits: I64, nodes: F64) -> msg.FitSums:
-    """Sums at the predictor that the cells have."""
-    totals = np.zeros((fits.size, 3))
+def fit_sums(program: GroupProgram, b: Batch, fits: I64, nodes: F64, *, months: bool = False) -> msg.FitSums:
+    """Sums at the predictor that the cells have; with ``months`` also month by month."""
+    totals, by_month = np.zeros((fits.size, 3)), np.zeros((fits.size, b.T.shape[1] * months, 4))
+    month = b.cells.col[b.cells.visit_cell] if b.off else b.cells.col
     for i, f in enumerate(fits):
         w = b.weights[f]
         fitted = b.visit_mean(int(f)) if b.off else b.family.mean(b.eta[f])
@@ -269,7 +274,25 @@ def fit_sums(program: GroupProgram, b: Batch, fits: I64, nodes: F64) -> msg.FitS
             totals[i] = (w.sum(), _counted_log1p(program, w), float(weight @ np.exp(fitted)))
         else:
             totals[i] = (w.sum(), float(b.rows.wy[f].sum()), float(weight @ fitted))
-    return msg.FitSums(totals, _dispersion(b, fits, nodes))
+        if months:
+            by_month[i] = _by_month(program, b, int(f), month, weight, fitted)
+    return msg.FitSums(totals, _dispersion(b, fits, nodes), by_month)
+
+
+def _by_month(program: GroupProgram, b: Batch, f: int, month: I32, weight: F64, fitted: F64) -> F64:
+    """Weights, counted and fitted totals, and the counts' variance at dispersion 1: (L, 4)."""
+    L, counted = b.T.shape[1], b.rows.wy[f]
+    if b.log1p:
+        assert program.used is not None
+        at = b.cells.col[b.cells.visit_cell]
+        counted = np.bincount(at, b.weights[f] * (1.0 + program.used.count), L)
+        fitted = np.exp(fitted)
+        variance = fitted**2
+    else:
+        counted = np.bincount(month, counted, L)
+        variance = b.family.variance(fitted) + b.inverse_size[f] * fitted**2
+    rest = [np.bincount(month, weight * x, L) for x in (np.ones_like(fitted), fitted, variance)]
+    return np.column_stack([rest[0], counted, rest[1], rest[2]])
 
 
 def _counted_log1p(program: GroupProgram, w: F64) -> float:
@@ -369,6 +392,37 @@ def totals(program: GroupProgram, b: Batch, q: msg.Totals) -> msg.RegionTotals:
     return msg.RegionTotals(out)
 
 
+def site_time_sums(program: GroupProgram, b: Batch, q: msg.SiteTime) -> msg.SiteTimeSums:
+    """Equations of free time effects; the sites' own effects stay in the batch, as for every other fit."""
+    if program.axis.minimum > 1 or program.shared_sites.size or b.off:
+        raise ConfigError(
+            f"group {program.name!r} was asked for fixed time effects with a least number behind each sum, joint sites or "
+            "effort terms. A pair of months may rest on one site, so no least number can be kept; fit with --time smooth."
+        )
+    L, step = b.T.shape[1], max(1, BLOCK // b.T.shape[1])
+    sums, counted = np.zeros((q.fits.size, 2)), np.zeros((q.fits.size, L))
+    gradient, information = np.zeros((q.fits.size, L)), np.zeros((q.fits.size, L, L))
+    c = b.cells
+    for i, f in enumerate(q.fits):
+        for first in range(0, c.J, step):
+            last = min(first + step, c.J)
+            at = slice(c.ptr[first], c.ptr[last])
+            row = np.repeat(np.arange(last - first), np.diff(c.ptr[first : last + 1]))
+            y, E = np.zeros((last - first, L)), np.zeros((last - first, L))
+            y[row, c.col[at]], E[row, c.col[at]] = b.rows.wy[f, at], b.rows.w[f, at]
+            effect = site_effects(y, E, q.time[i])
+            b.P[f, first:last, 0] = np.maximum(effect, NO_BIRD)
+            with_birds = np.isfinite(effect)
+            one = site_time(y[with_birds], E[with_birds], q.time[i])
+            sums[i] += one.value, with_birds.sum()
+            counted[i] += y.sum(axis=0)
+            gradient[i] += one.gradient
+            information[i] += one.information
+        b.C[f] = 0.0
+    b.rank[q.fits] = 1
+    return msg.SiteTimeSums(sums, counted, gradient, to_triangle(information))
+
+
 def _released(region: I64, counted: np.ndarray, minimum: int) -> I64:
     """Regions of sites, -1 where the group has fewer than ``minimum`` of them: nor may the rest of the whole be so few."""
     out = region.copy()
@@ -407,4 +461,5 @@ ANSWER: dict[type, Callable[[GroupProgram, Batch, Any], msg.Answer]] = {
     msg.SharedProduct: shared_product,
     msg.Product: product,
     msg.Totals: totals,
+    msg.SiteTime: site_time_sums,
 }

@@ -4,8 +4,8 @@ Each replicate draws one weight per observer, inside the observer's group and fr
 single observers travels; the model is refitted from the full fit with its variances held. That covers the noise of the data
 (counting, observers, over-dispersion). The part of a random effect that the data do not determine is added: a coefficient
 with posterior covariance C = (H + K)^-1, H from the data and K the prior precision, has sampling covariance C H C, which
-the bootstrap shows, and prior covariance C K C: every replicate draws the prior's means too, at home for sites, at the hub for
-months, before it is fitted, so that sites and months err together as they do in the joint posterior.
+the bootstrap shows, and prior covariance C K C: every replicate draws the prior's means too, at home for sites, at the hub
+for months, before it is fitted, so that sites and months err together as they do in the joint posterior.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def replicates(
 def totals_of(
     link: Link, panel: Panel, batch: int, states: Sequence[MonthState], *, drawn: bool = False
 ) -> F64:
-    """Monthly totals (n, regions + 1, L) of fits; ``drawn``: coefficients are draws, so that nothing is left to integrate."""
+    """Monthly totals (n, regions + 1, L) of fits; ``drawn``: coefficients are draws, with no variance to integrate over."""
     free = states[0].free
     T, D = np.stack([s.T for s in states]), np.stack([s.D for s in states])
     question = msg.Totals(

@@ -87,7 +87,7 @@ def fit_visits(
     start = starts(answers, 1)
     if not start[0, 0] > 0:
         raise InputError("no visit has a positive weight: there is nothing to fit. Check the weights.")
-    fitting = fit_path(panel, settings, start[0], watch=watch)
+    fitting = fit_path(panel, settings, start[0], watch=watch, months=True)
     return run_lockstep(link, panel, [Lane(batch, 0, fitting)])[0]
 
 
@@ -179,6 +179,7 @@ def _results(
         "effects": best.effects,
         "dispersion_model": best.dispersion,
         "rank": state.rank,
+        "slopes": state.slopes,
         "penalty": None,
         "mu": state.mu,
         "phi": state.phi,

@@ -9,7 +9,15 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.federation import messages as msg
-from fedmiss.federation.hub.fit import AskProduct, AskRound, AskScore, AskSummary, Fitting, Request
+from fedmiss.federation.hub.fit import (
+    AskProduct,
+    AskRound,
+    AskScore,
+    AskSiteTime,
+    AskSummary,
+    Fitting,
+    Request,
+)
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import Sums
 from fedmiss.federation.link import Link, total
@@ -62,7 +70,7 @@ def _key(lane: Lane) -> tuple[object, ...]:
     if isinstance(r, AskRound):
         return (lane.batch, "round", r.state.p, r.begin, r.nodes.size, r.effort, r.observers)
     if isinstance(r, AskSummary):
-        return (lane.batch, "summary", r.state.p, r.nodes.size)
+        return (lane.batch, "summary", r.state.p, r.nodes.size, r.months)
     return (lane.batch, type(r).__name__)
 
 
@@ -87,8 +95,8 @@ def _broadcast(pack: list[Lane], *, begin: int, sums: bool) -> msg.Broadcast:
 
     return msg.Broadcast(
         pack[0].batch, _fits(pack), begin, sums, np.array([s.refill for s in states], dtype=np.uint8), stack("mu"),
-        stack("T")[:, :, free], to_triangle(stack("D")[:, :, free[:, None], free]), stack("tau"), stack("phi"), stack("inverse_size"), stack("kappa"),
-        stack("ridge"), stack("shift"), stack("stretch"),
+        stack("T")[:, :, free], to_triangle(stack("D")[:, :, free[:, None], free]), stack("tau"), stack("phi"),
+        stack("inverse_size"), stack("kappa"), stack("ridge"), stack("shift"), stack("stretch"),
     )  # fmt: skip
 
 
@@ -152,11 +160,13 @@ def _ask(link: Link, panel: Panel, packs: list[list[Lane]], joint: list[F64 | No
         elif isinstance(r, AskSummary):
             common.append(_broadcast(pack, begin=0, sums=False))
             nodes = np.stack([lane.request.nodes for lane in pack])  # type: ignore[union-attr]
-            common.append(msg.Predict(pack[0].batch, fits, nodes))
+            common.append(msg.Predict(pack[0].batch, fits, nodes, r.months))
         elif isinstance(r, AskScore):
             common.append(
                 msg.Score(pack[0].batch, fits, np.array([lane.request.smear for lane in pack]))  # type: ignore[union-attr]
             )
+        elif isinstance(r, AskSiteTime):
+            common.append(msg.SiteTime(pack[0].batch, fits, np.stack([lane.request.time for lane in pack])))  # type: ignore[union-attr]
         for name, questions in lists.items():
             questions.extend(common)
             mine = (
@@ -186,9 +196,16 @@ def _sums(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> lis
             "dispersion": (n, r.nodes.size),
         }
     elif isinstance(r, AskSummary):
-        shapes = {"totals": (n, 3), "dispersion": (n, r.nodes.size)}
+        shapes = {
+            "totals": (n, 3),
+            "dispersion": (n, r.nodes.size),
+            "months": (n, panel.L * r.months, 4),
+        }
     elif isinstance(r, AskScore):
         shapes = {"sums": (n, 5)}
+    elif isinstance(r, AskSiteTime):
+        L = panel.L
+        shapes = {"sums": (n, 2), "counted": (n, L), "gradient": (n, L), "information": (n, L * (L + 1) // 2)}
     else:
         assert isinstance(r, AskProduct)
         shapes = {"product": (n, *r.V.shape)}

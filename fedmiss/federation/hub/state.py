@@ -43,8 +43,8 @@ class MonthState:
     Attributes
     ----------
     mu : overall level
-    T, D : (L, p), (L, p, p)     posterior means and covariances of the months' coefficients: the effect, then with ``slopes``
-                                 the known line x (covariance zero), then the factors
+    T, D : (L, p), (L, p, p)     posterior means and covariances of the months' coefficients: the effect, then with
+                                 ``slopes`` the known line x (covariance zero), then the factors
     prior, noise : (L, p), (p,)  their prior means and variances;  series : how the prior means are made, None: zero
     tau : (p,)                   prior variances of the sites' coefficients
     phi, inverse_size : dispersion; 1 / size of the negative binomial, 0 for none
@@ -58,6 +58,7 @@ class MonthState:
     weight : sum of the visits' weights
     moves : the last three root mean square moves
     rounds : of all ranks so far
+    visited : (L, 4) of the visits of each month: weights, counted and fitted total, variance; as in ``messages.FitSums``
     unit : standard deviation of the values for the Gaussian family, else 1: what moves are measured in
     """
 
@@ -88,6 +89,7 @@ class MonthState:
     smear: float = 1.0
     dispersion: float = 1.0
     unit: float = 1.0
+    visited: F64 | None = None
 
     @property
     def p(self) -> int:
@@ -112,6 +114,8 @@ class MonthState:
     @property
     def stop_reason(self) -> str:
         """Why the fit ended, in words."""
+        if np.isinf(self.noise).all():
+            return "no time effect moved by more than 1e-10"
         if self.converged:
             return (
                 "in three rounds in a row predictors and months moved by less than 0.003 (root mean square)"

@@ -1,8 +1,8 @@
 """The hub's half of variational EM: pure steps from one state and the groups' sums to the next state.
 
 Site coefficients p_j = (a_j, s_j, u_j) ~ N(0, diag(tau)) and month coefficients t_l = (b_l, v_l) ~ N(f_l, noise), with f a
-line, season and smooth series (:mod:`.season`), are latent; a_j is the site's effect and s_j its slope on the known line x_l,
-the centred and scaled year, around the slope of b. Their posteriors are taken Gaussian and independent. The expected
+line, season and smooth series (:mod:`.season`), are latent; a_j is the site's effect and s_j its slope on the known line
+x_l, the centred and scaled year, around the slope of b. Their posteriors are taken Gaussian and independent. The expected
 loss of a cell uses the lognormal mean exp(eta + var/2), so that a factor that is poorly known counts for less. Each round
 the groups solve their sites at home, the hub solves the months from sums over sites. Variances follow by EM.
 
@@ -68,8 +68,9 @@ def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
     slopes = x.size > 0
     p = 1 + slopes
     unit = max(square / weight - (value / weight) ** 2, 1e-12) if family is GAUSSIAN else 1.0
+    T = np.column_stack([np.zeros(L), *([x] if slopes else [])])
     state = MonthState(
-        mu, np.column_stack([np.zeros(L), *([x] if slopes else [])]), np.zeros((L, p, p)), np.zeros((L, p)), np.full(p, unit),
+        mu, T, np.zeros((L, p, p)), np.zeros((L, p)), np.full(p, unit),
         unit * np.array([1.0, START_SLOPE])[:p],
         kappa=np.zeros(panel.K), shift=np.zeros(p), stretch=np.ones(p), squares=np.zeros(p), slopes=slopes, weight=weight,
         phi=unit if family is GAUSSIAN else 1.0,
@@ -180,8 +181,8 @@ def after_round(
 
     Parameters
     ----------
-    sums : of ``messages.Months``: ``months`` (L, p (p + 3) / 2) of the free columns, ``sites`` (3 + 3 p,), ``effort`` (K + K^2,),
-        ``observers`` (3,), ``dispersion`` (m,)
+    sums : of ``messages.Months``: ``months`` (L, p (p + 3) / 2) of the free columns, ``sites`` (3 + 3 p,), ``effort``
+        (K + K^2,), ``observers`` (3,), ``dispersion`` (m,)
     nodes : (m,) values of 1 / size at which ``dispersion`` was computed
     learn : re-estimate the prior variances (False: keep them, for replicates; prior means still follow)
     tol : the fit has converged when neither the cells' predictors nor the months moved by more than ``tol`` (root mean

@@ -1,7 +1,7 @@
 """Trends and indices of the default model on panels with known truth, hostile designs included.
 
     python benchmarks/trend_truth.py ratio  [--panels 150]              fitted / true slope, six cells
-    python benchmarks/trend_truth.py cover  [--panels 200] [--draws 100] [--designs random preferred ...] [--flat]
+    python benchmarks/trend_truth.py cover  [--panels 200] [--draws 100] [--designs random ...] [--flat sites|total]
                                             [--method default | trim]
 
 ``cover`` fits the negative binomial of rank ``--rank``, without cross-validation of the rank; ``default`` tries the prior of
@@ -11,7 +11,9 @@ true effect of effort, which no user knows.
 
 ``ratio``: 100 sites x 96 months, random visits, slope +-0.05 a year; the ratio is averaged over pairs of panels with both
 signs. ``cover``: bias and root mean square error of the slope, coverage of the nominal 95 % intervals of slope and yearly
-index, and how often a direction is said; ``--flat`` makes the true slope zero.
+index, and how often the report's class is a direction (an increase or a decline), by both conventions of the trend's
+error: ``long-term``, which holds the scatter of years, and ``trim``. ``--flat sites`` makes the mean of the sites' slopes
+zero; ``--flat total`` makes the slope of the true yearly totals exactly zero in every panel.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from fedmiss.federation.results import totals_by_region
 from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.report.trends import overall_trend
 from fedmiss.report.trim import TrimSettings, fit_trim
 from fedmiss.simulate.designs import EFFORT, simulate_design
 
@@ -84,6 +87,8 @@ def trim_panel(p):
     error = against @ (logs - np.log(p.yearly))
     out["index"] = (error, np.sqrt(np.einsum("ij,jk,ik->i", against, cov, against)))
     out["month"] = (np.full(1, np.nan), np.full(1, np.nan))
+    held, said = abs(out["slope"][0]) < 1.96 * out["slope"][1], abs(logs @ w) > 1.96 * out["slope"][1]
+    out |= {"trim": (held, said), "long-term": (np.nan, np.nan), "slope_se": np.nan, "year_sd": np.nan}
     out["level"] = float(total.mean() / p.yearly.mean()), 0.0
     return out
 
@@ -96,43 +101,68 @@ def fitted(p, rank, seed):
     return federation, federation.fit(choice.best)
 
 
+def design_panel(design, seed, flat):
+    """Simulate a panel; visits do not depend on the trend, so that a secant finds the one with a flat total."""
+    if flat != "total":
+        return simulate_design(design, seed, trend=0.0 if flat else -0.03)
+    trend, p = 0.0, simulate_design(design, seed, trend=0.0)
+    for _ in range(4):
+        trend -= p.slope
+        p = simulate_design(design, seed, trend=trend)
+    return p
+
+
+def said_by_the_report(monthly, draws, p):
+    """Return (limits hold the truth, a direction is said) by each convention."""
+    months = pd.DataFrame({"year": p.year, "month_of_year": np.arange(p.year.size) % 12 + 1})
+    row = overall_trend(monthly, months, draws).iloc[0]
+    truth = 100 * np.expm1(p.slope)
+    out = {"year_sd": row["year_sd"], "slope_se": row["slope_se"]}
+    for name, end in (("long-term", ""), ("trim", "_sampling")):
+        held = row[f"percent_lo{end}"] < truth < row[f"percent_hi{end}"]
+        out[name] = (held, row[f"trend_class{end}"].split()[-1] in ("increase", "decline"))
+    return out
+
+
 def cover_panel(job):
     design, seed, rank, draws, flat, method = job
-    p = simulate_design(design, seed, trend=0.0 if flat else -0.03)
+    p = design_panel(design, seed, flat)
     if method != "default":
         return trim_panel(p)
     federation, fit = fitted(p, rank, seed)
     B = federation.replicates(fit.settings, range(draws), seed=seed).totals[:, 0]
-    est, rep = yearly(totals_by_region(fit, np.full(fit.J, -1), 0)[0], p.year), yearly(B, p.year)
+    monthly = totals_by_region(fit, np.full(fit.J, -1), 0)[0]
+    est, rep = yearly(monthly, p.year), yearly(B, p.year)
     out = {"slope": (slope_of(est) - p.slope, slope_of(rep).std(ddof=1))}
+    out |= said_by_the_report(monthly, B, p)
     out["index"] = (log_index(est) - log_index(p.yearly), log_index(rep).std(axis=0, ddof=1))
     month = np.log(p.expected.sum(axis=0))
     est_m = np.log(totals_by_region(fit, np.full(fit.J, -1), 0)[0])
     out["month"] = (est_m - month, np.log(B).std(axis=0, ddof=1))
     out["level"] = float(np.mean(est) / np.mean(p.yearly)), 0.0
-    out["slope_hat"] = (slope_of(est), 0.0)
     return out
 
 
 def report_cover(design, rows, flat):
     n = len(rows)
     error, se = (np.array([r["slope"][i] for r in rows]) for i in (0, 1))
-    hit = np.abs(error) < 1.96 * se
-    said = np.abs([r["slope_hat"][0] for r in rows]) > 1.96 * se
+    hit, said = ([np.mean([r[c][i] for r in rows]) for c in ("long-term", "trim")] for i in (0, 1))
     ie, ise = (np.array([r["index"][i] for r in rows]) for i in (0, 1))
     me, mse = (np.array([r["month"][i] for r in rows]) for i in (0, 1))
     ih = (np.abs(ie) < 1.96 * ise).mean(axis=1)
     mh = np.where(np.isnan(me), np.nan, np.abs(me) < 1.96 * mse).mean(axis=1)
     level = np.array([r["level"][0] for r in rows])
     cells = [
-        f"{design}{', flat' if flat else ''}",
+        f"{design}{f', flat {flat}' if flat else ''}",
         f"{error.mean():+.4f} ({error.std(ddof=1) / n**0.5:.4f})",
         f"{np.sqrt((error**2).mean()):.4f}",
         f"{se.mean():.4f}",
-        *(f"{100 * x.mean():.0f} %" if np.isfinite(x).all() else "" for x in (hit, ih, mh)),
+        f"{np.mean([r['slope_se'] for r in rows]):.4f}",
+        *(f"{100 * np.mean(x):.0f} %" for x in (*hit, ih, mh)),
         f"{level.mean():.3f}",
-        f"{100 * said.mean():.1f} %",
+        *(f"{100 * x:.1f} %" for x in said),
     ]
+    cells = ["" if "nan" in c else c for c in cells]  # TRIM has no months and one convention
     print(f"| {' | '.join(cells)} |", flush=True)
 
 
@@ -142,7 +172,7 @@ def main():
     parser.add_argument("--panels", type=int, default=200)
     parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--rank", type=int, default=2)
-    parser.add_argument("--flat", action="store_true")
+    parser.add_argument("--flat", choices=["sites", "total"], default="")
     parser.add_argument("--method", choices=["default", "trim"], default="default")
     parser.add_argument(
         "--designs", nargs="*", default=["random", "preferred", "abandoned", "learning", "handover"]
@@ -162,10 +192,10 @@ def main():
                     )
             return
         print(
-            "| design | bias of the slope (se) | RMSE | mean se | covers slope | index | month | total / true "
-            "| direction said |"
+            "| design | bias of the slope (se) | RMSE | mean se, trim | long-term | covers slope, long-term | trim "
+            "| index | month | total / true | direction said, long-term | trim |"
         )
-        print("|---|---|---|---|---|---|---|---|---|")
+        print("|---|---|---|---|---|---|---|---|---|---|---|---|")
         for design in a.designs:
             jobs = [(design, seed, a.rank, a.draws, a.flat, a.method) for seed in range(a.panels)]
             report_cover(design, list(pool.map(cover_panel, jobs, chunksize=2)), a.flat)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from fedmiss.tables import read_table, write_table
 
 __all__ = ["PanelSettings", "assign_groups", "make_panel", "month_axis"]
 
+STRAY_YEARS = 5  # visits so far from all others stretch the axis,
+STRAY_VISITS, STRAY_SHARE = 3, 0.001  # when they are so few, or such a share of all
 EFFORT = ("start_minutes", "duration_minutes", "distance_km", "n_observers", "protocol")
 
 
@@ -91,14 +93,27 @@ def make_panel(
         flow = [row for m in manifests for row in m["flow"]]
         warnings = [w for m in manifests for w in m["warnings"]]
         flow.append({"step": "visits of the species, zeros included", "rows": visits.height, "note": species})
+        if settings.sites == "seen" and not visits["detected"].any():
+            settings = replace(settings, sites="all")
+            warnings.append(
+                f"{species} was found on none of {visits.height} visits, so every site is kept, not only those where it "
+                "was seen."
+            )
         visits, steps = _choose_sites(visits, settings)
         flow += steps
         if visits["count"].null_count() == visits.height:
             raise _no_counts(species, visits)
+        if visits["detected"].any() and not (visits["count"].fill_null(0) > 0).any():
+            warnings.append(
+                f"{species} was found on {int(visits['detected'].sum())} visits and counted on none of them (all are X): no "
+                "index of numbers can be made, but one of presence and absence can."
+            )
         sites = _site_axis(visits)
         months, gaps, left_out = month_axis(visits["date"])
         if left_out and months["month_of_year"].n_unique() > 1:  # one month a year: the counts are yearly
             warnings.append(f"no visit in any year in the months {left_out}: they are not part of the panel.")
+        if stray := stray_dates(visits["date"]):
+            warnings.append(stray)
         if gaps:
             warnings.append(
                 f"{len(gaps)} of {months.height} months have no visit ({', '.join(gaps[:4])}"
@@ -161,8 +176,8 @@ def _yearly(visits: pl.DataFrame) -> bool:
 
 def _no_counts(species: str, visits: pl.DataFrame) -> InputError:
     return InputError(
-        f"{species}: none of its {visits.height} visits has a count (all are X, present but not counted), so no "
-        "index of numbers can be made. Choose another species or wider filters at ingest.",
+        f"{species}: none of its {visits.height} visits has a count (all are X, present but not counted) and none records "
+        "an absence, so no index of numbers or of presence can be made. Choose another species or wider filters at ingest.",
         species=species,
     )
 
@@ -280,6 +295,32 @@ def month_axis(dates: pl.Series) -> tuple[pl.DataFrame, list[str], str]:
     # A calendar month outside the season matters only when the series spans it.
     spanned = {m for y in range(first[0], last[0] + 1) for m in range(1, 13) if first <= (y, m) <= last}
     return months, gaps, ", ".join(names[m - 1] for m in sorted(spanned - set(season)))
+
+
+def stray_dates(dates: pl.Series) -> str:
+    """Say that a few visits, years apart from all others, stretch the month axis; blank when there are none.
+
+    ``1900-01-01`` stands for an unknown date in many databases; one such row makes a panel of 1,500 months.
+    """
+    at = np.sort((dates.dt.year().cast(pl.Int64) * 12 + dates.dt.month().cast(pl.Int64)).to_numpy())
+    steps = np.diff(at)
+    if not steps.size or steps.max() < 12 * STRAY_YEARS:
+        return ""
+    k = int(steps.argmax()) + 1
+    before = k <= at.size - k
+    few = k if before else at.size - k
+    if few > max(STRAY_VISITS, STRAY_SHARE * at.size):
+        return ""
+    ordered = dates.sort()
+    ends = (ordered[0], ordered[k - 1]) if before else (ordered[k], ordered[-1])
+    stay = f"from {ordered[k]}" if before else f"up to {ordered[k - 1]}"
+    lie = "lies" if few == 1 else "lie"
+    return (
+        f"{few} of {at.size:,} visits ({ends[0]}{f' to {ends[1]}' if ends[0] != ends[1] else ''}) {lie} "
+        f"{steps.max() // 12} years apart from all others and stretch the panel to {at[-1] - at[0] + 1:,} calendar months. "
+        f"If these dates stand for unknown ones, keep only visits {stay} (`fedmiss ingest "
+        f"{'--start' if before else '--end'}`)."
+    )
 
 
 def assign_groups(visits: pl.DataFrame, settings: PanelSettings, *, by_source: bool = False) -> pl.DataFrame:

@@ -178,6 +178,14 @@ def candidates(s: FitSettings, base: CountSettings) -> list[CountSettings]:
     return [base]
 
 
+def presence_if_uncounted(folder: PanelFolder, settings: FitSettings) -> FitSettings:
+    """Fit presence and absence where a species was found and never counted (all X): its counts are all 0 and say nothing."""
+    found = folder.manifest["results"]
+    if settings.model == "auto" and found.get("birds") == 0 and found.get("n_detected", 0) > 0:
+        return replace(settings, model="bernoulli")
+    return settings
+
+
 def fit_panel(
     panel_path: str | Path, out: str | Path, settings: FitSettings | None = None, *, overwrite: bool = False
 ) -> Path:
@@ -205,6 +213,7 @@ def fit_panel(
 
         return fit_wire(panel_path, out, settings)
     folder = open_panel(panel_path)
+    settings = presence_if_uncounted(folder, settings)
     hashes = panel_hash(folder)
     federation = federation_of(folder, settings)  # a damaged table is told here, before anything is written
     kept = {name: hashlib.sha256(b"kept" + s).hexdigest() for name, s in folder.secrets().items()}

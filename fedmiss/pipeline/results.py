@@ -16,6 +16,7 @@ from fedmiss.pipeline.fitting import read_fit
 from fedmiss.pipeline.imputing import counted_visits
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.report import trends
+from fedmiss.report.support import usable_counts
 from fedmiss.tables import read_table
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class SpeciesFit:
 
     @property
     def _n_observed(self) -> Any:
-        return self.observed.sum(axis=0)
+        return usable_counts(self.observed, self.panel.months)
 
     def totals(self) -> pd.DataFrame:
         """Monthly totals over sites with intervals (birds at standard effort)."""
@@ -57,14 +58,20 @@ class SpeciesFit:
             self.expected.sum(axis=0), self.panel.months, self.draws, base=base, n_observed=self._n_observed
         )
 
-    def trend(self, base: str | int | None = None, rule: str = "pecbms") -> pd.DataFrame:
-        """Overall trend: change per year with interval and class by ``rule`` (``pecbms`` or ``rtrim``); one row."""
+    def trend(
+        self, base: str | int | None = None, rule: str = "pecbms", convention: str = "long-term"
+    ) -> pd.DataFrame:
+        """Overall trend: change per year with interval and class; one row.
+
+        ``rule`` is ``pecbms`` or ``rtrim``; ``convention`` is ``long-term`` or ``trim`` (without the scatter of years).
+        """
         return trends.overall_trend(
             self.expected.sum(axis=0),
             self.panel.months,
             self.draws,
             base=base,
             rule=rule,
+            convention=convention,
             n_observed=self._n_observed,
         )
 

@@ -92,7 +92,8 @@ def _results(a: Analysis) -> dict[str, Any]:
     """Return what an index page of many species needs, and what a person looks at first."""
     keep = [
         "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo", "percent_hi",
-        "trend_class", "label", "reason", "base", "change_percent", "change_lo", "change_hi",
+        "trend_class", "label", "convention", "year_sd", "slope_se_sampling", "percent_lo_sampling", "percent_hi_sampling",
+        "trend_class_sampling", "reason", "base", "change_percent", "change_lo", "change_hi",
     ]  # fmt: skip
     c = a.coverage
     return {

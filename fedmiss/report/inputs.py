@@ -26,7 +26,7 @@ class ReportInputs:
 
     ``expected`` (J, L) birds at standard effort, ``observed`` (J, L) cells with a count, ``draws`` region ->
     (B, L) replicates of monthly totals, ``cells`` one row per visited cell summed over groups, ``groups`` one row
-    per group with its counts of cells and visits.
+    per group with its counts of cells and visits, ``group_regions`` the regions that each group has visited.
     """
 
     panel: Mapping[str, Any]
@@ -36,6 +36,7 @@ class ReportInputs:
     months: pd.DataFrame
     cells: pd.DataFrame
     groups: pd.DataFrame
+    group_regions: Mapping[str, tuple[str, ...]]
     expected: F64
     observed: Bool
     draws: Mapping[str, F64]
@@ -88,7 +89,11 @@ def _optional(path: Path, schema: str) -> pd.DataFrame | None:
     return _frame(path, schema) if path.exists() else None
 
 
-def _read_cells(panel: Path, n_sites: int, n_months: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _read_cells(
+    panel: Path, sites: pd.DataFrame, n_months: int
+) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, tuple[str, ...]]]:
+    n_sites, region = len(sites), sites["region"].to_numpy(object)
+    regions = {}
     folders = sorted(p for p in (panel / "groups").glob("*") if (p / "cells.parquet").exists())
     if not folders:
         raise InputError(
@@ -103,6 +108,8 @@ def _read_cells(panel: Path, n_sites: int, n_months: int) -> tuple[pd.DataFrame,
                 f"but the panel has {n_sites} sites and {n_months} months; the folders belong to different panels."
             )
         parts.append(cells)
+        seen = {r for r in region[cells["site_index"].unique()] if isinstance(r, str)}
+        regions[folder.name] = tuple(sorted(seen))
         rows.append(
             {
                 "group": folder.name,
@@ -112,7 +119,7 @@ def _read_cells(panel: Path, n_sites: int, n_months: int) -> tuple[pd.DataFrame,
             }
         )
     merged = pd.concat(parts, ignore_index=True).groupby(["site_index", "month_index"], as_index=False).sum()
-    return merged, pd.DataFrame(rows)
+    return merged, pd.DataFrame(rows), regions
 
 
 def _read_matrix(path: Path, n_sites: int, n_months: int) -> tuple[F64, Bool]:
@@ -173,7 +180,7 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
         raise InputError(
             f"the panel {panel} has {len(sites)} sites and {len(months)} months; a report needs some of each."
         )
-    cells, groups = _read_cells(panel, len(sites), len(months))
+    cells, groups, group_regions = _read_cells(panel, sites, len(months))
     expected, observed = _read_matrix(imputed / "imputed.parquet", len(sites), len(months))
     site_trends = _optional(fit / "site_trends.parquet", "site_trends")
     if site_trends is not None and len(site_trends) != len(sites):
@@ -188,6 +195,7 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
         months=months,
         cells=cells,
         groups=groups,
+        group_regions=group_regions,
         expected=expected,
         observed=observed,
         draws=_read_draws(fit / "draws.parquet", len(months)),

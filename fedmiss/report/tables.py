@@ -28,6 +28,8 @@ def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
         "smooth_index": ("report_smooth_index", smooth_index(a)),
         "regions": ("report_regions", a.regions),
         "sites": ("report_sites", a.sites),
+        "carriers": ("report_carriers", a.carriers),
+        "visits": ("report_visits", a.visits),
         "groups": ("report_groups", a.data.groups),
         "draws": ("report_draws", a.replicates),
         "fitted": ("report_fitted", fitted_years(a.data)),

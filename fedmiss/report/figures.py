@@ -396,7 +396,7 @@ def convergence(a: Analysis) -> Plot | None:
     low.set_xlabel("round")
     caption = (
         f"Above: {progress_words(a)}, which is 0 at a solution. Below: size of all messages between groups and server "
-        "so far; no record is among them."
+        "so far, in this fit alone; no record is among them."
     )
     alt = (
         f"Convergence over {count(trace['round'].max())} rounds: the "

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.facts import fact_table
 from fedmiss.report.windows import smooth_index, window_trends
 from fedmiss.tables import load_schema, write_table
 
@@ -29,6 +30,7 @@ def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
         "sites": ("report_sites", a.sites),
         "groups": ("report_groups", a.data.groups),
         "draws": ("report_draws", a.replicates),
+        "facts": ("report_facts", fact_table(a)),
     }
     flow = a.data.imputed.get("flow") or a.data.fit.get("flow") or a.data.panel.get("flow") or []
     rows = [

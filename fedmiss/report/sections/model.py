@@ -133,8 +133,8 @@ def _facts(a: Analysis) -> list[tuple[str, str]]:
         ("Participation", _value(f("participation"))),
         ("Compressor", _value(f("compressor"))),
         ("Exchanges between groups and hub, whole job", _value(f("exchanges"))),
-        ("Sent by the groups", _bytes(f("bytes_up"))),
-        ("Sent to the groups", _bytes(f("bytes_down"))),
+        ("Sent by the groups, whole job", _bytes(f("bytes_up"))),
+        ("Sent to the groups, whole job", _bytes(f("bytes_down"))),
         ("Bootstrap replicates", count(a.n_draws)),
     ]
 

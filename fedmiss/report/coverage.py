@@ -63,7 +63,9 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     """
     J, L = data.expected.shape
     cells = data.cells
-    seasonal = np.asarray((years.W > 0).any(axis=0))[cells["month_index"].to_numpy()]  # as the yearly and the site table
+    seasonal = np.asarray((years.W > 0).any(axis=0))[
+        cells["month_index"].to_numpy()
+    ]  # as the yearly and the site table
     counted = cells[(cells["n_counted"] > 0).to_numpy() & seasonal]
     site = counted["site_index"].to_numpy()
     month_year = data.months["year"].to_numpy()[counted["month_index"].to_numpy()]

@@ -40,6 +40,12 @@ class ReportSettings:
     page (None: the species); ``unit`` of the counts (birds, nests, pairs, territories, any word); ``trim`` sets TRIM's
     index beside fedmiss's; ``photo`` an image file, with its ``photo_credit``; ``author`` for "cite as"; ``url`` where
     the report will stand.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.ReportSettings(base="2010", unit="nests").unit
+    'nests'
     """
 
     base: str | None = None

@@ -53,6 +53,14 @@ def fit_trim(
     ------
     ConfigError : an unknown model or change point
     InputError : doubled cells, negative counts, or counts that do not determine the model; each says where.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> site, year = ["a", "a", "b", "b"], [2001, 2002, 2001, 2002]
+    >>> fit = fedmiss.fit_trim(site, year, [4, 6, 10, float("nan")], fedmiss.TrimSettings(overdispersion=False))
+    >>> fit.index()["index"].round(6).to_list()
+    [1.0, 1.5]
     """
     settings = settings or TrimSettings()
     if settings.model not in (1, 2, 3):

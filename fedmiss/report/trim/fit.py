@@ -29,6 +29,12 @@ class TrimSettings:
     ``changepoints`` time points, or ``"auto"``: all of them, thinned stepwise; ``stepwise`` thins those given;
     ``overdispersion`` scales variances by Pearson's chi-square over its degrees of freedom; ``serial_correlation``
     estimates the correlation between neighbouring time points of a site.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.TrimSettings(model=2, changepoints="auto", overdispersion=True).model
+    2
     """
 
     model: int = 3
@@ -54,6 +60,15 @@ class TrimFit:
 
     ``chi2`` is Pearson's, ``likelihood_ratio`` against the saturated model, both with ``df`` degrees of freedom;
     ``steps`` tells what the stepwise choice of change points did.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fit = fedmiss.fit_trim(["a", "a", "b", "b"], [1, 2, 1, 2], [4, 6, 10, 15])
+    >>> fit.totals()["total"].round(6).to_list()
+    [14.0, 21.0]
+    >>> round(float(fit.overall()["multiplicative"].iloc[0]), 6)
+    1.5
     """
 
     settings: TrimSettings

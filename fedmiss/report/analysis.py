@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -101,6 +102,13 @@ class Analysis:
     sites: pd.DataFrame
     covariance: tuple[I64, F64, F64] | None
     replicates: pd.DataFrame
+
+    @cached_property
+    def weeks(self) -> pd.DataFrame:
+        """The seasonal profile by week; empty where the data have no weeks."""
+        from fedmiss.report.weeks import weekly
+
+        return weekly(self)
 
     @property
     def species(self) -> str:

@@ -20,6 +20,7 @@ def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
         "yearly": ("report_yearly", a.yearly),
         "monthly": ("report_monthly", a.monthly),
         "season": ("report_season", a.season),
+        "weeks": ("report_weeks", _whole(a.weeks)),
         "smooth": ("report_smooth", a.curve),
         "trend": ("report_trend", a.trend.to_frame().T),
         "periods": ("report_periods", a.periods),
@@ -41,6 +42,10 @@ def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
     if a.data.cv is not None:
         out["cv"] = ("cv", a.data.cv)
     return out
+
+
+def _whole(weeks: pd.DataFrame) -> pd.DataFrame:
+    return weeks.astype({"month_of_year": "int32", "week": "int32", "n_years": "int32", "n_counted": "int64"})
 
 
 def write_csv(table: pd.DataFrame, path: Path) -> None:

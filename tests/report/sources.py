@@ -74,7 +74,11 @@ SENTENCES = [
     "Not drawn, above the frame: {#hidden_months} month",
     "LOESS curve from {curve_first} {unit} in {#curve_y0}-{#curve_m0} to {curve_last} {unit} in {#curve_y1}-{#curve_m1}",
     "sites without a count per month, between {#missing_min} and {#missing_max} of {#sites}",
-    "with {peak} {unit}",
+    "highest in {_}with {peak} {unit}",
+    "highest in {_}, week {#peak_week}, with {week_peak} {unit}",
+    "(days to 7, 14, 21 and the end)",
+    "A week with fewer than 10 counts",
+    "year, where there are 5.",
     "Map of {#map_sites} sites",
     "{#off_map} of {#sites} sites have no coordinates and are not on it",
     "Positions are rounded to {coarse_map} degrees",
@@ -216,6 +220,9 @@ class Sources:
                 }  # fmt: skip
         if "season" in g:
             out["peak"] = g["season"]["total"].max()
+        if "weeks" in g:
+            best = g["weeks"].loc[g["weeks"]["total"].idxmax()]
+            out |= {"peak_week": best["week"], "week_peak": best["total"]}
         if "map" in g:
             out["map_sites"] = len(g["map"])
             out |= {

@@ -38,6 +38,7 @@ def table_specs(s: Sources, one_trend: bool) -> dict:
         lo=100 * np.expm1(sites["slope"] - 1.96 * sites["slope_se"]),
         hi=100 * np.expm1(sites["slope"] + 1.96 * sites["slope_se"]),
     )
+    where = ["region"] if sites["region"].notna().any() else []
     own = [] if one_trend else [["percent_per_year"], ["lo", "hi"], "trend_class"]
     trend = [["from_year#", "to_year#"], ["percent_per_year"], ["percent_lo", "percent_hi"], "trend_class"]
     windows = t["windows"].assign(alert=t["windows"]["alert"].astype(object).fillna("none"))
@@ -54,7 +55,7 @@ def table_specs(s: Sources, one_trend: bool) -> dict:
         ]),
         "Trend by region": (regions, ["region", ["n_sites#"], ["share%"], *trend]),
         "Regions": (regions, ["region", ["n_sites#"], ["share%"]]),
-        "Sites": (sites, ["name", "region", ["cells_observed#"], ["years_counted#"], ["mean_total"], *own]),
+        "Sites": (sites, ["name", *where, ["cells_observed#"], ["years_counted#"], ["mean_total"], *own]),
         "Cross-validation": (sums, [
             None, ["rank#"], ["penalty"], ["deviance"], ["log_rmse"], ["total_bias"], ["n#"],
         ]),

@@ -24,7 +24,7 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
             "yearly": _yearly(a),
             "periods": _periods(a),
             "points": _points(a),
-            "figure": None if "season" in plots or a.yearly_counts else plots["monthly"],
+            "figure": plots.get("monthly") if "weeks" in plots or "season" not in plots else None,
             "regions_figure": plots.get("regions"),
             "regions": _regions(a),
         },

@@ -20,7 +20,7 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
     """Return the section of the model."""
     return Section(
         "model",
-        "Model, choice and convergence",
+        "How the numbers were made",
         {
             "words": _words(a),
             "facts": [(name, value) for name, value in _facts(a) if value not in _UNSAID],
@@ -106,7 +106,7 @@ def _words(a: Analysis) -> str:
         if a.n_draws
         else ""
     )
-    return f"The model is the {family_words(a)} model. {shape}{chosen}{draws}"
+    return f"The counts are described by this model: {family_words(a)}. {shape}{chosen}{draws}"
 
 
 def _facts(a: Analysis) -> list[tuple[str, str]]:

@@ -53,7 +53,7 @@ def trim_beside(a: Analysis) -> Beside | None:
             cells["site_index"].to_numpy()[keep],
             year[keep],
             (cells["count_sum"] / cells["n_counted"]).to_numpy()[keep],
-            TrimSettings(model=3, serial_correlation=False),
+            TrimSettings(model=3, overdispersion=True),
             month=month[keep],
         )
     except InputError as error:

@@ -28,7 +28,7 @@ class TrimSettings:
     ``model`` 1 (no change over time), 2 (slopes between change points) or 3 (one effect for each time point);
     ``changepoints`` time points, or ``"auto"``: all of them, thinned stepwise; ``stepwise`` thins those given;
     ``overdispersion`` scales variances by Pearson's chi-square over its degrees of freedom; ``serial_correlation``
-    estimates the correlation between neighbouring time points of a site.
+    estimates the correlation between neighbouring time points of a site. Both are off, as in rtrim.
 
     Examples
     --------
@@ -40,7 +40,7 @@ class TrimSettings:
     model: int = 3
     changepoints: Sequence[Any] | str = ()
     stepwise: bool = False
-    overdispersion: bool = True
+    overdispersion: bool = False
     serial_correlation: bool = False
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["MIN_COUNTS", "weekly"]
 
 MIN_YEARS = 5  # years that a range is of: that of two years need not hold the mean of all
-MIN_COUNTS = 10  # visits with a count behind a week's estimate; a single year's needs half as many
+MIN_COUNTS = 10  # visits with a count behind a week's estimate, and behind a single year's
 _DAYS = ("1-7", "8-14", "15-21", "22-end")
 _COLUMNS = ["month_of_year", "week", "days", "n_counted", "total", "low_year", "high_year", "n_years"]
 
@@ -48,7 +48,7 @@ def weekly(a: Analysis) -> pd.DataFrame:
         level = expected[:, i].sum() / counted[:, i].sum()  # makes the mean ratio of the month's weeks 1
         for q in np.flatnonzero(n[:, i].sum(axis=0)):
             ratio = level * counted[:, i, q].sum() / expected[:, i, q].sum()
-            years = n[:, i, q] >= MIN_COUNTS / 2
+            years = n[:, i, q] >= MIN_COUNTS
             single = level * month_total[years, i] * counted[years, i, q] / expected[years, i, q]
             single = single if single.size >= MIN_YEARS else single[:0]
             rows.append(

@@ -13,6 +13,7 @@ import pandas as pd
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
+_BYTES, _WAYS = {"kB": 1e3, "MB": 1e6, "GB": 1e9}, (("by", "up"), ("to", "down"))
 # {name}: a number as rounded, {#name}: exactly, {*name}: a list of years, {_}: words
 SENTENCES = [
     # head and foot
@@ -45,6 +46,7 @@ SENTENCES = [
     "{#months_unseen} of {#months} months have no count at any site",
     "{*years_incomplete} lack{_} some months of the season",
     "{*years_empty} ha{_} no count and",
+    "there are {#replicates} bootstrap replicates; an interval needs 20",
     "Only {#replicates} bootstrap replicates were made; intervals need 20",
     "the predicted total is {predicted} times the counted",
     "{#sites_repeated} sites were counted in two or more years; a class needs 5",
@@ -79,6 +81,10 @@ SENTENCES = [
     "(days to 7, 14, 21 and the end)",
     "A week with fewer than 10 counts",
     "year, where there are 5.",
+    "{#map_sites} sites in {#hexagons} hexagons of {hexagon_km} km",
+    "Map of {#map_sites} sites in {#hexagons} hexagons: {#hexagons_down} of them decline; the median change is "
+    "{hexagon_median} % per year",
+    "Map of {#map_sites} sites in {#hexagons} hexagons, by visits",
     "Map of {#map_sites} sites",
     "{#off_map} of {#sites} sites have no coordinates and are not on it",
     "Positions are rounded to {coarse_map} degrees",
@@ -97,17 +103,13 @@ SENTENCES = [
     "Penalty on the factors: {penalty}",
     "Dispersion: {dispersion}",
     "Effective number of parameters: {edf}",
-    "Effort in the model (exponents): duration {effort_duration}",
     "Objective at the end: {objective}",
     "(0 at a solution): {h_norm}",
     "Rounds: {#rounds}",
     "Groups: {#groups}",
     "Participation: {participation}",
     "Exchanges between groups and hub, whole job: {#exchanges}",
-    "Sent by the groups, whole job: {mb_up} MB",
-    "Sent by the groups, whole job: {kb_up} kB",
-    "Sent to the groups, whole job: {mb_down} MB",
-    "Sent to the groups, whole job: {kb_down} kB",
+    *(f"Sent {to} the groups, whole job: {{{u.lower()}_{way}}} {u}" for to, way in _WAYS for u in _BYTES),
     "Bootstrap replicates: {#replicates}",
     # data
     "Months: {#y0}-{#m0} to {#y1}-{#m1}, {#months} in all",
@@ -116,8 +118,11 @@ SENTENCES = [
     "counted: {#counted}",
     "Site-months with a count: {#cells_counted} of {#cells} ({share_cells} %)",
     "Sites counted in two or more years: {#sites_repeated}",
-    "time spent on {known_duration} % of visits",
-    "distance travelled on {known_distance} % of visits",
+    "time spent on {known_duration_minutes} % of visits",
+    "distance travelled on {known_distance_km} % of visits",
+    "size of the party on {known_n_observers} % of visits",
+    "time of day on {known_start_minutes} % of visits",
+    "protocol on {known_protocol} % of visits",
     # how to read it
     "the 95 % interval lies beyond ±5 % per year",
     "when it excludes 0 only",
@@ -171,10 +176,14 @@ class Sources:
             "share_imputed": 100 * (used["imputed_share"] * used["total"]).sum() / used["total"].sum(),
         }  # fmt: skip
         if len(used):
-            base, last = used[used["year"] == int(t["base"])].iloc[0], used.iloc[-1]
+            first, _, upto = str(t["base"]).partition("-")
+            base, last = (
+                used["total"][used["year"].between(int(first), int(upto or first))].mean(),
+                used.iloc[-1],
+            )
             out |= {
-                "from_year": used["year"].iloc[0], "to_year": last["year"], "base": base["year"],
-                "change": 100 * (last["total"] / base["total"] - 1), "last_index": 100 * last["total"] / base["total"],
+                "from_year": used["year"].iloc[0], "to_year": last["year"], "base": int(first),
+                "change": 100 * (last["total"] / base - 1), "last_index": 100 * last["total"] / base,
                 "last": last["total"], "last_lo": last["total_lo"], "last_hi": last["total_hi"],
             }  # fmt: skip
         s = self.tables["smooth_index"]
@@ -197,8 +206,7 @@ class Sources:
             "median_cells": self.years.loc[self.years["used"], "cells_observed"].median(),
             "map_all": located, "off_map": len(t["sites"]) - located,
             "sites_listed": min(len(t["sites"]), 150), "years_for_a_class": f["years_for_a_class"],
-            "known_duration": 100 * f.get("known_duration_minutes", np.nan),
-            "known_distance": 100 * f.get("known_distance_km", np.nan), "coarse_map": f.get("coarse_map"),
+            **{k: 100 * v for k, v in f.items() if k.startswith("known_")}, "coarse_map": f.get("coarse_map"),
         }  # fmt: skip
 
     def _figures(self):
@@ -224,7 +232,13 @@ class Sources:
             best = g["weeks"].loc[g["weeks"]["total"].idxmax()]
             out |= {"peak_week": best["week"], "week_peak": best["total"]}
         if "map" in g:
-            out["map_sites"] = len(g["map"])
+            m = g["map"]
+            out["map_sites"] = m["n_sites"].sum() if "width_km" in m else len(m)
+            if "width_km" in m:
+                out |= {
+                    "hexagons": len(m), "hexagon_km": m["width_km"].iloc[0],
+                    "hexagons_down": (m["percent_per_year"] < 0).sum(), "hexagon_median": m["percent_per_year"].median(),
+                }  # fmt: skip
             out |= {
                 f"class_{k}": n for k, n in g["map"].get("trend_class", pd.Series()).value_counts().items()
             }
@@ -257,25 +271,27 @@ class Sources:
         )
         out = {n: f.get(n) for n in names}
         for way in ("up", "down"):
-            out |= {
-                f"kb_{way}": f.get(f"bytes_{way}", np.nan) / 1e3,
-                f"mb_{way}": f.get(f"bytes_{way}", np.nan) / 1e6,
-            }
+            out |= {f"{u.lower()}_{way}": f.get(f"bytes_{way}", np.nan) / size for u, size in _BYTES.items()}
         draws = self.tables["draws"]
         return out | {
-            "replicates": draws["draw"].nunique(), "effort_duration": f.get("effort_duration"),
+            "replicates": draws["draw"].nunique(),
             "predicted": f.get("predicted_over_counted"),
         } | {k: v for k, v in f.items() if k.startswith("trim_")}  # fmt: skip
 
     def sentences(self, unit: str = "birds") -> list[str]:
         """Return the sentences to look for, those with names of regions, classes, periods and months among them."""
         out = []
+        for r in self.tables["changepoints"].itertuples():
+            out.append(f"{r.year}; a bend within two years of it is found in {{bend_{r.Index}}} %")
         for r in self.tables["periods"].itertuples():
+            if "complete years" in str(r.reason):
+                out.append(f"there are {r.n_years} complete years with counts; a class needs 5")
             out.append(f"{r.from_year} to {r.to_year}: {r.trend_class} ({{period_{r.Index}}} % per year)")
         for r in self.tables["regions"].itertuples():
             out += [f"{r.region} {{region_{r.Index}}} % per year", f"{r.region} ({r.n_sites})"]
         for name in self.figures.get("map", pd.DataFrame()).get("trend_class", pd.Series(dtype=str)).unique():
             out += [f"{{#class_{name}}} {name}", f"{name} ({{#class_{name}}})"]
+        out += [f"{k.removeprefix('effort_')} {{{k}}}" for k in self.facts if k.startswith("effort_")]
         for p in self.figures.get("cv", pd.DataFrame({"penalty": []}))["penalty"].dropna().unique():
             out.insert(0, f"penalty {p:.{max(2 - int(np.floor(np.log10(p))), 0)}f}")
         if "beside" in self.figures:
@@ -283,9 +299,13 @@ class Sources:
                 "{trim_percent} % per year (95 % interval {trim_percent_lo} % to {trim_percent_hi} %), {_}, "
                 "overdispersion {trim_overdispersion}"
             )
-        return out + [s.replace("{unit}", unit) for s in SENTENCES]
+        base = str(self.tables["trend"]["base"].iloc[0])
+        base = base if "-" in base else "{#base}"
+        return out + [s.replace("{unit}", unit).replace("{#base}", base) for s in SENTENCES]
 
     def all_values(self) -> dict:
-        more = {f"period_{i}": v for i, v in self.tables["periods"]["percent_per_year"].items()}
+        more = {k: v for k, v in self.facts.items() if k.startswith("effort_")}
+        more |= {f"bend_{i}": 100 * v for i, v in self.tables["changepoints"]["support"].items()}
+        more |= {f"period_{i}": v for i, v in self.tables["periods"]["percent_per_year"].items()}
         more |= {f"region_{i}": v for i, v in self.tables["regions"]["percent_per_year"].items()}
         return self.values() | more

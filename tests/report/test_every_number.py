@@ -34,7 +34,9 @@ def table_specs(s: Sources, one_trend: bool) -> dict:
         sums[m] = sums[m] / sums["n"]
     sites = t["sites"].sort_values("mean_total", ascending=False, kind="stable").head(150)
     sites = sites.assign(
-        name=sites["site_name"].astype(object).fillna(sites["site_id"].astype(str)),
+        name="site " + sites["site_index"].astype(str)
+        if "coarse_map" in s.facts
+        else sites["site_name"].astype(object).fillna(sites["site_id"].astype(str)),
         lo=100 * np.expm1(sites["slope"] - 1.96 * sites["slope_se"]),
         hi=100 * np.expm1(sites["slope"] + 1.96 * sites["slope_se"]),
     )
@@ -303,6 +305,33 @@ def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path
         for (text, sort), column in zip(cells, shows, strict=True):
             if column is not None:
                 check_cell(row, column, text, sort)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("world", "settings"),
+    [
+        ({"n_sites": 450, "n_years": 8}, {}),  # hexagons
+        ({"n_sites": 450, "n_years": 8, "rank": 0}, {"coarse_map": 0.01}),  # hexagons by visits
+        ({"rank": 0, "n_draws": 12}, {"trim": True}),  # means on the map, too few replicates
+        ({"n_years": 3, "seen": 0.02, "n_draws": 0}, {}),  # too thin for a class
+        ({"n_sites": 4, "regions": 0, "slope": 0.06, "n_draws": 60}, {"coarse_map": 0.1, "rule": "rtrim"}),
+        (
+            {"n_years": 26, "n_sites": 20, "season": (5,), "last_months": 1},
+            {"base": "2010-2012", "unit": "pairs"},
+        ),
+    ],
+)
+def test_every_number_of_other_reports(world, settings, tmp_path):
+    from fedmiss.report.analysis import ReportSettings
+    from fedmiss.report.build import build_report
+    from tests.report.conftest import World, make_folders
+
+    folders = make_folders(tmp_path, World(**world))
+    made = ReportSettings(date="2026-01-02", **settings)
+    report = build_report(**folders, out=tmp_path / "report", settings=made).parent
+    lost, _, _ = checked(report, manifest(folders["panel"]), manifest(folders["fit"]), made.unit)
+    assert lost == [], "\n".join(lost)
 
 
 @pytest.mark.slow

@@ -127,6 +127,7 @@ SENTENCES = [
     "the 95 % interval lies beyond ±5 % per year",
     "when it excludes 0 only",
     "when it includes 0 and stays within ±5 %",
+    "when they lie beyond 1.05 or 0.95, moderate when they exclude 1 only, stable when they stay within 0.95 and 1.05",
     "from {#replicates} bootstrap replicates",
     "It speaks of the {#sites} sites in the panel",
 ]

@@ -199,7 +199,17 @@ _MAKER = {"records": "ingest", "panel": "panel", "fit": "fit", "imputed": "imput
 
 
 def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]:
-    """Read a folder's manifest, and check that it is of the ``kind`` asked for."""
+    """Read a folder's manifest, and check that it is of the ``kind`` asked for.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
+    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> manifest = fedmiss.read_manifest("panel", "panel")
+    >>> sorted(manifest["results"]["groups"])
+    ['g01', 'g02']
+    """
     folder = Path(folder)
     maker = f"; `fedmiss {_MAKER[kind]}` makes one" if kind in _MAKER else ""
     if not folder.exists():

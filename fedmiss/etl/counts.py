@@ -38,12 +38,20 @@ _SPELLINGS = ("refuse", "join", "apart")
 
 @dataclass(frozen=True, slots=True)
 class CountOptions:
-    """What to do where a table leaves a choice.
+    r"""What to do where a table leaves a choice.
 
     ``columns`` canonical name -> column, for names that are not found; ``missing`` further words for a missing count
     (as 999); ``repeats`` of a site and time point: ``refuse``, ``sum``, ``max`` or ``mean``; ``wide`` one column for
     each year; ``spellings`` of a site that differ in case, blanks or accents only: ``refuse``, ``join`` or ``apart``;
     ``months`` False leaves the month column out, so that the counts of a year are repeats.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> from pathlib import Path
+    >>> n = Path("wide.csv").write_text("site,2001,2002\na,4,6\nb,10,\n")
+    >>> fedmiss.read_counts("wide.csv", fedmiss.CountOptions(wide=True)).frame["count"].to_list()
+    [4.0, 10.0, 6.0, None]
     """
 
     columns: dict[str, str] | None = None
@@ -81,12 +89,12 @@ def _key(site: str) -> str:
     return "".join(c for c in plain if not unicodedata.combining(c) and not c.isspace())
 
 
-def wide_years(header: Sequence[str]) -> list[str]:
-    """Return the columns that are years, when there are at least three and no column is a count."""
+def wide_years(header: Sequence[str], least: int = 3) -> list[str]:
+    """Return the columns that are years, when there are at least ``least`` and no column is a count."""
     years = [
         h for h in header if h.strip().lstrip("Xx").isdigit() and 1800 <= int(h.strip().lstrip("Xx")) <= 2100
     ]
-    return years if len(years) >= 3 and not any(n in _squeezed(header) for n in NAMES["count"]) else []
+    return years if len(years) >= least and not any(n in _squeezed(header) for n in NAMES["count"]) else []
 
 
 def is_count_table(header: Sequence[str]) -> bool:
@@ -101,13 +109,23 @@ def is_count_table(header: Sequence[str]) -> bool:
 
 
 def read_counts(path: str | Path | Source, options: CountOptions | None = None) -> CountTable:
-    """Read a table of counts: comma, semicolon or tab, decimal comma, plain or packed, or parquet.
+    r"""Read a table of counts: comma, semicolon or tab, decimal comma, plain or packed, or parquet.
 
     Raises
     ------
     InputError : no such table; values that are no count, year, month or weight; doubled rows; sites in two spellings;
         years as columns. Each with the line, the value, and what to do.
     ConfigError : options that do not fit the table
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> from pathlib import Path
+    >>> rows = "site;year;count\na;2001;4\na;2002;6\nb;2001;10\nb;2002;NA\n"
+    >>> n = Path("counts.csv").write_text(rows)
+    >>> table = fedmiss.read_counts("counts.csv")
+    >>> table.frame["count"].to_list()
+    [4.0, 6.0, 10.0, None]
     """
     options = options or CountOptions()
     for name, value, known in (
@@ -117,7 +135,7 @@ def read_counts(path: str | Path | Source, options: CountOptions | None = None) 
         if value not in known:
             raise ConfigError(f"--{name} is {value!r} (must be {', '.join(known)}).")
     source = path if isinstance(path, Source) else _one(path)
-    years = wide_years(source.header)
+    years = wide_years(source.header, 1 if options.wide else 3)
     if years and not options.wide:
         raise InputError(
             f"{source.name}: the years {years[0]} to {years[-1]} are columns, one for each; pass --wide to read it so, or "

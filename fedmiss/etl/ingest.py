@@ -50,7 +50,7 @@ def ingest(
     keep_cache: bool = True,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write the records folder ``out`` from eBird, MyEBirdData, GBIF or plain files; return its manifest.
+    r"""Write the records folder ``out`` from eBird, MyEBirdData, GBIF or plain files; return its manifest.
 
     Parameters
     ----------
@@ -63,6 +63,16 @@ def ingest(
     ------
     InputError, SchemaError : files that cannot be used, each with line and remedy
     ConfigError : settings that contradict each other or the files
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> from pathlib import Path
+    >>> rows = "site;year;count\na;2001;4\na;2002;6\nb;2001;10\nb;2002;NA\n"
+    >>> n = Path("counts.csv").write_text(rows)
+    >>> manifest = fedmiss.ingest(["counts.csv"], "records")
+    >>> sorted(manifest["results"])[:2], Path("records/records.parquet").exists()
+    (['n_checklists', 'n_records'], True)
     """
     from fedmiss.files import read_manifest
 

@@ -31,6 +31,9 @@ STRAY_VISITS, STRAY_SHARE = 3, 0.001  # when they are so few, or such a share of
 EFFORT = ("start_minutes", "duration_minutes", "distance_km", "n_observers", "protocol")
 
 
+_GROUPS = 10
+
+
 @dataclass(frozen=True, slots=True)
 class PanelSettings:
     """How a panel is made.
@@ -38,16 +41,22 @@ class PanelSettings:
     Attributes
     ----------
     species : scientific or common name; may be blank when the records hold one species
-    groups : number of groups, observers drawn at random by ``seed``
+    groups : number of groups, observers drawn at random by ``seed``; None is 10, or fewer where observers are fewer
     group_by : a column of checklists.parquet (``region``, ``observer_id``, ``protocol``); replaces ``groups``
     sites : ``"seen"`` keeps sites where the species was detected at least once, ``"all"`` keeps every site
     min_visits : a site needs at least this many visits
     seed : seed of the random groups
     secrets : whether every group gets a secret of its own (``secret.key``), from which weights of its observers are drawn
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.PanelSettings(groups=4).groups
+    4
     """
 
     species: str = ""
-    groups: int = 10
+    groups: int | None = None
     group_by: str = ""
     sites: str = "seen"
     min_visits: int = 1
@@ -56,13 +65,13 @@ class PanelSettings:
 
 
 def make_panel(
-    records: Path | Sequence[Path],
-    out: Path,
+    records: str | Path | Sequence[str | Path],
+    out: str | Path,
     settings: PanelSettings | None = None,
     *,
     overwrite: bool = False,
 ) -> Path:
-    """Write the panel folder of one species.
+    r"""Write the panel folder of one species.
 
     Parameters
     ----------
@@ -73,6 +82,17 @@ def make_panel(
     ------
     InputError    no such species (near names are proposed), or no visit with a count
     ConfigError   fewer observers than groups, one observer only, unknown column
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> from pathlib import Path
+    >>> rows = "site;year;count\na;2001;4\na;2002;6\nb;2001;10\nb;2002;NA\n"
+    >>> n = Path("counts.csv").write_text(rows)
+    >>> records = fedmiss.ingest(["counts.csv"], "records")
+    >>> folder = fedmiss.make_panel("records", "panel")
+    >>> fedmiss.open_panel("panel").sites["site_id"].to_list()
+    ['a', 'b']
     """
     settings = settings or PanelSettings()
     folders = [Path(records)] if isinstance(records, str | Path) else [Path(r) for r in records]
@@ -183,7 +203,7 @@ def _no_counts(species: str, visits: pl.DataFrame) -> InputError:
 
 
 def _check(settings: PanelSettings) -> None:
-    if settings.groups < 1:
+    if settings.groups is not None and settings.groups < 1:
         raise ConfigError(f"--groups is {settings.groups} (must be at least 1).")
     if settings.sites not in ("seen", "all"):
         raise ConfigError(f"--sites is {settings.sites!r} (must be seen or all).")
@@ -336,17 +356,17 @@ def assign_groups(visits: pl.DataFrame, settings: PanelSettings, *, by_source: b
         column = pl.col(settings.group_by).cast(pl.String).fill_null("unknown")
         return visits.with_columns(column.str.replace_all(r"[^A-Za-z0-9_.-]+", "-").alias("_group"))
     observers = visits["observer_id"].unique().sort()
-    if observers.len() < settings.groups:
+    groups = min(_GROUPS, observers.len()) if settings.groups is None else settings.groups
+    if observers.len() < groups:
         few = "one observer only" if observers.len() == 1 else f"{observers.len()} observers"
         raise ConfigError(
-            f"the panel has {few}, fewer than --groups {settings.groups}; "
-            f"pass --groups {observers.len()} or less.",
+            f"the panel has {few}, fewer than --groups {groups}; pass --groups {observers.len()} or less.",
             observers=observers.len(),
         )
-    width = max(2, len(str(settings.groups)))
+    width = max(2, len(str(groups)))
     order = rng_for(settings.seed, "groups").permutation(observers.len())
     number = np.empty(observers.len(), dtype=np.int64)
-    number[order] = np.arange(observers.len()) % settings.groups + 1
+    number[order] = np.arange(observers.len()) % groups + 1
     table = pl.DataFrame({"observer_id": observers, "_group": [f"g{i:0{width}d}" for i in number]})
     return visits.join(table, on="observer_id", how="left", maintain_order="left")
 

@@ -28,6 +28,14 @@ class IngestSettings:
     decimals : GBIF: coordinates are rounded to so many decimals to make sites
     repeats, spellings, wide, missing : tables of counts, see ``counts.CountOptions``
     first_year : tables of counts: the year of the first time point, where time points are 1, 2, ...
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> from fedmiss.etl import preset
+    >>> mallard = fedmiss.IngestSettings(species=("Mallard",), filters=preset("best-practices-v2"))
+    >>> mallard.species
+    ('Mallard',)
     """
 
     species: tuple[str, ...] = ()

@@ -72,6 +72,19 @@ class LocalFederation:
     watch : called after each exchange with (stage, exchanges so far)
     own : keep what each group needs for a report about its own sites
     more : further settings that decide the result: they enter the digest that every frame carries
+
+    Examples
+    --------
+    >>> import numpy as np, fedmiss
+    >>> p = fedmiss.simulate_panel(30, 24, 0.5, rank=0, seed=1, groups=2)
+    >>> clubs = [p.group == k for k in (0, 1)]
+    >>> groups = [fedmiss.Group.of(f"club {k}", p.site_index[c], p.month_index[c], p.y[c]) for k, c in enumerate(clubs)]
+    >>> panel = fedmiss.GroupPanel.of(30, 24, groups)
+    >>> federation = fedmiss.LocalFederation.of_panel(panel)
+    >>> fit = federation.fit(fedmiss.CountSettings(rank=0))
+    >>> pooled = fedmiss.fit_counts(panel.pooled(), fedmiss.CountSettings(rank=0))
+    >>> bool(np.allclose(fit.expected(), pooled.expected(), rtol=1e-6))
+    True
     """
 
     def __init__(
@@ -368,9 +381,10 @@ def fit_counts(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> g = Group.of("a", [0, 0, 1, 1], [0, 1, 0, 1], [2.0, 4.0, 6.0, 12.0])
-    >>> fit = fit_counts(GroupPanel.of(2, 2, [g]), CountSettings(rank=0, penalty=0.0, site_penalty=0.0, month_penalty=0.0))
+    >>> import numpy as np, fedmiss
+    >>> g = fedmiss.Group.of("a", [0, 0, 1, 1], [0, 1, 0, 1], [2.0, 4.0, 6.0, 12.0])
+    >>> free = fedmiss.CountSettings(rank=0, penalty=0.0, site_penalty=0.0, month_penalty=0.0)
+    >>> fit = fedmiss.fit_counts(fedmiss.GroupPanel.of(2, 2, [g]), free)
     >>> bool(np.allclose(fit.expected(), [[2, 4], [6, 12]], rtol=1e-4))
     True
     """
@@ -396,6 +410,18 @@ def cross_validate(
     candidates : settings to compare; the first one's distribution is the default
     by : what a fold holds out: cell, block, visit, observer; ``auto`` is cells or blocks, like the gaps
     one_se : choose the smallest rank within one standard error of the lowest deviance
+
+    Examples
+    --------
+    >>> import numpy as np, fedmiss
+    >>> p = fedmiss.simulate_panel(30, 24, 0.5, rank=0, seed=1, groups=2)
+    >>> clubs = [p.group == k for k in (0, 1)]
+    >>> groups = [fedmiss.Group.of(f"club {k}", p.site_index[c], p.month_index[c], p.y[c]) for k, c in enumerate(clubs)]
+    >>> panel = fedmiss.GroupPanel.of(30, 24, groups)
+    >>> ranks = [fedmiss.CountSettings(rank=r) for r in (0, 1)]
+    >>> choice = fedmiss.cross_validate(panel, ranks, folds=3)
+    >>> choice.best.rank
+    0
     """
     check_candidates(candidates, folds)
     return LocalFederation.of_panel(panel).cross_validate(
@@ -422,6 +448,18 @@ def bootstrap(
     Returns
     -------
     Draws    totals (B, 1 + regions, L), slopes (B, J)
+
+    Examples
+    --------
+    >>> import numpy as np, fedmiss
+    >>> p = fedmiss.simulate_panel(30, 24, 0.5, rank=0, seed=1, groups=2)
+    >>> clubs = [p.group == k for k in (0, 1)]
+    >>> groups = [fedmiss.Group.of(f"club {k}", p.site_index[c], p.month_index[c], p.y[c]) for k, c in enumerate(clubs)]
+    >>> panel = fedmiss.GroupPanel.of(30, 24, groups)
+    >>> fit = fedmiss.fit_counts(panel, fedmiss.CountSettings(rank=0))
+    >>> draws = fedmiss.bootstrap(panel, fit, draws=20)
+    >>> draws.totals.shape  # replicates, regions (the whole first), months
+    (20, 1, 24)
     """
     federation = LocalFederation.of_panel(panel, weigh=weigh)
     federation.load(fit)

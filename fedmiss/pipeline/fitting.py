@@ -77,11 +77,17 @@ class FitSettings:
     own : keep what each group needs for a report about its own sites (``fedmiss own``)
     rounds, gamma, alpha, levels, participation, batch : of ``fedmissem`` and ``wire`` (see fedmiss.pipeline.algorithm7 and
         fedmiss.pipeline.wire), rounds and participation also of ``saem``; rounds None is 2,000, 100 and 900
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.FitSettings(rank=1, bootstrap=100).bootstrap
+    100
     """
 
     method: str = "fast"
     model: str = "auto"
-    rank: str = "auto"
+    rank: str | int = "auto"
     penalty: float | None = None
     time: str = "smooth"
     effort: str = "auto"
@@ -103,6 +109,9 @@ class FitSettings:
     participation: float = 1.0
     batch: int = 0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rank", str(self.rank))
+
 
 MODELS = {
     "quasi": {"family": "poisson", "dispersion": "quasi"},
@@ -117,7 +126,7 @@ def check_settings(s: FitSettings) -> None:
     """Raise ConfigError on impossible settings."""
     if s.model not in ("auto", *MODELS):
         raise ConfigError(f"--model is {s.model!r} (must be auto, {', '.join(MODELS)}).")
-    if s.rank != "auto" and (not s.rank.isdigit()):
+    if s.rank != "auto" and (not str(s.rank).isdigit()):
         raise ConfigError(f"--rank is {s.rank!r} (must be auto or a number from 0).")
     if s.observers not in ("yes", "no"):
         raise ConfigError(f"--observers is {s.observers!r} (must be yes or no).")
@@ -193,6 +202,16 @@ def fit_panel(
 
     Work goes to ``<out>.partial`` and is renamed at the end; a second call with the same panel and settings goes on
     from what is there and gives the same bits as one that was never interrupted.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
+    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> settings = fedmiss.FitSettings(rank=0, bootstrap=0)
+    >>> fit = fedmiss.fit_panel(panel, "fit", settings)
+    >>> fedmiss.open_fit(panel, fit).fit.settings.rank
+    0
     """
     settings = settings or FitSettings()
     out = Path(out)

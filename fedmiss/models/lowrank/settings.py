@@ -34,6 +34,11 @@ class CountSettings:
     calibrate : negative binomial: whether the fitted total is made the counted one. Not where sites at which the species was
         never seen were left out: what is left was chosen by its counts, so its total is no yardstick
     tol, max_sweeps : stopping rule of the solver
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.CountSettings(rank=1, dispersion="negbin").check()
     """
 
     family: str = "poisson"

@@ -1,6 +1,7 @@
 """Trends and indices of the default model on panels with known truth, hostile designs included.
 
     python benchmarks/trend_truth.py ratio  [--panels 150]              fitted / true slope, six cells
+    python benchmarks/trend_truth.py visits [--panels 200]              how often the report says so
     python benchmarks/trend_truth.py cover  [--panels 200] [--draws 100] [--designs random ...] [--flat sites|total]
                                             [--method default | trim]
 
@@ -31,10 +32,11 @@ import pandas as pd
 
 from fedmiss.federation.hub.visits import try_site_visits
 from fedmiss.federation.local import LocalFederation, fit_counts
-from fedmiss.federation.results import totals_by_region
+from fedmiss.federation.results import site_slopes, totals_by_region
 from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.report.support import visits_by_site
 from fedmiss.report.trends import overall_trend
 from fedmiss.report.trim import TrimSettings, fit_trim
 from fedmiss.simulate.designs import EFFORT, simulate_design
@@ -143,6 +145,26 @@ def cover_panel(job):
     return out
 
 
+def visits_panel(job):
+    design, seed, rank = job
+    p = simulate_design(design, seed)
+    fit = fit_counts(panel_of(p), CountSettings(rank=rank, dispersion="negbin"))
+    slope, mean = site_slopes(fit, p.year, np.arange(p.year.size) % 12 + 1)
+    cells = pd.DataFrame({"site_index": p.site, "month_index": p.month, "n_visits": 1})
+    seen = cells.assign(year=p.year[p.month]).groupby("site_index")["year"].nunique()
+    years = seen.reindex(range(fit.J), fill_value=0).to_numpy()
+    sites = pd.DataFrame({"slope": slope, "mean_total": mean, "years_counted": years})
+    table = visits_by_site(cells, sites)
+    return [(bool(r.clear), r.correlation) for r in table.itertuples()]
+
+
+def report_visits(design, rows):
+    said = [[r[i][0] for r in rows] for i in range(3)]
+    mean = [np.nanmean([r[i][1] for r in rows]) for i in range(3)]
+    cells = [f"{100 * np.mean(s):.0f} % ({m:+.2f})" for s, m in zip(said, mean, strict=True)]
+    print(f"| {design} | {' | '.join(cells)} |", flush=True)
+
+
 def report_cover(design, rows, flat):
     n = len(rows)
     error, se = (np.array([r["slope"][i] for r in rows]) for i in (0, 1))
@@ -168,7 +190,7 @@ def report_cover(design, rows, flat):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["ratio", "cover"])
+    parser.add_argument("what", choices=["ratio", "visits", "cover"])
     parser.add_argument("--panels", type=int, default=200)
     parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--rank", type=int, default=2)
@@ -190,6 +212,14 @@ def main():
                         f"| size {size:g}, {visits} visits, rank {rank} | {r.mean():.3f} | {error:.3f} |",
                         flush=True,
                     )
+            return
+        if a.what == "visits":
+            print(
+                "| design | visits and birds | visits and trend | last visit and trend |\n|---|---|---|---|"
+            )
+            for design in a.designs:
+                jobs = [(design, seed, a.rank) for seed in range(a.panels)]
+                report_visits(design, list(pool.map(visits_panel, jobs, chunksize=2)))
             return
         print(
             "| design | bias of the slope (se) | RMSE | mean se, trim | long-term | covers slope, long-term | trim "

@@ -224,7 +224,7 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
         seen=seen,
         base=base,
         carriers=_withheld(carriers(data, years), settings),
-        visits=visits_by_site(data, sites),
+        visits=visits_by_site(data.cells, sites.assign(slope=np.nan) if data.one_trend else sites),
         regions=_regions(data, settings, refuse),
         sites=sites,
         covariance=covariance,

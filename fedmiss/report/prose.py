@@ -173,12 +173,13 @@ def basis(a: Analysis) -> str:
 
 def caveats(a: Analysis) -> list[str]:
     """List what a reader must know before using the numbers; only what holds for these data."""
-    c, out = a.coverage, cautions(a)
+    c, out = a.coverage, []
     if a.data.fact("converged") is False:
         why = a.data.fact("stop_reason", default="not said")
         out.append(
             f"The fit did not converge (it stopped because: {why}). Run it longer before using the numbers."
         )
+    out += cautions(a)
     if c.no_zeros:
         out.append(
             "No visit in this panel records an absence. The numbers describe sites where birds were found and counted: "

@@ -136,7 +136,7 @@ def carriers(data: ReportInputs, years: Years) -> pd.DataFrame:
     ).astype({"site_index": "int64", "share": "float64", "slope_without": "float64"})
 
 
-def visits_by_site(data: ReportInputs, sites: pd.DataFrame) -> pd.DataFrame:
+def visits_by_site(cells: pd.DataFrame, sites: pd.DataFrame) -> pd.DataFrame:
     """Return how visits go with what was found: Spearman's rank correlations over the sites that were visited.
 
     Columns: ``compared`` (``visits and birds``, ``visits and trend``, ``last visit and trend``), ``n_sites``,
@@ -146,15 +146,14 @@ def visits_by_site(data: ReportInputs, sites: pd.DataFrame) -> pd.DataFrame:
 
     Parameters
     ----------
+    cells : ``site_index``, ``month_index``, ``n_visits`` of the visited cells
     sites : the table of sites, with ``mean_total``, ``slope`` and ``years_counted``
     """
     J = len(sites)
     visits, last = np.zeros(J), np.full(J, -1)
-    np.add.at(visits, data.cells["site_index"].to_numpy(), data.cells["n_visits"].to_numpy())
-    np.maximum.at(last, data.cells["site_index"].to_numpy(), data.cells["month_index"].to_numpy())
+    np.add.at(visits, cells["site_index"].to_numpy(), cells["n_visits"].to_numpy())
+    np.maximum.at(last, cells["site_index"].to_numpy(), cells["month_index"].to_numpy())
     size, slope = (sites[c].to_numpy(dtype=np.float64) for c in ("mean_total", "slope"))
-    if data.one_trend:
-        slope = np.full(J, np.nan)
     pairs = {
         "visits and birds": (visits, size),
         "visits and trend": (visits, slope),

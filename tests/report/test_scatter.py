@@ -43,6 +43,12 @@ def test_without_error_of_the_totals_it_is_ordinary_least_squares():
     )
 
 
+def test_three_years_have_one_residual_and_its_square_is_the_scatter():
+    year, logs = np.array([2000.0, 2001.0, 2002.0]), np.array([1.0, 1.6, 1.1])
+    residual = (logs[0] - 2 * logs[1] + logs[2]) / np.sqrt(6)
+    assert year_variance(year, logs, np.zeros((3, 3))) == pytest.approx(residual**2, rel=1e-6)
+
+
 def test_no_scatter_where_the_residuals_lie_within_the_error_of_the_totals():
     rng = np.random.default_rng(1)
     year = np.arange(12.0)

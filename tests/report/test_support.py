@@ -78,7 +78,6 @@ def data_of(expected, months, cells, groups=None, settings=None):
         sites=pd.DataFrame({"site_id": [f"s{j}" for j in range(J)]}),
         group_regions=groups or {},
         panel={"settings": settings or {}},
-        one_trend=False,
     )
 
 
@@ -116,14 +115,12 @@ def test_groups_without_a_common_region_are_told_apart_and_only_those():
 
 def test_visits_that_follow_birds_or_end_with_them_are_seen_and_others_are_not():
     rng = np.random.default_rng(0)
-    months = axis(10)
     J = 60
     size, slope = np.exp(rng.normal(size=J)), rng.normal(0, 0.05, J)
 
     def table(visits, last):
-        data = data_of(np.ones((J, 30)), months, cells_of(np.arange(J), last, visits, visits))
         sites = pd.DataFrame({"mean_total": size, "slope": slope, "years_counted": 5})
-        return visits_by_site(data, sites).set_index("compared")
+        return visits_by_site(cells_of(np.arange(J), last, visits, visits), sites).set_index("compared")
 
     any_month = rng.integers(0, 30, J)
     chance = table(rng.integers(1, 50, J), any_month)

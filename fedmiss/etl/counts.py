@@ -20,7 +20,7 @@ from fedmiss.etl.sources import Source, expand
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["CountOptions", "CountTable", "is_count_table", "read_counts", "wide_years"]
+__all__ = ["CountOptions", "CountTable", "is_count_table", "read_counts", "settle_spellings", "wide_years"]
 
 NAMES: dict[str, tuple[str, ...]] = {
     "site": ("site", "siteid", "sitecode", "plot", "plotid", "plotcode", "station", "colony", "square", "transect",
@@ -87,6 +87,39 @@ def _key(site: str) -> str:
     """Return a site's name without case, blanks and accents."""
     plain = unicodedata.normalize("NFKD", site.casefold())
     return "".join(c for c in plain if not unicodedata.combining(c) and not c.isspace())
+
+
+def settle_spellings(frame: pl.DataFrame, name: str, how: str) -> tuple[pl.DataFrame, list[str]]:
+    """Join sites of a table that differ in case, blanks or accents only, or refuse, or leave them apart.
+
+    Parameters
+    ----------
+    frame : with ``site`` and ``line``; ``name`` is the file's
+    how : refuse, join or apart
+
+    Raises
+    ------
+    InputError : such sites, when ``how`` is refuse; names both and their lines
+    """
+    import polars as pl
+
+    first = frame.group_by("site", maintain_order=True).agg(pl.col("line").first())
+    first = first.with_columns(key=pl.Series([_key(s) for s in first["site"]], dtype=pl.String))
+    doubled = first.filter(pl.col("key").is_duplicated() & (pl.col("key") != "")).sort("key", "line")
+    if doubled.is_empty() or how == "apart":
+        return frame, []
+    if how == "refuse":
+        a, b = doubled.head(2).rows(named=True)
+        raise InputError(
+            f"{name}: the site {a['site']!r} (line {a['line']}) is also written {b['site']!r} (line "
+            f"{b['line']}); pass --spellings join if they are one site, or --spellings apart if they are two."
+        )
+    to = first.join(
+        first.group_by("key", maintain_order=True).agg(pl.col("site").first().alias("name")), on="key"
+    )
+    joined = frame.join(to.select("site", "name"), on="site", how="left", maintain_order="left")
+    said = f"{doubled.height} spellings of {doubled['key'].n_unique()} sites were joined."
+    return joined.with_columns(pl.col("name").alias("site")).drop("name"), [said]
 
 
 def wide_years(header: Sequence[str], least: int = 3) -> list[str]:
@@ -192,7 +225,8 @@ class _Reading:
                 value_name="count",
             ).with_columns(pl.col("year").str.strip_prefix("year ").str.strip_chars_start("Xx"))
         frame = self._values(frame, columns)
-        frame = self._spellings(frame)
+        frame, joined = settle_spellings(frame, self.source.name, self.options.spellings)
+        self.said += joined
         frame = self._repeats(frame, rest)
         missing = int(frame["count"].null_count())
         first, last = (int(str(y)) for y in (frame["year"].min(), frame["year"].max()))
@@ -323,30 +357,6 @@ class _Reading:
                 line=row["line"],
                 value=row[key],
             )
-
-    def _spellings(self, frame: pl.DataFrame) -> pl.DataFrame:
-        import polars as pl
-
-        first = frame.group_by("site", maintain_order=True).agg(pl.col("line").first())
-        first = first.with_columns(key=pl.Series([_key(s) for s in first["site"]]))
-        doubled = first.filter(pl.col("key").is_duplicated() & (pl.col("key") != "")).sort("key", "line")
-        if doubled.is_empty() or self.options.spellings == "apart":
-            return frame
-        if self.options.spellings == "refuse":
-            a, b = doubled.head(2).rows(named=True)
-            raise InputError(
-                f"{self.source.name}: the site {a['site']!r} (line {a['line']}) is also written {b['site']!r} (line "
-                f"{b['line']}); pass --spellings join if they are one site, or --spellings apart if they are two."
-            )
-        to = first.join(
-            first.group_by("key", maintain_order=True).agg(pl.col("site").first().alias("name")), on="key"
-        )
-        self.said.append(f"{doubled.height} spellings of {doubled['key'].n_unique()} sites were joined.")
-        return (
-            frame.join(to.select("site", "name"), on="site", how="left", maintain_order="left")
-            .with_columns(pl.col("name").alias("site"))
-            .drop("name")
-        )
 
     def _repeats(self, frame: pl.DataFrame, rest: list[str]) -> pl.DataFrame:
         import polars as pl

@@ -18,7 +18,7 @@ from fedmiss.etl.flow import orphan_warning, row_flow, source_warnings, summaris
 from fedmiss.etl.lists import make_checklists
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
-from fedmiss.etl.plain import check_map, project_plain
+from fedmiss.etl.plain import PlainRules, check_map, project_plain
 from fedmiss.etl.projection import Cache, Projection
 from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
 from fedmiss.etl.resolve import write_records
@@ -257,7 +257,7 @@ def _builder(
             "column_map": chosen,
             "one_species": None if named else one,
             "assume_complete": settings.assume_complete,
-            "repeats": settings.repeats,
+            "rules": PlainRules(settings.repeats, settings.spellings, settings.missing, settings.dates),
         }
         build = project_plain
     return store.key(source, with_events=True, extra=json.dumps(extra, default=asdict)), partial(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import shutil
 import socket
@@ -20,13 +21,16 @@ from flwr.proto.control_pb2 import StartRunRequest
 from flwr.proto.fab_pb2 import Fab as FabProto
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, RegisterNodeFleetRequest
 from flwr.proto.node_pb2 import Node
+from flwr.supercore.date import now
 from flwr.supercore.fab import Fab
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode import node_auth_http_interceptor
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from fedmiss.errors import ConfigError
 from fedmiss.federation.site import MOST_BYTES
-from fedmiss.network import flower
+from fedmiss.network import flower, flower_site
 from fedmiss.network.demo import CLUBS, demo_study, in_process
 from fedmiss.network.flower_kits import parts
 from fedmiss.network.flower_site import frame_of
@@ -147,6 +151,14 @@ def test_a_stranger_gets_nothing(listening, tmp_path):
     assert list(carrier.there()) == ["north"]
     with pytest.raises(httpx.HTTPStatusError):
         north.PullMessages(PullMessagesRequest(node=Node(node_id=carrier.node["south"])))
+
+
+def test_a_wrong_clock_is_said_at_once(listening, monkeypatch):
+    north, key = client(listening[0] / "kits" / "north" / "engine")
+    monkeypatch.setattr(node_auth_http_interceptor, "now", lambda: now() - dt.timedelta(minutes=10))
+    own = load_pem_private_key(parts(listening[0] / "kits" / "north" / "engine")[2].read_bytes(), None)
+    with pytest.raises(ConfigError, match="more than five minutes apart"):
+        flower_site._answer(north, own.public_key(), None)
 
 
 def test_runs_and_long_messages_are_refused_at_the_hub(listening):

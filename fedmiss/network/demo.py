@@ -25,6 +25,7 @@ from fedmiss.federation.link import InProcess, Link
 from fedmiss.files import SECRET, check_free, read_json, read_manifest, write_json
 from fedmiss.network.engine import engine_of
 from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
+from fedmiss.network.operate import stop_on_request
 from fedmiss.network.site import held
 from fedmiss.network.study import Study, read_study
 from fedmiss.pipeline.demo import write_survey
@@ -100,6 +101,7 @@ def run_demo(
 ) -> dict[str, Any]:
     """Run the demo's study with every end as a process of its own, and compare with the answer in one process."""
     check_free(out, overwrite=False)
+    stop_on_request()
     begun = time.monotonic()
     study = demo_study(bootstrap=bootstrap, port=port, masks=masks, engine=engine)
     folder, panels = prepare(out, study)

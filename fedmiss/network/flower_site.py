@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedmiss.errors import EngineError
+from fedmiss.errors import ConfigError, EngineError
 from fedmiss.network.engine import Responding
 from fedmiss.network.flower_kits import parts
 
@@ -49,12 +49,21 @@ def site(engine: Path) -> None:
 
 
 def _answer(hub: Any, public: Any, program: Responding) -> None:
+    import httpx
     from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest
     from flwr.proto.node_pb2 import Node
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
     asked = ActivateNodeRequest(public_key=public_key_to_bytes(public), heartbeat_interval=BEAT)
-    node = Node(node_id=hub.ActivateNode(asked).node_id)
+    try:
+        node = Node(node_id=hub.ActivateNode(asked).node_id)
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code == httpx.codes.UNAUTHORIZED:
+            raise ConfigError(
+                "the hub refuses this organisation's key: the clocks of this computer and of the hub are more than five "
+                "minutes apart, or the kit is not of this study. Set the clock, or ask the coordinator."
+            ) from None
+        raise
     leave = threading.Event()
     beat = threading.Thread(target=_beat, args=(hub, node, leave), daemon=True)
     beat.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,13 +19,14 @@ from fedmiss.network.preflight import check_certificate, check_port, check_versi
 from fedmiss.network.site import start
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
 
-__all__ = ["join", "run"]
+__all__ = ["join", "run", "stop_on_request"]
 
 Say = Callable[[str], None]
 
 
 def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
     """Take part in the approved job until it is done; a killed engine is started again."""
+    stop_on_request()
     check_version(kit, str(read_json(kit.folder / "kit.json").get("version", "")))
     engine, carrier = kit.folder / "engine", engine_of(kit.study)
     parts = [engine / "startup" / n for n in ("rootCA.pem", "client.crt", "client.key")]
@@ -41,7 +43,9 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
                     end(process)  # what it has started may be alive
                     deaths = deaths + 1 if time.monotonic() - begun < QUICK else 0
                     _not_too_often(deaths, log)
-                    say(f"{kit.name}: the engine ended ({log} says why); it is started again.")
+                    say(
+                        f"{kit.name}: the engine ended and is started again. Its last line in {log}: {last_line(log)}"
+                    )
                 try:
                     reach(kit.study.host, kit.study.port, parts[0], parts[1], parts[2])
                 except EngineError as error:
@@ -63,12 +67,23 @@ ENGINES = (b"nvflare.private.fed.app", b"fedmiss.network.flower")  # modules tha
 QUICK, OFTEN = 20.0, 5  # an engine that dies within so many seconds, so many times in a row, will not live
 
 
+def last_line(log: Path) -> str:
+    """The last line of an engine's log."""
+    lines = [x for x in log.read_text(errors="replace").splitlines() if x.strip()] if log.exists() else []
+    return lines[-1][:300] if lines else "nothing"
+
+
 def _not_too_often(deaths: int, log: Path) -> None:
     if deaths >= OFTEN:
-        lines = [x for x in log.read_text(errors="replace").splitlines() if x.strip()]
         raise EngineError(
-            f"the engine dies as soon as it is started, {deaths} times now. Its last line in {log}: {lines[-1][:300]}"
+            f"the engine dies as soon as it is started, {deaths} times now. Its last line in {log}: {last_line(log)}"
         )
+
+
+def stop_on_request() -> None:
+    """Let SIGTERM do what Ctrl-C does: end the engine too. A thread that is not the main one leaves signals alone."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def end_leftovers(engine: Path) -> None:
@@ -115,6 +130,7 @@ def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
     ------
     EngineError    an organisation refused, or nothing went on for as long as the study's patience
     """
+    stop_on_request()
     hub, study = folder / "hub", read_study(folder)
     job_id = job_hash(study, read_roster(hub, study)).hex()[:16]
     out = hub / (f"preview-{job_id}.json" if preview else f"result-{job_id}")
@@ -135,7 +151,7 @@ def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
                 end(process)
                 deaths += 1
                 _not_too_often(deaths, log)
-                say(f"the engine ended ({log} says why); it is started again.")
+                say(f"the engine ended and is started again. Its last line in {log}: {last_line(log)}")
                 _close(admin)
                 process, admin = carrier.start_hub(hub, log, preview=preview), None
             admin = admin or _session(hub, study, process)

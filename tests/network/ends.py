@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import fedmiss
 from fedmiss.errors import EngineError
 from fedmiss.files import SECRET, read_json, write_secret
-from fedmiss.network.demo import CLUBS, demo_study, prepare, stop
+from fedmiss.network.demo import CLUBS, demo_study, in_process, prepare, stop
 from fedmiss.network.kits import approve, open_kit
 
 HERE = Path(fedmiss.__file__).resolve().parents[1]
@@ -201,3 +202,39 @@ def copy_of(prepared, name):
 def result_of(folder):
     (out,) = (folder / "hub").glob("result-*")
     return np.array(read_json(out / "totals.json")["totals"])
+
+
+def uninterrupted_run(prepared, trace, calls="connect,sendto"):
+    """A whole run in a network of its own, connections recorded, where the system can: (folder, trace, whether alone)."""
+    folder, panels = copy_of(prepared, "uninterrupted")
+    with loopback_only() as inside:
+        whole_run(folder, panels, [*inside, *strace(trace, calls)])
+    return folder, trace, bool(inside)
+
+
+class Laws:
+    """What must hold of a study over any engine; ``prepared`` and ``uninterrupted`` are fixtures of the engine's tests."""
+
+    def test_the_answer_is_that_of_one_process(self, prepared, uninterrupted):
+        folder = uninterrupted[0]
+        np.testing.assert_allclose(result_of(folder), in_process(folder, prepared[1]).totals, rtol=1e-8)
+        assert (folder / "report" / "index.html").exists()
+        for club in CLUBS:
+            assert (folder / "kits" / club / "report" / "report" / "index.html").exists()
+
+    def test_no_process_connects_to_anything_but_the_roster(self, uninterrupted):
+        if not strace("x"):
+            pytest.fail("strace is not installed, so connections were NOT recorded; install it")
+        assert not strangers(uninterrupted[1])
+
+    def test_a_study_needs_no_network_but_the_roster(self, uninterrupted):
+        if not uninterrupted[2]:
+            pytest.skip(
+                "no network namespace can be made here (`ip netns add`), so the run was in the common network"
+            )
+        assert result_of(uninterrupted[0]).size
+
+    def test_kill_9_of_a_site_and_of_the_hub_changes_no_bit(self, prepared, uninterrupted):
+        folder, panels = copy_of(prepared, "killed")
+        killed_run(folder, panels)
+        np.testing.assert_array_equal(result_of(folder), result_of(uninterrupted[0]))

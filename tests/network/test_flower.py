@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import shutil
 import socket
 import ssl
 import time
 
-import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="run by `make test-flower` in an environment with the extra")
@@ -20,36 +20,31 @@ from flwr.proto.control_pb2 import StartRunRequest
 from flwr.proto.fab_pb2 import Fab as FabProto
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, RegisterNodeFleetRequest
 from flwr.proto.node_pb2 import Node
+from flwr.supercore.date import now
 from flwr.supercore.fab import Fab
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode import node_auth_http_interceptor
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from fedmiss.errors import ConfigError
 from fedmiss.federation.site import MOST_BYTES
-from fedmiss.network import flower
-from fedmiss.network.demo import CLUBS, demo_study, in_process
+from fedmiss.network import flower, flower_site
+from fedmiss.network.demo import demo_study
 from fedmiss.network.flower_kits import parts
 from fedmiss.network.flower_site import frame_of
 from fedmiss.network.kits import make_study, open_kit
 from fedmiss.network.operate import end
 from fedmiss.network.site import start
 from fedmiss.network.study import read_study
-from tests.network.ends import (
-    copy_of,
-    killed_run,
-    loopback_only,
-    prepared_study,
-    result_of,
-    strace,
-    strangers,
-    whole_run,
-)
+from tests.network.ends import Laws, prepared_study, uninterrupted_run
 
 pytestmark = [
     pytest.mark.flower,
     pytest.mark.filterwarnings("ignore"),  # the engine's own
 ]
 PORT = 8172
+OPEN: list[FleetHttpClient] = []  # clients of the present test
 
 
 @pytest.fixture(scope="module")
@@ -59,42 +54,12 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def uninterrupted(prepared, tmp_path_factory):
-    """A whole run in a network of its own; every connect() of every process is recorded, where the system can do that."""
-    folder, panels = copy_of(prepared, "uninterrupted")
-    trace = tmp_path_factory.mktemp("trace") / "connect"
-    with loopback_only() as inside:
-        whole_run(
-            folder, panels, [*inside, *strace(trace, "connect")]
-        )  # it sends with an address by no call but connect
-    return folder, trace, bool(inside)
+    # it sends with an address by no call but connect
+    return uninterrupted_run(prepared, tmp_path_factory.mktemp("trace") / "connect", "connect")
 
 
-def test_the_answer_is_that_of_one_process(prepared, uninterrupted):
-    folder = uninterrupted[0]
-    np.testing.assert_allclose(result_of(folder), in_process(folder, prepared[1]).totals, rtol=1e-8)
-    assert (folder / "report" / "index.html").exists()
-    for club in CLUBS:
-        assert (folder / "kits" / club / "report" / "report" / "index.html").exists()
-
-
-def test_no_process_connects_to_anything_but_the_roster(uninterrupted):
-    if not strace("x"):
-        pytest.fail("strace is not installed, so connections were NOT recorded; install it")
-    assert not strangers(uninterrupted[1])
-
-
-def test_a_study_needs_no_network_but_the_roster(uninterrupted):
-    if not uninterrupted[2]:
-        pytest.skip(
-            "no network namespace can be made here (`ip netns add`), so the run was in the common network"
-        )
-    assert result_of(uninterrupted[0]).size
-
-
-def test_kill_9_of_a_site_and_of_the_hub_changes_no_bit(prepared, uninterrupted):
-    folder, panels = copy_of(prepared, "killed")
-    killed_run(folder, panels)
-    np.testing.assert_array_equal(result_of(folder), result_of(uninterrupted[0]))
+class TestStudy(Laws):
+    pass
 
 
 @pytest.fixture
@@ -104,6 +69,8 @@ def listening(prepared, tmp_path):
     shutil.copytree(prepared[0], folder)
     carrier = flower._Carrier(folder / "hub" / "engine", read_study(folder))
     yield folder, carrier
+    while OPEN:
+        OPEN.pop().close()
     carrier.stop()
 
 
@@ -115,6 +82,7 @@ def client(engine, key_of=None):
     own = load_pem_private_key(parts(key_of or engine)[2].read_bytes(), None)
     signing = [NodeAuthHttpInterceptor(own, own.public_key())]
     out = FleetHttpClient(f"https://localhost:{PORT}", interceptors=signing, verify=context)
+    OPEN.append(out)
     return out, public_key_to_bytes(own.public_key())
 
 
@@ -147,6 +115,14 @@ def test_a_stranger_gets_nothing(listening, tmp_path):
     assert list(carrier.there()) == ["north"]
     with pytest.raises(httpx.HTTPStatusError):
         north.PullMessages(PullMessagesRequest(node=Node(node_id=carrier.node["south"])))
+
+
+def test_a_wrong_clock_is_said_at_once(listening, monkeypatch):
+    north, _ = client(listening[0] / "kits" / "north" / "engine")
+    monkeypatch.setattr(node_auth_http_interceptor, "now", lambda: now() - dt.timedelta(minutes=10))
+    own = load_pem_private_key(parts(listening[0] / "kits" / "north" / "engine")[2].read_bytes(), None)
+    with pytest.raises(ConfigError, match="more than five minutes apart"):
+        flower_site._answer(north, own.public_key(), None)
 
 
 def test_runs_and_long_messages_are_refused_at_the_hub(listening):

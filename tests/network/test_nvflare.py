@@ -6,27 +6,17 @@ import json
 import shutil
 import time
 
-import numpy as np
 import pytest
 
 pytest.importorskip("nvflare", reason="run by `make test-nvflare` in an environment with the extra")
 
 from fedmiss.network import nvflare, nvflare_kits
-from fedmiss.network.demo import CLUBS, demo_study, in_process
+from fedmiss.network.demo import CLUBS, demo_study
 from fedmiss.network.kits import make_study, open_kit
 from fedmiss.network.operate import _session, end
 from fedmiss.network.site import start
 from fedmiss.network.study import read_study
-from tests.network.ends import (
-    copy_of,
-    killed_run,
-    loopback_only,
-    prepared_study,
-    result_of,
-    strace,
-    strangers,
-    whole_run,
-)
+from tests.network.ends import Laws, prepared_study, uninterrupted_run
 
 pytestmark = [
     pytest.mark.nvflare,
@@ -42,41 +32,11 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def uninterrupted(prepared, tmp_path_factory):
-    """A whole run in a network of its own; every connect() of every process is recorded, where the system can do that."""
-    folder, panels = copy_of(prepared, "uninterrupted")
-    trace = tmp_path_factory.mktemp("trace") / "connect"
-    with loopback_only() as inside:
-        whole_run(folder, panels, [*inside, *strace(trace)])
-    return folder, trace, bool(inside)
+    return uninterrupted_run(prepared, tmp_path_factory.mktemp("trace") / "connect")
 
 
-def test_the_answer_is_that_of_one_process(prepared, uninterrupted):
-    folder = uninterrupted[0]
-    here = in_process(folder, prepared[1])
-    np.testing.assert_allclose(result_of(folder), here.totals, rtol=1e-8)
-    for club in CLUBS:
-        assert (folder / "kits" / club / "report" / "report" / "index.html").exists()
-    assert (folder / "report" / "index.html").exists()
-
-
-def test_no_process_connects_to_anything_but_the_roster(uninterrupted):
-    if not strace("x"):
-        pytest.fail("strace is not installed, so connections were NOT recorded; install it")
-    assert not strangers(uninterrupted[1])
-
-
-def test_a_study_needs_no_network_but_the_roster(uninterrupted):
-    if not uninterrupted[2]:
-        pytest.skip(
-            "no network namespace can be made here (`ip netns add`), so the run was in the common network"
-        )
-    assert result_of(uninterrupted[0]).size
-
-
-def test_kill_9_of_a_site_and_of_the_hub_changes_no_bit(prepared, uninterrupted):
-    folder, panels = copy_of(prepared, "killed")
-    killed_run(folder, panels)
-    np.testing.assert_array_equal(result_of(folder), result_of(uninterrupted[0]))
+class TestStudy(Laws):
+    pass
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@
     |-- ConfigError         2  the settings or options ask for something impossible
     |-- InputError          1  a file or folder given by the user cannot be used
     |   `-- SchemaError     1  a table does not follow its schema
+    |-- BusyError           1  another process makes the same output
     |-- DomainError         1  a statistic left the domain of the M-step
     |-- UplinkError         1  a worker's message is damaged or of another run
     `-- EngineError         1  the machine that carries the messages failed
@@ -16,6 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "BusyError",
     "ConfigError",
     "DomainError",
     "EngineError",
@@ -48,6 +50,10 @@ class InputError(FedmissError):
 
 class SchemaError(InputError):
     """A table does not follow its schema."""
+
+
+class BusyError(FedmissError):
+    """Another process makes the same output."""
 
 
 class DomainError(FedmissError):

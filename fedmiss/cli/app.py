@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import Annotated
 
 import typer
@@ -47,6 +48,12 @@ def main() -> None:
     """Run the command line."""
     # Our matrices are small: a second BLAS thread only spins, and competes with the compiled loops' threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for name in (
+        "SIGTERM",
+        "SIGHUP",
+    ):  # asked to end, or the terminal is gone: as Ctrl-C, so that all is put away
+        if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) == signal.SIG_DFL:
+            signal.signal(getattr(signal, name), signal.default_int_handler)
     commands.register(app)
     app()
 

@@ -20,7 +20,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.cells import species_visits
 from fedmiss.etl.codes import NEVER_DETECTED
 from fedmiss.etl.count_visits import MONTH_OF_YEARLY
-from fedmiss.files import SECRET, atomic_folder, hash_file, read_manifest, write_manifest, write_secret
+from fedmiss.files import SECRET, atomic_folder, read_manifest, write_manifest, write_secret
 from fedmiss.rng import rng_for
 from fedmiss.tables import read_table, write_table
 
@@ -75,8 +75,8 @@ def make_panel(
     settings = settings or PanelSettings()
     folders = [Path(records)] if isinstance(records, str | Path) else [Path(r) for r in records]
     _check(settings)
-    manifests = [read_manifest(f, "records") for f in folders]
-    with atomic_folder(out, overwrite=overwrite) as tmp:
+    manifests = [read_manifest(f, "records", verify=True) for f in folders]
+    with atomic_folder(out, "panel", overwrite=overwrite, inputs=folders) as tmp:
         parts: list[pl.DataFrame] = []
         inputs: dict[str, str] = {}
         species, common = "", None
@@ -85,7 +85,8 @@ def make_panel(
             name = folder.name if len(folders) > 1 else ""
             parts.append(part.with_columns(pl.lit(name).alias("_source")))
             inputs |= {
-                f"{folder.name}/{n}": hash_file(folder / n) for n in ("records.parquet", "checklists.parquet")
+                f"{folder.name}/{n}": manifest["files"][n]["sha256"]
+                for n in ("records.parquet", "checklists.parquet")
             }
         visits = pl.concat(parts)
         flow = [row for m in manifests for row in m["flow"]]

@@ -38,11 +38,12 @@ def own_report(
         raise ConfigError(
             f"{fit} kept nothing for {group!r}'s own report. Run `fedmiss fit` again with --own and a bootstrap."
         )
-    with atomic_folder(out, overwrite=overwrite) as tmp:
+    with atomic_folder(out, "own", overwrite=overwrite, inputs=[panel_path, fit_path]) as tmp:
         mine = _write_panel(panel, group, tmp / "panel")
         _write_fit(fit, manifest, draws, mine, tmp)
         impute_panel(tmp / "panel", tmp / "fit", tmp / "imputed")
         build_report(tmp / "panel", tmp / "fit", tmp / "imputed", tmp / "report")
+        write_manifest(tmp, "own", settings={"group": group}, inputs=panel_hash(panel))
     return Path(out) / "report"
 
 

@@ -14,6 +14,7 @@ Every message says what happened, where, the value, the limit and the next move,
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "InputError",
     "SchemaError",
     "UplinkError",
+    "in_words",
 ]
 
 
@@ -66,3 +68,22 @@ class UplinkError(FedmissError):
 
 class EngineError(FedmissError):
     """The machine that carries the messages failed or is not installed."""
+
+
+def in_words(error: BaseException) -> str:
+    """Say an error in one line; empty for one that nobody has words for (a mistake in the program)."""
+    if isinstance(error, FedmissError):
+        return str(error)
+    short = (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, ImportError) and "failed to map segment" in str(error))
+        or (isinstance(error, RuntimeError) and "can't start new thread" in str(error))
+    )
+    if not short:
+        return ""
+    told = f" ({error})" if str(error) else ""
+    return (
+        f"the memory of this machine, or the limit set for this process, is used up{told}. Close other programs, raise the "
+        "limit, run one species at a time (--jobs 1), or choose fewer records (--species, --start, --state)."
+    )

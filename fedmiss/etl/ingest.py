@@ -124,7 +124,7 @@ def _import(
             write_manifest(
                 folder,
                 "records",
-                settings=asdict(settings) | {"presence_only": presence_only},
+                settings=asdict(settings) | {"presence_only": presence_only, "exported": family == "myebird"},
                 inputs={p.meta["source"]: p.meta["sha256"] for p in projections},
                 results=results,
                 flow=row_flow(projections, lists_flow, counts.steps, results, presence_only=presence_only),

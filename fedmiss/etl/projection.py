@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Cache", "ParquetSink", "Projection", "kept", "row_groups"]
 
 # Raised whenever the meaning of a projection changes: older ones are then made again.
-VERSION = 9
+VERSION = 10
 ROW_GROUP = 1 << 16
 STRETCH = 8  # row groups that are sorted together
 EVENT_COLUMNS = {
@@ -69,13 +69,15 @@ PLACE_COLUMNS = (
     "state_code",
     "county",
     "county_code",
+    "bcr",
     "site_name",
     "site",
     "site_type",
     "latitude",
     "longitude",
 )
-TAXON_COLUMNS = ("category", "common_name", "species", "exotic", "approved")
+TAXON_COLUMNS = ("category", "common_name", "species", "exotic", "approved", "reviewed", "breeding")
+PROTOCOL_COLUMNS = ("protocol", "project")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any
 
 from fedmiss import __version__
-from fedmiss.errors import ConfigError, FedmissError, InputError
+from fedmiss.errors import ConfigError, InputError, in_words
 from fedmiss.etl.ingest import ingest
 from fedmiss.etl.panel import make_panel
 from fedmiss.files import (
@@ -243,9 +243,7 @@ def _guarded(
     except Exception as error:
         if raise_errors:
             raise
-        text = (
-            str(error) if isinstance(error, FedmissError) else f"unexpected {type(error).__name__}: {error}"
-        )
+        text = in_words(error) or f"unexpected {type(error).__name__}: {error}"
         return SpeciesResult(species, folder, None, text)
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
 from fedmiss.files import MANIFEST, identity, read_manifest
+from fedmiss.group_names import group_name
 from fedmiss.tables import read_table
 
 __all__ = ["ALL", "ReportInputs", "read_inputs"]
@@ -104,7 +105,7 @@ def _read_cells(panel: Path, n_sites: int, n_months: int) -> tuple[pd.DataFrame,
         parts.append(cells)
         rows.append(
             {
-                "group": folder.name,
+                "group": group_name(folder.name),
                 "cells": len(cells),
                 "visits": int(cells["n_visits"].sum()),
                 "counted": int(cells["n_counted"].sum()),

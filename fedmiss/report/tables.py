@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.spreadsheet import harmless
 from fedmiss.report.windows import smooth_index, window_trends
 from fedmiss.tables import load_schema, write_table
 
@@ -43,7 +44,7 @@ def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
 
 def write_csv(table: pd.DataFrame, path: Path) -> None:
     """Write a CSV with six significant digits: what a person reads, not what a program computes with."""
-    table.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+    harmless(table).to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
 
 
 def write_tables(a: Analysis, folder: Path) -> None:

@@ -59,7 +59,7 @@ def build_report(
     settings = settings or ReportSettings()
     photo_uri(settings.photo)  # refused before anything is computed
     data = read_inputs(panel, fit, imputed)
-    with atomic_folder(out, overwrite=overwrite) as tmp:
+    with atomic_folder(out, "report", overwrite=overwrite, inputs=[panel, fit, imputed]) as tmp:
         write_report(analyse(data, settings), tmp)
     return Path(out) / "index.html"
 

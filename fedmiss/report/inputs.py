@@ -12,7 +12,8 @@ import pandas as pd
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
-from fedmiss.files import MANIFEST, hash_file, read_manifest
+from fedmiss.files import MANIFEST, identity, read_manifest
+from fedmiss.group_names import group_name
 from fedmiss.tables import read_table
 
 __all__ = ["ALL", "ReportInputs", "read_inputs"]
@@ -115,7 +116,7 @@ def _read_cells(
         regions[folder.name] = tuple(sorted(seen))
         rows.append(
             {
-                "group": folder.name,
+                "group": group_name(folder.name),
                 "cells": len(cells),
                 "visits": int(cells["n_visits"].sum()),
                 "counted": int(cells["n_counted"].sum()),
@@ -192,7 +193,8 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
     """
     panel, fit, imputed = Path(panel), Path(fit), Path(imputed)
     manifests = {
-        name: read_manifest(p, name) for name, p in (("panel", panel), ("fit", fit), ("imputed", imputed))
+        name: read_manifest(p, name, verify=True)
+        for name, p in (("panel", panel), ("fit", fit), ("imputed", imputed))
     }
     sites = _frame(panel / "sites.parquet", "sites").sort_values("site_index", ignore_index=True)
     months = _frame(panel / "months.parquet", "months").sort_values("month_index", ignore_index=True)
@@ -223,6 +225,6 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
         cv=_optional(fit / "cv.parquet", "cv"),
         site_trends=site_trends,
         visited=_optional(fit / "visited.parquet", "visited"),
-        hashes={f"{p.name}/{MANIFEST}": hash_file(p / MANIFEST) for p in (panel, fit, imputed)},
+        hashes={f"{p.name}/{MANIFEST}": identity(p) for p in (panel, fit, imputed)},
         weeks=_read_weeks(panel),
     )

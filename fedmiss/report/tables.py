@@ -9,6 +9,7 @@ import pandas as pd
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.facts import fact_table
 from fedmiss.report.fitted import fitted_years
+from fedmiss.report.spreadsheet import harmless
 from fedmiss.report.windows import smooth_index, window_trends
 from fedmiss.tables import load_schema, write_table
 
@@ -54,7 +55,7 @@ def _whole(weeks: pd.DataFrame) -> pd.DataFrame:
 
 def write_csv(table: pd.DataFrame, path: Path) -> None:
     """Write a CSV with six significant digits: what a person reads, not what a program computes with."""
-    table.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+    harmless(table).to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
 
 
 def write_tables(a: Analysis, folder: Path) -> None:

@@ -115,11 +115,11 @@ def settle_spellings(frame: pl.DataFrame, name: str, how: str) -> tuple[pl.DataF
             f"{b['line']}); pass --spellings join if they are one site, or --spellings apart if they are two."
         )
     to = first.join(
-        first.group_by("key", maintain_order=True).agg(pl.col("site").first().alias("name")), on="key"
+        first.group_by("key", maintain_order=True).agg(pl.col("site").first().alias("_one")), on="key"
     )
-    joined = frame.join(to.select("site", "name"), on="site", how="left", maintain_order="left")
+    joined = frame.join(to.select("site", "_one"), on="site", how="left", maintain_order="left")
     said = f"{doubled.height} spellings of {doubled['key'].n_unique()} sites were joined."
-    return joined.with_columns(pl.col("name").alias("site")).drop("name"), [said]
+    return joined.with_columns(pl.col("_one").alias("site")).drop("_one"), [said]
 
 
 def wide_years(header: Sequence[str], least: int = 3) -> list[str]:

@@ -21,7 +21,7 @@ BEAT = 10.0  # seconds; a site that is silent for two of them is gone
 
 
 def site(engine: Path) -> None:
-    """Answer the hub until the job is done; a hub that is away is looked for again."""
+    """Answer the hub for as long as this process lives; a hub that is away is looked for again."""
     import httpx
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
@@ -37,7 +37,7 @@ def site(engine: Path) -> None:
         RuntimeVersionHttpInterceptor(component_name="SuperNode"),
         NodeAuthHttpInterceptor(key, key.public_key()),
     ]
-    while not program.done.exists():
+    while True:  # `join` ends this process
         try:
             with FleetHttpClient(
                 f"https://{study.host}:{study.port}", interceptors=signing, verify=context, timeout=60.0
@@ -69,7 +69,7 @@ def _answer(hub: Any, public: Any, program: Responding) -> None:
     beat.start()
     pause = FAST
     try:
-        while not program.done.exists():
+        while True:
             pulled = hub.PullMessages(PullMessagesRequest(node=node))
             if not pulled.messages_list:
                 time.sleep(pause)
@@ -77,7 +77,6 @@ def _answer(hub: Any, public: Any, program: Responding) -> None:
                 continue
             message = _fetch(hub, node, pulled.messages_list[0], pulled.message_object_trees[0])
             _push(hub, node, message, program.answer(frame_of(message)))
-            program.sent()
             pause = FAST
     finally:
         leave.set()

@@ -100,8 +100,7 @@ def join(
         return
     typer.echo("\n".join(brought))
     approved(mine, ask=terminal_ask(), given=approve)
-    if not mine.done.exists():
-        take_part(mine, data, say=typer.echo, look=look)
+    take_part(mine, data, say=typer.echo, look=look)
     out = report or mine.folder / "report"
     typer.echo(f"{mine.name}: done. Your own report: {own_report(mine, data, out, overwrite=True)}")
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -183,13 +184,15 @@ def _users(folder: Path, panels: dict[str, Path], engine: str) -> dict[str, int]
         return {}
     users = {club: 61001 + i for i, club in enumerate(CLUBS)}
     first = users[CLUBS[0]]
-    try:
-        probe = subprocess.run(
-            [sys.executable, "-c", f"import fedmiss.network.{engine}"], user=first, group=first, extra_groups=[],
-            capture_output=True, cwd="/",
-        )  # fmt: skip
-    except OSError:
-        return {}
+    with tempfile.TemporaryDirectory(prefix="fedmiss-") as home:
+        os.chown(home, first, first)
+        try:
+            probe = subprocess.run(
+                [sys.executable, "-c", f"import fedmiss.network.{engine}"], user=first, group=first, extra_groups=[],
+                capture_output=True, cwd="/", env={**os.environ, "HOME": home},
+            )  # fmt: skip
+        except OSError:
+            return {}
     if probe.returncode != 0 or not all(os.stat(p).st_mode & 0o001 for p in folder.resolve().parents):
         return {}
     give_away(folder, panels, users)

@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -110,10 +109,8 @@ class Responding:
                 time.sleep(0.5)
 
     def answer(self, frame: bytes) -> bytes:
-        """Answer one frame."""
-        return self.program.answer(frame)
-
-    def sent(self, delay: float = 0.0) -> None:
-        """After an answer has gone out, or will have in ``delay`` seconds: if it was the last, say that the job is done."""
-        if self.program.program.result is not None and not self.done.exists():
-            threading.Timer(delay, self.done.touch).start() if delay else self.done.touch()
+        """Answer one frame; when it was the job's last, say that the job is done (``join`` stays while the hub listens)."""
+        out = self.program.answer(frame)
+        if self.program.program.result is not None:
+            self.done.touch()
+        return out

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from fedmiss.errors import EngineError
@@ -71,7 +70,6 @@ class _Carrier:
         from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
         from flwr.supercore.task_identity import TaskIdentity
         from flwr.superlink.config_loader import get_federation_manager, get_objectstore_linkstate_factories
-        from flwr.superlink.grid import HttpGrid
 
         factory = get_objectstore_linkstate_factories(FLWR_IN_MEMORY_DB_NAME, get_federation_manager())[1]
         self.state = state = factory.state()
@@ -82,14 +80,10 @@ class _Carrier:
             for n in self.names
         }
         run = state.create_run("", "", "", {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP)
-        self.run = state.get_run_info(run_ids=[run])[0]
-        self.task = self.run.primary_task_id
+        self.run, self.task = run, state.get_run_info(run_ids=[run])[0].primary_task_id
         state.claim_task(self.task)
         state.activate_task(self.task)
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, 1, self.task
-        self.grid = HttpGrid(token="in this process")
-        self.grid.set_run(self.run)
-        self.grid._client = _runtime(state, run)
         self.carried = {"bytes_up": 0, "bytes_down": 0}
         self.stop = _serve(factory, engine, study)
 
@@ -103,18 +97,15 @@ class _Carrier:
 
     def ask(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
         """Carry frames; a site that is away, or was started again meanwhile, is missing from the reply."""
-        from flwr.app.message import Message
-
         there = self.there()
         asked = [n for n in frames if n in there]
-        messages = [Message(content_of(frames[n]), self.node[n], "query", ttl=LIFE) for n in asked]
-        waits = dict(zip(self.grid.push_messages(messages), asked, strict=True))
+        waits = {self._push(n, frames[n]): n for n in asked}
         out: dict[str, bytes] = {}
         looked = time.monotonic()
         while waits:
-            for reply in self.grid.pull_messages(list(waits)):
-                name = waits.pop(reply.metadata.reply_to_message_id)
-                if frame := frame_of(reply):
+            for head in self.state.get_message_res(message_ids=set(waits), run_id=self.run):
+                name = waits.pop(head.metadata.reply_to_message_id)
+                if frame := self._pull(head):
                     out[name] = frame
             if time.monotonic() - looked > 1.0:
                 looked, now = time.monotonic(), self.there()
@@ -126,29 +117,39 @@ class _Carrier:
         self.carried["bytes_up"] += sum(map(len, out.values()))
         return out
 
+    def _push(self, name: str, frame: bytes) -> str:
+        """Lay a message out for an organisation: its head, the list of its parts, the parts."""
+        from flwr.app.message import Message, remove_content_from_message
+        from flwr.supercore.inflatable import inflatable_object as parts_of
 
-def _runtime(state: Any, run: int) -> Any:
-    """Flower's runtime calls, without a network: the hub's job runs in the process that holds the link state."""
-    from flwr.superlink.servicer.runtime import runtime_handlers as do
+        with parts_of.no_object_id_recompute():
+            message = Message(content_of(frame), self.node[name], "query", ttl=LIFE)
+            number = message.metadata.__dict__["_message_id"] = message.object_id
+            tree, objects = parts_of.get_object_tree(message), parts_of.get_all_nested_objects(message)
+            session = self.state.start_session(self.run)
+            head = remove_content_from_message(message)
+            for part in self.state.store_message_and_object_tree(head, tree, session)[1]:
+                self.state.store_object(self.run, session, part, objects[part].deflate())
+        return str(number)
 
-    task = SimpleNamespace(run_id=run)
+    def _pull(self, head: Any) -> bytes:
+        """The frame of an answer whose head has come, as soon as its parts have; none if they do not come."""
+        from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+        from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-    def pull_object(request: Any) -> Any:
-        """Wait here for a part that is under way: Flower's grid would wait a second before it looks again."""
-        until = time.monotonic() + 60.0
-        while not (got := do.pull_object(request, state, task)).object_available and got.object_found:
-            if time.monotonic() > until:
-                break
-            time.sleep(FAST / 2)
-        return got
-
-    return SimpleNamespace(
-        PushMessages=lambda request: do.push_messages(request, state, task),
-        PullMessages=lambda request: do.pull_messages(request, state, task),
-        PushObject=lambda request: do.push_object(request, state, task),
-        PullObject=pull_object,
-        ConfirmMessageReceived=lambda request: do.confirm_message_received(request, state, task),
-    )
+        number, until = head.metadata.message_id, time.monotonic() + 60.0
+        wanted = {
+            part.object_id for part in iterate_object_tree(self.state.object_store.get_object_tree(number))
+        }
+        parts: dict[str, bytes] = {}
+        while wanted and time.monotonic() < until:
+            parts |= {one: raw for one in wanted if (raw := self.state.get_object(self.run, one))}
+            wanted -= set(parts)
+            time.sleep(FAST / 10 if wanted else 0.0)
+        self.state.delete_messages({head.metadata.reply_to_message_id})
+        frame = b"" if wanted else frame_of(inflate_object_from_contents(number, parts))
+        self.state.object_store.delete(number)
+        return frame
 
 
 def _serve(factory: Any, engine: Path, study: Study) -> Callable[[], None]:

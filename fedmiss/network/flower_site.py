@@ -21,7 +21,7 @@ BEAT = 10.0  # seconds; a site that is silent for two of them is gone
 
 
 def site(engine: Path) -> None:
-    """Answer the hub until the job is done; a hub that is away is looked for again."""
+    """Answer the hub for as long as this process lives; a hub that is away is looked for again."""
     import httpx
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
@@ -37,7 +37,7 @@ def site(engine: Path) -> None:
         RuntimeVersionHttpInterceptor(component_name="SuperNode"),
         NodeAuthHttpInterceptor(key, key.public_key()),
     ]
-    while not program.done.exists():
+    while True:  # `join` ends this process
         try:
             with FleetHttpClient(
                 f"https://{study.host}:{study.port}", interceptors=signing, verify=context, timeout=60.0
@@ -69,7 +69,7 @@ def _answer(hub: Any, public: Any, program: Responding) -> None:
     beat.start()
     pause = FAST
     try:
-        while not program.done.exists():
+        while True:
             pulled = hub.PullMessages(PullMessagesRequest(node=node))
             if not pulled.messages_list:
                 time.sleep(pause)
@@ -77,7 +77,6 @@ def _answer(hub: Any, public: Any, program: Responding) -> None:
                 continue
             message = _fetch(hub, node, pulled.messages_list[0], pulled.message_object_trees[0])
             _push(hub, node, message, program.answer(frame_of(message)))
-            program.sent()
             pause = FAST
     finally:
         leave.set()
@@ -96,25 +95,20 @@ def _beat(hub: Any, node: Any, leave: threading.Event) -> None:
 
 def _fetch(hub: Any, node: Any, head: Any, tree: Any) -> Any:
     """The whole message, of which the hub has sent head and list of parts."""
-    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
     from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
-    from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf as puller
-    from flwr.supercore.inflatable.inflatable_utils import (
-        ObjectPullError,
-        inflate_object_from_contents,
-        pull_objects,
-    )
+    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
     number, run = head.metadata.message_id, head.metadata.run_id
-    try:
-        contents = pull_objects(
-            [part.object_id for part in iterate_object_tree(tree)],
-            puller(hub.PullObject, node, run),
-            max_time=60.0,
-            initial_backoff=FAST,
-        )
-    except ObjectPullError as error:
-        raise EngineError(str(error)) from None
+    contents: dict[str, bytes] = {}
+    for part in iterate_object_tree(tree):
+        until = time.monotonic() + 60.0
+        ask = PullObjectRequest(node=node, run_id=run, object_id=part.object_id)
+        while not (got := hub.PullObject(ask)).object_available:
+            if not got.object_found or time.monotonic() > until:
+                raise EngineError("a part of the hub's message is missing")
+            time.sleep(FAST)
+        contents[part.object_id] = got.object_content
     hub.ConfirmMessageReceived(ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=number))
     message: Any = inflate_object_from_contents(number, contents)
     message.metadata.__dict__["_message_id"] = number
@@ -126,25 +120,25 @@ def _push(hub: Any, node: Any, asked: Any, frame: bytes) -> None:
     from flwr.app.message import Message, remove_content_from_message
     from flwr.common.serde import message_to_proto
     from flwr.proto.fleet_pb2 import PushMessagesRequest
+    from flwr.proto.message_pb2 import PushObjectRequest
     from flwr.supercore.inflatable import inflatable_object as parts_of
-    from flwr.supercore.inflatable.inflatable_protobuf_utils import make_push_object_fn_protobuf as pusher
-    from flwr.supercore.inflatable.inflatable_utils import ObjectPushError, push_objects
 
     with parts_of.no_object_id_recompute():
         reply = Message(content_of(frame), reply_to=asked)
         reply.metadata.__dict__["_message_id"] = reply.object_id
         head = message_to_proto(remove_content_from_message(reply))
         tree, objects = parts_of.get_object_tree(reply), parts_of.get_all_nested_objects(reply)
-        got = hub.PushMessages(
-            PushMessagesRequest(
-                node=node, messages_list=[head], message_object_trees=[tree], clientapp_runtime_list=[0.0]
-            )
+        said = PushMessagesRequest(
+            node=node, messages_list=[head], message_object_trees=[tree], clientapp_runtime_list=[0.0]
         )
-        send = pusher(hub.PushObject, node, asked.metadata.run_id, got.session_id)
-        try:
-            push_objects(objects, send, object_ids_to_push=set(got.objects_to_push))
-        except ObjectPushError as error:
-            raise EngineError(str(error)) from None
+        got = hub.PushMessages(said)
+        for part in got.objects_to_push:
+            one = PushObjectRequest(
+                node=node, run_id=asked.metadata.run_id, object_id=part, object_content=objects[part].deflate(),
+                session_id=got.session_id,
+            )  # fmt: skip
+            if not hub.PushObject(one).stored:
+                raise EngineError("the hub did not take a part of the answer")
 
 
 def content_of(frame: bytes) -> Any:

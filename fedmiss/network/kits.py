@@ -218,6 +218,13 @@ def _differences(kit: Kit) -> list[str]:
     return lines
 
 
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a user that the system has no name for
+        return f"user {os.getuid()}"
+
+
 def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "", visits: str = "") -> None:
     """Make sure that the custodian approved this job: by a stored approval, by its hash, or by answering.
 
@@ -246,7 +253,7 @@ def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "", vis
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     write_json(
         kit.private / "approval.json",
-        {"job": job, "time": when, "by": getpass.getuser(), "page": text.splitlines()},
+        {"job": job, "time": when, "by": _user(), "page": text.splitlines()},
     )
     line = {
         "job": job,

@@ -25,7 +25,6 @@ __all__ = ["Admin", "HubApp", "SiteApp", "control", "provision", "start_hub", "s
 ENDS = ("FINISHED", "FAILED", "ABORTED", "ABANDONED")
 
 TIMEOUT = 3600.0  # seconds for one answer: a long bootstrap exchange of a large panel
-FLUSH = 2.0  # seconds for the last answer to be gone before the site says that it is done
 PULSE, GONE = 5.0, 2  # a site that does not say in so many tries of so many seconds that it is alive is gone
 
 
@@ -53,7 +52,6 @@ class SiteApp:
     def answer(self, frame: bytes) -> bytes:
         """Answer one frame."""
         out: bytes = self._program.answer(bytes(frame))
-        self._program.sent(FLUSH)
         return out
 
 

@@ -30,14 +30,20 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
     check_version(kit, str(read_json(kit.folder / "kit.json").get("version", "")))
     engine, carrier = kit.folder / "engine", engine_of(kit.study)
     parts = [engine / "startup" / n for n in ("rootCA.pem", "client.crt", "client.key")]
+    if kit.done.exists() and not _listens(kit, parts):
+        return
     check_certificate(parts[1])
     start(kit, data, look=look)
     log = kit.private / "engine.log"
     process: subprocess.Popen[bytes] | None = None
-    said, deaths, begun = "", 0, 0.0
+    said, deaths, begun, until = "", 0, 0.0, 0.0
     end_leftovers(engine)
     try:
-        while not kit.done.exists():
+        while True:
+            if kit.done.exists():  # but the hub may not have the last answer: stay while it listens
+                until = until or time.monotonic() + LINGER
+                if time.monotonic() > until or not _listens(kit, parts):
+                    return
             if process is None or process.poll() is not None:
                 if process is not None:
                     end(process)  # what it has started may be alive
@@ -63,6 +69,15 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
         end(process)
 
 
+def _listens(kit: Kit, parts: list[Path]) -> bool:
+    try:
+        reach(kit.study.host, kit.study.port, parts[0], parts[1], parts[2])
+        return True
+    except (EngineError, ConfigError):
+        return False
+
+
+LINGER = 120.0  # seconds that a site stays when its job is done and the hub still listens
 ENGINES = (b"nvflare.private.fed.app", b"fedmiss.network.flower")  # modules that engines are started as
 QUICK, OFTEN = 20.0, 5  # an engine that dies within so many seconds, so many times in a row, will not live
 

@@ -15,7 +15,7 @@ pytest.importorskip("flwr", reason="run by `make test-flower` in an environment 
 
 import httpx
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from flwr.app.message import ConfigRecord, Message, RecordDict
+from flwr.app.message import ConfigRecord, RecordDict
 from flwr.proto.control_pb2 import StartRunRequest
 from flwr.proto.fab_pb2 import Fab as FabProto
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, RegisterNodeFleetRequest
@@ -32,7 +32,6 @@ from fedmiss.federation.site import MOST_BYTES
 from fedmiss.network import flower, flower_site
 from fedmiss.network.demo import demo_study
 from fedmiss.network.flower_kits import parts
-from fedmiss.network.flower_site import frame_of
 from fedmiss.network.kits import make_study, open_kit
 from fedmiss.network.operate import end
 from fedmiss.network.site import start
@@ -149,7 +148,7 @@ def test_runs_and_long_messages_are_refused_at_the_hub(listening):
             assert b" 413 " in line.recv(200)
 
 
-def test_a_hub_that_sends_an_app_gets_no_code_run(listening, prepared, tmp_path):
+def test_a_hub_that_sends_an_app_gets_no_code_run(listening, prepared, tmp_path, monkeypatch):
     """The hub's run has an app with code; the site asks for messages only, and answers what is no frame by a refusal."""
     folder, carrier = listening
     asked = []
@@ -157,9 +156,8 @@ def test_a_hub_that_sends_an_app_gets_no_code_run(listening, prepared, tmp_path)
     carrier.state.get_fab = lambda *a: asked.append(a) or plain(*a)
     proof = tmp_path / "it-ran"
     code = f"open({str(proof)!r}, 'w').close()"
-    carrier.run.fab_hash = carrier.state.store_fab(
-        Fab(hashlib.sha256(code.encode()).hexdigest(), code.encode(), {})
-    )
+    run = carrier.state.get_run_info(run_ids=[carrier.run])[0]
+    run.fab_hash = carrier.state.store_fab(Fab(hashlib.sha256(code.encode()).hexdigest(), code.encode(), {}))
     kit = open_kit(folder / "kits" / "north")
     start(kit, prepared[1]["north"])
     process = flower.start_site(kit.folder, "north", tmp_path / "north.log")
@@ -168,12 +166,14 @@ def test_a_hub_that_sends_an_app_gets_no_code_run(listening, prepared, tmp_path)
         while "north" not in carrier.there():
             assert time.monotonic() < until, (tmp_path / "north.log").read_text()
             time.sleep(0.2)
-        evil = Message(RecordDict({"app": ConfigRecord({"code": code})}), carrier.node["north"], "train")
-        (number,) = carrier.grid.push_messages([evil])
-        while not (got := carrier.grid.pull_messages([number])):
+        monkeypatch.setattr(
+            flower, "content_of", lambda frame: RecordDict({"app": ConfigRecord({"code": code})})
+        )
+        number = carrier._push("north", b"")
+        while not (got := carrier.state.get_message_res(message_ids={number}, run_id=carrier.run)):
             assert time.monotonic() < until
             time.sleep(0.1)
-        assert b"UplinkError" in frame_of(got[0])
+        assert b"UplinkError" in carrier._pull(got[0])
         assert process.poll() is None
     finally:
         end(process)

@@ -50,7 +50,14 @@ def table_specs(s: Sources, one_trend: bool) -> dict:
             None, ["percent_per_year"], ["percent_lo", "percent_hi"], "trend_class", ["change_percent"],
             ["change_lo", "change_hi"], "alert",
         ]),
-        "Trend by period": (t["periods"], ["period", *trend]),
+        "Trend by period": (t["periods"], [
+            "period", *trend, ["percent_lo_sampling", "percent_hi_sampling"], "trend_class_sampling",
+        ]),
+        "Do visits follow what was found?": (
+            t["visits"].assign(clear=t["visits"]["clear"].map({True: "yes", False: "no"})),
+            ["compared", ["n_sites#"], ["correlation"], "clear"],
+        ),
+        "Counted and fitted, year by year": (t["fitted"], [["year#"], ["visits#"], ["counted"], ["fitted"], ["ratio"]]),
         "Yearly totals and indices": (t["yearly"], [
             ["year#"], ["total"], ["total_lo", "total_hi"], ["index"], ["index_lo", "index_hi"],
             ["cells_observed#", "cells#"], ["imputed_share%"],

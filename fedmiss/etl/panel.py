@@ -101,6 +101,7 @@ def make_panel(
         flow += steps
         if visits["count"].null_count() == visits.height:
             raise _no_counts(species, visits)
+        warnings += _one_count(visits)
         sites = _site_axis(visits)
         months, gaps, left_out = month_axis(visits["date"])
         if left_out and months["month_of_year"].n_unique() > 1:  # one month a year: the counts are yearly
@@ -166,6 +167,18 @@ def make_panel(
 def _yearly(visits: pl.DataFrame) -> bool:
     told = (visits["date"].dt.month() == MONTH_OF_YEARLY) & (visits["observer_id"] == visits["site_id"])
     return bool(told.all()) and visits.select("site_id", pl.col("date").dt.year()).is_duplicated().sum() == 0
+
+
+def _one_count(visits: pl.DataFrame) -> list[str]:
+    """Say which count is larger than all others together: a slip of the pen, or a roost that deserves a look."""
+    most = visits.filter(pl.col("count") == pl.col("count").max()).head(1)
+    total = visits["count"].sum()
+    if visits.height < 20 or 2 * most["count"][0] <= total:
+        return []
+    return [
+        f"one count, {most['count'][0]:,} birds at {most['site_id'][0]} on {most['date'][0]}, is larger than all others "
+        f"together ({total - most['count'][0]:,} birds); check it, since it can decide totals and trend."
+    ]
 
 
 def _no_counts(species: str, visits: pl.DataFrame) -> InputError:

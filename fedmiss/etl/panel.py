@@ -127,29 +127,7 @@ def make_panel(
             groups[folder] = _write_group(tmp / "groups" / folder, rows)
             if settings.secrets:
                 write_secret(tmp / "groups" / folder / SECRET)
-        counted = visits["count"].is_not_null()
-        results = {
-            "species": species,
-            "common_name": common or "",
-            "n_sites": sites.height,
-            "n_months": months.height,
-            "first_month": months["month"][0],
-            "last_month": months["month"][-1],
-            "n_observers": visits["observer_id"].n_unique(),
-            "n_visits": visits.height,
-            "n_counted": int(counted.sum()),
-            "n_detected": int(visits["detected"].sum()),
-            "n_zeros": int((visits["count"] == 0).sum()),
-            "n_cells_observed": visits.filter(counted).select("site_index", "month_index").n_unique(),
-            "birds": int(visits["count"].sum()),
-            "effort": {
-                c: round(1 - visits[c].null_count() / visits.height, 4) for c in EFFORT if c != "protocol"
-            },
-            "share_complete": round(float(visits["complete"].sum() / visits.height), 4),
-            "groups": groups,
-            # a table of yearly counts: no month was told, and every count stands in one (see count_visits)
-            "period": "year" if _yearly(visits) else "month",
-        }
+        results = _results(species, common, visits, sites, months, groups)
         flow.append({"step": "visits written", "rows": visits.height, "note": f"{len(groups)} groups"})
         write_manifest(
             tmp,
@@ -162,6 +140,40 @@ def make_panel(
             warnings=warnings,
         )
     return Path(out)
+
+
+def _results(
+    species: str,
+    common: str | None,
+    visits: pl.DataFrame,
+    sites: pl.DataFrame,
+    months: pl.DataFrame,
+    groups: dict[str, Any],
+) -> dict[str, Any]:
+    """What a panel's manifest says of its results."""
+    counted = visits["count"].is_not_null()
+    return {
+        "species": species,
+        "common_name": common or "",
+        "n_sites": sites.height,
+        "n_months": months.height,
+        "first_month": months["month"][0],
+        "last_month": months["month"][-1],
+        "n_observers": visits["observer_id"].n_unique(),
+        "n_visits": visits.height,
+        "n_counted": int(counted.sum()),
+        "n_detected": int(visits["detected"].sum()),
+        "n_zeros": int((visits["count"] == 0).sum()),
+        "n_cells_observed": visits.filter(counted).select("site_index", "month_index").n_unique(),
+        "birds": int(visits["count"].sum()),
+        "effort": {
+            c: round(1 - visits[c].null_count() / visits.height, 4) for c in EFFORT if c != "protocol"
+        },
+        "share_complete": round(float(visits["complete"].sum() / visits.height), 4),
+        "groups": groups,
+        # a table of yearly counts: no month was told, and every count stands in one (see count_visits)
+        "period": "year" if _yearly(visits) else "month",
+    }
 
 
 def _yearly(visits: pl.DataFrame) -> bool:

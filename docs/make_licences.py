@@ -52,7 +52,7 @@ def page() -> str:
             "<!-- written by docs/make_licences.py -->",
             "# Licences of what fedmiss needs",
             "",
-            "fedmiss itself is under the MIT licence. `pip install fedmiss` brings these packages, in the versions of",
+            "The MIT licence covers fedmiss itself. `pip install fedmiss` brings these packages, in the versions of",
             "`constraints.txt`, with the licences that they state:",
             "",
             "| package | version | licence | named by fedmiss |",

@@ -134,6 +134,7 @@ def make_panel(
                 f"{species} was found on {int(visits['detected'].sum())} visits and counted on none of them (all are X): no "
                 "index of numbers can be made, but one of presence and absence can."
             )
+        warnings += _one_count(visits)
         sites = _site_axis(visits)
         months, gaps, left_out = month_axis(visits["date"])
         if left_out and months["month_of_year"].n_unique() > 1:  # one month a year: the counts are yearly
@@ -161,29 +162,7 @@ def make_panel(
             groups[folder] = _write_group(tmp / "groups" / folder, rows)
             if settings.secrets:
                 write_secret(tmp / "groups" / folder / SECRET)
-        counted = visits["count"].is_not_null()
-        results = {
-            "species": species,
-            "common_name": common or "",
-            "n_sites": sites.height,
-            "n_months": months.height,
-            "first_month": months["month"][0],
-            "last_month": months["month"][-1],
-            "n_observers": visits["observer_id"].n_unique(),
-            "n_visits": visits.height,
-            "n_counted": int(counted.sum()),
-            "n_detected": int(visits["detected"].sum()),
-            "n_zeros": int((visits["count"] == 0).sum()),
-            "n_cells_observed": visits.filter(counted).select("site_index", "month_index").n_unique(),
-            "birds": int(visits["count"].sum()),
-            "effort": {
-                c: round(1 - visits[c].null_count() / visits.height, 4) for c in EFFORT if c != "protocol"
-            },
-            "share_complete": round(float(visits["complete"].sum() / visits.height), 4),
-            "groups": groups,
-            # a table of yearly counts: no month was told, and every count stands in one (see count_visits)
-            "period": "year" if _yearly(visits) else "month",
-        }
+        results = _results(species, common, visits, sites, months, groups)
         flow.append({"step": "visits written", "rows": visits.height, "note": f"{len(groups)} groups"})
         write_manifest(
             tmp,
@@ -198,9 +177,55 @@ def make_panel(
     return Path(out)
 
 
+def _results(
+    species: str,
+    common: str | None,
+    visits: pl.DataFrame,
+    sites: pl.DataFrame,
+    months: pl.DataFrame,
+    groups: dict[str, Any],
+) -> dict[str, Any]:
+    """What a panel's manifest says of its results."""
+    counted = visits["count"].is_not_null()
+    return {
+        "species": species,
+        "common_name": common or "",
+        "n_sites": sites.height,
+        "n_months": months.height,
+        "first_month": months["month"][0],
+        "last_month": months["month"][-1],
+        "n_observers": visits["observer_id"].n_unique(),
+        "n_visits": visits.height,
+        "n_counted": int(counted.sum()),
+        "n_detected": int(visits["detected"].sum()),
+        "n_zeros": int((visits["count"] == 0).sum()),
+        "n_cells_observed": visits.filter(counted).select("site_index", "month_index").n_unique(),
+        "birds": int(visits["count"].sum()),
+        "effort": {
+            c: round(1 - visits[c].null_count() / visits.height, 4) for c in EFFORT if c != "protocol"
+        },
+        "share_complete": round(float(visits["complete"].sum() / visits.height), 4),
+        "groups": groups,
+        # a table of yearly counts: no month was told, and every count stands in one (see count_visits)
+        "period": "year" if _yearly(visits) else "month",
+    }
+
+
 def _yearly(visits: pl.DataFrame) -> bool:
     told = (visits["date"].dt.month() == MONTH_OF_YEARLY) & (visits["observer_id"] == visits["site_id"])
     return bool(told.all()) and visits.select("site_id", pl.col("date").dt.year()).is_duplicated().sum() == 0
+
+
+def _one_count(visits: pl.DataFrame) -> list[str]:
+    """Say which count is larger than all others together: a slip of the pen, or a roost that deserves a look."""
+    most = visits.filter(pl.col("count") == pl.col("count").max()).head(1)
+    total = visits["count"].sum()
+    if visits.height < 20 or 2 * most["count"][0] <= total:
+        return []
+    return [
+        f"one count, {most['count'][0]:,} birds at {most['site_id'][0]} on {most['date'][0]}, is larger than all others "
+        f"together ({total - most['count'][0]:,} birds); check it, since it can decide totals and trend."
+    ]
 
 
 def _no_counts(species: str, visits: pl.DataFrame) -> InputError:

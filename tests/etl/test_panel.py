@@ -355,3 +355,16 @@ def test_a_checklist_that_two_folders_hold_counts_once(tmp_path):
         tmp_path, "three", [(v, "cid", s, "2019" + d[4:], b, n) for v, _, s, d, b, n in both]
     )
     assert visits(make_panel([one, three], tmp_path / "q", PanelSettings(species="Wood Stork"))).height == 48
+
+
+def test_one_count_above_all_others_is_told(tmp_path):
+    rows = [
+        (*row[:-1], 2_000_000_000 if k == 5 else row[-1]) for k, row in enumerate(some("ann", "Wood Stork"))
+    ]
+    for name, table, told in (("odd", rows, True), ("even", some("ann", "Wood Stork"), False)):
+        made = make_panel(
+            bird_records(tmp_path, name, table), tmp_path / f"p-{name}", PanelSettings(groups=1)
+        )
+        said = [w for w in read_manifest(made)["warnings"] if "larger than all others" in w]
+        assert bool(said) == told
+        assert not told or "2,000,000,000 birds at s2 on 2018-06-11" in said[0]

@@ -132,8 +132,8 @@ SENTENCES = [
     "least 0.3 either way, and by chance in fewer than 1 of 1,000 panels.",
     "Student quantiles of years − 2 degrees of freedom",
     # how to read it
-    "at least {#min_counts} site-months at {#min_sites} sites were counted in it; the base, when none is named, is the first "
-    "year with at least {#base_counts} site-months at {#base_sites} sites",
+    "at least {#min_counts} site-months at {#min_sites} sites were counted in it; the base, when none is named, is the "
+    "first year with at least {#base_counts} site-months at {#base_sites} sites",
     "the 95 % interval lies beyond ±5 % per year",
     "when it excludes 0 only",
     "when it includes 0 and stays within ±5 %",

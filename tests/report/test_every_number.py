@@ -17,6 +17,13 @@ from tests.report.sources import Sources, csv
 TICK = re.compile(rf"^(?:{NUMBER}|1 0 (?:− )?\d+)?(?:\s?%| km)?$")  # also a power of ten
 
 
+COMPARED = {
+    "visits and birds": "number of visits, and birds",
+    "visits and trend": "number of visits, and trend",
+    "last visit and trend": "time of the last visit, and trend",
+}
+
+
 def table_specs(s: Sources, one_trend: bool) -> dict:
     """Return caption -> (rows of the CSV in the order of the page, what each column of the page shows).
 
@@ -54,7 +61,9 @@ def table_specs(s: Sources, one_trend: bool) -> dict:
             "period", *trend, ["percent_lo_sampling", "percent_hi_sampling"], "trend_class_sampling",
         ]),
         "Do visits follow what was found?": (
-            t["visits"].assign(clear=t["visits"]["clear"].map({True: "yes", False: "no"})),
+            t["visits"].dropna(subset="correlation").assign(
+                compared=t["visits"]["compared"].map(COMPARED), clear=t["visits"]["clear"].map({True: "yes", False: "no"})
+            ),
             ["compared", ["n_sites#"], ["correlation"], "clear"],
         ),
         "Counted and fitted, year by year": (t["fitted"], [["year#"], ["visits#"], ["counted"], ["fitted"], ["ratio"]]),

@@ -95,8 +95,8 @@ def _visits(a: Analysis) -> HtmlTable | None:
     ]
     note = (
         "Rank correlation over sites: 1 when sites with more of the one have more of the other, 0 when they have nothing to "
-        "do with each other. Clear: at least 0.3 either way, and by chance in fewer than 1 of 1,000 panels. None "
-        "found is no proof: trends of thinly visited sites are borrowed from the others, and sites given up early tell little."
+        "do with each other. Clear: at least 0.3 either way, and by chance in fewer than 1 of 1,000 panels. None found is "
+        "no proof: trends of thinly visited sites are borrowed from the others, and sites given up early tell little."
     )
     return HtmlTable(
         "Do visits follow what was found?",

@@ -47,6 +47,13 @@ def fit(
     one_se: Annotated[
         bool, typer.Option("--one-se", help="Prefer the smallest rank within one standard error.")
     ] = False,
+    site_visits: Annotated[
+        bool,
+        typer.Option(
+            help="With the cross-validation, try whether a site's number of visits speaks for its abundance; used only "
+            "where left-out sites are predicted clearly better."
+        ),
+    ] = True,
     max_rank: Annotated[int, typer.Option(help="Largest rank tried.")] = 4,
     bootstrap: Annotated[int, typer.Option(help="Bootstrap replicates for the intervals; 0 for none.")] = 200,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
@@ -103,6 +110,7 @@ def fit(
         folds=folds,
         folds_by=folds_by,
         one_se=one_se,
+        site_visits=site_visits,
         max_rank=max_rank,
         bootstrap=bootstrap,
         seed=seed,

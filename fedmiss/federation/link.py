@@ -155,7 +155,8 @@ _EXPECTED = {
     "Drop": "Done", "Gaps": "GapSums", "Open": "OpenSums", "Broadcast": "SharedRows", "Solve": "Months",
     "Predict": "FitSums", "Score": "ScoreSums", "SharedProduct": "SharedRows", "Product": "ProductSums",
     "Totals": "RegionTotals",
-    "SiteTime": "SiteTimeSums", "Close": "Done", "Tally": "Tallies", "Support": "SupportSums", "Outcome": "Done",
+    "SiteTime": "SiteTimeSums", "SiteVisits": "VisitSums",
+    "Close": "Done", "Tally": "Tallies", "Support": "SupportSums", "Outcome": "Done",
     "SealKey": "SealedKeys", "OpenKey": "Done",
 }  # fmt: skip
 assert set(_EXPECTED.values()) | {"Refusal"} == {k.__name__ for k in ANSWERS}

@@ -58,6 +58,17 @@ class CountFit:
     ``fit`` is the low-rank part with the history of the fit, ``aux`` the rest; ``dispersion`` is Pearson /
     residual degrees of freedom on visits; ``edf`` the effective number of parameters (trace of the block hat
     matrices); ``smear`` the factor of the back-transform, calibrated on the total of the observed counts.
+
+    Examples
+    --------
+    >>> import numpy as np, fedmiss
+    >>> p = fedmiss.simulate_panel(30, 24, 0.5, rank=0, seed=1, groups=2)
+    >>> clubs = [p.group == k for k in (0, 1)]
+    >>> groups = [fedmiss.Group.of(f"club {k}", p.site_index[c], p.month_index[c], p.y[c]) for k, c in enumerate(clubs)]
+    >>> panel = fedmiss.GroupPanel.of(30, 24, groups)
+    >>> fit = fedmiss.fit_counts(panel, fedmiss.CountSettings(rank=0))
+    >>> fit.expected().shape
+    (30, 24)
     """
 
     settings: CountSettings

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -17,17 +17,28 @@ import pandas as pd
 import pyarrow as pa
 
 from fedmiss.arrays import F64
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.hub.agree import Plan
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
 from fedmiss.federation.results import CountFit, Posterior, coefficient_names, site_slopes, visited_totals
-from fedmiss.files import atomic_file, check_free, hash_json, read_manifest, write_json, write_manifest
+from fedmiss.files import (
+    MANIFEST,
+    hash_file,
+    hash_json,
+    making,
+    read_checked,
+    read_manifest,
+    replace_folder,
+    seal,
+    write_checked,
+    write_manifest,
+)
 from fedmiss.models.lowrank.choice import Choice, default_candidates, model_name
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit, Theta
 from fedmiss.pipeline.panels import PanelFolder, effort_names, open_panel, panel_hash
-from fedmiss.progress import progress
+from fedmiss.progress import note, progress
 from fedmiss.tables import read_table, write_table
 
 __all__ = [
@@ -39,6 +50,7 @@ __all__ = [
     "fit_panel",
     "fit_results",
     "read_fit",
+    "saved",
     "write_fit",
     "write_fit_manifest",
     "write_totals",
@@ -69,6 +81,7 @@ class FitSettings:
     observers : observer effects, kept inside each group: ``yes`` or ``no``. Where observers come and go, effects take
         part of the trend for themselves, and the intervals do not show it: hence ``no`` unless asked for
     folds, folds_by, one_se : cross-validation
+    site_visits : with the cross-validation, try a prior of site effects that follows the sites' numbers of visits
     bootstrap : number of replicates, 0 for none
     joint : whether groups exchange sums by site for sites that several of them visit (right where one person holds all
         groups); otherwise each owner treats such a site as its own
@@ -76,11 +89,17 @@ class FitSettings:
     own : keep what each group needs for a report about its own sites (``fedmiss own``)
     rounds, gamma, alpha, levels, participation, batch : of ``fedmissem`` and ``wire`` (see fedmiss.pipeline.algorithm7 and
         fedmiss.pipeline.wire), rounds and participation also of ``saem``; rounds None is 2,000, 100 and 900
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.FitSettings(rank=1, bootstrap=100).bootstrap
+    100
     """
 
     method: str = "fast"
     model: str = "auto"
-    rank: str = "auto"
+    rank: str | int = "auto"
     penalty: float | None = None
     time: str = "smooth"
     effort: str = "auto"
@@ -88,6 +107,7 @@ class FitSettings:
     folds: int = 5
     folds_by: str = "auto"
     one_se: bool = False
+    site_visits: bool = True
     max_rank: int = 4
     bootstrap: int = 200
     seed: int = 0
@@ -100,6 +120,9 @@ class FitSettings:
     levels: int = 16
     participation: float = 1.0
     batch: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rank", str(self.rank))
 
 
 MODELS = {
@@ -115,7 +138,7 @@ def check_settings(s: FitSettings) -> None:
     """Raise ConfigError on impossible settings."""
     if s.model not in ("auto", *MODELS):
         raise ConfigError(f"--model is {s.model!r} (must be auto, {', '.join(MODELS)}).")
-    if s.rank != "auto" and (not s.rank.isdigit()):
+    if s.rank != "auto" and (not str(s.rank).isdigit()):
         raise ConfigError(f"--rank is {s.rank!r} (must be auto or a number from 0).")
     if s.observers not in ("yes", "no"):
         raise ConfigError(f"--observers is {s.observers!r} (must be yes or no).")
@@ -191,14 +214,27 @@ def fit_panel(
 
     Work goes to ``<out>.partial`` and is renamed at the end; a second call with the same panel and settings goes on
     from what is there and gives the same bits as one that was never interrupted.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
+    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> settings = fedmiss.FitSettings(rank=0, bootstrap=0)
+    >>> fit = fedmiss.fit_panel(panel, "fit", settings)
+    >>> fedmiss.open_fit(panel, fit).fit.settings.rank
+    0
     """
     settings = settings or FitSettings()
-    out = Path(out)
-    check_free(out, overwrite=overwrite)
+    with making(out, "fit", overwrite=overwrite, inputs=[panel_path]):
+        return _fit(panel_path, Path(out), settings)
+
+
+def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     if settings.method == "fedmissem":
         from fedmiss.pipeline.algorithm7 import fit_algorithm7
 
-        return fit_algorithm7(panel_path, out, settings, overwrite=overwrite)
+        return fit_algorithm7(panel_path, out, settings)
     if settings.method not in ("fast", "wire", "saem"):
         raise ConfigError(f"--method is {settings.method!r} (must be fast, fedmissem, wire or saem).")
     check_settings(settings)
@@ -219,7 +255,13 @@ def fit_panel(
     started = time.perf_counter()
     base = base_settings(settings, calibrate=not folder.chosen_by_detection)
     ledger = Kept(work / "ledger.json", federation.link.ledger)
-    choice = _choose(federation, ledger, candidates(settings, base), settings, work)
+    choice = _choose(
+        federation,
+        ledger,
+        candidates(settings, base),
+        replace(settings, site_visits=settings.site_visits and not folder.chosen_by_detection),
+        work,
+    )
     if choice.advice and folder.chosen_by_detection:
         choice = replace(choice, advice=choice.advice + CHOSEN_SITES)
     trace: list[dict[str, float]] = []
@@ -309,29 +351,43 @@ def federation_of(folder: PanelFolder, s: FitSettings) -> LocalFederation:
 
 
 def partial_folder(out: Path, key: str) -> Path:
-    """Return the folder of unfinished work, emptied when it belongs to other settings or another panel."""
+    """Return the folder of unfinished work, emptied when it belongs to other settings or another panel, or is damaged."""
     work = out.with_name(out.name + ".partial")
+    ours = (work / "key.json").exists() or (work / MANIFEST).exists()
+    if work.is_symlink() or (work.exists() and not ours and any(p.name[0] != "." for p in work.iterdir())):
+        raise ConfigError(
+            f"{work} is in the way of unfinished work, and fedmiss did not make it; remove it or rename it."
+        )
     if work.exists():
-        try:
-            same = json.loads((work / "key.json").read_text())["key"] == key
-        except (OSError, ValueError, KeyError):
-            same = False
-        if not same:
+        for left in work.glob(".*"):  # of a write that was cut off
+            left.unlink()
+        ledger = (work / "ledger.json").exists() and saved(work / "ledger.json") is None
+        if ledger or saved(work / "key.json") != key.encode():
             shutil.rmtree(work)
-    write_json(work / "key.json", {"key": key})
+    write_checked(work / "key.json", key.encode())
     return work
+
+
+def saved(path: Path) -> bytes | None:
+    """Content of a file of unfinished work; None where there is none, or a damaged one: then it is removed, and said."""
+    if not path.exists():
+        return None
+    try:
+        return read_checked(path)
+    except InputError as error:
+        note(f"{error} What it held is done again.")
+        path.unlink()
+        return None
 
 
 def finish(work: Path, out: Path) -> Path:
     """Remove the checkpoints and rename the work folder to its final name."""
-    for name in ("key.json", "choice.json", "ledger.json", "checkpoint"):
-        path = work / name
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-    for path in work.glob("draws-*.npz"):
-        path.unlink()
-    if out.exists():
-        shutil.rmtree(out)
-    os.replace(work, out)
+    shutil.rmtree(work / "checkpoint", ignore_errors=True)
+    for path in (*(work / name for name in ("choice.json", "ledger.json")), *work.glob("draws-*.npz")):
+        path.unlink(missing_ok=True)
+    (work / "key.json").unlink()
+    seal(work)
+    replace_folder(work, out)
     return out
 
 
@@ -340,7 +396,8 @@ class Kept:
 
     def __init__(self, path: Path, ledger: Ledger) -> None:
         self.path, self.ledger = path, ledger
-        self.parts: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+        before = saved(path)
+        self.parts: dict[str, dict[str, Any]] = json.loads(before) if before else {}
         self.save("agree")
 
     def save(self, stage: str, part: int = 0) -> None:
@@ -348,7 +405,7 @@ class Kept:
         line = self.ledger.total.as_dict() | {"messages": dict(self.ledger.kinds)}
         self.parts.setdefault(stage, {})[str(part)] = line
         self.ledger.clear()
-        write_json(self.path, self.parts)
+        write_checked(self.path, json.dumps(self.parts).encode())
 
     def as_dict(self) -> dict[str, Any]:
         """Lines of all stages, their sum, and messages by kind."""
@@ -371,22 +428,36 @@ def _choose(
 ) -> Choice:
     if len(cands) == 1:
         return Choice(pd.DataFrame(), pd.DataFrame(), cands[0], "")
-    saved = work / "choice.json"
-    if saved.exists() and (work / "cv.parquet").exists():
-        raw = json.loads(saved.read_text())
-        table = read_table(work / "cv.parquet", "cv").to_pandas()
-        return Choice(table, pd.DataFrame(raw["summary"]), cands[raw["best"]], raw["advice"])
+    before = saved(work / "choice.json")
+    raw = json.loads(before) if before else {}
+    table_file = work / "cv.parquet"
+    if raw and table_file.exists() and hash_file(table_file) == raw["table"]:
+        table = read_table(table_file, "cv").to_pandas()
+        best = replace(cands[raw["best"]], site_visits=raw["site_visits"])
+        if best.site_visits:
+            federation.ask_visits()
+            ledger.ledger.clear()  # it crossed before the interruption too, and stands in that part's line
+        return Choice(table, pd.DataFrame(raw["summary"]), best, raw["advice"])
     with progress("cross-validation", len(cands) * s.folds) as show:
         choice = federation.cross_validate(
-            cands, folds=s.folds, by=s.folds_by, seed=s.seed, one_se=s.one_se, watch=show
+            cands,
+            folds=s.folds,
+            by=s.folds_by,
+            seed=s.seed,
+            one_se=s.one_se,
+            site_visits=s.site_visits,
+            watch=show,
         )
     ledger.save("cross-validation")
-    write_table(choice.table, work / "cv.parquet", "cv")
+    write_table(choice.table, table_file, "cv")
     summary = json.loads(choice.summary.to_json(orient="records"))
-    write_json(
-        saved,
-        {"best": cands.index(choice.best), "advice": choice.advice if choice else "", "summary": summary},
-    )
+    raw = {
+        "best": cands.index(replace(choice.best, site_visits=False)),
+        "site_visits": choice.best.site_visits,
+        "advice": choice.advice,
+        "summary": summary,
+    }
+    write_checked(work / "choice.json", json.dumps(raw | {"table": hash_file(table_file)}).encode())
     return choice
 
 
@@ -397,16 +468,17 @@ def _bootstrap(federation: LocalFederation, ledger: Kept, fit: CountFit, s: FitS
         for first in range(0, s.bootstrap, size):
             numbers = range(first, min(first + size, s.bootstrap))
             path = work / f"draws-{first:05d}.npz"
-            if path.exists():
-                with np.load(path) as saved:
-                    parts.append(Draws(saved["totals"], saved["slopes"], saved["own"]))
+            if before := saved(path):
+                with np.load(io.BytesIO(before)) as file:
+                    parts.append(Draws(file["totals"], file["slopes"], file["own"]))
             else:
                 part = federation.replicates(fit.settings, numbers, seed=s.seed)
                 # The ledger first: a kill between the two files redoes the part, which replaces its line.
                 # The other order would keep the draws and lose the line.
                 ledger.save("bootstrap", first)
-                with atomic_file(path) as tmp, open(tmp, "wb") as stream:
-                    np.savez(stream, totals=part.totals, slopes=part.slopes, own=part.own)
+                buffer = io.BytesIO()
+                np.savez(buffer, totals=part.totals, slopes=part.slopes, own=part.own)
+                write_checked(path, buffer.getvalue())
                 parts.append(part)
             show(numbers[-1] + 1)
     return Draws.joined(parts)
@@ -432,7 +504,7 @@ def write_fit(work: Path, fit: CountFit) -> None:
 def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit]:
     """Read a fit folder back as (manifest, CountFit); the observer effects are not in it."""
     path = Path(path)
-    manifest = read_manifest(path, "fit")
+    manifest = read_manifest(path, "fit", verify=True)
     r = manifest["results"]
     sites = read_table(path / "site_factors.parquet", "site_factors").to_pandas()
     months = read_table(path / "month_factors.parquet", "month_factors").to_pandas()
@@ -551,6 +623,8 @@ def fit_results(
         "dispersion_model": fit.settings.dispersion,
         "rank": fit.settings.rank,
         "slopes": fit.slopes,
+        "site_visits": fit.settings.site_visits,
+        "lift": fit.state.lift if fit.state is not None else 0.0,
         "time": fit.settings.time,
         "penalty": fit.settings.penalty,
         "mu": fit.theta.mu,

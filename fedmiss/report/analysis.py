@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -44,6 +45,12 @@ class ReportSettings:
     page (None: the species); ``unit`` of the counts (birds, nests, pairs, territories, any word); ``trim`` sets TRIM's
     index beside fedmiss's; ``photo`` an image file, with its ``photo_credit``; ``author`` for "cite as"; ``url`` where
     the report will stand.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.ReportSettings(base="2010", unit="nests").unit
+    'nests'
     """
 
     base: str | None = None
@@ -117,6 +124,13 @@ class Analysis:
     sites: pd.DataFrame
     covariance: tuple[I64, F64, F64] | None
     replicates: pd.DataFrame
+
+    @cached_property
+    def weeks(self) -> pd.DataFrame:
+        """The seasonal profile by week; empty where the data have no weeks."""
+        from fedmiss.report.weeks import weekly
+
+        return weekly(self)
 
     @property
     def species(self) -> str:

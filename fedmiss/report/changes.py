@@ -64,6 +64,17 @@ def change_points(
     -------
     Frame, one row per bend (none is a result): ``year``, ``support`` (share of replicates, NaN without),
     ``slope_before``, ``slope_after`` (log per year).
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, fedmiss
+    >>> year, month = np.divmod(np.arange(72), 12)
+    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
+    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
+    >>> months["month_index"] = np.arange(72)
+    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> len(fedmiss.change_points(totals, months))  # a straight line has none
+    0
     """
     axis, total, values = yearly_series(monthly, months, draws, n_observed)
     columns = ["year", "support", "slope_before", "slope_after"]
@@ -109,6 +120,17 @@ def period_trends(
 
     Columns: ``period`` and those of ``overall_trend`` up to ``reason``. A period with fewer than 5 complete years
     has a slope and no class.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, fedmiss
+    >>> year, month = np.divmod(np.arange(72), 12)
+    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
+    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
+    >>> months["month_index"] = np.arange(72)
+    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> fedmiss.period_trends(totals, months)["period"].to_list()
+    ['all years']
     """
     axis, _, _ = yearly_series(monthly, months, draws, n_observed)
     used = axis.year[axis.used]

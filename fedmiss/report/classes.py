@@ -60,6 +60,12 @@ def classify(
     Raises
     ------
     ConfigError : for another rule.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.classify(slope=-0.03, se=0.005, n_years=15).name
+    'moderate decline'
     """
     if rule not in (*RULES, "trim"):
         raise ConfigError(

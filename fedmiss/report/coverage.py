@@ -72,7 +72,10 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     """
     J, L = data.expected.shape
     cells = data.cells
-    counted = cells[cells["n_counted"] > 0]
+    seasonal = np.asarray((years.W > 0).any(axis=0))[
+        cells["month_index"].to_numpy()
+    ]  # as the yearly and the site table
+    counted = cells[(cells["n_counted"] > 0).to_numpy() & seasonal]
     site = counted["site_index"].to_numpy()
     month_year = data.months["year"].to_numpy()[counted["month_index"].to_numpy()]
     position = np.searchsorted(years.year, month_year)

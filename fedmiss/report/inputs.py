@@ -12,7 +12,8 @@ import pandas as pd
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
-from fedmiss.files import MANIFEST, hash_file, read_manifest
+from fedmiss.files import MANIFEST, identity, read_manifest
+from fedmiss.group_names import group_name
 from fedmiss.tables import read_table
 
 __all__ = ["ALL", "ReportInputs", "read_inputs"]
@@ -26,7 +27,9 @@ class ReportInputs:
 
     ``expected`` (J, L) birds at standard effort, ``observed`` (J, L) cells with a count, ``draws`` region ->
     (B, L) replicates of monthly totals, ``cells`` one row per visited cell summed over groups, ``groups`` one row
-    per group with its counts of cells and visits, ``group_regions`` the regions that each group has visited.
+    per group with its counts of cells and visits, ``group_regions`` the regions that each group has visited; ``weeks``
+    (None when the panel has no visits) one row per site, month and quarter of the month (days to 7, 14, 21, the end):
+    visits with a count, and their sum.
     """
 
     panel: Mapping[str, Any]
@@ -45,6 +48,7 @@ class ReportInputs:
     site_trends: pd.DataFrame | None
     visited: pd.DataFrame | None
     hashes: Mapping[str, str]
+    weeks: pd.DataFrame | None = None
 
     @property
     def n_observed(self) -> I64:
@@ -112,7 +116,7 @@ def _read_cells(
         regions[folder.name] = tuple(sorted(seen))
         rows.append(
             {
-                "group": folder.name,
+                "group": group_name(folder.name),
                 "cells": len(cells),
                 "visits": int(cells["n_visits"].sum()),
                 "counted": int(cells["n_counted"].sum()),
@@ -120,6 +124,23 @@ def _read_cells(
         )
     merged = pd.concat(parts, ignore_index=True).groupby(["site_index", "month_index"], as_index=False).sum()
     return merged, pd.DataFrame(rows), regions
+
+
+def _read_weeks(panel: Path) -> pd.DataFrame | None:
+    """Sum the visits of every group by site, month and quarter of the month; dates and observers are not kept."""
+    import polars as pl
+
+    keys, parts = ["site_index", "month_index", "quarter"], []
+    for path in sorted((panel / "groups").glob("*/visits.parquet")):
+        read_table(path, "visits", columns=["count"])  # told by name when damaged
+        visits = pl.scan_parquet(path).filter(pl.col("count").is_not_null())
+        quarter = ((pl.col("date").dt.day() - 1) // 7).clip(0, 3).cast(pl.Int32)
+        sums = visits.with_columns(quarter=quarter).group_by(keys)
+        parts.append(sums.agg(n_counted=pl.len(), count_sum=pl.col("count").sum()).collect())
+    if not parts:
+        return None
+    whole = pl.concat(parts).group_by(keys).sum().sort(keys)
+    return pd.DataFrame({c: whole[c].to_numpy() for c in whole.columns})
 
 
 def _read_matrix(path: Path, n_sites: int, n_months: int) -> tuple[F64, Bool]:
@@ -172,7 +193,8 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
     """
     panel, fit, imputed = Path(panel), Path(fit), Path(imputed)
     manifests = {
-        name: read_manifest(p, name) for name, p in (("panel", panel), ("fit", fit), ("imputed", imputed))
+        name: read_manifest(p, name, verify=True)
+        for name, p in (("panel", panel), ("fit", fit), ("imputed", imputed))
     }
     sites = _frame(panel / "sites.parquet", "sites").sort_values("site_index", ignore_index=True)
     months = _frame(panel / "months.parquet", "months").sort_values("month_index", ignore_index=True)
@@ -203,5 +225,6 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
         cv=_optional(fit / "cv.parquet", "cv"),
         site_trends=site_trends,
         visited=_optional(fit / "visited.parquet", "visited"),
-        hashes={f"{p.name}/{MANIFEST}": hash_file(p / MANIFEST) for p in (panel, fit, imputed)},
+        hashes={f"{p.name}/{MANIFEST}": identity(p) for p in (panel, fit, imputed)},
+        weeks=_read_weeks(panel),
     )

@@ -71,6 +71,17 @@ def monthly_totals(
 
     Columns: ``month_index``, ``month``, ``year``, ``month_of_year``, ``total``, ``lo``, ``hi`` (birds at standard
     effort, summed over sites), ``se_log``.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, fedmiss
+    >>> year, month = np.divmod(np.arange(72), 12)
+    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
+    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
+    >>> months["month_index"] = np.arange(72)
+    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> fedmiss.monthly_totals(totals, months)["total"].iloc[-1].round(2).item()
+    77.38
     """
     totals, values = _checked(monthly, months, draws)
     limits = interval(totals, values, level)
@@ -97,6 +108,17 @@ def yearly_index(
     (birds), ``index``, ``index_lo``, ``index_hi`` (percent of the base), ``index_se_log``. Years that are not
     ``used`` have a total (of the months they have) and no index.
     ``attrs``: ``base`` (list of years), ``season``.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, fedmiss
+    >>> year, month = np.divmod(np.arange(72), 12)
+    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
+    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
+    >>> months["month_index"] = np.arange(72)
+    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> fedmiss.yearly_index(totals, months)["index"].round(1).to_list()
+    [100.0, 95.0, 90.3, 85.7, 81.5, 77.4]
     """
     years, total, values = yearly_series(monthly, months, draws, n_observed)
     mask = base_years(base, years)
@@ -254,6 +276,17 @@ def overall_trend(
     ``percent_hi_sampling``, ``trend_class_sampling`` (by TRIM's convention), ``rule``, ``reason``, ``change_percent``,
     ``change_lo``, ``change_hi``, ``change_lo_sampling``, ``change_hi_sampling`` (percent, last used year against the
     base period), ``base``.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, fedmiss
+    >>> year, month = np.divmod(np.arange(72), 12)
+    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
+    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
+    >>> months["month_index"] = np.arange(72)
+    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> round(float(fedmiss.overall_trend(totals, months)["percent_per_year"].iloc[0]), 6)
+    -5.0
     """
     check_convention(convention)
     axis, total, values = yearly_series(monthly, months, draws, n_observed)
@@ -330,6 +363,18 @@ def seasonal(
 
     Columns: ``month_of_year``, ``n_years``, ``total``, ``lo``, ``hi`` (birds, mean over years), ``relative``,
     ``relative_lo``, ``relative_hi`` (1 = the mean of the season's months).
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, fedmiss
+    >>> year, month = np.divmod(np.arange(72), 12)
+    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
+    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
+    >>> months["month_index"] = np.arange(72)
+    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> season = fedmiss.seasonal(totals * (1 + (month == 4)), months)
+    >>> int(season["total"].to_numpy().argmax()) + 1  # the month with most
+    5
     """
     totals, values = _checked(monthly, months, draws)
     axis = make_years(months, n_observed)

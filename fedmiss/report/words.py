@@ -41,7 +41,7 @@ def share(value: float) -> str:
         return "less than 0.01 %"
     if 99 < p < 100:  # 99.6 % imputed is not all of it
         return f"{min(p, 99.9):.1f} %" if p < 99.95 else f"{min(p, 99.99):.2f} %"
-    return f"{p:.0f} %" if p >= 10 or p == 0 else f"{p:.2g} %"
+    return f"{p:.0f} %" if p >= 9.95 or p == 0 else f"{p:.1f} %" if p >= 1 else f"{p:.2g} %"
 
 
 def percent(value: float) -> str:

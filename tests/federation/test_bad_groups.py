@@ -100,7 +100,7 @@ def test_another_effort_term():
 
 def test_another_version(monkeypatch):
     link = link_of(a=visits(), b=visits(1))
-    monkeypatch.setattr("fedmiss.federation.group.program.__version__", "9.9")
+    monkeypatch.setattr("fedmiss.federation.group.agreement.__version__", "9.9")
     with pytest.raises(ConfigError, match=r"group 'a' runs fedmiss 9\.9, the hub"):
         agree(link, Plan())
 
@@ -260,7 +260,7 @@ def test_an_unforeseen_error_in_a_group_is_a_refusal_without_data():
     with pytest.raises(
         EngineError, match=r"'owner-0': EngineError; the reason stands on the group's own screen"
     ):
-        federation.link.ask([msg.Shared(np.array([9999]), np.ones(1), np.ones(1), False)])
+        federation.link.ask([msg.Shared(np.array([9999]), np.ones(1), np.ones(1), np.array([-1]), 0)])
     assert isinstance(program.refusal, IndexError)
 
 

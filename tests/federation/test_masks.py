@@ -182,8 +182,8 @@ def test_what_a_site_sends_under_masks_tells_nothing(tmp_path):
     assert clear == {
         "Description.version", "Description.species", "Description.months", "Description.season", "Description.terms",
         "Description.covariates", "Description.regions", "Description.calendar", "Description.minimum",
-        "KeyedHashes.hashes", "GapSums.masks", "SharedRows.rows", "Refusal.code", "Refusal.text", "SealedKeys.groups",
-        "SealedKeys.sealed",
+        "KeyedHashes.hashes", "GapSums.masks", "Refusal.code", "Refusal.text", "SealedKeys.groups",
+        "SealedKeys.sealed", "VisitSums.joint",
     }  # fmt: skip
 
 

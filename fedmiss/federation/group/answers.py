@@ -10,7 +10,7 @@ import numpy as np
 from fedmiss.arrays import F64, I32, I64
 from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.group import kernels
+from fedmiss.federation.group import joint, kernels
 from fedmiss.federation.group.batch import Batch
 from fedmiss.federation.keys import keyed_hashes, normals, seed_key
 from fedmiss.federation.triangle import free_columns, free_places, from_triangle, to_triangle
@@ -69,7 +69,8 @@ def check(program: GroupProgram, b: Batch, question: Any) -> None:
     f = p - b.slopes
     shapes = {
         "T": (k, L, f), "D": (k, L, f * (f + 1) // 2), "tau": (k, p), "mu": (k,), "phi": (k,), "inverse_size": (k,),
-        "kappa": (k, K), "ridge": (k,), "time": (k, L), "shift": (k, p), "stretch": (k, p), "refill": (k,), "smear": (k,),
+        "kappa": (k, K), "ridge": (k,),
+        "lift": (k,), "time": (k, L), "shift": (k, p), "stretch": (k, p), "refill": (k,), "smear": (k,),
     }  # fmt: skip
     if isinstance(question, msg.Product | msg.SharedProduct):
         q = question.V.shape[-1]
@@ -127,6 +128,8 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
     b.mu[at], (b.T[at, :, :p], b.D[at, :, :p, :p]) = q.mu, _months(b, q)
     b.tau[at, :p], b.phi[at], b.inverse_size[at] = q.tau, q.phi, q.inverse_size
     b.kappa[at], b.ridge[at] = q.kappa, q.ridge
+    if b.z.size and (q.begin == 3 or not b.drawn):
+        b.M[at, :, 0] = q.lift[:, None] * b.z
     if q.begin == 3:
         _jolt(program, b, fits, p)
     if q.begin:
@@ -161,15 +164,16 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
             b.family.code,
             rows,
         )
-    return msg.SharedRows(rows)
+    return msg.SharedRows(joint.spread(program, b, fits, rows) if q.sums else rows)
 
 
 def _jolt(program: GroupProgram, b: Batch, fits: I64, p: int) -> None:
     """Draw the prior means of the sites of replicates, keyed by their ids, and start where each site by itself would go."""
     place = keyed_hashes(program.visits.site_id, seed_key("prior noise", b.seed))
+    b.drawn = True
     for f in fits:
         z = normals(place, p, "sites", b.seed, int(b.numbers[f]))
-        b.M[f, :, :p] = z * np.sqrt(b.tau[f, :p])
+        b.M[f, :, :p] += z * np.sqrt(b.tau[f, :p])
         b.P[f, :, :p] += np.einsum("nab,nb->na", b.C[f, :, :p, :p], z / np.sqrt(b.tau[f, :p]))
 
 
@@ -180,7 +184,7 @@ def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
     month = np.zeros((n * b.chunks, L, p + p * (p + 1) // 2))
     stats = np.zeros((n * b.chunks, 3 + 3 * p))
     offset, by_visit = b.cell_offset()
-    totals = q.totals if q.totals.size else np.zeros((n, 1, 1))
+    totals = joint.opened(program, b, fits, q.totals) if q.totals.size else np.zeros((n, 1, 1))
     b.run(
         kernels.round_sums, fits, fits, p, b.chunks, c.ptr, c.col, program.share, program.shared_at, totals, b.y, b.E,
         offset, by_visit, b.mu, b.T, b.D, b.tau, b.phi, b.family.reach, b.M, b.P, b.C, b.eta, b.family.code, month, stats,
@@ -209,7 +213,22 @@ def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
             watched[i] = _observer_step(b, int(f)) * (b.effects.shape[1] >= program.axis.minimum)
         b.set_offsets(fits)
     free = _added(month, n)[:, :, free_places(p, slopes=b.slopes)]
-    return msg.Months(free, _added(stats, n), effort, watched, _dispersion(b, fits, q.nodes))
+    lift = np.stack([_lift(program, b, int(f)) for f in fits]) if b.z.size else np.zeros((n, 3))
+    return msg.Months(free, _added(stats, n), lift, effort, watched, _dispersion(b, fits, q.nodes))
+
+
+def _lift(program: GroupProgram, b: Batch, f: int) -> F64:
+    """Sums for the regression of site effects on log visits: weighted products and squares, and products of the means.
+
+    The posterior of an effect is taken apart into its prior and what the data say (precision H, centre y), so that the
+    effects themselves are integrated out: y has the variance tau + 1 / H about the regression.
+    """
+    P, C, tau = b.P[f, :, 0], b.C[f, :, 0, 0], b.tau[f, 0]
+    H = np.maximum(1.0 / np.maximum(C, 1e-12) - 1.0 / tau, 0.0)
+    seen = H > 1e-9 / tau
+    y = np.where(seen, (P / np.maximum(C, 1e-12) - b.M[f, :, 0] / tau) / np.where(seen, H, 1.0), 0.0)
+    w = program.share * H / (1.0 + tau * H)
+    return np.array([w @ (b.z * y), w @ b.z**2, program.share @ (b.z * P)])
 
 
 def _added(parts: F64, n: int) -> F64:
@@ -347,13 +366,13 @@ def shared_product(program: GroupProgram, b: Batch, q: msg.SharedProduct) -> msg
             b.family.code,
             rows,
         )
-    return msg.SharedRows(rows)
+    return msg.SharedRows(joint.spread(program, b, q.fits, rows))
 
 
 def product(program: GroupProgram, b: Batch, q: msg.Product) -> msg.ProductSums:
     """R' (R V)."""
     c, n = b.cells, q.fits.size
-    totals = q.totals if q.totals.size else np.zeros((n, 1, q.V.shape[2]))
+    totals = joint.opened(program, b, q.fits, q.totals) if q.totals.size else np.zeros((n, 1, q.V.shape[2]))
     out = np.zeros((n * b.chunks, *q.V.shape[1:]))
     b.run(
         kernels.product_sums, q.fits, b.chunks, q.fits, c.ptr, c.col, program.shared_at, totals, b.y, b.E, b.eta, q.V,

@@ -117,7 +117,9 @@ class Batch:
     inverse_size: F64
     kappa: F64
     ridge: F64
-    M: F64  # prior means of the sites' coefficients: zero, or a replicate's draws
+    M: F64  # prior means of the sites' coefficients: zero but for what visits say, or a replicate's draws
+    z: F64  # (J,) standardised log number of visits, where the prior of site effects follows it, else empty
+    drawn: bool  # whether the prior means hold draws
     P: F64
     C: F64
     eta: F64
@@ -131,6 +133,8 @@ class Batch:
     old: np.ndarray = field(
         default_factory=lambda: np.zeros(0, np.uint8)
     )  # whether ``shrink`` holds earlier weights
+    # of joint sites under masks: fits -> (exchange and question, shape) of the rows that were sealed last
+    sealed: dict[bytes, tuple[tuple[int, int], tuple[int, ...]]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -150,6 +154,7 @@ class Batch:
         numbers: I64,
         seed: int,
         line: F64,
+        z: F64,
         test: F64 | None = None,
     ) -> Batch:
         """Make the state of ``len(weights)`` fits with all coefficients at zero, but for the known ``line`` (L,) if any."""
@@ -180,6 +185,8 @@ class Batch:
             kappa=np.zeros((n, K)),
             ridge=np.ones(n),
             M=np.zeros((n, J, p)),
+            z=z,
+            drawn=False,
             P=np.zeros((n, J, p)),
             C=np.zeros((n, J, p, p)),
             eta=np.zeros((n, cells.nnz)),

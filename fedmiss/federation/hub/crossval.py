@@ -51,7 +51,8 @@ def open_batch(
     return msg.Open(
         batch, settings.family, settings.scale, settings.observers, most if p is None else p, weights, by,
         folds, seed, np.array(numbers, dtype=np.int64), np.zeros(3) if spread is None else spread, source,
-        np.zeros(0, np.uint8) if released is None else released, line,
+        np.zeros(0, np.uint8) if released is None else released,
+        panel.log_visits if settings.site_visits else np.zeros(0), line,
     )  # fmt: skip
 
 

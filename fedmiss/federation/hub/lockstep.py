@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmiss.arrays import F64, I64
+from fedmiss.errors import UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.fit import (
     AskProduct,
@@ -96,12 +97,12 @@ def _broadcast(pack: list[Lane], *, begin: int, sums: bool) -> msg.Broadcast:
     return msg.Broadcast(
         pack[0].batch, _fits(pack), begin, sums, np.array([s.refill for s in states], dtype=np.uint8), stack("mu"),
         stack("T")[:, :, free], to_triangle(stack("D")[:, :, free[:, None], free]), stack("tau"), stack("phi"),
-        stack("inverse_size"), stack("kappa"), stack("ridge"), stack("shift"), stack("stretch"),
+        stack("inverse_size"), stack("kappa"), stack("ridge"), stack("lift"), stack("shift"), stack("stretch"),
     )  # fmt: skip
 
 
-def _ask_shared(link: Link, panel: Panel, packs: list[list[Lane]]) -> list[F64 | None]:
-    """First exchange, only where there are joint sites: their sums, over all groups."""
+def _ask_shared(link: Link, panel: Panel, packs: list[list[Lane]]) -> list[np.ndarray | None]:
+    """First exchange, only where there are joint sites: their sums, over all groups; under masks sealed from the hub."""
     if not panel.n_joint:
         return [None] * len(packs)
     questions: list[msg.Question] = []
@@ -115,16 +116,24 @@ def _ask_shared(link: Link, panel: Panel, packs: list[list[Lane]]) -> list[F64 |
         else:
             continue
         asked.append(i)
-    out: list[F64 | None] = [None] * len(packs)
+    out: list[np.ndarray | None] = [None] * len(packs)
     if not asked:
         return out
     for i, answers in zip(asked, link.ask(questions), strict=True):
-        joint: F64 | None = None
+        shape = (len(packs[i]), panel.n_joint, _width(packs[i][0]))
+        if link.masked:
+            (answer,) = answers.values()
+            assert isinstance(answer, msg.SharedRows)
+            if answer.rows.shape != shape:
+                raise UplinkError(
+                    f"the groups sent rows of joint sites of shape {answer.rows.shape}, expected {shape}."
+                )
+            out[i] = answer.rows
+            continue
+        joint = np.zeros(shape)
         for name, answer in answers.items():
             at = panel.joint[name]
-            if joint is None:
-                joint = np.zeros((len(packs[i]), panel.n_joint, _width(packs[i][0])))
-            joint[:, at] += total({name: answer}, "rows", (len(packs[i]), at.size, joint.shape[2]))
+            joint[:, at] += total({name: answer}, "rows", (shape[0], at.size, shape[2]))
         out[i] = joint
     return out
 
@@ -146,7 +155,9 @@ def _units(pack: list[Lane]) -> F64:
     return np.array([lane.request.unit for lane in pack])  # type: ignore[union-attr]
 
 
-def _ask(link: Link, panel: Panel, packs: list[list[Lane]], joint: list[F64 | None]) -> list[list[Sums]]:
+def _ask(
+    link: Link, panel: Panel, packs: list[list[Lane]], joint: list[np.ndarray | None]
+) -> list[list[Sums]]:
     """Second exchange: sums over sites. Without joint sites it is the only one of a round."""
     lists: dict[str, list[msg.Question]] = {name: [] for name in link.names}
     place: list[int] = []  # where the answer of each pack stands
@@ -191,6 +202,7 @@ def _sums(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> lis
         shapes = {
             "months": (n, panel.L, f + f * (f + 1) // 2),
             "sites": (n, 3 + 3 * p),
+            "lift": (n, 3),
             "effort": (n, K + K * K),
             "observers": (n, 3),
             "dispersion": (n, r.nodes.size),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,7 +20,7 @@ class Panel:
     ``L`` months, ``J`` sites counted once each, ``K`` effort coefficients, ``calendar`` (month_of_year, year) each (L,) or
     None, ``visits`` that take part, ``joint`` owners of joint sites: group -> places in the list of joint sites.
     ``least`` number of visits and sites of all groups behind a released sum, 0 where groups see to it by themselves;
-    ``share`` largest share of one group.
+    ``share`` largest share of one group; ``apart`` whether what was visited of joint sites stays with their owners.
     """
 
     L: int
@@ -32,8 +32,12 @@ class Panel:
     observers: F64  # (2,) sum over observers of visits, and of squares
     joint: dict[str, I64]
     n_joint: int
+    log_visits: F64 = field(
+        default_factory=lambda: np.zeros(0)
+    )  # (2,) mean and deviation over sites; empty: not asked
     least: int = 0
     share: float = 1.0
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +54,7 @@ class MonthState:
     phi, inverse_size : dispersion; 1 / size of the negative binomial, 0 for none
     kappa : (K,) effort coefficients;  ridge : precision of observer effects;  edf_observers : their effective number
     edf : effective number of parameters of sites and months
+    lift : prior mean of a site's effect for one standard deviation of its log visits
     shift, stretch : (p,)        what the sites still have to do to their coefficients: subtract, multiply
     slopes : whether every site has a slope on x of its own
     jolt : (L, p) prior means of the months' noise, for replicates; None is zero
@@ -73,6 +78,7 @@ class MonthState:
     stretch: F64
     squares: F64
     slopes: bool = False
+    lift: float = 0.0
     jolt: F64 | None = None
     phi: float = 1.0
     inverse_size: float = 0.0

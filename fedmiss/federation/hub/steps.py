@@ -193,7 +193,15 @@ def after_round(
     edf_sites = float(sites[0])
     moved = float(np.sqrt(sites[1] / max(sites[2], 1e-300)))
     mean, squares, spread = sites[3 : 3 + p] / J, sites[3 + p : 3 + 2 * p] / J, sites[3 + 2 * p :] / J
-    tau = np.maximum(squares + spread, SMALLEST) if learn and k > 2 else state.tau
+    lift = state.lift
+    if settings.site_visits:
+        # tau is about the regression on log visits, which have mean 0 and mean square 1
+        about = squares.copy()
+        about[0] += lift**2 - 2.0 * lift * float(sums["lift"][2]) / J
+        lift = float(sums["lift"][0] / (sums["lift"][1] + 1.0 / state.unit**2)) if learn and k > 2 else lift
+    else:
+        about = squares
+    tau = np.maximum(about + spread, SMALLEST) if learn and k > 2 else state.tau
     T, D, edf_months = _newton(state, sums["months"], FAMILIES[settings.family].reach)
     # What all sites have in common belongs to the months: their mean effect, and their mean slope.
     shift = np.zeros(p)
@@ -207,7 +215,7 @@ def after_round(
     T[:, 0] -= level
     prior[:, 0] += line - level
     new = replace(
-        state, mu=mu, T=T, D=D, prior=prior, tau=tau, shift=shift, stretch=np.ones(p), squares=squares,
+        state, mu=mu, T=T, D=D, prior=prior, tau=tau, lift=lift, shift=shift, stretch=np.ones(p), squares=squares,
         edf=edf_sites + edf_months + 1.0, k=k, rounds=state.rounds + 1, refill=False,
     )  # fmt: skip
     if k > 2 or not learn:

@@ -43,6 +43,7 @@ HELD_OUT = {
     "block": "Folds held out whole years of sites.",
     "visit": "Folds held out single visits.",
     "observer": "Folds held out observers.",
+    "site": "Folds held out whole sites.",
 }
 
 

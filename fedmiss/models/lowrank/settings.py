@@ -28,11 +28,17 @@ class CountSettings:
         :mod:`fedmiss.models.site_time`, a maximum likelihood fit with one free effect for each time
     season : with penalty=None, months have a line, seasonal and smooth prior (needs a calendar)
     slopes : with ``season``, every site has a slope on the year of its own
+    site_visits : with penalty=None, the prior mean of a site's effect follows the logarithm of its number of visits
     observers : with observer effects, kept inside the groups
     dispersion : ``quasi`` (Var = phi mu), ``negbin``, or ``none`` (phi = 1)
     calibrate : negative binomial: whether the fitted total is made the counted one. Not where sites at which the species was
         never seen were left out: what is left was chosen by its counts, so its total is no yardstick
     tol, max_sweeps : stopping rule of the solver
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.CountSettings(rank=1, dispersion="negbin").check()
     """
 
     family: str = "poisson"
@@ -45,6 +51,7 @@ class CountSettings:
     time: str = "smooth"
     season: bool = True
     slopes: bool = True
+    site_visits: bool = False
     observers: bool = False
     dispersion: str = "quasi"
     calibrate: bool = True

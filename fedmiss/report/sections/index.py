@@ -26,7 +26,7 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
             "periods": _periods(a),
             "points": _points(a),
             "searched": int(a.years.used.sum()) >= 2 * MIN_SEGMENT,
-            "figure": None if "season" in plots or a.yearly_counts else plots["monthly"],
+            "figure": plots.get("monthly") if "weeks" in plots or "season" not in plots else None,
             "regions_figure": plots.get("regions"),
             "regions": _regions(a),
         },

@@ -21,7 +21,7 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
     """Return the section of the model."""
     return Section(
         "model",
-        "Model, choice and convergence",
+        "How the numbers were made",
         {
             "words": _words(a),
             "facts": [(name, value) for name, value in _facts(a) if value not in _UNSAID],
@@ -113,7 +113,7 @@ def _words(a: Analysis) -> str:
         if a.n_draws
         else ""
     )
-    return f"The model is the {family_words(a)} model. {shape}{chosen}{draws}"
+    return f"The counts are described by this model: {family_words(a)}. {shape}{chosen}{draws}"
 
 
 def _facts(a: Analysis) -> list[tuple[str, str]]:
@@ -140,8 +140,8 @@ def _facts(a: Analysis) -> list[tuple[str, str]]:
         ("Participation", _value(f("participation"))),
         ("Compressor", _value(f("compressor"))),
         ("Exchanges between groups and hub, whole job", _value(f("exchanges"))),
-        ("Sent by the groups", _bytes(f("bytes_up"))),
-        ("Sent to the groups", _bytes(f("bytes_down"))),
+        ("Sent by the groups, whole job", _bytes(f("bytes_up"))),
+        ("Sent to the groups, whole job", _bytes(f("bytes_down"))),
         ("Bootstrap replicates", count(a.n_draws)),
     ]
 

@@ -33,15 +33,17 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
 
 def _sites(a: Analysis) -> HtmlTable:
     table = a.sites.sort_values("mean_total", ascending=False, kind="stable").head(SHOWN)
+    regions = bool(a.sites["region"].notna().any())
     rows = []
     for r in records(table):
         name = r.site_name if isinstance(r.site_name, str) and r.site_name else r.site_id
         title = f"site {r.site_index}" if a.settings.coarse_map else str(name)
         lo, hi = _limits(r.slope, r.slope_se)
         range_text = f"{percent(lo)} to {percent(hi)}" if math.isfinite(lo) else "n/a"
+        where = [Cell(str(r.region) if isinstance(r.region, str) else "")] if regions else []
         row = [
             Cell(title),
-            Cell(str(r.region) if isinstance(r.region, str) else ""),
+            *where,
             Cell(count(r.cells_observed), float(r.cells_observed)),
             Cell(count(r.years_counted), float(r.years_counted)),
             Cell(number(r.mean_total), r.mean_total),
@@ -65,7 +67,7 @@ def _sites(a: Analysis) -> HtmlTable:
     )
     columns = [
         "Site",
-        "Region",
+        *(["Region"] if regions else []),
         "Cells counted" if a.yearly_counts else "Months counted",
         "Years counted",
         f"Mean, {a.unit}",
@@ -95,8 +97,9 @@ def _visits(a: Analysis) -> HtmlTable | None:
     ]
     note = (
         "Rank correlation over sites: 1 when sites with more of the one have more of the other, 0 when they have nothing to "
-        "do with each other. Clear: at least 0.3 either way, and by chance in fewer than 1 of 1,000 panels. None found is "
-        "no proof: trends of thinly visited sites are borrowed from the others, and sites given up early tell little."
+        "do with each other. Clear: at least 0.3 either way, and by chance in fewer than 1 of 1,000 panels. None "
+        "found is no proof: trends of thinly visited sites are borrowed from the others, and sites given up early tell "
+        "little."
     )
     return HtmlTable(
         "Do visits follow what was found?",

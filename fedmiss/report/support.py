@@ -97,8 +97,9 @@ def first_base(observed: Bool, years: Years, least: Least) -> str | None:
     """Return the first used year with enough counts for a base; None when no year has them, or the first used one has."""
     asked = least.base.of(observed.shape[0], len(years.season))
     cells, sites = year_support(observed, years)
-    good = np.flatnonzero(years.used & (cells >= asked.cells) & (sites >= asked.sites))
-    return str(years.year[good[0]]) if good.size and good[0] != np.flatnonzero(years.used)[0] else None
+    used = np.flatnonzero(years.used)
+    good = [i for i in used if cells[i] >= asked.cells and sites[i] >= asked.sites]
+    return str(years.year[good[0]]) if good and good[0] != used[0] else None
 
 
 def carriers(data: ReportInputs, years: Years) -> pd.DataFrame:

@@ -131,7 +131,7 @@ def test_two_years_have_no_long_term_interval_and_an_unknown_convention_is_refus
 @pytest.mark.parametrize("n", [6, 8, 17])
 @pytest.mark.parametrize("sd", [0.0, 0.1, 0.3])
 def test_flat_series_with_scatter_are_called_a_direction_in_at_most_one_of_twenty(n, sd):
-    months, runs, own = yearly_axis(n), 1000, 0.1
+    months, runs, own = yearly_axis(n), 600, 0.1
     rng = np.random.default_rng(n)
     said = narrow = 0
     for i in range(runs):

@@ -157,9 +157,7 @@ def test_a_hub_that_sends_an_app_gets_no_code_run(listening, prepared, tmp_path,
     proof = tmp_path / "it-ran"
     code = f"open({str(proof)!r}, 'w').close()"
     run = carrier.state.get_run_info(run_ids=[carrier.run])[0]
-    run.fab_hash = carrier.state.store_fab(
-        Fab(hashlib.sha256(code.encode()).hexdigest(), code.encode(), {})
-    )
+    run.fab_hash = carrier.state.store_fab(Fab(hashlib.sha256(code.encode()).hexdigest(), code.encode(), {}))
     kit = open_kit(folder / "kits" / "north")
     start(kit, prepared[1]["north"])
     process = flower.start_site(kit.folder, "north", tmp_path / "north.log")

@@ -76,7 +76,7 @@ def loopback_only():
         subprocess.run(["ip", "netns", "del", name], check=True)
 
 
-def whole_run(folder, panels, prefix=(), seconds=400):
+def whole_run(folder, panels, prefix=(), seconds=900):
     """Run a prepared study to its end."""
     ends = Ends(folder, panels, prefix)
     try:
@@ -150,7 +150,7 @@ class Ends:
             except ProcessLookupError:
                 pass
 
-    def wait(self, seconds=400):
+    def wait(self, seconds=900):
         until = time.monotonic() + seconds
         while any(p.poll() is None for p in self.processes.values()):
             for name, p in self.processes.items():

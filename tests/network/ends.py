@@ -162,7 +162,7 @@ class Ends:
     def words(self):
         return "\n".join(f"{p.name}: {p.read_text(errors='replace')[-1500:]}" for p in self.logs.iterdir())
 
-    def until(self, exchanges, seconds=120):
+    def until(self, exchanges, seconds=300):
         """Wait until the hub has so many exchanges behind it."""
         journal = self.folder / "hub"
         limit = time.monotonic() + seconds

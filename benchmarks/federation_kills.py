@@ -20,6 +20,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from fedmiss.files import read_json  # noqa: E402
 from fedmiss.network.demo import CLUBS  # noqa: E402
 from tests.network.ends import Ends, prepared_study, result_of  # noqa: E402
 
@@ -33,10 +34,10 @@ def started(folder: Path, panels: dict[str, Path]) -> Ends:
     return ends
 
 
-def killed(ends: Ends, chance: random.Random, kills: int) -> list[str]:
-    """Run to the end with so many kills at random exchanges; what was killed."""
+def killed(ends: Ends, chance: random.Random, kills: int, exchanges: int) -> list[str]:
+    """Run to the end with so many kills at random ones of its exchanges; what was killed."""
     done = []
-    at = sorted(chance.randrange(2, 200) for _ in range(kills))
+    at = sorted(chance.randrange(2, exchanges) for _ in range(kills))
     for exchange in at:
         try:
             ends.until(exchange, seconds=300)
@@ -67,19 +68,18 @@ def main() -> None:
     chance, total, same, runs = random.Random(given.seed), 0, 0, 0
     with tempfile.TemporaryDirectory() as tmp:
         folder, panels = prepared_study(Path(tmp), engine=given.engine, port=given.port)
-        reference = None
+        reference, exchanges = None, 0
         print("| run | killed | seconds | same bits |\n|---|---|---|---|")
         while total < given.kills or reference is None:
             copy = folder.parent / f"run-{runs}"
             shutil.copytree(folder, copy)
             begun, ends = time.monotonic(), started(copy, panels)
             try:
-                what = killed(
-                    ends, chance, 0 if reference is None else min(given.per_run, given.kills - total)
-                )
+                kills = 0 if reference is None else min(given.per_run, given.kills - total)
+                what = killed(ends, chance, kills, exchanges)
             finally:
                 ends.stop()
-            got = result_of(copy)
+            got, exchanges = result_of(copy), int(read_json(copy / "hub" / "status.json")["exchanges"])
             reference = got if reference is None else reference
             equal = bool(np.array_equal(got, reference))
             total, same, runs = total + len(what), same + equal, runs + 1

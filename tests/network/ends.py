@@ -76,7 +76,7 @@ def loopback_only():
         subprocess.run(["ip", "netns", "del", name], check=True)
 
 
-def whole_run(folder, panels, prefix=(), seconds=400):
+def whole_run(folder, panels, prefix=(), seconds=900):
     """Run a prepared study to its end."""
     ends = Ends(folder, panels, prefix)
     try:
@@ -150,7 +150,7 @@ class Ends:
             except ProcessLookupError:
                 pass
 
-    def wait(self, seconds=400):
+    def wait(self, seconds=900):
         until = time.monotonic() + seconds
         while any(p.poll() is None for p in self.processes.values()):
             for name, p in self.processes.items():
@@ -162,7 +162,7 @@ class Ends:
     def words(self):
         return "\n".join(f"{p.name}: {p.read_text(errors='replace')[-1500:]}" for p in self.logs.iterdir())
 
-    def until(self, exchanges, seconds=120):
+    def until(self, exchanges, seconds=300):
         """Wait until the hub has so many exchanges behind it."""
         journal = self.folder / "hub"
         limit = time.monotonic() + seconds

@@ -318,3 +318,33 @@ def test_a_lost_journal_ends_a_job_since_its_masks_were_used(folder, panels):
     with pytest.raises(ConfigError, match="its journal is gone"):
         program_of(kit, panels["north"])
     assert not kit.journal.exists()
+
+
+def test_joint_sites_need_masks_and_are_told_to_the_custodian(tmp_path):
+    with pytest.raises(ConfigError, match="joint = true needs masks"):
+        small_study(joint=True, masks=False)
+    out = make_study(small_study(joint=True), tmp_path / "study", engine_files)
+    kits = [open_kit(out / "kits" / club) for club in CLUBS]
+    collect_roster(out, [enrol(kit) for kit in kits])
+    assert "THE OTHER ORGANISATIONS OF SUCH A SITE" in page(kits[0])
+
+
+@pytest.mark.slow
+def test_joint_sites_go_through_kits_outbox_and_own_reports(tmp_path, panels):
+    """All three hold the same sites here, so each is joint; outbox and report read what was sealed."""
+    out = make_study(small_study(joint=True), tmp_path / "study", engine_files)
+    kits = [open_kit(out / "kits" / club) for club in CLUBS]
+    collect_roster(out, [enrol(kit) for kit in kits])
+    for kit in kits:
+        approve(kit, ask=None, given=kit.job.hex())
+    same = dict.fromkeys(CLUBS, panels["north"])
+    wire = Direct(out, same)
+    result = run_study(out / "hub", wire)
+    wire.close()
+    manifest = read_manifest(result, "joint")["results"]
+    assert manifest["joint_sites"] == manifest["shared_sites"] == manifest["n_sites_all"] > 60
+    here = in_process(out, same)
+    np.testing.assert_allclose(np.array(read_json(result / "totals.json")["totals"]), here.totals, rtol=1e-8)
+    lines = outbox(kits[0], same["central"], first=10, last=14)
+    assert any("masked, and sealed from the hub" in line for line in lines)
+    assert own_report(kits[0], same["central"], tmp_path / "own").exists()

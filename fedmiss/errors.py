@@ -31,7 +31,17 @@ __all__ = [
 
 
 class FedmissError(Exception):
-    """Base of all errors raised on purpose; ``fields`` keeps the values that the message quotes."""
+    """Base of all errors raised on purpose; ``fields`` keeps the values that the message quotes.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> try:
+    ...     fedmiss.read_manifest("no-such-folder")
+    ... except fedmiss.FedmissError as error:
+    ...     print(type(error).__name__)
+    InputError
+    """
 
     exit_code = 1
 
@@ -41,13 +51,31 @@ class FedmissError(Exception):
 
 
 class ConfigError(FedmissError):
-    """The settings ask for something impossible or unknown."""
+    """The settings ask for something impossible or unknown.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.ReportSettings(rule="mine")
+    Traceback (most recent call last):
+        ...
+    fedmiss.errors.ConfigError: --rule is 'mine'; it must be pecbms or rtrim.
+    """
 
     exit_code = 2
 
 
 class InputError(FedmissError):
-    """A file or folder that the user named cannot be used."""
+    """A file or folder that the user named cannot be used.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.fit_trim(["a"], [2001], [-1])
+    Traceback (most recent call last):
+        ...
+    fedmiss.errors.InputError: site a at time 2001: the count -1 is negative.
+    """
 
 
 class SchemaError(InputError):

@@ -388,6 +388,15 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
     Raises
     ------
     InputError    no such folder, another kind or format, a manifest or file that was changed since (named)
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
+    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> manifest = fedmiss.read_manifest("panel", "panel")
+    >>> sorted(manifest["results"]["groups"])
+    ['g01', 'g02']
     """
     folder = Path(folder)
     maker = f"; `fedmiss {_MAKER[kind]}` makes one" if kind in _MAKER else ""

@@ -226,7 +226,7 @@ def ingest(
     spellings: Annotated[
         str,
         typer.Option(
-            help="Table of counts: sites that differ in case, blanks or accents only: refuse, join or apart.",
+            help="Plain tables: sites that differ in case, blanks or accents only: refuse, join or apart.",
             rich_help_panel=_PLAIN,
         ),
     ] = "refuse",
@@ -237,11 +237,19 @@ def ingest(
     missing: Annotated[
         list[str] | None,
         typer.Option(
-            help="Table of counts: a further sign of a missing count, as 999.",
+            help="Plain tables: a further sign of a missing count, as 999.",
             rich_help_panel=_PLAIN,
             show_default=False,
         ),
     ] = None,
+    dates: Annotated[
+        str,
+        typer.Option(
+            help="Plain tables: what 05/06/2024 means, day-first or month-first.",
+            rich_help_panel=_PLAIN,
+            show_default="refused",
+        ),
+    ] = "",
     first_year: Annotated[
         int | None,
         typer.Option(
@@ -322,6 +330,7 @@ def ingest(
             wide=wide,
             missing=tuple(missing or ()),
             first_year=first_year,
+            dates=dates,
         ),
         sampling=sampling or (),
         unvetted=unvetted or (),

@@ -33,8 +33,10 @@ def trim(
     ] = False,
     overdispersion: Annotated[
         bool,
-        typer.Option("--overdispersion/--no-overdispersion", help="Scale errors by Pearson's chi-square."),
-    ] = True,
+        typer.Option(
+            "--overdispersion/--no-overdispersion", help="Scale errors by Pearson's chi-square over its df."
+        ),
+    ] = False,
     serial: Annotated[
         bool, typer.Option("--serial", help="Correlation of a site's counts in neighbouring years.")
     ] = False,

@@ -39,6 +39,12 @@ class Stop:
     tol : stop once the mean of ||H||^2 over the last ``window`` rounds is <= tol. ||H||^2 has the noise of
         compression, minibatches and absences in it, so a tol below that floor is never met.
     seconds : wall clock of this call
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.Stop(rounds=100).rounds
+    100
     """
 
     rounds: int | None = None
@@ -198,6 +204,20 @@ def run(
         When S_k leaves the domain of T; the message names the round and the remedy.
     UplinkError
         When none of the last max(20, 3 n) messages could be used.
+
+    Examples
+    --------
+    >>> import numpy as np, fedmiss
+    >>> from fedmiss.core import pooled_s_bar
+    >>> from fedmiss.models.gmm import GMMParams
+    >>> rows = np.random.default_rng(0).normal(size=(4, 50, 1)) + np.where(np.arange(50) % 2, 3, -3)[:, None]
+    >>> model = fedmiss.GMM(G=2, d=1, covariance="known", Sigma=np.eye(1))
+    >>> roster = fedmiss.Roster.of([50] * 4)  # four workers with 50 rows each
+    >>> start = pooled_s_bar(model, GMMParams(np.array([0.5, 0.5]), np.array([[-1.0], [1.0]]), np.eye(1)), rows, roster)
+    >>> algo = fedmiss.FedEM(model, fedmiss.Dithering(levels=2), roster, gamma=0.2)
+    >>> result = fedmiss.run(algo, fedmiss.LocalEngine(rows), start, stop=fedmiss.Stop(rounds=20))
+    >>> len(result.trace["bytes_up"])
+    20
     """
     stop = Stop(rounds=stop) if isinstance(stop, int) else stop
     if stop.rounds is None and stop.epochs is None and stop.tol is None and stop.seconds is None:

@@ -18,7 +18,7 @@ from fedmiss.etl.flow import orphan_warning, row_flow, source_warnings, summaris
 from fedmiss.etl.lists import make_checklists
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
-from fedmiss.etl.plain import check_map, project_plain
+from fedmiss.etl.plain import PlainRules, check_map, project_plain
 from fedmiss.etl.projection import Cache, Projection
 from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
 from fedmiss.etl.resolve import write_records
@@ -51,7 +51,7 @@ def ingest(
     keep_cache: bool = True,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write the records folder ``out`` from eBird, MyEBirdData, GBIF or plain files; return its manifest.
+    r"""Write the records folder ``out`` from eBird, MyEBirdData, GBIF or plain files; return its manifest.
 
     Parameters
     ----------
@@ -64,6 +64,16 @@ def ingest(
     ------
     InputError, SchemaError : files that cannot be used, each with line and remedy
     ConfigError : settings that contradict each other or the files
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> from pathlib import Path
+    >>> rows = "site;year;count\na;2001;4\na;2002;6\nb;2001;10\nb;2002;NA\n"
+    >>> n = Path("counts.csv").write_text(rows)
+    >>> manifest = fedmiss.ingest(["counts.csv"], "records")
+    >>> sorted(manifest["results"])[:2], Path("records/records.parquet").exists()
+    (['n_checklists', 'n_records'], True)
     """
     settings = settings or IngestSettings()
     out = Path(out)
@@ -254,7 +264,7 @@ def _builder(
             "column_map": chosen,
             "one_species": None if named else one,
             "assume_complete": settings.assume_complete,
-            "repeats": settings.repeats,
+            "rules": PlainRules(settings.repeats, settings.spellings, settings.missing, settings.dates),
         }
         build = project_plain
     return store.key(source, with_events=True, extra=json.dumps(extra, default=asdict)), partial(

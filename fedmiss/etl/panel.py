@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,13 @@ from fedmiss.tables import read_table, write_table
 
 __all__ = ["PanelSettings", "assign_groups", "make_panel", "month_axis"]
 
+STRAY_YEARS = 5  # visits so far from all others stretch the axis,
+STRAY_VISITS, STRAY_SHARE = 3, 0.001  # when they are so few, or such a share of all
 _NO_GROUPS = ("_source", "count", "detected", "exported")
 EFFORT = ("start_minutes", "duration_minutes", "distance_km", "n_observers", "protocol")
+
+
+_GROUPS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +43,23 @@ class PanelSettings:
     Attributes
     ----------
     species : scientific or common name; may be blank when the records hold one species
-    groups : number of groups, observers drawn at random by ``seed``
+    groups : number of groups, observers drawn at random by ``seed``; None is 10, or fewer where observers are fewer
     group_by : a column of checklists.parquet (``region``, ``observer_id``, ``protocol``), or ``file`` for observers' own
         exports; replaces ``groups``
     sites : ``"seen"`` keeps sites where the species was detected at least once, ``"all"`` keeps every site
     min_visits : a site needs at least this many visits
     seed : seed of the random groups
     secrets : whether every group gets a secret of its own (``secret.key``), from which weights of its observers are drawn
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.PanelSettings(groups=4).groups
+    4
     """
 
     species: str = ""
-    groups: int = 10
+    groups: int | None = None
     group_by: str = ""
     sites: str = "seen"
     min_visits: int = 1
@@ -57,13 +68,13 @@ class PanelSettings:
 
 
 def make_panel(
-    records: Path | Sequence[Path],
-    out: Path,
+    records: str | Path | Sequence[str | Path],
+    out: str | Path,
     settings: PanelSettings | None = None,
     *,
     overwrite: bool = False,
 ) -> Path:
-    """Write the panel folder of one species.
+    r"""Write the panel folder of one species.
 
     Parameters
     ----------
@@ -74,6 +85,17 @@ def make_panel(
     ------
     InputError    no such species (near names are proposed), or no visit with a count
     ConfigError   fewer observers than groups, one observer only, unknown column
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> from pathlib import Path
+    >>> rows = "site;year;count\na;2001;4\na;2002;6\nb;2001;10\nb;2002;NA\n"
+    >>> n = Path("counts.csv").write_text(rows)
+    >>> records = fedmiss.ingest(["counts.csv"], "records")
+    >>> folder = fedmiss.make_panel("records", "panel")
+    >>> fedmiss.open_panel("panel").sites["site_id"].to_list()
+    ['a', 'b']
     """
     settings = settings or PanelSettings()
     folders = [Path(records)] if isinstance(records, str | Path) else [Path(r) for r in records]
@@ -97,15 +119,28 @@ def make_panel(
             note = f"{twice:,} visits are in several of the folders; each counts once, for the folder named first."
             flow.append({"step": "visits that another folder holds too", "rows": -twice, "note": ""})
             warnings.append(note)
+        if settings.sites == "seen" and not visits["detected"].any():
+            settings = replace(settings, sites="all")
+            warnings.append(
+                f"{species} was found on none of {visits.height} visits, so every site is kept, not only those where it "
+                "was seen."
+            )
         visits, steps = _choose_sites(visits, settings)
         flow += steps
         if visits["count"].null_count() == visits.height:
             raise _no_counts(species, visits)
+        if visits["detected"].any() and not (visits["count"].fill_null(0) > 0).any():
+            warnings.append(
+                f"{species} was found on {int(visits['detected'].sum())} visits and counted on none of them (all are X): no "
+                "index of numbers can be made, but one of presence and absence can."
+            )
         warnings += _one_count(visits)
         sites = _site_axis(visits)
         months, gaps, left_out = month_axis(visits["date"])
         if left_out and months["month_of_year"].n_unique() > 1:  # one month a year: the counts are yearly
             warnings.append(f"no visit in any year in the months {left_out}: they are not part of the panel.")
+        if stray := stray_dates(visits["date"]):
+            warnings.append(stray)
         if gaps:
             warnings.append(
                 f"{len(gaps)} of {months.height} months have no visit ({', '.join(gaps[:4])}"
@@ -195,14 +230,14 @@ def _one_count(visits: pl.DataFrame) -> list[str]:
 
 def _no_counts(species: str, visits: pl.DataFrame) -> InputError:
     return InputError(
-        f"{species}: none of its {visits.height} visits has a count (all are X, present but not counted), so no "
-        "index of numbers can be made. Choose another species or wider filters at ingest.",
+        f"{species}: none of its {visits.height} visits has a count (all are X, present but not counted) and none records "
+        "an absence, so no index of numbers or of presence can be made. Choose another species or wider filters at ingest.",
         species=species,
     )
 
 
 def _check(settings: PanelSettings) -> None:
-    if settings.groups < 1:
+    if settings.groups is not None and settings.groups < 1:
         raise ConfigError(f"--groups is {settings.groups} (must be at least 1).")
     if settings.sites not in ("seen", "all"):
         raise ConfigError(f"--sites is {settings.sites!r} (must be seen or all).")
@@ -382,6 +417,32 @@ def month_axis(dates: pl.Series) -> tuple[pl.DataFrame, list[str], str]:
     return months, gaps, ", ".join(names[m - 1] for m in sorted(spanned - set(season)))
 
 
+def stray_dates(dates: pl.Series) -> str:
+    """Say that a few visits, years apart from all others, stretch the month axis; blank when there are none.
+
+    ``1900-01-01`` stands for an unknown date in many databases; one such row makes a panel of 1,500 months.
+    """
+    at = np.sort((dates.dt.year().cast(pl.Int64) * 12 + dates.dt.month().cast(pl.Int64)).to_numpy())
+    steps = np.diff(at)
+    if not steps.size or steps.max() < 12 * STRAY_YEARS:
+        return ""
+    k = int(steps.argmax()) + 1
+    before = k <= at.size - k
+    few = k if before else at.size - k
+    if few > max(STRAY_VISITS, STRAY_SHARE * at.size):
+        return ""
+    ordered = dates.sort()
+    ends = (ordered[0], ordered[k - 1]) if before else (ordered[k], ordered[-1])
+    stay = f"from {ordered[k]}" if before else f"up to {ordered[k - 1]}"
+    lie = "lies" if few == 1 else "lie"
+    return (
+        f"{few} of {at.size:,} visits ({ends[0]}{f' to {ends[1]}' if ends[0] != ends[1] else ''}) {lie} "
+        f"{steps.max() // 12} years apart from all others and stretch the panel to {at[-1] - at[0] + 1:,} calendar months. "
+        f"If these dates stand for unknown ones, keep only visits {stay} (`fedmiss ingest "
+        f"{'--start' if before else '--end'}`)."
+    )
+
+
 def assign_groups(visits: pl.DataFrame, settings: PanelSettings, *, by_source: bool = False) -> pl.DataFrame:
     """Add the column ``_group``. An observer is in one group only, unless groups follow a column or files."""
     if by_source:
@@ -401,17 +462,17 @@ def assign_groups(visits: pl.DataFrame, settings: PanelSettings, *, by_source: b
             )
         return visits.with_columns(pl.col(settings.group_by).cast(pl.String).alias("_group"))
     observers = visits["observer_id"].unique().sort()
-    if observers.len() < settings.groups:
+    groups = min(_GROUPS, observers.len()) if settings.groups is None else settings.groups
+    if observers.len() < groups:
         few = "one observer only" if observers.len() == 1 else f"{observers.len()} observers"
         raise ConfigError(
-            f"the panel has {few}, fewer than --groups {settings.groups}; "
-            f"pass --groups {observers.len()} or less.",
+            f"the panel has {few}, fewer than --groups {groups}; pass --groups {observers.len()} or less.",
             observers=observers.len(),
         )
-    width = max(2, len(str(settings.groups)))
+    width = max(2, len(str(groups)))
     order = rng_for(settings.seed, "groups").permutation(observers.len())
     number = np.empty(observers.len(), dtype=np.int64)
-    number[order] = np.arange(observers.len()) % settings.groups + 1
+    number[order] = np.arange(observers.len()) % groups + 1
     table = pl.DataFrame({"observer_id": observers, "_group": [f"g{i:0{width}d}" for i in number]})
     return visits.join(table, on="observer_id", how="left", maintain_order="left")
 

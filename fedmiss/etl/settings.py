@@ -28,8 +28,17 @@ class IngestSettings:
     assume_complete : plain tables: every visit reported all species
     drop_suspected : MyEBirdData: treat suspected copies of a shared list as one shared list
     decimals : GBIF: coordinates are rounded to so many decimals to make sites
-    repeats, spellings, wide, missing : tables of counts, see ``counts.CountOptions``
+    repeats, spellings, wide, missing : tables of counts, see ``counts.CountOptions``; all but ``wide`` also plain tables
+    dates : plain tables: what 05/06/2024 means, ``day-first`` or ``month-first``; blank refuses it
     first_year : tables of counts: the year of the first time point, where time points are 1, 2, ...
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> from fedmiss.etl import preset
+    >>> mallard = fedmiss.IngestSettings(species=("Mallard",), filters=preset("best-practices-v2"))
+    >>> mallard.species
+    ('Mallard',)
     """
 
     species: tuple[str, ...] = ()
@@ -50,3 +59,4 @@ class IngestSettings:
     wide: bool = False
     missing: tuple[str, ...] = ()
     first_year: int | None = None
+    dates: str = ""

@@ -110,7 +110,7 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> 
         raise ConfigError(
             f"--method fedmissem has no model {settings.model!r}; choose {', '.join(FAMILIES)}."
         )
-    if settings.rank != "auto" and not settings.rank.isdigit():
+    if settings.rank != "auto" and not str(settings.rank).isdigit():
         raise ConfigError(f"--rank is {settings.rank!r} (must be auto or a number from 1).")
     rounds = ROUNDS if settings.rounds is None else settings.rounds
     if rounds < 1:

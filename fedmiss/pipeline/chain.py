@@ -92,11 +92,22 @@ def run_recipe(
     jobs: int | None = None,
     scheduler: str | None = None,
 ) -> list[SpeciesResult]:
-    """Run a recipe; steps whose inputs and settings have not changed are skipped.
+    r"""Run a recipe; steps whose inputs and settings have not changed are skipped.
 
     A species that fails does not stop the others; its error is in its result. Several species run in parallel
     processes, one per core; or on the workers of a Dask cluster, when the address of its ``scheduler`` is given (they must
     see the folder of the recipe's results under the same path).
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> from pathlib import Path
+    >>> lines = [f"{site};{year};{5 + site + year % 3}" for site in range(6) for year in range(2010, 2016)]
+    >>> n = Path("counts.csv").write_text("\n".join(["site;year;count", *lines]))
+    >>> text = 'species = ["wren"]\n[ingest]\nfiles = ["counts.csv"]\nspecies = ["wren"]\n[fit]\nrank = 0\nbootstrap = 0\n'
+    >>> n = Path("wren.toml").write_text(text)
+    >>> [r.species for r in fedmiss.run_recipe(fedmiss.read_recipe("wren.toml"))]
+    ['wren']
     """
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs is {jobs} (must be at least 1).")

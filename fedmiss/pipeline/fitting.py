@@ -21,7 +21,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.hub.agree import Plan
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
-from fedmiss.federation.results import CountFit, Posterior, site_slopes
+from fedmiss.federation.results import CountFit, Posterior, coefficient_names, site_slopes, visited_totals
 from fedmiss.files import (
     MANIFEST,
     hash_file,
@@ -75,10 +75,13 @@ class FitSettings:
         ``bernoulli``
     rank : ``auto`` or a number
     penalty : None estimates the factors' variances; a number is the ridge of the penalised objective
+    time : ``smooth`` (time effects have a prior, sites slopes of their own) or ``fixed``: Poisson counts, one free effect
+        for each site and each time, no effort: TRIM's model 3 without serial correlation
     effort : ``auto``, ``none``, or terms among duration, distance, observers
     observers : observer effects, kept inside each group: ``yes`` or ``no``. Where observers come and go, effects take
         part of the trend for themselves, and the intervals do not show it: hence ``no`` unless asked for
     folds, folds_by, one_se : cross-validation
+    site_visits : with the cross-validation, try a prior of site effects that follows the sites' numbers of visits
     bootstrap : number of replicates, 0 for none
     joint : whether groups exchange sums by site for sites that several of them visit (right where one person holds all
         groups); otherwise each owner treats such a site as its own
@@ -86,17 +89,25 @@ class FitSettings:
     own : keep what each group needs for a report about its own sites (``fedmiss own``)
     rounds, gamma, alpha, levels, participation, batch : of ``fedmissem`` and ``wire`` (see fedmiss.pipeline.algorithm7 and
         fedmiss.pipeline.wire), rounds and participation also of ``saem``; rounds None is 2,000, 100 and 900
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.FitSettings(rank=1, bootstrap=100).bootstrap
+    100
     """
 
     method: str = "fast"
     model: str = "auto"
-    rank: str = "auto"
+    rank: str | int = "auto"
     penalty: float | None = None
+    time: str = "smooth"
     effort: str = "auto"
     observers: str = "no"
     folds: int = 5
     folds_by: str = "auto"
     one_se: bool = False
+    site_visits: bool = True
     max_rank: int = 4
     bootstrap: int = 200
     seed: int = 0
@@ -109,6 +120,9 @@ class FitSettings:
     levels: int = 16
     participation: float = 1.0
     batch: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rank", str(self.rank))
 
 
 MODELS = {
@@ -124,18 +138,43 @@ def check_settings(s: FitSettings) -> None:
     """Raise ConfigError on impossible settings."""
     if s.model not in ("auto", *MODELS):
         raise ConfigError(f"--model is {s.model!r} (must be auto, {', '.join(MODELS)}).")
-    if s.rank != "auto" and (not s.rank.isdigit()):
+    if s.rank != "auto" and (not str(s.rank).isdigit()):
         raise ConfigError(f"--rank is {s.rank!r} (must be auto or a number from 0).")
     if s.observers not in ("yes", "no"):
         raise ConfigError(f"--observers is {s.observers!r} (must be yes or no).")
+    if s.time not in ("smooth", "fixed"):
+        raise ConfigError(f"--time is {s.time!r} (must be smooth or fixed).")
+    if s.time == "fixed":
+        _check_fixed(s)
     if s.bootstrap < 0:
         raise ConfigError(f"--bootstrap is {s.bootstrap} (must be 0 or more).")
     if s.folds < 2:
         raise ConfigError(f"--folds is {s.folds} (must be at least 2).")
 
 
+def _check_fixed(s: FitSettings) -> None:
+    """Refuse what the plain site and time model does not have."""
+    other = {
+        "--method": s.method not in ("fast",),
+        "--model": s.model not in ("auto", "quasi"),
+        "--rank": s.rank not in ("auto", "0"),
+        "--penalty": s.penalty is not None,
+        "--effort": s.effort not in ("auto", "none"),
+        "--observers": s.observers == "yes",
+        "--minimum": s.minimum > 1,
+    }
+    wrong = [name for name, bad in other.items() if bad]
+    if wrong:
+        raise ConfigError(
+            f"--time fixed is the plain site and time model of Poisson counts: leave out {', '.join(wrong)}. (With a least "
+            "number behind each sum it cannot be fitted: a pair of months may rest on one site.)"
+        )
+
+
 def base_settings(s: FitSettings, *, calibrate: bool = True) -> CountSettings:
     """Translate the step's settings into the model's, before rank and model are chosen."""
+    if s.time == "fixed":
+        return CountSettings(time="fixed", rank=0, season=False, slopes=False, seed=s.seed)
     chosen = MODELS["negbin" if s.model == "auto" else s.model]
     rank = 2 if s.rank == "auto" else int(s.rank)
     return CountSettings(
@@ -146,6 +185,8 @@ def base_settings(s: FitSettings, *, calibrate: bool = True) -> CountSettings:
 
 def candidates(s: FitSettings, base: CountSettings) -> list[CountSettings]:
     """Candidates of the cross-validation; one means that nothing is to be chosen."""
+    if s.time == "fixed":
+        return [base]
     if s.rank == "auto" and s.model == "auto":
         return default_candidates(base, s.max_rank)
     if s.rank == "auto":
@@ -158,6 +199,14 @@ def candidates(s: FitSettings, base: CountSettings) -> list[CountSettings]:
     return [base]
 
 
+def presence_if_uncounted(folder: PanelFolder, settings: FitSettings) -> FitSettings:
+    """Fit presence and absence where a species was found and never counted (all X): its counts are all 0 and say nothing."""
+    found = folder.manifest["results"]
+    if settings.model == "auto" and found.get("birds") == 0 and found.get("n_detected", 0) > 0:
+        return replace(settings, model="bernoulli")
+    return settings
+
+
 def fit_panel(
     panel_path: str | Path, out: str | Path, settings: FitSettings | None = None, *, overwrite: bool = False
 ) -> Path:
@@ -165,6 +214,16 @@ def fit_panel(
 
     Work goes to ``<out>.partial`` and is renamed at the end; a second call with the same panel and settings goes on
     from what is there and gives the same bits as one that was never interrupted.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
+    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> settings = fedmiss.FitSettings(rank=0, bootstrap=0)
+    >>> fit = fedmiss.fit_panel(panel, "fit", settings)
+    >>> fedmiss.open_fit(panel, fit).fit.settings.rank
+    0
     """
     settings = settings or FitSettings()
     with making(out, "fit", overwrite=overwrite, inputs=[panel_path]):
@@ -188,6 +247,7 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
 
         return fit_wire(panel_path, out, settings)
     folder = open_panel(panel_path)
+    settings = presence_if_uncounted(folder, settings)
     hashes = panel_hash(folder)
     federation = federation_of(folder, settings)  # a damaged table is told here, before anything is written
     kept = {name: hashlib.sha256(b"kept" + s).hexdigest() for name, s in folder.secrets().items()}
@@ -195,7 +255,13 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     started = time.perf_counter()
     base = base_settings(settings, calibrate=not folder.chosen_by_detection)
     ledger = Kept(work / "ledger.json", federation.link.ledger)
-    choice = _choose(federation, ledger, candidates(settings, base), settings, work)
+    choice = _choose(
+        federation,
+        ledger,
+        candidates(settings, base),
+        replace(settings, site_visits=settings.site_visits and not folder.chosen_by_detection),
+        work,
+    )
     if choice.advice and folder.chosen_by_detection:
         choice = replace(choice, advice=choice.advice + CHOSEN_SITES)
     trace: list[dict[str, float]] = []
@@ -266,13 +332,13 @@ def federation_of(folder: PanelFolder, s: FitSettings) -> LocalFederation:
     plan = Plan(
         species=str(folder.manifest["results"]["species"]),
         months=folder.stamps,
-        effort=folder.wanted_terms(s.effort),
+        effort=folder.wanted_terms("none" if s.time == "fixed" else s.effort),
         detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli",
-        joint=s.joint,
+        joint=s.joint and s.time != "fixed",
         duplicates=folder.several_sources,
         minimum=s.minimum,
     )
-    held, at = folder.visits(effort=s.effort != "none")
+    held, at = folder.visits(effort=s.effort != "none" and s.time != "fixed")
     return LocalFederation(
         held,
         at,
@@ -367,15 +433,30 @@ def _choose(
     table_file = work / "cv.parquet"
     if raw and table_file.exists() and hash_file(table_file) == raw["table"]:
         table = read_table(table_file, "cv").to_pandas()
-        return Choice(table, pd.DataFrame(raw["summary"]), cands[raw["best"]], raw["advice"])
+        best = replace(cands[raw["best"]], site_visits=raw["site_visits"])
+        if best.site_visits:
+            federation.ask_visits()
+            ledger.ledger.clear()  # it crossed before the interruption too, and stands in that part's line
+        return Choice(table, pd.DataFrame(raw["summary"]), best, raw["advice"])
     with progress("cross-validation", len(cands) * s.folds) as show:
         choice = federation.cross_validate(
-            cands, folds=s.folds, by=s.folds_by, seed=s.seed, one_se=s.one_se, watch=show
+            cands,
+            folds=s.folds,
+            by=s.folds_by,
+            seed=s.seed,
+            one_se=s.one_se,
+            site_visits=s.site_visits,
+            watch=show,
         )
     ledger.save("cross-validation")
     write_table(choice.table, table_file, "cv")
     summary = json.loads(choice.summary.to_json(orient="records"))
-    raw = {"best": cands.index(choice.best), "advice": choice.advice, "summary": summary}
+    raw = {
+        "best": cands.index(replace(choice.best, site_visits=False)),
+        "site_visits": choice.best.site_visits,
+        "advice": choice.advice,
+        "summary": summary,
+    }
     write_checked(work / "choice.json", json.dumps(raw | {"table": hash_file(table_file)}).encode())
     return choice
 
@@ -408,13 +489,16 @@ def write_fit(work: Path, fit: CountFit) -> None:
     t = fit.theta
     sites: dict[str, Any] = {"site_index": np.arange(fit.J, dtype=np.int32), "a": t.a}
     months: dict[str, Any] = {"month_index": np.arange(fit.L, dtype=np.int32), "b": t.b}
-    sites |= {f"u{k + 1}": t.U[:, k] for k in range(t.rank)}
-    months |= {f"v{k + 1}": t.V[:, k] for k in range(t.rank)}
+    names = coefficient_names(t.rank, slopes=fit.slopes)
+    sites |= {site: t.U[:, k] for k, (site, _) in enumerate(names)}
+    months |= {month: t.V[:, k] for k, (_, month) in enumerate(names)}
     if fit.posterior is not None:
         for table, cov in ((sites, fit.posterior.C), (months, fit.posterior.D)):
             table |= {f"cov_{i}_{j}": cov[:, i, j] for i in range(cov.shape[1]) for j in range(i + 1)}
     write_table(sites, work / "site_factors.parquet", "site_factors")
     write_table(months, work / "month_factors.parquet", "month_factors")
+    if fit.state is not None and fit.state.visited is not None:
+        write_table(visited_totals(fit.state, fit.settings), work / "visited.parquet", "visited")
 
 
 def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit]:
@@ -424,9 +508,10 @@ def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit]:
     r = manifest["results"]
     sites = read_table(path / "site_factors.parquet", "site_factors").to_pandas()
     months = read_table(path / "month_factors.parquet", "month_factors").to_pandas()
-    rank = int(r["rank"])
-    U = sites[[f"u{k + 1}" for k in range(rank)]].to_numpy(float)
-    V = months[[f"v{k + 1}" for k in range(rank)]].to_numpy(float)
+    rank, slopes = int(r["rank"]), bool(r.get("slopes", False))
+    names = coefficient_names(rank + slopes, slopes=slopes)
+    U = sites[[site for site, _ in names]].to_numpy(float)
+    V = months[[month for _, month in names]].to_numpy(float)
     theta = Theta(float(r["mu"]), sites["a"].to_numpy(float), months["b"].to_numpy(float), U, V)
     settings = CountSettings(
         family=r["family"],
@@ -436,18 +521,18 @@ def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit]:
         dispersion=r["dispersion_model"],
         effects=r["effects"],
     )
-    J, L = len(sites), len(months)
+    J, L, p = len(sites), len(months), 1 + len(names)
     posterior = None
     if "cov_0_0" in sites.columns:
         posterior = Posterior(
             theta.mu,
             np.column_stack([theta.a, U]),
-            _covariances(sites, rank + 1),
+            _covariances(sites, p),
             np.column_stack([theta.b, V]),
-            _covariances(months, rank + 1),
-            np.asarray(r["site_variances"]),
-            np.zeros((L, rank + 1)),
-            np.asarray(r["month_variances"]),
+            _covariances(months, p),
+            np.asarray(r["site_variances"] or np.full(p, np.inf)),
+            np.zeros((L, p)),
+            np.asarray(r["month_variances"] or np.full(p, np.inf)),
         )
     aux = Auxiliary(np.zeros(0), (), r["negbin_size"] or float("inf"), r["phi"], 0.0, 0.0, 0.0)
     fit = Fit(theta, [], bool(r["converged"]), r["stop_reason"], int(r["rounds"]))
@@ -526,6 +611,7 @@ def fit_results(
 ) -> dict[str, Any]:
     """What a fit's manifest says of its results."""
     q, agreed = fit.posterior, federation.agreement
+    estimated = q is not None and bool(np.isfinite(q.tau).all())  # variances; fixed time effects have none
     return {
         "species": folder.manifest["results"]["species"],
         "common_name": folder.manifest["results"].get("common_name", ""),
@@ -536,6 +622,10 @@ def fit_results(
         "effects": fit.settings.effects,
         "dispersion_model": fit.settings.dispersion,
         "rank": fit.settings.rank,
+        "slopes": fit.slopes,
+        "site_visits": fit.settings.site_visits,
+        "lift": fit.state.lift if fit.state is not None else 0.0,
+        "time": fit.settings.time,
         "penalty": fit.settings.penalty,
         "mu": fit.theta.mu,
         "phi": fit.aux.phi,
@@ -543,8 +633,8 @@ def fit_results(
         "negbin_size": fit.aux.size if np.isfinite(fit.aux.size) else None,
         "edf": fit.edf,
         "smear": fit.smear,
-        "site_variances": None if q is None else q.tau.tolist(),
-        "month_variances": None if q is None else q.noise.tolist(),
+        "site_variances": q.tau.tolist() if q is not None and estimated else None,
+        "month_variances": q.noise.tolist() if q is not None and estimated else None,
         "effort": dict(zip(effort_names(agreed.terms, agreed.blanks), fit.aux.kappa.tolist(), strict=True)),
         "standard_effort": agreed.standard_effort,
         "observer_effects": fit.settings.observers,

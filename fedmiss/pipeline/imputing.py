@@ -31,7 +31,19 @@ def counted_visits(panel: PanelFolder, J: int, L: int) -> sp.csr_array:
 def impute_panel(
     panel_path: str | Path, fit_path: str | Path, out: str | Path, *, overwrite: bool = False
 ) -> Path:
-    """Write ``imputed.parquet``: J x L rows, by site then month, a block of sites at a time."""
+    """Write ``imputed.parquet``: J x L rows, by site then month, a block of sites at a time.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
+    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> settings = fedmiss.FitSettings(rank=0, bootstrap=0)
+    >>> fit = fedmiss.fit_panel(panel, "fit", settings)
+    >>> folder = fedmiss.impute_panel(panel, fit, "imputed")
+    >>> fedmiss.read_table("imputed/imputed.parquet", "imputed").num_rows
+    480
+    """
     panel = open_panel(panel_path)
     manifest, fit = read_fit(fit_path)
     check_same_panel(panel, manifest, fit_path)

@@ -27,7 +27,18 @@ __all__ = ["own_report"]
 def own_report(
     panel_path: str | Path, fit_path: str | Path, group: str, out: str | Path, *, overwrite: bool = False
 ) -> Path:
-    """Write ``out`` with the folders panel, fit, imputed and report of one group; return its report folder."""
+    """Write ``out`` with the folders panel, fit, imputed and report of one group; return its report folder.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
+    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> fit = fedmiss.fit_panel(panel, "fit", fedmiss.FitSettings(rank=0, bootstrap=20, own=True))
+    >>> page = fedmiss.own_report(panel, fit, "g01", "own")
+    >>> page.name
+    'report'
+    """
     panel, fit = open_panel(panel_path), Path(fit_path)
     manifest = read_manifest(fit, "fit")
     check_same_panel(panel, manifest, fit)

@@ -140,7 +140,17 @@ def effort_names(terms: tuple[str, ...], blanks: tuple[str, ...]) -> list[str]:
 
 
 def open_panel(path: str | Path) -> PanelFolder:
-    """Open a panel folder; checks its manifest, axes and groups."""
+    """Open a panel folder; checks its manifest, axes and groups.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
+    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> folder = fedmiss.open_panel("panel")
+    >>> len(folder.sites), len(folder.months)
+    (20, 24)
+    """
     path = Path(path)
     manifest = read_manifest(path, "panel", verify=True)
     if not any(name.startswith("groups/") for name in manifest["files"]):

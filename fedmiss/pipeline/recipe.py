@@ -188,12 +188,23 @@ def _ingest(table: dict[str, Any], where: str, base: Path) -> IngestSettings:
 
 
 def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
-    """Read and check a recipe; paths in it are relative to its own folder.
+    r"""Read and check a recipe; paths in it are relative to its own folder.
 
     Raises
     ------
     InputError    no such file, or not TOML
     ConfigError   unknown table or setting (a near name is proposed), wrong type, no input files
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> from pathlib import Path
+    >>> rows = "site;year;count\na;2001;4\na;2002;6\nb;2001;10\nb;2002;NA\n"
+    >>> n = Path("counts.csv").write_text(rows)
+    >>> text = 'species = ["wren"]\n\n[ingest]\nfiles = ["counts.csv"]\n'
+    >>> n = Path("wren.toml").write_text(text)
+    >>> fedmiss.read_recipe("wren.toml").files[0].name
+    'counts.csv'
     """
     path = Path(path)
     where = path.name

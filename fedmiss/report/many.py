@@ -74,6 +74,18 @@ def build_index(
     ------
     ConfigError : when ``out`` has an index page that fedmiss did not make, or there is nothing to show
     InputError : when a folder is not a report
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
+    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> settings = fedmiss.FitSettings(rank=0, bootstrap=0)
+    >>> fit = fedmiss.fit_panel(panel, "fit", settings)
+    >>> imputed = fedmiss.impute_panel(panel, fit, "imputed")
+    >>> page = fedmiss.build_report(panel, fit, imputed, "all/wren")
+    >>> fedmiss.build_index(["all/wren"], "all").name
+    'index.html'
     """
     out, failures = Path(out), dict(failures or {})
     if not reports and not failures:

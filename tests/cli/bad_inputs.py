@@ -204,7 +204,7 @@ CASES = (
     ),
     Case(
         "one observer only",
-        lambda b, f: ("panel", records_of(f, observers=1), "--out", "new"),
+        lambda b, f: ("panel", records_of(f, observers=1), "--groups", 2, "--out", "new"),
         ("one observer only", "--groups 1"),
         2,
     ),
@@ -215,7 +215,7 @@ CASES = (
     ),
     Case(
         "fewer observers than groups",
-        lambda b, f: ("panel", records_of(f), "--out", "new"),
+        lambda b, f: ("panel", records_of(f), "--groups", 10, "--out", "new"),
         ("3 observers", "--groups 10", "--groups 3"),
         2,
     ),

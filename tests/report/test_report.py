@@ -199,7 +199,7 @@ def test_no_number_stands_without_its_interval_or_the_word_that_there_is_none(ba
     [
         ({"n_sites": 4, "seen": 0.9}, "4 sites were counted in two or more years"),
         ({"n_years": 4, "first": 2018}, "4 complete years"),
-        ({"seen": 0.012}, "site-months with a count"),
+        ({"seen": 0.014}, "site-months with a count"),
     ],
 )
 def test_thin_panels_get_no_class(tmp_path, change, expected):

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent)]
 
 import fedmiss
 
@@ -16,7 +16,7 @@ exclude_patterns = ["README.md", "decisions/README.md"]
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence", "dollarmath", "deflist"]
-suppress_warnings = ["myst.header"]
+suppress_warnings = ["myst.header", "ref.python"]  # names of attributes that two classes share
 # Equations are set as text (Unicode) in code blocks: a page that asks no server can load no MathJax.
 html_theme = "furo"
 html_title = f"fedmiss {release}"
@@ -38,6 +38,9 @@ def _copy_gallery(app, exception):
         target = Path(app.outdir) / "gallery" / "great-egret"
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(source, target)
+        from make_gallery import place
+
+        place(Path(app.outdir) / "gallery" / "simulated-wigeon")
 
 
 def setup(app):

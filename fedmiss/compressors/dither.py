@@ -17,7 +17,7 @@ _PARALLEL = 500_000  # numbers in a batch from which starting the threads pays
 
 @dataclass(frozen=True, slots=True)
 class Dithering:
-    """(1/s) ||x||_r sign(x) floor(s |x| / ||x||_r + xi), xi ~ U[0, 1]^q, block by block.
+    """``(1/s) ||x||_r sign(x) floor(s |x| / ||x||_r + xi)``, xi ~ U[0, 1]^q, block by block.
 
     Bytes: one tag, a float32 norm per block (one bit for a block of zeros when there are many), then the levels,
     entropy-coded (see :mod:`._coder`). Norms are

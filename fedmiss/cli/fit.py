@@ -124,4 +124,4 @@ def fit(
         participation=participation,
         batch=batch,
     )
-    say_written(fit_panel(panel, out, settings, overwrite=overwrite))
+    say_written(fit_panel(panel, out, settings, overwrite=overwrite), panel)

@@ -22,4 +22,4 @@ def impute(
     from fedmiss.cli.show import say_written
     from fedmiss.pipeline.imputing import impute_panel
 
-    say_written(impute_panel(panel, fit, out, overwrite=overwrite))
+    say_written(impute_panel(panel, fit, out, overwrite=overwrite), panel, fit)

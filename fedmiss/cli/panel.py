@@ -46,4 +46,4 @@ def panel(
     from fedmiss.etl.panel import PanelSettings, make_panel
 
     settings = PanelSettings(species, groups, group_by, sites, min_visits, seed, secrets)
-    say_written(make_panel(records, out, settings, overwrite=overwrite))
+    say_written(make_panel(records, out, settings, overwrite=overwrite), *records)

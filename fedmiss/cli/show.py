@@ -13,12 +13,22 @@ from fedmiss.files import MANIFEST, read_manifest
 __all__ = ["describe", "say_written"]
 
 
-def say_written(folder: Path) -> None:
-    """Tell what was written, where, and what was noticed on the way."""
+def say_written(folder: Path, *made_from: Path) -> None:
+    """Tell what was written, where, and what was noticed in this step; notes of the steps before it were said there."""
     manifest = read_manifest(folder)
+    said = {w for f in made_from for w in read_manifest(f)["warnings"]}
     typer.echo(f"Wrote {folder}: {_summary(manifest)}")
     for warning in manifest["warnings"]:
-        typer.echo(f"  note: {warning}")
+        if warning not in said:
+            typer.echo(f"  note: {warning}")
+
+
+def _span(r: dict[str, Any]) -> str:
+    """Return the length of the panel, in years where its counts are yearly."""
+    first, last = r["first_month"], r["last_month"]
+    if r.get("period") == "year":
+        return f"{_n(r['n_months'])} years ({first[:4]} to {last[:4]})"
+    return f"{_n(r['n_months'])} months ({first} to {last})"
 
 
 def _n(value: Any) -> str:
@@ -31,7 +41,7 @@ def _summary(manifest: dict[str, Any]) -> str:
         return (
             f"{r['species']}, {_n(r['n_visits'])} visits ({_n(r['n_counted'])} with a count, {_n(r['n_zeros'])} zeros) "
             f"by {_n(r['n_observers'])} observers in {len(r['groups'])} groups, at {_n(r['n_sites'])} sites in "
-            f"{_n(r['n_months'])} months ({r['first_month']} to {r['last_month']}); {_n(r['n_cells_observed'])} of "
+            f"{_span(r)}; {_n(r['n_cells_observed'])} of "
             f"{_n(r['n_sites'] * r['n_months'])} cells have a count."
         )
     if kind == "records":
@@ -46,9 +56,9 @@ def _summary(manifest: dict[str, Any]) -> str:
         how = "chosen by cross-validation" if r.get("cv_summary") else "as asked for"
         text = (
             f"{r['species']}, {r['model']} of rank {r['rank']} ({how}) on {_n(r['n_counted'])} counts of "
-            f"{r['n_groups']} groups; {r['rounds']} rounds, "
-            + ("converged" if r["converged"] else "not converged")
-            + f" ({r['stop_reason']}); {_n(r['bytes_up'])} bytes up."
+            f"{r['n_groups']} group{'s' if r['n_groups'] != 1 else ''}; "
+            + ("converged" if r["converged"] else f"NOT converged ({r['stop_reason']})")
+            + f" after {r['rounds']} rounds."
         )
         return text + (f" {r['advice']}" if r.get("advice") else "")
     if kind == "imputed":

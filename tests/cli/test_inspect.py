@@ -52,7 +52,7 @@ def test_panel_fit_and_imputed(base):
                 "36 months (2018-01 to 2020-12)",
             ),
         ),
-        ("fit", ("Gaussian on log1p of rank 0 (as asked for)", "3 groups", "converged", "bytes up")),
+        ("fit", ("Gaussian on log1p of rank 0 (as asked for)", "3 groups", "converged after")),
         ("imputed", ("Mareca americana", "cells", "% of the total is imputed", "Standard effort: one visit")),
         ("sim", ("simulation", "records 1,0", "seed=3", "Licence: CC0")),
     ):

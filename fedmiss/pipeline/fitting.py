@@ -81,7 +81,8 @@ class FitSettings:
     observers : observer effects, kept inside each group: ``yes`` or ``no``. Where observers come and go, effects take
         part of the trend for themselves, and the intervals do not show it: hence ``no`` unless asked for
     folds, folds_by, one_se : cross-validation
-    site_visits : with the cross-validation, try a prior of site effects that follows the sites' numbers of visits
+    site_visits : with the cross-validation, try a prior of site effects that follows the sites' numbers of visits; not where
+        sites are in the panel because the species was found there
     bootstrap : number of replicates, 0 for none
     joint : whether groups exchange sums by site for sites that several of them visit (right where one person holds all
         groups); otherwise each owner treats such a site as its own
@@ -259,7 +260,7 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         federation,
         ledger,
         candidates(settings, base),
-        replace(settings, site_visits=settings.site_visits and not folder.chosen_by_detection),
+        replace(settings, site_visits=settings.site_visits and not folder.listed_by_detection),
         work,
     )
     if choice.advice and folder.chosen_by_detection:

@@ -63,6 +63,11 @@ class PanelFolder:
         """Whether sites were left out because the species was never detected there."""
         return any(row["step"] == NEVER_DETECTED and row["rows"] < 0 for row in self.manifest["flow"])
 
+    @property
+    def listed_by_detection(self) -> bool:
+        """Whether sites are in the panel because the species was found there: others were left out, or nobody wrote zeros."""
+        return self.chosen_by_detection or self.manifest["results"].get("n_zeros", 1) == 0
+
     def wanted_terms(self, wanted: str) -> str | tuple[str, ...]:
         """Read ``auto``, ``none`` or a comma list of effort terms; which of them ``auto`` takes is agreed by the groups."""
         if wanted in ("auto", "none"):

@@ -13,6 +13,7 @@ from fedmiss.report.support import Least, groups_apart
 from fedmiss.report.words import count, number, percent, share, year_list
 
 __all__ = [
+    "asked",
     "biased_visits",
     "carried",
     "cautions",
@@ -33,16 +34,17 @@ def cautions(a: Analysis) -> list[str]:
     return [*uncounted(a), *carried(a), *pooled(a), *moved_season(a), *thin_years(a), *biased_visits(a)]
 
 
-def _asked(a: Analysis) -> Least:
-    return a.settings.least.of(a.coverage.n_sites, len(a.years.season))
+def asked(a: Analysis) -> tuple[Least, Least]:
+    """Return what is asked of a year of the index, and of the first base."""
+    of = a.coverage.n_sites, len(a.years.season)
+    return a.settings.least.of(*of), a.settings.least.base.of(*of)
 
 
 def least_words(a: Analysis) -> str:
     """Say what a year needs to enter index and trend, and to be the base."""
-    asked = _asked(a)
-    base = a.settings.least.base.of(a.coverage.n_sites, len(a.years.season))
+    year, base = asked(a)
     return (
-        f"A year enters index and trend when at least {_counts(a, asked)} were counted in it; the base, when none is "
+        f"A year enters index and trend when at least {_counts(a, year)} were counted in it; the base, when none is "
         f"named, is the first year with at least {_counts(a, base)}."
     )
 
@@ -65,7 +67,7 @@ def thin_years(a: Analysis) -> list[str]:
         if len(used) and (thin["year"].min() < used.min() or thin["year"].max() > used.max()):
             shorter = f" What is said is of {used.min()} to {used.max()}."
         out.append(
-            f"{year_list(names)} {'has' if one else 'have'} fewer than {_counts(a, _asked(a))} counted and "
+            f"{year_list(names)} {'has' if one else 'have'} fewer than {_counts(a, asked(a)[0])} counted and "
             f"{'is' if one else 'are'} left out of index and trend.{shorter}"
         )
     if a.settings.base is None and a.base is not None:

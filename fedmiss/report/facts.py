@@ -10,7 +10,9 @@ import pandas as pd
 
 from fedmiss.report.analysis import MIN_SITE_YEARS, Analysis
 from fedmiss.report.beside import trim_beside
+from fedmiss.report.cautions import asked
 from fedmiss.report.prose import chosen_rows
+from fedmiss.report.support import groups_apart
 
 __all__ = ["fact_table"]
 
@@ -34,6 +36,7 @@ def _counted(a: Analysis) -> dict[str, Any]:
     c = a.coverage
     effort = a.data.panel.get("results", {}).get("effort")
     known = effort if isinstance(effort, dict) else {}
+    year, base = asked(a)
     return {
         "sites": c.n_sites,
         "sites_with_coordinates": c.sites_with_coordinates,
@@ -55,6 +58,12 @@ def _counted(a: Analysis) -> dict[str, Any]:
         "observers": a.data.fact("n_observers"),
         "groups": len(a.data.groups),
         "years_for_a_class": MIN_SITE_YEARS,
+        "year_needs_cells": year.cells,
+        "year_needs_sites": year.sites,
+        "base_needs_cells": base.cells,
+        "base_needs_sites": base.sites,
+        "parts_without_common_region": len(groups_apart(a.data)),
+        "visits_that_found": c.n_detected,
         "coarse_map": a.settings.coarse_map or None,
     } | {f"known_{k}": v for k, v in known.items()}
 

@@ -18,7 +18,7 @@ TICK = re.compile(rf"^(?:{NUMBER}|1 0 (?:− )?\d+)?(?:\s?%| km)?$")  # also a p
 
 
 COMPARED = {
-    "visits and birds": "number of visits, and birds",
+    "visits and birds": "number of visits, and {unit}",
     "visits and trend": "number of visits, and trend",
     "last visit and trend": "time of the last visit, and trend",
 }
@@ -62,7 +62,8 @@ def table_specs(s: Sources, one_trend: bool) -> dict:
         ]),
         "Do visits follow what was found?": (
             t["visits"].dropna(subset="correlation").assign(
-                compared=t["visits"]["compared"].map(COMPARED), clear=t["visits"]["clear"].map({True: "yes", False: "no"})
+                compared=t["visits"]["compared"].map(COMPARED).str.replace("{unit}", s.manifest["settings"]["unit"]),
+                clear=t["visits"]["clear"].map({True: "yes", False: "no"})
             ),
             ["compared", ["n_sites#"], ["correlation"], "clear"],
         ),
@@ -92,6 +93,9 @@ def check_cell(row: pd.Series, shows, text: str, sort: str | None) -> None:
     values = [row[n] * (100 if shown.endswith("%") else 1) for n, shown in zip(names, shows, strict=True)]
     if np.isnan(np.asarray(values, dtype=float)).all():
         assert text in ("n/a", "", "estimated"), (shows, text)
+        return
+    if text == "n/a":  # no number without its interval
+        assert np.isnan(row["percent_lo"]), (shows, text)
         return
     if text == "base":
         assert values == [100, 100]

@@ -6,7 +6,8 @@ gradient + curvature of a month (or joint site) is its counted total, for the wh
 every fold; counted totals and scores of folds besides. Of joint sites also the sums weighted with the months'
 coefficients, which the hub knows. Every site x month cell has one visit with a count between a million and nine. What
 is said of a layer: the share of cells that the equations determine, and the share whose least-squares guess is within
-1 %, beside the share that guesses at shuffled counts hit.
+1 %, beside the share that guesses at shuffled counts hit. Of joint sites under masks a second attacker is another owner of
+the same sites: it gets their sums over all owners, and knows its own counts; what it does not know are the others' cells.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +24,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from fedmiss.federation import messages as msg  # noqa: E402
+from fedmiss.federation.codec import decode  # noqa: E402
 from fedmiss.federation.group.folds import draw_folds  # noqa: E402
+from fedmiss.federation.group.joint import BITS, pad_of  # noqa: E402
 from fedmiss.federation.hub.agree import Plan  # noqa: E402
 from fedmiss.federation.hub.job import Order, run_job  # noqa: E402
 from fedmiss.federation.keys import keyed_hashes, seed_key  # noqa: E402
@@ -37,14 +41,16 @@ QUASI = [CountSettings(rank=r) for r in (0, 1)]
 
 
 def planted(shared: float, seed: int = 3, n: int = 1100) -> GroupPanel:
-    """Three owners; every visited cell has one visit, with a count of its own."""
+    """Three owners; every visited cell has one visit, with a count of its own; some checklists are held twice."""
     panel = owned(3, J=60, L=24, n=n, seed=seed, shared=shared)
     numbers = np.random.default_rng(seed).permutation(np.arange(1_000_001, 9_000_001, 1000)).astype(float)
     groups, at = [], 0
     for g in panel.groups:
         first = np.unique(g.site.astype(np.int64) * 24 + g.month, return_index=True)[1]
         y, at = numbers[at : at + first.size], at + first.size
-        groups.append(Group.of(g.name, g.site[first], g.month[first], y, g.observer[first]))
+        group = Group.of(g.name, g.site[first], g.month[first], y, g.observer[first])
+        ids = np.arange(at - first.size, at) % 2000  # a few are held twice
+        groups.append(replace(group, checklist=np.array([f"S{k}" for k in ids], dtype=object)))
     return GroupPanel.of(panel.J, panel.L, groups, panel.calendar, panel.site_id, panel.region)
 
 
@@ -62,16 +68,48 @@ class Listening(Link):
         return answers
 
 
-def overheard(panel: GroupPanel, folder: Path, *, masked: bool, joint: bool, minimum: int, jointly: bool):
+def overheard(
+    panel: GroupPanel,
+    folder: Path,
+    *,
+    masked: bool,
+    joint: bool,
+    minimum: int,
+    jointly: bool,
+    duplicates: bool = False,
+):
+    """Messages of a job as the hub has them, as the first owner has those of joint sites, and the owners' programs."""
     sites = sites_of(panel, folder, masked=masked)
     for site in sites.values():
+        site.joint = joint
         site.start()
         site.program.program.minimum = 0
         site.program.program.jointly = jointly
-    plan = Plan(joint=joint, jointly=jointly, minimum=minimum)
-    link = Listening(Wire(sites), JOB[:8], SETTINGS, masked=masked)
+    plan = Plan(
+        joint=joint, owners=3 if masked else 2, jointly=jointly, minimum=minimum, duplicates=duplicates
+    )
+    wire = Wire(sites)
+    link = Listening(wire, JOB[:8], SETTINGS, masked=masked)
     run_job(link, Order(plan, QUASI, folds=FOLDS, by="cell", bootstrap=4))
-    return link.heard, {name: site.program.program for name, site in sites.items()}
+    programs = {name: site.program.program for name, site in sites.items()}
+    return link.heard, _of_an_owner(wire, programs), programs
+
+
+def _of_an_owner(wire: Wire, programs):
+    """What the first owner can read of joint sites: broadcasts, and their sums over all owners."""
+    name = min(programs)
+    program, asked, out = programs[name], {}, []
+    for frames, _ in wire.log:
+        envelope, questions = decode(frames[name], None, asks=True, who="hub")
+        for i, q in enumerate(questions):
+            if isinstance(q, msg.Broadcast) and q.sums:
+                asked[q.batch, q.fits.tobytes()] = ((envelope.exchange, i), q)
+            elif isinstance(q, msg.Solve) and q.totals.dtype == np.uint64 and q.totals.size:
+                at, before = asked[q.batch, q.fits.tobytes()]
+                pad = pad_of(program, at, (q.totals.shape[0], program.n_joint, q.totals.shape[2]))
+                rows = (q.totals - pad[:, program.joint_place]).view(np.int64) * 2.0**-BITS
+                out.append((before, {"all groups": msg.SharedRows(rows)}))
+    return out
 
 
 def cells_of(panel: GroupPanel, programs, names: Iterable[str]):
@@ -84,13 +122,14 @@ def cells_of(panel: GroupPanel, programs, names: Iterable[str]):
             "cell", FOLDS, 0, name=name, site_id=p.visits.site_id, site=u.site, month=u.stamp, year=u.stamp // 12,
             observer=u.observer,
         )  # fmt: skip
-        place = p.shared_at[u.site]
+        own = p.shared_at[u.site]
+        place = np.where(own >= 0, p.joint_place[own], -1) if p.joint_place.size else own
         parts.append(np.stack([place, u.month, fold, u.count], axis=1))
     return np.concatenate(parts)
 
 
-def equations(heard, cells, who: str):
-    """Rows over the cells, and values: whatever is linear in the counts."""
+def equations(heard, cells, who: str, places):
+    """Rows over the cells, and values: whatever is linear in the counts. ``places``: which joint site each row is of."""
     place, month, fold, _ = cells.T
     rows, values, seen = [], [], set()
     released = np.ones(int(month.max()) + 1, bool)
@@ -113,16 +152,18 @@ def equations(heard, cells, who: str):
             if isinstance(q, msg.Solve) and q.p == 1:
                 for t in range(a.months.shape[1]):
                     add(mask & (month == t), a.months[i, t].sum(), (q.batch, int(f), "month", t))
-            elif isinstance(q, msg.Broadcast) and q.sums and q.T.shape[2] == 1 and a.rows.size:
+            elif isinstance(q, msg.Broadcast) and (not q.sums or a.rows.dtype != float):
+                continue  # nothing, or what is sealed
+            elif isinstance(q, msg.Broadcast) and q.T.shape[2] == 1 and a.rows.size:
                 for j in range(a.rows.shape[1]):
-                    add(mask & (place == j), a.rows[i, j].sum(), (q.batch, int(f), "site", j))
-            elif isinstance(q, msg.Broadcast) and q.sums and a.rows.size:
+                    add(mask & (place == places[j]), a.rows[i, j].sum(), (q.batch, int(f), "site", j))
+            elif isinstance(q, msg.Broadcast) and a.rows.size:
                 for j in range(
                     a.rows.shape[1]
                 ):  # the months' coefficients are the hub's own: a weighted sum with known weights
                     for k in range(1, q.T.shape[2]):
                         at = q.T.shape[2] + k * (k + 1) // 2
-                        weight = (mask & (place == j)) * q.T[i, :, k][month.astype(int)]
+                        weight = (mask & (place == places[j])) * q.T[i, :, k][month.astype(int)]
                         add(
                             weight,
                             a.rows[i, j, k] + a.rows[i, j, at],
@@ -135,21 +176,26 @@ def equations(heard, cells, who: str):
     return np.array(rows, dtype=float), np.array(values)
 
 
-def attack(panel, folder, **options):
-    """(cells, share determined, share within 1 %, share that chance gives)."""
-    heard, programs = overheard(panel, folder, **options)
+def attack(panel, folder, *, owner: bool = False, **options):
+    """(cells, share determined, share within 1 %, share that chance gives); by the hub, or by an owner of joint sites."""
+    heard, read, programs = overheard(panel, folder, **options)
+    heard = read if owner else heard
     targets = [["all groups", list(programs)]] if options["masked"] else [[n, [n]] for n in programs]
     rng = np.random.default_rng(0)
     total = sure = near = luck = 0.0
     for who, names in targets:
         cells = cells_of(panel, programs, names)
-        A, b = equations(heard, cells, who)
+        first = programs[min(programs)]
+        A, b = equations(heard, cells, who, (first if options["masked"] else programs[who]).joint_place)
         count = cells[:, 3]
         off = np.abs(A @ count - b)
         keep = (
             off < 1e-6 * np.abs(b).max()
         )  # of joint fits the total of one group is not the sum of its own counts alone
         A, b = A[keep], b[keep]
+        if owner:  # its own cells come first, and are known to it
+            mine = int(first.used.site.size)
+            A, b, count = A[:, mine:], b - A[:, :mine] @ count[:mine], count[mine:]
         inverse = np.linalg.pinv(A)
         guess = inverse @ b
         sure += (np.diag(inverse @ A) > 1 - 1e-9).sum()
@@ -159,14 +205,19 @@ def attack(panel, folder, **options):
     return int(total), sure / total, near / total, luck / total
 
 
-def identified(panel) -> tuple[float, float]:
-    """Share of a member's sites whose ids the hub, and another member, get from its hashes by trying all ids."""
-    known = np.array([f"L{i}" for i in range(20_000)], dtype=object)
-    key, out = bytes(range(16)), []
-    theirs = keyed_hashes(panel.site_id, seed_key("site", key))
-    for guess in (bytes(16), key):
-        out.append(float(np.isin(theirs, keyed_hashes(known, seed_key("site", guess))).mean()))
-    return out[0], out[1]
+def identified(panel, folder) -> list[tuple[str, int, float, float]]:
+    """Ids that the hub, and a member, find in the hashes of a job by trying all of 20,000: (what, hashes, hub, member)."""
+    heard, _, programs = overheard(
+        panel, folder, masked=True, joint=False, jointly=True, minimum=5, duplicates=True
+    )
+    key, out = programs[min(programs)].key, []
+    for question, word, what in ((msg.Sites, "L", "site"), (msg.Checklists, "S", "checklist")):
+        answers = next(a for q, a in heard if isinstance(q, question))
+        theirs = np.concatenate([a.hashes for n, a in answers.items() if n != min(programs)])
+        known = np.array([f"{word}{i}" for i in range(20_000)], dtype=object)
+        found = [np.isin(theirs, keyed_hashes(known, seed_key(what, k))).mean() for k in (bytes(16), key)]
+        out.append((f"{what}s", theirs.size, *found))
+    return out
 
 
 def main() -> None:
@@ -174,22 +225,30 @@ def main() -> None:
     dense = planted(0.0, n=3400)
     clear = {"masked": False, "jointly": False}
     together = {"jointly": True, "minimum": 5, "joint": False}
+    blocks = together | {"masked": True, "joint": True}
     layers = [
         ("(a) none: joint sites in clear, no least number", common, clear | {"joint": True, "minimum": 0}),
         ("(b) own sites at home, no least number", apart, clear | {"joint": False, "minimum": 0}),
         ("(b) own sites at home, least number 5", dense, clear | {"joint": False, "minimum": 5}),
         ("(c) masks, least number 5, two groups, 85 %", apart, together | {"masked": True}),
         ("(d) shared sites as own, under masks", common, together | {"masked": True}),
+        ("(d) shared sites as joint blocks, under masks: the hub", common, blocks),
+        ("(d) shared sites as joint blocks: another of three owners", common, blocks | {"owner": True}),
+        (
+            "(d) duplicate checklists found by hashes, under masks",
+            common,
+            together | {"masked": True, "duplicates": True},
+        ),
     ]
     print("| layer | cells | determined exactly | guessed within 1 % | by chance |\n|---|---|---|---|---|")
     for name, panel, options in layers:
         with tempfile.TemporaryDirectory() as folder:
             n, sure, near, luck = attack(panel, Path(folder), **options)
         print(f"| {name} | {n:,} | {sure:.1%} | {near:.1%} | {luck:.1%} |", flush=True)
-    hub, member = identified(apart)
-    print(
-        f"\nids found by trying 20,000 against a member's hashes: by the hub {hub:.0%}, by a member {member:.0%}"
-    )
+    print("\n| hashes of | number | ids found by the hub | by a member |\n|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        for what, n, hub, member in identified(common, Path(folder)):
+            print(f"| {what} | {n:,} | {hub:.0%} | {member:.0%} |")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Random kills -9 over NVFLARE: ``python benchmarks/federation_kills.py --kills 50`` (in the environment of the extra).
+"""Random kills -9 over an engine: ``python benchmarks/federation_kills.py --kills 50`` (in the environment of its extra).
 
 A study of three clubs is run again and again from the same start; in each run some ends are killed at random: the engine of
 an organisation, `join` with its engine, or `run` with its engine. `join` and `run` are started again, nothing else is done.
@@ -20,12 +20,10 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from fedmiss.files import SECRET, write_secret  # noqa: E402
-from fedmiss.network.demo import CLUBS, demo_study, prepare  # noqa: E402
-from fedmiss.network.kits import approve, open_kit  # noqa: E402
-from tests.network.test_nvflare import Ends, result_of  # noqa: E402
+from fedmiss.network.demo import CLUBS  # noqa: E402
+from tests.network.ends import Ends, prepared_study, result_of  # noqa: E402
 
-PER_RUN = 3
+PER_RUN = 3  # kills in one run, unless --per-run says otherwise
 
 
 def started(folder: Path, panels: dict[str, Path]) -> Ends:
@@ -61,16 +59,14 @@ def killed(ends: Ends, chance: random.Random, kills: int) -> list[str]:
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--kills", type=int, default=50)
+    options.add_argument("--engine", default="nvflare")
+    options.add_argument("--per-run", type=int, default=PER_RUN)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--port", type=int, default=8152)
     given = options.parse_args()
     chance, total, same, runs = random.Random(given.seed), 0, 0, 0
     with tempfile.TemporaryDirectory() as tmp:
-        folder, panels = prepare(Path(tmp), demo_study(bootstrap=10, port=given.port))
-        for club in CLUBS:
-            kit = open_kit(folder / "kits" / club)
-            approve(kit, ask=None, given=kit.job.hex())
-            write_secret(kit.private / SECRET)
+        folder, panels = prepared_study(Path(tmp), engine=given.engine, port=given.port)
         reference = None
         print("| run | killed | seconds | same bits |\n|---|---|---|---|")
         while total < given.kills or reference is None:
@@ -78,7 +74,9 @@ def main() -> None:
             shutil.copytree(folder, copy)
             begun, ends = time.monotonic(), started(copy, panels)
             try:
-                what = killed(ends, chance, 0 if reference is None else min(PER_RUN, given.kills - total))
+                what = killed(
+                    ends, chance, 0 if reference is None else min(given.per_run, given.kills - total)
+                )
             finally:
                 ends.stop()
             got = result_of(copy)

@@ -8,7 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["progress"]
+__all__ = ["note", "progress"]
+
+
+def note(text: str) -> None:
+    """Say something that the user should know, on stderr, in one line."""
+    print(f"note: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager

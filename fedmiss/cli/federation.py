@@ -23,12 +23,12 @@ def new(
     ] = False,
 ) -> None:
     """Coordinator: make a study's folder with one kit for every organisation."""
-    from fedmiss.network import nvflare_kits
+    from fedmiss.network.engine import engine_of
     from fedmiss.network.kits import make_study
     from fedmiss.network.study import read_study_toml
 
     read = read_study_toml(study)
-    folder = make_study(read, out, nvflare_kits.provision, overwrite=overwrite)
+    folder = make_study(read, out, engine_of(read).provision, overwrite=overwrite)
     typer.echo(
         f"Wrote {folder}: study {read.name}, revision {read.revision}, of {', '.join(read.organisations)}."
     )
@@ -87,7 +87,6 @@ def join(
     """Organisation: take part in a study beside your data, until it is done; then make your own report."""
     from fedmiss.network.kits import approve as approved
     from fedmiss.network.kits import open_kit, page, terminal_ask
-    from fedmiss.network.operate import done_mark
     from fedmiss.network.operate import join as take_part
     from fedmiss.network.report import own_report
     from fedmiss.network.site import dry_run as preview
@@ -101,8 +100,7 @@ def join(
         return
     typer.echo("\n".join(brought))
     approved(mine, ask=terminal_ask(), given=approve)
-    if not done_mark(mine).exists():
-        take_part(mine, data, say=typer.echo, look=look)
+    take_part(mine, data, say=typer.echo, look=look)
     out = report or mine.folder / "report"
     typer.echo(f"{mine.name}: done. Your own report: {own_report(mine, data, out, overwrite=True)}")
 
@@ -131,7 +129,13 @@ def run(
     result = run_study(study, say=typer.echo, preview=preview)
     if preview:
         for name, value in read_json(result).items():
-            typer.echo(f"{name.replace('_', ' '):28s} {value}")
+            lines = (
+                {f"  {k}": f"{len(v)}: {', '.join(v)}" for k, v in value.items()}
+                if isinstance(value, dict)
+                else {}
+            )
+            for label, text in {name.replace("_", " "): "" if lines else value, **lines}.items():
+                typer.echo(f"{label:46s} {text}")
         return
     typer.echo(
         f"done. Joint report: {joint_report(result, out or study / 'report', date=date, overwrite=True)}"
@@ -212,11 +216,12 @@ def demo(
     bootstrap: Annotated[int, typer.Option(help="Bootstrap replicates for the intervals.")] = 200,
     port: Annotated[int, typer.Option(help="Port of the hub on this computer.")] = 8102,
     masks: Annotated[bool, typer.Option(help="Whether sums are masked.")] = True,
+    engine: Annotated[str, typer.Option(help="Who carries the messages: nvflare or flower.")] = "nvflare",
 ) -> None:
-    """Run a whole study on this computer: a hub and three clubs as processes of their own, over NVFLARE with mutual TLS."""
+    """Run a whole study on this computer: a hub and three clubs as processes of their own, with mutual TLS."""
     from fedmiss.network.demo import run_demo
 
-    run_demo(out, bootstrap=bootstrap, port=port, masks=masks, say=typer.echo)
+    run_demo(out, bootstrap=bootstrap, port=port, masks=masks, engine=engine, say=typer.echo)
 
 
 COMMANDS = (new, enrol, roster, join, run, status, outbox, ledger, revise, demo)

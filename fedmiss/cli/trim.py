@@ -124,7 +124,7 @@ def trim(
     for line in (*said, *fit.notes):
         typer.echo(f"note: {line}", err=True)
     if out is not None:
-        with atomic_folder(out, overwrite=overwrite) as folder:
+        with atomic_folder(out, "trim", overwrite=overwrite, inputs=[table]) as folder:
             write_trim(fit, folder, table.stem, rule)
             inputs = {table.name: hash_file(table)}
             results = {k: v for k, v in as_json(fit, rule).items() if k != "strata"}

@@ -18,7 +18,7 @@ from fedmiss.core.fedem import FedEM
 from fedmiss.core.protocols import Engine
 from fedmiss.core.state import Downlink, Dropped, ServerState
 from fedmiss.errors import ConfigError, DomainError, InputError, UplinkError
-from fedmiss.files import atomic_file
+from fedmiss.files import read_checked, write_checked
 from fedmiss.progress import progress
 
 __all__ = ["Result", "Stop", "load_checkpoint", "run", "save_checkpoint"]
@@ -97,7 +97,7 @@ def save_checkpoint(
     dropped: list[Dropped] | None = None,
     mean: _Mean | None = None,
 ) -> None:
-    """Write everything that the next rounds depend on, atomically, as one .npz without pickles."""
+    """Write everything that the next rounds depend on, atomically: one .npz without pickles behind its SHA-256."""
     arrays: dict[str, Any] = {
         "S_hat": server.S_hat, "V": server.V, "k": np.int64(server.k), "acks": server.acks,
         "life": np.int64(server.life), "run": _text(_fingerprint(algo)), "dropped": _text(json.dumps(dropped or [])),
@@ -111,8 +111,7 @@ def save_checkpoint(
     arrays |= {f"trace.{name}": np.array(column, dtype=np.float64) for name, column in trace.items()}
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
-    with atomic_file(path) as tmp:
-        tmp.write_bytes(buffer.getvalue())
+    write_checked(path, buffer.getvalue())
 
 
 def load_checkpoint(
@@ -120,13 +119,13 @@ def load_checkpoint(
 ) -> tuple[ServerState, dict[str, list[float]]]:
     """Restore the engine's workers; return the server's state and the trace so far."""
     try:
-        raw = io.BytesIO(Path(path).read_bytes())  # numpy leaves its own handle open on a damaged file
+        raw = io.BytesIO(read_checked(path))  # numpy leaves its own handle open on a damaged file
         with np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         S_hat, V, k, acks = arrays["S_hat"], arrays["V"], int(arrays["k"]), arrays["acks"]
         run_of = json.loads(bytes(arrays["run"]).decode())
         life = max(int(arrays["life"]) + 1, time.time_ns())
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (InputError, OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(
             f"{path} is not a checkpoint that this version can read ({error}); delete it to start afresh.",
             path=str(path),
@@ -150,7 +149,7 @@ def load_checkpoint(
 
 def _load_rest(path: str | Path, average_from: int | None) -> tuple[list[Dropped], _Mean | None]:
     """The dropped messages and the running mean of a checkpoint that :func:`load_checkpoint` has accepted."""
-    with np.load(io.BytesIO(Path(path).read_bytes()), allow_pickle=False) as file:
+    with np.load(io.BytesIO(read_checked(path)), allow_pickle=False) as file:
         dropped = [Dropped(*entry) for entry in json.loads(bytes(file["dropped"]).decode())]
         start = int(file["mean.start"]) if "mean.start" in file.files else None
         if start != average_from:

@@ -20,6 +20,8 @@ class IngestSettings:
     groups : policy for shared checklists: ``first``, ``merged`` or ``raw``
     site : ``locality``, or ``grid:3km``
     exotic : eBird exotic codes to keep; blank stands for native
+    breeding : breeding codes; a record without one of them is neither a detection nor a zero; ``any`` takes every code
+    reviewed_only : keep records that a reviewer has seen; the others are neither a detection nor a zero
     sensitive : species whose absence is no zero, because their records are withheld somewhere
     allow_absent : accept a species that the files do not contain (all zeros)
     column_map : canonical name -> column, for plain tables; ``{"auto": ""}`` takes the proposal
@@ -44,6 +46,8 @@ class IngestSettings:
     groups: str = "first"
     site: str = "locality"
     exotic: tuple[str, ...] = ("", "N", "P")
+    breeding: tuple[str, ...] = ()
+    reviewed_only: bool = False
     sensitive: tuple[str, ...] = ()
     allow_absent: bool = False
     column_map: dict[str, str] | None = None

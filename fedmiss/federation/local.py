@@ -24,6 +24,7 @@ from fedmiss.federation.hub.crossval import cross_validate as hub_cross_validate
 from fedmiss.federation.hub.crossval import open_batch
 from fedmiss.federation.hub.job import fit_visits
 from fedmiss.federation.hub.state import MonthState
+from fedmiss.federation.hub.visits import ask_visits, try_site_visits
 from fedmiss.federation.keys import seed_key
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.results import CountFit, Posterior
@@ -168,6 +169,8 @@ class LocalFederation:
     ) -> CountFit:
         """Fit the count model; the groups keep their half of it for the bootstrap."""
         settings.check()
+        if settings.site_visits and not self.hub.log_visits.size:
+            self.ask_visits()
         self.link.stage = "fit"
         if settings.penalty is not None:
             from fedmiss.federation.penalised import fit_penalised
@@ -217,7 +220,7 @@ class LocalFederation:
             return
         if fit.state is None:
             raise ConfigError("a fit that was read from a folder cannot be resampled; fit the panel again.")
-        self.link.ask([open_batch(FULL, fit.settings)])
+        self.link.ask([open_batch(self.hub, FULL, fit.settings)])
         p = fit.state.p
         for i, (name, program) in enumerate(self.programs.items()):
             batch = program.batches[FULL]
@@ -237,9 +240,10 @@ class LocalFederation:
         by: str = "auto",
         seed: int = 0,
         one_se: bool = False,
+        site_visits: bool = False,
         watch: Callable[[int], None] | None = None,
     ) -> Choice:
-        """Score every candidate on held-out visits and choose."""
+        """Score every candidate on held-out visits and choose; ``site_visits``: also try the prior that follows visits."""
         check_candidates(candidates, folds)
         for c in candidates:
             c.check()
@@ -248,9 +252,16 @@ class LocalFederation:
             from fedmiss.federation.penalised import cross_validate_penalised
 
             return cross_validate_penalised(self, candidates, folds, by, seed, one_se=one_se, watch=watch)
-        return hub_cross_validate(
+        choice = hub_cross_validate(
             self.link, self.hub, candidates, folds=folds, by=by, seed=seed, one_se=one_se, watch=watch
         )
+        if site_visits:
+            self.hub, choice = try_site_visits(self.link, self.hub, choice, folds=folds, seed=seed)
+        return choice
+
+    def ask_visits(self) -> None:
+        """Ask again how often sites were visited, for an earlier choice whose prior follows it."""
+        self.hub = ask_visits(self.link, self.hub)
 
     def replicates(self, settings: CountSettings, numbers: Sequence[int], *, seed: int) -> Draws:
         """Bootstrap replicates of the last fit, side by side; site slopes are taken from the groups."""
@@ -280,7 +291,7 @@ class LocalFederation:
     def lockstep_size(self) -> int:
         """How many replicates run side by side."""
         assert self.last is not None, "fit first"
-        return hub_bootstrap.lockstep_size(self.hub, self.last.settings.rank + 1)
+        return hub_bootstrap.lockstep_size(self.hub, self.last.settings.rank + 2)
 
 
 class _Weigh:

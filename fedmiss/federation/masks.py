@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,7 +26,19 @@ from fedmiss.federation.messages import ANSWERS, Answer
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-__all__ = ["FEWEST", "Masks", "Party", "combined", "fingerprint", "identity", "masked_fields", "public_key"]
+__all__ = [
+    "FEWEST",
+    "U64",
+    "Masks",
+    "Party",
+    "combined",
+    "common_pad",
+    "fingerprint",
+    "identity",
+    "masked_fields",
+    "public_key",
+    "sealed_fields",
+]
 
 FEWEST = 3  # groups: of two, either subtracts its own part from the sum
 ALL = "all groups"
@@ -58,6 +71,12 @@ def masked_fields(kind: type[Answer]) -> dict[str, int]:
 
 
 _MASKED = {kind: masked_fields(kind) for kind in ANSWERS}
+_SEALED = {kind: [f.name for f in fields(kind) if f.metadata.get("sealed")] for kind in ANSWERS}
+
+
+def sealed_fields(kind: type[Any]) -> list[str]:
+    """Fields of an answer of which not even the sum is for the hub."""
+    return _SEALED.get(kind, [])
 
 
 def identity(path: Path) -> X25519PrivateKey:
@@ -187,8 +206,16 @@ class Masks(Party):
                 out = out + pad if self.name < peer else out - pad
         return out
 
-    def hide(self, answers: Sequence[Answer], exchange: int) -> list[Answer]:
+    def hide(
+        self,
+        answers: Sequence[Answer],
+        exchange: int,
+        pad: Callable[[tuple[int, int], tuple[int, ...]], U64] | None = None,
+    ) -> list[Answer]:
         """Answers of one exchange with every summed field masked.
+
+        ``pad`` gives the groups' common pad of (exchange, number of the answer): the first group by name adds it to what
+        is sealed.
 
         Raises
         ------
@@ -202,10 +229,35 @@ class Masks(Party):
         ]
         stream, at = self.stream(exchange, sum(p[2].size for p in parts)), 0
         values: list[dict[str, Any]] = [{} for _ in answers]
+        first = self.name == min(self.roster)
         for i, name, value in parts:
+            if name in _SEALED[type(answers[i])] and value.size and first:
+                if pad is None:
+                    raise ConfigError(
+                        f"{type(answers[i]).__name__}.{name} must be sealed, and no key is there for it."
+                    )
+                value = value + pad((exchange, i), value.shape)
             values[i][name] = np.asarray(value + stream[at : at + value.size].reshape(value.shape))
             at += value.size
         return [_with(a, v) for a, v in zip(answers, values, strict=True)]
+
+
+def common_pad(key: bytes, context: bytes, asked: tuple[int, int], shape: tuple[int, ...]) -> U64:
+    """A stream under the groups' common key: for one job, one exchange and one of its answers, so used once."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    info = b"\0".join(
+        [b"fedmiss 1 pad", context, asked[0].to_bytes(8, "little"), asked[1].to_bytes(8, "little")]
+    )
+    fresh = HKDF(SHA256(), 32, salt=None, info=info).derive(key)
+    raw = (
+        Cipher(algorithms.ChaCha20(fresh, bytes(16)), mode=None)
+        .encryptor()
+        .update(bytes(8 * math.prod(shape)))
+    )
+    return np.frombuffer(raw, dtype=np.uint64).reshape(shape)
 
 
 def _with(answer: Answer, values: Mapping[str, Any]) -> Answer:
@@ -256,6 +308,9 @@ def combined(answers: Mapping[str, Answer]) -> dict[str, Answer]:
                 )
             added = value if added is None else np.asarray(added + value)
         assert added is not None
+        if name in _SEALED[kind]:
+            sums[name] = added  # for the groups only
+            continue
         total = added.view(np.int64).astype(np.float64) * 2.0**-bits
         as_type = next(f.type for f in fields(kind) if f.name == name)
         sums[name] = int(total) if as_type == "int" else float(total) if as_type == "float" else total

@@ -25,6 +25,7 @@ from fedmiss import __version__
 from fedmiss.errors import ConfigError, EngineError, FedmissError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.codec import HEADER, Envelope, decode, encode, refuses
+from fedmiss.federation.group.joint import pad_of
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import Visits
 from fedmiss.federation.journal import Journal
@@ -82,6 +83,7 @@ class SiteProgram:
     journal : the job's journal; opened anew, its exchanges are answered again
     party : the group among the others; as :class:`Masks` its sums are masked, as plain :class:`Party` they are not
     look : called with the answers, before masks, before they go; raises to keep them back
+    joint : whether sites of three groups or more may be solved with the others, as the custodian approved
 
     Raises
     ------
@@ -96,10 +98,12 @@ class SiteProgram:
         *,
         party: Party | None = None,
         look: Callable[[int, list[msg.Answer]], None] | None = None,
+        joint: bool = False,
     ) -> None:
         self.program, self.job, self.look = program, job, look
         self.masks = party if isinstance(party, Masks) else None
         program.protect, program.party = self._protect, party
+        program.masked, program.allow_joint = self.masks is not None, joint
         self._busy = threading.Lock()
         self.exchange = -1  # the last one answered
         self._frame, self._answer = b"", b""
@@ -145,7 +149,7 @@ class SiteProgram:
             raise UplinkError(
                 f"a question of {len(frame):,} bytes came to {name!r} (limit {MOST_BYTES:,}). Is this the hub?"
             )
-        if frame == self._frame:
+        if self.exchange >= 0 and frame == self._frame:
             return None
         envelope, _ = decode(frame, None, asks=True, who="the hub")
         if envelope.job != self.job[:8]:
@@ -172,7 +176,10 @@ class SiteProgram:
             self.look(envelope.exchange, answers)
         for a in answers:
             _finite(a, self.program.name)
-        return list(answers) if self.masks is None else self.masks.hide(answers, envelope.exchange)
+        return list(answers) if self.masks is None else self.masks.hide(answers, envelope.exchange, self._pad)
+
+    def _pad(self, asked: tuple[int, int], shape: tuple[int, ...]) -> np.ndarray:
+        return pad_of(self.program, asked, shape)
 
     # -- restarting ------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,15 +24,16 @@ from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.hub.job import Joint, run_job
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.files import SECRET, check_free, read_json, read_manifest, write_json
-from fedmiss.network import nvflare_kits
+from fedmiss.network.engine import engine_of
 from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
+from fedmiss.network.operate import stop_on_request
 from fedmiss.network.site import held
 from fedmiss.network.study import Study, read_study
 from fedmiss.pipeline.demo import write_survey
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.tables import read_table
 
-__all__ = ["CLUBS", "club_panels", "compare", "demo_study", "in_process", "prepare", "run_demo"]
+__all__ = ["CLUBS", "club_panels", "compare", "demo_study", "give_away", "in_process", "prepare", "run_demo"]
 
 CLUBS = ("central", "north", "south")
 
@@ -59,18 +61,18 @@ def club_panels(out: Path) -> dict[str, Path]:
     return panels
 
 
-def demo_study(*, bootstrap: int, port: int, masks: bool = True) -> Study:
+def demo_study(*, bootstrap: int, port: int, masks: bool = True, engine: str = "nvflare") -> Study:
     """The study of the demo."""
     return Study(
         name="egrets", species="Ardea alba", organisations=CLUBS, minimum=5, port=port, patience=120.0, masks=masks,
-        model={"bootstrap": bootstrap},
+        engine=engine, model={"bootstrap": bootstrap},
     )  # fmt: skip
 
 
 def prepare(out: Path, study: Study) -> tuple[Path, dict[str, Path]]:
     """Panels, kits, keys and approvals of the demo: the study's folder, and club -> panel."""
     panels = club_panels(out / "clubs")
-    folder = make_study(study, out / "study", nvflare_kits.provision, overwrite=True)
+    folder = make_study(study, out / "study", engine_of(study).provision, overwrite=True)
     kits = [open_kit(folder / "kits" / club) for club in study.organisations]
     collect_roster(folder, [enrol(kit) for kit in kits])
     return folder, panels
@@ -95,14 +97,16 @@ def run_demo(
     bootstrap: int = 200,
     port: int = 8102,
     masks: bool = True,
+    engine: str = "nvflare",
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Run the demo's study with every end as a process of its own, and compare with the answer in one process."""
     check_free(out, overwrite=False)
+    stop_on_request()
     begun = time.monotonic()
-    study = demo_study(bootstrap=bootstrap, port=port, masks=masks)
+    study = demo_study(bootstrap=bootstrap, port=port, masks=masks, engine=engine)
     folder, panels = prepare(out, study)
-    users = _users(folder, panels)
+    users = _users(folder, panels, engine)
     say(
         f"study {study.name}: hub and {', '.join(CLUBS)}; every end is a process"
         + (" of its own user" if users else "")
@@ -121,7 +125,8 @@ def run_demo(
     seconds = time.monotonic() - begun
     result = folder / "hub" / f"result-{job[:16]}"
     summary = compare(folder, panels, result) | {
-        "seconds_in_all": seconds, "bootstrap": bootstrap, "masks": masks, "separate_users": bool(users), "job": job,
+        "seconds_in_all": seconds,
+        "engine": engine, "bootstrap": bootstrap, "masks": masks, "separate_users": bool(users), "job": job,
         "joint_report": str(folder / "report" / "index.html"),
         "own_reports": {c: str(folder / "kits" / c / "report" / "report" / "index.html") for c in CLUBS},
     }  # fmt: skip
@@ -173,27 +178,35 @@ def _fedmiss(arguments: list[str], log: Path, user: int | None) -> subprocess.Po
         )  # fmt: skip
 
 
-def _users(folder: Path, panels: dict[str, Path]) -> dict[str, int]:
+def _users(folder: Path, panels: dict[str, Path], engine: str) -> dict[str, int]:
     """A user number for every club, where this process may give folders away and such users may run Python."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return {}
     users = {club: 61001 + i for i, club in enumerate(CLUBS)}
     first = users[CLUBS[0]]
-    try:
-        probe = subprocess.run(
-            [sys.executable, "-c", "import fedmiss.network.nvflare"], user=first, group=first, extra_groups=[],
-            capture_output=True, cwd="/",
-        )  # fmt: skip
-    except OSError:
-        return {}
+    with tempfile.TemporaryDirectory(prefix="fedmiss-") as home:
+        os.chown(home, first, first)
+        try:
+            probe = subprocess.run(
+                [sys.executable, "-c", f"import fedmiss.network.{engine}"], user=first, group=first, extra_groups=[],
+                capture_output=True, cwd="/", env={**os.environ, "HOME": home},
+            )  # fmt: skip
+        except OSError:
+            return {}
     if probe.returncode != 0 or not all(os.stat(p).st_mode & 0o001 for p in folder.resolve().parents):
         return {}
+    give_away(folder, panels, users)
+    return users
+
+
+def give_away(folder: Path, panels: dict[str, Path], users: dict[str, int]) -> None:
+    """Make every club's kit and data its user's own, with nothing for others; so too the hub's folder."""
     for club, user in users.items():
         for root in (folder / "kits" / club, panels[club].parent):
             for path in [root, *root.rglob("*")]:
                 os.chown(path, user, user)
             root.chmod(0o700)
-    return users
+    (folder / "hub").chmod(0o700)
 
 
 def _wait(ends: dict[str, subprocess.Popen[bytes]], out: Path) -> None:

@@ -36,13 +36,15 @@ def make_study(
     """Make the study's folder with one kit an organisation; ``provision`` adds the engine's files."""
     from fedmiss.files import write_manifest
 
-    with atomic_folder(out, overwrite=overwrite) as tmp:
+    with atomic_folder(out, "study", overwrite=overwrite) as tmp:
         study.write(tmp / "study.json")
         study.write(tmp / "hub" / "study.json")
         for name in study.organisations:
             study.write(tmp / "kits" / name / "study.json")
             write_json(tmp / "kits" / name / "kit.json", {"organisation": name, "version": __version__})
         provision(study, tmp)
+        for private in (tmp / "hub", *(tmp / "kits").iterdir()):
+            private.chmod(0o700)
         write_manifest(tmp, "study", settings=asdict(study), inputs={})
     return out
 
@@ -79,6 +81,11 @@ class Kit:
     def journal(self) -> Path:
         """Journal of the present job."""
         return self.private / f"{self.job.hex()[:16]}.journal"
+
+    @property
+    def done(self) -> Path:
+        """File that says that the present job is done."""
+        return self.private / f"{self.job.hex()[:16]}.done"
 
     def approval(self) -> dict[str, Any] | None:
         """The stored approval of the present job, if there is one."""
@@ -169,6 +176,14 @@ def page(kit: Kit, *, visits: str = "") -> str:
             "  Sums over your sites, each masked: the hub can read only the sum over all organisations.",
             "  In clear: first and last month with a visit, season, names of regions, hashes of site ids (docs: privacy).",
         ]
+        if s.joint:
+            lines += [
+                "  Sites that three organisations or more visit are solved together. The hub cannot read their sums, but",
+                "  THE OTHER ORGANISATIONS OF SUCH A SITE get the sum of all; they can subtract their own and compute most",
+                "  of the others' counts there, month by month, without knowing whose each is.",
+            ]
+        if s.duplicates:
+            lines += ["  In clear too: hashes of checklists, to count once what two organisations hold."]
     else:
         lines += [
             "  Sums over your sites by month, NOT masked. The hub can compute from them: your "
@@ -180,7 +195,8 @@ def page(kit: Kit, *, visits: str = "") -> str:
     lines += [
         f"  Months with fewer than {s.minimum} visits or sites of all organisations together, "
         "with one organisation only, or",
-        f"  with more than {s.share:.0%} of the visits from one, are left out, and so are months with such a fold.",
+        f"  with more than {s.share:.0%} of the visits or of the birds from one, are left out; months with such a fold",
+        "  are left out of the choice of the model.",
     ]
     return "\n".join([*lines, *_differences(kit)])
 
@@ -200,6 +216,13 @@ def _differences(kit: Kit) -> list[str]:
             "results is the sum of whoever, or whatever years, came or went."
         )
     return lines
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a user that the system has no name for
+        return f"user {os.getuid()}"
 
 
 def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "", visits: str = "") -> None:
@@ -230,7 +253,7 @@ def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "", vis
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     write_json(
         kit.private / "approval.json",
-        {"job": job, "time": when, "by": getpass.getuser(), "page": text.splitlines()},
+        {"job": job, "time": when, "by": _user(), "page": text.splitlines()},
     )
     line = {
         "job": job,

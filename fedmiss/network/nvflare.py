@@ -7,22 +7,22 @@ from its own folder, which the environment variable ``FEDMISS_KIT`` (``FEDMISS_H
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-from fedmiss.errors import EngineError
-from fedmiss.network.nvflare_kits import ADMIN, job_folder, need, place_storage
+from fedmiss.network.engine import Responding, need, spawn
+from fedmiss.network.nvflare_kits import ADMIN, job_folder, place_storage, provision
 from fedmiss.network.study import Study
 
-__all__ = ["HubApp", "SiteApp", "start_hub", "start_site", "submit"]
+__all__ = ["Admin", "HubApp", "SiteApp", "control", "provision", "start_hub", "start_site"]
+
+ENDS = ("FINISHED", "FAILED", "ABORTED", "ABANDONED")
 
 TIMEOUT = 3600.0  # seconds for one answer: a long bootstrap exchange of a large panel
 PULSE, GONE = 5.0, 2  # a site that does not say in so many tries of so many seconds that it is alive is gone
@@ -40,26 +40,10 @@ class SiteApp:
 
     def __init__(self) -> None:
         self._program: Any = None
-        self._done = Path()
 
     def ready(self) -> None:
         """Compile and replay before the engine says that this site is there."""
-        from fedmiss.network.kits import open_kit
-        from fedmiss.network.outbox import holder
-        from fedmiss.network.site import DATA, program_of, warm_up
-
-        kit = open_kit(os.environ["FEDMISS_KIT"])
-        warm_up()
-        self._done = kit.private / f"{kit.job.hex()[:16]}.done"
-        local = json.loads((kit.private / DATA).read_text())
-        for attempt in range(60):  # the job before may still be ending, with the journal in its hands
-            try:
-                self._program = program_of(kit, Path(local["data"]), holder(kit) if local["look"] else None)
-                return
-            except EngineError as error:
-                if attempt == 59 or not error.fields.get("busy"):
-                    raise
-                time.sleep(0.5)
+        self._program = Responding(os.environ["FEDMISS_KIT"])
 
     def alive(self) -> bool:
         """Say that this end is there, also while it works."""
@@ -68,8 +52,6 @@ class SiteApp:
     def answer(self, frame: bytes) -> bytes:
         """Answer one frame."""
         out: bytes = self._program.answer(bytes(frame))
-        if self._program.program.result is not None:
-            self._done.touch()
         return out
 
 
@@ -131,16 +113,12 @@ if "nvflare" in sys.modules:
     _mark()
 
 
-def _environment(more: Mapping[str, str]) -> dict[str, str]:
-    return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **more}
-
-
 # -- processes -----------------------------------------------------------------------------------------------
 
 
 def start_site(kit: Path, name: str, log: Path) -> subprocess.Popen[bytes]:
     """Start the engine at an organisation."""
-    need()
+    need("nvflare", "nvflare")
     more = {"FEDMISS_KIT": str(kit.resolve())}
     return _start(
         "client.client_train", kit / "engine", "fed_client.json", [f"uid={name}", f"org={name}"], more, log
@@ -149,7 +127,7 @@ def start_site(kit: Path, name: str, log: Path) -> subprocess.Popen[bytes]:
 
 def start_hub(hub: Path, log: Path, *, preview: bool = False) -> subprocess.Popen[bytes]:
     """Start the engine at the hub."""
-    need()
+    need("nvflare", "nvflare")
     place_storage(hub / "engine")
     more = {"FEDMISS_HUB": str(hub.resolve()), "FEDMISS_PREVIEW": "1" if preview else ""}
     return _start("server.server_train", hub / "engine", "fed_server.json", ["org=hub"], more, log)
@@ -160,20 +138,23 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     for name in ("pid.fl", "shutdown.fl", "restart.fl"):
         (engine / name).unlink(missing_ok=True)
-    with open(log, "ab") as stream:
-        return subprocess.Popen(
-            [
-                sys.executable, "-u", "-m", f"nvflare.private.fed.app.{module}", "-m", str(engine.resolve()), "-s", config,
-                "--set", "secure_train=true", *more, "config_folder=config",
-            ],
-            stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, env=_environment(environment), start_new_session=True,
-        )  # fmt: skip
+    words = [
+        f"nvflare.private.fed.app.{module}",
+        "-m",
+        str(engine.resolve()),
+        "-s",
+        config,
+        "--set",
+        "secure_train=true",
+    ]
+    return spawn([*words, *more, "config_folder=config"], log, environment)
 
 
 class Admin:
     """The coordinator's session with its own server."""
 
-    def __init__(self, hub: Path, timeout: float = 60.0) -> None:
+    def __init__(self, hub: Path, study: Study, timeout: float = 20.0) -> None:
+        self.study = study
         api = importlib.import_module("nvflare.fuel.flare_api.flare_api")
         self.session = api.new_secure_session(ADMIN, str((hub / "admin").resolve()), timeout=timeout)
 
@@ -181,24 +162,28 @@ class Admin:
         """Names of connected organisations."""
         return sorted(c.name for c in self.session.get_system_info().client_info)
 
-    def submit(self, folder: Path) -> str:
-        """Submit a job; its number."""
+    def submit(self) -> str:
+        """Submit the study's job, which is settings of the engine and no code; its number."""
+        with tempfile.TemporaryDirectory(prefix="fedmiss-") as tmp:
+            return self.submit_folder(job_folder(self.study, Path(tmp) / self.study.name))
+
+    def submit_folder(self, folder: Path) -> str:
+        """Submit a job's files; its number."""
         return str(self.session.submit_job(str(folder)))
+
+    def over(self, job: str) -> bool:
+        """Whether a job has ended."""
+        return any(word in self.state(job).upper() for word in ENDS)
 
     def state(self, job: str) -> str:
         """State of a job in the engine's words."""
         return str(self.session.get_job_meta(job).get("status", ""))
-
-    def stop(self, job: str) -> None:
-        """Stop a job."""
-        self.session.abort_job(job)
 
     def close(self) -> None:
         """End the session."""
         self.session.close()
 
 
-def submit(admin: Admin, study: Study) -> str:
-    """Submit the study's job: settings of the engine, no code."""
-    with tempfile.TemporaryDirectory(prefix="fedmiss-") as tmp:
-        return admin.submit(job_folder(study, Path(tmp) / study.name))
+def control(hub: Path, study: Study) -> Admin:
+    """A session with the hub's server."""
+    return Admin(hub, study)

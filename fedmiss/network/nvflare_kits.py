@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
@@ -14,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from fedmiss.errors import EngineError
+from fedmiss.network.engine import need
 from fedmiss.network.study import Study
 
-__all__ = ["ADMIN", "job_folder", "need", "place_storage", "provision"]
+__all__ = ["ADMIN", "job_folder", "place_storage", "provision"]
 
 ADMIN = "coordinator@fedmiss.org"
 HERE = "fedmiss.network.nvflare"
@@ -26,18 +26,9 @@ ALLOWED = [
 ]  # fmt: skip
 
 
-def need() -> None:
-    """Raise unless NVFLARE is installed."""
-    if importlib.util.find_spec("nvflare") is None:
-        raise EngineError(
-            "the engine nvflare is not installed. Say: pip install 'fedmiss[nvflare]' (NVFLARE 2.9), in an environment "
-            "of its own."
-        )
-
-
 def provision(study: Study, out: Path) -> None:
     """Make certificates and addresses for the hub and every organisation."""
-    need()
+    need("nvflare", "nvflare")
     people: list[dict[str, Any]] = [
         {
             "name": study.host,

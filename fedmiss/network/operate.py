@@ -5,45 +5,53 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from fedmiss.errors import ConfigError, EngineError
 from fedmiss.files import read_json
-from fedmiss.network import nvflare
+from fedmiss.network.engine import Control, engine_of
 from fedmiss.network.hub import STATUS, status
 from fedmiss.network.kits import Kit
-from fedmiss.network.preflight import check_certificate, check_version, reach
+from fedmiss.network.preflight import check_certificate, check_port, check_version, reach
 from fedmiss.network.site import start
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
 
-__all__ = ["join", "run"]
+__all__ = ["join", "run", "stop_on_request"]
 
 Say = Callable[[str], None]
-_OVER = ("FINISHED", "FAILED", "ABORTED", "ABANDONED")
 
 
 def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
     """Take part in the approved job until it is done; a killed engine is started again."""
+    stop_on_request()
     check_version(kit, str(read_json(kit.folder / "kit.json").get("version", "")))
-    engine = kit.folder / "engine"
+    engine, carrier = kit.folder / "engine", engine_of(kit.study)
     parts = [engine / "startup" / n for n in ("rootCA.pem", "client.crt", "client.key")]
+    if kit.done.exists() and not _listens(kit, parts):
+        return
     check_certificate(parts[1])
     start(kit, data, look=look)
-    done = done_mark(kit)
     log = kit.private / "engine.log"
     process: subprocess.Popen[bytes] | None = None
-    said, deaths, begun = "", 0, 0.0
+    said, deaths, begun, until = "", 0, 0.0, 0.0
     end_leftovers(engine)
     try:
-        while not done.exists():
+        while True:
+            if kit.done.exists():  # but the hub may not have the last answer: stay while it listens
+                until = until or time.monotonic() + LINGER
+                if time.monotonic() > until or not _listens(kit, parts):
+                    return
             if process is None or process.poll() is not None:
                 if process is not None:
                     end(process)  # what it has started may be alive
                     deaths = deaths + 1 if time.monotonic() - begun < QUICK else 0
                     _not_too_often(deaths, log)
-                    say(f"{kit.name}: the engine ended ({log} says why); it is started again.")
+                    say(
+                        f"{kit.name}: the engine ended and is started again. Its last line in {log}: {last_line(log)}"
+                    )
                 try:
                     reach(kit.study.host, kit.study.port, parts[0], parts[1], parts[2])
                 except EngineError as error:
@@ -52,7 +60,7 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
                         said = str(error)
                     time.sleep(2)
                     continue
-                process, begun = nvflare.start_site(kit.folder, kit.name, log), time.monotonic()
+                process, begun = carrier.start_site(kit.folder, kit.name, log), time.monotonic()
                 say(
                     f"{kit.name}: connected to {kit.study.host} port {kit.study.port}; waiting for questions."
                 )
@@ -61,20 +69,36 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
         end(process)
 
 
-def done_mark(kit: Kit) -> Path:
-    """File that says that the present job is done."""
-    return kit.private / f"{kit.job.hex()[:16]}.done"
+def _listens(kit: Kit, parts: list[Path]) -> bool:
+    try:
+        reach(kit.study.host, kit.study.port, parts[0], parts[1], parts[2])
+        return True
+    except (EngineError, ConfigError):
+        return False
 
 
+LINGER = 120.0  # seconds that a site stays when its job is done and the hub still listens
+ENGINES = (b"nvflare.private.fed.app", b"fedmiss.network.flower")  # modules that engines are started as
 QUICK, OFTEN = 20.0, 5  # an engine that dies within so many seconds, so many times in a row, will not live
+
+
+def last_line(log: Path) -> str:
+    """The last line of an engine's log."""
+    lines = [x for x in log.read_text(errors="replace").splitlines() if x.strip()] if log.exists() else []
+    return lines[-1][:300] if lines else "nothing"
 
 
 def _not_too_often(deaths: int, log: Path) -> None:
     if deaths >= OFTEN:
-        lines = [x for x in log.read_text(errors="replace").splitlines() if x.strip()]
         raise EngineError(
-            f"the engine dies as soon as it is started, {deaths} times now. Its last line in {log}: {lines[-1][:300]}"
+            f"the engine dies as soon as it is started, {deaths} times now. Its last line in {log}: {last_line(log)}"
         )
+
+
+def stop_on_request() -> None:
+    """Let SIGTERM do what Ctrl-C does: end the engine too. A thread that is not the main one leaves signals alone."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def end_leftovers(engine: Path) -> None:
@@ -84,7 +108,7 @@ def end_leftovers(engine: Path) -> None:
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
-                if mark in words and any(w.startswith(b"nvflare.private.fed.app") for w in words):
+                if mark in words and any(w.startswith(ENGINES) for w in words):
                     os.kill(int(entry.name), signal.SIGKILL)
             except (OSError, ValueError):
                 continue
@@ -121,6 +145,7 @@ def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
     ------
     EngineError    an organisation refused, or nothing went on for as long as the study's patience
     """
+    stop_on_request()
     hub, study = folder / "hub", read_study(folder)
     job_id = job_hash(study, read_roster(hub, study)).hex()[:16]
     out = hub / (f"preview-{job_id}.json" if preview else f"result-{job_id}")
@@ -130,8 +155,10 @@ def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
     log = hub / "engine.log"
     (hub / STATUS).unlink(missing_ok=True)
     end_leftovers(hub / "engine")
-    process = nvflare.start_hub(hub, log, preview=preview)
-    admin: nvflare.Admin | None = None
+    check_port(study.port)
+    carrier = engine_of(study)
+    process = carrier.start_hub(hub, log, preview=preview)
+    admin: Control | None = None
     try:
         before, since, deaths = -1, time.monotonic(), 0
         while time.monotonic() - since < max(study.patience, 60.0):
@@ -139,15 +166,15 @@ def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
                 end(process)
                 deaths += 1
                 _not_too_often(deaths, log)
-                say(f"the engine ended ({log} says why); it is started again.")
+                say(f"the engine ended and is started again. Its last line in {log}: {last_line(log)}")
                 _close(admin)
-                process, admin = nvflare.start_hub(hub, log, preview=preview), None
+                process, admin = carrier.start_hub(hub, log, preview=preview), None
             admin = admin or _session(hub, study, process)
             if admin is None:
                 continue
             deaths = 0
             _all_there(admin, study, say)
-            job = nvflare.submit(admin, study)
+            job = admin.submit()
             say(f"all organisations are connected; job {job[:8]} is under way.")
             if _watch(admin, job, process, out, say):
                 return out
@@ -165,7 +192,7 @@ def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
         end(process)
 
 
-def _close(admin: nvflare.Admin | None) -> None:
+def _close(admin: Control | None) -> None:
     try:
         if admin is not None:
             admin.close()
@@ -173,15 +200,16 @@ def _close(admin: nvflare.Admin | None) -> None:
         pass
 
 
-def _session(hub: Path, study: Study, process: subprocess.Popen[bytes]) -> nvflare.Admin | None:
+def _session(hub: Path, study: Study, process: subprocess.Popen[bytes]) -> Control | None:
     """A session as soon as the server listens: one that is tried before leaves threads behind that go on trying."""
-    parts = [hub / "admin" / "startup" / n for n in ("rootCA.pem", "client.crt", "client.key")]
+    own = ("admin", "client") if (hub / "admin").is_dir() else ("engine", "server")
+    parts = [hub / own[0] / "startup" / n for n in ("rootCA.pem", f"{own[1]}.crt", f"{own[1]}.key")]
     for _ in range(120):
         if process.poll() is not None:
             return None
         try:
             reach(study.host, study.port, parts[0], parts[1], parts[2])
-            return nvflare.Admin(hub, timeout=20)
+            return engine_of(study).control(hub, study)
         except EngineError:
             time.sleep(0.5)
         except ConfigError:
@@ -191,7 +219,7 @@ def _session(hub: Path, study: Study, process: subprocess.Popen[bytes]) -> nvfla
     return None
 
 
-def _all_there(admin: nvflare.Admin, study: Study, say: Say) -> None:
+def _all_there(admin: Control, study: Study, say: Say) -> None:
     """Wait until all organisations are connected, saying who is missing when that changes."""
     before: list[str] | None = None
     until = time.monotonic() + study.patience
@@ -211,7 +239,7 @@ def _all_there(admin: nvflare.Admin, study: Study, say: Say) -> None:
         time.sleep(1)
 
 
-def _watch(admin: nvflare.Admin, job: str, process: subprocess.Popen[bytes], out: Path, say: Say) -> bool:
+def _watch(admin: Control, job: str, process: subprocess.Popen[bytes], out: Path, say: Say) -> bool:
     """Whether the submitted job ended with a result."""
     last = None
     while process.poll() is None:
@@ -223,7 +251,7 @@ def _watch(admin: nvflare.Admin, job: str, process: subprocess.Popen[bytes], out
             say(f"no answer from {', '.join(now['missing'])}; asking again.")
         last = now.get("missing")
         try:
-            if any(word in admin.state(job).upper() for word in _OVER):
+            if admin.over(job):
                 return out.exists()
         except Exception:  # the session broke with the server
             return out.exists()

@@ -11,7 +11,7 @@ from fedmiss import __version__
 from fedmiss.errors import ConfigError, EngineError
 from fedmiss.network.kits import Kit
 
-__all__ = ["check_certificate", "check_version", "reach"]
+__all__ = ["check_certificate", "check_port", "check_version", "reach"]
 
 
 def check_version(kit: Kit, made_by: str) -> None:
@@ -41,6 +41,19 @@ def check_certificate(path: Path, now: dt.datetime | None = None) -> None:
             f"the kit expired on {last:%Y-%m-%d}, today is {now:%Y-%m-%d}. Ask the coordinator for a new one "
             "(`fedmiss federation new`); the journal stays good."
         )
+
+
+def check_port(port: int) -> None:
+    """Raise when another program of this computer has the hub's port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise EngineError(
+                f"port {port} of this computer cannot be opened ({error.strerror}): another hub or program has it. End that "
+                "one, or choose another port in study.toml."
+            ) from None
 
 
 def reach(host: str, port: int, root: Path, certificate: Path, key: Path, timeout: float = 5.0) -> None:

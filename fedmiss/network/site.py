@@ -15,7 +15,7 @@ from fedmiss.federation.group.visits import Visits
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.masks import Masks, Party, identity
 from fedmiss.federation.site import Entry, SiteProgram, entries
-from fedmiss.files import SECRET, write_json, write_secret
+from fedmiss.files import SECRET, read_json, write_json, write_secret
 from fedmiss.network.kits import Kit
 from fedmiss.pipeline.panels import PanelFolder, open_panel
 from fedmiss.tables import read_table
@@ -33,6 +33,7 @@ __all__ = [
     "warm_up",
 ]
 
+BEGUN = "begun.json"  # jobs that were answered here, with or without their journals
 DATA = "data.json"  # where the panel lies, for the process that the engine starts
 
 
@@ -79,7 +80,7 @@ def program_of(
 
     Raises
     ------
-    ConfigError    the job is not approved, or the data are not those that it was begun with
+    ConfigError    the job is not approved, the data are not those that it was begun with, or its journal is gone
     """
     if kit.approval() is None:
         raise ConfigError(
@@ -91,7 +92,19 @@ def program_of(
         write_secret(secret)
     kind = Masks if kit.study.masks else Party
     party = kind(kit.name, identity(kit.key_file), kit.roster, kit.job)
-    return SiteProgram(_group(kit, panel), kit.job, kit.journal, party=party, look=look)
+    begun = kit.private / BEGUN
+    jobs = list(read_json(begun)) if begun.exists() else []
+    if kit.job.hex() in jobs and not kit.journal.exists():
+        raise ConfigError(
+            f"job {kit.job.hex()[:12]} was begun here and its journal is gone, so nobody knows what was sent under its "
+            "masks, which must not be used twice. Ask the coordinator for a new revision."
+        )
+    program = SiteProgram(
+        _group(kit, panel), kit.job, kit.journal, party=party, look=look, joint=kit.study.joint
+    )
+    if kit.job.hex() not in jobs:
+        write_json(begun, [*jobs, kit.job.hex()])
+    return program
 
 
 def _group(kit: Kit, panel: PanelFolder) -> GroupProgram:
@@ -161,6 +174,7 @@ def program_of_copy(kit: Kit, data: Path) -> GroupProgram:
     """The organisation's program without journal: to look at what was sent, while another process answers."""
     group = _group(kit, open_data(kit, data))
     group.party = Party(kit.name, identity(kit.key_file), kit.roster, kit.job)
+    group.masked, group.allow_joint = kit.study.masks, kit.study.joint
     return group
 
 

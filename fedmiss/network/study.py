@@ -24,7 +24,7 @@ from fedmiss.pipeline.fitting import MODELS, FitSettings, base_settings, candida
 
 __all__ = ["ENGINES", "Study", "job_hash", "read_roster", "read_study", "read_study_toml"]
 
-ENGINES = ("nvflare",)
+ENGINES = ("nvflare", "flower")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _MODEL = (
     "model",
@@ -53,6 +53,8 @@ class Study:
     share : largest share of one organisation in the visits of a released month
     masks : whether sums are masked, which needs three organisations
     sites : seen, when panels hold sites with a detection only (the default of ``fedmiss panel``), or all
+    joint : whether sites that three organisations or more visit are solved together (needs masks): each of them gets the
+        sums of the others together at these sites
     duplicates : whether checklists are compared, to count one that two organisations hold only once
     host, port : where the hub listens;  engine : carries the frames;  patience : seconds to wait for an organisation
     model : settings of the model, as of ``fedmiss fit``
@@ -68,6 +70,7 @@ class Study:
     share: float = 0.85
     masks: bool = True
     sites: str = "seen"
+    joint: bool = False
     duplicates: bool = False
     host: str = "localhost"
     port: int = 8102
@@ -97,6 +100,10 @@ class Study:
             raise ConfigError(
                 f"masks need {FEWEST} organisations, the study has {len(self.organisations)}. Find a third one, or say "
                 "masks = false; both custodians will then be shown what the hub can compute."
+            )
+        if self.joint and not self.masks:
+            raise ConfigError(
+                "joint = true needs masks: without them the hub would read sums by site. Leave it out."
             )
         if self.engine not in ENGINES:
             raise ConfigError(f"the engine {self.engine!r} is unknown; choose {' or '.join(ENGINES)}.")
@@ -140,7 +147,7 @@ class Study:
         effort = s.effort if s.effort in ("auto", "none") else tuple(t.strip() for t in s.effort.split(","))
         plan = Plan(
             species=self.species, season=self.season, months=stamps, effort=effort,
-            detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli", joint=False,
+            detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli", joint=self.joint, owners=FEWEST,
             duplicates=self.duplicates, minimum=self.minimum, jointly=True, share=self.share,
         )  # fmt: skip
         chosen = candidates(s, base_settings(s, calibrate=self.sites == "all"))

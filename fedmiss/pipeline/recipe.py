@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.filters import Filters, preset
 from fedmiss.etl.ingest import IngestSettings
-from fedmiss.etl.options import clock_range, four_numbers, number_range, parse_map, season_window
+from fedmiss.etl.options import clock_range, date_range, four_numbers, number_range, parse_map, season_window
 from fedmiss.etl.panel import PanelSettings
 from fedmiss.pipeline.fitting import FitSettings
 from fedmiss.report.analysis import ReportSettings
@@ -123,6 +123,10 @@ _FIELD = {
     "country": "countries",
     "state": "states",
     "county": "counties",
+    "bcr": "bcrs",
+    "year": "years",
+    "project": "projects",
+    "reviewed": "reviewed_only",
     "locality": "localities",
     "hotspots": "hotspots_only",
     "start": "first_date",
@@ -138,6 +142,7 @@ _FIELD = {
 _READ: dict[str, Callable[[str], Any]] = {
     "bbox": four_numbers,
     "season": season_window,
+    "last_edited": date_range,
     "time": clock_range,
     "duration": lambda text: number_range(text, "duration"),
     "distance": lambda text: number_range(text, "distance"),

@@ -16,6 +16,8 @@ from fedmiss.pipeline.fitting import read_fit
 from fedmiss.pipeline.imputing import counted_visits
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.report import plots, trends
+from fedmiss.report.support import Least, first_base, usable_counts
+from fedmiss.report.years import make_years
 from fedmiss.tables import read_table
 
 if TYPE_CHECKING:
@@ -57,7 +59,14 @@ class SpeciesFit:
 
     @property
     def _n_observed(self) -> Any:
-        return self.observed.sum(axis=0)
+        return usable_counts(self.observed, self.panel.months)
+
+    def _base(self, base: str | int | None) -> str | int | None:
+        """Return the base, or the report's own when none is named: the first year with enough counts."""
+        if base is not None:
+            return base
+        years = make_years(self.panel.months, self._n_observed)
+        return first_base(self.observed, years, Least())
 
     def totals(self) -> pd.DataFrame:
         """Monthly totals over sites with intervals (birds at standard effort)."""
@@ -66,7 +75,11 @@ class SpeciesFit:
     def index(self, base: str | int | None = None) -> pd.DataFrame:
         """Yearly totals and indices (base = 100) with intervals."""
         return trends.yearly_index(
-            self.expected.sum(axis=0), self.panel.months, self.draws, base=base, n_observed=self._n_observed
+            self.expected.sum(axis=0),
+            self.panel.months,
+            self.draws,
+            base=self._base(base),
+            n_observed=self._n_observed,
         )
 
     def season(self) -> pd.DataFrame:
@@ -75,14 +88,20 @@ class SpeciesFit:
             self.expected.sum(axis=0), self.panel.months, self.draws, n_observed=self._n_observed
         )
 
-    def trend(self, base: str | int | None = None, rule: str = "pecbms") -> pd.DataFrame:
-        """Overall trend: change per year with interval and class by ``rule`` (``pecbms`` or ``rtrim``); one row."""
+    def trend(
+        self, base: str | int | None = None, rule: str = "pecbms", convention: str = "long-term"
+    ) -> pd.DataFrame:
+        """Overall trend: change per year with interval and class; one row.
+
+        ``rule`` is ``pecbms`` or ``rtrim``; ``convention`` is ``long-term`` or ``trim`` (without the scatter of years).
+        """
         return trends.overall_trend(
             self.expected.sum(axis=0),
             self.panel.months,
             self.draws,
-            base=base,
+            base=self._base(base),
             rule=rule,
+            convention=convention,
             n_observed=self._n_observed,
         )
 

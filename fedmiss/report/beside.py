@@ -46,7 +46,7 @@ def trim_beside(a: Analysis) -> Beside | None:
     at = cells["month_index"].to_numpy()
     year, month = months["year"].to_numpy()[at], months["month_of_year"].to_numpy()[at]
     keep = pd.Series(year).isin(a.years.year[a.years.used]) & pd.Series(month).isin(a.years.season)
-    base = base_years(a.settings.base, a.years)
+    base = base_years(a.base, a.years)
     empty = pd.DataFrame(columns=["year", "index", "index_lo", "index_hi", "trim", "trim_se"])
     try:
         fit = fit_trim(

@@ -114,6 +114,7 @@ def period_trends(
     n_observed: Any = None,
     points: pd.DataFrame | None = None,
     refuse: str | None = None,
+    convention: str = "long-term",
 ) -> pd.DataFrame:
     """Return the trend of the whole period and between change points.
 
@@ -134,7 +135,8 @@ def period_trends(
     axis, _, _ = yearly_series(monthly, months, draws, n_observed)
     used = axis.year[axis.used]
     if used.size < 2:
-        return pd.DataFrame(columns=["period", *_trend_row(used, np.empty(0), None, rule), "rule", "reason"])
+        names = _trend_row(used[:0], np.empty(0), None, rule, convention)
+        return pd.DataFrame(columns=["period", *names, "rule", "reason"])
     spans: list[tuple[str, int, int]] = [("all years", int(used[0]), int(used[-1]))]
     if points is not None and len(points):
         edges = [int(used[0]), *(int(y) for y in points["year"]), int(used[-1])]
@@ -142,10 +144,9 @@ def period_trends(
     rows = []
     for name, first, last in spans:
         row = overall_trend(
-            monthly, months, draws, rule=rule, n_observed=n_observed, years=(first, last), refuse=refuse
-        )
-        rows.append(
-            row.drop(columns=["change_percent", "change_lo", "change_hi", "base"]).assign(period=name)
-        )
+            monthly, months, draws, rule=rule, n_observed=n_observed, years=(first, last), refuse=refuse,
+            convention=convention,
+        )  # fmt: skip
+        rows.append(row.loc[:, :"reason"].assign(period=name))
     frame = pd.concat(rows, ignore_index=True)
     return frame[["period", *(c for c in frame.columns if c != "period")]]

@@ -60,6 +60,8 @@ def _years_axis(ax: Axes, years: Any) -> None:
     from matplotlib.ticker import MaxNLocator
 
     ax.xaxis.set_major_locator(MaxNLocator(7, integer=True, min_n_ticks=2))
+    if np.size(years) == 1:
+        ax.set_xticks([int(np.min(years))])
     ax.set_xlim(float(np.min(years)) - 0.7, float(np.max(years)) + 0.7)
 
 
@@ -82,11 +84,11 @@ def trend(a: Analysis) -> Plot:
     top.axhline(100, color=GREY, lw=0.8, ls=(0, (4, 3)))
     base = str(a.trend["base"])
     t = a.trend
-    if len(used) >= 2 and np.isfinite(t["slope"]):
+    known = np.isfinite(t["percent_lo"])
+    if len(used) >= 2 and np.isfinite(t["slope"]) and (known or not a.n_draws):
         level = np.log(used["index"]).mean()
         line = np.exp(level + t["slope"] * (year - year.mean()))
         top.plot(year, line, color=ORANGE, lw=1.6)
-        known = np.isfinite(t["percent_lo"])
         limits = f" ({percent(t['percent_lo'])} to {percent(t['percent_hi'])})" if known else ""
         top.set_title(f"trend {percent(t['percent_per_year'])} per year{limits}", color=ORANGE, loc="right")
     ceiling = np.nanmax([*used["index_hi"].dropna(), *used["index"].dropna(), 100.0]) if len(used) else 100.0
@@ -108,7 +110,9 @@ def trend(a: Analysis) -> Plot:
         else ""
     )
     band = (
-        "Bars: 95 % interval of each year's index. " if banded else "No interval: no bootstrap replicates. "
+        "Bars: 95 % interval of each year's index. "
+        if banded
+        else ("" if a.n_draws else "No interval: no bootstrap replicates. ")
     )
     season = "" if a.yearly_counts else f" ({season_text(a.years.season)})"
     unit = (
@@ -255,7 +259,7 @@ def monthly_smooth(a: Analysis) -> Plot | None:
 def season(a: Analysis) -> Plot | None:
     """Draw the seasonal profile: mean total of each month of the year."""
     s = a.season
-    if len(s) < 2:
+    if len(s) < 2 or not s["n_years"].any():
         return None
     fig = figure(height=4.8)
     ax = fig.subplots()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["MINUS", "count", "number", "per_year", "percent", "quantity", "share"]
+__all__ = ["MINUS", "count", "number", "per_year", "percent", "quantity", "share", "year_list"]
 
 _UP = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MINUS = "−"  # the typographic minus sign, as wide as a plus
@@ -65,3 +65,10 @@ def quantity(value: float, lo: float, hi: float, unit: str) -> str:
     if lo is None or hi is None or not (math.isfinite(lo) and math.isfinite(hi)):
         return f"{number(value)} {unit} (no interval available)"
     return f"{number(value)} {unit} (95 % interval {number(lo)} to {number(hi)})"
+
+
+def year_list(years: list[str]) -> str:
+    """Return years in words: ``2004``, ``2004, 2006 and 2009``, ``7 years (2004 to 2012)``."""
+    if len(years) > 5:
+        return f"{len(years)} years ({years[0]} to {years[-1]})"
+    return years[0] if len(years) == 1 else ", ".join(years[:-1]) + " and " + years[-1]

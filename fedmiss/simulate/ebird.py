@@ -118,7 +118,7 @@ def simulate_ebird(
     names = (f"ebd_sim{ending}", f"ebd_sim_sampling{ending}")
     writer = Writer(world, layout, blank_last=settings.blank_last)
     tally = Marginals(world)
-    with atomic_folder(out, overwrite=overwrite) as tmp:
+    with atomic_folder(out, "simulation", overwrite=overwrite) as tmp:
         with ExitStack() as stack:
             files = [stack.enter_context(_open(tmp / name)) for name in names]
             truth = stack.enter_context(TruthWriter(tmp / "truth", world))

@@ -69,7 +69,7 @@ def write_panel(
         }
     )
     visits = _visits(panel, stamps)
-    with atomic_folder(out, overwrite=overwrite) as tmp:
+    with atomic_folder(out, "panel", overwrite=overwrite) as tmp:
         write_table(sites, tmp / "sites.parquet", "sites")
         write_table(months, tmp / "months.parquet", "months")
         groups = {}

@@ -235,7 +235,7 @@ CASES = (
     Case(
         "damaged table",
         lambda b, f: ("fit", damaged_panel(b, f), "--out", "new"),
-        ("visits.parquet", "not a readable parquet file"),
+        ("visits.parquet is damaged", "bytes", "fedmiss panel"),
     ),
     Case(
         "folder of another kind",
@@ -357,7 +357,7 @@ CASES = (
     Case(
         "damaged records",
         lambda b, f: ("panel", damaged_records(b, f), *WIGEON, "--out", "new"),
-        ("records.parquet is not a readable parquet file",),
+        ("records.parquet is damaged", "20 bytes", "fedmiss ingest"),
     ),
     Case("cut download", lambda b, f: ingest(cut_gz(b, f)), ("ebd_cut.txt.gz",)),
     Case(
@@ -386,7 +386,7 @@ CASES = (
     Case(
         "no groups in the panel",
         lambda b, f: ("fit", without_groups(b, f), "--out", "new"),
-        ("has no group",),
+        ("cells.parquet is missing", "fedmiss panel"),
     ),
     Case(
         "unknown method",

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import typer.main
 
+import fedmiss
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(
@@ -125,3 +127,35 @@ def test_every_page_is_in_a_table_of_contents():
                     listed |= set(found)
     there = {p for p in DOCS.rglob("*.md") if p.name != "README.md"} - {DOCS / "index.md"}
     assert there - listed == set()
+
+
+def test_the_version_stands_in_one_way():
+    """Package, project, citation and changelog name one version."""
+    import tomllib
+
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == fedmiss.__version__
+    assert f"\nversion: {fedmiss.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\n## {fedmiss.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_every_dependency_is_among_the_licences_and_the_pins():
+    import tomllib
+
+    needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    listed = (DOCS / "reference" / "licences.md").read_text(encoding="utf-8")
+    for need in needs:
+        name = re.match(r"[A-Za-z0-9-]+", need)[0]
+        assert re.search(rf"^\| {name} \| .* \| yes \|$", listed, re.M), name
+        for file in ("constraints.txt", "constraints-nvflare.txt"):
+            assert re.search(rf"^{name}==", (ROOT / file).read_text(), re.M | re.I), (name, file)
+
+
+def test_every_room_is_described():
+    """Each folder and file of the package stands on the page of rooms."""
+    rooms = (DOCS / "reference" / "rooms.md").read_text(encoding="utf-8")
+    for path in (ROOT / "fedmiss").iterdir():
+        if (path.is_dir() and (path / "__init__.py").exists()) or (
+            path.suffix == ".py" and path.name != "__init__.py"
+        ):
+            name = path.name + "/" * path.is_dir()
+            assert f"`{name}" in rooms, name

@@ -39,7 +39,7 @@ class Site:
 
     def __init__(self, name, visits, folder, keys=None, job=JOB):
         self.name, self.visits, self.folder, self.keys, self.job = name, visits, folder, keys, job
-        self.program = None
+        self.program, self.joint = None, False
 
     def start(self):
         masks = None
@@ -55,7 +55,9 @@ class Site:
             jointly=True,
             minimum=2,
         )
-        self.program = SiteProgram(group, self.job, self.folder / f"{self.name}.journal", party=masks)
+        self.program = SiteProgram(
+            group, self.job, self.folder / f"{self.name}.journal", party=masks, joint=self.joint
+        )
 
     def stop(self):
         if self.program is not None:

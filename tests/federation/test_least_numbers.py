@@ -19,7 +19,7 @@ from fedmiss.models.lowrank.data import Group, GroupPanel
 from .network import JOB, NEGBIN, SETTINGS, sites_of
 from .owners import largest, owned
 
-MINIMUM, SHARE, FOLDS = 13, 0.5, 2
+MINIMUM, SHARE, FOLDS = 13, 0.55, 2
 
 
 @pytest.fixture(scope="module")
@@ -51,30 +51,36 @@ def ran(panel, folder, candidates=(NEGBIN,), minimum=MINIMUM, share=SHARE):
 
 
 def counts(panel, part=None):
-    """Visits, sites and largest share of every part of every month, from the panel itself: (parts, L) each."""
+    """Visits, sites, groups, largest share of visits and of birds of every part of every month: (parts, L) each."""
     L = panel.L
-    visits, sites = [], []
+    visits, sites, birds = [], [], []
     for g in panel.groups:
         fold = np.zeros(g.site.size, np.int64) if part is None else part(g)
         n = 1 if part is None else FOLDS
-        v, s = np.zeros((n, L)), np.zeros((n, L))
+        v, s, b = np.zeros((n, L)), np.zeros((n, L)), np.zeros((n, L))
         np.add.at(v, (fold, g.month), 1)
+        np.add.at(b, (fold, g.month), g.count)
         cells = np.unique(np.stack([fold, g.month, g.site]), axis=1)
         np.add.at(s, (cells[0], cells[1]), 1)
         visits.append(v)
         sites.append(s)
-    v = np.array(visits)
-    with np.errstate(invalid="ignore"):
-        largest = v.max(axis=0) / v.sum(axis=0)
-    return v.sum(axis=0), np.array(sites).sum(axis=0), (v > 0).sum(axis=0), largest
+        birds.append(b)
+    v, b = np.array(visits), np.array(birds)
+    share = [x.max(axis=0) / np.maximum(x.sum(axis=0), 1) for x in (v, b)]
+    return v.sum(axis=0), np.array(sites).sum(axis=0), (v > 0).sum(axis=0), *share
 
 
 def test_released_months_are_those_with_enough_behind_them(panel, tmp_path):
     sites, _, joint = ran(panel, tmp_path)
-    visits, places, groups, largest = (x[0] for x in counts(panel))
-    fine = (visits >= MINIMUM) & (places >= MINIMUM) & (groups >= 2) & (largest <= SHARE)
+    visits, places, groups, largest, birds = (x[0] for x in counts(panel))
+    enough = (visits >= MINIMUM) & (places >= MINIMUM) & (groups >= 2)
+    fine = enough & (largest <= SHARE) & (birds <= SHARE)
     assert 2 < fine.sum() < panel.L - 2  # the test tests something
-    assert ((visits >= MINIMUM) & (places >= MINIMUM) & (groups >= 2) & (largest > SHARE)).any()
+    assert (enough & (largest > SHARE)).any()
+    assert (enough & (largest <= SHARE) & (birds > SHARE)).any()
+    assert [at.size for at in joint.agreement.lost.values()] == [
+        (~enough).sum(), (enough & (largest > SHARE)).sum(), (enough & (largest <= SHARE) & (birds > SHARE)).sum(),
+    ]  # fmt: skip
     seen = np.zeros(panel.L, bool)
     for site in sites.values():
         seen[np.unique(site.program.program.used.month)] = True
@@ -96,11 +102,11 @@ def test_a_month_with_a_thin_fold_leaves_cross_validation(panel, tmp_path):
             year=stamps[g.month] // 12, observer=g.observer,
         )  # fmt: skip
 
-    visits, places, groups, largest = counts(panel, part)
+    visits, places, groups, largest, birds = counts(panel, part)
     empty = visits == 0
-    enough = (visits >= 3) & (places >= 3) & (groups >= 2) & (largest <= 0.85)
+    enough = (visits >= 3) & (places >= 3) & (groups >= 2) & (largest <= 0.85) & (birds <= 0.85)
     whole = counts(panel)
-    released = (whole[0] >= 3) & (whole[1] >= 3) & (whole[2] >= 2) & (whole[3] <= 0.85)
+    released = (whole[0] >= 3) & (whole[1] >= 3) & (whole[2] >= 2) & (whole[3] <= 0.85) & (whole[4] <= 0.85)
     fine = (empty | enough).all(axis=0)
     assert 0 < (released[0] & ~fine).sum()
     np.testing.assert_array_equal(opened.released[released[0]], fine[released[0]])

@@ -147,6 +147,28 @@ def test_a_damaged_journal_is_refused_and_a_cut_one_goes_on(tmp_path):
         j = Journal.reading(path)
         assert [k for k, _ in j.records()] == [1, 2, 4]
         j.close()
+    path.write_bytes(raw[:-3] + bytes(3))  # its length has reached the disk, its last bytes have not
+    j = Journal(path)
+    assert [k for k, _ in j.records()] == [1, 2]
+    j.close()
+    # what is left of a long record must not come back behind a short one that is written in its place: here a record
+    # stands in the long one's body, just where the short one will end
+    other = Journal(tmp_path / "other")
+    other.append((9, b"stale"))
+    other.close()
+    stale = (tmp_path / "other").read_bytes()[8:]
+    long = Journal(tmp_path / "long")
+    long.append((1, b"one"))
+    long.append((2, b"....." + stale + bytes(500)))
+    long.close()
+    whole = (tmp_path / "long").read_bytes()
+    (tmp_path / "long").write_bytes(whole[:-100])
+    j = Journal(tmp_path / "long")
+    j.append((3, b"three"))
+    j.close()
+    j = Journal(tmp_path / "long")
+    assert list(j.records()) == [(1, b"one"), (3, b"three")]
+    j.close()
     bad = bytearray(raw)
     bad[60] ^= 1
     path.write_bytes(bad)

@@ -171,7 +171,9 @@ def test_a_study_from_kits_to_both_reports(folder, panels, tmp_path):
     assert (ledger.total.bytes_up, ledger.total.bytes_down) == (counted["bytes_up"], counted["bytes_down"])
     text = "\n".join(outbox(kit, panels["north"]))
     assert text.count("--- exchange") == len(lines) == counted["exchanges"]
-    assert "months: gradient and curvature of every month's coefficients [(n, L, q); masked]" in text
+    assert (
+        "months: gradient and curvature of every month's coefficients [(n, L, f (f + 3) / 2); masked]" in text
+    )
     assert "hashes: SipHash-2-4" in text
     only = outbox(kit, panels["north"], first=3, last=3)
     assert only[0].startswith("--- exchange 3,")
@@ -196,6 +198,9 @@ def test_a_copied_kit_without_its_journal_cannot_take_over(folder, panels, tmp_p
     shutil.copytree(folder / "kits" / "north", copy)
     for journal in (copy / "private").glob("*.journal"):
         journal.unlink()
+    with pytest.raises(ConfigError, match="its journal is gone"):
+        program_of(open_kit(copy), panels["north"])
+    (copy / "private" / "begun.json").unlink()
     thief = program_of(open_kit(copy), panels["north"])
     thief.answer(frames[30])
     assert "in order" in str(thief.program.refusal)
@@ -233,6 +238,12 @@ def test_a_preview_says_what_is_lost_and_the_job_goes_on_from_it(folder, panels)
     assert raw["withheld"] == manifest["withheld_visits"] > 0
     assert raw["visits"] == manifest["n_counted"]
     assert raw["released_months"] < raw["months"] == manifest["n_months"]
+    assert set(raw["months_left_out"]) == {
+        "fewer visits or sites, or one organisation", "too large a share of the visits", "too large a share of the birds",
+    }  # fmt: skip
+    left_out = [m for months in raw["months_left_out"].values() for m in months]
+    assert len(set(left_out)) == len(left_out) > 0
+    assert raw["months"] - raw["released_months"] >= len(left_out)  # some months have no visit at all
     wire.close()
 
 
@@ -296,3 +307,14 @@ def test_the_commands_work_without_a_terminal(folder, panels):
     refused = runner.invoke(app, ["federation", "ledger", kit])
     assert refused.exit_code == 1
     assert "has sent nothing" in refused.output
+
+
+def test_a_lost_journal_ends_a_job_since_its_masks_were_used(folder, panels):
+    kit = open_kit(folder / "kits" / "north")
+    wire = Direct(folder, panels)
+    preview_study(folder / "hub", wire)
+    wire.close()
+    kit.journal.unlink()
+    with pytest.raises(ConfigError, match="its journal is gone"):
+        program_of(kit, panels["north"])
+    assert not kit.journal.exists()

@@ -40,7 +40,11 @@ SENTENCES = [
     "In {#to_year} the estimated total over all sites, in the mean month of the season, was {last} {unit} "
     "(95 % interval {last_lo} to {last_hi})",
     "In {#to_year} the estimated total over all sites, in the mean month of the season, was {last} {unit} (no interval",
+    "Without it (TRIM's convention): 95 % interval {narrow_lo} % to {narrow_hi} % per year",
+    "scatter about their line by an estimated {year_sd} %",
     # caveats
+    "The groups fall into {_} parts",
+    "The groups fall into {#parts} parts",
     "Only {share_zero} % of the visits record",
     "{share_cells} % of the site-months were counted. The rest",
     "{#months_unseen} of {#months} months have no count at any site",
@@ -97,6 +101,7 @@ SENTENCES = [
     "Convergence over {#rounds} rounds: the {_} goes from {h_first} to {h_last}; {mb} MB were sent",
     # model
     "along {#rank} common pattern",
+    "follow {#rank} common pattern",
     "repeated {#replicates} times with other weights",
     "interaction of rank {#rank}",
     "Rank of the interaction of sites and time: {#rank}",
@@ -123,7 +128,12 @@ SENTENCES = [
     "size of the party on {known_n_observers} % of visits",
     "time of day on {known_start_minutes} % of visits",
     "protocol on {known_protocol} % of visits",
+    "1 when sites with more of the one have more of the other, 0 when they have nothing to do with each other. Clear: at "
+    "least 0.3 either way, and by chance in fewer than 1 of 1,000 panels.",
+    "Student quantiles of years − 2 degrees of freedom",
     # how to read it
+    "at least {#min_counts} site-months at {#min_sites} sites were counted in it; the base, when none is named, is the "
+    "first year with at least {#base_counts} site-months at {#base_sites} sites",
     "the 95 % interval lies beyond ±5 % per year",
     "when it excludes 0 only",
     "when it includes 0 and stays within ±5 %",
@@ -168,7 +178,8 @@ class Sources:
         used = y[y["used"]]
         out = {
             "slope": t["percent_per_year"], "slope_lo": t["percent_lo"], "slope_hi": t["percent_hi"],
-            "change_lo": t["change_lo"], "change_hi": t["change_hi"],
+            "change_lo": t["change_lo"], "change_hi": t["change_hi"], "narrow_lo": t["percent_lo_sampling"],
+            "narrow_hi": t["percent_hi_sampling"], "year_sd": 100 * np.expm1(t["year_sd"]),
             "years": len(y), "years_used": len(used), "from_year": t["from_year"], "to_year": t["to_year"],
             "years_incomplete": list(y.loc[~y["complete"], "year"]),
             "years_empty": list(y.loc[y["complete"] & ~y["used"], "year"]),
@@ -205,6 +216,10 @@ class Sources:
             "observers": f.get("observers"), "months_unseen": (t["monthly"]["observed"] == 0).sum(),
             "sites_repeated": (t["sites"]["years_counted"] >= 2).sum(),
             "median_cells": self.years.loc[self.years["used"], "cells_observed"].median(),
+            "parts": len(t["regions"]), "min_counts": self.manifest["settings"]["min_counts"],
+            "min_sites": self.manifest["settings"]["min_sites"],
+            "base_counts": 2 * self.manifest["settings"]["min_counts"],
+            "base_sites": 2 * self.manifest["settings"]["min_sites"],
             "map_all": located, "off_map": len(t["sites"]) - located,
             "sites_listed": min(len(t["sites"]), 150), "years_for_a_class": f["years_for_a_class"],
             **{k: 100 * v for k, v in f.items() if k.startswith("known_")}, "coarse_map": f.get("coarse_map"),
@@ -290,6 +305,10 @@ class Sources:
             out.append(f"{r.from_year} to {r.to_year}: {r.trend_class} ({{period_{r.Index}}} % per year)")
         for r in self.tables["regions"].itertuples():
             out += [f"{r.region} {{region_{r.Index}}} % per year", f"{r.region} ({r.n_sites})"]
+            out += [
+                f"{g} in {r.region} ({{share_{r.Index}}} % of the total)"
+                for g in self.tables["groups"]["group"]
+            ]
         for name in self.figures.get("map", pd.DataFrame()).get("trend_class", pd.Series(dtype=str)).unique():
             out += [f"{{#class_{name}}} {name}", f"{name} ({{#class_{name}}})"]
         out += [f"{k.removeprefix('effort_')} {{{k}}}" for k in self.facts if k.startswith("effort_")]
@@ -308,5 +327,6 @@ class Sources:
         more = {k: v for k, v in self.facts.items() if k.startswith("effort_")}
         more |= {f"bend_{i}": 100 * v for i, v in self.tables["changepoints"]["support"].items()}
         more |= {f"period_{i}": v for i, v in self.tables["periods"]["percent_per_year"].items()}
+        more |= {f"share_{i}": 100 * v for i, v in self.tables["regions"]["share"].items()}
         more |= {f"region_{i}": v for i, v in self.tables["regions"]["percent_per_year"].items()}
         return self.values() | more

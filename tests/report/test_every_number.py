@@ -17,6 +17,13 @@ from tests.report.sources import Sources, csv
 TICK = re.compile(rf"^(?:{NUMBER}|1 0 (?:− )?\d+)?(?:\s?%| km)?$")  # also a power of ten
 
 
+COMPARED = {
+    "visits and birds": "number of visits, and birds",
+    "visits and trend": "number of visits, and trend",
+    "last visit and trend": "time of the last visit, and trend",
+}
+
+
 def table_specs(s: Sources, one_trend: bool) -> dict:
     """Return caption -> (rows of the CSV in the order of the page, what each column of the page shows).
 
@@ -50,7 +57,16 @@ def table_specs(s: Sources, one_trend: bool) -> dict:
             None, ["percent_per_year"], ["percent_lo", "percent_hi"], "trend_class", ["change_percent"],
             ["change_lo", "change_hi"], "alert",
         ]),
-        "Trend by period": (t["periods"], ["period", *trend]),
+        "Trend by period": (t["periods"], [
+            "period", *trend, ["percent_lo_sampling", "percent_hi_sampling"], "trend_class_sampling",
+        ]),
+        "Do visits follow what was found?": (
+            t["visits"].dropna(subset="correlation").assign(
+                compared=t["visits"]["compared"].map(COMPARED), clear=t["visits"]["clear"].map({True: "yes", False: "no"})
+            ),
+            ["compared", ["n_sites#"], ["correlation"], "clear"],
+        ),
+        "Counted and fitted, year by year": (t["fitted"], [["year#"], ["visits#"], ["counted"], ["fitted"], ["ratio"]]),
         "Yearly totals and indices": (t["yearly"], [
             ["year#"], ["total"], ["total_lo", "total_hi"], ["index"], ["index_lo", "index_hi"],
             ["cells_observed#", "cells#"], ["imputed_share%"],

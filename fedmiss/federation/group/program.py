@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
-from fedmiss import __version__
 from fedmiss.arrays import F64, I32, I64, Bool
-from fedmiss.errors import ConfigError, FedmissError, InputError, UplinkError
+from fedmiss.errors import ConfigError, FedmissError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.codec import Envelope, decode, encode
 from fedmiss.federation.group import answers
+from fedmiss.federation.group.agreement import AGREEMENT, LEAST_VISITS
 from fedmiss.federation.group.batch import Batch, Cells
 from fedmiss.federation.group.folds import draw_folds, replicate_weights, withhold
-from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, Visits, effort_columns
-from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms_by_key
+from fedmiss.federation.group.visits import Axis, Used, Visits
+from fedmiss.federation.keys import keyed_hashes, seed_key
 from fedmiss.federation.masks import Party
 from fedmiss.federation.messages import SQUARES
-from fedmiss.federation.rules import releasable
 from fedmiss.models.lowrank.families import BERNOULLI, family_of
 
 __all__ = ["LEAST_VISITS", "GroupProgram", "Used"]
-
-LEAST_VISITS = 20  # twice the numbers in a table of the dispersion
-
-
-@dataclass(frozen=True, slots=True)
-class Used:
-    """The visits that take part, sorted by (site, month), on the agreed axes."""
-
-    site: I32
-    month: I32
-    stamp: I64
-    count: F64
-    observer: I32
-    effort: F64
-    weight: F64
 
 
 def in_two(x: F64) -> F64:
@@ -85,6 +68,11 @@ class GroupProgram:
         # between organisations (see ``site``): what becomes of answers before they are packed; the group among the others
         self.protect: Callable[[list[msg.Answer], Envelope], list[msg.Answer]] | None = None
         self.party: Party | None = None
+        self.masked, self.allow_joint = (
+            False,
+            True,
+        )  # whether answers are masked; whether sites may be solved with others
+        self.asked = (0, 0)  # exchange, and which of its questions is being answered
         self._job: bytes | None = None
         self._settings = bytes(8)
         self.weigh = weigh or self._weigh
@@ -92,22 +80,6 @@ class GroupProgram:
         self.place = keyed_hashes(visits.site_id, seed_key("place")).astype(np.int64)  # sites by their ids
         self.refusal: Exception | None = None  # why the last question was refused, for the group's own screen
         self._fresh()
-        self._handlers: dict[type, Callable[..., msg.Answer]] = {
-            msg.Hello: self.hello,
-            msg.Axes: self.axes,
-            msg.Sites: self.sites,
-            msg.Checklists: self.checklists,
-            msg.Shared: self.shared,
-            msg.Drop: self.drop,
-            msg.Gaps: self.gaps,
-            msg.Open: self.open,
-            msg.Close: self.close,
-            msg.Tally: self.tally,
-            msg.Support: self.support,
-            msg.Outcome: self.outcome,
-            msg.SealKey: self.seal_key,
-            msg.OpenKey: self.open_key,
-        }
 
     def _fresh(self) -> None:
         """State at the start of a job."""
@@ -117,8 +89,11 @@ class GroupProgram:
         self.used: Used | None = None
         self.withheld = 0
         self.site_order, self.checklist_order = np.arange(J), np.zeros(0, dtype=np.int64)
-        self.share, self.shared_at = np.ones(J), np.full(J, -1, dtype=np.int64)
+        # share of each site in sums over sites; what counts of visits and sites; row among the group's joint sites
+        self.share, self.part, self.shared_at = np.ones(J), np.ones(J), np.full(J, -1, dtype=np.int64)
+        self.joint_place, self.n_joint = np.zeros(0, dtype=np.int64), 0
         self.shared_sites = np.zeros(0, dtype=np.int64)
+        self.log_visits = np.zeros(0)  # (J,) log(visits + 1/2), of all groups at joint sites
         self.batches: dict[int, Batch] = {}
         self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
         self.own_totals: dict[tuple[int, int], F64] = {}  # and so do totals over its own sites
@@ -143,7 +118,10 @@ class GroupProgram:
             envelope, questions = decode(frame, None, asks=True, who="the hub")
             self._admit(envelope)
             admitted = True
-            given = [self.reply(q) for q in questions]
+            given = []
+            for i, q in enumerate(questions):
+                self.asked = (envelope.exchange, i)
+                given.append(self.reply(q))
             replies: list[msg.Message] = list(self.protect(given, envelope) if self.protect else given)
         except FedmissError as error:
             replies = [self._refuse(error, type(error).__name__, str(error))]
@@ -194,9 +172,13 @@ class GroupProgram:
 
     def reply(self, question: msg.Message) -> msg.Answer:
         """Answer one question."""
-        handler = self._handlers.get(type(question))
+        if isinstance(question, msg.Open):
+            return self.open(question)
+        if isinstance(question, msg.Close):
+            return self.close(question)
+        handler = AGREEMENT.get(type(question))
         if handler is not None:
-            return handler(question)
+            return handler(self, question)
         batch = self.batches.get(question.batch)  # type: ignore[attr-defined]
         if batch is None:
             raise UplinkError(
@@ -205,87 +187,7 @@ class GroupProgram:
         answers.check(self, batch, question)
         return answers.ANSWER[type(question)](self, batch, question)
 
-    # -- agreeing --------------------------------------------------------------------------------------------
-
-    def hello(self, q: msg.Hello) -> msg.Description:
-        """Extents and sums of what the group holds."""
-        v = self.visits
-        if q.species and v.species and q.species != v.species:
-            raise InputError(
-                f"group {self.name!r} holds {v.species!r}, the job is about {q.species!r}. Make a panel of that species."
-            )
-        season = np.unique(v.month % 12) + 1 if v.calendar else np.zeros(0, np.int64)
-        if q.season.size:
-            outside = ~np.isin(v.month % 12 + 1, q.season)
-            v = self.visits = v.take(~outside) if outside.any() else v
-            season = season[np.isin(season, q.season)]
-        return msg.Description(
-            __version__,
-            v.species,
-            np.array([v.month.min(), v.month.max()] if v.site.size else [], dtype=np.int64),
-            season.astype(np.int64),
-            0 if v.given else len(EFFORT_TERMS),
-            v.effort.shape[1] if v.given else 0,
-            tuple(sorted({str(r) for r in np.unique(v.region) if r})),
-            v.calendar,
-            self.minimum,
-        )
-
-    def tally(self, q: msg.Tally) -> msg.Tallies:
-        """Numbers of visits of the job."""
-        v = self.visits
-        effort, blanks = np.zeros((0, 2)), np.zeros(0, np.int64)
-        if not v.given:
-            known = ~np.isnan(v.effort)
-            blanks = (~known).sum(axis=0)
-            effort = np.zeros((len(EFFORT_TERMS), 2))
-            for k in range(len(EFFORT_TERMS)):
-                x = v.effort[known[:, k], k]
-                effort[k] = x.size, float(x.size > 0 and x.max() > x.min())
-        return msg.Tallies(
-            int(v.site.size),
-            int((~np.isnan(v.count)).sum()),
-            int(v.detected.sum()),
-            effort,
-            blanks.astype(np.int64),
-        )
-
-    def axes(self, q: msg.Axes) -> msg.Done:
-        """Put the visits on the agreed axes; months with too few sites are withheld."""
-        v = self.visits
-        minimum = 0 if self.jointly else max(q.minimum, self.minimum)
-        self._check_release(q.released, q.minimum, folds=False)
-        self.axis = Axis(q.months.astype(np.int64), q.terms, q.blanks, q.detections, minimum, q.regions)
-        keep = np.ones(v.site.size, dtype=bool) if q.detections else ~np.isnan(v.count)
-        index = self.axis.index(v.month, self.name)
-        if q.released.size:
-            keep &= q.released[index] == 1
-        before = int(keep.sum())
-        kept = np.flatnonzero(keep)
-        thin = self._thin(v.site[kept], index[kept], np.zeros(kept.size, np.int64))
-        keep[kept[thin]] = False
-        own = np.unique(v.site[keep & (self.shared_at[v.site] < 0)]).size
-        if minimum > 1 and (own < minimum or int(keep.sum()) < LEAST_VISITS):
-            keep[:] = False  # even its sums over all months would be those of few sites or visits
-        self.withheld = before - int(keep.sum())
-        effort = v.effort if v.given else effort_columns(v.effort, q.terms, q.blanks)
-        at = np.flatnonzero(keep)
-        order = at[np.lexsort((index[at], v.site[at]))]
-        value = v.detected.astype(float) if q.detections else v.count
-        self.used = Used(
-            v.site[order],
-            index[order],
-            v.month[order],
-            value[order],
-            v.observer[order],
-            effort[order],
-            v.weight[order],
-        )
-        self._cells.clear()
-        self.batches.clear()
-        return self._done()
-
-    def _check_release(self, released: np.ndarray, minimum: int, *, folds: bool) -> None:
+    def check_release(self, released: np.ndarray, minimum: int, *, folds: bool) -> None:
         """The custodian's rule for sums over groups, checked at home: the hub may ask for more, never for less."""
         if not self.jointly or not released.size:
             return
@@ -297,73 +199,13 @@ class GroupProgram:
                 "fedmiss."
             )
 
-    def support(self, q: msg.Support) -> msg.SupportSums:
-        """What stands behind every month's sums here; with the sums of all groups also whether this group dominates."""
-        u, L = self._need(), self.axis.L
-        part = self._folds(q.by, q.folds, q.seed, u) if q.folds else np.zeros(u.site.size, np.int64)
-        parts, key = max(q.folds, 1), part * L + u.month
-        visits = np.bincount(key, minlength=parts * L).reshape(parts, L).astype(float)
-        places = np.unique(key * self.share.size + u.site)
-        site_share = self.share[places % self.share.size]
-        sites = np.bincount(places // self.share.size, site_share, parts * L).reshape(parts, L)
-        regions = np.zeros((len(self.axis.regions) + 1, 3))
-        at = np.zeros(self.share.size, dtype=np.int64)
-        for i, name in enumerate(self.axis.regions):
-            at[self.visits.region == name] = i + 1
-        regions[:, 0] = np.bincount(at, self.share, regions.shape[0])
-        regions[:, 1] = regions[:, 0] > 0
-        over = np.zeros((parts, L))
-        if q.visits.size:
-            if (
-                q.visits.shape != visits.shape
-                or q.sites.shape != visits.shape
-                or q.groups.shape != visits.shape
-            ):
-                raise UplinkError(
-                    f"group {self.name!r} was sent sums of shape {q.visits.shape}, expected {visits.shape}."
-                )
-            over = (visits > q.share * q.visits).astype(float)
-            regions[:, 2] = regions[:, 0] > q.share * q.regions[:, 0]
-            self.releasable[q.folds > 0] = releasable(q.visits, q.sites, q.groups, self.minimum)
-        return msg.SupportSums(visits, sites, (visits > 0).astype(float), over, regions)
-
-    def seal_key(self, q: msg.SealKey) -> msg.SealedKeys:
-        """Draw the common key, if this is the first group by name, and seal it for the others."""
-        party = self._party()
-        others = [n for n in sorted(party.roster) if n != self.name]
-        if self.name != min(party.roster):
-            return msg.SealedKeys((), np.zeros((0, 32), np.uint8))
-        self.key = party.common_key()
-        sealed = [np.frombuffer(party.seal(n, self.key), np.uint8) for n in others]
-        return msg.SealedKeys(tuple(others), np.stack(sealed) if sealed else np.zeros((0, 32), np.uint8))
-
-    def open_key(self, q: msg.OpenKey) -> msg.Done:
-        """Take the common key that the first group by name has sealed."""
-        party = self._party()
-        if q.sender != min(party.roster):
-            raise UplinkError(
-                f"group {self.name!r} takes the common key from {min(party.roster)!r} only, not {q.sender!r}."
-            )
-        if q.sender != self.name:
-            self.key = party.unseal(q.sender, q.sealed.tobytes())
-        return self._done()
-
-    def _party(self) -> Party:
-        if self.party is None:
-            raise UplinkError(f"group {self.name!r} has its common key already. Start the job again.")
-        return self.party
-
-    def outcome(self, q: msg.Outcome) -> msg.Done:
-        """Keep what the group's own report needs."""
-        self.result = q
-        return self._done()
-
-    def _thin(self, site: I32, month: I32, part: I64) -> Bool:
+    def thin(self, site: I32, month: I32, part: I64) -> Bool:
         """Visits of months that cannot be released; joint sites are no cover, since their sums are known by themselves."""
         own = self.shared_at[site] < 0
         return withhold(site, month, part, own, self.axis.minimum, self.axis.L)
 
-    def _done(self) -> msg.Done:
+    def ready(self) -> msg.Done:
+        """What the group says when it has done what was asked."""
         u = self.used
         per = np.zeros(1) if u is None or not u.site.size else np.bincount(u.observer, u.weight)
         return msg.Done(
@@ -373,67 +215,16 @@ class GroupProgram:
             float(self.share.sum()),
         )
 
-    def sites(self, q: msg.Sites) -> msg.KeyedHashes:
-        """Hashes of the sites, sorted: their order says nothing."""
-        hashes = keyed_hashes(self.visits.site_id, seed_key("site", self.key))
-        self.site_order = np.argsort(hashes, kind="stable")
-        return msg.KeyedHashes(hashes[self.site_order])
-
-    def checklists(self, q: msg.Checklists) -> msg.KeyedHashes:
-        """Hashes of the checklists, sorted."""
-        ids = self.visits.checklist
-        hashes = keyed_hashes(np.zeros(0, object) if ids is None else ids, seed_key("checklist", self.key))
-        self.checklist_order = np.argsort(hashes, kind="stable")
-        return msg.KeyedHashes(hashes[self.checklist_order])
-
-    def shared(self, q: msg.Shared) -> msg.Done:
-        """Learn which sites others visit too."""
-        at = self.site_order[q.sites]
-        self.share, self.shared_at = np.ones(self.share.size), np.full(self.share.size, -1, dtype=np.int64)
-        self.share[at] = q.lead if q.joint else 1.0 / q.owners
-        if q.joint:
-            self.shared_sites = at.astype(np.int64)
-            self.shared_at[at] = np.arange(at.size)
-        else:
-            self.shared_sites = np.zeros(0, dtype=np.int64)
-        return self._done()
-
-    def drop(self, q: msg.Drop) -> msg.Done:
-        """Leave out checklists that another group brings."""
-        if q.checklists.size:
-            keep = np.ones(self.visits.site.size, dtype=bool)
-            keep[self.checklist_order[q.checklists]] = False
-            self.visits = self.visits.take(keep)
-        return self._done()
-
-    def gaps(self, q: msg.Gaps) -> msg.GapSums:
-        """Count visited cells and site-years; joint sites as masks, since other groups visit them too."""
-        u, L, years = self._need(), self.axis.L, self.axis.years(self.visits.calendar)
-        length = np.bincount(years)
-        cells = np.unique(u.site.astype(np.int64) * L + u.month)
-        own = self.shared_at[cells // L] < 0
-        share = self.share[cells // L]
-        blocks = np.unique(cells[own] // L * length.size + years[cells[own] % L])
-        block_share = self.share[blocks // length.size]
-        masks = np.zeros((self.shared_sites.size, L), dtype=np.uint8)
-        if masks.size:
-            masks[self.shared_at[cells[~own] // L], cells[~own] % L] = 1
-            place = keyed_hashes(
-                self.visits.site_id[self.shared_sites], seed_key("order of months", self.key)
-            )
-            u01 = uniforms_by_key(place[:, None], np.arange(L)[None, :], "order of months")
-            masks = np.take_along_axis(masks, np.argsort(years[None, :] + u01, axis=1), axis=1)
-        return msg.GapSums(
-            float(share[own].sum()),
-            float(block_share.sum()),
-            float((block_share * length[blocks % length.size]).sum()),
-            float(self.share.sum()),
-            np.packbits(masks, axis=1),
-        )
+    def among(self) -> Party:
+        """The group among others whose keys it knows."""
+        if self.party is None:
+            raise UplinkError(f"group {self.name!r} has its common key already. Start the job again.")
+        return self.party
 
     # -- fits ------------------------------------------------------------------------------------------------
 
-    def _need(self) -> Used:
+    def need(self) -> Used:
+        """The visits that take part, once the axes are agreed."""
         if self.used is None:
             raise UplinkError(
                 f"group {self.name!r} was asked about fits before the axes. Start the job again."
@@ -442,7 +233,7 @@ class GroupProgram:
 
     def _indexed(self, by_visit: bool) -> Cells:
         if by_visit not in self._cells:
-            u = self._need()
+            u = self.need()
             self._cells[by_visit] = Cells.of(
                 u.site, u.month, self.visits.site_id.size, self.axis.L, by_visit=by_visit
             )
@@ -453,7 +244,8 @@ class GroupProgram:
             self.secret, seed, number, spread, self.place[used.site], used.observer, used.weight
         )
 
-    def _folds(self, by: str, folds: int, seed: int, u: Used) -> I64:
+    def fold_of(self, by: str, folds: int, seed: int, u: Used) -> I64:
+        """Fold of every visit."""
         year = u.stamp // 12 if self.visits.calendar else u.month.astype(np.int64) // 12
         return draw_folds(
             by, folds, seed, name=self.name, site_id=self.visits.site_id, site=u.site, month=u.stamp, year=year,
@@ -462,7 +254,12 @@ class GroupProgram:
 
     def open(self, q: msg.Open) -> msg.OpenSums:
         """Make the state of a batch: one set of weights for each of its fits."""
-        u, family = self._need(), family_of(q.family)
+        u, family = self.need(), family_of(q.family)
+        if q.line.shape not in ((0,), (self.axis.L,)) or (q.line.size and q.p < 2):
+            raise UplinkError(
+                f"group {self.name!r} was sent a line of shape {q.line.shape} for {self.axis.L} months and {q.p} "
+                "coefficients. Install the same fedmiss on all sides, and start the job again."
+            )
         if family.counts and u.count.size and float(u.count.min()) < 0:
             raise ConfigError(
                 f"group {self.name!r} has the count {u.count.min():g}; Poisson counts must be 0 or more."
@@ -470,13 +267,15 @@ class GroupProgram:
         value = answers.to_scale(u.count, q.family, q.scale)
         test = None
         if q.weights == "fold":
-            fold = self._folds(q.by, q.folds, q.seed, u)
-            self._check_release(q.released, 0, folds=True)
-            free = u.weight * ~self._thin(u.site, u.month, fold)
+            fold = self.fold_of(q.by, q.folds, q.seed, u)
+            self.check_release(q.released, 0, folds=True)
+            free = u.weight * ~self.thin(u.site, u.month, fold)
             if q.released.size:
                 free = free * (q.released[u.month] == 1)
             weights = np.stack([free * (fold != k) for k in q.numbers])
             test = np.stack([free * (fold == k) for k in q.numbers])
+            if q.by == "site":  # every held-out site counts once, however often it was visited
+                test = test / np.bincount(u.site, minlength=self.share.size)[u.site]
         elif q.weights == "replicate":
             weights = np.stack([self.weigh(q.seed, int(b), q.spread, u) for b in q.numbers])
         else:
@@ -485,7 +284,7 @@ class GroupProgram:
         batch = Batch.of(
             self._indexed(by_visit), value, weights, u.effort, u.observer, family=q.family, log1p=q.scale == "log1p",
             observers=q.observers, n_observers=int(u.observer.max(initial=-1)) + 1, p=q.p, L=self.axis.L,
-            numbers=q.numbers, seed=q.seed, test=test,
+            numbers=q.numbers, seed=q.seed, line=q.line, z=self._standardised(q.visits), test=test,
         )  # fmt: skip
         if q.source >= 0 and q.source not in self.batches:
             raise UplinkError(
@@ -500,11 +299,28 @@ class GroupProgram:
             np.stack(sums, axis=1), in_two(batch.rows.wyy.sum(axis=1)), float(self.share.sum())
         )
 
+    def _standardised(self, scale: F64) -> F64:
+        """Log visits of the sites, centred and scaled; empty where they are not wanted."""
+        if not scale.size:
+            return np.zeros(0)
+        if scale.shape != (2,) or not scale[1] > 0 or not self.log_visits.size:
+            raise UplinkError(
+                f"group {self.name!r} was sent a scale of visits that it cannot use. Install the same fedmiss on all sides, "
+                "and start the job again."
+            )
+        out: F64 = (self.log_visits - scale[0]) / scale[1]
+        return out
+
+    def forget(self) -> None:
+        """Forget what was made on other axes."""
+        self._cells.clear()
+        self.batches.clear()
+
     def close(self, q: msg.Close) -> msg.Done:
         """Forget batches."""
         for b in q.batches:
             self.batches.pop(int(b), None)
-        return self._done()
+        return self.ready()
 
     def site_posterior(self, batch: int, fit: int) -> tuple[F64, F64]:
         """Coefficients (J, p) and covariances (J, p, p) of the group's sites in one fit: they stay with the group."""

@@ -10,7 +10,7 @@ import numpy as np
 from fedmiss.arrays import F64, I32, I64
 from fedmiss.errors import InputError
 
-__all__ = ["EFFORT_TERMS", "Axis", "Visits", "deal_sites", "effort_columns"]
+__all__ = ["EFFORT_TERMS", "Axis", "Used", "Visits", "deal_sites", "effort_columns"]
 
 EFFORT_TERMS = ("duration", "distance", "observers")
 
@@ -130,3 +130,16 @@ def effort_columns(raw: F64, terms: tuple[str, ...], blanks: tuple[str, ...]) ->
         if term in blanks:
             columns.append(blank.astype(float))
     return np.column_stack(columns) if columns else np.zeros((len(raw), 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """The visits that take part, sorted by (site, month), on the agreed axes."""
+
+    site: I32
+    month: I32
+    stamp: I64
+    count: F64
+    observer: I32
+    effort: F64
+    weight: F64

@@ -30,7 +30,7 @@ class Plan:
     whether sums by site may be exchanged for sites that several groups visit; ``duplicates`` whether checklists are
     compared; ``minimum`` least number of a group's sites behind a month's sums. With ``jointly`` it is the least number of
     visits and of sites of all groups together, of two groups at least, none of which has more than ``share`` of the visits:
-    the rule for masked answers, of which the hub sees the sums only.
+    the rule for masked answers, of which the hub sees the sums only. ``owners`` least number of groups of a joint site.
     """
 
     species: str = ""
@@ -43,6 +43,7 @@ class Plan:
     minimum: int = 0
     jointly: bool = False
     share: float = 0.85
+    owners: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class Agreement:
     behind: F64 | None = (
         None  # (L,) visits of all groups in every released month, known under joint least numbers
     )
+    lost: dict[str, I64] | None = None  # places of the months that each of these rules left out
 
     @property
     def standard_effort(self) -> str:
@@ -103,15 +105,16 @@ def agree(link: Link, plan: Plan) -> Agreement:
     names = sorted({r for d in groups.values() for r in d.regions})
     regions = tuple(names) if FEWEST_REGIONS <= len(names) <= MOST_REGIONS else ()
     hashes = link.ask([msg.Sites(), *([msg.Checklists()] if plan.duplicates else [])])
-    shared = _shared(hashes[0], plan.joint)
+    solved = _joint_values(hashes[0], plan)
+    shared = _shared(hashes[0], solved)
     drops = _duplicates(hashes[1]) if plan.duplicates else {}
     minimum = max([plan.minimum, *(d.minimum for d in groups.values())]) if plan.jointly else plan.minimum
     axes = msg.Axes(months, terms, blanks, plan.detections, minimum, regions, np.zeros(0, np.uint8))
     none = np.zeros(0, np.int64)
     done = link.ask({name: [msg.Drop(drops.get(name, none)), shared[name], axes] for name in link.names})[2]
-    out, behind = 0, None
+    out, behind, lost = 0, None, None
     if plan.jointly:
-        axes, done, out, behind = release_jointly(link, axes, plan.share, done, notes)
+        axes, done, out, behind, lost = release_jointly(link, axes, plan.share, done, notes)
     ready = {name: a for name, a in done.items() if isinstance(a, msg.Done)}
     used = sum(a.used for a in ready.values())
     if not used:
@@ -120,8 +123,7 @@ def agree(link: Link, plan: Plan) -> Agreement:
         if not a.used and name in tallied and _tally(tallied)[name].visits:
             notes.append(f"group {name!r} has no counted visit that takes part; it answers with zeros.")
     K = _covariates(groups, len(terms) + len(blanks))
-    joint = _joint_places(hashes[0], plan.joint)
-    n_joint = 1 + max((int(at.max()) for at in joint.values() if at.size), default=-1)
+    joint = _joint_places(hashes[0], solved)
     panel = Panel(
         L=int(months.size),
         J=round(float(sum(a.sites for a in ready.values())), 6),
@@ -131,7 +133,8 @@ def agree(link: Link, plan: Plan) -> Agreement:
         regions=axes.regions,
         observers=np.sum([a.observers for a in ready.values()], axis=0),
         joint=joint,
-        n_joint=n_joint,
+        n_joint=int(solved.size),
+        apart=plan.owners > 2,
         least=minimum if plan.jointly else 0,
         share=plan.share,
     )
@@ -146,7 +149,7 @@ def agree(link: Link, plan: Plan) -> Agreement:
             f"{withheld - out} visits were withheld: their group has fewer sites than the least number in their month."
         )
     return Agreement(
-        panel, terms, blanks, months, _n_shared(hashes[0]), dropped, withheld, tuple(notes), behind
+        panel, terms, blanks, months, _n_shared(hashes[0]), dropped, withheld, tuple(notes), behind, lost
     )
 
 
@@ -275,7 +278,13 @@ def _n_shared(answers: dict[str, msg.Answer]) -> int:
     return int(_owners(_hashes(answers))[0].size)
 
 
-def _shared(answers: dict[str, msg.Answer], joint: bool) -> dict[str, msg.Shared]:
+def _joint_values(answers: dict[str, msg.Answer], plan: Plan) -> np.ndarray:
+    """Hashes of the sites that are solved jointly, sorted."""
+    values, counts = _owners(_hashes(answers))
+    return values[counts >= max(2, plan.owners)] if plan.joint else values[:0]
+
+
+def _shared(answers: dict[str, msg.Answer], joint: np.ndarray) -> dict[str, msg.Shared]:
     """Tell each group which of its sites others visit; the first group by name counts them in sums over sites."""
     hashes = _hashes(answers)
     values, counts = _owners(hashes)
@@ -284,20 +293,20 @@ def _shared(answers: dict[str, msg.Answer], joint: bool) -> dict[str, msg.Shared
     for name, own in hashes.items():
         at = np.flatnonzero(np.isin(own, values))
         which = np.searchsorted(values, own[at])
-        out[name] = msg.Shared(at, counts[which].astype(np.int64), (~taken[which]).astype(float), joint)
+        place = np.where(np.isin(own[at], joint), np.searchsorted(joint, own[at]), -1).astype(np.int64)
+        lead = (~taken[which]).astype(float)
+        out[name] = msg.Shared(at, counts[which].astype(np.int64), lead, place, int(joint.size))
         taken[which] = True
     return out
 
 
-def _joint_places(answers: dict[str, msg.Answer], joint: bool) -> dict[str, I64]:
+def _joint_places(answers: dict[str, msg.Answer], joint: np.ndarray) -> dict[str, I64]:
     """Place of every joint site of every group in the common list of joint sites."""
-    hashes = _hashes(answers)
-    values, _ = _owners(hashes)
-    if not joint or not values.size:
+    if not joint.size:
         return {}
     return {
-        name: np.searchsorted(values, own[np.isin(own, values)]).astype(np.int64)
-        for name, own in hashes.items()
+        name: np.searchsorted(joint, own[np.isin(own, joint)]).astype(np.int64)
+        for name, own in _hashes(answers).items()
     }
 
 
@@ -329,7 +338,7 @@ def folds_like_gaps(link: Link, panel: Panel) -> str:
     length = np.bincount(years)
     if length.max() <= 1:
         return "cell"  # a year is one cell
-    (answers,) = link.ask([msg.Gaps()])
+    (answers,) = link.ask([msg.Gaps(panel.apart)])
     cells = blocks = inside = 0.0
     masks = np.zeros((panel.n_joint, L), dtype=bool)
     for name, a in answers.items():

@@ -8,8 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmiss.arrays import F64, I64
+from fedmiss.errors import UplinkError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.hub.fit import AskProduct, AskRound, AskScore, AskSummary, Fitting, Request
+from fedmiss.federation.hub.fit import (
+    AskProduct,
+    AskRound,
+    AskScore,
+    AskSiteTime,
+    AskSummary,
+    Fitting,
+    Request,
+)
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import Sums
 from fedmiss.federation.link import Link, total
@@ -62,7 +71,7 @@ def _key(lane: Lane) -> tuple[object, ...]:
     if isinstance(r, AskRound):
         return (lane.batch, "round", r.state.p, r.begin, r.nodes.size, r.effort, r.observers)
     if isinstance(r, AskSummary):
-        return (lane.batch, "summary", r.state.p, r.nodes.size)
+        return (lane.batch, "summary", r.state.p, r.nodes.size, r.months)
     return (lane.batch, type(r).__name__)
 
 
@@ -80,19 +89,20 @@ def _fits(pack: list[Lane]) -> I64:
 
 def _broadcast(pack: list[Lane], *, begin: int, sums: bool) -> msg.Broadcast:
     states = [lane.request.state for lane in pack]  # type: ignore[union-attr]
+    free = states[0].free  # the line x is known to all
 
     def stack(name: str) -> F64:
         return np.stack([np.asarray(getattr(s, name), dtype=float) for s in states])
 
     return msg.Broadcast(
         pack[0].batch, _fits(pack), begin, sums, np.array([s.refill for s in states], dtype=np.uint8), stack("mu"),
-        stack("T"), to_triangle(stack("D")), stack("tau"), stack("phi"), stack("inverse_size"), stack("kappa"),
-        stack("ridge"), stack("shift"), stack("stretch"),
+        stack("T")[:, :, free], to_triangle(stack("D")[:, :, free[:, None], free]), stack("tau"), stack("phi"),
+        stack("inverse_size"), stack("kappa"), stack("ridge"), stack("lift"), stack("shift"), stack("stretch"),
     )  # fmt: skip
 
 
-def _ask_shared(link: Link, panel: Panel, packs: list[list[Lane]]) -> list[F64 | None]:
-    """First exchange, only where there are joint sites: their sums, over all groups."""
+def _ask_shared(link: Link, panel: Panel, packs: list[list[Lane]]) -> list[np.ndarray | None]:
+    """First exchange, only where there are joint sites: their sums, over all groups; under masks sealed from the hub."""
     if not panel.n_joint:
         return [None] * len(packs)
     questions: list[msg.Question] = []
@@ -106,16 +116,24 @@ def _ask_shared(link: Link, panel: Panel, packs: list[list[Lane]]) -> list[F64 |
         else:
             continue
         asked.append(i)
-    out: list[F64 | None] = [None] * len(packs)
+    out: list[np.ndarray | None] = [None] * len(packs)
     if not asked:
         return out
     for i, answers in zip(asked, link.ask(questions), strict=True):
-        joint: F64 | None = None
+        shape = (len(packs[i]), panel.n_joint, _width(packs[i][0]))
+        if link.masked:
+            (answer,) = answers.values()
+            assert isinstance(answer, msg.SharedRows)
+            if answer.rows.shape != shape:
+                raise UplinkError(
+                    f"the groups sent rows of joint sites of shape {answer.rows.shape}, expected {shape}."
+                )
+            out[i] = answer.rows
+            continue
+        joint = np.zeros(shape)
         for name, answer in answers.items():
             at = panel.joint[name]
-            if joint is None:
-                joint = np.zeros((len(packs[i]), panel.n_joint, _width(packs[i][0])))
-            joint[:, at] += total({name: answer}, "rows", (len(packs[i]), at.size, joint.shape[2]))
+            joint[:, at] += total({name: answer}, "rows", (shape[0], at.size, shape[2]))
         out[i] = joint
     return out
 
@@ -137,7 +155,9 @@ def _units(pack: list[Lane]) -> F64:
     return np.array([lane.request.unit for lane in pack])  # type: ignore[union-attr]
 
 
-def _ask(link: Link, panel: Panel, packs: list[list[Lane]], joint: list[F64 | None]) -> list[list[Sums]]:
+def _ask(
+    link: Link, panel: Panel, packs: list[list[Lane]], joint: list[np.ndarray | None]
+) -> list[list[Sums]]:
     """Second exchange: sums over sites. Without joint sites it is the only one of a round."""
     lists: dict[str, list[msg.Question]] = {name: [] for name in link.names}
     place: list[int] = []  # where the answer of each pack stands
@@ -151,11 +171,13 @@ def _ask(link: Link, panel: Panel, packs: list[list[Lane]], joint: list[F64 | No
         elif isinstance(r, AskSummary):
             common.append(_broadcast(pack, begin=0, sums=False))
             nodes = np.stack([lane.request.nodes for lane in pack])  # type: ignore[union-attr]
-            common.append(msg.Predict(pack[0].batch, fits, nodes))
+            common.append(msg.Predict(pack[0].batch, fits, nodes, r.months))
         elif isinstance(r, AskScore):
             common.append(
                 msg.Score(pack[0].batch, fits, np.array([lane.request.smear for lane in pack]))  # type: ignore[union-attr]
             )
+        elif isinstance(r, AskSiteTime):
+            common.append(msg.SiteTime(pack[0].batch, fits, np.stack([lane.request.time for lane in pack])))  # type: ignore[union-attr]
         for name, questions in lists.items():
             questions.extend(common)
             mine = (
@@ -176,18 +198,26 @@ def _sums(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> lis
     """Add the groups' answers, in the order of their names, and split them by fit."""
     n, r = len(pack), pack[0].request
     if isinstance(r, AskRound):
-        p, K = r.state.p, panel.K
+        p, f, K = r.state.p, r.state.free.size, panel.K
         shapes = {
-            "months": (n, panel.L, p + p * (p + 1) // 2),
-            "sites": (n, 4 + 2 * p),
+            "months": (n, panel.L, f + f * (f + 1) // 2),
+            "sites": (n, 3 + 3 * p),
+            "lift": (n, 3),
             "effort": (n, K + K * K),
             "observers": (n, 3),
             "dispersion": (n, r.nodes.size),
         }
     elif isinstance(r, AskSummary):
-        shapes = {"totals": (n, 3), "dispersion": (n, r.nodes.size)}
+        shapes = {
+            "totals": (n, 3),
+            "dispersion": (n, r.nodes.size),
+            "months": (n, panel.L * r.months, 4),
+        }
     elif isinstance(r, AskScore):
         shapes = {"sums": (n, 5)}
+    elif isinstance(r, AskSiteTime):
+        L = panel.L
+        shapes = {"sums": (n, 2), "counted": (n, L), "gradient": (n, L), "information": (n, L * (L + 1) // 2)}
     else:
         assert isinstance(r, AskProduct)
         shapes = {"product": (n, *r.V.shape)}

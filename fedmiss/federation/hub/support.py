@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedmiss.arrays import F64, Bool
+from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.link import Link, total
-from fedmiss.federation.rules import CONTRIBUTORS, releasable
+from fedmiss.federation.rules import CONTRIBUTORS, dominated, releasable
 
 __all__ = ["FEWEST_REGIONS", "release_jointly", "released_months"]
 
@@ -20,24 +20,27 @@ FEWEST_REGIONS = 2
 
 def release_jointly(
     link: Link, axes: msg.Axes, share: float, done: dict[str, msg.Answer], notes: list[str]
-) -> tuple[msg.Axes, dict[str, msg.Answer], int, F64]:
+) -> tuple[msg.Axes, dict[str, msg.Answer], int, F64, dict[str, I64]]:
     """Agree on the axes again, without what rests on too little.
 
     Returns
     -------
-    the final axes, the groups' answers to them, the number of visits left out, and the visits (L,) behind released months
+    the final axes, the groups' answers to them, the number of visits left out, the visits (L,) behind released months, and
+    which months (places) each rule left out
     """
     before = _used(done)
-    released, regions, behind = _released(link, share, axes.minimum, int(axes.months.size), axes.regions)
+    released, regions, behind, lost = _released(
+        link, share, axes.minimum, int(axes.months.size), axes.regions
+    )
     axes = replace(axes, regions=regions, released=released.astype(np.uint8))
     (done,) = link.ask([axes])
     out = before - _used(done)
     if out:
         notes.append(
             f"{out} visits were withheld: their {int((~released).sum())} months have fewer than {axes.minimum} visits or "
-            f"sites of all groups together, one group only, or one with more than {share:.0%} of the visits."
+            f"sites of all groups together, one group only, or one with more than {share:.0%} of the visits or birds."
         )
-    return axes, done, out, behind
+    return axes, done, out, behind, lost
 
 
 def _used(done: dict[str, msg.Answer]) -> int:
@@ -55,8 +58,10 @@ def _support(
         "groups": (parts, L),
         "over": (parts, L),
         "regions": (regions + 1, 3),
+        "birds": (parts, len(link.names), L),
+        "region_birds": (regions + 1, len(link.names)),
     }
-    ask = msg.Support(by, folds, seed, share, none, none, none, none)
+    ask = msg.Support(by, folds, seed, share, link.names, none, none, none, none)
     for _ in range(2):
         (answers,) = link.ask([ask])
         sums = {name: total(answers, name, shape) for name, shape in shapes.items()}
@@ -69,12 +74,24 @@ def _support(
 
 def _released(
     link: Link, share: float, minimum: int, L: int, regions: tuple[str, ...]
-) -> tuple[Bool, tuple[str, ...], F64]:
-    """Months and regions whose sums over groups may be released; visits of released months."""
+) -> tuple[Bool, tuple[str, ...], F64, dict[str, I64]]:
+    """Months and regions whose sums over groups may be released; visits of released months; which months each rule loses."""
     s = _support(link, share, L, len(regions))
-    months = releasable(s["visits"], s["sites"], s["groups"], minimum) & (s["over"] == 0).all(axis=0)
+    rules = {
+        "fewer visits or sites, or one organisation": releasable(
+            s["visits"], s["sites"], s["groups"], minimum
+        ),
+        "too large a share of the visits": (s["over"] == 0).all(axis=0),
+        "too large a share of the birds": ~dominated(s["birds"]).any(axis=0),
+    }
+    months, lost = np.ones(L, dtype=bool), {}
+    for name, rule in rules.items():
+        lost[name] = np.flatnonzero(months & ~rule)
+        months &= rule
     sites, groups, over = s["regions"].T
-    fine = (sites >= minimum - 1e-3) & (groups >= CONTRIBUTORS) & (over == 0)
+    fine = (
+        (sites >= minimum - 1e-3) & (groups >= CONTRIBUTORS) & (over == 0) & ~dominated(s["region_birds"].T)
+    )
     keep = [i for i in range(1, len(sites)) if fine[i]]
     # what is left of the whole is a sum too: if it is too small, the smallest region joins it, until it is empty or enough
     while keep:
@@ -83,7 +100,7 @@ def _released(
             break
         keep.remove(min(keep, key=lambda i: sites[i]))
     names = tuple(regions[i - 1] for i in keep)
-    return months, names if len(names) >= FEWEST_REGIONS else (), s["visits"].sum(axis=0) * months
+    return months, names if len(names) >= FEWEST_REGIONS else (), s["visits"].sum(axis=0) * months, lost
 
 
 def released_months(link: Link, panel: Panel, *, by: str, folds: int, seed: int) -> np.ndarray:
@@ -92,6 +109,7 @@ def released_months(link: Link, panel: Panel, *, by: str, folds: int, seed: int)
         return np.zeros(0, np.uint8)
     s = _support(link, panel.share, panel.L, len(panel.regions), by=by, folds=folds, seed=seed)
     months = releasable(s["visits"], s["sites"], s["groups"], panel.least) & (s["over"] == 0).all(axis=0)
+    months &= ~dominated(s["birds"]).any(axis=0)
     if not (months & (s["visits"].sum(axis=0) > 0)).any():
         raise ConfigError(
             f"no month has {panel.least} visits and sites, and two groups, in each of {folds} "

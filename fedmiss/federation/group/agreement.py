@@ -1,0 +1,275 @@
+"""Answers before the first fit: what a group could bring, on which axes, which sites others visit, what is behind sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedmiss import __version__
+from fedmiss.arrays import F64
+from fedmiss.errors import ConfigError, InputError, UplinkError
+from fedmiss.federation import messages as msg
+from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, Used, effort_columns
+from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms_by_key
+from fedmiss.federation.masks import FEWEST
+from fedmiss.federation.rules import blinded, releasable
+
+if TYPE_CHECKING:
+    from fedmiss.federation.group.program import GroupProgram
+
+__all__ = ["AGREEMENT", "LEAST_VISITS"]
+
+LEAST_VISITS = 20  # twice the numbers in a table of the dispersion
+
+
+def hello(program: GroupProgram, q: msg.Hello) -> msg.Description:
+    """Extents and sums of what the group holds."""
+    v = program.visits
+    if q.species and v.species and q.species != v.species:
+        raise InputError(
+            f"group {program.name!r} holds {v.species!r}, the job is about {q.species!r}. Make a panel of that species."
+        )
+    season = np.unique(v.month % 12) + 1 if v.calendar else np.zeros(0, np.int64)
+    if q.season.size:
+        outside = ~np.isin(v.month % 12 + 1, q.season)
+        v = program.visits = v.take(~outside) if outside.any() else v
+        season = season[np.isin(season, q.season)]
+    return msg.Description(
+        __version__,
+        v.species,
+        np.array([v.month.min(), v.month.max()] if v.site.size else [], dtype=np.int64),
+        season.astype(np.int64),
+        0 if v.given else len(EFFORT_TERMS),
+        v.effort.shape[1] if v.given else 0,
+        tuple(sorted({str(r) for r in np.unique(v.region) if r})),
+        v.calendar,
+        program.minimum,
+    )
+
+
+def tally(program: GroupProgram, q: msg.Tally) -> msg.Tallies:
+    """Numbers of visits of the job."""
+    v = program.visits
+    effort, blanks = np.zeros((0, 2)), np.zeros(0, np.int64)
+    if not v.given:
+        known = ~np.isnan(v.effort)
+        blanks = (~known).sum(axis=0)
+        effort = np.zeros((len(EFFORT_TERMS), 2))
+        for k in range(len(EFFORT_TERMS)):
+            x = v.effort[known[:, k], k]
+            effort[k] = x.size, float(x.size > 0 and x.max() > x.min())
+    return msg.Tallies(
+        int(v.site.size),
+        int((~np.isnan(v.count)).sum()),
+        int(v.detected.sum()),
+        effort,
+        blanks.astype(np.int64),
+    )
+
+
+def axes(program: GroupProgram, q: msg.Axes) -> msg.Done:
+    """Put the visits on the agreed axes; months with too few sites are withheld."""
+    v = program.visits
+    minimum = 0 if program.jointly else max(q.minimum, program.minimum)
+    program.check_release(q.released, q.minimum, folds=False)
+    program.axis = Axis(q.months.astype(np.int64), q.terms, q.blanks, q.detections, minimum, q.regions)
+    keep = np.ones(v.site.size, dtype=bool) if q.detections else ~np.isnan(v.count)
+    index = program.axis.index(v.month, program.name)
+    if q.released.size:
+        keep &= q.released[index] == 1
+    before = int(keep.sum())
+    kept = np.flatnonzero(keep)
+    thin = program.thin(v.site[kept], index[kept], np.zeros(kept.size, np.int64))
+    keep[kept[thin]] = False
+    own = np.unique(v.site[keep & (program.shared_at[v.site] < 0)]).size
+    if minimum > 1 and (own < minimum or int(keep.sum()) < LEAST_VISITS):
+        keep[:] = False  # even its sums over all months would be those of few sites or visits
+    program.withheld = before - int(keep.sum())
+    effort = v.effort if v.given else effort_columns(v.effort, q.terms, q.blanks)
+    at = np.flatnonzero(keep)
+    order = at[np.lexsort((index[at], v.site[at]))]
+    value = v.detected.astype(float) if q.detections else v.count
+    program.used = Used(
+        v.site[order],
+        index[order],
+        v.month[order],
+        value[order],
+        v.observer[order],
+        effort[order],
+        v.weight[order],
+    )
+    program.forget()
+    return program.ready()
+
+
+def support(program: GroupProgram, q: msg.Support) -> msg.SupportSums:
+    """What stands behind every month's sums here; with the sums of all groups also whether this group dominates."""
+    u, L = program.need(), program.axis.L
+    part = program.fold_of(q.by, q.folds, q.seed, u) if q.folds else np.zeros(u.site.size, np.int64)
+    parts, key = max(q.folds, 1), part * L + u.month
+    visits = np.bincount(key, minlength=parts * L).reshape(parts, L).astype(float)
+    places = np.unique(key * program.share.size + u.site)
+    site_share = program.part[places % program.share.size]
+    sites = np.bincount(places // program.share.size, site_share, parts * L).reshape(parts, L)
+    regions = np.zeros((len(program.axis.regions) + 1, 3))
+    at = np.zeros(program.share.size, dtype=np.int64)
+    for i, name in enumerate(program.axis.regions):
+        at[program.visits.region == name] = i + 1
+    regions[:, 0] = np.bincount(at, program.part, regions.shape[0])
+    regions[:, 1] = regions[:, 0] > 0
+    over = np.zeros((parts, L))
+    birds, region_birds = np.zeros((parts, len(q.names), L)), np.zeros((regions.shape[0], len(q.names)))
+    if q.visits.size:
+        if q.visits.shape != visits.shape or q.sites.shape != visits.shape or q.groups.shape != visits.shape:
+            raise UplinkError(
+                f"group {program.name!r} was sent sums of shape {q.visits.shape}, expected {visits.shape}."
+            )
+        over = (visits > q.share * q.visits).astype(float)
+        regions[:, 2] = regions[:, 0] > q.share * q.regions[:, 0]
+        may = releasable(q.visits, q.sites, q.groups, program.minimum)
+        program.releasable[q.folds > 0] = may & (over == 0).all(axis=0)
+        count: F64 = np.bincount(key, u.count, parts * L).astype(float).reshape(parts, L) * may
+        birds = blinded(program.key, program.name, q, count, "months")
+        by_region: F64 = np.bincount(at[u.site], u.count, regions.shape[0])[None].astype(float)
+        region_birds = blinded(program.key, program.name, q, by_region, "regions")[0].T
+    return msg.SupportSums(visits, sites, (visits > 0).astype(float), over, birds, region_birds, regions)
+
+
+def count_visits(program: GroupProgram, q: msg.SiteVisits) -> msg.VisitSums:
+    """Count the visits of every site, at joint sites with those of the other groups. Not between organisations."""
+    if program.party is not None or program.jointly:
+        raise ConfigError(
+            f"group {program.name!r} does not tell how often sites were visited to other organisations. Leave --site-visits "
+            "out of the job."
+        )
+    u, S = program.need(), program.shared_sites
+    visits = np.bincount(u.site, minlength=program.share.size).astype(float)
+    if q.joint.size and q.joint.shape != S.shape:
+        raise UplinkError(
+            f"group {program.name!r} was sent visits of {q.joint.size} joint sites; it has {S.size}."
+        )
+    mine = visits[S] if not q.joint.size else np.zeros(0)
+    visits[S] = q.joint if q.joint.size else visits[S]
+    program.log_visits = np.log(visits + 0.5)
+    z = program.log_visits
+    return msg.VisitSums(np.array([program.share @ z, program.share @ z**2]), mine)
+
+
+def seal_key(program: GroupProgram, q: msg.SealKey) -> msg.SealedKeys:
+    """Draw the common key, if this is the first group by name, and seal it for the others."""
+    party = program.among()
+    others = [n for n in sorted(party.roster) if n != program.name]
+    if program.name != min(party.roster):
+        return msg.SealedKeys((), np.zeros((0, 32), np.uint8))
+    program.key = party.common_key()
+    sealed = [np.frombuffer(party.seal(n, program.key), np.uint8) for n in others]
+    return msg.SealedKeys(tuple(others), np.stack(sealed) if sealed else np.zeros((0, 32), np.uint8))
+
+
+def open_key(program: GroupProgram, q: msg.OpenKey) -> msg.Done:
+    """Take the common key that the first group by name has sealed."""
+    party = program.among()
+    if q.sender != min(party.roster):
+        raise UplinkError(
+            f"group {program.name!r} takes the common key from {min(party.roster)!r} only, not {q.sender!r}."
+        )
+    if q.sender != program.name:
+        program.key = party.unseal(q.sender, q.sealed.tobytes())
+    return program.ready()
+
+
+def outcome(program: GroupProgram, q: msg.Outcome) -> msg.Done:
+    """Keep what the group's own report needs."""
+    program.result = q
+    return program.ready()
+
+
+def sites(program: GroupProgram, q: msg.Sites) -> msg.KeyedHashes:
+    """Hashes of the sites, sorted: their order says nothing."""
+    hashes = keyed_hashes(program.visits.site_id, seed_key("site", program.key))
+    program.site_order = np.argsort(hashes, kind="stable")
+    return msg.KeyedHashes(hashes[program.site_order])
+
+
+def checklists(program: GroupProgram, q: msg.Checklists) -> msg.KeyedHashes:
+    """Hashes of the checklists, sorted."""
+    ids = program.visits.checklist
+    hashes = keyed_hashes(np.zeros(0, object) if ids is None else ids, seed_key("checklist", program.key))
+    program.checklist_order = np.argsort(hashes, kind="stable")
+    return msg.KeyedHashes(hashes[program.checklist_order])
+
+
+def shared(program: GroupProgram, q: msg.Shared) -> msg.Done:
+    """Learn which sites others visit too."""
+    at, joint = program.site_order[q.sites], q.place >= 0
+    if joint.any() and not program.allow_joint:
+        raise ConfigError(
+            f"group {program.name!r}: the hub asks for joint sites, which the study does not have."
+        )
+    if program.masked and (q.owners[joint] < FEWEST).any():
+        raise ConfigError(
+            f"group {program.name!r}: the hub asks for a joint site of fewer than {FEWEST} groups, either of which could "
+            "subtract its own part. Give the hub the same fedmiss."
+        )
+    J = program.share.size
+    program.share, program.part, program.shared_at = np.ones(J), np.ones(J), np.full(J, -1, dtype=np.int64)
+    program.part[at] = 1.0 / q.owners
+    program.share[at] = np.where(joint, q.lead, 1.0 / q.owners)
+    program.shared_sites = at[joint].astype(np.int64)
+    program.shared_at[program.shared_sites] = np.arange(program.shared_sites.size)
+    program.joint_place, program.n_joint = q.place[joint].astype(np.int64), q.joint
+    return program.ready()
+
+
+def drop(program: GroupProgram, q: msg.Drop) -> msg.Done:
+    """Leave out checklists that another group brings."""
+    if q.checklists.size:
+        keep = np.ones(program.visits.site.size, dtype=bool)
+        keep[program.checklist_order[q.checklists]] = False
+        program.visits = program.visits.take(keep)
+    return program.ready()
+
+
+def gaps(program: GroupProgram, q: msg.Gaps) -> msg.GapSums:
+    """Count visited cells and site-years; joint sites as masks, since other groups visit them too."""
+    u, L, years = program.need(), program.axis.L, program.axis.years(program.visits.calendar)
+    length = np.bincount(years)
+    cells = np.unique(u.site.astype(np.int64) * L + u.month)
+    own = (program.shared_at[cells // L] < 0) | q.apart
+    share = program.part[cells // L]
+    blocks = np.unique(cells[own] // L * length.size + years[cells[own] % L])
+    block_share = program.part[blocks // length.size]
+    masks = np.zeros((0 if q.apart else program.shared_sites.size, L), dtype=np.uint8)
+    if masks.size:
+        masks[program.shared_at[cells[~own] // L], cells[~own] % L] = 1
+        place = keyed_hashes(
+            program.visits.site_id[program.shared_sites], seed_key("order of months", program.key)
+        )
+        u01 = uniforms_by_key(place[:, None], np.arange(L)[None, :], "order of months")
+        masks = np.take_along_axis(masks, np.argsort(years[None, :] + u01, axis=1), axis=1)
+    return msg.GapSums(
+        float(share[own].sum()),
+        float(block_share.sum()),
+        float((block_share * length[blocks % length.size]).sum()),
+        float(program.share.sum()),
+        np.packbits(masks, axis=1),
+    )
+
+
+AGREEMENT: dict[type[msg.Message], Callable[..., msg.Answer]] = {
+    msg.Hello: hello,
+    msg.Axes: axes,
+    msg.Sites: sites,
+    msg.Checklists: checklists,
+    msg.Shared: shared,
+    msg.Drop: drop,
+    msg.Gaps: gaps,
+    msg.Tally: tally,
+    msg.Support: support,
+    msg.SiteVisits: count_visits,
+    msg.Outcome: outcome,
+    msg.SealKey: seal_key,
+    msg.OpenKey: open_key,
+}

@@ -1,0 +1,52 @@
+"""What a message is: a frozen question or answer, every field of which says in words what it holds and how it is hidden."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+__all__ = ["Answer", "Message", "Question", "described"]
+
+
+def described(
+    words: str,
+    shape: str = "",
+    unit: str = "",
+    *,
+    bits: int | None = None,
+    clear: str = "",
+    sealed: bool = False,
+) -> Any:
+    """Describe a field; of an answer also how it is hidden.
+
+    ``bits``: the hub needs only its sum over groups, which is masked with so many binary digits after the point (see
+    ``masks``). ``clear``: why it cannot be masked, and what it tells the hub. A field of an answer needs one of them.
+    ``sealed``: not even the sum is for the hub; it passes it on to the groups, which alone have the key.
+    """
+    return field(
+        metadata={
+            "words": words,
+            "shape": shape,
+            "unit": unit,
+            "bits": bits,
+            "clear": clear,
+            "sealed": sealed,
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """Base of all messages; ``about`` says in words what a message of this kind is for."""
+
+    about: ClassVar[str] = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question(Message):
+    """What the hub sends."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer(Message):
+    """What a group sends."""

@@ -1,0 +1,295 @@
+"""Questions and answers before the first fit: who brings what, on which axes, what is behind sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedmiss.federation.message import Answer, Question
+from fedmiss.federation.message import described as _f
+
+__all__ = [
+    "Axes",
+    "Checklists",
+    "Description",
+    "Done",
+    "Drop",
+    "GapSums",
+    "Gaps",
+    "Hello",
+    "KeyedHashes",
+    "OpenKey",
+    "SealKey",
+    "SealedKeys",
+    "Shared",
+    "SiteVisits",
+    "Sites",
+    "Support",
+    "SupportSums",
+    "Tallies",
+    "Tally",
+    "VisitSums",
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hello(Question):
+    """Ask a group what it could bring to the job."""
+
+    about: ClassVar[str] = "asks what the group could bring"
+    species: str = _f("scientific name of the species of the job, empty to accept any")
+    season: np.ndarray = _f("calendar months of the job, empty for all", "(s,)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Description(Answer):
+    """What a group could bring: extents and sums, no list of places, dates or people."""
+
+    about: ClassVar[str] = "what the group could bring to the job"
+    version: str = _f("version of fedmiss at the group", clear="the version")
+    species: str = _f("scientific name of the species of the panel", clear="the species, which all agreed on")
+    months: np.ndarray = _f(
+        "first and last month with a visit, nothing where there is none",
+        "(2,)",
+        "12 year + month - 1",
+        clear="the group's first and last month: the hub needs the union",
+    )
+    season: np.ndarray = _f(
+        "calendar months with a visit", "(s,)", clear="the group's season: the hub needs the union"
+    )
+    terms: int = _f(
+        "number of effort terms, 0 where covariates come ready made", clear="what the panel holds"
+    )
+    covariates: int = _f(
+        "number of effort covariates that come ready made, 0 for terms", clear="what the panel holds"
+    )
+    regions: tuple[str, ...] = _f(
+        "names of the regions of the group's sites", clear="in which regions it has sites"
+    )
+    calendar: bool = _f("whether months are calendar months", clear="what the panel holds")
+    minimum: int = _f(
+        "the custodian's least number of sites behind a month's sums",
+        unit="sites",
+        clear="the custodian's rule",
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tally(Question):
+    """Ask how many visits a group brings."""
+
+    about: ClassVar[str] = "asks how many visits there are, in all and with each effort term"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tallies(Answer):
+    """Numbers of visits."""
+
+    about: ClassVar[str] = "numbers of visits"
+    visits: int = _f("number of visits", unit="visits", bits=0)
+    counted: int = _f("number of visits with a count", unit="visits", bits=0)
+    detected: int = _f("number of visits on which the species was seen", unit="visits", bits=0)
+    effort: np.ndarray = _f(
+        "for each effort term: visits that have it, 1 where it varies", "(terms, 2)", "visits, flag", bits=0
+    )
+    blanks: np.ndarray = _f("for each effort term: number of visits without it", "(terms,)", "visits", bits=0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Axes(Question):
+    """Tell a group the agreed axes of the panel."""
+
+    about: ClassVar[str] = "the agreed months, effort terms and regions"
+    months: np.ndarray = _f(
+        "the months of the panel", "(L,)", "12 year + month - 1, or 0..L-1 without a calendar"
+    )
+    terms: tuple[str, ...] = _f("effort terms of the model")
+    blanks: tuple[str, ...] = _f("effort terms that some visit of some group lacks")
+    detections: bool = _f("whether detections are modelled (every visit counts) instead of counts")
+    minimum: int = _f("least number of a group's own sites behind a month's sums", unit="sites")
+    regions: tuple[str, ...] = _f("names of the regions with sums of their own")
+    released: np.ndarray = _f("1 for months whose sums may be released, empty for all", "(L,)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Support(Question):
+    """Ask what stands behind the sums of every month, whole or fold by fold."""
+
+    about: ClassVar[str] = "asks how many visits, sites and groups stand behind the sums of every month"
+    by: str = _f("what a fold holds out: cell, block, visit or observer; empty for whole months")
+    folds: int = _f("number of folds, 0 for whole months")
+    seed: int = _f("public seed of the folds")
+    share: float = _f("largest share of one group in the visits and in the birds of a month")
+    names: tuple[str, ...] = _f("names of all groups")
+    visits: np.ndarray = _f("sums of the last answer, empty the first time", "(parts, L)", "visits")
+    sites: np.ndarray = _f("sums of the last answer, empty the first time", "(parts, L)", "sites")
+    groups: np.ndarray = _f("sums of the last answer, empty the first time", "(parts, L)", "groups")
+    regions: np.ndarray = _f("sums of the last answer, empty the first time", "(R + 1, 2)", "sites, groups")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SupportSums(Answer):
+    """What stands behind the sums of every month."""
+
+    about: ClassVar[str] = "what stands behind the sums of every month and region"
+    visits: np.ndarray = _f("number of visits of every part of every month", "(parts, L)", "visits", bits=0)
+    sites: np.ndarray = _f("number of sites with such visits", "(parts, L)", "sites", bits=20)
+    groups: np.ndarray = _f("1 where the group has such visits", "(parts, L)", "groups", bits=0)
+    over: np.ndarray = _f("1 where the group's share of the visits is above the limit", "(parts, L)", bits=0)
+    birds: np.ndarray = _f(
+        "for each group, in an order that the hub does not know: its birds less its share of all, times a factor of 1 to "
+        "16,384 that the hub does not know; above 0 where its share is above the limit; asked for months that may go",
+        "(parts, groups, L)",
+        bits=12,
+    )
+    region_birds: np.ndarray = _f("the same by region", "(R + 1, groups)", bits=12)
+    regions: np.ndarray = _f(
+        "sites, 1 where the group has some, 1 where its share is above the limit; no region first, then each",
+        "(R + 1, 3)",
+        bits=20,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Done(Answer):
+    """A group has done what was asked, and says what it can use of its visits."""
+
+    about: ClassVar[str] = "the group is ready; sums over its observers"
+    used: int = _f("number of visits that take part", unit="visits", bits=0)
+    withheld: int = _f(
+        "number of visits withheld because their month has too few sites", unit="visits", bits=0
+    )
+    observers: np.ndarray = _f(
+        "sum over observers of their visits, and of the squares (effective number of observers)",
+        "(2,)",
+        "visits",
+        bits=10,
+    )
+    sites: float = _f(
+        "number of sites that the group counts (shared ones are counted once)", unit="sites", bits=30
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sites(Question):
+    """Ask for the keyed hashes of the group's sites."""
+
+    about: ClassVar[str] = "asks for hashes of site ids, to find sites that several groups visit"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checklists(Question):
+    """Ask for the keyed hashes of the group's checklists."""
+
+    about: ClassVar[str] = "asks for hashes of checklists, to find those held twice"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyedHashes(Answer):
+    """Keyed hashes, sorted: equal in two groups when they hold the same site (or checklist)."""
+
+    about: ClassVar[str] = "hashes under a key that the hub does not have"
+    hashes: np.ndarray = _f(
+        "SipHash-2-4 of each site id (or checklist), under a key that the groups share and the hub lacks",
+        "(h,)",
+        clear="how many sites (or checklists) the group has, and which of them other groups have",
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shared(Question):
+    """Tell a group which of its sites others visit too, by their place in its own sorted hashes."""
+
+    about: ClassVar[str] = "which of the receiver's sites other groups visit too"
+    sites: np.ndarray = _f("place of each shared site among the receiver's sorted hashes", "(S,)")
+    owners: np.ndarray = _f("number of groups that visit it", "(S,)")
+    lead: np.ndarray = _f("1 where the receiver counts the site in sums over sites, else 0", "(S,)")
+    place: np.ndarray = _f(
+        "place of each in the list of joint sites, -1 where each owner has it as its own", "(S,)"
+    )
+    joint: int = _f("number of joint sites, whose sums by site are exchanged")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drop(Question):
+    """Tell a group which of its checklists another group brings."""
+
+    about: ClassVar[str] = "which of the receiver's checklists another group brings"
+    checklists: np.ndarray = _f("place of each among the receiver's sorted hashes", "(d,)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gaps(Question):
+    """Ask how the visited cells lie: for the choice of folds."""
+
+    about: ClassVar[str] = "asks how many site x month cells and site x year blocks were visited"
+    apart: bool = _f("whether each owner of a joint site counts its own visits there as 1 / owners")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GapSums(Answer):
+    """Counts over the group's own sites; for joint sites a mask under a keyed order of months."""
+
+    about: ClassVar[str] = "visited cells and blocks"
+    cells: float = _f("visited site x month cells of own sites", unit="cells", bits=20)
+    blocks: float = _f("visited site x year blocks of own sites", unit="blocks", bits=20)
+    inside: float = _f("cells that lie in visited blocks of own sites", unit="cells", bits=20)
+    sites: float = _f(
+        "number of sites that the group counts (shared ones are counted once)", unit="sites", bits=30
+    )
+    masks: np.ndarray = _f(
+        "for each joint site which months were visited, as bits; months of a year in an order that the hub does not know",
+        "(S, L / 8)",
+        clear="how visits lie at joint sites; empty without joint sites",
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SiteVisits(Question):
+    """Ask how often sites were visited; with the totals of joint sites, which each of their groups then holds too."""
+
+    about: ClassVar[str] = "asks how often sites were visited, for the prior of site effects"
+    joint: np.ndarray = _f(
+        "visits of all groups at the joint sites that the receiver visits, empty at first", "(S,)"
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VisitSums(Answer):
+    """Sums over the group's sites of the log number of visits."""
+
+    about: ClassVar[str] = "sums of the log number of visits of sites"
+    sums: np.ndarray = _f("sum over sites of log(visits + 1/2), and of its square", "(2,)", bits=30)
+    joint: np.ndarray = _f(
+        "the group's visits at every joint site, as long as their totals are not known",
+        "(S,)",
+        "visits",
+        clear="how often the group visited each joint site; empty without joint sites",
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SealKey(Question):
+    """Ask the first group by name for the key that the groups share and the hub must not have."""
+
+    about: ClassVar[str] = "asks for the groups' common key, sealed for each of the others"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SealedKeys(Answer):
+    """The common key, encrypted for every other group under the key of the pair; of other groups nothing."""
+
+    about: ClassVar[str] = "the groups' common key, encrypted so that the hub cannot read it"
+    groups: tuple[str, ...] = _f("for whom each is sealed", clear="the roster")
+    sealed: np.ndarray = _f("ChaCha20-Poly1305 of the key", "(groups, 32)", clear="nothing: it is encrypted")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenKey(Question):
+    """Hand a group its copy of the common key."""
+
+    about: ClassVar[str] = "the groups' common key, sealed for the receiver"
+    sender: str = _f("which group made it")
+    sealed: np.ndarray = _f("ChaCha20-Poly1305 of the key, empty for the group that made it", "(32,)")

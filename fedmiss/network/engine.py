@@ -1,0 +1,116 @@
+"""What an engine must do for a study, and what both engines share: a process that outlives nothing and says why it ended."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, cast
+
+from fedmiss.errors import EngineError
+from fedmiss.network.study import Study
+
+__all__ = ["Control", "Engine", "Responding", "engine_of", "environment", "need", "spawn"]
+
+
+class Control(Protocol):
+    """The coordinator's hold on a hub that listens."""
+
+    def connected(self) -> list[str]:
+        """Names of connected organisations."""
+        ...
+
+    def submit(self) -> str:
+        """Let the study's job begin, when all are there; its number."""
+        ...
+
+    def over(self, job: str) -> bool:
+        """Whether the engine has ended the job."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the hub."""
+        ...
+
+
+class Engine(Protocol):
+    """A module that carries frames: it makes kits, and starts a process at either end."""
+
+    def provision(self, study: Study, out: Path) -> None:
+        """Make certificates and addresses for the hub and every organisation."""
+        ...
+
+    def start_site(self, kit: Path, name: str, log: Path) -> subprocess.Popen[bytes]:
+        """Start the engine at an organisation."""
+        ...
+
+    def start_hub(self, hub: Path, log: Path, *, preview: bool = False) -> subprocess.Popen[bytes]:
+        """Start the engine at the hub."""
+        ...
+
+    def control(self, hub: Path, study: Study) -> Control:
+        """Take hold of a hub that listens."""
+        ...
+
+
+def engine_of(study: Study) -> Engine:
+    """The engine of a study: the module of this package with its name."""
+    return cast(Engine, importlib.import_module(f"fedmiss.network.{study.engine}"))
+
+
+def need(package: str, extra: str) -> None:
+    """Raise unless an engine's package is installed."""
+    if importlib.util.find_spec(package) is None:
+        raise EngineError(
+            f"the engine {extra} is not installed. Say: pip install 'fedmiss[{extra}]' in an environment of its own."
+        )
+
+
+def environment(more: Mapping[str, str]) -> dict[str, str]:
+    """Variables of an engine's process: one thread of linear algebra, so that bits do not depend on the computer's load."""
+    return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **more}
+
+
+def spawn(words: Sequence[str], log: Path, more: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a Python module as a process with a group of its own, writing to a log."""
+    with open(log, "ab") as stream:
+        return subprocess.Popen(
+            [sys.executable, "-u", "-m", *words], stdout=stream, stderr=stream, stdin=subprocess.DEVNULL,
+            env=environment(more), start_new_session=True,
+        )  # fmt: skip
+
+
+class Responding:
+    """An organisation's program behind an engine: compiled and replayed before the engine says that it is there."""
+
+    def __init__(self, kit_folder: str | Path) -> None:
+        from fedmiss.network.kits import open_kit
+        from fedmiss.network.outbox import holder
+        from fedmiss.network.site import DATA, program_of, warm_up
+
+        self.kit = open_kit(kit_folder)
+        warm_up()
+        self.done = self.kit.done
+        local = json.loads((self.kit.private / DATA).read_text())
+        look: Callable[..., None] | None = holder(self.kit) if local["look"] else None
+        for attempt in range(60):  # the job before may still be ending, with the journal in its hands
+            try:
+                self.program = program_of(self.kit, Path(local["data"]), look)
+                return
+            except EngineError as error:
+                if attempt == 59 or not error.fields.get("busy"):
+                    raise
+                time.sleep(0.5)
+
+    def answer(self, frame: bytes) -> bytes:
+        """Answer one frame; when it was the job's last, say that the job is done (``join`` stays while the hub listens)."""
+        out = self.program.answer(frame)
+        if self.program.program.result is not None:
+            self.done.touch()
+        return out

@@ -1,0 +1,58 @@
+"""Every organisation's folder is its own user's: nobody else opens it, nor the hub's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from fedmiss.network.demo import CLUBS, give_away
+from fedmiss.network.hub import preview_study
+from fedmiss.network.kits import open_kit
+
+from .conftest import Direct
+
+USERS = {club: 61001 + i for i, club in enumerate(CLUBS)}
+
+
+def opens(user, path):
+    """Whether a user can list a folder or read a file."""
+    command = ["ls", str(path)] if path.is_dir() else ["cat", str(path)]
+    done = subprocess.run(command, user=user, group=user, extra_groups=[], capture_output=True, cwd="/")
+    return done.returncode == 0
+
+
+@pytest.fixture
+def given(folder, panels):
+    """A study that has begun, every club's folders given to a user of its own."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        pytest.skip(
+            "not root: folders cannot be given to other users here, so nothing was tried as another user"
+        )
+    closed = [p for p in (folder, *folder.parents) if not os.stat(p).st_mode & 0o001]
+    if any(Path(tempfile.gettempdir()) not in p.parents for p in closed):
+        pytest.skip(f"{closed[-1]} is closed to other users, so nothing below it was tried as another user")
+    for path in closed:  # pytest's own folders
+        path.chmod(0o711)
+    wire = Direct(folder, panels)
+    preview_study(folder / "hub", wire)
+    wire.close()
+    give_away(folder, {club: folder / "kits" / club / "private" / "data.json" for club in CLUBS}, USERS)
+    yield folder
+    for path in closed:
+        path.chmod(0o700)
+
+
+def test_no_site_opens_another_ones_folder(given):
+    private = {club: given / "kits" / club / "private" for club in CLUBS}
+    for club, user in USERS.items():
+        kit = open_kit(given / "kits" / club)
+        for path in (private[club], kit.key_file, kit.journal, private[club] / "approval.json"):
+            assert opens(user, path), path
+            for other, stranger in USERS.items():
+                assert opens(stranger, path) == (other == club), (other, path)
+        for path in (given / "hub", given / "hub" / "status.json", next((given / "hub").glob("*.journal"))):
+            assert not opens(user, path), path

@@ -36,7 +36,7 @@ import lowrank_peers as peers  # first: it limits the BLAS threads
 # isort: split
 import numpy as np
 
-from fedmiss.federation.local import cross_validate, fit_counts
+from fedmiss.federation.local import LocalFederation, fit_counts
 from fedmiss.models.lowrank.choice import model_name
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.families import POISSON
@@ -102,11 +102,12 @@ def predictions(
     chosen = {}
     base = base_settings(FitSettings())
     for name, grid in (("ridge + CV", RIDGES), ("default", candidates(FitSettings(), base))):
-        best = cross_validate(panel, grid, seed=p.seed).best
+        federation = LocalFederation.of_panel(panel)
+        best = federation.cross_validate(grid, seed=p.seed, site_visits=name == "default").best
         chosen[name] = f"{model_name(best)} rank {best.rank}" + (
-            f" ridge {best.penalty:g}" if best.penalty else ""
+            f" ridge {best.penalty:g}" if best.penalty else " visits" if best.site_visits else ""
         )
-        out[name] = [fit_counts(panel, best).expected()[p.test_site, p.test_month]]
+        out[name] = [federation.fit(best).expected()[p.test_site, p.test_month]]
     return out, chosen
 
 

@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 
-from fedmiss.report.trim import fit_trim
+from fedmiss.report.trim import TrimSettings, fit_trim
 
 
 def panel(n: int, J: int, cells: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -27,7 +27,7 @@ def panel(n: int, J: int, cells: int, seed: int = 0) -> tuple[np.ndarray, np.nda
 def against_statsmodels(i: np.ndarray, j: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     import statsmodels.api as sm
 
-    fit = fit_trim(i, j, y)
+    fit = fit_trim(i, j, y, TrimSettings(overdispersion=True))
     keep = np.isin(i, fit.sites)
     i, j, y = np.searchsorted(fit.sites, i[keep]), j[keep], y[keep]
     n, J = fit.mu.shape
@@ -51,7 +51,7 @@ def main() -> None:
     for n, J, cells, serial in jobs:
         i, j, y = panel(n, J, cells)
         cpu, wall = time.process_time(), time.perf_counter()
-        fit_trim(i, j, y, serial_correlation=serial)
+        fit_trim(i, j, y, TrimSettings(overdispersion=True, serial_correlation=serial))
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(

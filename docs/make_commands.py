@@ -1,7 +1,7 @@
 """Write the reference pages of the guide from the code: ``python docs/make_commands.py``.
 
-``commands.md`` from the options of the command line, ``tables.md`` from ``data_schema/``, ``python.md`` from the
-docstrings of the packages' public names. A test fails when a page is not what this script writes.
+``commands.md`` from the options of the command line, ``tables.md`` from ``data_schema/``, ``python.md`` and ``api.md`` from
+the docstrings of the public names. A test fails when a page is not what this script writes.
 """
 
 from __future__ import annotations
@@ -114,39 +114,121 @@ def public(module: Path) -> dict[str, str]:
     return {name: first_line(defined[name]) if name in defined else "" for name in listed}
 
 
+def definition(name: str, home: str) -> ast.FunctionDef | ast.ClassDef:
+    """Return the node that defines a public name, read without importing."""
+    path = ROOT / "fedmiss" / home.replace(".", "/")
+    files = [path.with_suffix(".py"), *sorted(path.glob("*.py"))]
+    for file in files:
+        for node in ast.parse(file.read_text(encoding="utf-8")).body if file.exists() else ():
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+                return node
+    raise LookupError(f"{name} is not defined in fedmiss.{home}")
+
+
+def signature(node: ast.FunctionDef | ast.ClassDef) -> str:
+    """Return name and arguments with their defaults; of a dataclass its fields."""
+    if isinstance(node, ast.ClassDef):
+        made = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
+        if not made:
+            fields = [
+                ast.unparse(n.target) + (f"={_default(n.value)}" if n.value else "")
+                for n in node.body
+                if isinstance(n, ast.AnnAssign) and not ast.unparse(n.target).startswith("_")
+            ]
+            return f"{node.name}({', '.join(fields)})"
+    args = (made[0] if isinstance(node, ast.ClassDef) else node).args
+    plain = [a for a in [*args.posonlyargs, *args.args] if a.arg != "self"]
+    given: list[ast.expr | None] = [None] * (len(plain) - len(args.defaults)) + list(args.defaults)
+    words = [a.arg + (f"={_default(d)}" if d else "") for a, d in zip(plain, given, strict=True)]
+    words += ["*"] if args.kwonlyargs else []
+    words += [
+        a.arg + (f"={_default(d)}" if d else "")
+        for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    ]
+    return f"{node.name}({', '.join(words)})"
+
+
+def _default(node: ast.expr) -> str:
+    text = ast.unparse(node)
+    found = re.search(r"default_factory=(\w+)", text) or re.search(r"default=(\S+?)[,)]", text)
+    return f"{found[1]}()" if found and "factory" in text else (found[1] if found else text)
+
+
+def example(node: ast.AST) -> str:
+    """Return the lines of the docstring's example as a page shows them."""
+    text = ast.get_docstring(node) or "" if isinstance(node, ast.FunctionDef | ast.ClassDef) else ""
+    found = re.search(r"Examples\n-+\n(.*?)(?:\n\n[A-Z]\w+\n-+\n|\Z)", text, re.S)
+    return found[1].strip() if found else ""
+
+
 def python() -> str:
-    """Every module with every public name."""
+    """Every public name with its arguments and example, by what it is about; then the packages."""
+    import fedmiss
+
     parts = [
         MADE,
-        "# Python\n\nEverything that the command line does can be called from Python. Public is what a ",
+        "# Python\n\nWhat `import fedmiss` gives: ",
+        f"{len(fedmiss.__all__)} names. The import is light; a name ",
     ]
     parts.append(
-        "module's `__all__` names; the docstrings (`help(name)`) hold shapes, units, errors and sources.\n"
+        "is fetched when first used. Every example runs as it stands, in an empty folder. Parameters, units and "
     )
-    for path in sorted((ROOT / "fedmiss").rglob("*.py")):
-        module = path.relative_to(ROOT).with_suffix("")
-        if path.name.startswith("_") and path.name != "__init__.py":
-            continue
-        names = public(path)
-        if not names or module.parts[1] == "cli":
-            continue
-        dotted = ".".join(p for p in module.parts if p != "__init__")
-        parts.append(f"\n## {dotted}\n\n{first_line(ast.parse(path.read_text(encoding='utf-8')))}\n\n")
-        if path.name == "__init__.py":
-            parts.append(", ".join(f"`{n}`" for n in names) + "\n")
-        else:
-            parts += [f"- `{n}`" + (f": {text}" if text else "") + "\n" for n, text in names.items()]
+    parts.append("errors are in [the reference](../reference/api.md) and in `help(name)`.\n")
+    for title, names in fedmiss._HOME.items():
+        parts.append(f"\n## {title}\n")
+        for name, home in names.items():
+            node = definition(name, home)
+            parts.append(f"\n### {name}\n\n`{signature(node)}`\n\n{first_line(node)}\n")
+            parts.append(f"\n```pycon\n{example(node)}\n```\n")
+    parts.append("\n## Packages\n\nFor those who build on the parts: what each package names as public.\n")
+    for path in sorted((ROOT / "fedmiss").glob("*/**/__init__.py")):
+        package = ".".join(path.parent.relative_to(ROOT).parts)
+        if names := public(path):
+            about = first_line(ast.parse(path.read_text(encoding="utf-8")))
+            parts.append(f"\n### {package}\n\n{about}\n\n{', '.join(f'`{n}`' for n in names)}\n")
     return "".join(parts)
 
 
-PAGES = {"commands.md": commands, "tables.md": tables, "python.md": python}
+def reference() -> str:
+    """Directives by which the site sets every public name with its whole docstring."""
+    import fedmiss
+
+    parts = [
+        MADE,
+        "# Public names\n\nEvery name with its parameters, results, errors and example. A shorter list: ",
+    ]
+    parts.append("[Python](../guide/python.md).\n")
+    for title, names in fedmiss._HOME.items():
+        parts.append(f"\n## {title}\n\n```{{eval-rst}}\n.. currentmodule:: fedmiss\n\n")
+        for name, home in names.items():
+            node = definition(name, home)
+            if isinstance(node, ast.FunctionDef):
+                parts.append(f".. autofunction:: fedmiss.{name}\n")
+            else:
+                said = [
+                    n.name
+                    for n in node.body
+                    if isinstance(n, ast.FunctionDef) and not n.name.startswith("_") and ast.get_docstring(n)
+                ]
+                members = f"   :members: {', '.join(said)}\n" if said else ""
+                parts.append(f".. autoclass:: fedmiss.{name}\n{members}")
+        parts.append("```\n")
+    return "".join(parts)
+
+
+PAGES = {
+    "guide/commands.md": commands,
+    "guide/tables.md": tables,
+    "guide/python.md": python,
+    "reference/api.md": reference,
+}
 
 
 def main() -> None:
     """Write the pages."""
     for name, make in PAGES.items():
-        (GUIDE / name).write_text(make(), encoding="utf-8")
-        print(f"wrote {GUIDE / name}")
+        (GUIDE.parent / name).write_text(make(), encoding="utf-8")
+        print(f"wrote {GUIDE.parent / name}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
     |-- ConfigError         2  the settings or options ask for something impossible
     |-- InputError          1  a file or folder given by the user cannot be used
     |   `-- SchemaError     1  a table does not follow its schema
+    |-- BusyError           1  another process makes the same output
     |-- DomainError         1  a statistic left the domain of the M-step
     |-- UplinkError         1  a worker's message is damaged or of another run
     `-- EngineError         1  the machine that carries the messages failed
@@ -13,9 +14,11 @@ Every message says what happened, where, the value, the limit and the next move,
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 __all__ = [
+    "BusyError",
     "ConfigError",
     "DomainError",
     "EngineError",
@@ -23,11 +26,22 @@ __all__ = [
     "InputError",
     "SchemaError",
     "UplinkError",
+    "in_words",
 ]
 
 
 class FedmissError(Exception):
-    """Base of all errors raised on purpose; ``fields`` keeps the values that the message quotes."""
+    """Base of all errors raised on purpose; ``fields`` keeps the values that the message quotes.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> try:
+    ...     fedmiss.read_manifest("no-such-folder")
+    ... except fedmiss.FedmissError as error:
+    ...     print(type(error).__name__)
+    InputError
+    """
 
     exit_code = 1
 
@@ -37,17 +51,39 @@ class FedmissError(Exception):
 
 
 class ConfigError(FedmissError):
-    """The settings ask for something impossible or unknown."""
+    """The settings ask for something impossible or unknown.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.ReportSettings(rule="mine")
+    Traceback (most recent call last):
+        ...
+    fedmiss.errors.ConfigError: --rule is 'mine'; it must be pecbms or rtrim.
+    """
 
     exit_code = 2
 
 
 class InputError(FedmissError):
-    """A file or folder that the user named cannot be used."""
+    """A file or folder that the user named cannot be used.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.fit_trim(["a"], [2001], [-1])
+    Traceback (most recent call last):
+        ...
+    fedmiss.errors.InputError: site a at time 2001: the count -1 is negative.
+    """
 
 
 class SchemaError(InputError):
     """A table does not follow its schema."""
+
+
+class BusyError(FedmissError):
+    """Another process makes the same output."""
 
 
 class DomainError(FedmissError):
@@ -60,3 +96,22 @@ class UplinkError(FedmissError):
 
 class EngineError(FedmissError):
     """The machine that carries the messages failed or is not installed."""
+
+
+def in_words(error: BaseException) -> str:
+    """Say an error in one line; empty for one that nobody has words for (a mistake in the program)."""
+    if isinstance(error, FedmissError):
+        return str(error)
+    short = (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, ImportError) and "failed to map segment" in str(error))
+        or (isinstance(error, RuntimeError) and "can't start new thread" in str(error))
+    )
+    if not short:
+        return ""
+    told = f" ({error})" if str(error) else ""
+    return (
+        f"the memory of this machine, or the limit set for this process, is used up{told}. Close other programs, raise the "
+        "limit, run one species at a time (--jobs 1), or choose fewer records (--species, --start, --state)."
+    )

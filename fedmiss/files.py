@@ -8,22 +8,31 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.locks import aside, clear_leftovers, locked, temporary
 
 __all__ = [
     "MANIFEST",
     "SECRET",
     "atomic_file",
     "atomic_folder",
+    "check_free",
     "hash_file",
     "hash_json",
+    "identity",
+    "making",
+    "read_checked",
     "read_json",
     "read_manifest",
+    "replace_folder",
+    "seal",
+    "update_manifest",
+    "write_checked",
     "write_json",
     "write_manifest",
     "write_secret",
@@ -31,7 +40,12 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 SECRET = "secret.key"  # of a group, beside its visits
+FORMAT = (
+    2  # of produced folders; raised when a step reads what older versions did not write, or wrote otherwise
+)
 
+_READ_BY_STEPS = ("records", "panel", "fit", "imputed")
+_DROPPINGS = (".DS_Store", "Thumbs.db", "desktop.ini")  # file managers leave them; nobody misses them
 
 # what a full disk or a forbidden place answers; other errors inside a step are not about writing
 _REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -61,10 +75,11 @@ def _make_parent(path: Path) -> None:
 def atomic_file(path: str | Path) -> Iterator[Path]:
     """Give a temporary name beside ``path``; rename it onto ``path`` on success, remove it on failure."""
     path = Path(path)
-    tmp = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    tmp = temporary(path, os.getpid())
     _make_parent(path)
     try:
         yield tmp
+        _to_disk(tmp)
         os.replace(tmp, path)
     except OSError as error:
         if error.errno in _REFUSALS:
@@ -74,40 +89,121 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
         tmp.unlink(missing_ok=True)
 
 
-@contextmanager
-def atomic_folder(path: str | Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Give an empty temporary folder; rename it to ``path`` on success, remove it on failure.
+def _to_disk(path: Path) -> None:
+    """Have the system write a file (or the names in a folder) to the disk now: a rename must not come first."""
+    if os.name == "nt" and path.is_dir():  # Windows has no such call for folders
+        return
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
-    An existing non-empty ``path`` is an error unless ``overwrite``, and is only ever replaced when it holds
-    a manifest of ours: a user's own folder is never deleted.
+
+def replace_folder(new: Path, path: Path) -> None:
+    """Put a finished folder in the place of ``path``: a kill at any moment leaves the one or the other."""
+    for below in [*new.rglob("*"), new]:
+        _to_disk(below)
+    old = aside(path)
+    if path.exists():
+        os.replace(path, old)
+    try:
+        os.replace(new, path)
+    except OSError:
+        if old.exists():
+            os.replace(old, path)
+        raise
+    _to_disk(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def making(
+    path: str | Path, kind: str = "", *, overwrite: bool = False, inputs: Sequence[str | Path] = ()
+) -> Iterator[None]:
+    """Check that a folder may be made at ``path``, hold its lock, and remove what a dead process left of it.
+
+    Parameters
+    ----------
+    kind : what is made (see :func:`write_manifest`); only a folder of this kind is ever replaced
+    inputs : files and folders that the step reads
+
+    Raises
+    ------
+    ConfigError    see :func:`check_free`
+    BusyError      another process makes ``path``
     """
     path = Path(path)
-    check_free(path, overwrite=overwrite)
+    check_free(path, kind, overwrite=overwrite, inputs=inputs)
     _make_parent(path)
-    tmp: Path | None = None
+    with _explained(path), locked(path) as first:
+        if first:
+            clear_leftovers(path)
+            check_free(path, kind, overwrite=overwrite, inputs=inputs)
+        yield
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Errors of writing something temporary name the folder that the user asked for."""
     try:
-        tmp = Path(tempfile.mkdtemp(prefix=f".{path.name}.tmp-", dir=path.parent))
-        tmp.chmod(0o755)
-        yield tmp
-        if path.exists():
-            shutil.rmtree(path)
-        os.replace(tmp, path)
+        yield
     except OSError as error:
         if error.errno in _REFUSALS:
             raise _explain(error, path) from error
         raise
-    except InputError as error:  # a file inside could not be written: name the folder that the user asked for
-        inside = tmp is not None and Path(error.fields.get("path", "")).is_relative_to(tmp)
-        if inside and isinstance(error.__cause__, OSError):
+    except InputError as error:
+        start, at = temporary(path, "").name, Path(error.fields.get("path", ""))
+        if isinstance(error.__cause__, OSError) and any(p.name.startswith(start) for p in (at, *at.parents)):
             raise _explain(error.__cause__, path) from error.__cause__
         raise
-    finally:
-        if tmp is not None:
+
+
+@contextmanager
+def atomic_folder(
+    path: str | Path, kind: str = "", *, overwrite: bool = False, inputs: Sequence[str | Path] = ()
+) -> Iterator[Path]:
+    """Give an empty temporary folder; rename it to ``path`` on success, remove it on failure.
+
+    Arguments and errors are those of :func:`making`: an existing folder is replaced only with ``overwrite``, and only
+    when fedmiss made it, whole, as a folder of this kind.
+    """
+    path = Path(path)
+    with making(path, kind, overwrite=overwrite, inputs=inputs):
+        tmp = Path(tempfile.mkdtemp(prefix=temporary(path, "").name, dir=path.parent))
+        try:
+            tmp.chmod(0o755)
+            yield tmp
+            seal(tmp)
+            replace_folder(tmp, path)
+        finally:
             shutil.rmtree(tmp, ignore_errors=True)
 
 
-def check_free(path: Path, *, overwrite: bool) -> None:
-    """Raise unless a folder may be made at ``path`` (see :func:`atomic_folder`)."""
+def check_free(path: Path, kind: str = "", *, overwrite: bool, inputs: Sequence[str | Path] = ()) -> None:
+    """Raise ConfigError unless a folder of this kind may be made at ``path``.
+
+    It may not be a link, an input, or hold one; it may not lie inside another folder of fedmiss; and with ``overwrite`` it
+    must be of the same kind and hold nothing but what fedmiss wrote into it.
+    """
+    if path.is_symlink():
+        raise ConfigError(
+            f"{path} is a link to {path.resolve()}; name a folder itself with --out.", path=str(path)
+        )
+    here = path.resolve()
+    for given in inputs:
+        source = Path(given).resolve()
+        if source.is_relative_to(here):
+            what = "is an input" if source == here else f"holds the input {given}"
+            raise ConfigError(
+                f"{path} {what}, so nothing can be made there; choose another --out.", path=str(path)
+            )
+    for above in here.parents:
+        if (found := _kind_of(above)) in _READ_BY_STEPS:
+            raise ConfigError(
+                f"{path} lies inside {above}, which holds a {found!r}; choose an --out outside of it.",
+                path=str(path),
+            )
     if not path.exists():
         return
     if not path.is_dir():
@@ -119,12 +215,43 @@ def check_free(path: Path, *, overwrite: bool) -> None:
             f"the folder {path} exists already; choose another with --out, or pass --overwrite to replace it.",
             path=str(path),
         )
-    if not (path / MANIFEST).exists():
+    if refusal := _not_ours(path, kind):
         raise ConfigError(
-            f"the folder {path} was not made by fedmiss (no {MANIFEST} in it), so --overwrite will not "
-            "delete it; choose another folder with --out.",
+            f"the folder {path} {refusal}, so --overwrite will not delete it; choose another folder with --out, or remove "
+            "it yourself.",
             path=str(path),
         )
+
+
+def _kind_of(folder: Path) -> str:
+    try:
+        return str(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["kind"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _not_ours(folder: Path, kind: str) -> str:
+    """Why a folder may not be deleted, in words; empty when it may."""
+    if not (folder / MANIFEST).exists():
+        return f"was not made by fedmiss (no {MANIFEST} in it)"
+    found = _kind_of(folder)
+    if not found or (kind and found != kind):
+        return f"holds a {found!r}, not a {kind!r}" if found else f"has a {MANIFEST} that cannot be read"
+    raw = read_json(folder / MANIFEST)
+    if not isinstance(raw.get("files"), dict):
+        return f"was made by fedmiss {raw.get('fedmiss', '')} and does not say which files are its own"
+    strange = [p for p in _paths(folder) if p not in raw["files"] and p.rpartition("/")[2] not in _DROPPINGS]
+    more = f" and {len(strange) - 3} more files" if len(strange) > 3 else ""
+    return f"holds {', '.join(strange[:3])}{more}, which fedmiss did not write there" if strange else ""
+
+
+def _paths(folder: Path) -> list[str]:
+    """Files below a folder, as its manifest names them; links to folders are not followed."""
+    found = []
+    for at, folders, names in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(at, name))]
+        found += [(Path(at) / name).relative_to(folder).as_posix() for name in (*names, *links)]
+    return sorted(p for p in found if p != MANIFEST)
 
 
 def hash_file(path: str | Path) -> str:
@@ -155,6 +282,20 @@ def read_json(path: str | Path) -> Any:
         raise InputError(f"{path} is not valid JSON ({error}); make it again.", path=str(path)) from None
 
 
+def write_checked(path: str | Path, content: bytes) -> None:
+    """Write bytes behind their SHA-256, atomically: for unfinished work, which a crash may damage."""
+    with atomic_file(path) as tmp:
+        tmp.write_bytes(hashlib.sha256(content).digest() + content)
+
+
+def read_checked(path: str | Path) -> bytes:
+    """Read what :func:`write_checked` wrote; a damaged file is an :class:`InputError`."""
+    raw = Path(path).read_bytes()
+    if hashlib.sha256(raw[32:]).digest() != raw[:32]:
+        raise InputError(f"{path} is damaged.", path=str(path))
+    return raw[32:]
+
+
 def write_manifest(
     folder: str | Path,
     kind: str,
@@ -165,8 +306,9 @@ def write_manifest(
     flow: list[dict[str, Any]] | None = None,
     terms: dict[str, Any] | None = None,
     warnings: list[str] | None = None,
+    files: Sequence[str] | None = None,
 ) -> None:
-    """Write the manifest of a produced folder.
+    """Write the manifest of a produced folder, with size and SHA-256 of every file in it.
 
     Parameters
     ----------
@@ -177,29 +319,85 @@ def write_manifest(
     flow : rows of the row-flow table, in order: ``{"step", "rows", "note"}``
     terms : where the data come from: ``{"licence", "citation", "release", "terms"}``
     warnings : sentences shown to the user while the folder was made
+    files : the folder's own files, where others may lie beside them; all when None
     """
     from fedmiss import __version__
 
-    write_json(
-        Path(folder) / MANIFEST,
-        {
-            "kind": kind,
-            "fedmiss": __version__,
-            "settings": settings,
-            "inputs": inputs,
-            "results": results or {},
-            "flow": flow or [],
-            "terms": terms or {},
-            "warnings": warnings or [],
-        },
-    )
+    folder = Path(folder)
+    own = _paths(folder) if files is None else files
+    manifest = {
+        "kind": kind,
+        "fedmiss": __version__,
+        "format": FORMAT,
+        "settings": settings,
+        "inputs": inputs,
+        "results": results or {},
+        "flow": flow or [],
+        "terms": terms or {},
+        "warnings": warnings or [],
+        "files": {name: _entry(folder / name) for name in own},
+    }
+    _write_sealed(folder, manifest)
 
 
-_MAKER = {"records": "ingest", "panel": "panel", "fit": "fit", "imputed": "impute", "report": "report"}
+def _entry(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": hash_file(path)}
 
 
-def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]:
-    """Read a folder's manifest, and check that it is of the ``kind`` asked for."""
+def _write_sealed(folder: Path, manifest: dict[str, Any]) -> None:
+    """Write a manifest with the hash of its own content."""
+    content = json.loads(json.dumps({k: v for k, v in manifest.items() if k != "seal"}, default=str))
+    write_json(folder / MANIFEST, content | {"seal": hash_json(content)})
+
+
+def update_manifest(folder: str | Path, **parts: Any) -> None:
+    """Replace parts of a folder's manifest (``terms``, ``warnings``, ...)."""
+    _write_sealed(Path(folder), read_manifest(folder) | parts)
+
+
+def identity(folder: str | Path) -> str:
+    """Return the SHA-256 of what a folder is: its manifest without the list of files, which hold clock times too."""
+    return hash_json({k: v for k, v in read_manifest(folder).items() if k not in ("files", "seal")})
+
+
+def seal(folder: Path) -> None:
+    """Bring the manifest's list of files up to date, where files came or went after it was written."""
+    if not (folder / MANIFEST).exists():
+        return
+    manifest = read_manifest(folder)
+    known, now = manifest["files"], _paths(folder)
+    if now != sorted(known):
+        _write_sealed(
+            folder, manifest | {"files": {name: known.get(name) or _entry(folder / name) for name in now}}
+        )
+
+
+_MAKER = {
+    "records": "ingest", "panel": "panel", "fit": "fit", "imputed": "impute", "report": "report", "own": "own",
+    "report-index": "run", "simulation": "simulate", "experiment": "experiment", "study": "federation init",
+}  # fmt: skip
+
+
+def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool = False) -> dict[str, Any]:
+    """Read a folder's manifest, and check that it is of the ``kind`` asked for and unchanged.
+
+    Parameters
+    ----------
+    verify : check size and SHA-256 of the folder's files too; a step does so once with each folder that it reads
+
+    Raises
+    ------
+    InputError    no such folder, another kind or format, a manifest or file that was changed since (named)
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
+    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> manifest = fedmiss.read_manifest("panel", "panel")
+    >>> sorted(manifest["results"]["groups"])
+    ['g01', 'g02']
+    """
     folder = Path(folder)
     maker = f"; `fedmiss {_MAKER[kind]}` makes one" if kind in _MAKER else ""
     if not folder.exists():
@@ -207,12 +405,47 @@ def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]
     if not (folder / MANIFEST).exists():
         raise InputError(f"{folder} was not made by fedmiss: it has no {MANIFEST}.", path=str(folder))
     manifest: dict[str, Any] = read_json(folder / MANIFEST)
-    if kind is not None and manifest.get("kind") != kind:
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("kind"), str):
         raise InputError(
-            f"{folder} holds a {manifest.get('kind')!r}, but a {kind!r} is needed here{maker}.",
+            f"{folder / MANIFEST} does not say what the folder is; make it again.", path=str(folder)
+        )
+    again = f"make it again with `fedmiss {_MAKER.get(manifest['kind'], '...')} --out`"
+    made = manifest.get("format", 1)
+    if made != FORMAT:
+        newer = isinstance(made, int) and made > FORMAT
+        raise InputError(
+            f"{folder} was made by fedmiss {manifest.get('fedmiss', '(unknown)')} in format {made}, and this version reads "
+            f"format {FORMAT}; {'install the newer fedmiss' if newer else again + ' under another name'}.",
             path=str(folder),
         )
+    content = {k: v for k, v in manifest.items() if k != "seal"}
+    if hash_json(content) != manifest.get("seal"):
+        raise InputError(f"{folder / MANIFEST} is not as it was written; {again}.", path=str(folder))
+    if kind is not None and manifest["kind"] != kind:
+        raise InputError(
+            f"{folder} holds a {manifest['kind']!r}, but a {kind!r} is needed here{maker}.",
+            path=str(folder),
+        )
+    for name, entry in manifest["files"].items() if verify else ():
+        _check_file(folder / name, entry, again)
     return manifest
+
+
+def _check_file(path: Path, entry: dict[str, Any], again: str) -> None:
+    if not path.is_file():
+        raise InputError(
+            f"{path} is missing, and its folder cannot be used without it; {again}.", path=str(path)
+        )
+    size = path.stat().st_size
+    if size != entry["bytes"]:
+        raise InputError(
+            f"{path} is damaged: it has {size} bytes, and {entry['bytes']} were written; {again}.",
+            path=str(path),
+        )
+    if hash_file(path) != entry["sha256"]:
+        raise InputError(
+            f"{path} is damaged: its content is not what was written (SHA-256); {again}.", path=str(path)
+        )
 
 
 def write_secret(path: str | Path) -> None:

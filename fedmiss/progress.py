@@ -8,7 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["progress"]
+__all__ = ["note", "progress"]
+
+
+def note(text: str) -> None:
+    """Say something that the user should know, on stderr, in one line."""
+    print(f"note: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -58,6 +63,8 @@ class _Lines:
         spent = now - self.start
         far = ""
         if self.total and done > 0:
+            far = f", {min(done / self.total, 1.0):.0%}"
+        if self.total and done >= 0.05 * self.total:  # before, most of the time went into compiling
             left = spent * max(self.total - done, 0.0) / done
-            far = f", {min(done / self.total, 1.0):.0%}, about {left:.0f} s left"
+            far += f", about {left:.0f} s left"
         print(f"{self.label}: {spent:.0f} s{far}", file=sys.stderr, flush=True)

@@ -166,7 +166,17 @@ def table_writer(
 
 
 def read_table(path: str | Path, schema: str, columns: list[str] | None = None) -> pa.Table:
-    """Read a parquet table and check it against its schema; returns an arrow table."""
+    """Read a parquet table and check it against its schema; returns an arrow table.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
+    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> sites = fedmiss.read_table("panel/sites.parquet", "sites")
+    >>> sites.num_rows
+    20
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 

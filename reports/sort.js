@@ -1,6 +1,11 @@
 document.querySelectorAll("table.sortable th").forEach(function (th) {
-  var button = document.createElement("button");
-  button.type = "button";
+  // A button of the form kind is not painted where a printed table repeats its head on the next page.
+  var button = document.createElement("span");
+  button.setAttribute("role", "button");
+  button.tabIndex = 0;
+  button.addEventListener("keydown", function (e) {
+    if (e.key === "Enter" || e.key === " ") { e.preventDefault(); button.click(); }
+  });
   button.textContent = th.textContent;
   th.textContent = "";
   th.appendChild(button);

@@ -236,7 +236,7 @@ def test_tables_that_do_not_fit_are_told_by_column(tmp_path):
 
 def test_the_tree_of_errors_is_the_one_that_is_drawn():
     drawn = errors.__doc__ or ""
-    for name in errors.__all__:
+    for name in (n for n in errors.__all__ if isinstance(getattr(errors, n), type)):
         cls = getattr(errors, name)
         assert issubclass(cls, FedmissError)
         assert cls.exit_code == (2 if cls is ConfigError else 1)

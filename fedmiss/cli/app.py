@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from typing import Annotated
 
 import typer
@@ -11,6 +13,8 @@ from fedmiss import __version__
 from fedmiss.cli import commands
 
 __all__ = ["app", "main"]
+
+ADDRESSES = 3_000_000_000  # bytes; a small fit aborts in the compiler at 2 GB on some runs, never at 3
 
 app = typer.Typer(
     name="fedmiss",
@@ -47,8 +51,31 @@ def main() -> None:
     """Run the command line."""
     # Our matrices are small: a second BLAS thread only spins, and competes with the compiled loops' threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for name in (
+        "SIGTERM",
+        "SIGHUP",
+    ):  # asked to end, or the terminal is gone: as Ctrl-C, so that all is put away
+        if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) == signal.SIG_DFL:
+            signal.signal(getattr(signal, name), signal.default_int_handler)
     commands.register(app)
+    _check_limit()
     app()
+
+
+def _check_limit() -> None:
+    """Refuse a limit on addresses (``ulimit -v``) below which the libraries abort without a word."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < ADDRESSES:
+        typer.echo(
+            f"fedmiss: this process may use {limit / 1e9:.1f} GB of addresses (ulimit -v), and the libraries need "
+            f"{ADDRESSES / 1e9:.0f} GB before any data is read. Raise the limit.",
+            err=True,
+        )
+        sys.exit(1)
 
 
 if __name__ == "__main__":

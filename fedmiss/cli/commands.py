@@ -14,13 +14,13 @@ from typing import Any, NoReturn
 
 import typer
 
-from fedmiss.errors import FedmissError
+from fedmiss.errors import in_words
 
 __all__ = ["COMMANDS", "register"]
 
 # command -> module of fedmiss.cli that defines a function of the same name (dashes become underscores)
 COMMANDS = (
-    "demo", "ingest", "panel", "fit", "impute", "report", "own", "run", "inspect", "simulate", "trim", "doctor",
+    "demo", "ingest", "table", "panel", "fit", "impute", "report", "own", "run", "inspect", "simulate", "trim", "doctor",
     "experiment", "plot",
 )  # fmt: skip
 
@@ -50,21 +50,24 @@ def _one_message(command: Callable[..., Any]) -> Callable[..., Any]:
             if not _was_interrupted(error):
                 raise
             _interrupted()
-        except FedmissError as error:
-            if os.environ.get("FEDMISS_DEBUG"):
+        except BrokenPipeError:  # whoever read the output has read enough (`| head`)
+            raise
+        except Exception as error:
+            words = in_words(error) or _refused(error)
+            if os.environ.get("FEDMISS_DEBUG") or not words:
                 raise
-            _say(str(error))
-            raise typer.Exit(error.exit_code) from None
-        except OSError as error:  # the system refused something that no step has its own words for
-            if os.environ.get("FEDMISS_DEBUG"):
-                raise
-            where = f"{error.filename}: " if error.filename else ""
-            _say(
-                f"{where}{error.strerror or error}. Check the path, your rights and the disk; --debug shows more."
-            )
-            raise typer.Exit(1) from None
+            _say(words)
+            raise typer.Exit(getattr(error, "exit_code", 1)) from None
 
     return run
+
+
+def _refused(error: Exception) -> str:
+    """Say what the system refused, where no step has its own words for it."""
+    if not isinstance(error, OSError):
+        return ""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}. Check the path, your rights and the disk; --debug shows more."
 
 
 def _was_interrupted(error: BaseException | None) -> bool:

@@ -25,6 +25,12 @@ def fit(
     penalty: Annotated[
         float | None, typer.Option(help="Ridge on the factors; left out, their variances are estimated.")
     ] = None,
+    time: Annotated[
+        str,
+        typer.Option(
+            help="smooth, or fixed: the plain site and time model (Poisson, no effort), which is TRIM's model 3."
+        ),
+    ] = "smooth",
     effort: Annotated[str, typer.Option(help="auto, none, or some of duration,distance,observers.")] = "auto",
     observers: Annotated[
         str,
@@ -41,6 +47,13 @@ def fit(
     one_se: Annotated[
         bool, typer.Option("--one-se", help="Prefer the smallest rank within one standard error.")
     ] = False,
+    site_visits: Annotated[
+        bool,
+        typer.Option(
+            help="With the cross-validation, try whether a site's number of visits speaks for its abundance; used only "
+            "where left-out sites are predicted clearly better."
+        ),
+    ] = True,
     max_rank: Annotated[int, typer.Option(help="Largest rank tried.")] = 4,
     bootstrap: Annotated[int, typer.Option(help="Bootstrap replicates for the intervals; 0 for none.")] = 200,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
@@ -91,11 +104,13 @@ def fit(
         model=model,
         rank=rank,
         penalty=penalty,
+        time=time,
         effort=effort,
         observers=observers,
         folds=folds,
         folds_by=folds_by,
         one_se=one_se,
+        site_visits=site_visits,
         max_rank=max_rank,
         bootstrap=bootstrap,
         seed=seed,

@@ -57,6 +57,10 @@ def ingest(
         list[str] | None,
         typer.Option(help="County code or name.", rich_help_panel=_WHERE, show_default=False),
     ] = None,
+    bcr: Annotated[
+        list[str] | None,
+        typer.Option(help="Code of a Bird Conservation Region.", rich_help_panel=_WHERE, show_default=False),
+    ] = None,
     bbox: Annotated[
         str | None,
         typer.Option(help="west,south,east,north in degrees.", rich_help_panel=_WHERE, show_default=False),
@@ -80,6 +84,18 @@ def ingest(
     end: Annotated[
         str | None, typer.Option(help="Last date, included.", rich_help_panel=_WHEN, show_default=False)
     ] = None,
+    year: Annotated[
+        list[int] | None,
+        typer.Option(help="Calendar year; repeat for more.", rich_help_panel=_WHEN, show_default=False),
+    ] = None,
+    last_edited: Annotated[
+        str | None,
+        typer.Option(
+            help="Last edit of the checklist, as 2020-01-01..2021-12-31.",
+            rich_help_panel=_WHEN,
+            show_default=False,
+        ),
+    ] = None,
     season: Annotated[
         str | None,
         typer.Option(help="Window of any year, as 11-15..02-15.", rich_help_panel=_WHEN, show_default=False),
@@ -95,6 +111,10 @@ def ingest(
         typer.Option(
             help="Protocol, as Traveling; repeat for more.", rich_help_panel=_WHEN, show_default=False
         ),
+    ] = None,
+    project: Annotated[
+        list[str] | None,
+        typer.Option(help="eBird project code; repeat for more.", rich_help_panel=_WHEN, show_default=False),
     ] = None,
     duration: Annotated[
         str | None, typer.Option(help="Minutes, as 5..300.", rich_help_panel=_WHEN, show_default=False)
@@ -133,6 +153,22 @@ def ingest(
             rich_help_panel=_RULES,
         ),
     ] = "N,P",
+    breeding: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Breeding code, or any: records without it are neither a detection nor a zero.",
+            rich_help_panel=_RULES,
+            show_default=False,
+        ),
+    ] = None,
+    reviewed: Annotated[
+        bool,
+        typer.Option(
+            "--reviewed",
+            help="Reviewed records only; the others are neither a detection nor a zero.",
+            rich_help_panel=_RULES,
+        ),
+    ] = False,
     sensitive: Annotated[
         list[str] | None,
         typer.Option(
@@ -190,7 +226,7 @@ def ingest(
     spellings: Annotated[
         str,
         typer.Option(
-            help="Table of counts: sites that differ in case, blanks or accents only: refuse, join or apart.",
+            help="Plain tables: sites that differ in case, blanks or accents only: refuse, join or apart.",
             rich_help_panel=_PLAIN,
         ),
     ] = "refuse",
@@ -201,11 +237,19 @@ def ingest(
     missing: Annotated[
         list[str] | None,
         typer.Option(
-            help="Table of counts: a further sign of a missing count, as 999.",
+            help="Plain tables: a further sign of a missing count, as 999.",
             rich_help_panel=_PLAIN,
             show_default=False,
         ),
     ] = None,
+    dates: Annotated[
+        str,
+        typer.Option(
+            help="Plain tables: what 05/06/2024 means, day-first or month-first.",
+            rich_help_panel=_PLAIN,
+            show_default="refused",
+        ),
+    ] = "",
     first_year: Annotated[
         int | None,
         typer.Option(
@@ -228,21 +272,32 @@ def ingest(
     from fedmiss.etl.filters import preset as preset_filters
     from fedmiss.etl.ingest import IngestSettings
     from fedmiss.etl.ingest import ingest as run_ingest
-    from fedmiss.etl.options import clock_range, four_numbers, number_range, parse_map, season_window
+    from fedmiss.etl.options import (
+        clock_range,
+        date_range,
+        four_numbers,
+        number_range,
+        parse_map,
+        season_window,
+    )
 
     changes: dict[str, Any] = {
         "countries": tuple(country or ()),
         "states": tuple(state or ()),
         "counties": tuple(county or ()),
+        "bcrs": tuple(bcr or ()),
         "bbox": four_numbers(bbox),
         "polygon": str(polygon) if polygon else None,
         "localities": tuple(locality or ()),
         "hotspots_only": hotspots,
         "first_date": start,
         "last_date": end,
+        "years": tuple(year or ()),
+        "last_edited": date_range(last_edited),
         "season": season_window(season),
         "start": clock_range(time),
         "protocols": tuple(protocol or ()),
+        "projects": tuple(project or ()),
         "complete_only": complete,
         "duration": number_range(duration, "--duration"),
         "distance": number_range(distance, "--distance"),
@@ -262,6 +317,8 @@ def ingest(
             groups=groups,
             site=site,
             exotic=("", *(c.strip().upper() for c in exotic.split(",") if c.strip())),
+            breeding=tuple(breeding or ()),
+            reviewed_only=reviewed,
             sensitive=tuple(sensitive or ()),
             allow_absent=allow_absent,
             column_map=parse_map(map_),
@@ -273,6 +330,7 @@ def ingest(
             wide=wide,
             missing=tuple(missing or ()),
             first_year=first_year,
+            dates=dates,
         ),
         sampling=sampling or (),
         unvetted=unvetted or (),

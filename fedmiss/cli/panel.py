@@ -16,7 +16,13 @@ def panel(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")] = Path("panel"),
     species: Annotated[str, typer.Option(help="Scientific or common name.")] = "",
-    groups: Annotated[int, typer.Option(help="Number of groups; observers are drawn at random.")] = 10,
+    groups: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of groups; observers are drawn at random.",
+            show_default="10, or one for each observer where they are fewer",
+        ),
+    ] = None,
     group_by: Annotated[
         str, typer.Option(help="Column that makes the groups: region, observer_id, protocol.")
     ] = "",

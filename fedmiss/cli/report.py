@@ -27,6 +27,27 @@ def report(
     rule: Annotated[
         str, typer.Option("--rule", help="Rule of the trend classes: pecbms or rtrim.")
     ] = "pecbms",
+    convention: Annotated[
+        str,
+        typer.Option(
+            "--convention",
+            help="Error of the trend: long-term (the scatter of years is part of it) or trim (it is not, as in TRIM).",
+        ),
+    ] = "long-term",
+    min_counts: Annotated[
+        int,
+        typer.Option(
+            "--min-counts",
+            help="Site-months that must be counted in a year of the index; twice as many in its base.",
+        ),
+    ] = 5,
+    min_sites: Annotated[
+        int,
+        typer.Option(
+            "--min-sites",
+            help="Sites that must be counted in a year of the index; twice as many in its base.",
+        ),
+    ] = 3,
     date: Annotated[
         str | None,
         typer.Option(
@@ -76,8 +97,9 @@ def report(
     from fedmiss.report.build import build_report
 
     settings = ReportSettings(
-        base=base, rule=rule, date=date, span=span, coarse_map=coarse_map, title=title, unit=unit, trim=trim, photo=photo,
-        photo_credit=photo_credit, author=author, url=url,
+        base=base, rule=rule, convention=convention, min_counts=min_counts, min_sites=min_sites, date=date, span=span,
+        coarse_map=coarse_map, title=title, unit=unit, trim=trim, photo=photo, photo_credit=photo_credit, author=author,
+        url=url,
     )  # fmt: skip
     path = build_report(panel, fit, imputed, out, settings, overwrite=overwrite)
     results = read_manifest(out, "report")["results"]

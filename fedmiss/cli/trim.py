@@ -33,8 +33,10 @@ def trim(
     ] = False,
     overdispersion: Annotated[
         bool,
-        typer.Option("--overdispersion/--no-overdispersion", help="Scale errors by Pearson's chi-square."),
-    ] = True,
+        typer.Option(
+            "--overdispersion/--no-overdispersion", help="Scale errors by Pearson's chi-square over its df."
+        ),
+    ] = False,
     serial: Annotated[
         bool, typer.Option("--serial", help="Correlation of a site's counts in neighbouring years.")
     ] = False,
@@ -122,7 +124,7 @@ def trim(
     for line in (*said, *fit.notes):
         typer.echo(f"note: {line}", err=True)
     if out is not None:
-        with atomic_folder(out, overwrite=overwrite) as folder:
+        with atomic_folder(out, "trim", overwrite=overwrite, inputs=[table]) as folder:
             write_trim(fit, folder, table.stem, rule)
             inputs = {table.name: hash_file(table)}
             results = {k: v for k, v in as_json(fit, rule).items() if k != "strata"}

@@ -31,6 +31,12 @@ class Dithering:
     levels : s >= 1
     norm : r >= 1, math.inf allowed
     block : entries per block; None is the whole vector
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> round(fedmiss.Dithering(levels=4).omega(16), 6)  # variance of the message, relative to its length squared
+    0.25
     """
 
     levels: int = 1

@@ -42,6 +42,19 @@ def em(
     -------
     S_hat : (q,) last statistic
     h_norm2 : (rounds done,) ||h(S_k)||^2 = ||S_{k+1} - S_k||^2; stops once it is <= ``tol``
+
+    Examples
+    --------
+    >>> import numpy as np, fedmiss
+    >>> from fedmiss.core import pooled_s_bar
+    >>> from fedmiss.models.gmm import GMMParams
+    >>> rows = np.random.default_rng(0).normal(size=(4, 50, 1)) + np.where(np.arange(50) % 2, 3, -3)[:, None]
+    >>> model = fedmiss.GMM(G=2, d=1, covariance="known", Sigma=np.eye(1))
+    >>> roster = fedmiss.Roster.of([50] * 4)  # four workers with 50 rows each
+    >>> start = pooled_s_bar(model, GMMParams(np.array([0.5, 0.5]), np.array([[-1.0], [1.0]]), np.eye(1)), rows, roster)
+    >>> result = fedmiss.em(model, rows, roster, start, rounds=20)
+    >>> np.sort(model.T(result[0]).mu.ravel()).round().tolist()
+    [-3.0, 3.0]
     """
     trace = []
     for _ in range(rounds):

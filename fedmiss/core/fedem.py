@@ -71,6 +71,20 @@ class FedEM:
         each computes itself. A worker whose last answer did not count gets E_k whole. Source: Philippenko and Dieuleveut
         (2020), Artemis, with the memory on the server; not in the paper
     job : str                  name of the job; messages and stored states of another job are refused
+
+    Examples
+    --------
+    >>> import numpy as np, fedmiss
+    >>> from fedmiss.core import pooled_s_bar
+    >>> from fedmiss.models.gmm import GMMParams
+    >>> rows = np.random.default_rng(0).normal(size=(4, 50, 1)) + np.where(np.arange(50) % 2, 3, -3)[:, None]
+    >>> model = fedmiss.GMM(G=2, d=1, covariance="known", Sigma=np.eye(1))
+    >>> roster = fedmiss.Roster.of([50] * 4)  # four workers with 50 rows each
+    >>> start = pooled_s_bar(model, GMMParams(np.array([0.5, 0.5]), np.array([[-1.0], [1.0]]), np.eye(1)), rows, roster)
+    >>> algo = fedmiss.FedEM(model, fedmiss.Dithering(levels=2), roster, gamma=0.2, participation=fedmiss.Bernoulli(0.75))
+    >>> result = fedmiss.run(algo, fedmiss.LocalEngine(rows), start, stop=100)
+    >>> np.sort(result.theta.mu.ravel()).round().tolist()
+    [-3.0, 3.0]
     """
 
     model: Model

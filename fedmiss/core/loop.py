@@ -18,7 +18,7 @@ from fedmiss.core.fedem import FedEM
 from fedmiss.core.protocols import Engine
 from fedmiss.core.state import Downlink, Dropped, ServerState
 from fedmiss.errors import ConfigError, DomainError, InputError, UplinkError
-from fedmiss.files import atomic_file
+from fedmiss.files import read_checked, write_checked
 from fedmiss.progress import progress
 
 __all__ = ["Result", "Stop", "load_checkpoint", "run", "save_checkpoint"]
@@ -39,6 +39,12 @@ class Stop:
     tol : stop once the mean of ||H||^2 over the last ``window`` rounds is <= tol. ||H||^2 has the noise of
         compression, minibatches and absences in it, so a tol below that floor is never met.
     seconds : wall clock of this call
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.Stop(rounds=100).rounds
+    100
     """
 
     rounds: int | None = None
@@ -91,7 +97,7 @@ def save_checkpoint(
     dropped: list[Dropped] | None = None,
     mean: _Mean | None = None,
 ) -> None:
-    """Write everything that the next rounds depend on, atomically, as one .npz without pickles."""
+    """Write everything that the next rounds depend on, atomically: one .npz without pickles behind its SHA-256."""
     arrays: dict[str, Any] = {
         "S_hat": server.S_hat, "V": server.V, "k": np.int64(server.k), "acks": server.acks,
         "life": np.int64(server.life), "run": _text(_fingerprint(algo)), "dropped": _text(json.dumps(dropped or [])),
@@ -105,8 +111,7 @@ def save_checkpoint(
     arrays |= {f"trace.{name}": np.array(column, dtype=np.float64) for name, column in trace.items()}
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
-    with atomic_file(path) as tmp:
-        tmp.write_bytes(buffer.getvalue())
+    write_checked(path, buffer.getvalue())
 
 
 def load_checkpoint(
@@ -114,13 +119,13 @@ def load_checkpoint(
 ) -> tuple[ServerState, dict[str, list[float]]]:
     """Restore the engine's workers; return the server's state and the trace so far."""
     try:
-        raw = io.BytesIO(Path(path).read_bytes())  # numpy leaves its own handle open on a damaged file
+        raw = io.BytesIO(read_checked(path))  # numpy leaves its own handle open on a damaged file
         with np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         S_hat, V, k, acks = arrays["S_hat"], arrays["V"], int(arrays["k"]), arrays["acks"]
         run_of = json.loads(bytes(arrays["run"]).decode())
         life = max(int(arrays["life"]) + 1, time.time_ns())
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (InputError, OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(
             f"{path} is not a checkpoint that this version can read ({error}); delete it to start afresh.",
             path=str(path),
@@ -144,7 +149,7 @@ def load_checkpoint(
 
 def _load_rest(path: str | Path, average_from: int | None) -> tuple[list[Dropped], _Mean | None]:
     """The dropped messages and the running mean of a checkpoint that :func:`load_checkpoint` has accepted."""
-    with np.load(io.BytesIO(Path(path).read_bytes()), allow_pickle=False) as file:
+    with np.load(io.BytesIO(read_checked(path)), allow_pickle=False) as file:
         dropped = [Dropped(*entry) for entry in json.loads(bytes(file["dropped"]).decode())]
         start = int(file["mean.start"]) if "mean.start" in file.files else None
         if start != average_from:
@@ -199,6 +204,20 @@ def run(
         When S_k leaves the domain of T; the message names the round and the remedy.
     UplinkError
         When none of the last max(20, 3 n) messages could be used.
+
+    Examples
+    --------
+    >>> import numpy as np, fedmiss
+    >>> from fedmiss.core import pooled_s_bar
+    >>> from fedmiss.models.gmm import GMMParams
+    >>> rows = np.random.default_rng(0).normal(size=(4, 50, 1)) + np.where(np.arange(50) % 2, 3, -3)[:, None]
+    >>> model = fedmiss.GMM(G=2, d=1, covariance="known", Sigma=np.eye(1))
+    >>> roster = fedmiss.Roster.of([50] * 4)  # four workers with 50 rows each
+    >>> start = pooled_s_bar(model, GMMParams(np.array([0.5, 0.5]), np.array([[-1.0], [1.0]]), np.eye(1)), rows, roster)
+    >>> algo = fedmiss.FedEM(model, fedmiss.Dithering(levels=2), roster, gamma=0.2)
+    >>> result = fedmiss.run(algo, fedmiss.LocalEngine(rows), start, stop=fedmiss.Stop(rounds=20))
+    >>> len(result.trace["bytes_up"])
+    20
     """
     stop = Stop(rounds=stop) if isinstance(stop, int) else stop
     if stop.rounds is None and stop.epochs is None and stop.tol is None and stop.seconds is None:

@@ -49,6 +49,12 @@ class Bernoulli:
     Parameters
     ----------
     p : one probability for all, or one per slot, in (0, 1]
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.Bernoulli(0.5).p
+    0.5
     """
 
     p: float | Sequence[float] | F64

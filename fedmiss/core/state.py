@@ -44,6 +44,13 @@ class Roster:
     sizes : (n,) int64       rows m_c that each worker holds
     weights : (n,) float64   w_c >= 0, sum 1: worker c's share in F = sum_c w_c L_c
     weighting : "uniform" (w_c = 1/n, the paper) or "pooled" (w_c = m_c / N)
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> roster = fedmiss.Roster.of({"club b": 30, "club a": 10})
+    >>> roster.ids, roster.weights.tolist()
+    (('club a', 'club b'), [0.5, 0.5])
     """
 
     ids: tuple[str, ...]

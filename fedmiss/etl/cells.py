@@ -45,16 +45,17 @@ def _known(folder: Path, wanted: Sequence[str]) -> list[dict[str, Any]]:
     return [by_name[name.casefold()] for name in wanted]
 
 
-def species_visits(folder: str | Path, species: str) -> pl.LazyFrame:
+def species_visits(folder: str | Path, species: str, *, absent: bool = False) -> pl.LazyFrame:
     """Return the visits of one species: every checklist on which it was seen or may be read as a zero.
 
     A checklist without a record counts 0 where ``zero_ok`` says so, and is no visit elsewhere. A record without
     a count (X) is a detection with a missing count. Unvetted records and escapees make the visit missing. A
-    species named as sensitive at ingest has no zeros.
+    species named as sensitive at ingest has no zeros. With ``absent`` a species that is not held has zeros only.
 
     Returns
     -------
-    lazy frame : the columns of ``checklists``, and ``count`` (null = seen, not counted) and ``detected``
+    lazy frame : the columns of ``checklists``, and ``count`` (null = seen, not counted), ``detected``, and ``exported``
+    (whether the checklist is of an observer's own export)
 
     Raises
     ------
@@ -63,7 +64,7 @@ def species_visits(folder: str | Path, species: str) -> pl.LazyFrame:
     import polars as pl
 
     folder = Path(folder)
-    entry = _known(folder, [species])[0]
+    entry = {"species": species, "zeros_allowed": True} if absent else _known(folder, [species])[0]
     records = pl.scan_parquet(folder / "records.parquet").filter(pl.col("species") == entry["species"])
     joined = (
         pl.scan_parquet(folder / "checklists.parquet")
@@ -85,6 +86,7 @@ def species_visits(folder: str | Path, species: str) -> pl.LazyFrame:
         .with_columns(
             count=pl.when(seen).then("count").otherwise(pl.lit(0, pl.Int64)),
             detected=pl.col("detected").fill_null(False),
+            exported=pl.lit(read_manifest(folder)["settings"].get("exported", False)),
         )
         .drop("checklist_row", "seen", "reason")
     )

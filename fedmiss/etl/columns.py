@@ -21,6 +21,8 @@ EBD_RECORD: dict[str, tuple[str, ...]] = {
     "species": ("scientific name",),
     "exotic": ("exotic code",),
     "approved": ("approved",),
+    "reviewed": ("reviewed",),
+    "breeding": ("breeding code", "breeding bird atlas code"),
 }
 EVENT: dict[str, tuple[str, ...]] = {
     "event": ("sampling event identifier",),
@@ -31,6 +33,7 @@ EVENT: dict[str, tuple[str, ...]] = {
     "start": ("time observations started",),
     # 'OBSERVATION TYPE' (2025) is what was 'PROTOCOL TYPE'; 'PROTOCOL NAME' is finer and only a last resort.
     "protocol": ("observation type", "protocol type", "protocol name"),
+    "project": ("project identifiers", "project code", "project names"),
     "duration": ("duration minutes",),
     "distance": ("effort distance km",),
     "n_observers": ("number observers",),
@@ -43,6 +46,7 @@ PLACE: dict[str, tuple[str, ...]] = {
     "state_code": ("state code", "subnational1 code"),
     "county": ("county",),
     "county_code": ("county code", "subnational2 code"),
+    "bcr": ("bcr code",),
     "site_name": ("locality",),
     "site": ("locality id",),
     "site_type": ("locality type",),

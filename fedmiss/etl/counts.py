@@ -20,7 +20,7 @@ from fedmiss.etl.sources import Source, expand
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["CountOptions", "CountTable", "is_count_table", "read_counts", "wide_years"]
+__all__ = ["CountOptions", "CountTable", "is_count_table", "read_counts", "settle_spellings", "wide_years"]
 
 NAMES: dict[str, tuple[str, ...]] = {
     "site": ("site", "siteid", "sitecode", "plot", "plotid", "plotcode", "station", "colony", "square", "transect",
@@ -38,12 +38,20 @@ _SPELLINGS = ("refuse", "join", "apart")
 
 @dataclass(frozen=True, slots=True)
 class CountOptions:
-    """What to do where a table leaves a choice.
+    r"""What to do where a table leaves a choice.
 
     ``columns`` canonical name -> column, for names that are not found; ``missing`` further words for a missing count
     (as 999); ``repeats`` of a site and time point: ``refuse``, ``sum``, ``max`` or ``mean``; ``wide`` one column for
     each year; ``spellings`` of a site that differ in case, blanks or accents only: ``refuse``, ``join`` or ``apart``;
     ``months`` False leaves the month column out, so that the counts of a year are repeats.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> from pathlib import Path
+    >>> n = Path("wide.csv").write_text("site,2001,2002\na,4,6\nb,10,\n")
+    >>> fedmiss.read_counts("wide.csv", fedmiss.CountOptions(wide=True)).frame["count"].to_list()
+    [4.0, 10.0, 6.0, None]
     """
 
     columns: dict[str, str] | None = None
@@ -81,12 +89,45 @@ def _key(site: str) -> str:
     return "".join(c for c in plain if not unicodedata.combining(c) and not c.isspace())
 
 
-def wide_years(header: Sequence[str]) -> list[str]:
-    """Return the columns that are years, when there are at least three and no column is a count."""
+def settle_spellings(frame: pl.DataFrame, name: str, how: str) -> tuple[pl.DataFrame, list[str]]:
+    """Join sites of a table that differ in case, blanks or accents only, or refuse, or leave them apart.
+
+    Parameters
+    ----------
+    frame : with ``site`` and ``line``; ``name`` is the file's
+    how : refuse, join or apart
+
+    Raises
+    ------
+    InputError : such sites, when ``how`` is refuse; names both and their lines
+    """
+    import polars as pl
+
+    first = frame.group_by("site", maintain_order=True).agg(pl.col("line").first())
+    first = first.with_columns(key=pl.Series([_key(s) for s in first["site"]], dtype=pl.String))
+    doubled = first.filter(pl.col("key").is_duplicated() & (pl.col("key") != "")).sort("key", "line")
+    if doubled.is_empty() or how == "apart":
+        return frame, []
+    if how == "refuse":
+        a, b = doubled.head(2).rows(named=True)
+        raise InputError(
+            f"{name}: the site {a['site']!r} (line {a['line']}) is also written {b['site']!r} (line "
+            f"{b['line']}); pass --spellings join if they are one site, or --spellings apart if they are two."
+        )
+    to = first.join(
+        first.group_by("key", maintain_order=True).agg(pl.col("site").first().alias("_one")), on="key"
+    )
+    joined = frame.join(to.select("site", "_one"), on="site", how="left", maintain_order="left")
+    said = f"{doubled.height} spellings of {doubled['key'].n_unique()} sites were joined."
+    return joined.with_columns(pl.col("_one").alias("site")).drop("_one"), [said]
+
+
+def wide_years(header: Sequence[str], least: int = 3) -> list[str]:
+    """Return the columns that are years, when there are at least ``least`` and no column is a count."""
     years = [
         h for h in header if h.strip().lstrip("Xx").isdigit() and 1800 <= int(h.strip().lstrip("Xx")) <= 2100
     ]
-    return years if len(years) >= 3 and not any(n in _squeezed(header) for n in NAMES["count"]) else []
+    return years if len(years) >= least and not any(n in _squeezed(header) for n in NAMES["count"]) else []
 
 
 def is_count_table(header: Sequence[str]) -> bool:
@@ -101,13 +142,23 @@ def is_count_table(header: Sequence[str]) -> bool:
 
 
 def read_counts(path: str | Path | Source, options: CountOptions | None = None) -> CountTable:
-    """Read a table of counts: comma, semicolon or tab, decimal comma, plain or packed, or parquet.
+    r"""Read a table of counts: comma, semicolon or tab, decimal comma, plain or packed, or parquet.
 
     Raises
     ------
     InputError : no such table; values that are no count, year, month or weight; doubled rows; sites in two spellings;
         years as columns. Each with the line, the value, and what to do.
     ConfigError : options that do not fit the table
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> from pathlib import Path
+    >>> rows = "site;year;count\na;2001;4\na;2002;6\nb;2001;10\nb;2002;NA\n"
+    >>> n = Path("counts.csv").write_text(rows)
+    >>> table = fedmiss.read_counts("counts.csv")
+    >>> table.frame["count"].to_list()
+    [4.0, 6.0, 10.0, None]
     """
     options = options or CountOptions()
     for name, value, known in (
@@ -117,7 +168,7 @@ def read_counts(path: str | Path | Source, options: CountOptions | None = None) 
         if value not in known:
             raise ConfigError(f"--{name} is {value!r} (must be {', '.join(known)}).")
     source = path if isinstance(path, Source) else _one(path)
-    years = wide_years(source.header)
+    years = wide_years(source.header, 1 if options.wide else 3)
     if years and not options.wide:
         raise InputError(
             f"{source.name}: the years {years[0]} to {years[-1]} are columns, one for each; pass --wide to read it so, or "
@@ -174,7 +225,8 @@ class _Reading:
                 value_name="count",
             ).with_columns(pl.col("year").str.strip_prefix("year ").str.strip_chars_start("Xx"))
         frame = self._values(frame, columns)
-        frame = self._spellings(frame)
+        frame, joined = settle_spellings(frame, self.source.name, self.options.spellings)
+        self.said += joined
         frame = self._repeats(frame, rest)
         missing = int(frame["count"].null_count())
         first, last = (int(str(y)) for y in (frame["year"].min(), frame["year"].max()))
@@ -305,30 +357,6 @@ class _Reading:
                 line=row["line"],
                 value=row[key],
             )
-
-    def _spellings(self, frame: pl.DataFrame) -> pl.DataFrame:
-        import polars as pl
-
-        first = frame.group_by("site", maintain_order=True).agg(pl.col("line").first())
-        first = first.with_columns(key=pl.Series([_key(s) for s in first["site"]]))
-        doubled = first.filter(pl.col("key").is_duplicated() & (pl.col("key") != "")).sort("key", "line")
-        if doubled.is_empty() or self.options.spellings == "apart":
-            return frame
-        if self.options.spellings == "refuse":
-            a, b = doubled.head(2).rows(named=True)
-            raise InputError(
-                f"{self.source.name}: the site {a['site']!r} (line {a['line']}) is also written {b['site']!r} (line "
-                f"{b['line']}); pass --spellings join if they are one site, or --spellings apart if they are two."
-            )
-        to = first.join(
-            first.group_by("key", maintain_order=True).agg(pl.col("site").first().alias("name")), on="key"
-        )
-        self.said.append(f"{doubled.height} spellings of {doubled['key'].n_unique()} sites were joined.")
-        return (
-            frame.join(to.select("site", "name"), on="site", how="left", maintain_order="left")
-            .with_columns(pl.col("name").alias("site"))
-            .drop("name")
-        )
 
     def _repeats(self, frame: pl.DataFrame, rest: list[str]) -> pl.DataFrame:
         import polars as pl

@@ -11,13 +11,14 @@ import numpy as np
 
 from fedmiss.arrays import I32, I64
 from fedmiss.errors import InputError
-from fedmiss.etl.codes import BAD, COUNT_BLANK
+from fedmiss.etl.codes import BAD, COUNT_BLANK, NO_DATE
 from fedmiss.etl.columns import EBD_RECORD, EVENT, PLACE, REACH, resolve
 from fedmiss.etl.fields import Dictionary, Faults, Fields, Work
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.projection import (
     EVENT_COLUMNS,
     PLACE_COLUMNS,
+    PROTOCOL_COLUMNS,
     RECORD_COLUMNS,
     TAXON_COLUMNS,
     ParquetSink,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["project_ebird"]
 
 _RELEASE = re.compile(r"rel([A-Z][a-z]{2})-(\d{4})")
+UNKNOWN_DATE = -25567  # 1900-01-01, which eBird writes where nobody knows the date
 
 
 class _Reader:
@@ -68,7 +70,7 @@ class _Reader:
         if events:
             book("places", PLACE_COLUMNS)
             book("observers", ["observer"])
-            book("protocols", ["protocol"])
+            book("protocols", PROTOCOL_COLUMNS)
         self.taxon_rows: I64 = np.zeros(0, dtype=np.int64)
         self.long = self.short = self.rows = 0
         self.dates = [2**31 - 1, -(2**31)]
@@ -107,11 +109,13 @@ class _Reader:
         """Rows with an event id, a readable group id and whatever else is asked; the others are noted."""
         good = np.ones(f.n, dtype=np.bool_)
         checks = {"event": event < 0, "group": group == BAD, **more}
-        names = {**EBD_RECORD, **EVENT, **PLACE}
+        names = {**EBD_RECORD, **EVENT, **PLACE, "unknown": ("",)}
         for key, bad in checks.items():
             rows = np.flatnonzero(bad & good)
             if rows.size:
                 what = "no usable " + names[key][0].upper()
+                if key == "unknown":
+                    what, key = NO_DATE, "date"
                 self.faults.row(what, rows + first_line, self._shown(f, rows, key))
                 good[rows] = False
         return good
@@ -121,8 +125,10 @@ class _Reader:
 
         event = self.ids(f, "event", "S")
         group = self.ids(f, "group", "G")
-        species = self.slot["species"]
-        good = self.usable(f, first_line, event, group, {"species": f.lengths[:, species] == 0})
+        date = np.empty(f.n, dtype=np.int32)
+        _values.read_dates(*f.column(self.slot["date"]), date)
+        more = {"species": f.lengths[:, self.slot["species"]] == 0, "unknown": date == UNKNOWN_DATE}
+        good = self.usable(f, first_line, event, group, more)
         count = np.empty(f.n, dtype=np.int64)
         _values.read_counts(*f.column(self.slot["count"]), count)
         odd = np.flatnonzero(good & (count <= COUNT_BLANK))
@@ -143,9 +149,7 @@ class _Reader:
         if not good.all():
             columns = {k: v[good] for k, v in columns.items()}
         self.books["reach"].encode(f.buf, *self._region(f))
-        date = np.empty(f.n, dtype=np.int32)
-        _values.read_dates(*f.column(self.slot["date"]), date)
-        _widen(self.record_dates, date[date != BAD])
+        _widen(self.record_dates, date[(date != BAD) & (date != UNKNOWN_DATE)])
         rows = np.bincount(columns["taxon"], minlength=self.books["taxa"].size)
         rows[: self.taxon_rows.size] += self.taxon_rows
         self.taxon_rows = rows
@@ -161,13 +165,16 @@ class _Reader:
         _values.read_dates(*f.column(self.slot["date"]), date)
         bad = {
             "date": date == BAD,
+            "unknown": date == UNKNOWN_DATE,
             "observer": f.lengths[:, self.slot["observer"]] == 0,
             "site": f.lengths[:, self.slot["site"]] == 0,
         }
         if fault:
             good = self.usable(f, first_line, event, group, bad)
         else:
-            good = (event >= 0) & (group != BAD) & ~bad["date"] & ~bad["observer"] & ~bad["site"]
+            good = (event >= 0) & (group != BAD)
+            for lost in bad.values():
+                good &= ~lost
             self.lost_events += int(np.count_nonzero((event >= 0) & ~good))
         start = np.empty(f.n, dtype=np.int32)
         _values.read_times(*f.column(self.slot["start"]), start)
@@ -299,7 +306,7 @@ def _check_end(source: Source, report: ReadReport, last_fields: int, reader: _Re
 
 
 def _check_mostly_good(source: Source, reader: _Reader) -> None:
-    bad = sum(reader.faults.malformed.values())
+    bad = sum(n for what, n in reader.faults.malformed.items() if what != NO_DATE)
     if bad > 10 and 2 * bad > reader.rows:
         raise InputError(
             f"{source.name}: {bad:,} of {reader.rows:,} rows cannot be read ({reader.faults.examples[0]}); "

@@ -39,6 +39,7 @@ class Filters:
     countries, states, counties : codes ('US-WA-033') or names, compared without case
     bbox : west, south, east, north in degrees; west > east crosses the 180th meridian
     polygon : GeoJSON file with Polygon or MultiPolygon geometries (WGS84)
+    bcrs : codes of Bird Conservation Regions
     localities : locality ids
     hotspots_only : keep only locality type H
     first_date, last_date : ISO dates, both included
@@ -49,6 +50,9 @@ class Filters:
     complete_only : only checklists on which all species were reported
     observers, without_observers : observer ids to keep, or to leave out
     last_years : keep the last so many calendar years of the data
+    years : calendar years to keep
+    last_edited : ISO dates between which the checklist was edited last, both included
+    projects : codes of eBird projects (atlases, portals); a checklist may be of several
     """
 
     countries: tuple[str, ...] = ()
@@ -56,14 +60,18 @@ class Filters:
     counties: tuple[str, ...] = ()
     bbox: tuple[float, float, float, float] | None = None
     polygon: str | None = None
+    bcrs: tuple[str, ...] = ()
     localities: tuple[str, ...] = ()
     hotspots_only: bool = False
     first_date: str | None = None
     last_date: str | None = None
     last_years: int | None = None
+    years: tuple[int, ...] = ()
+    last_edited: tuple[str | None, str | None] = (None, None)
     season: tuple[str, str] | None = None
     start: Range = (None, None)
     protocols: tuple[str, ...] = ()
+    projects: tuple[str, ...] = ()
     complete_only: bool = False
     duration: Range = (None, None)
     distance: Range = (None, None)
@@ -79,6 +87,16 @@ class Filters:
                 raise ConfigError(f"the range of {name} is empty: {low:g} is above {high:g}; swap the two.")
         for name in ("first_date", "last_date"):
             _day(getattr(self, name), name)
+        low_edit, high_edit = self.last_edited
+        for edge in self.last_edited:
+            _day(edge, "last edited")
+        if low_edit and high_edit and low_edit > high_edit:
+            raise ConfigError(
+                f"the range of last edits is empty: {low_edit} is after {high_edit}; swap the two."
+            )
+        for year in self.years:
+            if not 1800 <= year <= 2199:
+                raise ConfigError(f"{year} is no year (must be between 1800 and 2199).")
         if self.first_date and self.last_date and self.first_date > self.last_date:
             raise ConfigError(
                 f"the first date {self.first_date} is after the last {self.last_date}; swap them."
@@ -121,6 +139,7 @@ class Filters:
             ("country", self.countries, ("country_code", "country")),
             ("state", self.states, ("state_code", "state")),
             ("county", self.counties, ("county_code", "county")),
+            ("Bird Conservation Region", self.bcrs, ("bcr",)),
             ("locality", self.localities, ("site",)),
         ):
             if wanted:
@@ -144,6 +163,19 @@ class Filters:
             year = np.datetime64(int(last_day), "D").astype("M8[Y]").astype(int) + 1970 - self.last_years + 1
             start_day = (date(int(year), 1, 1) - date(1970, 1, 1)).days
             steps.append((f"last {self.last_years} years", lambda b: b["date"] >= start_day))
+        if self.years:
+            wanted_years = np.array(sorted(self.years))
+            steps.append(
+                (
+                    "years",
+                    lambda b: np.isin(
+                        b["date"].astype("M8[D]").astype("M8[Y]").astype(int) + 1970, wanted_years
+                    ),
+                )
+            )
+        if self.last_edited != (None, None):
+            low_edit, high_edit = (_edit_day(d) for d in self.last_edited)
+            steps.append(("last edited", lambda b: _within(_days_of_edits(b["edited"]), low_edit, high_edit)))
         if self.season is not None:
             low, high = (int(e[:2]) * 100 + int(e[3:]) for e in self.season)
             steps.append(("season", lambda b: _in_season(b["date"], low, high)))
@@ -154,6 +186,14 @@ class Filters:
         if self.protocols:
             mask = matches("protocol", self.protocols, [column("protocols", "protocol").to_list()])
             steps.append(("protocol", lambda b: mask[b["protocol"]]))
+        if self.projects:
+            joined = column("protocols", "project").to_list()
+            parts = [[p.strip() for p in (v or "").split(",")] for v in joined]
+            width = max((len(p) for p in parts), default=1)
+            among = matches(
+                "project", self.projects, [[p[i] if i < len(p) else "" for p in parts] for i in range(width)]
+            )
+            steps.append(("project", lambda b: among[b["protocol"]]))
         if self.complete_only:
             steps.append(("complete lists only", lambda b: b["complete"] == 1))
         if self.duration != (None, None):
@@ -180,8 +220,10 @@ class Filters:
             ("country", self.countries),
             ("state", self.states),
             ("county", self.counties),
+            ("Bird Conservation Region", self.bcrs),
             ("locality", self.localities),
             ("protocol", self.protocols),
+            ("project", self.projects),
             ("observer", (*self.observers, *self.without_observers)),
         ):
             known = seen.get(name, set())
@@ -203,6 +245,15 @@ def _day(text: str | None, what: str) -> int | None:
         raise ConfigError(
             f"{shown!r} is not a date ({what}); write it as 2024-05-31 (season: 05-31)."
         ) from None
+
+
+def _edit_day(text: str | None) -> float | None:
+    return None if text is None else float(text.replace("-", "")) - 1900_00_00
+
+
+def _days_of_edits(stamps: Any) -> Any:
+    """Read the days of stamps (see ``_values.read_stamps``): year after 1900, month and day as digits; blank is nan."""
+    return np.where(stamps > 0, (stamps // 10**12).astype(np.float64), np.nan)
 
 
 def _within(values: Any, low: float | None, high: float | None) -> Bool:

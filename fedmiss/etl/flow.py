@@ -86,7 +86,7 @@ def row_flow(
         "duplicates": ("duplicates", "same global unique identifier, latest edit kept"),
         "explicit zeros": ("explicit zeros", "reported as 0: not detected"),
         "orphans": ("checklist not in the sampling file", ""),
-        "unvetted": ("not reviewed, or count missing", "hold back zeros only"),
+        "unvetted": ("not accepted or not asked for, or count missing", "hold back zeros only"),
         "escapees": ("escapees", "hold back zeros only"),
         "copies": ("copies on shared lists", "the lowest id that lists the species counts"),
         "rolled up": ("rolled up", "further counts of a species on one visit, as of subspecies, added up"),

@@ -18,7 +18,7 @@ from fedmiss.etl.flow import orphan_warning, row_flow, source_warnings, summaris
 from fedmiss.etl.lists import make_checklists
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
-from fedmiss.etl.plain import check_map, project_plain
+from fedmiss.etl.plain import PlainRules, check_map, project_plain
 from fedmiss.etl.projection import Cache, Projection
 from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
 from fedmiss.etl.resolve import write_records
@@ -28,7 +28,8 @@ from fedmiss.etl.sites import parse_site_rule
 from fedmiss.etl.sources import Source, expand
 from fedmiss.etl.species import choose_species
 from fedmiss.etl.terms import all_simulated, terms_of
-from fedmiss.files import atomic_folder, check_free, write_manifest
+from fedmiss.files import atomic_folder, making, read_manifest, write_manifest
+from fedmiss.locks import clear_inside, temporary
 from fedmiss.progress import progress
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def ingest(
     keep_cache: bool = True,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write the records folder ``out`` from eBird, MyEBirdData, GBIF or plain files; return its manifest.
+    r"""Write the records folder ``out`` from eBird, MyEBirdData, GBIF or plain files; return its manifest.
 
     Parameters
     ----------
@@ -63,22 +64,38 @@ def ingest(
     ------
     InputError, SchemaError : files that cannot be used, each with line and remedy
     ConfigError : settings that contradict each other or the files
-    """
-    from fedmiss.files import read_manifest
 
+    Examples
+    --------
+    >>> import fedmiss
+    >>> from pathlib import Path
+    >>> rows = "site;year;count\na;2001;4\na;2002;6\nb;2001;10\nb;2002;NA\n"
+    >>> n = Path("counts.csv").write_text(rows)
+    >>> manifest = fedmiss.ingest(["counts.csv"], "records")
+    >>> sorted(manifest["results"])[:2], Path("records/records.parquet").exists()
+    (['n_checklists', 'n_records'], True)
+    """
     settings = settings or IngestSettings()
     out = Path(out)
     if settings.groups not in POLICIES:
         raise ConfigError(f"the policy {settings.groups!r} is unknown; choose {', '.join(POLICIES)}.")
-    site_km = parse_site_rule(settings.site)
-    check_free(out, overwrite=overwrite)
+    parse_site_rule(settings.site)
     sources = _sources(files, sampling, unvetted)
+    with making(out, "records", overwrite=overwrite, inputs=[*files, *sampling, *unvetted]):
+        _import(sources, out, settings, Path(cache) if cache else None, keep_cache)
+    return read_manifest(out, "records")
+
+
+def _import(
+    sources: list[Source], out: Path, settings: IngestSettings, cache: Path | None, keep_cache: bool
+) -> None:
+    """Make the records folder ``out``, whose lock is held."""
+    site_km = parse_site_rule(settings.site)
     family = _family(sources)
     warnings: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="fedmiss-") as scratch:
-        store = Cache(
-            Path(cache) if cache else out.parent / ".fedmiss-cache" if keep_cache else Path(scratch)
-        )
+    with tempfile.TemporaryDirectory(prefix=temporary(out, "").name, dir=out.parent) as scratch:
+        store = Cache(cache or (out.parent / ".fedmiss-cache" if keep_cache else Path(scratch)))
+        clear_inside(store.folder)
         projections = _project(sources, store, settings, warnings)
         if not any(p.meta["rows"] or p.meta["role"] == "sampling" for p in projections):
             names = ", ".join(s.short_name for s in sources)
@@ -95,7 +112,7 @@ def ingest(
             warnings.append(why_no_zeros(family))
         limits = NO_LIMIT if presence_only else limits_of(records)
         choice = choose_species(records, settings, warnings)
-        with atomic_folder(out, overwrite=overwrite) as folder:
+        with atomic_folder(out, "records", overwrite=True) as folder:
             events, lists_flow, unmatched = make_checklists(
                 lists,
                 folder / "checklists.parquet",
@@ -117,7 +134,7 @@ def ingest(
             write_manifest(
                 folder,
                 "records",
-                settings=asdict(settings) | {"presence_only": presence_only},
+                settings=asdict(settings) | {"presence_only": presence_only, "exported": family == "myebird"},
                 inputs={p.meta["source"]: p.meta["sha256"] for p in projections},
                 results=results,
                 flow=row_flow(projections, lists_flow, counts.steps, results, presence_only=presence_only),
@@ -129,7 +146,6 @@ def ingest(
                 ),
                 warnings=warnings,
             )
-    return read_manifest(out, "records")
 
 
 def _sources(
@@ -188,13 +204,8 @@ def _project(
         key, build = _builder(
             source, store, settings, sources, with_events=with_events and source.role == "ebd"
         )
-        projection = store.find(key)
-        if projection is None:
-            with progress(
-                f"reading {source.short_name}", source.path.stat().st_size, unit="bytes"
-            ) as advance:
-                projection = store.store(key, partial(build, advance=advance))
-            give_back()
+        projection = store.projection(key, partial(_watched, source, build))
+        give_back()
         projections.append(projection)
         warnings += source_warnings(projection)
     releases = {p.meta["release"] for p in projections if p.meta.get("release")}
@@ -208,6 +219,12 @@ def _project(
             "unvetted records are used only to hold back zeros: a species in them counts as missing."
         )
     return projections
+
+
+def _watched(source: Source, build: Any, folder: Path) -> dict[str, Any]:
+    with progress(f"reading {source.short_name}", source.path.stat().st_size, unit="bytes") as advance:
+        meta: dict[str, Any] = build(folder, advance=advance)
+        return meta
 
 
 def _builder(
@@ -247,7 +264,7 @@ def _builder(
             "column_map": chosen,
             "one_species": None if named else one,
             "assume_complete": settings.assume_complete,
-            "repeats": settings.repeats,
+            "rules": PlainRules(settings.repeats, settings.spellings, settings.missing, settings.dates),
         }
         build = project_plain
     return store.key(source, with_events=True, extra=json.dumps(extra, default=asdict)), partial(

@@ -15,10 +15,10 @@ import numpy as np
 
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.memory import give_back
-from fedmiss.etl.projection import VERSION, Projection
+from fedmiss.etl.projection import VERSION, Projection, kept
 from fedmiss.etl.reach import Limits
 from fedmiss.etl.select import Events, write_checklists
-from fedmiss.files import atomic_folder, hash_file, hash_json, read_json, write_json
+from fedmiss.files import hash_file, hash_json, read_json, write_json
 
 if TYPE_CHECKING:
     import polars as pl
@@ -68,39 +68,45 @@ def make_checklists(
         "presence_only": presence_only,
         "limits": asdict(limits),
     }
-    kept = cache / f"lists-{hash_json(who | what)[:24]}"
-    if (kept / "meta.json").exists():
-        meta = read_json(kept / "meta.json")
-        events.set_fate(np.load(kept / "fate.npy"), meta["steps"])
-        shutil.copyfile(kept / "checklists.parquet", path)
-        return events, meta["counts"], meta["unmatched"]
-    counts = write_checklists(events, filters, site_km, presence_only=presence_only, limits=limits, path=path)
-    unmatched = filters.unmatched(events.seen)
-    with atomic_folder(kept) as folder:
-        shutil.copyfile(path, folder / "checklists.parquet")
+    made = False
+
+    def build(folder: Path) -> None:
+        nonlocal made
+        made, target = True, folder / "checklists.parquet"
+        counts = write_checklists(
+            events, filters, site_km, presence_only=presence_only, limits=limits, path=target
+        )
         np.save(folder / "fate.npy", events.fate)
-        write_json(folder / "meta.json", {"steps": events.steps, "counts": counts, "unmatched": unmatched})
-    return events, counts, unmatched
+        meta = {"steps": events.steps, "counts": counts, "unmatched": filters.unmatched(events.seen)}
+        write_json(folder / "meta.json", meta)
+
+    folder = kept(cache / f"lists-{hash_json(who | what)[:24]}", build)
+    meta = read_json(folder / "meta.json")
+    if not made:
+        events.set_fate(np.load(folder / "fate.npy"), meta["steps"])
+    shutil.copyfile(folder / "checklists.parquet", path)
+    return events, meta["counts"], meta["unmatched"]
 
 
-def _events(lists: list[Projection], policy: str, shared: pl.DataFrame | None, kept: Path | None) -> Events:
+def _events(lists: list[Projection], policy: str, shared: pl.DataFrame | None, folder: Path | None) -> Events:
     """Find the copies that stand, or load what was found before."""
-    if kept is None:
+    if folder is None:
         return Events.load(lists, policy, shared)
-    if not (kept / "meta.json").exists():
+
+    def build(new: Path) -> None:
         events = Events.load(lists, policy, shared)
-        with atomic_folder(kept) as folder:
-            for k in _ARRAYS:
-                np.save(folder / f"{k}.npy", getattr(events, k))
-            if events.kept_event is not events.event:  # the same where ids ascend and none stands twice
-                np.save(folder / "kept_event.npy", events.kept_event)
-            write_json(folder / "meta.json", {"starts": events.starts, "members": events.members})
-        del events
-        give_back()
-    meta = read_json(kept / "meta.json")
+        for k in _ARRAYS:
+            np.save(new / f"{k}.npy", getattr(events, k))
+        if events.kept_event is not events.event:  # the same where ids ascend and none stands twice
+            np.save(new / "kept_event.npy", events.kept_event)
+        write_json(new / "meta.json", {"starts": events.starts, "members": events.members})
+
+    kept(folder, build)
+    give_back()
+    meta = read_json(folder / "meta.json")
     # only what is looked at comes into memory: all but the fates not before the records are written
-    held = [k for k in (*_ARRAYS, "kept_event") if (kept / f"{k}.npy").exists()]
-    arrays: dict[str, Any] = {k: np.asarray(np.load(kept / f"{k}.npy", mmap_mode="c")) for k in held}
+    held = [k for k in (*_ARRAYS, "kept_event") if (folder / f"{k}.npy").exists()]
+    arrays: dict[str, Any] = {k: np.asarray(np.load(folder / f"{k}.npy", mmap_mode="c")) for k in held}
     arrays.setdefault("kept_event", arrays["event"])
     members = {int(row): party for row, party in meta["members"].items()}
     return Events(lists, meta["starts"], **arrays, copies_speak_alone=policy == "raw", members=members)

@@ -6,7 +6,7 @@ import re
 
 from fedmiss.errors import ConfigError
 
-__all__ = ["clock_range", "four_numbers", "number_range", "parse_map", "season_window"]
+__all__ = ["clock_range", "date_range", "four_numbers", "number_range", "parse_map", "season_window"]
 
 Range = tuple[float | None, float | None]
 
@@ -43,6 +43,14 @@ def clock_range(text: str | None) -> Range:
             raise ConfigError(f"--time {text!r}: {half!r} is not a time of day; write it as 05:00..10:30.")
         out.append(int(match[1]) * 60.0 + int(match[2]) if match else None)
     return out[0], out[1]
+
+
+def date_range(text: str | None) -> tuple[str | None, str | None]:
+    """Read '2020-01-01..2021-12-31'."""
+    if text is None:
+        return None, None
+    low, high = _halves(text, "--last-edited", "2020-01-01..2021-12-31 (either end may be left out)")
+    return low or None, high or None
 
 
 def season_window(text: str | None) -> tuple[str, str] | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmiss.etl.codes import COUNT_BAD
+from fedmiss.etl.codes import COUNT_BAD, NO_DATE
 from fedmiss.etl.columns import normal, resolve
 from fedmiss.etl.rows import (
     Rows,
@@ -94,6 +95,9 @@ def project_myebird(
         day = parse_dates(frame["date"], ("%Y-%m-%d", "%m-%d-%Y"))
         bad = day.is_null()
         frame, number, day = rows.leave_out(frame, bad, "Date", "date"), number.filter(~bad), day.filter(~bad)
+        bad = day == dt.date(1900, 1, 1)
+        frame = rows.leave_out(frame, bad, "", "date", why=NO_DATE)
+        number, day = number.filter(~bad), day.filter(~bad)
         count, odd = parse_count(frame["count"])
         rows.blank(frame, odd, "Count", "count")
         values = {}

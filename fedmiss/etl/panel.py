@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,20 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.cells import species_visits
 from fedmiss.etl.codes import NEVER_DETECTED
 from fedmiss.etl.count_visits import MONTH_OF_YEARLY
-from fedmiss.files import SECRET, atomic_folder, hash_file, read_manifest, write_manifest, write_secret
+from fedmiss.files import SECRET, atomic_folder, read_manifest, write_manifest, write_secret
+from fedmiss.group_names import group_folders
 from fedmiss.rng import rng_for
 from fedmiss.tables import read_table, write_table
 
 __all__ = ["PanelSettings", "assign_groups", "make_panel", "month_axis"]
 
+STRAY_YEARS = 5  # visits so far from all others stretch the axis,
+STRAY_VISITS, STRAY_SHARE = 3, 0.001  # when they are so few, or such a share of all
+_NO_GROUPS = ("_source", "count", "detected", "exported")
 EFFORT = ("start_minutes", "duration_minutes", "distance_km", "n_observers", "protocol")
+
+
+_GROUPS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +43,23 @@ class PanelSettings:
     Attributes
     ----------
     species : scientific or common name; may be blank when the records hold one species
-    groups : number of groups, observers drawn at random by ``seed``
-    group_by : a column of checklists.parquet (``region``, ``observer_id``, ``protocol``); replaces ``groups``
+    groups : number of groups, observers drawn at random by ``seed``; None is 10, or fewer where observers are fewer
+    group_by : a column of checklists.parquet (``region``, ``observer_id``, ``protocol``), or ``file`` for observers' own
+        exports; replaces ``groups``
     sites : ``"seen"`` keeps sites where the species was detected at least once, ``"all"`` keeps every site
     min_visits : a site needs at least this many visits
     seed : seed of the random groups
     secrets : whether every group gets a secret of its own (``secret.key``), from which weights of its observers are drawn
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.PanelSettings(groups=4).groups
+    4
     """
 
     species: str = ""
-    groups: int = 10
+    groups: int | None = None
     group_by: str = ""
     sites: str = "seen"
     min_visits: int = 1
@@ -54,13 +68,13 @@ class PanelSettings:
 
 
 def make_panel(
-    records: Path | Sequence[Path],
-    out: Path,
+    records: str | Path | Sequence[str | Path],
+    out: str | Path,
     settings: PanelSettings | None = None,
     *,
     overwrite: bool = False,
 ) -> Path:
-    """Write the panel folder of one species.
+    r"""Write the panel folder of one species.
 
     Parameters
     ----------
@@ -71,34 +85,62 @@ def make_panel(
     ------
     InputError    no such species (near names are proposed), or no visit with a count
     ConfigError   fewer observers than groups, one observer only, unknown column
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> from pathlib import Path
+    >>> rows = "site;year;count\na;2001;4\na;2002;6\nb;2001;10\nb;2002;NA\n"
+    >>> n = Path("counts.csv").write_text(rows)
+    >>> records = fedmiss.ingest(["counts.csv"], "records")
+    >>> folder = fedmiss.make_panel("records", "panel")
+    >>> fedmiss.open_panel("panel").sites["site_id"].to_list()
+    ['a', 'b']
     """
     settings = settings or PanelSettings()
     folders = [Path(records)] if isinstance(records, str | Path) else [Path(r) for r in records]
     _check(settings)
-    manifests = [read_manifest(f, "records") for f in folders]
-    with atomic_folder(out, overwrite=overwrite) as tmp:
-        parts: list[pl.DataFrame] = []
-        inputs: dict[str, str] = {}
-        species, common = "", None
-        for folder, manifest in zip(folders, manifests, strict=True):
-            species, common, part = _visits(folder, manifest, settings.species or species)
-            name = folder.name if len(folders) > 1 else ""
-            parts.append(part.with_columns(pl.lit(name).alias("_source")))
-            inputs |= {
-                f"{folder.name}/{n}": hash_file(folder / n) for n in ("records.parquet", "checklists.parquet")
-            }
-        visits = pl.concat(parts)
+    manifests = [read_manifest(f, "records", verify=True) for f in folders]
+    with atomic_folder(out, "panel", overwrite=overwrite, inputs=folders) as tmp:
         flow = [row for m in manifests for row in m["flow"]]
         warnings = [w for m in manifests for w in m["warnings"]]
+        names = _source_names(folders)
+        species, common, visits = _all_visits(
+            dict(zip(names, folders, strict=True)), manifests, settings, warnings
+        )
+        inputs = {
+            f"{name}/{n}": m["files"][n]["sha256"]
+            for name, m in zip(names, manifests, strict=True)
+            for n in ("records.parquet", "checklists.parquet")
+        }
         flow.append({"step": "visits of the species, zeros included", "rows": visits.height, "note": species})
+        visits, twice = _once(visits)
+        if twice:
+            note = f"{twice:,} visits are in several of the folders; each counts once, for the folder named first."
+            flow.append({"step": "visits that another folder holds too", "rows": -twice, "note": ""})
+            warnings.append(note)
+        if settings.sites == "seen" and not visits["detected"].any():
+            settings = replace(settings, sites="all")
+            warnings.append(
+                f"{species} was found on none of {visits.height} visits, so every site is kept, not only those where it "
+                "was seen."
+            )
         visits, steps = _choose_sites(visits, settings)
         flow += steps
         if visits["count"].null_count() == visits.height:
             raise _no_counts(species, visits)
+        if visits["detected"].any() and not (visits["count"].fill_null(0) > 0).any():
+            warnings.append(
+                f"{species} was found on {int(visits['detected'].sum())} visits and counted on none of them (all are X): no "
+                "index of numbers can be made, but one of presence and absence can."
+            )
+        warnings += _one_count(visits)
         sites = _site_axis(visits)
         months, gaps, left_out = month_axis(visits["date"])
         if left_out and months["month_of_year"].n_unique() > 1:  # one month a year: the counts are yearly
             warnings.append(f"no visit in any year in the months {left_out}: they are not part of the panel.")
+        if stray := stray_dates(visits["date"]):
+            warnings.append(stray)
         if gaps:
             warnings.append(
                 f"{len(gaps)} of {months.height} months have no visit ({', '.join(gaps[:4])}"
@@ -112,34 +154,15 @@ def make_panel(
         visits = assign_groups(visits, settings, by_source=len(folders) > 1)
         write_table(sites, tmp / "sites.parquet", "sites")
         write_table(months, tmp / "months.parquet", "months")
+        folder_of = group_folders(visits["_group"].unique().to_list())
+        warnings += _apart(visits) if len(folders) > 1 or settings.group_by == "file" else []
         groups = {}
-        for (group,), rows in sorted(visits.group_by("_group"), key=lambda item: item[0]):
-            groups[group] = _write_group(tmp / "groups" / str(group), rows)
+        for name, folder in sorted(folder_of.items(), key=lambda item: item[1]):
+            rows = visits.filter(pl.col("_group").eq_missing(pl.lit(name, pl.String)))
+            groups[folder] = _write_group(tmp / "groups" / folder, rows)
             if settings.secrets:
-                write_secret(tmp / "groups" / str(group) / SECRET)
-        counted = visits["count"].is_not_null()
-        results = {
-            "species": species,
-            "common_name": common or "",
-            "n_sites": sites.height,
-            "n_months": months.height,
-            "first_month": months["month"][0],
-            "last_month": months["month"][-1],
-            "n_observers": visits["observer_id"].n_unique(),
-            "n_visits": visits.height,
-            "n_counted": int(counted.sum()),
-            "n_detected": int(visits["detected"].sum()),
-            "n_zeros": int((visits["count"] == 0).sum()),
-            "n_cells_observed": visits.filter(counted).select("site_index", "month_index").n_unique(),
-            "birds": int(visits["count"].sum()),
-            "effort": {
-                c: round(1 - visits[c].null_count() / visits.height, 4) for c in EFFORT if c != "protocol"
-            },
-            "share_complete": round(float(visits["complete"].sum() / visits.height), 4),
-            "groups": groups,
-            # a table of yearly counts: no month was told, and every count stands in one (see count_visits)
-            "period": "year" if _yearly(visits) else "month",
-        }
+                write_secret(tmp / "groups" / folder / SECRET)
+        results = _results(species, common, visits, sites, months, groups)
         flow.append({"step": "visits written", "rows": visits.height, "note": f"{len(groups)} groups"})
         write_manifest(
             tmp,
@@ -154,21 +177,67 @@ def make_panel(
     return Path(out)
 
 
+def _results(
+    species: str,
+    common: str | None,
+    visits: pl.DataFrame,
+    sites: pl.DataFrame,
+    months: pl.DataFrame,
+    groups: dict[str, Any],
+) -> dict[str, Any]:
+    """What a panel's manifest says of its results."""
+    counted = visits["count"].is_not_null()
+    return {
+        "species": species,
+        "common_name": common or "",
+        "n_sites": sites.height,
+        "n_months": months.height,
+        "first_month": months["month"][0],
+        "last_month": months["month"][-1],
+        "n_observers": visits["observer_id"].n_unique(),
+        "n_visits": visits.height,
+        "n_counted": int(counted.sum()),
+        "n_detected": int(visits["detected"].sum()),
+        "n_zeros": int((visits["count"] == 0).sum()),
+        "n_cells_observed": visits.filter(counted).select("site_index", "month_index").n_unique(),
+        "birds": int(visits["count"].sum()),
+        "effort": {
+            c: round(1 - visits[c].null_count() / visits.height, 4) for c in EFFORT if c != "protocol"
+        },
+        "share_complete": round(float(visits["complete"].sum() / visits.height), 4),
+        "groups": groups,
+        # a table of yearly counts: no month was told, and every count stands in one (see count_visits)
+        "period": "year" if _yearly(visits) else "month",
+    }
+
+
 def _yearly(visits: pl.DataFrame) -> bool:
     told = (visits["date"].dt.month() == MONTH_OF_YEARLY) & (visits["observer_id"] == visits["site_id"])
     return bool(told.all()) and visits.select("site_id", pl.col("date").dt.year()).is_duplicated().sum() == 0
 
 
+def _one_count(visits: pl.DataFrame) -> list[str]:
+    """Say which count is larger than all others together: a slip of the pen, or a roost that deserves a look."""
+    most = visits.filter(pl.col("count") == pl.col("count").max()).head(1)
+    total = visits["count"].sum()
+    if visits.height < 20 or 2 * most["count"][0] <= total:
+        return []
+    return [
+        f"one count, {most['count'][0]:,} birds at {most['site_id'][0]} on {most['date'][0]}, is larger than all others "
+        f"together ({total - most['count'][0]:,} birds); check it, since it can decide totals and trend."
+    ]
+
+
 def _no_counts(species: str, visits: pl.DataFrame) -> InputError:
     return InputError(
-        f"{species}: none of its {visits.height} visits has a count (all are X, present but not counted), so no "
-        "index of numbers can be made. Choose another species or wider filters at ingest.",
+        f"{species}: none of its {visits.height} visits has a count (all are X, present but not counted) and none records "
+        "an absence, so no index of numbers or of presence can be made. Choose another species or wider filters at ingest.",
         species=species,
     )
 
 
 def _check(settings: PanelSettings) -> None:
-    if settings.groups < 1:
+    if settings.groups is not None and settings.groups < 1:
         raise ConfigError(f"--groups is {settings.groups} (must be at least 1).")
     if settings.sites not in ("seen", "all"):
         raise ConfigError(f"--sites is {settings.sites!r} (must be seen or all).")
@@ -176,15 +245,81 @@ def _check(settings: PanelSettings) -> None:
         raise ConfigError(f"--min-visits is {settings.min_visits} (must be at least 1).")
 
 
-def _visits(folder: Path, manifest: dict[str, Any], wanted: str) -> tuple[str, str | None, pl.DataFrame]:
-    """Visits of one species of a records folder, zeros included (the rules are in ``cells.species_visits``)."""
-    entry = resolve_species(manifest["results"]["species"], wanted, folder)
-    for name, schema in (("records.parquet", "records"), ("checklists.parquet", "checklists")):
-        read_table(
-            folder / name, schema, columns=["checklist_id"]
-        )  # a damaged file is told here, by its name
-    visits = species_visits(folder, entry["species"]).collect()
-    return entry["species"], entry["common_name"] or None, visits.sort("checklist_id")
+def _source_names(folders: list[Path]) -> list[str]:
+    """Return a name for each records folder: its own, with the one above where two have the same."""
+    whole = [f.resolve() for f in folders]
+    if len(set(whole)) < len(whole):
+        again = next(f for i, f in enumerate(whole) if f in whole[:i])
+        raise ConfigError(f"the records folder {again} is named twice; name each folder once.")
+    own = [f.name for f in whole]
+    return [f"{f.parent.name}-{f.name}" if own.count(f.name) > 1 else f.name for f in whole]
+
+
+def _all_visits(
+    folders: dict[str, Path], manifests: list[dict[str, Any]], settings: PanelSettings, warnings: list[str]
+) -> tuple[str, str | None, pl.DataFrame]:
+    """Visits of one species in all records folders; a folder that never met it has zeros only, or nothing to say."""
+    entries = [m["results"]["species"] for m in manifests]
+    holders = [i for i, e in enumerate(entries) if settings.species and _entry_of(e, settings.species)]
+    first = holders[0] if holders else 0
+    entry = resolve_species(entries[first], settings.species, list(folders.values())[first])
+    parts = []
+    for (name, folder), held in zip(folders.items(), entries, strict=True):
+        for file, schema in (("records.parquet", "records"), ("checklists.parquet", "checklists")):
+            read_table(
+                folder / file, schema, columns=["checklist_id"]
+            )  # one that does not fit is told here, by its name
+        mine = _entry_of(held, entry["species"])
+        part = species_visits(folder, entry["species"], absent=mine is None).collect().sort("checklist_id")
+        if mine is None:
+            what = (
+                f"its {part.height:,} complete checklists are zeros"
+                if part.height
+                else "it has no part in the panel"
+            )
+            warnings.append(f"{name} holds no record of {entry['species']}: {what}.")
+        parts.append(part.with_columns(pl.lit(name if len(folders) > 1 else "").alias("_source")))
+    return entry["species"], entry["common_name"] or None, pl.concat(parts)
+
+
+def _entry_of(entries: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
+    key = name.strip().casefold()
+    return next(
+        (e for e in entries if key in {str(e[k]).casefold() for k in ("common_name", "species")}), None
+    )
+
+
+def _once(visits: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """Leave out visits that a folder named earlier holds too.
+
+    They have the same id at the same site on the same day; or, in observers' own exports, where every member of a party has
+    an id of his own, place, date, start and duration are the same.
+    """
+    own = ("site_id", "date", "start_minutes", "duration_minutes")
+    personal = pl.all_horizontal(pl.col("exported").fill_null(False), *(pl.col(c).is_not_null() for c in own))
+    first = pl.col("_source").first()
+    same = pl.col("_source") != first.over("checklist_id", "site_id", "date")
+    alike = personal & (pl.col("_source") != first.over(*own, "exported"))
+    kept = visits.filter(~(same | alike))
+    return kept, visits.height - kept.height
+
+
+def _apart(visits: pl.DataFrame) -> list[str]:
+    """Say which groups have no region in common with any other: they learn from each other by the months only."""
+    regions = {
+        str(name): set(part["region"].drop_nulls().to_list()) for (name,), part in visits.group_by("_group")
+    }
+    if len(regions) < 2 or not all(regions.values()):
+        return []
+    alone = sorted(
+        n for n, mine in regions.items() if not any(mine & other for k, other in regions.items() if k != n)
+    )
+    if not alone:
+        return []
+    return [
+        f"{', '.join(alone[:4])}{', ...' if len(alone) > 4 else ''}: no region in common with another group. Groups share "
+        "the course of the months; where regions differ in it, make a panel of each region."
+    ]
 
 
 def resolve_species(entries: list[dict[str, Any]], wanted: str, folder: Path) -> dict[str, Any]:
@@ -282,30 +417,62 @@ def month_axis(dates: pl.Series) -> tuple[pl.DataFrame, list[str], str]:
     return months, gaps, ", ".join(names[m - 1] for m in sorted(spanned - set(season)))
 
 
+def stray_dates(dates: pl.Series) -> str:
+    """Say that a few visits, years apart from all others, stretch the month axis; blank when there are none.
+
+    ``1900-01-01`` stands for an unknown date in many databases; one such row makes a panel of 1,500 months.
+    """
+    at = np.sort((dates.dt.year().cast(pl.Int64) * 12 + dates.dt.month().cast(pl.Int64)).to_numpy())
+    steps = np.diff(at)
+    if not steps.size or steps.max() < 12 * STRAY_YEARS:
+        return ""
+    k = int(steps.argmax()) + 1
+    before = k <= at.size - k
+    few = k if before else at.size - k
+    if few > max(STRAY_VISITS, STRAY_SHARE * at.size):
+        return ""
+    ordered = dates.sort()
+    ends = (ordered[0], ordered[k - 1]) if before else (ordered[k], ordered[-1])
+    stay = f"from {ordered[k]}" if before else f"up to {ordered[k - 1]}"
+    lie = "lies" if few == 1 else "lie"
+    return (
+        f"{few} of {at.size:,} visits ({ends[0]}{f' to {ends[1]}' if ends[0] != ends[1] else ''}) {lie} "
+        f"{steps.max() // 12} years apart from all others and stretch the panel to {at[-1] - at[0] + 1:,} calendar months. "
+        f"If these dates stand for unknown ones, keep only visits {stay} (`fedmiss ingest "
+        f"{'--start' if before else '--end'}`)."
+    )
+
+
 def assign_groups(visits: pl.DataFrame, settings: PanelSettings, *, by_source: bool = False) -> pl.DataFrame:
     """Add the column ``_group``. An observer is in one group only, unless groups follow a column or files."""
     if by_source:
         return visits.with_columns(pl.col("_source").alias("_group"))
+    if settings.group_by == "file":
+        if not visits["exported"].fill_null(False).all():
+            raise ConfigError(
+                "--group-by file is for observers' own exports (MyEBirdData.csv), one file each; these records are of "
+                "another kind. Choose region, observer_id, protocol or site_id."
+            )
+        return visits.with_columns(pl.col("observer_id").alias("_group"))
     if settings.group_by:
-        if settings.group_by not in visits.columns or settings.group_by in ("_source", "count", "detected"):
-            allowed = "region, observer_id, protocol, site_id"
+        if settings.group_by not in visits.columns or settings.group_by in _NO_GROUPS:
+            allowed = "region, observer_id, protocol, site_id, file"
             raise ConfigError(
                 f"--group-by {settings.group_by!r} is not a column to group by; choose one of {allowed}."
             )
-        column = pl.col(settings.group_by).cast(pl.String).fill_null("unknown")
-        return visits.with_columns(column.str.replace_all(r"[^A-Za-z0-9_.-]+", "-").alias("_group"))
+        return visits.with_columns(pl.col(settings.group_by).cast(pl.String).alias("_group"))
     observers = visits["observer_id"].unique().sort()
-    if observers.len() < settings.groups:
+    groups = min(_GROUPS, observers.len()) if settings.groups is None else settings.groups
+    if observers.len() < groups:
         few = "one observer only" if observers.len() == 1 else f"{observers.len()} observers"
         raise ConfigError(
-            f"the panel has {few}, fewer than --groups {settings.groups}; "
-            f"pass --groups {observers.len()} or less.",
+            f"the panel has {few}, fewer than --groups {groups}; pass --groups {observers.len()} or less.",
             observers=observers.len(),
         )
-    width = max(2, len(str(settings.groups)))
+    width = max(2, len(str(groups)))
     order = rng_for(settings.seed, "groups").permutation(observers.len())
     number = np.empty(observers.len(), dtype=np.int64)
-    number[order] = np.arange(observers.len()) % settings.groups + 1
+    number[order] = np.arange(observers.len()) % groups + 1
     table = pl.DataFrame({"observer_id": observers, "_group": [f"g{i:0{width}d}" for i in number]})
     return visits.join(table, on="observer_id", how="left", maintain_order="left")
 

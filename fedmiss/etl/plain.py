@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.columns import normal
+from fedmiss.etl.counts import settle_spellings
 from fedmiss.etl.rows import (
     Rows,
     digest_ids,
@@ -25,7 +27,7 @@ from fedmiss.etl.sources import Source
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["check_map", "project_plain", "propose_map"]
+__all__ = ["DATES", "PlainRules", "check_map", "project_plain", "propose_map"]
 
 # canonical name -> names of columns that usually mean it (compared by `columns.normal`, without spaces)
 FAMILIAR: dict[str, tuple[str, ...]] = {
@@ -70,8 +72,26 @@ FAMILIAR: dict[str, tuple[str, ...]] = {
 }
 _DECIMALS = ("latitude", "longitude", "duration", "distance")  # a comma in them is a decimal comma
 REQUIRED = ("observer", "site", "date", "count")
-_DATES = ("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y")  # 05/06/2024 may be May or June, and is refused
+_DATES = ("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y")  # 05/06/2024 may be May or June: see DATES
+_EITHER = r"^\d{1,2}/\d{1,2}/\d{4}"
+DATES = {"": (), "day-first": ("%d/%m/%Y",), "month-first": ("%m/%d/%Y",)}
 _TRUE, _FALSE = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n", "")
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRules:
+    """What to do where a table leaves a choice.
+
+    ``repeats`` says what several counts of a species on one visit (observer, site, day, and start time or visit id where
+    the table has them) are worth: their ``sum`` (parts of a flock), ``max`` or ``mean`` (the same birds counted again).
+    ``spellings`` of one site: ``refuse``, ``join`` or ``apart``. ``missing``: further signs of a count that was not made.
+    ``dates``: what 05/06/2024 means, ``day-first`` or ``month-first``; blank refuses it.
+    """
+
+    repeats: str = "sum"
+    spellings: str = "refuse"
+    missing: tuple[str, ...] = ()
+    dates: str = ""
 
 
 def propose_map(header: tuple[str, ...]) -> dict[str, str]:
@@ -139,25 +159,32 @@ def project_plain(
     column_map: dict[str, str],
     one_species: str | None,
     assume_complete: bool,
-    repeats: str = "sum",
+    rules: PlainRules | None = None,
     advance: Callable[[float], None] = lambda done: None,
 ) -> dict[str, Any]:
     """Write the projection of a plain table; return its meta data.
 
-    ``repeats`` says what several counts of a species on one visit (observer, site, day, and start time or visit id where
-    the table has them) are worth: their ``sum`` (parts of a flock), ``max`` or ``mean`` (the same birds counted again).
+    Raises
+    ------
+    InputError : a count that is none, a date that may be two, a site in two spellings; each with line and remedy
     """
     import polars as pl
 
+    rules = rules or PlainRules()
+    if rules.dates not in DATES:
+        raise ConfigError(f"--dates is {rules.dates!r} (must be day-first or month-first).")
     rows = Rows(source)
     columns = {k: source.header.index(v) for k, v in column_map.items()}
     parts = [
-        _prepare(chunk, rows, columns, one_species, assume_complete)
+        _prepare(chunk, rows, columns, one_species, assume_complete, rules)
         for chunk in read_rows(source, columns, rows, quoted=source.separator in (",", ";"), advance=advance)
     ]
     frame = (
-        pl.concat(parts) if parts else _prepare(_empty(columns), rows, columns, one_species, assume_complete)
+        pl.concat(parts)
+        if parts
+        else _prepare(_empty(columns), rows, columns, one_species, assume_complete, rules)
     )
+    frame, spelt = settle_spellings(frame, source.name, rules.spellings)
     # Nobody counted: neither a presence nor an absence. On a complete visit the species must not become a zero either,
     # so the row stays and holds the zero back; on others it goes.
     blank = pl.col("count") == COUNT_BLANK
@@ -165,10 +192,10 @@ def project_plain(
     frame = frame.filter(~blank | (pl.col("complete") == 1))
     missing = n - frame.height
     frame = frame.with_columns(approved=pl.when(blank).then(pl.lit("0")).otherwise(pl.col("approved")))
-    frame, said = _joined(frame, repeats)
+    frame, said = _joined(frame.drop("line"), rules.repeats)
     dates = write_projection(folder, frame)
     meta = rows.meta(prefix="", group_prefix="", dates=dates, explicit_zeros=True, any_name=True)
-    return meta | {"said": said, "missing": missing}
+    return meta | {"said": spelt + said, "missing": missing}
 
 
 def _joined(frame: pl.DataFrame, repeats: str) -> tuple[pl.DataFrame, list[str]]:
@@ -199,6 +226,15 @@ def _joined(frame: pl.DataFrame, repeats: str) -> tuple[pl.DataFrame, list[str]]
     return pl.concat([frame.filter(~doubled), joined.select(frame.columns)]), said
 
 
+def _refuse(chunk: pl.DataFrame, bad: pl.Series, key: str, rows: Rows, why: str) -> None:
+    """Raise with the line and the value of the first bad one."""
+    if bad.any():
+        row = chunk.row(int(bad.arg_max() or 0), named=True)
+        raise InputError(
+            f"{rows.source.name} line {row['_line']}, {key}: {row[key]!r} {why}", line=row["_line"]
+        )
+
+
 def _empty(columns: dict[str, int]) -> pl.DataFrame:
     import polars as pl
 
@@ -208,14 +244,24 @@ def _empty(columns: dict[str, int]) -> pl.DataFrame:
 
 
 def _prepare(
-    chunk: pl.DataFrame, rows: Rows, columns: dict[str, int], one_species: str | None, assume_complete: bool
+    chunk: pl.DataFrame,
+    rows: Rows,
+    columns: dict[str, int],
+    one_species: str | None,
+    assume_complete: bool,
+    rules: PlainRules,
 ) -> pl.DataFrame:
     import polars as pl
 
     for key in ("observer", "site", *(k for k in ("species",) if k in columns)):
         chunk = rows.leave_out(chunk, chunk[key] == "", key, key)
-    day = parse_dates(chunk["date"].str.slice(0, 10), _DATES)
+    day = parse_dates(chunk["date"].str.slice(0, 10), (*_DATES, *DATES[rules.dates]))
     bad = day.is_null()
+    if not rules.dates:
+        _refuse(
+            chunk, bad & chunk["date"].str.contains(_EITHER), "date", rows,
+            "may be two days. Write it as 2024-05-31, or pass --dates day-first or month-first.",
+        )  # fmt: skip
     chunk, day = rows.leave_out(chunk, bad, "date (write it as 2024-05-31)", "date"), day.filter(~bad)
 
     def text(key: str, default: str = "") -> pl.Series:
@@ -230,8 +276,19 @@ def _prepare(
         rows.blank(chunk, wrong, key, key)
         return value
 
-    count, odd = parse_count(chunk["count"])
-    rows.blank(chunk, odd, "count", "count")
+    # 2,0 and 2.00 are 2; a sign of a missing count is blank
+    written = chunk["count"].str.strip_chars().str.replace(r"^(\d+)[.,]0+$", "$1")
+    written = (
+        written.to_frame("t")
+        .select(pl.when(pl.col("t").is_in(rules.missing)).then(pl.lit("")).otherwise("t"))
+        .to_series()
+    )
+    count, odd = parse_count(written)
+    _refuse(
+        chunk, odd, "count", rows,
+        "is no count. Give one number, X where birds were present but not counted, or NA where nobody counted "
+        "(--missing takes a value as NA).",
+    )  # fmt: skip
     clock = (
         text("start").str.extract_groups(r"^(\d{1,2}):(\d{2})(?::\d{2})?$").struct.rename_fields(["h", "m"])
     )
@@ -254,6 +311,7 @@ def _prepare(
     blank = pl.lit("")
     return pl.DataFrame(
         {
+            "line": chunk["_line"],
             "event": event,
             "name": visit,
             "count": count,

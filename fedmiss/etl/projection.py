@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,17 +24,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmiss.arrays import I32
-from fedmiss.files import atomic_folder, read_json, write_json
+from fedmiss.errors import InputError
+from fedmiss.files import atomic_folder, read_json, read_manifest, write_json, write_manifest
+from fedmiss.locks import locked
+from fedmiss.progress import note
 
 if TYPE_CHECKING:
     import polars as pl
 
     from fedmiss.etl.sources import Source
 
-__all__ = ["Cache", "ParquetSink", "Projection", "row_groups"]
+__all__ = ["Cache", "ParquetSink", "Projection", "kept", "row_groups"]
 
 # Raised whenever the meaning of a projection changes: older ones are then made again.
-VERSION = 9
+VERSION = 10
 ROW_GROUP = 1 << 16
 STRETCH = 8  # row groups that are sorted together
 EVENT_COLUMNS = {
@@ -66,13 +69,15 @@ PLACE_COLUMNS = (
     "state_code",
     "county",
     "county_code",
+    "bcr",
     "site_name",
     "site",
     "site_type",
     "latitude",
     "longitude",
 )
-TAXON_COLUMNS = ("category", "common_name", "species", "exotic", "approved")
+TAXON_COLUMNS = ("category", "common_name", "species", "exotic", "approved", "reviewed", "breeding")
+PROTOCOL_COLUMNS = ("protocol", "project")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,17 +240,28 @@ class Cache:
             digest.update(stream.read(1 << 20))
         return digest.hexdigest()[:24]
 
-    def find(self, key: str) -> Projection | None:
-        """Return the projection of that key if it is there and whole."""
-        folder = self.folder / key
-        return Projection.load(folder) if (folder / "meta.json").exists() else None
+    def projection(self, key: str, build: Callable[[Path], dict[str, Any]]) -> Projection:
+        """Return the projection of that key; where there is none, ``build(folder)`` writes it and returns the meta data."""
+        return Projection.load(
+            kept(self.folder / key, lambda folder: write_json(folder / "meta.json", build(folder)))
+        )
 
-    def store(self, key: str, build: Any) -> Projection:
-        """Make a projection: ``build(folder)`` writes the tables and returns the meta data."""
-        final = self.folder / key
-        if final.exists():
-            shutil.rmtree(final)
-        with atomic_folder(final) as folder:
-            meta = build(folder)
-            write_json(folder / "meta.json", meta)
-        return Projection.load(final)
+
+def kept(folder: Path, build: Callable[[Path], None]) -> Path:
+    """Return a folder of the cache, made by ``build(empty folder)`` unless it is there and whole.
+
+    Another process that makes the same folder is waited for; a damaged one is made again, and said.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked(folder, wait=True):
+        if folder.exists():
+            try:
+                read_manifest(folder, "cache", verify=True)
+                return folder
+            except InputError as error:
+                note(f"{error} It is read from its source again.")
+                shutil.rmtree(folder)
+        with atomic_folder(folder) as tmp:
+            build(tmp)
+            write_manifest(tmp, "cache", settings={}, inputs={})
+    return folder

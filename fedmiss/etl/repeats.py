@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmiss.etl.projection import VERSION, Projection, row_groups
-from fedmiss.files import atomic_folder, hash_json
+from fedmiss.etl.projection import VERSION, Projection, kept, row_groups
+from fedmiss.files import hash_json
 
 if TYPE_CHECKING:
     import polars as pl
@@ -58,9 +58,10 @@ def latest_edits(sources: Sequence[Projection], cache: Path) -> pl.DataFrame:
         path = sources[0].folder / "repeats.parquet"
     else:
         which = {"version": VERSION, "sources": sorted(s.folder.name for s in sources)}
-        kept = cache / f"repeats-{hash_json(which)[:24]}"
-        path = kept / "repeats.parquet"
-        if not path.exists():
-            with atomic_folder(kept) as folder:
-                write_repeats([s.folder / "records.parquet" for s in sources], folder / "repeats.parquet")
+        records = [s.folder / "records.parquet" for s in sources]
+        folder = kept(
+            cache / f"repeats-{hash_json(which)[:24]}",
+            lambda new: write_repeats(records, new / "repeats.parquet"),
+        )
+        path = folder / "repeats.parquet"
     return pl.read_parquet(path).group_by("guid").agg(pl.col("edited").max().alias("latest"))

@@ -92,7 +92,7 @@ def write_records(
     record = np.dtype(_SPILLED + _EDITS if edits.height else _SPILLED)
 
     def chunks() -> Iterator[Any]:
-        for part in _portions(events, sources, choice, record):
+        for part in _portions(events, sources, choice, record, path.parent):
             yield _table(_resolve(part, events, sources, choice, counts, edits), events, choice)
 
     steps["written"] = table_writer(path, "records", chunks(), unique=("checklist_id", "checklist_row"))
@@ -138,9 +138,12 @@ def _ids_of_rows(events: Events, rows: Any) -> pl.Series:
 
 
 def _portions(
-    events: Events, sources: list[Projection], choice: SpeciesChoice, record: np.dtype[Any]
+    events: Events, sources: list[Projection], choice: SpeciesChoice, record: np.dtype[Any], beside: Path
 ) -> Iterator[Columns]:
-    """Yield the records of the species asked for, in portions that never split a checklist and its copies."""
+    """Yield the records of the species asked for, in portions that never split a checklist and its copies.
+
+    What does not stay in memory lies in a temporary folder in ``beside``.
+    """
     total = sum(
         int(s.read("taxa", ["rows"])["rows"].to_numpy()[c >= 0].sum())
         for s, c in zip(sources, choice.code, strict=True)
@@ -152,7 +155,7 @@ def _portions(
         if held:
             yield {k: np.concatenate([h[k] for h in held]) for k in held[0]}
         return
-    with tempfile.TemporaryDirectory(prefix="fedmiss-") as spill, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix=".records.tmp-", dir=beside) as spill, ExitStack() as stack:
         files = [stack.enter_context(open(Path(spill) / str(b), "w+b")) for b in range(n)]
         stretch = max(
             1, -(-events.fate.size // n)

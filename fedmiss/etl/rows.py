@@ -16,7 +16,14 @@ import numpy as np
 
 from fedmiss.errors import InputError
 from fedmiss.etl.codes import COUNT_BAD, COUNT_BLANK, COUNT_X
-from fedmiss.etl.projection import EVENT_COLUMNS, PLACE_COLUMNS, RECORD_COLUMNS, TAXON_COLUMNS, ParquetSink
+from fedmiss.etl.projection import (
+    EVENT_COLUMNS,
+    PLACE_COLUMNS,
+    PROTOCOL_COLUMNS,
+    RECORD_COLUMNS,
+    TAXON_COLUMNS,
+    ParquetSink,
+)
 from fedmiss.etl.sources import Source, broken_input, open_source
 from fedmiss.files import hash_file
 
@@ -47,9 +54,11 @@ class Rows:
         self.unreadable: dict[str, int] = {}
         self.examples: list[str] = []
 
-    def leave_out(self, frame: pl.DataFrame, bad: pl.Series, what: str, column: str) -> pl.DataFrame:
-        """Drop the rows where ``bad``, and remember why."""
-        self._note(self.malformed, frame, bad, f"no usable {what}", column)
+    def leave_out(
+        self, frame: pl.DataFrame, bad: pl.Series, what: str, column: str, *, why: str = ""
+    ) -> pl.DataFrame:
+        """Drop the rows where ``bad``, and remember why: no usable ``what``, or ``why``."""
+        self._note(self.malformed, frame, bad, why or f"no usable {what}", column)
         return frame.filter(~bad)
 
     def blank(self, frame: pl.DataFrame, bad: pl.Series, what: str, column: str) -> None:
@@ -263,6 +272,8 @@ def write_projection(folder: Path, frame: pl.DataFrame) -> list[int] | None:
         values.write_parquet(folder / f"{file}.parquet")
         return out
 
+    only_ebird = ("bcr", "project", "reviewed", "breeding")
+    frame = frame.with_columns(pl.lit("").alias(k) for k in only_ebird if k not in frame.columns)
     record = {k: frame[k].to_numpy() for k in RECORD_COLUMNS if k != "taxon"}
     with ParquetSink(folder / "records.parquet", RECORD_COLUMNS) as sink:
         sink.add({**record, "taxon": coded(frame, TAXON_COLUMNS, "taxa")})
@@ -278,7 +289,7 @@ def write_projection(folder: Path, frame: pl.DataFrame) -> list[int] | None:
                 **{k: visits[k].cast(pl.Float64).fill_null(float("nan")).to_numpy() for k in effort},
                 "observer": coded(visits, ["observer"], "observers"),
                 "place": coded(visits, PLACE_COLUMNS, "places"),
-                "protocol": coded(visits, ["protocol"], "protocols"),
+                "protocol": coded(visits, PROTOCOL_COLUMNS, "protocols"),
                 "date": days.to_numpy(),
                 "start": visits["start"].fill_null(-1).to_numpy(),
             }

@@ -27,6 +27,7 @@ __all__ = ["BLOCK_BYTES", "Block", "Source", "broken_input", "expand", "open_sou
 
 BLOCK_BYTES = 2 << 20
 HEAD_BYTES = 1 << 16
+MOST_LINE = 4 * BLOCK_BYTES  # eBird's comments stay below a hundredth of it
 ROLES = {
     "ebd": "eBird Basic Dataset",
     "sampling": "eBird sampling events",
@@ -47,6 +48,8 @@ _DAMAGE = (
 )
 CITATION = "recommended_citation.txt"  # comes with every download from eBird
 _RELEASE = re.compile(r"rel[A-Z][a-z]{2}-\d{4}")
+_RECORD_ID = re.compile(r"URN:.*EBIRD:OBS")  # of a record, where a column's name should be
+_EBIRD_ID = re.compile(r"^(S|obsr)\d+$")  # of a checklist, of an observer
 _COMPANIONS = ("verbatim.txt", "multimedia.txt", "citations.txt", "rights.txt")
 
 
@@ -105,6 +108,14 @@ class _Head:
             raise InputError(f"{name} has a blank first line where column names must stand.", path=name)
         self.separator = max("\t;,", key=text.count) if any(s in text for s in "\t;,") else ","
         self.columns = tuple(c.strip().strip('"') for c in text.split(self.separator))
+        if _RECORD_ID.match(self.columns[0]) or {"S", "obsr"} <= {
+            _EBIRD_ID.sub(r"\1", c) for c in self.columns
+        }:
+            raise InputError(
+                f"{name} has no line of column names: its first line is a row ({self.columns[0][:48]}). eBird's files begin "
+                "with the names; put that line back at the top (head -1 of the whole download), or download it again.",
+                path=name,
+            )
 
 
 def _role(columns: tuple[str, ...], name: str) -> str:
@@ -298,8 +309,12 @@ def read_blocks(
         finished = False
         while not finished:
             if have >= buf.size - 1:  # one line longer than the block
-                if have > 64 * BLOCK_BYTES:
-                    raise InputError(f"{source.name} line {line} is longer than {have} bytes: no text table.")
+                if have > MOST_LINE:
+                    raise InputError(
+                        f"{source.name} line {line} has more than {MOST_LINE:,} bytes and no end, so this is no text table "
+                        "(or its lines end with CR alone: save it with LF or CR LF).",
+                        path=source.name,
+                    )
                 buf = np.concatenate([buf, np.empty(buf.size, dtype=np.uint8)])
             window = memoryview(buf)[have : buf.size - 1]  # type: ignore[arg-type]
             n = stream.readinto(window)  # type: ignore[attr-defined]
@@ -314,7 +329,7 @@ def read_blocks(
                 buf[have] = 10
                 have += 1
                 report.unterminated = True
-            stop = _last_line_end(buf, have)
+            stop = _last_line_end(buf, have, have - n - (1 if finished else 0))
             if stop == 0:
                 continue
             bad = _lines.bad_utf8(buf, stop)
@@ -342,11 +357,11 @@ def read_blocks(
     report.sha256 = digest.hexdigest() if plain else hash_file(source.path)
 
 
-def _last_line_end(buf: U8, have: int) -> int:
-    """Index after the last line end in ``buf[:have]``, 0 when there is none."""
+def _last_line_end(buf: U8, have: int, seen: int) -> int:
+    """Index after the last line end in ``buf[seen:have]``, 0 when there is none."""
     low = have
-    while low > 0:
-        low = max(0, low - 4096)
+    while low > seen:
+        low = max(seen, low - 4096)
         hit = buf[low:have].tobytes().rfind(b"\n")
         if hit >= 0:
             return low + hit + 1

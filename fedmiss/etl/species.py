@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmiss.arrays import I32
+from fedmiss.arrays import I32, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.etl.projection import Projection
 from fedmiss.etl.resolve import SpeciesChoice
@@ -21,6 +21,9 @@ __all__ = ["choose_species"]
 
 # CATEGORY and name that roll up to a species; everything else stands above it (spuh, slash, hybrid).
 BELOW_OR_SPECIES = ("species", "issf", "intergrade", "form", "domestic")
+DOMESTIC = (
+    r" \(Domestic type\)$"  # behind the names of domestic birds in older releases; they belong to the species
+)
 BINOMIAL = r"^[A-Z][a-z-]+ [a-z-]+$"
 
 
@@ -28,7 +31,8 @@ def choose_species(records: list[Projection], settings: IngestSettings, warnings
     """Resolve the names asked for over all sources; no names means every species of the files."""
     import polars as pl
 
-    taxa = [p.read("taxa") for p in records]
+    plain = pl.col("species", "common_name").str.replace(DOMESTIC, "")
+    taxa = [p.read("taxa").with_columns(plain) for p in records]
     merged = pl.concat([t.with_columns(source=pl.lit(i, pl.Int32)) for i, t in enumerate(taxa)])
     below = pl.col("species").str.contains(BINOMIAL) & pl.col("category").is_in(["", *BELOW_OR_SPECIES])
     free = [
@@ -67,9 +71,21 @@ def choose_species(records: list[Projection], settings: IngestSettings, warnings
         exotic.append(
             np.array([c.strip().upper() not in exotic_kept for c in t["exotic"].to_list()], np.bool_)
         )
-        unvetted.append((t["approved"] == "0").to_numpy() | (p.meta["role"] == "unvetted"))
+        unvetted.append(_held_back(t, settings) | (p.meta["role"] == "unvetted"))
     _check_sensitive(settings, known, warnings)
     return SpeciesChoice(chosen, [shown.get(n) or None for n in chosen], code, above, exotic, unvetted)
+
+
+def _held_back(taxa: pl.DataFrame, settings: IngestSettings) -> Bool:
+    """Which taxa are neither a detection nor a zero: not accepted; not reviewed or not breeding, where this is asked for."""
+    out: Bool = (taxa["approved"] == "0").to_numpy()
+    if settings.reviewed_only:
+        out = out | (taxa["reviewed"] != "1").to_numpy()
+    if settings.breeding:
+        wanted = {c.strip().upper() for c in settings.breeding}
+        code = taxa["breeding"].str.to_uppercase()
+        out = out | ((code == "") if "ANY" in wanted else ~code.is_in(sorted(wanted))).to_numpy()
+    return out
 
 
 def _named(

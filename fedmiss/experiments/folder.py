@@ -116,7 +116,7 @@ class Folder:
 @contextmanager
 def experiment_folder(out: Path, name: str, *, quick: bool, overwrite: bool) -> Iterator[Folder]:
     """Make the folder whole or not at all."""
-    with atomic_folder(out, overwrite=overwrite) as tmp:
+    with atomic_folder(out, "experiment", overwrite=overwrite) as tmp:
         yield Folder(tmp, name, quick)
 
 

@@ -154,7 +154,9 @@ _EXPECTED = {
     "Hello": "Description", "Axes": "Done", "Sites": "KeyedHashes", "Checklists": "KeyedHashes", "Shared": "Done",
     "Drop": "Done", "Gaps": "GapSums", "Open": "OpenSums", "Broadcast": "SharedRows", "Solve": "Months",
     "Predict": "FitSums", "Score": "ScoreSums", "SharedProduct": "SharedRows", "Product": "ProductSums",
-    "Totals": "RegionTotals", "Close": "Done", "Tally": "Tallies", "Support": "SupportSums", "Outcome": "Done",
+    "Totals": "RegionTotals",
+    "SiteTime": "SiteTimeSums", "SiteVisits": "VisitSums",
+    "Close": "Done", "Tally": "Tallies", "Support": "SupportSums", "Outcome": "Done",
     "SealKey": "SealedKeys", "OpenKey": "Done",
 }  # fmt: skip
 assert set(_EXPECTED.values()) | {"Refusal"} == {k.__name__ for k in ANSWERS}

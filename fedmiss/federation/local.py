@@ -24,6 +24,7 @@ from fedmiss.federation.hub.crossval import cross_validate as hub_cross_validate
 from fedmiss.federation.hub.crossval import open_batch
 from fedmiss.federation.hub.job import fit_visits
 from fedmiss.federation.hub.state import MonthState
+from fedmiss.federation.hub.visits import ask_visits, try_site_visits
 from fedmiss.federation.keys import seed_key
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.results import CountFit, Posterior
@@ -71,6 +72,19 @@ class LocalFederation:
     watch : called after each exchange with (stage, exchanges so far)
     own : keep what each group needs for a report about its own sites
     more : further settings that decide the result: they enter the digest that every frame carries
+
+    Examples
+    --------
+    >>> import numpy as np, fedmiss
+    >>> p = fedmiss.simulate_panel(30, 24, 0.5, rank=0, seed=1, groups=2)
+    >>> clubs = [p.group == k for k in (0, 1)]
+    >>> groups = [fedmiss.Group.of(f"club {k}", p.site_index[c], p.month_index[c], p.y[c]) for k, c in enumerate(clubs)]
+    >>> panel = fedmiss.GroupPanel.of(30, 24, groups)
+    >>> federation = fedmiss.LocalFederation.of_panel(panel)
+    >>> fit = federation.fit(fedmiss.CountSettings(rank=0))
+    >>> pooled = fedmiss.fit_counts(panel.pooled(), fedmiss.CountSettings(rank=0))
+    >>> bool(np.allclose(fit.expected(), pooled.expected(), rtol=1e-6))
+    True
     """
 
     def __init__(
@@ -155,6 +169,8 @@ class LocalFederation:
     ) -> CountFit:
         """Fit the count model; the groups keep their half of it for the bootstrap."""
         settings.check()
+        if settings.site_visits and not self.hub.log_visits.size:
+            self.ask_visits()
         self.link.stage = "fit"
         if settings.penalty is not None:
             from fedmiss.federation.penalised import fit_penalised
@@ -204,7 +220,7 @@ class LocalFederation:
             return
         if fit.state is None:
             raise ConfigError("a fit that was read from a folder cannot be resampled; fit the panel again.")
-        self.link.ask([open_batch(FULL, fit.settings)])
+        self.link.ask([open_batch(self.hub, FULL, fit.settings)])
         p = fit.state.p
         for i, (name, program) in enumerate(self.programs.items()):
             batch = program.batches[FULL]
@@ -224,9 +240,10 @@ class LocalFederation:
         by: str = "auto",
         seed: int = 0,
         one_se: bool = False,
+        site_visits: bool = False,
         watch: Callable[[int], None] | None = None,
     ) -> Choice:
-        """Score every candidate on held-out visits and choose."""
+        """Score every candidate on held-out visits and choose; ``site_visits``: also try the prior that follows visits."""
         check_candidates(candidates, folds)
         for c in candidates:
             c.check()
@@ -235,9 +252,16 @@ class LocalFederation:
             from fedmiss.federation.penalised import cross_validate_penalised
 
             return cross_validate_penalised(self, candidates, folds, by, seed, one_se=one_se, watch=watch)
-        return hub_cross_validate(
+        choice = hub_cross_validate(
             self.link, self.hub, candidates, folds=folds, by=by, seed=seed, one_se=one_se, watch=watch
         )
+        if site_visits:
+            self.hub, choice = try_site_visits(self.link, self.hub, choice, folds=folds, seed=seed)
+        return choice
+
+    def ask_visits(self) -> None:
+        """Ask again how often sites were visited, for an earlier choice whose prior follows it."""
+        self.hub = ask_visits(self.link, self.hub)
 
     def replicates(self, settings: CountSettings, numbers: Sequence[int], *, seed: int) -> Draws:
         """Bootstrap replicates of the last fit, side by side; site slopes are taken from the groups."""
@@ -267,7 +291,7 @@ class LocalFederation:
     def lockstep_size(self) -> int:
         """How many replicates run side by side."""
         assert self.last is not None, "fit first"
-        return hub_bootstrap.lockstep_size(self.hub, self.last.settings.rank + 1)
+        return hub_bootstrap.lockstep_size(self.hub, self.last.settings.rank + 2)
 
 
 class _Weigh:
@@ -357,9 +381,10 @@ def fit_counts(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> g = Group.of("a", [0, 0, 1, 1], [0, 1, 0, 1], [2.0, 4.0, 6.0, 12.0])
-    >>> fit = fit_counts(GroupPanel.of(2, 2, [g]), CountSettings(rank=0, penalty=0.0, site_penalty=0.0, month_penalty=0.0))
+    >>> import numpy as np, fedmiss
+    >>> g = fedmiss.Group.of("a", [0, 0, 1, 1], [0, 1, 0, 1], [2.0, 4.0, 6.0, 12.0])
+    >>> free = fedmiss.CountSettings(rank=0, penalty=0.0, site_penalty=0.0, month_penalty=0.0)
+    >>> fit = fedmiss.fit_counts(fedmiss.GroupPanel.of(2, 2, [g]), free)
     >>> bool(np.allclose(fit.expected(), [[2, 4], [6, 12]], rtol=1e-4))
     True
     """
@@ -385,6 +410,18 @@ def cross_validate(
     candidates : settings to compare; the first one's distribution is the default
     by : what a fold holds out: cell, block, visit, observer; ``auto`` is cells or blocks, like the gaps
     one_se : choose the smallest rank within one standard error of the lowest deviance
+
+    Examples
+    --------
+    >>> import numpy as np, fedmiss
+    >>> p = fedmiss.simulate_panel(30, 24, 0.5, rank=0, seed=1, groups=2)
+    >>> clubs = [p.group == k for k in (0, 1)]
+    >>> groups = [fedmiss.Group.of(f"club {k}", p.site_index[c], p.month_index[c], p.y[c]) for k, c in enumerate(clubs)]
+    >>> panel = fedmiss.GroupPanel.of(30, 24, groups)
+    >>> ranks = [fedmiss.CountSettings(rank=r) for r in (0, 1)]
+    >>> choice = fedmiss.cross_validate(panel, ranks, folds=3)
+    >>> choice.best.rank
+    0
     """
     check_candidates(candidates, folds)
     return LocalFederation.of_panel(panel).cross_validate(
@@ -411,6 +448,18 @@ def bootstrap(
     Returns
     -------
     Draws    totals (B, 1 + regions, L), slopes (B, J)
+
+    Examples
+    --------
+    >>> import numpy as np, fedmiss
+    >>> p = fedmiss.simulate_panel(30, 24, 0.5, rank=0, seed=1, groups=2)
+    >>> clubs = [p.group == k for k in (0, 1)]
+    >>> groups = [fedmiss.Group.of(f"club {k}", p.site_index[c], p.month_index[c], p.y[c]) for k, c in enumerate(clubs)]
+    >>> panel = fedmiss.GroupPanel.of(30, 24, groups)
+    >>> fit = fedmiss.fit_counts(panel, fedmiss.CountSettings(rank=0))
+    >>> draws = fedmiss.bootstrap(panel, fit, draws=20)
+    >>> draws.totals.shape  # replicates, regions (the whole first), months
+    (20, 1, 24)
     """
     federation = LocalFederation.of_panel(panel, weigh=weigh)
     federation.load(fit)

@@ -1,8 +1,9 @@
 """Everything that can cross between a group and the hub: a closed list of frozen questions and answers.
 
-Axes of arrays: ``n`` fits side by side, ``L`` months, ``p`` = 1 + rank coefficients, ``t`` = p (p + 1) / 2 numbers of a
-lower triangle, ``q`` = p + t, ``K`` effort coefficients, ``S`` shared sites of the receiver (or sender), ``R`` regions,
-``w`` columns of a product, ``m`` nodes. A question asks about the fits ``fits`` of the batch ``batch``: folds or replicates
+Axes of arrays: ``n`` fits side by side, ``L`` months, ``p`` coefficients of a site (effect, slope on the line x, factors),
+``f`` of them free in a month (x is known), ``q`` = p (p + 3) / 2 numbers of a gradient and the lower triangle of a
+curvature, ``K`` effort coefficients, ``S`` shared sites of the receiver (or sender), ``R`` regions, ``w`` columns of a
+product, ``m`` nodes. A question asks about the fits ``fits`` of the batch ``batch``: folds or replicates
 that run in lockstep. Each field says in words what it holds; ``docs/guide/privacy.md`` and
 ``fedmiss inspect --messages`` are made from these words.
 """
@@ -31,10 +32,12 @@ from fedmiss.federation.messages_agree import (
     SealKey,
     Shared,
     Sites,
+    SiteVisits,
     Support,
     SupportSums,
     Tallies,
     Tally,
+    VisitSums,
 )
 
 __all__ = [
@@ -74,6 +77,9 @@ __all__ = [
     "Shared",
     "SharedProduct",
     "SharedRows",
+    "SiteTime",
+    "SiteTimeSums",
+    "SiteVisits",
     "Sites",
     "Solve",
     "Support",
@@ -81,6 +87,7 @@ __all__ = [
     "Tallies",
     "Tally",
     "Totals",
+    "VisitSums",
     "words",
 ]  # fmt: skip
 
@@ -112,6 +119,11 @@ class Open(Question):
     )
     source: int = _f("replicates: batch of the full fit that they start from, -1 for none")
     released: np.ndarray = _f("folds: 1 for months that take part, empty for all", "(L,)")
+    visits: np.ndarray = _f(
+        "mean and deviation over sites of log(visits + 1/2), where the prior of site effects follows it; else empty",
+        "(2,)",
+    )
+    line: np.ndarray = _f("the known line x that every site has a slope on, empty for none", "(L,)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,18 +152,24 @@ class Broadcast(Question):
     about: ClassVar[str] = "the months' parameters and the model's variances"
     batch: int = _f("number of the batch")
     fits: np.ndarray = _f("which fits of the batch", "(n,)")
-    begin: int = _f("0 go on; 1 sites at zero; 2 one more factor, at zero; 3 from the full fit (replicates)")
+    begin: int = _f(
+        "0 go on; 1 sites at zero; 2 one more factor, at zero; 3 from the full fit, with draws of the prior means "
+        "(replicates); 4 the same without draws"
+    )
     sums: bool = _f("whether sums of joint sites are wanted")
     refill: np.ndarray = _f("1 where the weights of visits are to be computed again", "(n,)")
     mu: np.ndarray = _f("overall level", "(n,)", "link scale")
-    T: np.ndarray = _f("months' coefficients: effect and factors", "(n, L, p)", "link scale")
-    D: np.ndarray = _f("their covariances", "(n, L, t)", "link scale squared")
+    T: np.ndarray = _f("months' coefficients: effect and factors", "(n, L, f)", "link scale")
+    D: np.ndarray = _f("their covariances", "(n, L, f (f + 1) / 2)", "link scale squared")
     tau: np.ndarray = _f("prior variances of the sites' coefficients", "(n, p)")
     phi: np.ndarray = _f("dispersion", "(n,)")
     inverse_size: np.ndarray = _f("1 / size of the negative binomial, 0 for none", "(n,)")
     kappa: np.ndarray = _f("effort coefficients", "(n, K)")
     ridge: np.ndarray = _f("precision of observer effects", "(n,)")
-    shift: np.ndarray = _f("subtract from the sites' effects first", "(n,)")
+    lift: np.ndarray = _f(
+        "prior mean of a site's effect for one standard deviation of its log visits", "(n,)"
+    )
+    shift: np.ndarray = _f("subtract from the sites' coefficients first", "(n, p)")
     stretch: np.ndarray = _f("multiply the sites' coefficients first", "(n, p)")
 
 
@@ -190,11 +208,18 @@ class Months(Answer):
     """Sums over the group's sites, by month."""
 
     about: ClassVar[str] = "normal equations of every month, summed over the group's sites"
-    months: np.ndarray = _f("gradient and curvature of every month's coefficients", "(n, L, q)", bits=32)
+    months: np.ndarray = _f(
+        "gradient and curvature of every month's coefficients", "(n, L, f (f + 3) / 2)", bits=32
+    )
     sites: np.ndarray = _f(
-        "sums over sites: effect, effective parameters, squared move and weight of the cells, squared coefficients (p), "
+        "sums over sites: effective parameters, squared move and weight of the cells, coefficients (p), their squares (p), "
         "their variances (p)",
-        "(n, 4 + 2 p)",
+        "(n, 3 + 3 p)",
+        bits=32,
+    )
+    lift: np.ndarray = _f(
+        "regression of site effects on log visits: weighted products, weighted squares, products",
+        "(n, 3)",
         bits=32,
     )
     effort: np.ndarray = _f("score and curvature of the effort coefficients", "(n, K + K^2)", bits=30)
@@ -214,6 +239,7 @@ class Predict(Question):
     batch: int = _f("number of the batch")
     fits: np.ndarray = _f("which fits of the batch", "(n,)")
     nodes: np.ndarray = _f("values of 1 / size at which the dispersion is wanted", "(n, m)")
+    months: bool = _f("whether the totals are wanted by month too")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,6 +252,13 @@ class FitSums(Answer):
     )
     dispersion: np.ndarray = _f(
         "weighted squared residuals over the variance, at every node", "(n, m)", bits=24
+    )
+    months: np.ndarray = _f(
+        "by month: sums of weights, counted and fitted total (log1p: of 1 + count), and variance of the counts for a "
+        "dispersion of 1; empty unless asked for",
+        "(n, L, 4)",
+        "visits, birds",
+        bits=24,
     )
 
 
@@ -290,11 +323,10 @@ class Totals(Question):
     fits: np.ndarray = _f("which fits of the batch", "(n,)")
     p: int = _f("number of coefficients")
     mu: np.ndarray = _f("overall level", "(n,)", "link scale")
-    T: np.ndarray = _f("months' coefficients, with their draws of prior noise", "(n, L, p)", "link scale")
-    D: np.ndarray = _f("their remaining covariances", "(n, L, t)", "link scale squared")
-    tau: np.ndarray = _f("prior variances of the sites' coefficients", "(n, p)")
+    T: np.ndarray = _f("months' coefficients: effect and factors", "(n, L, f)", "link scale")
+    D: np.ndarray = _f("their covariances", "(n, L, f (f + 1) / 2)", "link scale squared")
     smear: np.ndarray = _f("calibration of the fitted totals", "(n,)")
-    noise: bool = _f("whether sites draw prior noise")
+    drawn: bool = _f("whether coefficients are draws, so that no variance is left to integrate over")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -305,6 +337,27 @@ class RegionTotals(Answer):
     totals: np.ndarray = _f(
         "sums over sites: whole panel, then each region", "(n, R + 1, L)", "birds", bits=30
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SiteTime(Question):
+    """Ask for the equations of free time effects, the best site effects put in at home (``fit --time fixed``)."""
+
+    about: ClassVar[str] = "asks for the equations of the plain site and time model"
+    batch: int = _f("number of the batch")
+    fits: np.ndarray = _f("which fits of the batch", "(n,)")
+    time: np.ndarray = _f("time effects", "(n, L)", "log scale")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SiteTimeSums(Answer):
+    """Sums over the group's sites with a positive count."""
+
+    about: ClassVar[str] = "equations of the plain site and time model"
+    sums: np.ndarray = _f("log-likelihood but for a constant, and number of sites", "(n, 2)", bits=24)
+    counted: np.ndarray = _f("weighted counts of each month", "(n, L)", "birds", bits=24)
+    gradient: np.ndarray = _f("gradient of the time effects", "(n, L)", bits=32)
+    information: np.ndarray = _f("their information", "(n, L (L + 1) / 2)", bits=32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -340,11 +393,12 @@ class Refusal(Answer):
 # The order is part of the protocol: a type's number on the wire is its place here.
 QUESTIONS: tuple[type[Question], ...] = (
     Hello, Axes, Sites, Checklists, Shared, Drop, Gaps, Open, Broadcast, Solve, Predict, Score, SharedProduct, Product,
-    Totals, Close, Tally, Support, Outcome, SealKey, OpenKey,
+    Totals, Close, Tally, Support, Outcome, SealKey, OpenKey, SiteTime,
+    SiteVisits,
 )  # fmt: skip
 ANSWERS: tuple[type[Answer], ...] = (
     Description, Done, KeyedHashes, GapSums, OpenSums, SharedRows, Months, FitSums, ScoreSums, ProductSums, RegionTotals,
-    Refusal, Tallies, SupportSums, SealedKeys,
+    Refusal, Tallies, SupportSums, SealedKeys, SiteTimeSums, VisitSums,
 )  # fmt: skip
 
 

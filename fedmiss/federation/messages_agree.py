@@ -24,11 +24,13 @@ __all__ = [
     "SealKey",
     "SealedKeys",
     "Shared",
+    "SiteVisits",
     "Sites",
     "Support",
     "SupportSums",
     "Tallies",
     "Tally",
+    "VisitSums",
 ]
 
 
@@ -241,6 +243,30 @@ class GapSums(Answer):
         "for each joint site which months were visited, as bits; months of a year in an order that the hub does not know",
         "(S, L / 8)",
         clear="how visits lie at joint sites; empty without joint sites",
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SiteVisits(Question):
+    """Ask how often sites were visited; with the totals of joint sites, which each of their groups then holds too."""
+
+    about: ClassVar[str] = "asks how often sites were visited, for the prior of site effects"
+    joint: np.ndarray = _f(
+        "visits of all groups at the joint sites that the receiver visits, empty at first", "(S,)"
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VisitSums(Answer):
+    """Sums over the group's sites of the log number of visits."""
+
+    about: ClassVar[str] = "sums of the log number of visits of sites"
+    sums: np.ndarray = _f("sum over sites of log(visits + 1/2), and of its square", "(2,)", bits=30)
+    joint: np.ndarray = _f(
+        "the group's visits at every joint site, as long as their totals are not known",
+        "(S,)",
+        "visits",
+        clear="how often the group visited each joint site; empty without joint sites",
     )
 
 

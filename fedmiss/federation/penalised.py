@@ -166,7 +166,7 @@ def replicate_penalised(
     link, hub, s = federation.link, federation.hub, fit.settings
     base = _marginal(s)
     question = open_batch(
-        batch, base, weights="replicate", numbers=numbers, seed=seed, spread=spread_of(hub), source=BATCH
+        hub, batch, base, weights="replicate", numbers=numbers, seed=seed, spread=spread_of(hub), source=BATCH
     )
     sums = starts(link.ask([question])[0], len(numbers))
     assert fit.state is not None
@@ -208,7 +208,7 @@ def cross_validate_penalised(
     for base in dict.fromkeys(marginal.values()):
         members = [i for i, m in marginal.items() if m == base]
         question = open_batch(
-            FOLDS, base, weights="fold", numbers=range(folds), by=by, folds=folds, seed=seed
+            hub, FOLDS, base, weights="fold", numbers=range(folds), by=by, folds=folds, seed=seed
         )
         sums = starts(link.ask([question])[0], folds)
         lanes = [Lane(FOLDS, k, fit_path(hub, base, sums[k])) for k in range(folds)]

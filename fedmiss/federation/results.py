@@ -12,7 +12,17 @@ from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit, Theta
 
-__all__ = ["CountFit", "Posterior", "predictor", "row_blocks", "site_slopes", "to_counts", "totals_by_region"]
+__all__ = [
+    "CountFit",
+    "Posterior",
+    "coefficient_names",
+    "predictor",
+    "row_blocks",
+    "site_slopes",
+    "to_counts",
+    "totals_by_region",
+    "visited_totals",
+]
 
 BLOCK = 4_000_000  # cells of the imputed matrix held at a time
 
@@ -21,7 +31,8 @@ BLOCK = 4_000_000  # cells of the imputed matrix held at a time
 class Posterior:
     """Gaussian posteriors of the site and month coefficients.
 
-    ``mu`` scalar; ``P`` (J, p), ``C`` (J, p, p) sites; ``T`` (L, p), ``D`` (L, p, p) months; p = 1 + r.
+    ``mu`` scalar; ``P`` (J, p), ``C`` (J, p, p) sites; ``T`` (L, p), ``D`` (L, p, p) months; p = 1 + r,
+    one more where sites have slopes.
     ``tau`` (p,) prior variances of the sites' coefficients; ``prior`` (L, p) prior means and ``noise`` (p,) prior
     variances of the months'.
     """
@@ -47,6 +58,17 @@ class CountFit:
     ``fit`` is the low-rank part with the history of the fit, ``aux`` the rest; ``dispersion`` is Pearson /
     residual degrees of freedom on visits; ``edf`` the effective number of parameters (trace of the block hat
     matrices); ``smear`` the factor of the back-transform, calibrated on the total of the observed counts.
+
+    Examples
+    --------
+    >>> import numpy as np, fedmiss
+    >>> p = fedmiss.simulate_panel(30, 24, 0.5, rank=0, seed=1, groups=2)
+    >>> clubs = [p.group == k for k in (0, 1)]
+    >>> groups = [fedmiss.Group.of(f"club {k}", p.site_index[c], p.month_index[c], p.y[c]) for k, c in enumerate(clubs)]
+    >>> panel = fedmiss.GroupPanel.of(30, 24, groups)
+    >>> fit = fedmiss.fit_counts(panel, fedmiss.CountSettings(rank=0))
+    >>> fit.expected().shape
+    (30, 24)
     """
 
     settings: CountSettings
@@ -63,8 +85,13 @@ class CountFit:
 
     @property
     def theta(self) -> Theta:
-        """Parameters of the low-rank part."""
+        """Parameters of the low-rank part: with ``slopes`` its first column is the sites' slopes and the line x."""
         return self.fit.theta
+
+    @property
+    def slopes(self) -> bool:
+        """Whether every site has a slope of its own on the line x, the centred and scaled year."""
+        return self.theta.rank > self.settings.rank
 
     def expected(self, site: slice | I64 = slice(None), month: slice | I64 = slice(None)) -> F64:
         """Expected count (or detection probability) at standard effort, for a block of cells."""
@@ -73,6 +100,12 @@ class CountFit:
                 predictor(self.posterior, site, self.settings.family)[:, month], self.settings, self.smear
             )
         return to_counts(self.theta.eta(site, month), self.settings, self.smear)
+
+
+def coefficient_names(columns: int, *, slopes: bool) -> list[tuple[str, str]]:
+    """Names of the coefficients after the effects, of a site and of a month: the slope and the line x, then the factors."""
+    factors = [(f"u{k + 1}", f"v{k + 1}") for k in range(columns - slopes)]
+    return [("s", "x"), *factors] if slopes else factors
 
 
 def to_counts(eta: F64, settings: CountSettings, smear: float = 1.0) -> F64:
@@ -97,6 +130,26 @@ def predictor(q: Posterior, site: slice | I64, family: str) -> F64:
     var = C.reshape(-1, p * p) @ xx.T + zz @ q.D.reshape(-1, p * p).T
     var += C[:, 1:, 1:].reshape(len(P), -1) @ q.D[:, 1:, 1:].reshape(len(q.T), -1).T
     return FAMILIES[family].marginal(eta, var)
+
+
+def visited_totals(state: MonthState, settings: CountSettings) -> dict[str, F64 | I64]:
+    """Columns of the table ``visited``: counted and fitted totals of each month's visits, in birds."""
+    assert state.visited is not None
+    weight, counted, fitted, variance = state.visited.T
+    if settings.scale == "log1p":  # sums of 1 + count, whose logarithm has the variance phi
+        counted, fitted = counted - weight, state.smear * fitted - weight
+        variance = state.smear**2 * variance * np.expm1(state.phi) * np.exp(state.phi)
+    else:
+        variance = state.smear**2 * variance * state.dispersion
+        fitted = state.smear * fitted if FAMILIES[settings.family].counts else fitted
+    month = np.arange(weight.size, dtype=np.int32)
+    return {
+        "month_index": month,
+        "weight": weight,
+        "counted": counted,
+        "fitted": fitted,
+        "variance": variance,
+    }
 
 
 def row_blocks(J: int, L: int) -> list[slice]:

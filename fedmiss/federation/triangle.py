@@ -1,4 +1,4 @@
-"""Symmetric blocks as their lower triangles, row by row."""
+"""How coefficients travel: symmetric blocks as their lower triangles, row by row, and months without the known line."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, I64
 
-__all__ = ["from_triangle", "to_triangle"]
+__all__ = ["free_columns", "free_places", "from_triangle", "to_triangle"]
 
 
 @lru_cache(maxsize=64)
@@ -30,3 +30,16 @@ def from_triangle(rows: F64, p: int) -> F64:
     """Triangles (..., p (p + 1) / 2) to blocks (..., p, p)."""
     out: F64 = np.ascontiguousarray(rows[..., _places(p)[2]]).reshape(*rows.shape[:-1], p, p)
     return out
+
+
+def free_columns(p: int, *, slopes: bool) -> I64:
+    """Coefficients of a month that are estimated: with ``slopes`` the second is the known line x."""
+    return np.array([a for a in range(p) if not (slopes and a == 1)], dtype=np.int64)
+
+
+def free_places(p: int, *, slopes: bool) -> I64:
+    """Places of the free columns' gradient and triangle within those of all p coefficients."""
+    a, b, _ = _places(p)
+    at = [i for i in range(p) if not (slopes and i == 1)]
+    at += [p + i for i in range(a.size) if not (slopes and 1 in (a[i], b[i]))]
+    return np.array(at, dtype=np.int64)

@@ -76,6 +76,12 @@ class GMM:
     Sigma : (d, d) the covariance, for "known"
     YY : (d, d) (1/N) sum y y', for "tied": collected once at the start, as a (weighted) mean of the workers'
         :func:`second_moment`
+
+    Examples
+    --------
+    >>> import numpy as np, fedmiss
+    >>> fedmiss.GMM(G=3, d=2, covariance="known", Sigma=np.eye(2)).q  # numbers in the statistic
+    9
     """
 
     G: int

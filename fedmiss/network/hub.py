@@ -14,6 +14,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.job import Joint, preview_job, run_job
 from fedmiss.federation.hub.restart import Journaled
 from fedmiss.federation.link import Link, Transport
+from fedmiss.federation.results import coefficient_names, visited_totals
 from fedmiss.files import atomic_folder, read_json, write_json, write_manifest
 from fedmiss.network.study import job_hash, read_roster, read_study
 from fedmiss.tables import write_table
@@ -168,9 +169,15 @@ def _write(
         months = {
             "month_index": np.arange(L, dtype=np.int32),
             "b": joint.state.T[:, 0],
-            **{f"v{k + 1}": joint.state.T[:, k + 1] for k in range(joint.state.rank)},
+            **{
+                month: joint.state.T[:, k + 1]
+                for k, (_, month) in enumerate(
+                    coefficient_names(joint.state.p - 1, slopes=joint.state.slopes)
+                )
+            },
         }
         write_table(months, tmp / "month_factors.parquet", "month_factors")
+        write_table(visited_totals(joint.state, joint.choice.best), tmp / "visited.parquet", "visited")
         write_table(
             {
                 "draw": np.repeat(np.arange(B, dtype=np.int32), R * L),

@@ -36,7 +36,7 @@ def make_study(
     """Make the study's folder with one kit an organisation; ``provision`` adds the engine's files."""
     from fedmiss.files import write_manifest
 
-    with atomic_folder(out, overwrite=overwrite) as tmp:
+    with atomic_folder(out, "study", overwrite=overwrite) as tmp:
         study.write(tmp / "study.json")
         study.write(tmp / "hub" / "study.json")
         for name in study.organisations:

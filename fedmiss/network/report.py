@@ -68,7 +68,7 @@ def joint_report(result: Path, out: Path, *, date: str | None = None, overwrite:
         ignore_index=True,
     )
     plot = _figure(yearly, trends.iloc[0])
-    with atomic_folder(out, overwrite=overwrite) as tmp:
+    with atomic_folder(out, "joint_report", overwrite=overwrite, inputs=[result]) as tmp:
         (tmp / "tables").mkdir()
         for name, table in (("monthly", monthly), ("yearly", yearly), ("trend", trends)):
             write_csv(table, tmp / "tables" / f"{name}.csv")
@@ -184,11 +184,12 @@ def own_report(kit: Kit, data: Path, out: Path, *, overwrite: bool = False) -> P
     if told is None:
         raise InputError(f"the job {kit.job.hex()[:12]} is not done yet: there is nothing to report.")
     panel = open_data(kit, data)
-    with atomic_folder(out, overwrite=overwrite) as tmp:
+    with atomic_folder(out, "own", overwrite=overwrite, inputs=[data, kit.folder]) as tmp:
         mine = _own_panel(panel, told.months, tmp / "panel")
         _own_fit(kit, program, told, mine, tmp / "fit")
         impute_panel(tmp / "panel", tmp / "fit", tmp / "imputed")
         build_report(tmp / "panel", tmp / "fit", tmp / "imputed", tmp / "report")
+        write_manifest(tmp, "own", settings={"study": kit.study.name, "job": kit.job.hex()}, inputs={})
     return out / "report" / "index.html"
 
 

@@ -102,17 +102,15 @@ def run_algorithm7(
     return result, model, data
 
 
-def fit_algorithm7(
-    panel_path: str | Path, out: Path, settings: FitSettings, *, overwrite: bool = False
-) -> Path:
+def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     """Write a fit folder made by algorithm 7. It has no intervals: a bootstrap needs a solver that converges."""
-    from fedmiss.pipeline.fitting import finish, partial_folder, write_fit
+    from fedmiss.pipeline.fitting import finish, partial_folder, saved, write_fit
 
     if settings.model not in FAMILIES:
         raise ConfigError(
             f"--method fedmissem has no model {settings.model!r}; choose {', '.join(FAMILIES)}."
         )
-    if settings.rank != "auto" and not settings.rank.isdigit():
+    if settings.rank != "auto" and not str(settings.rank).isdigit():
         raise ConfigError(f"--rank is {settings.rank!r} (must be auto or a number from 1).")
     rounds = ROUNDS if settings.rounds is None else settings.rounds
     if rounds < 1:
@@ -138,6 +136,7 @@ def fit_algorithm7(
         panel = replace(panel, groups=tuple(replace(g, count=np.log1p(g.count)) for g in panel.groups))
     work = partial_folder(out, hash_json([asdict(settings), hashes]))
     (work / "checkpoint").mkdir(exist_ok=True)
+    saved(work / "checkpoint" / "run.npz")  # a damaged one is removed
     penalty = 1.0 / len(panel.groups) if settings.penalty is None else settings.penalty
     result, model, _ = run_algorithm7(
         panel,

@@ -9,18 +9,29 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from fedmiss import __version__
-from fedmiss.errors import ConfigError, FedmissError, InputError
+from fedmiss.errors import ConfigError, InputError, in_words
 from fedmiss.etl.ingest import ingest
 from fedmiss.etl.panel import make_panel
-from fedmiss.files import MANIFEST, hash_file, hash_json, read_json, read_manifest, write_json
+from fedmiss.files import (
+    MANIFEST,
+    atomic_file,
+    hash_file,
+    hash_json,
+    identity,
+    read_manifest,
+    update_manifest,
+)
+from fedmiss.locks import clear_inside, locked
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.recipe import Recipe, slug
+from fedmiss.progress import note
 from fedmiss.report.build import build_report
 from fedmiss.report.many import build_index
 from fedmiss.tables import read_table
@@ -47,21 +58,21 @@ def _step(folder: Path, key: str, make: Callable[[], Any]) -> bool:
 
     The key is kept beside the folder, so that the folder's own content stays a pure function of its inputs.
     """
-    note = folder.parent / f".{folder.name}.key"
-    if (
-        folder.exists()
-        and (folder / MANIFEST).exists()
-        and note.exists()
-        and read_json(note).get("key") == key
-    ):
-        return False
+    file = folder.parent / f".{folder.name}.key"
+    if (folder / MANIFEST).exists() and file.exists() and file.read_bytes().strip() == key.encode():
+        try:
+            read_manifest(folder, verify=True)
+            return False
+        except InputError as error:
+            note(f"{error} It is made again.")
     make()
-    write_json(note, {"key": key})
+    with atomic_file(file) as tmp:
+        tmp.write_text(f"{key}\n", encoding="utf-8")
     return True
 
 
 def _manifest_key(folder: Path, settings: Any) -> str:
-    return hash_json([__version__, hash_file(folder / MANIFEST), settings])
+    return hash_json([__version__, identity(folder), settings])
 
 
 def input_files(recipe: Recipe) -> list[Path]:
@@ -81,16 +92,37 @@ def run_recipe(
     jobs: int | None = None,
     scheduler: str | None = None,
 ) -> list[SpeciesResult]:
-    """Run a recipe; steps whose inputs and settings have not changed are skipped.
+    r"""Run a recipe; steps whose inputs and settings have not changed are skipped.
 
     A species that fails does not stop the others; its error is in its result. Several species run in parallel
     processes, one per core; or on the workers of a Dask cluster, when the address of its ``scheduler`` is given (they must
     see the folder of the recipe's results under the same path).
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> from pathlib import Path
+    >>> lines = [f"{site};{year};{5 + site + year % 3}" for site in range(6) for year in range(2010, 2016)]
+    >>> n = Path("counts.csv").write_text("\n".join(["site;year;count", *lines]))
+    >>> text = 'species = ["wren"]\n[ingest]\nfiles = ["counts.csv"]\nspecies = ["wren"]\n[fit]\nrank = 0\nbootstrap = 0\n'
+    >>> n = Path("wren.toml").write_text(text)
+    >>> [r.species for r in fedmiss.run_recipe(fedmiss.read_recipe("wren.toml"))]
+    ['wren']
     """
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs is {jobs} (must be at least 1).")
-    records = recipe.out / "records"
     inputs = input_files(recipe)
+    recipe.out.parent.mkdir(parents=True, exist_ok=True)
+    with locked(recipe.out):
+        clear_inside(recipe.out)
+        return _run(recipe, inputs, say, jobs, scheduler)
+
+
+def _run(
+    recipe: Recipe, inputs: list[Path], say: Callable[[str], None], jobs: int | None, scheduler: str | None
+) -> list[SpeciesResult]:
+    """Run a recipe whose folder is locked."""
+    records = recipe.out / "records"
     say("ingest")
     files = [(p.name, hash_file(p)) for p in inputs if p.is_file()]
     filters = replace(recipe.ingest.filters, polygon=None)  # its content is among the files
@@ -129,7 +161,7 @@ def _ingest(recipe: Recipe, records: Path) -> None:
         overwrite=records.exists(),
     )
     if recipe.terms:
-        write_json(records / MANIFEST, manifest | {"terms": manifest["terms"] | recipe.terms})
+        update_manifest(records, terms=manifest["terms"] | recipe.terms)
 
 
 def _each_species(recipe: Recipe, names: list[str], records: Path, jobs: int) -> Iterator[SpeciesResult]:
@@ -139,8 +171,7 @@ def _each_species(recipe: Recipe, names: list[str], records: Path, jobs: int) ->
             yield _guarded(recipe, name, records, recipe.out / slug(name), None, raise_errors=False)
         return
     # Spawned, not forked: a fork inherits the locks of the readers' threads and waits for them for ever.
-    # Ctrl-C is the parent's business.
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin_worker)
     waiting = {
         pool.submit(_guarded, recipe, n, records, recipe.out / slug(n), None, raise_errors=False): n
         for n in names
@@ -159,6 +190,19 @@ def _each_species(recipe: Recipe, names: list[str], records: Path, jobs: int) ->
         raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _begin_worker() -> None:
+    """Ctrl-C is the parent's business; and a worker ends with its parent, however that ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)  # what was half-written is under a temporary name, and the next run removes it
+
+    Thread(target=follow, daemon=True).start()
 
 
 def _on_cluster(recipe: Recipe, names: list[str], records: Path, scheduler: str) -> Iterator[SpeciesResult]:
@@ -210,9 +254,7 @@ def _guarded(
     except Exception as error:
         if raise_errors:
             raise
-        text = (
-            str(error) if isinstance(error, FedmissError) else f"unexpected {type(error).__name__}: {error}"
-        )
+        text = in_words(error) or f"unexpected {type(error).__name__}: {error}"
         return SpeciesResult(species, folder, None, text)
 
 
@@ -226,6 +268,7 @@ def run_species(
 ) -> SpeciesResult:
     """Panel, fit, impute and report of one species."""
     folder.mkdir(parents=True, exist_ok=True)
+    clear_inside(folder)
     panel, fit, imputed, report = (folder / s for s in STEPS)
     panel_settings = replace(recipe.panel, species=species)
     redone = []
@@ -256,7 +299,7 @@ def run_species(
         _manifest_key(fit, None),
         lambda: impute_panel(panel, fit, imputed, overwrite=imputed.exists()),
     )
-    key = hash_json([_manifest_key(fit, asdict(recipe.report)), hash_file(imputed / MANIFEST)])
+    key = hash_json([_manifest_key(fit, asdict(recipe.report)), identity(imputed)])
     step(
         "report",
         report,

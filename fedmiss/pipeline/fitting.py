@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -17,17 +17,28 @@ import pandas as pd
 import pyarrow as pa
 
 from fedmiss.arrays import F64
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.hub.agree import Plan
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
-from fedmiss.federation.results import CountFit, Posterior, site_slopes
-from fedmiss.files import atomic_file, check_free, hash_json, read_manifest, write_json, write_manifest
+from fedmiss.federation.results import CountFit, Posterior, coefficient_names, site_slopes, visited_totals
+from fedmiss.files import (
+    MANIFEST,
+    hash_file,
+    hash_json,
+    making,
+    read_checked,
+    read_manifest,
+    replace_folder,
+    seal,
+    write_checked,
+    write_manifest,
+)
 from fedmiss.models.lowrank.choice import Choice, default_candidates, model_name
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit, Theta
 from fedmiss.pipeline.panels import PanelFolder, effort_names, open_panel, panel_hash
-from fedmiss.progress import progress
+from fedmiss.progress import note, progress
 from fedmiss.tables import read_table, write_table
 
 __all__ = [
@@ -39,6 +50,7 @@ __all__ = [
     "fit_panel",
     "fit_results",
     "read_fit",
+    "saved",
     "write_fit",
     "write_fit_manifest",
     "write_totals",
@@ -63,10 +75,13 @@ class FitSettings:
         ``bernoulli``
     rank : ``auto`` or a number
     penalty : None estimates the factors' variances; a number is the ridge of the penalised objective
+    time : ``smooth`` (time effects have a prior, sites slopes of their own) or ``fixed``: Poisson counts, one free effect
+        for each site and each time, no effort: TRIM's model 3 without serial correlation
     effort : ``auto``, ``none``, or terms among duration, distance, observers
     observers : observer effects, kept inside each group: ``yes`` or ``no``. Where observers come and go, effects take
         part of the trend for themselves, and the intervals do not show it: hence ``no`` unless asked for
     folds, folds_by, one_se : cross-validation
+    site_visits : with the cross-validation, try a prior of site effects that follows the sites' numbers of visits
     bootstrap : number of replicates, 0 for none
     joint : whether groups exchange sums by site for sites that several of them visit (right where one person holds all
         groups); otherwise each owner treats such a site as its own
@@ -74,17 +89,25 @@ class FitSettings:
     own : keep what each group needs for a report about its own sites (``fedmiss own``)
     rounds, gamma, alpha, levels, participation, batch : of ``fedmissem`` and ``wire`` (see fedmiss.pipeline.algorithm7 and
         fedmiss.pipeline.wire), rounds and participation also of ``saem``; rounds None is 2,000, 100 and 900
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.FitSettings(rank=1, bootstrap=100).bootstrap
+    100
     """
 
     method: str = "fast"
     model: str = "auto"
-    rank: str = "auto"
+    rank: str | int = "auto"
     penalty: float | None = None
+    time: str = "smooth"
     effort: str = "auto"
     observers: str = "no"
     folds: int = 5
     folds_by: str = "auto"
     one_se: bool = False
+    site_visits: bool = True
     max_rank: int = 4
     bootstrap: int = 200
     seed: int = 0
@@ -97,6 +120,9 @@ class FitSettings:
     levels: int = 16
     participation: float = 1.0
     batch: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rank", str(self.rank))
 
 
 MODELS = {
@@ -112,18 +138,43 @@ def check_settings(s: FitSettings) -> None:
     """Raise ConfigError on impossible settings."""
     if s.model not in ("auto", *MODELS):
         raise ConfigError(f"--model is {s.model!r} (must be auto, {', '.join(MODELS)}).")
-    if s.rank != "auto" and (not s.rank.isdigit()):
+    if s.rank != "auto" and (not str(s.rank).isdigit()):
         raise ConfigError(f"--rank is {s.rank!r} (must be auto or a number from 0).")
     if s.observers not in ("yes", "no"):
         raise ConfigError(f"--observers is {s.observers!r} (must be yes or no).")
+    if s.time not in ("smooth", "fixed"):
+        raise ConfigError(f"--time is {s.time!r} (must be smooth or fixed).")
+    if s.time == "fixed":
+        _check_fixed(s)
     if s.bootstrap < 0:
         raise ConfigError(f"--bootstrap is {s.bootstrap} (must be 0 or more).")
     if s.folds < 2:
         raise ConfigError(f"--folds is {s.folds} (must be at least 2).")
 
 
+def _check_fixed(s: FitSettings) -> None:
+    """Refuse what the plain site and time model does not have."""
+    other = {
+        "--method": s.method not in ("fast",),
+        "--model": s.model not in ("auto", "quasi"),
+        "--rank": s.rank not in ("auto", "0"),
+        "--penalty": s.penalty is not None,
+        "--effort": s.effort not in ("auto", "none"),
+        "--observers": s.observers == "yes",
+        "--minimum": s.minimum > 1,
+    }
+    wrong = [name for name, bad in other.items() if bad]
+    if wrong:
+        raise ConfigError(
+            f"--time fixed is the plain site and time model of Poisson counts: leave out {', '.join(wrong)}. (With a least "
+            "number behind each sum it cannot be fitted: a pair of months may rest on one site.)"
+        )
+
+
 def base_settings(s: FitSettings, *, calibrate: bool = True) -> CountSettings:
     """Translate the step's settings into the model's, before rank and model are chosen."""
+    if s.time == "fixed":
+        return CountSettings(time="fixed", rank=0, season=False, slopes=False, seed=s.seed)
     chosen = MODELS["negbin" if s.model == "auto" else s.model]
     rank = 2 if s.rank == "auto" else int(s.rank)
     return CountSettings(
@@ -134,6 +185,8 @@ def base_settings(s: FitSettings, *, calibrate: bool = True) -> CountSettings:
 
 def candidates(s: FitSettings, base: CountSettings) -> list[CountSettings]:
     """Candidates of the cross-validation; one means that nothing is to be chosen."""
+    if s.time == "fixed":
+        return [base]
     if s.rank == "auto" and s.model == "auto":
         return default_candidates(base, s.max_rank)
     if s.rank == "auto":
@@ -146,6 +199,14 @@ def candidates(s: FitSettings, base: CountSettings) -> list[CountSettings]:
     return [base]
 
 
+def presence_if_uncounted(folder: PanelFolder, settings: FitSettings) -> FitSettings:
+    """Fit presence and absence where a species was found and never counted (all X): its counts are all 0 and say nothing."""
+    found = folder.manifest["results"]
+    if settings.model == "auto" and found.get("birds") == 0 and found.get("n_detected", 0) > 0:
+        return replace(settings, model="bernoulli")
+    return settings
+
+
 def fit_panel(
     panel_path: str | Path, out: str | Path, settings: FitSettings | None = None, *, overwrite: bool = False
 ) -> Path:
@@ -153,14 +214,27 @@ def fit_panel(
 
     Work goes to ``<out>.partial`` and is renamed at the end; a second call with the same panel and settings goes on
     from what is there and gives the same bits as one that was never interrupted.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
+    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> settings = fedmiss.FitSettings(rank=0, bootstrap=0)
+    >>> fit = fedmiss.fit_panel(panel, "fit", settings)
+    >>> fedmiss.open_fit(panel, fit).fit.settings.rank
+    0
     """
     settings = settings or FitSettings()
-    out = Path(out)
-    check_free(out, overwrite=overwrite)
+    with making(out, "fit", overwrite=overwrite, inputs=[panel_path]):
+        return _fit(panel_path, Path(out), settings)
+
+
+def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     if settings.method == "fedmissem":
         from fedmiss.pipeline.algorithm7 import fit_algorithm7
 
-        return fit_algorithm7(panel_path, out, settings, overwrite=overwrite)
+        return fit_algorithm7(panel_path, out, settings)
     if settings.method not in ("fast", "wire", "saem"):
         raise ConfigError(f"--method is {settings.method!r} (must be fast, fedmissem, wire or saem).")
     check_settings(settings)
@@ -173,6 +247,7 @@ def fit_panel(
 
         return fit_wire(panel_path, out, settings)
     folder = open_panel(panel_path)
+    settings = presence_if_uncounted(folder, settings)
     hashes = panel_hash(folder)
     federation = federation_of(folder, settings)  # a damaged table is told here, before anything is written
     kept = {name: hashlib.sha256(b"kept" + s).hexdigest() for name, s in folder.secrets().items()}
@@ -180,7 +255,13 @@ def fit_panel(
     started = time.perf_counter()
     base = base_settings(settings, calibrate=not folder.chosen_by_detection)
     ledger = Kept(work / "ledger.json", federation.link.ledger)
-    choice = _choose(federation, ledger, candidates(settings, base), settings, work)
+    choice = _choose(
+        federation,
+        ledger,
+        candidates(settings, base),
+        replace(settings, site_visits=settings.site_visits and not folder.chosen_by_detection),
+        work,
+    )
     if choice.advice and folder.chosen_by_detection:
         choice = replace(choice, advice=choice.advice + CHOSEN_SITES)
     trace: list[dict[str, float]] = []
@@ -251,13 +332,13 @@ def federation_of(folder: PanelFolder, s: FitSettings) -> LocalFederation:
     plan = Plan(
         species=str(folder.manifest["results"]["species"]),
         months=folder.stamps,
-        effort=folder.wanted_terms(s.effort),
+        effort=folder.wanted_terms("none" if s.time == "fixed" else s.effort),
         detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli",
-        joint=s.joint,
+        joint=s.joint and s.time != "fixed",
         duplicates=folder.several_sources,
         minimum=s.minimum,
     )
-    held, at = folder.visits(effort=s.effort != "none")
+    held, at = folder.visits(effort=s.effort != "none" and s.time != "fixed")
     return LocalFederation(
         held,
         at,
@@ -270,29 +351,43 @@ def federation_of(folder: PanelFolder, s: FitSettings) -> LocalFederation:
 
 
 def partial_folder(out: Path, key: str) -> Path:
-    """Return the folder of unfinished work, emptied when it belongs to other settings or another panel."""
+    """Return the folder of unfinished work, emptied when it belongs to other settings or another panel, or is damaged."""
     work = out.with_name(out.name + ".partial")
+    ours = (work / "key.json").exists() or (work / MANIFEST).exists()
+    if work.is_symlink() or (work.exists() and not ours and any(p.name[0] != "." for p in work.iterdir())):
+        raise ConfigError(
+            f"{work} is in the way of unfinished work, and fedmiss did not make it; remove it or rename it."
+        )
     if work.exists():
-        try:
-            same = json.loads((work / "key.json").read_text())["key"] == key
-        except (OSError, ValueError, KeyError):
-            same = False
-        if not same:
+        for left in work.glob(".*"):  # of a write that was cut off
+            left.unlink()
+        ledger = (work / "ledger.json").exists() and saved(work / "ledger.json") is None
+        if ledger or saved(work / "key.json") != key.encode():
             shutil.rmtree(work)
-    write_json(work / "key.json", {"key": key})
+    write_checked(work / "key.json", key.encode())
     return work
+
+
+def saved(path: Path) -> bytes | None:
+    """Content of a file of unfinished work; None where there is none, or a damaged one: then it is removed, and said."""
+    if not path.exists():
+        return None
+    try:
+        return read_checked(path)
+    except InputError as error:
+        note(f"{error} What it held is done again.")
+        path.unlink()
+        return None
 
 
 def finish(work: Path, out: Path) -> Path:
     """Remove the checkpoints and rename the work folder to its final name."""
-    for name in ("key.json", "choice.json", "ledger.json", "checkpoint"):
-        path = work / name
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-    for path in work.glob("draws-*.npz"):
-        path.unlink()
-    if out.exists():
-        shutil.rmtree(out)
-    os.replace(work, out)
+    shutil.rmtree(work / "checkpoint", ignore_errors=True)
+    for path in (*(work / name for name in ("choice.json", "ledger.json")), *work.glob("draws-*.npz")):
+        path.unlink(missing_ok=True)
+    (work / "key.json").unlink()
+    seal(work)
+    replace_folder(work, out)
     return out
 
 
@@ -301,7 +396,8 @@ class Kept:
 
     def __init__(self, path: Path, ledger: Ledger) -> None:
         self.path, self.ledger = path, ledger
-        self.parts: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+        before = saved(path)
+        self.parts: dict[str, dict[str, Any]] = json.loads(before) if before else {}
         self.save("agree")
 
     def save(self, stage: str, part: int = 0) -> None:
@@ -309,7 +405,7 @@ class Kept:
         line = self.ledger.total.as_dict() | {"messages": dict(self.ledger.kinds)}
         self.parts.setdefault(stage, {})[str(part)] = line
         self.ledger.clear()
-        write_json(self.path, self.parts)
+        write_checked(self.path, json.dumps(self.parts).encode())
 
     def as_dict(self) -> dict[str, Any]:
         """Lines of all stages, their sum, and messages by kind."""
@@ -332,22 +428,36 @@ def _choose(
 ) -> Choice:
     if len(cands) == 1:
         return Choice(pd.DataFrame(), pd.DataFrame(), cands[0], "")
-    saved = work / "choice.json"
-    if saved.exists() and (work / "cv.parquet").exists():
-        raw = json.loads(saved.read_text())
-        table = read_table(work / "cv.parquet", "cv").to_pandas()
-        return Choice(table, pd.DataFrame(raw["summary"]), cands[raw["best"]], raw["advice"])
+    before = saved(work / "choice.json")
+    raw = json.loads(before) if before else {}
+    table_file = work / "cv.parquet"
+    if raw and table_file.exists() and hash_file(table_file) == raw["table"]:
+        table = read_table(table_file, "cv").to_pandas()
+        best = replace(cands[raw["best"]], site_visits=raw["site_visits"])
+        if best.site_visits:
+            federation.ask_visits()
+            ledger.ledger.clear()  # it crossed before the interruption too, and stands in that part's line
+        return Choice(table, pd.DataFrame(raw["summary"]), best, raw["advice"])
     with progress("cross-validation", len(cands) * s.folds) as show:
         choice = federation.cross_validate(
-            cands, folds=s.folds, by=s.folds_by, seed=s.seed, one_se=s.one_se, watch=show
+            cands,
+            folds=s.folds,
+            by=s.folds_by,
+            seed=s.seed,
+            one_se=s.one_se,
+            site_visits=s.site_visits,
+            watch=show,
         )
     ledger.save("cross-validation")
-    write_table(choice.table, work / "cv.parquet", "cv")
+    write_table(choice.table, table_file, "cv")
     summary = json.loads(choice.summary.to_json(orient="records"))
-    write_json(
-        saved,
-        {"best": cands.index(choice.best), "advice": choice.advice if choice else "", "summary": summary},
-    )
+    raw = {
+        "best": cands.index(replace(choice.best, site_visits=False)),
+        "site_visits": choice.best.site_visits,
+        "advice": choice.advice,
+        "summary": summary,
+    }
+    write_checked(work / "choice.json", json.dumps(raw | {"table": hash_file(table_file)}).encode())
     return choice
 
 
@@ -358,16 +468,17 @@ def _bootstrap(federation: LocalFederation, ledger: Kept, fit: CountFit, s: FitS
         for first in range(0, s.bootstrap, size):
             numbers = range(first, min(first + size, s.bootstrap))
             path = work / f"draws-{first:05d}.npz"
-            if path.exists():
-                with np.load(path) as saved:
-                    parts.append(Draws(saved["totals"], saved["slopes"], saved["own"]))
+            if before := saved(path):
+                with np.load(io.BytesIO(before)) as file:
+                    parts.append(Draws(file["totals"], file["slopes"], file["own"]))
             else:
                 part = federation.replicates(fit.settings, numbers, seed=s.seed)
                 # The ledger first: a kill between the two files redoes the part, which replaces its line.
                 # The other order would keep the draws and lose the line.
                 ledger.save("bootstrap", first)
-                with atomic_file(path) as tmp, open(tmp, "wb") as stream:
-                    np.savez(stream, totals=part.totals, slopes=part.slopes, own=part.own)
+                buffer = io.BytesIO()
+                np.savez(buffer, totals=part.totals, slopes=part.slopes, own=part.own)
+                write_checked(path, buffer.getvalue())
                 parts.append(part)
             show(numbers[-1] + 1)
     return Draws.joined(parts)
@@ -378,25 +489,29 @@ def write_fit(work: Path, fit: CountFit) -> None:
     t = fit.theta
     sites: dict[str, Any] = {"site_index": np.arange(fit.J, dtype=np.int32), "a": t.a}
     months: dict[str, Any] = {"month_index": np.arange(fit.L, dtype=np.int32), "b": t.b}
-    sites |= {f"u{k + 1}": t.U[:, k] for k in range(t.rank)}
-    months |= {f"v{k + 1}": t.V[:, k] for k in range(t.rank)}
+    names = coefficient_names(t.rank, slopes=fit.slopes)
+    sites |= {site: t.U[:, k] for k, (site, _) in enumerate(names)}
+    months |= {month: t.V[:, k] for k, (_, month) in enumerate(names)}
     if fit.posterior is not None:
         for table, cov in ((sites, fit.posterior.C), (months, fit.posterior.D)):
             table |= {f"cov_{i}_{j}": cov[:, i, j] for i in range(cov.shape[1]) for j in range(i + 1)}
     write_table(sites, work / "site_factors.parquet", "site_factors")
     write_table(months, work / "month_factors.parquet", "month_factors")
+    if fit.state is not None and fit.state.visited is not None:
+        write_table(visited_totals(fit.state, fit.settings), work / "visited.parquet", "visited")
 
 
 def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit]:
     """Read a fit folder back as (manifest, CountFit); the observer effects are not in it."""
     path = Path(path)
-    manifest = read_manifest(path, "fit")
+    manifest = read_manifest(path, "fit", verify=True)
     r = manifest["results"]
     sites = read_table(path / "site_factors.parquet", "site_factors").to_pandas()
     months = read_table(path / "month_factors.parquet", "month_factors").to_pandas()
-    rank = int(r["rank"])
-    U = sites[[f"u{k + 1}" for k in range(rank)]].to_numpy(float)
-    V = months[[f"v{k + 1}" for k in range(rank)]].to_numpy(float)
+    rank, slopes = int(r["rank"]), bool(r.get("slopes", False))
+    names = coefficient_names(rank + slopes, slopes=slopes)
+    U = sites[[site for site, _ in names]].to_numpy(float)
+    V = months[[month for _, month in names]].to_numpy(float)
     theta = Theta(float(r["mu"]), sites["a"].to_numpy(float), months["b"].to_numpy(float), U, V)
     settings = CountSettings(
         family=r["family"],
@@ -406,18 +521,18 @@ def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit]:
         dispersion=r["dispersion_model"],
         effects=r["effects"],
     )
-    J, L = len(sites), len(months)
+    J, L, p = len(sites), len(months), 1 + len(names)
     posterior = None
     if "cov_0_0" in sites.columns:
         posterior = Posterior(
             theta.mu,
             np.column_stack([theta.a, U]),
-            _covariances(sites, rank + 1),
+            _covariances(sites, p),
             np.column_stack([theta.b, V]),
-            _covariances(months, rank + 1),
-            np.asarray(r["site_variances"]),
-            np.zeros((L, rank + 1)),
-            np.asarray(r["month_variances"]),
+            _covariances(months, p),
+            np.asarray(r["site_variances"] or np.full(p, np.inf)),
+            np.zeros((L, p)),
+            np.asarray(r["month_variances"] or np.full(p, np.inf)),
         )
     aux = Auxiliary(np.zeros(0), (), r["negbin_size"] or float("inf"), r["phi"], 0.0, 0.0, 0.0)
     fit = Fit(theta, [], bool(r["converged"]), r["stop_reason"], int(r["rounds"]))
@@ -496,6 +611,7 @@ def fit_results(
 ) -> dict[str, Any]:
     """What a fit's manifest says of its results."""
     q, agreed = fit.posterior, federation.agreement
+    estimated = q is not None and bool(np.isfinite(q.tau).all())  # variances; fixed time effects have none
     return {
         "species": folder.manifest["results"]["species"],
         "common_name": folder.manifest["results"].get("common_name", ""),
@@ -506,6 +622,10 @@ def fit_results(
         "effects": fit.settings.effects,
         "dispersion_model": fit.settings.dispersion,
         "rank": fit.settings.rank,
+        "slopes": fit.slopes,
+        "site_visits": fit.settings.site_visits,
+        "lift": fit.state.lift if fit.state is not None else 0.0,
+        "time": fit.settings.time,
         "penalty": fit.settings.penalty,
         "mu": fit.theta.mu,
         "phi": fit.aux.phi,
@@ -513,8 +633,8 @@ def fit_results(
         "negbin_size": fit.aux.size if np.isfinite(fit.aux.size) else None,
         "edf": fit.edf,
         "smear": fit.smear,
-        "site_variances": None if q is None else q.tau.tolist(),
-        "month_variances": None if q is None else q.noise.tolist(),
+        "site_variances": q.tau.tolist() if q is not None and estimated else None,
+        "month_variances": q.noise.tolist() if q is not None and estimated else None,
         "effort": dict(zip(effort_names(agreed.terms, agreed.blanks), fit.aux.kappa.tolist(), strict=True)),
         "standard_effort": agreed.standard_effort,
         "observer_effects": fit.settings.observers,

@@ -41,9 +41,9 @@ def from_dataframe(
 
     Examples
     --------
-    >>> import pandas as pd
+    >>> import pandas as pd, fedmiss
     >>> t = pd.DataFrame({"site": ["a", "a", "b"], "month": ["2024-05", "2024-06", "2024-05"], "count": [1, 2, 4]})
-    >>> p = from_dataframe(t)
+    >>> p = fedmiss.from_dataframe(t)
     >>> (p.J, p.L, p.m)
     (2, 2, 3)
     """

@@ -11,7 +11,7 @@ import pyarrow as pa
 import scipy.sparse as sp
 
 from fedmiss.federation.results import row_blocks
-from fedmiss.files import atomic_folder, hash_file, write_manifest
+from fedmiss.files import atomic_folder, write_manifest
 from fedmiss.pipeline.fitting import read_fit
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.tables import read_table, table_writer
@@ -31,7 +31,19 @@ def counted_visits(panel: PanelFolder, J: int, L: int) -> sp.csr_array:
 def impute_panel(
     panel_path: str | Path, fit_path: str | Path, out: str | Path, *, overwrite: bool = False
 ) -> Path:
-    """Write ``imputed.parquet``: J x L rows, by site then month, a block of sites at a time."""
+    """Write ``imputed.parquet``: J x L rows, by site then month, a block of sites at a time.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
+    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> settings = fedmiss.FitSettings(rank=0, bootstrap=0)
+    >>> fit = fedmiss.fit_panel(panel, "fit", settings)
+    >>> folder = fedmiss.impute_panel(panel, fit, "imputed")
+    >>> fedmiss.read_table("imputed/imputed.parquet", "imputed").num_rows
+    480
+    """
     panel = open_panel(panel_path)
     manifest, fit = read_fit(fit_path)
     check_same_panel(panel, manifest, fit_path)
@@ -59,14 +71,17 @@ def impute_panel(
                 "n_counted": seen.ravel(),
             }
 
-    with atomic_folder(out, overwrite=overwrite) as tmp:
+    with atomic_folder(out, "imputed", overwrite=overwrite, inputs=[panel_path, fit_path]) as tmp:
         cells_written = table_writer(tmp / "imputed.parquet", "imputed", chunks())
         write_manifest(
             tmp,
             "imputed",
             settings={},
             inputs={f"panel/{k}": v for k, v in manifest["inputs"].items()}
-            | {"fit/site_factors.parquet": hash_file(Path(fit_path) / "site_factors.parquet")},
+            | {
+                f"fit/{k}": manifest["files"][k]["sha256"]
+                for k in ("site_factors.parquet", "month_factors.parquet")
+            },
             results={
                 "species": manifest["results"]["species"],
                 "cells": cells_written,

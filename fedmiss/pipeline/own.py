@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from fedmiss.errors import ConfigError
 from fedmiss.files import atomic_folder, read_manifest, write_manifest
+from fedmiss.group_names import group_name
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel, panel_hash
 from fedmiss.report.build import build_report
@@ -26,23 +27,38 @@ __all__ = ["own_report"]
 def own_report(
     panel_path: str | Path, fit_path: str | Path, group: str, out: str | Path, *, overwrite: bool = False
 ) -> Path:
-    """Write ``out`` with the folders panel, fit, imputed and report of one group; return its report folder."""
+    """Write ``out`` with the folders panel, fit, imputed and report of one group; return its report folder.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
+    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> fit = fedmiss.fit_panel(panel, "fit", fedmiss.FitSettings(rank=0, bootstrap=20, own=True))
+    >>> page = fedmiss.own_report(panel, fit, "g01", "own")
+    >>> page.name
+    'report'
+    """
     panel, fit = open_panel(panel_path), Path(fit_path)
     manifest = read_manifest(fit, "fit")
     check_same_panel(panel, manifest, fit)
     names = [g.name for g in panel.groups]
+    if group not in names:  # told by its own name, not its folder's
+        group = next((n for n in names if group_name(n) == group), group)
     if group not in names:
-        raise ConfigError(f"the panel has no group {group!r}; its groups are {', '.join(names[:12])}.")
+        shown = ", ".join(group_name(n) for n in names[:12])
+        raise ConfigError(f"the panel has no group {group!r}; its groups are {shown}.")
     draws = fit / "own" / group / "draws.parquet"
     if not draws.exists():
         raise ConfigError(
             f"{fit} kept nothing for {group!r}'s own report. Run `fedmiss fit` again with --own and a bootstrap."
         )
-    with atomic_folder(out, overwrite=overwrite) as tmp:
+    with atomic_folder(out, "own", overwrite=overwrite, inputs=[panel_path, fit_path]) as tmp:
         mine = _write_panel(panel, group, tmp / "panel")
         _write_fit(fit, manifest, draws, mine, tmp)
         impute_panel(tmp / "panel", tmp / "fit", tmp / "imputed")
         build_report(tmp / "panel", tmp / "fit", tmp / "imputed", tmp / "report")
+        write_manifest(tmp, "own", settings={"group": group}, inputs=panel_hash(panel))
     return Path(out) / "report"
 
 

@@ -13,7 +13,7 @@ from fedmiss.arrays import I64
 from fedmiss.errors import InputError
 from fedmiss.etl.codes import NEVER_DETECTED
 from fedmiss.federation.group.visits import Visits, deal_sites
-from fedmiss.files import SECRET, hash_file, read_manifest
+from fedmiss.files import SECRET, read_manifest
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.tables import read_table
 
@@ -34,7 +34,8 @@ class PanelFolder:
     @property
     def groups(self) -> list[Path]:
         """Folders of the groups, sorted by name."""
-        return sorted(p for p in (self.path / "groups").iterdir() if p.is_dir())
+        names = {name.split("/")[1] for name in self.manifest["files"] if name.startswith("groups/")}
+        return [self.path / "groups" / name for name in sorted(names)]
 
     def secrets(self) -> dict[str, bytes]:
         """Secrets of the groups that keep one with their data (``secret.key``); weights of replicates come from it."""
@@ -139,10 +140,20 @@ def effort_names(terms: tuple[str, ...], blanks: tuple[str, ...]) -> list[str]:
 
 
 def open_panel(path: str | Path) -> PanelFolder:
-    """Open a panel folder; checks its manifest, axes and groups."""
+    """Open a panel folder; checks its manifest, axes and groups.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
+    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> folder = fedmiss.open_panel("panel")
+    >>> len(folder.sites), len(folder.months)
+    (20, 24)
+    """
     path = Path(path)
-    manifest = read_manifest(path, "panel")
-    if not (path / "groups").is_dir() or not any((path / "groups").iterdir()):
+    manifest = read_manifest(path, "panel", verify=True)
+    if not any(name.startswith("groups/") for name in manifest["files"]):
         raise InputError(f"{path} has no group in {path / 'groups'}; make the panel again.", path=str(path))
     sites = read_table(path / "sites.parquet", "sites").to_pandas()
     months = read_table(path / "months.parquet", "months").to_pandas()
@@ -150,10 +161,14 @@ def open_panel(path: str | Path) -> PanelFolder:
 
 
 def panel_hash(panel: PanelFolder) -> dict[str, str]:
-    """SHA-256 of every table of a panel."""
-    files = [panel.path / "sites.parquet", panel.path / "months.parquet"]
-    files += [g / "visits.parquet" for g in panel.groups]
-    return {str(f.relative_to(panel.path)): hash_file(f) for f in files}
+    """SHA-256 of every table that a panel's fit and what follows depend on, as checked when the panel was opened."""
+    files = panel.manifest["files"].items()
+    return {
+        name: entry["sha256"]
+        for name, entry in files
+        if name in ("sites.parquet", "months.parquet")
+        or (name.startswith("groups/") and name.endswith(".parquet"))
+    }
 
 
 def check_same_panel(panel: PanelFolder, manifest: dict[str, Any], fit_path: str | Path) -> None:

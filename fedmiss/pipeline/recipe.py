@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.filters import Filters, preset
 from fedmiss.etl.ingest import IngestSettings
-from fedmiss.etl.options import clock_range, four_numbers, number_range, parse_map, season_window
+from fedmiss.etl.options import clock_range, date_range, four_numbers, number_range, parse_map, season_window
 from fedmiss.etl.panel import PanelSettings
 from fedmiss.pipeline.fitting import FitSettings
 from fedmiss.report.analysis import ReportSettings
@@ -123,6 +123,10 @@ _FIELD = {
     "country": "countries",
     "state": "states",
     "county": "counties",
+    "bcr": "bcrs",
+    "year": "years",
+    "project": "projects",
+    "reviewed": "reviewed_only",
     "locality": "localities",
     "hotspots": "hotspots_only",
     "start": "first_date",
@@ -138,6 +142,7 @@ _FIELD = {
 _READ: dict[str, Callable[[str], Any]] = {
     "bbox": four_numbers,
     "season": season_window,
+    "last_edited": date_range,
     "time": clock_range,
     "duration": lambda text: number_range(text, "duration"),
     "distance": lambda text: number_range(text, "distance"),
@@ -183,12 +188,23 @@ def _ingest(table: dict[str, Any], where: str, base: Path) -> IngestSettings:
 
 
 def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
-    """Read and check a recipe; paths in it are relative to its own folder.
+    r"""Read and check a recipe; paths in it are relative to its own folder.
 
     Raises
     ------
     InputError    no such file, or not TOML
     ConfigError   unknown table or setting (a near name is proposed), wrong type, no input files
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> from pathlib import Path
+    >>> rows = "site;year;count\na;2001;4\na;2002;6\nb;2001;10\nb;2002;NA\n"
+    >>> n = Path("counts.csv").write_text(rows)
+    >>> text = 'species = ["wren"]\n\n[ingest]\nfiles = ["counts.csv"]\n'
+    >>> n = Path("wren.toml").write_text(text)
+    >>> fedmiss.read_recipe("wren.toml").files[0].name
+    'counts.csv'
     """
     path = Path(path)
     where = path.name

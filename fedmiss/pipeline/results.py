@@ -15,7 +15,9 @@ from fedmiss.federation.results import CountFit
 from fedmiss.pipeline.fitting import read_fit
 from fedmiss.pipeline.imputing import counted_visits
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
-from fedmiss.report import trends
+from fedmiss.report import plots, trends
+from fedmiss.report.support import Least, first_base, usable_counts
+from fedmiss.report.years import make_years
 from fedmiss.tables import read_table
 
 if TYPE_CHECKING:
@@ -34,6 +36,18 @@ class SpeciesFit:
     expected : (J, L) birds at standard effort
     observed : (J, L) whether some group has a count in the cell
     draws : (B, L) bootstrap replicates of the monthly totals, or None
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
+    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> settings = fedmiss.FitSettings(rank=0, bootstrap=0)
+    >>> fit = fedmiss.fit_panel(panel, "fit", settings)
+    >>> species = fedmiss.open_fit(panel, fit)
+    >>> species.imputed().columns.to_list()
+    ['site_id', 'month', 'expected', 'observed']
+    >>> ax = species.plot_index()
     """
 
     panel: PanelFolder
@@ -45,7 +59,14 @@ class SpeciesFit:
 
     @property
     def _n_observed(self) -> Any:
-        return self.observed.sum(axis=0)
+        return usable_counts(self.observed, self.panel.months)
+
+    def _base(self, base: str | int | None) -> str | int | None:
+        """Return the base, or the report's own when none is named: the first year with enough counts."""
+        if base is not None:
+            return base
+        years = make_years(self.panel.months, self._n_observed)
+        return first_base(self.observed, years, Least())
 
     def totals(self) -> pd.DataFrame:
         """Monthly totals over sites with intervals (birds at standard effort)."""
@@ -54,44 +75,51 @@ class SpeciesFit:
     def index(self, base: str | int | None = None) -> pd.DataFrame:
         """Yearly totals and indices (base = 100) with intervals."""
         return trends.yearly_index(
-            self.expected.sum(axis=0), self.panel.months, self.draws, base=base, n_observed=self._n_observed
+            self.expected.sum(axis=0),
+            self.panel.months,
+            self.draws,
+            base=self._base(base),
+            n_observed=self._n_observed,
         )
 
-    def trend(self, base: str | int | None = None, rule: str = "pecbms") -> pd.DataFrame:
-        """Overall trend: change per year with interval and class by ``rule`` (``pecbms`` or ``rtrim``); one row."""
+    def season(self) -> pd.DataFrame:
+        """Mean total of each month of the year with intervals, and relative to the mean month."""
+        return trends.seasonal(
+            self.expected.sum(axis=0), self.panel.months, self.draws, n_observed=self._n_observed
+        )
+
+    def trend(
+        self, base: str | int | None = None, rule: str = "pecbms", convention: str = "long-term"
+    ) -> pd.DataFrame:
+        """Overall trend: change per year with interval and class; one row.
+
+        ``rule`` is ``pecbms`` or ``rtrim``; ``convention`` is ``long-term`` or ``trim`` (without the scatter of years).
+        """
         return trends.overall_trend(
             self.expected.sum(axis=0),
             self.panel.months,
             self.draws,
-            base=base,
+            base=self._base(base),
             rule=rule,
+            convention=convention,
             n_observed=self._n_observed,
         )
 
     def plot_index(self, ax: Axes | None = None, base: str | int | None = None) -> Axes:
         """Draw the yearly index with its 95 % intervals into ``ax`` (a new one when None); return the axes."""
-        table = self.index(base)
-        used = table[table["used"]]
-        ax = _axes(ax)
-        if used["index_lo"].notna().any():
-            ax.vlines(used["year"], used["index_lo"], used["index_hi"], color="#56B4E9", lw=4, alpha=0.6)
-        ax.plot(table["year"], table["index"].where(table["used"]), color="#0072B2", marker="o", ms=4)
-        ax.set_ylabel(f"index ({self.trend(base)['base'].iloc[0]} = 100)")
-        ax.set_ylim(bottom=0)
-        return ax
+        return plots.plot_index(self.index(base), ax)
 
     def plot_season(self, ax: Axes | None = None) -> Axes:
         """Draw the mean total of each month of the year with its 95 % interval; return the axes."""
-        s = trends.seasonal(
-            self.expected.sum(axis=0), self.panel.months, self.draws, n_observed=self._n_observed
-        )
-        ax = _axes(ax)
-        if s["lo"].notna().any():
-            ax.vlines(s["month_of_year"], s["lo"], s["hi"], color="#56B4E9", lw=4, alpha=0.6)
-        ax.plot(s["month_of_year"], s["total"], color="#0072B2", marker="o", ms=4)
-        ax.set_xlabel("month")
-        ax.set_ylabel("expected count, all sites")
-        return ax
+        return plots.plot_season(self.season(), ax)
+
+    def plot_totals(self, ax: Axes | None = None) -> Axes:
+        """Draw the monthly totals with their 95 % intervals; return the axes."""
+        return plots.plot_totals(self.totals(), ax)
+
+    def plot_matrix(self, ax: Axes | None = None) -> Axes:
+        """Draw the imputed matrix, cells without a count paler; return the axes."""
+        return plots.plot_matrix(self.expected, self.observed, ax)
 
     def _repr_html_(self) -> str:
         """Show the trend and the index in a notebook."""
@@ -133,20 +161,23 @@ class SpeciesFit:
         return float(self.expected[sites.index(site_id), months.index(month)])
 
 
-def _axes(ax: Axes | None) -> Axes:
-    if ax is not None:
-        return ax
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(6.0, 3.6), layout="constrained").subplots()
-
-
 def open_fit(panel: str | Path, fit: str | Path) -> SpeciesFit:
     """Open a fit folder with its panel.
 
+    Returns
+    -------
+    SpeciesFit : its methods give the numbers of the report
+
     Examples
     --------
-    ``open_fit("demo/panel", "demo/fit").trend(base="2010")``
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
+    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> settings = fedmiss.FitSettings(rank=0, bootstrap=0)
+    >>> fit = fedmiss.fit_panel(panel, "fit", settings)
+    >>> species = fedmiss.open_fit(panel, fit)
+    >>> species.index()[["year", "index"]].iloc[0].tolist()
+    [2000.0, 100.0]
     """
     folder = open_panel(panel)
     manifest, counts = read_fit(fit)

@@ -156,6 +156,7 @@ def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         finish,
         fit_results,
         partial_folder,
+        saved,
         write_fit,
         write_fit_manifest,
     )
@@ -190,6 +191,7 @@ def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     names, data = list(workers), [rows for rows, _ in workers.values()]
     work = partial_folder(out, hash_json([asdict(settings), hashes]))
     (work / "checkpoint").mkdir(exist_ok=True)
+    saved(work / "checkpoint" / "run.npz")  # a damaged one is removed
     result = _run(model, names, data, settings, rounds, work / "checkpoint" / "run.npz")
     theta = model.T(result.server.S_hat if result.S_mean is None else result.S_mean)
     fit = _count_fit(model, theta, workers, federation, settings.seed, rounds)

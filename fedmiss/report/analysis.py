@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,8 @@ from fedmiss.report.changes import change_points, period_trends
 from fedmiss.report.classes import NOT_CLASSIFIED, RULES, classify
 from fedmiss.report.coverage import Coverage, coverage, monthly_coverage
 from fedmiss.report.inputs import ALL, ReportInputs
+from fedmiss.report.scatter import check_convention
+from fedmiss.report.support import Least, carriers, first_base, usable_counts, visits_by_site, year_support
 from fedmiss.report.trends import (
     log_slope,
     monthly_totals,
@@ -34,16 +37,27 @@ MIN_SITE_YEARS = 3  # a site counted in fewer years borrows its trend from the o
 class ReportSettings:
     """What the user may choose.
 
-    ``base`` year or range of the index (None: the first complete year); ``rule`` of the trend classes; ``date``
+    ``base`` year or range of the index (None: the first complete year); ``rule`` of the trend classes;
+    ``convention`` of the trend's error (long-term: the scatter of years is part of it; trim: it is not);
+    ``min_counts`` site-months and ``min_sites`` sites that must be counted in a year of the index; ``date``
     printed on the report (None: today); ``span`` of the LOESS curve (None: by cross-validation); ``coarse_map``
     degrees to which coordinates are rounded, with names and ids of sites withheld (0: exact); ``title`` of the
     page (None: the species); ``unit`` of the counts (birds, nests, pairs, territories, any word); ``trim`` sets TRIM's
     index beside fedmiss's; ``photo`` an image file, with its ``photo_credit``; ``author`` for "cite as"; ``url`` where
     the report will stand.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.ReportSettings(base="2010", unit="nests").unit
+    'nests'
     """
 
     base: str | None = None
     rule: str = "pecbms"
+    convention: str = "long-term"
+    min_counts: int = Least().cells
+    min_sites: int = Least().sites
     date: str | None = None
     span: float | None = None
     coarse_map: float = 0.0
@@ -58,6 +72,8 @@ class ReportSettings:
     def __post_init__(self) -> None:
         if self.rule not in RULES:
             raise ConfigError(f"--rule is {self.rule!r}; it must be pecbms or rtrim.", rule=self.rule)
+        check_convention(self.convention)
+        self.least.check()
         if self.date is not None:
             try:
                 dt.date.fromisoformat(self.date)
@@ -74,10 +90,19 @@ class ReportSettings:
         if not 0.0 <= self.coarse_map <= 10.0:
             raise ConfigError(f"--coarse-map is {self.coarse_map:g} degrees; it must lie between 0 and 10.")
 
+    @property
+    def least(self) -> Least:
+        """What must be counted in a year of the index."""
+        return Least(self.min_counts, self.min_sites)
+
 
 @dataclass(frozen=True)
 class Analysis:
-    """The numbers of one report; every frame is a table that is also written to ``tables/``."""
+    """The numbers of one report; every frame is a table that is also written to ``tables/``.
+
+    ``seen`` (L,) is the number of cells with a count in each month, 0 in years that have too few for the index;
+    ``base`` the base period (None: the first used year).
+    """
 
     data: ReportInputs
     settings: ReportSettings
@@ -91,10 +116,21 @@ class Analysis:
     points: pd.DataFrame
     season: pd.DataFrame
     curve: pd.DataFrame
+    seen: I64
+    base: str | None
+    carriers: pd.DataFrame
+    visits: pd.DataFrame
     regions: pd.DataFrame
     sites: pd.DataFrame
     covariance: tuple[I64, F64, F64] | None
     replicates: pd.DataFrame
+
+    @cached_property
+    def weeks(self) -> pd.DataFrame:
+        """The seasonal profile by week; empty where the data have no weeks."""
+        from fedmiss.report.weeks import weekly
+
+        return weekly(self)
 
     @property
     def species(self) -> str:
@@ -140,17 +176,23 @@ class Analysis:
 
 def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
     """Compute every table of the report."""
-    totals, draws, seen = data.totals, data.draws.get(ALL), data.n_observed
+    totals, draws = data.totals, data.draws.get(ALL)
+    seen = usable_counts(data.observed, data.months, settings.least)
+    if not data.cells["n_detected"].any():
+        seen = np.zeros_like(seen)  # never found: no year has an index
     years = make_years(data.months, seen)
+    base = settings.base or first_base(data.observed, years, settings.least)
     cover = coverage(data, years)
     refuse = "; ".join(cover.thin) or None
     by_month = monthly_coverage(data)
     monthly = monthly_totals(totals, data.months, draws).merge(by_month, on=["month_index", "month"])
-    yearly = yearly_index(totals, data.months, draws, base=settings.base, n_observed=seen)
+    yearly = yearly_index(totals, data.months, draws, base=base, n_observed=seen)
     yearly = _with_coverage(yearly, data, years)
     trend = overall_trend(
-        totals, data.months, draws, base=settings.base, rule=settings.rule, n_observed=seen, refuse=refuse
-    ).iloc[0]
+        totals, data.months, draws, base=base, rule=settings.rule, n_observed=seen, refuse=refuse,
+        convention=settings.convention,
+    ).iloc[0]  # fmt: skip
+    sites = _sites(data, years, settings)
     points = change_points(totals, data.months, draws, n_observed=seen)
     covariance = None
     if draws is not None and len(draws) >= 2 and years.used.any():
@@ -165,31 +207,47 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
         yearly=yearly,
         trend=trend,
         periods=period_trends(
-            totals, data.months, draws, rule=settings.rule, n_observed=seen, points=points, refuse=refuse
+            totals,
+            data.months,
+            draws,
+            rule=settings.rule,
+            n_observed=seen,
+            points=points,
+            refuse=refuse,
+            convention=settings.convention,
         ),
         points=points,
         season=seasonal(totals, data.months, draws, n_observed=seen),
         curve=smooth(
             totals, data.months, draws, n_missing=by_month["missing"], n_observed=seen, span=settings.span
         ),
+        seen=seen,
+        base=base,
+        carriers=_withheld(carriers(data, years), settings),
+        visits=visits_by_site(data.cells, sites.assign(slope=np.nan) if data.one_trend else sites),
         regions=_regions(data, settings, refuse),
-        sites=_sites(data, years, settings),
+        sites=sites,
         covariance=covariance,
         replicates=_replicates(data, years),
     )
+
+
+def _withheld(table: pd.DataFrame, settings: ReportSettings) -> pd.DataFrame:
+    """Withhold the id of a site where positions are coarse: an id leads to the exact place."""
+    return table.assign(site_id="withheld") if settings.coarse_map > 0 else table
 
 
 def _with_coverage(yearly: pd.DataFrame, data: ReportInputs, years: Years) -> pd.DataFrame:
     """Add cells counted and the imputed share of the year's total."""
     attrs = dict(yearly.attrs)
     member = years.W > 0
-    observed = member @ data.n_observed
+    observed, at_sites = year_support(data.observed, years)
     cells = member.sum(axis=1) * data.expected.shape[0]
     total = member @ data.totals
     seen = member @ np.where(data.observed, data.expected, 0.0).sum(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.where(total > 0, 1.0 - seen / total, np.nan)
-    out = yearly.assign(cells_observed=observed, cells=cells, imputed_share=share)
+    out = yearly.assign(cells_observed=observed, sites_observed=at_sites, cells=cells, imputed_share=share)
     out.attrs.update(attrs)
     return out
 
@@ -200,7 +258,7 @@ def _regions(data: ReportInputs, settings: ReportSettings, refuse: str | None) -
     grand = data.totals.mean()
     for region in names if len(names) > 1 else []:
         mask = (data.sites["region"] == region).to_numpy()
-        seen = data.observed[mask].sum(axis=0)
+        seen = usable_counts(data.observed[mask], data.months, settings.least)
         years = make_years(data.months, seen)
         if not years.used.any():
             continue
@@ -208,8 +266,9 @@ def _regions(data: ReportInputs, settings: ReportSettings, refuse: str | None) -
         few = int(mask.sum())
         thin = refuse or _region_reason(data, region, few)
         row = overall_trend(
-            totals, data.months, data.draws.get(region), rule=settings.rule, n_observed=seen, refuse=thin
-        ).iloc[0]
+            totals, data.months, data.draws.get(region), rule=settings.rule, n_observed=seen, refuse=thin,
+            convention=settings.convention,
+        ).iloc[0]  # fmt: skip
         rows.append(
             {"region": region, "n_sites": few, "share": float(totals.mean() / grand) if grand > 0 else np.nan}
             | {k: row[k] for k in _REGION}
@@ -244,7 +303,7 @@ def _region_reason(data: ReportInputs, region: str, n_sites: int) -> str | None:
 
 _REGION = [
     "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo", "percent_hi",
-    "trend_class", "reason",
+    "trend_class", "slope_se_sampling", "percent_lo_sampling", "percent_hi_sampling", "trend_class_sampling", "reason",
 ]  # fmt: skip
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from fedmiss.errors import InputError
+from fedmiss.report import words
 from fedmiss.report.trim import TrimSettings, fit_trim
 from fedmiss.report.years import base_years
 
@@ -22,12 +24,13 @@ class Beside:
     """What is set side by side.
 
     ``table`` has ``year``, ``index``, ``index_lo``, ``index_hi``, ``trim``, ``trim_se`` (base = 100); ``trend`` is TRIM's
-    slope in words; ``problem`` says why there is none.
+    slope in words and ``numbers`` what stands in them; ``problem`` says why there is none.
     """
 
     table: pd.DataFrame
     trend: str = ""
     problem: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
 def trim_beside(a: Analysis) -> Beside | None:
@@ -43,14 +46,14 @@ def trim_beside(a: Analysis) -> Beside | None:
     at = cells["month_index"].to_numpy()
     year, month = months["year"].to_numpy()[at], months["month_of_year"].to_numpy()[at]
     keep = pd.Series(year).isin(a.years.year[a.years.used]) & pd.Series(month).isin(a.years.season)
-    base = base_years(a.settings.base, a.years)
+    base = base_years(a.base, a.years)
     empty = pd.DataFrame(columns=["year", "index", "index_lo", "index_hi", "trim", "trim_se"])
     try:
         fit = fit_trim(
             cells["site_index"].to_numpy()[keep],
             year[keep],
             (cells["count_sum"] / cells["n_counted"]).to_numpy()[keep],
-            TrimSettings(model=3, serial_correlation=False),
+            TrimSettings(model=3, overdispersion=True),
             month=month[keep],
         )
     except InputError as error:
@@ -63,8 +66,14 @@ def trim_beside(a: Analysis) -> Beside | None:
     row = fit.overall(rule="pecbms" if a.settings.rule == "pecbms" else "rtrim").iloc[0]
     per_year = 100 * (row["multiplicative"] - 1)
     half = 196 * row["multiplicative_se"]
+    numbers = {
+        "trim_percent": per_year,
+        "trim_percent_lo": per_year - half,
+        "trim_percent_hi": per_year + half,
+        "trim_overdispersion": fit.sigma2,
+    }
     trend = (
-        f"{per_year:+.1f} % per year (95 % interval {per_year - half:+.1f} % to {per_year + half:+.1f} %), "
-        f"{row['trend_class']}, overdispersion {fit.sigma2:,.3g}"
-    ).replace("-", "−")
-    return Beside(both, trend)
+        f"{words.per_year(per_year, per_year - half, per_year + half)}, {row['trend_class']}, "
+        f"overdispersion {words.number(fit.sigma2)}"
+    )
+    return Beside(both, trend, numbers=numbers)

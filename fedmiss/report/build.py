@@ -43,11 +43,23 @@ def build_report(
     ------
     InputError : when a folder is missing or belongs to another panel
     ConfigError : for settings that the data do not allow, or when ``out`` exists
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
+    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> settings = fedmiss.FitSettings(rank=0, bootstrap=0)
+    >>> fit = fedmiss.fit_panel(panel, "fit", settings)
+    >>> imputed = fedmiss.impute_panel(panel, fit, "imputed")
+    >>> page = fedmiss.build_report(panel, fit, imputed, "report", fedmiss.ReportSettings(unit="pairs"))
+    >>> page.name
+    'index.html'
     """
     settings = settings or ReportSettings()
     photo_uri(settings.photo)  # refused before anything is computed
     data = read_inputs(panel, fit, imputed)
-    with atomic_folder(out, overwrite=overwrite) as tmp:
+    with atomic_folder(out, "report", overwrite=overwrite, inputs=[panel, fit, imputed]) as tmp:
         write_report(analyse(data, settings), tmp)
     return Path(out) / "index.html"
 
@@ -92,7 +104,8 @@ def _results(a: Analysis) -> dict[str, Any]:
     """Return what an index page of many species needs, and what a person looks at first."""
     keep = [
         "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo", "percent_hi",
-        "trend_class", "label", "reason", "base", "change_percent", "change_lo", "change_hi",
+        "trend_class", "label", "convention", "year_sd", "slope_se_sampling", "percent_lo_sampling", "percent_hi_sampling",
+        "trend_class_sampling", "reason", "base", "change_percent", "change_lo", "change_hi",
     ]  # fmt: skip
     c = a.coverage
     return {

@@ -64,6 +64,17 @@ def change_points(
     -------
     Frame, one row per bend (none is a result): ``year``, ``support`` (share of replicates, NaN without),
     ``slope_before``, ``slope_after`` (log per year).
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, fedmiss
+    >>> year, month = np.divmod(np.arange(72), 12)
+    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
+    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
+    >>> months["month_index"] = np.arange(72)
+    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> len(fedmiss.change_points(totals, months))  # a straight line has none
+    0
     """
     axis, total, values = yearly_series(monthly, months, draws, n_observed)
     columns = ["year", "support", "slope_before", "slope_after"]
@@ -103,16 +114,29 @@ def period_trends(
     n_observed: Any = None,
     points: pd.DataFrame | None = None,
     refuse: str | None = None,
+    convention: str = "long-term",
 ) -> pd.DataFrame:
     """Return the trend of the whole period and between change points.
 
     Columns: ``period`` and those of ``overall_trend`` up to ``reason``. A period with fewer than 5 complete years
     has a slope and no class.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, fedmiss
+    >>> year, month = np.divmod(np.arange(72), 12)
+    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
+    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
+    >>> months["month_index"] = np.arange(72)
+    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> fedmiss.period_trends(totals, months)["period"].to_list()
+    ['all years']
     """
     axis, _, _ = yearly_series(monthly, months, draws, n_observed)
     used = axis.year[axis.used]
     if used.size < 2:
-        return pd.DataFrame(columns=["period", *_trend_row(used, np.empty(0), None, rule), "rule", "reason"])
+        names = _trend_row(used[:0], np.empty(0), None, rule, convention)
+        return pd.DataFrame(columns=["period", *names, "rule", "reason"])
     spans: list[tuple[str, int, int]] = [("all years", int(used[0]), int(used[-1]))]
     if points is not None and len(points):
         edges = [int(used[0]), *(int(y) for y in points["year"]), int(used[-1])]
@@ -120,10 +144,9 @@ def period_trends(
     rows = []
     for name, first, last in spans:
         row = overall_trend(
-            monthly, months, draws, rule=rule, n_observed=n_observed, years=(first, last), refuse=refuse
-        )
-        rows.append(
-            row.drop(columns=["change_percent", "change_lo", "change_hi", "base"]).assign(period=name)
-        )
+            monthly, months, draws, rule=rule, n_observed=n_observed, years=(first, last), refuse=refuse,
+            convention=convention,
+        )  # fmt: skip
+        rows.append(row.loc[:, :"reason"].assign(period=name))
     frame = pd.concat(rows, ignore_index=True)
     return frame[["period", *(c for c in frame.columns if c != "period")]]

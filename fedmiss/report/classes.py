@@ -34,10 +34,13 @@ class TrendClass(NamedTuple):
     hi: float
 
 
-def classify(slope: float, se: float, n_years: int, rule: str = "pecbms") -> TrendClass:
+def classify(
+    slope: float, se: float, n_years: int, rule: str = "pecbms", quantile: float = 1.96
+) -> TrendClass:
     """Name a trend from its slope and standard error.
 
-    ``pecbms``: limits are ``exp(b) -+ 1.96 SE(exp(b))`` with ``SE(exp(b)) = exp(b) se``. Strong increase when
+    ``pecbms``: limits are ``exp(b) -+ 1.96 SE(exp(b))`` with ``SE(exp(b)) = exp(b) se``; where the scatter of years is in
+    ``se``, the Student ``quantile`` stands for 1.96. Strong increase when
     the lower limit is above 1.05, moderate increase when it is above 1; strong decline when the upper limit is
     below 0.95, moderate decline when it is below 1; stable when both lie between 0.95 and 1.05; else uncertain.
     Source: pecbms.info, trend interpretation and classification.
@@ -52,10 +55,17 @@ def classify(slope: float, se: float, n_years: int, rule: str = "pecbms") -> Tre
     ----------
     slope, se : log per year (se >= 0)
     n_years : number of yearly totals that the slope was fitted to
+    quantile : of the rule ``pecbms``; the other rules have their own
 
     Raises
     ------
     ConfigError : for another rule.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.classify(slope=-0.03, se=0.005, n_years=15).name
+    'moderate decline'
     """
     if rule not in (*RULES, "trim"):
         raise ConfigError(
@@ -65,7 +75,7 @@ def classify(slope: float, se: float, n_years: int, rule: str = "pecbms") -> Tre
         return TrendClass(NOT_CLASSIFIED, "Unknown (no standard error)", np.nan, np.nan)
     if rule == "pecbms":
         multiplicative = float(np.exp(slope))
-        half = 1.96 * multiplicative * se
+        half = quantile * multiplicative * se
         lo, hi = multiplicative - half, multiplicative + half
         name = _by_limits(lo, hi)
         return TrendClass(name, name.capitalize(), max(lo, 0.0), hi)

@@ -12,10 +12,19 @@ from scipy.sparse.csgraph import connected_components
 from fedmiss.report.inputs import ReportInputs
 from fedmiss.report.years import Years
 
-__all__ = ["MIN_CELLS_PER_YEAR", "MIN_SITES_REPEATED", "Coverage", "coverage", "monthly_coverage"]
+__all__ = [
+    "MIN_CELLS_PER_YEAR",
+    "MIN_DETECTIONS",
+    "MIN_SITES_REPEATED",
+    "Coverage",
+    "coverage",
+    "monthly_coverage",
+]
 
 MIN_SITES_REPEATED = 5  # sites seen in two or more years: only they carry a trend
 MIN_CELLS_PER_YEAR = 10  # counted cells in the median year
+MAX_COUNT_SHARE = 0.5  # of all that was counted, in one site-month
+MIN_DETECTIONS = 20  # visits that found the species: fewer know the mean of all years to no better than 22 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +56,7 @@ class Coverage:
 
 
 def _linked_years(site: np.ndarray, year: np.ndarray, n_sites: int, n_years: int) -> int:
-    """Return how many years hang together through sites counted in more than one of them."""
+    """Return how many years hang together through sites (or months of the year) counted in more than one of them."""
     n = n_sites + n_years
     graph = coo_matrix((np.ones(site.size), (site, n_sites + year)), shape=(n, n))
     label = connected_components(graph, directed=False)[1][n_sites:]
@@ -63,7 +72,10 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     """
     J, L = data.expected.shape
     cells = data.cells
-    counted = cells[cells["n_counted"] > 0]
+    seasonal = np.asarray((years.W > 0).any(axis=0))[
+        cells["month_index"].to_numpy()
+    ]  # as the yearly and the site table
+    counted = cells[(cells["n_counted"] > 0).to_numpy() & seasonal]
     site = counted["site_index"].to_numpy()
     month_year = data.months["year"].to_numpy()[counted["month_index"].to_numpy()]
     position = np.searchsorted(years.year, month_year)
@@ -77,18 +89,33 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     total = float(data.totals @ weight)
     imputed = float(np.where(data.observed, 0.0, data.expected).sum(axis=0) @ weight)
     median = float(np.median(per_year)) if per_year.size else 0.0
+    visits, detected = int(cells["n_visits"].sum()), int(cells["n_detected"].sum())
     thin = []
+    birds = cells["count_sum"].sum()
+    largest = float(cells["count_sum"].max() / birds) if birds else 0.0
+    if largest > MAX_COUNT_SHARE:
+        thin.append(f"one site-month holds {100 * largest:.0f} % of all that was counted")
+    if detected < MIN_DETECTIONS:
+        thin.append(f"{detected} visits found the species; a class needs {MIN_DETECTIONS}")
     if repeated < MIN_SITES_REPEATED:
-        thin.append(f"{repeated} sites were counted in two or more years; a class needs {MIN_SITES_REPEATED}")
+        were = "site was" if repeated == 1 else "sites were"
+        thin.append(f"{repeated} {were} counted in two or more years; a class needs {MIN_SITES_REPEATED}")
     if median < MIN_CELLS_PER_YEAR:
         thin.append(
             f"the median year has {median:.0f} site-months with a count; a class needs {MIN_CELLS_PER_YEAR}"
         )
     if 0 < linked < int(years.used.sum()):
         thin.append(
-            f"only {linked} of {int(years.used.sum())} years are linked by sites counted in more than one of them"
+            f"only {linked} of {int(years.used.sum())} years {'is' if linked == 1 else 'are'} linked by sites counted in "
+            "more than one of them"
         )
-    visits, detected = int(cells["n_visits"].sum()), int(cells["n_detected"].sum())
+    month_of_year = data.months["month_of_year"].to_numpy()[counted["month_index"].to_numpy()]
+    season = _linked_years(month_of_year[used], position[used], 13, years.year.size)
+    if 0 < season < int(years.used.sum()):
+        thin.append(
+            f"only {season} of {int(years.used.sum())} years have a month of the year in common with the others, so a "
+            "change of the season in which was counted cannot be told from a change of the birds"
+        )
     known = data.sites[["latitude", "longitude"]].notna().all(axis=1)
     return Coverage(
         n_sites=J,

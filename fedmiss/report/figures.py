@@ -29,6 +29,7 @@ __all__ = [
     "smoothed",
     "sparkline",
     "trend",
+    "weeks",
 ]
 
 
@@ -38,7 +39,7 @@ def all_figures(a: Analysis) -> dict[str, Plot]:
     from fedmiss.report.sitemap import site_map
 
     makers = (
-        trend, smoothed, beside, monthly_smooth, season, heatmap, site_map, regions, cross_validation, convergence,
+        trend, smoothed, beside, monthly_smooth, season, weeks, heatmap, site_map, regions, cross_validation, convergence,
     )  # fmt: skip
     with style():
         plots = [p for p in (make(a) for make in makers) if p is not None]
@@ -59,6 +60,8 @@ def _years_axis(ax: Axes, years: Any) -> None:
     from matplotlib.ticker import MaxNLocator
 
     ax.xaxis.set_major_locator(MaxNLocator(7, integer=True, min_n_ticks=2))
+    if np.size(years) == 1:
+        ax.set_xticks([int(np.min(years))])
     ax.set_xlim(float(np.min(years)) - 0.7, float(np.max(years)) + 0.7)
 
 
@@ -81,11 +84,11 @@ def trend(a: Analysis) -> Plot:
     top.axhline(100, color=GREY, lw=0.8, ls=(0, (4, 3)))
     base = str(a.trend["base"])
     t = a.trend
-    if len(used) >= 2 and np.isfinite(t["slope"]):
+    known = np.isfinite(t["percent_lo"])
+    if len(used) >= 2 and np.isfinite(t["slope"]) and (known or not a.n_draws):
         level = np.log(used["index"]).mean()
         line = np.exp(level + t["slope"] * (year - year.mean()))
         top.plot(year, line, color=ORANGE, lw=1.6)
-        known = np.isfinite(t["percent_lo"])
         limits = f" ({percent(t['percent_lo'])} to {percent(t['percent_hi'])})" if known else ""
         top.set_title(f"trend {percent(t['percent_per_year'])} per year{limits}", color=ORANGE, loc="right")
     ceiling = np.nanmax([*used["index_hi"].dropna(), *used["index"].dropna(), 100.0]) if len(used) else 100.0
@@ -107,7 +110,9 @@ def trend(a: Analysis) -> Plot:
         else ""
     )
     band = (
-        "Bars: 95 % interval of each year's index. " if banded else "No interval: no bootstrap replicates. "
+        "Bars: 95 % interval of each year's index. "
+        if banded
+        else ("" if a.n_draws else "No interval: no bootstrap replicates. ")
     )
     season = "" if a.yearly_counts else f" ({season_text(a.years.season)})"
     unit = (
@@ -254,7 +259,7 @@ def monthly_smooth(a: Analysis) -> Plot | None:
 def season(a: Analysis) -> Plot | None:
     """Draw the seasonal profile: mean total of each month of the year."""
     s = a.season
-    if len(s) < 2:
+    if len(s) < 2 or not s["n_years"].any():
         return None
     fig = figure(height=4.8)
     ax = fig.subplots()
@@ -278,6 +283,32 @@ def season(a: Analysis) -> Plot | None:
     high = MONTH_NAMES[int(peak["month_of_year"]) - 1]
     alt = f"Seasonal profile: highest in {high} with {number(peak['total'])} {a.unit}."
     return Plot("season", "Seasonal profile", caption, alt, fig, s)
+
+
+def weeks(a: Analysis) -> Plot | None:
+    """Draw the seasonal profile by week, with the lowest and the highest year."""
+    t = a.weeks
+    if t.empty:
+        return None
+    fig = figure(height=4.8)
+    ax = fig.subplots()
+    x = (t["month_of_year"] + (t["week"] - 2.5) / 4).to_numpy()
+    ax.vlines(x, t["low_year"], t["high_year"], color="#d0d0d0", lw=5)  # blank ranges draw nothing
+    ax.plot(x, t["total"], color=BLUE, marker="o", ms=3.5, lw=1.2)
+    at = sorted(set(t["month_of_year"]))
+    ax.set_xticks(at, [MONTH_NAMES[m - 1] for m in at])
+    ax.set_ylim(0, float(np.nanmax(t[["total", "high_year"]].to_numpy(dtype=float))) * 1.08)
+    ax.set_ylabel(f"{a.unit}, all sites")
+    _thousands(ax)
+    peak = t.iloc[int(np.nanargmax(t["total"].to_numpy(dtype=float)))]
+    caption = (
+        "Each month's estimate, split over its four weeks (days to 7, 14, 21 and the end) by what was counted in them, "
+        "compared with what the model expects of the same sites and months. Grey: from the lowest to the highest "
+        "year, where there are 5. A week with fewer than 10 counts has no dot."
+    )
+    when = f"{peak['days'].split()[0]}, week {peak['week']}"
+    alt = f"Seasonal profile by week: highest in {when}, with {number(peak['total'])} {a.unit}."
+    return Plot("weeks", "Seasonal profile by week", caption, alt, fig, t)
 
 
 def _month_range(a: Analysis) -> pd.DataFrame:
@@ -396,7 +427,7 @@ def convergence(a: Analysis) -> Plot | None:
     low.set_xlabel("round")
     caption = (
         f"Above: {progress_words(a)}, which is 0 at a solution. Below: size of all messages between groups and server "
-        "so far; no record is among them."
+        "so far, in this fit alone; no record is among them."
     )
     alt = (
         f"Convergence over {count(trace['round'].max())} rounds: the "

@@ -12,7 +12,8 @@ import pandas as pd
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
-from fedmiss.files import MANIFEST, hash_file, read_manifest
+from fedmiss.files import MANIFEST, identity, read_manifest
+from fedmiss.group_names import group_name
 from fedmiss.tables import read_table
 
 __all__ = ["ALL", "ReportInputs", "read_inputs"]
@@ -26,7 +27,9 @@ class ReportInputs:
 
     ``expected`` (J, L) birds at standard effort, ``observed`` (J, L) cells with a count, ``draws`` region ->
     (B, L) replicates of monthly totals, ``cells`` one row per visited cell summed over groups, ``groups`` one row
-    per group with its counts of cells and visits.
+    per group with its counts of cells and visits, ``group_regions`` the regions that each group has visited; ``weeks``
+    (None when the panel has no visits) one row per site, month and quarter of the month (days to 7, 14, 21, the end):
+    visits with a count, and their sum.
     """
 
     panel: Mapping[str, Any]
@@ -36,13 +39,16 @@ class ReportInputs:
     months: pd.DataFrame
     cells: pd.DataFrame
     groups: pd.DataFrame
+    group_regions: Mapping[str, tuple[str, ...]]
     expected: F64
     observed: Bool
     draws: Mapping[str, F64]
     trace: pd.DataFrame | None
     cv: pd.DataFrame | None
     site_trends: pd.DataFrame | None
+    visited: pd.DataFrame | None
     hashes: Mapping[str, str]
+    weeks: pd.DataFrame | None = None
 
     @property
     def n_observed(self) -> I64:
@@ -57,7 +63,7 @@ class ReportInputs:
     @property
     def one_trend(self) -> bool:
         """True when the model has no site x month interaction: all sites then share one trend."""
-        return bool(self.fact("rank") == 0)
+        return bool(self.fact("rank") == 0 and not self.fact("slopes", default=False))
 
     def region_names(self) -> list[str]:
         """Regions that sites name, sorted."""
@@ -87,7 +93,11 @@ def _optional(path: Path, schema: str) -> pd.DataFrame | None:
     return _frame(path, schema) if path.exists() else None
 
 
-def _read_cells(panel: Path, n_sites: int, n_months: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _read_cells(
+    panel: Path, sites: pd.DataFrame, n_months: int
+) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, tuple[str, ...]]]:
+    n_sites, region = len(sites), sites["region"].to_numpy(object)
+    regions = {}
     folders = sorted(p for p in (panel / "groups").glob("*") if (p / "cells.parquet").exists())
     if not folders:
         raise InputError(
@@ -102,16 +112,35 @@ def _read_cells(panel: Path, n_sites: int, n_months: int) -> tuple[pd.DataFrame,
                 f"but the panel has {n_sites} sites and {n_months} months; the folders belong to different panels."
             )
         parts.append(cells)
+        seen = {r for r in region[cells["site_index"].unique()] if isinstance(r, str)}
+        regions[folder.name] = tuple(sorted(seen))
         rows.append(
             {
-                "group": folder.name,
+                "group": group_name(folder.name),
                 "cells": len(cells),
                 "visits": int(cells["n_visits"].sum()),
                 "counted": int(cells["n_counted"].sum()),
             }
         )
     merged = pd.concat(parts, ignore_index=True).groupby(["site_index", "month_index"], as_index=False).sum()
-    return merged, pd.DataFrame(rows)
+    return merged, pd.DataFrame(rows), regions
+
+
+def _read_weeks(panel: Path) -> pd.DataFrame | None:
+    """Sum the visits of every group by site, month and quarter of the month; dates and observers are not kept."""
+    import polars as pl
+
+    keys, parts = ["site_index", "month_index", "quarter"], []
+    for path in sorted((panel / "groups").glob("*/visits.parquet")):
+        read_table(path, "visits", columns=["count"])  # told by name when damaged
+        visits = pl.scan_parquet(path).filter(pl.col("count").is_not_null())
+        quarter = ((pl.col("date").dt.day() - 1) // 7).clip(0, 3).cast(pl.Int32)
+        sums = visits.with_columns(quarter=quarter).group_by(keys)
+        parts.append(sums.agg(n_counted=pl.len(), count_sum=pl.col("count").sum()).collect())
+    if not parts:
+        return None
+    whole = pl.concat(parts).group_by(keys).sum().sort(keys)
+    return pd.DataFrame({c: whole[c].to_numpy() for c in whole.columns})
 
 
 def _read_matrix(path: Path, n_sites: int, n_months: int) -> tuple[F64, Bool]:
@@ -164,7 +193,8 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
     """
     panel, fit, imputed = Path(panel), Path(fit), Path(imputed)
     manifests = {
-        name: read_manifest(p, name) for name, p in (("panel", panel), ("fit", fit), ("imputed", imputed))
+        name: read_manifest(p, name, verify=True)
+        for name, p in (("panel", panel), ("fit", fit), ("imputed", imputed))
     }
     sites = _frame(panel / "sites.parquet", "sites").sort_values("site_index", ignore_index=True)
     months = _frame(panel / "months.parquet", "months").sort_values("month_index", ignore_index=True)
@@ -172,7 +202,7 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
         raise InputError(
             f"the panel {panel} has {len(sites)} sites and {len(months)} months; a report needs some of each."
         )
-    cells, groups = _read_cells(panel, len(sites), len(months))
+    cells, groups, group_regions = _read_cells(panel, sites, len(months))
     expected, observed = _read_matrix(imputed / "imputed.parquet", len(sites), len(months))
     site_trends = _optional(fit / "site_trends.parquet", "site_trends")
     if site_trends is not None and len(site_trends) != len(sites):
@@ -187,11 +217,14 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
         months=months,
         cells=cells,
         groups=groups,
+        group_regions=group_regions,
         expected=expected,
         observed=observed,
         draws=_read_draws(fit / "draws.parquet", len(months)),
         trace=_optional(fit / "trace.parquet", "trace"),
         cv=_optional(fit / "cv.parquet", "cv"),
         site_trends=site_trends,
-        hashes={f"{p.name}/{MANIFEST}": hash_file(p / MANIFEST) for p in (panel, fit, imputed)},
+        visited=_optional(fit / "visited.parquet", "visited"),
+        hashes={f"{p.name}/{MANIFEST}": identity(p) for p in (panel, fit, imputed)},
+        weeks=_read_weeks(panel),
     )

@@ -15,7 +15,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from fedmiss.errors import ConfigError
-from fedmiss.files import MANIFEST, atomic_file, hash_file, read_manifest, write_manifest
+from fedmiss.files import MANIFEST, atomic_file, identity, read_manifest, write_manifest
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.figures import sparkline
 from fedmiss.report.html import assets, environment, inline_svg
@@ -29,6 +29,7 @@ from fedmiss.tables import load_schema, read_table, write_table
 __all__ = ["build_index", "index_frame"]
 
 KIND = "report-index"
+_FILES = ("index.html", "index.csv", "index.parquet", "indicator.csv", "indicator.parquet")
 COLUMNS = [
     "Species", "Index", "Trend and interval", "Change per year", "95 % interval", "Class", "Years", "Sites",
     "Visits with a count", "Site-months counted", "Total imputed",
@@ -73,6 +74,18 @@ def build_index(
     ------
     ConfigError : when ``out`` has an index page that fedmiss did not make, or there is nothing to show
     InputError : when a folder is not a report
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
+    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> settings = fedmiss.FitSettings(rank=0, bootstrap=0)
+    >>> fit = fedmiss.fit_panel(panel, "fit", settings)
+    >>> imputed = fedmiss.impute_panel(panel, fit, "imputed")
+    >>> page = fedmiss.build_report(panel, fit, imputed, "all/wren")
+    >>> fedmiss.build_index(["all/wren"], "all").name
+    'index.html'
     """
     out, failures = Path(out), dict(failures or {})
     if not reports and not failures:
@@ -102,7 +115,8 @@ def build_index(
         out,
         KIND,
         settings={"title": title, "date": date},
-        inputs={f"{f}/{MANIFEST}": hash_file(_folder(out, f) / MANIFEST) for f in frame["folder"]},
+        files=[n for n in _FILES if (out / n).exists()],
+        inputs={f"{f}/{MANIFEST}": identity(_folder(out, f)) for f in frame["folder"]},
         results={"n_species": len(frame), "n_failed": len(failures)},
         warnings=[f"{name}: {why}" for name, why in sorted(failures.items())],
     )

@@ -6,11 +6,14 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from fedmiss.arrays import Bool
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.cautions import carried, cautions
+from fedmiss.report.fitted import fitted_years, lack_of_fit
 from fedmiss.report.intervals import MIN_DRAWS
-from fedmiss.report.words import count, number, per_year, percent, quantity, share
+from fedmiss.report.words import count, number, per_year, percent, quantity, share, year_list
 from fedmiss.report.years import season_text
 
 __all__ = [
@@ -22,6 +25,7 @@ __all__ = [
     "headline",
     "latest",
     "limits",
+    "other_convention",
     "progress_words",
 ]
 
@@ -55,19 +59,27 @@ def _interval(lo: float, hi: float) -> str:
 def headline(a: Analysis) -> Headline:
     """Return the headline: it follows from the trend class and the coverage, and from nothing else."""
     t = a.trend
-    where = f"at {count(a.coverage.n_sites)} sites"
+    where = f"at {count(a.coverage.n_sites)} site{'s' if a.coverage.n_sites != 1 else ''}"
     where += "" if a.yearly_counts else f", {season_text(a.years.season)}"
+    if a.coverage.n_detected == 0:
+        return Headline(
+            "Never found",
+            f"{a.name} was found on none of {count(a.coverage.n_visits)} visits {where}. There is no index and no trend to "
+            f"report. {_none_found(a)}",
+            basis(a),
+        )
     if t["n_years"] < 2:
         return Headline(
             "No trend",
-            f"{a.name}: the panel has {int(t['n_years'])} complete year{'' if t['n_years'] == 1 else 's'} with counts, "
-            "so there is no trend to report.",
+            f"{a.name}: the panel has {int(t['n_years'])} complete year{'' if t['n_years'] == 1 else 's'} with enough "
+            "counts, so there is no trend to report.",
             basis(a),
         )
     period = f"from {t['from_year']} to {t['to_year']}"
     change = per_year(t["percent_per_year"], t["percent_lo"], t["percent_hi"])
     kind = str(t["trend_class"])
     provisional = " (provisional: the fit has not converged)" if a.data.fact("converged") is False else ""
+    provisional = provisional or (" (resting on one site or count)" if carried(a) else "")
     subject = f"{a.name}, as counted where it was found," if a.coverage.no_zeros else a.name
     if kind in _SAID:
         sentence = (
@@ -84,9 +96,56 @@ def headline(a: Analysis) -> Headline:
     return Headline(
         "No trend class",
         f"{a.name}: no trend class is given for {t['from_year']} to {t['to_year']}, because {t['reason']}. "
-        f"For orientation only, the estimated change is {change}, {where}.",
+        + _orientation(t, change, where),
         basis(a),
     )
+
+
+def _none_found(a: Analysis) -> str:
+    """Say what a search without a find excludes: with n visits alike, a chance of finding above 1 - 0.05^(1/n)."""
+    rate = 1.0 - 0.05 ** (1.0 / max(a.coverage.n_visits, 1))
+    return (
+        f"If visits were alike and independent, a chance of finding it above {share(rate)} on a visit is excluded (95 %); "
+        "where nobody looked, nothing is known."
+    )
+
+
+def _orientation(t: pd.Series, change: str, where: str) -> str:
+    """Give the change without a class, never without an interval where one can be had."""
+    if not math.isfinite(t["percent_lo"]) and math.isfinite(t["percent_lo_sampling"]):
+        lo, hi = percent(t["percent_lo_sampling"]), percent(t["percent_hi_sampling"])
+        return (
+            f"Between the two years the total changed by {percent(t['percent_per_year'])} per year (95 % interval {lo} "
+            f"to {hi}, of the error of the totals alone), {where}; two years cannot tell a trend from the ups and downs of "
+            "single years."
+        )
+    return f"For orientation only, the estimated change is {change}, {where}."
+
+
+def other_convention(a: Analysis) -> str:
+    """Say what TRIM's convention makes of the same numbers, or that it is the one in use."""
+    t = a.trend
+    if not math.isfinite(t["slope_se_sampling"]):
+        return ""
+    if a.settings.convention == "trim":
+        return (
+            "The interval is by TRIM's convention: the error of the totals of just these years, without the scatter of "
+            "years about their line."
+        )
+    narrow = (
+        f"95 % interval {percent(t['percent_lo_sampling'])} to {percent(t['percent_hi_sampling'])} per year"
+    )
+    named = "" if t["reason"] else f", class: {t['trend_class_sampling']}"
+    if t["n_years"] < 3:
+        return ""  # the headline says it
+    scatter = (
+        f"true yearly totals scatter about their line by an estimated {share(math.expm1(t['year_sd']))}, and the interval "
+        "holds what that does to a trend"
+        if t["year_sd"] > 0.005
+        else "no scatter of years about their line was found beyond the error of the totals; the interval still allows for "
+        "some, as few years cannot exclude it"
+    )
+    return f"{scatter[0].upper()}{scatter[1:]}. Without it (TRIM's convention): {narrow}{named}."
 
 
 def _room(lo: float, hi: float) -> str:
@@ -102,6 +161,8 @@ def basis(a: Analysis) -> str:
     observers = a.data.fact("n_observers")
     who = f" by {count(observers)} observers" if observers and not a.yearly_counts else ""
     groups = len(a.data.groups)
+    if c.n_detected == 0:
+        return f"{count(c.n_visits)} visits{who} went to {share(c.share_observed)} of {count(c.n_cells)} {a.cell}s."
     years = f"{int(a.years.used.sum())} of {a.years.year.size} years"
     return (
         f"It rests on {count(c.n_counted)} visits with a count{who} in {years}, held by {count(groups)} "
@@ -118,6 +179,7 @@ def caveats(a: Analysis) -> list[str]:
         out.append(
             f"The fit did not converge (it stopped because: {why}). Run it longer before using the numbers."
         )
+    out += cautions(a)
     if c.no_zeros:
         out.append(
             "No visit in this panel records an absence. The numbers describe sites where birds were found and counted: "
@@ -143,21 +205,20 @@ def caveats(a: Analysis) -> list[str]:
     partial = [str(y) for y, full in zip(a.years.year, a.years.complete, strict=True) if not full]
     if partial:
         out.append(
-            f"{_years(partial)} {'lacks' if len(partial) == 1 else 'lack'} some months of the season "
+            f"{year_list(partial)} {'lacks' if len(partial) == 1 else 'lack'} some months of the season "
             f"({season_text(a.years.season)}) and {'is' if len(partial) == 1 else 'are'} left out of index and trend."
         )
     empty = [
         str(y)
-        for y, full, used in zip(a.years.year, a.years.complete, a.years.used, strict=True)
-        if full and not used
+        for y, full, cells in zip(a.years.year, a.years.complete, a.yearly["cells_observed"], strict=True)
+        if full and cells == 0
     ]
     if empty:
         out.append(
-            f"{_years(empty)} {'has' if len(empty) == 1 else 'have'} no count and "
+            f"{year_list(empty)} {'has' if len(empty) == 1 else 'have'} no count and "
             f"{'is' if len(empty) == 1 else 'are'} left out of index and trend."
         )
-    out += _model_caveats(a)
-    return out
+    return out + _model_caveats(a)
 
 
 def _model_caveats(a: Analysis) -> list[str]:
@@ -195,25 +256,22 @@ def _model_caveats(a: Analysis) -> list[str]:
         out.append(
             "The fit is of presence and absence: totals are expected numbers of occupied sites, not of birds."
         )
+    miss = lack_of_fit(fitted_years(a.data))
+    if miss:
+        out.append(miss)
     cv = a.data.cv
     if cv is not None and len(cv):
         chosen = cv[chosen_rows(a)]
         bias = (
             float((chosen["total_bias"] * chosen["n"]).sum() / chosen["n"].sum()) if len(chosen) else math.nan
         )
-        if math.isfinite(bias) and not 0.9 <= bias <= 1.1:
+        if math.isfinite(bias) and a.coverage.birds_counted and not 0.9 <= bias <= 1.1:
             out.append(
                 f"On visits kept out of the fit, the predicted total is {number(bias)} times the counted "
                 "one: absolute totals may be off by as much, and their intervals do not cover that. Index and "
                 "trend are ratios and suffer less."
             )
     return out
-
-
-def _years(years: list[str]) -> str:
-    if len(years) > 5:
-        return f"{len(years)} years ({years[0]} to {years[-1]})"
-    return years[0] if len(years) == 1 else ", ".join(years[:-1]) + " and " + years[-1]
 
 
 def limits(a: Analysis) -> list[str]:
@@ -225,10 +283,10 @@ def limits(a: Analysis) -> list[str]:
         "visits follow the birds, totals of site-months without a count are too high.",
         "Standard effort is the model's reference visit. A total at standard effort is comparable from "
         "year to year; it is not a census.",
-        "The interval covers who happened to be counting (observers are redrawn inside each group). It "
-        "is of the numbers in the counted years: it does not cover the birds' ordinary ups and downs from "
-        "year to year, which a line through few years follows. Nor does it cover a wrong model, a change in "
-        "identification skill shared by everybody, or double counting.",
+        "Intervals cover who happened to be counting (observers are redrawn inside each group). "
+        + _scatter_words(a)
+        + " None "
+        "covers a wrong model, a change in identification skill shared by everybody, or double counting.",
     ]
     if len(a.years.season) < 12 and not a.yearly_counts:
         beyond = sorted(set(a.data.months["month_of_year"].astype(int)) - set(a.years.season))
@@ -242,6 +300,18 @@ def limits(a: Analysis) -> list[str]:
             f"The yearly figures are of {season_text(a.years.season)}; they say nothing of the rest of the year.{extra}"
         )
     return out
+
+
+def _scatter_words(a: Analysis) -> str:
+    if a.settings.convention == "trim":
+        return (
+            "All are of the numbers in the counted years: none covers the birds' ordinary ups and downs from year to "
+            "year, which a line through few years follows."
+        )
+    return (
+        "That of the trend, and of a change between years, also covers the birds' ordinary ups and downs from year to year; "
+        "those of totals and indices are of the numbers in that year."
+    )
 
 
 def family_words(a: Analysis) -> str:

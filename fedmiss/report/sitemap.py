@@ -165,7 +165,7 @@ def hexagons(table: pd.DataFrame, a: Analysis, frame: Frame) -> pd.DataFrame:
     Returns
     -------
     Frame, one row per hexagon: ``longitude``, ``latitude`` of its middle, ``n_sites``, ``visits``, ``mean_total``,
-    ``percent_per_year`` (of the sum over its sites; NaN where every total is 0 or the model has one trend).
+    ``percent_per_year`` (of the sum over its sites; NaN where every total is 0 or the model has one trend), ``width_km``.
     """
     width = (frame.east - frame.west) / _ACROSS
     x = (table["longitude"].to_numpy() - frame.west) / width
@@ -195,6 +195,7 @@ def hexagons(table: pd.DataFrame, a: Analysis, frame: Frame) -> pd.DataFrame:
                 "visits": int(part["visits"].sum()),
                 "mean_total": float(part["mean_total"].sum()),
                 "percent_per_year": 100.0 * (np.exp(slope) - 1.0),
+                "width_km": frame.km / _ACROSS,
             }
         )
     return pd.DataFrame(rows)
@@ -237,8 +238,8 @@ def _draw_hexagons(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis, fram
     n = int(table["n_sites"].sum())
     what = "change per year of its total, without an interval" if trend else "number of visits"
     caption = (
-        f"{count(n)} sites in {count(len(table))} hexagons of {number(frame.km / _ACROSS, 2)} km. The larger a "
-        "hexagon, the more "
+        f"{count(n)} sites in {count(len(table))} hexagons of {number(float(table['width_km'].iloc[0]), 2)} km. "
+        "The larger a hexagon, the more "
         f"{a.unit} (mean of the years); its colour is the {what}."
     )
     if not trend:

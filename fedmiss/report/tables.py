@@ -7,6 +7,9 @@ from pathlib import Path
 import pandas as pd
 
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.facts import fact_table
+from fedmiss.report.fitted import fitted_years
+from fedmiss.report.spreadsheet import harmless
 from fedmiss.report.windows import smooth_index, window_trends
 from fedmiss.tables import load_schema, write_table
 
@@ -19,6 +22,7 @@ def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
         "yearly": ("report_yearly", a.yearly),
         "monthly": ("report_monthly", a.monthly),
         "season": ("report_season", a.season),
+        "weeks": ("report_weeks", _whole(a.weeks)),
         "smooth": ("report_smooth", a.curve),
         "trend": ("report_trend", a.trend.to_frame().T),
         "periods": ("report_periods", a.periods),
@@ -27,8 +31,12 @@ def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
         "smooth_index": ("report_smooth_index", smooth_index(a)),
         "regions": ("report_regions", a.regions),
         "sites": ("report_sites", a.sites),
+        "carriers": ("report_carriers", a.carriers),
+        "visits": ("report_visits", a.visits),
         "groups": ("report_groups", a.data.groups),
         "draws": ("report_draws", a.replicates),
+        "facts": ("report_facts", fact_table(a)),
+        "fitted": ("report_fitted", fitted_years(a.data)),
     }
     flow = a.data.imputed.get("flow") or a.data.fit.get("flow") or a.data.panel.get("flow") or []
     rows = [
@@ -41,9 +49,13 @@ def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
     return out
 
 
+def _whole(weeks: pd.DataFrame) -> pd.DataFrame:
+    return weeks.astype({"month_of_year": "int32", "week": "int32", "n_years": "int32", "n_counted": "int64"})
+
+
 def write_csv(table: pd.DataFrame, path: Path) -> None:
     """Write a CSV with six significant digits: what a person reads, not what a program computes with."""
-    table.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+    harmless(table).to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
 
 
 def write_tables(a: Analysis, folder: Path) -> None:

@@ -18,6 +18,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.report.classes import NOT_CLASSIFIED, classify
 from fedmiss.report.intervals import MIN_DRAWS, interval
 from fedmiss.report.loess import choose_span, loess
+from fedmiss.report.scatter import check_convention, contrast_error, year_variance
 from fedmiss.report.years import Years, base_years, decimal_year, make_years
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "log_slope",
     "monthly_totals",
     "overall_trend",
+    "scatter_of_years",
     "seasonal",
     "smooth",
     "yearly_covariance",
@@ -69,6 +71,17 @@ def monthly_totals(
 
     Columns: ``month_index``, ``month``, ``year``, ``month_of_year``, ``total``, ``lo``, ``hi`` (birds at standard
     effort, summed over sites), ``se_log``.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, fedmiss
+    >>> year, month = np.divmod(np.arange(72), 12)
+    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
+    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
+    >>> months["month_index"] = np.arange(72)
+    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> fedmiss.monthly_totals(totals, months)["total"].iloc[-1].round(2).item()
+    77.38
     """
     totals, values = _checked(monthly, months, draws)
     limits = interval(totals, values, level)
@@ -95,6 +108,17 @@ def yearly_index(
     (birds), ``index``, ``index_lo``, ``index_hi`` (percent of the base), ``index_se_log``. Years that are not
     ``used`` have a total (of the months they have) and no index.
     ``attrs``: ``base`` (list of years), ``season``.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, fedmiss
+    >>> year, month = np.divmod(np.arange(72), 12)
+    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
+    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
+    >>> months["month_index"] = np.arange(72)
+    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> fedmiss.yearly_index(totals, months)["index"].round(1).to_list()
+    [100.0, 95.0, 90.3, 85.7, 81.5, 77.4]
     """
     years, total, values = yearly_series(monthly, months, draws, n_observed)
     mask = base_years(base, years)
@@ -170,17 +194,25 @@ def log_slope(year: Any, total: F64) -> F64:
     return np.asarray(logs @ centred / (centred @ centred))
 
 
-def _trend_row(year: I64, total: F64, values: F64 | None, rule: str) -> dict[str, Any]:
+def _trend_row(year: I64, total: F64, values: F64 | None, rule: str, convention: str) -> dict[str, Any]:
+    n = int(year.size)
     slope = float(log_slope(year, total))
-    se = np.nan
+    sampling = np.nan
     if values is not None and len(values) >= 2:
-        se = float(np.std(log_slope(year, values), ddof=1))
-    verdict = classify(slope, se, int(year.size), rule)
+        sampling = float(np.std(log_slope(year, values), ddof=1))
+    sigma2 = scatter_of_years(year, total, values)
+    narrow = classify(slope, sampling, n, rule)
+    if convention == "trim":
+        se, verdict = sampling, narrow
+    else:
+        x = year - year.mean() if n else np.empty(0)
+        se, quantile = contrast_error(x / (x @ x) if n > 1 else x, sampling, sigma2, n)
+        verdict = classify(slope, se, n, rule, quantile)
     factor = float(np.exp(slope))
     return {
-        "from_year": int(year[0]) if year.size else -1,
-        "to_year": int(year[-1]) if year.size else -1,
-        "n_years": int(year.size),
+        "from_year": int(year[0]) if n else -1,
+        "to_year": int(year[-1]) if n else -1,
+        "n_years": n,
         "slope": slope,
         "slope_se": se,
         "multiplicative": factor,
@@ -191,7 +223,27 @@ def _trend_row(year: I64, total: F64, values: F64 | None, rule: str) -> dict[str
         "percent_hi": 100.0 * (verdict.hi - 1.0),
         "trend_class": verdict.name,
         "label": verdict.label,
+        "convention": convention,
+        "year_sd": float(np.sqrt(sigma2)),
+        "slope_se_sampling": sampling,
+        "percent_lo_sampling": 100.0 * (narrow.lo - 1.0),
+        "percent_hi_sampling": 100.0 * (narrow.hi - 1.0),
+        "trend_class_sampling": narrow.name,
     }
+
+
+def scatter_of_years(year: I64, total: F64, values: F64 | None) -> float:
+    """Return the variance of true log totals about their line, NaN where it cannot be told (see ``year_variance``).
+
+    Parameters
+    ----------
+    year, total : (Y,); values : (B, Y) replicates, at least two, or None
+    """
+    if values is None or len(values) < 2 or year.size < 3:
+        return float("nan")
+    if not ((total > 0).all() and (values > 0).all()):
+        return float("nan")
+    return year_variance(year.astype(np.float64), np.log(total), np.cov(np.log(values), rowvar=False))
 
 
 def overall_trend(
@@ -204,33 +256,51 @@ def overall_trend(
     n_observed: Any = None,
     years: tuple[int, int] | None = None,
     refuse: str | None = None,
+    convention: str = "long-term",
     level: float = 0.95,
 ) -> pd.DataFrame:
     """Return the overall multiplicative trend per year, its class, and the change since the base period: one row.
 
-    The slope is that of log yearly totals on the year; its standard error is the standard deviation of the slope
-    over the replicates, which equals TRIM's sandwich ``(X'X)^-1 X' cov(log totals) X (X'X)^-1`` with the
-    replicates' covariance. ``lo`` and ``hi`` are the limits by which the ``rule`` decides (see ``classify``).
-    The slope does not depend on the base; ``change_percent`` does.
+    The slope is that of log yearly totals on the year. ``slope_se_sampling`` is its standard deviation over the
+    replicates, which equals TRIM's sandwich ``(X'X)^-1 X' cov(log totals) X (X'X)^-1`` with the replicates'
+    covariance. ``slope_se`` also holds the scatter of the years about their line (``year_sd``, see
+    ``scatter.year_variance``), unless ``convention`` is ``trim``. ``lo`` and ``hi`` are the limits by which the ``rule``
+    decides (see ``classify``). The slope does not depend on the base; ``change_percent`` does.
 
     A class is refused, with the ``reason``, for fewer than 5 complete years, fewer than 20 replicates, a total that
     is not positive, or for the reason given as ``refuse``.
 
     Columns: ``from_year``, ``to_year``, ``n_years``, ``slope``, ``slope_se`` (log per year), ``multiplicative``,
     ``lo``, ``hi`` (factor per year), ``percent_per_year``, ``percent_lo``, ``percent_hi``, ``trend_class``,
-    ``label``, ``rule``, ``reason``, ``change_percent``, ``change_lo``, ``change_hi`` (percent, last used year
-    against the base period), ``base``.
+    ``label``, ``convention``, ``year_sd`` (log), ``slope_se_sampling``, ``percent_lo_sampling``,
+    ``percent_hi_sampling``, ``trend_class_sampling`` (by TRIM's convention), ``rule``, ``reason``, ``change_percent``,
+    ``change_lo``, ``change_hi``, ``change_lo_sampling``, ``change_hi_sampling`` (percent, last used year against the
+    base period), ``base``.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, fedmiss
+    >>> year, month = np.divmod(np.arange(72), 12)
+    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
+    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
+    >>> months["month_index"] = np.arange(72)
+    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> round(float(fedmiss.overall_trend(totals, months)["percent_per_year"].iloc[0]), 6)
+    -5.0
     """
+    check_convention(convention)
     axis, total, values = yearly_series(monthly, months, draws, n_observed)
     mask = axis.used if years is None else axis.used & (axis.year >= years[0]) & (axis.year <= years[1])
-    row = _trend_row(axis.year[mask], total[mask], None if values is None else values[:, mask], rule)
+    row = _trend_row(
+        axis.year[mask], total[mask], None if values is None else values[:, mask], rule, convention
+    )
     reason = refuse or ""
     if not reason:
         reason = _reason(int(mask.sum()), total[mask], 0 if values is None else len(values))
     if reason:
-        row["trend_class"] = NOT_CLASSIFIED
+        row["trend_class"] = row["trend_class_sampling"] = NOT_CLASSIFIED
     row |= {"rule": rule, "reason": reason}
-    row |= _change(axis, total, values, base, level)
+    row |= _change(axis, total, values, base, convention, level)
     return pd.DataFrame([row])
 
 
@@ -247,22 +317,35 @@ def _reason(n_years: int, total: F64, n_draws: int) -> str:
 
 
 def _change(
-    axis: Years, total: F64, values: F64 | None, base: str | int | None, level: float
+    axis: Years, total: F64, values: F64 | None, base: str | int | None, convention: str, level: float
 ) -> dict[str, Any]:
-    """Change of the last used year against the base period, in percent."""
+    """Change of the last used year against the base period, in percent; the scatter of both is in its limits."""
     mask = base_years(base, axis)
-    out = {"change_percent": np.nan, "change_lo": np.nan, "change_hi": np.nan, "base": _base_text(axis, mask)}
+    names = ("change_percent", "change_lo", "change_hi", "change_lo_sampling", "change_hi_sampling")
+    out = dict.fromkeys(names, np.nan) | {"base": _base_text(axis, mask)}
     if not mask.any() or total[mask].mean() <= 0:
         return out
-    last = int(np.flatnonzero(axis.used)[-1])
+    used = np.flatnonzero(axis.used)
+    last = int(used[-1])
     ratio = total[last] / total[mask].mean()
     draws = None
     if values is not None:
         with np.errstate(divide="ignore", invalid="ignore"):
             draws = (values[:, last] / values[:, mask].mean(axis=1))[:, None]
     band = interval(ratio, draws, level)
-    out["change_percent"] = 100.0 * (ratio - 1.0)
-    out["change_lo"], out["change_hi"] = 100.0 * (band.lo[0] - 1.0), 100.0 * (band.hi[0] - 1.0)
+    lo, hi = float(band.lo[0]), float(band.hi[0])
+    out |= {"change_lo_sampling": 100.0 * (lo - 1.0), "change_hi_sampling": 100.0 * (hi - 1.0)}
+    if convention != "trim":
+        weights = -mask[used].astype(np.float64) / mask.sum()
+        weights[-1] += 1.0
+        sigma2 = scatter_of_years(axis.year[used], total[used], None if values is None else values[:, used])
+        se, quantile = contrast_error(weights, float(band.se_log[0]), sigma2, used.size, level)
+        lo, hi = ratio * np.exp(-quantile * se), ratio * np.exp(quantile * se)
+    out |= {
+        "change_percent": 100.0 * (ratio - 1.0),
+        "change_lo": 100.0 * (lo - 1.0),
+        "change_hi": 100.0 * (hi - 1.0),
+    }
     return out
 
 
@@ -280,6 +363,18 @@ def seasonal(
 
     Columns: ``month_of_year``, ``n_years``, ``total``, ``lo``, ``hi`` (birds, mean over years), ``relative``,
     ``relative_lo``, ``relative_hi`` (1 = the mean of the season's months).
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, fedmiss
+    >>> year, month = np.divmod(np.arange(72), 12)
+    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
+    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
+    >>> months["month_index"] = np.arange(72)
+    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> season = fedmiss.seasonal(totals * (1 + (month == 4)), months)
+    >>> int(season["total"].to_numpy().argmax()) + 1  # the month with most
+    5
     """
     totals, values = _checked(monthly, months, draws)
     axis = make_years(months, n_observed)

@@ -25,7 +25,8 @@ WINDOWS = (25, 10, 5)
 ALERTS = ((-50.0, "decline above 50 %"), (-25.0, "decline above 25 %"))
 _COLUMNS = [
     "window", "from_year", "to_year", "n_years", "percent_per_year", "percent_lo", "percent_hi", "trend_class",
-    "change_percent", "change_lo", "change_hi", "alert", "reason",
+    "percent_lo_sampling", "percent_hi_sampling", "trend_class_sampling", "change_percent", "change_lo", "change_hi",
+    "alert", "reason",
 ]  # fmt: skip
 _SPAN_YEARS = 10  # a local line over about ten years, as the smooths of monitoring schemes
 
@@ -56,7 +57,8 @@ def window_trends(a: Analysis) -> pd.DataFrame:
     is shorter. The change over a window is that of its straight trend, so it agrees with the change per year.
 
     Columns: ``window``, ``from_year``, ``to_year``, ``n_years``, ``percent_per_year``, ``percent_lo``, ``percent_hi``,
-    ``trend_class``, ``change_percent``, ``change_lo``, ``change_hi`` (over the window), ``alert``, ``reason``.
+    ``trend_class``, ``percent_lo_sampling``, ``percent_hi_sampling``, ``trend_class_sampling`` (TRIM's convention),
+    ``change_percent``, ``change_lo``, ``change_hi`` (over the window), ``alert``, ``reason``.
     """
     data = a.data
     used = a.years.year[a.years.used]
@@ -74,7 +76,7 @@ def window_trends(a: Analysis) -> pd.DataFrame:
             if years is None
             else overall_trend(
                 data.totals, data.months, data.draws.get("all"), rule=a.settings.rule,
-                n_observed=data.n_observed, years=years, refuse=refuse,
+                n_observed=a.seen, years=years, refuse=refuse, convention=a.settings.convention,
             ).iloc[0]
         )  # fmt: skip
         steps = int(row["to_year"]) - int(row["from_year"])
@@ -97,11 +99,9 @@ def smooth_index(a: Analysis) -> pd.DataFrame:
     Columns: ``year``, ``index``, ``smooth``, ``smooth_lo``, ``smooth_hi`` (base = 100).
     """
     columns = ["year", "index", "smooth", "smooth_lo", "smooth_hi"]
-    axis, total, draws = yearly_series(
-        a.data.totals, a.data.months, a.data.draws.get("all"), a.data.n_observed
-    )
+    axis, total, draws = yearly_series(a.data.totals, a.data.months, a.data.draws.get("all"), a.seen)
     year, t = axis.year[axis.used], total[axis.used]
-    base = base_years(a.settings.base, axis)
+    base = base_years(a.base, axis)
     if year.size < 5 or not (t > 0).all() or not base.any():
         return pd.DataFrame(columns=columns)
     x = year.astype(np.float64)

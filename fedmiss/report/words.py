@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["MINUS", "count", "number", "per_year", "percent", "quantity", "share"]
+__all__ = ["MINUS", "count", "number", "per_year", "percent", "quantity", "share", "year_list"]
 
 _UP = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MINUS = "−"  # the typographic minus sign, as wide as a plus
@@ -41,7 +41,7 @@ def share(value: float) -> str:
         return "less than 0.01 %"
     if 99 < p < 100:  # 99.6 % imputed is not all of it
         return f"{min(p, 99.9):.1f} %" if p < 99.95 else f"{min(p, 99.99):.2f} %"
-    return f"{p:.0f} %" if p >= 10 or p == 0 else f"{p:.2g} %"
+    return f"{p:.0f} %" if p >= 9.95 or p == 0 else f"{p:.1f} %" if p >= 1 else f"{p:.2g} %"
 
 
 def percent(value: float) -> str:
@@ -65,3 +65,10 @@ def quantity(value: float, lo: float, hi: float, unit: str) -> str:
     if lo is None or hi is None or not (math.isfinite(lo) and math.isfinite(hi)):
         return f"{number(value)} {unit} (no interval available)"
     return f"{number(value)} {unit} (95 % interval {number(lo)} to {number(hi)})"
+
+
+def year_list(years: list[str]) -> str:
+    """Return years in words: ``2004``, ``2004, 2006 and 2009``, ``7 years (2004 to 2012)``."""
+    if len(years) > 5:
+        return f"{len(years)} years ({years[0]} to {years[-1]})"
+    return years[0] if len(years) == 1 else ", ".join(years[:-1]) + " and " + years[-1]

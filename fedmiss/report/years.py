@@ -101,7 +101,7 @@ def base_years(base: str | int | None, years: Years) -> Bool:
     if not mask.any():
         known = f"{usable[0]} to {usable[-1]}" if usable.size else "none"
         raise ConfigError(
-            f"the base {text} has no year that can be used; complete years with counts are: {known}. "
+            f"the base {text} has no year that can be used; complete years with enough counts are: {known}. "
             "Choose another with --base.",
             base=text,
         )

@@ -52,6 +52,12 @@ class EbirdSettings:
     blank_last : end every line with a tab, an unnamed last column
     compress : write .txt.gz
     seed : int
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.EbirdSettings(records=1000, start="2015-01", end="2018-12").records
+    1000
     """
 
     records: int = 200_000
@@ -66,7 +72,9 @@ class EbirdSettings:
     seed: int = 0
 
 
-def simulate_ebird(out: Path, settings: EbirdSettings | None = None, *, overwrite: bool = False) -> Path:
+def simulate_ebird(
+    out: str | Path, settings: EbirdSettings | None = None, *, overwrite: bool = False
+) -> Path:
     """Simulate an EBD file, its sampling file and the truth.
 
     The folder holds ``ebd_sim.txt`` and ``ebd_sim_sampling.txt`` (tab separated, never quoted, line feeds),
@@ -76,6 +84,13 @@ def simulate_ebird(out: Path, settings: EbirdSettings | None = None, *, overwrit
     Raises
     ------
     ConfigError   settings out of range, or more checklists needed than there are numbers for
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> folder = fedmiss.simulate_ebird("sim", fedmiss.EbirdSettings(records=1000, species=3))
+    >>> (folder / "ebd_sim.txt").exists()
+    True
     """
     settings = settings or EbirdSettings()
     if not MIN_RECORDS <= settings.records <= MAX_RECORDS:
@@ -103,7 +118,7 @@ def simulate_ebird(out: Path, settings: EbirdSettings | None = None, *, overwrit
     names = (f"ebd_sim{ending}", f"ebd_sim_sampling{ending}")
     writer = Writer(world, layout, blank_last=settings.blank_last)
     tally = Marginals(world)
-    with atomic_folder(out, overwrite=overwrite) as tmp:
+    with atomic_folder(out, "simulation", overwrite=overwrite) as tmp:
         with ExitStack() as stack:
             files = [stack.enter_context(_open(tmp / name)) for name in names]
             truth = stack.enter_context(TruthWriter(tmp / "truth", world))

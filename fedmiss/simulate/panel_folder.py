@@ -23,7 +23,7 @@ SPECIES_NAME = "Avis simulata"
 
 def write_panel(
     panel: Panel,
-    out: Path,
+    out: str | Path,
     *,
     start: str = "2000-01",
     settings: dict[str, Any] | None = None,
@@ -41,6 +41,14 @@ def write_panel(
     Raises
     ------
     ConfigError   the panel is Gaussian (a visit's count is a whole number), or ``start`` is no month
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
+    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> sorted(f.name for f in panel.iterdir())
+    ['groups', 'manifest.json', 'months.parquet', 'sites.parquet', 'truth']
     """
     if panel.family == "gaussian":
         raise ConfigError(
@@ -61,7 +69,7 @@ def write_panel(
         }
     )
     visits = _visits(panel, stamps)
-    with atomic_folder(out, overwrite=overwrite) as tmp:
+    with atomic_folder(out, "panel", overwrite=overwrite) as tmp:
         write_table(sites, tmp / "sites.parquet", "sites")
         write_table(months, tmp / "months.parquet", "months")
         groups = {}

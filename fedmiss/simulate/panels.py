@@ -171,7 +171,8 @@ def simulate_panel(
 
     Examples
     --------
-    >>> p = simulate_panel(50, 24, 0.3, seed=1)
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(50, 24, 0.3, seed=1)
     >>> p.y.size, p.expected.shape
     (360, (50, 24))
     """

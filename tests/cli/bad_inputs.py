@@ -204,7 +204,7 @@ CASES = (
     ),
     Case(
         "one observer only",
-        lambda b, f: ("panel", records_of(f, observers=1), "--out", "new"),
+        lambda b, f: ("panel", records_of(f, observers=1), "--groups", 2, "--out", "new"),
         ("one observer only", "--groups 1"),
         2,
     ),
@@ -215,7 +215,7 @@ CASES = (
     ),
     Case(
         "fewer observers than groups",
-        lambda b, f: ("panel", records_of(f), "--out", "new"),
+        lambda b, f: ("panel", records_of(f), "--groups", 10, "--out", "new"),
         ("3 observers", "--groups 10", "--groups 3"),
         2,
     ),
@@ -235,7 +235,7 @@ CASES = (
     Case(
         "damaged table",
         lambda b, f: ("fit", damaged_panel(b, f), "--out", "new"),
-        ("visits.parquet", "not a readable parquet file"),
+        ("visits.parquet is damaged", "bytes", "fedmiss panel"),
     ),
     Case(
         "folder of another kind",
@@ -357,7 +357,7 @@ CASES = (
     Case(
         "damaged records",
         lambda b, f: ("panel", damaged_records(b, f), *WIGEON, "--out", "new"),
-        ("records.parquet is not a readable parquet file",),
+        ("records.parquet is damaged", "20 bytes", "fedmiss ingest"),
     ),
     Case("cut download", lambda b, f: ingest(cut_gz(b, f)), ("ebd_cut.txt.gz",)),
     Case(
@@ -386,7 +386,7 @@ CASES = (
     Case(
         "no groups in the panel",
         lambda b, f: ("fit", without_groups(b, f), "--out", "new"),
-        ("has no group",),
+        ("cells.parquet is missing", "fedmiss panel"),
     ),
     Case(
         "unknown method",

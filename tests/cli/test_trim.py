@@ -38,11 +38,12 @@ def trim(*words):
 
 def test_json_is_the_fit(table):
     path, frame = table
-    done = trim(path, "--covariate", "Habitat", "--serial", "--json")
+    done = trim(path, "--covariate", "Habitat", "--overdispersion", "--serial", "--json")
     assert done.exit_code == 0, done.output
     got = json.loads(done.stdout)
     want = fit_trim(
-        frame["Plot"], frame["Jahr"], frame["Anzahl"].astype(float), TrimSettings(serial_correlation=True),
+        frame["Plot"], frame["Jahr"], frame["Anzahl"].astype(float),
+        TrimSettings(overdispersion=True, serial_correlation=True),
         month=frame["Monat"], weights=frame["Gewicht"].str.replace(",", ".").astype(float),
         covariates={"Habitat": frame["Habitat"]},
     )  # fmt: skip
@@ -99,3 +100,18 @@ def test_what_is_wrong_is_named(table, words, code, said):
     done = trim(table[0], *words)
     assert done.exit_code == code
     assert said in done.stderr.replace("\n", " ")
+
+
+def test_overdispersion_is_off_as_in_rtrim_and_the_scatter_is_said(tmp_path):
+    path = tmp_path / "counts.csv"
+    rows = [f"{s},{y},{(40, 2)[(s + y) % 2]}" for s in range(8) for y in range(2001, 2007)]
+    path.write_text("\n".join(["site,year,count", *rows]), encoding="utf-8")
+    plain, scaled = trim(path, "--json"), trim(path, "--overdispersion", "--json")
+    assert "times as much as the model's Poisson counts" in plain.stderr
+    assert "--overdispersion" in plain.stderr
+    assert "times as much" not in scaled.stderr
+    one, two = json.loads(plain.stdout), json.loads(scaled.stdout)
+    assert one["overdispersion"] is None
+    assert two["overdispersion"] > 1.5
+    se = [pd.DataFrame(x["strata"]["all"]["model"]["totals"])["se"].to_numpy() for x in (one, two)]
+    np.testing.assert_allclose(se[1], se[0] * np.sqrt(two["overdispersion"]), rtol=1e-9)

@@ -129,8 +129,33 @@ def test_every_page_is_in_a_table_of_contents():
     assert there - listed == set()
 
 
-def test_every_public_name_is_in_the_reference_with_an_example_or_members():
-    page = (DOCS / "reference" / "api.md").read_text()
-    for name in fedmiss.__all__:
-        assert f"fedmiss.{name}\n" in page, name
-        assert getattr(fedmiss, name).__doc__
+def test_the_version_stands_in_one_way():
+    """Package, project, citation and changelog name one version."""
+    import tomllib
+
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == fedmiss.__version__
+    assert f"\nversion: {fedmiss.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\n## {fedmiss.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_every_dependency_is_among_the_licences_and_the_pins():
+    import tomllib
+
+    needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    listed = (DOCS / "reference" / "licences.md").read_text(encoding="utf-8")
+    for need in needs:
+        name = re.match(r"[A-Za-z0-9-]+", need)[0]
+        assert re.search(rf"^\| {name} \| .* \| yes \|$", listed, re.M), name
+        for file in ("constraints.txt", "constraints-nvflare.txt"):
+            assert re.search(rf"^{name}==", (ROOT / file).read_text(), re.M | re.I), (name, file)
+
+
+def test_every_room_is_described():
+    """Each folder and file of the package stands on the page of rooms."""
+    rooms = (DOCS / "reference" / "rooms.md").read_text(encoding="utf-8")
+    for path in (ROOT / "fedmiss").iterdir():
+        if (path.is_dir() and (path / "__init__.py").exists()) or (
+            path.suffix == ".py" and path.name != "__init__.py"
+        ):
+            name = path.name + "/" * path.is_dir()
+            assert f"`{name}" in rooms, name

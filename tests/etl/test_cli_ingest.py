@@ -28,7 +28,7 @@ def cli():
 
 def files(folder):
     rows = [
-        visit("S1"),
+        visit("S1", **{"BCR CODE": "9", "PROJECT IDENTIFIERS": "EBIRD"}),
         visit("S2", **{"OBSERVATION DATE": "2021-06-01"}),
         visit("S3", **{"LOCALITY ID": "L2"}),
     ]
@@ -59,7 +59,8 @@ def test_every_option_reaches_the_filters(cli, tmp_path):
         "--country US --state US-WA --county King --bbox=-123,47,-122,48 --locality L100 --hotspots "
         "--site grid:3km --start 2020-01-01 --end 2020-12-31 --season 05-01..06-30 --time 06:00..07:00 "
         "--protocol Traveling --duration 5..300 --distance ..10 --max-speed 100 --max-observers 10 --complete "
-        "--observer obsr1 --without-observer obsr9 --groups raw --exotic N --sensitive Veery --no-cache"
+        "--observer obsr1 --without-observer obsr9 --groups raw --exotic N --sensitive Veery --no-cache "
+        "--bcr 9 --year 2020 --last-edited 2024-01-01..2024-12-31 --project EBIRD --breeding any --reviewed"
     ).split()
     result = cli(ebd, "--sampling", sed, "-o", tmp_path / "records", *options)
     assert result.exit_code == 0, result.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +17,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.ingest import IngestSettings, ingest
 from fedmiss.etl.panel import PanelSettings, assign_groups, make_panel, month_axis
 from fedmiss.files import read_manifest
+from fedmiss.group_names import group_folders, group_name
 
 VISIT = st.tuples(
     st.integers(0, 5),  # observer
@@ -238,3 +240,131 @@ def test_the_flow_adds_up_and_sites_without_the_bird_are_told(tmp_path):
     assert sum(r["rows"] for r in flow[start:-1]) == flow[-1]["rows"] == visits(made).height
     assert visits(made).group_by("site_index").len()["len"].min() >= 5
     assert "s9" not in pl.read_parquet(made / "sites.parquet")["site_id"].to_list()
+
+
+# --- names of groups, and records that come in several folders
+
+NAMES = st.lists(
+    st.one_of(
+        st.text(st.characters(codec="utf-8"), max_size=12),
+        st.sampled_from(["", ".", "..", "a/b", "Ä", "Ö", "unknown", "CON", "con", "nul.txt", "~", "%41", "A", "a", "=1"]),
+        st.sampled_from(["x" * 400, "x" * 401, "X" * 400]),
+    ),
+    unique=True,
+    max_size=12,
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(NAMES)
+def test_every_name_of_a_group_has_a_folder_of_its_own(names):
+    folders = group_folders([*names, None])
+    assert len({f.casefold() for f in folders.values()}) == len(names) + 1
+    for name, folder in folders.items():
+        assert re.fullmatch(r"[A-Za-z0-9_.~%-]{1,152}", folder)
+        assert not folder.startswith((".", "-"))
+        assert not folder.endswith((".", " "))
+        assert folder.partition(".")[0].casefold() not in ("con", "nul")
+        if name is not None and len(folder) < 140:
+            assert group_name(folder) == name
+
+
+def test_groups_whose_names_are_no_folder_names(tmp_path):
+    """No region leaves the panel, and none is merged with another."""
+    regions = ["..", "Ä", "Ö", "東京", "a/b", "a-b", "r" * 300, "CON", "north", "North"]
+    table = pl.DataFrame(
+        [
+            {"who": f"o{k}", "plot": f"s{k % 10}", "day": date(2018, 1 + k % 12, 3), "n": k % 4, "region": regions[k % 10]}
+            for k in range(120)
+        ]
+    )  # fmt: skip
+    table.write_csv(tmp_path / "t.csv")
+    columns = {"observer": "who", "site": "plot", "date": "day", "count": "n", "region": "region"}
+    ingest([tmp_path / "t.csv"], tmp_path / "in", IngestSettings(column_map=columns, species=("Wood Stork",)))
+    made = panel(tmp_path / "in", tmp_path / "p", group_by="region", sites="all")
+    assert {p.name for p in tmp_path.iterdir()} == {"t.csv", "in", "p", ".fedmiss-cache"}
+    by_group = dict(visits(made).group_by("group").len().iter_rows())
+    assert [by_group[folder] for folder in group_folders(regions).values()] == [12] * 10
+
+
+def write_table(path: Path, rows) -> Path:
+    pl.DataFrame(rows, orient="row", schema=["visit", "who", "plot", "day", "bird", "n"]).write_csv(path)
+    return path
+
+
+def bird_records(folder: Path, name: str, rows, species=()) -> Path:
+    columns = {
+        "visit": "visit",
+        "observer": "who",
+        "site": "plot",
+        "date": "day",
+        "species": "bird",
+        "count": "n",
+    }
+    ingest(
+        [write_table(folder / f"{name}.csv", rows)],
+        folder / name / "records",
+        IngestSettings(column_map=columns, assume_complete=True, species=species),
+        keep_cache=False,
+    )
+    return folder / name / "records"
+
+
+def some(who: str, bird: str, first: int = 0) -> list[tuple[str, str, str, str, str, int]]:
+    return [
+        (f"S{first + k}", who, f"s{k % 3}", f"2018-{1 + k % 12:02d}-11", bird, 1 + k % 5) for k in range(24)
+    ]
+
+
+def test_a_species_that_one_folder_never_met_has_zeros_there(tmp_path):
+    one = bird_records(tmp_path, "one", some("ann", "Wood Stork"))
+    two = bird_records(tmp_path, "two", some("bob", "Limpkin", 100))
+    for order in ([one, two], [two, one]):
+        out = make_panel(
+            order,
+            tmp_path / f"p{order.index(one)}",
+            PanelSettings(species="wood stork", sites="all"),
+        )
+        v = visits(out)
+        assert set(v["group"]) == {"one-records", "two-records"}
+        assert v.filter(pl.col("group") == "two-records")["count"].to_list() == [0] * 24
+        assert any("two-records holds no record of Wood Stork" in w for w in read_manifest(out)["warnings"])
+    with pytest.raises(ConfigError, match="named twice"):
+        make_panel(
+            [one, tmp_path / "one" / ".." / "one" / "records"],
+            tmp_path / "never",
+            PanelSettings(species="Limpkin"),
+        )
+
+
+def test_a_checklist_that_two_folders_hold_counts_once(tmp_path):
+    both = some("ann", "Wood Stork")
+    one = bird_records(tmp_path, "one", both)
+    two = bird_records(tmp_path, "two", [*both[:10], *some("bob", "Wood Stork", 100)])
+    out = make_panel([one, two], tmp_path / "p", PanelSettings(species="Wood Stork"))
+    v = visits(out)
+    assert v.height == 48
+    assert v["checklist_id"].n_unique() == 48
+    assert (v.group_by("group").len().sort("group")["len"] == 24).all()
+    told = read_manifest(out)
+    assert any(w.startswith("10 visits are in several of the folders") for w in told["warnings"])
+    flow = [row["rows"] for row in told["flow"]]
+    assert flow[-1] == told["results"]["n_visits"] == 48
+    # the same ids of other visits are other visits
+    three = bird_records(
+        tmp_path, "three", [(v, "cid", s, "2019" + d[4:], b, n) for v, _, s, d, b, n in both]
+    )
+    assert visits(make_panel([one, three], tmp_path / "q", PanelSettings(species="Wood Stork"))).height == 48
+
+
+def test_one_count_above_all_others_is_told(tmp_path):
+    rows = [
+        (*row[:-1], 2_000_000_000 if k == 5 else row[-1]) for k, row in enumerate(some("ann", "Wood Stork"))
+    ]
+    for name, table, told in (("odd", rows, True), ("even", some("ann", "Wood Stork"), False)):
+        made = make_panel(
+            bird_records(tmp_path, name, table), tmp_path / f"p-{name}", PanelSettings(groups=1)
+        )
+        said = [w for w in read_manifest(made)["warnings"] if "larger than all others" in w]
+        assert bool(said) == told
+        assert not told or "2,000,000,000 birds at s2 on 2018-06-11" in said[0]

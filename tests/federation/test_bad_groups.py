@@ -239,9 +239,9 @@ def opened(**more):
             msg.Solve(0, np.array([0]), 9, np.zeros((0, 0, 0)), False, False, np.zeros((1, 0))),
             "9 coefficients of at most 2",
         ),
-        (msg.Predict(0, np.array([0, 0]), np.zeros((2, 1))), r"fits \[0, 0\] of 1"),
+        (msg.Predict(0, np.array([0, 0]), np.zeros((2, 1)), False), r"fits \[0, 0\] of 1"),
         (msg.Score(0, np.array([0]), np.ones(1)), "without held-out visits"),
-        (msg.Predict(77, np.array([0]), np.zeros((1, 1))), "batch 77 was never opened"),
+        (msg.Predict(77, np.array([0]), np.zeros((1, 1)), False), "batch 77 was never opened"),
     ],
     ids=["fits", "totals", "V", "rank", "twice", "score", "batch"],
 )
@@ -256,7 +256,7 @@ def test_an_unforeseen_error_in_a_group_is_a_refusal_without_data():
     program = federation.programs["owner-0"]
     for p in federation.programs.values():
         p.plain_refusals = False
-    federation.link.ask([msg.Predict(0, np.array([0]), np.zeros((1, 1)))])
+    federation.link.ask([msg.Predict(0, np.array([0]), np.zeros((1, 1)), False)])
     with pytest.raises(
         EngineError, match=r"'owner-0': EngineError; the reason stands on the group's own screen"
     ):
@@ -277,7 +277,7 @@ def test_a_late_copy_does_not_lose_the_cached_answer():
 
     federation.link.transport = Tap(federation.programs)
     for _ in range(2):
-        federation.link.ask([msg.Predict(0, np.array([0]), np.zeros((1, 1)))])
+        federation.link.ask([msg.Predict(0, np.array([0]), np.zeros((1, 1)), False)])
     answer = program.answer(frames[1])
     assert b"came late" in program.answer(frames[0])
     assert program.answer(frames[1]) == answer
@@ -304,7 +304,7 @@ def test_what_crossed_is_in_the_ledger_even_when_it_was_refused():
     federation = opened()
     before = federation.link.ledger.total.as_dict()
     with pytest.raises(UplinkError):
-        federation.link.ask([msg.Predict(77, np.array([0]), np.zeros((1, 1)))])
+        federation.link.ask([msg.Predict(77, np.array([0]), np.zeros((1, 1)), False)])
     after = federation.link.ledger.total.as_dict()
     assert after["exchanges"] == before["exchanges"] + 1
     assert after["bytes_up"] > before["bytes_up"]

@@ -69,7 +69,7 @@ def test_a_mask_depends_on_job_exchange_and_roster(parties):
 def answers(rng):
     return [
         msg.OpenSums(rng.normal(0, 1e4, (3, 3)), rng.normal(0, 1e4, (3, 2)), float(rng.normal())),
-        msg.FitSums(rng.normal(0, 1e6, (2, 3)), rng.normal(0, 1e3, (2, 5))),
+        msg.FitSums(rng.normal(0, 1e6, (2, 3)), rng.normal(0, 1e3, (2, 5)), rng.normal(0, 1e4, (2, 7, 4))),
         msg.Done(int(rng.integers(1000)), 3, rng.normal(0, 10, 2), 2.5),
         msg.KeyedHashes(rng.integers(0, 100, 5).astype(np.uint64)),
     ]
@@ -183,7 +183,7 @@ def test_what_a_site_sends_under_masks_tells_nothing(tmp_path):
         "Description.version", "Description.species", "Description.months", "Description.season", "Description.terms",
         "Description.covariates", "Description.regions", "Description.calendar", "Description.minimum",
         "KeyedHashes.hashes", "GapSums.masks", "Refusal.code", "Refusal.text", "SealedKeys.groups",
-        "SealedKeys.sealed",
+        "SealedKeys.sealed", "VisitSums.joint",
     }  # fmt: skip
 
 

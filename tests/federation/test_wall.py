@@ -36,7 +36,7 @@ def hub_job(transport):
     panel = agree(link, Plan()).panel
     choice = cross_validate(link, panel, default_candidates(NEGBIN, max_rank=1), folds=2)
     best = choice.best
-    (answers,) = link.ask([open_batch(0, best)])
+    (answers,) = link.ask([open_batch(panel, 0, best)])
     state = run_lockstep(link, panel, [Lane(0, 0, fit_path(panel, best, starts(answers, 1)[0]))])[0]
     totals = replicates(link, panel, best, state, range(3), seed=0, source=0, batch=1)
     return link, choice.table["deviance"].to_numpy(), state.T, totals
@@ -103,7 +103,7 @@ NEGBIN = CountSettings(rank=1, dispersion="negbin")
 link = Link(Replay(), b"test-job", bytes(8))
 panel = agree(link, Plan()).panel
 choice = cross_validate(link, panel, default_candidates(NEGBIN, max_rank=1), folds=2)
-(opened,) = link.ask([open_batch(0, choice.best)])
+(opened,) = link.ask([open_batch(panel, 0, choice.best)])
 state = run_lockstep(link, panel, [Lane(0, 0, fit_path(panel, choice.best, starts(opened, 1)[0]))])[0]
 totals = replicates(link, panel, choice.best, state, range(3), seed=0, source=0, batch=1)
 assert not any(n.startswith("fedmiss.federation.group") for n in sys.modules)

@@ -171,7 +171,9 @@ def test_a_study_from_kits_to_both_reports(folder, panels, tmp_path):
     assert (ledger.total.bytes_up, ledger.total.bytes_down) == (counted["bytes_up"], counted["bytes_down"])
     text = "\n".join(outbox(kit, panels["north"]))
     assert text.count("--- exchange") == len(lines) == counted["exchanges"]
-    assert "months: gradient and curvature of every month's coefficients [(n, L, q); masked]" in text
+    assert (
+        "months: gradient and curvature of every month's coefficients [(n, L, f (f + 3) / 2); masked]" in text
+    )
     assert "hashes: SipHash-2-4" in text
     only = outbox(kit, panels["north"], first=3, last=3)
     assert only[0].startswith("--- exchange 3,")

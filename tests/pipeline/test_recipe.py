@@ -45,6 +45,7 @@ EVERY = {
     "species": ("Veery", '"Veery"'),
     "repeats": ("max", '"max"'),
     "spellings": ("join", '"join"'),
+    "dates": ("day-first", '"day-first"'),
     "missing": ("999", '"999"'),
     "first-year": ("1984", "1984"),
 }

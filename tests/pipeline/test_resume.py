@@ -13,7 +13,7 @@ import pytest
 
 from fedmiss.errors import FedmissError
 from fedmiss.federation.local import LocalFederation
-from fedmiss.files import read_manifest
+from fedmiss.files import identity, read_manifest
 from fedmiss.pipeline import algorithm7, fitting
 from fedmiss.pipeline.fitting import FitSettings, fit_panel
 from fedmiss.simulate.panel_folder import write_panel
@@ -55,7 +55,8 @@ class Killed(BaseException):
 
 def same_fit(a: Path, b: Path) -> None:
     assert digests(a) == digests(b)
-    assert read_manifest(a) == read_manifest(b)
+    assert identity(a) == identity(b)
+    assert read_manifest(a, verify=True)["files"].keys() == read_manifest(b, verify=True)["files"].keys()
     assert {p.name for p in a.iterdir()} == {p.name for p in b.iterdir()}
     assert not list(a.parent.glob("*.partial"))
 

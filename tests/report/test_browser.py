@@ -39,8 +39,8 @@ PROBE = """
             return v === undefined ? r.cells[column].textContent : (v === "" ? null : parseFloat(v));
           });
         };
-        th.querySelector("button").click(); var up = read();
-        th.querySelector("button").click(); var down = read();
+        th.querySelector("[role=button]").click(); var up = read();
+        th.querySelector("[role=button]").click(); var down = read();
         return [up, down];
       });
     });

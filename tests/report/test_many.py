@@ -20,7 +20,7 @@ from .conftest import World, make_folders
 def three(tmp_path_factory):
     root = tmp_path_factory.mktemp("many")
     out = []
-    for i, (slope, draws) in enumerate(((0.08, 40), (-0.08, 40), (0.0, 0))):
+    for i, (slope, draws) in enumerate(((0.12, 40), (-0.12, 40), (0.0, 0))):
         world = World(
             n_sites=12,
             n_years=8,

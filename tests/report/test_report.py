@@ -199,7 +199,7 @@ def test_no_number_stands_without_its_interval_or_the_word_that_there_is_none(ba
     [
         ({"n_sites": 4, "seen": 0.9}, "4 sites were counted in two or more years"),
         ({"n_years": 4, "first": 2018}, "4 complete years"),
-        ({"seen": 0.012}, "site-months with a count"),
+        ({"seen": 0.014}, "site-months with a count"),
     ],
 )
 def test_thin_panels_get_no_class(tmp_path, change, expected):
@@ -299,7 +299,7 @@ def test_folders_of_other_panels_are_refused(folders, tmp_path):
     broken = tmp_path / "broken"
     shutil.copytree(folders["panel"], broken)
     shutil.rmtree(broken / "groups")
-    with pytest.raises(InputError, match="no cells"):
+    with pytest.raises(InputError, match=r"cells\.parquet is missing"):
         read_inputs(broken, folders["fit"], folders["imputed"])
 
 
@@ -309,6 +309,9 @@ def test_a_matrix_with_holes_is_refused(folders, tmp_path):
     table = read_table(bad / "imputed.parquet", "imputed").to_pandas()
     table.loc[5, "expected"] = np.inf
     write_table(table, bad / "imputed.parquet", "imputed")
+    with pytest.raises(InputError, match=r"imputed.parquet is damaged.*`fedmiss impute"):
+        read_inputs(folders["panel"], folders["fit"], bad)
+    write_manifest(bad, "imputed", settings={}, inputs={})
     with pytest.raises(InputError, match="no finite value for site 0, month 5"):
         read_inputs(folders["panel"], folders["fit"], bad)
 

@@ -88,7 +88,7 @@ def test_the_base_is_100_and_other_bases_rescale_the_index():
     np.testing.assert_allclose(ratio, ratio.iloc[0], rtol=1e-12)
     change = trends.overall_trend(totals, months, draws, base=2003).iloc[0]
     assert change["change_percent"] == pytest.approx(one["index"].iloc[-1] - 100)
-    assert change["change_lo"] == pytest.approx(one["index_lo"].iloc[-1] - 100)
+    assert change["change_lo_sampling"] == pytest.approx(one["index_lo"].iloc[-1] - 100)
 
 
 def test_the_error_of_the_slope_is_the_sandwich_of_the_replicates():
@@ -99,8 +99,9 @@ def test_the_error_of_the_slope_is_the_sandwich_of_the_replicates():
     X = np.column_stack([np.ones(15), years.year])
     inv = np.linalg.pinv(X.T @ X)
     V = inv @ X.T @ np.cov(logs, rowvar=False) @ X @ inv
-    got = trends.overall_trend(totals, months, draws).iloc[0]
-    assert got["slope_se"] == pytest.approx(np.sqrt(V[1, 1]), rel=1e-6)
+    for convention, column in (("long-term", "slope_se_sampling"), ("trim", "slope_se")):
+        got = trends.overall_trend(totals, months, draws, convention=convention).iloc[0]
+        assert got[column] == pytest.approx(np.sqrt(V[1, 1]), rel=1e-6)
 
 
 def test_covariance_and_intervals_tell_the_same_standard_error():

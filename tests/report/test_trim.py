@@ -9,6 +9,8 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.report.classes import classify
 from fedmiss.report.trim import TrimSettings, fit_trim
 
+OVER = TrimSettings(overdispersion=True)
+
 
 def panel(seed=0, n=25, J=9, seen=0.55, dispersion=1.0):
     rng = np.random.default_rng(seed)
@@ -48,7 +50,7 @@ def glm(f):
 def test_equals_the_poisson_glm_with_its_covariance(seed):
     f, site, time, count = panel(seed)
     X, ok, fit = glm(f)
-    got = fit_trim(site, time, count)
+    got = fit_trim(site, time, count, OVER)
     n, J = f.shape
     mu = np.exp(X @ fit.params).reshape(n, J)
     np.testing.assert_allclose(got.mu, mu, rtol=1e-9)
@@ -67,7 +69,7 @@ def test_imputed_totals_have_the_variance_of_what_is_counted_and_what_is_filled(
     """Written as a linear function of the counts, first order: t = B f + C mu(beta(f))."""
     f, site, time, count = panel(seed, n=12, J=6)
     X, ok, _ = glm(f)
-    got = fit_trim(site, time, count)
+    got = fit_trim(site, time, count, OVER)
     n, J = f.shape
     mu = got.mu.ravel()
     K = np.linalg.inv(X[ok].T @ (mu[ok, None] * X[ok])) @ X[ok].T  # d beta / d f
@@ -86,7 +88,7 @@ def test_equals_iterative_proportional_fitting():
     for _ in range(5000):
         a = y.sum(axis=1) / (seen * b[None, :]).sum(axis=1)
         b = y.sum(axis=0) / (seen * a[:, None]).sum(axis=0)
-    got = fit_trim(site, time, count)
+    got = fit_trim(site, time, count, OVER)
     np.testing.assert_allclose(got.mu, np.outer(a, b), rtol=1e-10)
     # the margins of a maximum-likelihood fit are those of the data
     np.testing.assert_allclose(np.where(seen, got.mu, 0).sum(axis=0), y.sum(axis=0), rtol=1e-10)
@@ -95,7 +97,7 @@ def test_equals_iterative_proportional_fitting():
 
 def test_slope_and_sandwich_by_their_formula():
     f, site, time, count = panel(7)
-    got = fit_trim(site, time, count)
+    got = fit_trim(site, time, count, OVER)
     row = got.overall().iloc[0]
     J = f.shape[1]
     X = np.column_stack([np.ones(J), np.arange(1, J + 1)])
@@ -109,7 +111,7 @@ def test_slope_and_sandwich_by_their_formula():
 
 def test_index_is_one_without_error_in_the_base_and_free_of_scale():
     _f, site, time, count = panel(8)
-    a, b = fit_trim(site, time, count), fit_trim(site, time, 10 * count)
+    a, b = fit_trim(site, time, count, OVER), fit_trim(site, time, 10 * count, OVER)
     x, y = a.index(base=2003), b.index(base=2003)
     assert x.loc[3, "index"] == 1.0
     assert x.loc[3, "se"] == pytest.approx(0.0, abs=1e-9)
@@ -129,7 +131,9 @@ def test_serial_correlation_is_found_and_solves_its_estimating_equations():
     f = np.maximum(np.round(mu + np.sqrt(2 * mu) * z), 0)
     f[rng.random((n, J)) < 0.3] = np.nan
     i, j = np.indices(f.shape)
-    got = fit_trim(i.ravel(), j.ravel(), f.ravel(), TrimSettings(serial_correlation=True))
+    got = fit_trim(
+        i.ravel(), j.ravel(), f.ravel(), TrimSettings(serial_correlation=True, overdispersion=True)
+    )
     # TRIM's moment estimate is pulled down: residuals lose the site mean and cells are missing
     assert 0.15 < got.rho < rho
     R = got.rho ** np.abs(np.subtract.outer(np.arange(J), np.arange(J)))
@@ -141,7 +145,7 @@ def test_serial_correlation_is_found_and_solves_its_estimating_equations():
         assert abs(s.sum()) < 1e-4
         score_time[ok] += s
     assert np.abs(score_time).max() < 1e-3
-    plain = fit_trim(i.ravel(), j.ravel(), f.ravel())
+    plain = fit_trim(i.ravel(), j.ravel(), f.ravel(), OVER)
     assert got.overall().loc[0, "slope_se"] > plain.overall().loc[0, "slope_se"]
 
 
@@ -157,7 +161,7 @@ def test_standard_errors_of_totals_and_slope_match_their_spread():
     for _ in range(B):
         f = rng.poisson(rng.gamma(mu / (phi - 1), phi - 1)).astype(float)
         f[hole] = np.nan
-        got = fit_trim(i.ravel(), j.ravel(), f.ravel())
+        got = fit_trim(i.ravel(), j.ravel(), f.ravel(), OVER)
         # the total of what would be counted varies by itself: the model total does not
         totals.append(got.total_model)
         se.append(np.sqrt(np.diag(got.var_model)))
@@ -172,9 +176,9 @@ def test_standard_errors_of_totals_and_slope_match_their_spread():
 
 def test_weights_multiply_the_totals_and_nothing_else():
     _f, site, time, count = panel(9)
-    one = fit_trim(site, time, count)
+    one = fit_trim(site, time, count, OVER)
     w = {s: 2.5 for s in one.sites}
-    two = fit_trim(site, time, count, weights=w)
+    two = fit_trim(site, time, count, OVER, weights=w)
     np.testing.assert_allclose(two.total_imputed, 2.5 * one.total_imputed)
     np.testing.assert_allclose(two.var_imputed, 6.25 * one.var_imputed, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(two.mu, one.mu)
@@ -236,7 +240,7 @@ def test_months_covariates_and_every_model_equal_the_dense_glm(model, with_covar
     X = np.hstack(columns)
     total, var, fit = dense(f, X)
     got = fit_trim(
-        i, 2000 + j, f.ravel(), TrimSettings(model, points if model == 2 else ()), month=m,
+        i, 2000 + j, f.ravel(), TrimSettings(model, points if model == 2 else (), overdispersion=True), month=m,
         covariates={"kind": kind[i]} if with_covariate else None,
     )  # fmt: skip
     np.testing.assert_allclose(got.total_model, total, rtol=1e-8)
@@ -251,7 +255,7 @@ def test_months_covariates_and_every_model_equal_the_dense_glm(model, with_covar
 
 def test_model_1_is_the_mean_of_each_site():
     f, site, time, count = panel(4)
-    got = fit_trim(site, time, count, TrimSettings(1))
+    got = fit_trim(site, time, count, TrimSettings(1, overdispersion=True))
     np.testing.assert_allclose(got.mu, np.repeat(np.nanmean(f, axis=1)[:, None], f.shape[1], axis=1))
     assert np.ptp(got.total_model) < 1e-9 * got.total_model[0]
 
@@ -259,8 +263,10 @@ def test_model_1_is_the_mean_of_each_site():
 def test_a_change_point_at_every_year_is_model_3():
     _f, site, time, count = panel(5)
     for serial in (False, True):
-        two = fit_trim(site, time, count, TrimSettings(2, "all", serial_correlation=serial))
-        three = fit_trim(site, time, count, TrimSettings(3, serial_correlation=serial))
+        two = fit_trim(
+            site, time, count, TrimSettings(2, "all", serial_correlation=serial, overdispersion=True)
+        )
+        three = fit_trim(site, time, count, TrimSettings(3, serial_correlation=serial, overdispersion=True))
         np.testing.assert_allclose(two.total_imputed, three.total_imputed, rtol=1e-7)
         np.testing.assert_allclose(two.var_imputed, three.var_imputed, rtol=1e-5, atol=1e-7)
         steps = np.diff(three.gamma)
@@ -274,7 +280,7 @@ def test_stepwise_finds_the_planted_break_and_leaves_no_useless_one():
     f = rng.poisson(np.exp(rng.normal(2.5, 0.4, n)[:, None] + line[None, :])).astype(float)
     f[rng.random(f.shape) < 0.3] = np.nan
     i, j = np.indices(f.shape)
-    got = fit_trim(i.ravel(), 2000 + j.ravel(), f.ravel(), TrimSettings(2, "auto"))
+    got = fit_trim(i.ravel(), 2000 + j.ravel(), f.ravel(), TrimSettings(2, "auto", overdispersion=True))
     assert 2006 in got.changepoints
     assert len(got.changepoints) < 8
     assert all(got.wald_change(k)[2] <= 0.2 for k in range(len(got.changepoints)))
@@ -283,11 +289,13 @@ def test_stepwise_finds_the_planted_break_and_leaves_no_useless_one():
 def test_serial_correlation_runs_over_the_years_of_one_month():
     """One month of many is fitted as if alone, when the other months are copies of it at other sites' places."""
     f, i, m, j, _ = monthly_panel(9, n=30, M=1, J=8)
-    alone = fit_trim(i, j, f.ravel(), TrimSettings(3, serial_correlation=True))
-    named = fit_trim(i, j, f.ravel(), TrimSettings(3, serial_correlation=True), month=m + 5)
+    alone = fit_trim(i, j, f.ravel(), TrimSettings(3, serial_correlation=True, overdispersion=True))
+    named = fit_trim(
+        i, j, f.ravel(), TrimSettings(3, serial_correlation=True, overdispersion=True), month=m + 5
+    )
     assert alone.rho == pytest.approx(named.rho, rel=1e-12)
     f, i, m, j, _ = monthly_panel(9, n=30, M=3, J=8)
-    got = fit_trim(i, j, f.ravel(), TrimSettings(3, serial_correlation=True), month=m)
+    got = fit_trim(i, j, f.ravel(), TrimSettings(3, serial_correlation=True, overdispersion=True), month=m)
     r = np.where(got.cells.seen, (np.nan_to_num(got.cells.counts) - got.mu) / np.sqrt(got.mu), 0).reshape(
         30, 3, 8
     )
@@ -299,7 +307,7 @@ def test_serial_correlation_runs_over_the_years_of_one_month():
 
 def test_a_gap_of_years_is_filled_by_model_2_and_refused_by_name_in_model_3():
     site, time, count = [1, 1, 1, 2, 2, 2], [2000, 2001, 2004] * 2, [5, 6, 9, 4, 5, 8]
-    got = fit_trim(site, time, count, TrimSettings(2))
+    got = fit_trim(site, time, count, TrimSettings(2, overdispersion=True))
     assert got.times == (2000, 2001, 2002, 2003, 2004)
     np.testing.assert_allclose(np.diff(np.log(got.total_model)), got.estimate.beta[0], rtol=1e-9)
     three = fit_trim(
@@ -308,8 +316,8 @@ def test_a_gap_of_years_is_filled_by_model_2_and_refused_by_name_in_model_3():
     x, y = np.array([2000.0, 2001, 2004]), np.log(three.total_imputed)
     assert three.overall().loc[0, "slope"] == pytest.approx(np.polyfit(x, y, 1)[0], rel=1e-9)
     with pytest.raises(InputError, match="after 2001 up to 2003"):
-        fit_trim(site, time, count, TrimSettings(2, (2000, 2001, 2003)))
-    thin = fit_trim(site, time, count, TrimSettings(2, "auto"))
+        fit_trim(site, time, count, TrimSettings(2, (2000, 2001, 2003), overdispersion=True))
+    thin = fit_trim(site, time, count, TrimSettings(2, "auto", overdispersion=True))
     assert any("no change point at" in n for n in thin.notes)
 
 
@@ -322,4 +330,4 @@ def test_bad_covariates_and_weights_are_named():
     with pytest.raises(InputError, match="weight of site 2 is -1"):
         fit_trim(site, time, count, weights=[1, 1, -1, -1])
     with pytest.raises(ConfigError, match="change point 1999"):
-        fit_trim(site, time, count, TrimSettings(2, (1999,)))
+        fit_trim(site, time, count, TrimSettings(2, (1999,), overdispersion=True))

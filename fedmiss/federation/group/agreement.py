@@ -137,6 +137,26 @@ def support(program: GroupProgram, q: msg.Support) -> msg.SupportSums:
     return msg.SupportSums(visits, sites, (visits > 0).astype(float), over, birds, region_birds, regions)
 
 
+def count_visits(program: GroupProgram, q: msg.SiteVisits) -> msg.VisitSums:
+    """Count the visits of every site, at joint sites with those of the other groups. Not between organisations."""
+    if program.party is not None or program.jointly:
+        raise ConfigError(
+            f"group {program.name!r} does not tell how often sites were visited to other organisations. Leave --site-visits "
+            "out of the job."
+        )
+    u, S = program.need(), program.shared_sites
+    visits = np.bincount(u.site, minlength=program.share.size).astype(float)
+    if q.joint.size and q.joint.shape != S.shape:
+        raise UplinkError(
+            f"group {program.name!r} was sent visits of {q.joint.size} joint sites; it has {S.size}."
+        )
+    mine = visits[S] if not q.joint.size else np.zeros(0)
+    visits[S] = q.joint if q.joint.size else visits[S]
+    program.log_visits = np.log(visits + 0.5)
+    z = program.log_visits
+    return msg.VisitSums(np.array([program.share @ z, program.share @ z**2]), mine)
+
+
 def seal_key(program: GroupProgram, q: msg.SealKey) -> msg.SealedKeys:
     """Draw the common key, if this is the first group by name, and seal it for the others."""
     party = program.among()
@@ -248,6 +268,7 @@ AGREEMENT: dict[type[msg.Message], Callable[..., msg.Answer]] = {
     msg.Gaps: gaps,
     msg.Tally: tally,
     msg.Support: support,
+    msg.SiteVisits: count_visits,
     msg.Outcome: outcome,
     msg.SealKey: seal_key,
     msg.OpenKey: open_key,

@@ -7,20 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmiss.arrays import F64, I64
-from fedmiss.errors import UplinkError
+from fedmiss.arrays import F64, I32, I64
+from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group import joint, kernels
 from fedmiss.federation.group.batch import Batch
 from fedmiss.federation.keys import keyed_hashes, normals, seed_key
-from fedmiss.federation.triangle import from_triangle
+from fedmiss.federation.triangle import free_columns, free_places, from_triangle, to_triangle
 from fedmiss.models.lowrank.families import FAMILIES
+from fedmiss.models.site_time import site_effects, site_time
 
 if TYPE_CHECKING:
     from fedmiss.federation.group.program import GroupProgram
 
 __all__ = ["ANSWER", "check", "start_from", "to_scale"]
 
+
+BLOCK = 4_000_000  # cells of sites x months held at a time
+NO_BIRD = -50.0  # log effect of a site at which no bird was counted: it has none
 
 _SEEN: dict[Any, tuple[Any, ...]] = {}  # what was worked out of the last question, while it is held
 
@@ -56,13 +60,17 @@ def check(program: GroupProgram, b: Batch, question: Any) -> None:
         or np.unique(fits).size < fits.size
     ):
         wrong.append(f"fits {fits.tolist()[:5]} of {n}")
-    p = question.T.shape[2] if isinstance(question, msg.Broadcast) else getattr(question, "p", 1)
-    if not 1 <= p <= b.p:
+    p = question.T.shape[2] + b.slopes if isinstance(question, msg.Broadcast) else getattr(question, "p", 1)
+    if not 1 + b.slopes <= p <= b.p and not isinstance(
+        question, msg.Score | msg.Product | msg.SharedProduct | msg.Predict
+    ):
         wrong.append(f"{p} coefficients of at most {b.p}")
     k, q, S, K = fits.size, p + p * (p + 1) // 2, program.shared_sites.size, b.kappa.shape[1]
+    f = p - b.slopes
     shapes = {
-        "T": (k, L, p), "D": (k, L, p * (p + 1) // 2), "tau": (k, p), "mu": (k,), "phi": (k,), "inverse_size": (k,),
-        "kappa": (k, K), "ridge": (k,), "shift": (k,), "stretch": (k, p), "refill": (k,), "smear": (k,),
+        "T": (k, L, f), "D": (k, L, f * (f + 1) // 2), "tau": (k, p), "mu": (k,), "phi": (k,), "inverse_size": (k,),
+        "kappa": (k, K), "ridge": (k,),
+        "lift": (k,), "time": (k, L), "shift": (k, p), "stretch": (k, p), "refill": (k,), "smear": (k,),
     }  # fmt: skip
     if isinstance(question, msg.Product | msg.SharedProduct):
         q = question.V.shape[-1]
@@ -85,17 +93,24 @@ def check(program: GroupProgram, b: Batch, question: Any) -> None:
     _SEEN[check] = (question, there)
 
 
-def _blocks(q: msg.Broadcast | msg.Totals, p: int) -> F64:
-    """Covariances of the months as blocks; made once where the very same question goes to every group."""
-    if _SEEN.get(_blocks, (None,))[0] is not q:
-        _SEEN[_blocks] = (q, from_triangle(q.D, p))
-    out: F64 = _SEEN[_blocks][1]
-    return out
+def _months(b: Batch, q: msg.Broadcast | msg.Totals) -> tuple[F64, F64]:
+    """Months' coefficients and covariances with the known line among them; made once for the same question to all groups."""
+    last = _SEEN.get(_months)
+    if last is None or last[0] is not q or last[1] != b.slopes:
+        n, L, f = q.T.shape
+        free = free_columns(f + b.slopes, slopes=b.slopes)
+        T, D = np.zeros((n, L, f + b.slopes)), np.zeros((n, L, f + b.slopes, f + b.slopes))
+        if b.slopes:
+            T[:, :, 1] = b.T[0, :, 1]
+        T[:, :, free] = q.T
+        D[:, :, free[:, None], free[None, :]] = from_triangle(q.D, f)
+        last = _SEEN[_months] = (q, b.slopes, T, D)
+    return last[2], last[3]
 
 
 def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRows:
     """Take the months' parameters; return the sums of joint sites at the sites' old coefficients."""
-    fits, p = q.fits, q.T.shape[2]
+    fits, p = q.fits, q.T.shape[2] + b.slopes
     at = slice(None) if fits.size == len(b.mu) and (np.diff(fits) > 0).all() else fits  # a slice is a view
     if q.begin == 1:
         b.P[at], b.C[at] = 0.0, 0.0
@@ -103,16 +118,20 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
     elif q.begin == 2:
         b.P[at, :, p - 1], b.C[at, :, p - 1, :], b.C[at, :, :, p - 1] = 0.0, 0.0, 0.0
     if q.shift.any():
-        b.P[at, :, 0] -= q.shift[:, None]
+        b.P[at, :, :p] -= q.shift[:, None, :]
     if not (q.stretch == 1.0).all():
         for i, f in enumerate(fits):
             s = q.stretch[i]
             b.P[f, :, :p] *= s
             b.C[f, :, :p, :p] *= s[:, None] * s[None, :]
     b.rank[at] = p
-    b.mu[at], b.T[at, :, :p], b.D[at, :, :p, :p] = q.mu, q.T, _blocks(q, p)
+    b.mu[at], (b.T[at, :, :p], b.D[at, :, :p, :p]) = q.mu, _months(b, q)
     b.tau[at, :p], b.phi[at], b.inverse_size[at] = q.tau, q.phi, q.inverse_size
     b.kappa[at], b.ridge[at] = q.kappa, q.ridge
+    if b.z.size and (q.begin == 3 or not b.drawn):
+        b.M[at, :, 0] = q.lift[:, None] * b.z
+    if q.begin == 3:
+        _jolt(program, b, fits, p)
     if q.begin:
         b.old[fits] = 0
         b.set_offsets(fits)
@@ -148,17 +167,27 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
     return msg.SharedRows(joint.spread(program, b, fits, rows) if q.sums else rows)
 
 
+def _jolt(program: GroupProgram, b: Batch, fits: I64, p: int) -> None:
+    """Draw the prior means of the sites of replicates, keyed by their ids, and start where each site by itself would go."""
+    place = keyed_hashes(program.visits.site_id, seed_key("prior noise", b.seed))
+    b.drawn = True
+    for f in fits:
+        z = normals(place, p, "sites", b.seed, int(b.numbers[f]))
+        b.M[f, :, :p] += z * np.sqrt(b.tau[f, :p])
+        b.P[f, :, :p] += np.einsum("nab,nb->na", b.C[f, :, :p, :p], z / np.sqrt(b.tau[f, :p]))
+
+
 def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
     """Solve the sites at home; return the months' sums over them."""
     fits, p, c = q.fits, q.p, b.cells
     n, L = fits.size, b.T.shape[1]
     month = np.zeros((n * b.chunks, L, p + p * (p + 1) // 2))
-    stats = np.zeros((n * b.chunks, 4 + 2 * p))
+    stats = np.zeros((n * b.chunks, 3 + 3 * p))
     offset, by_visit = b.cell_offset()
     totals = joint.opened(program, b, fits, q.totals) if q.totals.size else np.zeros((n, 1, 1))
     b.run(
         kernels.round_sums, fits, fits, p, b.chunks, c.ptr, c.col, program.share, program.shared_at, totals, b.y, b.E,
-        offset, by_visit, b.mu, b.T, b.D, b.tau, b.phi, b.family.reach, b.P, b.C, b.eta, b.family.code, month, stats,
+        offset, by_visit, b.mu, b.T, b.D, b.tau, b.phi, b.family.reach, b.M, b.P, b.C, b.eta, b.family.code, month, stats,
         chunks=b.chunks,
     )  # fmt: skip
     K = b.kappa.shape[1]
@@ -183,7 +212,23 @@ def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
         for i, f in enumerate(fits):
             watched[i] = _observer_step(b, int(f)) * (b.effects.shape[1] >= program.axis.minimum)
         b.set_offsets(fits)
-    return msg.Months(_added(month, n), _added(stats, n), effort, watched, _dispersion(b, fits, q.nodes))
+    free = _added(month, n)[:, :, free_places(p, slopes=b.slopes)]
+    lift = np.stack([_lift(program, b, int(f)) for f in fits]) if b.z.size else np.zeros((n, 3))
+    return msg.Months(free, _added(stats, n), lift, effort, watched, _dispersion(b, fits, q.nodes))
+
+
+def _lift(program: GroupProgram, b: Batch, f: int) -> F64:
+    """Sums for the regression of site effects on log visits: weighted products and squares, and products of the means.
+
+    The posterior of an effect is taken apart into its prior and what the data say (precision H, centre y), so that the
+    effects themselves are integrated out: y has the variance tau + 1 / H about the regression.
+    """
+    P, C, tau = b.P[f, :, 0], b.C[f, :, 0, 0], b.tau[f, 0]
+    H = np.maximum(1.0 / np.maximum(C, 1e-12) - 1.0 / tau, 0.0)
+    seen = H > 1e-9 / tau
+    y = np.where(seen, (P / np.maximum(C, 1e-12) - b.M[f, :, 0] / tau) / np.where(seen, H, 1.0), 0.0)
+    w = program.share * H / (1.0 + tau * H)
+    return np.array([w @ (b.z * y), w @ b.z**2, program.share @ (b.z * P)])
 
 
 def _added(parts: F64, n: int) -> F64:
@@ -233,12 +278,13 @@ def _dispersion(b: Batch, fits: I64, nodes: F64) -> F64:
 def predict(program: GroupProgram, b: Batch, q: msg.Predict) -> msg.FitSums:
     """Bring the predictor up to the months of the end; counted and fitted totals, and the dispersion there."""
     b.predict(q.fits, int(b.rank[q.fits[0]]))
-    return fit_sums(program, b, q.fits, q.nodes)
+    return fit_sums(program, b, q.fits, q.nodes, months=q.months)
 
 
-def fit_sums(program: GroupProgram, b: Batch, fits: I64, nodes: F64) -> msg.FitSums:
-    """Sums at the predictor that the cells have."""
-    totals = np.zeros((fits.size, 3))
+def fit_sums(program: GroupProgram, b: Batch, fits: I64, nodes: F64, *, months: bool = False) -> msg.FitSums:
+    """Sums at the predictor that the cells have; with ``months`` also month by month."""
+    totals, by_month = np.zeros((fits.size, 3)), np.zeros((fits.size, b.T.shape[1] * months, 4))
+    month = b.cells.col[b.cells.visit_cell] if b.off else b.cells.col
     for i, f in enumerate(fits):
         w = b.weights[f]
         fitted = b.visit_mean(int(f)) if b.off else b.family.mean(b.eta[f])
@@ -247,7 +293,25 @@ def fit_sums(program: GroupProgram, b: Batch, fits: I64, nodes: F64) -> msg.FitS
             totals[i] = (w.sum(), _counted_log1p(program, w), float(weight @ np.exp(fitted)))
         else:
             totals[i] = (w.sum(), float(b.rows.wy[f].sum()), float(weight @ fitted))
-    return msg.FitSums(totals, _dispersion(b, fits, nodes))
+        if months:
+            by_month[i] = _by_month(program, b, int(f), month, weight, fitted)
+    return msg.FitSums(totals, _dispersion(b, fits, nodes), by_month)
+
+
+def _by_month(program: GroupProgram, b: Batch, f: int, month: I32, weight: F64, fitted: F64) -> F64:
+    """Weights, counted and fitted totals, and the counts' variance at dispersion 1: (L, 4)."""
+    L, counted = b.T.shape[1], b.rows.wy[f]
+    if b.log1p:
+        assert program.used is not None
+        at = b.cells.col[b.cells.visit_cell]
+        counted = np.bincount(at, b.weights[f] * (1.0 + program.used.count), L)
+        fitted = np.exp(fitted)
+        variance = fitted**2
+    else:
+        counted = np.bincount(month, counted, L)
+        variance = b.family.variance(fitted) + b.inverse_size[f] * fitted**2
+    rest = [np.bincount(month, weight * x, L) for x in (np.ones_like(fitted), fitted, variance)]
+    return np.column_stack([rest[0], counted, rest[1], rest[2]])
 
 
 def _counted_log1p(program: GroupProgram, w: F64) -> float:
@@ -328,17 +392,15 @@ def totals(program: GroupProgram, b: Batch, q: msg.Totals) -> msg.RegionTotals:
     year_of, years = _complete_years(axis.months, program.visits.calendar)
     x = years - years.mean() if years.size else years.astype(float)
     out = np.zeros((q.fits.size, len(axis.regions) + 1, axis.L))
-    D = from_triangle(q.D, p)
-    place = keyed_hashes(program.visits.site_id, seed_key("prior noise", b.seed)) if q.noise else None
+    T, D = _months(b, q)
+    D = D * (not q.drawn)
     chunks = kernels.chunks_of(J * axis.L)
     for i, f in enumerate(q.fits):
-        P, C = b.P[f, :, :p], b.C[f, :, :p, :p]
-        if place is not None:
-            P, C = prior_noise(P, C, q.tau[i], normals(place, p, "sites", b.seed, int(b.numbers[f])))
+        P, C = b.P[f, :, :p], b.C[f, :, :p, :p] * (not q.drawn)
         sums, yearly = np.zeros((chunks, len(axis.regions) + 2, axis.L)), np.zeros((J, years.size))
         kernels.spread_out(
             kernels.expected_totals, chunks, J * axis.L, p, chunks, q.mu[i], np.ascontiguousarray(P),
-            np.ascontiguousarray(C), q.T[i], D[i],
+            np.ascontiguousarray(C), T[i], D[i],
             b.family.code, b.log1p, q.smear[i], program.all_slopes, program.share, region, year_of, sums, yearly,
         )  # fmt: skip
         added = sums.sum(axis=0)
@@ -347,6 +409,37 @@ def totals(program: GroupProgram, b: Batch, q: msg.Totals) -> msg.RegionTotals:
         if years.size >= 3:
             program.slopes[q.batch, int(f)] = np.log(np.maximum(yearly, 1e-9)) @ x / float(x @ x)
     return msg.RegionTotals(out)
+
+
+def site_time_sums(program: GroupProgram, b: Batch, q: msg.SiteTime) -> msg.SiteTimeSums:
+    """Equations of free time effects; the sites' own effects stay in the batch, as for every other fit."""
+    if program.axis.minimum > 1 or program.shared_sites.size or b.off:
+        raise ConfigError(
+            f"group {program.name!r} was asked for fixed time effects with a least number behind each sum, joint sites or "
+            "effort terms. A pair of months may rest on one site, so no least number can be kept; fit with --time smooth."
+        )
+    L, step = b.T.shape[1], max(1, BLOCK // b.T.shape[1])
+    sums, counted = np.zeros((q.fits.size, 2)), np.zeros((q.fits.size, L))
+    gradient, information = np.zeros((q.fits.size, L)), np.zeros((q.fits.size, L, L))
+    c = b.cells
+    for i, f in enumerate(q.fits):
+        for first in range(0, c.J, step):
+            last = min(first + step, c.J)
+            at = slice(c.ptr[first], c.ptr[last])
+            row = np.repeat(np.arange(last - first), np.diff(c.ptr[first : last + 1]))
+            y, E = np.zeros((last - first, L)), np.zeros((last - first, L))
+            y[row, c.col[at]], E[row, c.col[at]] = b.rows.wy[f, at], b.rows.w[f, at]
+            effect = site_effects(y, E, q.time[i])
+            b.P[f, first:last, 0] = np.maximum(effect, NO_BIRD)
+            with_birds = np.isfinite(effect)
+            one = site_time(y[with_birds], E[with_birds], q.time[i])
+            sums[i] += one.value, with_birds.sum()
+            counted[i] += y.sum(axis=0)
+            gradient[i] += one.gradient
+            information[i] += one.information
+        b.C[f] = 0.0
+    b.rank[q.fits] = 1
+    return msg.SiteTimeSums(sums, counted, gradient, to_triangle(information))
 
 
 def _released(region: I64, counted: np.ndarray, minimum: int) -> I64:
@@ -361,15 +454,6 @@ def _released(region: I64, counted: np.ndarray, minimum: int) -> I64:
         kept = np.flatnonzero(count >= minimum)
         out[out == kept[np.argmin(count[kept])]] = -1
     return out
-
-
-def prior_noise(mean: F64, cov: F64, variance: F64, z: F64) -> tuple[F64, F64]:
-    """Draw the part of coefficients that the data do not determine: N(0, C K C), K the prior precision.
-
-    ``z`` (n, p) standard normal. C K^(1/2) z has that covariance; C less it stays.
-    """
-    root = cov * np.sqrt(1.0 / variance)
-    return mean + np.einsum("nab,nb->na", root, z), cov - np.einsum("nab,ncb->nac", root, root)
 
 
 def _complete_years(months: I64, calendar: bool) -> tuple[I64, I64]:
@@ -396,4 +480,5 @@ ANSWER: dict[type, Callable[[GroupProgram, Batch, Any], msg.Answer]] = {
     msg.SharedProduct: shared_product,
     msg.Product: product,
     msg.Totals: totals,
+    msg.SiteTime: site_time_sums,
 }

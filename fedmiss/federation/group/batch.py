@@ -85,6 +85,13 @@ class Rows:
 _ZERO = np.zeros((1, 1))
 
 
+def _months(n: int, L: int, p: int, line: F64) -> F64:
+    out = np.zeros((n, L, p))
+    if line.size:
+        out[:, :, 1] = line
+    return out
+
+
 @dataclass(slots=True)
 class Batch:
     """Everything that the fits of one batch keep between two questions."""
@@ -110,6 +117,9 @@ class Batch:
     inverse_size: F64
     kappa: F64
     ridge: F64
+    M: F64  # prior means of the sites' coefficients: zero but for what visits say, or a replicate's draws
+    z: F64  # (J,) standardised log number of visits, where the prior of site effects follows it, else empty
+    drawn: bool  # whether the prior means hold draws
     P: F64
     C: F64
     eta: F64
@@ -118,6 +128,7 @@ class Batch:
     shrink: F64
     offset: F64
     effects: F64  # (n, observers) observer effects
+    slopes: bool  # whether the second coefficient is the slope on the known line
     rank: I64  # coefficients that every fit uses now
     old: np.ndarray = field(
         default_factory=lambda: np.zeros(0, np.uint8)
@@ -142,9 +153,11 @@ class Batch:
         L: int,
         numbers: I64,
         seed: int,
+        line: F64,
+        z: F64,
         test: F64 | None = None,
     ) -> Batch:
-        """Make the state of ``len(weights)`` fits with all coefficients at zero."""
+        """Make the state of ``len(weights)`` fits with all coefficients at zero, but for the known ``line`` (L,) if any."""
         n, K, J = len(weights), effort.shape[1], cells.J
         plain = K == 0 and not observers
         rows = Rows.of(cells, value, weights, plain=plain)
@@ -164,13 +177,16 @@ class Batch:
             observers=observers,
             chunks=kernels.chunks_of(cells.nnz),
             mu=np.zeros(n),
-            T=np.zeros((n, L, p)),
+            T=_months(n, L, p, line),
             D=np.zeros((n, L, p, p)),
             tau=np.ones((n, p)),
             phi=np.ones(n),
             inverse_size=np.zeros(n),
             kappa=np.zeros((n, K)),
             ridge=np.ones(n),
+            M=np.zeros((n, J, p)),
+            z=z,
+            drawn=False,
             P=np.zeros((n, J, p)),
             C=np.zeros((n, J, p, p)),
             eta=np.zeros((n, cells.nnz)),
@@ -179,6 +195,7 @@ class Batch:
             shrink=np.ones((n, R)) if family == "poisson" else _ZERO,
             offset=_ZERO if plain else np.zeros((n, R)),
             effects=np.zeros((n, n_observers if observers else 0)),
+            slopes=line.size > 0,
             rank=np.ones(n, dtype=np.int64),
             old=np.zeros(n, dtype=np.uint8),
         )

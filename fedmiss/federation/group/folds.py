@@ -30,16 +30,18 @@ def draw_folds(
 
     ``by="cell"`` draws site x month cells, whoever visits them: a fit that has seen one visit of a cell knows much about
     the others, while a cell that is imputed has none. ``"visit"`` draws visits; ``"observer"`` whole observers;
-    ``"block"`` whole site x year blocks. Cells and blocks are keyed by the site's id, so every group that goes there
-    draws the same, however sites are numbered.
+    ``"block"`` whole site x year blocks; ``"site"`` whole sites. Cells and blocks are keyed by the
+    site's id, so every group that goes there draws the same, however sites are numbered.
 
     Parameters
     ----------
     site, month, year, observer : (m,) of every visit: row of ``site_id``, month stamp, year number, local observer
     """
-    if by in ("cell", "block"):
+    if by in ("cell", "block", "site"):
         place = keyed_hashes(site_id, seed_key("folds", by, seed))
-        u = uniforms_by_key(place[site], month if by == "cell" else year, by, seed)
+        u = uniforms_by_key(
+            place[site], {"cell": month, "block": year, "site": np.zeros(site.size, np.int64)}[by], by, seed
+        )
         return (u * folds).astype(np.int64)
     rng = rng_for(seed, "folds", name)
     if by == "visit":

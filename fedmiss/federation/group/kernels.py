@@ -158,7 +158,7 @@ def _site(j, p, ptr, col, y, E, offset, off, mu, P, C, T, D, family, e, i, acc):
 
 
 @njit(inline="always")
-def _solve(p, j, acc, phi, tau, reach, P, C, A, step):
+def _solve(p, j, acc, phi, tau, reach, M, P, C, A, step):
     """One damped Newton step of a site from its sums ``acc[0]``; C becomes its covariance. Returns its edf."""
     q = p
     for a in range(p):
@@ -189,7 +189,7 @@ def _solve(p, j, acc, phi, tau, reach, P, C, A, step):
         edf -= C[j, a, a] / tau[a]
         s = 0.0
         for b in range(p):
-            s += C[j, a, b] * (acc[0, b] / phi - P[j, b] / tau[b])
+            s += C[j, a, b] * (acc[0, b] / phi - (P[j, b] - M[j, b]) / tau[b])
         step[a] = s
         longest = max(longest, abs(s))
     short = min(1.0, reach / max(longest, 1e-12))
@@ -212,8 +212,8 @@ def shared_sums(first, last, fits, p, sites, ptr, col, y, E, offset, off, mu, T,
 
 @njit(cache=True, nogil=True)
 def round_sums(
-    first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, reach, P, C,
-    eta, family, month, stats,
+    first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, reach, M, P,
+    C, eta, family, month, stats,
 ):  # fmt: skip
     """One round: every site takes its Newton step, then adds its cells to the months' sums.
 
@@ -222,7 +222,8 @@ def round_sums(
     share : (J,)           what a site counts in sums over sites
     shared_at : (J,)       row of ``totals`` (n, S, p (p + 3) / 2) with the sums of all groups, -1 for an own site
     month : (n chunks, L, p (p + 3) / 2)      out: gradient and lower triangle of the curvature of every month
-    stats : (n chunks, 2 p + 4)               out: sum P_0, edf, sum E (move)^2, sum E, sum P^2 (p), sum diag C (p)
+    M : (n, J, p)                             prior means of the sites' coefficients
+    stats : (n chunks, 3 + 3 p)               out: edf, sum E (move)^2, sum E, then sums of P, P^2 and diag C (p each)
     """
     J, width = ptr.size - 1, p + p * (p + 1) // 2
     own, e, A, step = np.zeros((1, width)), np.empty(p), np.empty((p, p)), np.empty(p)
@@ -230,21 +231,21 @@ def round_sums(
         i, c = task // chunks, task % chunks
         f = fits[i]
         acc, yf, Ef, ef, of = month[task], y[f], E[f], eta[f], offset[f if off else 0]
-        Pf, Cf, Tf, Df, muf, phif, tauf = P[f], C[f], T[f], D[f], mu[f], phi[f], tau[f]
-        effect = parameters = moved = weight = 0.0
+        Pf, Cf, Mf, Tf, Df, muf, phif, tauf = P[f], C[f], M[f], T[f], D[f], mu[f], phi[f], tau[f]
+        parameters = moved = weight = 0.0
         for j in range(c * J // chunks, (c + 1) * J // chunks):
             at = shared_at[j]
             for q in range(width):
                 own[0, q] = totals[i, at, q] if at >= 0 else 0.0
             if at < 0:
                 _site(j, p, ptr, col, yf, Ef, of, off, muf, Pf, Cf, Tf, Df, family, e, 0, own)
-            edf = _solve(p, j, own, phif, tauf, reach, Pf, Cf, A, step)
+            edf = _solve(p, j, own, phif, tauf, reach, Mf, Pf, Cf, A, step)
             w = share[j]
-            effect += w * Pf[j, 0]
             parameters += edf if at < 0 else w * edf  # k owners of a site apart estimate it k times
             for a in range(p):
-                stats[task, 4 + a] += w * Pf[j, a] * Pf[j, a]
-                stats[task, 4 + p + a] += w * Cf[j, a, a]
+                stats[task, 3 + a] += w * Pf[j, a]
+                stats[task, 3 + p + a] += w * Pf[j, a] * Pf[j, a]
+                stats[task, 3 + 2 * p + a] += w * Cf[j, a, a]
             for k in range(ptr[j], ptr[j + 1]):
                 if Ef[k] == 0.0:
                     continue
@@ -263,10 +264,9 @@ def round_sums(
                 moved += Ef[k] * move * move
                 weight += Ef[k]
                 ef[k] = h
-        stats[task, 0] += effect
-        stats[task, 1] += parameters
-        stats[task, 2] += moved
-        stats[task, 3] += weight
+        stats[task, 0] += parameters
+        stats[task, 1] += moved
+        stats[task, 2] += weight
 
 
 @njit(cache=True, nogil=True)

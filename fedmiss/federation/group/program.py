@@ -93,6 +93,7 @@ class GroupProgram:
         self.share, self.part, self.shared_at = np.ones(J), np.ones(J), np.full(J, -1, dtype=np.int64)
         self.joint_place, self.n_joint = np.zeros(0, dtype=np.int64), 0
         self.shared_sites = np.zeros(0, dtype=np.int64)
+        self.log_visits = np.zeros(0)  # (J,) log(visits + 1/2), of all groups at joint sites
         self.batches: dict[int, Batch] = {}
         self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
         self.own_totals: dict[tuple[int, int], F64] = {}  # and so do totals over its own sites
@@ -254,6 +255,11 @@ class GroupProgram:
     def open(self, q: msg.Open) -> msg.OpenSums:
         """Make the state of a batch: one set of weights for each of its fits."""
         u, family = self.need(), family_of(q.family)
+        if q.line.shape not in ((0,), (self.axis.L,)) or (q.line.size and q.p < 2):
+            raise UplinkError(
+                f"group {self.name!r} was sent a line of shape {q.line.shape} for {self.axis.L} months and {q.p} "
+                "coefficients. Install the same fedmiss on all sides, and start the job again."
+            )
         if family.counts and u.count.size and float(u.count.min()) < 0:
             raise ConfigError(
                 f"group {self.name!r} has the count {u.count.min():g}; Poisson counts must be 0 or more."
@@ -268,6 +274,8 @@ class GroupProgram:
                 free = free * (q.released[u.month] == 1)
             weights = np.stack([free * (fold != k) for k in q.numbers])
             test = np.stack([free * (fold == k) for k in q.numbers])
+            if q.by == "site":  # every held-out site counts once, however often it was visited
+                test = test / np.bincount(u.site, minlength=self.share.size)[u.site]
         elif q.weights == "replicate":
             weights = np.stack([self.weigh(q.seed, int(b), q.spread, u) for b in q.numbers])
         else:
@@ -276,7 +284,7 @@ class GroupProgram:
         batch = Batch.of(
             self._indexed(by_visit), value, weights, u.effort, u.observer, family=q.family, log1p=q.scale == "log1p",
             observers=q.observers, n_observers=int(u.observer.max(initial=-1)) + 1, p=q.p, L=self.axis.L,
-            numbers=q.numbers, seed=q.seed, test=test,
+            numbers=q.numbers, seed=q.seed, line=q.line, z=self._standardised(q.visits), test=test,
         )  # fmt: skip
         if q.source >= 0 and q.source not in self.batches:
             raise UplinkError(
@@ -290,6 +298,18 @@ class GroupProgram:
         return msg.OpenSums(
             np.stack(sums, axis=1), in_two(batch.rows.wyy.sum(axis=1)), float(self.share.sum())
         )
+
+    def _standardised(self, scale: F64) -> F64:
+        """Log visits of the sites, centred and scaled; empty where they are not wanted."""
+        if not scale.size:
+            return np.zeros(0)
+        if scale.shape != (2,) or not scale[1] > 0 or not self.log_visits.size:
+            raise UplinkError(
+                f"group {self.name!r} was sent a scale of visits that it cannot use. Install the same fedmiss on all sides, "
+                "and start the job again."
+            )
+        out: F64 = (self.log_visits - scale[0]) / scale[1]
+        return out
 
     def forget(self) -> None:
         """Forget what was made on other axes."""

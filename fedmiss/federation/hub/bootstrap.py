@@ -4,7 +4,8 @@ Each replicate draws one weight per observer, inside the observer's group and fr
 single observers travels; the model is refitted from the full fit with its variances held. That covers the noise of the data
 (counting, observers, over-dispersion). The part of a random effect that the data do not determine is added: a coefficient
 with posterior covariance C = (H + K)^-1, H from the data and K the prior precision, has sampling covariance C H C, which
-the bootstrap shows, and prior covariance C K C, which is drawn: at home for sites, at the hub for months.
+the bootstrap shows, and prior covariance C K C: every replicate draws the prior's means too, at home for sites, at the hub
+for months, before it is fitted, so that sites and months err together as they do in the joint posterior.
 """
 
 from __future__ import annotations
@@ -68,47 +69,28 @@ def replicates(
     (answers,) = link.ask(
         [
             open_batch(
-                batch, settings, weights="replicate", numbers=numbers, seed=seed, spread=spread_of(panel),
+                panel, batch, settings, weights="replicate", numbers=numbers, seed=seed, spread=spread_of(panel),
                 source=source, p=full.p,
             )
         ]
     )  # fmt: skip
     sums = starts(answers, len(numbers))
-    lanes = [Lane(batch, i, fit_replicate(panel, settings, full, sums[i])) for i in range(len(numbers))]
-    states = run_lockstep(link, panel, lanes)
-    return totals_of(link, panel, batch, states, numbers=numbers, seed=seed)
+    lanes = [
+        Lane(batch, i, fit_replicate(panel, settings, full, sums[i], rng_for(seed, "prior-noise", int(b))))
+        for i, b in enumerate(numbers)
+    ]
+    return totals_of(link, panel, batch, run_lockstep(link, panel, lanes), drawn=True)
 
 
 def totals_of(
-    link: Link,
-    panel: Panel,
-    batch: int,
-    states: Sequence[MonthState],
-    *,
-    numbers: Sequence[int] | None = None,
-    seed: int = 0,
+    link: Link, panel: Panel, batch: int, states: Sequence[MonthState], *, drawn: bool = False
 ) -> F64:
-    """Monthly totals (n, regions + 1, L) of fits; of replicates (``numbers`` given) with draws of the prior's noise."""
+    """Monthly totals (n, regions + 1, L) of fits; ``drawn``: coefficients are draws, with no variance to integrate over."""
+    free = states[0].free
     T, D = np.stack([s.T for s in states]), np.stack([s.D for s in states])
-    if numbers is not None:
-        for i, (s, b) in enumerate(zip(states, numbers, strict=True)):
-            T[i], D[i] = _month_noise(s, rng_for(seed, "prior-noise", int(b)))
     question = msg.Totals(
-        batch, np.arange(len(states)), states[0].p, np.array([s.mu for s in states]), T, to_triangle(D),
-        np.stack([s.tau for s in states]), np.array([s.smear for s in states]), numbers is not None,
+        batch, np.arange(len(states)), states[0].p, np.array([s.mu for s in states]), T[:, :, free],
+        to_triangle(D[:, :, free[:, None], free]), np.array([s.smear for s in states]), drawn,
     )  # fmt: skip
     (answers,) = link.ask([question])
     return total(answers, "totals", (len(states), len(panel.regions) + 1, panel.L))
-
-
-def _month_noise(state: MonthState, rng: np.random.Generator) -> tuple[F64, F64]:
-    """Months' coefficients with a draw of what the data do not determine, and the covariance that is left."""
-    root = state.D * np.sqrt(1.0 / state.noise)
-    T: F64 = state.T + np.einsum("nab,nb->na", root, rng.standard_normal(state.T.shape))
-    D: F64 = state.D - np.einsum("nab,ncb->nac", root, root)
-    if (
-        state.series is not None
-    ):  # season and walk err together over months, which independent draws cannot show
-        draws = [s.prior_draw(rng.standard_normal((s.B.shape[1],))) for s in state.series]
-        T = T + np.stack(draws, axis=1)
-    return T, D

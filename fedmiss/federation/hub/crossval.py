@@ -19,7 +19,7 @@ from fedmiss.federation.hub.agree import folds_like_gaps
 from fedmiss.federation.hub.fit import AskScore, Request, fit_path
 from fedmiss.federation.hub.lockstep import Lane, run_lockstep
 from fedmiss.federation.hub.state import MonthState, Panel
-from fedmiss.federation.hub.steps import Sums
+from fedmiss.federation.hub.steps import Sums, known_line, most_rank
 from fedmiss.federation.hub.support import released_months
 from fedmiss.federation.link import Link, total
 from fedmiss.models.lowrank.choice import Choice, choose, model_name, scores
@@ -31,6 +31,7 @@ NUMBERS = 50_000_000  # held at a time by the fits that run side by side, over a
 
 
 def open_batch(
+    panel: Panel,
     batch: int,
     settings: CountSettings,
     *,
@@ -45,10 +46,13 @@ def open_batch(
     released: np.ndarray | None = None,
 ) -> msg.Open:
     """Return the question that opens a batch; its answers are read by :func:`starts`."""
+    line = known_line(panel, settings)
+    most = settings.rank + 1 + (line.size > 0)
     return msg.Open(
-        batch, settings.family, settings.scale, settings.observers, settings.rank + 1 if p is None else p, weights, by,
+        batch, settings.family, settings.scale, settings.observers, most if p is None else p, weights, by,
         folds, seed, np.array(numbers, dtype=np.int64), np.zeros(3) if spread is None else spread, source,
         np.zeros(0, np.uint8) if released is None else released,
+        panel.log_visits if settings.site_visits else np.zeros(0), line,
     )  # fmt: skip
 
 
@@ -88,7 +92,7 @@ def cross_validate(
     members = [{c.rank: i for i, c in enumerate(candidates) if base[i] == path} for path in paths]
     longest = [replace(path, rank=max(m)) for path, m in zip(paths, members, strict=True)]
     tasks = [(i, fold) for i in range(len(paths)) for fold in range(folds)]
-    room = lockstep_room(panel, max(s.rank for s in longest) + 1)
+    room = lockstep_room(panel, max(s.rank for s in longest) + 2)
     rows: list[dict[str, object]] = []
     for first in range(0, len(tasks), room):
         mine: dict[int, list[int]] = {}
@@ -96,6 +100,7 @@ def cross_validate(
             mine.setdefault(i, []).append(fold)
         questions = [
             open_batch(
+                panel,
                 first_batch + i,
                 longest[i],
                 weights="fold",
@@ -116,7 +121,7 @@ def cross_validate(
                         f"fold {fold} leaves no visit to train on; use fewer folds, folds by visit, or a lower least "
                         "number of sites (--minimum)."
                     )
-                most = int(min(round(panel.J), panel.L))
+                most = most_rank(panel, longest[i].rank)
                 score = _scorer(longest[i], members[i], most, fold, rows, watch)
                 lanes.append(Lane(first_batch + i, at, fit_path(panel, longest[i], sums[at], each=score)))
         run_lockstep(link, panel, lanes)

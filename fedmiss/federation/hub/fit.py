@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedmiss.arrays import F64
-from fedmiss.errors import DomainError
+from fedmiss.arrays import F64, I64
+from fedmiss.errors import DomainError, InputError
 from fedmiss.federation.hub.dispersion import table_nodes
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import (
@@ -20,19 +20,23 @@ from fedmiss.federation.hub.steps import (
     after_round,
     effort_turn,
     first_state,
+    most_rank,
     observer_turn,
     start_replicate,
     switched_off,
     with_factor,
 )
+from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.models.site_time import ascent
 from fedmiss.rng import rng_for
 
 __all__ = [
     "AskProduct",
     "AskRound",
     "AskScore",
+    "AskSiteTime",
     "AskSummary",
     "Fitting",
     "Request",
@@ -67,10 +71,11 @@ class AskProduct:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskSummary:
-    """Counted and fitted totals, and dispersion, of a finished fit."""
+    """Counted and fitted totals, and dispersion, of a finished fit; ``months``: the totals by month too."""
 
     state: MonthState
     nodes: F64
+    months: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +85,14 @@ class AskScore:
     smear: float
 
 
-Request = AskRound | AskProduct | AskSummary | AskScore
+@dataclass(frozen=True, slots=True, eq=False)
+class AskSiteTime:
+    """Equations of the plain site and time model at these time effects (L,)."""
+
+    time: F64
+
+
+Request = AskRound | AskProduct | AskSummary | AskScore | AskSiteTime
 Fitting = Generator[Request, Sums, MonthState]
 
 
@@ -91,6 +103,7 @@ def fit_path(
     *,
     each: Callable[[MonthState], Generator[Request, Sums, None]] | None = None,
     watch: Callable[[int, float], None] | None = None,
+    months: bool = False,
 ) -> Fitting:
     """Fit ranks 0 to ``settings.rank``, factors entering one by one.
 
@@ -99,10 +112,13 @@ def fit_path(
     start : (4,) sums of weights, values, exposures and squares
     each : called at the end of every rank with the finished state; may ask more (scores of held-out visits)
     watch : called after each round with (round, root mean square move)
+    months : whether counted and fitted totals are wanted by month at the end
     """
+    if settings.time == "fixed":
+        return (yield from fit_fixed(panel, settings, float(start[0]), months=months))
     state = first_state(panel, settings, start)
     begin = 1
-    most = int(min(settings.rank, round(panel.J), panel.L))
+    most = most_rank(panel, settings.rank)
     for rank in range(most + 1):
         if rank:
             v = (
@@ -110,22 +126,94 @@ def fit_path(
                 if switched_off(state)
                 else (yield from _direction(panel, settings, rank, float(start[3])))
             )
-            state = with_factor(state, v)
+            state = with_factor(state, v, panel)
             begin = 2
         state = yield from _rounds(
             state, panel, settings, begin, learn=True, tol=TOL, most=settings.max_sweeps, watch=watch
         )
-        state = yield from _summary(state, settings)
+        state = yield from _summary(state, settings, months=months and rank == most)
         if each is not None:
             yield from each(state)
     return state
 
 
-def fit_replicate(panel: Panel, settings: CountSettings, full: MonthState, start: F64) -> Fitting:
-    """Fit a bootstrap replicate from the full fit, with its variances."""
-    state = start_replicate(full, float(start[0]))
+def fit_fixed(
+    panel: Panel, settings: CountSettings, weight: float, time: F64 | None = None, *, months: bool = False
+) -> Fitting:
+    """Fit the plain site and time model: one free effect for each time, the first is zero.
+
+    Parameters
+    ----------
+    weight : sum of the visits' weights
+    time : (L,) where to start;  months : whether counted and fitted totals are wanted by month
+
+    Raises
+    ------
+    InputError    a time at which no bird was counted; times that no site links
+    """
+    climb = ascent(np.zeros(panel.L - 1) if time is None else (time - time[0])[1:])
+    b, rounds = np.r_[0.0, next(climb)], 0
+    while True:
+        sums = yield AskSiteTime(b)
+        rounds += 1
+        empty = np.flatnonzero(sums["counted"] <= 0)
+        if empty.size:
+            raise InputError(_no_birds(panel, empty))
+        S = from_triangle(sums["information"], panel.L)[1:, 1:]
+        try:
+            b = np.r_[0.0, climb.send((float(sums["sums"][0]), sums["gradient"][1:], S))]
+        except StopIteration as end:
+            b = np.r_[0.0, end.value]
+            break
+    L, free = panel.L, np.full(1, np.inf)
+    state = MonthState(
+        0.0, b[:, None], np.zeros((L, 1, 1)), np.zeros((L, 1)), free, free, kappa=np.zeros(panel.K), shift=np.zeros(1),
+        stretch=np.ones(1), squares=np.zeros(1), weight=weight, edf=float(sums["sums"][1]) + L - 1.0, k=rounds,
+        rounds=rounds, converged=True,
+    )  # fmt: skip
+    return (yield from _summary(state, settings, months=months))
+
+
+def _no_birds(panel: Panel, empty: I64) -> str:
+    """Which times have no bird, and what can be done."""
+    if panel.calendar is None:
+        names = [str(i + 1) for i in empty]
+    else:
+        yearly = np.unique(panel.calendar[0]).size == 1
+        names = [
+            f"{year}" if yearly else f"{year}-{month:02d}"
+            for month, year in zip(panel.calendar[0][empty], panel.calendar[1][empty], strict=True)
+        ]
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    return (
+        f"no bird was counted in {', '.join(names[:6])}{more}: a free time effect cannot be estimated there. Leave these "
+        "times out of the panel, or fit with --time smooth."
+    )
+
+
+def fit_replicate(
+    panel: Panel,
+    settings: CountSettings,
+    full: MonthState,
+    start: F64,
+    rng: np.random.Generator | None = None,
+) -> Fitting:
+    """Fit a bootstrap replicate from the full fit, with its variances.
+
+    ``rng`` draws the prior means of the months, and lets sites draw theirs; None leaves all prior means where they are.
+    """
+    if settings.time == "fixed":
+        return (yield from fit_fixed(panel, settings, float(start[0]), full.T[:, 0]))
+    state = start_replicate(full, float(start[0]), rng)
     state = yield from _rounds(
-        state, panel, settings, 3, learn=False, tol=REPLICATE_TOL, most=REPLICATE_ROUNDS, watch=None
+        state,
+        panel,
+        settings,
+        4 if rng is None else 3,
+        learn=False,
+        tol=REPLICATE_TOL,
+        most=REPLICATE_ROUNDS,
+        watch=None,
     )
     return (yield from _summary(state, settings))
 
@@ -181,7 +269,7 @@ def _direction(
     return v
 
 
-def _summary(state: MonthState, settings: CountSettings) -> Fitting:
+def _summary(state: MonthState, settings: CountSettings, *, months: bool = False) -> Fitting:
     """Dispersion on visits, and the ratio of the counted to the fitted total.
 
     log1p: of (1 + count) to exp(eta), Duan's smearing factor (JASA 1983) as a ratio of totals. Negative binomial: of count
@@ -191,8 +279,9 @@ def _summary(state: MonthState, settings: CountSettings) -> Fitting:
     sampling theory).
     """
     nodes = np.array([state.inverse_size])
-    sums = yield AskSummary(state, nodes)
-    return summarised(state, settings, sums["totals"], float(sums["dispersion"][0]))
+    sums = yield AskSummary(state, nodes, months)
+    state = summarised(state, settings, sums["totals"], float(sums["dispersion"][0]))
+    return replace(state, visited=sums["months"]) if months else state
 
 
 def summarised(state: MonthState, settings: CountSettings, totals: F64, pearson: float) -> MonthState:

@@ -24,6 +24,7 @@ from fedmiss.federation.hub.fit import fit_path
 from fedmiss.federation.hub.lockstep import Lane, run_lockstep
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.support import released_months
+from fedmiss.federation.hub.visits import try_site_visits
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.choice import Choice, model_name
 from fedmiss.models.lowrank.settings import CountSettings
@@ -39,7 +40,8 @@ class Order:
 
     ``candidates`` to choose from, one for no choice; ``folds``, ``by``, ``one_se`` of the cross-validation; ``bootstrap``
     number of replicates, 0 for none; ``seed`` of everything that is random at the hub;
-    ``seal``: the groups agree on their common key over the wire, sealed from the hub.
+    ``seal``: the groups agree on their common key over the wire, sealed from the hub; ``site_visits``: try the prior of site
+    effects that follows visits (:mod:`.visits`).
     """
 
     plan: Plan
@@ -50,6 +52,7 @@ class Order:
     bootstrap: int = 200
     seed: int = 0
     seal: bool = False
+    site_visits: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,11 +86,11 @@ def fit_visits(
     ------
     InputError    no visit has a positive weight
     """
-    (answers,) = link.ask([open_batch(batch, settings)])
+    (answers,) = link.ask([open_batch(panel, batch, settings)])
     start = starts(answers, 1)
     if not start[0, 0] > 0:
         raise InputError("no visit has a positive weight: there is nothing to fit. Check the weights.")
-    fitting = fit_path(panel, settings, start[0], watch=watch)
+    fitting = fit_path(panel, settings, start[0], watch=watch, months=True)
     return run_lockstep(link, panel, [Lane(batch, 0, fitting)])[0]
 
 
@@ -120,6 +123,8 @@ def run_job(link: Link, order: Order) -> Joint:
             seed=order.seed,
             one_se=order.one_se,
         )
+        if order.site_visits:
+            panel, choice = try_site_visits(link, panel, choice, folds=order.folds, seed=order.seed)
     link.stage = "fit"
     trace: list[float] = []
     state = fit_visits(link, panel, FULL, choice.best, watch=lambda _, move: trace.append(move))
@@ -179,6 +184,9 @@ def _results(
         "effects": best.effects,
         "dispersion_model": best.dispersion,
         "rank": state.rank,
+        "slopes": state.slopes,
+        "site_visits": best.site_visits,
+        "lift": state.lift,
         "penalty": None,
         "mu": state.mu,
         "phi": state.phi,

@@ -10,7 +10,15 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import UplinkError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.hub.fit import AskProduct, AskRound, AskScore, AskSummary, Fitting, Request
+from fedmiss.federation.hub.fit import (
+    AskProduct,
+    AskRound,
+    AskScore,
+    AskSiteTime,
+    AskSummary,
+    Fitting,
+    Request,
+)
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import Sums
 from fedmiss.federation.link import Link, total
@@ -63,7 +71,7 @@ def _key(lane: Lane) -> tuple[object, ...]:
     if isinstance(r, AskRound):
         return (lane.batch, "round", r.state.p, r.begin, r.nodes.size, r.effort, r.observers)
     if isinstance(r, AskSummary):
-        return (lane.batch, "summary", r.state.p, r.nodes.size)
+        return (lane.batch, "summary", r.state.p, r.nodes.size, r.months)
     return (lane.batch, type(r).__name__)
 
 
@@ -81,14 +89,15 @@ def _fits(pack: list[Lane]) -> I64:
 
 def _broadcast(pack: list[Lane], *, begin: int, sums: bool) -> msg.Broadcast:
     states = [lane.request.state for lane in pack]  # type: ignore[union-attr]
+    free = states[0].free  # the line x is known to all
 
     def stack(name: str) -> F64:
         return np.stack([np.asarray(getattr(s, name), dtype=float) for s in states])
 
     return msg.Broadcast(
         pack[0].batch, _fits(pack), begin, sums, np.array([s.refill for s in states], dtype=np.uint8), stack("mu"),
-        stack("T"), to_triangle(stack("D")), stack("tau"), stack("phi"), stack("inverse_size"), stack("kappa"),
-        stack("ridge"), stack("shift"), stack("stretch"),
+        stack("T")[:, :, free], to_triangle(stack("D")[:, :, free[:, None], free]), stack("tau"), stack("phi"),
+        stack("inverse_size"), stack("kappa"), stack("ridge"), stack("lift"), stack("shift"), stack("stretch"),
     )  # fmt: skip
 
 
@@ -162,11 +171,13 @@ def _ask(
         elif isinstance(r, AskSummary):
             common.append(_broadcast(pack, begin=0, sums=False))
             nodes = np.stack([lane.request.nodes for lane in pack])  # type: ignore[union-attr]
-            common.append(msg.Predict(pack[0].batch, fits, nodes))
+            common.append(msg.Predict(pack[0].batch, fits, nodes, r.months))
         elif isinstance(r, AskScore):
             common.append(
                 msg.Score(pack[0].batch, fits, np.array([lane.request.smear for lane in pack]))  # type: ignore[union-attr]
             )
+        elif isinstance(r, AskSiteTime):
+            common.append(msg.SiteTime(pack[0].batch, fits, np.stack([lane.request.time for lane in pack])))  # type: ignore[union-attr]
         for name, questions in lists.items():
             questions.extend(common)
             mine = (
@@ -187,18 +198,26 @@ def _sums(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> lis
     """Add the groups' answers, in the order of their names, and split them by fit."""
     n, r = len(pack), pack[0].request
     if isinstance(r, AskRound):
-        p, K = r.state.p, panel.K
+        p, f, K = r.state.p, r.state.free.size, panel.K
         shapes = {
-            "months": (n, panel.L, p + p * (p + 1) // 2),
-            "sites": (n, 4 + 2 * p),
+            "months": (n, panel.L, f + f * (f + 1) // 2),
+            "sites": (n, 3 + 3 * p),
+            "lift": (n, 3),
             "effort": (n, K + K * K),
             "observers": (n, 3),
             "dispersion": (n, r.nodes.size),
         }
     elif isinstance(r, AskSummary):
-        shapes = {"totals": (n, 3), "dispersion": (n, r.nodes.size)}
+        shapes = {
+            "totals": (n, 3),
+            "dispersion": (n, r.nodes.size),
+            "months": (n, panel.L * r.months, 4),
+        }
     elif isinstance(r, AskScore):
         shapes = {"sums": (n, 5)}
+    elif isinstance(r, AskSiteTime):
+        L = panel.L
+        shapes = {"sums": (n, 2), "counted": (n, L), "gradient": (n, L), "information": (n, L * (L + 1) // 2)}
     else:
         assert isinstance(r, AskProduct)
         shapes = {"product": (n, *r.V.shape)}

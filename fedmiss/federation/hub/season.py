@@ -1,12 +1,17 @@
-"""Prior of a series over months: month-of-year effects, a smooth random walk, and month-by-month noise.
+"""Prior of a series over months: a free line, month-of-year effects, year effects, a smooth walk, and month noise.
 
-A column t of the month parameters (the effect b, or a factor column) is modelled as
+The effects b of the months are modelled as
 
-    t_l = season[month_of_year(l)] + walk(l) + noise_l,
+    b_l = beta x_l + season[month_of_year(l)] + deviation[year(l)] + walk(l) + noise_l,
 
-with variances (season, walk, noise) estimated by EM. Months without a visit then follow the season and their
-neighbours instead of falling back to zero. The walk is kept in the leading eigenvectors of its covariance
-(eigenvalues fall as 1/k^2), so a step costs a small matrix however long the series is.
+x the centred and scaled year. The line is what a report is about: beta has a wide variance that is never re-estimated. The
+deviations of years are orthogonal to a constant and to x, so they cannot take from the line, and their standard deviation
+is at least ``YEAR_SD``: a year that was counted is believed, and only one with next to no data is drawn to the line. The
+other variances are estimated by EM. A factor column has season, walk and noise only.
+
+Months without a visit then follow line, season and neighbours instead of falling back to zero. The walk is kept in the
+leading eigenvectors of its covariance (eigenvalues fall as 1/k^2), so a step costs a small matrix however long the series
+is.
 """
 
 from __future__ import annotations
@@ -18,104 +23,149 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 
-__all__ = ["SeriesPrior"]
+__all__ = ["LEAST_YEARS", "SeriesPrior", "line_of"]
 
 WALK_COLUMNS = 30
+LINE_VARIANCE = (
+    25.0  # of the coefficient of x: five units on the log scale for one standard deviation of the years
+)
+YEAR_SD = 0.3  # least standard deviation of the deviations of years from the line
+LEAST_YEARS = 3  # fewer years have no line
 
 
-@lru_cache(maxsize=8)
-def _basis(months: bytes, years: bytes) -> tuple[F64, int]:
-    """Basis of a calendar; kept, since every column of every refit has the same."""
+def line_of(year: I64) -> F64:
+    """Centre and scale the years of the months, (L,); zeros with fewer than ``LEAST_YEARS`` years."""
+    x: F64 = np.asarray(year, dtype=float) - float(np.mean(year))
+    spread = float(np.sqrt((x**2).mean()))
+    return x / spread if np.unique(year).size >= LEAST_YEARS else np.zeros(x.size)
+
+
+@lru_cache(maxsize=16)
+def _basis(months: bytes, years: bytes, effect: bool) -> tuple[F64, tuple[int, int, int, int]]:
+    """Basis of a calendar, and the numbers of its columns for line, season, years and walk.
+
+    It is kept, since every column of every refit has the same.
+    """
     month_of_year, year = np.frombuffer(months, np.int64), np.frombuffer(years, np.int64)
-    L = month_of_year.size
-    columns = []
-    if np.unique(year).size > 1 and np.unique(month_of_year).size > 1:
-        columns.append((month_of_year[:, None] == np.unique(month_of_year)[None, :]).astype(float))
-    n_season = columns[0].shape[1] if columns else 0
+    L, unique = month_of_year.size, np.unique(year)
+    x = line_of(year)
+    line = x[:, None] if effect and x.any() else np.zeros((L, 0))
+    several = unique.size > 1 and np.unique(month_of_year).size > 1
+    season = np.zeros((L, 0))
+    if several:
+        season = (month_of_year[:, None] == np.unique(month_of_year)[None, :]).astype(float)
+    deviation = np.zeros((L, 0))
+    if effect and several and unique.size > 2:
+        straight = np.column_stack([np.ones(unique.size), unique - unique.mean()])
+        rest = np.linalg.qr(straight, mode="complete")[0][:, 2:]
+        deviation = rest[np.searchsorted(unique, year)]
     time = (np.asarray(year, float) * 12 + month_of_year).astype(float)
     time -= time[0]
     walk = np.minimum(time[:, None], time[None, :])
     centre = np.eye(L) - 1.0 / L
+    if line.size:
+        centre = centre - x[:, None] * x[None, :] / float(x @ x)
     values, vectors = np.linalg.eigh(centre @ walk @ centre)
     keep = np.argsort(values)[::-1][: min(WALK_COLUMNS, max(L - 1, 0))]
     total = float(values[keep].sum())
+    smooth = np.zeros((L, 0))
     if total > 0:
         sign = np.where(vectors[-1, keep] < 0, -1.0, 1.0)
-        columns.append(vectors[:, keep] * sign * np.sqrt(np.maximum(values[keep], 0.0) * L / total))
-    B = np.hstack(columns) if columns else np.zeros((L, 0))
-    return B, n_season
+        smooth = vectors[:, keep] * sign * np.sqrt(np.maximum(values[keep], 0.0) * L / total)
+    parts = (line, season, deviation, smooth)
+    return np.hstack(parts), tuple(part.shape[1] for part in parts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeriesPrior:
     """Basis and variances of one column.
 
-    ``B`` (L, K) holds month-of-year indicators (``n_season`` columns), then scaled eigenvectors of a centred random
-    walk on the calendar, of mean variance one over the series; the coefficients have variances ``season`` and
-    ``step``, the rest has variance ``noise``.
+    ``B`` (L, K) holds in this order the columns of line, season (month-of-year indicators), years (deviations) and walk
+    (scaled eigenvectors of a centred random walk on the calendar, of mean variance one over the series), ``sizes`` of each.
+    Their coefficients have the variances ``LINE_VARIANCE``, ``season``, ``year`` and ``step``; the rest has variance
+    ``noise``. ``mean`` (K,) is the prior mean of the coefficients: zero, or a draw for a replicate. ``unit`` is the variance
+    that values have (1 on the log scale): constants are in units of it. ``yearly``: a month is a year, and its noise is the
+    year's deviation.
     """
 
     B: F64
-    n_season: int
+    sizes: tuple[int, int, int, int]
+    unit: float
     season: float
+    year: float
     step: float
     noise: float
     cov: F64 = field(default_factory=lambda: np.zeros((0, 0)))  # posterior covariance of the coefficients
+    mean: F64 | None = None
+    yearly: bool = False
 
     @classmethod
-    def of(cls, month_of_year: I64, year: I64, scale: float) -> SeriesPrior:
-        """Start with the variance ``scale`` split evenly between the parts."""
+    def of(cls, month_of_year: I64, year: I64, scale: float, *, effect: bool = False) -> SeriesPrior:
+        """Start with the variance ``scale`` split evenly between the parts; ``effect``: with line and years."""
         key = (np.asarray(month_of_year, np.int64).tobytes(), np.asarray(year, np.int64).tobytes())
-        B, n_season = _basis(*key)
-        return cls(B, n_season, scale / 3, scale / 3, scale / 3)
+        B, sizes = _basis(*key, effect)
+        yearly = effect and np.unique(month_of_year).size == 1 and np.unique(year).size >= LEAST_YEARS
+        return cls(B, sizes, scale, scale / 3, scale / 3, scale / 3, scale / 3, yearly=yearly)
 
-    def update(self, mean: F64, var: F64, prior: F64, *, learn: bool) -> tuple[SeriesPrior, F64, F64]:
-        """Re-estimate season + walk, and the column given it; with ``learn`` one EM step of the variances.
+    def update(
+        self, mean: F64, var: F64, prior: F64, *, learn: bool, jolt: F64 | None = None
+    ) -> tuple[SeriesPrior, F64, F64]:
+        """Re-estimate the series, and the column given it; with ``learn`` one EM step of the variances.
 
         The posterior N(mean, var) of a month that was computed under the prior N(prior, noise) is taken apart into
-        what the data say (precision H = 1/var - 1/noise, centre y) and the prior, so that season + walk are fitted
+        what the data say (precision H = 1/var - 1/noise, centre y) and the prior, so that the series is fitted
         to data of variance noise + 1/H: the month's own deviation is integrated out, not held at its last value.
+
+        Parameters
+        ----------
+        jolt : (L,) prior mean of the months' own noise, for replicates; None is zero
 
         Returns
         -------
-        prior with its new variances and covariance;  f : (L,) posterior mean of season + walk;
+        prior with its new variances and covariance;  f : (L,) posterior mean of the series (and the jolt);
         column : (L,) posterior mean of the months given f
         """
         noise = self.noise
+        e = np.zeros(mean.size) if jolt is None else jolt
         H = np.maximum(1.0 / np.maximum(var, 1e-12) - 1.0 / noise, 0.0)
         seen = H > 1e-9 / noise
         y = np.where(seen, (mean / np.maximum(var, 1e-12) - prior / noise) / np.where(seen, H, 1.0), 0.0)
         weight = np.where(seen, 1.0 / (noise + 1.0 / np.where(seen, H, 1.0)), 0.0)
-        cov: F64 = np.asarray(
-            np.linalg.inv((self.B.T * weight) @ self.B + np.diag(1.0 / self._prior())), dtype=float
-        )
-        coef = cov @ (self.B.T @ (weight * y))
-        f = self.B @ coef
+        precision = 1.0 / self.variances()
+        cov: F64 = np.asarray(np.linalg.inv((self.B.T * weight) @ self.B + np.diag(precision)), dtype=float)
+        pull = self.B.T @ (weight * (y - e))
+        coef = cov @ (pull if self.mean is None else pull + precision * self.mean)
+        f = self.B @ coef + e
         shrink = H / (H + 1.0 / noise)
         new = replace(self, cov=cov)
         if learn:
-            second = coef**2 + np.diag(cov)
+            _, season, year, step = np.split(coef**2 + np.diag(cov), np.cumsum(self.sizes)[:-1])
             spread = ((self.B @ cov) * self.B).sum(axis=1)
             deviation = (shrink * (y - f)) ** 2 + 1.0 / (H + 1.0 / noise) + shrink**2 * spread
-            season, step = second[: self.n_season], second[self.n_season :]
+            least = self.unit * YEAR_SD**2
             new = replace(
                 new,
                 season=max(float(season.mean()), 1e-6) if season.size else self.season,
+                year=max(float(year.mean()), least) if year.size else self.year,
                 step=max(float(step.mean()), 1e-6) if step.size else self.step,
-                noise=max(float(deviation.mean()), 1e-5),
+                noise=max(float(deviation.mean()), least if self.yearly else 1e-5),
             )
         return new, f, f + shrink * (y - f)
 
-    def _prior(self) -> F64:
-        out: F64 = np.r_[
-            np.full(self.n_season, self.season), np.full(self.B.shape[1] - self.n_season, self.step)
-        ]
-        return out
+    def variances(self) -> F64:
+        """Prior variances of the coefficients, (K,)."""
+        return np.repeat([self.unit * LINE_VARIANCE, self.season, self.year, self.step], self.sizes)
 
-    def prior_draw(self, z: F64, /) -> F64:
-        """Draw the part of season + walk that the data do not determine: N(0, C K C) of its coefficients.
+    def scaled(self, c: float) -> SeriesPrior:
+        """Return the prior of the column divided by ``c``; its line keeps its width."""
+        return replace(self, season=self.season / c**2, year=self.year / c**2, step=self.step / c**2)
 
-        ``z`` (K,) standard normal: C K^(1/2) z has that covariance.
+    def jolted(self, z: F64) -> tuple[SeriesPrior, F64]:
+        """Draw the prior mean of the coefficients from ``z`` (K,) standard normal; also what that moves the series by.
+
+        A coefficient with posterior covariance C and prior precision K answers to a prior mean m by C K m, which has the
+        covariance C K C: the part of its uncertainty that the data do not determine (perturb and solve: Papandreou and
+        Yuille, NIPS 2010).
         """
-        draw: F64 = self.B @ (self.cov @ (z / np.sqrt(self._prior())))
-        return draw
+        mean: F64 = z * np.sqrt(self.variances())
+        return replace(self, mean=mean), self.B @ (self.cov @ (mean / self.variances()))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.federation.hub.season import SeriesPrior
+from fedmiss.federation.triangle import free_columns
 
 __all__ = ["MonthState", "Panel"]
 
@@ -31,6 +32,9 @@ class Panel:
     observers: F64  # (2,) sum over observers of visits, and of squares
     joint: dict[str, I64]
     n_joint: int
+    log_visits: F64 = field(
+        default_factory=lambda: np.zeros(0)
+    )  # (2,) mean and deviation over sites; empty: not asked
     least: int = 0
     share: float = 1.0
     apart: bool = False
@@ -43,18 +47,23 @@ class MonthState:
     Attributes
     ----------
     mu : overall level
-    T, D : (L, p), (L, p, p)     posterior means and covariances of the months' coefficients (effect first)
+    T, D : (L, p), (L, p, p)     posterior means and covariances of the months' coefficients: the effect, then with
+                                 ``slopes`` the known line x (covariance zero), then the factors
     prior, noise : (L, p), (p,)  their prior means and variances;  series : how the prior means are made, None: zero
     tau : (p,)                   prior variances of the sites' coefficients
     phi, inverse_size : dispersion; 1 / size of the negative binomial, 0 for none
     kappa : (K,) effort coefficients;  ridge : precision of observer effects;  edf_observers : their effective number
     edf : effective number of parameters of sites and months
-    shift, stretch : () and (p,) what the sites still have to do to their coefficients: subtract, multiply
+    lift : prior mean of a site's effect for one standard deviation of its log visits
+    shift, stretch : (p,)        what the sites still have to do to their coefficients: subtract, multiply
+    slopes : whether every site has a slope on x of its own
+    jolt : (L, p) prior means of the months' noise, for replicates; None is zero
     refill : whether visits' weights must be computed again
     squares : (p,)               mean squared coefficient of the sites
     weight : sum of the visits' weights
     moves : the last three root mean square moves
     rounds : of all ranks so far
+    visited : (L, 4) of the visits of each month: weights, counted and fitted total, variance; as in ``messages.FitSums``
     unit : standard deviation of the values for the Gaussian family, else 1: what moves are measured in
     """
 
@@ -65,15 +74,18 @@ class MonthState:
     noise: F64
     tau: F64
     kappa: F64
+    shift: F64
     stretch: F64
     squares: F64
+    slopes: bool = False
+    lift: float = 0.0
+    jolt: F64 | None = None
     phi: float = 1.0
     inverse_size: float = 0.0
     ridge: float = 4.0
     edf_observers: float = 0.0
     series: tuple[SeriesPrior, ...] | None = None
     edf: float = 1.0
-    shift: float = 0.0
     refill: bool = False
     weight: float = 0.0
     k: int = 0
@@ -83,16 +95,22 @@ class MonthState:
     smear: float = 1.0
     dispersion: float = 1.0
     unit: float = 1.0
+    visited: F64 | None = None
 
     @property
     def p(self) -> int:
-        """Number of coefficients of a month."""
+        """Number of coefficients of a site."""
         return int(self.T.shape[1])
+
+    @property
+    def free(self) -> I64:
+        """Columns of ``T`` that are estimated: all but the line x, which is known."""
+        return free_columns(self.p, slopes=self.slopes)
 
     @property
     def rank(self) -> int:
         """Number of factors."""
-        return self.p - 1
+        return self.p - 1 - int(self.slopes)
 
     @property
     def edf_visits(self) -> float:
@@ -102,6 +120,8 @@ class MonthState:
     @property
     def stop_reason(self) -> str:
         """Why the fit ended, in words."""
+        if np.isinf(self.noise).all():
+            return "no time effect moved by more than 1e-10"
         if self.converged:
             return (
                 "in three rounds in a row predictors and months moved by less than 0.003 (root mean square)"

@@ -1,7 +1,8 @@
 """The hub's half of variational EM: pure steps from one state and the groups' sums to the next state.
 
-Site coefficients p_j = (a_j, u_j) ~ N(0, diag(tau)) and month coefficients t_l = (b_l, v_l) ~ N(f_l, noise), with f a
-seasonal and smooth series (:mod:`.season`), are latent. Their posteriors are taken Gaussian and independent. The expected
+Site coefficients p_j = (a_j, s_j, u_j) ~ N(0, diag(tau)) and month coefficients t_l = (b_l, v_l) ~ N(f_l, noise), with f a
+line, season and smooth series (:mod:`.season`), are latent; a_j is the site's effect and s_j its slope on the known line
+x_l, the centred and scaled year, around the slope of b. Their posteriors are taken Gaussian and independent. The expected
 loss of a cell uses the lognormal mean exp(eta + var/2), so that a factor that is poorly known counts for less. Each round
 the groups solve their sites at home, the hub solves the months from sums over sites. Variances follow by EM.
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.federation.hub.dispersion import inverse_size_of, pearson_at
-from fedmiss.federation.hub.season import SeriesPrior
+from fedmiss.federation.hub.season import LEAST_YEARS, SeriesPrior, line_of
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.families import FAMILIES, GAUSSIAN
@@ -28,6 +29,8 @@ __all__ = [
     "Sums",
     "after_round",
     "first_state",
+    "known_line",
+    "most_rank",
     "start_replicate",
     "switched_off",
     "with_factor",
@@ -40,6 +43,18 @@ LEARN_EVERY = 3  # rounds between two updates of effort, observers and dispersio
 Sums = dict[str, F64]  # sums over groups of the fields of ``Months``, of one fit
 
 
+def known_line(panel: Panel, settings: CountSettings) -> F64:
+    """The line x (L,) on which sites have slopes of their own; empty where they have none, or the years are too few."""
+    calendar = panel.calendar if settings.season and settings.slopes and settings.penalty is None else None
+    few = calendar is None or np.unique(calendar[1]).size <= LEAST_YEARS
+    return np.zeros(0) if calendar is None or few else line_of(calendar[1])
+
+
+def most_rank(panel: Panel, rank: int) -> int:
+    """The rank that a panel can bear: at most its sites, and one factor for every five months after the first two."""
+    return int(max(0, min(rank, round(panel.J), (panel.L - 2) // 5)))
+
+
 def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
     """Start at the overall mean; ``sums`` (4,): weights, weighted values, exposures, weighted squared values.
 
@@ -49,31 +64,66 @@ def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
     weight, value, exposure, square = (float(v) for v in sums)
     family, L = FAMILIES[settings.family], panel.L
     mu = family.link(value / exposure)
+    x = known_line(panel, settings)
+    slopes = x.size > 0
+    p = 1 + slopes
     unit = max(square / weight - (value / weight) ** 2, 1e-12) if family is GAUSSIAN else 1.0
+    T = np.column_stack([np.zeros(L), *([x] if slopes else [])])
     state = MonthState(
-        mu, np.zeros((L, 1)), np.zeros((L, 1, 1)), np.zeros((L, 1)), np.full(1, unit), np.full(1, unit),
-        kappa=np.zeros(panel.K), stretch=np.ones(1), squares=np.zeros(1), weight=weight,
+        mu, T, np.zeros((L, p, p)), np.zeros((L, p)), np.full(p, unit),
+        unit * np.array([1.0, START_SLOPE])[:p],
+        kappa=np.zeros(panel.K), shift=np.zeros(p), stretch=np.ones(p), squares=np.zeros(p), slopes=slopes, weight=weight,
         phi=unit if family is GAUSSIAN else 1.0,
         ridge=4.0 / unit, unit=float(np.sqrt(unit)),
     )  # fmt: skip
     if settings.season and panel.calendar is not None:
-        state = replace(state, series=(SeriesPrior.of(*panel.calendar, unit),))
+        state = replace(state, series=(SeriesPrior.of(*panel.calendar, unit, effect=True),))
     return state
 
 
-def start_replicate(full: MonthState, weight: float) -> MonthState:
-    """Start of a bootstrap replicate: the full fit, with its variances."""
+def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | None) -> MonthState:
+    """Start of a bootstrap replicate: the full fit with its variances, and prior means drawn from the prior.
+
+    Data are perturbed by the weights of observers, the prior by its means: the solution of the perturbed problem is a draw
+    from the joint posterior of sites and months, with the noise of the data measured instead of modelled (perturb and solve:
+    Papandreou and Yuille, NIPS 2010). It starts where each month by itself would go. Without ``rng`` prior means stay.
+    """
+    state = replace(
+        full,
+        weight=weight,
+        k=0,
+        moves=(np.inf,),
+        shift=np.zeros(full.p),
+        stretch=np.ones(full.p),
+        refill=False,
+    )
+    if rng is None:
+        return state
+    free = full.free
+    jolt = np.zeros_like(full.T)
+    jolt[:, free] = np.sqrt(full.noise[free]) * rng.standard_normal((len(full.T), free.size))
+    move, series = jolt.copy(), full.series
+    if series is not None:
+        drawn = [s.jolted(rng.standard_normal((s.B.shape[1],))) for s in series]
+        series = tuple(s for s, _ in drawn)
+        move[:, free] += np.stack([m for _, m in drawn], axis=1)
+    pull = np.zeros_like(move)
+    pull[:, free] = move[:, free] / full.noise[free]
     return replace(
-        full, weight=weight, k=0, moves=(np.inf,), shift=0.0, stretch=np.ones(full.p), refill=False
+        state,
+        T=full.T + np.einsum("nab,nb->na", full.D, pull),
+        prior=full.prior + move,
+        jolt=jolt,
+        series=series,
     )
 
 
 def switched_off(state: MonthState) -> bool:
     """Whether the last factor has been switched off: the next one stays at zero too."""
-    return state.p > 1 and float(state.squares[-1] * (state.T[:, -1] ** 2).mean()) <= SLIGHT**4
+    return state.rank > 0 and float(state.squares[-1] * (state.T[:, -1] ** 2).mean()) <= SLIGHT**4
 
 
-def with_factor(state: MonthState, v: F64 | None) -> MonthState:
+def with_factor(state: MonthState, v: F64 | None, panel: Panel) -> MonthState:
     """Give a fit one more factor: months start along ``v`` (L,), sites at zero; None starts it switched off.
 
     Factors enter one by one, and after each the whole posterior is fitted again ("greedy, then backfit": Wang and
@@ -89,7 +139,8 @@ def with_factor(state: MonthState, v: F64 | None) -> MonthState:
     column, prior, series = (np.zeros(L) if v is None else v), np.zeros(L), state.series
     if state.series is not None:
         third = noise / 3
-        fresh = replace(state.series[0], season=third, step=third, noise=third, cov=np.zeros((0, 0)))
+        assert panel.calendar is not None
+        fresh = SeriesPrior.of(*panel.calendar, noise)
         _, prior, _ = fresh.update(column, np.full(L, third / 2), prior, learn=False)
         column, noise, series = prior, third, (*state.series, fresh)
     D = np.zeros((L, p + 1, p + 1))
@@ -102,7 +153,7 @@ def with_factor(state: MonthState, v: F64 | None) -> MonthState:
         noise=np.r_[state.noise, noise],
         tau=np.r_[state.tau, tau],
         series=series,
-        shift=0.0,
+        shift=np.zeros(p + 1),
         stretch=np.ones(p + 1),
         squares=np.r_[state.squares, 0.0],
         k=0,
@@ -113,6 +164,7 @@ def with_factor(state: MonthState, v: F64 | None) -> MonthState:
 
 
 START_TAU = 0.25  # prior variance of the sites' coefficients of a new factor; EM moves it
+START_SLOPE = 0.02  # and of their slopes, for one standard deviation of the years
 
 
 def after_round(
@@ -129,8 +181,8 @@ def after_round(
 
     Parameters
     ----------
-    sums : of ``messages.Months``: ``months`` (L, p (p + 3) / 2), ``sites`` (4 + 2 p,), ``effort`` (K + K^2,),
-        ``observers`` (3,), ``dispersion`` (m,)
+    sums : of ``messages.Months``: ``months`` (L, p (p + 3) / 2) of the free columns, ``sites`` (3 + 3 p,), ``effort``
+        (K + K^2,), ``observers`` (3,), ``dispersion`` (m,)
     nodes : (m,) values of 1 / size at which ``dispersion`` was computed
     learn : re-estimate the prior variances (False: keep them, for replicates; prior means still follow)
     tol : the fit has converged when neither the cells' predictors nor the months moved by more than ``tol`` (root mean
@@ -138,19 +190,32 @@ def after_round(
     """
     p, k = state.p, state.k + 1
     sites, J = sums["sites"], panel.J
-    mean_effect, edf_sites = sites[0] / J, float(sites[1])
-    moved = float(np.sqrt(sites[2] / max(sites[3], 1e-300)))
-    squares = sites[4 : 4 + p] / J
-    tau = np.maximum(squares + sites[4 + p :] / J, SMALLEST) if learn and k > 2 else state.tau
+    edf_sites = float(sites[0])
+    moved = float(np.sqrt(sites[1] / max(sites[2], 1e-300)))
+    mean, squares, spread = sites[3 : 3 + p] / J, sites[3 + p : 3 + 2 * p] / J, sites[3 + 2 * p :] / J
+    lift = state.lift
+    if settings.site_visits:
+        # tau is about the regression on log visits, which have mean 0 and mean square 1
+        about = squares.copy()
+        about[0] += lift**2 - 2.0 * lift * float(sums["lift"][2]) / J
+        lift = float(sums["lift"][0] / (sums["lift"][1] + 1.0 / state.unit**2)) if learn and k > 2 else lift
+    else:
+        about = squares
+    tau = np.maximum(about + spread, SMALLEST) if learn and k > 2 else state.tau
     T, D, edf_months = _newton(state, sums["months"], FAMILIES[settings.family].reach)
-    shift = float(T[:, 0].mean())
-    mu = state.mu + float(mean_effect) + shift
+    # What all sites have in common belongs to the months: their mean effect, and their mean slope.
+    shift = np.zeros(p)
+    shift[: 1 + state.slopes] = mean[: 1 + state.slopes]
+    line = shift[1] * state.T[:, 1] if state.slopes else np.zeros(panel.L)
+    T[:, 0] += line
+    level = float(T[:, 0].mean())
+    mu = state.mu + float(shift[0]) + level
     before = state.T[:, 0]
     prior = state.prior.copy()
-    T[:, 0] -= shift
-    prior[:, 0] -= shift
+    T[:, 0] -= level
+    prior[:, 0] += line - level
     new = replace(
-        state, mu=mu, T=T, D=D, prior=prior, tau=tau, shift=float(mean_effect), stretch=np.ones(p), squares=squares,
+        state, mu=mu, T=T, D=D, prior=prior, tau=tau, lift=lift, shift=shift, stretch=np.ones(p), squares=squares,
         edf=edf_sites + edf_months + 1.0, k=k, rounds=state.rounds + 1, refill=False,
     )  # fmt: skip
     if k > 2 or not learn:
@@ -182,14 +247,18 @@ def observer_turn(panel: Panel, settings: CountSettings, k: int) -> bool:
 
 def _newton(state: MonthState, sums: F64, reach: float) -> tuple[F64, F64, float]:
     """One damped Newton step of every month; means, covariances and effective degrees of freedom."""
-    p = state.p
-    g, H = sums[:, :p], from_triangle(sums[:, p:], p) / state.phi
+    free = state.free
+    n, noise = free.size, state.noise[free]
+    g, H = sums[:, :n], from_triangle(sums[:, n:], n) / state.phi
     A = H.copy()
-    A[:, np.arange(p), np.arange(p)] += 1.0 / state.noise
+    A[:, np.arange(n), np.arange(n)] += 1.0 / noise
     cov: F64 = np.asarray(np.linalg.inv(A), dtype=float)
-    step = np.einsum("nab,nb->na", cov, g / state.phi - (state.T - state.prior) / state.noise)
+    step = np.einsum("nab,nb->na", cov, g / state.phi - (state.T - state.prior)[:, free] / noise)
     step *= np.minimum(1.0, reach / np.maximum(np.abs(step).max(axis=1), 1e-12))[:, None]
-    return state.T + step, cov, float(np.einsum("nab,nba->", cov, H))
+    T, D = state.T.copy(), np.zeros_like(state.D)
+    T[:, free] += step
+    D[:, free[:, None], free[None, :]] = cov
+    return T, D, float(np.einsum("nab,nba->", cov, H))
 
 
 def _prior_step(state: MonthState, *, learn: bool) -> MonthState:
@@ -201,9 +270,10 @@ def _prior_step(state: MonthState, *, learn: bool) -> MonthState:
         return replace(state, noise=np.maximum((state.T**2 + spread).mean(axis=0), SMALLEST))
     prior, T, noise = state.prior.copy(), state.T.copy(), state.noise.copy()
     series = []
-    for i, s in enumerate(state.series):
+    for i, s in zip(state.free, state.series, strict=True):
+        jolt = None if state.jolt is None else state.jolt[:, i]
         one, prior[:, i], T[:, i] = replace(s, noise=float(noise[i])).update(
-            T[:, i], spread[:, i], prior[:, i], learn=learn
+            T[:, i], spread[:, i], prior[:, i], learn=learn, jolt=jolt
         )
         noise[i] = one.noise
         series.append(one)
@@ -212,17 +282,15 @@ def _prior_step(state: MonthState, *, learn: bool) -> MonthState:
 
 def _rescale(state: MonthState) -> MonthState:
     """Give every factor column the same prior variance on both sides; U V' does not change."""
-    p = state.p
-    if p == 1:
+    p, first = state.p, state.p - state.rank
+    if not state.rank:
         return state
     c = np.ones(p)
     total = (state.T**2 + np.einsum("naa->na", state.D)).mean(axis=0)
-    c[1:] = np.clip((np.maximum(total[1:], 1e-8) / np.maximum(state.tau[1:], 1e-8)) ** 0.25, 0.2, 5.0)
+    c[first:] = np.clip((np.maximum(total, 1e-8) / np.maximum(state.tau, 1e-8)) ** 0.25, 0.2, 5.0)[first:]
     series = state.series
     if series is not None:
-        series = tuple(
-            replace(s, season=s.season / ci**2, step=s.step / ci**2) for s, ci in zip(series, c, strict=True)
-        )
+        series = tuple(s.scaled(ci) for s, ci in zip(series, c[state.free], strict=True))
     return replace(
         state,
         T=state.T / c,

@@ -17,6 +17,8 @@ __all__ = ["Choice", "check_candidates", "choose", "default_candidates", "model_
 
 def model_name(s: CountSettings) -> str:
     """Short name of the distribution of a candidate."""
+    if s.time == "fixed":
+        return "Poisson with fixed times"
     if s.family == "poisson":
         return {"quasi": "quasi-Poisson", "negbin": "negative binomial", "none": "Poisson"}[s.dispersion]
     return "Gaussian on log1p" if s.scale == "log1p" else s.family.capitalize()
@@ -41,6 +43,7 @@ HELD_OUT = {
     "block": "Folds held out whole years of sites.",
     "visit": "Folds held out single visits.",
     "observer": "Folds held out observers.",
+    "site": "Folds held out whole sites.",
 }
 
 

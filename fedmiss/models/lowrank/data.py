@@ -31,6 +31,15 @@ class Group:
     effort : (m, K) float64       effort covariates, 0 at standard effort (see fedmiss.models.lowrank.effort)
     weight : (m,) float64         prior weight of the visit, 1 by default
     checklist : (m,) texts or None   ids, where the same checklist may be in another group
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> a = fedmiss.Group.of("club a", [0, 0, 1, 1], [0, 1, 0, 1], [2.0, 4.0, 6.0, 12.0])
+    >>> b = fedmiss.Group.of("club b", [2, 2], [0, 1], [1.0, 2.0])
+    >>> panel = fedmiss.GroupPanel.of(3, 2, [a, b])
+    >>> a.n_observers, float(a.count.sum())
+    (1, 24.0)
     """
 
     name: str
@@ -147,6 +156,15 @@ class GroupPanel:
     ``calendar`` is (month_of_year, year), each (L,), when the months are calendar months. ``site_id`` (J,) texts are the
     sites' own names (their numbers where there are none): folds and prior noise are keyed by them. ``region`` (J,) texts,
     empty for none.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> a = fedmiss.Group.of("club a", [0, 0, 1, 1], [0, 1, 0, 1], [2.0, 4.0, 6.0, 12.0])
+    >>> b = fedmiss.Group.of("club b", [2, 2], [0, 1], [1.0, 2.0])
+    >>> panel = fedmiss.GroupPanel.of(3, 2, [a, b])
+    >>> panel.J, panel.L, panel.m  # sites, months, visits
+    (3, 2, 6)
     """
 
     J: int

@@ -24,12 +24,21 @@ class CountSettings:
         V of the penalised objective, in units of the dispersion of the rank-0 model
     effects : with mu, a, b; without them the model is the paper's theta = U V'
     site_penalty, month_penalty : ridges on a and b in units of the dispersion; None estimates them
-    season : with penalty=None, months have a seasonal and smooth prior (needs a calendar)
+    time : ``smooth``: effects of months have a prior; ``fixed``: the plain site and time model of
+        :mod:`fedmiss.models.site_time`, a maximum likelihood fit with one free effect for each time
+    season : with penalty=None, months have a line, seasonal and smooth prior (needs a calendar)
+    slopes : with ``season``, every site has a slope on the year of its own
+    site_visits : with penalty=None, the prior mean of a site's effect follows the logarithm of its number of visits
     observers : with observer effects, kept inside the groups
     dispersion : ``quasi`` (Var = phi mu), ``negbin``, or ``none`` (phi = 1)
     calibrate : negative binomial: whether the fitted total is made the counted one. Not where sites at which the species was
         never seen were left out: what is left was chosen by its counts, so its total is no yardstick
     tol, max_sweeps : stopping rule of the solver
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.CountSettings(rank=1, dispersion="negbin").check()
     """
 
     family: str = "poisson"
@@ -39,7 +48,10 @@ class CountSettings:
     effects: bool = True
     site_penalty: float | None = None
     month_penalty: float | None = None
+    time: str = "smooth"
     season: bool = True
+    slopes: bool = True
+    site_visits: bool = False
     observers: bool = False
     dispersion: str = "quasi"
     calibrate: bool = True
@@ -63,6 +75,14 @@ class CountSettings:
             raise ConfigError(f"negbin dispersion needs the poisson family, not {self.family}.")
         if self.rank < 0:
             raise ConfigError(f"the rank is {self.rank} (must be 0 or more).")
+        if self.time not in ("smooth", "fixed"):
+            raise ConfigError(f"the time effects {self.time!r} are unknown; choose smooth or fixed.")
+        if self.time == "fixed" and (
+            self.family != "poisson" or self.rank or self.penalty is not None or self.observers
+        ):
+            raise ConfigError(
+                "fixed time effects need the poisson family, rank 0, and no penalty or observers."
+            )
         if self.penalty is None and not self.effects:
             raise ConfigError("the model without effects needs a penalty; pass a number (0 for none).")
         if self.penalty is not None and self.penalty < 0:

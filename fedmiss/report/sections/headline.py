@@ -7,7 +7,7 @@ import math
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.beside import trim_beside
 from fedmiss.report.classes import NOT_CLASSIFIED
-from fedmiss.report.prose import caveats, headline, latest
+from fedmiss.report.prose import caveats, headline, latest, other_convention
 from fedmiss.report.sections import Cell, HtmlTable, Section, records
 from fedmiss.report.style import Plot
 from fedmiss.report.windows import window_trends
@@ -24,6 +24,7 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
         {
             "headline": headline(a),
             "latest": latest(a),
+            "other_convention": other_convention(a),
             "stretches": _stretches(a),
             "windows": _windows(a),
             "caveats": caveats(a),
@@ -59,13 +60,14 @@ def _windows(a: Analysis) -> HtmlTable | None:
     rows = []
     for r in records(table):
         known = math.isfinite(r.percent_lo)
+        shown = known or not a.n_draws  # no number without an interval, where intervals were asked for
         rows.append(
             [
                 Cell(f"{r.window} ({r.from_year} to {r.to_year})"),
-                Cell(percent(r.percent_per_year), r.percent_per_year),
+                Cell(percent(r.percent_per_year) if shown else "n/a", r.percent_per_year),
                 Cell(f"{percent(r.percent_lo)} to {percent(r.percent_hi)}" if known else "n/a", r.percent_lo),
                 Cell(str(r.trend_class)),
-                Cell(percent(r.change_percent), r.change_percent),
+                Cell(percent(r.change_percent) if shown else "n/a", r.change_percent),
                 Cell(f"{percent(r.change_lo)} to {percent(r.change_hi)}" if known else "n/a", r.change_lo),
                 Cell(r.alert or "none"),
             ]

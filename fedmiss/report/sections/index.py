@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.changes import MIN_SEGMENT
 from fedmiss.report.sections import Cell, HtmlTable, Section, records
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count, number, percent, share
@@ -24,7 +25,8 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
             "yearly": _yearly(a),
             "periods": _periods(a),
             "points": _points(a),
-            "figure": None if "season" in plots or a.yearly_counts else plots["monthly"],
+            "searched": int(a.years.used.sum()) >= 2 * MIN_SEGMENT,
+            "figure": plots.get("monthly") if "weeks" in plots or "season" not in plots else None,
             "regions_figure": plots.get("regions"),
             "regions": _regions(a),
         },
@@ -46,7 +48,14 @@ def _percent_range(lo: float, hi: float) -> Cell:
 def _yearly(a: Analysis) -> HtmlTable:
     rows = []
     for r in records(a.yearly.rename(columns={"index": "index_"})):
-        flag = "" if r.used else (" (incomplete)" if not r.complete else " (no count)")
+        few = (
+            " (no count)"
+            if not r.cells_observed
+            else " (too few counts)"
+            if a.coverage.n_detected
+            else " (none found)"
+        )
+        flag = "" if r.used else (" (incomplete)" if not r.complete else few)
         rows.append(
             [
                 Cell(f"{r.year}{flag}", float(r.year)),
@@ -75,27 +84,45 @@ def _yearly(a: Analysis) -> HtmlTable:
     return HtmlTable("Yearly totals and indices", columns, rows, "yearly", note)
 
 
-def _trend_cells(r: Any) -> list[Cell]:
+def _trend_cells(r: Any, n_draws: int) -> list[Cell]:
+    shown = not n_draws or math.isfinite(
+        r.percent_lo
+    )  # no number without an interval, where they were asked for
     return [
         Cell(f"{r.from_year} to {r.to_year}", float(r.from_year)),
-        Cell(percent(r.percent_per_year), r.percent_per_year),
+        Cell(percent(r.percent_per_year) if shown else "n/a", r.percent_per_year),
         _percent_range(r.percent_lo, r.percent_hi),
         Cell(str(r.trend_class)),
     ]
 
 
+NARROW = ["Without the scatter of years", "Class without it"]
+
+
+def _narrow_cells(r: Any, wide: bool) -> list[Cell]:
+    """Return interval and class by TRIM's convention, where that is not the one in use."""
+    if not wide:
+        return []
+    return [_percent_range(r.percent_lo_sampling, r.percent_hi_sampling), Cell(str(r.trend_class_sampling))]
+
+
 def _periods(a: Analysis) -> HtmlTable | None:
     if a.periods.empty:
         return None
-    rows = [[Cell(str(r.period)), *_trend_cells(r)] for r in records(a.periods)]
+    wide = a.settings.convention != "trim"
+    rows = [
+        [Cell(str(r.period)), *_trend_cells(r, a.n_draws), *_narrow_cells(r, wide)]
+        for r in records(a.periods)
+    ]
     refused = sorted({str(r) for r in a.periods["reason"] if r})
     rules = {"pecbms": "PECBMS", "rtrim": "rtrim"}
-    note = f"Classes by the rule of {rules[a.settings.rule]}." + (
+    own = " by TRIM's convention" if a.settings.convention == "trim" else ""
+    note = f"Classes by the rule of {rules[a.settings.rule]}{own}." + (
         f" No class where: {'; '.join(refused)}." if refused else ""
     )
     return HtmlTable(
         "Trend by period",
-        ["Period", "Years", "Change per year", "95 % interval", "Class"],
+        ["Period", "Years", "Change per year", "95 % interval", "Class", *(NARROW if wide else [])],
         rows,
         "periods",
         note,
@@ -136,7 +163,7 @@ def _regions(a: Analysis) -> HtmlTable | None:
             Cell(str(r.region)),
             Cell(count(r.n_sites), float(r.n_sites)),
             Cell(share(r.share), r.share),
-            *_trend_cells(r),
+            *_trend_cells(r, a.n_draws),
         ]
         for r in records(table)
     ]

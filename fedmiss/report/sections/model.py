@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.fitted import fitted_years, lack_of_fit
 from fedmiss.report.prose import chosen_rows, family_words, progress_words
 from fedmiss.report.sections import Cell, HtmlTable, Section, records
 from fedmiss.report.style import Plot
@@ -20,10 +21,11 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
     """Return the section of the model."""
     return Section(
         "model",
-        "Model, choice and convergence",
+        "How the numbers were made",
         {
             "words": _words(a),
             "facts": [(name, value) for name, value in _facts(a) if value not in _UNSAID],
+            "fitted": _fitted(a),
             "cv": _cv(a),
             "cv_figure": plots.get("cv"),
             "convergence_figure": plots.get("convergence"),
@@ -64,7 +66,8 @@ def _predictor(a: Analysis) -> str:
     rank = a.data.fact("rank")
     interaction = f"interaction of rank {rank}" if rank else ""
     effects = "" if a.data.fact("effects") is False else "mean + site effect + month effect"
-    return " + ".join(t for t in (effects, interaction) if t) or "mean"
+    slopes = "slope of the site x year" if a.data.fact("slopes", default=False) else ""
+    return " + ".join(t for t in (effects, slopes, interaction) if t) or "mean"
 
 
 def _terms(a: Analysis) -> str:
@@ -88,12 +91,16 @@ def _words(a: Analysis) -> str:
     """Say in plain words how the numbers were made."""
     rank = a.data.fact("rank")
     time = "year" if a.yearly_counts else "month"
-    shape = (
-        f"Every site has its own level, and every {time} its own; all sites rise and fall together."
-        if a.data.one_trend
-        else f"Every site has its own level, and every {time} its own; sites differ in their course along {rank} common "
-        f"pattern{'s' if rank != 1 else ''}."
+    own = ["each has a trend of its own"] if a.data.fact("slopes", default=False) else []
+    own += (
+        [f"they follow {rank} common pattern{'s' if rank != 1 else ''}, each in its own measure"]
+        if rank
+        else []
     )
+    differ = (
+        f"sites differ in their course: {', and '.join(own)}" if own else "all sites rise and fall together"
+    )
+    shape = f"Every site has its own level, and every {time} its own; {differ}."
     chosen = (
         " How many patterns was decided by predicting counts that had been kept out of the fit."
         if a.data.cv is not None
@@ -106,7 +113,7 @@ def _words(a: Analysis) -> str:
         if a.n_draws
         else ""
     )
-    return f"The model is the {family_words(a)} model. {shape}{chosen}{draws}"
+    return f"The counts are described by this model: {family_words(a)}. {shape}{chosen}{draws}"
 
 
 def _facts(a: Analysis) -> list[tuple[str, str]]:
@@ -133,10 +140,33 @@ def _facts(a: Analysis) -> list[tuple[str, str]]:
         ("Participation", _value(f("participation"))),
         ("Compressor", _value(f("compressor"))),
         ("Exchanges between groups and hub, whole job", _value(f("exchanges"))),
-        ("Sent by the groups", _bytes(f("bytes_up"))),
-        ("Sent to the groups", _bytes(f("bytes_down"))),
+        ("Sent by the groups, whole job", _bytes(f("bytes_up"))),
+        ("Sent to the groups, whole job", _bytes(f("bytes_down"))),
         ("Bootstrap replicates", count(a.n_draws)),
     ]
+
+
+def _fitted(a: Analysis) -> HtmlTable | None:
+    """Counted beside fitted birds of every year, at the visits that were made."""
+    table = fitted_years(a.data)
+    if table.empty:
+        return None
+    rows = [
+        [
+            Cell(f"{r.year}"),
+            Cell(count(r.visits), r.visits),
+            Cell(number(r.counted, 4), r.counted),
+            Cell(number(r.fitted, 4), r.fitted),
+            Cell(number(r.ratio, 3) if math.isfinite(r.ratio) else "n/a", r.ratio),
+        ]
+        for r in records(table)
+    ]
+    note = (
+        "Sums over the visits that were made, each at its own effort. A model that follows the counts has ratios near 1, "
+        "without a drift; an index is not drawn to the counts of single visits, so ratios of thin years lie farther away. "
+    ) + (lack_of_fit(table) or "Nothing here says that the model misses the course of the counts.")
+    columns = ["Year", "Visits", f"Counted {a.unit}", f"Fitted {a.unit}", "Counted / fitted"]
+    return HtmlTable("Counted and fitted, year by year", columns, rows, "fitted", note)
 
 
 def _cv(a: Analysis) -> HtmlTable | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.cautions import least_words
 from fedmiss.report.prose import limits
 from fedmiss.report.sections import Section
 from fedmiss.report.style import Plot
@@ -17,7 +18,9 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
         "How to read this, and what it cannot tell",
         {
             "limits": limits(a),
+            "least": least_words(a),
             "rule": a.settings.rule,
+            "convention": a.settings.convention,
             "unit": a.unit,
             "cell": a.cell,
             "yearly": a.yearly_counts,

@@ -13,4 +13,8 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section | None:
     """Return the section, or None when the season has one month."""
     if "season" not in plots:
         return None
-    return Section("season", "Through the year", {"figure": plots["season"], "monthly": plots["monthly"]})
+    return Section(
+        "season",
+        "Through the year",
+        {"figure": plots["season"], "beside": plots.get("weeks") or plots["monthly"]},
+    )

@@ -24,6 +24,7 @@ from fedmiss.report.trim.solve import estimate, information
 __all__ = ["Stratum", "TrimFit", "TrimSettings", "fit_trim"]
 
 _P_REMOVE, _P_ENTER = 0.2, 0.15  # TRIM's and rtrim's own
+_SCATTER = 1.5  # counts that vary so much more than Poisson counts are worth a word
 
 
 def fit_trim(
@@ -53,6 +54,14 @@ def fit_trim(
     ------
     ConfigError : an unknown model or change point
     InputError : doubled cells, negative counts, or counts that do not determine the model; each says where.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> site, year = ["a", "a", "b", "b"], [2001, 2002, 2001, 2002]
+    >>> fit = fedmiss.fit_trim(site, year, [4, 6, 10, float("nan")])
+    >>> fit.index()["index"].round(6).to_list()
+    [1.0, 1.5]
     """
     settings = settings or TrimSettings()
     if settings.model not in (1, 2, 3):
@@ -98,6 +107,12 @@ def _fit(
     sigma2 = chi2 / df if settings.overdispersion and df > 0 else 1.0
     positive = seen & (f > 0)
     lr = 2.0 * float((f[positive] * np.log(f[positive] / e.mu[positive])).sum())
+    if not settings.overdispersion and df > 0 and chi2 > _SCATTER * df:
+        notes = (
+            *notes,
+            f"the counts vary {chi2 / df:.3g} times as much as the model's Poisson counts would: standard errors "
+            "and classes are too sure without overdispersion (--overdispersion).",
+        )
     return TrimFit(
         settings, cells, design, e, information(cells, design, e, sigma2), sigma2, df, chi2, lr, steps, notes
     )

@@ -11,6 +11,7 @@ import pandas as pd
 
 from fedmiss import __version__
 from fedmiss.files import write_json
+from fedmiss.report.spreadsheet import harmless
 from fedmiss.report.trim.fit import TrimFit
 
 __all__ = ["as_json", "out_text", "write_trim"]
@@ -298,9 +299,9 @@ def write_trim(fit: TrimFit, folder: Path, stem: str, rule: str = "rtrim") -> li
     text = {
         f"{stem}.out": out_text(fit, stem),
         f"{stem}.ocv": "\n".join("".join(f"{v:14.4f} " for v in row) for row in fit.var_imputed) + "\n",
-        "totals.csv": totals.to_csv(index=False, lineterminator="\n"),
-        "coefficients.csv": fit.coefficients().to_csv(index=False, lineterminator="\n"),
-        "imputed.csv": filled.to_csv(index=False, lineterminator="\n"),
+        "totals.csv": harmless(totals).to_csv(index=False, lineterminator="\n"),
+        "coefficients.csv": harmless(fit.coefficients()).to_csv(index=False, lineterminator="\n"),
+        "imputed.csv": harmless(filled).to_csv(index=False, lineterminator="\n"),
     }
     for name, content in text.items():
         (folder / name).write_text(content, encoding="utf-8")

@@ -28,13 +28,19 @@ class TrimSettings:
     ``model`` 1 (no change over time), 2 (slopes between change points) or 3 (one effect for each time point);
     ``changepoints`` time points, or ``"auto"``: all of them, thinned stepwise; ``stepwise`` thins those given;
     ``overdispersion`` scales variances by Pearson's chi-square over its degrees of freedom; ``serial_correlation``
-    estimates the correlation between neighbouring time points of a site.
+    estimates the correlation between neighbouring time points of a site. Both are off, as in rtrim.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.TrimSettings(model=2, changepoints="auto", overdispersion=True).model
+    2
     """
 
     model: int = 3
     changepoints: Sequence[Any] | str = ()
     stepwise: bool = False
-    overdispersion: bool = True
+    overdispersion: bool = False
     serial_correlation: bool = False
 
 
@@ -54,6 +60,15 @@ class TrimFit:
 
     ``chi2`` is Pearson's, ``likelihood_ratio`` against the saturated model, both with ``df`` degrees of freedom;
     ``steps`` tells what the stepwise choice of change points did.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fit = fedmiss.fit_trim(["a", "a", "b", "b"], [1, 2, 1, 2], [4, 6, 10, 15])
+    >>> fit.totals()["total"].round(6).to_list()
+    [14.0, 21.0]
+    >>> round(float(fit.overall()["multiplicative"].iloc[0]), 6)
+    1.5
     """
 
     settings: TrimSettings

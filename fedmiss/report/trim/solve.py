@@ -17,13 +17,11 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
+from fedmiss.models.site_time import MOST_ROUNDS, TOLERANCE, ascent, site_effects, site_time, solve_scaled
 from fedmiss.report.trim.cells import Cells
 from fedmiss.report.trim.design import Design
 
 __all__ = ["Estimate", "Information", "estimate", "information"]
-
-_TOLERANCE = 1e-10
-_MAX_ROUNDS = 500
 
 
 @dataclass(frozen=True)
@@ -65,53 +63,27 @@ def _linear(design: Design, beta: F64) -> F64:
     return out
 
 
-def _solve(S: F64, rhs: F64) -> F64:
-    if rhs.size == 0:
-        return rhs
-    scale = np.sqrt(np.maximum(np.diag(S), 1e-300))
-    scaled = S / np.outer(scale, scale)
-    if np.linalg.cond(scaled) > 1e12:
-        raise InputError(
-            "the counts do not determine all parameters of this model (too few sites were counted on both sides of some "
-            "time point or in some category); use fewer change points or covariates."
-        )
-    out: F64 = np.linalg.solve(scaled, rhs / scale) / scale
-    return out
-
-
 def _newton(f: F64, seen: Bool, design: Design) -> tuple[F64, F64]:
-    """Maximise the Poisson likelihood; alpha_i = log(f_i+ / sum_t exp(x_it' beta)) is exact at every step."""
-    per_site = f.sum(axis=1)
-    beta = np.zeros(design.X.shape[2])
-
-    def value(b: F64) -> float:
-        eta = _linear(design, b)
-        return float((f * eta).sum() - per_site @ np.log(np.where(seen, np.exp(eta), 0.0).sum(axis=1)))
-
-    best = value(beta)
-    for _ in range(_MAX_ROUNDS):
-        e = np.where(seen, np.exp(_linear(design, beta)), 0.0)
-        mu = e * (per_site / e.sum(axis=1))[:, None]
-        S, score = np.zeros((beta.size, beta.size)), np.zeros(beta.size)
+    """Maximise the Poisson likelihood, with the site effects eliminated at every step."""
+    E = seen.astype(float)
+    climb = ascent(np.zeros(design.X.shape[2]))
+    beta = next(climb)
+    while True:
+        value, score, S = 0.0, np.zeros(beta.size), np.zeros((beta.size, beta.size))
+        eta = _linear(design, beta)
         for c, X in enumerate(design.X):
             mine = design.site_class == c
-            m = mu[mine]
-            T = np.diag(m.sum(axis=0)) - (m / per_site[mine][:, None]).T @ m
-            S += X.T @ T @ X
-            score += X.T @ (f[mine] - m).sum(axis=0)
-        step = _solve(S, score)
-        length, trial = 1.0, best
-        while length > 1e-8:
-            trial = value(beta + length * step)
-            if trial >= best - 1e-12 * abs(best):
-                break
-            length /= 2.0
-        beta, best = beta + length * step, max(best, trial)
-        if not beta.size or np.abs(step).max() < _TOLERANCE:
+            one = site_time(f[mine], E[mine], eta[mine])
+            value += one.value
+            score += X.T @ one.gradient
+            S += X.T @ one.information @ X
+        try:
+            beta = climb.send((value, score, S))
+        except StopIteration as end:
+            beta = end.value
             break
     eta = _linear(design, beta)
-    alpha = np.log(per_site / np.where(seen, np.exp(eta), 0.0).sum(axis=1))
-    return np.exp(alpha[:, None] + eta), beta
+    return np.exp(site_effects(f, E, eta)[:, None] + eta), beta
 
 
 def _blocks(n: int, J: int) -> Iterator[slice]:
@@ -152,7 +124,7 @@ def _gee(cells: Cells, f: F64, design: Design, mu: F64, beta: F64) -> Estimate:
         )
     alpha = np.log(mu[:, 0]) - _linear(design, beta)[:, 0]
     rho = 0.0
-    for _ in range(_MAX_ROUNDS):
+    for _ in range(MOST_ROUNDS):
         r = np.where(seen, (f - mu) / np.sqrt(mu), 0.0)
         sigma2 = (r**2).sum() / df if df > 0 else 1.0
         z = r.reshape(n, M, J)
@@ -173,15 +145,15 @@ def _gee(cells: Cells, f: F64, design: Design, mu: F64, beta: F64) -> Estimate:
         WX = np.stack([W[i] @ design.X[c] for i, c in enumerate(design.site_class)])
         S -= (WX / d[:, None]).T @ WX
         rhs -= WX.T @ (U / d)
-        step = _solve(S, rhs)
+        step = solve_scaled(S, rhs)
         beta = beta + step
         change = (U - WX @ step) / d
         alpha = alpha + change
         mu = np.exp(alpha[:, None] + _linear(design, beta))
-        if max(np.abs(np.append(step, change)).max(), abs(new_rho - rho)) < _TOLERANCE:
+        if max(np.abs(np.append(step, change)).max(), abs(new_rho - rho)) < TOLERANCE:
             return Estimate(mu, beta, new_rho, R)
         rho = new_rho
-    raise InputError(f"the serial correlation did not settle in {_MAX_ROUNDS} rounds; fit without it.")
+    raise InputError(f"the serial correlation did not settle in {MOST_ROUNDS} rounds; fit without it.")
 
 
 def information(cells: Cells, design: Design, e: Estimate, sigma2: float) -> Information:

@@ -1,0 +1,68 @@
+"""A records folder as one table for other programs: what was detected, or every visit of one species with its zeros."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedmiss.errors import ConfigError
+from fedmiss.etl.cells import species_visits
+from fedmiss.etl.panel import resolve_species
+from fedmiss.files import atomic_file, read_manifest
+
+__all__ = ["export_table"]
+
+
+def export_table(
+    records: str | Path,
+    out: str | Path,
+    species: str = "",
+    *,
+    zero_filled: bool = False,
+    overwrite: bool = False,
+) -> int:
+    """Write a table with one row for each species on each checklist, effort beside it; return its number of rows.
+
+    Parameters
+    ----------
+    out : ``.csv``, ``.txt`` (tabs) or ``.parquet``; in text, cells that a spreadsheet would run begin with ``'``
+    species : scientific or common name; all when blank (zero-filled: may be blank when the records hold one)
+    zero_filled : one row for each visit of the species; a count of 0 where it was looked for and not found
+
+    Raises
+    ------
+    ConfigError    ``out`` is there and not to be overwritten, or has another ending; several species to fill with zeros
+    InputError     no records folder, a damaged one, or no such species
+    """
+    import polars as pl
+
+    folder, out = Path(records), Path(out)
+    separators = {".csv": ",", ".txt": "\t", ".tsv": "\t", ".parquet": ""}
+    if out.suffix.lower() not in separators:
+        raise ConfigError(f"{out} has the ending {out.suffix!r} (must be {', '.join(separators)}).")
+    if out.exists() and not overwrite:
+        raise ConfigError(
+            f"{out} exists already; choose another with --out, or pass --overwrite to replace it."
+        )
+    entries = read_manifest(folder, "records", verify=True)["results"]["species"]
+    if zero_filled:
+        entry = resolve_species(entries, species, folder)
+        names = (pl.lit(entry["species"]).alias("species"), pl.lit(entry["common_name"]).alias("common_name"))
+        table = species_visits(folder, entry["species"]).drop("exported").with_columns(*names)
+    else:
+        seen = pl.scan_parquet(folder / "records.parquet")
+        if species:
+            seen = seen.filter(pl.col("species") == resolve_species(entries, species, folder)["species"])
+        lists = pl.scan_parquet(folder / "checklists.parquet").with_row_index("checklist_row")
+        table = seen.with_columns(pl.col("checklist_row").cast(pl.UInt32)).join(
+            lists, on=["checklist_row", "checklist_id"], how="left", maintain_order="left"
+        )
+        table = table.drop("checklist_row")
+    with atomic_file(out) as tmp:
+        if out.suffix.lower() == ".parquet":
+            table.collect().write_parquet(tmp)
+        else:
+            text = pl.col(pl.String)
+            sign = pl.when(text.str.contains(r"^[=+\-@\t\r]")).then(pl.lit("'")).otherwise(pl.lit(""))
+            shown = table.with_columns((sign + text).name.keep())
+            shown.sink_csv(tmp, separator=separators[out.suffix.lower()])
+    return int(table.select(pl.len()).collect().item())

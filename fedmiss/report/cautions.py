@@ -1,0 +1,221 @@
+"""Sentences about thin and strange data: only what holds for these data, each with its number."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fedmiss.report.analysis import Analysis
+from fedmiss.report.sections import records
+from fedmiss.report.support import Least, groups_apart
+from fedmiss.report.words import count, number, percent, share, year_list
+
+__all__ = [
+    "biased_visits",
+    "carried",
+    "cautions",
+    "least_words",
+    "moved_season",
+    "pooled",
+    "thin_years",
+    "uncounted",
+]
+
+COUNT_CARRIES = 0.25  # share of all that was counted, in one site-month
+SEASON_MOVED = 0.4  # share of the counts that would have to be moved to other months of the year
+SITE_CARRIES = 0.5  # share of the fitted total at one site
+
+
+def cautions(a: Analysis) -> list[str]:
+    """Return every sentence, the gravest first."""
+    return [*uncounted(a), *carried(a), *pooled(a), *moved_season(a), *thin_years(a), *biased_visits(a)]
+
+
+def _asked(a: Analysis) -> Least:
+    return a.settings.least.of(a.coverage.n_sites, len(a.years.season))
+
+
+def least_words(a: Analysis) -> str:
+    """Say what a year needs to enter index and trend, and to be the base."""
+    asked = _asked(a)
+    base = a.settings.least.base.of(a.coverage.n_sites, len(a.years.season))
+    return (
+        f"A year enters index and trend when at least {_counts(a, asked)} were counted in it; the base, when none is "
+        f"named, is the first year with at least {_counts(a, base)}."
+    )
+
+
+def _counts(a: Analysis, least: Least) -> str:
+    cells = f"{least.cells} {a.cell}{'s' if least.cells != 1 else ''}"
+    return f"{cells} at {least.sites} site{'s' if least.sites != 1 else ''}"
+
+
+def thin_years(a: Analysis) -> list[str]:
+    """Name the years that have too few counts, and a base that is not the first year for want of them."""
+    y, out = a.yearly, []
+    if a.coverage.n_detected == 0:
+        return []
+    thin = y[y["complete"] & ~y["used"] & (y["cells_observed"] > 0)]
+    if len(thin):
+        names, one = [str(v) for v in thin["year"]], len(thin) == 1
+        used = y.loc[y["used"], "year"]
+        shorter = ""
+        if len(used) and (thin["year"].min() < used.min() or thin["year"].max() > used.max()):
+            shorter = f" What is said is of {used.min()} to {used.max()}."
+        out.append(
+            f"{year_list(names)} {'has' if one else 'have'} fewer than {_counts(a, _asked(a))} counted and "
+            f"{'is' if one else 'are'} left out of index and trend.{shorter}"
+        )
+    if a.settings.base is None and a.base is not None:
+        before = [str(v) for v in y.loc[y["used"] & (y["year"] < int(a.base)), "year"]]
+        out.append(
+            f"The base is {a.base}, the first year with enough counts for one; {year_list(before)} "
+            f"{'has' if len(before) == 1 else 'have'} fewer."
+        )
+    return out
+
+
+def uncounted(a: Analysis) -> list[str]:
+    """Say it when the species was found and never counted."""
+    c = a.coverage
+    if c.n_detected == 0 or c.birds_counted > 0:
+        return []
+    return [
+        f"None of the {count(c.n_detected)} visits that found the species has a number (all are X, present but not "
+        "counted): nothing can be said of numbers. What is shown is how many sites are occupied."
+    ]
+
+
+def moved_season(a: Analysis) -> list[str]:
+    """Say it when the months that were counted in the later years are others than in the earlier ones."""
+    year = a.data.months["year"].to_numpy()
+    used = a.years.year[a.years.used]
+    if used.size < 2 or len(a.years.season) < 2:
+        return []
+    half = used[used.size // 2]
+    moy, n = a.data.months["month_of_year"].to_numpy(), a.data.n_observed
+    early, late = (
+        np.bincount(moy[m], weights=n[m], minlength=13)
+        for m in (np.isin(year, used[used < half]), np.isin(year, used[used >= half]))
+    )
+    if not early.sum() or not late.sum():
+        return []
+    moved = 0.5 * float(np.abs(early / early.sum() - late / late.sum()).sum())
+    if moved < SEASON_MOVED:
+        return []
+    return [
+        f"From {half} on, {share(round(moved, 3))} of the counts lie in other months of the year than before. The model "
+        "separates season and trend only by what both periods have in common, so the trend may be that of the season."
+    ]
+
+
+def _place(a: Analysis, r: Any) -> str:
+    if a.settings.coarse_map:
+        return "one site (its name is withheld)"
+    name = a.data.sites["site_name"].iloc[int(r.site_index)]
+    return f"the site {name if isinstance(name, str) and name else r.site_id}"
+
+
+def carried(a: Analysis) -> list[str]:
+    """Name the count, or the site, that carries the result."""
+    rows = {r.what: r for r in records(a.carriers)}
+    out = []
+    top = rows.get("largest count")
+    if top is not None and top.share >= COUNT_CARRIES and a.coverage.n_detected > 1:
+        out.append(
+            f"{share(top.share)} of all {a.settings.unit} counted are from {_place(a, top)} in {top.month}. If that "
+            "count is a mistake, the result is one: check it first."
+        )
+    site = rows.get("largest site")
+    if site is not None and site.share >= SITE_CARRIES:
+        out.append(
+            f"{_capital(_place(a, site))} holds {share(site.share)} of the total over all sites and years: index and trend "
+            "are mostly its own."
+        )
+    shift, t = rows.get("trend without"), a.trend
+    if shift is not None and math.isfinite(t["slope_se"]):
+        if abs(shift.slope_without - t["slope"]) > t["slope_se"] and t["n_years"] >= 3:
+            out.append(
+                f"Without {_place(a, shift)} the totals would change by {percent(100 * math.expm1(shift.slope_without))} "
+                f"per year instead of {percent(t['percent_per_year'])}: the trend rests on that site."
+            )
+    return out
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def pooled(a: Analysis) -> list[str]:
+    """Say that one trend is given for groups that have no region in common, and which they are."""
+    parts = groups_apart(a.data)
+    if not parts:
+        return []
+    totals = {
+        r: float(a.data.expected[(a.data.sites["region"] == r).to_numpy()].sum())
+        for r in a.data.region_names()
+    }
+    whole = sum(totals.values())
+    weight = [sum(totals[r] for r in regions) / whole if whole > 0 else math.nan for _, regions in parts]
+    order = np.argsort([-w for w in weight])
+    named = "; ".join(
+        f"{_some(parts[i][0])} in {_some(parts[i][1])} ({share(weight[i])} of the total)" for i in order[:5]
+    )
+    more = f"; and {len(parts) - 5} more" if len(parts) > 5 else ""
+    return [
+        f"The groups fall into {len(parts)} parts that have no region in common: {named}{more}. The one trend above is of "
+        "their sum, so it is mostly that of the largest; nothing links the others to it but the model. Read them by region."
+    ]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+_BIASED = {
+    (
+        "visits and birds",
+        True,
+    ): "Sites with more {unit} were visited more often ({rho}): people went where they expected them, so "
+    "totals of {cell}s without a count may be too high.",
+    (
+        "visits and birds",
+        False,
+    ): "Sites with fewer {unit} were visited more often ({rho}): what is known best is not where "
+    "most {unit} are.",
+    (
+        "visits and trend",
+        True,
+    ): "Sites that were visited more have the better fitted trends ({rho}): where visits follow success, "
+    "the trend over all sites is too high.",
+    (
+        "visits and trend",
+        False,
+    ): "Sites that were visited more have the worse fitted trends ({rho}): the trend of sites that are "
+    "hardly visited is the model's guess.",
+    (
+        "last visit and trend",
+        True,
+    ): "Sites whose last visit is longer ago have the worse fitted trends ({rho}): sites that {unit} "
+    "were leaving may have been given up, and what became of them is the model's guess. The true trend may be lower.",
+    (
+        "last visit and trend",
+        False,
+    ): "Sites whose last visit is longer ago have the better fitted trends ({rho}): what became of "
+    "them is the model's guess. The true trend may be higher.",
+}
+
+
+def biased_visits(a: Analysis) -> list[str]:
+    """Say what a clear pattern of visits does to the numbers."""
+    return [
+        _BIASED[r.compared, r.correlation > 0].format(
+            unit=a.settings.unit,
+            cell=a.cell,
+            rho=f"rank correlation {number(abs(r.correlation), 2)} over {count(r.n_sites)} sites",
+        )
+        for r in records(a.visits)
+        if r.clear
+    ]

@@ -1,0 +1,76 @@
+"""The numbers of the page that stand in none of its other tables, by name: what was counted, how the model was fitted."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedmiss.report.analysis import MIN_SITE_YEARS, Analysis
+from fedmiss.report.beside import trim_beside
+from fedmiss.report.prose import chosen_rows
+
+__all__ = ["fact_table"]
+
+_MODEL = (
+    "rank", "penalty", "dispersion", "edf", "observer_sd", "smear", "objective", "h_norm", "rounds", "participation",
+    "exchanges", "bytes_up", "bytes_down",
+)  # fmt: skip
+
+
+def fact_table(a: Analysis) -> pd.DataFrame:
+    """Return ``name``, ``value`` of every single number that the page states (schema ``report_facts``).
+
+    A number that the inputs do not know has no row.
+    """
+    values = _counted(a) | _fitted(a) | _beside(a)
+    rows = [(k, float(v)) for k, v in values.items() if v is not None and math.isfinite(float(v))]
+    return pd.DataFrame(rows, columns=["name", "value"])
+
+
+def _counted(a: Analysis) -> dict[str, Any]:
+    c = a.coverage
+    effort = a.data.panel.get("results", {}).get("effort")
+    known = effort if isinstance(effort, dict) else {}
+    return {
+        "sites": c.n_sites,
+        "sites_with_coordinates": c.sites_with_coordinates,
+        "sites_in_two_years": c.sites_repeated,
+        "months": c.n_months,
+        "months_without_count": c.months_unseen,
+        "years": a.years.year.size,
+        "years_used": int(a.years.used.sum()),
+        "years_linked": c.linked_years,
+        "median_cells_per_year": c.median_cells_per_year,
+        "cells": c.n_cells,
+        "cells_counted": c.n_observed,
+        "share_cells_counted": c.share_observed,
+        "share_total_imputed": c.share_imputed_total,
+        "visits": c.n_visits,
+        "visits_with_count": c.n_counted,
+        "visits_with_zero": c.n_zeros,
+        "counted": c.birds_counted,
+        "observers": a.data.fact("n_observers"),
+        "groups": len(a.data.groups),
+        "years_for_a_class": MIN_SITE_YEARS,
+        "coarse_map": a.settings.coarse_map or None,
+    } | {f"known_{k}": v for k, v in known.items()}
+
+
+def _fitted(a: Analysis) -> dict[str, Any]:
+    facts = {k: v for k in _MODEL if isinstance(v := a.data.fact(k), int | float)}
+    terms = a.data.fit.get("results", {}).get("effort")
+    if isinstance(terms, dict):
+        facts |= {f"effort_{k}": v for k, v in terms.items()}
+    cv = a.data.cv
+    if cv is not None and len(cv) and len(chosen := cv[chosen_rows(a)]):
+        facts["predicted_over_counted"] = float(np.average(chosen["total_bias"], weights=chosen["n"]))
+    span, robust = a.curve.attrs.get("span"), a.curve.attrs.get("it")
+    return facts | {"bootstrap_replicates": a.n_draws, "loess_span": span, "loess_iterations": robust}
+
+
+def _beside(a: Analysis) -> dict[str, Any]:
+    both = trim_beside(a)
+    return {} if both is None else dict(both.numbers)

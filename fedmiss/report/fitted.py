@@ -1,0 +1,76 @@
+"""Does the model follow the counts it was made of? Counted and fitted totals by year, over the visits that were made."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from fedmiss.arrays import I64
+from fedmiss.report.inputs import ReportInputs
+from fedmiss.report.words import number
+
+__all__ = ["fitted_years", "lack_of_fit"]
+
+LEAST_DRIFT = 0.10  # of counted / fitted over the whole period, before a drift is worth a warning
+LEAST_GAP = 0.20  # of counted / fitted in one year, before it is
+CLEAR = 3.0  # standard errors that a year must be away
+
+_COLUMNS = ["year", "visits", "counted", "fitted", "ratio", "ratio_se"]
+
+
+def fitted_years(data: ReportInputs) -> pd.DataFrame:
+    """Return one row a year: ``visits``, ``counted`` and ``fitted`` birds, their ``ratio`` and its error ``ratio_se``.
+
+    Empty where the fit kept no such totals. The error is that of a sum of independent visits; years whose visits resemble
+    each other deviate more.
+    """
+    if data.visited is None:
+        return pd.DataFrame(columns=_COLUMNS)
+    year: I64 = data.months["year"].to_numpy(dtype=np.int64)[data.visited["month_index"].to_numpy()]
+    sums = data.visited.groupby(year)[["weight", "counted", "fitted", "variance"]].sum()
+    sums = sums[sums["weight"] > 0]
+    ratio = (sums["counted"] / sums["fitted"]).where(sums["fitted"] > 0)
+    error = (np.sqrt(sums["variance"]) / sums["fitted"]).where(sums["fitted"] > 0)
+    return pd.DataFrame(
+        {
+            "year": sums.index.to_numpy(),
+            "visits": sums["weight"].to_numpy(),
+            "counted": sums["counted"].to_numpy(),
+            "fitted": sums["fitted"].to_numpy(),
+            "ratio": ratio.to_numpy(),
+            "ratio_se": error.to_numpy(),
+        }
+    )
+
+
+def lack_of_fit(table: pd.DataFrame) -> str:
+    """Return a sentence when the fitted totals miss the counted ones systematically, else nothing.
+
+    Systematic is a drift of counted / fitted of more than 10 % over the period that is twice its standard error, or single
+    years that are 20 % and three standard errors away.
+    """
+    t = table[(table["ratio"] > 0) & (table["ratio_se"] > 0)]
+    if len(t) < 3:
+        return ""
+    log_ratio, weight = np.log(t["ratio"].to_numpy()), t["ratio_se"].to_numpy() ** -2.0
+    x = t["year"].to_numpy(dtype=float)
+    x = x - float(weight @ x / weight.sum())
+    slope, error = float(weight @ (x * log_ratio)) / float(weight @ x**2), float(weight @ x**2) ** -0.5
+    drift = math.expm1(slope * (x[-1] - x[0]))
+    if abs(slope) > 2.0 * error and abs(drift) > LEAST_DRIFT:
+        way = "above" if drift > 0 else "below"
+        return (
+            "The fitted totals do not follow the counts: over the period counted birds drift "
+            f"{number(100 * abs(drift), 2)} % {way} the fitted ones at the same visits, so the trend may be too flat. See "
+            "the table of counted and fitted birds."
+        )
+    far = t[np.abs(t["ratio"] - 1.0) > np.maximum(LEAST_GAP, CLEAR * t["ratio_se"])]
+    if far.empty:
+        return ""
+    years = ", ".join(str(int(y)) for y in far["year"].head(4)) + (" and others" if len(far) > 4 else "")
+    return (
+        f"The fitted totals miss the counts of {years} by more than {100 * LEAST_GAP:.0f} %: do not lean on the index of "
+        "such a year. See the table of counted and fitted birds."
+    )

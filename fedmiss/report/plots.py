@@ -1,0 +1,226 @@
+"""Figures of one's own: each takes a table or a fit and axes, draws into them and returns them.
+
+Nothing here touches pyplot or a global style: with ``ax=None`` the axes stand in a figure of their own (``ax.figure``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from fedmiss.report.trim import TrimFit
+
+__all__ = ["plot_index", "plot_indicator", "plot_matrix", "plot_season", "plot_totals", "plot_trim"]
+
+_BLUE, _SKY, _ORANGE = "#0072B2", "#56B4E9", "#D55E00"
+
+
+def _axes(ax: Axes | None) -> Axes:
+    if ax is not None:
+        return ax
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(6.0, 3.6), layout="constrained").subplots()
+
+
+def _bars(ax: Axes, x: Any, lo: Any, hi: Any, colour: str = _SKY) -> None:
+    if np.isfinite(np.asarray(lo, dtype=float)).any():
+        ax.vlines(x, lo, hi, color=colour, lw=4, alpha=0.6)
+
+
+def plot_index(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw a yearly index with its 95 % intervals.
+
+    Parameters
+    ----------
+    table : from :func:`fedmiss.yearly_index` or ``SpeciesFit.index()``; years that are not used leave a gap
+    ax : axes to draw into; new ones when None
+
+    Returns
+    -------
+    Axes : those drawn into
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, fedmiss
+    >>> year, month = np.divmod(np.arange(72), 12)
+    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
+    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
+    >>> months["month_index"] = np.arange(72)
+    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> ax = fedmiss.plot_index(fedmiss.yearly_index(totals, months))
+    >>> ax.figure.savefig("figure.png")
+    """
+    used = table[table["used"]]
+    ax = _axes(ax)
+    _bars(ax, used["year"], used["index_lo"], used["index_hi"])
+    ax.plot(table["year"], table["index"].where(table["used"]), color=_BLUE, marker="o", ms=4)
+    base = used.loc[np.isclose(used["index"], 100.0), "year"]
+    ax.set_ylabel(f"index ({int(base.iloc[0])} = 100)" if len(base) == 1 else "index")
+    ax.set_ylim(bottom=0)
+    return ax
+
+
+def plot_totals(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw monthly totals over sites with their 95 % intervals.
+
+    Parameters
+    ----------
+    table : from :func:`fedmiss.monthly_totals` or ``SpeciesFit.totals()``
+    ax : axes to draw into; new ones when None
+
+    Returns
+    -------
+    Axes : those drawn into
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, fedmiss
+    >>> year, month = np.divmod(np.arange(72), 12)
+    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
+    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
+    >>> months["month_index"] = np.arange(72)
+    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> ax = fedmiss.plot_totals(fedmiss.monthly_totals(totals, months))
+    >>> ax.figure.savefig("figure.png")
+    """
+    ax = _axes(ax)
+    x = table["year"] + (table["month_of_year"] - 0.5) / 12.0
+    if table["lo"].notna().any():
+        ax.fill_between(x, table["lo"], table["hi"], color=_SKY, alpha=0.35, lw=0)
+    ax.plot(x, table["total"], color=_BLUE, lw=1.2)
+    ax.set_ylabel("total over all sites")
+    ax.set_ylim(bottom=0)
+    return ax
+
+
+def plot_season(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw the mean total of each month of the year with its 95 % interval.
+
+    Parameters
+    ----------
+    table : from :func:`fedmiss.seasonal`
+    ax : axes to draw into; new ones when None
+
+    Returns
+    -------
+    Axes : those drawn into
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, fedmiss
+    >>> year, month = np.divmod(np.arange(72), 12)
+    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
+    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
+    >>> months["month_index"] = np.arange(72)
+    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> ax = fedmiss.plot_season(fedmiss.seasonal(totals, months))
+    >>> ax.figure.savefig("figure.png")
+    """
+    ax = _axes(ax)
+    _bars(ax, table["month_of_year"], table["lo"], table["hi"])
+    ax.plot(table["month_of_year"], table["total"], color=_BLUE, marker="o", ms=4)
+    ax.set_xlabel("month")
+    ax.set_ylabel("expected count, all sites")
+    return ax
+
+
+def plot_trim(fit: TrimFit, ax: Axes | None = None, base: Any = None) -> Axes:
+    """Draw TRIM's index (base = 100) with intervals of 1.96 standard errors.
+
+    Parameters
+    ----------
+    fit : from :func:`fedmiss.fit_trim`
+    ax : axes to draw into; new ones when None
+    base : time point, or several, that are 100 (default: the first)
+
+    Returns
+    -------
+    Axes : those drawn into
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fit = fedmiss.fit_trim(["a", "a", "b", "b"], [1, 2, 1, 2], [4, 6, 10, 15])
+    >>> fedmiss.plot_trim(fit).get_ylabel()
+    'TRIM index'
+    """
+    t = fit.index() if base is None else fit.index(base=base)
+    ax = _axes(ax)
+    mid, half = 100.0 * t["index"], 196.0 * t["se"]
+    _bars(ax, t["time"], np.maximum(mid - half, 0.0), mid + half, "#f0b48c")
+    ax.plot(t["time"], mid, color=_ORANGE, marker="s", ms=4)
+    ax.set_ylabel("TRIM index")
+    ax.set_ylim(bottom=0)
+    return ax
+
+
+def plot_indicator(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw a multi-species indicator with its 95 % interval.
+
+    Parameters
+    ----------
+    table : from :func:`fedmiss.indicator`
+    ax : axes to draw into; new ones when None
+
+    Returns
+    -------
+    Axes : those drawn into
+
+    Examples
+    --------
+    >>> import pandas as pd, fedmiss
+    >>> totals = {"wren": pd.Series([10.0, 40.0], [2001, 2002]), "crow": pd.Series([8.0, 8.0], [2001, 2002])}
+    >>> ax = fedmiss.plot_indicator(fedmiss.indicator(totals, {}))
+    >>> ax.get_ylabel()
+    'indicator'
+    """
+    ax = _axes(ax)
+    if table["lo"].notna().any():
+        ax.fill_between(table["year"], table["lo"], table["hi"], color=_SKY, alpha=0.35, lw=0)
+    ax.plot(table["year"], table["index"], color=_BLUE, marker="o", ms=4)
+    ax.axhline(100, color="#8a8a8a", lw=0.8, ls=(0, (4, 3)))
+    ax.set_ylim(bottom=0)
+    ax.set_ylabel("indicator")
+    return ax
+
+
+def plot_matrix(expected: Any, observed: Any = None, ax: Axes | None = None) -> Axes:
+    """Draw a matrix of sites and months, largest site at the top, on a logarithmic scale; imputed cells are paler.
+
+    Parameters
+    ----------
+    expected : (J, L) expected counts, as ``CountFit.expected()``
+    observed : (J, L) True where somebody counted; None draws all cells alike
+    ax : axes to draw into; new ones when None
+
+    Returns
+    -------
+    Axes : those drawn into
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1)
+    >>> fedmiss.plot_matrix(p.expected).get_xlabel()
+    'month'
+    """
+    from matplotlib import colormaps
+    from matplotlib.colors import LogNorm
+
+    value = np.asarray(expected, dtype=np.float64)
+    order = np.argsort(-value.mean(axis=1), kind="stable")
+    top = max(float(value.max()), 1e-12)
+    colour = colormaps["viridis"](LogNorm(top * 1e-4, top, clip=True)(value[order]))
+    if observed is not None:
+        colour[~np.asarray(observed, dtype=bool)[order], 3] = 0.45
+    ax = _axes(ax)
+    ax.imshow(colour, aspect="auto", interpolation="nearest")
+    ax.set_xlabel("month")
+    ax.set_ylabel("site, largest at the top")
+    return ax

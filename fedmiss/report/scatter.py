@@ -1,0 +1,105 @@
+"""The scatter of true yearly totals about their line, and what it adds to the error of a trend.
+
+Two conventions. ``long-term`` asks how well the years that were counted tell the trend of a longer time: the ups and
+downs of single years are part of the error, as in poptrend and bbsBayes2. ``trim`` asks how well the slope through the
+true totals of just these years is known: only the error of the totals counts, as in TRIM and rtrim.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import optimize, stats
+
+from fedmiss.arrays import F64
+from fedmiss.errors import ConfigError
+
+__all__ = ["CONVENTIONS", "Error", "check_convention", "contrast_error", "year_variance"]
+
+CONVENTIONS = ("long-term", "trim")
+_GRID = 200  # points at which the likelihood is looked at before the best is refined
+
+
+class Error(NamedTuple):
+    """Standard error of a contrast of log yearly totals, and the Student or normal quantile that goes with it."""
+
+    se: float
+    quantile: float
+
+
+def check_convention(convention: str) -> None:
+    """Raise ConfigError for a convention that does not exist."""
+    if convention not in CONVENTIONS:
+        raise ConfigError(
+            f"--convention is {convention!r}; it must be long-term or trim.", convention=convention
+        )
+
+
+def year_variance(year: F64, logs: F64, cov: F64) -> float:
+    """Estimate the variance of true log totals about a straight line, by restricted maximum likelihood.
+
+    The residuals of the line are those of ``N(X beta, sigma2 I + cov)``; the line is projected out, and ``sigma2`` is
+    not below 0. It is 0 when the residuals are no larger than the error of the totals explains; without that error it is
+    the residual sum of squares over ``Y - 2``.
+    Source: random-effects meta-regression (Thompson and Sharp 1999). Differs from it in: the errors of the totals are
+    correlated.
+
+    Parameters
+    ----------
+    year : (Y,) calendar years
+    logs : (Y,) logarithms of the totals
+    cov : (Y, Y) covariance of their errors
+
+    Returns
+    -------
+    sigma2 >= 0, log units squared; NaN for fewer than three years or a value that is not finite.
+
+    Examples
+    --------
+    >>> year = np.arange(5.0)
+    >>> wave = np.array([1.0, -1.0, 0.0, -1.0, 1.0])
+    >>> year_variance(year, 0.2 * year + wave, np.zeros((5, 5))) > 0
+    True
+    >>> year_variance(year, 0.2 * year + wave, 9.0 * np.eye(5))
+    0.0
+    """
+    n = year.size
+    if n < 3 or not (np.isfinite(logs).all() and np.isfinite(cov).all()):
+        return float("nan")
+    X = np.column_stack([np.ones(n), year - year.mean()])
+    N = np.linalg.qr(X, mode="complete")[0][:, 2:]
+    lam, V = np.linalg.eigh(N.T @ cov @ N)
+    lam = np.maximum(lam, 0.0)
+    z2 = ((N @ V).T @ logs) ** 2
+    top = float(z2.max())
+    if top <= 1e-24:
+        return 0.0
+
+    def loss(s: float) -> float:
+        d = np.maximum(s + lam, 1e-300)
+        return float((np.log(d) + z2 / d).sum())
+
+    grid = np.concatenate([[0.0], top * np.geomspace(1e-8, 1.0, _GRID)])  # beyond top the likelihood falls
+    best = int(np.argmin([loss(s) for s in grid]))
+    if best == 0:
+        return 0.0
+    a, b = grid[best - 1], grid[min(best + 1, grid.size - 1)]
+    return float(optimize.minimize_scalar(loss, bounds=(a, b), method="bounded", options={"xatol": 1e-12}).x)
+
+
+def contrast_error(weights: F64, sampling: float, sigma2: float, n_years: int, level: float = 0.95) -> Error:
+    """Add the scatter of years to the sampling error of ``weights @ log totals``.
+
+    ``se^2 = sampling^2 + sigma2 sum(weights^2)``, with the Student quantile of ``n_years - 2`` degrees of freedom, as
+    sigma2 is told by so many residuals. With totals known exactly this is ordinary least squares.
+
+    Parameters
+    ----------
+    weights : (Y,) of the contrast: ``(t - mean t) / sum (t - mean t)^2`` for the slope
+    sampling : standard error over the replicates
+    """
+    if n_years < 3:
+        return Error(float("nan"), float("nan"))
+    se = float(np.sqrt(sampling**2 + sigma2 * float(weights @ weights)))
+    return Error(se, float(stats.t.ppf(0.5 + level / 2.0, n_years - 2)))

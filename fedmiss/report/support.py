@@ -1,0 +1,200 @@
+"""What years and results rest on.
+
+Least counts of a year; single counts and sites that carry a result; visits that follow the birds; groups that have no region
+in common.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+
+from fedmiss.arrays import F64, I64, Bool
+from fedmiss.errors import ConfigError
+from fedmiss.report.trends import log_slope
+from fedmiss.report.years import Years, make_years
+
+if TYPE_CHECKING:
+    from fedmiss.report.inputs import ReportInputs
+
+__all__ = [
+    "Least",
+    "carriers",
+    "first_base",
+    "groups_apart",
+    "usable_counts",
+    "visits_by_site",
+    "year_support",
+]
+
+CLEAR = 0.3  # rank correlation from which a pattern of visits is spoken of,
+SURE = 0.001  # when chance makes it in fewer than one of so many panels
+MIN_SITES_COMPARED = 20
+MIN_YEARS_COMPARED = 3  # a site counted in fewer has a trend that is borrowed from the others
+
+
+class Least(NamedTuple):
+    """The least that must be counted in a year of the index: site-months of the season, and sites.
+
+    Five counts of a species with the usual overdispersion know a year's level to some 45 %, and three sites keep one site
+    from being the year. The base needs twice as much, because its error is in every index. A panel with few sites asks for
+    half of what there is.
+    """
+
+    cells: int = 5
+    sites: int = 3
+
+    def check(self) -> None:
+        """Raise ConfigError for a least number below 1."""
+        for name, value in (("--min-counts", self.cells), ("--min-sites", self.sites)):
+            if value < 1:
+                raise ConfigError(f"{name} is {value} (must be at least 1).")
+
+    @property
+    def base(self) -> Least:
+        """What a year needs to be taken as the base."""
+        return Least(2 * self.cells, 2 * self.sites)
+
+    def of(self, n_sites: int, n_months: int) -> Least:
+        """Return what is asked of a panel of so many sites, with so many months in its season."""
+        half = -(-n_sites // 2)
+        return Least(min(self.cells, max(1, -(-n_sites * n_months // 2))), min(self.sites, max(1, half)))
+
+
+def year_support(observed: Bool, years: Years) -> tuple[I64, I64]:
+    """Return the counted cells and the sites counted in the season of each year, both (Y,).
+
+    Parameters
+    ----------
+    observed : (J, L) cells with a count
+    """
+    member = years.W > 0
+    cells = member @ observed.sum(axis=0)
+    by_site = observed.astype(np.float32) @ member.T.astype(np.float32)
+    return cells.astype(np.int64), (by_site > 0).sum(axis=0).astype(np.int64)
+
+
+def usable_counts(observed: Bool, months: pd.DataFrame, least: Least | None = None) -> I64:
+    """Return the cells with a count in each month (L,), 0 in years that have fewer than the least.
+
+    This is the ``n_observed`` of the functions of ``trends``: a year without counts leaves index and trend.
+    """
+    n_observed = observed.sum(axis=0).astype(np.int64)
+    years = make_years(months, n_observed)
+    asked = (least or Least()).of(observed.shape[0], len(years.season))
+    cells, sites = year_support(observed, years)
+    enough = (cells >= asked.cells) & (sites >= asked.sites)
+    at = np.searchsorted(years.year, months["year"].to_numpy(dtype=np.int64))
+    return np.where(enough[at], n_observed, 0)
+
+
+def first_base(observed: Bool, years: Years, least: Least) -> str | None:
+    """Return the first used year with enough counts for a base; None when no year has them, or the first used one has."""
+    asked = least.base.of(observed.shape[0], len(years.season))
+    cells, sites = year_support(observed, years)
+    used = np.flatnonzero(years.used)
+    good = [i for i in used if cells[i] >= asked.cells and sites[i] >= asked.sites]
+    return str(years.year[good[0]]) if good and good[0] != used[0] else None
+
+
+def carriers(data: ReportInputs, years: Years) -> pd.DataFrame:
+    """Return the site-month with the largest count and the sites that weigh most in total and in trend.
+
+    Columns: ``what`` (``largest count``, ``largest site``, ``trend without``), ``site_index``, ``site_id``, ``month``
+    (blank for a site), ``share`` (of all birds counted; of the fitted total over the used years), ``slope_without`` (log per
+    year: least-squares slope of the fitted total without the site; the model is not fitted again).
+    """
+    rows = []
+    cells, ids = data.cells, data.sites["site_id"].to_numpy(object)
+    birds = float(cells["count_sum"].sum())
+    if birds > 0:
+        counts = cells["count_sum"].to_numpy()
+        at = int(counts.argmax())
+        j, m = int(cells["site_index"].iloc[at]), int(cells["month_index"].iloc[at])
+        month = str(data.months["month"].iloc[m])
+        rows.append(("largest count", j, ids[j], month, float(counts[at]) / birds, np.nan))
+    used = years.used
+    per_year = data.expected @ years.W[used].T
+    total = per_year.sum(axis=0)
+    if used.any() and total.sum() > 0 and len(ids) > 1:
+        share = per_year.sum(axis=1) / total.sum()
+        without: F64 = (
+            log_slope(years.year[used], total - per_year) if used.sum() >= 3 else np.full(ids.size, np.nan)
+        )
+        j = int(share.argmax())
+        rows.append(("largest site", j, ids[j], "", float(share[j]), float(without[j])))
+        shift = np.abs(without - log_slope(years.year[used], total))
+        if np.isfinite(shift).any():
+            j = int(np.nanargmax(shift))
+            rows.append(("trend without", j, ids[j], "", float(share[j]), float(without[j])))
+    return pd.DataFrame(
+        rows, columns=["what", "site_index", "site_id", "month", "share", "slope_without"]
+    ).astype({"site_index": "int64", "share": "float64", "slope_without": "float64"})
+
+
+def visits_by_site(cells: pd.DataFrame, sites: pd.DataFrame) -> pd.DataFrame:
+    """Return how visits go with what was found: Spearman's rank correlations over the sites that were visited.
+
+    Columns: ``compared`` (``visits and birds``, ``visits and trend``, ``last visit and trend``), ``n_sites``,
+    ``correlation``, ``p_value``, ``clear`` (at least 0.3 either way, p below 0.001). Fewer than 20 sites, or values that
+    are all alike, give no correlation; trends are of sites counted in three years or more. Fitted trends of thinly
+    visited sites lie near the mean, so correlations with them are smaller than with the true ones.
+
+    Parameters
+    ----------
+    cells : ``site_index``, ``month_index``, ``n_visits`` of the visited cells
+    sites : the table of sites, with ``mean_total``, ``slope`` and ``years_counted``
+    """
+    J = len(sites)
+    visits, last = np.zeros(J), np.full(J, -1)
+    np.add.at(visits, cells["site_index"].to_numpy(), cells["n_visits"].to_numpy())
+    np.maximum.at(last, cells["site_index"].to_numpy(), cells["month_index"].to_numpy())
+    size, slope = (sites[c].to_numpy(dtype=np.float64) for c in ("mean_total", "slope"))
+    pairs = {
+        "visits and birds": (visits, size),
+        "visits and trend": (visits, slope),
+        "last visit and trend": (last, slope),
+    }
+    rows = []
+    for name, (x, y) in pairs.items():
+        known = (visits > 0) & np.isfinite(y)
+        if y is slope:
+            known &= sites["years_counted"].to_numpy() >= MIN_YEARS_COMPARED
+        n, rho, p = int(known.sum()), np.nan, np.nan
+        if n >= MIN_SITES_COMPARED and np.ptp(x[known]) > 0 and np.ptp(y[known]) > 1e-9:
+            rho, p = (float(v) for v in stats.spearmanr(x[known], y[known]))
+        rows.append((name, n, rho, p, bool(abs(rho) >= CLEAR and p < SURE)))
+    return pd.DataFrame(rows, columns=["compared", "n_sites", "correlation", "p_value", "clear"])
+
+
+def groups_apart(data: ReportInputs) -> list[tuple[list[str], list[str]]]:
+    """Return the parts into which groups fall that share no region: (groups, regions) of each.
+
+    Nothing when all hang together, when regions are not known, or when the groups are the regions by the user's choice.
+    """
+    if data.panel.get("settings", {}).get("group_by") == "region" or len(data.group_regions) < 2:
+        return []
+    names = sorted(data.group_regions)
+    regions = sorted({r for v in data.group_regions.values() for r in v})
+    pairs = [(i, len(names) + regions.index(r)) for i, n in enumerate(names) for r in data.group_regions[n]]
+    if len({i for i, _ in pairs}) < len(names):
+        return []  # a group of unknown place may lie anywhere
+    n = len(names) + len(regions)
+    row, col = np.array(pairs).T
+    count, label = connected_components(
+        coo_matrix((np.ones(len(pairs)), (row, col)), shape=(n, n)), directed=False
+    )
+    if count < 2:
+        return []
+    return [
+        (
+            [x for x, k in zip(names, label[: len(names)], strict=True) if k == part],
+            [x for x, k in zip(regions, label[len(names) :], strict=True) if k == part],
+        )
+        for part in range(count)
+    ]

@@ -1,0 +1,111 @@
+"""A command that is killed at any moment leaves its old result, its new one or none; the next one gives the same bits."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from tests.attacks.command import (
+    STEPS,
+    alive,
+    begin,
+    clear,
+    end,
+    finished,
+    good_files,
+    leftovers,
+    number,
+    wait_until,
+)
+
+pytestmark = pytest.mark.slow
+KILLS = number(64, 3)  # of each of the eight steps
+UNTIL = 6  # kills one after the other before the command may end
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return good_files(tmp_path_factory.mktemp("kills"))
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda s: s.name)
+def test_kills(step, files):
+    keep = {p.name for p in files.iterdir()}
+    start = time.monotonic()
+    process = begin(step.words, files)
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+    seconds, wanted = time.monotonic() - start, finished(step, files)
+    assert wanted
+    clear(files, keep)
+    rng = np.random.default_rng([STEPS.index(step), 77])
+    done, ended = 0, 0
+    while done < KILLS:
+        for _ in range(min(UNTIL, KILLS - done)):
+            how = signal.SIGTERM if rng.random() < 0.2 else signal.SIGKILL
+            process = begin(step.words, files)
+            said = end(process, rng.uniform(0.0, seconds), how)
+            done += 1
+            assert "Traceback" not in said, said
+            found = finished(step, files)  # whatever has its name is whole
+            assert found.items() <= wanted.items()
+            if process.returncode == 0 or len(found) == len(wanted):
+                ended += 1
+                clear(files, keep)
+        process = begin(step.words, files)
+        _, said = process.communicate()
+        whole = "exists already" in said and finished(step, files) == wanted
+        assert process.returncode == 0 or whole, said
+        assert finished(step, files) == wanted
+        assert leftovers(files) == []
+        clear(files, keep)
+    assert ended < done
+
+
+def test_workers_end_with_their_parent(files):
+    """The parent is killed while its workers fit: within seconds none of them runs, and a second run meets nobody."""
+    run = STEPS[-1]
+    keep = {p.name for p in files.iterdir()}
+    process = begin(run.words, files)
+    assert wait_until(lambda: any(files.glob("out/*/panel")), 60)
+    workers = set(alive(str(files))) - {process.pid}
+    assert len(workers) >= 2
+    process.kill()
+    process.communicate()
+    assert wait_until(lambda: not alive(str(files)), 20), alive(str(files))
+    process = begin(run.words, files)
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+    assert leftovers(files) == []
+    clear(files, keep)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_request_to_end_is_an_interrupt(files, how):
+    keep = {p.name for p in files.iterdir()}
+    process = begin(STEPS[3].words, files)
+    assert wait_until(lambda: (files / "out.partial").exists(), 60)
+    said = end(process, 0.0, how)
+    assert process.returncode == 130, said
+    assert "interrupted; no half-written result was left" in said
+    assert not (files / "out").exists()
+    clear(files, keep)
+
+
+def test_a_reader_that_has_enough_is_no_error(files):
+    done = subprocess.run(
+        f"{' '.join(begin_words())} inspect records | head -1", shell=True, cwd=files, capture_output=True, text=True
+    )  # fmt: skip
+    assert done.stderr == ""
+
+
+def begin_words() -> list[str]:
+    import shlex
+
+    from tests.cli.terminal import entry_point
+
+    return [shlex.quote(word) for word in entry_point()]

@@ -1,0 +1,332 @@
+"""Where each number of a report's page comes from: its values, from the CSV files, and the sentences they stand in.
+
+A sentence of the page whose numbers are not described here is a number without a source, and a test fails.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+_BYTES, _WAYS = {"kB": 1e3, "MB": 1e6, "GB": 1e9}, (("by", "up"), ("to", "down"))
+# {name}: a number as rounded, {#name}: exactly, {*name}: a list of years, {_}: words
+SENTENCES = [
+    # head and foot
+    "fedmiss {#v1}.{#v2}.{#v3}",
+    "trend report · {#y0}-{#m0} to {#y1}-{#m1} · {#sites} sites · made on {#d1}-{#d2}-{#d3} with",
+    "({#d1}). ",
+    "trend report, {#from_year} to {#to_year}. Made on {#d1}-{#d2}-{#d3} with",
+    # headline
+    "from {#from_year} to {#to_year}: {slope} % per year (95 % interval {slope_lo} % to {slope_hi} %)",
+    "from {#from_year} to {#to_year}: {slope} % per year (no interval available)",
+    "the trend from {#from_year} to {#to_year} is uncertain",
+    "{slope} % per year (95 % interval {slope_lo} % to {slope_hi} %)",
+    "{slope} % per year (no interval available)",
+    "Against {#base}, {#to_year} stands at {change} % (95 % interval {change_lo} % to {change_hi} %)",
+    "Against {#base}, {#to_year} stands at {change} % (no interval available)",
+    "for {#from_year} to {#to_year}, because",
+    ", at {#sites} sites",
+    "a decline of more than 5 % per year",
+    "an increase of more than 5 % per year",
+    "It rests on {#visits_with_count} visits with a count",
+    "by {#observers} observers",
+    "in {#years_used} of {#years} years, held by {#groups} group",
+    "{share_cells} % of {#cells} site-{_} were counted, and {share_imputed} % of the total comes from",
+    "In {#to_year} the estimated total over all sites, in the mean month of the season, was {last} {unit} "
+    "(95 % interval {last_lo} to {last_hi})",
+    "In {#to_year} the estimated total over all sites, in the mean month of the season, was {last} {unit} (no interval",
+    "Without it (TRIM's convention): 95 % interval {narrow_lo} % to {narrow_hi} % per year",
+    "scatter about their line by an estimated {year_sd} %",
+    # caveats
+    "The groups fall into {_} parts",
+    "The groups fall into {#parts} parts",
+    "Only {share_zero} % of the visits record",
+    "{share_cells} % of the site-months were counted. The rest",
+    "{#months_unseen} of {#months} months have no count at any site",
+    "{*years_incomplete} lack{_} some months of the season",
+    "{*years_empty} ha{_} no count and",
+    "there are {#replicates} bootstrap replicates; an interval needs 20",
+    "Only {#replicates} bootstrap replicates were made; intervals need 20",
+    "the predicted total is {predicted} times the counted",
+    "{#sites_repeated} sites were counted in two or more years; a class needs 5",
+    "the median year has {median_cells} site-months with a count; a class needs 10",
+    # figures: constants
+    "its 95 % interval",
+    "Bars: 95 % interval of each year's index.",
+    "Bars are 95 % intervals.",
+    "a decline above 25 % or 50 % over the window whose 95 % interval does not include 0.",
+    "(counted in fewer than {#years_for_a_class} years, or no interval)",
+    "TRIM, model 3",
+    "Gaussian on log1p",
+    "in TRIM's model 3",
+    "10 and beyond in full colour",
+    "which is 0 at a solution",
+    "a ratio of 1 is unbiased",
+    # figures: numbers
+    "Index of the mean total over all {#sites} sites{_}, {#base} = 100.",
+    "index ({#base} = 100)",
+    "trend {slope} % per year ({slope_lo} % to {slope_hi} %)",
+    "trend {slope} % per year",
+    "Pale bars, not in the trend: {*years_out}",
+    "Line of the yearly index from {#from_year} to {#to_year}: it ends at {last_index} with {#base} = 100",
+    "{imputed_min} % to {imputed_max} % of a year's total is imputed",
+    "Smoothed index: {smooth_first} in {#from_year}, {smooth_last} in {#to_year}, with {#base} = 100",
+    "LOESS curve (span {loess_span}, {_}; {#loess_iterations} robust iterations)",
+    "Not drawn, above the frame: {#hidden_months} month",
+    "LOESS curve from {curve_first} {unit} in {#curve_y0}-{#curve_m0} to {curve_last} {unit} in {#curve_y1}-{#curve_m1}",
+    "sites without a count per month, between {#missing_min} and {#missing_max} of {#sites}",
+    "highest in {_}with {peak} {unit}",
+    "highest in {_}, week {#peak_week}, with {week_peak} {unit}",
+    "(days to 7, 14, 21 and the end)",
+    "A week with fewer than 10 counts",
+    "year, where there are 5.",
+    "{#map_sites} sites in {#hexagons} hexagons of {hexagon_km} km",
+    "Map of {#map_sites} sites in {#hexagons} hexagons: {#hexagons_down} of them decline; the median change is "
+    "{hexagon_median} % per year",
+    "Map of {#map_sites} sites in {#hexagons} hexagons, by visits",
+    "Map of {#map_sites} sites",
+    "{#off_map} of {#sites} sites have no coordinates and are not on it",
+    "Positions are rounded to {coarse_map} degrees",
+    "Matrix of {#rows_drawn} sites by {#months} months; {share_drawn} % of its cells were counted",
+    "The {#rows_drawn} most often counted of {#sites} sites",
+    "{#rows_drawn} sites, largest at the top",
+    "The {#sites_listed} largest of {#sites} sites",
+    "Values beyond ±{reach} % are drawn at the edge",
+    "Held-out deviance of {#candidates} candidates; lowest, {best_deviance} per visit, for {_} with rank {#best_rank}",
+    "Convergence over {#rounds} rounds: the {_} goes from {h_first} to {h_last}; {mb} MB were sent",
+    # model
+    "along {#rank} common pattern",
+    "follow {#rank} common pattern",
+    "repeated {#replicates} times with other weights",
+    "interaction of rank {#rank}",
+    "Rank of the interaction of sites and time: {#rank}",
+    "Penalty on the factors: {penalty}",
+    "Dispersion: {dispersion}",
+    "Effective number of parameters: {edf}",
+    "Objective at the end: {objective}",
+    "(0 at a solution): {h_norm}",
+    "Rounds: {#rounds}",
+    "Groups: {#groups}",
+    "Participation: {participation}",
+    "Exchanges between groups and hub, whole job: {#exchanges}",
+    *(f"Sent {to} the groups, whole job: {{{u.lower()}_{way}}} {u}" for to, way in _WAYS for u in _BYTES),
+    "Bootstrap replicates: {#replicates}",
+    # data
+    "Months: {#y0}-{#m0} to {#y1}-{#m1}, {#months} in all",
+    "Sites: {#sites}, {#map_all} with coordinates",
+    "Visits: {#visits}; {#visits_with_count} with a count, {#zeros} that found none",
+    "counted: {#counted}",
+    "Site-months with a count: {#cells_counted} of {#cells} ({share_cells} %)",
+    "Sites counted in two or more years: {#sites_repeated}",
+    "time spent on {known_duration_minutes} % of visits",
+    "distance travelled on {known_distance_km} % of visits",
+    "size of the party on {known_n_observers} % of visits",
+    "time of day on {known_start_minutes} % of visits",
+    "protocol on {known_protocol} % of visits",
+    "1 when sites with more of the one have more of the other, 0 when they have nothing to do with each other. Clear: at "
+    "least 0.3 either way, and by chance in fewer than 1 of 1,000 panels.",
+    "Student quantiles of years − 2 degrees of freedom",
+    # how to read it
+    "at least {#min_counts} site-months at {#min_sites} sites were counted in it; the base, when none is named, is the "
+    "first year with at least {#base_counts} site-months at {#base_sites} sites",
+    "the 95 % interval lies beyond ±5 % per year",
+    "when it excludes 0 only",
+    "when it includes 0 and stays within ±5 %",
+    "when they lie beyond 1.05 or 0.95, moderate when they exclude 1 only, stable when they stay within 0.95 and 1.05",
+    "from {#replicates} bootstrap replicates",
+    "It speaks of the {#sites} sites in the panel",
+]
+
+
+def csv(path: Path) -> pd.DataFrame:
+    return pd.read_csv(path, keep_default_na=True)
+
+
+class Sources:
+    """The CSV files of a report, and the values that the sentences of its page take from them."""
+
+    def __init__(self, report: Path) -> None:
+        self.tables = {p.stem: csv(p) for p in (report / "tables").glob("*.csv")}
+        self.figures = {p.stem: csv(p) for p in (report / "figures").glob("*.csv")}
+        self.manifest = json.loads((report / "manifest.json").read_text(encoding="utf-8"))
+        self.facts = dict(self.tables["facts"].itertuples(index=False))
+
+    @property
+    def years(self):
+        return self.tables["yearly"]
+
+    def values(self) -> dict:
+        """Return name -> number (or list of years), from the tables; from ``facts.csv`` only what no other knows."""
+        return self._head() | self._trend() | self._data() | self._figures() | self._model()
+
+    def _head(self):
+        month = self.tables["monthly"]["month"]
+        date, version = self.manifest["settings"]["date"], self.manifest["fedmiss"]
+        keys = ("v1", "v2", "v3", "d1", "d2", "d3", "y0", "m0", "y1", "m1")
+        parts = [
+            *version.split("."), *date.split("-"), *month.iloc[0].split("-"), *month.iloc[-1].split("-"),
+        ]  # fmt: skip
+        return dict(zip(keys, (int(p) for p in parts), strict=True))
+
+    def _trend(self):
+        y, t = self.years, self.tables["trend"].iloc[0]
+        used = y[y["used"]]
+        out = {
+            "slope": t["percent_per_year"], "slope_lo": t["percent_lo"], "slope_hi": t["percent_hi"],
+            "change_lo": t["change_lo"], "change_hi": t["change_hi"], "narrow_lo": t["percent_lo_sampling"],
+            "narrow_hi": t["percent_hi_sampling"], "year_sd": 100 * np.expm1(t["year_sd"]),
+            "years": len(y), "years_used": len(used), "from_year": t["from_year"], "to_year": t["to_year"],
+            "years_incomplete": list(y.loc[~y["complete"], "year"]),
+            "years_empty": list(y.loc[y["complete"] & ~y["used"], "year"]),
+            "years_out": list(y.loc[~y["used"], "year"]),
+            "imputed_min": 100 * y["imputed_share"].min(), "imputed_max": 100 * y["imputed_share"].max(),
+            "share_imputed": 100 * (used["imputed_share"] * used["total"]).sum() / used["total"].sum(),
+        }  # fmt: skip
+        if len(used):
+            first, _, upto = str(t["base"]).partition("-")
+            base, last = (
+                used["total"][used["year"].between(int(first), int(upto or first))].mean(),
+                used.iloc[-1],
+            )
+            out |= {
+                "from_year": used["year"].iloc[0], "to_year": last["year"], "base": int(first),
+                "change": 100 * (last["total"] / base - 1), "last_index": 100 * last["total"] / base,
+                "last": last["total"], "last_lo": last["total_lo"], "last_hi": last["total_hi"],
+            }  # fmt: skip
+        s = self.tables["smooth_index"]
+        if len(s):
+            out |= {"smooth_first": s["smooth"].iloc[0], "smooth_last": s["smooth"].iloc[-1]}
+        return out
+
+    def _data(self):
+        t, f = self.tables, self.facts
+        cells, counted = len(t["sites"]) * len(t["monthly"]), t["monthly"]["observed"].sum()
+        visits = t["groups"]["visits"].sum()
+        located = t["sites"]["latitude"].notna().sum()
+        return {
+            "sites": len(t["sites"]), "months": len(t["monthly"]), "cells": cells, "cells_counted": counted,
+            "share_cells": 100 * counted / cells, "groups": len(t["groups"]), "visits": visits,
+            "visits_with_count": t["groups"]["counted"].sum(), "zeros": f["visits_with_zero"],
+            "share_zero": 100 * f["visits_with_zero"] / visits, "counted": f["counted"],
+            "observers": f.get("observers"), "months_unseen": (t["monthly"]["observed"] == 0).sum(),
+            "sites_repeated": (t["sites"]["years_counted"] >= 2).sum(),
+            "median_cells": self.years.loc[self.years["used"], "cells_observed"].median(),
+            "parts": len(t["regions"]), "min_counts": self.manifest["settings"]["min_counts"],
+            "min_sites": self.manifest["settings"]["min_sites"],
+            "base_counts": 2 * self.manifest["settings"]["min_counts"],
+            "base_sites": 2 * self.manifest["settings"]["min_sites"],
+            "map_all": located, "off_map": len(t["sites"]) - located,
+            "sites_listed": min(len(t["sites"]), 150), "years_for_a_class": f["years_for_a_class"],
+            **{k: 100 * v for k, v in f.items() if k.startswith("known_")}, "coarse_map": f.get("coarse_map"),
+        }  # fmt: skip
+
+    def _figures(self):
+        g, out = self.figures, {}
+        if "monthly" in g:
+            c = g["monthly"]
+            drawn = c.dropna(subset=["smooth"])
+            bound = np.nanquantile(c["total"], 0.995) * 1.25
+            out |= {
+                "missing_min": c["missing"].min(), "missing_max": c["missing"].max(),
+                "hidden_months": (c["total"] > bound).sum(), "loess_span": self.facts["loess_span"],
+                "loess_iterations": self.facts["loess_iterations"],
+            }  # fmt: skip
+            if len(drawn):
+                (y0, m0), (y1, m1) = (drawn["month"].iloc[i].split("-") for i in (0, -1))
+                out |= {
+                    "curve_first": drawn["smooth"].iloc[0], "curve_last": drawn["smooth"].iloc[-1],
+                    "curve_y0": int(y0), "curve_m0": int(m0), "curve_y1": int(y1), "curve_m1": int(m1),
+                }  # fmt: skip
+        if "season" in g:
+            out["peak"] = g["season"]["total"].max()
+        if "weeks" in g:
+            best = g["weeks"].loc[g["weeks"]["total"].idxmax()]
+            out |= {"peak_week": best["week"], "week_peak": best["total"]}
+        if "map" in g:
+            m = g["map"]
+            out["map_sites"] = m["n_sites"].sum() if "width_km" in m else len(m)
+            if "width_km" in m:
+                out |= {
+                    "hexagons": len(m), "hexagon_km": m["width_km"].iloc[0],
+                    "hexagons_down": (m["percent_per_year"] < 0).sum(), "hexagon_median": m["percent_per_year"].median(),
+                }  # fmt: skip
+            out |= {
+                f"class_{k}": n for k, n in g["map"].get("trend_class", pd.Series()).value_counts().items()
+            }
+        heat = g["heatmap"]
+        out |= {"rows_drawn": heat["site_index"].nunique(), "share_drawn": 100 * heat["observed"].mean()}
+        if "regions" in g:
+            out["reach"] = 1.5 * np.nanquantile(np.abs(g["regions"]["percent_per_year"]), 0.9) + 5
+        if "cv" in g:
+            best = g["cv"].sort_values("deviance").iloc[0]
+            out |= {"candidates": len(g["cv"]), "best_deviance": best["deviance"], "best_rank": best["rank"]}
+        if "convergence" in g:
+            c = g["convergence"]
+            h = np.sqrt(c["h_norm2"])
+            sent = (c["bytes_up"] + c["bytes_down"]).sum() / 1e6
+            out |= {"h_first": h.iloc[0], "h_last": h.iloc[-1], "mb": sent}
+        return out
+
+    def _model(self):
+        f = self.facts
+        names = (
+            "rank",
+            "penalty",
+            "dispersion",
+            "edf",
+            "objective",
+            "h_norm",
+            "rounds",
+            "participation",
+            "exchanges",
+        )
+        out = {n: f.get(n) for n in names}
+        for way in ("up", "down"):
+            out |= {f"{u.lower()}_{way}": f.get(f"bytes_{way}", np.nan) / size for u, size in _BYTES.items()}
+        draws = self.tables["draws"]
+        return out | {
+            "replicates": draws["draw"].nunique(),
+            "predicted": f.get("predicted_over_counted"),
+        } | {k: v for k, v in f.items() if k.startswith("trim_")}  # fmt: skip
+
+    def sentences(self, unit: str = "birds") -> list[str]:
+        """Return the sentences to look for, those with names of regions, classes, periods and months among them."""
+        out = []
+        for r in self.tables["changepoints"].itertuples():
+            out.append(f"{r.year}; a bend within two years of it is found in {{bend_{r.Index}}} %")
+        for r in self.tables["periods"].itertuples():
+            if "complete years" in str(r.reason):
+                out.append(f"there are {r.n_years} complete years with counts; a class needs 5")
+            out.append(f"{r.from_year} to {r.to_year}: {r.trend_class} ({{period_{r.Index}}} % per year)")
+        for r in self.tables["regions"].itertuples():
+            out += [f"{r.region} {{region_{r.Index}}} % per year", f"{r.region} ({r.n_sites})"]
+            out += [
+                f"{g} in {r.region} ({{share_{r.Index}}} % of the total)"
+                for g in self.tables["groups"]["group"]
+            ]
+        for name in self.figures.get("map", pd.DataFrame()).get("trend_class", pd.Series(dtype=str)).unique():
+            out += [f"{{#class_{name}}} {name}", f"{name} ({{#class_{name}}})"]
+        out += [f"{k.removeprefix('effort_')} {{{k}}}" for k in self.facts if k.startswith("effort_")]
+        for p in self.figures.get("cv", pd.DataFrame({"penalty": []}))["penalty"].dropna().unique():
+            out.insert(0, f"penalty {p:.{max(2 - int(np.floor(np.log10(p))), 0)}f}")
+        if "beside" in self.figures:
+            out.append(
+                "{trim_percent} % per year (95 % interval {trim_percent_lo} % to {trim_percent_hi} %), {_}, "
+                "overdispersion {trim_overdispersion}"
+            )
+        base = str(self.tables["trend"]["base"].iloc[0])
+        base = base if "-" in base else "{#base}"
+        return out + [s.replace("{unit}", unit).replace("{#base}", base) for s in SENTENCES]
+
+    def all_values(self) -> dict:
+        more = {k: v for k, v in self.facts.items() if k.startswith("effort_")}
+        more |= {f"bend_{i}": 100 * v for i, v in self.tables["changepoints"]["support"].items()}
+        more |= {f"period_{i}": v for i, v in self.tables["periods"]["percent_per_year"].items()}
+        more |= {f"share_{i}": 100 * v for i, v in self.tables["regions"]["share"].items()}
+        more |= {f"region_{i}": v for i, v in self.tables["regions"]["percent_per_year"].items()}
+        return self.values() | more

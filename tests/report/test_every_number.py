@@ -1,0 +1,365 @@
+"""Every number on the page is found in its HTML and recomputed from the CSV files beside it; one without a source fails."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from html import unescape
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.report.page import NUMBER, Page, Sentences, agrees
+from tests.report.sources import Sources, csv
+
+TICK = re.compile(rf"^(?:{NUMBER}|1 0 (?:− )?\d+)?(?:\s?%| km)?$")  # also a power of ten
+
+
+COMPARED = {
+    "visits and birds": "number of visits, and birds",
+    "visits and trend": "number of visits, and trend",
+    "last visit and trend": "time of the last visit, and trend",
+}
+
+
+def table_specs(s: Sources, one_trend: bool) -> dict:
+    """Return caption -> (rows of the CSV in the order of the page, what each column of the page shows).
+
+    A column is words (``"name"``) or numbers (``["name", ...]``; ``name#`` exactly, ``name%`` a share as percent).
+    """
+    t = s.tables
+    cv = t.get(
+        "cv", pd.DataFrame(columns=["model", "rank", "penalty", "n", "deviance", "log_rmse", "total_bias"])
+    )
+    sums = cv.assign(**{m: cv[m] * cv["n"] for m in ("deviance", "log_rmse", "total_bias")})
+    sums = sums.groupby(["candidate", "model", "rank", "penalty"], as_index=False, dropna=False)[
+        ["n", "deviance", "log_rmse", "total_bias"]
+    ].sum() if len(cv) else sums  # fmt: skip
+    for m in ("deviance", "log_rmse", "total_bias"):
+        sums[m] = sums[m] / sums["n"]
+    sites = t["sites"].sort_values("mean_total", ascending=False, kind="stable").head(150)
+    sites = sites.assign(
+        name="site " + sites["site_index"].astype(str)
+        if "coarse_map" in s.facts
+        else sites["site_name"].astype(object).fillna(sites["site_id"].astype(str)),
+        lo=100 * np.expm1(sites["slope"] - 1.96 * sites["slope_se"]),
+        hi=100 * np.expm1(sites["slope"] + 1.96 * sites["slope_se"]),
+    )
+    where = ["region"] if sites["region"].notna().any() else []
+    own = [] if one_trend else [["percent_per_year"], ["lo", "hi"], "trend_class"]
+    trend = [["from_year#", "to_year#"], ["percent_per_year"], ["percent_lo", "percent_hi"], "trend_class"]
+    windows = t["windows"].assign(alert=t["windows"]["alert"].astype(object).fillna("none"))
+    regions = t["regions"].sort_values("share", ascending=False, kind="stable").head(60)
+    return {
+        "Trend and alerts by window": (windows, [
+            None, ["percent_per_year"], ["percent_lo", "percent_hi"], "trend_class", ["change_percent"],
+            ["change_lo", "change_hi"], "alert",
+        ]),
+        "Trend by period": (t["periods"], [
+            "period", *trend, ["percent_lo_sampling", "percent_hi_sampling"], "trend_class_sampling",
+        ]),
+        "Do visits follow what was found?": (
+            t["visits"].dropna(subset="correlation").assign(
+                compared=t["visits"]["compared"].map(COMPARED), clear=t["visits"]["clear"].map({True: "yes", False: "no"})
+            ),
+            ["compared", ["n_sites#"], ["correlation"], "clear"],
+        ),
+        "Counted and fitted, year by year": (t["fitted"], [["year#"], ["visits#"], ["counted"], ["fitted"], ["ratio"]]),
+        "Yearly totals and indices": (t["yearly"], [
+            ["year#"], ["total"], ["total_lo", "total_hi"], ["index"], ["index_lo", "index_hi"],
+            ["cells_observed#", "cells#"], ["imputed_share%"],
+        ]),
+        "Trend by region": (regions, ["region", ["n_sites#"], ["share%"], *trend]),
+        "Regions": (regions, ["region", ["n_sites#"], ["share%"]]),
+        "Sites": (sites, ["name", *where, ["cells_observed#"], ["years_counted#"], ["mean_total"], *own]),
+        "Cross-validation": (sums, [
+            None, ["rank#"], ["penalty"], ["deviance"], ["log_rmse"], ["total_bias"], ["n#"],
+        ]),
+        "From the source to the panel, step by step": (t["flow"], ["step", ["rows#"], "note"]),
+        "Groups of observers": (t["groups"], ["group", ["visits#"], ["counted#"], ["cells#"]]),
+    }  # fmt: skip
+
+
+def check_cell(row: pd.Series, shows, text: str, sort: str | None) -> None:
+    """Hold one cell against its row of the CSV."""
+    if isinstance(shows, str):
+        value = row[shows]
+        assert text == ("" if pd.isna(value) else str(value)), (shows, text, value)
+        return
+    names = [n.rstrip("#%") for n in shows]
+    values = [row[n] * (100 if shown.endswith("%") else 1) for n, shown in zip(names, shows, strict=True)]
+    if np.isnan(np.asarray(values, dtype=float)).all():
+        assert text in ("n/a", "", "estimated"), (shows, text)
+        return
+    if text == "base":
+        assert values == [100, 100]
+        return
+    said = re.findall(NUMBER, text)
+    assert len(said) == len(values), (shows, text)
+    for printed, value, shown in zip(said, values, shows, strict=True):
+        assert agrees(printed, value, whole=shown.endswith("#")), (shows, text, value)
+    if sort is not None:
+        assert float(sort) == pytest.approx(row[names[0]], rel=1e-5, abs=1e-4), (shows, sort)
+
+
+def check_tables(page: Page, s: Sources) -> int:
+    """Hold every cell of every table against its CSV file; return how many numbers there were."""
+    one_trend = s.facts.get("rank") == 0
+    specs, n = table_specs(s, one_trend), 0
+    for caption, rows in page.tables.items():
+        assert caption in specs, f"the table {caption!r} has no source"
+        frame, columns = specs[caption]
+        assert len(rows) - 1 == len(frame), caption
+        for cells, (_, row) in zip(rows[1:], frame.iterrows(), strict=True):
+            assert len(cells) == len(columns), caption
+            for (text, sort), shows in zip(cells, columns, strict=True):
+                n += len(re.findall(NUMBER, text))
+                if shows is not None:
+                    check_cell(row, shows, text, sort)
+                elif caption.startswith("Trend and"):
+                    assert text == f"{row['window']} ({row['from_year']} to {row['to_year']})"
+                else:
+                    assert text.removesuffix(" (chosen)") == row["model"]
+    return n
+
+
+def joined(page: Page) -> list[tuple[str, str]]:
+    """Return the texts of the page, a name of a list of facts with its value."""
+    out: list[tuple[str, str]] = []
+    for tag, text in page.blocks:
+        if tag == "dd" and out and out[-1][0] == "dt":
+            out[-1] = ("dl", f"{out[-1][1]}: {text}")
+        else:
+            out.append((tag, text))
+    return out
+
+
+def unexplained(page: Page, s: Sources, *, quoted=(), unit="birds") -> tuple[list[str], int]:
+    """Return the texts with a number that no sentence of the sources explains, and how many numbers were explained.
+
+    ``quoted``: texts that the page repeats word for word from the panel (credit, notes of the import).
+    """
+    known = Sentences(s.sentences(unit), s.all_values())
+    lost, n = [], 0
+    for tag, text in joined(page):
+        if tag == "text" and TICK.match(text):
+            continue  # the label of an axis
+        before = len(re.findall(NUMBER, text))
+        for words in quoted:
+            text = text.replace(words, " ")
+        rest = known.left(text)
+        if re.search(r"\d", rest):
+            lost.append(f"<{tag}> {rest.strip()}")
+        n += before
+    return lost, n
+
+
+def checked(report, panel_manifest: dict, fit_manifest: dict, unit="birds") -> tuple[list[str], int, int]:
+    html = (report / "index.html").read_text(encoding="utf-8")
+    page, s = Page(html), Sources(report)
+    quoted = [w for m in (panel_manifest, fit_manifest) for w in m.get("warnings", [])]
+    quoted += [str(v).rstrip(".") for v in s.manifest["terms"].values()]
+    quoted += [str(fit_manifest["results"].get("stop_reason"))]
+    quoted = sorted((q for q in quoted if re.search(r"\d", q)), key=len, reverse=True)
+    lost, in_words = unexplained(page, s, quoted=quoted, unit=unit)
+    return lost, in_words, check_tables(page, s)
+
+
+def manifest(folder) -> dict:
+    return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("which", ["report", "bare_report"])
+def test_every_number_on_the_page_has_its_source(which, request):
+    folders = request.getfixturevalue("folders" if which == "report" else "bare")
+    lost, in_words, in_tables = checked(
+        request.getfixturevalue(which), manifest(folders["panel"]), manifest(folders["fit"])
+    )
+    assert lost == [], "\n".join(lost)
+    assert in_words > 60
+    assert in_tables > 60
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("It rests on ", "It rests on 17 happy "),  # a number without a source
+        (" of the total comes from", "0 of the total comes from"),
+        ("</figcaption>", " In 1999 there were more.</figcaption>"),
+        ('aria-label="Map of 4', 'aria-label="Map of 5'),
+    ],
+)
+def test_a_number_without_a_source_is_found(report, folders, tmp_path, change):
+    copy = shutil.copytree(report, tmp_path / "report")
+    page = copy / "index.html"
+    text = page.read_text(encoding="utf-8")
+    assert change[0] in text
+    page.write_text(text.replace(*change, 1), encoding="utf-8")
+    try:
+        lost, _, _ = checked(copy, manifest(folders["panel"]), manifest(folders["fit"]))
+    except AssertionError:
+        return
+    assert lost
+
+
+@pytest.mark.parametrize("table", ["yearly", "windows", "sites", "groups", "regions", "periods", "facts"])
+def test_a_table_that_says_otherwise_is_found(report, folders, tmp_path, table):
+    copy = shutil.copytree(report, tmp_path / "report")
+    path = copy / "tables" / f"{table}.csv"
+    frame = csv(path)
+    column = {"windows": "change_percent", "sites": "mean_total", "groups": "visits", "facts": "value",
+              "regions": "percent_per_year", "periods": "percent_lo", "yearly": "total"}[table]  # fmt: skip
+    frame[column] = frame[column] + 3
+    frame.to_csv(path, index=False)
+    try:
+        lost, _, _ = checked(copy, manifest(folders["panel"]), manifest(folders["fit"]))
+    except AssertionError:
+        return
+    pytest.fail(f"nothing noticed that {table}.csv changed: {lost}")
+
+
+def test_facts_agree_with_the_tables_that_know_them_too(report):
+    s = Sources(report)
+    v, f = s.values(), s.facts
+    for fact, name in {
+        "sites": "sites", "months": "months", "cells": "cells", "cells_counted": "cells_counted", "groups": "groups",
+        "visits": "visits", "visits_with_count": "visits_with_count", "years": "years", "years_used": "years_used",
+        "months_without_count": "months_unseen", "sites_in_two_years": "sites_repeated",
+        "sites_with_coordinates": "map_all", "bootstrap_replicates": "replicates",
+    }.items():  # fmt: skip
+        assert f[fact] == v[name], fact
+    assert 100 * f["share_total_imputed"] == pytest.approx(v["share_imputed"], rel=1e-4)
+    assert 100 * f["share_cells_counted"] == pytest.approx(v["share_cells"], rel=1e-4)
+
+
+def test_windows_follow_from_the_yearly_table(report):
+    s = Sources(report)
+    w = s.tables["windows"]
+    assert list(w["window"]) == ["all years", "10 years", "5 years"]
+    for r in w.itertuples():
+        years = s.years[s.years["used"] & s.years["year"].between(r.from_year, r.to_year)]
+        slope = np.polyfit(years["year"], np.log(years["total"]), 1)[0]
+        steps = r.to_year - r.from_year
+        assert r.percent_per_year == pytest.approx(100 * np.expm1(slope), rel=1e-4)
+        assert r.change_percent == pytest.approx(100 * np.expm1(slope * steps), rel=1e-4)
+        assert r.window == "all years" or steps == int(r.window.split()[0])
+
+
+def test_sites_and_smooth_follow_from_the_yearly_table(report):
+    s = Sources(report)
+    used = s.years[s.years["used"]]
+    assert s.tables["sites"]["mean_total"].sum() == pytest.approx(used["total"].mean(), rel=1e-5)
+    c = s.tables["smooth_index"]
+    np.testing.assert_allclose(c["index"], used["index"], rtol=1e-5)
+    assert ((c["smooth_lo"] < c["smooth"]) & (c["smooth"] < c["smooth_hi"])).all()
+    # a smooth of a nearly straight course is the course: its ends give the change of the whole
+    slope = np.polyfit(c["year"], np.log(c["index"]), 1)[0]
+    course = np.exp(slope * (c["year"].iloc[-1] - c["year"].iloc[0]))
+    assert c["smooth"].iloc[-1] / c["smooth"].iloc[0] == pytest.approx(course, rel=0.15)
+
+
+def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path):
+    """The page of many species, from index.csv and indicator.csv and the species' yearly tables."""
+    from fedmiss.report.many import build_index
+
+    folder = build_index(
+        [report, bare_report], tmp_path / "many", failures={"Corvus corax": "no counts"}, date="2026-01-02"
+    ).parent
+    html = unescape((folder / "index.html").read_text(encoding="utf-8"))
+    page, table, whole = Page(html), csv(folder / "index.csv"), csv(folder / "indicator.csv")
+    s = Sources(report)
+    values = s._head() | {
+        "species": len(table), "failed": 1, "last": whole["index"].iloc[-1], "lo": whole["lo"].iloc[-1],
+        "hi": whole["hi"].iloc[-1], "last_year": whole["year"].iloc[-1], "first_year": whole["year"].iloc[0],
+        "n": whole["n_species"].max(), "n_min": whole["n_species"].min(),
+    }  # fmt: skip
+    kinds = table["trend_class"]
+    values |= {
+        "down": kinds.str.contains("decline").sum(), "up": kinds.str.contains("increase").sum(),
+        "stable": (kinds == "stable").sum(), "uncertain": (kinds == "uncertain").sum(),
+        "unclassed": (kinds == "not classified").sum(),
+    }  # fmt: skip
+    limits = table[["percent_per_year", "percent_lo", "percent_hi"]].abs().to_numpy().ravel()
+    values["reach"] = np.clip(np.ceil(np.quantile(limits[np.isfinite(limits)], 0.9)), 5, 50)
+    sentences = [
+        "fedmiss {#v1}.{#v2}.{#v3}", "{#species} species, {#failed} failed · made on {#d1}-{#d2}-{#d3}",
+        "Of {#species} species: {#down} decline, {#up} increase, {#stable} {_} stable, {#uncertain} uncertain, "
+        "{#unclassed} without a class. {#failed} failed; see below.",
+        "of {#n_min} to {#n} species, each with", "of {#n} species, each with", "weight: {last} in {#last_year}",
+        "(95 % interval {lo} to {hi})", "with {#first_year} = 100",
+        "Indicator of {#species} species.", "indicator ({#first_year} = 100)", "its 95 % interval",
+        "from −{#reach} to +{#reach} % per year",
+    ]  # fmt: skip
+    for r in table.itertuples():
+        values[f"p{r.Index}"] = r.percent_per_year
+        sentences.append(f"{{p{r.Index}}} % per year")
+        y = csv(folder / r.folder / "tables" / "yearly.csv")
+        y = y[y["used"]]
+        values |= {f"i{r.Index}": y["index"].iloc[0], f"j{r.Index}": y["index"].iloc[-1]}
+        sentences.append(
+            f"index {y['year'].iloc[0]} to {y['year'].iloc[-1]}: {{i{r.Index}}} to {{j{r.Index}}}"
+        )
+    lost = []
+    for tag, text in joined(page):
+        if tag == "svg[aria-label]" and "per year" in text:
+            assert any(agrees(text.split()[0], v) for v in table["percent_per_year"]), text
+        elif tag == "svg[aria-label]" and text.startswith("index "):
+            said = re.findall(NUMBER, text)
+            assert any(
+                agrees(said[2], values[f"i{k}"]) and agrees(said[3], values[f"j{k}"])
+                for k in range(len(table))
+            ), text
+        elif not (tag == "text" and TICK.match(text)):
+            rest = Sentences(sentences[: -2 * len(table)], values).left(text)
+            lost += [rest] if re.search(r"\d", rest) else []
+    assert lost == []
+    shows = [None, None, None, ["percent_per_year"], ["percent_lo", "percent_hi"], "trend_class", ["from_year#", "to_year#"],
+             ["n_sites#"], ["n_counted#"], ["share_observed%"], ["share_imputed_total%"]]  # fmt: skip
+    for cells, (_, row) in zip(page.tables["Species by trend"][1:], table.iterrows(), strict=True):
+        for (text, sort), column in zip(cells, shows, strict=True):
+            if column is not None:
+                check_cell(row, column, text, sort)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("world", "settings"),
+    [
+        ({"n_sites": 450, "n_years": 8}, {}),  # hexagons
+        ({"n_sites": 450, "n_years": 8, "rank": 0}, {"coarse_map": 0.01}),  # hexagons by visits
+        ({"rank": 0, "n_draws": 12}, {"trim": True}),  # means on the map, too few replicates
+        ({"n_years": 3, "seen": 0.02, "n_draws": 0}, {}),  # too thin for a class
+        ({"n_sites": 4, "regions": 0, "slope": 0.06, "n_draws": 60}, {"coarse_map": 0.1, "rule": "rtrim"}),
+        (
+            {"n_years": 26, "n_sites": 20, "season": (5,), "last_months": 1},
+            {"base": "2010-2012", "unit": "pairs"},
+        ),
+    ],
+)
+def test_every_number_of_other_reports(world, settings, tmp_path):
+    from fedmiss.report.analysis import ReportSettings
+    from fedmiss.report.build import build_report
+    from tests.report.conftest import World, make_folders
+
+    folders = make_folders(tmp_path, World(**world))
+    made = ReportSettings(date="2026-01-02", **settings)
+    report = build_report(**folders, out=tmp_path / "report", settings=made).parent
+    lost, _, _ = checked(report, manifest(folders["panel"]), manifest(folders["fit"]), made.unit)
+    assert lost == [], "\n".join(lost)
+
+
+@pytest.mark.slow
+def test_every_number_of_the_demo(tmp_path):
+    """The page that a newcomer sees first: nests, no zeros, TRIM beside, years without a count."""
+    from fedmiss.pipeline.demo import run_demo
+
+    out = tmp_path / "demo"
+    run_demo(out)
+    lost, in_words, in_tables = checked(
+        out / "report", manifest(out / "panel"), manifest(out / "fit"), unit="nests"
+    )
+    assert lost == []
+    assert in_words > 150
+    assert in_tables > 1000

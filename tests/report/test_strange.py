@@ -1,0 +1,141 @@
+"""Thin and strange data go through the whole chain; the page says what can be said, and no number lacks its interval."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from html import unescape
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmiss.errors import InputError
+from fedmiss.etl.ingest import ingest
+from fedmiss.etl.panel import PanelSettings, make_panel
+from fedmiss.etl.settings import IngestSettings
+from fedmiss.files import read_manifest
+from fedmiss.pipeline.fitting import FitSettings, fit_panel
+from fedmiss.pipeline.imputing import impute_panel
+from fedmiss.report.analysis import ReportSettings
+from fedmiss.report.build import build_report
+
+
+def visits(sites=30, years=8, each=12, seed=0):
+    """Rows (observer, site, day, count) of a species that declines by 3 % a year."""
+    rng = np.random.default_rng(seed)
+    level, rows = rng.normal(1, 0.8, sites), []
+    for j in range(sites):
+        for y in range(years):
+            for _ in range(each):
+                m = int(rng.integers(1, 13))
+                mean = np.exp(level[j] + 0.5 * np.sin(m / 2) - 0.03 * y)
+                n = int(rng.poisson(mean * rng.gamma(2, 0.5)))
+                rows.append([f"o{rng.integers(15)}", f"s{j}", date(2010 + y, m, int(rng.integers(1, 28))), n])
+    return rows
+
+
+def one_each():
+    rng = np.random.default_rng(5)
+    return [
+        [o, s, d.replace(year=2010 + int(rng.integers(8))), n] for o, s, d, n in visits(250, 1, 1, seed=3)
+    ]
+
+
+def changed(rows, change):
+    return [[*r[:3], change(*r)] for r in rows]
+
+
+WHOLE = visits()
+CASES = {
+    "two years": ([r for r in WHOLE if r[2].year < 2012], "No trend class", "two years cannot tell a trend"),
+    "one year": ([r for r in WHOLE if r[2].year < 2011], "No trend", "1 complete year with enough counts"),
+    "one site": (visits(1, 8, 40), "No trend class", "1 site was counted in two or more years"),
+    "all zeros": (changed(WHOLE, lambda *r: 0), "Never found", "no index and no trend to report"),
+    "all X": (
+        changed(WHOLE, lambda o, s, d, n: "X" if n else 0), "", "nothing can be said of numbers",
+    ),
+    "one huge count": (
+        changed(WHOLE, lambda o, s, d, n: 100_000 if (o, s, d) == tuple(WHOLE[1000][:3]) else n),
+        "No trend class", "of all birds counted are from the site s10 in 2013-10",
+    ),
+    "a year without visits": (
+        [r for r in WHOLE if r[2].year != 2013], "", "2013 has no count and is left out of index and trend",
+    ),
+    "a season that shifts": (
+        [r for r in WHOLE if (r[2].month <= 6) == (r[2].year < 2014)],
+        "No trend class", "a change of the season in which was counted cannot be told",
+    ),
+    "one visit each": (one_each(), "No trend class", "0 sites were counted in two or more years"),
+    "a thin first year": (
+        [r for r in WHOLE if r[2].year > 2010] + [r for r in WHOLE if (r[2].year, r[2].month) == (2010, 1)][:2],
+        "", "2010 has fewer than 5 site-months at 3 sites counted",
+    ),
+}  # fmt: skip
+
+
+def panel_of(rows, root):
+    lines = [f"{o},{s},{d},Testa testa,{n},50,{5 + int(s[1:]) / 100}" for o, s, d, n in rows]
+    (root / "t.csv").write_text(
+        "observer,site,date,species,count,latitude,longitude\n" + "\n".join(lines) + "\n", encoding="utf-8"
+    )
+    ingest([root / "t.csv"], root / "records", IngestSettings(column_map={"auto": ""}), keep_cache=False)
+    return make_panel(root / "records", root / "panel", PanelSettings())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("case", CASES)
+def test_strange_data_give_a_report_that_says_what_it_can(case, tmp_path):
+    rows, verdict, sentence = CASES[case]
+    panel = panel_of(rows, tmp_path)
+    fit = fit_panel(panel, tmp_path / "fit", FitSettings(bootstrap=20, folds=2, max_rank=1))
+    imputed = impute_panel(panel, fit, tmp_path / "imputed")
+    page = build_report(panel, fit, imputed, tmp_path / "report", ReportSettings(date="2026-01-02"))
+    html = page.read_text(encoding="utf-8")
+    text = re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", html)))
+    assert sentence in text
+    if verdict:
+        assert f"<strong>{verdict}</strong>" in html
+    results = read_manifest(page.parent, "report")["results"]
+    if verdict:
+        assert results["trend_class"] == "not classified"
+    assert not re.search(r"\bnan\b", text)
+    assert "no interval available" not in text
+    for table in re.findall(r"<table.*?</table>", html, re.S):
+        head = [re.sub(r"<[^>]+>", "", h).strip() for h in re.findall(r"<th.*?</th>", table, re.S)]
+        for row in re.findall(r"<tr>.*?</tr>", table, re.S)[1:]:
+            cells = [
+                unescape(re.sub(r"<[^>]+>", "", c)).strip() for c in re.findall(r"<td.*?</td>", row, re.S)
+            ]
+            for i, name in enumerate(head[:-1]):
+                if name.startswith(("Change", "Index", "Total,")) and cells and head[i + 1].startswith("95"):
+                    assert cells[i + 1] != "n/a" or cells[i] == "n/a", (case, row)
+    yearly = pd.read_parquet(page.parent / "tables" / "yearly.parquet")
+    assert yearly.loc[yearly["used"], "index_lo"].notna().all()
+
+
+def test_a_placeholder_date_and_uncounted_birds_are_told_by_the_panel(tmp_path):
+    few = visits(6, 3, 4)
+    for name in ("stray", "x", "only x"):
+        (tmp_path / name).mkdir()
+    rows = [*few, ["o1", "s1", date(1900, 1, 1), 2]]
+    lines = [f"{o},{s},{d},Testa testa,{n}" for o, s, d, n in rows]
+    stray = read_manifest(_plain_panel(lines, tmp_path / "stray"))["warnings"]
+    assert any("1 of 73 visits (1900-01-01) lies 110 years apart" in w and "--start" in w for w in stray)
+    lines = [f"{o},{s},{d},Testa testa,{'X' if n else 0}" for o, s, d, n in few]
+    found = read_manifest(_plain_panel(lines, tmp_path / "x"))["warnings"]
+    assert any("counted on none of them (all are X)" in w for w in found)
+    assert not any("apart from all others" in w for w in found)
+    lines = [f"{o},{s},{d},Testa testa,X" for o, s, d, _ in few]
+    with pytest.raises(InputError, match="none records an absence"):
+        _plain_panel(lines, tmp_path / "only x")
+
+
+def _plain_panel(lines, root):
+    (root / "t.csv").write_text(
+        "observer,site,date,species,count\n" + "\n".join(lines) + "\n", encoding="utf-8"
+    )
+    settings = IngestSettings(column_map={"auto": ""}, repeats="max")
+    ingest([root / "t.csv"], root / "records", settings, keep_cache=False)
+    return make_panel(root / "records", root / "panel", PanelSettings(groups=2))

@@ -1,0 +1,134 @@
+"""Laws of what years and results rest on."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmiss.errors import ConfigError
+from fedmiss.report.support import (
+    Least,
+    carriers,
+    first_base,
+    groups_apart,
+    usable_counts,
+    visits_by_site,
+    year_support,
+)
+from fedmiss.report.years import make_years
+
+
+def axis(n_years, season=(4, 5, 6), first=2000):
+    rows = [(first + y, m) for y in range(n_years) for m in season]
+    return pd.DataFrame(
+        {
+            "month": [f"{y}-{m:02d}" for y, m in rows],
+            "year": [r[0] for r in rows],
+            "month_of_year": [r[1] for r in rows],
+        }
+    )
+
+
+def counted(per_year, J=20, months=3):
+    """(J, L) cells: in year t, ``cells`` of them at ``sites`` sites."""
+    out = np.zeros((J, months * len(per_year)), dtype=bool)
+    for t, (cells, sites) in enumerate(per_year):
+        for k in range(cells):
+            out[k % sites, months * t + k // sites] = True
+    return out
+
+
+def test_a_year_with_too_few_counts_or_sites_leaves_and_the_base_asks_for_twice_as_much():
+    months = axis(6)
+    observed = counted([(4, 4), (6, 2), (7, 3), (9, 3), (14, 5), (16, 6)])
+    seen = usable_counts(observed, months)
+    years = make_years(months, seen)
+    assert years.used.tolist() == [False, False, True, True, True, True]
+    cells, sites = year_support(observed, years)
+    assert cells.tolist() == [4, 6, 7, 9, 14, 16]
+    assert sites.tolist() == [4, 2, 3, 3, 5, 6]
+    assert first_base(observed, years, Least()) == "2005"
+    assert first_base(observed, years, Least(2, 2)) == "2004"
+    assert first_base(observed, years, Least(1, 1)) is None
+    assert first_base(observed, years, Least(50, 50)) is None
+    loose = make_years(months, usable_counts(observed, months, Least(1, 1)))
+    assert loose.used.all()
+    with pytest.raises(ConfigError, match="--min-sites is 0"):
+        Least(5, 0).check()
+
+
+def test_a_panel_of_few_sites_is_asked_for_half_of_what_there_is():
+    months = axis(3, season=(6,))
+    observed = np.array([[1, 1, 1], [1, 0, 1], [0, 0, 1], [0, 1, 0]], dtype=bool)
+    assert make_years(months, usable_counts(observed, months)).used.all()
+    observed[1, 0] = False
+    assert make_years(months, usable_counts(observed, months)).used.tolist() == [False, True, True]
+    assert Least().of(1, 12) == Least(5, 1)
+
+
+def data_of(expected, months, cells, groups=None, settings=None):
+    J = len(expected)
+    return SimpleNamespace(
+        expected=expected,
+        months=months,
+        cells=cells,
+        sites=pd.DataFrame({"site_id": [f"s{j}" for j in range(J)]}),
+        group_regions=groups or {},
+        panel={"settings": settings or {}},
+    )
+
+
+def cells_of(site, month, visits, birds):
+    return pd.DataFrame({"site_index": site, "month_index": month, "n_visits": visits, "count_sum": birds})
+
+
+def test_the_count_and_the_site_that_carry_a_result_are_found():
+    months = axis(8, season=(5,))
+    t = np.arange(8)
+    expected = np.exp(np.zeros((6, 1)) - 0.02 * t)
+    expected[4] = 8 * np.exp(0.2 * t)
+    data = data_of(expected, months, cells_of([0, 3, 4], [0, 5, 7], [1, 1, 2], [10, 80, 10]))
+    got = carriers(data, make_years(months)).set_index("what")
+    assert got.loc["largest count", ["site_id", "month", "share"]].tolist() == ["s3", "2005-05", 0.8]
+    assert got.loc["largest site", "site_id"] == "s4"
+    assert got.loc["largest site", "share"] == pytest.approx(expected[4].sum() / expected.sum())
+    assert got.loc["trend without", "site_id"] == "s4"
+    assert got.loc["trend without", "slope_without"] == pytest.approx(-0.02)
+
+
+def test_groups_without_a_common_region_are_told_apart_and_only_those():
+    months, expected = axis(2), np.ones((3, 6))
+
+    def parts(groups, **settings):
+        return groups_apart(data_of(expected, months, cells_of([], [], [], []), groups, settings))
+
+    chain = {"a": ("X", "Y"), "b": ("Y",), "c": ("Z",), "d": ("Z", "W")}
+    assert parts(chain) == [(["a", "b"], ["X", "Y"]), (["c", "d"], ["W", "Z"])]
+    assert parts(chain | {"e": ("Y", "Z")}) == []
+    assert parts(chain | {"e": ()}) == []
+    assert parts(chain, group_by="region") == []
+    assert parts({"a": ("X",)}) == []
+
+
+def test_visits_that_follow_birds_or_end_with_them_are_seen_and_others_are_not():
+    rng = np.random.default_rng(0)
+    J = 60
+    size, slope = np.exp(rng.normal(size=J)), rng.normal(0, 0.05, J)
+
+    def table(visits, last):
+        sites = pd.DataFrame({"mean_total": size, "slope": slope, "years_counted": 5})
+        return visits_by_site(cells_of(np.arange(J), last, visits, visits), sites).set_index("compared")
+
+    any_month = rng.integers(0, 30, J)
+    chance = table(rng.integers(1, 50, J), any_month)
+    assert not chance["clear"].any()
+    follow = table(np.ceil(10 * size).astype(int), any_month)
+    assert follow["clear"].tolist() == [True, False, False]
+    assert follow.loc["visits and birds", "correlation"] > 0.95
+    ended = table(rng.integers(1, 50, J), (slope.argsort().argsort() * 30) // J)
+    assert ended["clear"].tolist() == [False, False, True]
+    alike = table(np.full(J, 3), any_month)
+    assert np.isnan(alike.loc["visits and birds", "correlation"])

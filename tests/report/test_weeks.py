@@ -1,0 +1,83 @@
+"""The seasonal profile by week: a known shape comes back, whatever sites were visited in which week."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmiss.report.analysis import ReportSettings, analyse
+from fedmiss.report.inputs import read_inputs
+from fedmiss.rng import rng_for
+
+SHAPE = np.array([0.5, 1.5, 1.2, 0.8])
+
+
+@pytest.fixture(scope="module")
+def a(small):
+    return analyse(read_inputs(**small), ReportSettings(date="2026-01-02"))
+
+
+def with_weeks(a, shape, *, drop=lambda w: w.index < 0):
+    """Return the analysis with visits whose counts are exactly the model's, times the shape; large sites early."""
+    J, L = a.data.expected.shape
+    rng = rng_for(1, "weeks")
+    rows = [
+        (j, t, q, int(rng.integers(1, 4 + 8 * (q == j % 4))))
+        for j in range(J)
+        for t in range(L)
+        for q in range(4)
+    ]
+    w = pd.DataFrame(rows, columns=["site_index", "month_index", "quarter", "n_counted"])
+    fitted = a.data.expected[w["site_index"], w["month_index"]]
+    w["count_sum"] = 1e9 * w["n_counted"] * fitted * shape[w["quarter"]]
+    return replace(a, data=replace(a.data, weeks=w[~drop(w)]))
+
+
+def test_a_known_shape_comes_back_and_a_month_is_the_mean_of_its_weeks(a):
+    t = with_weeks(a, SHAPE).weeks
+    used = a.monthly[a.monthly["year"].isin(a.years.year[a.years.used])]
+    for m, part in t.groupby("month_of_year"):
+        month = used.loc[used["month_of_year"] == m, "total"].mean()
+        np.testing.assert_allclose(part["total"] / part["total"].sum(), SHAPE / SHAPE.sum(), rtol=1e-9)
+        exposure = _exposure(a, m)
+        assert (part["total"] * exposure).sum() / exposure.sum() == pytest.approx(month, rel=1e-9)
+        assert (part["low_year"] < part["total"]).all()
+        assert (part["total"] < part["high_year"]).all()
+    assert list(t.columns[:2]) == ["month_of_year", "week"]
+    assert len(t) == 4 * len(a.years.season)
+
+
+def _exposure(a, m):
+    """Expected counts of the visits of each quarter of month m in the used years."""
+    w = with_weeks(a, SHAPE).data.weeks
+    months = a.data.months
+    mine = (months["month_of_year"] == m) & months["year"].isin(a.years.year[a.years.used])
+    w = w[w["month_index"].isin(months.index[mine])]
+    fitted = w["n_counted"] * a.data.expected[w["site_index"], w["month_index"]]
+    return fitted.groupby(w["quarter"]).sum().to_numpy()
+
+
+def test_few_counts_have_no_dot_and_monthly_tables_no_weeks(a):
+    thin = with_weeks(a, SHAPE, drop=lambda w: (w["quarter"] == 3) & (w["site_index"] > 0)).weeks
+    assert thin.loc[thin["week"] < 4, "total"].notna().all()
+    scarce = thin["week"] == 4
+    assert (thin.loc[scarce, "total"].isna() == (thin.loc[scarce, "n_counted"] < 10)).all()
+    assert with_weeks(a, SHAPE, drop=lambda w: w["quarter"] != 2).weeks.empty
+    assert a.weeks.empty  # the panel has no visits with days
+
+
+def test_weeks_are_summed_over_groups_without_dates(tmp_path):
+    from fedmiss.report.inputs import _read_weeks
+    from fedmiss.simulate.panel_folder import write_panel
+    from fedmiss.simulate.panels import simulate_panel
+
+    p = simulate_panel(20, 12, 0.6, seed=3, groups=3)
+    folder = write_panel(p, tmp_path / "panel")
+    w = _read_weeks(folder)
+    assert set(w.columns) == {"site_index", "month_index", "quarter", "n_counted", "count_sum"}
+    assert w["n_counted"].sum() == p.y.size
+    assert w["count_sum"].sum() == p.y.sum()
+    assert w["quarter"].between(0, 3).all()

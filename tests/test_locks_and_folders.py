@@ -1,0 +1,236 @@
+"""Folders are made by one process at a time, whole or not at all; only what fedmiss made is ever deleted or believed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from fedmiss import files, locks
+from fedmiss.errors import BusyError, ConfigError, InputError
+
+
+def make(path: Path, kind: str = "panel", **more) -> Path:
+    with files.atomic_folder(path, kind, **more) as tmp:
+        (tmp / "groups").mkdir()
+        (tmp / "groups" / "a.txt").write_text("first")
+        (tmp / "b.txt").write_text("second")
+        files.write_manifest(tmp, kind, settings={"seed": 1}, inputs={})
+    return path
+
+
+def names(folder: Path) -> set[str]:
+    return {p.name for p in folder.iterdir()}
+
+
+# --- locks
+
+
+def other(code: str, *words: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+        text=True,
+    )
+
+
+HOLD = "import sys; from fedmiss.locks import locked\nwith locked(sys.argv[1]): print('held', flush=True); sys.stdin.read()"
+
+
+def test_another_process_is_refused_by_name_and_a_dead_one_holds_nothing(tmp_path):
+    holder = other(HOLD, tmp_path / "out")
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(BusyError, match=f"being made by another process .process {holder.pid} on ") as caught:
+        make(tmp_path / "out")
+    assert str(tmp_path / "out") in str(caught.value)
+    holder.kill()
+    holder.communicate()
+    make(tmp_path / "out")
+    assert names(tmp_path) == {"out"}
+
+
+def test_another_thread_is_refused_and_the_same_one_passes(tmp_path):
+    seen: list[str] = []
+
+    def try_it() -> None:
+        try:
+            make(tmp_path / "out")
+        except BusyError:
+            seen.append("busy")
+
+    with locks.locked(tmp_path / "out") as first:
+        with locks.locked(tmp_path / "." / "out") as again:
+            assert (first, again) == (True, False)
+        thread = threading.Thread(target=try_it)
+        thread.start()
+        thread.join()
+    assert seen == ["busy"]
+    assert names(tmp_path) == set()
+
+
+def test_who_waits_gets_the_lock_when_the_owner_is_done(tmp_path):
+    with locks.locked(tmp_path / "out"):
+        waiter = other(HOLD.replace("sys.argv[1]", "sys.argv[1], wait=True"), tmp_path / "out")
+    assert waiter.stdout.readline() == "held\n"
+    waiter.communicate("")
+
+
+# --- leftovers
+
+
+def test_what_a_dead_process_left_is_removed_by_the_next_one(tmp_path):
+    (tmp_path / ".out.tmp-dead").mkdir()
+    (tmp_path / ".out.tmp-dead" / "records.parquet").write_text("personal")
+    (tmp_path / ".out.tmp-77").write_text("half")
+    (tmp_path / ".outer.tmp-1").write_text("of another output")
+    make(tmp_path / "out")
+    assert names(tmp_path) == {"out", ".outer.tmp-1"}
+    locks.clear_inside(tmp_path)
+    assert names(tmp_path) == {"out"}
+
+
+def test_what_a_living_process_writes_is_not_removed(tmp_path):
+    holder = other(HOLD, tmp_path / "out")
+    holder.stdout.readline()
+    (tmp_path / ".out.tmp-live").mkdir()
+    locks.clear_inside(tmp_path)
+    assert (tmp_path / ".out.tmp-live").exists()
+    holder.communicate("")
+
+
+def test_a_kill_between_old_and_new_loses_neither(tmp_path, monkeypatch):
+    """However far a replacement came, the next look finds the old folder or the new one, whole."""
+    genuine, left = os.replace, 0
+
+    class Killed(BaseException):
+        pass
+
+    def replace(src, dst):
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Killed
+        genuine(src, dst)
+
+    make(tmp_path / "out")
+    for n in (1, 2, 3):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", replace)
+            patch.setattr(files.shutil, "rmtree", lambda *a, **k: None)  # a killed process puts nothing away
+            left = n
+            with pytest.raises(Killed):
+                make(tmp_path / "out", overwrite=True)
+        with locks.locked(tmp_path / "out"):
+            locks.clear_leftovers(tmp_path / "out")
+        assert names(tmp_path) == {"out"}, n
+        files.read_manifest(tmp_path / "out", verify=True)
+
+
+# --- what --overwrite may delete
+
+
+def test_only_what_fedmiss_wrote_is_replaced(tmp_path):
+    out = make(tmp_path / "out")
+    make(out, overwrite=True)
+    (out / ".DS_Store").write_text("the file manager's")
+    make(out, overwrite=True)
+    (out / "groups" / "my notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"holds groups/my notes\.txt, which fedmiss did not write there"):
+        make(out, overwrite=True)
+    (out / "groups" / "my notes.txt").unlink()
+    with pytest.raises(ConfigError, match="holds a 'panel', not a 'fit'"):
+        make(out, "fit", overwrite=True)
+    (out / "link").symlink_to(tmp_path, target_is_directory=True)
+    with pytest.raises(ConfigError, match="holds link"):
+        make(out, overwrite=True)
+    (out / "link").unlink()
+    (out / files.MANIFEST).write_text('{"name": "a web application", "kind": "panel"}')
+    with pytest.raises(ConfigError, match="does not say which files are its own"):
+        make(out, overwrite=True)
+
+
+def test_inputs_and_what_holds_them_are_no_outputs(tmp_path):
+    panel = make(tmp_path / "all" / "panel")
+    for out, word in (
+        (panel, "is an input"),
+        (tmp_path / "all", "holds the input"),
+        (panel / "groups" / "g99", "lies inside"),
+        (panel / "fit", "lies inside"),
+    ):
+        with pytest.raises(ConfigError, match=word):
+            make(out, "panel", overwrite=True, inputs=[tmp_path / "all" / "." / "panel"])
+    assert files.read_manifest(panel, verify=True)
+    make(tmp_path / "all" / "fit", "fit", inputs=[panel])
+
+
+def test_a_link_is_refused_before_any_work(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "real")
+    with pytest.raises(ConfigError, match="is a link to"):
+        make(tmp_path / "out")
+
+
+# --- what is believed
+
+
+@pytest.mark.parametrize("file", ["b.txt", "groups/a.txt", "manifest.json"])
+def test_every_flipped_bit_is_named(tmp_path, file):
+    out = make(tmp_path / "out")
+    whole = (out / file).read_bytes()
+    content = json.loads(whole) if file == "manifest.json" else None
+    for at in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << (at % 8)
+        (out / file).write_bytes(damaged)
+        try:
+            harmless = content is not None and json.loads(damaged) == content  # white space
+        except ValueError:
+            harmless = False
+        if harmless:
+            continue
+        with pytest.raises(InputError, match=file if content is None else str(out)):
+            files.read_manifest(out, "panel", verify=True)
+    for cut in (0, 1, len(whole) // 2, len(whole) - 1):
+        (out / file).write_bytes(whole[:cut])
+        if content is None or cut < len(whole) - 1:  # the last byte of the manifest is a line end
+            with pytest.raises(InputError, match=file):
+                files.read_manifest(out, verify=True)
+    (out / file).unlink()
+    with pytest.raises(InputError, match=file):
+        files.read_manifest(out, verify=True)
+
+
+def test_a_folder_of_another_format_is_refused_with_the_command_that_makes_it(tmp_path):
+    out = make(tmp_path / "out")
+    old = json.loads((out / files.MANIFEST).read_text())
+    for version, word in (
+        (None, "format 1.*make it again with `fedmiss panel"),
+        (99, "install the newer fedmiss"),
+    ):
+        changed = {k: v for k, v in old.items() if k != "format"} | ({"format": version} if version else {})
+        (out / files.MANIFEST).write_text(json.dumps(changed))
+        with pytest.raises(InputError, match=word):
+            files.read_manifest(out)
+
+
+def test_a_manifest_keeps_its_seal_through_an_update(tmp_path):
+    out = make(tmp_path / "out")
+    before = files.identity(out)
+    files.update_manifest(out, terms={"licence": "CC0"})
+    assert files.read_manifest(out, verify=True)["terms"] == {"licence": "CC0"}
+    assert files.identity(out) != before
+
+
+def test_checked_files(tmp_path):
+    files.write_checked(tmp_path / "a", b"unfinished")
+    assert files.read_checked(tmp_path / "a") == b"unfinished"
+    for damage in (b"", b"short", (tmp_path / "a").read_bytes()[:-1]):
+        (tmp_path / "a").write_bytes(damage)
+        with pytest.raises(InputError, match="damaged"):
+            files.read_checked(tmp_path / "a")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Cache", "ParquetSink", "Projection", "kept", "row_groups"]
 
 # Raised whenever the meaning of a projection changes: older ones are then made again.
-VERSION = 10
+VERSION = 11
 ROW_GROUP = 1 << 16
 STRETCH = 8  # row groups that are sorted together
 EVENT_COLUMNS = {

@@ -32,6 +32,14 @@ def files(tmp_path_factory):
     return good_files(tmp_path_factory.mktemp("kills"))
 
 
+@pytest.fixture(autouse=True)
+def cleared(files):
+    """Leave the good files alone behind every test, a failed one too."""
+    keep = {p.name for p in files.iterdir()}
+    yield
+    clear(files, keep)
+
+
 @pytest.mark.parametrize("step", STEPS, ids=lambda s: s.name)
 def test_kills(step, files):
     keep = {p.name for p in files.iterdir()}

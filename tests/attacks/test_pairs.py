@@ -21,6 +21,14 @@ def files(tmp_path_factory):
     return good_files(tmp_path_factory.mktemp("pairs"))
 
 
+@pytest.fixture(autouse=True)
+def cleared(files):
+    """Leave the good files alone behind every test, a failed one too."""
+    keep = {p.name for p in files.iterdir()}
+    yield
+    clear(files, keep)
+
+
 def whole(step, files, keep):
     process = begin(step.words, files)
     _, said = process.communicate()

@@ -22,14 +22,19 @@ EVERY = {
     "country": ("US", '"US"'),
     "state": ("US-WA", '["US-WA"]'),
     "county": ("King", '"King"'),
+    "bcr": ("9", '["9"]'),
     "bbox": ("-123,47,-122,48", "[-123, 47, -122, 48]"),
     "locality": ("L100", '"L100"'),
     "site": ("grid:3km", '"grid:3km"'),
     "start": ("2020-01-01", '"2020-01-01"'),
     "end": ("2020-12-31", '"2020-12-31"'),
+    "year": ("2019", "[2019]"),
+    "last-edited": ("2020-01-01..2021-01-01", '["2020-01-01", "2021-01-01"]'),
     "season": ("05-01..06-30", '["05-01", "06-30"]'),
     "time": ("06:00..07:00", '"06:00..07:00"'),
     "protocol": ("Traveling", '["Traveling"]'),
+    "project": ("EBIRD", '"EBIRD"'),
+    "breeding": ("NY", '["NY"]'),
     "duration": ("5..300", "[5, 300]"),
     "distance": ("0..10", '"0..10"'),
     "max-speed": ("100", "100"),
@@ -49,7 +54,7 @@ EVERY = {
     "missing": ("999", '"999"'),
     "first-year": ("1984", "1984"),
 }
-FLAGS = ("complete", "hotspots", "allow-absent", "assume-complete", "drop-suspected", "wide")
+FLAGS = ("complete", "reviewed", "hotspots", "allow-absent", "assume-complete", "drop-suspected", "wide")
 
 
 def of_the_command(monkeypatch, words):

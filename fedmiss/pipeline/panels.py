@@ -65,7 +65,7 @@ class PanelFolder:
 
     @property
     def listed_by_detection(self) -> bool:
-        """Whether sites are in the panel because the species was found there: others were left out, or nobody wrote zeros."""
+        """Whether sites are in the panel because the species was found there: others were dropped, or zeros unwritten."""
         return self.chosen_by_detection or self.manifest["results"].get("n_zeros", 1) == 0
 
     def wanted_terms(self, wanted: str) -> str | tuple[str, ...]:

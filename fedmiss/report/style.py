@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -82,7 +83,9 @@ def style() -> Iterator[None]:
     """Set matplotlib's parameters for the report, and only inside the block."""
     import matplotlib
 
-    with matplotlib.rc_context(_RC):
+    with matplotlib.rc_context(_RC), warnings.catch_warnings():
+        # Names in scripts that the font lacks are text in the SVG: the reader's browser has a font for them.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 
 

@@ -58,7 +58,12 @@ def chain(tmp_path_factory) -> tuple[Path, list[str]]:
         "region": "region",
         "species": "bird",
     }
-    ingest([root / "t.csv"], root / "records", IngestSettings(column_map=columns), keep_cache=False)
+    ingest(
+        [root / "t.csv"],
+        root / "records",
+        IngestSettings(column_map=columns, spellings="apart"),
+        keep_cache=False,
+    )
     make_panel(root / "records", root / "panel", PanelSettings(group_by="region", sites="all"))
     fit_panel(root / "panel", root / "fit", FitSettings(model="quasi", rank="0", bootstrap=number(50, 10)))
     impute_panel(root / "panel", root / "fit", root / "imputed")

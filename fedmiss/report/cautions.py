@@ -26,6 +26,7 @@ __all__ = [
 
 COUNT_CARRIES = 0.25  # share of all that was counted, in one site-month
 SEASON_MOVED = 0.4  # share of the counts that would have to be moved to other months of the year
+PARTS_NAMED = 5
 SITE_CARRIES = 0.5  # share of the fitted total at one site
 
 
@@ -152,24 +153,33 @@ def _capital(text: str) -> str:
 
 def pooled(a: Analysis) -> list[str]:
     """Say that one trend is given for groups that have no region in common, and which they are."""
-    parts = groups_apart(a.data)
+    parts = parts_by_share(a)
     if not parts:
         return []
+    named = "; ".join(
+        f"{_some(groups)} in {_some(regions)} ({share(weight)} of the total)"
+        for groups, regions, weight in parts[:PARTS_NAMED]
+    )
+    more = f"; and {len(parts) - PARTS_NAMED} more" if len(parts) > PARTS_NAMED else ""
+    return [
+        f"The groups fall into {len(parts)} parts that have no region in common: {named}{more}. The one trend above is of "
+        "their sum, so it is mostly that of the largest; nothing links the others to it but the model. Read them by region."
+    ]
+
+
+def parts_by_share(a: Analysis) -> list[tuple[list[str], list[str], float]]:
+    """Return groups, regions and share of the total of each part that has no region in common with others, largest first."""
+    parts = groups_apart(a.data)
     totals = {
         r: float(a.data.expected[(a.data.sites["region"] == r).to_numpy()].sum())
         for r in a.data.region_names()
     }
     whole = sum(totals.values())
-    weight = [sum(totals[r] for r in regions) / whole if whole > 0 else math.nan for _, regions in parts]
-    order = np.argsort([-w for w in weight])
-    named = "; ".join(
-        f"{_some(parts[i][0])} in {_some(parts[i][1])} ({share(weight[i])} of the total)" for i in order[:5]
-    )
-    more = f"; and {len(parts) - 5} more" if len(parts) > 5 else ""
-    return [
-        f"The groups fall into {len(parts)} parts that have no region in common: {named}{more}. The one trend above is of "
-        "their sum, so it is mostly that of the largest; nothing links the others to it but the model. Read them by region."
+    weighed = [
+        (groups, regions, sum(totals[r] for r in regions) / whole if whole > 0 else math.nan)
+        for groups, regions in parts
     ]
+    return sorted(weighed, key=lambda part: -part[2])
 
 
 def _some(names: list[str]) -> str:

@@ -10,9 +10,8 @@ import pandas as pd
 
 from fedmiss.report.analysis import MIN_SITE_YEARS, Analysis
 from fedmiss.report.beside import trim_beside
-from fedmiss.report.cautions import asked
+from fedmiss.report.cautions import PARTS_NAMED, asked, parts_by_share
 from fedmiss.report.prose import chosen_rows
-from fedmiss.report.support import groups_apart
 
 __all__ = ["fact_table"]
 
@@ -37,39 +36,45 @@ def _counted(a: Analysis) -> dict[str, Any]:
     effort = a.data.panel.get("results", {}).get("effort")
     known = effort if isinstance(effort, dict) else {}
     year, base = asked(a)
-    return {
-        "sites": c.n_sites,
-        "sites_with_coordinates": c.sites_with_coordinates,
-        "sites_in_two_years": c.sites_repeated,
-        "months": c.n_months,
-        "months_without_count": c.months_unseen,
-        "years": a.years.year.size,
-        "years_used": int(a.years.used.sum()),
-        "years_linked": c.linked_years,
-        "median_cells_per_year": c.median_cells_per_year,
-        "cells": c.n_cells,
-        "cells_counted": c.n_observed,
-        "share_cells_counted": c.share_observed,
-        "share_total_imputed": c.share_imputed_total,
-        "visits": c.n_visits,
-        "visits_with_count": c.n_counted,
-        "visits_with_zero": c.n_zeros,
-        "counted": c.birds_counted,
-        "observers": a.data.fact("n_observers"),
-        "groups": len(a.data.groups),
-        "years_for_a_class": MIN_SITE_YEARS,
-        "year_needs_cells": year.cells,
-        "year_needs_sites": year.sites,
-        "base_needs_cells": base.cells,
-        "base_needs_sites": base.sites,
-        "parts_without_common_region": len(groups_apart(a.data)),
-        "visits_that_found": c.n_detected,
-        "coarse_map": a.settings.coarse_map or None,
-    } | {f"known_{k}": v for k, v in known.items()}
+    parts = parts_by_share(a)
+    return (
+        {
+            "sites": c.n_sites,
+            "sites_with_coordinates": c.sites_with_coordinates,
+            "sites_in_two_years": c.sites_repeated,
+            "months": c.n_months,
+            "months_without_count": c.months_unseen,
+            "years": a.years.year.size,
+            "years_used": int(a.years.used.sum()),
+            "years_linked": c.linked_years,
+            "median_cells_per_year": c.median_cells_per_year,
+            "cells": c.n_cells,
+            "cells_counted": c.n_observed,
+            "share_cells_counted": c.share_observed,
+            "share_total_imputed": c.share_imputed_total,
+            "visits": c.n_visits,
+            "visits_with_count": c.n_counted,
+            "visits_with_zero": c.n_zeros,
+            "counted": c.birds_counted,
+            "observers": a.data.fact("n_observers"),
+            "groups": len(a.data.groups),
+            "years_for_a_class": MIN_SITE_YEARS,
+            "year_needs_cells": year.cells,
+            "year_needs_sites": year.sites,
+            "base_needs_cells": base.cells,
+            "base_needs_sites": base.sites,
+            "parts_without_common_region": len(parts),
+            "visits_that_found": c.n_detected,
+            "coarse_map": a.settings.coarse_map or None,
+        }
+        | {f"known_{k}": v for k, v in known.items()}
+        | {f"share_of_part_{i + 1}": part[2] for i, part in enumerate(parts[:PARTS_NAMED])}
+    )
 
 
 def _fitted(a: Analysis) -> dict[str, Any]:
     facts = {k: v for k in _MODEL if isinstance(v := a.data.fact(k), int | float)}
+    facts["one_trend"] = a.data.one_trend  # 1: all sites share one trend
     terms = a.data.fit.get("results", {}).get("effort")
     if isinstance(terms, dict):
         facts |= {f"effort_{k}": v for k, v in terms.items()}

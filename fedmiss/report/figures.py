@@ -339,10 +339,12 @@ def regions(a: Analysis) -> Plot | None:
         f"{'; the 25 largest of ' + str(len(a.regions)) if len(a.regions) > 25 else ''}. Values beyond "
         f"±{reach:.0f} % are drawn at the edge."
     )
+    known = table[mid.notna()].head(5)
     alt = (
         "Trends by region: "
         + "; ".join(
-            f"{r} {percent(v)} per year" for r, v in zip(table["region"].head(5), mid.head(5), strict=True)
+            f"{r} {percent(v)} per year"
+            for r, v in zip(known["region"], known["percent_per_year"], strict=True)
         )
         + "."
     )

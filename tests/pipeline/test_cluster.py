@@ -47,7 +47,7 @@ def recipe(folder, out):
     for k, name in enumerate(("Alpha", "Beta", "Gamma")):
         for s in range(8):
             for y in range(2015, 2022):
-                n = (s + 2) * (k + 2) + (y - 2015) * (k - 1) + (s * y) % 3
+                n = (s + 4) * (k + 2) + (y - 2015) * (k - 1) + (s * y) % 3
                 rows.append(f"o{s % 4},S{s},{y}-05-{s + 1:02d},{name},{n}")
     (folder / "counts.csv").write_text("\n".join(rows) + "\n")
     (folder / f"{out}.toml").write_text(RECIPE.format(out=folder / out))

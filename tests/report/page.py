@@ -112,7 +112,7 @@ def agrees(printed: str, value: float, *, whole: bool = False) -> bool:
 class Sentences:
     """Sentences with slots: ``{name}`` is a number of the tables, ``{#name}`` exactly so, ``{*name}`` a list of years.
 
-    ``{_}`` stands for words without a digit.
+    ``{_}`` stands for words without a digit, ``{~}`` for names, which may have some, but no bracket.
     """
 
     def __init__(self, sentences, values):
@@ -128,6 +128,8 @@ class Sentences:
                 parts.append(re.escape(piece))
             elif piece == "{_}":
                 parts.append(r"[^\d]*?")
+            elif piece == "{~}":
+                parts.append(r"[^()]*?")
             else:
                 names.append(piece[1:-1])
                 many = r"((?:\d{4}|, | and |\.\.\.)+)"

@@ -43,10 +43,20 @@ SENTENCES = [
     "Without it (TRIM's convention): 95 % interval {narrow_lo} % to {narrow_hi} % per year",
     "scatter about their line by an estimated {year_sd} %",
     # caveats
-    "The groups fall into {_} parts",
+    "Sites with {_} {unit} were visited more often (rank correlation {visits_and_birds} over "
+    "{#visits_and_birds_sites} sites)",
+    "Sites that were visited more have {_} fitted trends (rank correlation {visits_and_trend} over "
+    "{#visits_and_trend_sites} sites)",
+    "Sites whose last visit is longer ago have {_} fitted trends (rank correlation {last_visit_and_trend} over "
+    "{#last_visit_and_trend_sites} sites)",
+    "over the period counted birds drift {drift} % {_} the fitted ones",
+    "The fitted totals miss the counts of {*years_missed}{_}by more than 20 %",
+    "{*years_thin} ha{_} fewer than {#min_counts} site-months at {#min_sites} sites counted",
+    "{#thin} years ({#thin_first} to {#thin_last}) have fewer than {#min_counts} site-months at {#min_sites} sites counted",
+    "What is said is of {#from_year} to {#to_year}.",
+    "has ratios near 1, without a drift",
     "The base is {#base}, the first year with enough counts for one; {#first_used} has fewer",
     "SE) with years − 2 degrees of freedom",
-    "The groups fall into {#parts} parts",
     "Only {share_zero} % of the visits record",
     "{share_cells} % of the site-months were counted. The rest",
     "{#months_unseen} of {#months} months have no count at any site",
@@ -200,10 +210,30 @@ class Sources:
                 "change": 100 * (last["total"] / base - 1), "last_index": 100 * last["total"] / base,
                 "last": last["total"], "last_lo": last["total_lo"], "last_hi": last["total_hi"],
             }  # fmt: skip
+        thin = list(y.loc[y["complete"] & ~y["used"] & (y["cells_observed"] > 0), "year"])
+        out |= {"years_thin": thin, "thin": len(thin)}
+        if thin:
+            out |= {"thin_first": thin[0], "thin_last": thin[-1]}
+        out |= self._fit_of_years()
+        for r in self.tables["visits"].itertuples():
+            name = r.compared.replace(" ", "_")
+            out |= {name: abs(r.correlation), f"{name}_sites": r.n_sites}
         s = self.tables["smooth_index"]
         if len(s):
             out |= {"smooth_first": s["smooth"].iloc[0], "smooth_last": s["smooth"].iloc[-1]}
         return out
+
+    def _fit_of_years(self):
+        t = self.tables["fitted"]
+        t = t[(t["ratio"] > 0) & (t["ratio_se"] > 0)]
+        if len(t) < 3:
+            return {}
+        slope = np.polyfit(t["year"], np.log(t["ratio"]), 1, w=1 / t["ratio_se"])[0]
+        far = t[(t["ratio"] - 1).abs() > np.maximum(0.2, 3 * t["ratio_se"])]
+        return {
+            "drift": 100 * abs(np.expm1(slope * (t["year"].iloc[-1] - t["year"].iloc[0]))),
+            "years_missed": list(far["year"].head(4)),
+        }
 
     def _data(self):
         t, f = self.tables, self.facts
@@ -307,10 +337,9 @@ class Sources:
             out.append(f"{r.from_year} to {r.to_year}: {r.trend_class} ({{period_{r.Index}}} % per year)")
         for r in self.tables["regions"].itertuples():
             out += [f"{r.region} {{region_{r.Index}}} % per year", f"{r.region} ({r.n_sites})"]
-            out += [
-                f"{g} in {r.region} ({{share_{r.Index}}} % of the total)"
-                for g in self.tables["groups"]["group"]
-            ]
+        parts = sorted(k for k in self.facts if k.startswith("share_of_part_"))
+        each = "; ".join(f"{{~}} ({{{k}}} % of the total)" for k in parts)
+        out.append(f"The groups fall into {{#parts}} parts that have no region in common: {each}")
         for name in self.figures.get("map", pd.DataFrame()).get("trend_class", pd.Series(dtype=str)).unique():
             out += [f"{{#class_{name}}} {name}", f"{name} ({{#class_{name}}})"]
         out += [f"{k.removeprefix('effort_')} {{{k}}}" for k in self.facts if k.startswith("effort_")]
@@ -329,6 +358,6 @@ class Sources:
         more = {k: v for k, v in self.facts.items() if k.startswith("effort_")}
         more |= {f"bend_{i}": 100 * v for i, v in self.tables["changepoints"]["support"].items()}
         more |= {f"period_{i}": v for i, v in self.tables["periods"]["percent_per_year"].items()}
-        more |= {f"share_{i}": 100 * v for i, v in self.tables["regions"]["share"].items()}
+        more |= {k: 100 * v for k, v in self.facts.items() if k.startswith("share_of_part_")}
         more |= {f"region_{i}": v for i, v in self.tables["regions"]["percent_per_year"].items()}
         return self.values() | more

@@ -47,6 +47,10 @@ def fit(
     one_se: Annotated[
         bool, typer.Option("--one-se", help="Prefer the smallest rank within one standard error.")
     ] = False,
+    average: Annotated[
+        bool,
+        typer.Option(help="Average the ranks that cross-validation cannot tell from the best one."),
+    ] = True,
     site_visits: Annotated[
         bool,
         typer.Option(
@@ -110,6 +114,7 @@ def fit(
         folds=folds,
         folds_by=folds_by,
         one_se=one_se,
+        average=average,
         site_visits=site_visits,
         max_rank=max_rank,
         bootstrap=bootstrap,

@@ -15,7 +15,7 @@ from fedmiss.errors import InputError
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.hub.job import FIRST_REPLICATES
 from fedmiss.federation.messages import Outcome
-from fedmiss.federation.results import CountFit, Posterior, site_slopes
+from fedmiss.federation.results import AverageFit, CountFit, Posterior, site_slopes
 from fedmiss.files import atomic_folder, hash_file, read_json, read_manifest, write_manifest
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit
@@ -152,7 +152,7 @@ def _page(manifest: dict[str, Any], yearly: pd.DataFrame, trends: pd.DataFrame, 
         ("Organisations", ", ".join(settings["organisations"])),
         ("Visits with a count", f"{results['n_counted']:,}"),
         ("Sites", f"{results['n_sites_all']:,.0f}"),
-        ("Model", f"{results['model']}, rank {results['rank']}"),
+        ("Model", _model_words(results)),
         ("Bootstrap replicates", str(results["bootstrap"])),
         ("Sums masked", "yes: the hub saw sums over all organisations only" if settings["masks"] else "no"),
         ("Left out", f"{results['withheld_visits']:,} visits, for least numbers ({settings['minimum']}) behind a sum"),
@@ -163,6 +163,15 @@ def _page(manifest: dict[str, Any], yearly: pd.DataFrame, trends: pd.DataFrame, 
         title=f"{results['species']}: joint trend", headline=_headline(manifest, trends.iloc[0]), date=date, figure=plot,
         yearly=rows, regions=regions, facts=facts, notes=manifest["warnings"], advice=results["advice"], **assets(),
     )  # fmt: skip
+
+
+def _model_words(results: dict[str, Any]) -> str:
+    ranks = [str(m["rank"]) for m in results["members"]]
+    if len(ranks) == 1:
+        return f"{results['model']}, rank {ranks[0]}"
+    return (
+        f"{results['model']}: the mean of ranks {', '.join(ranks[:-1])} and {ranks[-1]}, with equal weights"
+    )
 
 
 def _traffic(ledger: dict[str, Any]) -> str:
@@ -181,11 +190,11 @@ def own_report(kit: Kit, data: Path, out: Path, *, overwrite: bool = False) -> P
     InputError    the job is not done yet
     """
     program, told = replayed(kit, data)
-    if told is None:
+    if not told:
         raise InputError(f"the job {kit.job.hex()[:12]} is not done yet: there is nothing to report.")
     panel = open_data(kit, data)
     with atomic_folder(out, "own", overwrite=overwrite, inputs=[data, kit.folder]) as tmp:
-        mine = _own_panel(panel, told.months, tmp / "panel")
+        mine = _own_panel(panel, told[0].months, tmp / "panel")
         _own_fit(kit, program, told, mine, tmp / "fit")
         impute_panel(tmp / "panel", tmp / "fit", tmp / "imputed")
         build_report(tmp / "panel", tmp / "fit", tmp / "imputed", tmp / "report")
@@ -219,7 +228,8 @@ def _own_panel(panel: PanelFolder, stamps: I64, out: Path) -> PanelFolder:
     return open_panel(out)
 
 
-def _own_fit(kit: Kit, program: GroupProgram, told: Outcome, panel: PanelFolder, out: Path) -> None:
+def _told_fit(program: GroupProgram, told: Outcome, n_counted: int) -> CountFit:
+    """One of the fits that are averaged: the hub's half as it was told, the organisation's own from its program."""
     r = json.loads(told.results)
     P, C = program.site_posterior(told.batch, 0)
     L, p = told.T.shape
@@ -233,33 +243,28 @@ def _own_fit(kit: Kit, program: GroupProgram, told: Outcome, panel: PanelFolder,
         np.zeros((L, p)),
         np.array(r["month_variances"]),
     )
-    counts = {k: panel.manifest["results"][k] for k in ("n_visits", "n_counted", "n_cells_observed")}
     settings = CountSettings(
         family=r["family"], scale=r["scale"], rank=r["rank"], dispersion=r["dispersion_model"]
     )
     aux = Auxiliary(np.zeros(0), (), r["negbin_size"] or float("inf"), r["phi"], 0.0, 0.0, 0.0)
     history = Fit(q.theta(), [], r["converged"], r["stop_reason"], r["rounds"], edf=r["edf"])
-    fit = CountFit(
-        settings,
-        len(panel.sites),
-        L,
-        history,
-        aux,
-        r["dispersion"],
-        r["edf"],
-        counts["n_counted"],
-        r["smear"],
-        q,
-    )
+    return CountFit(settings, len(P), L, history, aux, r["dispersion"], r["edf"], n_counted, r["smear"], q)
+
+
+def _own_fit(kit: Kit, program: GroupProgram, told: list[Outcome], panel: PanelFolder, out: Path) -> None:
+    r = json.loads(told[0].results)
+    counts = {k: panel.manifest["results"][k] for k in ("n_visits", "n_counted", "n_cells_observed")}
+    fit = AverageFit(tuple(_told_fit(program, t, counts["n_counted"]) for t in told))
     write_fit(out, fit)
     keys = sorted(k for k in program.own_totals if k[0] >= FIRST_REPLICATES)
     if keys:
         write_totals(out / "draws.parquet", np.stack([program.own_totals[k] for k in keys])[:, None], ["all"])
         _own_slopes(out, program, fit, panel, keys)
-    k = told.trace.size
+    trace = told[0].trace
+    k = trace.size
     write_table(
         {
-            "round": np.arange(1, k + 1, dtype=np.int32), "h_norm2": told.trace**2, "objective": [None] * k,
+            "round": np.arange(1, k + 1, dtype=np.int32), "h_norm2": trace**2, "objective": [None] * k,
             "active": np.full(k, r["n_groups"], np.int32), "bytes_up": np.zeros(k, np.int64),
             "bytes_down": np.zeros(k, np.int64), "epochs": np.arange(1, k + 1, dtype=float), "seconds": np.zeros(k),
         },
@@ -279,7 +284,7 @@ def _own_fit(kit: Kit, program: GroupProgram, told: Outcome, panel: PanelFolder,
 
 
 def _own_slopes(
-    out: Path, program: GroupProgram, fit: CountFit, panel: PanelFolder, keys: list[tuple[int, int]]
+    out: Path, program: GroupProgram, fit: AverageFit, panel: PanelFolder, keys: list[tuple[int, int]]
 ) -> None:
     import pyarrow as pa
 

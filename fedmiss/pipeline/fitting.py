@@ -21,7 +21,14 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.hub.agree import Plan
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
-from fedmiss.federation.results import CountFit, Posterior, coefficient_names, site_slopes, visited_totals
+from fedmiss.federation.results import (
+    AverageFit,
+    CountFit,
+    Posterior,
+    coefficient_names,
+    site_slopes,
+    visited_totals,
+)
 from fedmiss.files import (
     MANIFEST,
     hash_file,
@@ -42,6 +49,7 @@ from fedmiss.progress import note, progress
 from fedmiss.tables import read_table, write_table
 
 __all__ = [
+    "MEMBERS",
     "FitSettings",
     "base_settings",
     "candidates",
@@ -81,6 +89,7 @@ class FitSettings:
     observers : observer effects, kept inside each group: ``yes`` or ``no``. Where observers come and go, effects take
         part of the trend for themselves, and the intervals do not show it: hence ``no`` unless asked for
     folds, folds_by, one_se : cross-validation
+    average : with the cross-validation, average the ranks that it cannot tell from the best one
     site_visits : with the cross-validation, try a prior of site effects that follows the sites' numbers of visits; not where
         sites are in the panel because the species was found there
     bootstrap : number of replicates, 0 for none
@@ -108,6 +117,7 @@ class FitSettings:
     folds: int = 5
     folds_by: str = "auto"
     one_se: bool = False
+    average: bool = True
     site_visits: bool = True
     max_rank: int = 4
     bootstrap: int = 200
@@ -125,6 +135,8 @@ class FitSettings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "rank", str(self.rank))
 
+
+MEMBERS = "members"  # folder of the fits that are averaged with the chosen one
 
 MODELS = {
     "quasi": {"family": "poisson", "dispersion": "quasi"},
@@ -282,9 +294,14 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
             show(k)
 
         before = {"bytes_up": total.bytes_up, "bytes_down": total.bytes_down}
-        fit = federation.fit(choice.best, watch=watch)
+        wanted = choice.members if settings.average else (choice.best,)
+        fit: CountFit | AverageFit
+        if len(wanted) > 1:
+            fit = federation.fit_average(wanted, watch=watch)
+        else:
+            fit = federation.fit(choice.best, watch=watch)
     ledger.save("fit")
-    draws = _bootstrap(federation, ledger, fit, settings, work) if settings.bootstrap else None
+    draws = _bootstrap(federation, ledger, settings, work) if settings.bootstrap else None
     write_fit(work, fit)
     _write_trace(work, trace, before, len(federation.programs))
     if draws is not None:
@@ -434,11 +451,11 @@ def _choose(
     table_file = work / "cv.parquet"
     if raw and table_file.exists() and hash_file(table_file) == raw["table"]:
         table = read_table(table_file, "cv").to_pandas()
-        best = replace(cands[raw["best"]], site_visits=raw["site_visits"])
+        best, *near = (replace(cands[i], site_visits=raw["site_visits"]) for i in (raw["best"], *raw["near"]))
         if best.site_visits:
             federation.ask_visits()
             ledger.ledger.clear()  # it crossed before the interruption too, and stands in that part's line
-        return Choice(table, pd.DataFrame(raw["summary"]), best, raw["advice"])
+        return Choice(table, pd.DataFrame(raw["summary"]), best, raw["advice"], tuple(near))
     with progress("cross-validation", len(cands) * s.folds) as show:
         choice = federation.cross_validate(
             cands,
@@ -454,6 +471,7 @@ def _choose(
     summary = json.loads(choice.summary.to_json(orient="records"))
     raw = {
         "best": cands.index(replace(choice.best, site_visits=False)),
+        "near": [cands.index(replace(c, site_visits=False)) for c in choice.near],
         "site_visits": choice.best.site_visits,
         "advice": choice.advice,
         "summary": summary,
@@ -462,7 +480,7 @@ def _choose(
     return choice
 
 
-def _bootstrap(federation: LocalFederation, ledger: Kept, fit: CountFit, s: FitSettings, work: Path) -> Draws:
+def _bootstrap(federation: LocalFederation, ledger: Kept, s: FitSettings, work: Path) -> Draws:
     parts: list[Draws] = []
     with progress("bootstrap of observers", s.bootstrap) as show:
         size = federation.lockstep_size()
@@ -473,7 +491,7 @@ def _bootstrap(federation: LocalFederation, ledger: Kept, fit: CountFit, s: FitS
                 with np.load(io.BytesIO(before)) as file:
                     parts.append(Draws(file["totals"], file["slopes"], file["own"]))
             else:
-                part = federation.replicates(fit.settings, numbers, seed=s.seed)
+                part = federation.replicates(numbers, seed=s.seed)
                 # The ledger first: a kill between the two files redoes the part, which replaces its line.
                 # The other order would keep the draws and lose the line.
                 ledger.save("bootstrap", first)
@@ -485,7 +503,17 @@ def _bootstrap(federation: LocalFederation, ledger: Kept, fit: CountFit, s: FitS
     return Draws.joined(parts)
 
 
-def write_fit(work: Path, fit: CountFit) -> None:
+def write_fit(work: Path, fit: CountFit | AverageFit) -> None:
+    """Write the fit, those that are averaged with it into ``members``, and the counted and fitted totals of the visits."""
+    fits = fit.fits if isinstance(fit, AverageFit) else (fit,)
+    for i, one in enumerate(fits):
+        _write_factors(work / MEMBERS / str(i + 1) if i else work, one)
+    states = [(f.state, f.settings) for f in fits if f.state is not None and f.state.visited is not None]
+    if states:
+        write_table(visited_totals(states), work / "visited.parquet", "visited")
+
+
+def _write_factors(work: Path, fit: CountFit) -> None:
     """Write factors (and, for a variational fit, the covariances that the expected counts need)."""
     t = fit.theta
     sites: dict[str, Any] = {"site_index": np.arange(fit.J, dtype=np.int32), "a": t.a}
@@ -498,15 +526,21 @@ def write_fit(work: Path, fit: CountFit) -> None:
             table |= {f"cov_{i}_{j}": cov[:, i, j] for i in range(cov.shape[1]) for j in range(i + 1)}
     write_table(sites, work / "site_factors.parquet", "site_factors")
     write_table(months, work / "month_factors.parquet", "month_factors")
-    if fit.state is not None and fit.state.visited is not None:
-        write_table(visited_totals(fit.state, fit.settings), work / "visited.parquet", "visited")
 
 
-def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit]:
-    """Read a fit folder back as (manifest, CountFit); the observer effects are not in it."""
+def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit | AverageFit]:
+    """Read a fit folder back as (manifest, fit); the observer effects are not in it."""
     path = Path(path)
     manifest = read_manifest(path, "fit", verify=True)
     r = manifest["results"]
+    fits = [_read_member(path, r)]
+    for i, member in enumerate(r.get("members", [])[1:]):
+        fits.append(_read_member(path / MEMBERS / str(i + 2), r | member))
+    return manifest, fits[0] if len(fits) == 1 else AverageFit(tuple(fits))
+
+
+def _read_member(path: Path, r: dict[str, Any]) -> CountFit:
+    """One fit of the folder ``path``; ``r`` are its results."""
     sites = read_table(path / "site_factors.parquet", "site_factors").to_pandas()
     months = read_table(path / "month_factors.parquet", "month_factors").to_pandas()
     rank, slopes = int(r["rank"]), bool(r.get("slopes", False))
@@ -538,7 +572,7 @@ def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit]:
     aux = Auxiliary(np.zeros(0), (), r["negbin_size"] or float("inf"), r["phi"], 0.0, 0.0, 0.0)
     fit = Fit(theta, [], bool(r["converged"]), r["stop_reason"], int(r["rounds"]))
     n = int(r["n_counted"])
-    return manifest, CountFit(settings, J, L, fit, aux, r["dispersion"], r["edf"], n, r["smear"], posterior)
+    return CountFit(settings, J, L, fit, aux, r["dispersion"], r["edf"], n, r["smear"], posterior)
 
 
 def _covariances(table: pd.DataFrame, p: int) -> F64:
@@ -586,7 +620,9 @@ def write_totals(path: Path, totals: F64, labels: list[str]) -> None:
     )
 
 
-def _write_draws(work: Path, draws: Draws, folder: PanelFolder, fit: CountFit, names: list[str]) -> None:
+def _write_draws(
+    work: Path, draws: Draws, folder: PanelFolder, fit: CountFit | AverageFit, names: list[str]
+) -> None:
     B = len(draws.totals)
     write_totals(work / "draws.parquet", draws.totals, ["all", *names])
     slope, mean = site_slopes(fit, folder.calendar[1], folder.calendar[0])
@@ -603,30 +639,21 @@ def _write_draws(work: Path, draws: Draws, folder: PanelFolder, fit: CountFit, n
     )
 
 
-def fit_results(
-    fit: CountFit,
-    federation: LocalFederation,
-    folder: PanelFolder,
-    choice: Choice | None,
-    s: FitSettings,
-) -> dict[str, Any]:
-    """What a fit's manifest says of its results."""
-    q, agreed = fit.posterior, federation.agreement
+def _member(fit: CountFit) -> dict[str, Any]:
+    """What has to be known of one of the fits that are averaged, to read it and to name it."""
+    q = fit.posterior
     estimated = q is not None and bool(np.isfinite(q.tau).all())  # variances; fixed time effects have none
     return {
-        "species": folder.manifest["results"]["species"],
-        "common_name": folder.manifest["results"].get("common_name", ""),
         "family": fit.settings.family,
         "scale": fit.settings.scale,
-        "method": "fast",
         "model": model_name(fit.settings),
         "effects": fit.settings.effects,
         "dispersion_model": fit.settings.dispersion,
+        "time": fit.settings.time,
         "rank": fit.settings.rank,
         "slopes": fit.slopes,
         "site_visits": fit.settings.site_visits,
         "lift": fit.state.lift if fit.state is not None else 0.0,
-        "time": fit.settings.time,
         "penalty": fit.settings.penalty,
         "mu": fit.theta.mu,
         "phi": fit.aux.phi,
@@ -636,14 +663,34 @@ def fit_results(
         "smear": fit.smear,
         "site_variances": q.tau.tolist() if q is not None and estimated else None,
         "month_variances": q.noise.tolist() if q is not None and estimated else None,
+        "converged": fit.fit.converged,
+        "stop_reason": fit.fit.stop_reason,
+        "rounds": fit.fit.sweeps,
+    }
+
+
+def fit_results(
+    fit: CountFit | AverageFit,
+    federation: LocalFederation,
+    folder: PanelFolder,
+    choice: Choice | None,
+    s: FitSettings,
+) -> dict[str, Any]:
+    """What a fit's manifest says of its results."""
+    agreed = federation.agreement
+    fits = fit.fits if isinstance(fit, AverageFit) else (fit,)
+    members = [_member(f) for f in fits]
+    fit = fits[0]
+    return members[0] | {
+        "members": members,
+        "species": folder.manifest["results"]["species"],
+        "common_name": folder.manifest["results"].get("common_name", ""),
+        "method": "fast",
         "effort": dict(zip(effort_names(agreed.terms, agreed.blanks), fit.aux.kappa.tolist(), strict=True)),
         "standard_effort": agreed.standard_effort,
         "observer_effects": fit.settings.observers,
         "observer_sd": (1.0 / fit.aux.observers) ** 0.5 if fit.settings.observers else None,
         "objective": fit.fit.objective[-1] if fit.fit.objective else None,
-        "converged": fit.fit.converged,
-        "stop_reason": fit.fit.stop_reason,
-        "rounds": fit.fit.sweeps,
         "n_groups": len(federation.programs),
         "participation": 1.0,
         "compressor": "identity",

@@ -67,11 +67,11 @@ def test_killed_in_the_bootstrap(panel, whole, tmp_path, monkeypatch, chunks):
     drawn: list[int] = []
 
     def watched(stop_at):
-        def replicates(self, settings, numbers, *, seed):
+        def replicates(self, numbers, *, seed):
             if max(numbers) >= stop_at:
                 raise Killed
             drawn.extend(numbers)
-            return genuine(self, settings, numbers, seed=seed)
+            return genuine(self, numbers, seed=seed)
 
         return replicates
 

@@ -25,6 +25,7 @@ from fedmiss.pipeline.fitting import write_fit, write_totals
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.panels import PanelFolder, effort_names, open_panel, panel_hash
 from fedmiss.report.build import build_report
+from fedmiss.report.fitted import fitted_years, lack_of_fit
 from fedmiss.report.html import assets, environment
 from fedmiss.report.style import BLUE, ORANGE, SKY, Plot, figure, style
 from fedmiss.report.tables import write_csv
@@ -68,12 +69,20 @@ def joint_report(result: Path, out: Path, *, date: str | None = None, overwrite:
         ignore_index=True,
     )
     plot = _figure(yearly, trends.iloc[0])
+    fitted = fitted_years(read_table(result / "visited.parquet", "visited").to_pandas(), months)
+    notes = [n for n in (lack_of_fit(fitted), *manifest["warnings"]) if n]
     with atomic_folder(out, "joint_report", overwrite=overwrite, inputs=[result]) as tmp:
         (tmp / "tables").mkdir()
-        for name, table in (("monthly", monthly), ("yearly", yearly), ("trend", trends)):
+        for name, table in (
+            ("monthly", monthly),
+            ("yearly", yearly),
+            ("trend", trends),
+            ("fitted", fitted),
+        ):
             write_csv(table, tmp / "tables" / f"{name}.csv")
         (tmp / "index.html").write_text(
-            _page(manifest, yearly, trends, plot, date or dt.date.today().isoformat()), encoding="utf-8"
+            _page(manifest, yearly, trends, plot, notes, date or dt.date.today().isoformat()),
+            encoding="utf-8",
         )
         write_manifest(
             tmp, "joint_report", settings={"date": date}, inputs={"totals.json": hash_file(result / "totals.json")},
@@ -127,7 +136,14 @@ def _headline(manifest: dict[str, Any], t: pd.Series) -> str:
     )
 
 
-def _page(manifest: dict[str, Any], yearly: pd.DataFrame, trends: pd.DataFrame, plot: Plot, date: str) -> str:
+def _page(
+    manifest: dict[str, Any],
+    yearly: pd.DataFrame,
+    trends: pd.DataFrame,
+    plot: Plot,
+    notes: list[str],
+    date: str,
+) -> str:
     rows = [
         [
             str(r["year"]),
@@ -143,6 +159,7 @@ def _page(manifest: dict[str, Any], yearly: pd.DataFrame, trends: pd.DataFrame, 
             r["region"],
             per_year(r["percent_per_year"], r["percent_lo"], r["percent_hi"]),
             str(r["trend_class"]),
+            per_year(r["percent_per_year"], r["percent_lo_sampling"], r["percent_hi_sampling"]),
             str(r["reason"]),
         ]
         for r in trends.to_dict("records")
@@ -161,7 +178,7 @@ def _page(manifest: dict[str, Any], yearly: pd.DataFrame, trends: pd.DataFrame, 
     ]  # fmt: skip
     return environment().get_template("joint/page.html.j2").render(
         title=f"{results['species']}: joint trend", headline=_headline(manifest, trends.iloc[0]), date=date, figure=plot,
-        yearly=rows, regions=regions, facts=facts, notes=manifest["warnings"], advice=results["advice"], **assets(),
+        yearly=rows, regions=regions, facts=facts, notes=notes, advice=results["advice"], **assets(),
     )  # fmt: skip
 
 

@@ -259,7 +259,7 @@ def _model_caveats(a: Analysis) -> list[str]:
         out.append(
             "The fit is of presence and absence: totals are expected numbers of occupied sites, not of birds."
         )
-    miss = lack_of_fit(fitted_years(a.data))
+    miss = lack_of_fit(fitted_years(a.data.visited, a.data.months))
     if miss:
         out.append(miss)
     cv = a.data.cv

@@ -163,7 +163,7 @@ def _facts(a: Analysis) -> list[tuple[str, str]]:
 
 def _fitted(a: Analysis) -> HtmlTable | None:
     """Counted beside fitted birds of every year, at the visits that were made."""
-    table = fitted_years(a.data)
+    table = fitted_years(a.data.visited, a.data.months)
     if table.empty:
         return None
     rows = [

@@ -155,12 +155,12 @@ class Analysis:
     @property
     def yearly_counts(self) -> bool:
         """True when the counts are yearly: then no month is spoken of."""
-        return bool(self.data.panel.get("results", {}).get("period") == "year")
+        return self.data.yearly_counts
 
     @property
     def cell(self) -> str:
         """What a cell of the matrix is called."""
-        return "site-year" if self.yearly_counts else "site-month"
+        return self.data.cell
 
     @property
     def n_draws(self) -> int:
@@ -259,12 +259,10 @@ def _regions(data: ReportInputs, settings: ReportSettings, refuse: str | None) -
     for region in names if len(names) > 1 else []:
         mask = (data.sites["region"] == region).to_numpy()
         seen = usable_counts(data.observed[mask], data.months, settings.least)
-        years = make_years(data.months, seen)
-        if not years.used.any():
-            continue
         totals = data.region_totals(region)
         few = int(mask.sum())
-        thin = refuse or _region_reason(data, region, few)
+        empty = not make_years(data.months, seen).used.any()
+        thin = refuse or _region_reason(data, region, few, empty)
         row = overall_trend(
             totals, data.months, data.draws.get(region), rule=settings.rule, n_observed=seen, refuse=thin,
             convention=settings.convention,
@@ -290,8 +288,10 @@ def _replicates(data: ReportInputs, years: Years) -> pd.DataFrame:
     )
 
 
-def _region_reason(data: ReportInputs, region: str, n_sites: int) -> str | None:
-    """Return why a region gets no class of its own."""
+def _region_reason(data: ReportInputs, region: str, n_sites: int, empty: bool) -> str | None:
+    """Return why a region gets no class of its own; ``empty``: none of its years has enough counts."""
+    if empty:
+        return "no year of the region has enough counts"
     if data.one_trend:
         return "the model has rank 0, so every region has the same trend by construction"
     if n_sites < 3:

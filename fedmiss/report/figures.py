@@ -185,8 +185,13 @@ def beside(a: Analysis) -> Plot | None:
         color="#f0b48c",
         lw=4,
     )
-    ax.plot(year - 0.12, t["index"], color=BLUE, marker="o", ms=4, lw=1.2, label="fedmiss")
-    ax.plot(year + 0.12, t["trim"], color=ORANGE, marker="s", ms=3.5, lw=1.2, label="TRIM, model 3")
+    every = t.set_index("year").reindex(
+        range(int(year.min()), int(year.max()) + 1)
+    )  # lines break where years are left out
+    ax.plot(every.index - 0.12, every["index"], color=BLUE, marker="o", ms=4, lw=1.2, label="fedmiss")
+    ax.plot(
+        every.index + 0.12, every["trim"], color=ORANGE, marker="s", ms=3.5, lw=1.2, label="TRIM, model 3"
+    )
     ax.set_ylim(bottom=0)
     ax.set_ylabel(f"index ({a.trend['base']} = 100)")
     ax.legend(frameon=False, fontsize=8.5)
@@ -320,7 +325,8 @@ def _month_range(a: Analysis) -> pd.DataFrame:
 
 def regions(a: Analysis) -> Plot | None:
     """Draw the trend of each region with its interval, largest region first."""
-    table = a.regions.sort_values("share", ascending=False).head(25)
+    known = a.regions[a.regions["n_years"] > 0]
+    table = known.sort_values("share", ascending=False).head(25)
     if len(table) < 2 or a.data.one_trend:
         return None
     fig = figure(height=0.9 + 0.26 * len(table))
@@ -336,15 +342,16 @@ def regions(a: Analysis) -> Plot | None:
     ax.set_xlabel("change per year, % (number of sites after the name)")
     caption = (
         "Trend of each region (largest totals first) with its 95 % interval where available"
-        f"{'; the 25 largest of ' + str(len(a.regions)) if len(a.regions) > 25 else ''}. Values beyond "
+        f"{'; the 25 largest of ' + str(len(known)) if len(known) > 25 else ''}. Values beyond "
         f"±{reach:.0f} % are drawn at the edge."
+        f"{' Regions in which no year has enough counts are in the table only.' if len(known) < len(a.regions) else ''}"
     )
-    known = table[mid.notna()].head(5)
+    first = table[mid.notna()].head(5)
     alt = (
         "Trends by region: "
         + "; ".join(
             f"{r} {percent(v)} per year"
-            for r, v in zip(known["region"], known["percent_per_year"], strict=True)
+            for r, v in zip(first["region"], first["percent_per_year"], strict=True)
         )
         + "."
     )

@@ -45,7 +45,7 @@ def _copy_gallery(app, exception):
 
 
 def _one_line_entries(app, what, name, obj, options, lines):
-    """Give ``name : what it is`` of our docstrings the two lines that napoleon reads; on one line it takes the text for a type."""
+    """Give ``name : text`` of our docstrings the two lines that napoleon reads: it takes text behind a colon for a type."""
     out, inside = [], False
     for i, line in enumerate(lines):
         if i + 1 < len(lines) and re.fullmatch(r"-{3,}", lines[i + 1]):

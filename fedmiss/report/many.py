@@ -265,7 +265,7 @@ def _row(r: Mapping[Any, Any], out: Path, reach: float) -> dict[str, Any]:
         Cell(str(r["trend_class"])),
         Cell(f"{r['from_year']} to {r['to_year']}", _float(r["from_year"]))
         if len(used)
-        else Cell("no year with enough counts", math.nan),
+        else Cell("none", math.nan),
         Cell(count(_float(r["n_sites"])), _float(r["n_sites"])),
         Cell(count(_float(r["n_counted"])), _float(r["n_counted"])),
         Cell(share(_float(r["share_observed"])), _float(r["share_observed"])),

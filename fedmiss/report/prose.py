@@ -199,7 +199,8 @@ def caveats(a: Analysis) -> list[str]:
         )
     if c.months_unseen:
         out.append(
-            f"{count(c.months_unseen)} of {count(c.n_months)} {'years' if a.yearly_counts else 'months'} have no "
+            f"{count(c.months_unseen)} of {count(c.n_months)} {'years' if a.yearly_counts else 'months'} "
+            f"{'has' if c.months_unseen == 1 else 'have'} no "
             "count at any site; their "
             "totals are imputed whole."
         )

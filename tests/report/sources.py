@@ -59,7 +59,7 @@ SENTENCES = [
     "SE) with years − 2 degrees of freedom",
     "Only {share_zero} % of the visits record",
     "{share_cells} % of the site-months were counted. The rest",
-    "{#months_unseen} of {#months} months have no count at any site",
+    "{#months_unseen} of {#months} months {_} no count at any site",
     "{*years_incomplete} lack{_} some months of the season",
     "{*years_empty} ha{_} no count and",
     "there are {#replicates} bootstrap replicates; an interval needs 20",
@@ -300,7 +300,13 @@ class Sources:
         out |= {"rows_drawn": heat["site_index"].nunique(), "share_drawn": 100 * heat["observed"].mean()}
         if "regions" in g:
             out["regions_drawn"] = len(g["regions"])
-            out["regions_with_years"] = (self.tables["regions"]["n_years"] > 0).sum()
+            out["regions_with_years"] = (
+                self.tables["regions"][
+                    "percent_lo" if self.facts["bootstrap_replicates"] else "percent_per_year"
+                ]
+                .notna()
+                .sum()
+            )
             out["reach"] = 1.5 * np.nanquantile(np.abs(g["regions"]["percent_per_year"]), 0.9) + 5
         if "cv" in g:
             best = g["cv"].sort_values("deviance").iloc[0]

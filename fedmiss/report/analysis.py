@@ -163,6 +163,11 @@ class Analysis:
         return self.data.cell
 
     @property
+    def sites_differ(self) -> bool:
+        """True when sites have trends of their own to show."""
+        return not self.data.one_trend and bool(self.years.used.any())
+
+    @property
     def n_draws(self) -> int:
         """Number of bootstrap replicates of the total."""
         draws = self.data.draws.get(ALL)
@@ -259,10 +264,14 @@ def _regions(data: ReportInputs, settings: ReportSettings, refuse: str | None) -
     for region in names if len(names) > 1 else []:
         mask = (data.sites["region"] == region).to_numpy()
         seen = usable_counts(data.observed[mask], data.months, settings.least)
+        if not data.cells.loc[data.cells["site_index"].isin(np.flatnonzero(mask)), "n_detected"].any():
+            seen = np.zeros_like(seen)  # never found there: its trend would be that of the others
         totals = data.region_totals(region)
         few = int(mask.sum())
-        empty = not make_years(data.months, seen).used.any()
-        thin = refuse or _region_reason(data, region, few, empty)
+        if make_years(data.months, seen).used.any():
+            thin = refuse or _region_reason(data, region, few)
+        else:
+            thin = "no year of the region has enough counts that found the species"
         row = overall_trend(
             totals, data.months, data.draws.get(region), rule=settings.rule, n_observed=seen, refuse=thin,
             convention=settings.convention,
@@ -288,10 +297,8 @@ def _replicates(data: ReportInputs, years: Years) -> pd.DataFrame:
     )
 
 
-def _region_reason(data: ReportInputs, region: str, n_sites: int, empty: bool) -> str | None:
-    """Return why a region gets no class of its own; ``empty``: none of its years has enough counts."""
-    if empty:
-        return "no year of the region has enough counts"
+def _region_reason(data: ReportInputs, region: str, n_sites: int) -> str | None:
+    """Return why a region gets no class of its own."""
     if data.one_trend:
         return "the model has rank 0, so every region has the same trend by construction"
     if n_sites < 3:
@@ -319,6 +326,8 @@ def _sites(data: ReportInputs, years: Years, settings: ReportSettings) -> pd.Dat
     counted = (data.observed.astype(np.int64) @ (years.W.T > 0)) > 0
     n_years = (counted & used).sum(axis=1)
     n_used = int(used.sum())
+    if not n_used:
+        slope, se = np.full(slope.shape, np.nan), np.full(slope.shape, np.nan)
     names = [
         classify(b, s, n_used, settings.rule).name
         if n >= MIN_SITE_YEARS and not data.one_trend

@@ -226,7 +226,7 @@ def beside(a: Analysis) -> Plot | None:
 
 def monthly_smooth(a: Analysis) -> Plot | None:
     """Draw the paper's figure 2: total over sites per month with LOESS, and missing cells per month with LOESS."""
-    if a.yearly_counts:  # the smoothed index says it already
+    if a.yearly_counts or not a.coverage.n_detected:  # the smoothed index says it already; nothing was found
         return None
     c = a.curve
     fig = figure(height=4.8)

@@ -94,7 +94,7 @@ def check_cell(row: pd.Series, shows, text: str, sort: str | None) -> None:
     if np.isnan(np.asarray(values, dtype=float)).all():
         assert text in ("n/a", "", "estimated"), (shows, text)
         return
-    if text == "no year with enough counts":
+    if text == "none with enough counts":
         assert [*values, row["n_years"]] == [-1, -1, 0], shows
         return
     if text == "n/a":  # no number without its interval

@@ -7,9 +7,10 @@ import pandas as pd
 from matplotlib.colors import LogNorm
 
 from fedmiss.report.analysis import ReportSettings, analyse
-from fedmiss.report.figures import regions, sparkline, trend
+from fedmiss.report.figures import monthly_smooth, regions, sparkline, trend
 from fedmiss.report.inputs import read_inputs
-from fedmiss.report.maps import _paint
+from fedmiss.report.maps import _paint, heatmap
+from fedmiss.report.sitemap import site_map
 from fedmiss.report.style import CLASS_COLOURS, figure, png_bytes, svg_text
 
 
@@ -60,10 +61,15 @@ def test_sparkline_follows_the_index():
 
 def test_no_index_is_drawn_where_no_year_has_one(small):
     data = read_inputs(**small)
-    data.observed[:] = False
-    plot = trend(analyse(data, ReportSettings(date="2026-01-02")))
+    data.cells[["n_detected", "count_sum"]] = 0
+    a = analyse(data, ReportSettings(date="2026-01-02"))
+    plot = trend(a)
     assert len(plot.figure.axes) == 1
     assert plot.caption.startswith("No year has enough counts for an index.")
+    assert heatmap(a) is None
+    assert monthly_smooth(a) is None
+    assert "its colour the number of visits. No year" in site_map(a).caption
+    assert a.sites["percent_per_year"].isna().all()
 
 
 def test_a_region_has_a_dot_where_the_table_has_a_number(folders):

@@ -86,7 +86,7 @@ def _yearly(a: Analysis) -> HtmlTable:
 
 def _years(r: Any) -> Cell:
     if not r.n_years:
-        return Cell("no year with enough counts", math.nan)
+        return Cell("none with enough counts", math.nan)
     return Cell(f"{r.from_year} to {r.to_year}", float(r.from_year))
 
 

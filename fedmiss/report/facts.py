@@ -47,6 +47,7 @@ def _counted(a: Analysis) -> dict[str, Any]:
             "years": a.years.year.size,
             "years_used": int(a.years.used.sum()),
             "years_linked": c.linked_years,
+            "years_sharing_months": c.years_sharing_months,
             "median_cells_per_year": c.median_cells_per_year,
             "cells": c.n_cells,
             "cells_counted": c.n_observed,

@@ -143,7 +143,7 @@ def other_convention(a: Analysis) -> str:
         return ""  # the headline says it
     scatter = (
         f"true yearly totals scatter about their line by an estimated {share(math.expm1(t['year_sd']))}, and the interval "
-        "holds what that does to a trend"
+        "of the trend allows for that"
         if t["year_sd"] > 0.005
         else "no scatter of years about their line was found beyond the error of the totals; the interval still allows for "
         "some, as few years cannot exclude it"
@@ -195,13 +195,15 @@ def caveats(a: Analysis) -> list[str]:
             f"Only {share(zero_share)} of the visits record an absence, so sites without birds are hardly known."
         )
     if c.share_observed < 0.05:
+        period = "year" if a.yearly_counts else "month"
         out.append(
-            f"{share(c.share_observed)} of the site-months were counted. The rest is the model's expectation from the "
-            "same site in other months and from other sites in the same month."
+            f"{share(c.share_observed)} of the {a.cell}s were counted. The rest is the model's expectation from the "
+            f"same site in other {period}s and from other sites in the same {period}."
         )
     if c.months_unseen:
         out.append(
-            f"{count(c.months_unseen)} of {count(c.n_months)} {'years' if a.yearly_counts else 'months'} have no "
+            f"{count(c.months_unseen)} of {count(c.n_months)} {'years' if a.yearly_counts else 'months'} "
+            f"{'has' if c.months_unseen == 1 else 'have'} no "
             "count at any site; their "
             "totals are imputed whole."
         )
@@ -283,7 +285,7 @@ def limits(a: Analysis) -> list[str]:
         f"It speaks of the {count(a.coverage.n_sites)} sites in the panel, not of a country or a "
         "population: places that nobody visits are not in it.",
         "People go where they expect birds. The model uses where and when counts were made as given; if "
-        "visits follow the birds, totals of site-months without a count are too high.",
+        f"visits follow the birds, totals of {a.cell}s without a count are too high.",
         "Standard effort is the model's reference visit. A total at standard effort is comparable from "
         "year to year; it is not a census.",
         "Intervals cover who happened to be counting (observers are redrawn inside each group). "

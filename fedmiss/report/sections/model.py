@@ -29,6 +29,7 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
             "cv": _cv(a),
             "cv_figure": plots.get("cv"),
             "convergence_figure": plots.get("convergence"),
+            "period": _period(a),
             "terms": _predictor(a),
             "n_draws": a.n_draws,
         },
@@ -62,10 +63,14 @@ def _value(value: Any) -> str:
     return str(value)
 
 
+def _period(a: Analysis) -> str:
+    return "year" if a.yearly_counts else "month"
+
+
 def _predictor(a: Analysis) -> str:
     rank = a.data.fact("rank")
     interaction = f"interaction of rank {rank}" if rank else ""
-    effects = "" if a.data.fact("effects") is False else "mean + site effect + month effect"
+    effects = "" if a.data.fact("effects") is False else f"mean + site effect + {_period(a)} effect"
     slopes = "slope of the site x year" if a.data.fact("slopes", default=False) else ""
     return " + ".join(t for t in (effects, slopes, interaction) if t) or "mean"
 
@@ -98,7 +103,7 @@ def _averaged(a: Analysis) -> str:
 def _words(a: Analysis) -> str:
     """Say in plain words how the numbers were made."""
     rank = a.data.fact("rank")
-    time = "year" if a.yearly_counts else "month"
+    time = _period(a)
     own = ["each has a trend of its own"] if a.data.fact("slopes", default=False) else []
     own += (
         [f"they follow {rank} common pattern{'s' if rank != 1 else ''}, each in its own measure"]
@@ -170,7 +175,7 @@ def _fitted(a: Analysis) -> HtmlTable | None:
         [
             Cell(f"{r.year}"),
             Cell(count(r.visits), r.visits),
-            Cell(number(r.counted, 4), r.counted),
+            Cell(count(r.counted), r.counted),
             Cell(number(r.fitted, 4), r.fitted),
             Cell(number(r.ratio, 3) if math.isfinite(r.ratio) else "n/a", r.ratio),
         ]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fedmiss.models.lowrank.data import Group, GroupPanel
     from fedmiss.models.lowrank.settings import CountSettings
     from fedmiss.pipeline.chain import run_recipe
-    from fedmiss.pipeline.fitting import FitSettings, fit_panel
+    from fedmiss.pipeline.fitting import fit_panel
     from fedmiss.pipeline.frames import from_dataframe
     from fedmiss.pipeline.imputer import SiteMonthImputer
     from fedmiss.pipeline.imputing import impute_panel
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedmiss.pipeline.panels import open_panel
     from fedmiss.pipeline.recipe import read_recipe
     from fedmiss.pipeline.results import SpeciesFit, open_fit
+    from fedmiss.pipeline.settings import FitSettings
     from fedmiss.report.analysis import ReportSettings
     from fedmiss.report.build import build_report
     from fedmiss.report.changes import change_points, period_trends
@@ -140,7 +141,7 @@ _HOME = {
     },
     "Fit and impute": {
         "fit_panel": "pipeline.fitting",
-        "FitSettings": "pipeline.fitting",
+        "FitSettings": "pipeline.settings",
         "impute_panel": "pipeline.imputing",
         "open_fit": "pipeline.results",
         "SpeciesFit": "pipeline.results",

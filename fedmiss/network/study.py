@@ -20,7 +20,9 @@ from fedmiss.federation.hub.job import Order
 from fedmiss.federation.masks import FEWEST
 from fedmiss.federation.messages import PROTOCOL
 from fedmiss.files import read_json, write_json
-from fedmiss.pipeline.fitting import MODELS, FitSettings, base_settings, candidates, check_settings
+from fedmiss.pipeline.fitting import base_settings, candidates
+from fedmiss.pipeline.settings import MODELS, FitSettings
+from fedmiss.settings import from_table
 
 __all__ = ["ENGINES", "Study", "job_hash", "read_roster", "read_study", "read_study_toml"]
 
@@ -128,7 +130,7 @@ class Study:
             raise ConfigError(
                 f"[model] has the unknown setting {min(unknown)!r}; it may have {', '.join(_MODEL)}."
             )
-        check_settings(self.fit)
+        from_table(FitSettings, dict(self.model), "[model]")
 
     @property
     def fit(self) -> FitSettings:

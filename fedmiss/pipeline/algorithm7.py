@@ -24,7 +24,7 @@ from fedmiss.tables import write_table
 
 if TYPE_CHECKING:
     from fedmiss.core import Result
-    from fedmiss.pipeline.fitting import FitSettings
+    from fedmiss.pipeline.settings import FitSettings
 
 __all__ = ["fit_algorithm7", "run_algorithm7"]
 
@@ -50,7 +50,7 @@ def run_algorithm7(
     alpha: float | None = None,
     levels: int = 16,
     participation: float = 1.0,
-    batch: int = 0,
+    batch: int | None = None,
     seed: int = 0,
     checkpoint: Path | None = None,
     observe_every: int = 10,
@@ -64,7 +64,7 @@ def run_algorithm7(
         all groups, less where compression, absences and minibatches make noise
     alpha : step of the memories; None is 1 / (1 + omega)
     levels : levels of the random dithering; 0 sends float64
-    batch : rows of a minibatch, 0 for all rows
+    batch : rows of a minibatch, None for all rows
     observe_every : rounds between two evaluations of the objective, which looks at all groups' data: possible in
         process, not in a real federation
 
@@ -110,19 +110,9 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> 
         raise ConfigError(
             f"--method fedmissem has no model {settings.model!r}; choose {', '.join(FAMILIES)}."
         )
-    if settings.rank != "auto" and not str(settings.rank).isdigit():
-        raise ConfigError(f"--rank is {settings.rank!r} (must be auto or a number from 1).")
     rounds = ROUNDS if settings.rounds is None else settings.rounds
-    if rounds < 1:
-        raise ConfigError(f"--rounds is {rounds} (must be at least 1).")
-    if settings.levels < 0 or settings.batch < 0 or not 0.0 <= settings.alpha <= 1.0:
-        raise ConfigError("--levels and --batch must be 0 or more, --alpha between 0 and 1.")
-    if not 0.0 < settings.participation <= 1.0:
-        raise ConfigError(f"--participation is {settings.participation:g} (must be above 0 and at most 1).")
-    if not 0.0 <= settings.gamma <= 1.0:
-        raise ConfigError(f"--gamma is {settings.gamma:g} (must be between 0 and 1; 0 chooses it).")
     family, scale = FAMILIES[settings.model]
-    rank = 2 if settings.rank == "auto" else int(settings.rank)
+    rank = 2 if settings.rank == "auto" else settings.rank
     if rank < 1:
         raise ConfigError("--method fedmissem needs --rank 1 or more: its model is U V' alone.")
     folder = open_panel(panel_path)
@@ -144,8 +134,8 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> 
         rank=rank,
         penalty=penalty,
         rounds=rounds,
-        gamma=settings.gamma or None,
-        alpha=settings.alpha or None,
+        gamma=settings.gamma,
+        alpha=settings.alpha,
         levels=settings.levels,
         participation=settings.participation,
         batch=settings.batch,
@@ -208,8 +198,8 @@ def _check_finite(result: Result, settings: FitSettings) -> None:
         gamma = float(result.trace["gamma"][-1])
         raise DomainError(
             f"FedMissEM diverged: its objective went from {seen[0]:.4g} to {seen[-1]:.4g} in {len(seen)} evaluations. "
-            f"gamma={gamma:g}, levels={settings.levels}, batch={settings.batch}. Lower --gamma (try {gamma / 5:.2g}), "
-            "or use more --levels or a larger --batch."
+            f"gamma={gamma:g}, levels={settings.levels}, batch={settings.batch or 'all'}. "
+            f"Lower --gamma (try {gamma / 5:.2g}), or use more --levels or a larger --batch."
         )
 
 

@@ -8,7 +8,7 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +38,14 @@ from fedmiss.models.lowrank.choice import Choice, default_candidates, model_name
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit, Theta
 from fedmiss.pipeline.panels import PanelFolder, effort_names, open_panel, panel_hash
+from fedmiss.pipeline.settings import MODELS, FitSettings
 from fedmiss.progress import note, progress
 from fedmiss.tables import read_table, write_table
 
 __all__ = [
-    "FitSettings",
     "base_settings",
     "candidates",
-    "check_settings",
+    "check_fixed",
     "federation_of",
     "fit_panel",
     "fit_results",
@@ -62,110 +62,19 @@ CHOSEN_SITES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FitSettings:
-    """Settings of ``fedmiss fit``.
-
-    Attributes
-    ----------
-    method : ``fast`` (the count model), ``fedmissem`` (Algorithm 7 of the paper, through the federated core), ``wire``
-        (compressed normal equations of the penalised count model, through the same core) or ``saem`` (the count model by
-        chains, on small panels: the check of the approximations)
-    model : ``auto`` (chosen by cross-validation with the rank), ``quasi``, ``negbin``, ``log1p``, ``gaussian``,
-        ``bernoulli``
-    rank : ``auto`` or a number
-    penalty : None estimates the factors' variances; a number is the ridge of the penalised objective
-    time : ``smooth`` (time effects have a prior, sites slopes of their own) or ``fixed``: Poisson counts, one free effect
-        for each site and each time, no effort: TRIM's model 3 without serial correlation
-    effort : ``auto``, ``none``, or terms among duration, distance, observers
-    observers : observer effects, kept inside each group: ``yes`` or ``no``. Where observers come and go, effects take
-        part of the trend for themselves, and the intervals do not show it: hence ``no`` unless asked for
-    folds, folds_by, one_se : cross-validation
-    site_visits : with the cross-validation, try a prior of site effects that follows the sites' numbers of visits; not where
-        sites are in the panel because the species was found there
-    bootstrap : number of replicates, 0 for none
-    joint : whether groups exchange sums by site for sites that several of them visit (right where one person holds all
-        groups); otherwise each owner treats such a site as its own
-    minimum : least number of a group's own sites behind a month's sums; visits of months with fewer are withheld
-    own : keep what each group needs for a report about its own sites (``fedmiss own``)
-    rounds, gamma, alpha, levels, participation, batch : of ``fedmissem`` and ``wire`` (see fedmiss.pipeline.algorithm7 and
-        fedmiss.pipeline.wire), rounds and participation also of ``saem``; rounds None is 2,000, 100 and 900
-
-    Examples
-    --------
-    >>> import fedmiss
-    >>> fedmiss.FitSettings(rank=1, bootstrap=100).bootstrap
-    100
-    """
-
-    method: str = "fast"
-    model: str = "auto"
-    rank: str | int = "auto"
-    penalty: float | None = None
-    time: str = "smooth"
-    effort: str = "auto"
-    observers: str = "no"
-    folds: int = 5
-    folds_by: str = "auto"
-    one_se: bool = False
-    site_visits: bool = True
-    max_rank: int = 4
-    bootstrap: int = 200
-    seed: int = 0
-    joint: bool = True
-    minimum: int = 0
-    own: bool = False
-    rounds: int | None = None
-    gamma: float = 0.0
-    alpha: float = 0.0
-    levels: int = 16
-    participation: float = 1.0
-    batch: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rank", str(self.rank))
-
-
-MODELS = {
-    "quasi": {"family": "poisson", "dispersion": "quasi"},
-    "negbin": {"family": "poisson", "dispersion": "negbin"},
-    "log1p": {"family": "gaussian", "scale": "log1p"},
-    "gaussian": {"family": "gaussian", "scale": "raw"},
-    "bernoulli": {"family": "bernoulli"},
-}
-
-
-def check_settings(s: FitSettings) -> None:
-    """Raise ConfigError on impossible settings."""
-    if s.model not in ("auto", *MODELS):
-        raise ConfigError(f"--model is {s.model!r} (must be auto, {', '.join(MODELS)}).")
-    if s.rank != "auto" and (not str(s.rank).isdigit()):
-        raise ConfigError(f"--rank is {s.rank!r} (must be auto or a number from 0).")
-    if s.observers not in ("yes", "no"):
-        raise ConfigError(f"--observers is {s.observers!r} (must be yes or no).")
-    if s.time not in ("smooth", "fixed"):
-        raise ConfigError(f"--time is {s.time!r} (must be smooth or fixed).")
-    if s.time == "fixed":
-        _check_fixed(s)
-    if s.bootstrap < 0:
-        raise ConfigError(f"--bootstrap is {s.bootstrap} (must be 0 or more).")
-    if s.folds < 2:
-        raise ConfigError(f"--folds is {s.folds} (must be at least 2).")
-
-
-def _check_fixed(s: FitSettings) -> None:
+def check_fixed(s: FitSettings) -> None:
     """Refuse what the plain site and time model does not have."""
     other = {
-        "--method": s.method not in ("fast",),
+        "--method": s.method != "fast",
         "--model": s.model not in ("auto", "quasi"),
-        "--rank": s.rank not in ("auto", "0"),
+        "--rank": s.rank not in ("auto", 0),
         "--penalty": s.penalty is not None,
         "--effort": s.effort not in ("auto", "none"),
-        "--observers": s.observers == "yes",
+        "--observers": s.observers,
         "--minimum": s.minimum > 1,
     }
     wrong = [name for name, bad in other.items() if bad]
-    if wrong:
+    if s.time == "fixed" and wrong:
         raise ConfigError(
             f"--time fixed is the plain site and time model of Poisson counts: leave out {', '.join(wrong)}. (With a least "
             "number behind each sum it cannot be fitted: a pair of months may rest on one site.)"
@@ -177,9 +86,9 @@ def base_settings(s: FitSettings, *, calibrate: bool = True) -> CountSettings:
     if s.time == "fixed":
         return CountSettings(time="fixed", rank=0, season=False, slopes=False, seed=s.seed)
     chosen = MODELS["negbin" if s.model == "auto" else s.model]
-    rank = 2 if s.rank == "auto" else int(s.rank)
+    rank = 2 if s.rank == "auto" else s.rank
     return CountSettings(
-        rank=rank, penalty=s.penalty, observers=s.observers == "yes", seed=s.seed, calibrate=calibrate,
+        rank=rank, penalty=s.penalty, observers=s.observers, seed=s.seed, calibrate=calibrate,
         **chosen,  # type: ignore[arg-type]
     )  # fmt: skip
 
@@ -232,13 +141,11 @@ def fit_panel(
 
 
 def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
+    check_fixed(settings)
     if settings.method == "fedmissem":
         from fedmiss.pipeline.algorithm7 import fit_algorithm7
 
         return fit_algorithm7(panel_path, out, settings)
-    if settings.method not in ("fast", "wire", "saem"):
-        raise ConfigError(f"--method is {settings.method!r} (must be fast, fedmissem, wire or saem).")
-    check_settings(settings)
     if settings.method == "saem":
         from fedmiss.pipeline.saem import fit_saem
 

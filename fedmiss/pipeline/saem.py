@@ -35,7 +35,7 @@ from fedmiss.tables import write_table
 
 if TYPE_CHECKING:
     from fedmiss.core import Result
-    from fedmiss.pipeline.fitting import FitSettings
+    from fedmiss.pipeline.settings import FitSettings
 
 __all__ = ["fit_saem", "posterior_of_sites", "workers_of"]
 
@@ -133,9 +133,9 @@ def _check(settings: FitSettings, federation: LocalFederation, model: Counts, la
                 "they have no maximum-likelihood estimate. Make the panel of other months or with --by year, or fit with "
                 "--method fast, whose season and walk fill them."
             )
-    if settings.observers == "yes" and sum(int(u.observer.max()) + 1 for u in used if u.observer.size) < 3:
+    if settings.observers and sum(int(u.observer.max()) + 1 for u in used if u.observer.size) < 3:
         raise ConfigError(
-            "--method saem --observers yes: a variance needs at least 3 observers; use --observers no."
+            "--method saem --observers: a variance needs at least 3 observers; leave --observers out."
         )
 
 
@@ -173,8 +173,6 @@ def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     rounds = ROUNDS if settings.rounds is None else settings.rounds
     if rounds < 10:
         raise ConfigError(f"--rounds is {rounds} (must be at least 10; the default is {ROUNDS}).")
-    if not 0.0 < settings.participation <= 1.0:
-        raise ConfigError(f"--participation is {settings.participation:g} (must be above 0 and at most 1).")
     folder = open_panel(panel_path)
     hashes = panel_hash(folder)
     federation = federation_of(folder, settings)
@@ -184,7 +182,7 @@ def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
             "draw a factor of its own for them: another model. Leave --no-joint out, or fit with --method fast."
         )
     d = next(p.used.effort.shape[1] for p in federation.programs.values() if p.used is not None)
-    rank, observers = 0 if settings.rank == "auto" else int(settings.rank), settings.observers == "yes"
+    rank, observers = 0 if settings.rank == "auto" else settings.rank, settings.observers
     model = ShiftedCounts(federation.L, r=1 + rank, d=d, observers=observers, level=True)
     _check(settings, federation, model, folder.months["month"].tolist())
     workers = workers_of(federation)

@@ -24,7 +24,7 @@ from fedmiss.pipeline.panels import open_panel, panel_hash
 from fedmiss.tables import write_table
 
 if TYPE_CHECKING:
-    from fedmiss.pipeline.fitting import FitSettings
+    from fedmiss.pipeline.settings import FitSettings
 
 __all__ = ["fit_wire"]
 
@@ -49,10 +49,6 @@ def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     if settings.model == "auto":
         raise ConfigError("--method wire needs a --model: quasi, negbin, log1p, gaussian or bernoulli.")
     rounds = ROUNDS if settings.rounds is None else settings.rounds
-    if rounds < 1 or settings.levels < 0:
-        raise ConfigError(f"--rounds is {rounds} and --levels {settings.levels} (must be at least 1 and 0).")
-    if not 0.0 < settings.participation <= 1.0:
-        raise ConfigError(f"--participation is {settings.participation:g} (must be above 0 and at most 1).")
     folder = open_panel(panel_path)
     hashes = panel_hash(folder)
     federation = federation_of(folder, settings)
@@ -72,7 +68,7 @@ def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         rank=model.rank,
         penalty=penalty,
         rounds=rounds,
-        alpha=settings.alpha or None,
+        alpha=settings.alpha,
         seed=settings.seed,
     )
     move = abs(float(np.diff(found.objective[-2:])[0])) if found.rounds > 1 else float("inf")

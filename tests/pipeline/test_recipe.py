@@ -8,8 +8,8 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.etl.filters import Filters
-from fedmiss.pipeline.fitting import FitSettings
 from fedmiss.pipeline.recipe import ingest_options, read_recipe, slug
+from fedmiss.pipeline.settings import FitSettings
 
 
 def recipe(tmp_path, text):
@@ -103,7 +103,7 @@ def test_a_preset_with_a_change(tmp_path):
 
 def test_numbers_words_and_what_is_left_out(tmp_path):
     r = recipe(tmp_path, '[fit]\nrank = 2\npenalty = 3\n[panel]\ngroup-by = "region"\n')
-    assert (r.fit.rank, r.fit.penalty, r.panel.group_by) == ("2", 3.0, "region")
+    assert (r.fit.rank, r.fit.penalty, r.panel.group_by) == (2, 3.0, "region")
     assert isinstance(r.fit.penalty, float)
     plain = recipe(tmp_path, "")
     assert plain.fit == FitSettings()

@@ -15,7 +15,8 @@ from fedmiss.errors import FedmissError
 from fedmiss.federation.local import LocalFederation
 from fedmiss.files import identity, read_manifest
 from fedmiss.pipeline import algorithm7, fitting
-from fedmiss.pipeline.fitting import FitSettings, fit_panel
+from fedmiss.pipeline.fitting import fit_panel
+from fedmiss.pipeline.settings import FitSettings
 from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel
 from fedmiss.tables import read_table

@@ -397,8 +397,9 @@ def test_manifest_of_a_fit_without_converging_warns(folders, tmp_path):
 def test_a_report_of_yearly_counts_speaks_of_no_month(tmp_path):
     from fedmiss.etl.ingest import IngestSettings, ingest
     from fedmiss.etl.panel import PanelSettings, make_panel
-    from fedmiss.pipeline.fitting import FitSettings, fit_panel
+    from fedmiss.pipeline.fitting import fit_panel
     from fedmiss.pipeline.imputing import impute_panel
+    from fedmiss.pipeline.settings import FitSettings
 
     rows = [
         f"S{s},{y},{(s + 2) * 3 + (y - 2010) + s * y % 4}"

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from fedmiss.errors import ConfigError, FedmissError, InputError
     from fedmiss.etl.counts import CountOptions, read_counts
     from fedmiss.etl.ingest import ingest
-    from fedmiss.etl.panel import PanelSettings, make_panel
-    from fedmiss.etl.settings import IngestSettings
+    from fedmiss.etl.panel import make_panel
+    from fedmiss.etl.settings import IngestSettings, PanelSettings
     from fedmiss.federation.local import LocalFederation, bootstrap, cross_validate, fit_counts
     from fedmiss.federation.results import CountFit
     from fedmiss.files import read_manifest
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from fedmiss.pipeline.recipe import read_recipe
     from fedmiss.pipeline.results import SpeciesFit, open_fit
     from fedmiss.pipeline.settings import FitSettings
-    from fedmiss.report.analysis import ReportSettings
     from fedmiss.report.build import build_report
     from fedmiss.report.changes import change_points, period_trends
     from fedmiss.report.classes import classify
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
         plot_totals,
         plot_trim,
     )
+    from fedmiss.report.settings import ReportSettings
     from fedmiss.report.trends import monthly_totals, overall_trend, seasonal, yearly_index
     from fedmiss.report.trim import TrimFit, TrimSettings, fit_trim
     from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
@@ -133,7 +133,7 @@ _HOME = {
         "read_counts": "etl.counts",
         "CountOptions": "etl.counts",
         "make_panel": "etl.panel",
-        "PanelSettings": "etl.panel",
+        "PanelSettings": "etl.settings",
         "open_panel": "pipeline.panels",
         "from_dataframe": "pipeline.frames",
         "read_table": "tables",
@@ -173,7 +173,7 @@ _HOME = {
     },
     "Report": {
         "build_report": "report.build",
-        "ReportSettings": "report.analysis",
+        "ReportSettings": "report.settings",
         "build_index": "report.many",
         "read_recipe": "pipeline.recipe",
         "run_recipe": "pipeline.chain",

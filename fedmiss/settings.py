@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from fedmiss.errors import ConfigError
 
-__all__ = ["Setting", "Settings", "convert", "definitions", "from_table", "unknown"]
+__all__ = ["Setting", "Settings", "convert", "definitions", "from_table", "names", "read_table", "unknown"]
 
 T = TypeVar("T")
 
@@ -34,7 +34,8 @@ class Setting:
     among : the values that a text may have
     low, high : limits of a number, both included;  above : a limit that is not included
     flags : names of the option, where they are not made of the field's name
-    shown : what the help shows as the default, where it is not the default itself
+    shown : what the help shows as the default, where it is not the default itself;  panel : heading of the help
+    read : makes the field's value of what is typed, which is a text or of the type ``typed``
     """
 
     help: str
@@ -44,6 +45,13 @@ class Setting:
     high: float | None = None
     flags: tuple[str, ...] = ()
     shown: str | bool = True
+    panel: str | None = None
+    typed: type | None = None
+    read: Callable[[Any], Any] | None = None
+
+    def flag(self, name: str) -> str:
+        """Return the name of the option of the field ``name``."""
+        return self.flags[0] if self.flags else "--" + name.replace("_", "-")
 
     def allows(self, value: Any) -> bool:
         """Whether a value of the right type is within the limits."""
@@ -60,7 +68,7 @@ class Setting:
     def limits(self) -> str:
         """Say the limits in words: ``quasi or negbin``, ``between 0 and 1``, ``at least 2``."""
         if self.among:
-            return _either(self.among)
+            return _either(filter(None, self.among))
         if self.low is not None and self.high is not None:
             return f"between {self.low:g} and {self.high:g}"
         least = "" if self.above is None else f"above {self.above:g}"
@@ -84,8 +92,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, (hint, setting) in definitions(type(self)).items():
-            flag = next(iter(setting.flags), "--" + name.replace("_", "-"))
-            object.__setattr__(self, name, checked(getattr(self, name), hint, setting, flag))
+            object.__setattr__(self, name, checked(getattr(self, name), hint, setting, setting.flag(name)))
 
 
 def _definitions(cls: type) -> dict[str, tuple[Any, Setting]]:
@@ -102,7 +109,8 @@ definitions: Callable[[type], dict[str, tuple[Any, Setting]]] = functools.cache(
 
 def checked(value: Any, hint: Any, setting: Setting, where: str) -> Any:
     """Return the value as the field's type; raise ConfigError for a wrong type or a value outside the limits."""
-    found = convert(value, hint, where)
+    typed = setting.read and isinstance(value, setting.typed or str) and not isinstance(value, bool)
+    found = convert(setting.read(value) if setting.read and typed else value, hint, where)
     if setting.allows(found):
         return found
     words = [
@@ -176,15 +184,28 @@ def unknown(key: str, known: Iterable[str], where: str) -> ConfigError:
     return ConfigError(f"{where}: the setting {key!r} is unknown. {more}", key=key)
 
 
-def from_table(cls: type[T], table: dict[str, Any], where: str) -> T:
-    """Build a settings object of a table of a recipe; unknown keys, wrong types and impossible values are errors."""
-    hints = get_type_hints(cls)
-    limits = definitions(cls)
+def names(*classes: type) -> dict[str, str]:
+    """Return the fields of settings classes by the names that they have in recipes: those of the options."""
+    return {
+        setting.flag(name)[2:].replace("-", "_"): name
+        for cls in classes
+        for name, (_, setting) in definitions(cls).items()
+    }
+
+
+def read_table(table: dict[str, Any], where: str, *classes: type) -> dict[str, Any]:
+    """Read a table of a recipe as values of the fields; unknown keys, wrong types and impossible values are errors."""
+    known = names(*classes)
+    fields = {name: d for cls in classes for name, d in definitions(cls).items()}
     values: dict[str, Any] = {}
     for key, value in table.items():
-        name = key.replace("-", "_")
-        if name not in hints:
-            raise unknown(key, hints, where)
-        setting = limits[name][1] if name in limits else Setting("")
-        values[name] = checked(value, hints[name], setting, f"{where}.{key}")
-    return cls(**values)
+        name = known.get(key.replace("-", "_"))
+        if name is None:
+            raise unknown(key, known, where)
+        values[name] = checked(value, *fields[name], f"{where}.{key}")
+    return values
+
+
+def from_table(cls: type[T], table: dict[str, Any], where: str) -> T:
+    """Build a settings object of a table of a recipe."""
+    return cls(**read_table(table, where, cls))

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import re
 import tomllib
-import typing
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.etl.filters import Filters, preset
-from fedmiss.etl.ingest import IngestSettings
-from fedmiss.etl.options import clock_range, date_range, four_numbers, number_range, parse_map, season_window
-from fedmiss.etl.panel import PanelSettings
+from fedmiss.etl.filters import Filters
+from fedmiss.etl.settings import IngestSettings, PanelSettings, ingest_settings
 from fedmiss.pipeline.settings import FitSettings
-from fedmiss.report.analysis import ReportSettings
-from fedmiss.settings import convert, from_table, unknown
+from fedmiss.report.settings import ReportSettings
+from fedmiss.settings import convert, from_table, names, read_table, unknown
 
 __all__ = ["Recipe", "ingest_options", "read_recipe", "slug"]
 
@@ -64,73 +60,20 @@ def _table(raw: dict[str, Any], key: str, where: str) -> dict[str, Any]:
     return table
 
 
-# options of `fedmiss ingest` whose field has another name; a recipe uses the words of the command line
-_FIELD = {
-    "country": "countries",
-    "state": "states",
-    "county": "counties",
-    "bcr": "bcrs",
-    "year": "years",
-    "project": "projects",
-    "reviewed": "reviewed_only",
-    "locality": "localities",
-    "hotspots": "hotspots_only",
-    "start": "first_date",
-    "end": "last_date",
-    "time": "start",
-    "protocol": "protocols",
-    "max_observers": "party",
-    "complete": "complete_only",
-    "observer": "observers",
-    "without_observer": "without_observers",
-    "map": "column_map",
-}
-_READ: dict[str, Callable[[str], Any]] = {
-    "bbox": four_numbers,
-    "season": season_window,
-    "last_edited": date_range,
-    "time": clock_range,
-    "duration": lambda text: number_range(text, "duration"),
-    "distance": lambda text: number_range(text, "distance"),
-    "map": parse_map,
-    "exotic": lambda text: text.split(","),
-}
-
-
-def ingest_options() -> list[str]:
-    """Return the settings that the table ``[ingest]`` of a recipe may hold, beside its files."""
-    own = {f.name for cls in (Filters, IngestSettings) for f in fields(cls)} - {"filters"}
-    return sorted((own - set(_FIELD.values())) | set(_FIELD) | {"preset"})
+def ingest_options() -> dict[str, str]:
+    """Return the settings that the table ``[ingest]`` of a recipe may hold beside its files, with their fields."""
+    return names(Filters, IngestSettings) | {"preset": "preset"}
 
 
 def _ingest(table: dict[str, Any], where: str, base: Path) -> IngestSettings:
     """Read the table ``[ingest]``: the names and values of the options of ``fedmiss ingest``, or lists of values."""
-    filters: dict[str, Any] = {}
-    settings: dict[str, Any] = {}
-    hints = {cls: typing.get_type_hints(cls) for cls in (Filters, IngestSettings)}
-    for key, value in table.items():
-        option = key.replace("-", "_")
-        if option not in ingest_options():
-            raise unknown(key, ingest_options(), where)
-        if isinstance(value, str) and option in _READ:
-            value = _READ[option](value)
-            value = list(value) if isinstance(value, tuple) else value
-        if option == "max_observers":
-            value = [None, convert(value, int, f"{where}.{key}")]
-        elif option == "exotic":
-            codes = convert(value, tuple[str, ...], f"{where}.{key}")
-            value = ["", *(c.strip().upper() for c in codes if c.strip())]
-        elif option == "polygon":
-            value = str(base / convert(value, str, f"{where}.{key}"))
-        field_name = _FIELD.get(option, option)
-        if option == "preset":
-            settings[option] = convert(value, str, f"{where}.{key}")
-        elif field_name in hints[Filters]:
-            filters[field_name] = convert(value, hints[Filters][field_name], f"{where}.{key}")
-        else:
-            settings[field_name] = convert(value, hints[IngestSettings][field_name], f"{where}.{key}")
-    name = settings.pop("preset", None)
-    return IngestSettings(filters=preset(name, **filters) if name else Filters(**filters), **settings)
+    rest = {key: value for key, value in table.items() if key != "preset"}
+    values = read_table(rest, where, Filters, IngestSettings)
+    if "polygon" in values:
+        values["polygon"] = str(base / values["polygon"])
+    if "preset" in table:
+        values["preset"] = convert(table["preset"], str, f"{where}.preset")
+    return ingest_settings(values)
 
 
 def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:

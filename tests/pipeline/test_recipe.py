@@ -83,19 +83,27 @@ def test_every_option_of_ingest_says_the_same_in_a_recipe(option, tmp_path, monk
 
 
 def test_no_option_of_ingest_is_missing_in_recipes():
-    import inspect
+    import typer
 
     from fedmiss.cli.ingest import ingest
 
-    words = {name.rstrip("_") for name in inspect.signature(ingest).parameters}
+    app = typer.Typer()
+    app.command()(ingest)
+    options = {p.opts[0].removeprefix("--").replace("-", "_") for p in typer.main.get_command(app).params}
     apart = {"files", "sampling", "unvetted", "out", "cache", "no_cache", "overwrite"}
-    assert words - apart <= set(ingest_options())
+    apart |= {"install_completion", "show_completion"}
+    assert options - apart == set(ingest_options())
     assert {o.replace("-", "_") for o in (*EVERY, *FLAGS)} | {"polygon", "last_years"} == set(
         ingest_options()
     )
 
 
-def test_a_preset_with_a_change(tmp_path):
+def test_a_preset_with_a_change(tmp_path, monkeypatch):
+    typed = of_the_command(
+        monkeypatch, ["--preset", "best-practices-v2", "--no-complete", "--exotic", "x, n"]
+    )
+    assert (typed.filters.complete_only, typed.filters.max_speed) == (False, 100.0)
+    assert typed.exotic == ("", "X", "N")  # natives stay
     chosen = recipe(tmp_path, 'preset = "best-practices-v2"\nduration = "..30"\n').ingest.filters
     assert chosen.duration == (None, 30.0)
     assert chosen.max_speed == 100.0

@@ -321,7 +321,7 @@ def test_settings_and_folders_are_checked_before_anything_is_written(folders, tm
         ({"rule": "trim"}, "'trim'"),
         ({"date": "2026-13-01"}, "'2026-13-01'"),
         ({"span": 2.0}, "span is 2"),
-        ({"coarse_map": -1.0}, "-1 degrees"),
+        ({"coarse_map": -1.0}, "--coarse-map is -1"),
     ):
         with pytest.raises(ConfigError, match=word):
             ReportSettings(**bad)

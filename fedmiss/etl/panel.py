@@ -22,6 +22,7 @@ from fedmiss.etl.codes import NEVER_DETECTED
 from fedmiss.etl.count_visits import MONTH_OF_YEARLY
 from fedmiss.etl.settings import PanelSettings
 from fedmiss.files import SECRET, atomic_folder, read_manifest, write_manifest, write_secret
+from fedmiss.folders import PanelFacts
 from fedmiss.group_names import group_folders
 from fedmiss.rng import rng_for
 from fedmiss.tables import read_table, write_table
@@ -131,14 +132,14 @@ def make_panel(
             groups[folder] = _write_group(tmp / "groups" / folder, rows)
             if settings.secrets:
                 write_secret(tmp / "groups" / folder / SECRET)
-        results = _results(species, common, visits, sites, months, groups)
+        facts = _facts(species, common, visits, sites, months, groups)
         flow.append({"step": "visits written", "rows": visits.height, "note": f"{len(groups)} groups"})
         write_manifest(
             tmp,
             "panel",
             settings=asdict(settings),
             inputs=inputs,
-            results=results,
+            results=facts.as_results(),
             flow=flow,
             terms=manifests[0]["terms"],
             warnings=warnings,
@@ -146,38 +147,35 @@ def make_panel(
     return Path(out)
 
 
-def _results(
+def _facts(
     species: str,
     common: str | None,
     visits: pl.DataFrame,
     sites: pl.DataFrame,
     months: pl.DataFrame,
-    groups: dict[str, Any],
-) -> dict[str, Any]:
-    """What a panel's manifest says of its results."""
+    groups: dict[str, dict[str, int]],
+) -> PanelFacts:
     counted = visits["count"].is_not_null()
-    return {
-        "species": species,
-        "common_name": common or "",
-        "n_sites": sites.height,
-        "n_months": months.height,
-        "first_month": months["month"][0],
-        "last_month": months["month"][-1],
-        "n_observers": visits["observer_id"].n_unique(),
-        "n_visits": visits.height,
-        "n_counted": int(counted.sum()),
-        "n_detected": int(visits["detected"].sum()),
-        "n_zeros": int((visits["count"] == 0).sum()),
-        "n_cells_observed": visits.filter(counted).select("site_index", "month_index").n_unique(),
-        "birds": int(visits["count"].sum()),
-        "effort": {
-            c: round(1 - visits[c].null_count() / visits.height, 4) for c in EFFORT if c != "protocol"
-        },
-        "share_complete": round(float(visits["complete"].sum() / visits.height), 4),
-        "groups": groups,
+    return PanelFacts(
+        species=species,
+        common_name=common or "",
+        n_sites=sites.height,
+        n_months=months.height,
+        first_month=months["month"][0],
+        last_month=months["month"][-1],
+        n_observers=visits["observer_id"].n_unique(),
+        n_visits=visits.height,
+        n_counted=int(counted.sum()),
+        n_detected=int(visits["detected"].sum()),
+        n_zeros=int((visits["count"] == 0).sum()),
+        n_cells_observed=visits.filter(counted).select("site_index", "month_index").n_unique(),
+        birds=int(visits["count"].sum()),
+        effort={c: round(1 - visits[c].null_count() / visits.height, 4) for c in EFFORT if c != "protocol"},
+        share_complete=round(float(visits["complete"].sum() / visits.height), 4),
+        groups=groups,
         # a table of yearly counts: no month was told, and every count stands in one (see count_visits)
-        "period": "year" if _yearly(visits) else "month",
-    }
+        period="year" if _yearly(visits) else "month",
+    )
 
 
 def _yearly(visits: pl.DataFrame) -> bool:

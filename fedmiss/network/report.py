@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fedmiss.federation.hub.job import FIRST_REPLICATES
 from fedmiss.federation.messages import Outcome
 from fedmiss.federation.results import CountFit, Posterior, site_slopes
 from fedmiss.files import atomic_folder, hash_file, read_json, read_manifest, write_manifest
+from fedmiss.folders import FitFacts
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit
 from fedmiss.network.kits import Kit
@@ -198,23 +200,24 @@ def _own_panel(panel: PanelFolder, stamps: I64, out: Path) -> PanelFolder:
     at = np.searchsorted(stamps, panel.stamps)
     inside = (at < stamps.size) & (stamps[np.minimum(at, stamps.size - 1)] == panel.stamps)
     source = panel.groups[0]
-    counts: dict[str, int] = {}
+    kept = {}
     for name in ("visits", "cells"):
         table = read_table(source / f"{name}.parquet", name).to_pandas()
         table = table[inside[table["month_index"].to_numpy()]]
-        table = table.assign(month_index=at[table["month_index"].to_numpy()].astype(np.int32))
-        write_table(table, out / "groups" / source.name / f"{name}.parquet", name)
-        counts |= (
-            {"n_visits": len(table), "n_counted": int(table["count"].notna().sum())}
-            if name == "visits"
-            else {"n_cells_observed": int((table["n_counted"] > 0).sum())}
-        )
+        kept[name] = table.assign(month_index=at[table["month_index"].to_numpy()].astype(np.int32))
+        write_table(kept[name], out / "groups" / source.name / f"{name}.parquet", name)
+    facts = replace(
+        panel.facts,
+        n_visits=len(kept["visits"]),
+        n_counted=int(kept["visits"]["count"].notna().sum()),
+        n_cells_observed=int((kept["cells"]["n_counted"] > 0).sum()),
+    )
     write_table(_months(stamps), out / "months.parquet", "months")
     write_table(panel.sites, out / "sites.parquet", "sites")
     old = panel.manifest
     write_manifest(
-        out, "panel", settings=old["settings"], inputs=old["inputs"], results=old["results"] | counts, flow=old["flow"],
-        terms=old["terms"], warnings=old["warnings"],
+        out, "panel", settings=old["settings"], inputs=old["inputs"], results=facts.as_results(),
+        flow=old["flow"], terms=old["terms"], warnings=old["warnings"],
     )  # fmt: skip
     return open_panel(out)
 
@@ -233,7 +236,7 @@ def _own_fit(kit: Kit, program: GroupProgram, told: Outcome, panel: PanelFolder,
         np.zeros((L, p)),
         np.array(r["month_variances"]),
     )
-    counts = {k: panel.manifest["results"][k] for k in ("n_visits", "n_counted", "n_cells_observed")}
+    own = panel.facts
     settings = CountSettings(
         family=r["family"], scale=r["scale"], rank=r["rank"], dispersion=r["dispersion_model"]
     )
@@ -247,7 +250,7 @@ def _own_fit(kit: Kit, program: GroupProgram, told: Outcome, panel: PanelFolder,
         aux,
         r["dispersion"],
         r["edf"],
-        counts["n_counted"],
+        own.n_counted,
         r["smear"],
         q,
     )
@@ -266,6 +269,12 @@ def _own_fit(kit: Kit, program: GroupProgram, told: Outcome, panel: PanelFolder,
         out / "trace.parquet", "trace",
     )  # fmt: skip
     effort = dict(zip(effort_names(tuple(r["terms"]), tuple(r["blanks"])), r["kappa"], strict=True))
+    facts = FitFacts.of(
+        r | {
+            "n_visits": own.n_visits, "n_counted": own.n_counted, "n_cells_observed": own.n_cells_observed,
+            "n_sites": len(panel.sites), "common_name": own.common_name, "effort": effort,
+        }
+    )  # fmt: skip
     note = (
         f"Months, variances and the choice of the model come from {', '.join(kit.roster)} "
         "together; sites, totals and map are "
@@ -273,7 +282,7 @@ def _own_fit(kit: Kit, program: GroupProgram, told: Outcome, panel: PanelFolder,
     )
     write_manifest(
         out, "fit", settings={"study": kit.study.name, "job": kit.job.hex()}, inputs=panel_hash(panel),
-        results=r | counts | {"n_sites": len(panel.sites), "effort": effort}, flow=panel.manifest["flow"],
+        results=facts.as_results(), flow=panel.manifest["flow"],
         terms=panel.manifest["terms"], warnings=[*panel.manifest["warnings"], *r["notes"], note],
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from fedmiss.core import Bernoulli, FedEM, FullBatch, Minibatch, Roster, Stop, r
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.federation.results import CountFit
-from fedmiss.files import hash_json, write_manifest
+from fedmiss.files import hash_json
+from fedmiss.folders import FitFacts, PanelFacts
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.paper import Factors, FedMissEM
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
@@ -104,7 +105,7 @@ def run_algorithm7(
 
 def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     """Write a fit folder made by algorithm 7. It has no intervals: a bootstrap needs a solver that converges."""
-    from fedmiss.pipeline.fitting import finish, partial_folder, saved, write_fit
+    from fedmiss.pipeline.fitting import finish, partial_folder, saved, write_fit, write_fit_manifest
 
     if settings.model not in FAMILIES:
         raise ConfigError(
@@ -166,23 +167,15 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> 
         "made by the paper's own algorithm, round by round: see the trace for how far from its fixed point it is; "
         "no intervals (fit with --method fast for them)."
     ]
-    write_manifest(
-        work,
-        "fit",
-        settings=asdict(settings),
-        inputs=hashes,
-        results=_results(folder.manifest["results"], fit, smear, penalty, panel, result)
-        | {
-            "objective": float(known[-1]),
-            "objective_start": float(known[0]),
-            "n_cells_observed": model.q,
-            "participation": settings.participation,
-            "compressor": f"random dithering, {settings.levels} levels" if settings.levels else "identity",
-        },
-        flow=folder.manifest["flow"],
-        terms=folder.manifest["terms"],
-        warnings=folder.manifest["warnings"] + warnings,
+    facts = replace(
+        _facts(folder.facts, fit, smear, penalty, panel, result),
+        objective=float(known[-1]),
+        objective_start=float(known[0]),
+        n_cells_observed=model.q,
+        participation=settings.participation,
+        compressor=f"random dithering, {settings.levels} levels" if settings.levels else "identity",
     )
+    write_fit_manifest(work, folder, settings, hashes, facts, warnings)
     return finish(work, out)
 
 
@@ -220,51 +213,50 @@ def _count_fit(
     return CountFit(settings, panel.J, panel.L, fit, aux, float("nan"), float("nan"), panel.m, smear), smear
 
 
-def _results(
-    panel_results: dict[str, Any],
+def _facts(
+    whole: PanelFacts,
     fit: CountFit,
     smear: float,
     penalty: float,
     panel: GroupPanel,
     result: Result,
-) -> dict[str, Any]:
+) -> FitFacts:
     s, trace = fit.settings, result.trace
     name = {"gaussian": "Gaussian", "poisson": "Poisson", "bernoulli": "Bernoulli"}[s.family]
-    return {
-        "species": panel_results["species"],
-        "common_name": panel_results.get("common_name", ""),
-        "family": s.family,
-        "scale": s.scale,
-        "method": "fedmissem",
-        "model": name + (" on log1p" if s.scale == "log1p" else ""),
-        "effects": False,
-        "dispersion_model": "none",
-        "rank": s.rank,
-        "penalty": penalty,
-        "mu": 0.0,
-        "phi": 1.0,
-        "dispersion": None,
-        "negbin_size": None,
-        "edf": None,
-        "smear": smear,
-        "site_variances": None,
-        "month_variances": None,
-        "effort": {},
-        "standard_effort": "one visit",
-        "observer_effects": False,
-        "observer_sd": None,
-        "h_norm": float(np.sqrt(trace["h_norm2"][-1])),
-        "converged": bool(result.converged),
-        "stop_reason": result.stop_reason,
-        "rounds": len(trace["k"]),
-        "bytes_up": int(trace["bytes_up"].sum()),
-        "bytes_down": int(trace["bytes_down"].sum()),
-        "n_groups": len(panel.groups),
-        "n_visits": panel_results["n_visits"],
-        "n_counted": panel.m,
-        "n_sites": panel.J,
-        "n_months": panel.L,
-        "bootstrap": 0,
-        "advice": "",
-        "cv_summary": [],
-    }
+    return FitFacts(
+        species=whole.species,
+        common_name=whole.common_name,
+        family=s.family,
+        scale=s.scale,
+        method="fedmissem",
+        model=name + (" on log1p" if s.scale == "log1p" else ""),
+        effects=False,
+        dispersion_model="none",
+        rank=s.rank,
+        penalty=penalty,
+        mu=0.0,
+        phi=1.0,
+        dispersion=None,
+        negbin_size=None,
+        edf=None,
+        smear=smear,
+        site_variances=None,
+        month_variances=None,
+        effort={},
+        standard_effort="one visit",
+        observer_effects=False,
+        observer_sd=None,
+        h_norm=float(np.sqrt(trace["h_norm2"][-1])),
+        converged=bool(result.converged),
+        stop_reason=result.stop_reason,
+        rounds=len(trace["k"]),
+        bytes_up=int(trace["bytes_up"].sum()),
+        bytes_down=int(trace["bytes_down"].sum()),
+        n_groups=len(panel.groups),
+        n_visits=whole.n_visits,
+        n_counted=panel.m,
+        n_sites=panel.J,
+        n_months=panel.L,
+        n_cells_observed=whole.n_cells_observed,
+        bootstrap=0,
+    )

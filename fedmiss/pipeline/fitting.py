@@ -34,6 +34,7 @@ from fedmiss.files import (
     write_checked,
     write_manifest,
 )
+from fedmiss.folders import FitFacts
 from fedmiss.models.lowrank.choice import Choice, default_candidates, model_name
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit, Theta
@@ -47,8 +48,8 @@ __all__ = [
     "candidates",
     "check_fixed",
     "federation_of",
+    "fit_facts",
     "fit_panel",
-    "fit_results",
     "read_fit",
     "saved",
     "write_fit",
@@ -111,8 +112,7 @@ def candidates(s: FitSettings, base: CountSettings) -> list[CountSettings]:
 
 def presence_if_uncounted(folder: PanelFolder, settings: FitSettings) -> FitSettings:
     """Fit presence and absence where a species was found and never counted (all X): its counts are all 0 and say nothing."""
-    found = folder.manifest["results"]
-    if settings.model == "auto" and found.get("birds") == 0 and found.get("n_detected", 0) > 0:
+    if settings.model == "auto" and folder.facts.birds == 0 and folder.facts.n_detected > 0:
         return replace(settings, model="bernoulli")
     return settings
 
@@ -199,18 +199,19 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         for k, name in enumerate(federation.programs if settings.own else ()):
             write_totals(work / "own" / name / "draws.parquet", draws.own[:, k : k + 1], ["all"])
     traffic = ledger.as_dict()
-    results = fit_results(fit, federation, folder, choice, settings) | {
-        "h_norm": trace[-1]["h_norm2"] ** 0.5 if trace else None,
-        "exchanges": traffic["exchanges"],
-        "bytes_up": traffic["bytes_up"],
-        "bytes_down": traffic["bytes_down"],
-        "ledger": traffic,
-        "shared_sites": federation.agreement.shared,
-        "joint_sites": federation.hub.n_joint,
-        "withheld_visits": federation.agreement.withheld,
-        "duplicate_visits": federation.agreement.duplicates,
-    }
-    write_fit_manifest(work, folder, settings, hashes, results, federation.agreement.notes)
+    facts = replace(
+        fit_facts(fit, federation, folder, choice, settings),
+        h_norm=trace[-1]["h_norm2"] ** 0.5 if trace else None,
+        exchanges=traffic["exchanges"],
+        bytes_up=traffic["bytes_up"],
+        bytes_down=traffic["bytes_down"],
+        ledger=traffic,
+        shared_sites=federation.agreement.shared,
+        joint_sites=federation.hub.n_joint,
+        withheld_visits=federation.agreement.withheld,
+        duplicate_visits=federation.agreement.duplicates,
+    )
+    write_fit_manifest(work, folder, settings, hashes, facts, federation.agreement.notes)
     return finish(work, out)
 
 
@@ -219,7 +220,7 @@ def write_fit_manifest(
     folder: PanelFolder,
     settings: FitSettings,
     hashes: dict[str, str],
-    results: dict[str, Any],
+    facts: FitFacts,
     notes: Sequence[str],
 ) -> None:
     """Write the manifest of a fit of a panel folder; ``notes`` are added to the panel's warnings."""
@@ -228,7 +229,7 @@ def write_fit_manifest(
         "fit",
         settings=asdict(settings),
         inputs=hashes,
-        results=results,
+        results=facts.as_results(),
         flow=folder.manifest["flow"],
         terms=folder.manifest["terms"],
         warnings=[*folder.manifest["warnings"], *notes],
@@ -238,7 +239,7 @@ def write_fit_manifest(
 def federation_of(folder: PanelFolder, s: FitSettings) -> LocalFederation:
     """Groups of a panel folder and a hub, agreed on axes, effort terms and shared sites."""
     plan = Plan(
-        species=str(folder.manifest["results"]["species"]),
+        species=folder.facts.species,
         months=folder.stamps,
         effort=folder.wanted_terms("none" if s.time == "fixed" else s.effort),
         detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli",
@@ -413,21 +414,20 @@ def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit]:
     """Read a fit folder back as (manifest, CountFit); the observer effects are not in it."""
     path = Path(path)
     manifest = read_manifest(path, "fit", verify=True)
-    r = manifest["results"]
+    r = FitFacts.of(manifest["results"], path)
     sites = read_table(path / "site_factors.parquet", "site_factors").to_pandas()
     months = read_table(path / "month_factors.parquet", "month_factors").to_pandas()
-    rank, slopes = int(r["rank"]), bool(r.get("slopes", False))
-    names = coefficient_names(rank + slopes, slopes=slopes)
+    names = coefficient_names(r.rank + r.slopes, slopes=r.slopes)
     U = sites[[site for site, _ in names]].to_numpy(float)
     V = months[[month for _, month in names]].to_numpy(float)
-    theta = Theta(float(r["mu"]), sites["a"].to_numpy(float), months["b"].to_numpy(float), U, V)
+    theta = Theta(r.mu, sites["a"].to_numpy(float), months["b"].to_numpy(float), U, V)
     settings = CountSettings(
-        family=r["family"],
-        scale=r["scale"],
-        rank=rank,
-        penalty=r["penalty"],
-        dispersion=r["dispersion_model"],
-        effects=r["effects"],
+        family=r.family,
+        scale=r.scale,
+        rank=r.rank,
+        penalty=r.penalty,
+        dispersion=r.dispersion_model,
+        effects=r.effects,
     )
     J, L, p = len(sites), len(months), 1 + len(names)
     posterior = None
@@ -438,14 +438,14 @@ def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit]:
             _covariances(sites, p),
             np.column_stack([theta.b, V]),
             _covariances(months, p),
-            np.asarray(r["site_variances"] or np.full(p, np.inf)),
+            np.asarray(r.site_variances or np.full(p, np.inf)),
             np.zeros((L, p)),
-            np.asarray(r["month_variances"] or np.full(p, np.inf)),
+            np.asarray(r.month_variances or np.full(p, np.inf)),
         )
-    aux = Auxiliary(np.zeros(0), (), r["negbin_size"] or float("inf"), r["phi"], 0.0, 0.0, 0.0)
-    fit = Fit(theta, [], bool(r["converged"]), r["stop_reason"], int(r["rounds"]))
-    n = int(r["n_counted"])
-    return manifest, CountFit(settings, J, L, fit, aux, r["dispersion"], r["edf"], n, r["smear"], posterior)
+    aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, 0.0, 0.0, 0.0)
+    fit = Fit(theta, [], r.converged, r.stop_reason, r.rounds)
+    dispersion, edf = (float("nan") if value is None else value for value in (r.dispersion, r.edf))
+    return manifest, CountFit(settings, J, L, fit, aux, dispersion, edf, r.n_counted, r.smear, posterior)
 
 
 def _covariances(table: pd.DataFrame, p: int) -> F64:
@@ -510,58 +510,58 @@ def _write_draws(work: Path, draws: Draws, folder: PanelFolder, fit: CountFit, n
     )
 
 
-def fit_results(
+def fit_facts(
     fit: CountFit,
     federation: LocalFederation,
     folder: PanelFolder,
     choice: Choice | None,
     s: FitSettings,
-) -> dict[str, Any]:
-    """What a fit's manifest says of its results."""
-    q, agreed = fit.posterior, federation.agreement
+) -> FitFacts:
+    """What is known of a fit when its rounds are done; what each method adds is put in by ``replace``."""
+    q, agreed, panel = fit.posterior, federation.agreement, folder.facts
     estimated = q is not None and bool(np.isfinite(q.tau).all())  # variances; fixed time effects have none
-    return {
-        "species": folder.manifest["results"]["species"],
-        "common_name": folder.manifest["results"].get("common_name", ""),
-        "family": fit.settings.family,
-        "scale": fit.settings.scale,
-        "method": "fast",
-        "model": model_name(fit.settings),
-        "effects": fit.settings.effects,
-        "dispersion_model": fit.settings.dispersion,
-        "rank": fit.settings.rank,
-        "slopes": fit.slopes,
-        "site_visits": fit.settings.site_visits,
-        "lift": fit.state.lift if fit.state is not None else 0.0,
-        "time": fit.settings.time,
-        "penalty": fit.settings.penalty,
-        "mu": fit.theta.mu,
-        "phi": fit.aux.phi,
-        "dispersion": fit.dispersion,
-        "negbin_size": fit.aux.size if np.isfinite(fit.aux.size) else None,
-        "edf": fit.edf,
-        "smear": fit.smear,
-        "site_variances": q.tau.tolist() if q is not None and estimated else None,
-        "month_variances": q.noise.tolist() if q is not None and estimated else None,
-        "effort": dict(zip(effort_names(agreed.terms, agreed.blanks), fit.aux.kappa.tolist(), strict=True)),
-        "standard_effort": agreed.standard_effort,
-        "observer_effects": fit.settings.observers,
-        "observer_sd": (1.0 / fit.aux.observers) ** 0.5 if fit.settings.observers else None,
-        "objective": fit.fit.objective[-1] if fit.fit.objective else None,
-        "converged": fit.fit.converged,
-        "stop_reason": fit.fit.stop_reason,
-        "rounds": fit.fit.sweeps,
-        "n_groups": len(federation.programs),
-        "participation": 1.0,
-        "compressor": "identity",
-        "n_visits": folder.manifest["results"]["n_visits"],
-        "n_counted": fit.n_counted,
-        "n_sites": federation.J,
-        "n_months": federation.L,
-        "n_cells_observed": federation.n_cells(),
-        "bootstrap": s.bootstrap,
-        "advice": choice.advice if choice else "",
-        "cv_summary": json.loads(choice.summary.to_json(orient="records"))
+    return FitFacts(
+        species=panel.species,
+        common_name=panel.common_name,
+        family=fit.settings.family,
+        scale=fit.settings.scale,
+        method="fast",
+        model=model_name(fit.settings),
+        effects=fit.settings.effects,
+        dispersion_model=fit.settings.dispersion,
+        rank=fit.settings.rank,
+        slopes=fit.slopes,
+        site_visits=fit.settings.site_visits,
+        lift=fit.state.lift if fit.state is not None else 0.0,
+        time=fit.settings.time,
+        penalty=fit.settings.penalty,
+        mu=fit.theta.mu,
+        phi=fit.aux.phi,
+        dispersion=fit.dispersion,
+        negbin_size=fit.aux.size if np.isfinite(fit.aux.size) else None,
+        edf=fit.edf,
+        smear=fit.smear,
+        site_variances=q.tau.tolist() if q is not None and estimated else None,
+        month_variances=q.noise.tolist() if q is not None and estimated else None,
+        effort=dict(zip(effort_names(agreed.terms, agreed.blanks), fit.aux.kappa.tolist(), strict=True)),
+        standard_effort=agreed.standard_effort,
+        observer_effects=fit.settings.observers,
+        observer_sd=(1.0 / fit.aux.observers) ** 0.5 if fit.settings.observers else None,
+        objective=fit.fit.objective[-1] if fit.fit.objective else None,
+        converged=fit.fit.converged,
+        stop_reason=fit.fit.stop_reason,
+        rounds=fit.fit.sweeps,
+        n_groups=len(federation.programs),
+        participation=1.0,
+        compressor="identity",
+        n_visits=panel.n_visits,
+        n_counted=fit.n_counted,
+        n_sites=federation.J,
+        n_months=federation.L,
+        n_cells_observed=federation.n_cells(),
+        bootstrap=s.bootstrap,
+        advice=choice.advice if choice else "",
+        cv_summary=json.loads(choice.summary.to_json(orient="records"))
         if choice is not None and len(choice.summary)
         else [],
-    }
+    )

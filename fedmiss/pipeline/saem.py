@@ -8,7 +8,7 @@ variances are Louis'. It is slow, it has no season that would fill a month witho
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,7 +154,7 @@ def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     from fedmiss.pipeline.fitting import (
         federation_of,
         finish,
-        fit_results,
+        fit_facts,
         partial_folder,
         saved,
         write_fit,
@@ -210,25 +210,26 @@ def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         work / "trace.parquet",
         "trace",
     )
-    results = fit_results(fit, federation, folder, None, settings) | {
-        "method": "saem",
-        "model": "Poisson log-normal",
-        "dispersion": None,
-        "edf": None,
-        "effort": dict(zip(_effort(federation), theta.kappa.tolist(), strict=True)),
-        "observer_sd": float(np.sqrt(theta.tau2_o)) if observers else None,
-        "h_norm": float(np.sqrt(t["h_norm2"][-1])),
-        "exchanges": len(t["k"]),
-        "bytes_up": int(t["bytes_up"].sum()),
-        "bytes_down": int(t["bytes_down"].sum()),
-        "participation": settings.participation,
-        "workers": len(names),
-        "overdispersion": theta.s2,
-        "standard_errors": errors,
-        "bootstrap": 0,
-    }
+    facts = replace(
+        fit_facts(fit, federation, folder, None, settings),
+        method="saem",
+        model="Poisson log-normal",
+        dispersion=None,
+        edf=None,
+        effort=dict(zip(_effort(federation), theta.kappa.tolist(), strict=True)),
+        observer_sd=float(np.sqrt(theta.tau2_o)) if observers else None,
+        h_norm=float(np.sqrt(t["h_norm2"][-1])),
+        exchanges=len(t["k"]),
+        bytes_up=int(t["bytes_up"].sum()),
+        bytes_down=int(t["bytes_down"].sum()),
+        participation=settings.participation,
+        workers=len(names),
+        overdispersion=theta.s2,
+        standard_errors=errors,
+        bootstrap=0,
+    )
     made = "made by chains (--method saem), the check of the default fit's approximations; no intervals."
-    write_fit_manifest(work, folder, settings, hashes, results, [made, *notes])
+    write_fit_manifest(work, folder, settings, hashes, facts, [made, *notes])
     return finish(work, out)
 
 

@@ -40,7 +40,7 @@ def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         base_settings,
         federation_of,
         finish,
-        fit_results,
+        fit_facts,
         partial_folder,
         write_fit,
         write_fit_manifest,
@@ -93,16 +93,17 @@ def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         work / "trace.parquet",
         "trace",
     )
-    results = fit_results(fit, federation, folder, None, settings) | {
-        "method": "wire",
-        "h_norm": None,
-        "exchanges": 2 * k,
-        "bytes_up": int(up.sum()),
-        "bytes_down": int(down.sum()),
-        "compressor": f"dithering, {settings.levels} levels" if settings.levels else "identity",
-        "participation": settings.participation,
-        "bootstrap": 0,
-    }
+    facts = replace(
+        fit_facts(fit, federation, folder, None, settings),
+        method="wire",
+        h_norm=None,
+        exchanges=2 * k,
+        bytes_up=int(up.sum()),
+        bytes_down=int(down.sum()),
+        compressor=f"dithering, {settings.levels} levels" if settings.levels else "identity",
+        participation=settings.participation,
+        bootstrap=0,
+    )
     note = "Sums by site and month travelled (--method wire): the coordinator can compute a group's counts from them."
-    write_fit_manifest(work, folder, settings, hashes, results, [note])
+    write_fit_manifest(work, folder, settings, hashes, facts, [note])
     return finish(work, out)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fedmiss.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from fedmiss.compressors.dither import Dithering
     from fedmiss.core.em import em
@@ -56,8 +58,6 @@ if TYPE_CHECKING:
     from fedmiss.simulate.panel_folder import write_panel
     from fedmiss.simulate.panels import simulate_panel
     from fedmiss.tables import read_table
-
-__version__ = "0.2.0"
 
 __all__ = [
     "GMM",

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from fedmiss import __version__
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.hub.agree import Plan
 from fedmiss.federation.hub.job import Order
@@ -23,6 +22,7 @@ from fedmiss.files import read_json, write_json
 from fedmiss.pipeline.fitting import base_settings, candidates
 from fedmiss.pipeline.settings import MODELS, FitSettings
 from fedmiss.settings import from_table
+from fedmiss.version import __version__
 
 __all__ = ["ENGINES", "Study", "job_hash", "read_roster", "read_study", "read_study_toml"]
 

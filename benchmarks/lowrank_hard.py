@@ -40,7 +40,7 @@ from fedmiss.models.lowrank.choice import Choice, model_name
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import POISSON
 from fedmiss.models.lowrank.settings import CountSettings
-from fedmiss.pipeline.fitting import base_settings, candidates
+from fedmiss.pipeline.plans import base_settings, candidates
 from fedmiss.pipeline.settings import FitSettings
 
 FLOOR = 1e-3

@@ -23,7 +23,7 @@ from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit
 from fedmiss.network.kits import Kit
 from fedmiss.network.site import open_data, replayed
-from fedmiss.pipeline.fitting import write_fit, write_totals
+from fedmiss.pipeline.fit_folder import write_fit, write_totals
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.panels import PanelFolder, effort_names, open_panel, panel_hash
 from fedmiss.report.build import build_report

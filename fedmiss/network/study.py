@@ -19,7 +19,7 @@ from fedmiss.federation.hub.job import Order
 from fedmiss.federation.masks import FEWEST
 from fedmiss.federation.messages import PROTOCOL
 from fedmiss.files import read_json, write_json
-from fedmiss.pipeline.fitting import base_settings, candidates
+from fedmiss.pipeline.plans import base_settings, candidates
 from fedmiss.pipeline.settings import MODELS, FitSettings
 from fedmiss.settings import from_table
 from fedmiss.version import __version__

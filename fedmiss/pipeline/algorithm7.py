@@ -20,12 +20,13 @@ from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.paper import Factors, FedMissEM
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit, Theta
+from fedmiss.pipeline.fit_folder import finish, partial_folder, saved, write_fit, write_fit_manifest
 from fedmiss.pipeline.panels import open_panel, panel_hash
+from fedmiss.pipeline.settings import FitSettings
 from fedmiss.tables import write_table
 
 if TYPE_CHECKING:
     from fedmiss.core import Result
-    from fedmiss.pipeline.settings import FitSettings
 
 __all__ = ["fit_algorithm7", "run_algorithm7"]
 
@@ -105,8 +106,6 @@ def run_algorithm7(
 
 def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     """Write a fit folder made by algorithm 7. It has no intervals: a bootstrap needs a solver that converges."""
-    from fedmiss.pipeline.fitting import finish, partial_folder, saved, write_fit, write_fit_manifest
-
     if settings.model not in FAMILIES:
         raise ConfigError(
             f"--method fedmissem has no model {settings.model!r}; choose {', '.join(FAMILIES)}."

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from fedmiss.federation.results import row_blocks
 from fedmiss.files import atomic_folder, write_manifest
 from fedmiss.folders import FitFacts, ImputedFacts
-from fedmiss.pipeline.fitting import read_fit
+from fedmiss.pipeline.fit_folder import read_fit
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.tables import read_table, table_writer
 

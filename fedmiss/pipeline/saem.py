@@ -29,13 +29,22 @@ from fedmiss.models.saem_chains import Langevin, fed_saem
 from fedmiss.models.saem_counts import Counts, CountsTheta, Visits
 from fedmiss.models.saem_louis import louis
 from fedmiss.models.saem_shift import ShiftedCounts
-from fedmiss.pipeline.panels import open_panel, panel_hash
+from fedmiss.pipeline.fit_folder import (
+    finish,
+    fit_facts,
+    partial_folder,
+    saved,
+    write_fit,
+    write_fit_manifest,
+)
+from fedmiss.pipeline.panels import effort_names, open_panel, panel_hash
+from fedmiss.pipeline.plans import federation_of
+from fedmiss.pipeline.settings import FitSettings
 from fedmiss.rng import rng_for
 from fedmiss.tables import write_table
 
 if TYPE_CHECKING:
     from fedmiss.core import Result
-    from fedmiss.pipeline.settings import FitSettings
 
 __all__ = ["fit_saem", "posterior_of_sites", "workers_of"]
 
@@ -151,16 +160,6 @@ def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
 
     Source: Karimi's weekly report of 2021; Kuhn and Lavielle (2005). Differs in what ``models/saem_chains.py`` says.
     """
-    from fedmiss.pipeline.fitting import (
-        federation_of,
-        finish,
-        fit_facts,
-        partial_folder,
-        saved,
-        write_fit,
-        write_fit_manifest,
-    )
-
     if settings.model != "auto" or settings.penalty is not None:
         raise ConfigError(
             "--method saem has one model, Poisson with log-normal overdispersion, whose variances are estimated: leave "
@@ -284,8 +283,6 @@ def _count_fit(
 
 
 def _effort(federation: LocalFederation) -> list[str]:
-    from fedmiss.pipeline.panels import effort_names
-
     return effort_names(federation.agreement.terms, federation.agreement.blanks)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,11 +19,11 @@ from fedmiss.federation.penalised import marginal_cells, result_of
 from fedmiss.files import hash_json
 from fedmiss.models.lowrank.federated import fit_federated
 from fedmiss.models.lowrank.solver import Fit
+from fedmiss.pipeline.fit_folder import finish, fit_facts, partial_folder, write_fit, write_fit_manifest
 from fedmiss.pipeline.panels import open_panel, panel_hash
+from fedmiss.pipeline.plans import base_settings, federation_of
+from fedmiss.pipeline.settings import FitSettings
 from fedmiss.tables import write_table
-
-if TYPE_CHECKING:
-    from fedmiss.pipeline.settings import FitSettings
 
 __all__ = ["fit_wire"]
 
@@ -36,16 +35,6 @@ def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
 
     It has no intervals.
     """
-    from fedmiss.pipeline.fitting import (
-        base_settings,
-        federation_of,
-        finish,
-        fit_facts,
-        partial_folder,
-        write_fit,
-        write_fit_manifest,
-    )
-
     if settings.model == "auto":
         raise ConfigError("--method wire needs a --model: quasi, negbin, log1p, gaussian or bernoulli.")
     rounds = ROUNDS if settings.rounds is None else settings.rounds

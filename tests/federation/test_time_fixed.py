@@ -10,7 +10,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.local import LocalFederation, bootstrap, fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
-from fedmiss.pipeline.fitting import check_fixed
+from fedmiss.pipeline.plans import check_fixed
 from fedmiss.pipeline.settings import FitSettings
 from fedmiss.report.trim import TrimSettings, fit_trim
 

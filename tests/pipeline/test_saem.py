@@ -12,7 +12,8 @@ from fedmiss.files import read_manifest
 from fedmiss.models.saem_chains import Langevin
 from fedmiss.models.saem_counts import Counts, simulate_counts
 from fedmiss.models.saem_shift import ShiftedCounts
-from fedmiss.pipeline.fitting import fit_panel, read_fit
+from fedmiss.pipeline.fit_folder import read_fit
+from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.results import open_fit
 from fedmiss.pipeline.saem import posterior_of_sites
 from fedmiss.pipeline.settings import FitSettings

@@ -39,7 +39,8 @@ from fedmiss.federation.local import cross_validate, fit_counts
 from fedmiss.models.lowrank.choice import model_name
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import POISSON
-from fedmiss.pipeline.fitting import FitSettings, base_settings, candidates
+from fedmiss.pipeline.plans import base_settings, candidates
+from fedmiss.pipeline.settings import FitSettings
 
 FLOOR = 1e-3
 

@@ -21,11 +21,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedmiss import __version__
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.masks import fingerprint, identity, public_key
 from fedmiss.files import atomic_folder, read_json, write_json
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
+from fedmiss.version import __version__
 
 __all__ = ["Kit", "approve", "collect_roster", "enrol", "make_study", "open_kit", "page"]
 

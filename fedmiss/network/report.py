@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from fedmiss.federation.hub.job import FIRST_REPLICATES
 from fedmiss.federation.messages import Outcome
 from fedmiss.federation.results import AverageFit, CountFit, Posterior, site_slopes
 from fedmiss.files import atomic_folder, hash_file, read_json, read_manifest, write_manifest
+from fedmiss.folders import FitFacts
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit
 from fedmiss.network.kits import Kit
 from fedmiss.network.site import open_data, replayed
-from fedmiss.pipeline.fitting import write_fit, write_totals
+from fedmiss.pipeline.fit_folder import write_fit, write_totals
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.panels import PanelFolder, effort_names, open_panel, panel_hash
 from fedmiss.report.build import build_report
@@ -224,23 +226,24 @@ def _own_panel(panel: PanelFolder, stamps: I64, out: Path) -> PanelFolder:
     at = np.searchsorted(stamps, panel.stamps)
     inside = (at < stamps.size) & (stamps[np.minimum(at, stamps.size - 1)] == panel.stamps)
     source = panel.groups[0]
-    counts: dict[str, int] = {}
+    kept = {}
     for name in ("visits", "cells"):
         table = read_table(source / f"{name}.parquet", name).to_pandas()
         table = table[inside[table["month_index"].to_numpy()]]
-        table = table.assign(month_index=at[table["month_index"].to_numpy()].astype(np.int32))
-        write_table(table, out / "groups" / source.name / f"{name}.parquet", name)
-        counts |= (
-            {"n_visits": len(table), "n_counted": int(table["count"].notna().sum())}
-            if name == "visits"
-            else {"n_cells_observed": int((table["n_counted"] > 0).sum())}
-        )
+        kept[name] = table.assign(month_index=at[table["month_index"].to_numpy()].astype(np.int32))
+        write_table(kept[name], out / "groups" / source.name / f"{name}.parquet", name)
+    facts = replace(
+        panel.facts,
+        n_visits=len(kept["visits"]),
+        n_counted=int(kept["visits"]["count"].notna().sum()),
+        n_cells_observed=int((kept["cells"]["n_counted"] > 0).sum()),
+    )
     write_table(_months(stamps), out / "months.parquet", "months")
     write_table(panel.sites, out / "sites.parquet", "sites")
     old = panel.manifest
     write_manifest(
-        out, "panel", settings=old["settings"], inputs=old["inputs"], results=old["results"] | counts, flow=old["flow"],
-        terms=old["terms"], warnings=old["warnings"],
+        out, "panel", settings=old["settings"], inputs=old["inputs"], results=facts.as_results(),
+        flow=old["flow"], terms=old["terms"], warnings=old["warnings"],
     )  # fmt: skip
     return open_panel(out)
 
@@ -269,9 +272,8 @@ def _told_fit(program: GroupProgram, told: Outcome, n_counted: int) -> CountFit:
 
 
 def _own_fit(kit: Kit, program: GroupProgram, told: list[Outcome], panel: PanelFolder, out: Path) -> None:
-    r = json.loads(told[0].results)
-    counts = {k: panel.manifest["results"][k] for k in ("n_visits", "n_counted", "n_cells_observed")}
-    fit = AverageFit(tuple(_told_fit(program, t, counts["n_counted"]) for t in told))
+    r, own = json.loads(told[0].results), panel.facts
+    fit = AverageFit(tuple(_told_fit(program, t, own.n_counted) for t in told))
     write_fit(out, fit)
     keys = sorted(k for k in program.own_totals if k[0] >= FIRST_REPLICATES)
     if keys:
@@ -288,6 +290,12 @@ def _own_fit(kit: Kit, program: GroupProgram, told: list[Outcome], panel: PanelF
         out / "trace.parquet", "trace",
     )  # fmt: skip
     effort = dict(zip(effort_names(tuple(r["terms"]), tuple(r["blanks"])), r["kappa"], strict=True))
+    facts = FitFacts.of(
+        r | {
+            "n_visits": own.n_visits, "n_counted": own.n_counted, "n_cells_observed": own.n_cells_observed,
+            "n_sites": len(panel.sites), "common_name": own.common_name, "effort": effort,
+        }
+    )  # fmt: skip
     note = (
         f"Months, variances and the choice of the model come from {', '.join(kit.roster)} "
         "together; sites, totals and map are "
@@ -295,7 +303,7 @@ def _own_fit(kit: Kit, program: GroupProgram, told: list[Outcome], panel: PanelF
     )
     write_manifest(
         out, "fit", settings={"study": kit.study.name, "job": kit.job.hex()}, inputs=panel_hash(panel),
-        results=r | counts | {"n_sites": len(panel.sites), "effort": effort}, flow=panel.manifest["flow"],
+        results=facts.as_results(), flow=panel.manifest["flow"],
         terms=panel.manifest["terms"], warnings=[*panel.manifest["warnings"], *r["notes"], note],
     )  # fmt: skip
 

@@ -45,7 +45,7 @@ def open_data(kit: Kit, data: Path) -> PanelFolder:
             f"{data} has {len(panel.groups)} groups; an organisation brings one. Make it with "
             "`fedmiss panel RECORDS --groups 1`."
         )
-    species = str(panel.manifest["results"]["species"])
+    species = panel.facts.species
     if species != kit.study.species:
         raise InputError(
             f"{data} is about {species!r}, the study about {kit.study.species!r}. Make a panel of that species."

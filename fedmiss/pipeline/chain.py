@@ -14,7 +14,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from fedmiss import __version__
 from fedmiss.errors import ConfigError, InputError, in_words
 from fedmiss.etl.ingest import ingest
 from fedmiss.etl.panel import make_panel
@@ -35,6 +34,7 @@ from fedmiss.progress import note
 from fedmiss.report.build import build_report
 from fedmiss.report.many import build_index
 from fedmiss.tables import read_table
+from fedmiss.version import __version__
 
 __all__ = ["SpeciesResult", "input_files", "run_recipe", "run_species"]
 

@@ -11,10 +11,12 @@ from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import AverageFit, CountFit
 from fedmiss.files import read_manifest
 from fedmiss.models.lowrank import choice
-from fedmiss.pipeline.fitting import FitSettings, fit_panel, read_fit
+from fedmiss.pipeline.fit_folder import read_fit
+from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.own import own_report
 from fedmiss.pipeline.results import open_fit
+from fedmiss.pipeline.settings import FitSettings
 from fedmiss.report.build import build_report
 from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel

@@ -24,10 +24,11 @@ from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.hub.support import released_months
 from fedmiss.federation.hub.visits import try_site_visits
 from fedmiss.federation.link import Link
+from fedmiss.folders import ModelFacts
 from fedmiss.models.lowrank.choice import Choice, model_name
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = ["FIRST_REPLICATES", "Joint", "Order", "member_results", "preview_job", "run_job"]
+__all__ = ["FIRST_REPLICATES", "Joint", "Order", "model_facts", "preview_job", "run_job"]
 
 FIRST_REPLICATES = 1
 
@@ -117,7 +118,7 @@ def run_job(link: Link, order: Order) -> Joint:
         [
             msg.Outcome(
                 m.batch,
-                json.dumps(results | member_results(m), sort_keys=True),
+                json.dumps(results | model_facts(m), sort_keys=True),
                 agreement.months,
                 m.state.T,
                 m.state.D,
@@ -155,34 +156,34 @@ def _draws(link: Link, order: Order, panel: Panel, members: Sequence[Member]) ->
     return np.concatenate(parts)
 
 
-def member_results(m: Member) -> dict[str, Any]:
-    """What has to be known of one of the fits that are averaged."""
+def model_facts(m: Member) -> dict[str, Any]:
+    """Facts of one of the models that are averaged, as a manifest has them."""
     s, state = m.settings, m.state
     estimated = bool(np.isfinite(state.tau).all())  # variances; fixed time effects have none
-    return {
-        "family": s.family,
-        "scale": s.scale,
-        "model": model_name(s),
-        "effects": s.effects,
-        "dispersion_model": s.dispersion,
-        "time": s.time,
-        "rank": state.rank,
-        "slopes": state.slopes,
-        "site_visits": s.site_visits,
-        "lift": state.lift,
-        "penalty": s.penalty,
-        "mu": state.mu,
-        "phi": state.phi,
-        "dispersion": state.dispersion,
-        "negbin_size": state.size if np.isfinite(state.size) else None,
-        "edf": state.edf,
-        "smear": state.smear,
-        "site_variances": state.tau.tolist() if estimated else None,
-        "month_variances": state.noise.tolist() if estimated else None,
-        "converged": state.converged,
-        "stop_reason": state.stop_reason,
-        "rounds": state.rounds,
-    }
+    return ModelFacts(
+        family=s.family,
+        scale=s.scale,
+        model=model_name(s),
+        effects=s.effects,
+        dispersion_model=s.dispersion,
+        time=s.time,
+        rank=state.rank,
+        slopes=state.slopes,
+        site_visits=s.site_visits,
+        lift=state.lift,
+        penalty=s.penalty,
+        mu=state.mu,
+        phi=state.phi,
+        dispersion=state.dispersion,
+        negbin_size=state.size if np.isfinite(state.size) else None,
+        edf=state.edf,
+        smear=state.smear,
+        site_variances=state.tau.tolist() if estimated else None,
+        month_variances=state.noise.tolist() if estimated else None,
+        converged=state.converged,
+        stop_reason=state.stop_reason,
+        rounds=state.rounds,
+    ).as_results()
 
 
 def _results(
@@ -190,10 +191,10 @@ def _results(
 ) -> dict[str, Any]:
     """What a fit's manifest says of its results."""
     best, panel, state = choice.best, agreement.panel, members[0].state
-    return member_results(members[0]) | {
+    return model_facts(members[0]) | {
         "species": order.plan.species,
         "method": "fast",
-        "members": [member_results(m) for m in members],
+        "members": [model_facts(m) for m in members],
         "terms": list(agreement.terms),
         "blanks": list(agreement.blanks),
         "kappa": state.kappa.tolist(),

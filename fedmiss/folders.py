@@ -1,4 +1,4 @@
-"""What a panel, a fit and an imputed folder say of themselves: the facts in their manifests, with names and types.
+"""What panel, fit and imputed folders and joint results say of themselves: facts in their manifests, with types.
 
 A step makes such an object and writes ``as_results()`` into the manifest; whoever reads the folder gets it back by ``of``.
 """
@@ -11,9 +11,14 @@ from typing import Any, Self
 
 from fedmiss.errors import InputError
 
-__all__ = ["FACTS", "Facts", "FitFacts", "ImputedFacts", "PanelFacts"]
+__all__ = ["FACTS", "Facts", "FitFacts", "ImputedFacts", "JointFacts", "ModelFacts", "PanelFacts", "or_nan"]
 
-_SOMETIMES: dict[str, bool] = {"sometimes": True}  # not in the manifest where it is None
+_SOMETIMES: dict[str, bool] = {"sometimes": True}  # not in the manifest where it is None or empty
+
+
+def or_nan(value: float | None) -> float:
+    """Return the number, or NaN for one that is not known: JSON has no NaN."""
+    return float("nan") if value is None else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,9 @@ class Facts:
     def as_results(self) -> dict[str, Any]:
         """Return the facts as the manifest keeps them."""
         values = {f: getattr(self, f.name) for f in fields(self)}
-        return {f.name: v for f, v in values.items() if v is not None or not f.metadata.get("sometimes")}
+        return {
+            f.name: v for f, v in values.items() if v not in (None, {}) or not f.metadata.get("sometimes")
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +77,9 @@ class PanelFacts(Facts):
     share_complete: float | None = field(default=None, metadata=_SOMETIMES)
 
 
-@dataclass(frozen=True, slots=True)
-class FitFacts(Facts):
-    """Facts of a fit folder: what was fitted, how it ended, what crossed between groups and hub.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts(Facts):
+    """What a fit and a joint result both say: what was fitted, how it ended, what crossed between groups and hub.
 
     ``mu`` is the level on the link scale, ``phi`` the dispersion that enters the fit, ``negbin_size`` None for other models,
     ``edf`` the effective degrees of freedom, ``smear`` the factor of expected counts, ``lift`` what a site's visits add to
@@ -96,7 +103,6 @@ class FitFacts(Facts):
     smear: float
     site_variances: list[float] | None
     month_variances: list[float] | None
-    effort: dict[str, float]
     standard_effort: str
     observer_effects: bool
     observer_sd: float | None
@@ -104,17 +110,12 @@ class FitFacts(Facts):
     stop_reason: str
     rounds: int
     n_groups: int
-    n_visits: int
     n_counted: int
-    n_sites: int
     n_months: int
-    n_cells_observed: int
     bootstrap: int
-    common_name: str = ""
     slopes: bool = False
     site_visits: bool = False
     lift: float = 0.0
-    time: str = "smooth"
     objective: float | None = None
     h_norm: float | None = None
     participation: float = 1.0
@@ -124,15 +125,47 @@ class FitFacts(Facts):
     exchanges: int | None = field(default=None, metadata=_SOMETIMES)
     bytes_up: int | None = field(default=None, metadata=_SOMETIMES)
     bytes_down: int | None = field(default=None, metadata=_SOMETIMES)
-    ledger: dict[str, Any] | None = field(default=None, metadata=_SOMETIMES)
+    ledger: dict[str, Any] = field(default_factory=dict, metadata=_SOMETIMES)
     shared_sites: int | None = field(default=None, metadata=_SOMETIMES)
     joint_sites: int | None = field(default=None, metadata=_SOMETIMES)
     withheld_visits: int | None = field(default=None, metadata=_SOMETIMES)
     duplicate_visits: int | None = field(default=None, metadata=_SOMETIMES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitFacts(ModelFacts):
+    """Facts of a fit folder; the last ones are of ``fedmissem`` and ``saem``."""
+
+    effort: dict[str, float]
+    n_visits: int
+    n_sites: int
+    n_cells_observed: int
+    common_name: str = ""
+    time: str = "smooth"
     objective_start: float | None = field(default=None, metadata=_SOMETIMES)
     workers: int | None = field(default=None, metadata=_SOMETIMES)
     overdispersion: float | None = field(default=None, metadata=_SOMETIMES)
     standard_errors: dict[str, float] | None = field(default=None, metadata=_SOMETIMES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointFacts(ModelFacts):
+    """Facts of a joint result between organisations, which the hub also sends to each of them.
+
+    ``terms``, ``blanks`` and ``kappa`` are the effort terms, those with a column for blanks, and their coefficients;
+    ``engine`` what the carrier of the messages counted, ``seconds`` the time of the job, ``replayed`` answers that came from
+    a journal.
+    """
+
+    terms: list[str]
+    blanks: list[str]
+    kappa: list[float]
+    n_sites_all: float
+    regions: list[str]
+    notes: list[str]
+    seconds: float | None = field(default=None, metadata=_SOMETIMES)
+    engine: dict[str, int] | None = None
+    replayed: int | None = field(default=None, metadata=_SOMETIMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,4 +180,6 @@ class ImputedFacts(Facts):
     standard_effort: str
 
 
-FACTS: dict[str, type[Facts]] = {"panel": PanelFacts, "fit": FitFacts, "imputed": ImputedFacts}
+FACTS: dict[str, type[Facts]] = {
+    "panel": PanelFacts, "fit": FitFacts, "imputed": ImputedFacts, "joint": JointFacts,
+}  # fmt: skip

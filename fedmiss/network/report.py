@@ -18,7 +18,7 @@ from fedmiss.federation.hub.job import FIRST_REPLICATES
 from fedmiss.federation.messages import Outcome
 from fedmiss.federation.results import CountFit, Posterior, site_slopes
 from fedmiss.files import atomic_folder, hash_file, read_json, read_manifest, write_manifest
-from fedmiss.folders import FitFacts
+from fedmiss.folders import FitFacts, JointFacts, or_nan
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit
 from fedmiss.network.kits import Kit
@@ -149,21 +149,21 @@ def _page(manifest: dict[str, Any], yearly: pd.DataFrame, trends: pd.DataFrame, 
         ]
         for r in trends.to_dict("records")
     ]
-    results, settings = manifest["results"], manifest["settings"]
+    told, settings = JointFacts.of(manifest["results"]), manifest["settings"]
     facts = [
         ("Organisations", ", ".join(settings["organisations"])),
-        ("Visits with a count", f"{results['n_counted']:,}"),
-        ("Sites", f"{results['n_sites_all']:,.0f}"),
-        ("Model", f"{results['model']}, rank {results['rank']}"),
-        ("Bootstrap replicates", str(results["bootstrap"])),
+        ("Visits with a count", f"{told.n_counted:,}"),
+        ("Sites", f"{told.n_sites_all:,.0f}"),
+        ("Model", f"{told.model}, rank {told.rank}"),
+        ("Bootstrap replicates", str(told.bootstrap)),
         ("Sums masked", "yes: the hub saw sums over all organisations only" if settings["masks"] else "no"),
-        ("Left out", f"{results['withheld_visits']:,} visits, for least numbers ({settings['minimum']}) behind a sum"),
-        ("Crossed the network", _traffic(results["ledger"])),
+        ("Left out", f"{told.withheld_visits:,} visits, for least numbers ({settings['minimum']}) behind a sum"),
+        ("Crossed the network", _traffic(told.ledger)),
         ("Job", manifest["inputs"]["job"][:16]),
     ]  # fmt: skip
     return environment().get_template("joint/page.html.j2").render(
-        title=f"{results['species']}: joint trend", headline=_headline(manifest, trends.iloc[0]), date=date, figure=plot,
-        yearly=rows, regions=regions, facts=facts, notes=manifest["warnings"], advice=results["advice"], **assets(),
+        title=f"{told.species}: joint trend", headline=_headline(manifest, trends.iloc[0]), date=date, figure=plot,
+        yearly=rows, regions=regions, facts=facts, notes=manifest["warnings"], advice=told.advice, **assets(),
     )  # fmt: skip
 
 
@@ -223,35 +223,33 @@ def _own_panel(panel: PanelFolder, stamps: I64, out: Path) -> PanelFolder:
 
 
 def _own_fit(kit: Kit, program: GroupProgram, told: Outcome, panel: PanelFolder, out: Path) -> None:
-    r = json.loads(told.results)
+    r = JointFacts.of(json.loads(told.results), "the job")
     P, C = program.site_posterior(told.batch, 0)
     L, p = told.T.shape
     q = Posterior(
-        r["mu"],
+        r.mu,
         P,
         C,
         told.T,
         told.D,
-        np.array(r["site_variances"]),
+        np.array(r.site_variances),
         np.zeros((L, p)),
-        np.array(r["month_variances"]),
+        np.array(r.month_variances),
     )
     own = panel.facts
-    settings = CountSettings(
-        family=r["family"], scale=r["scale"], rank=r["rank"], dispersion=r["dispersion_model"]
-    )
-    aux = Auxiliary(np.zeros(0), (), r["negbin_size"] or float("inf"), r["phi"], 0.0, 0.0, 0.0)
-    history = Fit(q.theta(), [], r["converged"], r["stop_reason"], r["rounds"], edf=r["edf"])
+    settings = CountSettings(family=r.family, scale=r.scale, rank=r.rank, dispersion=r.dispersion_model)
+    aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, 0.0, 0.0, 0.0)
+    history = Fit(q.theta(), [], r.converged, r.stop_reason, r.rounds, edf=or_nan(r.edf))
     fit = CountFit(
         settings,
         len(panel.sites),
         L,
         history,
         aux,
-        r["dispersion"],
-        r["edf"],
+        or_nan(r.dispersion),
+        or_nan(r.edf),
         own.n_counted,
-        r["smear"],
+        r.smear,
         q,
     )
     write_fit(out, fit)
@@ -263,14 +261,14 @@ def _own_fit(kit: Kit, program: GroupProgram, told: Outcome, panel: PanelFolder,
     write_table(
         {
             "round": np.arange(1, k + 1, dtype=np.int32), "h_norm2": told.trace**2, "objective": [None] * k,
-            "active": np.full(k, r["n_groups"], np.int32), "bytes_up": np.zeros(k, np.int64),
+            "active": np.full(k, r.n_groups, np.int32), "bytes_up": np.zeros(k, np.int64),
             "bytes_down": np.zeros(k, np.int64), "epochs": np.arange(1, k + 1, dtype=float), "seconds": np.zeros(k),
         },
         out / "trace.parquet", "trace",
     )  # fmt: skip
-    effort = dict(zip(effort_names(tuple(r["terms"]), tuple(r["blanks"])), r["kappa"], strict=True))
+    effort = dict(zip(effort_names(tuple(r.terms), tuple(r.blanks)), r.kappa, strict=True))
     facts = FitFacts.of(
-        r | {
+        r.as_results() | {
             "n_visits": own.n_visits, "n_counted": own.n_counted, "n_cells_observed": own.n_cells_observed,
             "n_sites": len(panel.sites), "common_name": own.common_name, "effort": effort,
         }
@@ -283,7 +281,7 @@ def _own_fit(kit: Kit, program: GroupProgram, told: Outcome, panel: PanelFolder,
     write_manifest(
         out, "fit", settings={"study": kit.study.name, "job": kit.job.hex()}, inputs=panel_hash(panel),
         results=facts.as_results(), flow=panel.manifest["flow"],
-        terms=panel.manifest["terms"], warnings=[*panel.manifest["warnings"], *r["notes"], note],
+        terms=panel.manifest["terms"], warnings=[*panel.manifest["warnings"], *r.notes, note],
     )  # fmt: skip
 
 

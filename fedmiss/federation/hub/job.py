@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,6 +25,7 @@ from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.support import released_months
 from fedmiss.federation.hub.visits import try_site_visits
 from fedmiss.federation.link import Link
+from fedmiss.folders import JointFacts
 from fedmiss.models.lowrank.choice import Choice, model_name
 from fedmiss.models.lowrank.settings import CountSettings
 
@@ -60,7 +60,7 @@ class Joint:
     """What the hub knows in the end.
 
     ``totals`` (R + 1, L) expected birds, all sites first, then each region; ``draws`` (B, R + 1, L) replicates of them;
-    ``trace`` (rounds,) root mean square moves; ``results`` plain values for manifests.
+    ``trace`` (rounds,) root mean square moves; ``facts`` of the model and of what was agreed.
     """
 
     agreement: Agreement
@@ -69,7 +69,7 @@ class Joint:
     totals: F64
     draws: F64
     trace: F64
-    results: dict[str, Any]
+    facts: JointFacts
 
 
 def fit_visits(
@@ -132,15 +132,20 @@ def run_job(link: Link, order: Order) -> Joint:
     link.stage = "bootstrap"
     draws = _draws(link, order, agreement, choice.best, state)
     link.stage = "end"
-    results = _results(link, order, agreement, choice, state)
+    facts = _facts(link, order, agreement, choice, state)
     link.ask(
         [
             msg.Outcome(
-                FULL, json.dumps(results, sort_keys=True), agreement.months, state.T, state.D, np.array(trace)
+                FULL,
+                json.dumps(facts.as_results(), sort_keys=True),
+                agreement.months,
+                state.T,
+                state.D,
+                np.array(trace),
             )
         ]
     )
-    return Joint(agreement, choice, state, totals, draws, np.array(trace), results)
+    return Joint(agreement, choice, state, totals, draws, np.array(trace), facts)
 
 
 def preview_job(link: Link, order: Order) -> tuple[Agreement, np.ndarray]:
@@ -170,55 +175,52 @@ def _draws(link: Link, order: Order, agreement: Agreement, best: CountSettings, 
     return np.concatenate(parts)
 
 
-def _results(
-    link: Link, order: Order, agreement: Agreement, choice: Choice, state: MonthState
-) -> dict[str, Any]:
-    """What a fit's manifest says of its results."""
+def _facts(link: Link, order: Order, agreement: Agreement, choice: Choice, state: MonthState) -> JointFacts:
     best, panel = choice.best, agreement.panel
-    return {
-        "species": order.plan.species,
-        "family": best.family,
-        "scale": best.scale,
-        "method": "fast",
-        "model": model_name(best),
-        "effects": best.effects,
-        "dispersion_model": best.dispersion,
-        "rank": state.rank,
-        "slopes": state.slopes,
-        "site_visits": best.site_visits,
-        "lift": state.lift,
-        "penalty": None,
-        "mu": state.mu,
-        "phi": state.phi,
-        "dispersion": state.dispersion,
-        "negbin_size": state.size if np.isfinite(state.size) else None,
-        "edf": state.edf,
-        "smear": state.smear,
-        "site_variances": state.tau.tolist(),
-        "month_variances": state.noise.tolist(),
-        "terms": list(agreement.terms),
-        "blanks": list(agreement.blanks),
-        "kappa": state.kappa.tolist(),
-        "standard_effort": agreement.standard_effort,
-        "observer_effects": best.observers,
-        "observer_sd": (1.0 / state.ridge) ** 0.5 if best.observers else None,
-        "objective": None,
-        "converged": state.converged,
-        "stop_reason": state.stop_reason,
-        "rounds": state.rounds,
-        "n_groups": len(link.names),
-        "participation": 1.0,
-        "compressor": "identity",
-        "n_counted": panel.visits,
-        "n_sites_all": panel.J,
-        "n_months": panel.L,
-        "bootstrap": order.bootstrap,
-        "regions": list(panel.regions),
-        "withheld_visits": agreement.withheld,
-        "duplicate_visits": agreement.duplicates,
-        "shared_sites": agreement.shared,
-        "joint_sites": panel.n_joint,
-        "advice": choice.advice,
-        "cv_summary": json.loads(choice.summary.to_json(orient="records")) if len(choice.summary) else [],
-        "notes": list(agreement.notes),
-    }
+    return JointFacts(
+        species=order.plan.species,
+        family=best.family,
+        scale=best.scale,
+        method="fast",
+        model=model_name(best),
+        effects=best.effects,
+        dispersion_model=best.dispersion,
+        rank=state.rank,
+        slopes=state.slopes,
+        site_visits=best.site_visits,
+        lift=state.lift,
+        penalty=None,
+        mu=state.mu,
+        phi=state.phi,
+        dispersion=state.dispersion,
+        negbin_size=state.size if np.isfinite(state.size) else None,
+        edf=state.edf,
+        smear=state.smear,
+        site_variances=state.tau.tolist(),
+        month_variances=state.noise.tolist(),
+        terms=list(agreement.terms),
+        blanks=list(agreement.blanks),
+        kappa=state.kappa.tolist(),
+        standard_effort=agreement.standard_effort,
+        observer_effects=best.observers,
+        observer_sd=(1.0 / state.ridge) ** 0.5 if best.observers else None,
+        objective=None,
+        converged=state.converged,
+        stop_reason=state.stop_reason,
+        rounds=state.rounds,
+        n_groups=len(link.names),
+        participation=1.0,
+        compressor="identity",
+        n_counted=panel.visits,
+        n_sites_all=panel.J,
+        n_months=panel.L,
+        bootstrap=order.bootstrap,
+        regions=list(panel.regions),
+        withheld_visits=agreement.withheld,
+        duplicate_visits=agreement.duplicates,
+        shared_sites=agreement.shared,
+        joint_sites=panel.n_joint,
+        advice=choice.advice,
+        cv_summary=json.loads(choice.summary.to_json(orient="records")) if len(choice.summary) else [],
+        notes=list(agreement.notes),
+    )

@@ -1,4 +1,4 @@
-"""What a panel, a fit and an imputed folder say of themselves: the facts in their manifests, with names and types.
+"""What panel, fit and imputed folders and joint results say of themselves: facts in their manifests, with types.
 
 A step makes such an object and writes ``as_results()`` into the manifest; whoever reads the folder gets it back by ``of``.
 """
@@ -11,9 +11,14 @@ from typing import Any, Self
 
 from fedmiss.errors import InputError
 
-__all__ = ["FACTS", "Facts", "FitFacts", "ImputedFacts", "ModelFacts", "PanelFacts"]
+__all__ = ["FACTS", "Facts", "FitFacts", "ImputedFacts", "JointFacts", "ModelFacts", "PanelFacts", "or_nan"]
 
-_SOMETIMES: dict[str, bool] = {"sometimes": True}  # not in the manifest where it is None
+_SOMETIMES: dict[str, bool] = {"sometimes": True}  # not in the manifest where it is None or empty
+
+
+def or_nan(value: float | None) -> float:
+    """Return the number, or NaN for one that is not known: JSON has no NaN."""
+    return float("nan") if value is None else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,9 @@ class Facts:
     def as_results(self) -> dict[str, Any]:
         """Return the facts as the manifest keeps them."""
         values = {f: getattr(self, f.name) for f in fields(self)}
-        return {f.name: v for f, v in values.items() if v is not None or not f.metadata.get("sometimes")}
+        return {
+            f.name: v for f, v in values.items() if v not in (None, {}) or not f.metadata.get("sometimes")
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +111,8 @@ class ModelFacts(Facts):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FitFacts(ModelFacts):
-    """Facts of a fit folder: the chosen model, those that are averaged with it, what crossed between groups and hub.
+class JobFacts(ModelFacts):
+    """What a fit and a joint result both say: the chosen model, those averaged with it, what crossed between groups and hub.
 
     ``members`` are the facts of all models that are averaged, the chosen one first; ``h_norm`` is the length of the last
     move. What is None by default is written by some methods only.
@@ -113,19 +120,14 @@ class FitFacts(ModelFacts):
 
     species: str
     method: str
-    effort: dict[str, float]
     standard_effort: str
     observer_effects: bool
     observer_sd: float | None
     n_groups: int
-    n_visits: int
     n_counted: int
-    n_sites: int
     n_months: int
-    n_cells_observed: int
     bootstrap: int
     members: list[dict[str, Any]] = field(default_factory=list)
-    common_name: str = ""
     objective: float | None = None
     h_norm: float | None = None
     participation: float = 1.0
@@ -135,15 +137,46 @@ class FitFacts(ModelFacts):
     exchanges: int | None = field(default=None, metadata=_SOMETIMES)
     bytes_up: int | None = field(default=None, metadata=_SOMETIMES)
     bytes_down: int | None = field(default=None, metadata=_SOMETIMES)
-    ledger: dict[str, Any] | None = field(default=None, metadata=_SOMETIMES)
+    ledger: dict[str, Any] = field(default_factory=dict, metadata=_SOMETIMES)
     shared_sites: int | None = field(default=None, metadata=_SOMETIMES)
     joint_sites: int | None = field(default=None, metadata=_SOMETIMES)
     withheld_visits: int | None = field(default=None, metadata=_SOMETIMES)
     duplicate_visits: int | None = field(default=None, metadata=_SOMETIMES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitFacts(JobFacts):
+    """Facts of a fit folder; the last ones are of ``fedmissem`` and ``saem``."""
+
+    effort: dict[str, float]
+    n_visits: int
+    n_sites: int
+    n_cells_observed: int
+    common_name: str = ""
     objective_start: float | None = field(default=None, metadata=_SOMETIMES)
     workers: int | None = field(default=None, metadata=_SOMETIMES)
     overdispersion: float | None = field(default=None, metadata=_SOMETIMES)
     standard_errors: dict[str, float] | None = field(default=None, metadata=_SOMETIMES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointFacts(JobFacts):
+    """Facts of a joint result between organisations, which the hub also sends to each of them.
+
+    ``terms``, ``blanks`` and ``kappa`` are the effort terms, those with a column for blanks, and their coefficients;
+    ``engine`` what the carrier of the messages counted, ``seconds`` the time of the job, ``replayed`` answers that came from
+    a journal.
+    """
+
+    terms: list[str]
+    blanks: list[str]
+    kappa: list[float]
+    n_sites_all: float
+    regions: list[str]
+    notes: list[str]
+    seconds: float | None = field(default=None, metadata=_SOMETIMES)
+    engine: dict[str, int] | None = None
+    replayed: int | None = field(default=None, metadata=_SOMETIMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,4 +191,6 @@ class ImputedFacts(Facts):
     standard_effort: str
 
 
-FACTS: dict[str, type[Facts]] = {"panel": PanelFacts, "fit": FitFacts, "imputed": ImputedFacts}
+FACTS: dict[str, type[Facts]] = {
+    "panel": PanelFacts, "fit": FitFacts, "imputed": ImputedFacts, "joint": JointFacts,
+}  # fmt: skip

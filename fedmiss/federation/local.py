@@ -27,6 +27,7 @@ from fedmiss.federation.hub.state import MonthState
 from fedmiss.federation.hub.visits import ask_visits, try_site_visits
 from fedmiss.federation.keys import seed_key
 from fedmiss.federation.link import InProcess, Link
+from fedmiss.federation.penalised import cross_validate_penalised, fit_penalised, replicate_penalised
 from fedmiss.federation.results import AverageFit, CountFit, Posterior
 from fedmiss.models.lowrank.choice import Choice, check_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -169,8 +170,6 @@ class LocalFederation:
         """Fit the count model; the groups keep their half of it for the bootstrap."""
         if settings.penalty is None:
             return self.fit_average([settings], watch=watch).fits[0]
-        from fedmiss.federation.penalised import fit_penalised
-
         settings.check()
         self.link.stage = "fit"
         fit = fit_penalised(self, settings, watch)
@@ -262,8 +261,6 @@ class LocalFederation:
             c.check()
         self.link.stage = "cross-validation"
         if any(c.penalty is not None for c in candidates):
-            from fedmiss.federation.penalised import cross_validate_penalised
-
             return cross_validate_penalised(self, candidates, folds, by, seed, one_se=one_se, watch=watch)
         choice = hub_cross_validate(
             self.link, self.hub, candidates, folds=folds, by=by, seed=seed, one_se=one_se, watch=watch
@@ -284,8 +281,6 @@ class LocalFederation:
         assert self.last is not None, "fit first"
         self.link.stage = "bootstrap"
         if not self.members:
-            from fedmiss.federation.penalised import replicate_penalised
-
             assert isinstance(self.last, CountFit)
             totals, slopes = replicate_penalised(self, self.last, numbers, seed, REPLICATES)
             return Draws(totals, slopes, np.zeros((len(numbers), 0, self.L)))

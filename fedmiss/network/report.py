@@ -18,7 +18,7 @@ from fedmiss.federation.hub.job import FIRST_REPLICATES
 from fedmiss.federation.messages import Outcome
 from fedmiss.federation.results import AverageFit, CountFit, Posterior, site_slopes
 from fedmiss.files import atomic_folder, hash_file, read_json, read_manifest, write_manifest
-from fedmiss.folders import FitFacts
+from fedmiss.folders import FitFacts, JointFacts, or_nan
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit
 from fedmiss.network.kits import Kit
@@ -166,31 +166,29 @@ def _page(
         ]
         for r in trends.to_dict("records")
     ]
-    results, settings = manifest["results"], manifest["settings"]
+    told, settings = JointFacts.of(manifest["results"]), manifest["settings"]
     facts = [
         ("Organisations", ", ".join(settings["organisations"])),
-        ("Visits with a count", f"{results['n_counted']:,}"),
-        ("Sites", f"{results['n_sites_all']:,.0f}"),
-        ("Model", _model_words(results)),
-        ("Bootstrap replicates", str(results["bootstrap"])),
+        ("Visits with a count", f"{told.n_counted:,}"),
+        ("Sites", f"{told.n_sites_all:,.0f}"),
+        ("Model", _model_words(told)),
+        ("Bootstrap replicates", str(told.bootstrap)),
         ("Sums masked", "yes: the hub saw sums over all organisations only" if settings["masks"] else "no"),
-        ("Left out", f"{results['withheld_visits']:,} visits, for least numbers ({settings['minimum']}) behind a sum"),
-        ("Crossed the network", _traffic(results["ledger"])),
+        ("Left out", f"{told.withheld_visits:,} visits, for least numbers ({settings['minimum']}) behind a sum"),
+        ("Crossed the network", _traffic(told.ledger)),
         ("Job", manifest["inputs"]["job"][:16]),
     ]  # fmt: skip
     return environment().get_template("joint/page.html.j2").render(
-        title=f"{results['species']}: joint trend", headline=_headline(manifest, trends.iloc[0]), date=date, figure=plot,
-        yearly=rows, regions=regions, facts=facts, notes=notes, advice=results["advice"], **assets(),
+        title=f"{told.species}: joint trend", headline=_headline(manifest, trends.iloc[0]), date=date, figure=plot,
+        yearly=rows, regions=regions, facts=facts, notes=notes, advice=told.advice, **assets(),
     )  # fmt: skip
 
 
-def _model_words(results: dict[str, Any]) -> str:
-    ranks = [str(m["rank"]) for m in results["members"]]
+def _model_words(told: JointFacts) -> str:
+    ranks = [str(m["rank"]) for m in told.members]
     if len(ranks) == 1:
-        return f"{results['model']}, rank {ranks[0]}"
-    return (
-        f"{results['model']}: the mean of ranks {', '.join(ranks[:-1])} and {ranks[-1]}, with equal weights"
-    )
+        return f"{told.model}, rank {ranks[0]}"
+    return f"{told.model}: the mean of ranks {', '.join(ranks[:-1])} and {ranks[-1]}, with equal weights"
 
 
 def _traffic(ledger: dict[str, Any]) -> str:
@@ -250,29 +248,28 @@ def _own_panel(panel: PanelFolder, stamps: I64, out: Path) -> PanelFolder:
 
 def _told_fit(program: GroupProgram, told: Outcome, n_counted: int) -> CountFit:
     """One of the fits that are averaged: the hub's half as it was told, the organisation's own from its program."""
-    r = json.loads(told.results)
+    r = JointFacts.of(json.loads(told.results), "the job")
     P, C = program.site_posterior(told.batch, 0)
     L, p = told.T.shape
     q = Posterior(
-        r["mu"],
+        r.mu,
         P,
         C,
         told.T,
         told.D,
-        np.array(r["site_variances"]),
+        np.array(r.site_variances),
         np.zeros((L, p)),
-        np.array(r["month_variances"]),
+        np.array(r.month_variances),
     )
-    settings = CountSettings(
-        family=r["family"], scale=r["scale"], rank=r["rank"], dispersion=r["dispersion_model"]
-    )
-    aux = Auxiliary(np.zeros(0), (), r["negbin_size"] or float("inf"), r["phi"], 0.0, 0.0, 0.0)
-    history = Fit(q.theta(), [], r["converged"], r["stop_reason"], r["rounds"], edf=r["edf"])
-    return CountFit(settings, len(P), L, history, aux, r["dispersion"], r["edf"], n_counted, r["smear"], q)
+    settings = CountSettings(family=r.family, scale=r.scale, rank=r.rank, dispersion=r.dispersion_model)
+    aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, 0.0, 0.0, 0.0)
+    edf = or_nan(r.edf)
+    history = Fit(q.theta(), [], r.converged, r.stop_reason, r.rounds, edf=edf)
+    return CountFit(settings, len(P), L, history, aux, or_nan(r.dispersion), edf, n_counted, r.smear, q)
 
 
 def _own_fit(kit: Kit, program: GroupProgram, told: list[Outcome], panel: PanelFolder, out: Path) -> None:
-    r, own = json.loads(told[0].results), panel.facts
+    r, own = JointFacts.of(json.loads(told[0].results), "the job"), panel.facts
     fit = AverageFit(tuple(_told_fit(program, t, own.n_counted) for t in told))
     write_fit(out, fit)
     keys = sorted(k for k in program.own_totals if k[0] >= FIRST_REPLICATES)
@@ -284,14 +281,14 @@ def _own_fit(kit: Kit, program: GroupProgram, told: list[Outcome], panel: PanelF
     write_table(
         {
             "round": np.arange(1, k + 1, dtype=np.int32), "h_norm2": trace**2, "objective": [None] * k,
-            "active": np.full(k, r["n_groups"], np.int32), "bytes_up": np.zeros(k, np.int64),
+            "active": np.full(k, r.n_groups, np.int32), "bytes_up": np.zeros(k, np.int64),
             "bytes_down": np.zeros(k, np.int64), "epochs": np.arange(1, k + 1, dtype=float), "seconds": np.zeros(k),
         },
         out / "trace.parquet", "trace",
     )  # fmt: skip
-    effort = dict(zip(effort_names(tuple(r["terms"]), tuple(r["blanks"])), r["kappa"], strict=True))
+    effort = dict(zip(effort_names(tuple(r.terms), tuple(r.blanks)), r.kappa, strict=True))
     facts = FitFacts.of(
-        r | {
+        r.as_results() | {
             "n_visits": own.n_visits, "n_counted": own.n_counted, "n_cells_observed": own.n_cells_observed,
             "n_sites": len(panel.sites), "common_name": own.common_name, "effort": effort,
         }
@@ -304,7 +301,7 @@ def _own_fit(kit: Kit, program: GroupProgram, told: list[Outcome], panel: PanelF
     write_manifest(
         out, "fit", settings={"study": kit.study.name, "job": kit.job.hex()}, inputs=panel_hash(panel),
         results=facts.as_results(), flow=panel.manifest["flow"],
-        terms=panel.manifest["terms"], warnings=[*panel.manifest["warnings"], *r["notes"], note],
+        terms=panel.manifest["terms"], warnings=[*panel.manifest["warnings"], *r.notes, note],
     )  # fmt: skip
 
 

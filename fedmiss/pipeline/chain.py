@@ -27,6 +27,7 @@ from fedmiss.files import (
     update_manifest,
 )
 from fedmiss.locks import clear_inside, locked
+from fedmiss.pipeline.cluster import over_cluster
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.recipe import Recipe, slug
@@ -206,8 +207,6 @@ def _begin_worker() -> None:
 
 
 def _on_cluster(recipe: Recipe, names: list[str], records: Path, scheduler: str) -> Iterator[SpeciesResult]:
-    from fedmiss.pipeline.cluster import over_cluster
-
     here = replace(recipe, out=recipe.out.resolve())
     work = partial(_one_of_many, here, records.resolve())
     for name, result, error in over_cluster(scheduler, work, names, recipe.out.resolve()):

@@ -25,7 +25,7 @@ from fedmiss.files import (
     write_checked,
     write_manifest,
 )
-from fedmiss.folders import FitFacts, ModelFacts
+from fedmiss.folders import FitFacts, ModelFacts, or_nan
 from fedmiss.models.lowrank.choice import Choice, model_name
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit, Theta
@@ -158,7 +158,7 @@ def _read_member(path: Path, r: ModelFacts, n_counted: int) -> CountFit:
         )
     aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, 0.0, 0.0, 0.0)
     fit = Fit(theta, [], r.converged, r.stop_reason, r.rounds)
-    dispersion, edf = (float("nan") if value is None else value for value in (r.dispersion, r.edf))
+    dispersion, edf = or_nan(r.dispersion), or_nan(r.edf)
     return CountFit(settings, J, L, fit, aux, dispersion, edf, n_counted, r.smear, posterior)
 
 

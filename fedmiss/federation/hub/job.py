@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +23,7 @@ from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.hub.support import released_months
 from fedmiss.federation.hub.visits import try_site_visits
 from fedmiss.federation.link import Link
-from fedmiss.folders import ModelFacts
+from fedmiss.folders import JointFacts, ModelFacts
 from fedmiss.models.lowrank.choice import Choice, model_name
 from fedmiss.models.lowrank.settings import CountSettings
 
@@ -61,7 +60,7 @@ class Joint:
 
     ``members``: the chosen fit, and those that are averaged with it; ``totals`` (R + 1, L) expected birds, all sites first,
     then each region; ``draws`` (B, R + 1, L) replicates of them;
-    ``trace`` (rounds,) root mean square moves; ``results`` plain values for manifests.
+    ``trace`` (rounds,) root mean square moves; ``facts`` of the models and of what was agreed.
     """
 
     agreement: Agreement
@@ -70,7 +69,7 @@ class Joint:
     totals: F64
     draws: F64
     trace: F64
-    results: dict[str, Any]
+    facts: JointFacts
 
 
 def _agreed(link: Link, order: Order) -> Agreement:
@@ -112,13 +111,13 @@ def run_job(link: Link, order: Order) -> Joint:
     link.stage = "bootstrap"
     draws = _draws(link, order, panel, members)
     link.stage = "end"
-    results = _results(link, order, agreement, choice, members)
+    facts = _facts(link, order, agreement, choice, members)
     moves = np.array(trace)
     link.ask(
         [
             msg.Outcome(
                 m.batch,
-                json.dumps(results | model_facts(m), sort_keys=True),
+                json.dumps(facts.as_results() | model_facts(m).as_results(), sort_keys=True),
                 agreement.months,
                 m.state.T,
                 m.state.D,
@@ -127,7 +126,7 @@ def run_job(link: Link, order: Order) -> Joint:
             for m in members
         ]
     )
-    return Joint(agreement, choice, members, np.mean(totals, axis=0)[0], draws, moves, results)
+    return Joint(agreement, choice, members, np.mean(totals, axis=0)[0], draws, moves, facts)
 
 
 def preview_job(link: Link, order: Order) -> tuple[Agreement, np.ndarray]:
@@ -156,8 +155,8 @@ def _draws(link: Link, order: Order, panel: Panel, members: Sequence[Member]) ->
     return np.concatenate(parts)
 
 
-def model_facts(m: Member) -> dict[str, Any]:
-    """Facts of one of the models that are averaged, as a manifest has them."""
+def model_facts(m: Member) -> ModelFacts:
+    """Facts of one of the models that are averaged."""
     s, state = m.settings, m.state
     estimated = bool(np.isfinite(state.tau).all())  # variances; fixed time effects have none
     return ModelFacts(
@@ -183,38 +182,36 @@ def model_facts(m: Member) -> dict[str, Any]:
         converged=state.converged,
         stop_reason=state.stop_reason,
         rounds=state.rounds,
-    ).as_results()
+    )
 
 
-def _results(
+def _facts(
     link: Link, order: Order, agreement: Agreement, choice: Choice, members: Sequence[Member]
-) -> dict[str, Any]:
-    """What a fit's manifest says of its results."""
+) -> JointFacts:
     best, panel, state = choice.best, agreement.panel, members[0].state
-    return model_facts(members[0]) | {
-        "species": order.plan.species,
-        "method": "fast",
-        "members": [model_facts(m) for m in members],
-        "terms": list(agreement.terms),
-        "blanks": list(agreement.blanks),
-        "kappa": state.kappa.tolist(),
-        "standard_effort": agreement.standard_effort,
-        "observer_effects": best.observers,
-        "observer_sd": (1.0 / state.ridge) ** 0.5 if best.observers else None,
-        "objective": None,
-        "n_groups": len(link.names),
-        "participation": 1.0,
-        "compressor": "identity",
-        "n_counted": panel.visits,
-        "n_sites_all": panel.J,
-        "n_months": panel.L,
-        "bootstrap": order.bootstrap,
-        "regions": list(panel.regions),
-        "withheld_visits": agreement.withheld,
-        "duplicate_visits": agreement.duplicates,
-        "shared_sites": agreement.shared,
-        "joint_sites": panel.n_joint,
-        "advice": choice.advice,
-        "cv_summary": json.loads(choice.summary.to_json(orient="records")) if len(choice.summary) else [],
-        "notes": list(agreement.notes),
-    }
+    models = [model_facts(m).as_results() for m in members]
+    return JointFacts(
+        **models[0],
+        members=models,
+        species=order.plan.species,
+        method="fast",
+        terms=list(agreement.terms),
+        blanks=list(agreement.blanks),
+        kappa=state.kappa.tolist(),
+        standard_effort=agreement.standard_effort,
+        observer_effects=best.observers,
+        observer_sd=(1.0 / state.ridge) ** 0.5 if best.observers else None,
+        n_groups=len(link.names),
+        n_counted=panel.visits,
+        n_sites_all=panel.J,
+        n_months=panel.L,
+        bootstrap=order.bootstrap,
+        regions=list(panel.regions),
+        withheld_visits=agreement.withheld,
+        duplicate_visits=agreement.duplicates,
+        shared_sites=agreement.shared,
+        joint_sites=panel.n_joint,
+        advice=choice.advice,
+        cv_summary=json.loads(choice.summary.to_json(orient="records")) if len(choice.summary) else [],
+        notes=list(agreement.notes),
+    )

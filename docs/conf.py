@@ -1,5 +1,6 @@
 """The documentation site: Sphinx with MyST; `make docs` builds it offline, and a warning is an error."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -43,6 +44,18 @@ def _copy_gallery(app, exception):
         place(Path(app.outdir) / "gallery" / "simulated-wigeon")
 
 
+def _one_line_entries(app, what, name, obj, options, lines):
+    """Give ``name : text`` of our docstrings the two lines that napoleon reads: it takes text behind a colon for a type."""
+    out, inside = [], False
+    for i, line in enumerate(lines):
+        if i + 1 < len(lines) and re.fullmatch(r"-{3,}", lines[i + 1]):
+            inside = line in ("Parameters", "Returns", "Raises", "Attributes")
+        entry = re.fullmatch(r"(\S.*?) : (.+)", line) if inside else None
+        out += [entry[1], f"    {entry[2]}"] if entry else [line]
+    lines[:] = out
+
+
 def setup(app):
-    """Hook the gallery into the build."""
+    """Hook docstrings and gallery into the build."""
+    app.connect("autodoc-process-docstring", _one_line_entries, priority=400)  # before napoleon's 500
     app.connect("build-finished", _copy_gallery)

@@ -5,13 +5,23 @@ A step makes such an object and writes ``as_results()`` into the manifest; whoev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Self
 
 from fedmiss.errors import InputError
 
-__all__ = ["FACTS", "Facts", "FitFacts", "ImputedFacts", "JointFacts", "ModelFacts", "PanelFacts", "or_nan"]
+__all__ = [
+    "FACTS",
+    "Facts",
+    "FitFacts",
+    "ImputedFacts",
+    "JointFacts",
+    "ModelFacts",
+    "PanelFacts",
+    "ResultFacts",
+    "or_nan",
+]
 
 _SOMETIMES: dict[str, bool] = {"sometimes": True}  # not in the manifest where it is None or empty
 
@@ -79,17 +89,15 @@ class PanelFacts(Facts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts(Facts):
-    """What a fit and a joint result both say: what was fitted, how it ended, what crossed between groups and hub.
+    """What has to be known of one fit to read it and to name it; several of them may be averaged.
 
     ``mu`` is the level on the link scale, ``phi`` the dispersion that enters the fit, ``negbin_size`` None for other models,
     ``edf`` the effective degrees of freedom, ``smear`` the factor of expected counts, ``lift`` what a site's visits add to
-    its level, ``h_norm`` the length of the last move. What is None by default is written by some methods only.
+    its level.
     """
 
-    species: str
     family: str
     scale: str
-    method: str
     model: str
     effects: bool
     dispersion_model: str
@@ -103,19 +111,33 @@ class ModelFacts(Facts):
     smear: float
     site_variances: list[float] | None
     month_variances: list[float] | None
-    standard_effort: str
-    observer_effects: bool
-    observer_sd: float | None
     converged: bool
     stop_reason: str
     rounds: int
+    time: str = "smooth"
+    slopes: bool = False
+    site_visits: bool = False
+    lift: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultFacts(ModelFacts):
+    """What a fit and a joint result both say: the chosen fit, all that are averaged, what crossed between groups and hub.
+
+    ``members`` are the facts of the averaged fits, the chosen one first; ``h_norm`` is the length of the last move. What is
+    None by default is written by some methods only.
+    """
+
+    species: str
+    method: str
+    standard_effort: str
+    observer_effects: bool
+    observer_sd: float | None
     n_groups: int
     n_counted: int
     n_months: int
     bootstrap: int
-    slopes: bool = False
-    site_visits: bool = False
-    lift: float = 0.0
+    members: list[dict[str, Any]] = field(default_factory=list)
     objective: float | None = None
     h_norm: float | None = None
     participation: float = 1.0
@@ -131,9 +153,15 @@ class ModelFacts(Facts):
     withheld_visits: int | None = field(default=None, metadata=_SOMETIMES)
     duplicate_visits: int | None = field(default=None, metadata=_SOMETIMES)
 
+    @classmethod
+    def of_members(cls, members: Sequence[ModelFacts], **more: Any) -> Self:
+        """Put together the facts of the averaged fits, the chosen one first, and the other facts by name."""
+        said = [m.as_results() for m in members]
+        return cls(members=said, **said[0], **more)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FitFacts(ModelFacts):
+class FitFacts(ResultFacts):
     """Facts of a fit folder; the last ones are of ``fedmissem`` and ``saem``."""
 
     effort: dict[str, float]
@@ -141,7 +169,6 @@ class FitFacts(ModelFacts):
     n_sites: int
     n_cells_observed: int
     common_name: str = ""
-    time: str = "smooth"
     objective_start: float | None = field(default=None, metadata=_SOMETIMES)
     workers: int | None = field(default=None, metadata=_SOMETIMES)
     overdispersion: float | None = field(default=None, metadata=_SOMETIMES)
@@ -149,7 +176,7 @@ class FitFacts(ModelFacts):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JointFacts(ModelFacts):
+class JointFacts(ResultFacts):
     """Facts of a joint result between organisations, which the hub also sends to each of them.
 
     ``terms``, ``blanks`` and ``kappa`` are the effort terms, those with a column for blanks, and their coefficients;

@@ -167,19 +167,19 @@ def status(hub: Path) -> dict[str, Any]:
 def _write(out: Path, joint: Joint, link: Link, study: dict[str, Any], job: str, facts: JointFacts) -> None:
     labels = ["all", *joint.agreement.panel.regions]
     B, R, L = joint.draws.shape
+    state = joint.members[0].state
     with atomic_folder(out) as tmp:
         months = {
             "month_index": np.arange(L, dtype=np.int32),
-            "b": joint.state.T[:, 0],
+            "b": state.T[:, 0],
             **{
-                month: joint.state.T[:, k + 1]
-                for k, (_, month) in enumerate(
-                    coefficient_names(joint.state.p - 1, slopes=joint.state.slopes)
-                )
+                month: state.T[:, k + 1]
+                for k, (_, month) in enumerate(coefficient_names(state.p - 1, slopes=state.slopes))
             },
         }
         write_table(months, tmp / "month_factors.parquet", "month_factors")
-        write_table(visited_totals(joint.state, joint.choice.best), tmp / "visited.parquet", "visited")
+        visited = visited_totals([(m.state, m.settings) for m in joint.members])
+        write_table(visited, tmp / "visited.parquet", "visited")
         write_table(
             {
                 "draw": np.repeat(np.arange(B, dtype=np.int32), R * L),

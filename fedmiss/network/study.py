@@ -36,6 +36,7 @@ _MODEL = (
     "folds",
     "folds_by",
     "one_se",
+    "average",
     "max_rank",
     "bootstrap",
     "seed",
@@ -153,7 +154,9 @@ class Study:
             duplicates=self.duplicates, minimum=self.minimum, jointly=True, share=self.share,
         )  # fmt: skip
         chosen = candidates(s, base_settings(s, calibrate=self.sites == "all"))
-        return Order(plan, chosen, s.folds, s.folds_by, s.one_se, s.bootstrap, s.seed, seal=True)
+        return Order(
+            plan, chosen, s.folds, s.folds_by, s.one_se, s.bootstrap, s.seed, seal=True, average=s.average
+        )
 
     def settings(self) -> bytes:
         """Digest of everything that the result depends on (8 bytes): in every frame."""

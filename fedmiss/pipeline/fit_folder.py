@@ -15,7 +15,7 @@ import pandas as pd
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.local import LocalFederation
-from fedmiss.federation.results import CountFit, Posterior, coefficient_names, visited_totals
+from fedmiss.federation.results import AverageFit, CountFit, Posterior, coefficient_names, visited_totals
 from fedmiss.files import (
     MANIFEST,
     read_checked,
@@ -25,7 +25,7 @@ from fedmiss.files import (
     write_checked,
     write_manifest,
 )
-from fedmiss.folders import FitFacts, or_nan
+from fedmiss.folders import FitFacts, ModelFacts, or_nan
 from fedmiss.models.lowrank.choice import Choice, model_name
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit, Theta
@@ -35,6 +35,7 @@ from fedmiss.progress import note
 from fedmiss.tables import read_table, write_table
 
 __all__ = [
+    "MEMBERS",
     "finish",
     "fit_facts",
     "partial_folder",
@@ -44,6 +45,9 @@ __all__ = [
     "write_fit_manifest",
     "write_totals",
 ]
+
+
+MEMBERS = "members"  # folder of the fits that are averaged with the chosen one
 
 
 def partial_folder(out: Path, key: str) -> Path:
@@ -87,7 +91,17 @@ def finish(work: Path, out: Path) -> Path:
     return out
 
 
-def write_fit(work: Path, fit: CountFit) -> None:
+def write_fit(work: Path, fit: CountFit | AverageFit) -> None:
+    """Write the fit, those that are averaged with it into ``members``, and the counted and fitted totals of the visits."""
+    fits = fit.fits if isinstance(fit, AverageFit) else (fit,)
+    for i, one in enumerate(fits):
+        _write_factors(work / MEMBERS / str(i + 1) if i else work, one)
+    states = [(f.state, f.settings) for f in fits if f.state is not None and f.state.visited is not None]
+    if states:
+        write_table(visited_totals(states), work / "visited.parquet", "visited")
+
+
+def _write_factors(work: Path, fit: CountFit) -> None:
     """Write factors (and, for a variational fit, the covariances that the expected counts need)."""
     t = fit.theta
     sites: dict[str, Any] = {"site_index": np.arange(fit.J, dtype=np.int32), "a": t.a}
@@ -100,15 +114,21 @@ def write_fit(work: Path, fit: CountFit) -> None:
             table |= {f"cov_{i}_{j}": cov[:, i, j] for i in range(cov.shape[1]) for j in range(i + 1)}
     write_table(sites, work / "site_factors.parquet", "site_factors")
     write_table(months, work / "month_factors.parquet", "month_factors")
-    if fit.state is not None and fit.state.visited is not None:
-        write_table(visited_totals(fit.state, fit.settings), work / "visited.parquet", "visited")
 
 
-def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit]:
-    """Read a fit folder back as (manifest, CountFit); the observer effects are not in it."""
+def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit | AverageFit]:
+    """Read a fit folder back as (manifest, fit); the observer effects are not in it."""
     path = Path(path)
     manifest = read_manifest(path, "fit", verify=True)
-    r = FitFacts.of(manifest["results"], path)
+    facts = FitFacts.of(manifest["results"], path)
+    fits = [_read_member(path, facts, facts.n_counted)]
+    for i, member in enumerate(facts.members[1:]):
+        fits.append(_read_member(path / MEMBERS / str(i + 2), ModelFacts.of(member, path), facts.n_counted))
+    return manifest, fits[0] if len(fits) == 1 else AverageFit(tuple(fits))
+
+
+def _read_member(path: Path, r: ModelFacts, n_counted: int) -> CountFit:
+    """One of the models of a fit, from the tables in ``path``."""
     sites = read_table(path / "site_factors.parquet", "site_factors").to_pandas()
     months = read_table(path / "month_factors.parquet", "month_factors").to_pandas()
     names = coefficient_names(r.rank + r.slopes, slopes=r.slopes)
@@ -139,7 +159,7 @@ def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit]:
     aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, 0.0, 0.0, 0.0)
     fit = Fit(theta, [], r.converged, r.stop_reason, r.rounds)
     dispersion, edf = or_nan(r.dispersion), or_nan(r.edf)
-    return manifest, CountFit(settings, J, L, fit, aux, dispersion, edf, r.n_counted, r.smear, posterior)
+    return CountFit(settings, J, L, fit, aux, dispersion, edf, n_counted, r.smear, posterior)
 
 
 def _covariances(table: pd.DataFrame, p: int) -> F64:
@@ -165,22 +185,12 @@ def write_totals(path: Path, totals: F64, labels: list[str]) -> None:
     )
 
 
-def fit_facts(
-    fit: CountFit,
-    federation: LocalFederation,
-    folder: PanelFolder,
-    choice: Choice | None,
-    s: FitSettings,
-) -> FitFacts:
-    """What is known of a fit when its rounds are done; what each method adds is put in by ``replace``."""
-    q, agreed, panel = fit.posterior, federation.agreement, folder.facts
+def _model_facts(fit: CountFit) -> ModelFacts:
+    q = fit.posterior
     estimated = q is not None and bool(np.isfinite(q.tau).all())  # variances; fixed time effects have none
-    return FitFacts(
-        species=panel.species,
-        common_name=panel.common_name,
+    return ModelFacts(
         family=fit.settings.family,
         scale=fit.settings.scale,
-        method="fast",
         model=model_name(fit.settings),
         effects=fit.settings.effects,
         dispersion_model=fit.settings.dispersion,
@@ -198,14 +208,33 @@ def fit_facts(
         smear=fit.smear,
         site_variances=q.tau.tolist() if q is not None and estimated else None,
         month_variances=q.noise.tolist() if q is not None and estimated else None,
+        converged=fit.fit.converged,
+        stop_reason=fit.fit.stop_reason,
+        rounds=fit.fit.sweeps,
+    )
+
+
+def fit_facts(
+    fit: CountFit | AverageFit,
+    federation: LocalFederation,
+    folder: PanelFolder,
+    choice: Choice | None,
+    s: FitSettings,
+) -> FitFacts:
+    """What is known of a fit when its rounds are done; what each method adds is put in by ``replace``."""
+    agreed, panel = federation.agreement, folder.facts
+    fits = fit.fits if isinstance(fit, AverageFit) else (fit,)
+    fit = fits[0]
+    return FitFacts.of_members(
+        [_model_facts(f) for f in fits],
+        species=panel.species,
+        common_name=panel.common_name,
+        method="fast",
         effort=dict(zip(effort_names(agreed.terms, agreed.blanks), fit.aux.kappa.tolist(), strict=True)),
         standard_effort=agreed.standard_effort,
         observer_effects=fit.settings.observers,
         observer_sd=(1.0 / fit.aux.observers) ** 0.5 if fit.settings.observers else None,
         objective=fit.fit.objective[-1] if fit.fit.objective else None,
-        converged=fit.fit.converged,
-        stop_reason=fit.fit.stop_reason,
-        rounds=fit.fit.sweeps,
         n_groups=len(federation.programs),
         participation=1.0,
         compressor="identity",

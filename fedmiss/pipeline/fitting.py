@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
-from fedmiss.federation.results import CountFit, site_slopes
+from fedmiss.federation.results import AverageFit, CountFit, site_slopes
 from fedmiss.files import (
     hash_file,
     hash_json,
@@ -126,9 +126,14 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
             show(k)
 
         before = {"bytes_up": total.bytes_up, "bytes_down": total.bytes_down}
-        fit = federation.fit(choice.best, watch=watch)
+        wanted = choice.members if settings.average else (choice.best,)
+        fit: CountFit | AverageFit
+        if len(wanted) > 1:
+            fit = federation.fit_average(wanted, watch=watch)
+        else:
+            fit = federation.fit(choice.best, watch=watch)
     ledger.save("fit")
-    draws = _bootstrap(federation, ledger, fit, settings, work) if settings.bootstrap else None
+    draws = _bootstrap(federation, ledger, settings, work) if settings.bootstrap else None
     write_fit(work, fit)
     _write_trace(work, trace, before, len(federation.programs))
     if draws is not None:
@@ -194,11 +199,11 @@ def _choose(
     table_file = work / "cv.parquet"
     if raw and table_file.exists() and hash_file(table_file) == raw["table"]:
         table = read_table(table_file, "cv").to_pandas()
-        best = replace(cands[raw["best"]], site_visits=raw["site_visits"])
+        best, *near = (replace(cands[i], site_visits=raw["site_visits"]) for i in (raw["best"], *raw["near"]))
         if best.site_visits:
             federation.ask_visits()
             ledger.ledger.clear()  # it crossed before the interruption too, and stands in that part's line
-        return Choice(table, pd.DataFrame(raw["summary"]), best, raw["advice"])
+        return Choice(table, pd.DataFrame(raw["summary"]), best, raw["advice"], tuple(near))
     with progress("cross-validation", len(cands) * s.folds) as show:
         choice = federation.cross_validate(
             cands,
@@ -214,6 +219,7 @@ def _choose(
     summary = json.loads(choice.summary.to_json(orient="records"))
     raw = {
         "best": cands.index(replace(choice.best, site_visits=False)),
+        "near": [cands.index(replace(c, site_visits=False)) for c in choice.near],
         "site_visits": choice.best.site_visits,
         "advice": choice.advice,
         "summary": summary,
@@ -222,7 +228,7 @@ def _choose(
     return choice
 
 
-def _bootstrap(federation: LocalFederation, ledger: Kept, fit: CountFit, s: FitSettings, work: Path) -> Draws:
+def _bootstrap(federation: LocalFederation, ledger: Kept, s: FitSettings, work: Path) -> Draws:
     parts: list[Draws] = []
     with progress("bootstrap of observers", s.bootstrap) as show:
         size = federation.lockstep_size()
@@ -233,7 +239,7 @@ def _bootstrap(federation: LocalFederation, ledger: Kept, fit: CountFit, s: FitS
                 with np.load(io.BytesIO(before)) as file:
                     parts.append(Draws(file["totals"], file["slopes"], file["own"]))
             else:
-                part = federation.replicates(fit.settings, numbers, seed=s.seed)
+                part = federation.replicates(numbers, seed=s.seed)
                 # The ledger first: a kill between the two files redoes the part, which replaces its line.
                 # The other order would keep the draws and lose the line.
                 ledger.save("bootstrap", first)
@@ -267,7 +273,9 @@ def _write_trace(work: Path, trace: list[dict[str, float]], before: dict[str, in
     )
 
 
-def _write_draws(work: Path, draws: Draws, folder: PanelFolder, fit: CountFit, names: list[str]) -> None:
+def _write_draws(
+    work: Path, draws: Draws, folder: PanelFolder, fit: CountFit | AverageFit, names: list[str]
+) -> None:
     B = len(draws.totals)
     write_totals(work / "draws.parquet", draws.totals, ["all", *names])
     slope, mean = site_slopes(fit, folder.calendar[1], folder.calendar[0])

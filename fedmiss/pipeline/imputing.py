@@ -81,8 +81,9 @@ def impute_panel(
             settings={},
             inputs={f"panel/{k}": v for k, v in manifest["inputs"].items()}
             | {
-                f"fit/{k}": manifest["files"][k]["sha256"]
-                for k in ("site_factors.parquet", "month_factors.parquet")
+                f"fit/{k}": said["sha256"]
+                for k, said in manifest["files"].items()
+                if k.endswith("_factors.parquet")
             },
             results=ImputedFacts(
                 species=facts.species,

@@ -18,6 +18,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.files import atomic_folder, read_manifest, write_manifest
 from fedmiss.folders import FitFacts
 from fedmiss.group_names import group_name
+from fedmiss.pipeline.fit_folder import MEMBERS
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel, panel_hash
 from fedmiss.report.build import build_report
@@ -99,9 +100,11 @@ def _write_panel(panel: PanelFolder, group: str, out: Path) -> np.ndarray:
 
 def _write_fit(fit: Path, manifest: dict[str, Any], draws: Path, mine: np.ndarray, tmp: Path) -> None:
     out = tmp / "fit"
-    for name in ("site_factors", "site_trends"):
-        _write_rows(fit / f"{name}.parquet", name, mine, out)
-    for name in ("month_factors.parquet", "trace.parquet", "cv.parquet"):
+    _write_rows(fit / "site_trends.parquet", "site_trends", mine, out)
+    for member in (Path(), *(m.relative_to(fit) for m in fit.glob(f"{MEMBERS}/*"))):
+        _write_rows(fit / member / "site_factors.parquet", "site_factors", mine, out / member)
+        shutil.copyfile(fit / member / "month_factors.parquet", out / member / "month_factors.parquet")
+    for name in ("trace.parquet", "cv.parquet"):
         if (fit / name).exists():
             shutil.copyfile(fit / name, out / name)
     shutil.copyfile(draws, out / "draws.parquet")

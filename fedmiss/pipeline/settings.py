@@ -68,6 +68,9 @@ class FitSettings(Settings):
         ),
     ] = "auto"
     one_se: Annotated[bool, Setting("Prefer the smallest rank within one standard error.")] = False
+    average: Annotated[
+        bool, Setting("Average the ranks that cross-validation cannot tell from the best one.")
+    ] = True
     site_visits: Annotated[
         bool,
         Setting(

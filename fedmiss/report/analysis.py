@@ -91,12 +91,17 @@ class Analysis:
     @property
     def yearly_counts(self) -> bool:
         """True when the counts are yearly: then no month is spoken of."""
-        return bool(self.data.panel.get("results", {}).get("period") == "year")
+        return self.data.yearly_counts
 
     @property
     def cell(self) -> str:
         """What a cell of the matrix is called."""
-        return "site-year" if self.yearly_counts else "site-month"
+        return self.data.cell
+
+    @property
+    def sites_differ(self) -> bool:
+        """True when sites have trends of their own to show."""
+        return not self.data.one_trend and bool(self.years.used.any())
 
     @property
     def n_draws(self) -> int:
@@ -195,12 +200,14 @@ def _regions(data: ReportInputs, settings: ReportSettings, refuse: str | None) -
     for region in names if len(names) > 1 else []:
         mask = (data.sites["region"] == region).to_numpy()
         seen = usable_counts(data.observed[mask], data.months, settings.least)
-        years = make_years(data.months, seen)
-        if not years.used.any():
-            continue
+        if not data.cells.loc[data.cells["site_index"].isin(np.flatnonzero(mask)), "n_detected"].any():
+            seen = np.zeros_like(seen)  # never found there: its trend would be that of the others
         totals = data.region_totals(region)
         few = int(mask.sum())
-        thin = refuse or _region_reason(data, region, few)
+        if make_years(data.months, seen).used.any():
+            thin = refuse or _region_reason(data, region, few)
+        else:
+            thin = "no year of the region has enough counts that found the species"
         row = overall_trend(
             totals, data.months, data.draws.get(region), rule=settings.rule, n_observed=seen, refuse=thin,
             convention=settings.convention,
@@ -255,6 +262,8 @@ def _sites(data: ReportInputs, years: Years, settings: ReportSettings) -> pd.Dat
     counted = (data.observed.astype(np.int64) @ (years.W.T > 0)) > 0
     n_years = (counted & used).sum(axis=1)
     n_used = int(used.sum())
+    if not n_used:
+        slope, se = np.full(slope.shape, np.nan), np.full(slope.shape, np.nan)
     names = [
         classify(b, s, n_used, settings.rule).name
         if n >= MIN_SITE_YEARS and not data.one_trend

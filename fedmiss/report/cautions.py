@@ -127,8 +127,9 @@ def carried(a: Analysis) -> list[str]:
     out = []
     top = rows.get("largest count")
     if top is not None and top.share >= COUNT_CARRIES and a.coverage.n_detected > 1:
+        when = top.month[:4] if a.yearly_counts else top.month
         out.append(
-            f"{share(top.share)} of all {a.settings.unit} counted are from {_place(a, top)} in {top.month}. If that "
+            f"{share(top.share)} of all {a.settings.unit} counted are from {_place(a, top)} in {when}. If that "
             "count is a mistake, the result is one: check it first."
         )
     site = rows.get("largest site")

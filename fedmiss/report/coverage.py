@@ -47,6 +47,7 @@ class Coverage:
     months_unseen: int
     sites_with_coordinates: int
     linked_years: int
+    years_sharing_months: int
     thin: tuple[str, ...]
 
     @property
@@ -94,7 +95,7 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     birds = cells["count_sum"].sum()
     largest = float(cells["count_sum"].max() / birds) if birds else 0.0
     if largest > MAX_COUNT_SHARE:
-        thin.append(f"one site-month holds {100 * largest:.0f} % of all that was counted")
+        thin.append(f"one {data.cell} holds {100 * largest:.0f} % of all that was counted")
     if detected < MIN_DETECTIONS:
         thin.append(f"{detected} visits found the species; a class needs {MIN_DETECTIONS}")
     if repeated < MIN_SITES_REPEATED:
@@ -102,7 +103,7 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
         thin.append(f"{repeated} {were} counted in two or more years; a class needs {MIN_SITES_REPEATED}")
     if median < MIN_CELLS_PER_YEAR:
         thin.append(
-            f"the median year has {median:.0f} site-months with a count; a class needs {MIN_CELLS_PER_YEAR}"
+            f"the median year has {median:.0f} {data.cell}s with a count; a class needs {MIN_CELLS_PER_YEAR}"
         )
     if 0 < linked < int(years.used.sum()):
         thin.append(
@@ -134,6 +135,7 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
         months_unseen=int((data.n_observed == 0).sum()),
         sites_with_coordinates=int(known.sum()),
         linked_years=linked,
+        years_sharing_months=season,
         thin=tuple(thin),
     )
 

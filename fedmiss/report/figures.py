@@ -66,49 +66,33 @@ def _years_axis(ax: Axes, years: Any) -> None:
 
 
 def trend(a: Analysis) -> Plot:
-    """Draw the yearly index with its interval and straight trend; below it, what the index rests on."""
-    from matplotlib.ticker import PercentFormatter
+    """Draw the yearly index with its interval and straight trend; below it, what the index rests on.
 
+    Where no year has an index there is only the lower panel.
+    """
     table = a.yearly[
         ["year", "used", "index", "index_lo", "index_hi", "cells_observed", "cells", "imputed_share"]
     ]
     used = table[table["used"]]
+    left_out = [str(y) for y in table.loc[~table["used"], "year"]]
+    note = f" Pale bars, not in the trend: {', '.join(left_out[:6])}{'...' if len(left_out) > 6 else ''}."
+    rests = (
+        f"hare of each year's total that comes from {a.cell}s without a count (bars), and share of the {a.cell}s with a "
+        f"count (dots).{note if left_out else ''}"
+    )
+    if used.empty:
+        fig = figure(height=2.2)
+        _draw_support(fig.subplots(), table)
+        caption = f"No year has enough counts for an index. S{rests}"
+        return Plot(
+            "trend", "What there is of each year", caption, "Yearly index: no year has one.", fig, table
+        )
     fig = figure(height=4.6)
     top, low = fig.subplots(2, 1, sharex=True, height_ratios=[3, 1.15])
+    _draw_index(top, a, table, used)
+    _draw_support(low, table)
+    base, t = str(a.trend["base"]), a.trend
     banded = used["index_lo"].notna().any()
-    year = used["year"].to_numpy(dtype=float)
-    if banded:
-        top.vlines(year, used["index_lo"], used["index_hi"], color=SKY, lw=5, alpha=0.6)
-    # unused years are NaN, so that the line breaks instead of bridging a year without data
-    top.plot(table["year"], table["index"], color=BLUE, marker="o", ms=4, lw=1.2)
-    top.axhline(100, color=GREY, lw=0.8, ls=(0, (4, 3)))
-    base = str(a.trend["base"])
-    t = a.trend
-    known = np.isfinite(t["percent_lo"])
-    if len(used) >= 2 and np.isfinite(t["slope"]) and (known or not a.n_draws):
-        level = np.log(used["index"]).mean()
-        line = np.exp(level + t["slope"] * (year - year.mean()))
-        top.plot(year, line, color=ORANGE, lw=1.6)
-        limits = f" ({percent(t['percent_lo'])} to {percent(t['percent_hi'])})" if known else ""
-        top.set_title(f"trend {percent(t['percent_per_year'])} per year{limits}", color=ORANGE, loc="right")
-    ceiling = np.nanmax([*used["index_hi"].dropna(), *used["index"].dropna(), 100.0]) if len(used) else 100.0
-    top.set_ylim(0, ceiling * 1.08)
-    top.set_ylabel(f"index ({base} = 100)" if base else "index")
-    _thousands(top)
-    low.bar(table["year"], table["imputed_share"], color=np.where(table["used"], GREY, "#dddddd"), width=0.7)
-    low.plot(
-        table["year"], table["cells_observed"] / table["cells"], ls="none", marker="o", ms=3.5, color=INK
-    )
-    low.set_ylim(0, 1)
-    low.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    low.set_ylabel("imputed (bars)\ncounted (dots)")
-    _years_axis(low, table["year"])
-    left_out = [str(y) for y in table.loc[~table["used"], "year"]]
-    note = (
-        f" Pale bars, not in the trend: {', '.join(left_out[:6])}{'...' if len(left_out) > 6 else ''}."
-        if left_out
-        else ""
-    )
     band = (
         "Bars: 95 % interval of each year's index. "
         if banded
@@ -120,19 +104,46 @@ def trend(a: Analysis) -> Plot:
         if base
         else ""
     )
-    caption = (
-        f"{unit}{band}Orange: straight trend on the log scale. Below: share of each year's total that comes from "
-        f"{a.cell}s without a count (bars), and share of the {a.cell}s with a count (dots).{note}"
+    last = used.iloc[-1]
+    alt = (
+        f"Line of the yearly index from {int(used['year'].iloc[0])} to {int(last['year'])}: it ends at "
+        f"{number(last['index'])} with "
+        f"{base} = 100; trend {per_year(t['percent_per_year'], t['percent_lo'], t['percent_hi'])}. Bars below: "
+        f"{share(table['imputed_share'].min())} to {share(table['imputed_share'].max())} of a year's total is imputed."
     )
-    alt = "Yearly index: no complete year."
-    if len(used):
-        last = used.iloc[-1]
-        alt = (
-            f"Line of the yearly index from {int(year[0])} to {int(year[-1])}: it ends at {number(last['index'])} with "
-            f"{base} = 100; trend {per_year(t['percent_per_year'], t['percent_lo'], t['percent_hi'])}. Bars below: "
-            f"{share(table['imputed_share'].min())} to {share(table['imputed_share'].max())} of a year's total is imputed."
-        )
+    caption = f"{unit}{band}Orange: straight trend on the log scale. Below: s{rests}"
     return Plot("trend", "Yearly index and trend", caption, alt, fig, table)
+
+
+def _draw_index(ax: Axes, a: Analysis, table: pd.DataFrame, used: pd.DataFrame) -> None:
+    year = used["year"].to_numpy(dtype=float)
+    if used["index_lo"].notna().any():
+        ax.vlines(year, used["index_lo"], used["index_hi"], color=SKY, lw=5, alpha=0.6)
+    # unused years are NaN, so that the line breaks instead of bridging a year without data
+    ax.plot(table["year"], table["index"], color=BLUE, marker="o", ms=4, lw=1.2)
+    ax.axhline(100, color=GREY, lw=0.8, ls=(0, (4, 3)))
+    base, t = str(a.trend["base"]), a.trend
+    known = np.isfinite(t["percent_lo"])
+    if len(used) >= 2 and np.isfinite(t["slope"]) and (known or not a.n_draws):
+        level = np.log(used["index"]).mean()
+        line = np.exp(level + t["slope"] * (year - year.mean()))
+        ax.plot(year, line, color=ORANGE, lw=1.6)
+        limits = f" ({percent(t['percent_lo'])} to {percent(t['percent_hi'])})" if known else ""
+        ax.set_title(f"trend {percent(t['percent_per_year'])} per year{limits}", color=ORANGE, loc="right")
+    ax.set_ylim(0, np.nanmax([*used["index_hi"].dropna(), *used["index"].dropna(), 100.0]) * 1.08)
+    ax.set_ylabel(f"index ({base} = 100)" if base else "index")
+    _thousands(ax)
+
+
+def _draw_support(ax: Axes, table: pd.DataFrame) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    ax.bar(table["year"], table["imputed_share"], color=np.where(table["used"], GREY, "#dddddd"), width=0.7)
+    ax.plot(table["year"], table["cells_observed"] / table["cells"], ls="none", marker="o", ms=3.5, color=INK)
+    ax.set_ylim(0, 1)
+    ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    ax.set_ylabel("imputed (bars)\ncounted (dots)")
+    _years_axis(ax, table["year"])
 
 
 def smoothed(a: Analysis) -> Plot | None:
@@ -185,11 +196,18 @@ def beside(a: Analysis) -> Plot | None:
         color="#f0b48c",
         lw=4,
     )
-    ax.plot(year - 0.12, t["index"], color=BLUE, marker="o", ms=4, lw=1.2, label="fedmiss")
-    ax.plot(year + 0.12, t["trim"], color=ORANGE, marker="s", ms=3.5, lw=1.2, label="TRIM, model 3")
+    every = t.set_index("year").reindex(
+        range(int(year.min()), int(year.max()) + 1)
+    )  # lines break where years are left out
+    ax.plot(every.index - 0.12, every["index"], color=BLUE, marker="o", ms=4, lw=1.2, label="fedmiss")
+    ax.plot(
+        every.index + 0.12, every["trim"], color=ORANGE, marker="s", ms=3.5, lw=1.2, label="TRIM, model 3"
+    )
     ax.set_ylim(bottom=0)
     ax.set_ylabel(f"index ({a.trend['base']} = 100)")
-    ax.legend(frameon=False, fontsize=8.5)
+    ax.legend(
+        frameon=False, fontsize=8.5, loc="lower right", bbox_to_anchor=(1, 1), ncols=2
+    )  # above the bars
     _thousands(ax)
     _years_axis(ax, year)
     caption = (
@@ -208,7 +226,7 @@ def beside(a: Analysis) -> Plot | None:
 
 def monthly_smooth(a: Analysis) -> Plot | None:
     """Draw the paper's figure 2: total over sites per month with LOESS, and missing cells per month with LOESS."""
-    if a.yearly_counts:  # the smoothed index says it already
+    if a.yearly_counts or not a.coverage.n_detected:  # the smoothed index says it already; nothing was found
         return None
     c = a.curve
     fig = figure(height=4.8)
@@ -320,7 +338,8 @@ def _month_range(a: Analysis) -> pd.DataFrame:
 
 def regions(a: Analysis) -> Plot | None:
     """Draw the trend of each region with its interval, largest region first."""
-    table = a.regions.sort_values("share", ascending=False).head(25)
+    known = a.regions[a.regions["percent_lo" if a.n_draws else "percent_per_year"].notna()]  # as in the table
+    table = known.sort_values("share", ascending=False).head(25)
     if len(table) < 2 or a.data.one_trend:
         return None
     fig = figure(height=0.9 + 0.26 * len(table))
@@ -336,15 +355,16 @@ def regions(a: Analysis) -> Plot | None:
     ax.set_xlabel("change per year, % (number of sites after the name)")
     caption = (
         "Trend of each region (largest totals first) with its 95 % interval where available"
-        f"{'; the 25 largest of ' + str(len(a.regions)) if len(a.regions) > 25 else ''}. Values beyond "
+        f"{'; the 25 largest of ' + str(len(known)) if len(known) > 25 else ''}. Values beyond "
         f"±{reach:.0f} % are drawn at the edge."
+        f"{' Regions without enough counts for a number are in the table only.' if len(known) < len(a.regions) else ''}"
     )
-    known = table[mid.notna()].head(5)
+    first = table.head(5)
     alt = (
         "Trends by region: "
         + "; ".join(
             f"{r} {percent(v)} per year"
-            for r, v in zip(known["region"], known["percent_per_year"], strict=True)
+            for r, v in zip(first["region"], first["percent_per_year"], strict=True)
         )
         + "."
     )

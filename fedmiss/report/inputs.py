@@ -67,6 +67,16 @@ class ReportInputs:
         """True when the model has no site x month interaction: all sites then share one trend."""
         return bool(self.fact("rank") == 0 and not self.fact("slopes", default=False))
 
+    @property
+    def yearly_counts(self) -> bool:
+        """True when the counts are yearly: then no month is spoken of."""
+        return bool(self.panel.get("results", {}).get("period") == "year")
+
+    @property
+    def cell(self) -> str:
+        """What a cell of the matrix is called."""
+        return "site-year" if self.yearly_counts else "site-month"
+
     def region_names(self) -> list[str]:
         """Regions that sites name, sorted."""
         return sorted(str(r) for r in self.sites["region"].dropna().unique())

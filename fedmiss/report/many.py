@@ -263,7 +263,9 @@ def _row(r: Mapping[Any, Any], out: Path, reach: float) -> dict[str, Any]:
         Cell(percent(_float(r["percent_per_year"])), _float(r["percent_per_year"])),
         Cell(f"{percent(lo)} to {percent(hi)}" if math.isfinite(lo) else "n/a", lo),
         Cell(str(r["trend_class"])),
-        Cell(f"{r['from_year']} to {r['to_year']}", _float(r["from_year"])),
+        Cell(f"{r['from_year']} to {r['to_year']}", _float(r["from_year"]))
+        if len(used)
+        else Cell("none", math.nan),
         Cell(count(_float(r["n_sites"])), _float(r["n_sites"])),
         Cell(count(_float(r["n_counted"])), _float(r["n_counted"])),
         Cell(share(_float(r["share_observed"])), _float(r["share_observed"])),

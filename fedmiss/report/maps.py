@@ -25,8 +25,13 @@ def _rows(a: Analysis) -> I64:
     return np.asarray(chosen[np.argsort(-mean[chosen], kind="stable")], dtype=np.int64)
 
 
-def heatmap(a: Analysis) -> Plot:
-    """Draw sites x months: cells with a count in colour, imputed cells in grey, on one logarithmic scale."""
+def heatmap(a: Analysis) -> Plot | None:
+    """Draw sites x months: cells with a count in colour, imputed cells in grey, on one logarithmic scale.
+
+    None for a species that was never found.
+    """
+    if not a.coverage.n_detected:
+        return None
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LogNorm
     from matplotlib.ticker import FuncFormatter

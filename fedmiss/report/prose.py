@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,8 @@ from fedmiss.report.years import season_text
 
 __all__ = [
     "Headline",
+    "averaged_ranks",
+    "averaged_rows",
     "basis",
     "caveats",
     "chosen_rows",
@@ -140,7 +143,7 @@ def other_convention(a: Analysis) -> str:
         return ""  # the headline says it
     scatter = (
         f"true yearly totals scatter about their line by an estimated {share(math.expm1(t['year_sd']))}, and the interval "
-        "holds what that does to a trend"
+        "of the trend allows for that"
         if t["year_sd"] > 0.005
         else "no scatter of years about their line was found beyond the error of the totals; the interval still allows for "
         "some, as few years cannot exclude it"
@@ -192,13 +195,15 @@ def caveats(a: Analysis) -> list[str]:
             f"Only {share(zero_share)} of the visits record an absence, so sites without birds are hardly known."
         )
     if c.share_observed < 0.05:
+        period = "year" if a.yearly_counts else "month"
         out.append(
-            f"{share(c.share_observed)} of the site-months were counted. The rest is the model's expectation from the "
-            "same site in other months and from other sites in the same month."
+            f"{share(c.share_observed)} of the {a.cell}s were counted. The rest is the model's expectation from the "
+            f"same site in other {period}s and from other sites in the same {period}."
         )
     if c.months_unseen:
         out.append(
-            f"{count(c.months_unseen)} of {count(c.n_months)} {'years' if a.yearly_counts else 'months'} have no "
+            f"{count(c.months_unseen)} of {count(c.n_months)} {'years' if a.yearly_counts else 'months'} "
+            f"{'has' if c.months_unseen == 1 else 'have'} no "
             "count at any site; their "
             "totals are imputed whole."
         )
@@ -256,7 +261,7 @@ def _model_caveats(a: Analysis) -> list[str]:
         out.append(
             "The fit is of presence and absence: totals are expected numbers of occupied sites, not of birds."
         )
-    miss = lack_of_fit(fitted_years(a.data))
+    miss = lack_of_fit(fitted_years(a.data.visited, a.data.months))
     if miss:
         out.append(miss)
     cv = a.data.cv
@@ -280,7 +285,7 @@ def limits(a: Analysis) -> list[str]:
         f"It speaks of the {count(a.coverage.n_sites)} sites in the panel, not of a country or a "
         "population: places that nobody visits are not in it.",
         "People go where they expect birds. The model uses where and when counts were made as given; if "
-        "visits follow the birds, totals of site-months without a count are too high.",
+        f"visits follow the birds, totals of {a.cell}s without a count are too high.",
         "Standard effort is the model's reference visit. A total at standard effort is comparable from "
         "year to year; it is not a census.",
         "Intervals cover who happened to be counting (observers are redrawn inside each group). "
@@ -334,10 +339,24 @@ def progress_words(a: Analysis) -> str:
 
 def chosen_rows(a: Analysis) -> Bool:
     """Mark the rows of the cross-validation that belong to the fitted candidate."""
+    return _rows_of(a, [float(a.data.fact("rank", default=-1))])
+
+
+def averaged_ranks(a: Analysis) -> list[int]:
+    """Ranks of the models that were averaged, the chosen one first; one or none where there is no average."""
+    return [int(m["rank"]) for m in a.data.fact("members", default=[])]
+
+
+def averaged_rows(a: Analysis) -> Bool:
+    """Mark the rows of the cross-validation that belong to the models that were averaged, the chosen one included."""
+    return _rows_of(a, averaged_ranks(a))
+
+
+def _rows_of(a: Analysis, ranks: Sequence[float]) -> Bool:
     cv = a.data.cv
     assert cv is not None
     penalty, model = a.data.fact("penalty"), a.data.fact("model")
-    mask = (cv["rank"] == a.data.fact("rank")).to_numpy()
+    mask = cv["rank"].isin(ranks).to_numpy()
     if model is not None:
         mask = mask & (cv["model"] == model).to_numpy()
     same = cv["penalty"].isna() if penalty is None else np.isclose(cv["penalty"], float(penalty))

@@ -50,7 +50,7 @@ def site_map(a: Analysis) -> Plot | None:
     if len(table) > HEXAGONS_FROM:
         table = hexagons(table, a, frame)
         caption, alt = _draw_hexagons(fig, ax, table, a, frame)
-    elif a.data.one_trend:
+    elif not a.sites_differ:
         caption, alt = _draw_means(fig, ax, table, a)
     else:
         caption, alt = _draw_classes(fig, ax, table)
@@ -74,8 +74,10 @@ def _beside(a: Analysis) -> str:
 
 def _areas(table: pd.DataFrame) -> F64:
     """Areas of circles in points squared, proportional to the mean; a floor keeps the smallest visible."""
-    size = np.maximum(table["mean_total"].to_numpy(dtype=float), 0.0)
+    size = np.maximum(table["mean_total"].fillna(0.0).to_numpy(dtype=float), 0.0)
     crowd = float(np.clip(np.sqrt(300 / len(table)), 0.4, 1.0))  # many sites: smaller circles
+    if not size.any():  # no year has an index: alike
+        return np.full(size.shape, 40.0 * crowd)
     out: F64 = crowd * np.maximum(320.0 * size / max(float(size.max()), 1e-9), 9.0)
     return out
 
@@ -150,6 +152,11 @@ def _draw_means(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis) -> tupl
     bar = fig.colorbar(points, ax=ax, orientation="horizontal", fraction=0.04, pad=0.02, aspect=45)
     bar.set_label("visits", fontsize=8.5)
     bar.ax.tick_params(labelsize=8)
+    if not a.years.used.any():
+        return (
+            "Each circle is a site, its colour the number of visits. No year has enough counts for an index, so there "
+            "are neither numbers nor trends on the map."
+        ), f"Map of {count(len(table))} sites by visits."
     _size_legend(fig, table, areas, a.unit)
     caption = (
         f"Each circle is a site. Its area is the mean estimated number of {a.unit}, its colour the number of "
@@ -184,7 +191,7 @@ def hexagons(table: pd.DataFrame, a: Analysis, frame: Frame) -> pd.DataFrame:
             else np.array([])
         )
         slope = np.nan
-        if total.size > 1 and (total > 0).all() and not a.data.one_trend:
+        if total.size > 1 and (total > 0).all() and a.sites_differ:
             slope = float(log_slope(a.years.year[used], total))
         cx, cy = centre[mine][0]
         rows.append(
@@ -216,7 +223,7 @@ def _draw_hexagons(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis, fram
     from matplotlib.collections import RegularPolyCollection
     from matplotlib.colors import LogNorm, Normalize
 
-    trend = not a.data.one_trend
+    trend = a.sites_differ
     values = table["percent_per_year"] if trend else np.maximum(table["visits"], 1)
     norm: Any = Normalize(-10, 10, clip=True) if trend else LogNorm(1, max(int(table["visits"].max()), 10))
     # size of a hexagon in points squared: its circumscribed circle, from the width of the axes

@@ -58,6 +58,13 @@ def test_json_is_the_fit(table):
     assert "decimal comma" in done.stderr
 
 
+def test_a_model_without_change_has_no_table_of_parameters(table):
+    done = trim(table[0], "--model", "1", "--no-months", "--repeats", "mean", "--no-weights")
+    assert done.exit_code == 0, done.output
+    assert "Empty" not in done.stdout
+    assert "slope, model      0.00000" in done.stdout
+
+
 def test_files_are_those_of_trim(table, tmp_path):
     path, frame = table
     done = trim(

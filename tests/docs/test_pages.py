@@ -104,6 +104,14 @@ def test_every_block_of_a_page_runs(name, tmp_path):
         assert (tmp_path / "report" / "index.html").stat().st_size > 100_000
 
 
+def test_the_headline_of_the_example_is_found_by_hand(tmp_path, monkeypatch, capsys):
+    (tmp_path / "report").symlink_to(ROOT / "reports" / "example")
+    monkeypatch.chdir(tmp_path)
+    ((_, code),) = blocks(DOCS / "howto" / "check.md", "python")
+    exec(compile(code, "check.md", "exec"), {})
+    assert "% per year, 95 % interval" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_the_blocks_for_r_run_in_r(tmp_path):
     if shutil.which("Rscript") is None:

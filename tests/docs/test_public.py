@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import doctest
+import inspect
+import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import fedmiss
 
+ROOT = Path(__file__).parents[2]
 HOMES = {name: home for names in fedmiss._HOME.values() for name, home in names.items()}
 FINDER = doctest.DocTestFinder(recurse=False)
 
@@ -46,3 +50,15 @@ def test_the_example_runs_in_an_empty_folder(name, tmp_path, monkeypatch):
         runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS, verbose=False)
         failed = runner.run(test, out=told.append).failed
         assert not failed, "".join(told)
+
+
+def test_entries_of_docstrings_reach_the_site_as_name_and_text():
+    """Napoleon takes the text behind the colon for a type, and shows errors as raw markup."""
+    conf = runpy.run_path(str(ROOT / "docs" / "conf.py"))
+    for name in ("ingest", "read_counts"):
+        lines = inspect.getdoc(getattr(fedmiss, name)).splitlines()
+        conf["_one_line_entries"](None, "function", name, None, None, lines)
+        at = next(i for i, line in enumerate(lines) if line.startswith("InputError"))
+        assert " : " not in lines[at]
+        assert lines[at + 1].startswith("    ")
+        assert ">>> import fedmiss" in lines

@@ -59,13 +59,15 @@ SENTENCES = [
     "SE) with years − 2 degrees of freedom",
     "Only {share_zero} % of the visits record",
     "{share_cells} % of the site-months were counted. The rest",
-    "{#months_unseen} of {#months} months have no count at any site",
+    "{#months_unseen} of {#months} months {_} no count at any site",
     "{*years_incomplete} lack{_} some months of the season",
     "{*years_empty} ha{_} no count and",
     "there are {#replicates} bootstrap replicates; an interval needs 20",
     "Only {#replicates} bootstrap replicates were made; intervals need 20",
     "the predicted total is {predicted} times the counted",
     "{#sites_repeated} sites were counted in two or more years; a class needs 5",
+    "only {#years_linked} of {#years_used} years {_} linked by sites",
+    "only {#years_sharing_months} of {#years_used} years have a month of the year",
     "the median year has {median_cells} site-months with a count; a class needs 10",
     # figures: constants
     "its 95 % interval",
@@ -109,6 +111,8 @@ SENTENCES = [
     "{#rows_drawn} sites, largest at the top",
     "The {#sites_listed} largest of {#sites} sites",
     "Values beyond ±{reach} % are drawn at the edge",
+    "the {#regions_drawn} largest of {#regions_with_years}",
+    "The {#regions_listed} largest of {#regions} regions",
     "Held-out deviance of {#candidates} candidates; lowest, {best_deviance} per visit, for {_} with rank {#best_rank}",
     "Convergence over {#rounds} rounds: the {_} goes from {h_first} to {h_last}; {mb} MB were sent",
     # model
@@ -247,11 +251,13 @@ class Sources:
             "share_zero": 100 * f["visits_with_zero"] / visits, "counted": f["counted"],
             "observers": f.get("observers"), "months_unseen": (t["monthly"]["observed"] == 0).sum(),
             "sites_repeated": (t["sites"]["years_counted"] >= 2).sum(),
+            "years_linked": f["years_linked"], "years_sharing_months": f["years_sharing_months"],
             "median_cells": self.years.loc[self.years["used"], "cells_observed"].median(),
             "first_used": self.years.loc[self.years["used"], "year"].min(),
             "parts": f["parts_without_common_region"],
             "min_counts": f["year_needs_cells"], "min_sites": f["year_needs_sites"],
             "base_counts": f["base_needs_cells"], "base_sites": f["base_needs_sites"],
+            "regions": len(t["regions"]), "regions_listed": min(len(t["regions"]), 60),
             "map_all": located, "off_map": len(t["sites"]) - located,
             "sites_listed": min(len(t["sites"]), 150), "years_for_a_class": f["years_for_a_class"],
             **{k: 100 * v for k, v in f.items() if k.startswith("known_")}, "coarse_map": f.get("coarse_map"),
@@ -293,6 +299,14 @@ class Sources:
         heat = g["heatmap"]
         out |= {"rows_drawn": heat["site_index"].nunique(), "share_drawn": 100 * heat["observed"].mean()}
         if "regions" in g:
+            out["regions_drawn"] = len(g["regions"])
+            out["regions_with_years"] = (
+                self.tables["regions"][
+                    "percent_lo" if self.facts["bootstrap_replicates"] else "percent_per_year"
+                ]
+                .notna()
+                .sum()
+            )
             out["reach"] = 1.5 * np.nanquantile(np.abs(g["regions"]["percent_per_year"]), 0.9) + 5
         if "cv" in g:
             best = g["cv"].sort_values("deviance").iloc[0]
@@ -337,6 +351,9 @@ class Sources:
             out.append(f"{r.from_year} to {r.to_year}: {r.trend_class} ({{period_{r.Index}}} % per year)")
         for r in self.tables["regions"].itertuples():
             out += [f"{r.region} {{region_{r.Index}}} % per year", f"{r.region} ({r.n_sites})"]
+        ranks = sorted(int(v) for k, v in self.facts.items() if k.startswith("average_rank_"))
+        if len(ranks) > 1:
+            out.append(f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}, with equal weights")
         parts = sorted(k for k in self.facts if k.startswith("share_of_part_"))
         each = "; ".join(f"{{~}} ({{{k}}} % of the total)" for k in parts)
         out.append(f"The groups fall into {{#parts}} parts that have no region in common: {each}")

@@ -67,7 +67,7 @@ def table_specs(s: Sources, one_trend: bool) -> dict:
             ),
             ["compared", ["n_sites#"], ["correlation"], "clear"],
         ),
-        "Counted and fitted, year by year": (t["fitted"], [["year#"], ["visits#"], ["counted"], ["fitted"], ["ratio"]]),
+        "Counted and fitted, year by year": (t["fitted"], [["year#"], ["visits#"], ["counted#"], ["fitted"], ["ratio"]]),
         "Yearly totals and indices": (t["yearly"], [
             ["year#"], ["total"], ["total_lo", "total_hi"], ["index"], ["index_lo", "index_hi"],
             ["cells_observed#", "cells#"], ["imputed_share%"],
@@ -93,6 +93,9 @@ def check_cell(row: pd.Series, shows, text: str, sort: str | None) -> None:
     values = [row[n] * (100 if shown.endswith("%") else 1) for n, shown in zip(names, shows, strict=True)]
     if np.isnan(np.asarray(values, dtype=float)).all():
         assert text in ("n/a", "", "estimated"), (shows, text)
+        return
+    if text == "none with enough counts":
+        assert [*values, row["n_years"]] == [-1, -1, 0], shows
         return
     if text == "n/a":  # no number without its interval
         assert np.isnan(row["percent_lo"]), (shows, text)
@@ -125,7 +128,7 @@ def check_tables(page: Page, s: Sources) -> int:
                 elif caption.startswith("Trend and"):
                     assert text == f"{row['window']} ({row['from_year']} to {row['to_year']})"
                 else:
-                    assert text.removesuffix(" (chosen)") == row["model"]
+                    assert text.removesuffix(" (chosen)").removesuffix(" (averaged with it)") == row["model"]
     return n
 
 
@@ -336,6 +339,10 @@ def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path
         ({"rank": 0, "n_draws": 12}, {"trim": True}),  # means on the map, too few replicates
         ({"n_years": 3, "seen": 0.02, "n_draws": 0}, {}),  # too thin for a class
         ({"n_sites": 4, "regions": 0, "slope": 0.06, "n_draws": 60}, {"coarse_map": 0.1, "rule": "rtrim"}),
+        (
+            {"n_sites": 140, "n_years": 9, "season": (5,), "last_months": 1, "regions": 70, "seen": 0.03},
+            {},  # more regions than are listed, some without a year
+        ),
         (
             {"n_years": 26, "n_sites": 20, "season": (5,), "last_months": 1},
             {"base": "2010-2012", "unit": "pairs"},

@@ -6,8 +6,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import LogNorm
 
-from fedmiss.report.figures import sparkline
-from fedmiss.report.maps import _paint
+from fedmiss.report.analysis import ReportSettings, analyse
+from fedmiss.report.figures import monthly_smooth, regions, sparkline, trend
+from fedmiss.report.inputs import read_inputs
+from fedmiss.report.maps import _paint, heatmap
+from fedmiss.report.sitemap import site_map
 from fedmiss.report.style import CLASS_COLOURS, figure, png_bytes, svg_text
 
 
@@ -54,3 +57,24 @@ def test_sparkline_follows_the_index():
     assert points[0][1] < points[1][1] < points[2][1]  # down on the page is less
     assert 'aria-label="index 2000 to 2002: 100 to 0"' in text
     assert sparkline(years.head(1)) == ""
+
+
+def test_no_index_is_drawn_where_no_year_has_one(small):
+    data = read_inputs(**small)
+    data.cells[["n_detected", "count_sum"]] = 0
+    a = analyse(data, ReportSettings(date="2026-01-02"))
+    plot = trend(a)
+    assert len(plot.figure.axes) == 1
+    assert plot.caption.startswith("No year has enough counts for an index.")
+    assert heatmap(a) is None
+    assert monthly_smooth(a) is None
+    assert "its colour the number of visits. No year" in site_map(a).caption
+    assert a.sites["percent_per_year"].isna().all()
+
+
+def test_a_region_has_a_dot_where_the_table_has_a_number(folders):
+    data = read_inputs(**folders)
+    del data.draws["XX-02"]  # no replicates: no interval, and then no number either
+    plot = regions(analyse(data, ReportSettings(date="2026-01-02")))
+    assert set(plot.data["region"]) == {"XX-00", "XX-01"}
+    assert "in the table only" in plot.caption

@@ -9,6 +9,9 @@ import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError
+from fedmiss.report.analysis import analyse
+from fedmiss.report.inputs import read_inputs
+from fedmiss.report.sections.index import build as index_section
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.support import (
     Least,
@@ -133,3 +136,23 @@ def test_visits_that_follow_birds_or_end_with_them_are_seen_and_others_are_not()
     assert ended["clear"].tolist() == [False, False, True]
     alike = table(np.full(J, 3), any_month)
     assert np.isnan(alike.loc["visits and birds", "correlation"])
+
+
+@pytest.mark.parametrize("why", ["not counted", "never found"])
+def test_a_region_without_counts_is_listed_and_said(folders, why):
+    data = read_inputs(**folders)
+    there = (data.sites["region"] == "XX-01").to_numpy()
+    if why == "not counted":
+        data.observed[there] = False
+    else:
+        data.cells.loc[there[data.cells["site_index"]], ["n_detected", "count_sum"]] = 0
+    a = analyse(data, ReportSettings(date="2026-01-02"))
+    assert a.regions["region"].tolist() == data.region_names()
+    assert a.regions["share"].sum() == pytest.approx(1)
+    row = a.regions.set_index("region").loc["XX-01"]
+    assert (row["n_years"], row["trend_class"]) == (0, "not classified")
+    shown = index_section(a, {}).values["regions"]
+    cells = {r[0].text: [c.text for c in r] for r in shown.rows}
+    assert cells["XX-01"][3:] == ["none with enough counts", "n/a", "n/a", "not classified"]
+    assert cells["XX-00"][3] == "2008 to 2021"
+    assert "no year of the region has enough counts that found the species" in shown.note

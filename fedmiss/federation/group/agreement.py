@@ -182,7 +182,7 @@ def open_key(program: GroupProgram, q: msg.OpenKey) -> msg.Done:
 
 def outcome(program: GroupProgram, q: msg.Outcome) -> msg.Done:
     """Keep what the group's own report needs."""
-    program.result = q
+    program.results.append(q)
     return program.ready()
 
 

@@ -10,7 +10,7 @@ from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.prose import caveats, headline, latest, other_convention
 from fedmiss.report.sections import Cell, HtmlTable, Section, records
 from fedmiss.report.style import Plot
-from fedmiss.report.windows import window_trends
+from fedmiss.report.windows import WINDOWS, window_trends
 from fedmiss.report.words import percent
 
 __all__ = ["build"]
@@ -76,7 +76,7 @@ def _windows(a: Analysis) -> HtmlTable | None:
         "Change over the window: that of its straight trend, so it can differ from the change between two single "
         "years. Alert: a "
         "decline above 25 % or 50 % over the window whose 95 % interval does not include 0."
-    )
+    ) + ("" if len(table) > len(WINDOWS) else " A window longer than the series has no row.")
     refused = sorted({str(r) for r in table["reason"] if r})
     note += f" No class and no alert where: {'; '.join(refused)}." if refused else ""
     columns = [

@@ -84,12 +84,18 @@ def _yearly(a: Analysis) -> HtmlTable:
     return HtmlTable("Yearly totals and indices", columns, rows, "yearly", note)
 
 
+def _years(r: Any) -> Cell:
+    if not r.n_years:
+        return Cell("none with enough counts", math.nan)
+    return Cell(f"{r.from_year} to {r.to_year}", float(r.from_year))
+
+
 def _trend_cells(r: Any, n_draws: int) -> list[Cell]:
     shown = not n_draws or math.isfinite(
         r.percent_lo
     )  # no number without an interval, where they were asked for
     return [
-        Cell(f"{r.from_year} to {r.to_year}", float(r.from_year)),
+        _years(r),
         Cell(percent(r.percent_per_year) if shown else "n/a", r.percent_per_year),
         _percent_range(r.percent_lo, r.percent_hi),
         Cell(str(r.trend_class)),

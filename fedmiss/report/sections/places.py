@@ -21,7 +21,7 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
         "places",
         "Sites",
         {
-            "heatmap": plots["heatmap"],
+            "heatmap": plots.get("heatmap"),
             "map": plots.get("map"),
             "sites": _sites(a),
             "visits": _visits(a),

@@ -39,15 +39,16 @@ def describe(fit: TrimFit, base: Any = None, rule: str = "rtrim") -> str:
     if len(wald):
         lines += ["", "Wald tests", _table(wald)]
     parameters = fit.coefficients()
-    if s.model == 2 or len(parameters) <= 24:
+    if len(parameters) and (s.model == 2 or len(parameters) <= 24):
         shown = parameters[[k for k in parameters if k not in ("covariate", "category") or c.covariates]]
         lines += ["", "Parameters (log scale, and as factors)", _table(shown)]
     for name in fit.strata:
         lines += ["", "All sites" if name == "all" else f"Sites with {name.replace('=', ' = ')}"]
         for which in ("imputed", "model"):
             o = fit.overall(which, rule, name).iloc[0]
+            slope = round(o["slope"], 5) + 0.0  # no minus before a nought
             lines.append(
-                f"  slope, {which:8s}{o['slope']:10.5f} (SE {o['slope_se']:.5f}), per step x {o['multiplicative']:.5f} "
+                f"  slope, {which:8s}{slope:10.5f} (SE {o['slope_se']:.5f}), per step x {o['multiplicative']:.5f} "
                 f"(SE {o['multiplicative_se']:.5f}): {o['label']}"
             )
         t, m = fit.totals(stratum=name), fit.totals("model", name)

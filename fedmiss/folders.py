@@ -5,7 +5,7 @@ A step makes such an object and writes ``as_results()`` into the manifest; whoev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Self
 
@@ -104,18 +104,18 @@ class ModelFacts(Facts):
     converged: bool
     stop_reason: str
     rounds: int
+    time: str = "smooth"
     slopes: bool = False
     site_visits: bool = False
     lift: float = 0.0
-    time: str = "smooth"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts(ModelFacts):
     """What a fit and a joint result both say: the chosen model, those averaged with it, what crossed between groups and hub.
 
-    ``members`` are the facts of all models that are averaged, the chosen one first; ``h_norm`` is the length of the last
-    move. What is None by default is written by some methods only.
+    ``members`` are the facts of the averaged fits, the chosen one first; ``h_norm`` is the length of the last move. What is
+    None by default is written by some methods only.
     """
 
     species: str
@@ -142,6 +142,12 @@ class JobFacts(ModelFacts):
     joint_sites: int | None = field(default=None, metadata=_SOMETIMES)
     withheld_visits: int | None = field(default=None, metadata=_SOMETIMES)
     duplicate_visits: int | None = field(default=None, metadata=_SOMETIMES)
+
+    @classmethod
+    def of_members(cls, members: Sequence[ModelFacts], **more: Any) -> Self:
+        """Put together the facts of the averaged fits, the chosen one first, and the other facts by name."""
+        said = [m.as_results() for m in members]
+        return cls(members=said, **said[0], **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

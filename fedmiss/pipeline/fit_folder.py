@@ -224,11 +224,9 @@ def fit_facts(
     """What is known of a fit when its rounds are done; what each method adds is put in by ``replace``."""
     agreed, panel = federation.agreement, folder.facts
     fits = fit.fits if isinstance(fit, AverageFit) else (fit,)
-    members = [_model_facts(f).as_results() for f in fits]
     fit = fits[0]
-    return FitFacts(
-        **members[0],
-        members=members,
+    return FitFacts.of_members(
+        [_model_facts(f) for f in fits],
         species=panel.species,
         common_name=panel.common_name,
         method="fast",

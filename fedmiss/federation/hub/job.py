@@ -189,10 +189,8 @@ def _facts(
     link: Link, order: Order, agreement: Agreement, choice: Choice, members: Sequence[Member]
 ) -> JointFacts:
     best, panel, state = choice.best, agreement.panel, members[0].state
-    models = [model_facts(m).as_results() for m in members]
-    return JointFacts(
-        **models[0],
-        members=models,
+    return JointFacts.of_members(
+        [model_facts(m) for m in members],
         species=order.plan.species,
         method="fast",
         terms=list(agreement.terms),

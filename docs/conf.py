@@ -19,9 +19,11 @@ myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence", "dollarmath", "deflist"]
 suppress_warnings = ["myst.header", "ref.python"]  # names of attributes that two classes share
 # Equations are set as text (Unicode) in code blocks: a page that asks no server can load no MathJax.
+smartquotes = False  # "--map" in a sentence is an option, not a dash
 html_theme = "furo"
 html_title = f"fedmiss {release}"
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_show_sphinx = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"

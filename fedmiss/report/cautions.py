@@ -227,7 +227,7 @@ def biased_visits(a: Analysis) -> list[str]:
         _BIASED[r.compared, r.correlation > 0].format(
             unit=a.settings.unit,
             cell=a.cell,
-            rho=f"rank correlation {number(abs(r.correlation), 2)} over {count(r.n_sites)} sites",
+            rho=f"rank correlation {number(r.correlation, 2)} over {count(r.n_sites)} sites",
         )
         for r in records(a.visits)
         if r.clear

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedmiss.errors import ConfigError
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.prose import headline
-from fedmiss.report.style import INK, figure, png_bytes, style
+from fedmiss.report.style import BLUE, INK, SKY, figure, png_bytes, style
 from fedmiss.report.words import per_year
 from fedmiss.version import __version__
 
@@ -79,15 +79,17 @@ def write_share_image(a: Analysis, path: Path) -> None:
         fig.text(0.05, 0.87, a.settings.title or a.name, fontsize=17, weight="bold", color=INK)
         fig.text(0.05, 0.755, h.verdict, fontsize=13.5, color=INK)
         if len(t):
-            ax.fill_between(
+            ax.vlines(
                 t["year"],
                 t["index_lo"].astype(float),
                 t["index_hi"].astype(float),
-                color="#56B4E9",
-                alpha=0.3,
-                lw=0,
+                color=SKY,
+                lw=4,
+                alpha=0.6,
             )
-            ax.plot(t["year"], t["index"], color="#0072B2", marker="o", ms=4)
+            ax.plot(
+                a.yearly["year"], a.yearly["index"], color=BLUE, marker="o", ms=4
+            )  # breaks at left-out years
             ax.set_title(_line(a), fontsize=9.5, loc="left")
         ax.set_ylim(bottom=0)
         ax.tick_params(labelsize=8)

@@ -221,7 +221,7 @@ class Sources:
         out |= self._fit_of_years()
         for r in self.tables["visits"].itertuples():
             name = r.compared.replace(" ", "_")
-            out |= {name: abs(r.correlation), f"{name}_sites": r.n_sites}
+            out |= {name: r.correlation, f"{name}_sites": r.n_sites}
         s = self.tables["smooth_index"]
         if len(s):
             out |= {"smooth_first": s["smooth"].iloc[0], "smooth_last": s["smooth"].iloc[-1]}

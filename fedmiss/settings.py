@@ -109,8 +109,13 @@ definitions: Callable[[type], dict[str, tuple[Any, Setting]]] = functools.cache(
 
 def checked(value: Any, hint: Any, setting: Setting, where: str) -> Any:
     """Return the value as the field's type; raise ConfigError for a wrong type or a value outside the limits."""
-    typed = setting.read and isinstance(value, setting.typed or str) and not isinstance(value, bool)
-    found = convert(setting.read(value) if setting.read and typed else value, hint, where)
+    given = value
+    if setting.read and isinstance(value, setting.typed or str) and not isinstance(value, bool):
+        try:
+            given = setting.read(value)
+        except ConfigError as error:  # it speaks of the option; a recipe has a place beside
+            raise (error if where.startswith("--") else ConfigError(f"{where}: {error}")) from None
+    found = convert(given, hint, where)
     several = isinstance(found, tuple)
     bad = next((v for v in (found if several else (found,)) if not setting.allows(v)), None)
     if bad is None:

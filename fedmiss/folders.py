@@ -11,17 +11,7 @@ from typing import Any, Self
 
 from fedmiss.errors import InputError
 
-__all__ = [
-    "FACTS",
-    "Facts",
-    "FitFacts",
-    "ImputedFacts",
-    "JointFacts",
-    "ModelFacts",
-    "PanelFacts",
-    "ResultFacts",
-    "or_nan",
-]
+__all__ = ["FACTS", "Facts", "FitFacts", "ImputedFacts", "JointFacts", "ModelFacts", "PanelFacts", "or_nan"]
 
 _SOMETIMES: dict[str, bool] = {"sometimes": True}  # not in the manifest where it is None or empty
 
@@ -89,7 +79,7 @@ class PanelFacts(Facts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts(Facts):
-    """What has to be known of one fit to read it and to name it; several of them may be averaged.
+    """Facts of one fitted model: what it is, and what its tables of coefficients need to be read.
 
     ``mu`` is the level on the link scale, ``phi`` the dispersion that enters the fit, ``negbin_size`` None for other models,
     ``edf`` the effective degrees of freedom, ``smear`` the factor of expected counts, ``lift`` what a site's visits add to
@@ -121,8 +111,8 @@ class ModelFacts(Facts):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResultFacts(ModelFacts):
-    """What a fit and a joint result both say: the chosen fit, all that are averaged, what crossed between groups and hub.
+class JobFacts(ModelFacts):
+    """What a fit and a joint result both say: the chosen model, those averaged with it, what crossed between groups and hub.
 
     ``members`` are the facts of the averaged fits, the chosen one first; ``h_norm`` is the length of the last move. What is
     None by default is written by some methods only.
@@ -161,7 +151,7 @@ class ResultFacts(ModelFacts):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FitFacts(ResultFacts):
+class FitFacts(JobFacts):
     """Facts of a fit folder; the last ones are of ``fedmissem`` and ``saem``."""
 
     effort: dict[str, float]
@@ -176,7 +166,7 @@ class FitFacts(ResultFacts):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JointFacts(ResultFacts):
+class JointFacts(JobFacts):
     """Facts of a joint result between organisations, which the hub also sends to each of them.
 
     ``terms``, ``blanks`` and ``kappa`` are the effort terms, those with a column for blanks, and their coefficients;

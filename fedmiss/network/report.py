@@ -263,10 +263,9 @@ def _told_fit(program: GroupProgram, told: Outcome, n_counted: int) -> CountFit:
     )
     settings = CountSettings(family=r.family, scale=r.scale, rank=r.rank, dispersion=r.dispersion_model)
     aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, 0.0, 0.0, 0.0)
-    history = Fit(q.theta(), [], r.converged, r.stop_reason, r.rounds, edf=or_nan(r.edf))
-    return CountFit(
-        settings, len(P), L, history, aux, or_nan(r.dispersion), or_nan(r.edf), n_counted, r.smear, q
-    )
+    edf = or_nan(r.edf)
+    history = Fit(q.theta(), [], r.converged, r.stop_reason, r.rounds, edf=edf)
+    return CountFit(settings, len(P), L, history, aux, or_nan(r.dispersion), edf, n_counted, r.smear, q)
 
 
 def _own_fit(kit: Kit, program: GroupProgram, told: list[Outcome], panel: PanelFolder, out: Path) -> None:

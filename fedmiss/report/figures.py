@@ -461,17 +461,23 @@ def convergence(a: Analysis) -> Plot | None:
 
 
 def sparkline(yearly: pd.DataFrame, width: int = 120, height: int = 28) -> str:
-    """Return a small line of the index as an SVG string, for tables."""
+    """Return a small line of the index as SVG, for tables: from 0 up, the base dashed, the last value behind it."""
     used = yearly[yearly["used"] & yearly["index"].notna()]
     if len(used) < 2:
         return ""
     x, y = used["year"].to_numpy(dtype=float), used["index"].to_numpy(dtype=float)
     px = 2 + (x - x[0]) / (x[-1] - x[0]) * (width - 4)
-    top = max(float(y.max()), 1e-9)
+    top = max(float(y.max()), 100.0)
     py = height - 2 - y / top * (height - 4)
+    base = height - 2 - 100.0 / top * (height - 4)
     points = " ".join(f"{u:.1f},{v:.1f}" for u, v in zip(px, py, strict=True))
     label = f"index {int(x[0])} to {int(x[-1])}: {number(y[0])} to {number(y[-1])}"
+    full, last = width + 44, f"{y[-1]:,.0f}"
     return (
-        f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
-        f'<polyline points="{points}" fill="none" stroke="{BLUE}" stroke-width="1.5"/></svg>'
+        f'<svg width="{full}" height="{height}" viewBox="0 0 {full} {height}" role="img" aria-label="{label}">'
+        f'<path d="M2 {base:.1f}H{width - 2}" stroke="{GREY}" stroke-width="0.8" stroke-dasharray="3 2"/>'
+        f'<path d="M2 {height - 1.5}H{width - 2}" stroke="{GREY}" stroke-width="0.6"/>'
+        f'<polyline points="{points}" fill="none" stroke="{BLUE}" stroke-width="1.5"/>'
+        f'<text x="{width + 3}" y="{min(max(float(py[-1]) + 4, 11), height - 3):.1f}" font-size="11" '
+        f'font-family="sans-serif" fill="{INK}">{last}</text></svg>'
     )

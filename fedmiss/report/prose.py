@@ -204,8 +204,7 @@ def caveats(a: Analysis) -> list[str]:
         out.append(
             f"{count(c.months_unseen)} of {count(c.n_months)} {'years' if a.yearly_counts else 'months'} "
             f"{'has' if c.months_unseen == 1 else 'have'} no "
-            "count at any site; their "
-            "totals are imputed whole."
+            f"count at any site; {'its total is' if c.months_unseen == 1 else 'their totals are'} imputed whole."
         )
     partial = [str(y) for y, full in zip(a.years.year, a.years.complete, strict=True) if not full]
     if partial:

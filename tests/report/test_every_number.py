@@ -52,6 +52,7 @@ def table_specs(s: Sources, one_trend: bool) -> dict:
     trend = [["from_year#", "to_year#"], ["percent_per_year"], ["percent_lo", "percent_hi"], "trend_class"]
     windows = t["windows"].assign(alert=t["windows"]["alert"].astype(object).fillna("none"))
     regions = t["regions"].sort_values("share", ascending=False, kind="stable").head(60)
+    why = ["reason"] if regions["reason"].nunique(dropna=False) > 1 else []
     return {
         "Trend and alerts by window": (windows, [
             None, ["percent_per_year"], ["percent_lo", "percent_hi"], "trend_class", ["change_percent"],
@@ -72,7 +73,7 @@ def table_specs(s: Sources, one_trend: bool) -> dict:
             ["year#"], ["total"], ["total_lo", "total_hi"], ["index"], ["index_lo", "index_hi"],
             ["cells_observed#", "cells#"], ["imputed_share%"],
         ]),
-        "Trend by region": (regions, ["region", ["n_sites#"], ["share%"], *trend]),
+        "Trend by region": (regions, ["region", ["n_sites#"], ["share%"], *trend, *why]),
         "Regions": (regions, ["region", ["n_sites#"], ["share%"]]),
         "Sites": (sites, ["name", *where, ["cells_observed#"], ["years_counted#"], ["mean_total"], *own]),
         "Cross-validation": (sums, [
@@ -94,7 +95,7 @@ def check_cell(row: pd.Series, shows, text: str, sort: str | None) -> None:
     if np.isnan(np.asarray(values, dtype=float)).all():
         assert text in ("n/a", "", "estimated"), (shows, text)
         return
-    if text == "none with enough counts":
+    if text == "none":
         assert [*values, row["n_years"]] == [-1, -1, 0], shows
         return
     if text == "n/a":  # no number without its interval

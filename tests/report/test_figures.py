@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 from matplotlib.colors import LogNorm
@@ -56,6 +58,11 @@ def test_sparkline_follows_the_index():
     assert [x for x, _ in points] == sorted(x for x, _ in points)
     assert points[0][1] < points[1][1] < points[2][1]  # down on the page is less
     assert 'aria-label="index 2000 to 2002: 100 to 0"' in text
+    assert ">0</text>" in text  # the last value
+    rising = pd.DataFrame({"year": [2000, 2001], "used": [True, True], "index": [100.0, 200.0]})
+    dashed = float(re.search(r'd="M2 ([\d.]+)H\d+" stroke="[^"]+" stroke-width="0.8"', sparkline(rising))[1])
+    first = float(sparkline(rising).split('points="')[1].split()[0].split(",")[1])
+    assert dashed == first == 14.0  # the base lies half way up to twice the base
     assert sparkline(years.head(1)) == ""
 
 

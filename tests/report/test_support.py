@@ -152,7 +152,9 @@ def test_a_region_without_counts_is_listed_and_said(folders, why):
     row = a.regions.set_index("region").loc["XX-01"]
     assert (row["n_years"], row["trend_class"]) == (0, "not classified")
     shown = index_section(a, {}).values["regions"]
+    said = "no year of the region has enough counts that found the species"
     cells = {r[0].text: [c.text for c in r] for r in shown.rows}
-    assert cells["XX-01"][3:] == ["none with enough counts", "n/a", "n/a", "not classified"]
+    assert cells["XX-01"][3:] == ["none", "n/a", "n/a", "not classified", said]
     assert cells["XX-00"][3] == "2008 to 2021"
-    assert "no year of the region has enough counts that found the species" in shown.note
+    assert cells["XX-00"][-1] == ""
+    assert shown.columns[-1] == "Why no class"

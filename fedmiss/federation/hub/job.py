@@ -156,7 +156,7 @@ def _draws(link: Link, order: Order, panel: Panel, members: Sequence[Member]) ->
 
 
 def model_facts(m: Member) -> ModelFacts:
-    """What has to be known of one of the fits that are averaged."""
+    """Facts of one of the models that are averaged."""
     s, state = m.settings, m.state
     estimated = bool(np.isfinite(state.tau).all())  # variances; fixed time effects have none
     return ModelFacts(
@@ -199,10 +199,7 @@ def _facts(
         standard_effort=agreement.standard_effort,
         observer_effects=best.observers,
         observer_sd=(1.0 / state.ridge) ** 0.5 if best.observers else None,
-        objective=None,
         n_groups=len(link.names),
-        participation=1.0,
-        compressor="identity",
         n_counted=panel.visits,
         n_sites_all=panel.J,
         n_months=panel.L,

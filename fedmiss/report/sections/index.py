@@ -86,7 +86,7 @@ def _yearly(a: Analysis) -> HtmlTable:
 
 def _years(r: Any) -> Cell:
     if not r.n_years:
-        return Cell("none with enough counts", math.nan)
+        return Cell("none", math.nan)
     return Cell(f"{r.from_year} to {r.to_year}", float(r.from_year))
 
 
@@ -159,22 +159,24 @@ def _region_shares(a: Analysis) -> HtmlTable:
 
 
 def _regions(a: Analysis) -> HtmlTable | None:
-    if len(a.regions) < 2:
+    if len(a.regions) < 2 or not a.coverage.n_detected:
         return None
     if a.data.one_trend:
         return _region_shares(a)
     table: pd.DataFrame = a.regions.sort_values("share", ascending=False).head(60)
+    alike = table["reason"].nunique() == 1  # one reason for all is a note, several are a column
     rows = [
         [
             Cell(str(r.region)),
             Cell(count(r.n_sites), float(r.n_sites)),
             Cell(share(r.share), r.share),
             *_trend_cells(r, a.n_draws),
+            *([] if alike else [Cell(str(r.reason))]),
         ]
         for r in records(table)
     ]
     note = f"The 60 largest of {len(a.regions)} regions. " if len(a.regions) > 60 else ""
-    refused = sorted({str(r) for r in table["reason"] if r})
-    note += f"No class where: {'; '.join(refused)}." if refused else ""
+    if alike and (reason := str(table["reason"].iloc[0])):
+        note += f"No class: {reason}."
     columns = ["Region", "Sites", "Share of total", "Years", "Change per year", "95 % interval", "Class"]
-    return HtmlTable("Trend by region", columns, rows, "regions", note)
+    return HtmlTable("Trend by region", columns + ([] if alike else ["Why no class"]), rows, "regions", note)

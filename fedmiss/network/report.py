@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Hashable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from fedmiss.report.html import assets, environment
 from fedmiss.report.style import BLUE, ORANGE, SKY, Plot, figure, style
 from fedmiss.report.tables import write_csv
 from fedmiss.report.trends import monthly_totals, overall_trend, yearly_index
-from fedmiss.report.words import number, per_year
+from fedmiss.report.words import number, per_year, percent
 from fedmiss.tables import read_table, write_table
 
 __all__ = ["joint_report", "own_report"]
@@ -83,7 +84,7 @@ def joint_report(result: Path, out: Path, *, date: str | None = None, overwrite:
         ):
             write_csv(table, tmp / "tables" / f"{name}.csv")
         (tmp / "index.html").write_text(
-            _page(manifest, yearly, trends, plot, notes, date or dt.date.today().isoformat()),
+            _page(manifest, yearly, trends, fitted, plot, notes, date or dt.date.today().isoformat()),
             encoding="utf-8",
         )
         write_manifest(
@@ -142,6 +143,7 @@ def _page(
     manifest: dict[str, Any],
     yearly: pd.DataFrame,
     trends: pd.DataFrame,
+    fitted: pd.DataFrame,
     plot: Plot,
     notes: list[str],
     date: str,
@@ -151,7 +153,7 @@ def _page(
             str(r["year"]),
             number(r["total"]),
             number(r["index"]),
-            f"{number(r['index_lo'])} to {number(r['index_hi'])}",
+            _interval(r),
             "yes" if r["used"] else "no",
         ]
         for r in yearly.to_dict("records")
@@ -161,10 +163,16 @@ def _page(
             r["region"],
             per_year(r["percent_per_year"], r["percent_lo"], r["percent_hi"]),
             str(r["trend_class"]),
-            per_year(r["percent_per_year"], r["percent_lo_sampling"], r["percent_hi_sampling"]),
+            f"{percent(r['percent_lo_sampling'])} to {percent(r['percent_hi_sampling'])}"
+            if np.isfinite(r["percent_lo_sampling"])
+            else "n/a",
             str(r["reason"]),
         ]
         for r in trends.to_dict("records")
+    ]
+    follows = [
+        [str(r["year"]), f"{r['visits']:,.0f}", number(r["counted"]), number(r["fitted"]), number(r["ratio"])]
+        for r in fitted.to_dict("records")
     ]
     told, settings = JointFacts.of(manifest["results"]), manifest["settings"]
     facts = [
@@ -180,8 +188,16 @@ def _page(
     ]  # fmt: skip
     return environment().get_template("joint/page.html.j2").render(
         title=f"{told.species}: joint trend", headline=_headline(manifest, trends.iloc[0]), date=date, figure=plot,
-        yearly=rows, regions=regions, facts=facts, notes=notes, advice=told.advice, **assets(),
+        yearly=rows, regions=regions, fitted=follows, facts=facts, notes=notes, advice=told.advice, **assets(),
     )  # fmt: skip
+
+
+def _interval(year: dict[Hashable, Any]) -> str:
+    if not np.isfinite(year["index_lo"]):
+        return "n/a"
+    if np.isclose(year["index_lo"], year["index_hi"]):
+        return "base"
+    return f"{number(year['index_lo'])} to {number(year['index_hi'])}"
 
 
 def _model_words(told: JointFacts) -> str:

@@ -56,6 +56,8 @@ def _summary(manifest: dict[str, Any]) -> str:
     if kind == "fit":
         f = FitFacts.of(r)
         how = "chosen by cross-validation" if f.cv_summary else "as asked for"
+        others = " and ".join(str(m["rank"]) for m in f.members[1:])
+        how += f"; averaged with rank {others}" if others else ""
         text = (
             f"{f.species}, {f.model} of rank {f.rank} ({how}) on {_n(f.n_counted)} counts of "
             f"{f.n_groups} group{'s' if f.n_groups != 1 else ''}; "

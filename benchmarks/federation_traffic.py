@@ -72,7 +72,7 @@ def job(name: str, panel: GroupPanel, draws: int) -> None:
     federation.fit(best)
     size = federation.lockstep_size()
     for first in range(0, draws, size):
-        federation.replicates(best, range(first, min(first + size, draws)), seed=0)
+        federation.replicates(range(first, min(first + size, draws)), seed=0)
     ledger = federation.link.ledger
     stages = ", ".join(f"{k} {v.exchanges}" for k, v in ledger.stages.items())
     t = ledger.total

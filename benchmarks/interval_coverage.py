@@ -3,7 +3,9 @@
     python benchmarks/interval_coverage.py [--panels 200] [--draws 100]
                                            [--kind random|preferential|weak] [--family poisson|negbin] [--observer-sd 0.3]
 
-Each panel: 150 sites x 96 months, 10 % of cells visited, 60 observers, most visits by a few of them, in 5 groups.
+Each panel: 150 sites x 96 months, 10 % of cells visited, 60 observers, most visits by a few of them, in 5 groups. Observers
+differ by exp(N(0, sd^2)), so the true monthly total is that of the mean observer, exp(sd^2 / 2) times that of the median one:
+a model without observers' effects estimates nothing else.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ def one(seed, kind, family, draws, observer_sd):
     panel = GroupPanel.of(J, L, groups, (np.arange(L) % 12 + 1, YEAR))
     fit = fit_counts(panel)
     B = bootstrap(panel, fit, draws=draws, seed=seed).totals[:, 0]
-    estimate, truth = totals_by_region(fit, np.full(J, -1), 0)[0], p.totals
+    estimate, truth = totals_by_region(fit, np.full(J, -1), 0)[0], p.totals * np.exp(observer_sd**2 / 2)
     out = {}
     for name, f in (("slope", slope), ("yearly index", log_index), ("monthly total", np.log)):
         se = f(B).std(axis=0, ddof=1)

@@ -41,7 +41,8 @@ from fedmiss.models.lowrank.choice import model_name
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.families import POISSON
 from fedmiss.models.lowrank.settings import CountSettings
-from fedmiss.pipeline.fitting import FitSettings, base_settings, candidates
+from fedmiss.pipeline.plans import base_settings, candidates
+from fedmiss.pipeline.settings import FitSettings
 from fedmiss.simulate.panels import Panel, simulate_panel
 
 PANELS = ("random", "preferential", "weak", "sparse", "zero-inflated")

@@ -36,11 +36,11 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.federation.local import cross_validate, fit_counts
-from fedmiss.models.lowrank.choice import Choice, model_name
+from fedmiss.models.lowrank.choice import model_name
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import POISSON
-from fedmiss.models.lowrank.settings import CountSettings
-from fedmiss.pipeline.fitting import FitSettings, base_settings, candidates
+from fedmiss.pipeline.plans import base_settings, candidates
+from fedmiss.pipeline.settings import FitSettings
 
 FLOOR = 1e-3
 
@@ -211,21 +211,6 @@ def soft_impute(task: Task, seed: int) -> np.ndarray:
     return best[1]
 
 
-def near(choice: Choice, grid: list[CountSettings]) -> list[CountSettings]:
-    """Return the chosen candidate and those within two standard errors of it, of equal ones the first."""
-    wide = choice.table.pivot(index="fold", columns="candidate", values="deviance")
-    best = grid.index(choice.best)
-    excess = wide.sub(wide[best], axis=0)
-    bound = 2 * excess.std(ddof=1) / np.sqrt(len(wide))
-    out, seen = [grid[best]], [wide[best].to_numpy()]
-    for i in wide.columns[excess.mean() <= bound]:
-        scores = wide[i].to_numpy()
-        if not any(np.allclose(scores, other, rtol=1e-3) for other in seen):
-            out.append(grid[i])
-            seen.append(scores)
-    return out
-
-
 def score(task: Task, name: str, seed: int, each: bool, average: bool) -> list[dict[str, object]]:
     """Score every method on one panel."""
     hs, ht, y = task.hold
@@ -247,12 +232,13 @@ def score(task: Task, name: str, seed: int, each: bool, average: bool) -> list[d
         if each:
             expected[label] = mu
         if c == choice.best:
-            expected["default"], chosen = mu, label
+            chosen = label
+    members = [np.maximum(fit_counts(panel, c).expected()[hs, ht], FLOOR) for c in choice.members]
+    expected["default"] = np.mean(members, axis=0)
     if average:
-        members = [np.maximum(fit_counts(panel, c).expected()[hs, ht], FLOOR) for c in near(choice, grid)]
-        arithmetic, geometric = np.mean(members, axis=0), np.exp(np.mean(np.log(members), axis=0))
-        expected["mean of the near"] = arithmetic
-        expected["geometric"] = geometric * arithmetic.sum() / geometric.sum()
+        expected["winner"] = members[0]
+        expected["geometric"] = np.exp(np.mean(np.log(members), axis=0))
+        expected["geometric"] *= expected["default"].sum() / expected["geometric"].sum()
     rows: list[dict[str, object]] = []
     base = task.truth if task.truth is not None else y
     for method, values in expected.items():
@@ -312,9 +298,7 @@ def main() -> None:
     parser.add_argument(
         "--each", action="store_true", help="score every candidate of the default, not only the chosen one"
     )
-    parser.add_argument(
-        "--average", action="store_true", help="also the mean of all candidates within two standard errors"
-    )
+    parser.add_argument("--average", action="store_true", help="also the one winner, and the geometric mean")
     parser.add_argument("--everglades", type=Path, help="CSV of the great egret flights")
     parser.add_argument("--out", type=Path, help="CSV with one row per panel, seed and method")
     parser.add_argument(

@@ -24,7 +24,7 @@ TASKS = {
     "ingest": "from fedmiss.etl.ingest import ingest; ingest([SIM / 'ebd_sim.txt'], Path('r'), sampling=[SIM / "
     "'ebd_sim_sampling.txt'], keep_cache=False)",
     "panel": "from fedmiss.etl.panel import *; make_panel(R, Path('p'), PanelSettings(species='American Wigeon'))",
-    "fit": "from fedmiss.pipeline.fitting import *; fit_panel(P, Path('f'), FitSettings(model='quasi', rank='1'))",
+    "fit": "import fedmiss; fedmiss.fit_panel(P, Path('f'), fedmiss.FitSettings(model='quasi', rank='1'))",
     "impute": "from fedmiss.pipeline.imputing import *; impute_panel(P, F, Path('i'))",
     "report": "from fedmiss.report.build import *; build_report(P, F, I, Path('o'))",
 }  # fmt: skip

@@ -132,7 +132,7 @@ def cover_panel(job):
     if method != "default":
         return trim_panel(p)
     federation, fit = fitted(p, rank, seed)
-    B = federation.replicates(fit.settings, range(draws), seed=seed).totals[:, 0]
+    B = federation.replicates(range(draws), seed=seed).totals[:, 0]
     monthly = totals_by_region(fit, np.full(fit.J, -1), 0)[0]
     est, rep = yearly(monthly, p.year), yearly(B, p.year)
     out = {"slope": (slope_of(est) - p.slope, slope_of(rep).std(ddof=1))}

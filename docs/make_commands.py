@@ -41,7 +41,7 @@ def commands() -> str:
     for name, command in (single | {f"federation {n}": c for n, c in several.items()}).items():
         rows, words = [], []
         for parameter in command.params:
-            flags = [f for f in parameter.opts if f.startswith("-")]
+            flags = [f for f in (*parameter.opts, *parameter.secondary_opts) if f.startswith("-")]
             if not flags:
                 flags = [parameter.name.upper() + ("..." if parameter.nargs == -1 else "")]
                 words += flags

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fedmiss.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from fedmiss.compressors.dither import Dithering
     from fedmiss.core.em import em
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
     from fedmiss.errors import ConfigError, FedmissError, InputError
     from fedmiss.etl.counts import CountOptions, read_counts
     from fedmiss.etl.ingest import ingest
-    from fedmiss.etl.panel import PanelSettings, make_panel
-    from fedmiss.etl.settings import IngestSettings
+    from fedmiss.etl.panel import make_panel
+    from fedmiss.etl.settings import IngestSettings, PanelSettings
     from fedmiss.federation.local import LocalFederation, bootstrap, cross_validate, fit_counts
     from fedmiss.federation.results import CountFit
     from fedmiss.files import read_manifest
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from fedmiss.models.lowrank.data import Group, GroupPanel
     from fedmiss.models.lowrank.settings import CountSettings
     from fedmiss.pipeline.chain import run_recipe
-    from fedmiss.pipeline.fitting import FitSettings, fit_panel
+    from fedmiss.pipeline.fitting import fit_panel
     from fedmiss.pipeline.frames import from_dataframe
     from fedmiss.pipeline.imputer import SiteMonthImputer
     from fedmiss.pipeline.imputing import impute_panel
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from fedmiss.pipeline.panels import open_panel
     from fedmiss.pipeline.recipe import read_recipe
     from fedmiss.pipeline.results import SpeciesFit, open_fit
-    from fedmiss.report.analysis import ReportSettings
+    from fedmiss.pipeline.settings import FitSettings
     from fedmiss.report.build import build_report
     from fedmiss.report.changes import change_points, period_trends
     from fedmiss.report.classes import classify
@@ -49,14 +51,13 @@ if TYPE_CHECKING:
         plot_totals,
         plot_trim,
     )
+    from fedmiss.report.settings import ReportSettings
     from fedmiss.report.trends import monthly_totals, overall_trend, seasonal, yearly_index
     from fedmiss.report.trim import TrimFit, TrimSettings, fit_trim
     from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
     from fedmiss.simulate.panel_folder import write_panel
     from fedmiss.simulate.panels import simulate_panel
     from fedmiss.tables import read_table
-
-__version__ = "0.2.0"
 
 __all__ = [
     "GMM",
@@ -132,7 +133,7 @@ _HOME = {
         "read_counts": "etl.counts",
         "CountOptions": "etl.counts",
         "make_panel": "etl.panel",
-        "PanelSettings": "etl.panel",
+        "PanelSettings": "etl.settings",
         "open_panel": "pipeline.panels",
         "from_dataframe": "pipeline.frames",
         "read_table": "tables",
@@ -140,7 +141,7 @@ _HOME = {
     },
     "Fit and impute": {
         "fit_panel": "pipeline.fitting",
-        "FitSettings": "pipeline.fitting",
+        "FitSettings": "pipeline.settings",
         "impute_panel": "pipeline.imputing",
         "open_fit": "pipeline.results",
         "SpeciesFit": "pipeline.results",
@@ -172,7 +173,7 @@ _HOME = {
     },
     "Report": {
         "build_report": "report.build",
-        "ReportSettings": "report.analysis",
+        "ReportSettings": "report.settings",
         "build_index": "report.many",
         "read_recipe": "pipeline.recipe",
         "run_recipe": "pipeline.chain",

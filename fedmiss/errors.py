@@ -59,7 +59,7 @@ class ConfigError(FedmissError):
     >>> fedmiss.ReportSettings(rule="mine")
     Traceback (most recent call last):
         ...
-    fedmiss.errors.ConfigError: --rule is 'mine'; it must be pecbms or rtrim.
+    fedmiss.errors.ConfigError: --rule is 'mine' (must be pecbms or rtrim).
     """
 
     exit_code = 2

@@ -15,6 +15,7 @@ from typing import Any
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.locks import aside, clear_leftovers, locked, temporary
+from fedmiss.version import __version__
 
 __all__ = [
     "MANIFEST",
@@ -321,8 +322,6 @@ def write_manifest(
     warnings : sentences shown to the user while the folder was made
     files : the folder's own files, where others may lie beside them; all when None
     """
-    from fedmiss import __version__
-
     folder = Path(folder)
     own = _paths(folder) if files is None else files
     manifest = {

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from fedmiss import __version__
 from fedmiss.cli import commands
+from fedmiss.version import __version__
 
 __all__ = ["app", "main"]
 

@@ -60,7 +60,7 @@ def _tried(check: Callable[[], tuple[bool, str]]) -> tuple[bool, str]:
 
 
 def _python() -> tuple[bool, str]:
-    from fedmiss import __version__
+    from fedmiss.version import __version__
 
     at_least = sys.version_info >= (3, 11)
     return (

@@ -9,6 +9,7 @@ import typer
 
 from fedmiss.errors import InputError
 from fedmiss.files import MANIFEST, read_manifest
+from fedmiss.folders import FitFacts, ImputedFacts, PanelFacts
 
 __all__ = ["describe", "say_written"]
 
@@ -23,12 +24,12 @@ def say_written(folder: Path, *made_from: Path) -> None:
             typer.echo(f"  note: {warning}")
 
 
-def _span(r: dict[str, Any]) -> str:
+def _span(facts: PanelFacts) -> str:
     """Return the length of the panel, in years where its counts are yearly."""
-    first, last = r["first_month"], r["last_month"]
-    if r.get("period") == "year":
-        return f"{_n(r['n_months'])} years ({first[:4]} to {last[:4]})"
-    return f"{_n(r['n_months'])} months ({first} to {last})"
+    first, last = facts.first_month, facts.last_month
+    if facts.period == "year":
+        return f"{_n(facts.n_months)} years ({first[:4]} to {last[:4]})"
+    return f"{_n(facts.n_months)} months ({first} to {last})"
 
 
 def _n(value: Any) -> str:
@@ -38,11 +39,11 @@ def _n(value: Any) -> str:
 def _summary(manifest: dict[str, Any]) -> str:
     r, kind = manifest["results"], manifest["kind"]
     if kind == "panel":
+        p = PanelFacts.of(r)
         return (
-            f"{r['species']}, {_n(r['n_visits'])} visits ({_n(r['n_counted'])} with a count, {_n(r['n_zeros'])} zeros) "
-            f"by {_n(r['n_observers'])} observers in {len(r['groups'])} groups, at {_n(r['n_sites'])} sites in "
-            f"{_span(r)}; {_n(r['n_cells_observed'])} of "
-            f"{_n(r['n_sites'] * r['n_months'])} cells have a count."
+            f"{p.species}, {_n(p.n_visits)} visits ({_n(p.n_counted)} with a count, {_n(p.n_zeros)} zeros) "
+            f"by {_n(p.n_observers)} observers in {len(p.groups)} groups, at {_n(p.n_sites)} sites in "
+            f"{_span(p)}; {_n(p.n_cells_observed)} of {_n(p.n_sites * p.n_months)} cells have a count."
         )
     if kind == "records":
         listed = sorted(r["species"], key=lambda s: -s["records"])
@@ -53,18 +54,20 @@ def _summary(manifest: dict[str, Any]) -> str:
             f"zeros; {len(listed)} species: {shown or 'none'}{more}."
         )
     if kind == "fit":
-        how = "chosen by cross-validation" if r.get("cv_summary") else "as asked for"
+        f = FitFacts.of(r)
+        how = "chosen by cross-validation" if f.cv_summary else "as asked for"
         text = (
-            f"{r['species']}, {r['model']} of rank {r['rank']} ({how}) on {_n(r['n_counted'])} counts of "
-            f"{r['n_groups']} group{'s' if r['n_groups'] != 1 else ''}; "
-            + ("converged" if r["converged"] else f"NOT converged ({r['stop_reason']})")
-            + f" after {r['rounds']} rounds."
+            f"{f.species}, {f.model} of rank {f.rank} ({how}) on {_n(f.n_counted)} counts of "
+            f"{f.n_groups} group{'s' if f.n_groups != 1 else ''}; "
+            + ("converged" if f.converged else f"NOT converged ({f.stop_reason})")
+            + f" after {f.rounds} rounds."
         )
-        return text + (f" {r['advice']}" if r.get("advice") else "")
+        return text + (f" {f.advice}" if f.advice else "")
     if kind == "imputed":
+        i = ImputedFacts.of(r)
         return (
-            f"{r['species']}, {_n(r['cells'])} cells, {_n(r['observed_cells'])} of them observed; "
-            f"{100 * r['imputed_share']:.0f} % of the total is imputed. Standard effort: {r['standard_effort']}."
+            f"{i.species}, {_n(i.cells)} cells, {_n(i.observed_cells)} of them observed; "
+            f"{100 * i.imputed_share:.0f} % of the total is imputed. Standard effort: {i.standard_effort}."
         )
     words = [
         f"{k.replace('_', ' ')} {_n(v) if isinstance(v, int | float) else v}"

@@ -19,6 +19,7 @@ from fedmiss.errors import ConfigError
 __all__ = [
     "Regime",
     "bound_corollary_2",
+    "bound_fedem",
     "bound_memories",
     "bound_uncompressed",
     "bound_vr",
@@ -76,6 +77,23 @@ def bound_uncompressed(c: Constants, *, gamma: float, n: int, k_max: int) -> flo
         )
     noise = 0.5 * gamma * c.L_W * c.sigma2 / n
     return (c.W_gap / (gamma * k_max) + noise) / (c.v_min * (1.0 - 0.5 * gamma * c.L_W / c.v_min))
+
+
+def bound_fedem(c: Constants, *, gamma: float, n: int, omega: float, k_max: int, p: float = 1.0) -> float:
+    """Theorem 4's bound of E||h(S_K)||^2, K uniform on the rounds; gamma must be at most gamma_max.
+
+    With nothing compressed and all present it is eq. (9)'s, for gamma < 2 v_min / L_W.
+
+    [ W_gap / (gamma k_max) + gamma L_W (1 + 5 omega_p) sigma2 / n ] / ( v_min (1 - gamma L_W / v_min) )
+    """
+    if omega_p(omega, p) == 0.0:
+        return bound_uncompressed(c, gamma=gamma, n=n, k_max=k_max)
+    if gamma > gamma_max(c, n=n, omega=omega, p=p) * (1 + 1e-12):
+        raise ConfigError(
+            f"gamma={gamma:g} is above gamma_max={gamma_max(c, n=n, omega=omega, p=p):g}; theorem 4 says nothing there."
+        )
+    noise = gamma * c.L_W * (1.0 + 5.0 * omega_p(omega, p)) * c.sigma2 / n
+    return (c.W_gap / (gamma * k_max) + noise) / (c.v_min * (1.0 - gamma * c.L_W / c.v_min))
 
 
 def bound_corollary_2(c: Constants, *, n: int, omega: float, k_max: int, p: float = 1.0) -> float:

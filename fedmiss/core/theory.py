@@ -27,7 +27,6 @@ from fedmiss.rng import rng_for
 
 __all__ = [
     "Constants",
-    "bound_fedem",
     "estimate_constants",
     "gamma_max",
     "gamma_star",
@@ -78,25 +77,6 @@ def gamma_star(c: Constants, *, n: int, omega: float, k_max: int, p: float = 1.0
     if c.sigma2 == 0.0:
         return cap
     return min(cap, math.sqrt(c.W_gap * n / (k_max * c.L_W * (1.0 + 5.0 * omega_p(omega, p)) * c.sigma2)))
-
-
-def bound_fedem(c: Constants, *, gamma: float, n: int, omega: float, k_max: int, p: float = 1.0) -> float:
-    """Theorem 4's bound of E||h(S_K)||^2, K uniform on the rounds; gamma must be at most gamma_max.
-
-    With nothing compressed and all present it is eq. (9)'s, for gamma < 2 v_min / L_W.
-
-    [ W_gap / (gamma k_max) + gamma L_W (1 + 5 omega_p) sigma2 / n ] / ( v_min (1 - gamma L_W / v_min) )
-    """
-    if omega_p(omega, p) == 0.0:
-        from fedmiss.core.bounds import bound_uncompressed
-
-        return bound_uncompressed(c, gamma=gamma, n=n, k_max=k_max)
-    if gamma > gamma_max(c, n=n, omega=omega, p=p) * (1 + 1e-12):
-        raise ConfigError(
-            f"gamma={gamma:g} is above gamma_max={gamma_max(c, n=n, omega=omega, p=p):g}; theorem 4 says nothing there."
-        )
-    noise = gamma * c.L_W * (1.0 + 5.0 * omega_p(omega, p)) * c.sigma2 / n
-    return (c.W_gap / (gamma * k_max) + noise) / (c.v_min * (1.0 - gamma * c.L_W / c.v_min))
 
 
 def gamma_vr(c: Constants, *, n: int, omega: float) -> float:

@@ -22,7 +22,6 @@ from fedmiss.etl.plain import PlainRules, check_map, project_plain
 from fedmiss.etl.projection import Cache, Projection
 from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
 from fedmiss.etl.resolve import write_records
-from fedmiss.etl.select import POLICIES
 from fedmiss.etl.settings import IngestSettings
 from fedmiss.etl.sites import parse_site_rule
 from fedmiss.etl.sources import Source, expand
@@ -77,8 +76,6 @@ def ingest(
     """
     settings = settings or IngestSettings()
     out = Path(out)
-    if settings.groups not in POLICIES:
-        raise ConfigError(f"the policy {settings.groups!r} is unknown; choose {', '.join(POLICIES)}.")
     parse_site_rule(settings.site)
     sources = _sources(files, sampling, unvetted)
     with making(out, "records", overwrite=overwrite, inputs=[*files, *sampling, *unvetted]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.cells import species_visits
 from fedmiss.etl.codes import NEVER_DETECTED
 from fedmiss.etl.count_visits import MONTH_OF_YEARLY
+from fedmiss.etl.settings import PanelSettings
 from fedmiss.files import SECRET, atomic_folder, read_manifest, write_manifest, write_secret
+from fedmiss.folders import PanelFacts
 from fedmiss.group_names import group_folders
 from fedmiss.rng import rng_for
 from fedmiss.tables import read_table, write_table
@@ -34,37 +36,6 @@ EFFORT = ("start_minutes", "duration_minutes", "distance_km", "n_observers", "pr
 
 
 _GROUPS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class PanelSettings:
-    """How a panel is made.
-
-    Attributes
-    ----------
-    species : scientific or common name; may be blank when the records hold one species
-    groups : number of groups, observers drawn at random by ``seed``; None is 10, or fewer where observers are fewer
-    group_by : a column of checklists.parquet (``region``, ``observer_id``, ``protocol``), or ``file`` for observers' own
-        exports; replaces ``groups``
-    sites : ``"seen"`` keeps sites where the species was detected at least once, ``"all"`` keeps every site
-    min_visits : a site needs at least this many visits
-    seed : seed of the random groups
-    secrets : whether every group gets a secret of its own (``secret.key``), from which weights of its observers are drawn
-
-    Examples
-    --------
-    >>> import fedmiss
-    >>> fedmiss.PanelSettings(groups=4).groups
-    4
-    """
-
-    species: str = ""
-    groups: int | None = None
-    group_by: str = ""
-    sites: str = "seen"
-    min_visits: int = 1
-    seed: int = 0
-    secrets: bool = False
 
 
 def make_panel(
@@ -99,7 +70,6 @@ def make_panel(
     """
     settings = settings or PanelSettings()
     folders = [Path(records)] if isinstance(records, str | Path) else [Path(r) for r in records]
-    _check(settings)
     manifests = [read_manifest(f, "records", verify=True) for f in folders]
     with atomic_folder(out, "panel", overwrite=overwrite, inputs=folders) as tmp:
         flow = [row for m in manifests for row in m["flow"]]
@@ -162,14 +132,14 @@ def make_panel(
             groups[folder] = _write_group(tmp / "groups" / folder, rows)
             if settings.secrets:
                 write_secret(tmp / "groups" / folder / SECRET)
-        results = _results(species, common, visits, sites, months, groups)
+        facts = _facts(species, common, visits, sites, months, groups)
         flow.append({"step": "visits written", "rows": visits.height, "note": f"{len(groups)} groups"})
         write_manifest(
             tmp,
             "panel",
             settings=asdict(settings),
             inputs=inputs,
-            results=results,
+            results=facts.as_results(),
             flow=flow,
             terms=manifests[0]["terms"],
             warnings=warnings,
@@ -177,38 +147,35 @@ def make_panel(
     return Path(out)
 
 
-def _results(
+def _facts(
     species: str,
     common: str | None,
     visits: pl.DataFrame,
     sites: pl.DataFrame,
     months: pl.DataFrame,
-    groups: dict[str, Any],
-) -> dict[str, Any]:
-    """What a panel's manifest says of its results."""
+    groups: dict[str, dict[str, int]],
+) -> PanelFacts:
     counted = visits["count"].is_not_null()
-    return {
-        "species": species,
-        "common_name": common or "",
-        "n_sites": sites.height,
-        "n_months": months.height,
-        "first_month": months["month"][0],
-        "last_month": months["month"][-1],
-        "n_observers": visits["observer_id"].n_unique(),
-        "n_visits": visits.height,
-        "n_counted": int(counted.sum()),
-        "n_detected": int(visits["detected"].sum()),
-        "n_zeros": int((visits["count"] == 0).sum()),
-        "n_cells_observed": visits.filter(counted).select("site_index", "month_index").n_unique(),
-        "birds": int(visits["count"].sum()),
-        "effort": {
-            c: round(1 - visits[c].null_count() / visits.height, 4) for c in EFFORT if c != "protocol"
-        },
-        "share_complete": round(float(visits["complete"].sum() / visits.height), 4),
-        "groups": groups,
+    return PanelFacts(
+        species=species,
+        common_name=common or "",
+        n_sites=sites.height,
+        n_months=months.height,
+        first_month=months["month"][0],
+        last_month=months["month"][-1],
+        n_observers=visits["observer_id"].n_unique(),
+        n_visits=visits.height,
+        n_counted=int(counted.sum()),
+        n_detected=int(visits["detected"].sum()),
+        n_zeros=int((visits["count"] == 0).sum()),
+        n_cells_observed=visits.filter(counted).select("site_index", "month_index").n_unique(),
+        birds=int(visits["count"].sum()),
+        effort={c: round(1 - visits[c].null_count() / visits.height, 4) for c in EFFORT if c != "protocol"},
+        share_complete=round(float(visits["complete"].sum() / visits.height), 4),
+        groups=groups,
         # a table of yearly counts: no month was told, and every count stands in one (see count_visits)
-        "period": "year" if _yearly(visits) else "month",
-    }
+        period="year" if _yearly(visits) else "month",
+    )
 
 
 def _yearly(visits: pl.DataFrame) -> bool:
@@ -234,15 +201,6 @@ def _no_counts(species: str, visits: pl.DataFrame) -> InputError:
         "an absence, so no index of numbers or of presence can be made. Choose another species or wider filters at ingest.",
         species=species,
     )
-
-
-def _check(settings: PanelSettings) -> None:
-    if settings.groups is not None and settings.groups < 1:
-        raise ConfigError(f"--groups is {settings.groups} (must be at least 1).")
-    if settings.sites not in ("seen", "all"):
-        raise ConfigError(f"--sites is {settings.sites!r} (must be seen or all).")
-    if settings.min_visits < 1:
-        raise ConfigError(f"--min-visits is {settings.min_visits} (must be at least 1).")
 
 
 def _source_names(folders: list[Path]) -> list[str]:

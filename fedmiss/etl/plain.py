@@ -171,8 +171,6 @@ def project_plain(
     import polars as pl
 
     rules = rules or PlainRules()
-    if rules.dates not in DATES:
-        raise ConfigError(f"--dates is {rules.dates!r} (must be day-first or month-first).")
     rows = Rows(source)
     columns = {k: source.header.index(v) for k, v in column_map.items()}
     parts = [

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmiss.arrays import I32, I64, U8, Bool
+from fedmiss.etl.filtering import steps_of
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.lookup import MANY, Buckets, find_sorted
 from fedmiss.etl.memory import give_back
@@ -25,9 +26,8 @@ from fedmiss.tables import table_writer
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["POLICIES", "Events", "event_names", "write_checklists"]
+__all__ = ["Events", "event_names", "write_checklists"]
 
-POLICIES = ("first", "merged", "raw")
 # fate of an event row
 KEPT, KEPT_ZERO_OK, DUPLICATE, COPY, NO_SITE, FILTERED = 0, 1, 2, 3, 4, 5  # FILTERED + i: the i-th filter
 
@@ -178,7 +178,7 @@ def write_checklists(
 
     def chunks() -> Iterator[Any]:
         for source, start in zip(events.sources, events.starts, strict=False):
-            steps = filters.steps(source.column, max(dates, default=0), events.seen)
+            steps = steps_of(filters, source.column, max(dates, default=0), events.seen)
             if not events.steps:
                 events.steps = [name for name, _ in steps]
             sites = site_table(source, site_km)

@@ -1,36 +1,23 @@
-"""The settings of an import."""
+"""The settings of an import and of a panel; light, because the command line makes its options of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated, Any
 
-from fedmiss.etl.filters import Filters
+from fedmiss.etl.filters import WHERE, Filters, Words, preset
+from fedmiss.etl.options import parse_map
+from fedmiss.settings import Setting, Settings, definitions
 
-__all__ = ["IngestSettings"]
+__all__ = ["IngestSettings", "PanelSettings", "ingest_settings"]
+
+_RULES = "Rules"
+_PLAIN = "Plain tables and other sources"
 
 
 @dataclass(frozen=True, slots=True)
-class IngestSettings:
-    """What to take from the files.
-
-    Parameters
-    ----------
-    species : scientific or common names; none means all species of the files
-    filters : which checklists to keep
-    groups : policy for shared checklists: ``first``, ``merged`` or ``raw``
-    site : ``locality``, or ``grid:3km``
-    exotic : eBird exotic codes to keep; blank stands for native
-    breeding : breeding codes; a record without one of them is neither a detection nor a zero; ``any`` takes every code
-    reviewed_only : keep records that a reviewer has seen; the others are neither a detection nor a zero
-    sensitive : species whose absence is no zero, because their records are withheld somewhere
-    allow_absent : accept a species that the files do not contain (all zeros)
-    column_map : canonical name -> column, for plain tables; ``{"auto": ""}`` takes the proposal
-    assume_complete : plain tables: every visit reported all species
-    drop_suspected : MyEBirdData: treat suspected copies of a shared list as one shared list
-    decimals : GBIF: coordinates are rounded to so many decimals to make sites
-    repeats, spellings, wide, missing : tables of counts, see ``counts.CountOptions``; all but ``wide`` also plain tables
-    dates : plain tables: what 05/06/2024 means, ``day-first`` or ``month-first``; blank refuses it
-    first_year : tables of counts: the year of the first time point, where time points are 1, 2, ...
+class IngestSettings(Settings):
+    """What to take from the files, beside ``filters``: which checklists to keep.
 
     Examples
     --------
@@ -41,22 +28,142 @@ class IngestSettings:
     ('Mallard',)
     """
 
-    species: tuple[str, ...] = ()
+    species: Annotated[
+        Words, Setting("Common or scientific name; repeat for more.", flags=("--species", "-s"), shown="all")
+    ] = ()
     filters: Filters = field(default_factory=Filters)
-    groups: str = "first"
-    site: str = "locality"
-    exotic: tuple[str, ...] = ("", "N", "P")
-    breeding: tuple[str, ...] = ()
-    reviewed_only: bool = False
-    sensitive: tuple[str, ...] = ()
-    allow_absent: bool = False
-    column_map: dict[str, str] | None = None
-    assume_complete: bool = False
-    drop_suspected: bool = False
-    decimals: int = 2
-    repeats: str = "refuse"
-    spellings: str = "refuse"
-    wide: bool = False
-    missing: tuple[str, ...] = ()
-    first_year: int | None = None
-    dates: str = ""
+    groups: Annotated[
+        str,
+        Setting(
+            "Shared checklists: first (the lowest id stands for all), merged (observers joined), raw (every copy counts).",
+            among=("first", "merged", "raw"), panel=_RULES,
+        ),
+    ] = "first"  # fmt: skip
+    site: Annotated[str, Setting("What a site is: locality, or grid:3km (equal areas).", panel=WHERE)] = (
+        "locality"
+    )
+    exotic: Annotated[
+        Words,
+        Setting(
+            "Exotic codes to keep, with commas; natives always stay. X is an escapee.",
+            shown="N,P", panel=_RULES, read=lambda text: text.split(","),
+        ),
+    ] = ("", "N", "P")  # fmt: skip
+    breeding: Annotated[
+        Words,
+        Setting(
+            "Breeding code, or any: records without it are neither a detection nor a zero.", panel=_RULES
+        ),
+    ] = ()
+    reviewed_only: Annotated[
+        bool,
+        Setting(
+            "Reviewed records only; the others are neither a detection nor a zero.",
+            flags=("--reviewed",), panel=_RULES,
+        ),
+    ] = False  # fmt: skip
+    sensitive: Annotated[
+        Words,
+        Setting("Species whose records are withheld somewhere: its absence is no zero.", panel=_RULES),
+    ] = ()
+    allow_absent: Annotated[bool, Setting("Accept a species that the files never mention.", panel=_RULES)] = (
+        False
+    )
+    column_map: Annotated[
+        dict[str, str] | None,
+        Setting(
+            "Columns of a plain table, as observer=who,site=plot,date=day,count=n, or site=plot,year=time,count=n; or auto.",
+            flags=("--map",), panel=_PLAIN, read=parse_map,
+        ),
+    ] = None  # fmt: skip
+    assume_complete: Annotated[
+        bool, Setting("Every visit reported every species, so absence is zero.", panel=_PLAIN)
+    ] = False
+    drop_suspected: Annotated[
+        bool,
+        Setting(
+            "MyEBirdData of friends: same place, date, time and duration is one shared list.", panel=_PLAIN
+        ),
+    ] = False
+    decimals: Annotated[
+        int, Setting("GBIF: decimals of a coordinate that make a site.", low=0, high=5, panel=_PLAIN)
+    ] = 2
+    repeats: Annotated[
+        str,
+        Setting(
+            "Several counts of a species on one visit (plain tables; refuse means sum), or of a site in one year or month "
+            "(tables of counts): refuse, sum, max or mean.",
+            among=("refuse", "sum", "max", "mean"), panel=_PLAIN,
+        ),
+    ] = "refuse"  # fmt: skip
+    spellings: Annotated[
+        str,
+        Setting(
+            "Plain tables: sites that differ in case, blanks or accents only: refuse, join or apart.",
+            among=("refuse", "join", "apart"), panel=_PLAIN,
+        ),
+    ] = "refuse"  # fmt: skip
+    wide: Annotated[bool, Setting("Table of counts with one column for each year.", panel=_PLAIN)] = False
+    missing: Annotated[
+        Words, Setting("Plain tables: a further sign of a missing count, as 999.", panel=_PLAIN)
+    ] = ()
+    first_year: Annotated[
+        int | None,
+        Setting("Table of counts whose time points are 1, 2, ...: the year of the first.", panel=_PLAIN),
+    ] = None
+    dates: Annotated[
+        str,
+        Setting(
+            "Plain tables: what 05/06/2024 means, day-first or month-first.",
+            among=("", "day-first", "month-first"), shown="refused", panel=_PLAIN,
+        ),
+    ] = ""  # fmt: skip
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        codes = (code.strip().upper() for code in self.exotic)
+        object.__setattr__(self, "exotic", ("", *filter(None, codes)))  # the blank stands for native
+
+
+def ingest_settings(values: dict[str, Any]) -> IngestSettings:
+    """Build the settings of an import of fields of both classes, and of ``preset``: named filters, which they change."""
+    named = values.get("preset")
+    filters = {name: value for name, value in values.items() if name in definitions(Filters)}
+    others = {name: value for name, value in values.items() if name in definitions(IngestSettings)}
+    return IngestSettings(filters=preset(named, **filters) if named else Filters(**filters), **others)
+
+
+@dataclass(frozen=True, slots=True)
+class PanelSettings(Settings):
+    """How a panel is made.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.PanelSettings(groups=4).groups
+    4
+    """
+
+    species: Annotated[
+        str, Setting("Scientific or common name; may be left out when the records hold one species.")
+    ] = ""
+    groups: Annotated[
+        int | None,
+        Setting(
+            "Number of groups; observers are drawn at random.",
+            low=1, shown="10, or one for each observer where they are fewer",
+        ),
+    ] = None  # fmt: skip
+    group_by: Annotated[
+        str, Setting("Column that makes the groups: region, observer_id, protocol; or file, for own exports.")
+    ] = ""
+    sites: Annotated[
+        str,
+        Setting("seen: sites with at least one detection; all: every site.", among=("seen", "all")),
+    ] = "seen"
+    min_visits: Annotated[int, Setting("Visits that a site needs.", low=1)] = 1
+    seed: Annotated[int, Setting("Seed of the random groups.", low=0)] = 0
+    secrets: Annotated[
+        bool,
+        Setting("Give every group a secret of its own, from which its bootstrap weights are drawn."),
+    ] = False

@@ -12,6 +12,7 @@ import numpy as np
 from fedmiss.arrays import F64
 from fedmiss.core import Result
 from fedmiss.files import atomic_folder, write_manifest
+from fedmiss.tables import write_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,8 +89,6 @@ class Folder:
 
     def finish(self, title: str, settings: dict[str, Any], inputs: dict[str, str]) -> None:
         """Write trace.parquet, what_is_seen.md and the manifest."""
-        from fedmiss.tables import write_table
-
         if self._traces:
             names = dict.fromkeys(name for trace in self._traces for name in trace)
             blank = {name: next(t[name] for t in self._traces if name in t) for name in names}

@@ -12,6 +12,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.experiments.folder import Folder, experiment_folder
 from fedmiss.models.personal import KINDS, Personal, PersonalFit, PersonalVisits, fit_personal, size_of
+from fedmiss.pipeline.demo import write_survey
 from fedmiss.progress import progress
 from fedmiss.rng import rng_for
 
@@ -57,8 +58,6 @@ def nb_deviance(y: F64, mu: F64, size: float) -> F64:
 def egret_visits(seed: int) -> tuple[list[PersonalVisits], int, I64, I64]:
     """Nesting counts of the demo's survey, observers dealt to ten groups; number of sites, season and year of months."""
     import pandas as pd
-
-    from fedmiss.pipeline.demo import write_survey
 
     with tempfile.TemporaryDirectory() as tmp:
         write_survey(Path(tmp) / "survey.csv")

@@ -22,12 +22,13 @@ from fedmiss.federation.hub import bootstrap as hub_bootstrap
 from fedmiss.federation.hub.agree import Plan, agree
 from fedmiss.federation.hub.crossval import cross_validate as hub_cross_validate
 from fedmiss.federation.hub.crossval import open_batch
-from fedmiss.federation.hub.job import fit_visits
+from fedmiss.federation.hub.members import FULL, Member, fit_members
 from fedmiss.federation.hub.state import MonthState
 from fedmiss.federation.hub.visits import ask_visits, try_site_visits
 from fedmiss.federation.keys import seed_key
 from fedmiss.federation.link import InProcess, Link
-from fedmiss.federation.results import CountFit, Posterior
+from fedmiss.federation.penalised import cross_validate_penalised, fit_penalised, replicate_penalised
+from fedmiss.federation.results import AverageFit, CountFit, Posterior
 from fedmiss.models.lowrank.choice import Choice, check_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
@@ -35,8 +36,7 @@ from fedmiss.models.lowrank.solver import Fit
 
 __all__ = ["Draws", "LocalFederation", "bootstrap", "cross_validate", "fit_counts"]
 
-FULL = 0  # batch of the full fit
-REPLICATES = 1
+REPLICATES = 1  # first of their batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ class LocalFederation:
         self.agreement = agree(self.link, plan)
         self.hub = self.agreement.panel
         self.L = self.hub.L
-        self.full: MonthState | None = None  # of the last variational fit
-        self.last: CountFit | None = None
+        self.members: list[Member] = []  # of the last variational fit
+        self.last: CountFit | AverageFit | None = None
 
     @classmethod
     def of_panel(
@@ -168,25 +168,37 @@ class LocalFederation:
         self, settings: CountSettings, *, watch: Callable[[int, float, float], None] | None = None
     ) -> CountFit:
         """Fit the count model; the groups keep their half of it for the bootstrap."""
+        if settings.penalty is None:
+            return self.fit_average([settings], watch=watch).fits[0]
         settings.check()
-        if settings.site_visits and not self.hub.log_visits.size:
+        self.link.stage = "fit"
+        fit = fit_penalised(self, settings, watch)
+        self.members, self.last = [], fit
+        return fit
+
+    def fit_average(
+        self,
+        settings: Sequence[CountSettings],
+        *,
+        watch: Callable[[int, float, float], None] | None = None,
+    ) -> AverageFit:
+        """Fit several models side by side, the chosen one first; the groups keep their halves for the bootstrap.
+
+        ``watch`` is called after each round of the first with (round, NaN, root mean square move).
+        """
+        for s in settings:
+            s.check()
+        if any(s.site_visits for s in settings) and not self.hub.log_visits.size:
             self.ask_visits()
         self.link.stage = "fit"
-        if settings.penalty is not None:
-            from fedmiss.federation.penalised import fit_penalised
-
-            self.full, self.last = None, fit_penalised(self, settings, watch)
-        else:
-            self.full = self.run(FULL, settings, watch)
-            self.last = self.result(FULL, 0, settings, self.full)
+        note = None if watch is None else (lambda k, move: watch(k, float("nan"), move))
+        self.members = fit_members(self.link, self.hub, settings, watch=note)
+        self.last = AverageFit(tuple(self.result(m.batch, 0, m.settings, m.state) for m in self.members))
         return self.last
 
-    def run(
-        self, batch: int, settings: CountSettings, watch: Callable[[int, float, float], None] | None = None
-    ) -> MonthState:
+    def run(self, batch: int, settings: CountSettings) -> MonthState:
         """Run one variational fit of all visits as fit 0 of a batch."""
-        note = None if watch is None else (lambda k, move: watch(k, float("nan"), move))
-        return fit_visits(self.link, self.hub, batch, settings, watch=note)
+        return fit_members(self.link, self.hub, [settings], batch=batch)[0].state
 
     def result(self, batch: int, fit: int, settings: CountSettings, state: MonthState) -> CountFit:
         """Both halves of a fit together: what only somebody who holds all groups may have."""
@@ -230,7 +242,7 @@ class LocalFederation:
             )
             batch.effects[0] = fit.aux.observer[i]
             batch.rank[:] = p
-        self.full, self.last = fit.state, fit
+        self.members, self.last = [Member(fit.settings, fit.state)], fit
 
     def cross_validate(
         self,
@@ -249,8 +261,6 @@ class LocalFederation:
             c.check()
         self.link.stage = "cross-validation"
         if any(c.penalty is not None for c in candidates):
-            from fedmiss.federation.penalised import cross_validate_penalised
-
             return cross_validate_penalised(self, candidates, folds, by, seed, one_se=one_se, watch=watch)
         choice = hub_cross_validate(
             self.link, self.hub, candidates, folds=folds, by=by, seed=seed, one_se=one_se, watch=watch
@@ -263,35 +273,35 @@ class LocalFederation:
         """Ask again how often sites were visited, for an earlier choice whose prior follows it."""
         self.hub = ask_visits(self.link, self.hub)
 
-    def replicates(self, settings: CountSettings, numbers: Sequence[int], *, seed: int) -> Draws:
-        """Bootstrap replicates of the last fit, side by side; site slopes are taken from the groups."""
+    def replicates(self, numbers: Sequence[int], *, seed: int) -> Draws:
+        """Bootstrap replicates of the last fit, side by side; site slopes are taken from the groups.
+
+        Of an average, each replicate is one of the member that it is dealt to by its number.
+        """
         assert self.last is not None, "fit first"
         self.link.stage = "bootstrap"
-        if self.full is None:
-            from fedmiss.federation.penalised import replicate_penalised
-
+        if not self.members:
+            assert isinstance(self.last, CountFit)
             totals, slopes = replicate_penalised(self, self.last, numbers, seed, REPLICATES)
             return Draws(totals, slopes, np.zeros((len(numbers), 0, self.L)))
-        totals = hub_bootstrap.replicates(
-            self.link, self.hub, settings, self.full, numbers, seed=seed, source=FULL, batch=REPLICATES
+        totals, places = hub_bootstrap.replicates(
+            self.link, self.hub, self.members, numbers, seed=seed, batch=REPLICATES
         )
         slopes = np.full((len(numbers), self.J), np.nan)
         for name, program in self.programs.items():
-            for i in range(len(numbers)):
-                if (REPLICATES, i) in program.slopes:
-                    own = np.where(program.share > 0, program.slopes.pop((REPLICATES, i)), 0.0)
+            for i, place in enumerate(places):
+                if place in program.slopes:
+                    own = np.where(program.share > 0, program.slopes.pop(place), 0.0)
                     slopes[i, self.at[name]] = np.nan_to_num(slopes[i, self.at[name]]) + program.share * own
-        mine = [
-            [program.own_totals.pop((REPLICATES, i)) for program in self.programs.values()]
-            for i in range(len(numbers))
-        ]
-        self.link.ask([msg.Close(np.array([REPLICATES]))])
+        mine = [[program.own_totals.pop(place) for program in self.programs.values()] for place in places]
+        self.link.ask([msg.Close(np.arange(REPLICATES, REPLICATES + len(self.members)))])
         return Draws(totals, slopes, np.array(mine) if self.own else np.zeros((len(numbers), 0, self.L)))
 
     def lockstep_size(self) -> int:
         """How many replicates run side by side."""
         assert self.last is not None, "fit first"
-        return hub_bootstrap.lockstep_size(self.hub, self.last.settings.rank + 2)
+        fits = self.last.fits if isinstance(self.last, AverageFit) else (self.last,)
+        return hub_bootstrap.lockstep_size(self.hub, max(f.settings.rank for f in fits) + 2)
 
 
 class _Weigh:
@@ -466,7 +476,7 @@ def bootstrap(
     size, parts = federation.lockstep_size(), []
     for first in range(0, draws, size):
         numbers = range(first, min(first + size, draws))
-        parts.append(federation.replicates(fit.settings, numbers, seed=seed))
+        parts.append(federation.replicates(numbers, seed=seed))
         if watch:
             watch(numbers[-1] + 1)
     return Draws.joined(parts)

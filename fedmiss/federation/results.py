@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit, Theta
 
 __all__ = [
+    "AverageFit",
     "CountFit",
     "Posterior",
     "coefficient_names",
@@ -102,6 +104,36 @@ class CountFit:
         return to_counts(self.theta.eta(site, month), self.settings, self.smear)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AverageFit:
+    """The arithmetic mean of the expected counts of several fitted models, with equal weights; one alone is itself.
+
+    ``fits``: the first is the one that cross-validation chose. Each is calibrated on the counted total, so the mean is too.
+    """
+
+    fits: tuple[CountFit, ...]
+
+    @property
+    def J(self) -> int:
+        """Number of sites."""
+        return self.fits[0].J
+
+    @property
+    def L(self) -> int:
+        """Number of months."""
+        return self.fits[0].L
+
+    @property
+    def settings(self) -> CountSettings:
+        """Settings of the chosen fit."""
+        return self.fits[0].settings
+
+    def expected(self, site: slice | I64 = slice(None), month: slice | I64 = slice(None)) -> F64:
+        """Expected count (or detection probability) at standard effort, for a block of cells."""
+        out: F64 = np.mean([f.expected(site, month) for f in self.fits], axis=0)
+        return out
+
+
 def coefficient_names(columns: int, *, slopes: bool) -> list[tuple[str, str]]:
     """Names of the coefficients after the effects, of a site and of a month: the slope and the line x, then the factors."""
     factors = [(f"u{k + 1}", f"v{k + 1}") for k in range(columns - slopes)]
@@ -132,8 +164,18 @@ def predictor(q: Posterior, site: slice | I64, family: str) -> F64:
     return FAMILIES[family].marginal(eta, var)
 
 
-def visited_totals(state: MonthState, settings: CountSettings) -> dict[str, F64 | I64]:
-    """Columns of the table ``visited``: counted and fitted totals of each month's visits, in birds."""
+def visited_totals(fits: Sequence[tuple[MonthState, CountSettings]]) -> dict[str, F64 | I64]:
+    """Columns of the table ``visited``: counted and fitted totals of each month's visits, in birds.
+
+    Of several fits the mean of the fitted totals and of their variances: of the counts themselves, not of the mean's error.
+    """
+    tables = [_visited(state, settings) for state, settings in fits]
+    month: I64 = np.arange(len(tables[0]["weight"]), dtype=np.int32)
+    out: dict[str, F64 | I64] = {name: np.mean([t[name] for t in tables], axis=0) for name in tables[0]}
+    return out | {"month_index": month}
+
+
+def _visited(state: MonthState, settings: CountSettings) -> dict[str, F64]:
     assert state.visited is not None
     weight, counted, fitted, variance = state.visited.T
     if settings.scale == "log1p":  # sums of 1 + count, whose logarithm has the variance phi
@@ -142,14 +184,7 @@ def visited_totals(state: MonthState, settings: CountSettings) -> dict[str, F64 
     else:
         variance = state.smear**2 * variance * state.dispersion
         fitted = state.smear * fitted if FAMILIES[settings.family].counts else fitted
-    month = np.arange(weight.size, dtype=np.int32)
-    return {
-        "month_index": month,
-        "weight": weight,
-        "counted": counted,
-        "fitted": fitted,
-        "variance": variance,
-    }
+    return {"weight": weight, "counted": counted, "fitted": fitted, "variance": variance}
 
 
 def row_blocks(J: int, L: int) -> list[slice]:
@@ -158,20 +193,14 @@ def row_blocks(J: int, L: int) -> list[slice]:
     return [slice(i, min(i + step, J)) for i in range(0, J, step)]
 
 
-def _expected(fit: CountFit, q: Posterior | None, rows: slice) -> F64:
-    if q is None:
-        return fit.expected(rows)
-    return to_counts(predictor(q, rows, fit.settings.family), fit.settings, fit.smear)
-
-
-def totals_by_region(fit: CountFit, region: I64, n_regions: int, q: Posterior | None = None) -> F64:
+def totals_by_region(fit: CountFit | AverageFit, region: I64, n_regions: int) -> F64:
     """Sum the expected counts over sites: (n_regions, L); ``region`` (J,) is -1 for sites of no region.
 
     Row 0 is the whole panel; region ``i`` fills row ``i + 1``.
     """
     out = np.zeros((n_regions + 1, fit.L))
     for rows in row_blocks(fit.J, fit.L):
-        values = _expected(fit, q if q is not None else fit.posterior, rows)
+        values = fit.expected(rows)
         out[0] += values.sum(axis=0)
         for i in np.unique(region[rows]):
             if i >= 0:
@@ -179,7 +208,7 @@ def totals_by_region(fit: CountFit, region: I64, n_regions: int, q: Posterior | 
     return out
 
 
-def site_slopes(fit: CountFit, year: I64, month_of_year: I64, q: Posterior | None = None) -> tuple[F64, F64]:
+def site_slopes(fit: CountFit | AverageFit, year: I64, month_of_year: I64) -> tuple[F64, F64]:
     """Least-squares slope of log yearly total on year per site, and the mean yearly total, over complete years.
 
     A year is complete when it has every calendar month of the panel. With fewer than three of them the slope is NaN.
@@ -191,7 +220,7 @@ def site_slopes(fit: CountFit, year: I64, month_of_year: I64, q: Posterior | Non
     x = full - full.mean() if full.size else full.astype(float)
     pick = (year[:, None] == full[None, :]).astype(float)
     for rows in row_blocks(fit.J, fit.L):
-        values = _expected(fit, q if q is not None else fit.posterior, rows)
+        values = fit.expected(rows)
         if full.size == 0:
             means[rows] = values.mean(axis=1) * season
             continue

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmiss import __version__
 from fedmiss.errors import ConfigError, EngineError, FedmissError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.codec import HEADER, Envelope, decode, encode, refuses
@@ -30,6 +29,7 @@ from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import Visits
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.masks import Masks, Party
+from fedmiss.version import __version__
 
 __all__ = ["MOST_BYTES", "Entry", "SiteProgram", "digest_of", "entries"]
 

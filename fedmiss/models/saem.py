@@ -14,6 +14,8 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, DomainError
+from fedmiss.models.saem_quadrature import poisson_normal
+from fedmiss.rng import rng_for
 
 __all__ = ["GaussMonths", "Months", "PoissonMonths", "first_statistics", "simulate_months"]
 
@@ -130,16 +132,12 @@ class PoissonMonths(_LatentMonths):
 
     def s_bar(self, theta: Months, rows: F64) -> F64:
         """E-step by 30 adaptive Gauss-Hermite nodes a cell."""
-        from fedmiss.models.saem_quadrature import poisson_normal
-
         y, log_e = self._counts(rows)
         _, z, z2 = poisson_normal(y, log_e, theta.beta, theta.tau2)
         return np.concatenate([z.mean(axis=0), z2.mean(axis=0)])
 
     def log_likelihood(self, theta: Months, rows: F64) -> float:
         """Mean over sites of log p(y; theta)."""
-        from fedmiss.models.saem_quadrature import poisson_normal
-
         y, log_e = self._counts(rows)
         return float(poisson_normal(y, log_e, theta.beta, theta.tau2)[0].sum() / len(rows))
 
@@ -178,8 +176,6 @@ def first_statistics(model: Any, data: Any) -> F64:
 
 def simulate_months(n: int = 10, sites: int = 40, L: int = 20, *, seed: int = 0, counts: bool = True) -> F64:
     """(n, sites, L) counts of model B (or values of model A): 0.8 + sin over the months + a worker's shift + N(0, 0.7^2)."""
-    from fedmiss.rng import rng_for
-
     rng = rng_for(seed, "months")
     beta = 0.8 + np.sin(2 * np.pi * np.arange(L) / L)
     z = beta + rng.uniform(-0.5, 0.5, (n, 1, 1)) + 0.7 * rng.standard_normal((n, sites, L))

@@ -17,6 +17,7 @@ from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.models.saem_anneal import Annealed
 from fedmiss.models.saem_laplace import Laplace
+from fedmiss.rng import rng_for
 
 __all__ = ["Chains", "Langevin", "Smoothed", "fed_saem", "kappa", "langevin_variance", "quantize"]
 
@@ -66,8 +67,6 @@ def langevin_variance(
     if levels == 1:
         factor = kappa(d)
     elif levels is not None:
-        from fedmiss.rng import rng_for
-
         x = rng_for(seed, "c_l").standard_normal((max(draws // d, 1), d))
         n = np.linalg.norm(x, axis=1, keepdims=True)
         f = np.mod(levels * np.abs(x) / n, 1.0)

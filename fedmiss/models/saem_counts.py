@@ -10,6 +10,8 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, DomainError
+from fedmiss.models.saem_quadrature import gauss_hermite, poisson_normal
+from fedmiss.rng import rng_for
 
 __all__ = ["Counts", "CountsTheta", "Visits", "simulate_counts"]
 
@@ -310,8 +312,6 @@ class Counts:
         self, theta: CountsTheta, rows: Visits, nodes: int = 41
     ) -> tuple[F64, F64, F64, F64, F64]:
         """Nodes (g,), site weights (J, g), log p(y_j) (J,), E[z | u] and E[z^2 | u] (m, g)."""
-        from fedmiss.models.saem_quadrature import gauss_hermite, poisson_normal
-
         if self.r != 1 or self.observers:
             raise ConfigError(
                 f"the E-step with r={self.r} factors and observers={self.observers} has no quadrature (only r=1 without "
@@ -381,8 +381,6 @@ def simulate_counts(
 
     With ``observers`` in each group, effects of variance 0.3^2.
     """
-    from fedmiss.rng import rng_for
-
     rng = rng_for(seed, "counts")
     month = np.arange(L)
     beta, w = 1.0 + 0.8 * np.sin(2 * np.pi * month / L), 0.6 + 0.3 * np.cos(2 * np.pi * month / L)

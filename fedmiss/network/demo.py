@@ -24,6 +24,7 @@ from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.hub.job import Joint, run_job
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.files import SECRET, check_free, read_json, read_manifest, write_json
+from fedmiss.folders import JointFacts
 from fedmiss.network.engine import engine_of
 from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
 from fedmiss.network.operate import stop_on_request
@@ -153,17 +154,17 @@ def compare(folder: Path, panels: dict[str, Path], result: Path) -> dict[str, An
     )
     pairs = [(totals, here.totals), (draws, here.draws)]
     gap = max(float((np.abs(a - b) / np.maximum(np.abs(b), 1e-300)).max(initial=0.0)) for a, b in pairs)
-    r = manifest["results"]
+    r = JointFacts.of(manifest["results"], "the joint result")
     return {
         "largest_relative_difference": gap,
         "bits_equal": all(np.array_equal(a, b) for a, b in pairs),
-        "exchanges": r["ledger"]["exchanges"],
-        "bytes_ledger": {k: r["ledger"][k] for k in ("bytes_up", "bytes_down")},
-        "bytes_engine": r["engine"],
-        "seconds_of_job": r["seconds"],
-        "model": r["model"],
-        "rank": r["rank"],
-        "withheld_visits": r["withheld_visits"],
+        "exchanges": r.ledger["exchanges"],
+        "bytes_ledger": {k: r.ledger[k] for k in ("bytes_up", "bytes_down")},
+        "bytes_engine": r.engine,
+        "seconds_of_job": r.seconds,
+        "model": r.model,
+        "rank": r.rank,
+        "withheld_visits": r.withheld_visits,
     }
 
 

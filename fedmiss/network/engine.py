@@ -111,6 +111,6 @@ class Responding:
     def answer(self, frame: bytes) -> bytes:
         """Answer one frame; when it was the job's last, say that the job is done (``join`` stays while the hub listens)."""
         out = self.program.answer(frame)
-        if self.program.program.result is not None:
+        if self.program.program.results:
             self.done.touch()
         return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from fedmiss.federation.hub.restart import Journaled
 from fedmiss.federation.link import Link, Transport
 from fedmiss.federation.results import coefficient_names, visited_totals
 from fedmiss.files import atomic_folder, read_json, write_json, write_manifest
+from fedmiss.folders import JointFacts
 from fedmiss.network.study import job_hash, read_roster, read_study
 from fedmiss.tables import write_table
 
@@ -114,11 +115,14 @@ def run_study(
         raise
     finally:
         carried.close()
-    facts = {
-        "seconds": time.time() - started,
-        "engine": getattr(transport, "carried", None),
-        "replayed": carried.replayed,
-    }
+    facts = replace(
+        joint.facts,
+        seconds=time.time() - started,
+        engine=getattr(transport, "carried", None),
+        replayed=carried.replayed,
+        ledger=link.ledger.as_dict(),
+        h_norm=float(joint.trace[-1]),
+    )
     _write(out, joint, link, asdict(study), job.hex(), facts)
     note.write(state="done", result=str(out), missing=[])
     return out
@@ -160,24 +164,22 @@ def status(hub: Path) -> dict[str, Any]:
     return dict(read_json(path)) if path.exists() else {"state": "not begun", "missing": []}
 
 
-def _write(
-    out: Path, joint: Joint, link: Link, study: dict[str, Any], job: str, facts: dict[str, Any]
-) -> None:
+def _write(out: Path, joint: Joint, link: Link, study: dict[str, Any], job: str, facts: JointFacts) -> None:
     labels = ["all", *joint.agreement.panel.regions]
     B, R, L = joint.draws.shape
+    state = joint.members[0].state
     with atomic_folder(out) as tmp:
         months = {
             "month_index": np.arange(L, dtype=np.int32),
-            "b": joint.state.T[:, 0],
+            "b": state.T[:, 0],
             **{
-                month: joint.state.T[:, k + 1]
-                for k, (_, month) in enumerate(
-                    coefficient_names(joint.state.p - 1, slopes=joint.state.slopes)
-                )
+                month: state.T[:, k + 1]
+                for k, (_, month) in enumerate(coefficient_names(state.p - 1, slopes=state.slopes))
             },
         }
         write_table(months, tmp / "month_factors.parquet", "month_factors")
-        write_table(visited_totals(joint.state, joint.choice.best), tmp / "visited.parquet", "visited")
+        visited = visited_totals([(m.state, m.settings) for m in joint.members])
+        write_table(visited, tmp / "visited.parquet", "visited")
         write_table(
             {
                 "draw": np.repeat(np.arange(B, dtype=np.int32), R * L),
@@ -202,6 +204,6 @@ def _write(
         )
         write_manifest(
             tmp, "joint", settings=study, inputs={"job": job},
-            results=joint.results | {"ledger": link.ledger.as_dict(), "h_norm": float(joint.trace[-1])} | facts,
+            results=facts.as_results(),
             warnings=list(joint.agreement.notes),
         )  # fmt: skip

@@ -21,11 +21,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedmiss import __version__
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.masks import fingerprint, identity, public_key
-from fedmiss.files import atomic_folder, read_json, write_json
+from fedmiss.files import atomic_folder, read_json, write_json, write_manifest
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
+from fedmiss.version import __version__
 
 __all__ = ["Kit", "approve", "collect_roster", "enrol", "make_study", "open_kit", "page"]
 
@@ -34,8 +34,6 @@ def make_study(
     study: Study, out: Path, provision: Callable[[Study, Path], None], *, overwrite: bool = False
 ) -> Path:
     """Make the study's folder with one kit an organisation; ``provision`` adds the engine's files."""
-    from fedmiss.files import write_manifest
-
     with atomic_folder(out, "study", overwrite=overwrite) as tmp:
         study.write(tmp / "study.json")
         study.write(tmp / "hub" / "study.json")

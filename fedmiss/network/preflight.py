@@ -7,9 +7,9 @@ import socket
 import ssl
 from pathlib import Path
 
-from fedmiss import __version__
 from fedmiss.errors import ConfigError, EngineError
 from fedmiss.network.kits import Kit
+from fedmiss.version import __version__
 
 __all__ = ["check_certificate", "check_port", "check_version", "reach"]
 

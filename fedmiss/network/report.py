@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,18 @@ from fedmiss.errors import InputError
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.hub.job import FIRST_REPLICATES
 from fedmiss.federation.messages import Outcome
-from fedmiss.federation.results import CountFit, Posterior, site_slopes
+from fedmiss.federation.results import AverageFit, CountFit, Posterior, site_slopes
 from fedmiss.files import atomic_folder, hash_file, read_json, read_manifest, write_manifest
+from fedmiss.folders import FitFacts, JointFacts, or_nan
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit
 from fedmiss.network.kits import Kit
 from fedmiss.network.site import open_data, replayed
-from fedmiss.pipeline.fitting import write_fit, write_totals
+from fedmiss.pipeline.fit_folder import write_fit, write_totals
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.panels import PanelFolder, effort_names, open_panel, panel_hash
 from fedmiss.report.build import build_report
+from fedmiss.report.fitted import fitted_years, lack_of_fit
 from fedmiss.report.html import assets, environment
 from fedmiss.report.style import BLUE, ORANGE, SKY, Plot, figure, style
 from fedmiss.report.tables import write_csv
@@ -68,12 +71,20 @@ def joint_report(result: Path, out: Path, *, date: str | None = None, overwrite:
         ignore_index=True,
     )
     plot = _figure(yearly, trends.iloc[0])
+    fitted = fitted_years(read_table(result / "visited.parquet", "visited").to_pandas(), months)
+    notes = [n for n in (lack_of_fit(fitted), *manifest["warnings"]) if n]
     with atomic_folder(out, "joint_report", overwrite=overwrite, inputs=[result]) as tmp:
         (tmp / "tables").mkdir()
-        for name, table in (("monthly", monthly), ("yearly", yearly), ("trend", trends)):
+        for name, table in (
+            ("monthly", monthly),
+            ("yearly", yearly),
+            ("trend", trends),
+            ("fitted", fitted),
+        ):
             write_csv(table, tmp / "tables" / f"{name}.csv")
         (tmp / "index.html").write_text(
-            _page(manifest, yearly, trends, plot, date or dt.date.today().isoformat()), encoding="utf-8"
+            _page(manifest, yearly, trends, plot, notes, date or dt.date.today().isoformat()),
+            encoding="utf-8",
         )
         write_manifest(
             tmp, "joint_report", settings={"date": date}, inputs={"totals.json": hash_file(result / "totals.json")},
@@ -127,7 +138,14 @@ def _headline(manifest: dict[str, Any], t: pd.Series) -> str:
     )
 
 
-def _page(manifest: dict[str, Any], yearly: pd.DataFrame, trends: pd.DataFrame, plot: Plot, date: str) -> str:
+def _page(
+    manifest: dict[str, Any],
+    yearly: pd.DataFrame,
+    trends: pd.DataFrame,
+    plot: Plot,
+    notes: list[str],
+    date: str,
+) -> str:
     rows = [
         [
             str(r["year"]),
@@ -143,26 +161,34 @@ def _page(manifest: dict[str, Any], yearly: pd.DataFrame, trends: pd.DataFrame, 
             r["region"],
             per_year(r["percent_per_year"], r["percent_lo"], r["percent_hi"]),
             str(r["trend_class"]),
+            per_year(r["percent_per_year"], r["percent_lo_sampling"], r["percent_hi_sampling"]),
             str(r["reason"]),
         ]
         for r in trends.to_dict("records")
     ]
-    results, settings = manifest["results"], manifest["settings"]
+    told, settings = JointFacts.of(manifest["results"]), manifest["settings"]
     facts = [
         ("Organisations", ", ".join(settings["organisations"])),
-        ("Visits with a count", f"{results['n_counted']:,}"),
-        ("Sites", f"{results['n_sites_all']:,.0f}"),
-        ("Model", f"{results['model']}, rank {results['rank']}"),
-        ("Bootstrap replicates", str(results["bootstrap"])),
+        ("Visits with a count", f"{told.n_counted:,}"),
+        ("Sites", f"{told.n_sites_all:,.0f}"),
+        ("Model", _model_words(told)),
+        ("Bootstrap replicates", str(told.bootstrap)),
         ("Sums masked", "yes: the hub saw sums over all organisations only" if settings["masks"] else "no"),
-        ("Left out", f"{results['withheld_visits']:,} visits, for least numbers ({settings['minimum']}) behind a sum"),
-        ("Crossed the network", _traffic(results["ledger"])),
+        ("Left out", f"{told.withheld_visits:,} visits, for least numbers ({settings['minimum']}) behind a sum"),
+        ("Crossed the network", _traffic(told.ledger)),
         ("Job", manifest["inputs"]["job"][:16]),
     ]  # fmt: skip
     return environment().get_template("joint/page.html.j2").render(
-        title=f"{results['species']}: joint trend", headline=_headline(manifest, trends.iloc[0]), date=date, figure=plot,
-        yearly=rows, regions=regions, facts=facts, notes=manifest["warnings"], advice=results["advice"], **assets(),
+        title=f"{told.species}: joint trend", headline=_headline(manifest, trends.iloc[0]), date=date, figure=plot,
+        yearly=rows, regions=regions, facts=facts, notes=notes, advice=told.advice, **assets(),
     )  # fmt: skip
+
+
+def _model_words(told: JointFacts) -> str:
+    ranks = [str(m["rank"]) for m in told.members]
+    if len(ranks) == 1:
+        return f"{told.model}, rank {ranks[0]}"
+    return f"{told.model}: the mean of ranks {', '.join(ranks[:-1])} and {ranks[-1]}, with equal weights"
 
 
 def _traffic(ledger: dict[str, Any]) -> str:
@@ -181,11 +207,11 @@ def own_report(kit: Kit, data: Path, out: Path, *, overwrite: bool = False) -> P
     InputError    the job is not done yet
     """
     program, told = replayed(kit, data)
-    if told is None:
+    if not told:
         raise InputError(f"the job {kit.job.hex()[:12]} is not done yet: there is nothing to report.")
     panel = open_data(kit, data)
     with atomic_folder(out, "own", overwrite=overwrite, inputs=[data, kit.folder]) as tmp:
-        mine = _own_panel(panel, told.months, tmp / "panel")
+        mine = _own_panel(panel, told[0].months, tmp / "panel")
         _own_fit(kit, program, told, mine, tmp / "fit")
         impute_panel(tmp / "panel", tmp / "fit", tmp / "imputed")
         build_report(tmp / "panel", tmp / "fit", tmp / "imputed", tmp / "report")
@@ -198,74 +224,75 @@ def _own_panel(panel: PanelFolder, stamps: I64, out: Path) -> PanelFolder:
     at = np.searchsorted(stamps, panel.stamps)
     inside = (at < stamps.size) & (stamps[np.minimum(at, stamps.size - 1)] == panel.stamps)
     source = panel.groups[0]
-    counts: dict[str, int] = {}
+    kept = {}
     for name in ("visits", "cells"):
         table = read_table(source / f"{name}.parquet", name).to_pandas()
         table = table[inside[table["month_index"].to_numpy()]]
-        table = table.assign(month_index=at[table["month_index"].to_numpy()].astype(np.int32))
-        write_table(table, out / "groups" / source.name / f"{name}.parquet", name)
-        counts |= (
-            {"n_visits": len(table), "n_counted": int(table["count"].notna().sum())}
-            if name == "visits"
-            else {"n_cells_observed": int((table["n_counted"] > 0).sum())}
-        )
+        kept[name] = table.assign(month_index=at[table["month_index"].to_numpy()].astype(np.int32))
+        write_table(kept[name], out / "groups" / source.name / f"{name}.parquet", name)
+    facts = replace(
+        panel.facts,
+        n_visits=len(kept["visits"]),
+        n_counted=int(kept["visits"]["count"].notna().sum()),
+        n_cells_observed=int((kept["cells"]["n_counted"] > 0).sum()),
+    )
     write_table(_months(stamps), out / "months.parquet", "months")
     write_table(panel.sites, out / "sites.parquet", "sites")
     old = panel.manifest
     write_manifest(
-        out, "panel", settings=old["settings"], inputs=old["inputs"], results=old["results"] | counts, flow=old["flow"],
-        terms=old["terms"], warnings=old["warnings"],
+        out, "panel", settings=old["settings"], inputs=old["inputs"], results=facts.as_results(),
+        flow=old["flow"], terms=old["terms"], warnings=old["warnings"],
     )  # fmt: skip
     return open_panel(out)
 
 
-def _own_fit(kit: Kit, program: GroupProgram, told: Outcome, panel: PanelFolder, out: Path) -> None:
-    r = json.loads(told.results)
+def _told_fit(program: GroupProgram, told: Outcome, n_counted: int) -> CountFit:
+    """One of the fits that are averaged: the hub's half as it was told, the organisation's own from its program."""
+    r = JointFacts.of(json.loads(told.results), "the job")
     P, C = program.site_posterior(told.batch, 0)
     L, p = told.T.shape
     q = Posterior(
-        r["mu"],
+        r.mu,
         P,
         C,
         told.T,
         told.D,
-        np.array(r["site_variances"]),
+        np.array(r.site_variances),
         np.zeros((L, p)),
-        np.array(r["month_variances"]),
+        np.array(r.month_variances),
     )
-    counts = {k: panel.manifest["results"][k] for k in ("n_visits", "n_counted", "n_cells_observed")}
-    settings = CountSettings(
-        family=r["family"], scale=r["scale"], rank=r["rank"], dispersion=r["dispersion_model"]
-    )
-    aux = Auxiliary(np.zeros(0), (), r["negbin_size"] or float("inf"), r["phi"], 0.0, 0.0, 0.0)
-    history = Fit(q.theta(), [], r["converged"], r["stop_reason"], r["rounds"], edf=r["edf"])
-    fit = CountFit(
-        settings,
-        len(panel.sites),
-        L,
-        history,
-        aux,
-        r["dispersion"],
-        r["edf"],
-        counts["n_counted"],
-        r["smear"],
-        q,
-    )
+    settings = CountSettings(family=r.family, scale=r.scale, rank=r.rank, dispersion=r.dispersion_model)
+    aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, 0.0, 0.0, 0.0)
+    edf = or_nan(r.edf)
+    history = Fit(q.theta(), [], r.converged, r.stop_reason, r.rounds, edf=edf)
+    return CountFit(settings, len(P), L, history, aux, or_nan(r.dispersion), edf, n_counted, r.smear, q)
+
+
+def _own_fit(kit: Kit, program: GroupProgram, told: list[Outcome], panel: PanelFolder, out: Path) -> None:
+    r, own = JointFacts.of(json.loads(told[0].results), "the job"), panel.facts
+    fit = AverageFit(tuple(_told_fit(program, t, own.n_counted) for t in told))
     write_fit(out, fit)
     keys = sorted(k for k in program.own_totals if k[0] >= FIRST_REPLICATES)
     if keys:
         write_totals(out / "draws.parquet", np.stack([program.own_totals[k] for k in keys])[:, None], ["all"])
         _own_slopes(out, program, fit, panel, keys)
-    k = told.trace.size
+    trace = told[0].trace
+    k = trace.size
     write_table(
         {
-            "round": np.arange(1, k + 1, dtype=np.int32), "h_norm2": told.trace**2, "objective": [None] * k,
-            "active": np.full(k, r["n_groups"], np.int32), "bytes_up": np.zeros(k, np.int64),
+            "round": np.arange(1, k + 1, dtype=np.int32), "h_norm2": trace**2, "objective": [None] * k,
+            "active": np.full(k, r.n_groups, np.int32), "bytes_up": np.zeros(k, np.int64),
             "bytes_down": np.zeros(k, np.int64), "epochs": np.arange(1, k + 1, dtype=float), "seconds": np.zeros(k),
         },
         out / "trace.parquet", "trace",
     )  # fmt: skip
-    effort = dict(zip(effort_names(tuple(r["terms"]), tuple(r["blanks"])), r["kappa"], strict=True))
+    effort = dict(zip(effort_names(tuple(r.terms), tuple(r.blanks)), r.kappa, strict=True))
+    facts = FitFacts.of(
+        r.as_results() | {
+            "n_visits": own.n_visits, "n_counted": own.n_counted, "n_cells_observed": own.n_cells_observed,
+            "n_sites": len(panel.sites), "common_name": own.common_name, "effort": effort,
+        }
+    )  # fmt: skip
     note = (
         f"Months, variances and the choice of the model come from {', '.join(kit.roster)} "
         "together; sites, totals and map are "
@@ -273,13 +300,13 @@ def _own_fit(kit: Kit, program: GroupProgram, told: Outcome, panel: PanelFolder,
     )
     write_manifest(
         out, "fit", settings={"study": kit.study.name, "job": kit.job.hex()}, inputs=panel_hash(panel),
-        results=r | counts | {"n_sites": len(panel.sites), "effort": effort}, flow=panel.manifest["flow"],
-        terms=panel.manifest["terms"], warnings=[*panel.manifest["warnings"], *r["notes"], note],
+        results=facts.as_results(), flow=panel.manifest["flow"],
+        terms=panel.manifest["terms"], warnings=[*panel.manifest["warnings"], *r.notes, note],
     )  # fmt: skip
 
 
 def _own_slopes(
-    out: Path, program: GroupProgram, fit: CountFit, panel: PanelFolder, keys: list[tuple[int, int]]
+    out: Path, program: GroupProgram, fit: AverageFit, panel: PanelFolder, keys: list[tuple[int, int]]
 ) -> None:
     import pyarrow as pa
 

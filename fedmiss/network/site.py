@@ -45,7 +45,7 @@ def open_data(kit: Kit, data: Path) -> PanelFolder:
             f"{data} has {len(panel.groups)} groups; an organisation brings one. Make it with "
             "`fedmiss panel RECORDS --groups 1`."
         )
-    species = str(panel.manifest["results"]["species"])
+    species = panel.facts.species
     if species != kit.study.species:
         raise InputError(
             f"{data} is about {species!r}, the study about {kit.study.species!r}. Make a panel of that species."
@@ -185,9 +185,9 @@ def journal_entries(kit: Kit) -> list[Entry]:
     return list(entries(Journal.reading(kit.journal)))
 
 
-def replayed(kit: Kit, data: Path) -> tuple[GroupProgram, msg.Outcome | None]:
-    """The organisation's program after all that the journal has; what the hub told at the end, None while it goes on."""
+def replayed(kit: Kit, data: Path) -> tuple[GroupProgram, list[msg.Outcome]]:
+    """The organisation's program after all that the journal has, and what the hub told of each fit at the end."""
     program = program_of_copy(kit, data)
     for entry in journal_entries(kit):
         program.answer(entry.question)
-    return program, program.result
+    return program, program.results

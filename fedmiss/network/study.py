@@ -13,14 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from fedmiss import __version__
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.hub.agree import Plan
 from fedmiss.federation.hub.job import Order
 from fedmiss.federation.masks import FEWEST
 from fedmiss.federation.messages import PROTOCOL
 from fedmiss.files import read_json, write_json
-from fedmiss.pipeline.fitting import MODELS, FitSettings, base_settings, candidates, check_settings
+from fedmiss.pipeline.plans import base_settings, candidates
+from fedmiss.pipeline.settings import MODELS, FitSettings
+from fedmiss.settings import from_table
+from fedmiss.version import __version__
 
 __all__ = ["ENGINES", "Study", "job_hash", "read_roster", "read_study", "read_study_toml"]
 
@@ -34,6 +36,7 @@ _MODEL = (
     "folds",
     "folds_by",
     "one_se",
+    "average",
     "max_rank",
     "bootstrap",
     "seed",
@@ -128,7 +131,7 @@ class Study:
             raise ConfigError(
                 f"[model] has the unknown setting {min(unknown)!r}; it may have {', '.join(_MODEL)}."
             )
-        check_settings(self.fit)
+        from_table(FitSettings, dict(self.model), "[model]")
 
     @property
     def fit(self) -> FitSettings:
@@ -151,7 +154,9 @@ class Study:
             duplicates=self.duplicates, minimum=self.minimum, jointly=True, share=self.share,
         )  # fmt: skip
         chosen = candidates(s, base_settings(s, calibrate=self.sites == "all"))
-        return Order(plan, chosen, s.folds, s.folds_by, s.one_se, s.bootstrap, s.seed, seal=True)
+        return Order(
+            plan, chosen, s.folds, s.folds_by, s.one_se, s.bootstrap, s.seed, seal=True, average=s.average
+        )
 
     def settings(self) -> bytes:
         """Digest of everything that the result depends on (8 bytes): in every frame."""

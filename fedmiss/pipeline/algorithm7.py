@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,17 +14,19 @@ from fedmiss.core import Bernoulli, FedEM, FullBatch, Minibatch, Roster, Stop, r
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.federation.results import CountFit
-from fedmiss.files import hash_json, write_manifest
+from fedmiss.files import hash_json
+from fedmiss.folders import FitFacts, PanelFacts
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.paper import Factors, FedMissEM
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit, Theta
+from fedmiss.pipeline.fit_folder import finish, partial_folder, saved, write_fit, write_fit_manifest
 from fedmiss.pipeline.panels import open_panel, panel_hash
+from fedmiss.pipeline.settings import FitSettings
 from fedmiss.tables import write_table
 
 if TYPE_CHECKING:
     from fedmiss.core import Result
-    from fedmiss.pipeline.fitting import FitSettings
 
 __all__ = ["fit_algorithm7", "run_algorithm7"]
 
@@ -50,7 +52,7 @@ def run_algorithm7(
     alpha: float | None = None,
     levels: int = 16,
     participation: float = 1.0,
-    batch: int = 0,
+    batch: int | None = None,
     seed: int = 0,
     checkpoint: Path | None = None,
     observe_every: int = 10,
@@ -64,7 +66,7 @@ def run_algorithm7(
         all groups, less where compression, absences and minibatches make noise
     alpha : step of the memories; None is 1 / (1 + omega)
     levels : levels of the random dithering; 0 sends float64
-    batch : rows of a minibatch, 0 for all rows
+    batch : rows of a minibatch, None for all rows
     observe_every : rounds between two evaluations of the objective, which looks at all groups' data: possible in
         process, not in a real federation
 
@@ -104,25 +106,13 @@ def run_algorithm7(
 
 def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     """Write a fit folder made by algorithm 7. It has no intervals: a bootstrap needs a solver that converges."""
-    from fedmiss.pipeline.fitting import finish, partial_folder, saved, write_fit
-
     if settings.model not in FAMILIES:
         raise ConfigError(
             f"--method fedmissem has no model {settings.model!r}; choose {', '.join(FAMILIES)}."
         )
-    if settings.rank != "auto" and not str(settings.rank).isdigit():
-        raise ConfigError(f"--rank is {settings.rank!r} (must be auto or a number from 1).")
     rounds = ROUNDS if settings.rounds is None else settings.rounds
-    if rounds < 1:
-        raise ConfigError(f"--rounds is {rounds} (must be at least 1).")
-    if settings.levels < 0 or settings.batch < 0 or not 0.0 <= settings.alpha <= 1.0:
-        raise ConfigError("--levels and --batch must be 0 or more, --alpha between 0 and 1.")
-    if not 0.0 < settings.participation <= 1.0:
-        raise ConfigError(f"--participation is {settings.participation:g} (must be above 0 and at most 1).")
-    if not 0.0 <= settings.gamma <= 1.0:
-        raise ConfigError(f"--gamma is {settings.gamma:g} (must be between 0 and 1; 0 chooses it).")
     family, scale = FAMILIES[settings.model]
-    rank = 2 if settings.rank == "auto" else int(settings.rank)
+    rank = 2 if settings.rank == "auto" else settings.rank
     if rank < 1:
         raise ConfigError("--method fedmissem needs --rank 1 or more: its model is U V' alone.")
     folder = open_panel(panel_path)
@@ -144,8 +134,8 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> 
         rank=rank,
         penalty=penalty,
         rounds=rounds,
-        gamma=settings.gamma or None,
-        alpha=settings.alpha or None,
+        gamma=settings.gamma,
+        alpha=settings.alpha,
         levels=settings.levels,
         participation=settings.participation,
         batch=settings.batch,
@@ -176,23 +166,15 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> 
         "made by the paper's own algorithm, round by round: see the trace for how far from its fixed point it is; "
         "no intervals (fit with --method fast for them)."
     ]
-    write_manifest(
-        work,
-        "fit",
-        settings=asdict(settings),
-        inputs=hashes,
-        results=_results(folder.manifest["results"], fit, smear, penalty, panel, result)
-        | {
-            "objective": float(known[-1]),
-            "objective_start": float(known[0]),
-            "n_cells_observed": model.q,
-            "participation": settings.participation,
-            "compressor": f"random dithering, {settings.levels} levels" if settings.levels else "identity",
-        },
-        flow=folder.manifest["flow"],
-        terms=folder.manifest["terms"],
-        warnings=folder.manifest["warnings"] + warnings,
+    facts = replace(
+        _facts(folder.facts, fit, smear, penalty, panel, result),
+        objective=float(known[-1]),
+        objective_start=float(known[0]),
+        n_cells_observed=model.q,
+        participation=settings.participation,
+        compressor=f"random dithering, {settings.levels} levels" if settings.levels else "identity",
     )
+    write_fit_manifest(work, folder, settings, hashes, facts, warnings)
     return finish(work, out)
 
 
@@ -208,8 +190,8 @@ def _check_finite(result: Result, settings: FitSettings) -> None:
         gamma = float(result.trace["gamma"][-1])
         raise DomainError(
             f"FedMissEM diverged: its objective went from {seen[0]:.4g} to {seen[-1]:.4g} in {len(seen)} evaluations. "
-            f"gamma={gamma:g}, levels={settings.levels}, batch={settings.batch}. Lower --gamma (try {gamma / 5:.2g}), "
-            "or use more --levels or a larger --batch."
+            f"gamma={gamma:g}, levels={settings.levels}, batch={settings.batch or 'all'}. "
+            f"Lower --gamma (try {gamma / 5:.2g}), or use more --levels or a larger --batch."
         )
 
 
@@ -230,51 +212,50 @@ def _count_fit(
     return CountFit(settings, panel.J, panel.L, fit, aux, float("nan"), float("nan"), panel.m, smear), smear
 
 
-def _results(
-    panel_results: dict[str, Any],
+def _facts(
+    whole: PanelFacts,
     fit: CountFit,
     smear: float,
     penalty: float,
     panel: GroupPanel,
     result: Result,
-) -> dict[str, Any]:
+) -> FitFacts:
     s, trace = fit.settings, result.trace
     name = {"gaussian": "Gaussian", "poisson": "Poisson", "bernoulli": "Bernoulli"}[s.family]
-    return {
-        "species": panel_results["species"],
-        "common_name": panel_results.get("common_name", ""),
-        "family": s.family,
-        "scale": s.scale,
-        "method": "fedmissem",
-        "model": name + (" on log1p" if s.scale == "log1p" else ""),
-        "effects": False,
-        "dispersion_model": "none",
-        "rank": s.rank,
-        "penalty": penalty,
-        "mu": 0.0,
-        "phi": 1.0,
-        "dispersion": None,
-        "negbin_size": None,
-        "edf": None,
-        "smear": smear,
-        "site_variances": None,
-        "month_variances": None,
-        "effort": {},
-        "standard_effort": "one visit",
-        "observer_effects": False,
-        "observer_sd": None,
-        "h_norm": float(np.sqrt(trace["h_norm2"][-1])),
-        "converged": bool(result.converged),
-        "stop_reason": result.stop_reason,
-        "rounds": len(trace["k"]),
-        "bytes_up": int(trace["bytes_up"].sum()),
-        "bytes_down": int(trace["bytes_down"].sum()),
-        "n_groups": len(panel.groups),
-        "n_visits": panel_results["n_visits"],
-        "n_counted": panel.m,
-        "n_sites": panel.J,
-        "n_months": panel.L,
-        "bootstrap": 0,
-        "advice": "",
-        "cv_summary": [],
-    }
+    return FitFacts(
+        species=whole.species,
+        common_name=whole.common_name,
+        family=s.family,
+        scale=s.scale,
+        method="fedmissem",
+        model=name + (" on log1p" if s.scale == "log1p" else ""),
+        effects=False,
+        dispersion_model="none",
+        rank=s.rank,
+        penalty=penalty,
+        mu=0.0,
+        phi=1.0,
+        dispersion=None,
+        negbin_size=None,
+        edf=None,
+        smear=smear,
+        site_variances=None,
+        month_variances=None,
+        effort={},
+        standard_effort="one visit",
+        observer_effects=False,
+        observer_sd=None,
+        h_norm=float(np.sqrt(trace["h_norm2"][-1])),
+        converged=bool(result.converged),
+        stop_reason=result.stop_reason,
+        rounds=len(trace["k"]),
+        bytes_up=int(trace["bytes_up"].sum()),
+        bytes_down=int(trace["bytes_down"].sum()),
+        n_groups=len(panel.groups),
+        n_visits=whole.n_visits,
+        n_counted=panel.m,
+        n_sites=panel.J,
+        n_months=panel.L,
+        n_cells_observed=whole.n_cells_observed,
+        bootstrap=0,
+    )

@@ -14,7 +14,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from fedmiss import __version__
 from fedmiss.errors import ConfigError, InputError, in_words
 from fedmiss.etl.ingest import ingest
 from fedmiss.etl.panel import make_panel
@@ -28,6 +27,7 @@ from fedmiss.files import (
     update_manifest,
 )
 from fedmiss.locks import clear_inside, locked
+from fedmiss.pipeline.cluster import over_cluster
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.recipe import Recipe, slug
@@ -35,6 +35,7 @@ from fedmiss.progress import note
 from fedmiss.report.build import build_report
 from fedmiss.report.many import build_index
 from fedmiss.tables import read_table
+from fedmiss.version import __version__
 
 __all__ = ["SpeciesResult", "input_files", "run_recipe", "run_species"]
 
@@ -206,8 +207,6 @@ def _begin_worker() -> None:
 
 
 def _on_cluster(recipe: Recipe, names: list[str], records: Path, scheduler: str) -> Iterator[SpeciesResult]:
-    from fedmiss.pipeline.cluster import over_cluster
-
     here = replace(recipe, out=recipe.out.resolve())
     work = partial(_one_of_many, here, records.resolve())
     for name, result, error in over_cluster(scheduler, work, names, recipe.out.resolve()):

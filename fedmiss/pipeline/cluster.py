@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmiss import __version__
 from fedmiss.errors import ConfigError, EngineError
+from fedmiss.version import __version__
 
 __all__ = ["over_cluster"]
 

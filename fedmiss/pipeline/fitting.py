@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,196 +14,44 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from fedmiss.arrays import F64
-from fedmiss.errors import ConfigError, InputError
-from fedmiss.federation.hub.agree import Plan
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
-from fedmiss.federation.results import CountFit, Posterior, coefficient_names, site_slopes, visited_totals
+from fedmiss.federation.results import AverageFit, CountFit, site_slopes
 from fedmiss.files import (
-    MANIFEST,
     hash_file,
     hash_json,
     making,
-    read_checked,
-    read_manifest,
-    replace_folder,
-    seal,
     write_checked,
-    write_manifest,
 )
-from fedmiss.models.lowrank.choice import Choice, default_candidates, model_name
-from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
-from fedmiss.models.lowrank.solver import Fit, Theta
-from fedmiss.pipeline.panels import PanelFolder, effort_names, open_panel, panel_hash
-from fedmiss.progress import note, progress
+from fedmiss.models.lowrank.choice import Choice
+from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.pipeline.fit_folder import (
+    finish,
+    fit_facts,
+    partial_folder,
+    saved,
+    write_fit,
+    write_fit_manifest,
+    write_totals,
+)
+from fedmiss.pipeline.panels import PanelFolder, open_panel, panel_hash
+from fedmiss.pipeline.plans import (
+    base_settings,
+    candidates,
+    check_fixed,
+    federation_of,
+    presence_if_uncounted,
+)
+from fedmiss.pipeline.settings import FitSettings
+from fedmiss.progress import progress
 from fedmiss.tables import read_table, write_table
 
-__all__ = [
-    "FitSettings",
-    "base_settings",
-    "candidates",
-    "check_settings",
-    "federation_of",
-    "fit_panel",
-    "fit_results",
-    "read_fit",
-    "saved",
-    "write_fit",
-    "write_fit_manifest",
-    "write_totals",
-]
+__all__ = ["fit_panel"]
 
 CHOSEN_SITES = (
     " Sites where the species was never detected were left out of the panel, so the totals of held-out visits are those of"
     " sites that were lucky: a model below them is not wrong for that (`fedmiss panel --sites all` keeps every site)."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class FitSettings:
-    """Settings of ``fedmiss fit``.
-
-    Attributes
-    ----------
-    method : ``fast`` (the count model), ``fedmissem`` (Algorithm 7 of the paper, through the federated core), ``wire``
-        (compressed normal equations of the penalised count model, through the same core) or ``saem`` (the count model by
-        chains, on small panels: the check of the approximations)
-    model : ``auto`` (chosen by cross-validation with the rank), ``quasi``, ``negbin``, ``log1p``, ``gaussian``,
-        ``bernoulli``
-    rank : ``auto`` or a number
-    penalty : None estimates the factors' variances; a number is the ridge of the penalised objective
-    time : ``smooth`` (time effects have a prior, sites slopes of their own) or ``fixed``: Poisson counts, one free effect
-        for each site and each time, no effort: TRIM's model 3 without serial correlation
-    effort : ``auto``, ``none``, or terms among duration, distance, observers
-    observers : observer effects, kept inside each group: ``yes`` or ``no``. Where observers come and go, effects take
-        part of the trend for themselves, and the intervals do not show it: hence ``no`` unless asked for
-    folds, folds_by, one_se : cross-validation
-    site_visits : with the cross-validation, try a prior of site effects that follows the sites' numbers of visits; not where
-        sites are in the panel because the species was found there
-    bootstrap : number of replicates, 0 for none
-    joint : whether groups exchange sums by site for sites that several of them visit (right where one person holds all
-        groups); otherwise each owner treats such a site as its own
-    minimum : least number of a group's own sites behind a month's sums; visits of months with fewer are withheld
-    own : keep what each group needs for a report about its own sites (``fedmiss own``)
-    rounds, gamma, alpha, levels, participation, batch : of ``fedmissem`` and ``wire`` (see fedmiss.pipeline.algorithm7 and
-        fedmiss.pipeline.wire), rounds and participation also of ``saem``; rounds None is 2,000, 100 and 900
-
-    Examples
-    --------
-    >>> import fedmiss
-    >>> fedmiss.FitSettings(rank=1, bootstrap=100).bootstrap
-    100
-    """
-
-    method: str = "fast"
-    model: str = "auto"
-    rank: str | int = "auto"
-    penalty: float | None = None
-    time: str = "smooth"
-    effort: str = "auto"
-    observers: str = "no"
-    folds: int = 5
-    folds_by: str = "auto"
-    one_se: bool = False
-    site_visits: bool = True
-    max_rank: int = 4
-    bootstrap: int = 200
-    seed: int = 0
-    joint: bool = True
-    minimum: int = 0
-    own: bool = False
-    rounds: int | None = None
-    gamma: float = 0.0
-    alpha: float = 0.0
-    levels: int = 16
-    participation: float = 1.0
-    batch: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rank", str(self.rank))
-
-
-MODELS = {
-    "quasi": {"family": "poisson", "dispersion": "quasi"},
-    "negbin": {"family": "poisson", "dispersion": "negbin"},
-    "log1p": {"family": "gaussian", "scale": "log1p"},
-    "gaussian": {"family": "gaussian", "scale": "raw"},
-    "bernoulli": {"family": "bernoulli"},
-}
-
-
-def check_settings(s: FitSettings) -> None:
-    """Raise ConfigError on impossible settings."""
-    if s.model not in ("auto", *MODELS):
-        raise ConfigError(f"--model is {s.model!r} (must be auto, {', '.join(MODELS)}).")
-    if s.rank != "auto" and (not str(s.rank).isdigit()):
-        raise ConfigError(f"--rank is {s.rank!r} (must be auto or a number from 0).")
-    if s.observers not in ("yes", "no"):
-        raise ConfigError(f"--observers is {s.observers!r} (must be yes or no).")
-    if s.time not in ("smooth", "fixed"):
-        raise ConfigError(f"--time is {s.time!r} (must be smooth or fixed).")
-    if s.time == "fixed":
-        _check_fixed(s)
-    if s.bootstrap < 0:
-        raise ConfigError(f"--bootstrap is {s.bootstrap} (must be 0 or more).")
-    if s.folds < 2:
-        raise ConfigError(f"--folds is {s.folds} (must be at least 2).")
-
-
-def _check_fixed(s: FitSettings) -> None:
-    """Refuse what the plain site and time model does not have."""
-    other = {
-        "--method": s.method not in ("fast",),
-        "--model": s.model not in ("auto", "quasi"),
-        "--rank": s.rank not in ("auto", "0"),
-        "--penalty": s.penalty is not None,
-        "--effort": s.effort not in ("auto", "none"),
-        "--observers": s.observers == "yes",
-        "--minimum": s.minimum > 1,
-    }
-    wrong = [name for name, bad in other.items() if bad]
-    if wrong:
-        raise ConfigError(
-            f"--time fixed is the plain site and time model of Poisson counts: leave out {', '.join(wrong)}. (With a least "
-            "number behind each sum it cannot be fitted: a pair of months may rest on one site.)"
-        )
-
-
-def base_settings(s: FitSettings, *, calibrate: bool = True) -> CountSettings:
-    """Translate the step's settings into the model's, before rank and model are chosen."""
-    if s.time == "fixed":
-        return CountSettings(time="fixed", rank=0, season=False, slopes=False, seed=s.seed)
-    chosen = MODELS["negbin" if s.model == "auto" else s.model]
-    rank = 2 if s.rank == "auto" else int(s.rank)
-    return CountSettings(
-        rank=rank, penalty=s.penalty, observers=s.observers == "yes", seed=s.seed, calibrate=calibrate,
-        **chosen,  # type: ignore[arg-type]
-    )  # fmt: skip
-
-
-def candidates(s: FitSettings, base: CountSettings) -> list[CountSettings]:
-    """Candidates of the cross-validation; one means that nothing is to be chosen."""
-    if s.time == "fixed":
-        return [base]
-    if s.rank == "auto" and s.model == "auto":
-        return default_candidates(base, s.max_rank)
-    if s.rank == "auto":
-        return [replace(base, rank=r) for r in range(s.max_rank + 1)]
-    if s.model == "auto":
-        if s.penalty is not None:
-            return [base]
-        other = (MODELS[name] for name in ("quasi", "log1p"))
-        return [base, *(replace(base, **{"scale": "raw", "dispersion": "quasi"} | m) for m in other)]  # type: ignore[arg-type]
-    return [base]
-
-
-def presence_if_uncounted(folder: PanelFolder, settings: FitSettings) -> FitSettings:
-    """Fit presence and absence where a species was found and never counted (all X): its counts are all 0 and say nothing."""
-    found = folder.manifest["results"]
-    if settings.model == "auto" and found.get("birds") == 0 and found.get("n_detected", 0) > 0:
-        return replace(settings, model="bernoulli")
-    return settings
 
 
 def fit_panel(
@@ -232,13 +78,11 @@ def fit_panel(
 
 
 def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
+    check_fixed(settings)
     if settings.method == "fedmissem":
         from fedmiss.pipeline.algorithm7 import fit_algorithm7
 
         return fit_algorithm7(panel_path, out, settings)
-    if settings.method not in ("fast", "wire", "saem"):
-        raise ConfigError(f"--method is {settings.method!r} (must be fast, fedmissem, wire or saem).")
-    check_settings(settings)
     if settings.method == "saem":
         from fedmiss.pipeline.saem import fit_saem
 
@@ -282,9 +126,14 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
             show(k)
 
         before = {"bytes_up": total.bytes_up, "bytes_down": total.bytes_down}
-        fit = federation.fit(choice.best, watch=watch)
+        wanted = choice.members if settings.average else (choice.best,)
+        fit: CountFit | AverageFit
+        if len(wanted) > 1:
+            fit = federation.fit_average(wanted, watch=watch)
+        else:
+            fit = federation.fit(choice.best, watch=watch)
     ledger.save("fit")
-    draws = _bootstrap(federation, ledger, fit, settings, work) if settings.bootstrap else None
+    draws = _bootstrap(federation, ledger, settings, work) if settings.bootstrap else None
     write_fit(work, fit)
     _write_trace(work, trace, before, len(federation.programs))
     if draws is not None:
@@ -292,104 +141,20 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         for k, name in enumerate(federation.programs if settings.own else ()):
             write_totals(work / "own" / name / "draws.parquet", draws.own[:, k : k + 1], ["all"])
     traffic = ledger.as_dict()
-    results = fit_results(fit, federation, folder, choice, settings) | {
-        "h_norm": trace[-1]["h_norm2"] ** 0.5 if trace else None,
-        "exchanges": traffic["exchanges"],
-        "bytes_up": traffic["bytes_up"],
-        "bytes_down": traffic["bytes_down"],
-        "ledger": traffic,
-        "shared_sites": federation.agreement.shared,
-        "joint_sites": federation.hub.n_joint,
-        "withheld_visits": federation.agreement.withheld,
-        "duplicate_visits": federation.agreement.duplicates,
-    }
-    write_fit_manifest(work, folder, settings, hashes, results, federation.agreement.notes)
+    facts = replace(
+        fit_facts(fit, federation, folder, choice, settings),
+        h_norm=trace[-1]["h_norm2"] ** 0.5 if trace else None,
+        exchanges=traffic["exchanges"],
+        bytes_up=traffic["bytes_up"],
+        bytes_down=traffic["bytes_down"],
+        ledger=traffic,
+        shared_sites=federation.agreement.shared,
+        joint_sites=federation.hub.n_joint,
+        withheld_visits=federation.agreement.withheld,
+        duplicate_visits=federation.agreement.duplicates,
+    )
+    write_fit_manifest(work, folder, settings, hashes, facts, federation.agreement.notes)
     return finish(work, out)
-
-
-def write_fit_manifest(
-    work: Path,
-    folder: PanelFolder,
-    settings: FitSettings,
-    hashes: dict[str, str],
-    results: dict[str, Any],
-    notes: Sequence[str],
-) -> None:
-    """Write the manifest of a fit of a panel folder; ``notes`` are added to the panel's warnings."""
-    write_manifest(
-        work,
-        "fit",
-        settings=asdict(settings),
-        inputs=hashes,
-        results=results,
-        flow=folder.manifest["flow"],
-        terms=folder.manifest["terms"],
-        warnings=[*folder.manifest["warnings"], *notes],
-    )
-
-
-def federation_of(folder: PanelFolder, s: FitSettings) -> LocalFederation:
-    """Groups of a panel folder and a hub, agreed on axes, effort terms and shared sites."""
-    plan = Plan(
-        species=str(folder.manifest["results"]["species"]),
-        months=folder.stamps,
-        effort=folder.wanted_terms("none" if s.time == "fixed" else s.effort),
-        detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli",
-        joint=s.joint and s.time != "fixed",
-        duplicates=folder.several_sources,
-        minimum=s.minimum,
-    )
-    held, at = folder.visits(effort=s.effort != "none" and s.time != "fixed")
-    return LocalFederation(
-        held,
-        at,
-        len(folder.sites),
-        plan,
-        secrets=folder.secrets(),
-        more=hash_json(asdict(s)).encode(),
-        own=s.own,
-    )
-
-
-def partial_folder(out: Path, key: str) -> Path:
-    """Return the folder of unfinished work, emptied when it belongs to other settings or another panel, or is damaged."""
-    work = out.with_name(out.name + ".partial")
-    ours = (work / "key.json").exists() or (work / MANIFEST).exists()
-    if work.is_symlink() or (work.exists() and not ours and any(p.name[0] != "." for p in work.iterdir())):
-        raise ConfigError(
-            f"{work} is in the way of unfinished work, and fedmiss did not make it; remove it or rename it."
-        )
-    if work.exists():
-        for left in work.glob(".*"):  # of a write that was cut off
-            left.unlink()
-        ledger = (work / "ledger.json").exists() and saved(work / "ledger.json") is None
-        if ledger or saved(work / "key.json") != key.encode():
-            shutil.rmtree(work)
-    write_checked(work / "key.json", key.encode())
-    return work
-
-
-def saved(path: Path) -> bytes | None:
-    """Content of a file of unfinished work; None where there is none, or a damaged one: then it is removed, and said."""
-    if not path.exists():
-        return None
-    try:
-        return read_checked(path)
-    except InputError as error:
-        note(f"{error} What it held is done again.")
-        path.unlink()
-        return None
-
-
-def finish(work: Path, out: Path) -> Path:
-    """Remove the checkpoints and rename the work folder to its final name."""
-    shutil.rmtree(work / "checkpoint", ignore_errors=True)
-    for path in (*(work / name for name in ("choice.json", "ledger.json")), *work.glob("draws-*.npz")):
-        path.unlink(missing_ok=True)
-    (work / "key.json").unlink()
-    seal(work)
-    replace_folder(work, out)
-    return out
 
 
 class Kept:
@@ -434,11 +199,11 @@ def _choose(
     table_file = work / "cv.parquet"
     if raw and table_file.exists() and hash_file(table_file) == raw["table"]:
         table = read_table(table_file, "cv").to_pandas()
-        best = replace(cands[raw["best"]], site_visits=raw["site_visits"])
+        best, *near = (replace(cands[i], site_visits=raw["site_visits"]) for i in (raw["best"], *raw["near"]))
         if best.site_visits:
             federation.ask_visits()
             ledger.ledger.clear()  # it crossed before the interruption too, and stands in that part's line
-        return Choice(table, pd.DataFrame(raw["summary"]), best, raw["advice"])
+        return Choice(table, pd.DataFrame(raw["summary"]), best, raw["advice"], tuple(near))
     with progress("cross-validation", len(cands) * s.folds) as show:
         choice = federation.cross_validate(
             cands,
@@ -454,6 +219,7 @@ def _choose(
     summary = json.loads(choice.summary.to_json(orient="records"))
     raw = {
         "best": cands.index(replace(choice.best, site_visits=False)),
+        "near": [cands.index(replace(c, site_visits=False)) for c in choice.near],
         "site_visits": choice.best.site_visits,
         "advice": choice.advice,
         "summary": summary,
@@ -462,7 +228,7 @@ def _choose(
     return choice
 
 
-def _bootstrap(federation: LocalFederation, ledger: Kept, fit: CountFit, s: FitSettings, work: Path) -> Draws:
+def _bootstrap(federation: LocalFederation, ledger: Kept, s: FitSettings, work: Path) -> Draws:
     parts: list[Draws] = []
     with progress("bootstrap of observers", s.bootstrap) as show:
         size = federation.lockstep_size()
@@ -473,7 +239,7 @@ def _bootstrap(federation: LocalFederation, ledger: Kept, fit: CountFit, s: FitS
                 with np.load(io.BytesIO(before)) as file:
                     parts.append(Draws(file["totals"], file["slopes"], file["own"]))
             else:
-                part = federation.replicates(fit.settings, numbers, seed=s.seed)
+                part = federation.replicates(numbers, seed=s.seed)
                 # The ledger first: a kill between the two files redoes the part, which replaces its line.
                 # The other order would keep the draws and lose the line.
                 ledger.save("bootstrap", first)
@@ -483,70 +249,6 @@ def _bootstrap(federation: LocalFederation, ledger: Kept, fit: CountFit, s: FitS
                 parts.append(part)
             show(numbers[-1] + 1)
     return Draws.joined(parts)
-
-
-def write_fit(work: Path, fit: CountFit) -> None:
-    """Write factors (and, for a variational fit, the covariances that the expected counts need)."""
-    t = fit.theta
-    sites: dict[str, Any] = {"site_index": np.arange(fit.J, dtype=np.int32), "a": t.a}
-    months: dict[str, Any] = {"month_index": np.arange(fit.L, dtype=np.int32), "b": t.b}
-    names = coefficient_names(t.rank, slopes=fit.slopes)
-    sites |= {site: t.U[:, k] for k, (site, _) in enumerate(names)}
-    months |= {month: t.V[:, k] for k, (_, month) in enumerate(names)}
-    if fit.posterior is not None:
-        for table, cov in ((sites, fit.posterior.C), (months, fit.posterior.D)):
-            table |= {f"cov_{i}_{j}": cov[:, i, j] for i in range(cov.shape[1]) for j in range(i + 1)}
-    write_table(sites, work / "site_factors.parquet", "site_factors")
-    write_table(months, work / "month_factors.parquet", "month_factors")
-    if fit.state is not None and fit.state.visited is not None:
-        write_table(visited_totals(fit.state, fit.settings), work / "visited.parquet", "visited")
-
-
-def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit]:
-    """Read a fit folder back as (manifest, CountFit); the observer effects are not in it."""
-    path = Path(path)
-    manifest = read_manifest(path, "fit", verify=True)
-    r = manifest["results"]
-    sites = read_table(path / "site_factors.parquet", "site_factors").to_pandas()
-    months = read_table(path / "month_factors.parquet", "month_factors").to_pandas()
-    rank, slopes = int(r["rank"]), bool(r.get("slopes", False))
-    names = coefficient_names(rank + slopes, slopes=slopes)
-    U = sites[[site for site, _ in names]].to_numpy(float)
-    V = months[[month for _, month in names]].to_numpy(float)
-    theta = Theta(float(r["mu"]), sites["a"].to_numpy(float), months["b"].to_numpy(float), U, V)
-    settings = CountSettings(
-        family=r["family"],
-        scale=r["scale"],
-        rank=rank,
-        penalty=r["penalty"],
-        dispersion=r["dispersion_model"],
-        effects=r["effects"],
-    )
-    J, L, p = len(sites), len(months), 1 + len(names)
-    posterior = None
-    if "cov_0_0" in sites.columns:
-        posterior = Posterior(
-            theta.mu,
-            np.column_stack([theta.a, U]),
-            _covariances(sites, p),
-            np.column_stack([theta.b, V]),
-            _covariances(months, p),
-            np.asarray(r["site_variances"] or np.full(p, np.inf)),
-            np.zeros((L, p)),
-            np.asarray(r["month_variances"] or np.full(p, np.inf)),
-        )
-    aux = Auxiliary(np.zeros(0), (), r["negbin_size"] or float("inf"), r["phi"], 0.0, 0.0, 0.0)
-    fit = Fit(theta, [], bool(r["converged"]), r["stop_reason"], int(r["rounds"]))
-    n = int(r["n_counted"])
-    return manifest, CountFit(settings, J, L, fit, aux, r["dispersion"], r["edf"], n, r["smear"], posterior)
-
-
-def _covariances(table: pd.DataFrame, p: int) -> F64:
-    out = np.empty((len(table), p, p))
-    for i in range(p):
-        for j in range(i + 1):
-            out[:, i, j] = out[:, j, i] = table[f"cov_{i}_{j}"].to_numpy(float)
-    return out
 
 
 def _write_trace(work: Path, trace: list[dict[str, float]], before: dict[str, int], n_groups: int) -> None:
@@ -571,22 +273,9 @@ def _write_trace(work: Path, trace: list[dict[str, float]], before: dict[str, in
     )
 
 
-def write_totals(path: Path, totals: F64, labels: list[str]) -> None:
-    """Write replicates of monthly totals (B, R, L) by region."""
-    B, R, L = totals.shape
-    write_table(
-        {
-            "draw": np.repeat(np.arange(B, dtype=np.int32), R * L),
-            "region": np.tile(np.repeat(np.array(labels), L), B),
-            "month_index": np.tile(np.arange(L, dtype=np.int32), B * R),
-            "total": totals.ravel(),
-        },
-        path,
-        "draws",
-    )
-
-
-def _write_draws(work: Path, draws: Draws, folder: PanelFolder, fit: CountFit, names: list[str]) -> None:
+def _write_draws(
+    work: Path, draws: Draws, folder: PanelFolder, fit: CountFit | AverageFit, names: list[str]
+) -> None:
     B = len(draws.totals)
     write_totals(work / "draws.parquet", draws.totals, ["all", *names])
     slope, mean = site_slopes(fit, folder.calendar[1], folder.calendar[0])
@@ -601,60 +290,3 @@ def _write_draws(work: Path, draws: Draws, folder: PanelFolder, fit: CountFit, n
         work / "site_trends.parquet",
         "site_trends",
     )
-
-
-def fit_results(
-    fit: CountFit,
-    federation: LocalFederation,
-    folder: PanelFolder,
-    choice: Choice | None,
-    s: FitSettings,
-) -> dict[str, Any]:
-    """What a fit's manifest says of its results."""
-    q, agreed = fit.posterior, federation.agreement
-    estimated = q is not None and bool(np.isfinite(q.tau).all())  # variances; fixed time effects have none
-    return {
-        "species": folder.manifest["results"]["species"],
-        "common_name": folder.manifest["results"].get("common_name", ""),
-        "family": fit.settings.family,
-        "scale": fit.settings.scale,
-        "method": "fast",
-        "model": model_name(fit.settings),
-        "effects": fit.settings.effects,
-        "dispersion_model": fit.settings.dispersion,
-        "rank": fit.settings.rank,
-        "slopes": fit.slopes,
-        "site_visits": fit.settings.site_visits,
-        "lift": fit.state.lift if fit.state is not None else 0.0,
-        "time": fit.settings.time,
-        "penalty": fit.settings.penalty,
-        "mu": fit.theta.mu,
-        "phi": fit.aux.phi,
-        "dispersion": fit.dispersion,
-        "negbin_size": fit.aux.size if np.isfinite(fit.aux.size) else None,
-        "edf": fit.edf,
-        "smear": fit.smear,
-        "site_variances": q.tau.tolist() if q is not None and estimated else None,
-        "month_variances": q.noise.tolist() if q is not None and estimated else None,
-        "effort": dict(zip(effort_names(agreed.terms, agreed.blanks), fit.aux.kappa.tolist(), strict=True)),
-        "standard_effort": agreed.standard_effort,
-        "observer_effects": fit.settings.observers,
-        "observer_sd": (1.0 / fit.aux.observers) ** 0.5 if fit.settings.observers else None,
-        "objective": fit.fit.objective[-1] if fit.fit.objective else None,
-        "converged": fit.fit.converged,
-        "stop_reason": fit.fit.stop_reason,
-        "rounds": fit.fit.sweeps,
-        "n_groups": len(federation.programs),
-        "participation": 1.0,
-        "compressor": "identity",
-        "n_visits": folder.manifest["results"]["n_visits"],
-        "n_counted": fit.n_counted,
-        "n_sites": federation.J,
-        "n_months": federation.L,
-        "n_cells_observed": federation.n_cells(),
-        "bootstrap": s.bootstrap,
-        "advice": choice.advice if choice else "",
-        "cv_summary": json.loads(choice.summary.to_json(orient="records"))
-        if choice is not None and len(choice.summary)
-        else [],
-    }

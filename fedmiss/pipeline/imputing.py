@@ -12,7 +12,8 @@ import scipy.sparse as sp
 
 from fedmiss.federation.results import row_blocks
 from fedmiss.files import atomic_folder, write_manifest
-from fedmiss.pipeline.fitting import read_fit
+from fedmiss.folders import FitFacts, ImputedFacts
+from fedmiss.pipeline.fit_folder import read_fit
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.tables import read_table, table_writer
 
@@ -47,6 +48,7 @@ def impute_panel(
     panel = open_panel(panel_path)
     manifest, fit = read_fit(fit_path)
     check_same_panel(panel, manifest, fit_path)
+    facts = FitFacts.of(manifest["results"], fit_path)
     J, L = fit.J, fit.L
     n = counted_visits(panel, J, L)
     names = {"site_id": pa.array(panel.sites["site_id"]), "month": pa.array(panel.months["month"])}
@@ -79,17 +81,18 @@ def impute_panel(
             settings={},
             inputs={f"panel/{k}": v for k, v in manifest["inputs"].items()}
             | {
-                f"fit/{k}": manifest["files"][k]["sha256"]
-                for k in ("site_factors.parquet", "month_factors.parquet")
+                f"fit/{k}": said["sha256"]
+                for k, said in manifest["files"].items()
+                if k.endswith("_factors.parquet")
             },
-            results={
-                "species": manifest["results"]["species"],
-                "cells": cells_written,
-                "observed_cells": manifest["results"]["n_cells_observed"],
-                "total": total,
-                "imputed_share": 1.0 - observed_total / total if total > 0 else 0.0,
-                "standard_effort": manifest["results"]["standard_effort"],
-            },
+            results=ImputedFacts(
+                species=facts.species,
+                cells=cells_written,
+                observed_cells=facts.n_cells_observed,
+                total=total,
+                imputed_share=1.0 - observed_total / total if total > 0 else 0.0,
+                standard_effort=facts.standard_effort,
+            ).as_results(),
             flow=manifest["flow"],
             terms=manifest["terms"],
             warnings=manifest["warnings"],

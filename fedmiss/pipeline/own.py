@@ -7,6 +7,7 @@ the hub the months' parameters and the variances. Nothing of another group's own
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import pyarrow as pa
 
 from fedmiss.errors import ConfigError
 from fedmiss.files import atomic_folder, read_manifest, write_manifest
+from fedmiss.folders import FitFacts
 from fedmiss.group_names import group_name
+from fedmiss.pipeline.fit_folder import MEMBERS
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel, panel_hash
 from fedmiss.report.build import build_report
@@ -75,20 +78,21 @@ def _write_panel(panel: PanelFolder, group: str, out: Path) -> np.ndarray:
     shutil.copyfile(panel.path / "months.parquet", out / "months.parquet")
     counted = visits["count"].notna()
     old = panel.manifest
-    numbers = {
-        "n_sites": int(mine.size),
-        "n_observers": int(visits["observer_id"].nunique()),
-        "n_visits": len(visits),
-        "n_counted": int(counted.sum()),
-        "n_detected": int(visits["detected"].sum()),
-        "n_zeros": int((visits["count"] == 0).sum()),
-        "n_cells_observed": len(visits.loc[counted, ["site_index", "month_index"]].drop_duplicates()),
-        "birds": int(visits["count"].sum()),
-        "groups": {group: old["results"].get("groups", {}).get(group, {})},
-    }
+    facts = replace(
+        panel.facts,
+        n_sites=int(mine.size),
+        n_observers=int(visits["observer_id"].nunique()),
+        n_visits=len(visits),
+        n_counted=int(counted.sum()),
+        n_detected=int(visits["detected"].sum()),
+        n_zeros=int((visits["count"] == 0).sum()),
+        n_cells_observed=len(visits.loc[counted, ["site_index", "month_index"]].drop_duplicates()),
+        birds=int(visits["count"].sum()),
+        groups={group: panel.facts.groups.get(group, {})},
+    )
     step = {"step": "visits of the group", "rows": len(visits), "note": f"{group}: its own sites only"}
     write_manifest(
-        out, "panel", settings=old["settings"], inputs=old["inputs"], results=old["results"] | numbers,
+        out, "panel", settings=old["settings"], inputs=old["inputs"], results=facts.as_results(),
         flow=[*old["flow"], step], terms=old["terms"], warnings=old["warnings"],
     )  # fmt: skip
     return mine
@@ -96,22 +100,27 @@ def _write_panel(panel: PanelFolder, group: str, out: Path) -> np.ndarray:
 
 def _write_fit(fit: Path, manifest: dict[str, Any], draws: Path, mine: np.ndarray, tmp: Path) -> None:
     out = tmp / "fit"
-    for name in ("site_factors", "site_trends"):
-        _write_rows(fit / f"{name}.parquet", name, mine, out)
-    for name in ("month_factors.parquet", "trace.parquet", "cv.parquet"):
+    _write_rows(fit / "site_trends.parquet", "site_trends", mine, out)
+    for member in (Path(), *(m.relative_to(fit) for m in fit.glob(f"{MEMBERS}/*"))):
+        _write_rows(fit / member / "site_factors.parquet", "site_factors", mine, out / member)
+        shutil.copyfile(fit / member / "month_factors.parquet", out / member / "month_factors.parquet")
+    for name in ("trace.parquet", "cv.parquet"):
         if (fit / name).exists():
             shutil.copyfile(fit / name, out / name)
     shutil.copyfile(draws, out / "draws.parquet")
     panel = open_panel(tmp / "panel")
-    counts = {
-        k: panel.manifest["results"][k] for k in ("n_visits", "n_counted", "n_sites", "n_cells_observed")
-    }
+    mine_only = panel.facts
+    facts = replace(
+        FitFacts.of(manifest["results"], fit),
+        n_visits=mine_only.n_visits, n_counted=mine_only.n_counted, n_sites=mine_only.n_sites,
+        n_cells_observed=mine_only.n_cells_observed, n_groups=1,
+    )  # fmt: skip
     write_manifest(
         out,
         "fit",
         settings=manifest["settings"],
         inputs=panel_hash(panel),
-        results={**manifest["results"], **counts, "n_groups": 1},
+        results=facts.as_results(),
         flow=panel.manifest["flow"],
         terms=manifest["terms"],
         warnings=[

@@ -14,6 +14,7 @@ from fedmiss.errors import InputError
 from fedmiss.etl.codes import NEVER_DETECTED
 from fedmiss.federation.group.visits import Visits, deal_sites
 from fedmiss.files import SECRET, read_manifest
+from fedmiss.folders import PanelFacts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.tables import read_table
 
@@ -30,6 +31,11 @@ class PanelFolder:
     manifest: dict[str, Any]
     sites: pd.DataFrame
     months: pd.DataFrame
+
+    @property
+    def facts(self) -> PanelFacts:
+        """What the manifest says of the panel."""
+        return PanelFacts.of(self.manifest["results"], self.path)
 
     @property
     def groups(self) -> list[Path]:
@@ -66,7 +72,7 @@ class PanelFolder:
     @property
     def listed_by_detection(self) -> bool:
         """Whether sites are in the panel because the species was found there: others were dropped, or zeros unwritten."""
-        return self.chosen_by_detection or self.manifest["results"].get("n_zeros", 1) == 0
+        return self.chosen_by_detection or self.facts.n_zeros == 0
 
     def wanted_terms(self, wanted: str) -> str | tuple[str, ...]:
         """Read ``auto``, ``none`` or a comma list of effort terms; which of them ``auto`` takes is agreed by the groups."""
@@ -106,7 +112,7 @@ class PanelFolder:
                 effort=np.column_stack(raw) if effort else np.zeros((m, 0)),
                 weight=np.ones(m),
                 region=region[at],
-                species=str(self.manifest["results"]["species"]),
+                species=self.facts.species,
                 checklist=t["checklist_id"].to_numpy(object) if self.several_sources else None,
                 given=not effort,
             )

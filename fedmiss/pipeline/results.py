@@ -11,8 +11,8 @@ import pandas as pd
 
 from fedmiss.arrays import F64, Bool
 from fedmiss.errors import ConfigError
-from fedmiss.federation.results import CountFit
-from fedmiss.pipeline.fitting import read_fit
+from fedmiss.federation.results import AverageFit, CountFit
+from fedmiss.pipeline.fit_folder import read_fit
 from fedmiss.pipeline.imputing import counted_visits
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.report import plots, trends
@@ -51,7 +51,7 @@ class SpeciesFit:
     """
 
     panel: PanelFolder
-    fit: CountFit
+    fit: CountFit | AverageFit
     manifest: dict[str, Any]
     expected: F64
     observed: Bool

@@ -8,7 +8,7 @@ variances are Louis'. It is slow, it has no season that would fill a month witho
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +29,22 @@ from fedmiss.models.saem_chains import Langevin, fed_saem
 from fedmiss.models.saem_counts import Counts, CountsTheta, Visits
 from fedmiss.models.saem_louis import louis
 from fedmiss.models.saem_shift import ShiftedCounts
-from fedmiss.pipeline.panels import open_panel, panel_hash
+from fedmiss.pipeline.fit_folder import (
+    finish,
+    fit_facts,
+    partial_folder,
+    saved,
+    write_fit,
+    write_fit_manifest,
+)
+from fedmiss.pipeline.panels import effort_names, open_panel, panel_hash
+from fedmiss.pipeline.plans import federation_of
+from fedmiss.pipeline.settings import FitSettings
 from fedmiss.rng import rng_for
 from fedmiss.tables import write_table
 
 if TYPE_CHECKING:
     from fedmiss.core import Result
-    from fedmiss.pipeline.fitting import FitSettings
 
 __all__ = ["fit_saem", "posterior_of_sites", "workers_of"]
 
@@ -133,9 +142,9 @@ def _check(settings: FitSettings, federation: LocalFederation, model: Counts, la
                 "they have no maximum-likelihood estimate. Make the panel of other months or with --by year, or fit with "
                 "--method fast, whose season and walk fill them."
             )
-    if settings.observers == "yes" and sum(int(u.observer.max()) + 1 for u in used if u.observer.size) < 3:
+    if settings.observers and sum(int(u.observer.max()) + 1 for u in used if u.observer.size) < 3:
         raise ConfigError(
-            "--method saem --observers yes: a variance needs at least 3 observers; use --observers no."
+            "--method saem --observers: a variance needs at least 3 observers; leave --observers out."
         )
 
 
@@ -151,16 +160,6 @@ def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
 
     Source: Karimi's weekly report of 2021; Kuhn and Lavielle (2005). Differs in what ``models/saem_chains.py`` says.
     """
-    from fedmiss.pipeline.fitting import (
-        federation_of,
-        finish,
-        fit_results,
-        partial_folder,
-        saved,
-        write_fit,
-        write_fit_manifest,
-    )
-
     if settings.model != "auto" or settings.penalty is not None:
         raise ConfigError(
             "--method saem has one model, Poisson with log-normal overdispersion, whose variances are estimated: leave "
@@ -173,8 +172,6 @@ def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     rounds = ROUNDS if settings.rounds is None else settings.rounds
     if rounds < 10:
         raise ConfigError(f"--rounds is {rounds} (must be at least 10; the default is {ROUNDS}).")
-    if not 0.0 < settings.participation <= 1.0:
-        raise ConfigError(f"--participation is {settings.participation:g} (must be above 0 and at most 1).")
     folder = open_panel(panel_path)
     hashes = panel_hash(folder)
     federation = federation_of(folder, settings)
@@ -184,7 +181,7 @@ def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
             "draw a factor of its own for them: another model. Leave --no-joint out, or fit with --method fast."
         )
     d = next(p.used.effort.shape[1] for p in federation.programs.values() if p.used is not None)
-    rank, observers = 0 if settings.rank == "auto" else int(settings.rank), settings.observers == "yes"
+    rank, observers = 0 if settings.rank == "auto" else settings.rank, settings.observers
     model = ShiftedCounts(federation.L, r=1 + rank, d=d, observers=observers, level=True)
     _check(settings, federation, model, folder.months["month"].tolist())
     workers = workers_of(federation)
@@ -212,25 +209,26 @@ def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         work / "trace.parquet",
         "trace",
     )
-    results = fit_results(fit, federation, folder, None, settings) | {
-        "method": "saem",
-        "model": "Poisson log-normal",
-        "dispersion": None,
-        "edf": None,
-        "effort": dict(zip(_effort(federation), theta.kappa.tolist(), strict=True)),
-        "observer_sd": float(np.sqrt(theta.tau2_o)) if observers else None,
-        "h_norm": float(np.sqrt(t["h_norm2"][-1])),
-        "exchanges": len(t["k"]),
-        "bytes_up": int(t["bytes_up"].sum()),
-        "bytes_down": int(t["bytes_down"].sum()),
-        "participation": settings.participation,
-        "workers": len(names),
-        "overdispersion": theta.s2,
-        "standard_errors": errors,
-        "bootstrap": 0,
-    }
+    facts = replace(
+        fit_facts(fit, federation, folder, None, settings),
+        method="saem",
+        model="Poisson log-normal",
+        dispersion=None,
+        edf=None,
+        effort=dict(zip(_effort(federation), theta.kappa.tolist(), strict=True)),
+        observer_sd=float(np.sqrt(theta.tau2_o)) if observers else None,
+        h_norm=float(np.sqrt(t["h_norm2"][-1])),
+        exchanges=len(t["k"]),
+        bytes_up=int(t["bytes_up"].sum()),
+        bytes_down=int(t["bytes_down"].sum()),
+        participation=settings.participation,
+        workers=len(names),
+        overdispersion=theta.s2,
+        standard_errors=errors,
+        bootstrap=0,
+    )
     made = "made by chains (--method saem), the check of the default fit's approximations; no intervals."
-    write_fit_manifest(work, folder, settings, hashes, results, [made, *notes])
+    write_fit_manifest(work, folder, settings, hashes, facts, [made, *notes])
     return finish(work, out)
 
 
@@ -285,8 +283,6 @@ def _count_fit(
 
 
 def _effort(federation: LocalFederation) -> list[str]:
-    from fedmiss.pipeline.panels import effort_names
-
     return effort_names(federation.agreement.terms, federation.agreement.blanks)
 
 

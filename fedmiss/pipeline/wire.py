@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,11 +19,11 @@ from fedmiss.federation.penalised import marginal_cells, result_of
 from fedmiss.files import hash_json
 from fedmiss.models.lowrank.federated import fit_federated
 from fedmiss.models.lowrank.solver import Fit
+from fedmiss.pipeline.fit_folder import finish, fit_facts, partial_folder, write_fit, write_fit_manifest
 from fedmiss.pipeline.panels import open_panel, panel_hash
+from fedmiss.pipeline.plans import base_settings, federation_of
+from fedmiss.pipeline.settings import FitSettings
 from fedmiss.tables import write_table
-
-if TYPE_CHECKING:
-    from fedmiss.pipeline.fitting import FitSettings
 
 __all__ = ["fit_wire"]
 
@@ -36,23 +35,9 @@ def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
 
     It has no intervals.
     """
-    from fedmiss.pipeline.fitting import (
-        base_settings,
-        federation_of,
-        finish,
-        fit_results,
-        partial_folder,
-        write_fit,
-        write_fit_manifest,
-    )
-
     if settings.model == "auto":
         raise ConfigError("--method wire needs a --model: quasi, negbin, log1p, gaussian or bernoulli.")
     rounds = ROUNDS if settings.rounds is None else settings.rounds
-    if rounds < 1 or settings.levels < 0:
-        raise ConfigError(f"--rounds is {rounds} and --levels {settings.levels} (must be at least 1 and 0).")
-    if not 0.0 < settings.participation <= 1.0:
-        raise ConfigError(f"--participation is {settings.participation:g} (must be above 0 and at most 1).")
     folder = open_panel(panel_path)
     hashes = panel_hash(folder)
     federation = federation_of(folder, settings)
@@ -72,7 +57,7 @@ def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         rank=model.rank,
         penalty=penalty,
         rounds=rounds,
-        alpha=settings.alpha or None,
+        alpha=settings.alpha,
         seed=settings.seed,
     )
     move = abs(float(np.diff(found.objective[-2:])[0])) if found.rounds > 1 else float("inf")
@@ -97,16 +82,17 @@ def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         work / "trace.parquet",
         "trace",
     )
-    results = fit_results(fit, federation, folder, None, settings) | {
-        "method": "wire",
-        "h_norm": None,
-        "exchanges": 2 * k,
-        "bytes_up": int(up.sum()),
-        "bytes_down": int(down.sum()),
-        "compressor": f"dithering, {settings.levels} levels" if settings.levels else "identity",
-        "participation": settings.participation,
-        "bootstrap": 0,
-    }
+    facts = replace(
+        fit_facts(fit, federation, folder, None, settings),
+        method="wire",
+        h_norm=None,
+        exchanges=2 * k,
+        bytes_up=int(up.sum()),
+        bytes_down=int(down.sum()),
+        compressor=f"dithering, {settings.levels} levels" if settings.levels else "identity",
+        participation=settings.participation,
+        bootstrap=0,
+    )
     note = "Sums by site and month travelled (--method wire): the coordinator can compute a group's counts from them."
-    write_fit_manifest(work, folder, settings, hashes, results, [note])
+    write_fit_manifest(work, folder, settings, hashes, facts, [note])
     return finish(work, out)

@@ -10,13 +10,12 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import F64, I64
-from fedmiss.errors import ConfigError
 from fedmiss.report.changes import change_points, period_trends
-from fedmiss.report.classes import NOT_CLASSIFIED, RULES, classify
+from fedmiss.report.classes import NOT_CLASSIFIED, classify
 from fedmiss.report.coverage import Coverage, coverage, monthly_coverage
 from fedmiss.report.inputs import ALL, ReportInputs
-from fedmiss.report.scatter import check_convention
-from fedmiss.report.support import Least, carriers, first_base, usable_counts, visits_by_site, year_support
+from fedmiss.report.settings import ReportSettings
+from fedmiss.report.support import carriers, first_base, usable_counts, visits_by_site, year_support
 from fedmiss.report.trends import (
     log_slope,
     monthly_totals,
@@ -31,69 +30,6 @@ from fedmiss.report.years import Years, make_years
 __all__ = ["MIN_SITE_YEARS", "Analysis", "ReportSettings", "analyse"]
 
 MIN_SITE_YEARS = 3  # a site counted in fewer years borrows its trend from the others
-
-
-@dataclass(frozen=True, slots=True)
-class ReportSettings:
-    """What the user may choose.
-
-    ``base`` year or range of the index (None: the first complete year); ``rule`` of the trend classes;
-    ``convention`` of the trend's error (long-term: the scatter of years is part of it; trim: it is not);
-    ``min_counts`` site-months and ``min_sites`` sites that must be counted in a year of the index; ``date``
-    printed on the report (None: today); ``span`` of the LOESS curve (None: by cross-validation); ``coarse_map``
-    degrees to which coordinates are rounded, with names and ids of sites withheld (0: exact); ``title`` of the
-    page (None: the species); ``unit`` of the counts (birds, nests, pairs, territories, any word); ``trim`` sets TRIM's
-    index beside fedmiss's; ``photo`` an image file, with its ``photo_credit``; ``author`` for "cite as"; ``url`` where
-    the report will stand.
-
-    Examples
-    --------
-    >>> import fedmiss
-    >>> fedmiss.ReportSettings(base="2010", unit="nests").unit
-    'nests'
-    """
-
-    base: str | None = None
-    rule: str = "pecbms"
-    convention: str = "long-term"
-    min_counts: int = Least().cells
-    min_sites: int = Least().sites
-    date: str | None = None
-    span: float | None = None
-    coarse_map: float = 0.0
-    title: str | None = None
-    unit: str = "birds"
-    trim: bool = False
-    photo: str | None = None
-    photo_credit: str = ""
-    author: str = ""
-    url: str = ""
-
-    def __post_init__(self) -> None:
-        if self.rule not in RULES:
-            raise ConfigError(f"--rule is {self.rule!r}; it must be pecbms or rtrim.", rule=self.rule)
-        check_convention(self.convention)
-        self.least.check()
-        if self.date is not None:
-            try:
-                dt.date.fromisoformat(self.date)
-            except ValueError:
-                raise ConfigError(
-                    f"--date is {self.date!r}; write it as YYYY-MM-DD.", date=self.date
-                ) from None
-        if self.span is not None and not 0.0 < self.span <= 1.0:
-            raise ConfigError(
-                f"--span is {self.span:g}; it must lie above 0 and not above 1.", span=self.span
-            )
-        if not self.unit.strip() or len(self.unit) > 40:
-            raise ConfigError(f"--unit is {self.unit!r}; give a word, as nests.", unit=self.unit)
-        if not 0.0 <= self.coarse_map <= 10.0:
-            raise ConfigError(f"--coarse-map is {self.coarse_map:g} degrees; it must lie between 0 and 10.")
-
-    @property
-    def least(self) -> Least:
-        """What must be counted in a year of the index."""
-        return Least(self.min_counts, self.min_sites)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import numpy as np
 from scipy import stats
 
 from fedmiss.errors import ConfigError
+from fedmiss.report.settings import RULES
 
-__all__ = ["CLASSES", "NOT_CLASSIFIED", "RULES", "TrendClass", "classify"]
+__all__ = ["CLASSES", "NOT_CLASSIFIED", "TrendClass", "classify"]
 
-RULES = ("pecbms", "rtrim")
 CLASSES = (
     "strong increase",
     "moderate increase",

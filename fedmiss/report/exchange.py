@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedmiss import __version__
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
 from fedmiss.report.analysis import Analysis
@@ -21,6 +20,7 @@ from fedmiss.report.classes import classify
 from fedmiss.report.intervals import ratio_to_base
 from fedmiss.report.trends import log_slope
 from fedmiss.tables import write_table
+from fedmiss.version import __version__
 
 __all__ = ["file_stem", "index_table", "read_ocv", "read_out_totals", "write_exchange", "write_ocv"]
 

@@ -11,7 +11,7 @@ import pandas as pd
 from fedmiss.report.analysis import MIN_SITE_YEARS, Analysis
 from fedmiss.report.beside import trim_beside
 from fedmiss.report.cautions import PARTS_NAMED, asked, parts_by_share
-from fedmiss.report.prose import chosen_rows
+from fedmiss.report.prose import averaged_ranks, chosen_rows
 
 __all__ = ["fact_table"]
 
@@ -75,6 +75,7 @@ def _counted(a: Analysis) -> dict[str, Any]:
 
 def _fitted(a: Analysis) -> dict[str, Any]:
     facts = {k: v for k in _MODEL if isinstance(v := a.data.fact(k), int | float)}
+    facts |= {f"average_rank_{i + 1}": r for i, r in enumerate(averaged_ranks(a))}
     facts["one_trend"] = a.data.one_trend  # 1: all sites share one trend
     terms = a.data.fit.get("results", {}).get("effort")
     if isinstance(terms, dict):

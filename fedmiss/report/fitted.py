@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import I64
-from fedmiss.report.inputs import ReportInputs
 from fedmiss.report.words import number
 
 __all__ = ["fitted_years", "lack_of_fit"]
@@ -20,16 +19,16 @@ CLEAR = 3.0  # standard errors that a year must be away
 _COLUMNS = ["year", "visits", "counted", "fitted", "ratio", "ratio_se"]
 
 
-def fitted_years(data: ReportInputs) -> pd.DataFrame:
+def fitted_years(visited: pd.DataFrame | None, months: pd.DataFrame) -> pd.DataFrame:
     """Return one row a year: ``visits``, ``counted`` and ``fitted`` birds, their ``ratio`` and its error ``ratio_se``.
 
-    Empty where the fit kept no such totals. The error is that of a sum of independent visits; years whose visits resemble
-    each other deviate more.
+    ``visited``: the fit's table of that name; the result is empty where it kept none. The error is that of a sum of
+    independent visits; years whose visits resemble each other deviate more.
     """
-    if data.visited is None:
+    if visited is None:
         return pd.DataFrame(columns=_COLUMNS)
-    year: I64 = data.months["year"].to_numpy(dtype=np.int64)[data.visited["month_index"].to_numpy()]
-    sums = data.visited.groupby(year)[["weight", "counted", "fitted", "variance"]].sum()
+    year: I64 = months["year"].to_numpy(dtype=np.int64)[visited["month_index"].to_numpy()]
+    sums = visited.groupby(year)[["weight", "counted", "fitted", "variance"]].sum()
     sums = sums[sums["weight"] > 0]
     ratio = (sums["counted"] / sums["fitted"]).where(sums["fitted"] > 0)
     error = (np.sqrt(sums["variance"]) / sums["fitted"]).where(sums["fitted"] > 0)

@@ -10,7 +10,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from fedmiss import __version__
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.prose import headline
 from fedmiss.report.sections import ORDER
@@ -18,6 +17,7 @@ from fedmiss.report.share import cite_as, meta_tags, photo_uri
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count
 from fedmiss.resources import resource
+from fedmiss.version import __version__
 
 __all__ = ["environment", "inline_svg", "page"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,13 @@ import pandas as pd
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
 from fedmiss.files import MANIFEST, identity, read_manifest
+from fedmiss.folders import FACTS
 from fedmiss.group_names import group_name
 from fedmiss.tables import read_table
 
 __all__ = ["ALL", "ReportInputs", "read_inputs"]
 
+_FACTS = {f.name for cls in FACTS.values() for f in fields(cls)}
 ALL = "all"  # the name of the whole panel among the regions of draws.parquet
 
 
@@ -85,6 +87,8 @@ class ReportInputs:
 
     def fact(self, *names: str, default: Any = None) -> Any:
         """Return the first of ``names`` that some manifest knows, results before settings, fit before panel."""
+        if strange := set(names) - _FACTS:
+            raise LookupError(f"no folder has the fact {', '.join(sorted(strange))}; see fedmiss.folders")
         for manifest in (self.fit, self.panel, self.imputed):
             for part in ("results", "settings"):
                 for name in names:

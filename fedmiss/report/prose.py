@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,8 @@ from fedmiss.report.years import season_text
 
 __all__ = [
     "Headline",
+    "averaged_ranks",
+    "averaged_rows",
     "basis",
     "caveats",
     "chosen_rows",
@@ -257,7 +260,7 @@ def _model_caveats(a: Analysis) -> list[str]:
         out.append(
             "The fit is of presence and absence: totals are expected numbers of occupied sites, not of birds."
         )
-    miss = lack_of_fit(fitted_years(a.data))
+    miss = lack_of_fit(fitted_years(a.data.visited, a.data.months))
     if miss:
         out.append(miss)
     cv = a.data.cv
@@ -335,10 +338,24 @@ def progress_words(a: Analysis) -> str:
 
 def chosen_rows(a: Analysis) -> Bool:
     """Mark the rows of the cross-validation that belong to the fitted candidate."""
+    return _rows_of(a, [float(a.data.fact("rank", default=-1))])
+
+
+def averaged_ranks(a: Analysis) -> list[int]:
+    """Ranks of the models that were averaged, the chosen one first; one or none where there is no average."""
+    return [int(m["rank"]) for m in a.data.fact("members", default=[])]
+
+
+def averaged_rows(a: Analysis) -> Bool:
+    """Mark the rows of the cross-validation that belong to the models that were averaged, the chosen one included."""
+    return _rows_of(a, averaged_ranks(a))
+
+
+def _rows_of(a: Analysis, ranks: Sequence[float]) -> Bool:
     cv = a.data.cv
     assert cv is not None
     penalty, model = a.data.fact("penalty"), a.data.fact("model")
-    mask = (cv["rank"] == a.data.fact("rank")).to_numpy()
+    mask = cv["rank"].isin(ranks).to_numpy()
     if model is not None:
         mask = mask & (cv["model"] == model).to_numpy()
     same = cv["penalty"].isna() if penalty is None else np.isclose(cv["penalty"], float(penalty))

@@ -14,10 +14,10 @@ from scipy import optimize, stats
 
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
+from fedmiss.report.settings import CONVENTIONS
 
-__all__ = ["CONVENTIONS", "Error", "check_convention", "contrast_error", "year_variance"]
+__all__ = ["Error", "check_convention", "contrast_error", "year_variance"]
 
-CONVENTIONS = ("long-term", "trim")
 _GRID = 200  # points at which the likelihood is looked at before the best is refined
 
 

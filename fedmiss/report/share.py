@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-from fedmiss import __version__
 from fedmiss.errors import ConfigError
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.prose import headline
 from fedmiss.report.style import BLUE, INK, SKY, figure, png_bytes, style
 from fedmiss.report.words import per_year
+from fedmiss.version import __version__
 
 __all__ = ["cite_as", "meta_tags", "photo_uri", "write_share_image"]
 

@@ -6,7 +6,7 @@ in common.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from fedmiss.arrays import F64, I64, Bool
-from fedmiss.errors import ConfigError
+from fedmiss.report.settings import Least
 from fedmiss.report.trends import log_slope
 from fedmiss.report.years import Years, make_years
 
@@ -36,34 +36,6 @@ CLEAR = 0.3  # rank correlation from which a pattern of visits is spoken of,
 SURE = 0.001  # when chance makes it in fewer than one of so many panels
 MIN_SITES_COMPARED = 20
 MIN_YEARS_COMPARED = 3  # a site counted in fewer has a trend that is borrowed from the others
-
-
-class Least(NamedTuple):
-    """The least that must be counted in a year of the index: site-months of the season, and sites.
-
-    Five counts of a species with the usual overdispersion know a year's level to some 45 %, and three sites keep one site
-    from being the year. The base needs twice as much, because its error is in every index. A panel with few sites asks for
-    half of what there is.
-    """
-
-    cells: int = 5
-    sites: int = 3
-
-    def check(self) -> None:
-        """Raise ConfigError for a least number below 1."""
-        for name, value in (("--min-counts", self.cells), ("--min-sites", self.sites)):
-            if value < 1:
-                raise ConfigError(f"{name} is {value} (must be at least 1).")
-
-    @property
-    def base(self) -> Least:
-        """What a year needs to be taken as the base."""
-        return Least(2 * self.cells, 2 * self.sites)
-
-    def of(self, n_sites: int, n_months: int) -> Least:
-        """Return what is asked of a panel of so many sites, with so many months in its season."""
-        half = -(-n_sites // 2)
-        return Least(min(self.cells, max(1, -(-n_sites * n_months // 2))), min(self.sites, max(1, half)))
 
 
 def year_support(observed: Bool, years: Years) -> tuple[I64, I64]:

@@ -36,7 +36,7 @@ def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
         "groups": ("report_groups", a.data.groups),
         "draws": ("report_draws", a.replicates),
         "facts": ("report_facts", fact_table(a)),
-        "fitted": ("report_fitted", fitted_years(a.data)),
+        "fitted": ("report_fitted", fitted_years(a.data.visited, a.data.months)),
     }
     flow = a.data.imputed.get("flow") or a.data.fit.get("flow") or a.data.panel.get("flow") or []
     rows = [

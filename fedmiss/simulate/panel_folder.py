@@ -10,6 +10,7 @@ import polars as pl
 
 from fedmiss.errors import ConfigError
 from fedmiss.files import atomic_folder, write_manifest
+from fedmiss.folders import PanelFacts
 from fedmiss.rng import rng_for
 from fedmiss.simulate.panels import KINDS, Panel
 from fedmiss.simulate.truth import TERMS
@@ -83,28 +84,28 @@ def write_panel(
             "panel",
             settings={"simulated": panel.kind, "seed": panel.seed, "start": start, **(settings or {})},
             inputs={},
-            results={
-                "species": SPECIES_NAME,
-                "common_name": "Simulated Bird",
-                "n_sites": J,
-                "n_months": L,
-                "first_month": str(labels[0]),
-                "last_month": str(labels[-1]),
-                "n_observers": int(np.unique(panel.observer).size),
-                "n_visits": visits.height,
-                "n_counted": visits.height,
-                "n_detected": int(visits["detected"].sum()),
-                "n_zeros": int((visits["count"] == 0).sum()),
-                "n_cells_observed": visits.select("site_index", "month_index").n_unique(),
-                "birds": int(visits["count"].sum()),
-                "effort": {
+            results=PanelFacts(
+                species=SPECIES_NAME,
+                common_name="Simulated Bird",
+                n_sites=J,
+                n_months=L,
+                first_month=str(labels[0]),
+                last_month=str(labels[-1]),
+                n_observers=int(np.unique(panel.observer).size),
+                n_visits=visits.height,
+                n_counted=visits.height,
+                n_detected=int(visits["detected"].sum()),
+                n_zeros=int((visits["count"] == 0).sum()),
+                n_cells_observed=visits.select("site_index", "month_index").n_unique(),
+                birds=int(visits["count"].sum()),
+                effort={
                     "duration_minutes": 1.0,
                     "distance_km": 0.0,
                     "n_observers": 1.0,
                     "start_minutes": 0.0,
                 },
-                "groups": dict(sorted(groups.items())),
-            },
+                groups=dict(sorted(groups.items())),
+            ).as_results(),
             flow=[{"step": "visits simulated", "rows": visits.height, "note": f"kind {panel.kind}"}],
             terms=TERMS,
         )

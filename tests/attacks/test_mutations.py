@@ -11,7 +11,9 @@ import pytest
 
 from fedmiss.errors import FedmissError, InputError
 from fedmiss.files import MANIFEST, _check_file, read_manifest
-from fedmiss.pipeline.fitting import FitSettings, fit_panel, saved
+from fedmiss.pipeline.fit_folder import saved
+from fedmiss.pipeline.fitting import fit_panel
+from fedmiss.pipeline.settings import FitSettings
 from tests.attacks.command import STEPS, begin, clear, finished, good_files, number
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,9 @@ from fedmiss.etl.ingest import IngestSettings, ingest
 from fedmiss.etl.panel import PanelSettings, make_panel
 from fedmiss.files import read_manifest
 from fedmiss.group_names import group_folders
-from fedmiss.pipeline.fitting import FitSettings, fit_panel
+from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
+from fedmiss.pipeline.settings import FitSettings
 from fedmiss.report.analysis import ReportSettings
 from fedmiss.report.build import build_report
 from tests.attacks.command import number

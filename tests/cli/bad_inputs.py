@@ -52,7 +52,7 @@ def make_base(folder: Path) -> Path:
 
 
 WIGEON = ("--species", "American Wigeon")
-QUICK = ("--model", "log1p", "--rank", 0, "--effort", "none", "--observers", "no", "--bootstrap", 0)
+QUICK = ("--model", "log1p", "--rank", 0, "--effort", "none", "--bootstrap", 0)
 
 
 def ebd(base: Path) -> Path:

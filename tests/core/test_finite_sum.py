@@ -7,8 +7,9 @@ import pytest
 
 from fedmiss.compressors import Blocks, Dithering, Identity, TopK
 from fedmiss.core import Bernoulli, FedEM, Fiem, Minibatch, Roster, SemVr, Streaming, em, gather, run
+from fedmiss.core.bounds import bound_fedem
 from fedmiss.core.testing import check_compressor, check_oracle
-from fedmiss.core.theory import Constants, bound_fedem
+from fedmiss.core.theory import Constants
 from fedmiss.engines import LocalEngine, PlainEngine
 from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.models.gmm import second_moment

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fedmiss.core import Roster
+from fedmiss.core.bounds import bound_fedem
 from fedmiss.core.theory import (
     Constants,
-    bound_fedem,
     estimate_constants,
     gamma_max,
     gamma_star,

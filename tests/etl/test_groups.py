@@ -71,7 +71,7 @@ def test_first_merged_and_raw(pair):
     raw = pair(rows, visits, groups="raw")
     assert raw.visits() == {"S20": 9, "S3": 2, "S5": 1}
     assert raw.flow("checklists: copies of shared lists") == 0
-    with pytest.raises(ConfigError, match="policy 'largest'"):
+    with pytest.raises(ConfigError, match="--groups is 'largest'"):
         pair(rows, visits, groups="largest")
 
 

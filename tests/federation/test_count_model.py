@@ -609,7 +609,7 @@ def test_without_joint_sums_the_page_and_the_hub_agree_on_average():
     f = LocalFederation.of_panel(panel, joint=False)
     assert f.hub.J == pytest.approx(30)
     fit = f.fit(CountSettings(rank=0))
-    hub = totals_of(f.link, f.hub, 0, [f.full])[0, 0]
+    hub = totals_of(f.link, f.hub, [(0, [f.members[0].state])])[0][0, 0]
     assert fit.expected().sum() == pytest.approx(hub.sum(), rel=0.05)
-    draws = f.replicates(fit.settings, range(3), seed=0)
+    draws = f.replicates(range(3), seed=0)
     assert np.isnan(draws.slopes).all() or np.isfinite(draws.slopes).all()

@@ -63,7 +63,7 @@ def test_the_whole_default_job(shared):
     for federation in (apart, together):
         choice = federation.cross_validate(default_candidates(NEGBIN, max_rank=2), folds=3)
         federation.fit(choice.best)
-        draws = federation.replicates(choice.best, range(6), seed=0)
+        draws = federation.replicates(range(6), seed=0)
         tables.append((choice, draws))
     (choice, draws), (reference, other) = tables
     assert choice.best == reference.best
@@ -86,7 +86,7 @@ def test_results_do_not_depend_on_how_sites_are_numbered():
         b.programs[name].secret = a.programs[name].secret
     folds = [f.cross_validate([NEGBIN], folds=3, by="cell").table for f in (a, b)]
     np.testing.assert_allclose(folds[0]["deviance"], folds[1]["deviance"], rtol=1e-8)
-    c, d = a.replicates(NEGBIN, [3], seed=0), b.replicates(NEGBIN, [3], seed=0)
+    c, d = a.replicates([3], seed=0), b.replicates([3], seed=0)
     np.testing.assert_allclose(c.slopes[0][order], d.slopes[0], rtol=1e-7, atol=1e-10)
 
 
@@ -108,8 +108,8 @@ def test_a_replicate_does_not_depend_on_which_others_run_beside_it():
     panel = owned(3, shared=0.3, size=2.0, seed=9)
     federation = LocalFederation.of_panel(panel)
     federation.fit(NEGBIN)
-    many = federation.replicates(NEGBIN, range(5), seed=3)
-    one = federation.replicates(NEGBIN, [3], seed=3)
+    many = federation.replicates(range(5), seed=3)
+    one = federation.replicates([3], seed=3)
     np.testing.assert_array_equal(many.totals[3], one.totals[0])
     np.testing.assert_array_equal(many.slopes[3], one.slopes[0])
 

@@ -66,7 +66,7 @@ def overheard(panel, minimum) -> tuple[list, LocalFederation]:
     agree(federation.link, Plan(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, minimum=minimum))
     federation.cross_validate(QUASI, folds=FOLDS, by="cell")
     federation.fit(QUASI[1])
-    federation.replicates(QUASI[1], range(4), seed=0)
+    federation.replicates(range(4), seed=0)
     return tap.frames, federation
 
 
@@ -243,7 +243,7 @@ def test_a_region_with_few_own_sites_is_not_released():
     totals = []
     for f in (open_, closed):
         f.fit(settings)
-        totals.append(totals_of(f.link, f.hub, 0, [f.full])[0])
+        totals.append(totals_of(f.link, f.hub, [(0, [f.members[0].state])])[0][0])
     names = open_.hub.regions
     assert names == ("lone", "wide")
     assert totals[0][1].min() > 0
@@ -255,5 +255,5 @@ def test_a_region_with_few_own_sites_is_not_released():
     f = closed.programs["owner-0"]
     P, _ = f.site_posterior(0, 0)
     at = int(np.flatnonzero(f.visits.region == "lone")[0])
-    curve = np.exp(closed.full.mu + P[at, 0] + closed.full.T[:, 0])
+    curve = np.exp(closed.members[0].state.mu + P[at, 0] + closed.members[0].state.T[:, 0])
     assert (rest > 1.5 * curve).all() or np.abs(rest).max() < 1e-9

@@ -43,7 +43,7 @@ def masked(panel, tmp_path_factory):
 def same_bits(a, b):
     np.testing.assert_array_equal(a.totals, b.totals)
     np.testing.assert_array_equal(a.draws, b.draws)
-    np.testing.assert_array_equal(a.state.T, b.state.T)
+    np.testing.assert_array_equal(a.members[0].state.T, b.members[0].state.T)
 
 
 def test_unmasked_has_the_bits_of_one_process_and_masked_is_equal_to_rounding(panel, here, masked, tmp_path):

@@ -10,7 +10,8 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.local import LocalFederation, bootstrap, fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
-from fedmiss.pipeline.fitting import FitSettings, check_settings
+from fedmiss.pipeline.plans import check_fixed
+from fedmiss.pipeline.settings import FitSettings
 from fedmiss.report.trim import TrimSettings, fit_trim
 
 FIXED = CountSettings(time="fixed", rank=0, season=False, slopes=False)
@@ -119,13 +120,13 @@ def test_years_that_no_site_links_are_refused():
         ({"rank": "2"}, "--rank"),
         ({"penalty": 1.0}, "--penalty"),
         ({"effort": "duration"}, "--effort"),
-        ({"observers": "yes"}, "--observers"),
+        ({"observers": True}, "--observers"),
         ({"minimum": 5}, "--minimum"),
     ],
 )
 def test_what_the_model_does_not_have_is_refused(other, named):
     with pytest.raises(ConfigError, match=f"leave out {named}"):
-        check_settings(FitSettings(time="fixed", **other))
+        check_fixed(FitSettings(time="fixed", **other))
 
 
 def test_a_least_number_of_sites_forbids_it_at_the_group_too():

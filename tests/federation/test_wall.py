@@ -7,6 +7,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,8 @@ from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import deal_sites
 from fedmiss.federation.hub.agree import Plan, agree
 from fedmiss.federation.hub.bootstrap import replicates
-from fedmiss.federation.hub.crossval import cross_validate, open_batch, starts
-from fedmiss.federation.hub.fit import fit_path
-from fedmiss.federation.hub.lockstep import Lane, run_lockstep
+from fedmiss.federation.hub.crossval import cross_validate
+from fedmiss.federation.hub.members import fit_members
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.local import LocalFederation, _visits
 from fedmiss.models.lowrank.choice import default_candidates
@@ -36,10 +36,9 @@ def hub_job(transport):
     panel = agree(link, Plan()).panel
     choice = cross_validate(link, panel, default_candidates(NEGBIN, max_rank=1), folds=2)
     best = choice.best
-    (answers,) = link.ask([open_batch(panel, 0, best)])
-    state = run_lockstep(link, panel, [Lane(0, 0, fit_path(panel, best, starts(answers, 1)[0]))])[0]
-    totals = replicates(link, panel, best, state, range(3), seed=0, source=0, batch=1)
-    return link, choice.table["deviance"].to_numpy(), state.T, totals
+    members = fit_members(link, panel, [best, replace(best, rank=1 - best.rank)])
+    totals = replicates(link, panel, members, range(4), seed=0, batch=1)[0]
+    return link, choice.table["deviance"].to_numpy(), members[0].state.T, totals
 
 
 def programs_of(panel):
@@ -69,6 +68,7 @@ class Recording:
 
 HUB_ALONE = """
 import pickle, sys
+from dataclasses import replace
 
 class Wall:
     names = ("fedmiss.federation.group", "fedmiss.federation.local", "fedmiss.federation.penalised", "fedmiss.etl",
@@ -82,9 +82,8 @@ class Wall:
 sys.meta_path.insert(0, Wall())
 from fedmiss.federation.hub.agree import Plan, agree
 from fedmiss.federation.hub.bootstrap import replicates
-from fedmiss.federation.hub.crossval import cross_validate, open_batch, starts
-from fedmiss.federation.hub.fit import fit_path
-from fedmiss.federation.hub.lockstep import Lane, run_lockstep
+from fedmiss.federation.hub.crossval import cross_validate
+from fedmiss.federation.hub.members import fit_members
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.settings import CountSettings
@@ -103,11 +102,11 @@ NEGBIN = CountSettings(rank=1, dispersion="negbin")
 link = Link(Replay(), b"test-job", bytes(8))
 panel = agree(link, Plan()).panel
 choice = cross_validate(link, panel, default_candidates(NEGBIN, max_rank=1), folds=2)
-(opened,) = link.ask([open_batch(panel, 0, choice.best)])
-state = run_lockstep(link, panel, [Lane(0, 0, fit_path(panel, choice.best, starts(opened, 1)[0]))])[0]
-totals = replicates(link, panel, choice.best, state, range(3), seed=0, source=0, batch=1)
+best = choice.best
+members = fit_members(link, panel, [best, replace(best, rank=1 - best.rank)])
+totals = replicates(link, panel, members, range(4), seed=0, batch=1)[0]
 assert not any(n.startswith("fedmiss.federation.group") for n in sys.modules)
-pickle.dump((choice.table["deviance"].to_numpy(), state.T, totals), sys.stdout.buffer)
+pickle.dump((choice.table["deviance"].to_numpy(), members[0].state.T, totals), sys.stdout.buffer)
 """
 
 

@@ -11,9 +11,10 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.panel import PanelSettings, make_panel
 from fedmiss.files import read_manifest
 from fedmiss.pipeline.chain import run_recipe
-from fedmiss.pipeline.fitting import FitSettings, fit_panel
+from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.pipeline.recipe import read_recipe, slug
+from fedmiss.pipeline.settings import FitSettings
 from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
 from fedmiss.tables import read_table
 from tests.cli.terminal import fedmiss, tree

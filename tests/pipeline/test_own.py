@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from fedmiss.errors import ConfigError
-from fedmiss.pipeline.fitting import FitSettings, fit_panel
+from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.own import own_report
+from fedmiss.pipeline.settings import FitSettings
 from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel
 from fedmiss.tables import read_table

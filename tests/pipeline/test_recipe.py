@@ -8,8 +8,8 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.etl.filters import Filters
-from fedmiss.pipeline.fitting import FitSettings
 from fedmiss.pipeline.recipe import ingest_options, read_recipe, slug
+from fedmiss.pipeline.settings import FitSettings
 
 
 def recipe(tmp_path, text):
@@ -83,19 +83,27 @@ def test_every_option_of_ingest_says_the_same_in_a_recipe(option, tmp_path, monk
 
 
 def test_no_option_of_ingest_is_missing_in_recipes():
-    import inspect
+    import typer
 
     from fedmiss.cli.ingest import ingest
 
-    words = {name.rstrip("_") for name in inspect.signature(ingest).parameters}
+    app = typer.Typer()
+    app.command()(ingest)
+    options = {p.opts[0].removeprefix("--").replace("-", "_") for p in typer.main.get_command(app).params}
     apart = {"files", "sampling", "unvetted", "out", "cache", "no_cache", "overwrite"}
-    assert words - apart <= set(ingest_options())
+    apart |= {"install_completion", "show_completion"}
+    assert options - apart == set(ingest_options())
     assert {o.replace("-", "_") for o in (*EVERY, *FLAGS)} | {"polygon", "last_years"} == set(
         ingest_options()
     )
 
 
-def test_a_preset_with_a_change(tmp_path):
+def test_a_preset_with_a_change(tmp_path, monkeypatch):
+    typed = of_the_command(
+        monkeypatch, ["--preset", "best-practices-v2", "--no-complete", "--exotic", "x, n"]
+    )
+    assert (typed.filters.complete_only, typed.filters.max_speed) == (False, 100.0)
+    assert typed.exotic == ("", "X", "N")  # natives stay
     chosen = recipe(tmp_path, 'preset = "best-practices-v2"\nduration = "..30"\n').ingest.filters
     assert chosen.duration == (None, 30.0)
     assert chosen.max_speed == 100.0
@@ -103,7 +111,7 @@ def test_a_preset_with_a_change(tmp_path):
 
 def test_numbers_words_and_what_is_left_out(tmp_path):
     r = recipe(tmp_path, '[fit]\nrank = 2\npenalty = 3\n[panel]\ngroup-by = "region"\n')
-    assert (r.fit.rank, r.fit.penalty, r.panel.group_by) == ("2", 3.0, "region")
+    assert (r.fit.rank, r.fit.penalty, r.panel.group_by) == (2, 3.0, "region")
     assert isinstance(r.fit.penalty, float)
     plain = recipe(tmp_path, "")
     assert plain.fit == FitSettings()

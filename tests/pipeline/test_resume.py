@@ -14,8 +14,9 @@ import pytest
 from fedmiss.errors import FedmissError
 from fedmiss.federation.local import LocalFederation
 from fedmiss.files import identity, read_manifest
-from fedmiss.pipeline import algorithm7, fitting
-from fedmiss.pipeline.fitting import FitSettings, fit_panel
+from fedmiss.pipeline import algorithm7, fit_folder, fitting
+from fedmiss.pipeline.fitting import fit_panel
+from fedmiss.pipeline.settings import FitSettings
 from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel
 from fedmiss.tables import read_table
@@ -67,11 +68,11 @@ def test_killed_in_the_bootstrap(panel, whole, tmp_path, monkeypatch, chunks):
     drawn: list[int] = []
 
     def watched(stop_at):
-        def replicates(self, settings, numbers, *, seed):
+        def replicates(self, numbers, *, seed):
             if max(numbers) >= stop_at:
                 raise Killed
             drawn.extend(numbers)
-            return genuine(self, settings, numbers, seed=seed)
+            return genuine(self, numbers, seed=seed)
 
         return replicates
 
@@ -178,7 +179,7 @@ def test_a_folder_of_unfinished_work_is_not_a_fit(panel, tmp_path, monkeypatch):
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(fitting, "write_manifest", kill)
+        patch.setattr(fit_folder, "write_manifest", kill)
         with pytest.raises(Killed):
             fit_panel(panel, tmp_path / "fit", FAST)
     with pytest.raises(FedmissError, match="has no manifest"):

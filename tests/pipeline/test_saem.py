@@ -12,9 +12,11 @@ from fedmiss.files import read_manifest
 from fedmiss.models.saem_chains import Langevin
 from fedmiss.models.saem_counts import Counts, simulate_counts
 from fedmiss.models.saem_shift import ShiftedCounts
-from fedmiss.pipeline.fitting import FitSettings, fit_panel, read_fit
+from fedmiss.pipeline.fit_folder import read_fit
+from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.results import open_fit
 from fedmiss.pipeline.saem import posterior_of_sites
+from fedmiss.pipeline.settings import FitSettings
 from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel
 from fedmiss.tables import read_table
@@ -144,7 +146,7 @@ def test_what_chains_cannot_fit_is_refused(panel, tmp_path):
 def test_an_interrupted_fit_goes_on_to_the_same_bits(panel, tmp_path, monkeypatch):
     import fedmiss.pipeline.saem as module
 
-    settings = FitSettings(method="saem", rounds=40, rank="1", observers="yes")
+    settings = FitSettings(method="saem", rounds=40, rank="1", observers=True)
     whole = read_manifest(fit_panel(panel, tmp_path / "whole", settings), "fit")["results"]
     with monkeypatch.context() as patch:
         patch.setattr(module, "louis", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))

@@ -6,7 +6,8 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.files import read_manifest
-from fedmiss.pipeline.fitting import FitSettings, fit_panel
+from fedmiss.pipeline.fitting import fit_panel
+from fedmiss.pipeline.settings import FitSettings
 from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel
 from fedmiss.tables import read_table

@@ -351,6 +351,9 @@ class Sources:
             out.append(f"{r.from_year} to {r.to_year}: {r.trend_class} ({{period_{r.Index}}} % per year)")
         for r in self.tables["regions"].itertuples():
             out += [f"{r.region} {{region_{r.Index}}} % per year", f"{r.region} ({r.n_sites})"]
+        ranks = sorted(int(v) for k, v in self.facts.items() if k.startswith("average_rank_"))
+        if len(ranks) > 1:
+            out.append(f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}, with equal weights")
         parts = sorted(k for k in self.facts if k.startswith("share_of_part_"))
         each = "; ".join(f"{{~}} ({{{k}}} % of the total)" for k in parts)
         out.append(f"The groups fall into {{#parts}} parts that have no region in common: {each}")

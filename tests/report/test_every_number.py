@@ -129,7 +129,7 @@ def check_tables(page: Page, s: Sources) -> int:
                 elif caption.startswith("Trend and"):
                     assert text == f"{row['window']} ({row['from_year']} to {row['to_year']})"
                 else:
-                    assert text.removesuffix(" (chosen)") == row["model"]
+                    assert text.removesuffix(" (chosen)").removesuffix(" (averaged with it)") == row["model"]
     return n
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 
@@ -24,21 +22,21 @@ def data(counted, fitted, variance=None, months=3):
             "variance": per(np.asarray(fitted, float) if variance is None else variance),
         }
     )
-    return SimpleNamespace(visited=visited, months=pd.DataFrame({"year": 2010 + month // months}))
+    return visited, pd.DataFrame({"year": 2010 + month // months})
 
 
 def test_months_are_added_up_to_years():
-    table = fitted_years(data([100, 120, 90, 0], [110, 100, 90, 10]))
+    table = fitted_years(*data([100, 120, 90, 0], [110, 100, 90, 10]))
     np.testing.assert_allclose(table["counted"], [100, 120, 90, 0])
     np.testing.assert_allclose(table["ratio"], [100 / 110, 1.2, 1.0, 0.0])
     np.testing.assert_allclose(table["ratio_se"], np.array([110, 100, 90, 10]) ** -0.5)
-    assert fitted_years(SimpleNamespace(visited=None)).empty
+    assert fitted_years(None, pd.DataFrame()).empty
 
 
 def test_a_drift_is_told_with_its_direction():
     x = np.arange(10)
-    down = lack_of_fit(fitted_years(data(1000 * np.exp(-0.04 * x), np.full(10, 840.0))))
-    up = lack_of_fit(fitted_years(data(840 * np.exp(0.04 * (x - 4.5)), np.full(10, 840.0))))
+    down = lack_of_fit(fitted_years(*data(1000 * np.exp(-0.04 * x), np.full(10, 840.0))))
+    up = lack_of_fit(fitted_years(*data(840 * np.exp(0.04 * (x - 4.5)), np.full(10, 840.0))))
     assert "30 % below" in down
     assert "may be too flat" in down
     assert "% above" in up
@@ -48,10 +46,12 @@ def test_one_year_that_is_missed_is_named():
     fitted = np.full(8, 400.0)
     counted = fitted.copy()
     counted[4] = 280.0
-    assert "2014" in lack_of_fit(fitted_years(data(counted, fitted)))
+    assert "2014" in lack_of_fit(fitted_years(*data(counted, fitted)))
 
 
 def test_noise_is_no_lack_of_fit():
     rng = np.random.default_rng(0)
-    said = [bool(lack_of_fit(fitted_years(data(rng.poisson(60, 10), np.full(10, 60.0))))) for _ in range(400)]
+    said = [
+        bool(lack_of_fit(fitted_years(*data(rng.poisson(60, 10), np.full(10, 60.0))))) for _ in range(400)
+    ]
     assert np.mean(said) < 0.08  # at the nominal 4.6 % of a two-sided two standard errors, and its own error

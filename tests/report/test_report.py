@@ -321,7 +321,7 @@ def test_settings_and_folders_are_checked_before_anything_is_written(folders, tm
         ({"rule": "trim"}, "'trim'"),
         ({"date": "2026-13-01"}, "'2026-13-01'"),
         ({"span": 2.0}, "span is 2"),
-        ({"coarse_map": -1.0}, "-1 degrees"),
+        ({"coarse_map": -1.0}, "--coarse-map is -1"),
     ):
         with pytest.raises(ConfigError, match=word):
             ReportSettings(**bad)
@@ -397,8 +397,9 @@ def test_manifest_of_a_fit_without_converging_warns(folders, tmp_path):
 def test_a_report_of_yearly_counts_speaks_of_no_month(tmp_path):
     from fedmiss.etl.ingest import IngestSettings, ingest
     from fedmiss.etl.panel import PanelSettings, make_panel
-    from fedmiss.pipeline.fitting import FitSettings, fit_panel
+    from fedmiss.pipeline.fitting import fit_panel
     from fedmiss.pipeline.imputing import impute_panel
+    from fedmiss.pipeline.settings import FitSettings
 
     rows = [
         f"S{s},{y},{(s + 2) * 3 + (y - 2010) + s * y % 4}"

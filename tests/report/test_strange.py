@@ -15,8 +15,9 @@ from fedmiss.etl.ingest import ingest
 from fedmiss.etl.panel import PanelSettings, make_panel
 from fedmiss.etl.settings import IngestSettings
 from fedmiss.files import read_manifest
-from fedmiss.pipeline.fitting import FitSettings, fit_panel
+from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
+from fedmiss.pipeline.settings import FitSettings
 from fedmiss.report.analysis import ReportSettings
 from fedmiss.report.build import build_report
 

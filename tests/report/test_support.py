@@ -9,9 +9,10 @@ import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError
-from fedmiss.report.analysis import ReportSettings, analyse
+from fedmiss.report.analysis import analyse
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.sections.index import build as index_section
+from fedmiss.report.settings import ReportSettings
 from fedmiss.report.support import (
     Least,
     carriers,
@@ -60,7 +61,7 @@ def test_a_year_with_too_few_counts_or_sites_leaves_and_the_base_asks_for_twice_
     loose = make_years(months, usable_counts(observed, months, Least(1, 1)))
     assert loose.used.all()
     with pytest.raises(ConfigError, match="--min-sites is 0"):
-        Least(5, 0).check()
+        ReportSettings(min_sites=0)
 
 
 def test_a_panel_of_few_sites_is_asked_for_half_of_what_there_is():

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmiss import __version__
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError, InputError, UplinkError
 from fedmiss.federation import messages as msg
@@ -15,6 +14,7 @@ from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, Used, effort_col
 from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms_by_key
 from fedmiss.federation.masks import FEWEST
 from fedmiss.federation.rules import blinded, releasable
+from fedmiss.version import __version__
 
 if TYPE_CHECKING:
     from fedmiss.federation.group.program import GroupProgram
@@ -182,7 +182,7 @@ def open_key(program: GroupProgram, q: msg.OpenKey) -> msg.Done:
 
 def outcome(program: GroupProgram, q: msg.Outcome) -> msg.Done:
     """Keep what the group's own report needs."""
-    program.result = q
+    program.results.append(q)
     return program.ready()
 
 

@@ -101,7 +101,9 @@ class GroupProgram:
         self.releasable: dict[
             bool, Bool
         ] = {}  # months that the custodian's rule lets go: by whole months, by folds
-        self.result: msg.Outcome | None = None  # of the finished job, for the group's own report
+        self.results: list[
+            msg.Outcome
+        ] = []  # of the finished job, for the group's own report: the chosen fit first
 
     # -- the wire --------------------------------------------------------------------------------------------
 

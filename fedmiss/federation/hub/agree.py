@@ -7,13 +7,13 @@ from typing import NoReturn
 
 import numpy as np
 
-from fedmiss import __version__
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, InputError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.hub.support import FEWEST_REGIONS, release_jointly
 from fedmiss.federation.link import Link, total
+from fedmiss.version import __version__
 
 __all__ = ["Agreement", "Plan", "agree", "folds_like_gaps", "seal_key"]
 

@@ -20,10 +20,10 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.crossval import lockstep_room, open_batch, starts
 from fedmiss.federation.hub.fit import fit_replicate
 from fedmiss.federation.hub.lockstep import Lane, run_lockstep
+from fedmiss.federation.hub.members import Member, dealt
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.triangle import to_triangle
-from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.rng import rng_for
 
 __all__ = ["effective_observers", "lockstep_size", "replicates", "spread_of", "totals_of"]
@@ -51,46 +51,70 @@ def lockstep_size(panel: Panel, p: int) -> int:
 def replicates(
     link: Link,
     panel: Panel,
-    settings: CountSettings,
-    full: MonthState,
+    members: Sequence[Member],
     numbers: Sequence[int],
     *,
     seed: int,
-    source: int,
     batch: int,
-) -> F64:
-    """Refit the replicates ``numbers`` side by side; return their totals (n, regions + 1, L).
+) -> tuple[F64, list[tuple[int, int]]]:
+    """Refit the replicates ``numbers`` side by side, each one of the member that it is dealt to (:func:`.members.dealt`).
 
     Parameters
     ----------
-    full : the full fit, which the groups hold as fit 0 of the batch ``source``
-    batch : number of the batch to open; it stays open until the groups' own results have been taken
+    members : the full fits
+    numbers : ascending
+    batch : number of the first batch to open, one for each member; they stay open until the groups' own results were taken
+
+    Returns
+    -------
+    totals (n, regions + 1, L) in the order of ``numbers``, and the (batch, fit) of every replicate
     """
-    (answers,) = link.ask(
+    hands = [
+        (batch + i, m, hand)
+        for i, (m, hand) in enumerate(zip(members, dealt(numbers, len(members)), strict=True))
+        if hand
+    ]
+    answers = link.ask(
         [
             open_batch(
-                panel, batch, settings, weights="replicate", numbers=numbers, seed=seed, spread=spread_of(panel),
-                source=source, p=full.p,
+                panel, at, m.settings, weights="replicate", numbers=hand, seed=seed, spread=spread_of(panel),
+                source=m.batch, p=m.state.p,
             )
+            for at, m, hand in hands
         ]
     )  # fmt: skip
-    sums = starts(answers, len(numbers))
-    lanes = [
-        Lane(batch, i, fit_replicate(panel, settings, full, sums[i], rng_for(seed, "prior-noise", int(b))))
-        for i, b in enumerate(numbers)
-    ]
-    return totals_of(link, panel, batch, run_lockstep(link, panel, lanes), drawn=True)
+    lanes = []
+    for (at, m, hand), opened in zip(hands, answers, strict=True):
+        sums = starts(opened, len(hand))
+        for i, b in enumerate(hand):
+            noise = rng_for(seed, "prior-noise", int(b))
+            lanes.append(Lane(at, i, fit_replicate(panel, m.settings, m.state, sums[i], noise)))
+    states = iter(run_lockstep(link, panel, lanes))
+    totals = totals_of(link, panel, [(at, [next(states) for _ in hand]) for at, _, hand in hands], drawn=True)
+    place = {b: (at, i) for at, _, hand in hands for i, b in enumerate(hand)}
+    order = np.argsort([b for _, _, hand in hands for b in hand], kind="stable")
+    return np.concatenate(totals)[order], [place[b] for b in numbers]
 
 
 def totals_of(
-    link: Link, panel: Panel, batch: int, states: Sequence[MonthState], *, drawn: bool = False
-) -> F64:
-    """Monthly totals (n, regions + 1, L) of fits; ``drawn``: coefficients are draws, with no variance to integrate over."""
-    free = states[0].free
-    T, D = np.stack([s.T for s in states]), np.stack([s.D for s in states])
-    question = msg.Totals(
-        batch, np.arange(len(states)), states[0].p, np.array([s.mu for s in states]), T[:, :, free],
-        to_triangle(D[:, :, free[:, None], free]), np.array([s.smear for s in states]), drawn,
-    )  # fmt: skip
-    (answers,) = link.ask([question])
-    return total(answers, "totals", (len(states), len(panel.regions) + 1, panel.L))
+    link: Link, panel: Panel, fits: Sequence[tuple[int, Sequence[MonthState]]], *, drawn: bool = False
+) -> list[F64]:
+    """Monthly totals (n, regions + 1, L) of the fits of each batch, in one exchange.
+
+    ``fits``: batch, and the states of its fits 0 to n - 1; ``drawn``: coefficients are draws, with no variance to integrate
+    over.
+    """
+    questions = []
+    for batch, states in fits:
+        free = states[0].free
+        T, D = np.stack([s.T for s in states]), np.stack([s.D for s in states])
+        question = msg.Totals(
+            batch, np.arange(len(states)), states[0].p, np.array([s.mu for s in states]), T[:, :, free],
+            to_triangle(D[:, :, free[:, None], free]), np.array([s.smear for s in states]), drawn,
+        )  # fmt: skip
+        questions.append(question)
+    answers = link.ask(questions)
+    return [
+        total(a, "totals", (len(states), len(panel.regions) + 1, panel.L))
+        for a, (_, states) in zip(answers, fits, strict=True)
+    ]

@@ -7,31 +7,29 @@ bits.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import F64
-from fedmiss.errors import InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import Agreement, Plan, agree, folds_like_gaps, seal_key
 from fedmiss.federation.hub.bootstrap import lockstep_size, replicates, totals_of
-from fedmiss.federation.hub.crossval import cross_validate, open_batch, starts
-from fedmiss.federation.hub.fit import fit_path
-from fedmiss.federation.hub.lockstep import Lane, run_lockstep
-from fedmiss.federation.hub.state import MonthState, Panel
+from fedmiss.federation.hub.crossval import cross_validate
+from fedmiss.federation.hub.members import Member, fit_members
+from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.hub.support import released_months
 from fedmiss.federation.hub.visits import try_site_visits
 from fedmiss.federation.link import Link
+from fedmiss.folders import JointFacts, ModelFacts
 from fedmiss.models.lowrank.choice import Choice, model_name
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = ["FIRST_REPLICATES", "Joint", "Order", "fit_visits", "preview_job", "run_job"]
+__all__ = ["FIRST_REPLICATES", "Joint", "Order", "model_facts", "preview_job", "run_job"]
 
-FULL, FIRST_REPLICATES = 0, 1
+FIRST_REPLICATES = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Order:
     ``candidates`` to choose from, one for no choice; ``folds``, ``by``, ``one_se`` of the cross-validation; ``bootstrap``
     number of replicates, 0 for none; ``seed`` of everything that is random at the hub;
     ``seal``: the groups agree on their common key over the wire, sealed from the hub; ``site_visits``: try the prior of site
-    effects that follows visits (:mod:`.visits`).
+    effects that follows visits (:mod:`.visits`); ``average``: average the ranks that folds cannot tell from the best one.
     """
 
     plan: Plan
@@ -53,45 +51,25 @@ class Order:
     seed: int = 0
     seal: bool = False
     site_visits: bool = False
+    average: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Joint:
     """What the hub knows in the end.
 
-    ``totals`` (R + 1, L) expected birds, all sites first, then each region; ``draws`` (B, R + 1, L) replicates of them;
-    ``trace`` (rounds,) root mean square moves; ``results`` plain values for manifests.
+    ``members``: the chosen fit, and those that are averaged with it; ``totals`` (R + 1, L) expected birds, all sites first,
+    then each region; ``draws`` (B, R + 1, L) replicates of them;
+    ``trace`` (rounds,) root mean square moves; ``facts`` of the models and of what was agreed.
     """
 
     agreement: Agreement
     choice: Choice
-    state: MonthState
+    members: Sequence[Member]
     totals: F64
     draws: F64
     trace: F64
-    results: dict[str, Any]
-
-
-def fit_visits(
-    link: Link,
-    panel: Panel,
-    batch: int,
-    settings: CountSettings,
-    *,
-    watch: Callable[[int, float], None] | None = None,
-) -> MonthState:
-    """Fit all visits, as fit 0 of a batch; ``watch`` is called after each round with (round, root mean square move).
-
-    Raises
-    ------
-    InputError    no visit has a positive weight
-    """
-    (answers,) = link.ask([open_batch(panel, batch, settings)])
-    start = starts(answers, 1)
-    if not start[0, 0] > 0:
-        raise InputError("no visit has a positive weight: there is nothing to fit. Check the weights.")
-    fitting = fit_path(panel, settings, start[0], watch=watch, months=True)
-    return run_lockstep(link, panel, [Lane(batch, 0, fitting)])[0]
+    facts: JointFacts
 
 
 def _agreed(link: Link, order: Order) -> Agreement:
@@ -127,20 +105,28 @@ def run_job(link: Link, order: Order) -> Joint:
             panel, choice = try_site_visits(link, panel, choice, folds=order.folds, seed=order.seed)
     link.stage = "fit"
     trace: list[float] = []
-    state = fit_visits(link, panel, FULL, choice.best, watch=lambda _, move: trace.append(move))
-    totals = totals_of(link, panel, FULL, [state])[0]
+    wanted = choice.members if order.average else (choice.best,)
+    members = fit_members(link, panel, wanted, watch=lambda _, move: trace.append(move))
+    totals = totals_of(link, panel, [(m.batch, [m.state]) for m in members])
     link.stage = "bootstrap"
-    draws = _draws(link, order, agreement, choice.best, state)
+    draws = _draws(link, order, panel, members)
     link.stage = "end"
-    results = _results(link, order, agreement, choice, state)
+    facts = _facts(link, order, agreement, choice, members)
+    moves = np.array(trace)
     link.ask(
         [
             msg.Outcome(
-                FULL, json.dumps(results, sort_keys=True), agreement.months, state.T, state.D, np.array(trace)
+                m.batch,
+                json.dumps(facts.as_results() | model_facts(m).as_results(), sort_keys=True),
+                agreement.months,
+                m.state.T,
+                m.state.D,
+                moves,
             )
+            for m in members
         ]
     )
-    return Joint(agreement, choice, state, totals, draws, np.array(trace), results)
+    return Joint(agreement, choice, members, np.mean(totals, axis=0)[0], draws, moves, facts)
 
 
 def preview_job(link: Link, order: Order) -> tuple[Agreement, np.ndarray]:
@@ -157,68 +143,73 @@ def preview_job(link: Link, order: Order) -> tuple[Agreement, np.ndarray]:
     return agreement, months
 
 
-def _draws(link: Link, order: Order, agreement: Agreement, best: CountSettings, state: MonthState) -> F64:
-    """Replicates in blocks; every block has a batch of its own, so that groups can tell their parts apart."""
-    panel = agreement.panel
-    size = lockstep_size(panel, state.p)
+def _draws(link: Link, order: Order, panel: Panel, members: Sequence[Member]) -> F64:
+    """Replicates in blocks; every block has batches of its own, so that groups can tell their parts apart."""
+    size = lockstep_size(panel, max(m.state.p for m in members))
     parts = [np.zeros((0, len(panel.regions) + 1, panel.L))]
     for block, first in enumerate(range(0, order.bootstrap, size)):
         numbers = range(first, min(first + size, order.bootstrap))
-        batch = FIRST_REPLICATES + block
-        parts.append(replicates(link, panel, best, state, numbers, seed=order.seed, source=FULL, batch=batch))
-        link.ask([msg.Close(np.array([batch]))])
+        batch = FIRST_REPLICATES + block * len(members)
+        parts.append(replicates(link, panel, members, numbers, seed=order.seed, batch=batch)[0])
+        link.ask([msg.Close(np.arange(batch, batch + len(members)))])
     return np.concatenate(parts)
 
 
-def _results(
-    link: Link, order: Order, agreement: Agreement, choice: Choice, state: MonthState
-) -> dict[str, Any]:
-    """What a fit's manifest says of its results."""
-    best, panel = choice.best, agreement.panel
-    return {
-        "species": order.plan.species,
-        "family": best.family,
-        "scale": best.scale,
-        "method": "fast",
-        "model": model_name(best),
-        "effects": best.effects,
-        "dispersion_model": best.dispersion,
-        "rank": state.rank,
-        "slopes": state.slopes,
-        "site_visits": best.site_visits,
-        "lift": state.lift,
-        "penalty": None,
-        "mu": state.mu,
-        "phi": state.phi,
-        "dispersion": state.dispersion,
-        "negbin_size": state.size if np.isfinite(state.size) else None,
-        "edf": state.edf,
-        "smear": state.smear,
-        "site_variances": state.tau.tolist(),
-        "month_variances": state.noise.tolist(),
-        "terms": list(agreement.terms),
-        "blanks": list(agreement.blanks),
-        "kappa": state.kappa.tolist(),
-        "standard_effort": agreement.standard_effort,
-        "observer_effects": best.observers,
-        "observer_sd": (1.0 / state.ridge) ** 0.5 if best.observers else None,
-        "objective": None,
-        "converged": state.converged,
-        "stop_reason": state.stop_reason,
-        "rounds": state.rounds,
-        "n_groups": len(link.names),
-        "participation": 1.0,
-        "compressor": "identity",
-        "n_counted": panel.visits,
-        "n_sites_all": panel.J,
-        "n_months": panel.L,
-        "bootstrap": order.bootstrap,
-        "regions": list(panel.regions),
-        "withheld_visits": agreement.withheld,
-        "duplicate_visits": agreement.duplicates,
-        "shared_sites": agreement.shared,
-        "joint_sites": panel.n_joint,
-        "advice": choice.advice,
-        "cv_summary": json.loads(choice.summary.to_json(orient="records")) if len(choice.summary) else [],
-        "notes": list(agreement.notes),
-    }
+def model_facts(m: Member) -> ModelFacts:
+    """Facts of one of the models that are averaged."""
+    s, state = m.settings, m.state
+    estimated = bool(np.isfinite(state.tau).all())  # variances; fixed time effects have none
+    return ModelFacts(
+        family=s.family,
+        scale=s.scale,
+        model=model_name(s),
+        effects=s.effects,
+        dispersion_model=s.dispersion,
+        time=s.time,
+        rank=state.rank,
+        slopes=state.slopes,
+        site_visits=s.site_visits,
+        lift=state.lift,
+        penalty=s.penalty,
+        mu=state.mu,
+        phi=state.phi,
+        dispersion=state.dispersion,
+        negbin_size=state.size if np.isfinite(state.size) else None,
+        edf=state.edf,
+        smear=state.smear,
+        site_variances=state.tau.tolist() if estimated else None,
+        month_variances=state.noise.tolist() if estimated else None,
+        converged=state.converged,
+        stop_reason=state.stop_reason,
+        rounds=state.rounds,
+    )
+
+
+def _facts(
+    link: Link, order: Order, agreement: Agreement, choice: Choice, members: Sequence[Member]
+) -> JointFacts:
+    best, panel, state = choice.best, agreement.panel, members[0].state
+    return JointFacts.of_members(
+        [model_facts(m) for m in members],
+        species=order.plan.species,
+        method="fast",
+        terms=list(agreement.terms),
+        blanks=list(agreement.blanks),
+        kappa=state.kappa.tolist(),
+        standard_effort=agreement.standard_effort,
+        observer_effects=best.observers,
+        observer_sd=(1.0 / state.ridge) ** 0.5 if best.observers else None,
+        n_groups=len(link.names),
+        n_counted=panel.visits,
+        n_sites_all=panel.J,
+        n_months=panel.L,
+        bootstrap=order.bootstrap,
+        regions=list(panel.regions),
+        withheld_visits=agreement.withheld,
+        duplicate_visits=agreement.duplicates,
+        shared_sites=agreement.shared,
+        joint_sites=panel.n_joint,
+        advice=choice.advice,
+        cv_summary=json.loads(choice.summary.to_json(orient="records")) if len(choice.summary) else [],
+        notes=list(agreement.notes),
+    )

@@ -66,4 +66,7 @@ def try_site_visits(
         f" Sites left out of the fit are predicted {100 * abs(mean) / base:.1f} % {way} when a site's number of visits "
         f"speaks for its abundance; it is {'used' if better else 'not used'}."
     )
-    return panel, replace(choice, best=replace(best, site_visits=better), advice=choice.advice + words)
+    near = tuple(replace(c, site_visits=better) for c in choice.near)
+    return panel, replace(
+        choice, best=replace(best, site_visits=better), near=near, advice=choice.advice + words
+    )

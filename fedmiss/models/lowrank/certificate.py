@@ -23,10 +23,11 @@ from scipy.special import xlogy
 from fedmiss.arrays import F64
 from fedmiss.models.lowrank.data import Cells
 from fedmiss.models.lowrank.families import GAUSSIAN, POISSON, Family, family_of
+from fedmiss.models.lowrank.residual import residuals, times, times_t
 from fedmiss.models.lowrank.solver import Fit, Penalty, Theta, cells_loss, fit_cells, penalty_value, set_eta
 from fedmiss.rng import rng_for
 
-__all__ = ["Certificate", "certify", "fit_certified", "leading_values", "residual_svd"]
+__all__ = ["Certificate", "certify", "fit_certified", "leading_values"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,42 +49,6 @@ class Certificate:
     above: int
 
 
-def _residuals(cells: Sequence[Cells], family: Family, J: int, L: int) -> list[sp.csr_array]:
-    return [sp.csr_array((c.y - c.E * family.mean(c.eta), c.col, c.ptr), shape=(J, L)) for c in cells]
-
-
-def _times(mats: list[sp.csr_array], X: F64) -> F64:
-    """R X, summed over groups."""
-    out: F64 = np.add.reduce([m @ X for m in mats])
-    return out
-
-
-def _times_t(mats: list[sp.csr_array], X: F64) -> F64:
-    """R' X, summed over groups."""
-    out: F64 = np.add.reduce([m.T @ X for m in mats])
-    return out
-
-
-def residual_svd(
-    cells: Sequence[Cells], family: Family, J: int, L: int, k: int, *, seed: int = 0, iterations: int = 6
-) -> tuple[F64, F64, F64]:
-    """Leading ``k`` singular triplets of the residual R, by block power iterations.
-
-    Returns
-    -------
-    left (J, k), values (k,), right (L, k)
-    """
-    mats = _residuals(cells, family, J, L)
-    width = min(k + 5, J, L)
-    V = np.linalg.qr(rng_for(seed, "residual-svd", k).standard_normal((L, width)))[0]
-    U = np.zeros((J, width))
-    for _ in range(iterations):
-        U = np.linalg.qr(_times(mats, V))[0]
-        V = np.linalg.qr(_times_t(mats, U))[0]
-    A, s, Bt = np.linalg.svd(U.T @ _times(mats, V))
-    return (U @ A)[:, :k], s[:k], (V @ Bt.T)[:, :k]
-
-
 def leading_values(
     cells: Sequence[Cells], family: Family, J: int, L: int, *, multiplicity: int = 1, seed: int = 0
 ) -> F64:
@@ -91,16 +56,16 @@ def leading_values(
 
     At an optimum of rank r the value lambda is repeated r times: ``multiplicity`` + 1 values are returned, at most 16.
     """
-    mats = _residuals(cells, family, J, L)
+    mats = residuals(cells, family, J, L)
     if not any(m.nnz and np.abs(m.data).max() > 0 for m in mats):
         return np.zeros(1)
     if min(J, L) <= 2:
-        exact: F64 = np.asarray(np.linalg.svd(_times(mats, np.eye(L)), compute_uv=False))
+        exact: F64 = np.asarray(np.linalg.svd(times(mats, np.eye(L)), compute_uv=False))
         return exact
     op = sp.linalg.LinearOperator(
         (J, L),
-        matvec=lambda v: _times(mats, v),
-        rmatvec=lambda u: _times_t(mats, u),
+        matvec=lambda v: times(mats, v),
+        rmatvec=lambda u: times_t(mats, u),
         dtype=np.float64,
     )
     v0 = rng_for(seed, "lanczos").standard_normal(min(J, L))
@@ -140,11 +105,11 @@ def certify(
     """Measure a fit. ``cells`` must be filled; their predictor is recomputed."""
     J, L, family = theta.a.size, theta.b.size, family_of(family)
     set_eta(cells, theta)
-    mats = _residuals(cells, family, J, L)
-    R_V, R_U = _times(mats, theta.V), _times_t(mats, theta.U)
+    mats = residuals(cells, family, J, L)
+    R_V, R_U = times(mats, theta.V), times_t(mats, theta.U)
     parts = [R_V - pen.factors * theta.U, R_U - pen.factors * theta.V]
     if effects:
-        rows, columns = _times(mats, np.ones(L)), _times_t(mats, np.ones(J))
+        rows, columns = times(mats, np.ones(L)), times_t(mats, np.ones(J))
         parts += [rows - pen.sites * theta.a, columns - pen.months * theta.b, np.array([rows.sum()])]
     gradient = float(np.sqrt(sum((p**2).sum() for p in parts)))
     values = leading_values(cells, family, J, L, multiplicity=max(theta.rank, multiplicity))

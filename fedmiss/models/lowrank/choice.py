@@ -38,6 +38,11 @@ def default_candidates(settings: CountSettings, max_rank: int = 4) -> list[Count
     return main + quasi + log
 
 
+NEAR_ERRORS, NEAR_SHARE = (
+    2.0,
+    0.05,
+)  # a member is worse by at most so many standard errors, and this share of the deviance
+SAME = 1e-3  # relative difference of all scores below which two candidates are one fit
 HELD_OUT = {
     "cell": "Folds held out single site x month cells.",
     "block": "Folds held out whole years of sites.",
@@ -52,13 +57,20 @@ class Choice:
     """Outcome of a cross-validation.
 
     ``table`` has one row per candidate and fold (schema ``cv``), ``summary`` one per candidate, ``best`` the chosen
-    settings, ``advice`` a sentence that says which candidate wins which score.
+    settings, ``advice`` a sentence that says which candidate wins which score, ``near`` the other ranks of its distribution
+    that folds cannot tell from it (:func:`_near`).
     """
 
     table: pd.DataFrame
     summary: pd.DataFrame
     best: CountSettings
     advice: str
+    near: tuple[CountSettings, ...] = ()
+
+    @property
+    def members(self) -> tuple[CountSettings, ...]:
+        """Models whose expected counts are averaged, the chosen one first."""
+        return (self.best, *self.near)
 
 
 def check_candidates(candidates: Sequence[CountSettings], folds: int) -> None:
@@ -109,7 +121,33 @@ def choose(
     table = table.sort_values(["candidate", "fold"], ignore_index=True)
     summary = _summarise(table)
     chosen = _choose(table, summary, candidates, one_se)
-    return Choice(table, summary, candidates[chosen], f"{_advice(summary, chosen)} {HELD_OUT[by]}")
+    single = one_se or candidates[chosen].penalty is not None
+    near = () if single else tuple(candidates[i] for i in _near(table, summary, chosen))
+    return Choice(table, summary, candidates[chosen], f"{_advice(summary, chosen)} {HELD_OUT[by]}", near)
+
+
+def _near(table: pd.DataFrame, summary: pd.DataFrame, chosen: int) -> list[int]:
+    """Ranks of the chosen distribution that predict held-out visits hardly worse than the chosen one.
+
+    Hardly: by at most two standard errors of the paired difference over folds, and by at most 5 % of the deviance. The
+    second keeps out what few folds cannot tell apart on small panels. Of candidates with the same scores (ranks above what
+    the panel can bear are one fit) the first stands for all.
+    """
+    wide = table.pivot(index="fold", columns="candidate", values="deviance")
+    excess = wide.sub(wide[chosen], axis=0)
+    mean = excess.mean()
+    error: pd.Series = excess.std(ddof=1) / np.sqrt(excess.count())
+    name = summary["model"].to_numpy()
+    hardly = (
+        (mean <= NEAR_ERRORS * error) & (mean <= NEAR_SHARE * wide[chosen].mean()) & (name == name[chosen])
+    )
+    near, seen = [], [wide[chosen].to_numpy(dtype=float)]
+    for i in wide.columns[hardly]:
+        scores = wide[i].to_numpy(dtype=float)
+        if not any(np.allclose(scores, other, rtol=SAME, equal_nan=True) for other in seen):
+            near.append(int(i))
+            seen.append(scores)
+    return near
 
 
 def _summarise(table: pd.DataFrame) -> pd.DataFrame:

@@ -24,6 +24,7 @@ from fedmiss.arrays import F64, I64
 from fedmiss.errors import DomainError, InputError
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.families import BERNOULLI, GAUSSIAN, POISSON, Family, family_of
+from fedmiss.models.lowrank.solver import balance
 from fedmiss.rng import rng_for
 
 __all__ = ["Factors", "FedMissEM", "thresholded_svd"]
@@ -271,8 +272,6 @@ class FedMissEM:
                     step = 0.5 * step
             if before - value <= tol * (abs(value) + 1.0):
                 break
-        from fedmiss.models.lowrank.solver import balance
-
         return Factors(*balance(U, V))
 
     def _value(self, U: F64, V: F64, S: F64, A: F64, B: F64) -> float:

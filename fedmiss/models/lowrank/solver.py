@@ -28,6 +28,7 @@ from fedmiss.errors import DomainError
 from fedmiss.models.lowrank.data import Cells
 from fedmiss.models.lowrank.families import GAUSSIAN, Family, family_of
 from fedmiss.models.lowrank.newton import Curvature, as_design
+from fedmiss.models.lowrank.residual import residual_svd
 
 SWEEPS = 5  # alternating sweeps before the joint steps begin
 ADAPT = 2  # most Newton steps of the sites after a move of the months
@@ -234,8 +235,6 @@ def grow(cells: Sequence[Cells], theta: Theta, rank: int, family: Family, seed: 
     The residual P_Omega(y - E psi'(eta)) is the negative gradient of the loss in U V'; block power iterations
     only need its products with J- and L-vectors, which are sums over groups.
     """
-    from fedmiss.models.lowrank.certificate import residual_svd
-
     extra = rank - theta.rank
     if extra <= 0:
         return theta

@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.fitted import fitted_years, lack_of_fit
-from fedmiss.report.prose import chosen_rows, family_words, progress_words
+from fedmiss.report.prose import averaged_ranks, averaged_rows, chosen_rows, family_words, progress_words
 from fedmiss.report.sections import Cell, HtmlTable, Section, records
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count, number
@@ -92,6 +92,14 @@ def _observers(a: Analysis) -> str:
 _UNSAID = ("not recorded", "identity", "none")
 
 
+def _averaged(a: Analysis) -> str:
+    """Name the ranks that were averaged; empty where one model was enough."""
+    ranks = sorted(averaged_ranks(a))
+    if len(ranks) < 2:
+        return ""
+    return f"ranks {', '.join(str(r) for r in ranks[:-1])} and {ranks[-1]}, with equal weights"
+
+
 def _words(a: Analysis) -> str:
     """Say in plain words how the numbers were made."""
     rank = a.data.fact("rank")
@@ -118,7 +126,13 @@ def _words(a: Analysis) -> str:
         if a.n_draws
         else ""
     )
-    return f"The counts are described by this model: {family_words(a)}. {shape}{chosen}{draws}"
+    mean = (
+        f" The numbers are the mean of several such models ({_averaged(a)}), because held-out counts cannot tell them "
+        "apart; the spread of the results is that of all of them together."
+        if _averaged(a)
+        else ""
+    )
+    return f"The counts are described by this model: {family_words(a)}. {shape}{chosen}{draws}{mean}"
 
 
 def _facts(a: Analysis) -> list[tuple[str, str]]:
@@ -127,6 +141,7 @@ def _facts(a: Analysis) -> list[tuple[str, str]]:
         ("Model", family_words(a)),
         ("Solver", _value(f("method"))),
         ("Rank of the interaction of sites and time", _value(f("rank"))),
+        ("Average of models", _averaged(a) or "no: one model"),
         (
             "Penalty on the factors",
             "estimated from the data" if f("penalty") is None else _value(f("penalty")),
@@ -153,7 +168,7 @@ def _facts(a: Analysis) -> list[tuple[str, str]]:
 
 def _fitted(a: Analysis) -> HtmlTable | None:
     """Counted beside fitted birds of every year, at the visits that were made."""
-    table = fitted_years(a.data)
+    table = fitted_years(a.data.visited, a.data.months)
     if table.empty:
         return None
     rows = [
@@ -179,15 +194,15 @@ def _cv(a: Analysis) -> HtmlTable | None:
     if cv is None or cv.empty:
         return None
     means = ["deviance", "log_rmse", "total_bias"]
-    weighted = cv.assign(**{m: cv[m] * cv["n"] for m in means}, chosen=chosen_rows(a))
-    keys = ["candidate", "model", "rank", "penalty", "chosen"]
+    weighted = cv.assign(**{m: cv[m] * cv["n"] for m in means}, chosen=chosen_rows(a), mean=averaged_rows(a))
+    keys = ["candidate", "model", "rank", "penalty", "chosen", "mean"]
     table: pd.DataFrame = weighted.groupby(keys, as_index=False, dropna=False)[["n", *means]].sum()
     rows = []
     for r in records(table):
         d, e, b = (getattr(r, m) / r.n for m in means)
         rows.append(
             [
-                Cell(f"{r.model}{' (chosen)' if r.chosen else ''}"),
+                Cell(f"{r.model}{' (chosen)' if r.chosen else ' (averaged with it)' if r.mean else ''}"),
                 Cell(f"{r.rank}", float(r.rank)),
                 Cell("estimated" if math.isnan(r.penalty) else number(r.penalty), r.penalty),
                 Cell(number(d, 4), d),

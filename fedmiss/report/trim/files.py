@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedmiss import __version__
 from fedmiss.files import write_json
 from fedmiss.report.spreadsheet import harmless
 from fedmiss.report.trim.fit import TrimFit
+from fedmiss.version import __version__
 
 __all__ = ["as_json", "out_text", "write_trim"]
 

@@ -1,0 +1,66 @@
+"""Options of a command, made of the fields of settings classes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Annotated, Any, get_args, get_origin
+
+import typer
+
+from fedmiss.settings import Setting, definitions
+
+__all__ = ["options_of"]
+
+
+def options_of(
+    *classes: type, make: Callable[..., Any] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace the parameter ``settings`` of a command by one option for each field of the classes.
+
+    The command gets what ``make`` (default: the first class) builds of the options that were given.
+    """
+    defaults = {f.name: f.default for cls in classes for f in fields(cls)}
+    made = {
+        name: _option(name, hint, setting, defaults[name])
+        for cls in classes
+        for name, (hint, setting) in definitions(cls).items()
+    }
+
+    def replaced(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters
+        several = [q for p in own.values() for q in (made.values() if p.name == "settings" else [p])]
+
+        @functools.wraps(command)
+        def run(**words: Any) -> None:
+            given = {name: words.pop(name) for name in made}
+            settings = (make or classes[0])(**{k: v for k, v in given.items() if v not in (None, [])})
+            command(settings=settings, **words)
+
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in several]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        return run
+
+    return replaced
+
+
+def _option(name: str, hint: Any, setting: Setting, default: Any) -> inspect.Parameter:
+    """Return the parameter of one field: a flag for a bool, a list for a tuple, a text where the text is read later."""
+    flags, kind = setting.flags or (setting.flag(name),), hint
+    if hint is bool:  # a flag that is not given must not undo what named filters say
+        flags, kind = (f"{flags[0]}/--no-{flags[0][2:]}",), hint if default else bool | None
+    elif setting.read or setting.typed:
+        kind = (setting.typed or str) | None
+    elif get_origin(hint) is tuple:
+        kind = list[get_args(hint)[0]] | None  # type: ignore[misc]
+    elif isinstance(default, str):  # a number may be a word too
+        kind = str
+    shown = setting.shown if default or isinstance(setting.shown, str) or default == 0 else False
+    option = typer.Option(*flags, help=setting.help, show_default=shown, rich_help_panel=setting.panel)
+    default = None if type(None) in get_args(kind) else default
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+    )

@@ -1,0 +1,202 @@
+"""What panel, fit and imputed folders and joint results say of themselves: facts in their manifests, with types.
+
+A step makes such an object and writes ``as_results()`` into the manifest; whoever reads the folder gets it back by ``of``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Self
+
+from fedmiss.errors import InputError
+
+__all__ = ["FACTS", "Facts", "FitFacts", "ImputedFacts", "JointFacts", "ModelFacts", "PanelFacts", "or_nan"]
+
+_SOMETIMES: dict[str, bool] = {"sometimes": True}  # not in the manifest where it is None or empty
+
+
+def or_nan(value: float | None) -> float:
+    """Return the number, or NaN for one that is not known: JSON has no NaN."""
+    return float("nan") if value is None else value
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Facts of one kind of folder."""
+
+    @classmethod
+    def of(cls, results: Mapping[str, Any], where: object = "the folder") -> Self:
+        """Read the part ``results`` of a manifest; what else stands in it is left alone.
+
+        Raises
+        ------
+        InputError    a fact without a default is not there
+        """
+        lacking = [
+            f.name for f in fields(cls) if f.default is f.default_factory is MISSING and f.name not in results
+        ]
+        if lacking:
+            raise InputError(
+                f"the manifest of {where} does not say {', '.join(lacking)}; make the folder again."
+            )
+        return cls(**{f.name: results[f.name] for f in fields(cls) if f.name in results})
+
+    def as_results(self) -> dict[str, Any]:
+        """Return the facts as the manifest keeps them."""
+        values = {f: getattr(self, f.name) for f in fields(self)}
+        return {
+            f.name: v for f, v in values.items() if v not in (None, {}) or not f.metadata.get("sometimes")
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PanelFacts(Facts):
+    """Facts of a panel folder.
+
+    ``effort`` is the share of visits that tell each effort column; ``groups`` the counts of each group's folder;
+    ``period`` is year where no month was told; ``share_complete`` the share of complete checklists.
+    """
+
+    species: str
+    common_name: str
+    n_sites: int
+    n_months: int
+    first_month: str
+    last_month: str
+    n_observers: int
+    n_visits: int
+    n_counted: int
+    n_detected: int
+    n_zeros: int
+    n_cells_observed: int
+    birds: int
+    effort: dict[str, float]
+    groups: dict[str, dict[str, int]]
+    period: str = "month"
+    share_complete: float | None = field(default=None, metadata=_SOMETIMES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts(Facts):
+    """Facts of one fitted model: what it is, and what its tables of coefficients need to be read.
+
+    ``mu`` is the level on the link scale, ``phi`` the dispersion that enters the fit, ``negbin_size`` None for other models,
+    ``edf`` the effective degrees of freedom, ``smear`` the factor of expected counts, ``lift`` what a site's visits add to
+    its level.
+    """
+
+    family: str
+    scale: str
+    model: str
+    effects: bool
+    dispersion_model: str
+    rank: int
+    penalty: float | None
+    mu: float
+    phi: float
+    dispersion: float | None
+    negbin_size: float | None
+    edf: float | None
+    smear: float
+    site_variances: list[float] | None
+    month_variances: list[float] | None
+    converged: bool
+    stop_reason: str
+    rounds: int
+    time: str = "smooth"
+    slopes: bool = False
+    site_visits: bool = False
+    lift: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts(ModelFacts):
+    """What a fit and a joint result both say: the chosen model, those averaged with it, what crossed between groups and hub.
+
+    ``members`` are the facts of the averaged fits, the chosen one first; ``h_norm`` is the length of the last move. What is
+    None by default is written by some methods only.
+    """
+
+    species: str
+    method: str
+    standard_effort: str
+    observer_effects: bool
+    observer_sd: float | None
+    n_groups: int
+    n_counted: int
+    n_months: int
+    bootstrap: int
+    members: list[dict[str, Any]] = field(default_factory=list)
+    objective: float | None = None
+    h_norm: float | None = None
+    participation: float = 1.0
+    compressor: str = "identity"
+    advice: str = ""
+    cv_summary: list[dict[str, Any]] = field(default_factory=list)
+    exchanges: int | None = field(default=None, metadata=_SOMETIMES)
+    bytes_up: int | None = field(default=None, metadata=_SOMETIMES)
+    bytes_down: int | None = field(default=None, metadata=_SOMETIMES)
+    ledger: dict[str, Any] = field(default_factory=dict, metadata=_SOMETIMES)
+    shared_sites: int | None = field(default=None, metadata=_SOMETIMES)
+    joint_sites: int | None = field(default=None, metadata=_SOMETIMES)
+    withheld_visits: int | None = field(default=None, metadata=_SOMETIMES)
+    duplicate_visits: int | None = field(default=None, metadata=_SOMETIMES)
+
+    @classmethod
+    def of_members(cls, members: Sequence[ModelFacts], **more: Any) -> Self:
+        """Put together the facts of the averaged fits, the chosen one first, and the other facts by name."""
+        said = [m.as_results() for m in members]
+        return cls(members=said, **said[0], **more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitFacts(JobFacts):
+    """Facts of a fit folder; the last ones are of ``fedmissem`` and ``saem``."""
+
+    effort: dict[str, float]
+    n_visits: int
+    n_sites: int
+    n_cells_observed: int
+    common_name: str = ""
+    objective_start: float | None = field(default=None, metadata=_SOMETIMES)
+    workers: int | None = field(default=None, metadata=_SOMETIMES)
+    overdispersion: float | None = field(default=None, metadata=_SOMETIMES)
+    standard_errors: dict[str, float] | None = field(default=None, metadata=_SOMETIMES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointFacts(JobFacts):
+    """Facts of a joint result between organisations, which the hub also sends to each of them.
+
+    ``terms``, ``blanks`` and ``kappa`` are the effort terms, those with a column for blanks, and their coefficients;
+    ``engine`` what the carrier of the messages counted, ``seconds`` the time of the job, ``replayed`` answers that came from
+    a journal.
+    """
+
+    terms: list[str]
+    blanks: list[str]
+    kappa: list[float]
+    n_sites_all: float
+    regions: list[str]
+    notes: list[str]
+    seconds: float | None = field(default=None, metadata=_SOMETIMES)
+    engine: dict[str, int] | None = None
+    replayed: int | None = field(default=None, metadata=_SOMETIMES)
+
+
+@dataclass(frozen=True, slots=True)
+class ImputedFacts(Facts):
+    """Facts of an imputed folder; ``imputed_share`` is the part of the total in cells without a count."""
+
+    species: str
+    cells: int
+    observed_cells: int
+    total: float
+    imputed_share: float
+    standard_effort: str
+
+
+FACTS: dict[str, type[Facts]] = {
+    "panel": PanelFacts, "fit": FitFacts, "imputed": ImputedFacts, "joint": JointFacts,
+}  # fmt: skip

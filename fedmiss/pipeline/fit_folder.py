@@ -1,0 +1,272 @@
+"""The fit folder: unfinished work beside it, its tables, its manifest; written by every method, read by what follows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedmiss.arrays import F64
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.federation.local import LocalFederation
+from fedmiss.federation.results import AverageFit, CountFit, Posterior, coefficient_names, visited_totals
+from fedmiss.files import (
+    MANIFEST,
+    read_checked,
+    read_manifest,
+    replace_folder,
+    seal,
+    write_checked,
+    write_manifest,
+)
+from fedmiss.folders import FitFacts, ModelFacts, or_nan
+from fedmiss.models.lowrank.choice import Choice, model_name
+from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
+from fedmiss.models.lowrank.solver import Fit, Theta
+from fedmiss.pipeline.panels import PanelFolder, effort_names
+from fedmiss.pipeline.settings import FitSettings
+from fedmiss.progress import note
+from fedmiss.tables import read_table, write_table
+
+__all__ = [
+    "MEMBERS",
+    "finish",
+    "fit_facts",
+    "partial_folder",
+    "read_fit",
+    "saved",
+    "write_fit",
+    "write_fit_manifest",
+    "write_totals",
+]
+
+
+MEMBERS = "members"  # folder of the fits that are averaged with the chosen one
+
+
+def partial_folder(out: Path, key: str) -> Path:
+    """Return the folder of unfinished work, emptied when it belongs to other settings or another panel, or is damaged."""
+    work = out.with_name(out.name + ".partial")
+    ours = (work / "key.json").exists() or (work / MANIFEST).exists()
+    if work.is_symlink() or (work.exists() and not ours and any(p.name[0] != "." for p in work.iterdir())):
+        raise ConfigError(
+            f"{work} is in the way of unfinished work, and fedmiss did not make it; remove it or rename it."
+        )
+    if work.exists():
+        for left in work.glob(".*"):  # of a write that was cut off
+            left.unlink()
+        ledger = (work / "ledger.json").exists() and saved(work / "ledger.json") is None
+        if ledger or saved(work / "key.json") != key.encode():
+            shutil.rmtree(work)
+    write_checked(work / "key.json", key.encode())
+    return work
+
+
+def saved(path: Path) -> bytes | None:
+    """Content of a file of unfinished work; None where there is none, or a damaged one: then it is removed, and said."""
+    if not path.exists():
+        return None
+    try:
+        return read_checked(path)
+    except InputError as error:
+        note(f"{error} What it held is done again.")
+        path.unlink()
+        return None
+
+
+def finish(work: Path, out: Path) -> Path:
+    """Remove the checkpoints and rename the work folder to its final name."""
+    shutil.rmtree(work / "checkpoint", ignore_errors=True)
+    for path in (*(work / name for name in ("choice.json", "ledger.json")), *work.glob("draws-*.npz")):
+        path.unlink(missing_ok=True)
+    (work / "key.json").unlink()
+    seal(work)
+    replace_folder(work, out)
+    return out
+
+
+def write_fit(work: Path, fit: CountFit | AverageFit) -> None:
+    """Write the fit, those that are averaged with it into ``members``, and the counted and fitted totals of the visits."""
+    fits = fit.fits if isinstance(fit, AverageFit) else (fit,)
+    for i, one in enumerate(fits):
+        _write_factors(work / MEMBERS / str(i + 1) if i else work, one)
+    states = [(f.state, f.settings) for f in fits if f.state is not None and f.state.visited is not None]
+    if states:
+        write_table(visited_totals(states), work / "visited.parquet", "visited")
+
+
+def _write_factors(work: Path, fit: CountFit) -> None:
+    """Write factors (and, for a variational fit, the covariances that the expected counts need)."""
+    t = fit.theta
+    sites: dict[str, Any] = {"site_index": np.arange(fit.J, dtype=np.int32), "a": t.a}
+    months: dict[str, Any] = {"month_index": np.arange(fit.L, dtype=np.int32), "b": t.b}
+    names = coefficient_names(t.rank, slopes=fit.slopes)
+    sites |= {site: t.U[:, k] for k, (site, _) in enumerate(names)}
+    months |= {month: t.V[:, k] for k, (_, month) in enumerate(names)}
+    if fit.posterior is not None:
+        for table, cov in ((sites, fit.posterior.C), (months, fit.posterior.D)):
+            table |= {f"cov_{i}_{j}": cov[:, i, j] for i in range(cov.shape[1]) for j in range(i + 1)}
+    write_table(sites, work / "site_factors.parquet", "site_factors")
+    write_table(months, work / "month_factors.parquet", "month_factors")
+
+
+def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit | AverageFit]:
+    """Read a fit folder back as (manifest, fit); the observer effects are not in it."""
+    path = Path(path)
+    manifest = read_manifest(path, "fit", verify=True)
+    facts = FitFacts.of(manifest["results"], path)
+    fits = [_read_member(path, facts, facts.n_counted)]
+    for i, member in enumerate(facts.members[1:]):
+        fits.append(_read_member(path / MEMBERS / str(i + 2), ModelFacts.of(member, path), facts.n_counted))
+    return manifest, fits[0] if len(fits) == 1 else AverageFit(tuple(fits))
+
+
+def _read_member(path: Path, r: ModelFacts, n_counted: int) -> CountFit:
+    """One of the models of a fit, from the tables in ``path``."""
+    sites = read_table(path / "site_factors.parquet", "site_factors").to_pandas()
+    months = read_table(path / "month_factors.parquet", "month_factors").to_pandas()
+    names = coefficient_names(r.rank + r.slopes, slopes=r.slopes)
+    U = sites[[site for site, _ in names]].to_numpy(float)
+    V = months[[month for _, month in names]].to_numpy(float)
+    theta = Theta(r.mu, sites["a"].to_numpy(float), months["b"].to_numpy(float), U, V)
+    settings = CountSettings(
+        family=r.family,
+        scale=r.scale,
+        rank=r.rank,
+        penalty=r.penalty,
+        dispersion=r.dispersion_model,
+        effects=r.effects,
+    )
+    J, L, p = len(sites), len(months), 1 + len(names)
+    posterior = None
+    if "cov_0_0" in sites.columns:
+        posterior = Posterior(
+            theta.mu,
+            np.column_stack([theta.a, U]),
+            _covariances(sites, p),
+            np.column_stack([theta.b, V]),
+            _covariances(months, p),
+            np.asarray(r.site_variances or np.full(p, np.inf)),
+            np.zeros((L, p)),
+            np.asarray(r.month_variances or np.full(p, np.inf)),
+        )
+    aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, 0.0, 0.0, 0.0)
+    fit = Fit(theta, [], r.converged, r.stop_reason, r.rounds)
+    dispersion, edf = or_nan(r.dispersion), or_nan(r.edf)
+    return CountFit(settings, J, L, fit, aux, dispersion, edf, n_counted, r.smear, posterior)
+
+
+def _covariances(table: pd.DataFrame, p: int) -> F64:
+    out = np.empty((len(table), p, p))
+    for i in range(p):
+        for j in range(i + 1):
+            out[:, i, j] = out[:, j, i] = table[f"cov_{i}_{j}"].to_numpy(float)
+    return out
+
+
+def write_totals(path: Path, totals: F64, labels: list[str]) -> None:
+    """Write replicates of monthly totals (B, R, L) by region."""
+    B, R, L = totals.shape
+    write_table(
+        {
+            "draw": np.repeat(np.arange(B, dtype=np.int32), R * L),
+            "region": np.tile(np.repeat(np.array(labels), L), B),
+            "month_index": np.tile(np.arange(L, dtype=np.int32), B * R),
+            "total": totals.ravel(),
+        },
+        path,
+        "draws",
+    )
+
+
+def _model_facts(fit: CountFit) -> ModelFacts:
+    q = fit.posterior
+    estimated = q is not None and bool(np.isfinite(q.tau).all())  # variances; fixed time effects have none
+    return ModelFacts(
+        family=fit.settings.family,
+        scale=fit.settings.scale,
+        model=model_name(fit.settings),
+        effects=fit.settings.effects,
+        dispersion_model=fit.settings.dispersion,
+        rank=fit.settings.rank,
+        slopes=fit.slopes,
+        site_visits=fit.settings.site_visits,
+        lift=fit.state.lift if fit.state is not None else 0.0,
+        time=fit.settings.time,
+        penalty=fit.settings.penalty,
+        mu=fit.theta.mu,
+        phi=fit.aux.phi,
+        dispersion=fit.dispersion,
+        negbin_size=fit.aux.size if np.isfinite(fit.aux.size) else None,
+        edf=fit.edf,
+        smear=fit.smear,
+        site_variances=q.tau.tolist() if q is not None and estimated else None,
+        month_variances=q.noise.tolist() if q is not None and estimated else None,
+        converged=fit.fit.converged,
+        stop_reason=fit.fit.stop_reason,
+        rounds=fit.fit.sweeps,
+    )
+
+
+def fit_facts(
+    fit: CountFit | AverageFit,
+    federation: LocalFederation,
+    folder: PanelFolder,
+    choice: Choice | None,
+    s: FitSettings,
+) -> FitFacts:
+    """What is known of a fit when its rounds are done; what each method adds is put in by ``replace``."""
+    agreed, panel = federation.agreement, folder.facts
+    fits = fit.fits if isinstance(fit, AverageFit) else (fit,)
+    fit = fits[0]
+    return FitFacts.of_members(
+        [_model_facts(f) for f in fits],
+        species=panel.species,
+        common_name=panel.common_name,
+        method="fast",
+        effort=dict(zip(effort_names(agreed.terms, agreed.blanks), fit.aux.kappa.tolist(), strict=True)),
+        standard_effort=agreed.standard_effort,
+        observer_effects=fit.settings.observers,
+        observer_sd=(1.0 / fit.aux.observers) ** 0.5 if fit.settings.observers else None,
+        objective=fit.fit.objective[-1] if fit.fit.objective else None,
+        n_groups=len(federation.programs),
+        participation=1.0,
+        compressor="identity",
+        n_visits=panel.n_visits,
+        n_counted=fit.n_counted,
+        n_sites=federation.J,
+        n_months=federation.L,
+        n_cells_observed=federation.n_cells(),
+        bootstrap=s.bootstrap,
+        advice=choice.advice if choice else "",
+        cv_summary=json.loads(choice.summary.to_json(orient="records"))
+        if choice is not None and len(choice.summary)
+        else [],
+    )
+
+
+def write_fit_manifest(
+    work: Path,
+    folder: PanelFolder,
+    settings: FitSettings,
+    hashes: dict[str, str],
+    facts: FitFacts,
+    notes: Sequence[str],
+) -> None:
+    """Write the manifest of a fit of a panel folder; ``notes`` are added to the panel's warnings."""
+    write_manifest(
+        work,
+        "fit",
+        settings=asdict(settings),
+        inputs=hashes,
+        results=facts.as_results(),
+        flow=folder.manifest["flow"],
+        terms=folder.manifest["terms"],
+        warnings=[*folder.manifest["warnings"], *notes],
+    )

@@ -1,0 +1,95 @@
+"""From the settings of a fit and a panel to the model's settings, its rivals, and the groups that answer."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from fedmiss.errors import ConfigError
+from fedmiss.federation.hub.agree import Plan
+from fedmiss.federation.local import LocalFederation
+from fedmiss.files import (
+    hash_json,
+)
+from fedmiss.models.lowrank.choice import default_candidates
+from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.pipeline.panels import PanelFolder
+from fedmiss.pipeline.settings import MODELS, FitSettings
+
+__all__ = ["base_settings", "candidates", "check_fixed", "federation_of", "presence_if_uncounted"]
+
+
+def check_fixed(s: FitSettings) -> None:
+    """Refuse what the plain site and time model does not have."""
+    other = {
+        "--method": s.method != "fast",
+        "--model": s.model not in ("auto", "quasi"),
+        "--rank": s.rank not in ("auto", 0),
+        "--penalty": s.penalty is not None,
+        "--effort": s.effort not in ("auto", "none"),
+        "--observers": s.observers,
+        "--minimum": s.minimum > 1,
+    }
+    wrong = [name for name, bad in other.items() if bad]
+    if s.time == "fixed" and wrong:
+        raise ConfigError(
+            f"--time fixed is the plain site and time model of Poisson counts: leave out {', '.join(wrong)}. (With a least "
+            "number behind each sum it cannot be fitted: a pair of months may rest on one site.)"
+        )
+
+
+def base_settings(s: FitSettings, *, calibrate: bool = True) -> CountSettings:
+    """Translate the step's settings into the model's, before rank and model are chosen."""
+    if s.time == "fixed":
+        return CountSettings(time="fixed", rank=0, season=False, slopes=False, seed=s.seed)
+    chosen = MODELS["negbin" if s.model == "auto" else s.model]
+    rank = 2 if s.rank == "auto" else s.rank
+    return CountSettings(
+        rank=rank, penalty=s.penalty, observers=s.observers, seed=s.seed, calibrate=calibrate,
+        **chosen,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def candidates(s: FitSettings, base: CountSettings) -> list[CountSettings]:
+    """Candidates of the cross-validation; one means that nothing is to be chosen."""
+    if s.time == "fixed":
+        return [base]
+    if s.rank == "auto" and s.model == "auto":
+        return default_candidates(base, s.max_rank)
+    if s.rank == "auto":
+        return [replace(base, rank=r) for r in range(s.max_rank + 1)]
+    if s.model == "auto":
+        if s.penalty is not None:
+            return [base]
+        other = (MODELS[name] for name in ("quasi", "log1p"))
+        return [base, *(replace(base, **{"scale": "raw", "dispersion": "quasi"} | m) for m in other)]  # type: ignore[arg-type]
+    return [base]
+
+
+def presence_if_uncounted(folder: PanelFolder, settings: FitSettings) -> FitSettings:
+    """Fit presence and absence where a species was found and never counted (all X): its counts are all 0 and say nothing."""
+    if settings.model == "auto" and folder.facts.birds == 0 and folder.facts.n_detected > 0:
+        return replace(settings, model="bernoulli")
+    return settings
+
+
+def federation_of(folder: PanelFolder, s: FitSettings) -> LocalFederation:
+    """Groups of a panel folder and a hub, agreed on axes, effort terms and shared sites."""
+    plan = Plan(
+        species=folder.facts.species,
+        months=folder.stamps,
+        effort=folder.wanted_terms("none" if s.time == "fixed" else s.effort),
+        detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli",
+        joint=s.joint and s.time != "fixed",
+        duplicates=folder.several_sources,
+        minimum=s.minimum,
+    )
+    held, at = folder.visits(effort=s.effort != "none" and s.time != "fixed")
+    return LocalFederation(
+        held,
+        at,
+        len(folder.sites),
+        plan,
+        secrets=folder.secrets(),
+        more=hash_json(asdict(s)).encode(),
+        own=s.own,
+    )

@@ -1,0 +1,111 @@
+"""The settings of a report; light to import, because the command line makes its options of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+from fedmiss.errors import ConfigError
+from fedmiss.settings import Setting, Settings
+
+__all__ = ["CONVENTIONS", "RULES", "Least", "ReportSettings"]
+
+RULES = ("pecbms", "rtrim")
+CONVENTIONS = ("long-term", "trim")
+
+
+class Least(NamedTuple):
+    """The least that must be counted in a year of the index: site-months of the season, and sites.
+
+    Five counts of a species with the usual overdispersion know a year's level to some 45 %, and three sites keep one site
+    from being the year. The base needs twice as much, because its error is in every index. A panel with few sites asks for
+    half of what there is.
+    """
+
+    cells: int = 5
+    sites: int = 3
+
+    @property
+    def base(self) -> Least:
+        """What a year needs to be taken as the base."""
+        return Least(2 * self.cells, 2 * self.sites)
+
+    def of(self, n_sites: int, n_months: int) -> Least:
+        """Return what is asked of a panel of so many sites, with so many months in its season."""
+        half = -(-n_sites // 2)
+        return Least(min(self.cells, max(1, -(-n_sites * n_months // 2))), min(self.sites, max(1, half)))
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSettings(Settings):
+    """What the user of a report may choose.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.ReportSettings(base="2010", unit="nests").unit
+    'nests'
+    """
+
+    base: Annotated[
+        str | None,
+        Setting("Base of the index: a year or a range, 2010 or 2005-2010.", shown="first complete year"),
+    ] = None
+    rule: Annotated[str, Setting("Rule of the trend classes: pecbms or rtrim.", among=RULES)] = "pecbms"
+    convention: Annotated[
+        str,
+        Setting(
+            "Error of the trend: long-term (the scatter of years is part of it) or trim (it is not, as in TRIM).",
+            among=CONVENTIONS,
+        ),
+    ] = "long-term"
+    min_counts: Annotated[
+        int,
+        Setting("Site-months that must be counted in a year of the index; twice as many in its base.", low=1),
+    ] = Least().cells
+    min_sites: Annotated[
+        int,
+        Setting("Sites that must be counted in a year of the index; twice as many in its base.", low=1),
+    ] = Least().sites
+    date: Annotated[
+        str | None,
+        Setting("Date printed on the report, YYYY-MM-DD; fix it to get the same bytes again.", shown="today"),
+    ] = None
+    span: Annotated[
+        float | None,
+        Setting("Span of the LOESS curve, 0 to 1.", above=0, high=1, shown="by cross-validation"),
+    ] = None
+    coarse_map: Annotated[
+        float,
+        Setting(
+            "Round positions of sites to so many degrees, and withhold their names (0: exact).",
+            low=0, high=10,
+        ),
+    ] = 0.0  # fmt: skip
+    title: Annotated[str | None, Setting("Title of the page.", shown="the species")] = None
+    unit: Annotated[str, Setting("What was counted: birds, nests, pairs, territories, or any word.")] = (
+        "birds"
+    )
+    trim: Annotated[bool, Setting("Show TRIM's index (model 3) of the same counts beside fedmiss's.")] = False
+    photo: Annotated[str | None, Setting("A picture (JPEG or PNG) for the top of the page.")] = None
+    photo_credit: Annotated[str, Setting("Who took the picture, and its licence.")] = ""
+    author: Annotated[str, Setting('Who publishes the report, for "cite as".')] = ""
+    url: Annotated[str, Setting("Where the report will stand, for links and share images.")] = ""
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if self.date is not None:
+            try:
+                dt.date.fromisoformat(self.date)
+            except ValueError:
+                raise ConfigError(
+                    f"--date is {self.date!r}; write it as YYYY-MM-DD.", date=self.date
+                ) from None
+        if not self.unit.strip() or len(self.unit) > 40:
+            raise ConfigError(f"--unit is {self.unit!r}; give a word, as nests.", unit=self.unit)
+
+    @property
+    def least(self) -> Least:
+        """What must be counted in a year of the index."""
+        return Least(self.min_counts, self.min_sites)

@@ -1,0 +1,211 @@
+"""One definition of a setting: the command line, the checks, the recipes and the reference are made of it.
+
+A settings class is a frozen dataclass that inherits :class:`Settings`. Each field is ``Annotated[type, Setting(...)]``: the
+type, the help text, the limits. ``fedmiss.cli.options`` makes the options of a command of the fields, :func:`from_table`
+reads a table of a recipe, and :class:`Settings` checks every value when an object is made.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import numbers
+import os
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from fedmiss.errors import ConfigError
+
+__all__ = ["Setting", "Settings", "convert", "definitions", "from_table", "names", "read_table", "unknown"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is known of a field beside its type and its default.
+
+    Attributes
+    ----------
+    help : the help of the option and the text of the reference
+    among : the values that a text may have
+    low, high : limits of a number, both included;  above : a limit that is not included
+    flags : names of the option, where they are not made of the field's name
+    shown : what the help shows as the default, where it is not the default itself;  panel : heading of the help
+    read : makes the field's value of what is typed, which is a text or of the type ``typed``
+    """
+
+    help: str
+    among: tuple[str, ...] = ()
+    low: float | None = None
+    above: float | None = None
+    high: float | None = None
+    flags: tuple[str, ...] = ()
+    shown: str | bool = True
+    panel: str | None = None
+    typed: type | None = None
+    read: Callable[[Any], Any] | None = None
+
+    def flag(self, name: str) -> str:
+        """Return the name of the option of the field ``name``."""
+        return self.flags[0] if self.flags else "--" + name.replace("_", "-")
+
+    def allows(self, value: Any) -> bool:
+        """Whether a value of the right type is within the limits."""
+        if isinstance(value, str):
+            return not self.among or value in self.among
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return True
+        return (
+            (self.low is None or value >= self.low)
+            and (self.above is None or value > self.above)
+            and (self.high is None or value <= self.high)
+        )
+
+    def limits(self) -> str:
+        """Say the limits in words: ``quasi or negbin``, ``between 0 and 1``, ``at least 2``."""
+        if self.among:
+            return _either(filter(None, self.among))
+        if self.low is not None and self.high is not None:
+            return f"between {self.low:g} and {self.high:g}"
+        least = "" if self.above is None else f"above {self.above:g}"
+        if self.low is not None:
+            least = f"at least {self.low:g}" if self.low else "0 or more"
+        return " and ".join(filter(None, (least, "" if self.high is None else f"at most {self.high:g}")))
+
+
+class Settings:
+    """Base of the settings classes: checks every field when an object is made, and lists the fields in the docstring."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        text = inspect.cleandoc(cls.__doc__ or "")
+        if "Attributes\n---" in text:  # a dataclass with slots is made twice
+            return
+        head, mark, example = text.partition("\n\nExamples\n")
+        listed = "\n".join(f"{name} : {s.help}" for name, (_, s) in definitions(cls).items())
+        cls.__doc__ = f"{head}\n\nAttributes\n----------\n{listed}{mark}{example}"
+
+    def __post_init__(self) -> None:
+        for name, (hint, setting) in definitions(type(self)).items():
+            object.__setattr__(self, name, checked(getattr(self, name), hint, setting, setting.flag(name)))
+
+
+def _definitions(cls: type) -> dict[str, tuple[Any, Setting]]:
+    """Type and definition of every field of a settings class, by name."""
+    return {
+        name: (get_args(hint)[0], get_args(hint)[1])
+        for name, hint in get_type_hints(cls, include_extras=True).items()
+        if get_origin(hint) is Annotated
+    }
+
+
+definitions: Callable[[type], dict[str, tuple[Any, Setting]]] = functools.cache(_definitions)
+
+
+def checked(value: Any, hint: Any, setting: Setting, where: str) -> Any:
+    """Return the value as the field's type; raise ConfigError for a wrong type or a value outside the limits."""
+    typed = setting.read and isinstance(value, setting.typed or str) and not isinstance(value, bool)
+    found = convert(setting.read(value) if setting.read and typed else value, hint, where)
+    if setting.allows(found):
+        return found
+    words = [
+        str(word) for option in _options(hint) if get_origin(option) is Literal for word in get_args(option)
+    ]
+    near = difflib.get_close_matches(str(found), setting.among, n=1)
+    meant = f" Did you mean {near[0]!r}?" if near else ""
+    shown = f"{value:g}" if isinstance(value, float) else repr(value)
+    raise ConfigError(f"{where} is {shown} (must be {', or '.join([*words, setting.limits()])}).{meant}")
+
+
+def convert(value: Any, hint: Any, where: str) -> Any:
+    """Fit a value to a type: lists become tuples, one text a list of one, whole numbers floats; else ConfigError.
+
+    A text stands for a number only where the type also allows a word, as ``int | Literal["auto"]``.
+    """
+    options = _options(hint)
+    worded = any(get_origin(option) is Literal for option in options)
+    for option in options:
+        kind, parts = get_origin(option) or option, get_args(option)
+        if kind is Literal:
+            if value in parts:
+                return value
+        elif kind is tuple and isinstance(value, list | tuple | str):
+            items = [value] if isinstance(value, str) else value
+            hints = [parts[0]] * len(items) if parts[-1] is Ellipsis else list(parts)
+            if len(items) == len(hints):
+                pairs = enumerate(zip(items, hints, strict=True), start=1)
+                return tuple(convert(v, h, f"{where}[{i}]") for i, (v, h) in pairs)
+        elif kind is dict and isinstance(value, dict):
+            return {k: convert(v, parts[1], f"{where}.{k}") for k, v in value.items()}
+        elif isinstance(value, bool):
+            if kind is bool:
+                return value
+        elif kind in (str, float) and isinstance(value, numbers.Real):
+            return kind(value)
+        elif kind is str and isinstance(value, os.PathLike):
+            return os.fspath(value)
+        elif kind is int and isinstance(value, numbers.Integral):
+            return int(value)
+        elif kind is int and isinstance(value, str) and worded and value.removeprefix("-").isdecimal():
+            return int(value)
+        elif isinstance(value, kind):
+            return value
+    raise ConfigError(f"{where} is {value!r} (must be {' or '.join(map(_in_words, options))}).")
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (types.UnionType, Union) else (hint,)
+
+
+def _in_words(hint: Any) -> str:
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind is tuple:
+        return "a list" if parts[-1] is Ellipsis else f"a list of {len(parts)}"
+    if kind is Literal:
+        return _either(parts)
+    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    return words.get(hint, "left out" if hint is type(None) else "a table")
+
+
+def _either(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def unknown(key: str, known: Iterable[str], where: str) -> ConfigError:
+    """Make the error for a name that no setting has, with the closest name or all of them."""
+    near = difflib.get_close_matches(key, sorted(known), n=1)
+    more = f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(sorted(known))}."
+    return ConfigError(f"{where}: the setting {key!r} is unknown. {more}", key=key)
+
+
+def names(*classes: type) -> dict[str, str]:
+    """Return the fields of settings classes by the names that they have in recipes: those of the options."""
+    return {
+        setting.flag(name)[2:].replace("-", "_"): name
+        for cls in classes
+        for name, (_, setting) in definitions(cls).items()
+    }
+
+
+def read_table(table: dict[str, Any], where: str, *classes: type) -> dict[str, Any]:
+    """Read a table of a recipe as values of the fields; unknown keys, wrong types and impossible values are errors."""
+    known = names(*classes)
+    fields = {name: d for cls in classes for name, d in definitions(cls).items()}
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        name = known.get(key.replace("-", "_"))
+        if name is None:
+            raise unknown(key, known, where)
+        values[name] = checked(value, *fields[name], f"{where}.{key}")
+    return values
+
+
+def from_table(cls: type[T], table: dict[str, Any], where: str) -> T:
+    """Build a settings object of a table of a recipe."""
+    return cls(**read_table(table, where, cls))

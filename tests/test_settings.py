@@ -1,0 +1,126 @@
+"""A setting is defined once: what its definition says holds on the command line, in Python, in recipes and in the docs."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+import typer
+
+from fedmiss.cli.options import options_of
+from fedmiss.errors import ConfigError
+from fedmiss.etl.filters import Filters
+from fedmiss.etl.settings import IngestSettings, PanelSettings
+from fedmiss.pipeline.settings import FitSettings
+from fedmiss.report.settings import ReportSettings
+from fedmiss.settings import Setting, convert, definitions, from_table
+from tests.cli.terminal import fedmiss
+
+CLASSES = [
+    ("ingest", Filters),
+    ("ingest", IngestSettings),
+    ("panel", PanelSettings),
+    ("fit", FitSettings),
+    ("report", ReportSettings),
+]
+LIMITED = [
+    (cls, name, setting)
+    for _, cls in CLASSES
+    for name, (_, setting) in definitions(cls).items()
+    if setting.limits()
+]
+
+
+def outside(setting: Setting) -> list[object]:
+    """Values that the definition does not allow, the nearest ones first."""
+    out: list[object] = [setting.low - 1] if setting.low is not None else []
+    out += [setting.above] if setting.above is not None else []
+    out += [setting.high + 1] if setting.high is not None else []
+    return out + [word + "x" for word in setting.among[-1:]]
+
+
+@pytest.mark.parametrize(("cls", "name", "setting"), LIMITED)
+def test_what_is_outside_the_limits_is_refused_with_the_option_the_value_and_the_limit(cls, name, setting):
+    for value in outside(setting):
+        words = [setting.limits(), f"{value:g}" if isinstance(value, float) else repr(value)]
+        with pytest.raises(ConfigError) as told:
+            cls(**{name: value})
+        assert all(w in str(told.value) for w in [*words, f"{setting.flag(name)} is"]), told.value
+        with pytest.raises(ConfigError) as told:
+            from_table(cls, {setting.flag(name)[2:]: value}, "r.toml: here")
+        assert all(w in str(told.value) for w in [*words, f"r.toml: here.{setting.flag(name)[2:]} is"])
+    for value in (*setting.among, *(v for v in (setting.low, setting.high) if v is not None)):
+        hint = definitions(cls)[name][0]
+        assert getattr(cls(**{name: value}), name) == convert(value, hint, "")
+
+
+@pytest.mark.parametrize(("command", "cls"), CLASSES)
+def test_every_field_is_an_option_with_its_help_and_default_and_a_line_of_the_docstring(command, cls):
+    from fedmiss.cli.commands import register
+
+    app = typer.Typer()
+    register(app)
+    made = {p.name: p for p in typer.main.get_command(app).commands[command].params}  # type: ignore[attr-defined]
+    for field in (f for f in fields(cls) if f.name in definitions(cls)):
+        setting, option = definitions(cls)[field.name][1], made[field.name]
+        assert option.help == setting.help
+        assert option.default == field.default or option.default is None
+        assert setting.flag(field.name) in option.opts
+        assert bool(option.secondary_opts) == isinstance(field.default, bool)
+        assert f"\n{field.name} : {setting.help}\n" in (cls.__doc__ or "") + "\n"
+
+
+def test_a_flag_has_no_value_and_a_word_is_read_as_the_number_it_is(tmp_path):
+    made = []
+
+    @options_of(FitSettings)
+    def show(out: Annotated[Path, typer.Option("--out")] = Path("x"), *, settings: FitSettings) -> None:
+        made.append((out, settings))
+
+    app = typer.Typer()
+    app.command()(show)
+    command = typer.main.get_command(app)
+    command(
+        ["--observers", "--no-joint", "--rank", "2", "--gamma", "0.5", "--out", "y"], standalone_mode=False
+    )
+    assert made == [(Path("y"), FitSettings(observers=True, joint=False, rank=2, gamma=0.5))]
+    assert fedmiss("fit", tmp_path, "--observers", "yes").code == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "found"),
+    [
+        (2, float, 2.0), (2010, str | None, "2010"), (None, str | None, None), ("3", int | Literal["auto"], 3),
+        ("a", tuple[str, ...], ("a",)), ([1, 2], tuple[float, float], (1.0, 2.0)), (Path("a"), str, "a"),
+    ],
+)  # fmt: skip
+def test_values_become_what_the_field_is(value, hint, found):
+    made = convert(value, hint, "x")
+    assert made == found
+    assert type(made) is type(found)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ("3", int),
+        ("3", int | None),
+        (True, int),
+        (1, bool),
+        ("yes", bool),
+        (2.5, int),
+        ([1], tuple[int, int]),
+    ],
+)
+def test_values_of_another_type_are_refused(value, hint):
+    with pytest.raises(ConfigError, match=r"x is .* \(must be "):
+        convert(value, hint, "x")
+
+
+def test_a_near_name_is_proposed():
+    with pytest.raises(ConfigError, match="Did you mean 'negbin'"):
+        FitSettings(model="nebgin")
+    with pytest.raises(ConfigError, match=r"'bootstarp' is unknown\. Did you mean 'bootstrap'"):
+        from_table(FitSettings, {"bootstarp": 1}, "r.toml: fit")

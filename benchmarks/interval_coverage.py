@@ -4,8 +4,8 @@
                                            [--kind random|preferential|weak] [--family poisson|negbin] [--observer-sd 0.3]
 
 Each panel: 150 sites x 96 months, 10 % of cells visited, 60 observers, most visits by a few of them, in 5 groups. Observers
-differ by exp(N(0, sd^2)), so the true monthly total is that of the mean observer, exp(sd^2 / 2) times that of the median one:
-a model without observers' effects estimates nothing else.
+differ by exp(N(0, sd^2)), so the true monthly total is that of the mean observer, exp(sd^2 / 2) times that of the median
+one: a model without observers' effects estimates nothing else.
 """
 
 from __future__ import annotations

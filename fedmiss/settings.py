@@ -109,16 +109,24 @@ definitions: Callable[[type], dict[str, tuple[Any, Setting]]] = functools.cache(
 
 def checked(value: Any, hint: Any, setting: Setting, where: str) -> Any:
     """Return the value as the field's type; raise ConfigError for a wrong type or a value outside the limits."""
-    typed = setting.read and isinstance(value, setting.typed or str) and not isinstance(value, bool)
-    found = convert(setting.read(value) if setting.read and typed else value, hint, where)
-    if setting.allows(found):
+    given = value
+    if setting.read and isinstance(value, setting.typed or str) and not isinstance(value, bool):
+        try:
+            given = setting.read(value)
+        except ConfigError as error:  # it speaks of the option; a recipe has a place beside
+            raise (error if where.startswith("--") else ConfigError(f"{where}: {error}")) from None
+    found = convert(given, hint, where)
+    several = isinstance(found, tuple)
+    bad = next((v for v in (found if several else (found,)) if not setting.allows(v)), None)
+    if bad is None:
         return found
     words = [
         str(word) for option in _options(hint) if get_origin(option) is Literal for word in get_args(option)
     ]
-    near = difflib.get_close_matches(str(found), setting.among, n=1)
+    near = difflib.get_close_matches(str(bad), setting.among, n=1)
     meant = f" Did you mean {near[0]!r}?" if near else ""
-    shown = f"{value:g}" if isinstance(value, float) else repr(value)
+    told = bad if several else value
+    shown = f"{told:g}" if isinstance(told, float) else repr(told)
     raise ConfigError(f"{where} is {shown} (must be {', or '.join([*words, setting.limits()])}).{meant}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_origin
 
 import pytest
 import typer
@@ -43,17 +43,21 @@ def outside(setting: Setting) -> list[object]:
 
 @pytest.mark.parametrize(("cls", "name", "setting"), LIMITED)
 def test_what_is_outside_the_limits_is_refused_with_the_option_the_value_and_the_limit(cls, name, setting):
+    hint = definitions(cls)[name][0]
+
+    def put(value: object) -> object:
+        return [value] if get_origin(hint) is tuple else value
+
     for value in outside(setting):
         words = [setting.limits(), f"{value:g}" if isinstance(value, float) else repr(value)]
         with pytest.raises(ConfigError) as told:
-            cls(**{name: value})
+            cls(**{name: put(value)})
         assert all(w in str(told.value) for w in [*words, f"{setting.flag(name)} is"]), told.value
         with pytest.raises(ConfigError) as told:
-            from_table(cls, {setting.flag(name)[2:]: value}, "r.toml: here")
+            from_table(cls, {setting.flag(name)[2:]: put(value)}, "r.toml: here")
         assert all(w in str(told.value) for w in [*words, f"r.toml: here.{setting.flag(name)[2:]} is"])
     for value in (*setting.among, *(v for v in (setting.low, setting.high) if v is not None)):
-        hint = definitions(cls)[name][0]
-        assert getattr(cls(**{name: value}), name) == convert(value, hint, "")
+        assert getattr(cls(**{name: put(value)}), name) == convert(put(value), hint, "")
 
 
 @pytest.mark.parametrize(("command", "cls"), CLASSES)
@@ -117,6 +121,12 @@ def test_values_become_what_the_field_is(value, hint, found):
 def test_values_of_another_type_are_refused(value, hint):
     with pytest.raises(ConfigError, match=r"x is .* \(must be "):
         convert(value, hint, "x")
+
+
+def test_each_value_of_a_list_has_the_limits():
+    assert Filters(years=[2019, 2020]).years == (2019, 2020)
+    with pytest.raises(ConfigError, match=r"--year is 202 \(must be between 1800 and 2199\)"):
+        Filters(years=[2019, 202])
 
 
 def test_a_near_name_is_proposed():

@@ -58,7 +58,8 @@ class Filters(Settings):
         int | None, Setting("The last so many calendar years of the data.", low=1, panel=WHEN)
     ] = None
     years: Annotated[
-        tuple[int, ...], Setting("Calendar year; repeat for more.", flags=("--year",), panel=WHEN)
+        tuple[int, ...],
+        Setting("Calendar year; repeat for more.", low=1800, high=2199, flags=("--year",), panel=WHEN),
     ] = ()
     last_edited: Annotated[
         tuple[str | None, str | None],
@@ -117,9 +118,6 @@ class Filters(Settings):
             raise ConfigError(
                 f"the range of last edits is empty: {low_edit} is after {high_edit}; swap the two."
             )
-        for year in self.years:
-            if not 1800 <= year <= 2199:
-                raise ConfigError(f"{year} is no year (must be between 1800 and 2199).")
         if self.first_date and self.last_date and self.first_date > self.last_date:
             raise ConfigError(
                 f"the first date {self.first_date} is after the last {self.last_date}; swap them."

@@ -133,6 +133,7 @@ def test_numbers_words_and_what_is_left_out(tmp_path):
         ("[fit]\nseed = true\n", "fit.seed is True"),
         ("[report]\nrule = 'trim'\n", "'trim'"),
         ("map = 3\n", "ingest.map is 3"),
+        ('duration = "5"\n', "r.toml: ingest.duration: .*write it as 5..300"),
     ],
 )
 def test_mistakes_are_told_by_their_place(text, message, tmp_path):

@@ -42,8 +42,9 @@ def _summary(manifest: dict[str, Any]) -> str:
         p = PanelFacts.of(r)
         return (
             f"{p.species}, {_n(p.n_visits)} visits ({_n(p.n_counted)} with a count, {_n(p.n_zeros)} zeros) "
-            f"by {_n(p.n_observers)} observers in {len(p.groups)} groups, at {_n(p.n_sites)} sites in "
-            f"{_span(p)}; {_n(p.n_cells_observed)} of {_n(p.n_sites * p.n_months)} cells have a count."
+            f"by {_n(p.n_observers)} observers in {len(p.groups)} group{'s' if len(p.groups) != 1 else ''}, "
+            f"at {_n(p.n_sites)} sites in {_span(p)}; "
+            f"{_n(p.n_cells_observed)} of {_n(p.n_sites * p.n_months)} cells have a count."
         )
     if kind == "records":
         listed = sorted(r["species"], key=lambda s: -s["records"])

@@ -183,7 +183,7 @@ def _from_table(
         if blank.height:
             raise InputError(
                 f"{path} line {blank['line'][0]}: the covariate {name!r} is blank at site {blank['site'][0]!r} "
-                f"({blank.height} rows); give every row of a site its category, or leave the site out."
+                f"(rows: {blank.height}); give every row of a site its category, or leave the site out."
             )
     weight = frame["weight"].to_numpy() if use_weights and "weight" in frame.columns else None
     month = frame["month"].to_numpy() if "month" in frame.columns else None

@@ -119,7 +119,7 @@ def _whole(frame: Any, source: Source) -> Any:
     if odd.height:
         row = odd.row(0, named=True)
         raise InputError(
-            f"{source.name} line {row['line']}: the count {row['count']:g} is no whole number ({odd.height:,} rows), and "
+            f"{source.name} line {row['line']}: the count {row['count']:g} is no whole number (rows: {odd.height:,}), and "
             "this model is one of whole counts. Round them if they are rounded means, or use `fedmiss trim`, which takes "
             "them as they are.",
             line=row["line"],

@@ -373,7 +373,7 @@ class _Reading:
             counts = ", ".join("NA" if c is None else f"{c:g}" for c in same["count"][:3])
             raise InputError(
                 f"{self.source.name}: {cell} stands {same.height} times (lines {lines}; counts {counts}); remove copies, "
-                f"or pass --repeats sum, max or mean. {frame.filter(doubled).select(keys).n_unique():,} cells are so.",
+                f"or pass --repeats sum, max or mean. Repeated cells: {frame.filter(doubled).select(keys).n_unique():,}.",
                 line=first["line"],
             )
         rule = {"sum": pl.col("count").sum(), "max": pl.col("count").max(), "mean": pl.col("count").mean()}

@@ -113,8 +113,8 @@ def make_panel(
             warnings.append(stray)
         if gaps:
             warnings.append(
-                f"{len(gaps)} of {months.height} months have no visit ({', '.join(gaps[:4])}"
-                f"{', ...' if len(gaps) > 4 else ''}); they are estimated from the others."
+                f"{len(gaps)} of {months.height} months {'has' if len(gaps) == 1 else 'have'} no visit "
+                f"({', '.join(gaps[:4])}{', ...' if len(gaps) > 4 else ''}); they are estimated from the others."
             )
         visits = (
             visits.with_columns(pl.col("date").dt.strftime("%Y-%m").alias("month"))

@@ -93,6 +93,6 @@ def _months(values: Any) -> Any:
     if bad.any():
         raise InputError(
             f"row {values.index[bad][0]!r}: {text[bad].iloc[0]!r} is no date, month or year; write 2024-05-31, 2024-05 or "
-            f"2024 ({int(bad.sum())} rows)."
+            f"2024 (rows: {int(bad.sum())})."
         )
     return (found[0].astype(np.int64) * 12 + month.astype(np.int64) - 1).to_numpy()

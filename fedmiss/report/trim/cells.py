@@ -130,7 +130,7 @@ def _categories(
         blank = column.isna()
         if blank.any():
             raise InputError(
-                f"the covariate {name} is missing at {_where(frame, blank)} ({int(blank.sum())} rows); give every row "
+                f"the covariate {name} is missing at {_where(frame, blank)} (rows: {int(blank.sum())}); give every row "
                 "of a site its category, or leave the site out."
             )
         per_site = column.groupby(frame["site"]).nunique()

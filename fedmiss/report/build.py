@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from fedmiss.files import atomic_folder, write_manifest
+from fedmiss.progress import note
 from fedmiss.report.analysis import Analysis, ReportSettings, analyse
 from fedmiss.report.exchange import write_exchange
 from fedmiss.report.figures import all_figures
 from fedmiss.report.html import page
 from fedmiss.report.inputs import read_inputs
+from fedmiss.report.language import UNTRANSLATED, read_catalog
 from fedmiss.report.prose import caveats, headline
 from fedmiss.report.share import photo_uri, write_share_image
 from fedmiss.report.style import Plot, png_bytes
@@ -58,6 +60,8 @@ def build_report(
     """
     settings = settings or ReportSettings()
     photo_uri(settings.photo)  # refused before anything is computed
+    if settings.language:
+        read_catalog(settings.language)
     data = read_inputs(panel, fit, imputed)
     with atomic_folder(out, "report", overwrite=overwrite, inputs=[panel, fit, imputed]) as tmp:
         write_report(analyse(data, settings), tmp)
@@ -67,7 +71,7 @@ def build_report(
 def write_report(a: Analysis, folder: Path) -> None:
     """Write everything of a report into an empty folder."""
     plots = all_figures(a)
-    (folder / "index.html").write_text(page(a, plots), encoding="utf-8")
+    (folder / "index.html").write_text(_translated(a, page(a, plots), folder), encoding="utf-8")
     _write_figures(plots, folder / "figures")
     write_share_image(a, folder / "figures" / "share.png")
     write_tables(a, folder / "tables")
@@ -83,6 +87,28 @@ def write_report(a: Analysis, folder: Path) -> None:
         terms=dict(a.data.panel.get("terms", {})),
         warnings=caveats(a),
     )
+
+
+def _translated(a: Analysis, html: str, folder: Path) -> str:
+    """The page in the language that was asked for; what its file lacks is written beside the page."""
+    if a.settings.language is None:
+        return html
+    catalog, sites = read_catalog(a.settings.language), a.data.sites
+    places = (sites[c].dropna().astype(str) for c in ("site_id", "site_name", "region"))
+    names = [
+        a.species,
+        a.common_name,
+        a.unit,
+        *a.data.groups["group"].astype(str),
+        *(n for p in places for n in p),
+    ]
+    html = catalog.page(html, names)
+    if catalog.missing:
+        catalog.write_missing(folder / UNTRANSLATED)
+        note(
+            f"{len(catalog.missing)} sentences of the page have no translation; they are in {UNTRANSLATED} beside it."
+        )
+    return html
 
 
 def _write_figures(plots: dict[str, Plot], folder: Path) -> None:

@@ -90,6 +90,12 @@ class ReportSettings(Settings):
     trim: Annotated[bool, Setting("Show TRIM's index (model 3) of the same counts beside fedmiss's.")] = False
     photo: Annotated[str | None, Setting("A picture (JPEG or PNG) for the top of the page.")] = None
     photo_credit: Annotated[str, Setting("Who took the picture, and its licence.")] = ""
+    language: Annotated[
+        str | None,
+        Setting(
+            "A translation of the page (TOML); sentences that it lacks stay English and are listed beside the page."
+        ),
+    ] = None
     author: Annotated[str, Setting('Who publishes the report, for "cite as".')] = ""
     url: Annotated[str, Setting("Where the report will stand, for links and share images.")] = ""
 

@@ -16,7 +16,28 @@ from typing import Protocol, cast
 from fedmiss.errors import EngineError
 from fedmiss.network.study import Study
 
-__all__ = ["Control", "Engine", "Responding", "engine_of", "environment", "need", "spawn"]
+__all__ = [
+    "FAREWELL",
+    "Control",
+    "Engine",
+    "Responding",
+    "engine_of",
+    "environment",
+    "farewell",
+    "need",
+    "spawn",
+]
+
+
+FAREWELL = b"fedmiss: the hub has its result"
+
+
+def farewell(ask: Callable[[Mapping[str, bytes]], dict[str, bytes]], names: Sequence[str]) -> None:
+    """Tell all organisations that the hub has its result; whoever misses it leaves by itself after a while."""
+    try:
+        ask(dict.fromkeys(names, FAREWELL))
+    except Exception:  # the result is there; nothing depends on this
+        return
 
 
 class Control(Protocol):
@@ -96,7 +117,6 @@ class Responding:
 
         self.kit = open_kit(kit_folder)
         warm_up()
-        self.done = self.kit.done
         local = json.loads((self.kit.private / DATA).read_text())
         look: Callable[..., None] | None = holder(self.kit) if local["look"] else None
         for attempt in range(60):  # the job before may still be ending, with the journal in its hands
@@ -109,8 +129,11 @@ class Responding:
                 time.sleep(0.5)
 
     def answer(self, frame: bytes) -> bytes:
-        """Answer one frame; when it was the job's last, say that the job is done (``join`` stays while the hub listens)."""
+        """Answer one frame; say for ``join`` when the job's last question was answered, and when the hub has its result."""
+        if frame == FAREWELL:
+            self.kit.done.touch()
+            return frame
         out = self.program.answer(frame)
         if self.program.program.results:
-            self.done.touch()
+            self.kit.answered.touch()
         return out

@@ -21,7 +21,7 @@ from typing import Any
 from fedmiss.errors import EngineError
 from fedmiss.federation.site import MOST_BYTES
 from fedmiss.files import read_json
-from fedmiss.network.engine import need, spawn
+from fedmiss.network.engine import farewell, need, spawn
 from fedmiss.network.flower_kits import NODES, parts, provision
 from fedmiss.network.flower_site import BEAT, FAST, content_of, frame_of
 from fedmiss.network.hub import Status, preview_study, run_study, status
@@ -116,6 +116,10 @@ class _Carrier:
         self.carried["bytes_down"] += sum(len(frames[n]) for n in asked)
         self.carried["bytes_up"] += sum(map(len, out.values()))
         return out
+
+    def farewell(self) -> None:
+        """Tell all sites that the result is there."""
+        farewell(self.ask, self.names)
 
     def _push(self, name: str, frame: bytes) -> str:
         """Lay a message out for an organisation: its head, the list of its parts, the parts."""

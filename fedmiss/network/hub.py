@@ -124,6 +124,7 @@ def run_study(
         h_norm=float(joint.trace[-1]),
     )
     _write(out, joint, link, asdict(study), job.hex(), facts)
+    getattr(transport, "farewell", lambda: None)()
     note.write(state="done", result=str(out), missing=[])
     return out
 

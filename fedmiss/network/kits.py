@@ -81,8 +81,13 @@ class Kit:
         return self.private / f"{self.job.hex()[:16]}.journal"
 
     @property
+    def answered(self) -> Path:
+        """File that says that the present job's last question was answered."""
+        return self.private / f"{self.job.hex()[:16]}.answered"
+
+    @property
     def done(self) -> Path:
-        """File that says that the present job is done."""
+        """File that says that the present job is done: the hub has its result."""
         return self.private / f"{self.job.hex()[:16]}.done"
 
     def approval(self) -> dict[str, Any] | None:

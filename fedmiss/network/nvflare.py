@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-from fedmiss.network.engine import Responding, need, spawn
+from fedmiss.network.engine import Responding, farewell, need, spawn
 from fedmiss.network.nvflare_kits import ADMIN, job_folder, place_storage, provision
 from fedmiss.network.study import Study
 
@@ -92,6 +92,10 @@ class _Carrier:
         self.carried["bytes_down"] += sum(map(len, frames.values()))
         self.carried["bytes_up"] += sum(map(len, got.values()))
         return got
+
+    def farewell(self) -> None:
+        """Tell all sites that the result is there."""
+        farewell(self.ask, self.names)
 
     def _call(self, name: str, what: str, timeout: float, *frame: bytes) -> Any:
         try:

@@ -36,14 +36,12 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
     start(kit, data, look=look)
     log = kit.private / "engine.log"
     process: subprocess.Popen[bytes] | None = None
-    said, deaths, begun, until = "", 0, 0.0, 0.0
+    said, deaths, begun, stay = "", 0, 0.0, Stay(kit, lambda: _listens(kit, parts))
     end_leftovers(engine)
     try:
         while True:
-            if kit.done.exists():  # but the hub may not have the last answer: stay while it listens
-                until = until or time.monotonic() + LINGER
-                if time.monotonic() > until or not _listens(kit, parts):
-                    return
+            if stay.over():
+                return
             if process is None or process.poll() is not None:
                 if process is not None:
                     end(process)  # what it has started may be alive
@@ -69,6 +67,30 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
         end(process)
 
 
+class Stay:
+    """Whether an organisation may leave: the hub has its result, or has been away long after the last answer.
+
+    Until it has said so, the hub may have been killed with the last answers of others still to come: then it comes back, and
+    needs all organisations again.
+    """
+
+    def __init__(self, kit: Kit, listens: Callable[[], bool]) -> None:
+        self.kit, self.listens = kit, listens
+        self.until = self.away = 0.0
+
+    def over(self) -> bool:
+        """Look at what the engine's end has said, and at whether the hub listens."""
+        done = self.kit.done.exists()
+        if not done and not self.kit.answered.exists():
+            return False
+        now, there = time.monotonic(), self.listens()
+        if done:
+            self.until = self.until or now + LINGER
+            return now > self.until or not there
+        self.away = 0.0 if there else self.away or now
+        return bool(self.away) and now - self.away > RETURN
+
+
 def _listens(kit: Kit, parts: list[Path]) -> bool:
     try:
         reach(kit.study.host, kit.study.port, parts[0], parts[1], parts[2])
@@ -78,6 +100,7 @@ def _listens(kit: Kit, parts: list[Path]) -> bool:
 
 
 LINGER = 120.0  # seconds that a site stays when its job is done and the hub still listens
+RETURN = 300.0  # seconds that it waits, when it has answered all, for a hub that is away without a farewell
 ENGINES = (b"nvflare.private.fed.app", b"fedmiss.network.flower")  # modules that engines are started as
 QUICK, OFTEN = 20.0, 5  # an engine that dies within so many seconds, so many times in a row, will not live
 
@@ -241,12 +264,15 @@ def _all_there(admin: Control, study: Study, say: Say) -> None:
 
 def _watch(admin: Control, job: str, process: subprocess.Popen[bytes], out: Path, say: Say) -> bool:
     """Whether the submitted job ended with a result."""
-    last = None
+    last, since = None, 0.0
     while process.poll() is None:
         time.sleep(0.5)
-        if out.exists():
-            return True
         now = status(out.parent)
+        if out.exists():  # it still tells the organisations
+            since = since or time.monotonic()
+            if now.get("state") in ("done", "previewed") or time.monotonic() - since > 30.0:
+                return True
+            continue
         if now.get("missing") and now["missing"] != last:
             say(f"no answer from {', '.join(now['missing'])}; asking again.")
         last = now.get("missing")

@@ -8,7 +8,24 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["note", "progress"]
+__all__ = ["interrupt", "note", "progress"]
+
+_asked_to_end: list[int] = []  # signals that came
+
+
+def interrupt(number: int, frame: object) -> None:
+    """Handle a signal as Ctrl-C: raise KeyboardInterrupt, here and once more at the next step of any progress.
+
+    Python drops an exception that is raised while compiled code calls back (numba, when it loads a loop). Without the
+    second chance such a request to end would be lost.
+    """
+    _asked_to_end.append(number)
+    raise KeyboardInterrupt
+
+
+def _go_on() -> None:
+    if _asked_to_end:
+        raise KeyboardInterrupt
 
 
 def note(text: str) -> None:
@@ -24,7 +41,7 @@ def progress(label: str, total: float | None = None, *, unit: str = "") -> Itera
     half minute: how far, how long, and about how much longer. ``FEDMISS_QUIET`` in the environment silences both.
     """
     if os.environ.get("FEDMISS_QUIET"):
-        yield lambda done: None
+        yield lambda done: _go_on()
         return
     if not sys.stderr.isatty():
         yield _Lines(label, total)
@@ -44,7 +61,12 @@ def progress(label: str, total: float | None = None, *, unit: str = "") -> Itera
     columns = [TextColumn("{task.description}"), BarColumn(), *middle, TimeRemainingColumn()]
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=total)
-        yield lambda done: bar.update(task, completed=done)
+
+        def show(done: float) -> None:
+            _go_on()
+            bar.update(task, completed=done)
+
+        yield show
 
 
 class _Lines:
@@ -56,6 +78,7 @@ class _Lines:
         self.next = self.start + 10.0
 
     def __call__(self, done: float) -> None:
+        _go_on()
         now = time.monotonic()
         if now < self.next:
             return

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from fedmiss.cli import commands
+from fedmiss.progress import interrupt
 from fedmiss.version import __version__
 
 __all__ = ["app", "main"]
@@ -51,12 +52,11 @@ def main() -> None:
     """Run the command line."""
     # Our matrices are small: a second BLAS thread only spins, and competes with the compiled loops' threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    for name in (
-        "SIGTERM",
-        "SIGHUP",
-    ):  # asked to end, or the terminal is gone: as Ctrl-C, so that all is put away
-        if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) == signal.SIG_DFL:
-            signal.signal(getattr(signal, name), signal.default_int_handler)
+    # Asked to end, or the terminal is gone: as Ctrl-C, so that all is put away. What was set to be ignored stays so.
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        usual = (signal.SIG_DFL, signal.default_int_handler)
+        if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) in usual:
+            signal.signal(getattr(signal, name), interrupt)
     commands.register(app)
     _check_limit()
     app()

@@ -92,6 +92,7 @@ def test_an_average_that_was_cut_off_goes_on(panel, fit, tmp_path, monkeypatch):
     assert read_manifest(cut, verify=True)["files"].keys() == read_manifest(fit, verify=True)["files"].keys()
 
 
+@pytest.mark.slow
 def test_a_groups_own_part_of_an_average_has_its_sites_numbers(panel, fit, tmp_path):
     own_report(panel, fit, "g01", tmp_path / "own")
     whole = read_table(
@@ -103,6 +104,7 @@ def test_a_groups_own_part_of_an_average_has_its_sites_numbers(panel, fit, tmp_p
     np.testing.assert_allclose(both["expected"], both["expected_whole"], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_page_says_which_models_were_averaged(panel, fit, tmp_path):
     impute_panel(panel, fit, tmp_path / "imputed")
     page = build_report(panel, fit, tmp_path / "imputed", tmp_path / "report").read_text(encoding="utf-8")

@@ -300,8 +300,7 @@ class LocalFederation:
     def lockstep_size(self) -> int:
         """How many replicates run side by side."""
         assert self.last is not None, "fit first"
-        fits = self.last.fits if isinstance(self.last, AverageFit) else (self.last,)
-        return hub_bootstrap.lockstep_size(self.hub, max(f.settings.rank for f in fits) + 2)
+        return hub_bootstrap.lockstep_size(self.hub, max(f.settings.rank for f in self.last.fits) + 2)
 
 
 class _Weigh:

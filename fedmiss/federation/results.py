@@ -86,6 +86,11 @@ class CountFit:
     state: MonthState | None = None  # the hub's half of a variational fit
 
     @property
+    def fits(self) -> tuple[CountFit, ...]:
+        """The fit as the mean of one, so that what takes a fit need not ask whether it is an average."""
+        return (self,)
+
+    @property
     def theta(self) -> Theta:
         """Parameters of the low-rank part: with ``slopes`` its first column is the sites' slopes and the line x."""
         return self.fit.theta

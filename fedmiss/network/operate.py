@@ -18,6 +18,7 @@ from fedmiss.network.kits import Kit
 from fedmiss.network.preflight import check_certificate, check_port, check_version, reach
 from fedmiss.network.site import start
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
+from fedmiss.progress import interrupt
 
 __all__ = ["join", "run", "stop_on_request"]
 
@@ -121,7 +122,7 @@ def _not_too_often(deaths: int, log: Path) -> None:
 def stop_on_request() -> None:
     """Let SIGTERM do what Ctrl-C does: end the engine too. A thread that is not the main one leaves signals alone."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, interrupt)
 
 
 def end_leftovers(engine: Path) -> None:

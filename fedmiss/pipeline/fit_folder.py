@@ -93,10 +93,9 @@ def finish(work: Path, out: Path) -> Path:
 
 def write_fit(work: Path, fit: CountFit | AverageFit) -> None:
     """Write the fit, those that are averaged with it into ``members``, and the counted and fitted totals of the visits."""
-    fits = fit.fits if isinstance(fit, AverageFit) else (fit,)
-    for i, one in enumerate(fits):
+    for i, one in enumerate(fit.fits):
         _write_factors(work / MEMBERS / str(i + 1) if i else work, one)
-    states = [(f.state, f.settings) for f in fits if f.state is not None and f.state.visited is not None]
+    states = [(f.state, f.settings) for f in fit.fits if f.state is not None and f.state.visited is not None]
     if states:
         write_table(visited_totals(states), work / "visited.parquet", "visited")
 
@@ -223,23 +222,22 @@ def fit_facts(
 ) -> FitFacts:
     """What is known of a fit when its rounds are done; what each method adds is put in by ``replace``."""
     agreed, panel = federation.agreement, folder.facts
-    fits = fit.fits if isinstance(fit, AverageFit) else (fit,)
-    fit = fits[0]
+    chosen = fit.fits[0]
     return FitFacts.of_members(
-        [_model_facts(f) for f in fits],
+        [_model_facts(f) for f in fit.fits],
         species=panel.species,
         common_name=panel.common_name,
         method="fast",
-        effort=dict(zip(effort_names(agreed.terms, agreed.blanks), fit.aux.kappa.tolist(), strict=True)),
+        effort=dict(zip(effort_names(agreed.terms, agreed.blanks), chosen.aux.kappa.tolist(), strict=True)),
         standard_effort=agreed.standard_effort,
-        observer_effects=fit.settings.observers,
-        observer_sd=(1.0 / fit.aux.observers) ** 0.5 if fit.settings.observers else None,
-        objective=fit.fit.objective[-1] if fit.fit.objective else None,
+        observer_effects=chosen.settings.observers,
+        observer_sd=(1.0 / chosen.aux.observers) ** 0.5 if chosen.settings.observers else None,
+        objective=chosen.fit.objective[-1] if chosen.fit.objective else None,
         n_groups=len(federation.programs),
         participation=1.0,
         compressor="identity",
         n_visits=panel.n_visits,
-        n_counted=fit.n_counted,
+        n_counted=chosen.n_counted,
         n_sites=federation.J,
         n_months=federation.L,
         n_cells_observed=federation.n_cells(),

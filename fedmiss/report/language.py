@@ -82,8 +82,9 @@ class Catalog:
         core = text.strip()
         if not core:
             return raw
-        new = " ".join(self._sentence(s, slots) for s in _sentences(re.sub(r"\s+", " ", core), slots))
-        if new == re.sub(r"\s+", " ", core):
+        flat = re.sub(r"\s+", " ", core)
+        new = " ".join(self._sentence(s, slots) for s in _sentences(flat, slots))
+        if new == flat:
             return raw
         start = text.index(core)
         return html.escape(text[:start] + new + text[start + len(core) :], quote=quote)

@@ -117,13 +117,13 @@ def run_job(link: Link, order: Order) -> Joint:
         [
             msg.Outcome(
                 m.batch,
-                json.dumps(facts.as_results() | model_facts(m).as_results(), sort_keys=True),
+                json.dumps(facts.as_results() | own, sort_keys=True),
                 agreement.months,
                 m.state.T,
                 m.state.D,
                 moves,
             )
-            for m in members
+            for m, own in zip(members, facts.members, strict=True)
         ]
     )
     return Joint(agreement, choice, members, np.mean(totals, axis=0)[0], draws, moves, facts)

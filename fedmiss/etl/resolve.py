@@ -1,8 +1,8 @@
-"""Which records stand: duplicates, shared copies, subspecies, exceptions; one row per checklist and species.
+"""From records to one row per checklist and species: duplicates, shared copies, subspecies, exceptions.
 
 Records of the species asked for go through in portions that never split a checklist and its copies, so memory
-does not grow with their number. All work is on integer arrays: a checklist is its row, a species its place in
-the list of names.
+does not grow with their number. The rules of a portion are written in polars on integers: a checklist is its row,
+a species its place in the list of names.
 """
 
 from __future__ import annotations
@@ -12,20 +12,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars as pl
 
-from fedmiss.arrays import I32, I64
+from fedmiss.arrays import I32, I64, Bool
 from fedmiss.etl.codes import COUNT_BAD
-from fedmiss.etl.lookup import stable_order
 from fedmiss.etl.projection import Projection, row_groups
 from fedmiss.etl.repeats import latest_edits
 from fedmiss.etl.select import FILTERED, KEPT_ZERO_OK, NO_SITE, Events, event_names
 from fedmiss.tables import table_writer
-
-if TYPE_CHECKING:
-    import polars as pl
 
 __all__ = ["RecordCounts", "SpeciesChoice", "write_records"]
 
@@ -34,10 +31,9 @@ PORTION = 150_000
 _SPILLED = [("species", "i4"), ("flag", "i1"), ("row", "i4"), ("event", "i8"), ("count", "i8")]
 _EDITS = [("guid", "i8"), ("edited", "i8")]  # needed only where an identifier is repeated
 ESCAPEE, UNVETTED = 1, 2
-REASONS = np.array(["", "X", "unreadable", "exotic", "unvetted"])
+REASONS = [None, "X", "unreadable", "exotic", "unvetted"]
 _X, _UNREADABLE, _EXOTIC, _UNVETTED = 1, 2, 3, 4
-
-Columns = dict[str, Any]
+KEY = ("row", "species")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +43,9 @@ class SpeciesChoice:
     names: list[str]  # scientific names
     common: list[str | None]
     code: list[I32]  # per source: taxon -> index in names, -1 not asked for or above species
-    above: list[Any]  # per source: taxon -> bool, dropped by category
-    exotic: list[Any]  # per source: taxon -> bool, escapee
-    unvetted: list[Any]  # per source: taxon -> bool, not accepted by review
+    above: list[Bool]  # per source: taxon -> dropped by category
+    exotic: list[Bool]  # per source: taxon -> escapee
+    unvetted: list[Bool]  # per source: taxon -> not accepted by review
 
 
 @dataclass(slots=True)
@@ -91,9 +87,11 @@ def write_records(
     edits = latest_edits(sources, cache)
     record = np.dtype(_SPILLED + _EDITS if edits.height else _SPILLED)
 
-    def chunks() -> Iterator[Any]:
+    zeros = bool(sources[0].meta.get("explicit_zeros"))
+
+    def chunks() -> Iterator[pl.DataFrame]:
         for part in _portions(events, sources, choice, record, path.parent):
-            yield _table(_resolve(part, events, sources, choice, counts, edits), events, choice)
+            yield _table(_resolve(part, events, counts, edits, zeros=zeros), events, choice)
 
     steps["written"] = table_writer(path, "records", chunks(), unique=("checklist_id", "checklist_row"))
     for i, name in enumerate(events.steps):
@@ -104,28 +102,25 @@ def write_records(
     return counts
 
 
-def _table(found: Columns, events: Events, choice: SpeciesChoice) -> pl.DataFrame:
-    import polars as pl
-
+def _table(found: pl.DataFrame, events: Events, choice: SpeciesChoice) -> pl.DataFrame:
     assert events.written_row is not None
-    species = pl.Series(found["species"])
-    reason = pl.Series(found["reason"])
-    return pl.DataFrame(
-        {
-            "checklist_id": _ids_of_rows(events, found["row"]),
-            "checklist_row": events.written_row[found["row"]],
-            "species": pl.Series(choice.names, dtype=pl.String).gather(species),
-            "common_name": pl.Series(choice.common, dtype=pl.String).gather(species),
-            "count": pl.Series(found["count"]).set(reason > 0, None),
-            "detected": found["detected"],
-            "reason": pl.Series([None, *REASONS[1:].tolist()], dtype=pl.String).gather(reason),
-        }
+    row, reason = found["row"].to_numpy(), pl.col("reason")
+    names = pl.DataFrame(
+        {"species": choice.names, "common_name": choice.common},
+        schema=dict.fromkeys(("species", "common_name"), pl.String),
+    )
+    return found.select(
+        checklist_id=_ids_of_rows(events, row),
+        checklist_row=events.written_row[row],
+        species=names["species"].gather(found["species"]),
+        common_name=names["common_name"].gather(found["species"]),
+        count=pl.when(reason == 0).then("count"),
+        detected="detected",
+        reason=pl.Series(REASONS).gather(found["reason"]),
     )
 
 
-def _ids_of_rows(events: Events, rows: Any) -> pl.Series:
-    import polars as pl
-
+def _ids_of_rows(events: Events, rows: I32) -> pl.Series:
     which = np.searchsorted(np.array(events.starts[1:]), rows, side="right")
     out = pl.Series([None], dtype=pl.String).new_from_index(0, rows.size)
     for i, source in enumerate(events.sources):
@@ -139,7 +134,7 @@ def _ids_of_rows(events: Events, rows: Any) -> pl.Series:
 
 def _portions(
     events: Events, sources: list[Projection], choice: SpeciesChoice, record: np.dtype[Any], beside: Path
-) -> Iterator[Columns]:
+) -> Iterator[pl.DataFrame]:
     """Yield the records of the species asked for, in portions that never split a checklist and its copies.
 
     What does not stay in memory lies in a temporary folder in ``beside``.
@@ -153,189 +148,122 @@ def _portions(
     if n == 1:
         held = list(_chosen(events, sources, choice, record))
         if held:
-            yield {k: np.concatenate([h[k] for h in held]) for k in held[0]}
+            yield pl.DataFrame(np.concatenate(held))
         return
     with tempfile.TemporaryDirectory(prefix=".records.tmp-", dir=beside) as spill, ExitStack() as stack:
         files = [stack.enter_context(open(Path(spill) / str(b), "w+b")) for b in range(n)]
-        stretch = max(
-            1, -(-events.fate.size // n)
-        )  # neighbours stay together: what follows reads fewer places
+        # neighbours stay together: what follows reads fewer places
+        stretch = max(1, -(-events.fate.size // n))
         for part in _chosen(events, sources, choice, record):
             bucket = np.where(part["row"] >= 0, part["row"] // stretch, part["event"] % n)
-            order = np.argsort(bucket.astype(np.uint16), kind="stable")
-            rows = np.empty(order.size, dtype=record)
-            for c in record.names or ():
-                rows[c] = part[c][order]
-            for file, mine in zip(
-                files, np.split(rows, np.cumsum(np.bincount(bucket, minlength=n))[:-1]), strict=True
-            ):
+            ordered = part[np.argsort(bucket.astype(np.uint16), kind="stable")]
+            ends = np.cumsum(np.bincount(bucket, minlength=n))
+            for file, mine in zip(files, np.split(ordered, ends[:-1]), strict=True):
                 mine.tofile(file)
         for file in files:
             file.seek(0)
-            rows = np.fromfile(file, dtype=record)
-            yield {c: np.ascontiguousarray(rows[c]) for c in record.names or ()}
+            yield pl.DataFrame(np.fromfile(file, dtype=record))
 
 
 def _chosen(
     events: Events, sources: list[Projection], choice: SpeciesChoice, record: np.dtype[Any]
-) -> Iterator[Columns]:
+) -> Iterator[np.ndarray[Any, np.dtype[np.void]]]:
+    """Yield the records of the species asked for as they come, as structured arrays of type ``record``."""
     read = [c for c in ("event", "count", "guid", "edited") if c in (record.names or ())]
     for i, s in enumerate(sources):
         flags = np.where(choice.unvetted[i], UNVETTED, np.where(choice.exotic[i], ESCAPEE, 0)).astype(np.int8)
-        for batch in row_groups(
-            s.folder / "records.parquet",
-            ["taxon", "group", *read],
-            np.flatnonzero(choice.code[i] >= 0).astype(np.int32),
-        ):
+        asked = np.flatnonzero(choice.code[i] >= 0).astype(np.int32)
+        for batch in row_groups(s.folder / "records.parquet", ["taxon", "group", *read], asked):
             species = choice.code[i][batch["taxon"]]
             at = np.flatnonzero(species >= 0)
-            if at.size:
-                yield {
-                    "species": species[at],
-                    "flag": flags[batch["taxon"][at]],
-                    "row": events.rows_of(batch["event"][at], batch["group"][at]),
-                    **{k: batch[k][at] for k in read},
-                }
+            out = np.empty(at.size, dtype=record)
+            out["species"], out["flag"] = species[at], flags[batch["taxon"][at]]
+            out["row"] = events.rows_of(batch["event"][at], batch["group"][at])
+            for k in read:
+                out[k] = batch[k][at]
+            yield out
 
 
-def _where(part: Columns, mask: Any) -> Columns:
-    return part if mask.all() else {k: v[mask] for k, v in part.items()}
-
-
-def _latest(part: Columns, edits: pl.DataFrame) -> Columns:
+def _latest(part: pl.DataFrame, edits: pl.DataFrame) -> pl.DataFrame:
     """Keep the latest edit of each record, under whatever species and on whatever checklist it stands now."""
-    import polars as pl
-
-    guid, edited = part["guid"], part["edited"]
-    keep = np.ones(guid.size, dtype=np.bool_)
-    order = np.lexsort((-edited, guid))
-    ordered = guid[order]
-    keep[order[1:][(ordered[1:] == ordered[:-1]) & (ordered[1:] != 0)]] = False
-    mine = pl.DataFrame({"guid": guid, "mine": edited})
-    known = mine.join(edits, on="guid", how="left", maintain_order="left")
-    keep &= ~(known["latest"] > known["mine"]).fill_null(False).to_numpy()
-    return _where(part, keep)
+    named = pl.col("guid") != 0
+    newest_here = pl.int_range(pl.len()) == pl.col("edited").arg_max()
+    return (
+        part.join(edits, on="guid", how="left", maintain_order="left")
+        .filter(pl.col("latest").is_null() | (pl.col("latest") <= pl.col("edited")))
+        .filter(~named | newest_here.over("guid"))
+        .drop("guid", "edited", "latest")
+    )
 
 
-def _new(ordered: I64) -> Any:
-    """Say where a value differs from the one before."""
-    out = np.ones(ordered.size, dtype=np.bool_)
-    out[1:] = ordered[1:] != ordered[:-1]
-    return out
-
-
-def _sums(key: I64, count: I64) -> Columns:
-    """Add up the counts of equal keys; one part that was not counted makes the sum not counted."""
-    order = stable_order(key)
-    ordered, n = key[order], count[order]
-    first = np.flatnonzero(_new(ordered))
-    if not first.size:
-        return {"key": ordered, "count": n, "reason": np.zeros(0, np.int8), "detected": np.zeros(0, np.bool_)}
-    reason = np.where(n == COUNT_BAD, _UNREADABLE, np.where(n < 0, _X, 0)).astype(np.int8)
-    return {
-        "key": ordered[first],
-        "count": np.add.reduceat(np.maximum(n, 0), first),
-        "reason": np.maximum.reduceat(reason, first),
-        "detected": np.maximum.reduceat(n != 0, first),
-    }
-
-
-def _missing_from(keys: I64, known: I64) -> Any:
-    """Say which keys are not among the sorted ``known``."""
-    if not known.size:
-        return np.ones(keys.size, dtype=np.bool_)
-    return known[np.minimum(np.searchsorted(known, keys), known.size - 1)] != keys
-
-
-def _lowest_copy(key: I64, event: I64) -> Any:
-    """Say which rows are of the lowest event of their key."""
-    order = np.lexsort((event, key))
-    k, e = key[order], event[order]
-    first = _new(k)
-    lowest = e[first][np.cumsum(first) - 1]
-    out = np.empty(key.size, dtype=np.bool_)
-    out[order] = e == lowest
-    return out
+def _sums(part: pl.DataFrame) -> pl.DataFrame:
+    """Add up the counts of each checklist and species; one part that was not counted makes the sum not counted."""
+    n = pl.col("count")
+    why = pl.when(n == COUNT_BAD).then(_UNREADABLE).when(n < 0).then(_X).otherwise(0)
+    return part.group_by("row", "species").agg(
+        n.clip(0).sum(), why.cast(pl.Int8).max().alias("reason"), (n != 0).any().alias("detected")
+    )
 
 
 def _resolve(
-    part: Columns,
-    events: Events,
-    sources: list[Projection],
-    choice: SpeciesChoice,
-    counts: RecordCounts,
-    edits: pl.DataFrame,
-) -> Columns:
-    """Return row, species, count, reason and detected: one entry per (checklist, species), in order."""
-    steps = counts.steps
-    n_species = len(choice.names)
+    part: pl.DataFrame, events: Events, counts: RecordCounts, edits: pl.DataFrame, *, zeros: bool
+) -> pl.DataFrame:
+    """Return row, species, count, reason and detected: one row per checklist and species, in order.
 
-    def step(name: str, before: Columns, after: Columns) -> Columns:
-        steps[name] += len(before["row"]) - len(after["row"])
+    ``zeros`` : a count of 0 is a record of its own (plain tables), not one to drop
+    """
+    steps = counts.steps
+
+    def step(name: str, before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
+        steps[name] += before.height - after.height
         return after
 
-    if "guid" in part:
+    if "guid" in part.columns:
         part = step("duplicates", part, _latest(part, edits))
-    if not sources[0].meta.get("explicit_zeros"):
-        part = step("explicit zeros", part, _where(part, part["count"] != 0))
-    counts.orphans.update(np.unique(part["event"][part["row"] < 0]).tolist())
-    part = step("orphans", part, _where(part, part["row"] >= 0))
-    fate = events.fate[part["row"]]
-    for value, n in enumerate(np.bincount(fate).tolist()):
-        if value > KEPT_ZERO_OK and n:
-            counts.fates[value] = counts.fates.get(value, 0) + n
-    part = _where(part, fate <= KEPT_ZERO_OK)
-    part["key"] = part["row"].astype(np.int64) * n_species + part["species"]
-    held = {k: v[part["flag"] != 0] for k, v in part.items()}
-    steps["unvetted"] += int((held["flag"] == UNVETTED).sum())
-    steps["escapees"] += int((held["flag"] == ESCAPEE).sum())
-    part = _where(part, part["flag"] == 0)
+    if not zeros:
+        part = step("explicit zeros", part, part.filter(pl.col("count") != 0))
+    counts.orphans.update(part.filter(pl.col("row") < 0)["event"].unique())
+    part = step("orphans", part, part.filter(pl.col("row") >= 0))
+    row = part["row"].to_numpy()
+    part = part.with_columns(fate=events.fate[row], own=part["event"].to_numpy() == events.kept_event[row])
+    for fate, n in part.group_by("fate").len().filter(pl.col("fate") > KEPT_ZERO_OK).iter_rows():
+        counts.fates[fate] = counts.fates.get(fate, 0) + n
+    part = part.filter(pl.col("fate") <= KEPT_ZERO_OK)
+    held = part.filter(pl.col("flag") != 0)
+    steps["unvetted"] += held.filter(pl.col("flag") == UNVETTED).height
+    steps["escapees"] += held.filter(pl.col("flag") == ESCAPEE).height
+    part = part.filter(pl.col("flag") == 0)
 
     # The copy with the lowest id that lists the species gives the count, all its taxa summed: rollup comes after
     # the choice of the copy (otherwise Myrtle 3 + Audubon's 2 on a shared list would give 3). Nearly always that
-    # is the kept copy itself.
-    own = part["event"] == events.kept_event[part["row"]]
-    found = _sums(part["key"][own], part["count"][own])
-    n_summed = int(own.sum())
-    if not own.all():
-        rest = {k: v[~own] for k, v in part.items()}
-        n_rest = rest["key"].size
-        rest = _where(rest, _missing_from(rest["key"], found["key"]))
-        rest = _where(rest, _lowest_copy(rest["key"], rest["event"]))
-        steps["copies"] += n_rest - rest["key"].size
-        n_summed += rest["key"].size
-        more = _sums(rest["key"], rest["count"])
-        found = {k: np.concatenate([found[k], more[k]]) for k in found}
-    steps["rolled up"] += n_summed - found["key"].size
-    if held["key"].size:
-        new = np.sort(found["key"])
-        out = _missing_from(held["key"], new)
-        keys = np.unique(held["key"][out])
-        flags = np.zeros(keys.size, np.int8)
-        np.maximum.at(flags, np.searchsorted(keys, held["key"][out]), held["flag"][out])
-        steps["held back"] += keys.size
-        extra = {
-            "key": keys,
-            "count": np.zeros(keys.size, np.int64),
-            "reason": np.where(flags == UNVETTED, _UNVETTED, _EXOTIC).astype(np.int8),
-            "detected": np.ones(keys.size, dtype=np.bool_),
-        }
-        found = {k: np.concatenate([found[k], extra[k]]) for k in found}
-    if (found["key"][1:] < found["key"][:-1]).any():
-        order = stable_order(found["key"])
-        found = {k: v[order] for k, v in found.items()}
-    found["row"], found["species"] = np.divmod(found.pop("key"), n_species)
-    _tally(found, events, counts, n_species)
+    # is the kept copy itself, so the others are looked at apart.
+    own, rest = part.filter("own"), part.filter(~pl.col("own"))
+    if rest.height:
+        rest_of = rest.join(own, on=KEY, how="anti")
+        lowest = pl.col("event") == pl.col("event").min().over(KEY)
+        own = pl.concat([own, step("copies", rest, rest_of.filter(lowest))])
+    found = step("rolled up", own, _sums(own))
+    if held.height:
+        back = held.join(found, on=KEY, how="anti").group_by(KEY).agg(pl.col("flag").max())
+        steps["held back"] += back.height
+        why = pl.when(pl.col("flag") == UNVETTED).then(_UNVETTED).otherwise(_EXOTIC).cast(pl.Int8)
+        back = back.select(*KEY, count=pl.lit(0, pl.Int64), reason=why, detected=pl.lit(True))
+        found = pl.concat([found, back])
+    found = found.sort(KEY)
+    _tally(found, events, counts)
     return found
 
 
-def _tally(found: Columns, events: Events, counts: RecordCounts, n_species: int) -> None:
-    def count(mask: Any) -> I64:
-        return np.bincount(found["species"][mask], minlength=n_species)
+def _tally(found: pl.DataFrame, events: Events, counts: RecordCounts) -> None:
+    """Add to the numbers of each species."""
+    real, uncounted = pl.col("reason") < _EXOTIC, pl.col("reason") > 0
+    zero_ok = pl.Series(events.fate[found["row"].to_numpy()]) == KEPT_ZERO_OK
 
-    real = found["reason"] < _EXOTIC
-    counts.records += count(real)
-    counts.not_counted += count(real & (found["reason"] > 0))
-    counts.explicit_zeros += count(real & ~found["detected"])
-    counts.on_zero_ok += count(events.fate[found["row"]] == KEPT_ZERO_OK)
-    counts.steps["X"] += int((real & (found["reason"] > 0)).sum())
+    def add(to: I64, mask: pl.Expr | pl.Series) -> None:
+        to += np.bincount(found.filter(mask)["species"], minlength=to.size)
+
+    add(counts.records, real)
+    add(counts.not_counted, real & uncounted)
+    add(counts.explicit_zeros, real & ~pl.col("detected"))
+    add(counts.on_zero_ok, zero_ok)
+    counts.steps["X"] += found.filter(real & uncounted).height

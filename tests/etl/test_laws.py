@@ -20,7 +20,7 @@ from fedmiss.etl import projection, repeats, resolve
 from fedmiss.etl.cells import aggregate, species_visits
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.ingest import IngestSettings, ingest
-from fedmiss.etl.lookup import Buckets, find_sorted, stable_order
+from fedmiss.etl.lookup import Buckets, find_sorted
 from fedmiss.etl.select import Events
 from fedmiss.etl.sources import ReadReport, expand, read_blocks
 
@@ -331,13 +331,6 @@ def test_buckets_find_what_binary_search_finds(ids):
     expected = [held.tolist().index(w) if w in held else -1 for w in wanted.tolist()]
     assert Buckets(held).find(wanted).tolist() == expected
     assert find_sorted(held, wanted).tolist() == expected
-
-
-@pytest.mark.parametrize("top", [5, 10**6, 2**60])
-def test_stable_order_is_that_of_argsort(top):
-    keys = np.random.default_rng(top).integers(0, top, 5000)
-    for part in (keys, keys[:10], keys[:0], np.sort(keys)):
-        assert np.array_equal(stable_order(part), np.argsort(part, kind="stable"))
 
 
 def test_an_interrupted_import_leaves_nothing(tmp_path, monkeypatch):

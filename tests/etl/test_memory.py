@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedmiss.etl import cells, select
+from fedmiss.etl import select
 from fedmiss.etl.codes import BAD
 from fedmiss.etl.lookup import Buckets, find_sorted
 
@@ -31,19 +31,6 @@ import fedmiss.etl.ingest
     env |= {"_RJEM_MALLOC_CONF": own} if own else {}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [own or "dirty_decay_ms:0,muzzy_decay_ms:0"]
-
-
-@pytest.mark.parametrize("top", [1, 40, 10**9, 2**61])  # from 2**61 on, key and row do not fit one number
-@pytest.mark.parametrize("n", [0, 1, 7, 500])
-def test_cells_are_numbered_and_counted(monkeypatch, n, top):
-    monkeypatch.setattr(cells, "SLICE", 16)  # runs of equal keys reach over slices
-    rng = np.random.default_rng(n)
-    key, marked = rng.integers(0, top, n), rng.random(n) < 0.4
-    keys, place, counts = cells._numbered(key.copy(), marked)
-    expected, inverse = np.unique(key, return_inverse=True)
-    assert keys.tolist() == expected.tolist()
-    assert place.tolist() == inverse.tolist()
-    assert counts.tolist() == [int(marked[key == k].sum()) for k in expected]
 
 
 def test_narrow_ids_are_found_and_wide_ones_are_not_taken_for_them():

@@ -34,13 +34,13 @@ _FILES = (("data_schema", "visits.v1.json"), ("reports", "species", "page.html.j
 
 
 def doctor(json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False) -> None:
-    """Check the installation: versions, threads, files, disk, and a tiny fit with a known answer."""
+    """Check the installation: versions, threads, files, disk, a tiny import, and a tiny fit with a known answer."""
     import json as to_json
 
     findings = []
     for name, check in (
         ("python", _python), ("packages", _packages), ("extras", _extras), ("threads", _threads), ("files", _files),
-        ("disk", _disk), ("compiled loops and a tiny fit", _fit),
+        ("disk", _disk), ("compiled reader and a tiny import", _read), ("compiled loops and a tiny fit", _fit),
     ):  # fmt: skip
         ok, said = _tried(check)
         findings.append({"check": name, "ok": ok, "said": said})
@@ -113,6 +113,23 @@ def _disk() -> tuple[bool, str]:
         (Path(folder) / "x").write_bytes(b"x" * 1_000_000)
     free = shutil.disk_usage(tempfile.gettempdir()).free / 1e9
     return free > 0.5, f"{tempfile.gettempdir()} takes files; {free:,.1f} GB free (0.5 needed)"
+
+
+def _read() -> tuple[bool, str]:
+    from fedmiss.etl.ingest import ingest
+    from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
+
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        sim = Path(folder) / "sim"
+        simulate_ebird(sim, EbirdSettings(records=1000, seed=1))
+        text = sim / "ebd_sim.txt"
+        flow = ingest(
+            [text], Path(folder) / "out", sampling=[sim / "ebd_sim_sampling.txt"], keep_cache=False
+        )["flow"]
+        lines = len(text.read_bytes().splitlines()) - 1
+    read = next(row["rows"] for row in flow if row["step"].startswith("records"))
+    return read == lines, f"{read:,} of {lines:,} rows read, {time.perf_counter() - start:.1f} s"
 
 
 def _fit() -> tuple[bool, str]:

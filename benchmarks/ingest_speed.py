@@ -1,13 +1,14 @@
 """Cost of an import: CPU seconds, wall seconds and peak memory, first and second time.
 
-    python benchmarks/ingest_speed.py [--records 5000000] [--folder DIR] [--keep] [--case many|all] [--only-cold]
+    python benchmarks/ingest_speed.py [--records 5000000] [--folder DIR] [--keep] [--case many|all] [--species 288]
+                                      [--only-cold]
 
-Two cases of that many records, both simulated. ``many``: 288 species, 16 of them asked for, spread evenly over
-their ranking by commonness, as in a download of a region. ``all``: 16 species and all of them asked for, so that
-every row counts. Each job runs in a process of its own: ingest and aggregate to site x month cells, cold (no
-cache) and again (another species, other filters). For comparison: polars' own scan for one species, and the whole
-job for the 16 species written in duckdb where that is installed. CPU seconds count all threads and the start of
-Python, which is given apart too.
+Two cases of that many records, both simulated. ``many``: 288 species (or another ``--species``), 16 of them asked
+for, spread evenly over their ranking by commonness, as in a download of a region. ``all``: 16 species and all of
+them asked for, so that every row counts. Each job runs in a process of its own: ingest and aggregate to site x month
+cells, cold (no cache) and again (another species, other filters). For comparison: polars' own scan for one species,
+and the whole job for the 16 species written in duckdb where that is installed. CPU seconds count all threads and the
+start of Python, which is given apart too.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ zeros = db.execute("select sum(n) as n from (select count(*) as n from lists whe
 print(len(rows["sp"]), int(sum(rows[list(rows)[4]])), int(zeros["n"][0]))
 """
 PYC = str(Path(tempfile.gettempdir()) / "fedmiss-bench-bytecode")
-COPIES = 12  # of each simulated species, the k-th of them with a share that falls as a power of k
+SIMULATED = 24  # species of *many*; the others are copies, the k-th with a share that falls as a power of k
 
 
 def job(code: str, *args: str) -> tuple[float, float, float, str]:
@@ -105,7 +106,7 @@ def job(code: str, *args: str) -> tuple[float, float, float, str]:
     return cpu, wall, float(peak), " ".join(said)
 
 
-def simulate(folder: Path, case: str, records: int) -> None:
+def simulate(folder: Path, case: str, records: int, copies: int = 12) -> None:
     """Write the files of a case, and the 16 species to ask for ('' stands for all) in ``names.txt``."""
     from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
 
@@ -114,18 +115,20 @@ def simulate(folder: Path, case: str, records: int) -> None:
         (folder / "names.txt").write_text("")
         return
     base = folder / "base"
-    simulate_ebird(base, EbirdSettings(records=int(records * 0.405), species=24, seed=2), overwrite=True)
-    seen = multiply_species(base / "ebd_sim.txt", folder / "ebd_sim.txt", records)
+    simulate_ebird(
+        base, EbirdSettings(records=int(records * 0.405), species=SIMULATED, seed=2), overwrite=True
+    )
+    seen = multiply_species(base / "ebd_sim.txt", folder / "ebd_sim.txt", records, copies)
     (base / "ebd_sim_sampling.txt").rename(folder / "ebd_sim_sampling.txt")
     shutil.rmtree(base)
     ranked = [name for name, _ in seen.most_common()]
     (folder / "names.txt").write_text("\n".join(ranked[:: len(ranked) // 16][:16]))
 
 
-def multiply_species(source: Path, out: Path, records: int) -> Counter[str]:
+def multiply_species(source: Path, out: Path, records: int, copies: int) -> Counter[str]:
     """Add rarer species to an EBD: a record is repeated under other names, each with a probability of its own."""
     draw = random.Random(1).random
-    share = [0.62 * k**-1.25 for k in range(1, COPIES)]
+    share = [0.62 * k**-1.25 for k in range(1, copies)]
     seen: Counter[str] = Counter()
     n = 0
     with (
@@ -138,9 +141,9 @@ def multiply_species(source: Path, out: Path, records: int) -> Counter[str]:
             rows = [line]
             if category in ("species", "issf", "intergrade", "form", "domestic"):
                 seen[name] += 1
-                for k in range(1, COPIES):
+                for k in range(1, copies):
                     if draw() < share[k - 1]:
-                        mark = chr(96 + k)
+                        mark = chr(96 + k)  # a letter: names hold no digits
                         seen[name + mark] += 1
                         number = guid.replace("OBS", f"OBS{k:02d}0")
                         more = (
@@ -161,19 +164,23 @@ def multiply_species(source: Path, out: Path, records: int) -> Counter[str]:
     return seen
 
 
-def measure(folder: Path, case: str, records: int, *, only_cold: bool) -> None:
+def measure(folder: Path, case: str, records: int, species: int, *, only_cold: bool) -> None:
     """Print the table of one case."""
-    sim = folder / case
+    sim = folder / (case if case == "all" else f"{case}{species}")
     if not (sim / "names.txt").exists():
         # apart, since a child's peak of memory counts from that of its parent on
-        maker = multiprocessing.get_context("spawn").Process(target=simulate, args=(sim, case, records))
+        maker = multiprocessing.get_context("spawn").Process(
+            target=simulate, args=(sim, case, records, species // SIMULATED)
+        )
         maker.start()
         maker.join()
     names = (sim / "names.txt").read_text().split("\n") if case == "many" else []
     common, rare = (names[0], names[-1]) if names else ("Mareca americana", "Aquila chrysaetos")
     out = str(folder / "records")
     size = sum((sim / f).stat().st_size for f in ("ebd_sim.txt", "ebd_sim_sampling.txt"))
-    print(f"\ncase {case}: {records:,} records, {size / 1e9:.2f} GB of text")
+    print(
+        f"\ncase {case} ({16 if case == 'all' else species} species): {records:,} records, {size / 1e9:.2f} GB of text"
+    )
     print(f"{'job':<52}{'CPU s':>8}{'wall s':>8}{'peak MB':>9}  cells, birds, lists that give zeros")
 
     def show(label: str, code: str, *args: str) -> float:
@@ -216,12 +223,20 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="keep the simulated files")
     parser.add_argument("--case", choices=("many", "all"), help="one of the two cases only")
     parser.add_argument(
+        "--species",
+        type=int,
+        default=288,
+        choices=range(SIMULATED, 601, SIMULATED),
+        metavar="N",
+        help="of the case many",
+    )
+    parser.add_argument(
         "--only-cold", action="store_true", help="first imports alone, for the peak of memory"
     )
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="fedmiss-ingest-"))
     for case in [options.case] if options.case else ["many", "all"]:
-        measure(folder, case, options.records, only_cold=options.only_cold)
+        measure(folder, case, options.records, options.species, only_cold=options.only_cold)
     if not options.keep and options.folder is None:
         shutil.rmtree(folder)
 

@@ -25,6 +25,7 @@ def one_line(done, code):
     assert done.err.rstrip().endswith((".", "?", "'", ")")), done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
 def test_one_clear_line(case, base, here):
     words = case.words(base, here)
@@ -37,6 +38,7 @@ def test_one_clear_line(case, base, here):
     assert (tree(here), tree(base)) == before, "something was left behind or lost"
 
 
+@pytest.mark.slow
 def test_a_message_names_what_it_refuses_to_overwrite_before_work_is_done(base, here):
     """Every command that makes a folder keeps one that is there, byte for byte."""
     (here / "kept").mkdir()
@@ -57,6 +59,7 @@ def test_a_message_names_what_it_refuses_to_overwrite_before_work_is_done(base, 
     assert tree(here) == {"kept": -1, "kept/notes.txt": 4}
 
 
+@pytest.mark.slow
 def test_a_month_without_visits_works_and_is_told(here):
     dates = [f"2020-{m:02d}-11" for m in range(1, 13)] + [f"2021-{m:02d}-11" for m in range(1, 13) if m != 5]
     records = records_of(here, dates=tuple(dates))
@@ -75,6 +78,7 @@ def test_a_month_without_visits_works_and_is_told(here):
     assert (gap["expected"] > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -100,6 +104,7 @@ def test_debug_shows_the_traceback(base, here):
         fedmiss("--debug", "inspect", "nothing")
 
 
+@pytest.mark.slow
 def test_the_installed_command_says_the_same(base, here):
     """Three mistakes through a real process: message, exit code, no trace of Python."""
     for words, code, word in (

@@ -20,6 +20,7 @@ def said(path) -> str:
     return done.out
 
 
+@pytest.mark.slow
 def test_records_name_their_species_the_filters_and_the_terms(base, here):
     text = said(base / "records")
     results = read_manifest(base / "records")["results"]
@@ -61,6 +62,7 @@ def test_panel_fit_and_imputed(base):
             assert word in text, (name, word)
 
 
+@pytest.mark.slow
 def test_report(base, here):
     words = (
         "--panel",
@@ -78,6 +80,7 @@ def test_report(base, here):
     assert "American Wigeon" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "schema"),
     [
@@ -101,6 +104,7 @@ def test_a_table_with_every_column_and_its_meaning(base, table, schema):
         assert column["description"] in text
 
 
+@pytest.mark.slow
 def test_a_group_a_recipes_folder_loose_tables_and_unfinished_work(base, here):
     assert "one group" in said(base / "panel" / "groups" / "g01")
     text = said(base)

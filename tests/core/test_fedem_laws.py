@@ -201,6 +201,7 @@ def test_equal_shards_give_the_pooled_fit_and_pooled_weights_do_for_unequal_ones
 # ---- 4. H is unbiased ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "participation", [Bernoulli(0.4), FixedSize(2), Bernoulli([0.2, 0.9, 0.5, 1.0, 0.7])]
 )

@@ -80,6 +80,7 @@ def test_corrected_local_steps_solve_what_plain_ones_miss():
     assert not plain.server.V.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressor", [Dithering(), RandK(1)], ids=str)
 def test_compressed_local_steps_with_absences_keep_V_and_solve(compressor):
     data = linear_data(n=6, seed=3)
@@ -407,6 +408,7 @@ def test_the_checker_of_oracles_finds_faults(fault, words):
 # ---- compressed broadcasts -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("oracle", [FullBatch(), Spider(8, 5, replace=False)], ids=["fedem", "vr"])
 def test_broadcasts_compressed_too_still_lead_to_the_root(oracle, tmp_path):
     data = linear_data(n=6)

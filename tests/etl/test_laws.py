@@ -65,7 +65,7 @@ def run(folder: Path, files: list[Path], sampling: list[Path], **more) -> dict:
 
 
 @pytest.mark.parametrize("groups", ["first", "merged", "raw"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_cells_do_not_depend_on_how_the_rows_come(tmp_path, seed, groups):
     """Order of rows, split in two files, gzip, order of columns: one aggregate."""
     records, visits = random_rows(seed)

@@ -74,6 +74,7 @@ ROWS = [
 SUMS = ["n_visits", "n_counted", "n_detected", "count_sum"]
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.lists(VISIT, min_size=1, max_size=40), st.integers(1, 4), st.integers(0, 3))
 def test_laws_of_any_panel(rows, n_groups, seed):

@@ -26,6 +26,7 @@ def true_field(result):
     return h[~np.isnan(h)]
 
 
+@pytest.mark.slow
 def test_memories_make_the_compressed_run_converge_and_without_them_it_stalls():
     level = {}
     for sort in (False, True):

@@ -309,6 +309,7 @@ def test_small_groups_do_not_all_fill_one_fold():
     np.testing.assert_array_equal(block[0], block[1])  # a block is held out in every group that visits it
 
 
+@pytest.mark.slow
 def test_candidates_are_scored_the_same_alone_and_together():
     panel, _ = simulate(n=400)
     odd = [

@@ -254,6 +254,7 @@ def test_a_hub_that_asks_in_other_words_after_a_restart_is_stopped(panel, tmp_pa
         run(Wire(sites), tmp_path, masked=True, what=order((replace(NEGBIN, rank=0, dispersion="quasi"),)))
 
 
+@pytest.mark.slow
 def test_a_choice_of_models_goes_through_masks(panel, tmp_path):
     what = order(default_candidates(NEGBIN, max_rank=1), bootstrap=0)
     sites = sites_of(panel, tmp_path / "a", masked=False)

@@ -159,6 +159,7 @@ def test_a_start_that_a_large_ridge_emptied_is_no_trap():
     assert warm.objective[-1] == pytest.approx(cold.objective[-1], rel=1e-3)  # other local minima are near
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "n", "ridge", "effects"),
     [

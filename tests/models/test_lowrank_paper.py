@@ -149,6 +149,7 @@ def test_vectorised_plain_and_resumed_runs_have_the_same_bits(tmp_path):
         np.testing.assert_array_equal(other.theta.U, whole.theta.U)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressor", [Identity(), Dithering(levels=8)])
 def test_compressed_partial_runs_reach_the_same_optimum(compressor):
     panel, model, data = setting("gaussian", penalty=1.0)

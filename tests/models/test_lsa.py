@@ -369,6 +369,7 @@ def test_local_em_steps_have_the_bias_of_lsa_and_control_variates_none():
     np.testing.assert_allclose(good, root, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("low", "high", "pays"), [(0.01, 0.05, True), (0.2, 0.9, False)])
 def test_local_em_steps_pay_where_little_is_seen_and_harm_elsewhere(low, high, pays):
     data = seen_data(low, high)

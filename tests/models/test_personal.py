@@ -84,6 +84,7 @@ def test_scalar_effects_are_a_ridge_regression_of_scipy(panel):
     assert private[1, 0] == pytest.approx(minimize(loss, [0.0], tol=1e-12).x[0], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_effects_of_the_right_kind_predict_held_out_visits_better_and_needless_ones_do_not():
     """Means over three seeds of the held-out deviance, less that without observers."""
     gain = {}

@@ -209,6 +209,7 @@ def test_model_c_m_step_is_least_squares_and_coordinates_invert(observers):
             assert model.complete(v + h * np.eye(len(v))[i], S) <= best + 1e-12  # T is the argmax
 
 
+@pytest.mark.slow
 def test_gibbs_and_langevin_of_model_c_agree_with_nested_quadrature():
     rows = simulate_counts(1, 10, 6, seed=6)[0]
     model = Counts(6)
@@ -406,6 +407,7 @@ def test_the_distance_to_the_mle_falls_like_one_over_root_rounds():
     assert mean[3] < 0.053 / 5
 
 
+@pytest.mark.slow
 def test_saem_comes_near_the_mle_and_without_averaging_does_not():
     data = simulate_months(6, 30, 8, seed=2)
     model, roster = PoissonMonths(8), Roster.of([30] * 6)

@@ -70,6 +70,7 @@ def test_gibbs_and_laplace_of_model_c_agree_with_nested_quadrature():
     assert np.abs(z).max() < 4.5
 
 
+@pytest.mark.slow
 def test_one_step_a_round_is_enough_for_saem_and_engines_agree():
     counts = simulate_months(4, 20, 5, seed=3)
     model, roster = PoissonMonths(5), Roster.of([20] * 4)

@@ -296,6 +296,7 @@ def test_data_that_do_not_fit_the_study_are_refused(tmp_path, folder, panels):
         open_kit(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_commands_work_without_a_terminal(folder, panels):
     register(app)
     runner = CliRunner()

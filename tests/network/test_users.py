@@ -46,6 +46,7 @@ def given(folder, panels):
         path.chmod(0o700)
 
 
+@pytest.mark.slow
 def test_no_site_opens_another_ones_folder(given):
     private = {club: given / "kits" / club / "private" for club in CLUBS}
     for club, user in USERS.items():

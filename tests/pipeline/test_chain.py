@@ -126,7 +126,7 @@ def test_a_second_run_redoes_nothing(place):
     ("old", "new", "redone"),
     [
         ('date = "2026-01-01"', 'date = "2026-02-02"', ("report",)),
-        ("bootstrap = 4", "bootstrap = 5", ("fit", "impute", "report")),
+        pytest.param("bootstrap = 4", "bootstrap = 5", ("fit", "impute", "report"), marks=pytest.mark.slow),
         pytest.param("groups = 3", "groups = 2", STEPS, marks=pytest.mark.slow),
         pytest.param("complete = true", "complete = false", STEPS, marks=pytest.mark.slow),
     ],
@@ -151,6 +151,7 @@ def test_a_touched_file_is_the_same_and_a_changed_one_is_not(place):
         ebd.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_a_step_that_was_cut_off_is_done_again(place):
     """A folder without its key is not trusted: the key is written last."""
     run(place)
@@ -199,7 +200,8 @@ def test_the_same_result_through_the_chain_and_step_by_step(place, tmp_path):
             assert twin.read_bytes() == path.read_bytes(), path
 
 
-@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_many_species_one_of_them_hopeless(place, tmp_path, jobs):
     """A species that fails costs nothing to the others; the page of all names it with its reason."""
     text = RECIPE.replace(

@@ -73,6 +73,7 @@ def of_the_command(monkeypatch, words):
     return seen[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", [*EVERY, *FLAGS])
 def test_every_option_of_ingest_says_the_same_in_a_recipe(option, tmp_path, monkeypatch):
     if option in FLAGS:

@@ -62,6 +62,7 @@ def same_fit(a: Path, b: Path) -> None:
     assert not list(a.parent.glob("*.partial"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [0, 1, 2])
 def test_killed_in_the_bootstrap(panel, whole, tmp_path, monkeypatch, chunks):
     genuine = LocalFederation.replicates
@@ -93,6 +94,7 @@ def test_killed_in_the_bootstrap(panel, whole, tmp_path, monkeypatch, chunks):
     assert digests(tmp_path / "cut")["draws.parquet"] == drawn_at_once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 def test_killed_at_any_file(panel, tmp_path, monkeypatch, after):
     """A kill just before or just after any file of a fit is written: no draw and no line of the ledger is lost."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import pandas as pd
 
 from fedmiss.report.fitted import fitted_years, lack_of_fit
@@ -49,6 +50,7 @@ def test_one_year_that_is_missed_is_named():
     assert "2014" in lack_of_fit(fitted_years(*data(counted, fitted)))
 
 
+@pytest.mark.slow
 def test_noise_is_no_lack_of_fit():
     rng = np.random.default_rng(0)
     said = [

@@ -39,6 +39,7 @@ def three(tmp_path_factory):
     return root / "reports", out
 
 
+@pytest.mark.slow
 def test_species_are_sorted_by_trend_and_failures_are_shown(three):
     root, reports = three
     page = build_index(reports, root, failures={"Corvus <x>": "no counts at all"}, date="2026-01-02")

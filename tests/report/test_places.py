@@ -106,6 +106,7 @@ def test_alerts_need_size_and_certainty(change, high, alert):
     assert alert_of(change, high) == alert
 
 
+@pytest.mark.slow
 def test_trim_beside_speaks_of_the_same_cells(tmp_path):
     f = make_folders(tmp_path, World(seen=0.6))
     data = read_inputs(**f)

@@ -46,6 +46,7 @@ def digest(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
+@pytest.mark.slow
 def test_the_same_report_twice_has_the_same_bytes(folders, report, tmp_path):
     again = build_report(**folders, out=tmp_path / "again", settings=ReportSettings(date=DATE)).parent
     assert digest(again) == digest(report)
@@ -194,6 +195,7 @@ def test_no_number_stands_without_its_interval_or_the_word_that_there_is_none(ba
         assert "(no interval available)" in after or "(95 % interval" in after
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -220,6 +222,7 @@ def test_years_that_no_site_links_get_no_class(tmp_path):
     assert "only 7 of 14 years are linked" in a.trend["reason"]
 
 
+@pytest.mark.slow
 def test_coarse_map_hides_places(small, tmp_path):
     out = build_report(**small, out=tmp_path / "r", settings=ReportSettings(date=DATE, coarse_map=0.5)).parent
     sites = pd.read_parquet(out / "tables" / "sites.parquet")
@@ -336,6 +339,7 @@ def test_settings_and_folders_are_checked_before_anything_is_written(folders, tm
     assert (tmp_path / "mine" / "notes.txt").exists()
 
 
+@pytest.mark.slow
 def test_one_site_one_year_one_month_is_a_report_too(tmp_path):
     f = make_folders(
         tmp_path,
@@ -394,6 +398,7 @@ def test_manifest_of_a_fit_without_converging_warns(folders, tmp_path):
     assert headline(a).verdict == "Moderate decline (provisional: the fit has not converged)"
 
 
+@pytest.mark.slow
 def test_a_report_of_yearly_counts_speaks_of_no_month(tmp_path):
     from fedmiss.etl.ingest import IngestSettings, ingest
     from fedmiss.etl.panel import PanelSettings, make_panel

@@ -222,6 +222,7 @@ def test_loess_is_statsmodels_lowess():
     np.testing.assert_allclose(loess(x, np.full(x.size, 7.0), 0.3), 7.0)
 
 
+@pytest.mark.slow
 def test_the_span_follows_the_course():
     rng = np.random.default_rng(5)
     months = axis(n_years=20)

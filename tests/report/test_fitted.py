@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import pandas as pd
+import pytest
 
 from fedmiss.report.fitted import fitted_years, lack_of_fit
 

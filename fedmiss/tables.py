@@ -11,14 +11,15 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from fedmiss.errors import InputError, SchemaError
 from fedmiss.files import atomic_file
 from fedmiss.resources import resource
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 __all__ = ["Schema", "load_schema", "read_table", "schema_names", "table_writer", "write_table"]
 
@@ -35,8 +36,6 @@ class Schema:
 
     def arrow(self) -> pa.Schema:
         """Return the arrow schema of the listed columns."""
-        import pyarrow as pa
-
         special = {"date": pa.date32(), "list<string>": pa.list_(pa.string())}
         return pa.schema(
             [
@@ -66,8 +65,6 @@ def load_schema(name: str) -> Schema:
 
 def _conform(table: pa.Table, schema: Schema, where: str) -> pa.Table:
     """Put the columns in the schema's order and types, or say which one does not fit."""
-    import pyarrow as pa
-
     target = schema.arrow()
     missing = [f.name for f in target if f.name not in table.column_names]
     extra = [c for c in table.column_names if c not in target.names]
@@ -103,9 +100,6 @@ def _conform(table: pa.Table, schema: Schema, where: str) -> pa.Table:
 
 def _narrow(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Give strings with 64-bit offsets (polars makes them) 32-bit ones; arrow's cast would load its functions."""
-    import numpy as np
-    import pyarrow as pa
-
     chunks = []
     for chunk in column.chunks:
         valid, offsets, data = chunk.buffers()
@@ -120,8 +114,6 @@ def _narrow(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _as_arrow(table: Any) -> pa.Table:
-    import pyarrow as pa
-
     if isinstance(table, pa.Table):
         return table
     if isinstance(table, dict):
@@ -133,8 +125,6 @@ def _as_arrow(table: Any) -> pa.Table:
 
 def write_table(table: Any, path: str | Path, schema: str) -> None:
     """Write a table (arrow, polars, pandas or a dict of columns) as parquet, atomically, checked by schema."""
-    import pyarrow.parquet as pq
-
     checked = _conform(_as_arrow(table), load_schema(schema), str(path))
     with atomic_file(path) as tmp:
         pq.write_table(checked, tmp, compression="zstd")
@@ -148,8 +138,6 @@ def table_writer(
     ``unique`` names columns whose values hardly repeat, so that a dictionary of them would only cost time. Such
     tables are large and read again soon: lz4 takes half the time of zstd, and a third more room.
     """
-    import pyarrow.parquet as pq
-
     spec = load_schema(schema)
     rows = 0
     target = spec.arrow()
@@ -177,9 +165,6 @@ def read_table(path: str | Path, schema: str, columns: list[str] | None = None) 
     >>> sites.num_rows
     20
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     path = Path(path)
     if not path.exists():
         raise InputError(f"there is no file {path}.", path=str(path))

@@ -5,7 +5,10 @@ The import itself is :func:`fedmiss.etl.ingest.ingest`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from fedmiss.etl import memory as memory  # first: what it tells polars counts only before polars is loaded
 
 if TYPE_CHECKING:
     from fedmiss.etl.cells import Aggregate, aggregate, species_visits
@@ -34,9 +37,7 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'fedmiss.etl' has no attribute {name!r}")
-    from importlib import import_module
-
     return getattr(import_module(f"fedmiss.etl.{_HOME[name]}"), name)

@@ -6,17 +6,15 @@ import json
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars as pl
 
 from fedmiss.arrays import Bool
 from fedmiss.errors import InputError
 from fedmiss.etl.filters import Filters, day_of
 from fedmiss.files import read_json
-
-if TYPE_CHECKING:
-    import polars as pl
 
 __all__ = ["Step", "steps_of"]
 

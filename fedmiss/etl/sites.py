@@ -6,13 +6,12 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
 from fedmiss.errors import ConfigError
 from fedmiss.etl.reach import REGIONS
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from fedmiss.etl.projection import Projection
 
 __all__ = ["grid_cells", "parse_site_rule", "site_table"]
@@ -62,15 +61,11 @@ def site_table(source: Projection, size_km: float | None) -> pl.DataFrame:
 
     A place without coordinates has no grid cell: its ``site_id`` is null, and its checklists are left out.
     """
-    import polars as pl
-
     columns = ("site", "site_name", "latitude", "longitude", *REGIONS)
     return pl.concat([_site_columns(p, size_km) for p in source.slices("places", columns)])
 
 
 def _site_columns(places: pl.DataFrame, size_km: float | None) -> pl.DataFrame:
-    import polars as pl
-
     region = pl.coalesce(
         pl.col("county_code").replace("", None),
         pl.when(~pl.col("state_code").str.ends_with("-")).then(pl.col("state_code").replace("", None)),

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -28,7 +27,7 @@ from fedmiss.etl.sites import parse_site_rule
 from fedmiss.etl.sources import Source, expand
 from fedmiss.etl.species import choose_species
 from fedmiss.etl.terms import all_simulated, terms_of
-from fedmiss.files import atomic_folder, making, read_manifest, write_manifest
+from fedmiss.files import Manifest, atomic_folder, making, read_manifest, write_manifest
 from fedmiss.locks import clear_inside, temporary
 from fedmiss.progress import progress
 
@@ -48,7 +47,7 @@ def ingest(
     cache: str | Path | None = None,
     keep_cache: bool = True,
     overwrite: bool = False,
-) -> dict[str, Any]:
+) -> Manifest:
     r"""Write the records folder ``out`` from eBird, MyEBirdData, GBIF or plain files; return its manifest.
 
     Parameters

@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from fedmiss.arrays import I32, Bool
+from fedmiss.etl.filters import EPOCH
 from fedmiss.etl.projection import Projection
 
 __all__ = ["NO_LIMIT", "REGIONS", "Limits", "Reach", "limits_of", "reach_warnings"]
@@ -24,7 +25,6 @@ __all__ = ["NO_LIMIT", "REGIONS", "Limits", "Reach", "limits_of", "reach_warning
 MANY_SPECIES = 30  # from here on, next to no complete checklist is without any of them
 SHARE = 0.05  # of the zeros: so many outside the reach of few species are pointed out
 REGIONS = ("county_code", "state_code", "country_code")  # from the smallest up
-_EPOCH = date(1970, 1, 1)
 _REGION = re.compile(r"ebd_([A-Z]{2}(?:-[A-Z0-9]{1,3}){0,2})(?=[_.])")
 _MONTHS = re.compile(r"_((?:18|19|20)\d{2})(0[1-9]|1[0-2])_((?:18|19|20)\d{2})(0[1-9]|1[0-2])(?=[_.])")
 
@@ -110,7 +110,7 @@ def _days(year: str, month: str, *, end: bool) -> int:
     first = date(int(year), int(month), 1)
     if end:
         first = (first.replace(day=28) + timedelta(days=4)).replace(day=1) - timedelta(days=1)
-    return (first - _EPOCH).days
+    return (first - EPOCH).days
 
 
 def limits_of(records: Sequence[Projection]) -> Limits:
@@ -144,7 +144,7 @@ def reach_warnings(limits: Limits, counts: dict[str, int]) -> list[str]:
         ends = [[getattr(r, k) for r in reaches] for k in ("first", "last")]
         if any(None in e for e in ends):
             return "their region"
-        low, high = (_EPOCH + timedelta(days=f(e)) for f, e in zip((min, max), ends, strict=True))
+        low, high = (EPOCH + timedelta(days=f(e)) for f, e in zip((min, max), ends, strict=True))
         return f"{low} to {high} and their region"
 
     out = []

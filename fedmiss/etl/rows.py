@@ -160,8 +160,10 @@ def _records(
         open_source(source) as (stream, position),
         io.TextIOWrapper(io.BufferedReader(stream), encoding="utf-8-sig", newline="") as text,
     ):
-        quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-        reader = csv.reader(text, delimiter=source.separator, strict=quoted, quoting=quoting)
+        if quoted:
+            reader = csv.reader(text, delimiter=source.separator, strict=True)
+        else:
+            reader = csv.reader(text, delimiter=source.separator, quoting=csv.QUOTE_NONE)
         try:
             next(reader)
             for row in reader:

@@ -18,6 +18,7 @@ from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import AverageFit, CountFit, Posterior, coefficient_names, visited_totals
 from fedmiss.files import (
     MANIFEST,
+    Manifest,
     read_checked,
     read_manifest,
     replace_folder,
@@ -115,7 +116,7 @@ def _write_factors(work: Path, fit: CountFit) -> None:
     write_table(months, work / "month_factors.parquet", "month_factors")
 
 
-def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit | AverageFit]:
+def read_fit(path: str | Path) -> tuple[Manifest, CountFit | AverageFit]:
     """Read a fit folder back as (manifest, fit); the observer effects are not in it."""
     path = Path(path)
     manifest = read_manifest(path, "fit", verify=True)

@@ -13,7 +13,7 @@ from fedmiss.arrays import I64
 from fedmiss.errors import InputError
 from fedmiss.etl.codes import NEVER_DETECTED
 from fedmiss.federation.group.visits import Visits, deal_sites
-from fedmiss.files import SECRET, read_manifest
+from fedmiss.files import SECRET, Manifest, read_manifest
 from fedmiss.folders import PanelFacts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.tables import read_table
@@ -28,7 +28,7 @@ class PanelFolder:
     """A panel folder that has been opened: manifest and axes; visits are read by :meth:`load`."""
 
     path: Path
-    manifest: dict[str, Any]
+    manifest: Manifest
     sites: pd.DataFrame
     months: pd.DataFrame
 
@@ -182,7 +182,7 @@ def panel_hash(panel: PanelFolder) -> dict[str, str]:
     }
 
 
-def check_same_panel(panel: PanelFolder, manifest: dict[str, Any], fit_path: str | Path) -> None:
+def check_same_panel(panel: PanelFolder, manifest: Manifest, fit_path: str | Path) -> None:
     """Raise unless the fit with this manifest was made on this panel."""
     if manifest["inputs"] != panel_hash(panel):
         raise InputError(

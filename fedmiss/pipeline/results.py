@@ -12,6 +12,7 @@ import pandas as pd
 from fedmiss.arrays import F64, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.federation.results import AverageFit, CountFit
+from fedmiss.files import Manifest
 from fedmiss.pipeline.fit_folder import read_fit
 from fedmiss.pipeline.imputing import counted_visits
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
@@ -52,7 +53,7 @@ class SpeciesFit:
 
     panel: PanelFolder
     fit: CountFit | AverageFit
-    manifest: dict[str, Any]
+    manifest: Manifest
     expected: F64
     observed: Bool
     draws: F64 | None

@@ -15,7 +15,6 @@ from fedmiss.etl import cells, select
 from fedmiss.etl.codes import BAD
 from fedmiss.etl.lookup import Buckets, find_sorted
 
-
 WATCH = """
 import os, sys
 

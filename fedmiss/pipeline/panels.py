@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -53,7 +52,7 @@ class PanelFolder:
         return len({name.split("/")[0] for name in self.manifest["inputs"]}) > 1
 
     @property
-    def calendar(self) -> tuple[Any, Any]:
+    def calendar(self) -> tuple[I64, I64]:
         """(month_of_year, year) of the month axis, each (L,) int64."""
         return self.months["month_of_year"].to_numpy(np.int64), self.months["year"].to_numpy(np.int64)
 
@@ -61,8 +60,7 @@ class PanelFolder:
     def stamps(self) -> I64:
         """The month axis as 12 year + month - 1, (L,)."""
         month_of_year, year = self.calendar
-        out: I64 = year * 12 + month_of_year - 1
-        return out
+        return year * 12 + month_of_year - 1
 
     @property
     def chosen_by_detection(self) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -24,14 +24,24 @@ from fedmiss.resources import resource
 __all__ = ["Schema", "load_schema", "read_table", "schema_names", "table_writer", "write_table"]
 
 
+class Column(TypedDict):
+    """One column of a schema."""
+
+    name: str
+    type: str  # of arrow
+    unit: str
+    nullable: bool
+    description: str
+
+
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """One schema file: ``columns`` are dicts with name, type, unit, nullable, description."""
+    """One schema file."""
 
     name: str
     version: int
     description: str
-    columns: tuple[dict[str, Any], ...]
+    columns: tuple[Column, ...]
     open: bool = False  # True: further columns may follow the listed ones (factor columns u1, u2, ...)
 
     def arrow(self) -> pa.Schema:
@@ -113,7 +123,7 @@ def _narrow(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array(chunks, pa.string())
 
 
-def _as_arrow(table: Any) -> pa.Table:
+def _as_arrow(table: object) -> pa.Table:
     if isinstance(table, pa.Table):
         return table
     if isinstance(table, dict):
@@ -123,7 +133,7 @@ def _as_arrow(table: Any) -> pa.Table:
     return pa.Table.from_pandas(table, preserve_index=False)
 
 
-def write_table(table: Any, path: str | Path, schema: str) -> None:
+def write_table(table: object, path: str | Path, schema: str) -> None:
     """Write a table (arrow, polars, pandas or a dict of columns) as parquet, atomically, checked by schema."""
     checked = _conform(_as_arrow(table), load_schema(schema), str(path))
     with atomic_file(path) as tmp:
@@ -131,7 +141,7 @@ def write_table(table: Any, path: str | Path, schema: str) -> None:
 
 
 def table_writer(
-    path: str | Path, schema: str, chunks: Iterable[Any], *, unique: Collection[str] = ()
+    path: str | Path, schema: str, chunks: Iterable[object], *, unique: Collection[str] = ()
 ) -> int:
     """Write a table that comes in chunks and never stands in memory whole; return its number of rows.
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
+from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
+from fedmiss.etl.projection import Projection
 from fedmiss.etl.reach import REGIONS
-
-if TYPE_CHECKING:
-    from fedmiss.etl.projection import Projection
 
 __all__ = ["grid_cells", "parse_site_rule", "site_table"]
 
@@ -37,7 +36,7 @@ def parse_site_rule(rule: str) -> float | None:
     return size
 
 
-def grid_cells(lat: Any, lon: Any, size_km: float) -> tuple[Any, Any, Any, Any]:
+def grid_cells(lat: npt.ArrayLike, lon: npt.ArrayLike, size_km: float) -> tuple[I64, I64, F64, F64]:
     """Return row, column, centre latitude and centre longitude of the grid cell of each point.
 
     Rows are bands of latitude ``size_km`` high; each band is cut into the whole number of equal columns whose

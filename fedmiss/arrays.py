@@ -9,10 +9,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["F64", "I32", "I64", "U8", "Bool"]
+__all__ = ["F64", "I32", "I64", "U8", "Bool", "Columns"]
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
 U8 = npt.NDArray[np.uint8]
 Bool = npt.NDArray[np.bool_]
+Columns = dict[str, np.ndarray]  # of a table, by name; each of its own type and all of one length

@@ -8,10 +8,10 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict, Unpack
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.locks import aside, clear_leftovers, locked, temporary
@@ -20,6 +20,8 @@ from fedmiss.version import __version__
 __all__ = [
     "MANIFEST",
     "SECRET",
+    "FlowRow",
+    "Manifest",
     "atomic_file",
     "atomic_folder",
     "check_free",
@@ -41,15 +43,50 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 SECRET = "secret.key"  # of a group, beside its visits
-FORMAT = (
-    2  # of produced folders; raised when a step reads what older versions did not write, or wrote otherwise
-)
+# of produced folders; raised when a step reads what older versions did not write, or wrote otherwise
+FORMAT = 2
 
 _READ_BY_STEPS = ("records", "panel", "fit", "imputed")
 _DROPPINGS = (".DS_Store", "Thumbs.db", "desktop.ini")  # file managers leave them; nobody misses them
 
 # what a full disk or a forbidden place answers; other errors inside a step are not about writing
 _REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class FlowRow(TypedDict):
+    """One step of the row flow, with the rows that it read, added or (below 0) left out."""
+
+    step: str
+    rows: int
+    note: str
+
+
+class FileEntry(TypedDict):
+    """A file of a folder, as its manifest has it."""
+
+    bytes: int
+    sha256: str
+
+
+class Told(TypedDict, total=False):
+    """What a step tells of the folder that it makes."""
+
+    settings: Required[dict[str, Any]]  # every option that the result depends on, the seed included
+    inputs: Required[dict[str, str]]  # path or name of each input and its SHA-256
+    results: dict[str, Any]  # figures a person wants to see first (counts, objective, ...)
+    flow: list[FlowRow]
+    terms: dict[str, str]  # where the data come from: licence, citation, release, terms
+    warnings: list[str]  # sentences shown to the user while the folder was made
+
+
+class Manifest(Told):
+    """The manifest of a produced folder."""
+
+    kind: str
+    fedmiss: str
+    format: int
+    files: dict[str, FileEntry]
+    seal: str
 
 
 def _explain(error: OSError, path: Path) -> InputError:
@@ -261,12 +298,12 @@ def hash_file(path: str | Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def hash_json(value: Any) -> str:
+def hash_json(value: object) -> str:
     """Return the SHA-256 of a JSON value, independent of the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def write_json(path: str | Path, value: Any) -> None:
+def write_json(path: str | Path, value: object) -> None:
     """Write a JSON file atomically, readable by a person."""
     with atomic_file(path) as tmp:
         tmp.write_text(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
@@ -298,29 +335,15 @@ def read_checked(path: str | Path) -> bytes:
 
 
 def write_manifest(
-    folder: str | Path,
-    kind: str,
-    *,
-    settings: dict[str, Any],
-    inputs: dict[str, str],
-    results: dict[str, Any] | None = None,
-    flow: list[dict[str, Any]] | None = None,
-    terms: dict[str, Any] | None = None,
-    warnings: list[str] | None = None,
-    files: Sequence[str] | None = None,
+    folder: str | Path, kind: str, *, files: Sequence[str] | None = None, **told: Unpack[Told]
 ) -> None:
     """Write the manifest of a produced folder, with size and SHA-256 of every file in it.
 
     Parameters
     ----------
     kind : what the folder is: ``records``, ``panel``, ``fit``, ``imputed``, ``report``, ``simulation``
-    settings : every option that the result depends on, the seed included
-    inputs : path or name of each input and its SHA-256
-    results : figures a person wants to see first (counts, objective, ...)
-    flow : rows of the row-flow table, in order: ``{"step", "rows", "note"}``
-    terms : where the data come from: ``{"licence", "citation", "release", "terms"}``
-    warnings : sentences shown to the user while the folder was made
     files : the folder's own files, where others may lie beside them; all when None
+    told : what the step tells of it, see :class:`Told`
     """
     folder = Path(folder)
     own = _paths(folder) if files is None else files
@@ -328,30 +351,30 @@ def write_manifest(
         "kind": kind,
         "fedmiss": __version__,
         "format": FORMAT,
-        "settings": settings,
-        "inputs": inputs,
-        "results": results or {},
-        "flow": flow or [],
-        "terms": terms or {},
-        "warnings": warnings or [],
+        "settings": told["settings"],
+        "inputs": told["inputs"],
+        "results": told.get("results") or {},
+        "flow": told.get("flow") or [],
+        "terms": told.get("terms") or {},
+        "warnings": told.get("warnings") or [],
         "files": {name: _entry(folder / name) for name in own},
     }
     _write_sealed(folder, manifest)
 
 
-def _entry(path: Path) -> dict[str, Any]:
+def _entry(path: Path) -> FileEntry:
     return {"bytes": path.stat().st_size, "sha256": hash_file(path)}
 
 
-def _write_sealed(folder: Path, manifest: dict[str, Any]) -> None:
+def _write_sealed(folder: Path, manifest: Mapping[str, object]) -> None:
     """Write a manifest with the hash of its own content."""
     content = json.loads(json.dumps({k: v for k, v in manifest.items() if k != "seal"}, default=str))
     write_json(folder / MANIFEST, content | {"seal": hash_json(content)})
 
 
-def update_manifest(folder: str | Path, **parts: Any) -> None:
+def update_manifest(folder: str | Path, **parts: object) -> None:
     """Replace parts of a folder's manifest (``terms``, ``warnings``, ...)."""
-    _write_sealed(Path(folder), read_manifest(folder) | parts)
+    _write_sealed(Path(folder), {**read_manifest(folder), **parts})
 
 
 def identity(folder: str | Path) -> str:
@@ -367,7 +390,7 @@ def seal(folder: Path) -> None:
     known, now = manifest["files"], _paths(folder)
     if now != sorted(known):
         _write_sealed(
-            folder, manifest | {"files": {name: known.get(name) or _entry(folder / name) for name in now}}
+            folder, {**manifest, "files": {name: known.get(name) or _entry(folder / name) for name in now}}
         )
 
 
@@ -377,7 +400,7 @@ _MAKER = {
 }  # fmt: skip
 
 
-def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool = False) -> dict[str, Any]:
+def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool = False) -> Manifest:
     """Read a folder's manifest, and check that it is of the ``kind`` asked for and unchanged.
 
     Parameters
@@ -403,7 +426,7 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
         raise InputError(f"there is no folder {folder}{maker}.", path=str(folder))
     if not (folder / MANIFEST).exists():
         raise InputError(f"{folder} was not made by fedmiss: it has no {MANIFEST}.", path=str(folder))
-    manifest: dict[str, Any] = read_json(folder / MANIFEST)
+    manifest: Manifest = read_json(folder / MANIFEST)
     if not isinstance(manifest, dict) or not isinstance(manifest.get("kind"), str):
         raise InputError(
             f"{folder / MANIFEST} does not say what the folder is; make it again.", path=str(folder)
@@ -430,7 +453,7 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
     return manifest
 
 
-def _check_file(path: Path, entry: dict[str, Any], again: str) -> None:
+def _check_file(path: Path, entry: FileEntry, again: str) -> None:
     if not path.is_file():
         raise InputError(
             f"{path} is missing, and its folder cannot be used without it; {again}.", path=str(path)

@@ -7,11 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 from fedmiss.errors import InputError
 
-__all__ = ["FACTS", "Facts", "FitFacts", "ImputedFacts", "JointFacts", "ModelFacts", "PanelFacts", "or_nan"]
+__all__ = [
+    "FACTS",
+    "Facts",
+    "FitFacts",
+    "ImputedFacts",
+    "JointFacts",
+    "ModelFacts",
+    "PanelFacts",
+    "SpeciesRow",
+    "or_nan",
+]
 
 _SOMETIMES: dict[str, bool] = {"sometimes": True}  # not in the manifest where it is None or empty
 
@@ -19,6 +29,19 @@ _SOMETIMES: dict[str, bool] = {"sometimes": True}  # not in the manifest where i
 def or_nan(value: float | None) -> float:
     """Return the number, or NaN for one that is not known: JSON has no NaN."""
     return float("nan") if value is None else value
+
+
+class SpeciesRow(TypedDict):
+    """What the manifest of a records folder says of one species."""
+
+    species: str
+    common_name: str | None
+    records: int
+    x: int
+    explicit_zeros: int
+    zeros: int
+    visits: int
+    zeros_allowed: bool
 
 
 @dataclass(frozen=True, slots=True)

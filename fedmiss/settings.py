@@ -13,9 +13,9 @@ import inspect
 import numbers
 import os
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
 from fedmiss.errors import ConfigError
 
@@ -47,13 +47,13 @@ class Setting:
     shown: str | bool = True
     panel: str | None = None
     typed: type | None = None
-    read: Callable[[Any], Any] | None = None
+    read: Callable[..., object] | None = None
 
     def flag(self, name: str) -> str:
         """Return the name of the option of the field ``name``."""
         return self.flags[0] if self.flags else "--" + name.replace("_", "-")
 
-    def allows(self, value: Any) -> bool:
+    def allows(self, value: object) -> bool:
         """Whether a value of the right type is within the limits."""
         if isinstance(value, str):
             return not self.among or value in self.among
@@ -95,7 +95,7 @@ class Settings:
             object.__setattr__(self, name, checked(getattr(self, name), hint, setting, setting.flag(name)))
 
 
-def _definitions(cls: type) -> dict[str, tuple[Any, Setting]]:
+def _definitions(cls: type) -> dict[str, tuple[object, Setting]]:
     """Type and definition of every field of a settings class, by name."""
     return {
         name: (get_args(hint)[0], get_args(hint)[1])
@@ -104,10 +104,10 @@ def _definitions(cls: type) -> dict[str, tuple[Any, Setting]]:
     }
 
 
-definitions: Callable[[type], dict[str, tuple[Any, Setting]]] = functools.cache(_definitions)
+definitions: Callable[[type], dict[str, tuple[object, Setting]]] = functools.cache(_definitions)
 
 
-def checked(value: Any, hint: Any, setting: Setting, where: str) -> Any:
+def checked(value: object, hint: object, setting: Setting, where: str) -> object:
     """Return the value as the field's type; raise ConfigError for a wrong type or a value outside the limits."""
     given = value
     if setting.read and isinstance(value, setting.typed or str) and not isinstance(value, bool):
@@ -116,8 +116,8 @@ def checked(value: Any, hint: Any, setting: Setting, where: str) -> Any:
         except ConfigError as error:  # it speaks of the option; a recipe has a place beside
             raise (error if where.startswith("--") else ConfigError(f"{where}: {error}")) from None
     found = convert(given, hint, where)
-    several = isinstance(found, tuple)
-    bad = next((v for v in (found if several else (found,)) if not setting.allows(v)), None)
+    values = found if isinstance(found, tuple) else (found,)
+    bad = next((v for v in values if not setting.allows(v)), None)
     if bad is None:
         return found
     words = [
@@ -125,12 +125,16 @@ def checked(value: Any, hint: Any, setting: Setting, where: str) -> Any:
     ]
     near = difflib.get_close_matches(str(bad), setting.among, n=1)
     meant = f" Did you mean {near[0]!r}?" if near else ""
-    told = bad if several else value
+    told = bad if isinstance(found, tuple) else value
     shown = f"{told:g}" if isinstance(told, float) else repr(told)
     raise ConfigError(f"{where} is {shown} (must be {', or '.join([*words, setting.limits()])}).{meant}")
 
 
-def convert(value: Any, hint: Any, where: str) -> Any:
+@overload
+def convert(value: object, hint: type[T], where: str) -> T: ...
+@overload
+def convert(value: object, hint: object, where: str) -> object: ...
+def convert(value: object, hint: object, where: str) -> object:
     """Fit a value to a type: lists become tuples, one text a list of one, whole numbers floats; else ConfigError.
 
     A text stands for a number only where the type also allows a word, as ``int | Literal["auto"]``.
@@ -154,29 +158,29 @@ def convert(value: Any, hint: Any, where: str) -> Any:
             if kind is bool:
                 return value
         elif kind in (str, float) and isinstance(value, numbers.Real):
-            return kind(value)
+            return str(value) if kind is str else float(value)
         elif kind is str and isinstance(value, os.PathLike):
             return os.fspath(value)
         elif kind is int and isinstance(value, numbers.Integral):
             return int(value)
         elif kind is int and isinstance(value, str) and worded and value.removeprefix("-").isdecimal():
             return int(value)
-        elif isinstance(value, kind):
+        elif isinstance(kind, type) and isinstance(value, kind):
             return value
     raise ConfigError(f"{where} is {value!r} (must be {' or '.join(map(_in_words, options))}).")
 
 
-def _options(hint: Any) -> tuple[Any, ...]:
+def _options(hint: object) -> tuple[object, ...]:
     return get_args(hint) if get_origin(hint) in (types.UnionType, Union) else (hint,)
 
 
-def _in_words(hint: Any) -> str:
+def _in_words(hint: object) -> str:
     kind, parts = get_origin(hint), get_args(hint)
     if kind is tuple:
         return "a list" if parts[-1] is Ellipsis else f"a list of {len(parts)}"
     if kind is Literal:
         return _either(parts)
-    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    words: dict[object, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
     return words.get(hint, "left out" if hint is type(None) else "a table")
 
 
@@ -201,7 +205,7 @@ def names(*classes: type) -> dict[str, str]:
     }
 
 
-def read_table(table: dict[str, Any], where: str, *classes: type) -> dict[str, Any]:
+def read_table(table: Mapping[str, object], where: str, *classes: type) -> dict[str, Any]:
     """Read a table of a recipe as values of the fields; unknown keys, wrong types and impossible values are errors."""
     known = names(*classes)
     fields = {name: d for cls in classes for name, d in definitions(cls).items()}
@@ -214,6 +218,6 @@ def read_table(table: dict[str, Any], where: str, *classes: type) -> dict[str, A
     return values
 
 
-def from_table(cls: type[T], table: dict[str, Any], where: str) -> T:
+def from_table(cls: type[T], table: Mapping[str, object], where: str) -> T:
     """Build a settings object of a table of a recipe."""
     return cls(**read_table(table, where, cls))

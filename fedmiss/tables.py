@@ -11,32 +11,41 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TypedDict
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from fedmiss.errors import InputError, SchemaError
 from fedmiss.files import atomic_file
 from fedmiss.resources import resource
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 __all__ = ["Schema", "load_schema", "read_table", "schema_names", "table_writer", "write_table"]
+
+
+class Column(TypedDict):
+    """One column of a schema."""
+
+    name: str
+    type: str  # of arrow
+    unit: str
+    nullable: bool
+    description: str
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """One schema file: ``columns`` are dicts with name, type, unit, nullable, description."""
+    """One schema file."""
 
     name: str
     version: int
     description: str
-    columns: tuple[dict[str, Any], ...]
+    columns: tuple[Column, ...]
     open: bool = False  # True: further columns may follow the listed ones (factor columns u1, u2, ...)
 
     def arrow(self) -> pa.Schema:
         """Return the arrow schema of the listed columns."""
-        import pyarrow as pa
-
         special = {"date": pa.date32(), "list<string>": pa.list_(pa.string())}
         return pa.schema(
             [
@@ -66,8 +75,6 @@ def load_schema(name: str) -> Schema:
 
 def _conform(table: pa.Table, schema: Schema, where: str) -> pa.Table:
     """Put the columns in the schema's order and types, or say which one does not fit."""
-    import pyarrow as pa
-
     target = schema.arrow()
     missing = [f.name for f in target if f.name not in table.column_names]
     extra = [c for c in table.column_names if c not in target.names]
@@ -103,9 +110,6 @@ def _conform(table: pa.Table, schema: Schema, where: str) -> pa.Table:
 
 def _narrow(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Give strings with 64-bit offsets (polars makes them) 32-bit ones; arrow's cast would load its functions."""
-    import numpy as np
-    import pyarrow as pa
-
     chunks = []
     for chunk in column.chunks:
         valid, offsets, data = chunk.buffers()
@@ -119,9 +123,7 @@ def _narrow(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array(chunks, pa.string())
 
 
-def _as_arrow(table: Any) -> pa.Table:
-    import pyarrow as pa
-
+def _as_arrow(table: object) -> pa.Table:
     if isinstance(table, pa.Table):
         return table
     if isinstance(table, dict):
@@ -131,25 +133,21 @@ def _as_arrow(table: Any) -> pa.Table:
     return pa.Table.from_pandas(table, preserve_index=False)
 
 
-def write_table(table: Any, path: str | Path, schema: str) -> None:
+def write_table(table: object, path: str | Path, schema: str) -> None:
     """Write a table (arrow, polars, pandas or a dict of columns) as parquet, atomically, checked by schema."""
-    import pyarrow.parquet as pq
-
     checked = _conform(_as_arrow(table), load_schema(schema), str(path))
     with atomic_file(path) as tmp:
         pq.write_table(checked, tmp, compression="zstd")
 
 
 def table_writer(
-    path: str | Path, schema: str, chunks: Iterable[Any], *, unique: Collection[str] = ()
+    path: str | Path, schema: str, chunks: Iterable[object], *, unique: Collection[str] = ()
 ) -> int:
     """Write a table that comes in chunks and never stands in memory whole; return its number of rows.
 
     ``unique`` names columns whose values hardly repeat, so that a dictionary of them would only cost time. Such
     tables are large and read again soon: lz4 takes half the time of zstd, and a third more room.
     """
-    import pyarrow.parquet as pq
-
     spec = load_schema(schema)
     rows = 0
     target = spec.arrow()
@@ -177,9 +175,6 @@ def read_table(path: str | Path, schema: str, columns: list[str] | None = None) 
     >>> sites.num_rows
     20
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     path = Path(path)
     if not path.exists():
         raise InputError(f"there is no file {path}.", path=str(path))

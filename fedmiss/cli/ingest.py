@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedmiss.cli.options import options_of
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.settings import IngestSettings, ingest_settings
+
+if TYPE_CHECKING:
+    from fedmiss.files import Manifest
 
 __all__ = ["ingest"]
 
@@ -67,7 +70,7 @@ def ingest(
     _show(manifest, out)
 
 
-def _show(manifest: dict[str, Any], out: Path) -> None:
+def _show(manifest: Manifest, out: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 

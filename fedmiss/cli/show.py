@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from fedmiss.errors import InputError
-from fedmiss.files import MANIFEST, read_manifest
+from fedmiss.files import MANIFEST, Manifest, read_manifest
 from fedmiss.folders import FitFacts, ImputedFacts, PanelFacts
 
 __all__ = ["describe", "say_written"]
@@ -36,7 +36,7 @@ def _n(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
-def _summary(manifest: dict[str, Any]) -> str:
+def _summary(manifest: Manifest) -> str:
     r, kind = manifest["results"], manifest["kind"]
     if kind == "panel":
         p = PanelFacts.of(r)

@@ -5,17 +5,15 @@ The import itself is :func:`fedmiss.etl.ingest.ingest`.
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from fedmiss.etl import memory as memory  # first: what it tells polars counts only before polars is loaded
 
 if TYPE_CHECKING:
     from fedmiss.etl.cells import Aggregate, aggregate, species_visits
     from fedmiss.etl.filters import PRESETS, Filters, preset
     from fedmiss.etl.sources import expand
-
-# Read once by the allocator of polars (jemalloc), when polars is loaded: what it frees goes back at once. As it
-# comes, it keeps freed pages for good, and a large import takes up to 50 MB more.
-os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
 
 __all__ = [
     "PRESETS",
@@ -39,9 +37,7 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'fedmiss.etl' has no attribute {name!r}")
-    from importlib import import_module
-
     return getattr(import_module(f"fedmiss.etl.{_HOME[name]}"), name)

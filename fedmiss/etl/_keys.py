@@ -1,8 +1,9 @@
-"""Compiled loops over keys: digests of fields, codes of repeated values, ids in buckets."""
+"""Compiled loops over keys: digests of fields, codes of repeated values, ids in buckets.
+
+Numba takes arrays one by one, so the arguments of a loop are not grouped.
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numba as nb
 import numpy as np
@@ -67,7 +68,7 @@ def encode(
     starts: I32,
     lengths: I32,
     slots: I32,
-    keys: Any,
+    keys: np.ndarray,
     codes: I32,
     n_codes: int,
     out: I32,
@@ -100,7 +101,7 @@ def encode(
 
 
 @nb.njit(cache=True, nogil=True)
-def move(old_keys: Any, old_codes: I32, keys: Any, codes: I32) -> None:
+def move(old_keys: np.ndarray, old_codes: I32, keys: np.ndarray, codes: I32) -> None:
     """Fill a larger table of ``encode`` from a smaller one."""
     mask = np.uint64(keys.size - 1)
     for i in range(old_keys.size):
@@ -124,7 +125,7 @@ def gather(buf: U8, start: I32, offsets: I32, out: U8) -> None:
 
 
 @nb.njit(cache=True, nogil=True)
-def find(ids: Any, first: I32, shift: int, wanted: I64, out: I32) -> None:
+def find(ids: np.ndarray, first: I32, shift: int, wanted: I64, out: I32) -> None:
     """Write the place of each wanted id among the ascending ``ids``; see ``lookup.Buckets``."""
     base, top = np.int64(ids[0]), np.int64(ids[-1])
     for r in range(wanted.size):

@@ -10,15 +10,13 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import polars as pl
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.columns import normal
 from fedmiss.etl.rows import Rows, read_rows
 from fedmiss.etl.sources import Source, expand
-
-if TYPE_CHECKING:
-    import polars as pl
 
 __all__ = ["CountOptions", "CountTable", "is_count_table", "read_counts", "settle_spellings", "wide_years"]
 
@@ -101,8 +99,6 @@ def settle_spellings(frame: pl.DataFrame, name: str, how: str) -> tuple[pl.DataF
     ------
     InputError : such sites, when ``how`` is refuse; names both and their lines
     """
-    import polars as pl
-
     first = frame.group_by("site", maintain_order=True).agg(pl.col("line").first())
     first = first.with_columns(key=pl.Series([_key(s) for s in first["site"]], dtype=pl.String))
     doubled = first.filter(pl.col("key").is_duplicated() & (pl.col("key") != "")).sort("key", "line")
@@ -203,8 +199,6 @@ class _Reading:
         self.said: list[str] = []
 
     def table(self, parts: list[pl.DataFrame], years: list[str]) -> CountTable:
-        import polars as pl
-
         header = self.source.header
         raw = pl.concat(parts).rename({f"c{i}": f"_{i}" for i in range(len(header))})
         at = {h: f"_{i}" for i, h in reversed(list(enumerate(header)))}
@@ -296,8 +290,6 @@ class _Reading:
         return bool((values.str.contains(r"^\d+$") | values.str.to_uppercase().is_in(_MISSING)).all())
 
     def _values(self, frame: pl.DataFrame, columns: dict[str, str]) -> pl.DataFrame:
-        import polars as pl
-
         blank = frame["site"] == ""
         self._refuse(
             frame, blank, "site", columns.get("site", "site"), "name every site, or leave the row out"
@@ -319,8 +311,6 @@ class _Reading:
         return frame.with_columns(**out)
 
     def _decimal(self, frame: pl.DataFrame, key: str, column: str, words: list[str]) -> pl.Series:
-        import polars as pl
-
         text = frame[key].str.strip_chars()
         commas = text.str.contains(r"^\d+,\d+$")
         if commas.any():
@@ -359,8 +349,6 @@ class _Reading:
             )
 
     def _repeats(self, frame: pl.DataFrame, rest: list[str]) -> pl.DataFrame:
-        import polars as pl
-
         keys = [k for k in ("site", "year", "month") if k in frame.columns]
         doubled = frame.select(keys).is_duplicated()
         if not doubled.any():

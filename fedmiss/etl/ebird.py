@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
-from fedmiss.arrays import I32, I64
+from fedmiss.arrays import I32, I64, Bool, Columns
 from fedmiss.errors import InputError
+from fedmiss.etl import _keys, _values
 from fedmiss.etl.codes import BAD, COUNT_BLANK, NO_DATE
 from fedmiss.etl.columns import EBD_RECORD, EVENT, PLACE, REACH, resolve
-from fedmiss.etl.fields import Dictionary, Faults, Fields, Work
+from fedmiss.etl.fields import Dictionary, Fields, Work
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.projection import (
     EVENT_COLUMNS,
@@ -21,13 +22,11 @@ from fedmiss.etl.projection import (
     PROTOCOL_COLUMNS,
     RECORD_COLUMNS,
     TAXON_COLUMNS,
+    Meta,
     ParquetSink,
 )
 from fedmiss.etl.repeats import write_repeats
-from fedmiss.etl.sources import Block, ReadReport, Source, read_blocks
-
-if TYPE_CHECKING:
-    pass
+from fedmiss.etl.sources import Block, Faults, ReadReport, Source, read_blocks
 
 __all__ = ["project_ebird"]
 
@@ -57,7 +56,7 @@ class _Reader:
         for key in wanted:
             self.slot.setdefault(key, absent)
         self.absent = [wanted[k][0].upper() for k in wanted if self.slot[k] == absent]
-        self.faults = Faults(source)
+        self.faults = Faults()
         self.books: dict[str, Dictionary] = {}
 
         def book(name: str, columns: Sequence[str], slots: list[int] | None = None) -> None:
@@ -86,8 +85,6 @@ class _Reader:
         return f
 
     def ids(self, f: Fields, key: str, letter: str) -> I64:
-        from fedmiss.etl import _values
-
         out = np.empty(f.n, dtype=np.int64)
         _values.read_ids(*f.column(self.slot[key]), ord(letter), out)
         return out
@@ -102,10 +99,15 @@ class _Reader:
                 length[blank, 0] = f.lengths[blank, self.slot[key]]
         return start, length
 
-    def _shown(self, f: Fields, rows: I64, key: str) -> Callable[[int], str]:
-        return lambda i: f.text(int(rows[i]), self.slot[key])
+    def _note(
+        self, kinds: dict[str, int], what: str, f: Fields, rows: I64, first_line: int, key: str
+    ) -> None:
+        """Remember the rows of a block whose field ``key`` could not be used."""
+        if rows.size:
+            first = int(rows[0])
+            self.faults.add(kinds, what, rows.size, first + first_line, f.text(first, self.slot[key]))
 
-    def usable(self, f: Fields, first_line: int, event: I64, group: I64, more: dict[str, Any]) -> Any:
+    def usable(self, f: Fields, first_line: int, event: I64, group: I64, more: dict[str, Bool]) -> Bool:
         """Rows with an event id, a readable group id and whatever else is asked; the others are noted."""
         good = np.ones(f.n, dtype=np.bool_)
         checks = {"event": event < 0, "group": group == BAD, **more}
@@ -116,13 +118,11 @@ class _Reader:
                 what = "no usable " + names[key][0].upper()
                 if key == "unknown":
                     what, key = NO_DATE, "date"
-                self.faults.row(what, rows + first_line, self._shown(f, rows, key))
+                self._note(self.faults.malformed, what, f, rows, first_line, key)
                 good[rows] = False
         return good
 
-    def records(self, f: Fields, first_line: int) -> dict[str, Any]:
-        from fedmiss.etl import _keys, _values
-
+    def records(self, f: Fields, first_line: int) -> Columns:
         event = self.ids(f, "event", "S")
         group = self.ids(f, "group", "G")
         date = np.empty(f.n, dtype=np.int32)
@@ -132,13 +132,13 @@ class _Reader:
         count = np.empty(f.n, dtype=np.int64)
         _values.read_counts(*f.column(self.slot["count"]), count)
         odd = np.flatnonzero(good & (count <= COUNT_BLANK))
-        self.faults.value("OBSERVATION COUNT", odd + first_line, self._shown(f, odd, "count"))
+        self._note(self.faults.unreadable, "OBSERVATION COUNT", f, odd, first_line, "count")
         guid = np.empty(f.n, dtype=np.int64)
         _keys.read_guids(*f.column(self.slot["guid"]), guid)
         edited = np.empty(f.n, dtype=np.int64)
         _values.read_stamps(*f.column(self.slot["edited"]), edited)
         taxon = self.books["taxa"].encode(f.buf, f.starts, f.lengths)
-        columns: dict[str, Any] = {
+        columns: Columns = {
             "event": event,
             "group": group,
             "taxon": taxon,
@@ -155,10 +155,8 @@ class _Reader:
         self.taxon_rows = rows
         return columns
 
-    def events(self, f: Fields, first_line: int, *, fault: bool) -> dict[str, Any]:
+    def events(self, f: Fields, first_line: int, *, fault: bool) -> Columns:
         """Event columns; ``fault`` says whether bad rows are to be noted (not again after ``records``)."""
-        from fedmiss.etl import _values
-
         event = self.ids(f, "event", "S")
         group = self.ids(f, "group", "G")
         date = np.empty(f.n, dtype=np.int32)
@@ -180,18 +178,18 @@ class _Reader:
         _values.read_times(*f.column(self.slot["start"]), start)
         if fault:
             odd = np.flatnonzero(good & (start == BAD))
-            self.faults.value("TIME OBSERVATIONS STARTED", odd + first_line, self._shown(f, odd, "start"))
+            self._note(self.faults.unreadable, "TIME OBSERVATIONS STARTED", f, odd, first_line, "start")
         start[start == BAD] = -1
         numbers = {}
         for key in ("duration", "distance", "n_observers"):
             out = np.empty(f.n, dtype=np.float64)
             if _values.read_decimals(*f.column(self.slot[key]), out) and fault:
                 odd = np.flatnonzero(good & np.isnan(out) & (f.lengths[:, self.slot[key]] > 0))
-                self.faults.value(EVENT[key][0].upper(), odd + first_line, self._shown(f, odd, key))
+                self._note(self.faults.unreadable, EVENT[key][0].upper(), f, odd, first_line, key)
             out[out < 0] = np.nan
             numbers[key] = out
         buf, s, n = f.column(self.slot["complete"])
-        columns: dict[str, Any] = {
+        columns: Columns = {
             "event": event,
             "group": group,
             "edited": np.empty(f.n, dtype=np.int64),
@@ -218,7 +216,7 @@ def _widen(span: list[int], days: I32) -> None:
         span[:] = min(span[0], int(days.min())), max(span[1], int(days.max()))
 
 
-def _distinct(columns: dict[str, Any]) -> dict[str, Any]:
+def _distinct(columns: Columns) -> Columns:
     """Keep, of each event, the row edited last (an EBD repeats the event on every record)."""
     order = np.lexsort((-columns["edited"], columns["event"]))
     event = columns["event"][order]
@@ -230,7 +228,7 @@ def _distinct(columns: dict[str, Any]) -> dict[str, Any]:
 
 def project_ebird(
     source: Source, folder: Path, *, with_events: bool, advance: Callable[[float], None] = lambda done: None
-) -> dict[str, Any]:
+) -> Meta:
     """Write the projection of an EBD, sampling or unvetted file into ``folder``; return its meta data.
 
     ``with_events`` makes an EBD give its checklists too (needed when no sampling file is given).
@@ -263,8 +261,6 @@ def project_ebird(
     _check_end(source, report, last_fields, reader)
     _check_mostly_good(source, reader)
     if records:
-        import polars as pl
-
         give_back()
         write_repeats([folder / "records.parquet"], folder / "repeats.parquet")
         taxa = pl.read_parquet(folder / "taxa.parquet")
@@ -289,7 +285,7 @@ def project_ebird(
         "events_lost": reader.lost_events,
         "dates": reader.dates if reader.dates[0] <= reader.dates[1] else None,
         "record_dates": reader.record_dates if reader.record_dates[0] <= reader.record_dates[1] else None,
-        "release": f"{release[1]}-{release[2]}" if release else None,
+        "release": f"{release[1]}-{release[2]}" if release else "",
         "columns": len(source.header),
     }
 

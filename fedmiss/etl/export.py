@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
+
 from fedmiss.errors import ConfigError
 from fedmiss.etl.cells import species_visits
 from fedmiss.etl.panel import resolve_species
@@ -33,8 +35,6 @@ def export_table(
     ConfigError    ``out`` is there and not to be overwritten, or has another ending; several species to fill with zeros
     InputError     no records folder, a damaged one, or no such species
     """
-    import polars as pl
-
     folder, out = Path(records), Path(out)
     separators = {".csv": ",", ".txt": "\t", ".tsv": "\t", ".parquet": ""}
     if out.suffix.lower() not in separators:

@@ -1,20 +1,21 @@
-"""The wanted fields of a block of eBird text, the codes of repeated values, and what could not be used."""
+"""The wanted fields of a block of eBird text, and the codes of repeated values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from fedmiss.arrays import I32, I64, U8
+from fedmiss.arrays import I32, U8
+from fedmiss.etl import _keys, _lines
 from fedmiss.etl.projection import ROW_GROUP
-from fedmiss.etl.sources import Block, Source
+from fedmiss.etl.sources import Block
 
-__all__ = ["Dictionary", "Faults", "Fields", "Work"]
-
-_EXAMPLES = 5
+__all__ = ["Dictionary", "Fields", "Work"]
 
 
 class Work:
@@ -35,8 +36,6 @@ class Fields:
     """The wanted fields of one block, by canonical name."""
 
     def __init__(self, block: Block, separator: str, positions: list[int], work: Work) -> None:
-        from fedmiss.etl import _lines
-
         self.buf = block.buf
         work.fit(block.stop)
         n = int(_lines.separators(block.buf, block.stop, ord(separator), work.seps, work.ends))
@@ -64,21 +63,16 @@ class Dictionary:
     """
 
     def __init__(self, columns: list[int], path: Path, names: Sequence[str]) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         self.slots = np.array(columns, dtype=np.int32)
         self.size = 0
         self._schema = pa.schema([pa.field(name, pa.large_string()) for name in names])
         self._writer = pq.ParquetWriter(path, self._schema, compression="lz4")
-        self._waiting: list[Any] = []
+        self._waiting: list[pa.Table] = []
         self._keys = np.zeros(1 << 16, dtype=np.uint64)
         self._codes = np.zeros(1 << 16, dtype=np.int32)
 
     def encode(self, buf: U8, starts: I32, lengths: I32) -> I32:
         """Return the code of every line of a block; new values get new codes."""
-        from fedmiss.etl import _keys
-
         n = len(starts)
         while 2 * (self.size + n) > self._keys.size:
             keys, codes = (np.zeros(2 * old.size, dtype=old.dtype) for old in (self._keys, self._codes))
@@ -93,10 +87,6 @@ class Dictionary:
         return codes
 
     def _remember(self, buf: U8, starts: I32, lengths: I32) -> None:
-        import pyarrow as pa
-
-        from fedmiss.etl import _keys
-
         columns = []
         for slot in self.slots:
             offsets = np.zeros(len(starts) + 1, dtype=np.int32)
@@ -111,9 +101,6 @@ class Dictionary:
             self._flush()
 
     def _flush(self) -> None:
-        import polars as pl
-        import pyarrow as pa
-
         if self._waiting:
             values = pl.DataFrame(pa.concat_tables(self._waiting)).with_columns(pl.all().str.strip_chars())
             self._writer.write_table(values.to_arrow(compat_level=pl.CompatLevel.oldest()))
@@ -123,28 +110,3 @@ class Dictionary:
         """Write what is waiting and close the file."""
         self._flush()
         self._writer.close()
-
-
-class Faults:
-    """Counts, and a few examples, of what could not be used."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.malformed: dict[str, int] = {}
-        self.unreadable: dict[str, int] = {}
-        self.examples: list[str] = []
-
-    def _note(self, table: dict[str, int], what: str, lines: I64, values: Callable[[int], str]) -> None:
-        if lines.size == 0:
-            return
-        table[what] = table.get(what, 0) + int(lines.size)
-        if len(self.examples) < _EXAMPLES:
-            self.examples.append(f"line {int(lines[0])}: {what} {values(0)!r}")
-
-    def row(self, what: str, lines: I64, values: Callable[[int], str]) -> None:
-        """A row that had to be left out."""
-        self._note(self.malformed, what, lines, values)
-
-    def value(self, what: str, lines: I64, values: Callable[[int], str]) -> None:
-        """A value that reads as blank."""
-        self._note(self.unreadable, what, lines, values)

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import date
+from datetime import date, timedelta
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
-from fedmiss.arrays import Bool
+from fedmiss.arrays import F64, I32, I64, Bool, Columns
 from fedmiss.errors import InputError
-from fedmiss.etl.filters import Filters, day_of
+from fedmiss.etl.filters import EPOCH, Filters, day_of
 from fedmiss.files import read_json
-
-if TYPE_CHECKING:
-    import polars as pl
 
 __all__ = ["Step", "steps_of"]
 
-Step = tuple[str, Callable[[dict[str, Any]], Bool]]
+Step = tuple[str, Callable[[Columns], Bool]]
 
 
 def steps_of(
@@ -32,31 +30,51 @@ def steps_of(
     ``last_day`` is the latest date of all sources (days since 1970). The values met are added to ``seen``,
     for :meth:`Filters.unmatched`.
     """
-    steps: list[Step] = []
 
-    def matches(name: str, wanted: tuple[str, ...], columns: list[list[str | None]]) -> Bool:
+    def words(
+        name: str, wanted: tuple[str, ...], table: str, *columns: str, drop: bool = False
+    ) -> list[Step]:
+        """Keep (or drop) the events whose code in ``table`` has one of the wanted words in one of the columns."""
+        if not wanted:
+            return []
+        parts = [[v or "" for v in column(table, c).to_list()] for c in columns]
+        if columns == ("project",):  # several of them with commas
+            split = ([p.strip() for p in v.split(",")] for v in parts[0])
+            parts = [list(p) for p in zip_longest(*split, fillvalue="")] or [[]]
         low = {w.casefold() for w in wanted}
-        mask = np.zeros(len(columns[0]), dtype=np.bool_)
-        for column in columns:
-            folded = [(v or "").casefold() for v in column]
+        mask = np.zeros(len(parts[0]), dtype=np.bool_)
+        for part in parts:
+            folded = [v.casefold() for v in part]
             mask |= np.fromiter((v in low for v in folded), np.bool_, len(folded))
             seen.setdefault(name, set()).update(folded)
-        return mask
+        keep = ~mask if drop else mask
+        return [(f"{name} left out" if drop else name, _coded(table, keep))]
 
-    def by_place(name: str, mask: Bool) -> None:
-        steps.append((name, lambda b: mask[b["place"]]))
+    return [
+        *words("country", filters.countries, "places", "country_code", "country"),
+        *words("state", filters.states, "places", "state_code", "state"),
+        *words("county", filters.counties, "places", "county_code", "county"),
+        *words("Bird Conservation Region", filters.bcrs, "places", "bcr"),
+        *words("locality", filters.localities, "places", "site"),
+        *_by_position(filters, column),
+        *_by_day(filters, last_day),
+        *_between("start time", lambda b: np.where(b["start"] < 0, np.nan, b["start"]), *filters.start),
+        *words("protocol", filters.protocols, "protocols", "protocol"),
+        *words("project", filters.projects, "protocols", "project"),
+        *([("complete lists only", lambda b: b["complete"] == 1)] if filters.complete_only else []),
+        *_between("duration", lambda b: b["duration"], *filters.duration),
+        *_between("distance", lambda b: b["distance"], *filters.distance),
+        *_between("speed", _speed, None, filters.max_speed),
+        *_between("party size", lambda b: b["n_observers"], *filters.party),
+        *words("observer", filters.observers, "observers", "observer"),
+        *words("observer", filters.without_observers, "observers", "observer", drop=True),
+    ]
 
-    for name, wanted, columns in (
-        ("country", filters.countries, ("country_code", "country")),
-        ("state", filters.states, ("state_code", "state")),
-        ("county", filters.counties, ("county_code", "county")),
-        ("Bird Conservation Region", filters.bcrs, ("bcr",)),
-        ("locality", filters.localities, ("site",)),
-    ):
-        if wanted:
-            by_place(name, matches(name, wanted, [column("places", c).to_list() for c in columns]))
+
+def _by_position(filters: Filters, column: Callable[[str, str], pl.Series]) -> list[Step]:
+    masks: dict[str, Bool] = {}
     if filters.hotspots_only:
-        by_place("hotspots only", (column("places", "site_type") == "H").fill_null(False).to_numpy())
+        masks["hotspots only"] = (column("places", "site_type") == "H").fill_null(False).to_numpy()
     if filters.bbox is not None or filters.polygon is not None:
         lon, lat = (
             column("places", c).cast(float, strict=False).to_numpy() for c in ("longitude", "latitude")
@@ -64,89 +82,70 @@ def steps_of(
         if filters.bbox is not None:
             west, south, east, north = filters.bbox
             across = (lon >= west) & (lon <= east) if west <= east else (lon >= west) | (lon <= east)
-            by_place("bounding box", across & (lat >= south) & (lat <= north))
+            masks["bounding box"] = across & (lat >= south) & (lat <= north)
         if filters.polygon is not None:
-            by_place("polygon", _inside(filters.polygon, lon, lat))
+            masks["polygon"] = _inside(filters.polygon, lon, lat)
+    return [(name, _coded("places", mask)) for name, mask in masks.items()]
+
+
+def _coded(table: str, mask: Bool) -> Callable[[Columns], Bool]:
+    """Keep the events whose code in ``table`` is marked; the column of codes has the table's name in the singular."""
+    return lambda b: mask[b[table.removesuffix("s")]]
+
+
+def _by_day(filters: Filters, last_day: int) -> list[Step]:
     first, last = day_of(filters.first_date, ""), day_of(filters.last_date, "")
-    if first is not None or last is not None:
-        steps.append(("dates", lambda b: _within(b["date"], first, last)))
+    steps = _between("dates", lambda b: b["date"], first, last)
     if filters.last_years is not None:
-        year = np.datetime64(int(last_day), "D").astype("M8[Y]").astype(int) + 1970 - filters.last_years + 1
-        start_day = (date(int(year), 1, 1) - date(1970, 1, 1)).days
-        steps.append((f"last {filters.last_years} years", lambda b: b["date"] >= start_day))
+        year = (EPOCH + timedelta(days=last_day)).year - filters.last_years + 1
+        start = (date(year, 1, 1) - EPOCH).days
+        steps += _between(f"last {filters.last_years} years", lambda b: b["date"], start, None)
     if filters.years:
-        wanted_years = np.array(sorted(filters.years))
+        wanted = np.array(sorted(filters.years)) - 1970
         steps.append(
-            (
-                "years",
-                lambda b: np.isin(b["date"].astype("M8[D]").astype("M8[Y]").astype(int) + 1970, wanted_years),
-            )
+            ("years", lambda b: np.isin(b["date"].astype("M8[D]").astype("M8[Y]").astype(int), wanted))
         )
-    if filters.last_edited != (None, None):
-        low_edit, high_edit = (_edit_day(d) for d in filters.last_edited)
-        steps.append(("last edited", lambda b: _within(_days_of_edits(b["edited"]), low_edit, high_edit)))
+    edits = (_edit_day(d) for d in filters.last_edited)
+    steps += _between("last edited", lambda b: _days_of_edits(b["edited"]), *edits)
     if filters.season is not None:
         low, high = (int(e[:2]) * 100 + int(e[3:]) for e in filters.season)
         steps.append(("season", lambda b: _in_season(b["date"], low, high)))
-    if filters.start != (None, None):
-        steps.append(
-            ("start time", lambda b: _within(np.where(b["start"] < 0, np.nan, b["start"]), *filters.start))
-        )
-    if filters.protocols:
-        mask = matches("protocol", filters.protocols, [column("protocols", "protocol").to_list()])
-        steps.append(("protocol", lambda b: mask[b["protocol"]]))
-    if filters.projects:
-        joined = column("protocols", "project").to_list()
-        parts = [[p.strip() for p in (v or "").split(",")] for v in joined]
-        width = max((len(p) for p in parts), default=1)
-        among = matches(
-            "project", filters.projects, [[p[i] if i < len(p) else "" for p in parts] for i in range(width)]
-        )
-        steps.append(("project", lambda b: among[b["protocol"]]))
-    if filters.complete_only:
-        steps.append(("complete lists only", lambda b: b["complete"] == 1))
-    if filters.duration != (None, None):
-        steps.append(("duration", lambda b: _within(b["duration"], *filters.duration)))
-    if filters.distance != (None, None):
-        steps.append(("distance", lambda b: _within(b["distance"], *filters.distance)))
-    if filters.max_speed is not None:
-        top = filters.max_speed
-        steps.append(("speed", lambda b: _speed(b) <= top))
-    if filters.party != (None, None):
-        steps.append(("party size", lambda b: _within(b["n_observers"], *filters.party)))
-    if filters.observers:
-        keep = matches("observer", filters.observers, [column("observers", "observer").to_list()])
-        steps.append(("observer", lambda b: keep[b["observer"]]))
-    if filters.without_observers:
-        out = matches("observer", filters.without_observers, [column("observers", "observer").to_list()])
-        steps.append(("observer left out", lambda b: ~out[b["observer"]]))
     return steps
+
+
+def _between(
+    name: str, value: Callable[[Columns], np.ndarray], low: float | None = None, high: float | None = None
+) -> list[Step]:
+    """Keep the events whose value is known and within both limits; no step where there are none."""
+
+    def step(batch: Columns) -> Bool:
+        values = value(batch)
+        mask = ~np.isnan(values)
+        if low is not None:
+            mask &= values >= low
+        if high is not None:
+            mask &= values <= high
+        return np.asarray(mask, dtype=np.bool_)
+
+    return [] if low is None and high is None else [(name, step)]
 
 
 def _edit_day(text: str | None) -> float | None:
     return None if text is None else float(text.replace("-", "")) - 1900_00_00
 
 
-def _days_of_edits(stamps: Any) -> Any:
+def _days_of_edits(stamps: I64) -> F64:
     """Read the days of stamps (see ``_values.read_stamps``): year after 1900, month and day as digits; blank is nan."""
     return np.where(stamps > 0, (stamps // 10**12).astype(np.float64), np.nan)
 
 
-def _within(values: Any, low: float | None, high: float | None) -> Bool:
-    mask = ~np.isnan(values)
-    if low is not None:
-        mask &= values >= low
-    if high is not None:
-        mask &= values <= high
-    return np.asarray(mask, dtype=np.bool_)
-
-
-def _speed(b: dict[str, Any]) -> Any:
+def _speed(b: Columns) -> F64:
     with np.errstate(divide="ignore", invalid="ignore"):
-        return b["distance"] / (b["duration"] / 60.0)
+        out: F64 = b["distance"] / (b["duration"] / 60.0)
+    return out
 
 
-def _in_season(days: Any, low: int, high: int) -> Bool:
+def _in_season(days: I32, low: int, high: int) -> Bool:
     d = days.astype("M8[D]")
     month = d.astype("M8[M]")
     code = (month.astype(np.int64) % 12 + 1) * 100 + (d - month).astype(np.int64) + 1
@@ -154,8 +153,8 @@ def _in_season(days: Any, low: int, high: int) -> Bool:
     return np.asarray(inside, dtype=np.bool_)
 
 
-def _inside(path: str, lon: Any, lat: Any) -> Bool:
-    import shapely
+def _inside(path: str, lon: F64, lat: F64) -> Bool:
+    import shapely  # not loaded where no polygon is given
     from shapely.errors import ShapelyError
 
     raw = read_json(Path(path))

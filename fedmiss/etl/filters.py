@@ -18,10 +18,11 @@ from fedmiss.errors import ConfigError
 from fedmiss.etl.options import clock_range, date_range, four_numbers, number_range, season_window
 from fedmiss.settings import Setting, Settings
 
-__all__ = ["PRESETS", "Filters", "day_of", "preset"]
+__all__ = ["EPOCH", "PRESETS", "Filters", "day_of", "preset"]
 
 Range = tuple[float | None, float | None]
 Words = tuple[str, ...]
+EPOCH = date(1970, 1, 1)
 WHERE = "Where"
 WHEN = "When and how"
 
@@ -160,7 +161,7 @@ def day_of(text: str | None, what: str) -> int | None:
     if text is None:
         return None
     try:
-        return (date.fromisoformat(text) - date(1970, 1, 1)).days
+        return (date.fromisoformat(text) - EPOCH).days
     except ValueError:
         shown = text[5:] if what == "season" else text
         raise ConfigError(

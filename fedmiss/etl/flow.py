@@ -8,6 +8,8 @@ from typing import Any
 from fedmiss.etl.projection import Projection
 from fedmiss.etl.resolve import RecordCounts, SpeciesChoice
 from fedmiss.etl.settings import IngestSettings
+from fedmiss.files import FlowRow
+from fedmiss.folders import SpeciesRow
 
 __all__ = ["orphan_warning", "row_flow", "source_warnings", "summarise", "why_no_zeros"]
 
@@ -17,7 +19,7 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the results of the manifest: totals, and records, X, zeros and visits of each species."""
     sensitive = {n.casefold() for n in settings.sensitive}
-    species = []
+    species: list[SpeciesRow] = []
     for i, (name, common) in enumerate(zip(choice.names, choice.common, strict=True)):
         records = int(counts.records[i])
         zeros_allowed = not ({name.casefold(), (common or "").casefold()} & sensitive)
@@ -43,6 +45,30 @@ def summarise(
     }
 
 
+_RECORD_STEPS = {  # key of the counts -> step and note
+    "above": ("taxa above species", "spuh, slash, hybrid"),
+    "other species": ("other species", ""),
+    "duplicates": ("duplicates", "same global unique identifier, latest edit kept"),
+    "explicit zeros": ("explicit zeros", "reported as 0: not detected"),
+    "orphans": ("checklist not in the sampling file", ""),
+    "unvetted": ("not accepted or not asked for, or count missing", "hold back zeros only"),
+    "escapees": ("escapees", "hold back zeros only"),
+    "copies": ("copies on shared lists", "the lowest id that lists the species counts"),
+    "rolled up": ("rolled up", "further counts of a species on one visit, as of subspecies, added up"),
+}
+
+
+class _Flow(list[FlowRow]):
+    """The rows of one table; a step that changed nothing is left out unless it is always shown."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+
+    def add(self, step: str, n: int, note: str = "", *, always: bool = False) -> None:
+        if n or always:
+            self.append({"step": f"{self.table}: {step}", "rows": n, "note": note})
+
+
 def row_flow(
     projections: list[Projection],
     lists: dict[str, int],
@@ -50,66 +76,57 @@ def row_flow(
     results: dict[str, Any],
     *,
     presence_only: bool,
-) -> list[dict[str, Any]]:
+) -> list[FlowRow]:
     """Return the row flow: each table starts at what was read, and its signed steps add up to what was written."""
-    rows: list[dict[str, Any]] = []
+    visits = _Flow("visits")
+    every: list[SpeciesRow] = results["species"]
+    visits.add("records", sum(s["records"] for s in every), always=True)
+    zeros = sum(s["zeros"] for s in every)
+    visits.add("zeros implied", zeros, "never stored; made in a panel", always=True)
+    visits.add("over all species", sum(s["visits"] for s in every), always=True)
+    return [
+        *_checklist_flow(projections, lists, presence_only=presence_only),
+        *_record_flow(projections, records),
+        *visits,
+    ]
 
-    def add(table: str, step: str, n: int, note: str = "", *, always: bool = False) -> None:
-        if n or always:
-            rows.append({"step": f"{table}: {step}", "rows": n, "note": note})
 
+def _checklist_flow(
+    projections: list[Projection], lists: dict[str, int], *, presence_only: bool
+) -> list[FlowRow]:
+    flow = _Flow("checklists")
     for p in projections:
         if p.has("events") and not p.has("records"):
-            add("checklists", "read", p.meta["rows"], p.meta["source"], always=True)
-            add("checklists", "malformed", -sum(p.meta["malformed"].values()), p.meta["source"])
-    if presence_only or not any(r["step"] == "checklists: read" for r in rows):
-        add("checklists", "met in the records", lists["read"] - lists["duplicates"], always=True)
+            flow.add("read", p.meta["rows"], p.meta["source"], always=True)
+            flow.add("malformed", -sum(p.meta["malformed"].values()), p.meta["source"])
+    if presence_only or not flow:
+        flow.add("met in the records", lists["read"] - lists["duplicates"], always=True)
     else:
-        add("checklists", "duplicates", -lists["duplicates"], "same id twice, latest edit kept")
-    add("checklists", "copies of shared lists", -lists["copies"])
+        flow.add("duplicates", -lists["duplicates"], "same id twice, latest edit kept")
+    flow.add("copies of shared lists", -lists["copies"])
     for key, n in lists.items():
         if key.startswith("filter: "):
-            add("checklists", key, -n, always=True)
-    add("checklists", "no coordinates", -lists["no coordinates"], "no grid cell can be told")
-    add(
-        "checklists", "written", lists["written"], f"{lists['zero_ok']:,} of them may give zeros", always=True
-    )
+            flow.add(key, -n, always=True)
+    flow.add("no coordinates", -lists["no coordinates"], "no grid cell can be told")
+    flow.add("written", lists["written"], f"{lists['zero_ok']:,} of them may give zeros", always=True)
+    return flow
 
+
+def _record_flow(projections: list[Projection], records: dict[str, int]) -> list[FlowRow]:
+    flow = _Flow("records")
     for p in projections:
         if p.has("records"):
-            add("records", "read", p.meta["rows"], p.meta["source"], always=True)
-            add("records", "malformed", -sum(p.meta["malformed"].values()), p.meta["source"])
-            add("records", "missing counts", -p.meta.get("missing", 0), "NA or blank: not a visit")
-    notes = {
-        "above": ("taxa above species", "spuh, slash, hybrid"),
-        "other species": ("other species", ""),
-        "duplicates": ("duplicates", "same global unique identifier, latest edit kept"),
-        "explicit zeros": ("explicit zeros", "reported as 0: not detected"),
-        "orphans": ("checklist not in the sampling file", ""),
-        "unvetted": ("not accepted or not asked for, or count missing", "hold back zeros only"),
-        "escapees": ("escapees", "hold back zeros only"),
-        "copies": ("copies on shared lists", "the lowest id that lists the species counts"),
-        "rolled up": ("rolled up", "further counts of a species on one visit, as of subspecies, added up"),
-    }
-    for key, (step, note) in notes.items():
-        add("records", step, -records[key], note)
+            flow.add("read", p.meta["rows"], p.meta["source"], always=True)
+            flow.add("malformed", -sum(p.meta["malformed"].values()), p.meta["source"])
+            flow.add("missing counts", -p.meta.get("missing", 0), "NA or blank: not a visit")
+    for key, (step, note) in _RECORD_STEPS.items():
+        flow.add(step, -records[key], note)
     for key, n in records.items():
         if key.startswith("on checklists"):
-            add("records", key, -n)
-    add("records", "held back", records["held back"], "seen, but neither a count nor a zero")
-    add("records", "written", records["written"], f"{records['X']:,} of them X (not counted)", always=True)
-
-    visits = results["species"]
-    add("visits", "records", sum(s["records"] for s in visits), always=True)
-    add(
-        "visits",
-        "zeros implied",
-        sum(s["zeros"] for s in visits),
-        "never stored; made in a panel",
-        always=True,
-    )
-    add("visits", "over all species", sum(s["visits"] for s in visits), always=True)
-    return rows
+            flow.add(key, -n)
+    flow.add("held back", records["held back"], "seen, but neither a count nor a zero")
+    flow.add("written", records["written"], f"{records['X']:,} of them X (not counted)", always=True)
+    return flow
 
 
 def orphan_warning(lists: list[Projection], counts: RecordCounts, folder: Path) -> str:

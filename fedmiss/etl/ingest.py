@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+
+import polars as pl
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.count_visits import project_counts
 from fedmiss.etl.counts import CountOptions, is_count_table
-from fedmiss.etl.ebird import project_ebird
 from fedmiss.etl.flow import orphan_warning, row_flow, source_warnings, summarise, why_no_zeros
 from fedmiss.etl.lists import make_checklists
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
 from fedmiss.etl.plain import PlainRules, check_map, project_plain
-from fedmiss.etl.projection import Cache, Projection
+from fedmiss.etl.projection import Cache, Meta, Projection
 from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
 from fedmiss.etl.resolve import write_records
 from fedmiss.etl.settings import IngestSettings
@@ -27,16 +27,14 @@ from fedmiss.etl.sites import parse_site_rule
 from fedmiss.etl.sources import Source, expand
 from fedmiss.etl.species import choose_species
 from fedmiss.etl.terms import all_simulated, terms_of
-from fedmiss.files import atomic_folder, making, read_manifest, write_manifest
+from fedmiss.files import Manifest, atomic_folder, making, read_manifest, write_manifest
 from fedmiss.locks import clear_inside, temporary
 from fedmiss.progress import progress
 
-if TYPE_CHECKING:
-    import polars as pl
-
 __all__ = ["IngestSettings", "ingest"]
 
-FAMILIES = {"ebd": "ebird", "sampling": "ebird", "unvetted": "ebird", "myebird": "myebird", "gbif": "gbif"}
+EBIRD = ("ebd", "sampling", "unvetted")
+FAMILIES = {**dict.fromkeys(EBIRD, "ebird"), "myebird": "myebird", "gbif": "gbif"}
 
 
 def ingest(
@@ -49,7 +47,7 @@ def ingest(
     cache: str | Path | None = None,
     keep_cache: bool = True,
     overwrite: bool = False,
-) -> dict[str, Any]:
+) -> Manifest:
     r"""Write the records folder ``out`` from eBird, MyEBirdData, GBIF or plain files; return its manifest.
 
     Parameters
@@ -153,9 +151,7 @@ def _sources(
         found += expand(path)
     for path, role in [*((p, "sampling") for p in sampling), *((p, "unvetted") for p in unvetted)]:
         for source in expand(path):
-            if source.role not in ("ebd", "sampling", "unvetted") or (source.role == "sampling") != (
-                role == "sampling"
-            ):
+            if source.role not in EBIRD or (source.role == "sampling") != (role == "sampling"):
                 raise InputError(
                     f"{source.name} was given with --{role}, but its columns are those of another kind of file "
                     f"({', '.join(source.header[:3])}, ...); check the order of the files.",
@@ -198,10 +194,13 @@ def _project(
     with_events = not any(s.role == "sampling" for s in sources)
     projections = []
     for source in sources:
-        key, build = _builder(
-            source, store, settings, sources, with_events=with_events and source.role == "ebd"
-        )
-        projection = store.projection(key, partial(_watched, source, build))
+        build, told = _builder(source, settings, sources)
+        if source.role in EBIRD:
+            lists = with_events and source.role == "ebd"
+            told, key = {"with_events": lists}, store.key(source, with_events=lists)
+        else:
+            key = store.key(source, with_events=True, extra=json.dumps(told, default=asdict))
+        projection = store.projection(key, partial(_watched, source, partial(build, source, **told)))
         give_back()
         projections.append(projection)
         warnings += source_warnings(projection)
@@ -218,55 +217,37 @@ def _project(
     return projections
 
 
-def _watched(source: Source, build: Any, folder: Path) -> dict[str, Any]:
+def _watched(source: Source, build: Callable[..., Meta], folder: Path) -> Meta:
     with progress(f"reading {source.short_name}", source.path.stat().st_size, unit="bytes") as advance:
-        meta: dict[str, Any] = build(folder, advance=advance)
-        return meta
+        return build(folder, advance=advance)
 
 
 def _builder(
-    source: Source, store: Cache, settings: IngestSettings, sources: list[Source], *, with_events: bool
-) -> tuple[str, Any]:
-    """Return the cache key of a source and the function that makes its projection in a folder."""
-    if source.role in ("ebd", "sampling", "unvetted"):
-        return store.key(source, with_events=with_events), partial(
-            project_ebird, source, with_events=with_events
-        )
-    extra: dict[str, Any]
+    source: Source, settings: IngestSettings, sources: list[Source]
+) -> tuple[Callable[..., Meta], dict[str, object]]:
+    """Return the function that makes the projection of a source, and what it is told beside source and folder."""
+    if source.role in EBIRD:
+        from fedmiss.etl.ebird import project_ebird  # its compiled reader is not loaded for other files
+
+        return project_ebird, {}
     if source.role == "myebird":
-        extra = {"observer": _observer_name(source, sources)}
-        build: Any = project_myebird
-    elif source.role == "gbif":
-        extra = {"decimals": settings.decimals}
-        build = project_gbif
-    elif "year" in (settings.column_map or {}) or (
-        is_count_table(source.header) and "date" not in (settings.column_map or {})
-    ):
-        given = {k: v for k, v in (settings.column_map or {}).items() if k != "auto"}
-        extra = {
-            "options": CountOptions(
-                given, settings.missing, settings.repeats, settings.wide, settings.spellings
-            ),
-            "one_species": settings.species[0]
-            if len(settings.species) == 1
-            else source.path.name.split(".")[0],
-            "first_year": settings.first_year,
-        }
-        build = project_counts
-    else:
-        one = settings.species[0] if len(settings.species) == 1 else None
-        chosen = check_map(source, settings.column_map, one_species=one is not None)
-        named = "species" in chosen or "common_name" in chosen
-        extra = {
-            "column_map": chosen,
-            "one_species": None if named else one,
-            "assume_complete": settings.assume_complete,
-            "rules": PlainRules(settings.repeats, settings.spellings, settings.missing, settings.dates),
-        }
-        build = project_plain
-    return store.key(source, with_events=True, extra=json.dumps(extra, default=asdict)), partial(
-        build, source, **extra
-    )
+        return project_myebird, {"observer": _observer_name(source, sources)}
+    if source.role == "gbif":
+        return project_gbif, {"decimals": settings.decimals}
+    given = settings.column_map or {}
+    one = settings.species[0] if len(settings.species) == 1 else None
+    if "year" in given or (is_count_table(source.header) and "date" not in given):
+        named = {k: v for k, v in given.items() if k != "auto"}
+        options = CountOptions(named, settings.missing, settings.repeats, settings.wide, settings.spellings)
+        name = one if one is not None else source.path.name.split(".")[0]
+        return project_counts, {"options": options, "one_species": name, "first_year": settings.first_year}
+    chosen = check_map(source, settings.column_map, one_species=one is not None)
+    return project_plain, {
+        "column_map": chosen,
+        "one_species": None if {"species", "common_name"} & set(chosen) else one,
+        "assume_complete": settings.assume_complete,
+        "rules": PlainRules(settings.repeats, settings.spellings, settings.missing, settings.dates),
+    }
 
 
 def _observer_name(source: Source, sources: list[Source]) -> str:

@@ -5,25 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import polars as pl
 
 from fedmiss.etl.codes import COUNT_BAD, NO_DATE
 from fedmiss.etl.columns import normal, resolve
-from fedmiss.etl.rows import (
-    Rows,
-    digest_ids,
-    parse_count,
-    parse_dates,
-    parse_numbers,
-    read_rows,
-    write_projection,
-)
+from fedmiss.etl.projection import Meta
+from fedmiss.etl.rows import Rows, digest_ids, parse_count, parse_dates, read_rows, write_projection
 from fedmiss.etl.sources import Source
-
-if TYPE_CHECKING:
-    import polars as pl
 
 __all__ = ["project_gbif", "project_myebird", "suspected_copies"]
 
@@ -75,86 +64,69 @@ GBIF: dict[str, tuple[str, ...]] = {
 
 def project_myebird(
     source: Source, folder: Path, *, observer: str, advance: Callable[[float], None] = lambda done: None
-) -> dict[str, Any]:
+) -> Meta:
     """Write the projection of one observer's MyEBirdData.csv, either header generation; return its meta data.
 
     Taxa are exact there, so they are rolled up by the first two words of the scientific name; spuhs, slashes,
     hybrids and undescribed forms have no such two words. Complete lists that hold no bird are not in the file.
     """
-    import polars as pl
-
     rows = Rows(source)
     required = ["submission", "scientific", "count", "site_name", "date", "complete"]
     columns = resolve(source.header, MYEBIRD, required, source.name)
-    parts = []
-    for chunk in read_rows(source, columns, rows, quoted=True, advance=advance):
-        frame = chunk.with_columns(*(pl.lit("").alias(k) for k in MYEBIRD if k not in columns))
-        number = frame["submission"].str.extract(r"^S(\d{1,17})$").cast(pl.Int64)
-        bad = number.is_null()
-        frame, number = rows.leave_out(frame, bad, "Submission ID", "submission"), number.filter(~bad)
-        day = parse_dates(frame["date"], ("%Y-%m-%d", "%m-%d-%Y"))
-        bad = day.is_null()
-        frame, number, day = rows.leave_out(frame, bad, "Date", "date"), number.filter(~bad), day.filter(~bad)
-        bad = day == dt.date(1900, 1, 1)
-        frame = rows.leave_out(frame, bad, "", "date", why=NO_DATE)
-        number, day = number.filter(~bad), day.filter(~bad)
-        count, odd = parse_count(frame["count"])
-        rows.blank(frame, odd, "Count", "count")
-        values = {}
-        for key, shown in (
-            ("duration", "Duration"),
-            ("distance", "Distance"),
-            ("n_observers", "Number of Observers"),
-        ):
-            values[key], wrong = parse_numbers(frame[key])
-            rows.blank(frame, wrong, shown, key)
-        start = _clock(frame["time"])
-        rows.blank(frame, start.is_null() & (frame["time"] != ""), "Time", "time")
-        place = (
-            pl.when(pl.col("site") != "")
-            .then("site")
-            .otherwise(pl.concat_str("site_name", "latitude", "longitude", separator=" | "))
-        )
-        parts.append(
-            frame.select(
-                place.alias("site"),
-                _two_words("scientific").alias("species"),
-                pl.col("common_name").str.replace(r" \(.*\)$", ""),
-                "site_name",
-                "latitude",
-                "longitude",
-                "state_code",
-                "county",
-                pl.col("protocol").replace(PROTOCOLS),
-                pl.lit(observer).alias("observer"),
-                event=number,
-                count=pl.Series(count),
-                guid=pl.Series(
-                    digest_ids(
-                        frame.select(pl.concat_str("submission", "scientific", separator="|")).to_series()
-                    )
-                ),
-                date=day,
-                start=start,
-                **values,
-                complete=(frame["complete"] == "1").cast(pl.Int8),
-            ).with_columns(
-                *(pl.lit("").alias(c) for c in ("country", "county_code", "site_type", "exotic", "approved")),
-                country_code=pl.col("state_code").str.split("-").list.first(),
-                state=pl.lit(""),
-                category=pl.when(pl.col("species") == "").then(pl.lit("above")).otherwise(pl.lit("species")),
-                group=pl.lit(-1, pl.Int64),
-                edited=pl.lit(0, pl.Int64),
-            )
-        )
-    dates = write_projection(folder, pl.concat(parts)) if parts else write_projection(folder, _nothing())
+    chunks = read_rows(source, columns, rows, quoted=True, blanks=MYEBIRD, advance=advance)
+    dates = write_projection(folder, pl.concat(_myebird(chunk, rows, observer) for chunk in chunks))
     return rows.meta(prefix="S", group_prefix="suspected-S", dates=dates)
+
+
+def _myebird(frame: pl.DataFrame, rows: Rows, observer: str) -> pl.DataFrame:
+    """Return the columns of the projection of a chunk of MyEBirdData."""
+    frame = frame.with_columns(event=pl.col("submission").str.extract(r"^S(\d{1,17})$").cast(pl.Int64))
+    frame = rows.leave_out(frame, frame["event"].is_null(), "Submission ID", "submission")
+    frame = frame.with_columns(day=parse_dates(frame["date"], ("%Y-%m-%d", "%m-%d-%Y")))
+    frame = rows.leave_out(frame, frame["day"].is_null(), "Date", "date")
+    frame = rows.leave_out(frame, frame["day"] == dt.date(1900, 1, 1), "", "date", why=NO_DATE)
+    count, odd = parse_count(frame["count"])
+    rows.blank(frame, odd, "Count", "count")
+    numbers = {
+        key: rows.numbers(frame, key, shown)
+        for key, shown in (
+            ("duration", "Duration"), ("distance", "Distance"), ("n_observers", "Number of Observers"),
+        )
+    }  # fmt: skip
+    start = _clock(frame["time"])
+    rows.blank(frame, start.is_null() & (frame["time"] != ""), "Time", "time")
+    place = pl.concat_str("site_name", "latitude", "longitude", separator=" | ")
+    record = frame.select(pl.concat_str("submission", "scientific", separator="|")).to_series()
+    species = _two_words("scientific")
+    return frame.select(
+        "event",
+        "site_name",
+        "latitude",
+        "longitude",
+        "state_code",
+        "county",
+        pl.col("common_name").str.replace(r" \(.*\)$", ""),
+        pl.col("protocol").replace(PROTOCOLS),
+        site=pl.when(pl.col("site") != "").then("site").otherwise(place),
+        country_code=pl.col("state_code").str.split("-").list.first(),
+        species=species,
+        category=_category(species),
+        observer=pl.lit(observer),
+        count=count,
+        guid=digest_ids(record),
+        date=pl.col("day"),
+        start=start,
+        **numbers,
+        complete=(pl.col("complete") == "1").cast(pl.Int8),
+    )
+
+
+def _category(species: pl.Expr) -> pl.Expr:
+    return pl.when(species == "").then(pl.lit("above")).otherwise(pl.lit("species"))
 
 
 def _two_words(column: str) -> pl.Expr:
     """Roll an exact taxon up to its species: '' where the name is no species' (sp., slash, hybrid, undescribed)."""
-    import polars as pl
-
     words = pl.col(column).str.extract_groups(r"^([A-Z][a-z-]+) ([a-z-]+)(?: (.*))?$")
     genus, epithet, rest = (words.struct.field(str(i)) for i in (1, 2, 3))
     # 'Anas platyrhynchos x Cairina moschata' is a hybrid; 'Setophaga coronata coronata x auduboni' an intergrade
@@ -164,19 +136,12 @@ def _two_words(column: str) -> pl.Expr:
 
 def _clock(values: pl.Series) -> pl.Series:
     """Read '07:05 PM' or '19:05' as minutes after midnight."""
-    import polars as pl
-
-    frame = pl.DataFrame({"t": values.str.to_uppercase()})
     groups = pl.col("t").str.extract_groups(r"^(\d{1,2}):(\d{2})(?::\d{2})?(?: (AM|PM))?$")
-    hour, minute, half = (
-        groups.struct.field("1").cast(pl.Int32),
-        groups.struct.field("2").cast(pl.Int32),
-        groups.struct.field("3"),
-    )
-    hour = (
-        pl.when(half.is_null()).then(hour).otherwise(hour % 12 + pl.when(half == "PM").then(12).otherwise(0))
-    )
-    total = hour * 60 + minute
+    hour, minute = (groups.struct.field(i).cast(pl.Int32) for i in ("1", "2"))
+    half = groups.struct.field("3")
+    afternoon = pl.when(half == "PM").then(12).otherwise(0)
+    total = pl.when(half.is_null()).then(hour).otherwise(hour % 12 + afternoon) * 60 + minute
+    frame = pl.DataFrame({"t": values.str.to_uppercase()})
     return frame.select(pl.when((total < 1440) & (minute < 60)).then(total)).to_series()
 
 
@@ -191,8 +156,6 @@ def suspected_copies(parts: list[tuple[str, pl.DataFrame]]) -> pl.DataFrame:
     -------
     frame (event, group): ``group`` is the lowest event id of those that are alike
     """
-    import polars as pl
-
     key = ["site", "date", "start", "duration"]
     both = pl.concat([f.with_columns(observer=pl.lit(name)) for name, f in parts])
     timed = both.filter(pl.col("start") >= 0, pl.col("duration").is_not_nan())
@@ -207,100 +170,73 @@ def suspected_copies(parts: list[tuple[str, pl.DataFrame]]) -> pl.DataFrame:
 
 def project_gbif(
     source: Source, folder: Path, *, decimals: int, advance: Callable[[float], None] = lambda done: None
-) -> dict[str, Any]:
+) -> Meta:
     """Write the projection of GBIF occurrences (simple download or Darwin Core); return its meta data.
 
     There is no checklist in them, so every record is a visit of its own, at a site of rounded coordinates.
     """
-    import polars as pl
-
     rows = Rows(source)
     squeezed = tuple(normal(h).replace(" ", "") for h in source.header)
     columns = resolve(squeezed, GBIF, ["latitude", "longitude"], source.name)
     key = "id" if "id" in columns else "occurrence"
     resolve(squeezed, GBIF, [key], source.name)
+    species = pl.col("species") if "species" in columns else _two_words("scientific")
     parts, licences = [], set()
-    for chunk in read_rows(source, columns, rows, quoted=source.separator == ",", advance=advance):
-        frame = chunk.with_columns(*(pl.lit("").alias(k) for k in GBIF if k not in columns))
-        frame = rows.leave_out(frame, frame[key] == "", "record id", key)
-        day = frame.select(
-            pl.coalesce(
-                pl.col("date").str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False),
-                pl.concat_str(
-                    pl.col("year"), pl.col("month").str.zfill(2), pl.col("day").str.zfill(2), separator="-"
-                ).str.to_date("%Y-%m-%d", strict=False),
-            )
-        ).to_series()
-        # '2007-02-01/2007-02-28' says no day
-        spans = frame["date"].str.contains("/") & (
-            frame["date"].str.slice(0, 10) != frame["date"].str.split("/").list.last().str.slice(0, 10)
-        )
-        bad = day.is_null() | spans
-        frame, day = rows.leave_out(frame, bad, "eventDate (a full day)", "date"), day.filter(~bad)
-        lat, lon = (frame[c].cast(pl.Float64, strict=False) for c in ("latitude", "longitude"))
-        bad = ~(lat.is_between(-90, 90) & lon.is_between(-180, 180)).fill_null(False)
-        frame, day = rows.leave_out(frame, bad, "coordinates", "latitude"), day.filter(~bad)
-        lat, lon = lat.filter(~bad), lon.filter(~bad)
-        count, odd = parse_count(frame["count"])
-        rows.blank(frame, odd, "individualCount", "count")
-        absent = (frame["status"].str.to_uppercase() == "ABSENT").to_numpy()
-        count = np.where(absent, 0, np.where(count == 0, COUNT_BAD, count))
+    chunks = read_rows(source, columns, rows, quoted=source.separator == ",", blanks=GBIF, advance=advance)
+    for chunk in chunks:
+        frame = _usable_gbif(chunk, rows, key)
         licences |= set(frame["licence"].unique().to_list()) - {""}
-        sites = pl.DataFrame({"lat": lat.round(decimals), "lon": lon.round(decimals)}).with_columns(
-            pl.when(pl.all() != 0).then(pl.all()).otherwise(0.0)  # -0.0 and 0.0 are one place
-        )
-        name = pl.when(pl.col("species") != "").then("species").otherwise(_two_words("scientific"))
-        species = name if "species" not in columns else pl.col("species")
-        parts.append(
-            frame.select(
-                species.alias("species"),
-                pl.when(pl.col("observer") == "")
-                .then(pl.lit("not stated"))
-                .otherwise("observer")
-                .alias("observer"),
-                "country_code",
-                "state",
-                event=pl.Series(digest_ids(frame[key])),
-                name=frame[key],
-                count=pl.Series(count),
-                date=day,
-                latitude=sites["lat"].cast(pl.String),
-                longitude=sites["lon"].cast(pl.String),
-            ).with_columns(
-                *(
-                    pl.lit("").alias(c)
-                    for c in ("country", "county", "county_code", "state_code", "site_name")
-                ),
-                *(
-                    pl.lit("").alias(c)
-                    for c in ("site_type", "common_name", "exotic", "approved", "protocol")
-                ),
-                *(pl.lit(None, pl.Float64).alias(c) for c in ("duration", "distance", "n_observers")),
-                category=pl.when(pl.col("species") == "").then(pl.lit("above")).otherwise(pl.lit("species")),
-                site=pl.concat_str("latitude", "longitude", separator=","),
-                start=pl.lit(None, pl.Int32),
-                complete=pl.lit(0, pl.Int8),
-                guid=pl.col("event"),
-                group=pl.lit(-1, pl.Int64),
-                edited=pl.lit(0, pl.Int64),
-            )
-        )
-    dates = write_projection(folder, pl.concat(parts)) if parts else write_projection(folder, _nothing())
+        parts.append(_gbif(frame, rows, key, species, decimals))
+    dates = write_projection(folder, pl.concat(parts))
     return rows.meta(prefix="", group_prefix="", dates=dates, explicit_zeros=True, licences=sorted(licences))
 
 
-def _nothing() -> pl.DataFrame:
-    """Return the frame of a table without rows."""
-    import polars as pl
+def _usable_gbif(frame: pl.DataFrame, rows: Rows, key: str) -> pl.DataFrame:
+    """Leave out occurrences without an id, a full day or coordinates; adds ``day``, ``lat`` and ``lon``."""
+    frame = rows.leave_out(frame, frame[key] == "", "record id", key)
+    parts = pl.concat_str(
+        pl.col("year"), pl.col("month").str.zfill(2), pl.col("day").str.zfill(2), separator="-"
+    )
+    first, last = (
+        pl.col("date").str.slice(0, 10),
+        pl.col("date").str.split("/").list.last().str.slice(0, 10),
+    )
+    spans = pl.col("date").str.contains("/") & (first != last)  # '2007-02-01/2007-02-28' says no day
+    day = pl.coalesce(text.str.to_date("%Y-%m-%d", strict=False) for text in (first, parts))
+    frame = frame.with_columns(
+        day=pl.when(~spans).then(day),
+        lat=pl.col("latitude").cast(pl.Float64, strict=False),
+        lon=pl.col("longitude").cast(pl.Float64, strict=False),
+    )
+    frame = rows.leave_out(frame, frame["day"].is_null(), "eventDate (a full day)", "date")
+    known = (frame["lat"].is_between(-90, 90) & frame["lon"].is_between(-180, 180)).fill_null(False)
+    return rows.leave_out(frame, ~known, "coordinates", "latitude")
 
-    from fedmiss.etl.projection import EVENT_COLUMNS, PLACE_COLUMNS, TAXON_COLUMNS
 
-    text = (*PLACE_COLUMNS, *TAXON_COLUMNS, "observer", "protocol", "name")
-    whole = [k for k in (*EVENT_COLUMNS, "count", "guid") if k not in (*text, "date", "place")]
-    return pl.DataFrame(
-        {
-            **{k: pl.Series(k, [], dtype=pl.String) for k in text},
-            **{k: pl.Series(k, [], dtype=pl.Int64) for k in whole},
-            "date": pl.Series("date", [], dtype=pl.Date),
-        }
+def _gbif(frame: pl.DataFrame, rows: Rows, key: str, species: pl.Expr, decimals: int) -> pl.DataFrame:
+    """Return the columns of the projection of a chunk of occurrences."""
+    count, odd = parse_count(frame["count"])
+    rows.blank(frame, odd, "individualCount", "count")
+    absent = pl.col("status").str.to_uppercase() == "ABSENT"
+    event = digest_ids(frame[key])
+
+    def rounded(column: str) -> pl.Expr:
+        value = pl.col(column).round(decimals)
+        return pl.when(value != 0).then(value).otherwise(0.0).cast(pl.String)  # -0.0 and 0.0 are one place
+
+    return frame.select(
+        "country_code",
+        "state",
+        event=event,
+        guid=event,
+        name=pl.col(key),
+        species=species,
+        category=_category(species),
+        observer=pl.when(pl.col("observer") == "").then(pl.lit("not stated")).otherwise("observer"),
+        count=pl.when(absent).then(0).when(pl.lit(count) == 0).then(COUNT_BAD).otherwise(count),
+        date=pl.col("day"),
+        site=pl.concat_str(rounded("lat"), rounded("lon"), separator=","),
+        latitude=rounded("lat"),
+        longitude=rounded("lon"),
+        complete=pl.lit(0, pl.Int8),
     )

@@ -11,7 +11,6 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -21,8 +20,16 @@ from fedmiss.etl.cells import species_visits
 from fedmiss.etl.codes import NEVER_DETECTED
 from fedmiss.etl.count_visits import MONTH_OF_YEARLY
 from fedmiss.etl.settings import PanelSettings
-from fedmiss.files import SECRET, atomic_folder, read_manifest, write_manifest, write_secret
-from fedmiss.folders import PanelFacts
+from fedmiss.files import (
+    SECRET,
+    FlowRow,
+    Manifest,
+    atomic_folder,
+    read_manifest,
+    write_manifest,
+    write_secret,
+)
+from fedmiss.folders import PanelFacts, SpeciesRow
 from fedmiss.group_names import group_folders
 from fedmiss.rng import rng_for
 from fedmiss.tables import read_table, write_table
@@ -33,8 +40,6 @@ STRAY_YEARS = 5  # visits so far from all others stretch the axis,
 STRAY_VISITS, STRAY_SHARE = 3, 0.001  # when they are so few, or such a share of all
 _NO_GROUPS = ("_source", "count", "detected", "exported")
 EFFORT = ("start_minutes", "duration_minutes", "distance_km", "n_observers", "protocol")
-
-
 _GROUPS = 10
 
 
@@ -74,72 +79,41 @@ def make_panel(
     with atomic_folder(out, "panel", overwrite=overwrite, inputs=folders) as tmp:
         flow = [row for m in manifests for row in m["flow"]]
         warnings = [w for m in manifests for w in m["warnings"]]
-        names = _source_names(folders)
-        species, common, visits = _all_visits(
-            dict(zip(names, folders, strict=True)), manifests, settings, warnings
-        )
-        inputs = {
-            f"{name}/{n}": m["files"][n]["sha256"]
-            for name, m in zip(names, manifests, strict=True)
-            for n in ("records.parquet", "checklists.parquet")
-        }
+        named = dict(zip(_source_names(folders), folders, strict=True))
+        species, common, visits = _all_visits(named, manifests, settings, warnings)
         flow.append({"step": "visits of the species, zeros included", "rows": visits.height, "note": species})
-        visits, twice = _once(visits)
-        if twice:
-            note = f"{twice:,} visits are in several of the folders; each counts once, for the folder named first."
-            flow.append({"step": "visits that another folder holds too", "rows": -twice, "note": ""})
-            warnings.append(note)
+        visits = _once(visits, flow, warnings)
         if settings.sites == "seen" and not visits["detected"].any():
             settings = replace(settings, sites="all")
             warnings.append(
                 f"{species} was found on none of {visits.height} visits, so every site is kept, not only those where it "
                 "was seen."
             )
-        visits, steps = _choose_sites(visits, settings)
-        flow += steps
-        if visits["count"].null_count() == visits.height:
-            raise _no_counts(species, visits)
-        if visits["detected"].any() and not (visits["count"].fill_null(0) > 0).any():
-            warnings.append(
-                f"{species} was found on {int(visits['detected'].sum())} visits and counted on none of them (all are X): no "
-                "index of numbers can be made, but one of presence and absence can."
-            )
-        warnings += _one_count(visits)
+        visits = _choose_sites(visits, settings, flow)
+        warnings += _odd_counts(species, visits)
         sites = _site_axis(visits)
-        months, gaps, left_out = month_axis(visits["date"])
-        if left_out and months["month_of_year"].n_unique() > 1:  # one month a year: the counts are yearly
-            warnings.append(f"no visit in any year in the months {left_out}: they are not part of the panel.")
-        if stray := stray_dates(visits["date"]):
-            warnings.append(stray)
-        if gaps:
-            warnings.append(
-                f"{len(gaps)} of {months.height} months {'has' if len(gaps) == 1 else 'have'} no visit "
-                f"({', '.join(gaps[:4])}{', ...' if len(gaps) > 4 else ''}); they are estimated from the others."
-            )
+        months = _months(visits["date"], warnings)
         visits = (
             visits.with_columns(pl.col("date").dt.strftime("%Y-%m").alias("month"))
             .join(sites.select("site_id", "site_index"), on="site_id")
             .join(months.select("month", "month_index"), on="month")
         )
         visits = assign_groups(visits, settings, by_source=len(folders) > 1)
+        warnings += _apart(visits) if len(folders) > 1 or settings.group_by == "file" else []
         write_table(sites, tmp / "sites.parquet", "sites")
         write_table(months, tmp / "months.parquet", "months")
-        folder_of = group_folders(visits["_group"].unique().to_list())
-        warnings += _apart(visits) if len(folders) > 1 or settings.group_by == "file" else []
-        groups = {}
-        for name, folder in sorted(folder_of.items(), key=lambda item: item[1]):
-            rows = visits.filter(pl.col("_group").eq_missing(pl.lit(name, pl.String)))
-            groups[folder] = _write_group(tmp / "groups" / folder, rows)
-            if settings.secrets:
-                write_secret(tmp / "groups" / folder / SECRET)
-        facts = _facts(species, common, visits, sites, months, groups)
+        groups = _write_groups(tmp / "groups", visits, secrets=settings.secrets)
         flow.append({"step": "visits written", "rows": visits.height, "note": f"{len(groups)} groups"})
         write_manifest(
             tmp,
             "panel",
             settings=asdict(settings),
-            inputs=inputs,
-            results=facts.as_results(),
+            inputs={
+                f"{name}/{n}": m["files"][n]["sha256"]
+                for name, m in zip(named, manifests, strict=True)
+                for n in ("records.parquet", "checklists.parquet")
+            },
+            results=_facts(species, common, visits, sites, months, groups).as_results(),
             flow=flow,
             terms=manifests[0]["terms"],
             warnings=warnings,
@@ -149,7 +123,7 @@ def make_panel(
 
 def _facts(
     species: str,
-    common: str | None,
+    common: str,
     visits: pl.DataFrame,
     sites: pl.DataFrame,
     months: pl.DataFrame,
@@ -158,7 +132,7 @@ def _facts(
     counted = visits["count"].is_not_null()
     return PanelFacts(
         species=species,
-        common_name=common or "",
+        common_name=common,
         n_sites=sites.height,
         n_months=months.height,
         first_month=months["month"][0],
@@ -183,24 +157,28 @@ def _yearly(visits: pl.DataFrame) -> bool:
     return bool(told.all()) and visits.select("site_id", pl.col("date").dt.year()).is_duplicated().sum() == 0
 
 
-def _one_count(visits: pl.DataFrame) -> list[str]:
-    """Say which count is larger than all others together: a slip of the pen, or a roost that deserves a look."""
+def _odd_counts(species: str, visits: pl.DataFrame) -> list[str]:
+    """Say that all counts are X, or that one is larger than all others together; no count at all is an error."""
+    if visits["count"].null_count() == visits.height:
+        raise InputError(
+            f"{species}: none of its {visits.height} visits has a count (all are X, present but not counted) and none "
+            "records an absence, so no index of numbers or of presence can be made. Choose another species or wider "
+            "filters at ingest.",
+            species=species,
+        )
+    total, found = visits["count"].sum(), int(visits["detected"].sum())
+    if found and not total:
+        return [
+            f"{species} was found on {found} visits and counted on none of them (all are X): no "
+            "index of numbers can be made, but one of presence and absence can."
+        ]
     most = visits.filter(pl.col("count") == pl.col("count").max()).head(1)
-    total = visits["count"].sum()
     if visits.height < 20 or 2 * most["count"][0] <= total:
         return []
     return [
         f"one count, {most['count'][0]:,} birds at {most['site_id'][0]} on {most['date'][0]}, is larger than all others "
         f"together ({total - most['count'][0]:,} birds); check it, since it can decide totals and trend."
     ]
-
-
-def _no_counts(species: str, visits: pl.DataFrame) -> InputError:
-    return InputError(
-        f"{species}: none of its {visits.height} visits has a count (all are X, present but not counted) and none records "
-        "an absence, so no index of numbers or of presence can be made. Choose another species or wider filters at ingest.",
-        species=species,
-    )
 
 
 def _source_names(folders: list[Path]) -> list[str]:
@@ -214,8 +192,8 @@ def _source_names(folders: list[Path]) -> list[str]:
 
 
 def _all_visits(
-    folders: dict[str, Path], manifests: list[dict[str, Any]], settings: PanelSettings, warnings: list[str]
-) -> tuple[str, str | None, pl.DataFrame]:
+    folders: dict[str, Path], manifests: list[Manifest], settings: PanelSettings, warnings: list[str]
+) -> tuple[str, str, pl.DataFrame]:
     """Visits of one species in all records folders; a folder that never met it has zeros only, or nothing to say."""
     entries = [m["results"]["species"] for m in manifests]
     holders = [i for i, e in enumerate(entries) if settings.species and _entry_of(e, settings.species)]
@@ -224,30 +202,28 @@ def _all_visits(
     parts = []
     for (name, folder), held in zip(folders.items(), entries, strict=True):
         for file, schema in (("records.parquet", "records"), ("checklists.parquet", "checklists")):
-            read_table(
-                folder / file, schema, columns=["checklist_id"]
-            )  # one that does not fit is told here, by its name
+            # one that does not fit is told here, by its name
+            read_table(folder / file, schema, columns=["checklist_id"])
         mine = _entry_of(held, entry["species"])
         part = species_visits(folder, entry["species"], absent=mine is None).collect().sort("checklist_id")
         if mine is None:
-            what = (
-                f"its {part.height:,} complete checklists are zeros"
-                if part.height
-                else "it has no part in the panel"
-            )
+            zeros = f"its {part.height:,} complete checklists are zeros"
+            what = zeros if part.height else "it has no part in the panel"
             warnings.append(f"{name} holds no record of {entry['species']}: {what}.")
         parts.append(part.with_columns(pl.lit(name if len(folders) > 1 else "").alias("_source")))
-    return entry["species"], entry["common_name"] or None, pl.concat(parts)
+    return entry["species"], entry["common_name"] or "", pl.concat(parts)
 
 
-def _entry_of(entries: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
+def _entry_of(entries: list[SpeciesRow], name: str) -> SpeciesRow | None:
     key = name.strip().casefold()
-    return next(
-        (e for e in entries if key in {str(e[k]).casefold() for k in ("common_name", "species")}), None
-    )
+    return next((e for e in entries if key in (str(n).casefold() for n in _names(e))), None)
 
 
-def _once(visits: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+def _names(entry: SpeciesRow) -> tuple[str | None, str]:
+    return entry["common_name"], entry["species"]
+
+
+def _once(visits: pl.DataFrame, flow: list[FlowRow], warnings: list[str]) -> pl.DataFrame:
     """Leave out visits that a folder named earlier holds too.
 
     They have the same id at the same site on the same day; or, in observers' own exports, where every member of a party has
@@ -259,7 +235,12 @@ def _once(visits: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     same = pl.col("_source") != first.over("checklist_id", "site_id", "date")
     alike = personal & (pl.col("_source") != first.over(*own, "exported"))
     kept = visits.filter(~(same | alike))
-    return kept, visits.height - kept.height
+    if twice := visits.height - kept.height:
+        flow.append({"step": "visits that another folder holds too", "rows": -twice, "note": ""})
+        warnings.append(
+            f"{twice:,} visits are in several of the folders; each counts once, for the folder named first."
+        )
+    return kept
 
 
 def _apart(visits: pl.DataFrame) -> list[str]:
@@ -280,7 +261,7 @@ def _apart(visits: pl.DataFrame) -> list[str]:
     ]
 
 
-def resolve_species(entries: list[dict[str, Any]], wanted: str, folder: Path) -> dict[str, Any]:
+def resolve_species(entries: list[SpeciesRow], wanted: str, folder: Path) -> SpeciesRow:
     """Find a species by scientific or common name, case-insensitive; propose near names otherwise."""
     if not entries:
         raise InputError(f"{folder} holds no record of any species; loosen the filters of ingest.")
@@ -289,48 +270,34 @@ def resolve_species(entries: list[dict[str, Any]], wanted: str, folder: Path) ->
             return entries[0]
         shown = ", ".join(e["species"] for e in entries[:8])
         raise ConfigError(f"{folder} holds {len(entries)} species ({shown}, ...); name one with --species.")
-    names = {str(e[k]).casefold(): e for e in entries for k in ("common_name", "species") if e[k]}
+    names = {n.casefold(): (n, e) for e in entries for n in _names(e) if n}
     key = wanted.strip().casefold()
     if key in names:
-        return names[key]
-    spelled = {str(e[k]).casefold(): str(e[k]) for e in entries for k in ("common_name", "species") if e[k]}
-    near = [spelled[k] for k in difflib.get_close_matches(key, spelled, n=3, cutoff=0.5)]
+        return names[key][1]
+    near = [names[k][0] for k in difflib.get_close_matches(key, names, n=3, cutoff=0.5)]
     hint = f" Did you mean {' or '.join(near)}?" if near else " `fedmiss inspect` lists the species."
     raise InputError(f"the species {wanted!r} is not in {folder}.{hint}", species=wanted, near=near)
 
 
-def _choose_sites(visits: pl.DataFrame, settings: PanelSettings) -> tuple[pl.DataFrame, list[dict[str, Any]]]:
-    flow = []
-    per_site = visits.group_by("site_id").agg(pl.len().alias("n"), pl.col("detected").any().alias("seen"))
-    keep = per_site
+def _choose_sites(visits: pl.DataFrame, settings: PanelSettings, flow: list[FlowRow]) -> pl.DataFrame:
+    rules = []
     if settings.sites == "seen":
-        keep = keep.filter("seen")
-        lost = visits.join(keep, on="site_id", how="anti")
-        flow.append(
-            {
-                "step": NEVER_DETECTED,
-                "rows": -lost.height,
-                "note": f"{lost['site_id'].n_unique()} sites; --sites all keeps them",
-            }
-        )
-        visits = visits.join(keep.select("site_id"), on="site_id", how="semi")
+        seen = pl.col("detected").any().over("site_id")
+        rules.append((NEVER_DETECTED, seen, "; --sites all keeps them"))
     if settings.min_visits > 1:
-        few = keep.filter(pl.col("n") < settings.min_visits)
-        lost = visits.join(few, on="site_id", how="semi")
-        flow.append(
-            {
-                "step": f"at sites with fewer than {settings.min_visits} visits",
-                "rows": -lost.height,
-                "note": f"{few.height} sites",
-            }
-        )
-        visits = visits.join(few.select("site_id"), on="site_id", how="anti")
+        enough = pl.len().over("site_id") >= settings.min_visits
+        rules.append((f"at sites with fewer than {settings.min_visits} visits", enough, ""))
+    for step, keep, more in rules:
+        lost = visits.filter(~keep)
+        note = f"{lost['site_id'].n_unique()} sites{more}"
+        flow.append({"step": step, "rows": -lost.height, "note": note})
+        visits = visits.filter(keep)
     if visits.is_empty():
         raise InputError(
             "no site is left in the panel: the species was never detected, or --min-visits is too high. "
             "Lower --min-visits, pass --sites all, or widen the filters of ingest."
         )
-    return visits, flow
+    return visits
 
 
 def _site_axis(visits: pl.DataFrame) -> pl.DataFrame:
@@ -347,6 +314,21 @@ def _site_axis(visits: pl.DataFrame) -> pl.DataFrame:
         .with_columns(pl.col("site_index").cast(pl.Int32))
         .select("site_index", "site_id", "site_name", "latitude", "longitude", "region")
     )
+
+
+def _months(dates: pl.Series, warnings: list[str]) -> pl.DataFrame:
+    """Build the month axis, and say what is odd about it."""
+    months, gaps, left_out = month_axis(dates)
+    if left_out and months["month_of_year"].n_unique() > 1:  # one month a year: the counts are yearly
+        warnings.append(f"no visit in any year in the months {left_out}: they are not part of the panel.")
+    if stray := stray_dates(dates):
+        warnings.append(stray)
+    if gaps:
+        warnings.append(
+            f"{len(gaps)} of {months.height} months {'has' if len(gaps) == 1 else 'have'} no visit "
+            f"({', '.join(gaps[:4])}{', ...' if len(gaps) > 4 else ''}); they are estimated from the others."
+        )
+    return months
 
 
 def month_axis(dates: pl.Series) -> tuple[pl.DataFrame, list[str], str]:
@@ -435,19 +417,22 @@ def assign_groups(visits: pl.DataFrame, settings: PanelSettings, *, by_source: b
     return visits.join(table, on="observer_id", how="left", maintain_order="left")
 
 
+def _write_groups(out: Path, visits: pl.DataFrame, *, secrets: bool) -> dict[str, dict[str, int]]:
+    """Write a folder for each group; return what each of them holds."""
+    folder_of = group_folders(visits["_group"].unique().to_list())
+    groups = {}
+    for name, folder in sorted(folder_of.items(), key=lambda item: item[1]):
+        rows = visits.filter(pl.col("_group").eq_missing(pl.lit(name, pl.String)))
+        groups[folder] = _write_group(out / folder, rows)
+        if secrets:
+            write_secret(out / folder / SECRET)
+    return groups
+
+
 def _write_group(folder: Path, rows: pl.DataFrame) -> dict[str, int]:
     rows = rows.sort("site_index", "month_index", "date", "checklist_id")
-    columns = [
-        "checklist_id",
-        "observer_id",
-        "site_index",
-        "month_index",
-        "date",
-        "count",
-        "detected",
-        *EFFORT,
-    ]
-    write_table(rows.select(columns), folder / "visits.parquet", "visits")
+    own = ("checklist_id", "observer_id", "site_index", "month_index", "date", "count", "detected")
+    write_table(rows.select(*own, *EFFORT), folder / "visits.parquet", "visits")
     cells = (
         rows.group_by("site_index", "month_index")
         .agg(

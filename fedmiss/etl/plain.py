@@ -2,73 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import polars as pl
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.columns import normal
 from fedmiss.etl.counts import settle_spellings
-from fedmiss.etl.rows import (
-    Rows,
-    digest_ids,
-    parse_count,
-    parse_dates,
-    parse_numbers,
-    read_rows,
-    write_projection,
-)
+from fedmiss.etl.projection import Meta
+from fedmiss.etl.rows import Rows, digest_ids, parse_count, parse_dates, read_rows, write_projection
 from fedmiss.etl.sources import Source
-
-if TYPE_CHECKING:
-    import polars as pl
 
 __all__ = ["DATES", "PlainRules", "check_map", "project_plain", "propose_map"]
 
 # canonical name -> names of columns that usually mean it (compared by `columns.normal`, without spaces)
-FAMILIAR: dict[str, tuple[str, ...]] = {
-    "observer": ("observer", "observerid", "who", "recorder", "recordedby", "surveyor", "counter"),
-    "site": (
-        "site",
-        "siteid",
-        "plot",
-        "plotid",
-        "station",
-        "colony",
-        "square",
-        "locality",
-        "location",
-        "transect",
-    ),
-    "date": ("date", "surveydate", "observationdate", "visitdate", "eventdate", "day"),
-    "species": ("species", "scientificname", "speciesname", "taxon", "speciescode"),
-    "common_name": ("commonname", "englishname", "vernacularname"),
-    "count": (
-        "count",
-        "n",
-        "number",
-        "abundance",
-        "individuals",
-        "total",
-        "howmany",
-        "individualcount",
-        "birds",
-    ),
-    "visit": ("visit", "visitid", "checklist", "checklistid", "surveyid", "eventid", "submissionid"),
-    "site_name": ("sitename", "locationname", "plotname"),
-    "region": ("region", "county", "state", "countycode", "statecode", "province"),
-    "latitude": ("latitude", "lat", "decimallatitude"),
-    "longitude": ("longitude", "lon", "long", "lng", "decimallongitude"),
-    "start": ("start", "starttime", "time", "timestarted"),
-    "duration": ("duration", "minutes", "durationminutes", "effortminutes"),
-    "distance": ("distance", "distancekm", "km", "effortdistancekm"),
-    "n_observers": ("nobservers", "numberobservers", "partysize", "observers"),
-    "protocol": ("protocol", "method", "surveytype"),
-    "complete": ("complete", "completelist", "allspeciesreported", "allobsreported"),
+FAMILIAR = {
+    "observer": "observer observerid who recorder recordedby surveyor counter",
+    "site": "site siteid plot plotid station colony square locality location transect",
+    "date": "date surveydate observationdate visitdate eventdate day",
+    "species": "species scientificname speciesname taxon speciescode",
+    "common_name": "commonname englishname vernacularname",
+    "count": "count n number abundance individuals total howmany individualcount birds",
+    "visit": "visit visitid checklist checklistid surveyid eventid submissionid",
+    "site_name": "sitename locationname plotname",
+    "region": "region county state countycode statecode province",
+    "latitude": "latitude lat decimallatitude",
+    "longitude": "longitude lon long lng decimallongitude",
+    "start": "start starttime time timestarted",
+    "duration": "duration minutes durationminutes effortminutes",
+    "distance": "distance distancekm km effortdistancekm",
+    "n_observers": "nobservers numberobservers partysize observers",
+    "protocol": "protocol method surveytype",
+    "complete": "complete completelist allspeciesreported allobsreported",
 }
 _DECIMALS = ("latitude", "longitude", "duration", "distance")  # a comma in them is a decimal comma
 REQUIRED = ("observer", "site", "date", "count")
@@ -98,8 +66,10 @@ def propose_map(header: tuple[str, ...]) -> dict[str, str]:
     """Return the map that familiar column names suggest; each column at most once."""
     squeezed = {normal(h).replace(" ", ""): h for h in reversed(header)}
     taken: dict[str, str] = {}
-    for key, names in FAMILIAR.items():
-        hit = next((squeezed[n] for n in names if n in squeezed and squeezed[n] not in taken.values()), None)
+    for key, words in FAMILIAR.items():
+        hit = next(
+            (squeezed[n] for n in words.split() if n in squeezed and squeezed[n] not in taken.values()), None
+        )
         if hit is not None:
             taken[key] = hit
     return taken
@@ -161,27 +131,23 @@ def project_plain(
     assume_complete: bool,
     rules: PlainRules | None = None,
     advance: Callable[[float], None] = lambda done: None,
-) -> dict[str, Any]:
+) -> Meta:
     """Write the projection of a plain table; return its meta data.
 
     Raises
     ------
     InputError : a count that is none, a date that may be two, a site in two spellings; each with line and remedy
     """
-    import polars as pl
-
     rules = rules or PlainRules()
     rows = Rows(source)
     columns = {k: source.header.index(v) for k, v in column_map.items()}
-    parts = [
-        _prepare(chunk, rows, columns, one_species, assume_complete, rules)
-        for chunk in read_rows(source, columns, rows, quoted=source.separator in (",", ";"), advance=advance)
-    ]
-    frame = (
-        pl.concat(parts)
-        if parts
-        else _prepare(_empty(columns), rows, columns, one_species, assume_complete, rules)
-    )
+    quoted = source.separator in (",", ";")
+    chunks = read_rows(source, columns, rows, quoted=quoted, blanks=FAMILIAR, advance=advance)
+    frame = pl.concat(_visits(_usable(chunk, rows, columns, rules), rows, columns, rules) for chunk in chunks)
+    if one_species is not None:
+        frame = frame.with_columns(species=pl.lit(one_species))
+    if assume_complete:
+        frame = frame.with_columns(complete=pl.lit(1, pl.Int8))
     frame, spelt = settle_spellings(frame, source.name, rules.spellings)
     # Nobody counted: neither a presence nor an absence. On a complete visit the species must not become a zero either,
     # so the row stays and holds the zero back; on others it goes.
@@ -189,39 +155,43 @@ def project_plain(
     n = frame.height
     frame = frame.filter(~blank | (pl.col("complete") == 1))
     missing = n - frame.height
-    frame = frame.with_columns(approved=pl.when(blank).then(pl.lit("0")).otherwise(pl.col("approved")))
+    frame = frame.with_columns(approved=pl.when(blank).then(pl.lit("0")).otherwise(pl.lit("")))
     frame, said = _joined(frame.drop("line"), rules.repeats)
     dates = write_projection(folder, frame)
-    meta = rows.meta(prefix="", group_prefix="", dates=dates, explicit_zeros=True, any_name=True)
-    return meta | {"said": spelt + said, "missing": missing}
+    return rows.meta(
+        prefix="",
+        group_prefix="",
+        dates=dates,
+        explicit_zeros=True,
+        any_name=True,
+        said=spelt + said,
+        missing=missing,
+    )
 
 
 def _joined(frame: pl.DataFrame, repeats: str) -> tuple[pl.DataFrame, list[str]]:
     """Join several counts of one species on one visit by their largest or mean; sums are made later, for all sources."""
-    import polars as pl
-
     keys = ["event", "species", "common_name"]
     doubled = frame.select(keys).is_duplicated() & (frame["count"] >= 0)
     n = int(doubled.sum())
     if not n:
         return frame, []
-    cells = frame.filter(doubled).select(keys).n_unique()
+    parts = frame.filter(doubled)
+    several = (
+        f"{n:,} counts are of {parts.select(keys).n_unique():,} visits that have several of one species: "
+    )
     if repeats in ("sum", "refuse"):
         return frame, [
-            f"{n:,} counts are of {cells:,} visits that have several of one species: they are added up. If they "
-            "are of the same "
-            "birds, pass --repeats max or mean."
+            f"{several}they are added up. If they are of the same birds, pass --repeats max or mean."
         ]
-    one = pl.col("count").max() if repeats == "max" else pl.col("count").mean().round().cast(pl.Int64)
-    parts = frame.filter(doubled)
+    count = pl.col("count")
+    rule = {"max": (count.max(), "largest"), "mean": (count.mean().round().cast(pl.Int64), "mean, rounded,")}
+    one, word = rule[repeats]
     joined = parts.group_by(keys, maintain_order=True).agg(
         one, *(pl.col(c).first() for c in frame.columns if c not in (*keys, "count"))
     )
-    word = "largest" if repeats == "max" else "mean, rounded,"
-    said = [
-        f"{n:,} counts are of {cells:,} visits that have several of one species: the {word} of each is taken."
-    ]
-    return pl.concat([frame.filter(~doubled), joined.select(frame.columns)]), said
+    said = f"{several}the {word} of each is taken."
+    return pl.concat([frame.filter(~doubled), joined.select(frame.columns)]), [said]
 
 
 def _refuse(chunk: pl.DataFrame, bad: pl.Series, key: str, rows: Rows, why: str) -> None:
@@ -233,111 +203,65 @@ def _refuse(chunk: pl.DataFrame, bad: pl.Series, key: str, rows: Rows, why: str)
         )
 
 
-def _empty(columns: dict[str, int]) -> pl.DataFrame:
-    import polars as pl
-
-    return pl.DataFrame(
-        {"_line": pl.Series([], dtype=pl.Int64), **{k: pl.Series([], dtype=pl.String) for k in columns}}
-    )
-
-
-def _prepare(
-    chunk: pl.DataFrame,
-    rows: Rows,
-    columns: dict[str, int],
-    one_species: str | None,
-    assume_complete: bool,
-    rules: PlainRules,
-) -> pl.DataFrame:
-    import polars as pl
-
-    for key in ("observer", "site", *(k for k in ("species",) if k in columns)):
-        chunk = rows.leave_out(chunk, chunk[key] == "", key, key)
+def _usable(chunk: pl.DataFrame, rows: Rows, columns: Container[str], rules: PlainRules) -> pl.DataFrame:
+    """Leave out rows that do not say who, where, what or when; refuse a date that may be two. Adds ``read_date``."""
+    for key in ("observer", "site", "species"):
+        if key in columns:
+            chunk = rows.leave_out(chunk, chunk[key] == "", key, key)
     day = parse_dates(chunk["date"].str.slice(0, 10), (*_DATES, *DATES[rules.dates]))
-    bad = day.is_null()
     if not rules.dates:
         _refuse(
-            chunk, bad & chunk["date"].str.contains(_EITHER), "date", rows,
+            chunk, day.is_null() & chunk["date"].str.contains(_EITHER), "date", rows,
             "may be two days. Write it as 2024-05-31, or pass --dates day-first or month-first.",
         )  # fmt: skip
-    chunk, day = rows.leave_out(chunk, bad, "date (write it as 2024-05-31)", "date"), day.filter(~bad)
+    chunk = chunk.with_columns(day.alias("read_date"))
+    return rows.leave_out(chunk, day.is_null(), "date (write it as 2024-05-31)", "date")
 
-    def text(key: str, default: str = "") -> pl.Series:
-        if key not in columns:
-            return pl.Series(key, [default]).new_from_index(0, chunk.height)
-        return chunk[key].str.replace(r"^(-?\d+),(\d+)$", "$1.$2") if key in _DECIMALS else chunk[key]
 
-    def number(key: str) -> pl.Series:
-        if key not in columns:
-            return pl.Series(key, [None], dtype=pl.Float64).new_from_index(0, chunk.height)
-        value, wrong = parse_numbers(text(key))
-        rows.blank(chunk, wrong, key, key)
-        return value
-
+def _visits(chunk: pl.DataFrame, rows: Rows, columns: Container[str], rules: PlainRules) -> pl.DataFrame:
+    """Return the columns of the projection; values that cannot be read are noted and blank, and a bad count is refused."""
+    dotted = chunk.with_columns(pl.col(_DECIMALS).str.replace(r"^(-?\d+),(\d+)$", "$1.$2"))
     # 2,0 and 2.00 are 2; a sign of a missing count is blank
-    written = chunk["count"].str.strip_chars().str.replace(r"^(\d+)[.,]0+$", "$1")
-    written = (
-        written.to_frame("t")
-        .select(pl.when(pl.col("t").is_in(rules.missing)).then(pl.lit("")).otherwise("t"))
-        .to_series()
-    )
-    count, odd = parse_count(written)
+    written = pl.col("count").str.strip_chars().str.replace(r"^(\d+)[.,]0+$", "$1")
+    blank = pl.when(written.is_in(rules.missing)).then(pl.lit("")).otherwise(written)
+    count, odd = parse_count(chunk.select(blank).to_series())
     _refuse(
         chunk, odd, "count", rows,
         "is no count. Give one number, X where birds were present but not counted, or NA where nobody counted "
         "(--missing takes a value as NA).",
     )  # fmt: skip
     clock = (
-        text("start").str.extract_groups(r"^(\d{1,2}):(\d{2})(?::\d{2})?$").struct.rename_fields(["h", "m"])
+        chunk["start"].str.extract_groups(r"^(\d{1,2}):(\d{2})(?::\d{2})?$").struct.rename_fields(["h", "m"])
     )
     minutes = clock.struct.field("h").cast(pl.Int32) * 60 + clock.struct.field("m").cast(pl.Int32)
-    rows.blank(
-        chunk, minutes.is_null() & (text("start") != ""), "start", "start" if "start" in columns else "date"
-    )
-    said = text("complete").str.to_lowercase()
-    odd_flag = ~said.is_in([*_TRUE, *_FALSE])
-    rows.blank(chunk, odd_flag, "complete", "complete" if "complete" in columns else "date")
-    name = text("species") if "species" in columns else text("common_name", one_species or "")
+    rows.blank(chunk, minutes.is_null() & (chunk["start"] != ""), "start", "start")
+    said = chunk["complete"].str.to_lowercase()
+    rows.blank(chunk, ~said.is_in([*_TRUE, *_FALSE]), "complete", "complete")
+    day = pl.col("read_date").dt.to_string()
     visit = (
-        chunk["visit"]
+        pl.col("visit")
         if "visit" in columns
-        else chunk.select(
-            pl.concat_str("observer", "site", day.dt.to_string().alias("d"), text("start"), separator="|")
-        ).to_series()
+        else pl.concat_str("observer", "site", day, "start", separator="|")
     )
-    event = digest_ids(visit)
-    blank = pl.lit("")
-    return pl.DataFrame(
-        {
-            "line": chunk["_line"],
-            "event": event,
-            "name": visit,
-            "count": count,
-            "species": name
-            if "species" in columns or "common_name" in columns
-            else text("_", one_species or ""),
-            "common_name": text("common_name"),
-            "observer": chunk["observer"],
-            "site": chunk["site"],
-            "site_name": text("site_name"),
-            "county_code": text("region"),
-            "latitude": text("latitude"),
-            "longitude": text("longitude"),
-            "protocol": text("protocol"),
-            "date": day,
-            "start": minutes,
-            "duration": number("duration"),
-            "distance": number("distance"),
-            "n_observers": number("n_observers"),
-            "complete": np.ones(chunk.height, np.int8)
-            if assume_complete
-            else said.is_in(_TRUE).cast(pl.Int8),
-        }
-    ).with_columns(
-        *(blank.alias(c) for c in ("country", "country_code", "state", "state_code", "county", "site_type")),
-        *(blank.alias(c) for c in ("exotic", "approved")),
-        category=pl.lit("species"),
-        group=pl.lit(-1, pl.Int64),
-        guid=pl.lit(0, pl.Int64),
-        edited=pl.lit(0, pl.Int64),
+    name = chunk.select(visit.alias("name")).to_series()
+    return dotted.select(
+        "common_name",
+        "observer",
+        "site",
+        "site_name",
+        "latitude",
+        "longitude",
+        "protocol",
+        name,
+        line=pl.col("_line"),
+        event=digest_ids(name),
+        count=count,
+        species=pl.col("species" if "species" in columns else "common_name"),
+        county_code=pl.col("region"),
+        date=pl.col("read_date"),
+        start=minutes,
+        **{
+            key: rows.numbers(chunk, key, key, dotted[key]) for key in ("duration", "distance", "n_observers")
+        },
+        complete=said.is_in(_TRUE).cast(pl.Int8),
     )

@@ -16,25 +16,24 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TypedDict
 
 import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from fedmiss.arrays import I32
+from fedmiss.arrays import I32, Columns
 from fedmiss.errors import InputError
+from fedmiss.etl.sources import Source
 from fedmiss.files import atomic_folder, read_json, read_manifest, write_json, write_manifest
 from fedmiss.locks import locked
 from fedmiss.progress import note
 
-if TYPE_CHECKING:
-    import polars as pl
-
-    from fedmiss.etl.sources import Source
-
-__all__ = ["Cache", "ParquetSink", "Projection", "kept", "row_groups"]
+__all__ = ["Cache", "Meta", "ParquetSink", "Projection", "kept", "row_groups"]
 
 # Raised whenever the meaning of a projection changes: older ones are then made again.
 VERSION = 11
@@ -80,12 +79,40 @@ TAXON_COLUMNS = ("category", "common_name", "species", "exotic", "approved", "re
 PROTOCOL_COLUMNS = ("protocol", "project")
 
 
+class Meta(TypedDict, total=False):
+    """What reading a source has found: ``meta.json`` of its projection. Some entries are of one kind of source only."""
+
+    source: str  # the file's name
+    role: str  # key of sources.ROLES
+    prefix: str  # what stands before the number of an event, and of a group, in its id
+    group_prefix: str
+    sha256: str
+    rows: int
+    malformed: dict[str, int]  # reason -> rows left out
+    unreadable: dict[str, int]  # column -> values that read as blank
+    examples: list[str]
+    long_rows: int
+    short_rows: int
+    unterminated: bool
+    absent_columns: list[str]
+    events_lost: int
+    dates: list[int] | None  # first and last day of the events, and of the records
+    record_dates: list[int] | None
+    release: str  # blank where the name of the file does not tell it
+    columns: int
+    explicit_zeros: bool  # a count of 0 says that the species was not found
+    any_name: bool  # species may have any name, not only scientific ones
+    licences: list[str]
+    said: list[str]  # sentences for the user
+    missing: int  # rows without a count
+
+
 @dataclass(frozen=True, slots=True)
 class Projection:
     """One projected source; tables are read when asked for."""
 
     folder: Path
-    meta: dict[str, Any]
+    meta: Meta
 
     @classmethod
     def load(cls, folder: Path) -> Projection:
@@ -98,14 +125,10 @@ class Projection:
 
     def height(self, table: str) -> int:
         """Return the number of rows of a table."""
-        import pyarrow.parquet as pq
-
         return int(pq.read_metadata(self.folder / f"{table}.parquet").num_rows)
 
     def scan(self, table: str) -> pl.LazyFrame:
         """Scan a table lazily."""
-        import polars as pl
-
         return pl.scan_parquet(self.folder / f"{table}.parquet")
 
     def slices(self, table: str, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
@@ -120,19 +143,14 @@ class Projection:
 
     def read(self, table: str, columns: list[str] | None = None) -> pl.DataFrame:
         """Read a table, or some of its columns."""
-        import polars as pl
-
         return pl.read_parquet(self.folder / f"{table}.parquet", columns=columns)
 
 
-def row_groups(path: Path, columns: list[str], taxa: I32 | None = None) -> Iterator[dict[str, Any]]:
+def row_groups(path: Path, columns: list[str], taxa: I32 | None = None) -> Iterator[Columns]:
     """Yield a projection's table as numpy columns, one row group after the other.
 
     ``taxa`` : ascending codes; row groups that hold none of them are passed over
     """
-    import polars as pl
-    import pyarrow.parquet as pq
-
     with pq.ParquetFile(path) as file:
         at = file.schema_arrow.names.index("taxon") if taxa is not None else -1
         for i in range(file.num_row_groups):
@@ -154,10 +172,7 @@ class ParquetSink:
     pass over most row groups.
     """
 
-    def __init__(self, path: Path, columns: dict[str, Any], *, by: str | None = None) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
+    def __init__(self, path: Path, columns: Mapping[str, type], *, by: str | None = None) -> None:
         self._by = by
         self._schema = pa.schema(
             [pa.field(k, pa.from_numpy_dtype(np.dtype(t)), nullable=False) for k, t in columns.items()]
@@ -172,11 +187,11 @@ class ParquetSink:
         )
         # The same memory for every stretch: fresh pages cost as much as what is done with them.
         self._room = ROW_GROUP * (STRETCH if by else 1)
-        self._held = {k: np.empty(self._room, t) for k, t in columns.items()}
+        self._held: Columns = {k: np.empty(self._room, t) for k, t in columns.items()}
         self._turned = {k: np.empty(self._room, t) for k, t in columns.items()} if by else self._held
         self._pending = 0
 
-    def add(self, part: dict[str, Any]) -> None:
+    def add(self, part: Columns) -> None:
         """Add one block of columns."""
         n, done = len(part["event"]), 0
         while done < n:
@@ -189,8 +204,6 @@ class ParquetSink:
                 self._flush()
 
     def _flush(self) -> None:
-        import pyarrow as pa
-
         n = self._pending
         if not n:
             return
@@ -240,7 +253,7 @@ class Cache:
             digest.update(stream.read(1 << 20))
         return digest.hexdigest()[:24]
 
-    def projection(self, key: str, build: Callable[[Path], dict[str, Any]]) -> Projection:
+    def projection(self, key: str, build: Callable[[Path], Meta]) -> Projection:
         """Return the projection of that key; where there is none, ``build(folder)`` writes it and returns the meta data."""
         return Projection.load(
             kept(self.folder / key, lambda folder: write_json(folder / "meta.json", build(folder)))

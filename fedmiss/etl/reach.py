@@ -12,22 +12,19 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
-from fedmiss.arrays import Bool
+from fedmiss.arrays import I32, Bool
+from fedmiss.etl.filters import EPOCH
 from fedmiss.etl.projection import Projection
-
-if TYPE_CHECKING:
-    import polars as pl
 
 __all__ = ["NO_LIMIT", "REGIONS", "Limits", "Reach", "limits_of", "reach_warnings"]
 
 MANY_SPECIES = 30  # from here on, next to no complete checklist is without any of them
 SHARE = 0.05  # of the zeros: so many outside the reach of few species are pointed out
 REGIONS = ("county_code", "state_code", "country_code")  # from the smallest up
-_EPOCH = date(1970, 1, 1)
 _REGION = re.compile(r"ebd_([A-Z]{2}(?:-[A-Z0-9]{1,3}){0,2})(?=[_.])")
 _MONTHS = re.compile(r"_((?:18|19|20)\d{2})(0[1-9]|1[0-2])_((?:18|19|20)\d{2})(0[1-9]|1[0-2])(?=[_.])")
 
@@ -48,8 +45,6 @@ class Reach:
 
     def covers(self, places: pl.DataFrame) -> Bool:
         """Say which places lie within."""
-        import polars as pl
-
         smallest = pl.coalesce(pl.col(c).replace("", None) for c in REGIONS).fill_null("")
         inside = np.ones(places.height, dtype=np.bool_)
         if self.region:
@@ -80,7 +75,7 @@ class Reach:
         unknown = "" in held  # records without any code: nothing is known of them, nor of a place without one
         return [unknown or not code or has(code) for code in codes]
 
-    def spans(self, days: Any) -> Bool:
+    def spans(self, days: I32) -> Bool:
         """Say which days lie within."""
         inside = np.ones(days.size, dtype=np.bool_)
         if self.first is not None:
@@ -115,7 +110,7 @@ def _days(year: str, month: str, *, end: bool) -> int:
     first = date(int(year), int(month), 1)
     if end:
         first = (first.replace(day=28) + timedelta(days=4)).replace(day=1) - timedelta(days=1)
-    return (first - _EPOCH).days
+    return (first - EPOCH).days
 
 
 def limits_of(records: Sequence[Projection]) -> Limits:
@@ -129,16 +124,16 @@ def limits_of(records: Sequence[Projection]) -> Limits:
         first = _days(months[1], months[2], end=False) if months else None
         last = _days(months[3], months[4], end=True) if months else None
         places = tuple(p.column("reach", "region").unique().sort().to_list())
-        days = p.meta["record_dates"] or [None, None]
+        earliest, latest = p.meta["record_dates"] or (None, None)
         taxa = p.read("taxa", ["species", "rows"])
         if taxa.filter(taxa["rows"] > 0)["species"].n_unique() >= MANY_SPECIES:
-            first = max((d for d in (first, days[0]) if d is not None), default=None)
-            last = min((d for d in (last, days[1]) if d is not None), default=None)
+            first = max((d for d in (first, earliest) if d is not None), default=None)
+            last = min((d for d in (last, latest) if d is not None), default=None)
             sure.append(Reach(first, last, region[1] if region else "", places))
         else:
             sure.append(Reach(first, last, region[1] if region else ""))
         if p.meta["rows"]:
-            seen.append(Reach(days[0], days[1], "", places, parts=2))
+            seen.append(Reach(earliest, latest, "", places, parts=2))
     return Limits(tuple(sure), tuple(seen))
 
 
@@ -149,7 +144,7 @@ def reach_warnings(limits: Limits, counts: dict[str, int]) -> list[str]:
         ends = [[getattr(r, k) for r in reaches] for k in ("first", "last")]
         if any(None in e for e in ends):
             return "their region"
-        low, high = (_EPOCH + timedelta(days=f(e)) for f, e in zip((min, max), ends, strict=True))
+        low, high = (EPOCH + timedelta(days=f(e)) for f, e in zip((min, max), ends, strict=True))
         return f"{low} to {high} and their region"
 
     out = []

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
+import polars as pl
 
+from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
+from fedmiss.etl.projection import Projection
 from fedmiss.etl.reach import REGIONS
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from fedmiss.etl.projection import Projection
 
 __all__ = ["grid_cells", "parse_site_rule", "site_table"]
 
@@ -38,7 +36,7 @@ def parse_site_rule(rule: str) -> float | None:
     return size
 
 
-def grid_cells(lat: Any, lon: Any, size_km: float) -> tuple[Any, Any, Any, Any]:
+def grid_cells(lat: npt.ArrayLike, lon: npt.ArrayLike, size_km: float) -> tuple[I64, I64, F64, F64]:
     """Return row, column, centre latitude and centre longitude of the grid cell of each point.
 
     Rows are bands of latitude ``size_km`` high; each band is cut into the whole number of equal columns whose
@@ -62,15 +60,11 @@ def site_table(source: Projection, size_km: float | None) -> pl.DataFrame:
 
     A place without coordinates has no grid cell: its ``site_id`` is null, and its checklists are left out.
     """
-    import polars as pl
-
     columns = ("site", "site_name", "latitude", "longitude", *REGIONS)
     return pl.concat([_site_columns(p, size_km) for p in source.slices("places", columns)])
 
 
 def _site_columns(places: pl.DataFrame, size_km: float | None) -> pl.DataFrame:
-    import polars as pl
-
     region = pl.coalesce(
         pl.col("county_code").replace("", None),
         pl.when(~pl.col("state_code").str.ends_with("-")).then(pl.col("state_code").replace("", None)),

@@ -5,27 +5,32 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import os
 import re
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from fedmiss.arrays import U8
 from fedmiss.errors import InputError
 from fedmiss.etl.columns import normal
 from fedmiss.files import hash_file
 
-__all__ = ["BLOCK_BYTES", "Block", "Source", "broken_input", "expand", "open_source", "read_blocks"]
+__all__ = [
+    "BLOCK_BYTES", "EXAMPLES", "Block", "Faults", "ReadReport", "Source", "broken_input", "expand", "open_source",
+    "read_blocks",
+]  # fmt: skip
 
+Stream = io.RawIOBase | io.BufferedIOBase
 BLOCK_BYTES = 2 << 20
+EXAMPLES = 5  # faults that are shown
 HEAD_BYTES = 1 << 16
 MOST_LINE = 4 * BLOCK_BYTES  # eBird's comments stay below a hundredth of it
 ROLES = {
@@ -83,6 +88,21 @@ class Block:
     buf: U8
     stop: int
     first_line: int
+
+
+class Faults:
+    """Counts, and a few examples, of what could not be used: rows that were left out, values that read as blank."""
+
+    def __init__(self) -> None:
+        self.malformed: dict[str, int] = {}
+        self.unreadable: dict[str, int] = {}
+        self.examples: list[str] = []
+
+    def add(self, kinds: dict[str, int], what: str, n: int, line: int, value: str) -> None:
+        """Count ``n`` faults, of which the first has this line and value, among the ``malformed`` or ``unreadable``."""
+        kinds[what] = kinds.get(what, 0) + n
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(f"line {line}: {what} {value!r}")
 
 
 class _Head:
@@ -163,8 +183,6 @@ def expand(path: str | Path) -> list[Source]:
     with open(path, "rb") as stream:
         magic = stream.read(8)
     if magic[:4] == b"PAR1":
-        import pyarrow.parquet as pq
-
         try:
             columns = tuple(pq.read_schema(path).names)
         except Exception as error:  # pyarrow raises several kinds; all mean the same here
@@ -191,12 +209,10 @@ def expand(path: str | Path) -> list[Source]:
 def _citation(path: Path, member: str | None) -> str:
     """Return the text of a citation file in one line."""
     with _open(path, member) as (stream, _):
-        return " ".join(stream.read(1 << 12).decode("utf-8", "replace").split())
+        return " ".join((stream.read(1 << 12) or b"").decode("utf-8", "replace").split())
 
 
 def _near(name: str, names: list[str]) -> str:
-    from difflib import get_close_matches
-
     near = get_close_matches(name, names, n=3, cutoff=0.6)
     return f" Did you mean {' or '.join(near)}?" if near else ""
 
@@ -228,10 +244,7 @@ def _describe(path: Path, member: str | None) -> Source:
     name = str(path) if member is None else f"{path}:{member}"
     with broken_input(name), _open(path, member) as (stream, _):
         data = b""
-        while len(data) < HEAD_BYTES and b"\n" not in data:
-            more = stream.read(HEAD_BYTES)
-            if not more:
-                break
+        while len(data) < HEAD_BYTES and b"\n" not in data and (more := stream.read(HEAD_BYTES)):
             data += more
     if not data:
         raise InputError(f"{name} is empty; download it again.", path=name)
@@ -247,30 +260,32 @@ def _describe(path: Path, member: str | None) -> Source:
 
 
 @contextmanager
-def open_source(source: Source) -> Iterator[tuple[BinaryIO, Callable[[], int]]]:
+def open_source(source: Source) -> Iterator[tuple[Stream, Callable[[], int]]]:
     """Open a source's bytes, unpacked; the second value says how far the file on disk has been read."""
     with _open(source.path, source.member) as opened:
         yield opened
 
 
 @contextmanager
-def _open(path: Path, member: str | None) -> Iterator[tuple[BinaryIO, Callable[[], int]]]:
-    """Open a table's bytes; the second value says how far the file on disk has been read."""
-    with open(path, "rb", buffering=0) as raw:
+def _open(path: Path, member: str | None) -> Iterator[tuple[Stream, Callable[[], int]]]:
+    with ExitStack() as stack:
+        raw = stack.enter_context(open(path, "rb", buffering=0))
         if member is None:
-            gz = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            buffered: Any = io.BufferedReader(raw, 1 << 20) if gz else raw
-            stream: Any = gzip.GzipFile(fileobj=buffered) if gz else raw
-            yield stream, raw.tell
-            return
-        archive: Any = zipfile.ZipFile(raw) if zipfile.is_zipfile(path) else tarfile.open(fileobj=raw)
-        with archive:
-            inner: Any = (
-                archive.open(member) if isinstance(archive, zipfile.ZipFile) else archive.extractfile(member)
-            )
-            stream = gzip.GzipFile(fileobj=inner) if member.lower().endswith(".gz") else inner
-            yield stream, raw.tell
+            packed = _is_gzip(path)
+            inner: Stream = io.BufferedReader(raw, 1 << 20) if packed else raw
+        else:
+            packed = member.lower().endswith(".gz")
+            found = _inside(stack, raw, path, member)
+            assert isinstance(found, io.BufferedIOBase)  # listed members are files
+            inner = found
+        yield (gzip.GzipFile(fileobj=inner) if packed else inner), raw.tell
+
+
+def _inside(stack: ExitStack, raw: io.FileIO, path: Path, member: str) -> object:
+    """Open a member of an archive; ``stack`` closes the archive."""
+    if zipfile.is_zipfile(path):
+        return stack.enter_context(zipfile.ZipFile(raw)).open(member)
+    return stack.enter_context(tarfile.open(fileobj=raw)).extractfile(member)
 
 
 @dataclass(slots=True)
@@ -293,7 +308,7 @@ def read_blocks(
     ------
     InputError : bytes that are not UTF-8 (with their line), damaged archives, a file that changes while read
     """
-    from fedmiss.etl import _lines
+    from fedmiss.etl import _lines  # compiled: not loaded for tables of other kinds
 
     size = source.path.stat().st_size
     plain = source.member is None and not _is_gzip(source.path)
@@ -301,23 +316,16 @@ def read_blocks(
     buf = np.empty(BLOCK_BYTES + 1, dtype=np.uint8)
     have = 0
     line = 2
-    total = 0
     with broken_input(source.name), _open(source.path, source.member) as (stream, position):
         header = _read_exactly(stream, source.header_bytes)
         digest.update(header)
-        total += len(header)
+        total = len(header)
         finished = False
         while not finished:
-            if have >= buf.size - 1:  # one line longer than the block
-                if have > MOST_LINE:
-                    raise InputError(
-                        f"{source.name} line {line} has more than {MOST_LINE:,} bytes and no end, so this is no text table "
-                        "(or its lines end with CR alone: save it with LF or CR LF).",
-                        path=source.name,
-                    )
-                buf = np.concatenate([buf, np.empty(buf.size, dtype=np.uint8)])
+            if have >= buf.size - 1:
+                buf = _twice_as_long(buf, have, source, line)
             window = memoryview(buf)[have : buf.size - 1]  # type: ignore[arg-type]
-            n = stream.readinto(window)  # type: ignore[attr-defined]
+            n = stream.readinto(window) or 0
             if plain:
                 digest.update(window[:n])
             total += n
@@ -334,27 +342,41 @@ def read_blocks(
                 continue
             bad = _lines.bad_utf8(buf, stop)
             if bad >= 0:
-                at = line + int(np.count_nonzero(buf[:bad] == 10))
-                raise InputError(
-                    f"{source.name} line {at}: the byte 0x{int(buf[bad]):02x} is not UTF-8. Convert the file "
-                    "(for example: iconv -f LATIN1 -t UTF-8), or download it again if it was damaged.",
-                    line=at,
-                )
-            block = Block(buf, stop, line)
-            yield block
+                raise _not_utf8(source, line + int(np.count_nonzero(buf[:bad] == 10)), int(buf[bad]))
+            yield Block(buf, stop, line)
             n_lines = int(_lines.line_ends(buf, stop))
             line += n_lines
             report.lines += n_lines
             buf[: have - stop] = buf[stop:have]
             have -= stop
             advance(position())
-    if (plain and total != os.stat(source.path).st_size) or size != os.stat(source.path).st_size:
+    now = source.path.stat().st_size
+    if (plain and total != now) or size != now:
         raise InputError(
             f"{source.name} changed while it was read ({total:,} bytes read of {size:,}); wait until it is "
             "complete and try again.",
             path=source.name,
         )
     report.sha256 = digest.hexdigest() if plain else hash_file(source.path)
+
+
+def _twice_as_long(buf: U8, have: int, source: Source, line: int) -> U8:
+    """Return a longer buffer for a line that is longer than the block, unless no text has such lines."""
+    if have > MOST_LINE:
+        raise InputError(
+            f"{source.name} line {line} has more than {MOST_LINE:,} bytes and no end, so this is no text table "
+            "(or its lines end with CR alone: save it with LF or CR LF).",
+            path=source.name,
+        )
+    return np.concatenate([buf, np.empty(buf.size, dtype=np.uint8)])
+
+
+def _not_utf8(source: Source, line: int, byte: int) -> InputError:
+    return InputError(
+        f"{source.name} line {line}: the byte 0x{byte:02x} is not UTF-8. Convert the file "
+        "(for example: iconv -f LATIN1 -t UTF-8), or download it again if it was damaged.",
+        line=line,
+    )
 
 
 def _last_line_end(buf: U8, have: int, seen: int) -> int:
@@ -368,12 +390,9 @@ def _last_line_end(buf: U8, have: int, seen: int) -> int:
     return 0
 
 
-def _read_exactly(stream: BinaryIO, n: int) -> bytes:
+def _read_exactly(stream: Stream, n: int) -> bytes:
     data = b""
-    while len(data) < n:
-        more = stream.read(n - len(data))
-        if not more:
-            break
+    while len(data) < n and (more := stream.read(n - len(data))):
         data += more
     return data
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
 from fedmiss.arrays import I32, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.etl.projection import Projection
 from fedmiss.etl.resolve import SpeciesChoice
 from fedmiss.etl.settings import IngestSettings
-
-if TYPE_CHECKING:
-    import polars as pl
 
 __all__ = ["choose_species"]
 
@@ -29,8 +26,6 @@ BINOMIAL = r"^[A-Z][a-z-]+ [a-z-]+$"
 
 def choose_species(records: list[Projection], settings: IngestSettings, warnings: list[str]) -> SpeciesChoice:
     """Resolve the names asked for over all sources; no names means every species of the files."""
-    import polars as pl
-
     plain = pl.col("species", "common_name").str.replace(DOMESTIC, "")
     taxa = [p.read("taxa").with_columns(plain) for p in records]
     merged = pl.concat([t.with_columns(source=pl.lit(i, pl.Int32)) for i, t in enumerate(taxa)])
@@ -96,8 +91,6 @@ def _named(
     settings: IngestSettings,
     warnings: list[str],
 ) -> list[str]:
-    import polars as pl
-
     scientific = {n.casefold(): n for n in known["species"].to_list()}
     names = dict(scientific)
     for sci, all_names in zip(known["species"].to_list(), known["all_names"].to_list(), strict=True):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from fedmiss.etl.projection import Projection
+from fedmiss.etl.projection import Projection
 
 __all__ = ["all_simulated", "terms_of"]
 
@@ -24,7 +21,7 @@ def all_simulated(lists: list[Projection]) -> bool:
     return any(c.len() for c in countries) and all((c == SIMULATED_COUNTRY).all() for c in countries)
 
 
-def terms_of(role: str, releases: list[str], licences: list[str], citations: list[str]) -> dict[str, Any]:
+def terms_of(role: str, releases: list[str], licences: list[str], citations: list[str]) -> dict[str, str]:
     """Return licence, citation, release and terms for a source role (see ``sources.ROLES``), or for 'simulated'.
 
     ``citations`` : what the provider asked to be cited, in its own words

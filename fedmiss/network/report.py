@@ -18,7 +18,7 @@ from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.hub.job import FIRST_REPLICATES
 from fedmiss.federation.messages import Outcome
 from fedmiss.federation.results import AverageFit, CountFit, Posterior, site_slopes
-from fedmiss.files import atomic_folder, hash_file, read_json, read_manifest, write_manifest
+from fedmiss.files import Manifest, atomic_folder, hash_file, read_json, read_manifest, write_manifest
 from fedmiss.folders import FitFacts, JointFacts, or_nan
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit
@@ -129,7 +129,7 @@ def _figure(yearly: pd.DataFrame, trend: pd.Series) -> Plot:
         )
 
 
-def _headline(manifest: dict[str, Any], t: pd.Series) -> str:
+def _headline(manifest: Manifest, t: pd.Series) -> str:
     change = per_year(t["percent_per_year"], t["percent_lo"], t["percent_hi"])
     names = ", ".join(manifest["settings"]["organisations"])
     reason = f" No class: {t['reason']}." if t["reason"] else ""
@@ -140,7 +140,7 @@ def _headline(manifest: dict[str, Any], t: pd.Series) -> str:
 
 
 def _page(
-    manifest: dict[str, Any],
+    manifest: Manifest,
     yearly: pd.DataFrame,
     trends: pd.DataFrame,
     fitted: pd.DataFrame,

@@ -4,33 +4,41 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.compressors import Dithering, Identity
-from fedmiss.core import Bernoulli, FedEM, FullBatch, Minibatch, Roster, Stop, run
+from fedmiss.core import Bernoulli, FedEM, FullBatch, Minibatch, Result, Roster, Stop, run
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.federation.results import CountFit
 from fedmiss.files import hash_json
-from fedmiss.folders import FitFacts, PanelFacts
+from fedmiss.folders import FitFacts
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.paper import Factors, FedMissEM
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.solver import Fit, Theta
-from fedmiss.pipeline.fit_folder import finish, partial_folder, saved, write_fit, write_fit_manifest
+from fedmiss.pipeline.fit_folder import (
+    checkpoint,
+    finish,
+    model_facts,
+    partial_folder,
+    write_fit,
+    write_fit_manifest,
+    write_run_trace,
+)
 from fedmiss.pipeline.panels import open_panel, panel_hash
 from fedmiss.pipeline.settings import FitSettings
-from fedmiss.tables import write_table
-
-if TYPE_CHECKING:
-    from fedmiss.core import Result
 
 __all__ = ["fit_algorithm7", "run_algorithm7"]
 
 ROUNDS = 2000
+WARNING = (
+    "made by the paper's own algorithm, round by round: see the trace for how far from its fixed point it is; "
+    "no intervals (fit with --method fast for them)."
+)
+NAMES = {"gaussian": "Gaussian", "poisson": "Poisson", "bernoulli": "Bernoulli"}
 FAMILIES = {
     "auto": ("gaussian", "log1p"),
     "log1p": ("gaussian", "log1p"),
@@ -117,18 +125,16 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> 
         raise ConfigError("--method fedmissem needs --rank 1 or more: its model is U V' alone.")
     folder = open_panel(panel_path)
     hashes = panel_hash(folder)
-    panel = folder.load(family)
-    panel = replace(
-        panel, groups=tuple(g for g in panel.groups if g.count.size)
+    loaded = folder.load(family)
+    raw = replace(
+        loaded, groups=tuple(g for g in loaded.groups if g.count.size)
     )  # a group of X counts has no say
-    raw = panel
+    panel = raw
     if scale == "log1p":
-        panel = replace(panel, groups=tuple(replace(g, count=np.log1p(g.count)) for g in panel.groups))
+        panel = replace(raw, groups=tuple(replace(g, count=np.log1p(g.count)) for g in raw.groups))
     work = partial_folder(out, hash_json([asdict(settings), hashes]))
-    (work / "checkpoint").mkdir(exist_ok=True)
-    saved(work / "checkpoint" / "run.npz")  # a damaged one is removed
     penalty = 1.0 / len(panel.groups) if settings.penalty is None else settings.penalty
-    result, model, _ = run_algorithm7(
+    result, model, rows = run_algorithm7(
         panel,
         family=family,
         rank=rank,
@@ -140,41 +146,47 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> 
         participation=settings.participation,
         batch=settings.batch,
         seed=settings.seed,
-        checkpoint=work / "checkpoint" / "run.npz",
+        checkpoint=checkpoint(work),
     )
     _check_finite(result, settings)
-    fit, smear = _count_fit(result.theta, panel, raw, family, scale, penalty)
+    fit = _count_fit(result.theta, panel, raw, family, scale, penalty)
     write_fit(work, fit)
-    trace = result.trace
-    total = sum(len(r) for r in model.rows(panel).values())
-    write_table(
-        {
-            "round": (trace["k"] + 1).astype(np.int32),
-            "h_norm2": trace["h_norm2"],
-            "objective": [None if np.isnan(v) else v for v in trace["objective"]],
-            "active": trace["active"].astype(np.int32),
-            "bytes_up": trace["bytes_up"].astype(np.int64),
-            "bytes_down": trace["bytes_down"].astype(np.int64),
-            "epochs": np.cumsum(trace["evaluations"]) / total,
-            "seconds": trace["seconds"],
-        },
-        work / "trace.parquet",
-        "trace",
+    write_run_trace(work, result, sum(len(r) for r in rows))
+    known = result.trace["objective"][~np.isnan(result.trace["objective"])]
+    told = replace(
+        model_facts(fit),
+        model=NAMES[family] + (" on log1p" if scale == "log1p" else ""),
+        dispersion=None,
+        edf=None,
+        converged=bool(result.converged),
+        stop_reason=result.stop_reason,
+        rounds=len(result.trace["k"]),
     )
-    known = trace["objective"][~np.isnan(trace["objective"])]
-    warnings = [
-        "made by the paper's own algorithm, round by round: see the trace for how far from its fixed point it is; "
-        "no intervals (fit with --method fast for them)."
-    ]
-    facts = replace(
-        _facts(folder.facts, fit, smear, penalty, panel, result),
+    facts = FitFacts(
+        **told.as_results(),
+        species=folder.facts.species,
+        common_name=folder.facts.common_name,
+        method="fedmissem",
+        effort={},
+        standard_effort="one visit",
+        observer_effects=False,
+        observer_sd=None,
+        h_norm=float(np.sqrt(result.trace["h_norm2"][-1])),
+        bytes_up=int(result.trace["bytes_up"].sum()),
+        bytes_down=int(result.trace["bytes_down"].sum()),
+        n_groups=len(panel.groups),
+        n_visits=folder.facts.n_visits,
+        n_counted=panel.m,
+        n_sites=panel.J,
+        n_months=panel.L,
+        bootstrap=0,
         objective=float(known[-1]),
         objective_start=float(known[0]),
         n_cells_observed=model.q,
         participation=settings.participation,
         compressor=f"random dithering, {settings.levels} levels" if settings.levels else "identity",
     )
-    write_fit_manifest(work, folder, settings, hashes, facts, warnings)
+    write_fit_manifest(work, folder, settings, hashes, facts, [WARNING])
     return finish(work, out)
 
 
@@ -197,7 +209,7 @@ def _check_finite(result: Result, settings: FitSettings) -> None:
 
 def _count_fit(
     theta: Factors, panel: GroupPanel, raw: GroupPanel, family: str, scale: str, penalty: float
-) -> tuple[CountFit, float]:
+) -> CountFit:
     zero = Theta(0.0, np.zeros(panel.J), np.zeros(panel.L), theta.U, theta.V)
     settings = CountSettings(
         family=family, scale=scale, rank=theta.U.shape[1], penalty=penalty, effects=False, dispersion="none"
@@ -209,53 +221,4 @@ def _count_fit(
         smear = top / sum(float(np.exp(e).sum()) for e in eta)
     aux = Auxiliary(np.zeros(0), (), float("inf"), 1.0, 0.0, 0.0, 0.0)
     fit = Fit(zero, [], False, "", 0)
-    return CountFit(settings, panel.J, panel.L, fit, aux, float("nan"), float("nan"), panel.m, smear), smear
-
-
-def _facts(
-    whole: PanelFacts,
-    fit: CountFit,
-    smear: float,
-    penalty: float,
-    panel: GroupPanel,
-    result: Result,
-) -> FitFacts:
-    s, trace = fit.settings, result.trace
-    name = {"gaussian": "Gaussian", "poisson": "Poisson", "bernoulli": "Bernoulli"}[s.family]
-    return FitFacts(
-        species=whole.species,
-        common_name=whole.common_name,
-        family=s.family,
-        scale=s.scale,
-        method="fedmissem",
-        model=name + (" on log1p" if s.scale == "log1p" else ""),
-        effects=False,
-        dispersion_model="none",
-        rank=s.rank,
-        penalty=penalty,
-        mu=0.0,
-        phi=1.0,
-        dispersion=None,
-        negbin_size=None,
-        edf=None,
-        smear=smear,
-        site_variances=None,
-        month_variances=None,
-        effort={},
-        standard_effort="one visit",
-        observer_effects=False,
-        observer_sd=None,
-        h_norm=float(np.sqrt(trace["h_norm2"][-1])),
-        converged=bool(result.converged),
-        stop_reason=result.stop_reason,
-        rounds=len(trace["k"]),
-        bytes_up=int(trace["bytes_up"].sum()),
-        bytes_down=int(trace["bytes_down"].sum()),
-        n_groups=len(panel.groups),
-        n_visits=whole.n_visits,
-        n_counted=panel.m,
-        n_sites=panel.J,
-        n_months=panel.L,
-        n_cells_observed=whole.n_cells_observed,
-        bootstrap=0,
-    )
+    return CountFit(settings, panel.J, panel.L, fit, aux, float("nan"), float("nan"), panel.m, smear)

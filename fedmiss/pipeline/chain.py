@@ -12,7 +12,6 @@ from functools import partial
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 from fedmiss.errors import ConfigError, InputError, in_words
 from fedmiss.etl.ingest import ingest
@@ -54,7 +53,7 @@ class SpeciesResult:
     index: Path | None = None  # the page of all species of the run
 
 
-def _step(folder: Path, key: str, make: Callable[[], Any]) -> bool:
+def _step(folder: Path, key: str, make: Callable[..., object]) -> bool:
     """Run a step unless ``folder`` was made with the same key; returns whether it ran.
 
     The key is kept beside the folder, so that the folder's own content stays a pure function of its inputs.
@@ -66,13 +65,13 @@ def _step(folder: Path, key: str, make: Callable[[], Any]) -> bool:
             return False
         except InputError as error:
             note(f"{error} It is made again.")
-    make()
+    make(overwrite=folder.exists())
     with atomic_file(file) as tmp:
         tmp.write_text(f"{key}\n", encoding="utf-8")
     return True
 
 
-def _manifest_key(folder: Path, settings: Any) -> str:
+def _manifest_key(folder: Path, settings: object) -> str:
     return hash_json([__version__, identity(folder), settings])
 
 
@@ -128,18 +127,17 @@ def _run(
     files = [(p.name, hash_file(p)) for p in inputs if p.is_file()]
     filters = replace(recipe.ingest.filters, polygon=None)  # its content is among the files
     key = hash_json([__version__, files, asdict(replace(recipe.ingest, filters=filters)), recipe.terms])
-    ran = _step(records, key, lambda: _ingest(recipe, records))
+    ran = _step(records, key, partial(_ingest, recipe, records))
     say("  done" if ran else "  unchanged, kept")
     names = _species(recipe, records)
     if len(names) == 1:
-        folder = recipe.out
-        return [_guarded(recipe, names[0], records, folder, say, raise_errors=True)]
-    results = []
+        return [run_species(recipe, names[0], records, recipe.out, say=say)]
     one_by_one = (
         _on_cluster(recipe, names, records, scheduler)
         if scheduler
         else _each_species(recipe, names, records, jobs or min(len(names), os.cpu_count() or 1))
     )
+    results = []
     for result in one_by_one:
         results.append(result)
         say(f"{result.species}: " + (f"failed: {result.error}" if result.error else f"{result.page}"))
@@ -151,7 +149,7 @@ def _run(
     return [replace(r, index=index) for r in results]
 
 
-def _ingest(recipe: Recipe, records: Path) -> None:
+def _ingest(recipe: Recipe, records: Path, *, overwrite: bool) -> None:
     manifest = ingest(
         recipe.files,
         records,
@@ -159,24 +157,30 @@ def _ingest(recipe: Recipe, records: Path) -> None:
         sampling=recipe.sampling,
         unvetted=recipe.unvetted,
         cache=recipe.out / ".cache",
-        overwrite=records.exists(),
+        overwrite=overwrite,
     )
     if recipe.terms:
         update_manifest(records, terms=manifest["terms"] | recipe.terms)
 
 
+def _one_of_many(recipe: Recipe, records: Path, name: str) -> SpeciesResult:
+    """Run one species; an error becomes its result, so that the others go on."""
+    folder = recipe.out / slug(name)
+    try:
+        return run_species(recipe, name, records, folder)
+    except Exception as error:
+        text = in_words(error) or f"unexpected {type(error).__name__}: {error}"
+        return SpeciesResult(name, folder, None, text)
+
+
 def _each_species(recipe: Recipe, names: list[str], records: Path, jobs: int) -> Iterator[SpeciesResult]:
     """Run the species one after the other, or in parallel processes; yields each when it is done."""
     if jobs == 1:
-        for name in names:
-            yield _guarded(recipe, name, records, recipe.out / slug(name), None, raise_errors=False)
+        yield from (_one_of_many(recipe, records, name) for name in names)
         return
     # Spawned, not forked: a fork inherits the locks of the readers' threads and waits for them for ever.
     pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin_worker)
-    waiting = {
-        pool.submit(_guarded, recipe, n, records, recipe.out / slug(n), None, raise_errors=False): n
-        for n in names
-    }
+    waiting = {pool.submit(_one_of_many, recipe, records, name): name for name in names}
     try:
         for future in as_completed(waiting):
             try:
@@ -213,10 +217,6 @@ def _on_cluster(recipe: Recipe, names: list[str], records: Path, scheduler: str)
         yield result if result is not None else SpeciesResult(name, recipe.out / slug(name), None, error)
 
 
-def _one_of_many(recipe: Recipe, records: Path, name: str) -> SpeciesResult:
-    return _guarded(recipe, name, records, recipe.out / slug(name), None, raise_errors=False)
-
-
 def _species(recipe: Recipe, records: Path) -> list[str]:
     table = read_table(records / "records.parquet", "records", columns=["species"]).to_pandas()
     counts = table["species"].value_counts()
@@ -239,24 +239,6 @@ def _species(recipe: Recipe, records: Path) -> list[str]:
     )
 
 
-def _guarded(
-    recipe: Recipe,
-    species: str,
-    records: Path,
-    folder: Path,
-    say: Callable[[str], None] | None,
-    *,
-    raise_errors: bool,
-) -> SpeciesResult:
-    try:
-        return run_species(recipe, species, records, folder, say=say or (lambda text: None))
-    except Exception as error:
-        if raise_errors:
-            raise
-        text = in_words(error) or f"unexpected {type(error).__name__}: {error}"
-        return SpeciesResult(species, folder, None, text)
-
-
 def run_species(
     recipe: Recipe,
     species: str,
@@ -272,7 +254,7 @@ def run_species(
     panel_settings = replace(recipe.panel, species=species)
     redone = []
 
-    def step(name: str, where: Path, key: str, make: Callable[[], Any]) -> None:
+    def step(name: str, where: Path, key: str, make: Callable[..., object]) -> None:
         say(name)
         if _step(where, key, make):
             redone.append(name)
@@ -280,30 +262,11 @@ def run_species(
         else:
             say("  unchanged, kept")
 
-    step(
-        "panel",
-        panel,
-        _manifest_key(records, asdict(panel_settings)),
-        lambda: make_panel(records, panel, panel_settings, overwrite=panel.exists()),
-    )
-    step(
-        "fit",
-        fit,
-        _manifest_key(panel, asdict(recipe.fit)),
-        lambda: fit_panel(panel, fit, recipe.fit, overwrite=fit.exists()),
-    )
-    step(
-        "impute",
-        imputed,
-        _manifest_key(fit, None),
-        lambda: impute_panel(panel, fit, imputed, overwrite=imputed.exists()),
-    )
+    key = _manifest_key(records, asdict(panel_settings))
+    step("panel", panel, key, partial(make_panel, records, panel, panel_settings))
+    key = _manifest_key(panel, asdict(recipe.fit))
+    step("fit", fit, key, partial(fit_panel, panel, fit, recipe.fit))
+    step("impute", imputed, _manifest_key(fit, None), partial(impute_panel, panel, fit, imputed))
     key = hash_json([_manifest_key(fit, asdict(recipe.report)), identity(imputed)])
-    step(
-        "report",
-        report,
-        key,
-        lambda: build_report(panel, fit, imputed, report, recipe.report, overwrite=report.exists()),
-    )
-    read_manifest(report, "report")
+    step("report", report, key, partial(build_report, panel, fit, imputed, report, recipe.report))
     return SpeciesResult(species, folder, report / "index.html", redone=tuple(redone))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
+
 from fedmiss.files import atomic_file
 from fedmiss.pipeline.chain import SpeciesResult, run_recipe
 from fedmiss.pipeline.recipe import read_recipe
@@ -21,8 +23,6 @@ def write_survey(path: Path) -> int:
 
     Counts of roosting birds and of birds of unknown behaviour are left out: one colony would be counted twice.
     """
-    import polars as pl
-
     table = pl.read_csv(resource("demo_data", SURVEY), infer_schema=False)
     nests = table.filter(pl.col("behavior") == "nesting").select(
         "observer",

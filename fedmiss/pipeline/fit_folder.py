@@ -7,17 +7,18 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, Columns
+from fedmiss.core import Result
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import AverageFit, CountFit, Posterior, coefficient_names, visited_totals
 from fedmiss.files import (
     MANIFEST,
+    Manifest,
     read_checked,
     read_manifest,
     replace_folder,
@@ -36,16 +37,18 @@ from fedmiss.tables import read_table, write_table
 
 __all__ = [
     "MEMBERS",
+    "checkpoint",
     "finish",
     "fit_facts",
+    "model_facts",
     "partial_folder",
     "read_fit",
     "saved",
     "write_fit",
     "write_fit_manifest",
+    "write_run_trace",
     "write_totals",
 ]
-
 
 MEMBERS = "members"  # folder of the fits that are averaged with the chosen one
 
@@ -80,6 +83,14 @@ def saved(path: Path) -> bytes | None:
         return None
 
 
+def checkpoint(work: Path) -> Path:
+    """Return the checkpoint of a run through the core; a damaged one is removed."""
+    path = work / "checkpoint" / "run.npz"
+    path.parent.mkdir(exist_ok=True)
+    saved(path)
+    return path
+
+
 def finish(work: Path, out: Path) -> Path:
     """Remove the checkpoints and rename the work folder to its final name."""
     shutil.rmtree(work / "checkpoint", ignore_errors=True)
@@ -103,8 +114,8 @@ def write_fit(work: Path, fit: CountFit | AverageFit) -> None:
 def _write_factors(work: Path, fit: CountFit) -> None:
     """Write factors (and, for a variational fit, the covariances that the expected counts need)."""
     t = fit.theta
-    sites: dict[str, Any] = {"site_index": np.arange(fit.J, dtype=np.int32), "a": t.a}
-    months: dict[str, Any] = {"month_index": np.arange(fit.L, dtype=np.int32), "b": t.b}
+    sites: Columns = {"site_index": np.arange(fit.J, dtype=np.int32), "a": t.a}
+    months: Columns = {"month_index": np.arange(fit.L, dtype=np.int32), "b": t.b}
     names = coefficient_names(t.rank, slopes=fit.slopes)
     sites |= {site: t.U[:, k] for k, (site, _) in enumerate(names)}
     months |= {month: t.V[:, k] for k, (_, month) in enumerate(names)}
@@ -115,7 +126,7 @@ def _write_factors(work: Path, fit: CountFit) -> None:
     write_table(months, work / "month_factors.parquet", "month_factors")
 
 
-def read_fit(path: str | Path) -> tuple[dict[str, Any], CountFit | AverageFit]:
+def read_fit(path: str | Path) -> tuple[Manifest, CountFit | AverageFit]:
     """Read a fit folder back as (manifest, fit); the observer effects are not in it."""
     path = Path(path)
     manifest = read_manifest(path, "fit", verify=True)
@@ -184,7 +195,28 @@ def write_totals(path: Path, totals: F64, labels: list[str]) -> None:
     )
 
 
-def _model_facts(fit: CountFit) -> ModelFacts:
+def write_run_trace(work: Path, result: Result, n_rows: int) -> None:
+    """Write the trace of a run through the core over ``n_rows`` rows of data."""
+    t = result.trace
+    objective = t.get("objective", np.full(len(t["k"]), np.nan))
+    write_table(
+        {
+            "round": (t["k"] + 1).astype(np.int32),
+            "h_norm2": t["h_norm2"],
+            "objective": [None if np.isnan(v) else v for v in objective],
+            "active": t["active"].astype(np.int32),
+            "bytes_up": t["bytes_up"].astype(np.int64),
+            "bytes_down": t["bytes_down"].astype(np.int64),
+            "epochs": np.cumsum(t["evaluations"]) / n_rows,
+            "seconds": t["seconds"],
+        },
+        work / "trace.parquet",
+        "trace",
+    )
+
+
+def model_facts(fit: CountFit) -> ModelFacts:
+    """Facts of one of the models of a fit."""
     q = fit.posterior
     estimated = q is not None and bool(np.isfinite(q.tau).all())  # variances; fixed time effects have none
     return ModelFacts(
@@ -224,7 +256,7 @@ def fit_facts(
     agreed, panel = federation.agreement, folder.facts
     chosen = fit.fits[0]
     return FitFacts.of_members(
-        [_model_facts(f) for f in fit.fits],
+        [model_facts(f) for f in fit.fits],
         species=panel.species,
         common_name=panel.common_name,
         method="fast",

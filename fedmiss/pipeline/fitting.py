@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from fedmiss.arrays import Columns
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
 from fedmiss.federation.results import AverageFit, CountFit, site_slopes
@@ -25,6 +27,7 @@ from fedmiss.files import (
 )
 from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.pipeline.algorithm7 import fit_algorithm7
 from fedmiss.pipeline.fit_folder import (
     finish,
     fit_facts,
@@ -42,12 +45,15 @@ from fedmiss.pipeline.plans import (
     federation_of,
     presence_if_uncounted,
 )
+from fedmiss.pipeline.saem import fit_saem
 from fedmiss.pipeline.settings import FitSettings
+from fedmiss.pipeline.wire import fit_wire
 from fedmiss.progress import progress
 from fedmiss.tables import read_table, write_table
 
 __all__ = ["fit_panel"]
 
+METHODS = {"fedmissem": fit_algorithm7, "saem": fit_saem, "wire": fit_wire}
 CHOSEN_SITES = (
     " Sites where the species was never detected were left out of the panel, so the totals of held-out visits are those of"
     " sites that were lucky: a model below them is not wrong for that (`fedmiss panel --sites all` keeps every site)."
@@ -79,18 +85,8 @@ def fit_panel(
 
 def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     check_fixed(settings)
-    if settings.method == "fedmissem":
-        from fedmiss.pipeline.algorithm7 import fit_algorithm7
-
-        return fit_algorithm7(panel_path, out, settings)
-    if settings.method == "saem":
-        from fedmiss.pipeline.saem import fit_saem
-
-        return fit_saem(panel_path, out, settings)
-    if settings.method == "wire":
-        from fedmiss.pipeline.wire import fit_wire
-
-        return fit_wire(panel_path, out, settings)
+    if settings.method != "fast":
+        return METHODS[settings.method](panel_path, out, settings)
     folder = open_panel(panel_path)
     settings = presence_if_uncounted(folder, settings)
     hashes = panel_hash(folder)
@@ -98,44 +94,15 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     kept = {name: hashlib.sha256(b"kept" + s).hexdigest() for name, s in folder.secrets().items()}
     work = partial_folder(out, hash_json([asdict(settings), hashes, kept]))
     started = time.perf_counter()
-    base = base_settings(settings, calibrate=not folder.chosen_by_detection)
     ledger = Kept(work / "ledger.json", federation.link.ledger)
-    choice = _choose(
-        federation,
-        ledger,
-        candidates(settings, base),
-        replace(settings, site_visits=settings.site_visits and not folder.listed_by_detection),
-        work,
-    )
+    choice = _choose(federation, ledger, folder, settings, work)
     if choice.advice and folder.chosen_by_detection:
         choice = replace(choice, advice=choice.advice + CHOSEN_SITES)
-    trace: list[dict[str, float]] = []
-    with progress("fitting") as show:
-        total = federation.link.ledger.total
-
-        def watch(k: int, objective: float, move: float) -> None:
-            trace.append(
-                {
-                    "objective": objective,
-                    "h_norm2": move**2,
-                    "seconds": time.perf_counter() - started,
-                    "bytes_up": total.bytes_up,
-                    "bytes_down": total.bytes_down,
-                }
-            )
-            show(k)
-
-        before = {"bytes_up": total.bytes_up, "bytes_down": total.bytes_down}
-        wanted = choice.members if settings.average else (choice.best,)
-        fit: CountFit | AverageFit
-        if len(wanted) > 1:
-            fit = federation.fit_average(wanted, watch=watch)
-        else:
-            fit = federation.fit(choice.best, watch=watch)
+    fit, trace = _fit_members(federation, choice.members if settings.average else (choice.best,), started)
     ledger.save("fit")
     draws = _bootstrap(federation, ledger, settings, work) if settings.bootstrap else None
     write_fit(work, fit)
-    _write_trace(work, trace, before, len(federation.programs))
+    write_table(trace, work / "trace.parquet", "trace")
     if draws is not None:
         _write_draws(work, draws, folder, fit, list(federation.hub.regions))
         for k, name in enumerate(federation.programs if settings.own else ()):
@@ -143,7 +110,7 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     traffic = ledger.as_dict()
     facts = replace(
         fit_facts(fit, federation, folder, choice, settings),
-        h_norm=trace[-1]["h_norm2"] ** 0.5 if trace else None,
+        h_norm=trace["h_norm2"][-1] ** 0.5 if len(trace["h_norm2"]) else None,
         exchanges=traffic["exchanges"],
         bytes_up=traffic["bytes_up"],
         bytes_down=traffic["bytes_down"],
@@ -155,6 +122,43 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     )
     write_fit_manifest(work, folder, settings, hashes, facts, federation.agreement.notes)
     return finish(work, out)
+
+
+def _fit_members(
+    federation: LocalFederation, wanted: Sequence[CountSettings], started: float
+) -> tuple[CountFit | AverageFit, Columns]:
+    """Fit the chosen model, or the average of several; also returns the columns of the trace of the first.
+
+    The bytes are those that crossed in its rounds, as the ledger counted them; seconds are since ``started``.
+    """
+    total = federation.link.ledger.total
+    crossed = [(total.bytes_up, total.bytes_down)]
+    rounds: list[tuple[float, float, float]] = []
+    with progress("fitting") as show:
+
+        def watch(k: int, objective: float, move: float) -> None:
+            rounds.append((move**2, objective, time.perf_counter() - started))
+            crossed.append((total.bytes_up, total.bytes_down))
+            show(k)
+
+        fit: CountFit | AverageFit
+        if len(wanted) > 1:
+            fit = federation.fit_average(wanted, watch=watch)
+        else:
+            fit = federation.fit(wanted[0], watch=watch)
+    k = len(rounds)
+    h_norm2, objective, seconds = np.array(rounds, dtype=float).reshape(k, 3).T
+    up, down = np.diff(np.array(crossed, dtype=np.int64), axis=0).T
+    return fit, {
+        "round": np.arange(1, k + 1, dtype=np.int32),
+        "h_norm2": h_norm2,
+        "objective": pa.array(objective, mask=np.isnan(objective)),
+        "active": np.full(k, len(federation.programs), np.int32),
+        "bytes_up": up,
+        "bytes_down": down,
+        "epochs": np.arange(1, k + 1, dtype=float),
+        "seconds": seconds,
+    }
 
 
 class Kept:
@@ -190,8 +194,10 @@ class Kept:
 
 
 def _choose(
-    federation: LocalFederation, ledger: Kept, cands: list[CountSettings], s: FitSettings, work: Path
+    federation: LocalFederation, ledger: Kept, folder: PanelFolder, s: FitSettings, work: Path
 ) -> Choice:
+    """Choose the model by cross-validation, or read what was chosen before an interruption."""
+    cands = candidates(s, base_settings(s, calibrate=not folder.chosen_by_detection))
     if len(cands) == 1:
         return Choice(pd.DataFrame(), pd.DataFrame(), cands[0], "")
     before = saved(work / "choice.json")
@@ -211,7 +217,7 @@ def _choose(
             by=s.folds_by,
             seed=s.seed,
             one_se=s.one_se,
-            site_visits=s.site_visits,
+            site_visits=s.site_visits and not folder.listed_by_detection,
             watch=show,
         )
     ledger.save("cross-validation")
@@ -249,28 +255,6 @@ def _bootstrap(federation: LocalFederation, ledger: Kept, s: FitSettings, work: 
                 parts.append(part)
             show(numbers[-1] + 1)
     return Draws.joined(parts)
-
-
-def _write_trace(work: Path, trace: list[dict[str, float]], before: dict[str, int], n_groups: int) -> None:
-    """Trace of the final fit: the bytes are those that crossed in its rounds, as the ledger counted them."""
-    k = len(trace)
-    crossed = {
-        name: np.diff([before[name], *(int(t[name]) for t in trace)]) for name in ("bytes_up", "bytes_down")
-    }
-    write_table(
-        {
-            "round": np.arange(1, k + 1, dtype=np.int32),
-            "h_norm2": [t["h_norm2"] for t in trace],
-            "objective": [None if np.isnan(t["objective"]) else t["objective"] for t in trace],
-            "active": np.full(k, n_groups, np.int32),
-            "bytes_up": crossed["bytes_up"],
-            "bytes_down": crossed["bytes_down"],
-            "epochs": np.arange(1, k + 1, dtype=float),
-            "seconds": [t["seconds"] for t in trace],
-        },
-        work / "trace.parquet",
-        "trace",
-    )
 
 
 def _write_draws(

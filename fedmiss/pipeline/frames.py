@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
+from fedmiss.arrays import F64, I64
 from fedmiss.errors import InputError
 from fedmiss.models.lowrank.data import Group, GroupPanel
 
@@ -70,8 +69,8 @@ def from_dataframe(
     return GroupPanel.of(sites.size, months.size, groups, calendar, site_id=sites)
 
 
-def _counts(values: Any) -> Any:
-    value = pd.to_numeric(values, errors="coerce").to_numpy(dtype=float)
+def _counts(values: pd.Series) -> F64:
+    value: F64 = pd.to_numeric(values, errors="coerce").to_numpy(dtype=float)
     bad = ~(np.isfinite(value) & (value >= 0))
     if bad.any():
         raise InputError(
@@ -80,13 +79,13 @@ def _counts(values: Any) -> Any:
     return value
 
 
-def _months(values: Any) -> Any:
+def _months(values: pd.Series) -> I64:
     """Return 12 year + month - 1; whole years stand in June, as in ``fedmiss ingest``."""
     if pd.api.types.is_datetime64_any_dtype(values):
-        return (values.dt.year * 12 + values.dt.month - 1).to_numpy(dtype=np.int64)
+        return np.asarray(values.dt.year * 12 + values.dt.month - 1, dtype=np.int64)
     text = values.astype(str).str.strip()
     if text.str.fullmatch(r"\d{4}(\.0)?").all():
-        return text.str[:4].astype(np.int64).to_numpy() * 12 + 5
+        return np.asarray(text.str[:4].astype(np.int64) * 12 + 5, dtype=np.int64)
     found = text.str.extract(r"^(\d{4})-(\d{2})(?:-\d{2})?(?:[ T].*)?$")
     month = pd.to_numeric(found[1], errors="coerce")
     bad = found[0].isna() | ~month.between(1, 12)
@@ -95,4 +94,4 @@ def _months(values: Any) -> Any:
             f"row {values.index[bad][0]!r}: {text[bad].iloc[0]!r} is no date, month or year; write 2024-05-31, 2024-05 or "
             f"2024 (rows: {int(bad.sum())})."
         )
-    return (found[0].astype(np.int64) * 12 + month.astype(np.int64) - 1).to_numpy()
+    return np.asarray(found[0].astype(np.int64) * 12 + month - 1, dtype=np.int64)

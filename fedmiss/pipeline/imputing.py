@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -54,7 +53,7 @@ def impute_panel(
     names = {"site_id": pa.array(panel.sites["site_id"]), "month": pa.array(panel.months["month"])}
     total = observed_total = 0.0
 
-    def chunks() -> Iterator[dict[str, Any]]:
+    def chunks() -> Iterator[dict[str, object]]:
         nonlocal total, observed_total
         for rows in row_blocks(J, L):
             expected = fit.expected(rows)
@@ -79,11 +78,13 @@ def impute_panel(
             tmp,
             "imputed",
             settings={},
-            inputs={f"panel/{k}": v for k, v in manifest["inputs"].items()}
-            | {
-                f"fit/{k}": said["sha256"]
-                for k, said in manifest["files"].items()
-                if k.endswith("_factors.parquet")
+            inputs={
+                **{f"panel/{k}": v for k, v in manifest["inputs"].items()},
+                **{
+                    f"fit/{k}": f["sha256"]
+                    for k, f in manifest["files"].items()
+                    if k.endswith("_factors.parquet")
+                },
             },
             results=ImputedFacts(
                 species=facts.species,

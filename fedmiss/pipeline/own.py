@@ -9,13 +9,12 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from fedmiss.errors import ConfigError
-from fedmiss.files import atomic_folder, read_manifest, write_manifest
+from fedmiss.files import FlowRow, Manifest, atomic_folder, read_manifest, write_manifest
 from fedmiss.folders import FitFacts
 from fedmiss.group_names import group_name
 from fedmiss.pipeline.fit_folder import MEMBERS
@@ -90,7 +89,11 @@ def _write_panel(panel: PanelFolder, group: str, out: Path) -> np.ndarray:
         birds=int(visits["count"].sum()),
         groups={group: panel.facts.groups.get(group, {})},
     )
-    step = {"step": "visits of the group", "rows": len(visits), "note": f"{group}: its own sites only"}
+    step: FlowRow = {
+        "step": "visits of the group",
+        "rows": len(visits),
+        "note": f"{group}: its own sites only",
+    }
     write_manifest(
         out, "panel", settings=old["settings"], inputs=old["inputs"], results=facts.as_results(),
         flow=[*old["flow"], step], terms=old["terms"], warnings=old["warnings"],
@@ -98,7 +101,7 @@ def _write_panel(panel: PanelFolder, group: str, out: Path) -> np.ndarray:
     return mine
 
 
-def _write_fit(fit: Path, manifest: dict[str, Any], draws: Path, mine: np.ndarray, tmp: Path) -> None:
+def _write_fit(fit: Path, manifest: Manifest, draws: Path, mine: np.ndarray, tmp: Path) -> None:
     out = tmp / "fit"
     _write_rows(fit / "site_trends.parquet", "site_trends", mine, out)
     for member in (Path(), *(m.relative_to(fit) for m in fit.glob(f"{MEMBERS}/*"))):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,7 @@ from fedmiss.arrays import I64
 from fedmiss.errors import InputError
 from fedmiss.etl.codes import NEVER_DETECTED
 from fedmiss.federation.group.visits import Visits, deal_sites
-from fedmiss.files import SECRET, read_manifest
+from fedmiss.files import SECRET, Manifest, read_manifest
 from fedmiss.folders import PanelFacts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.tables import read_table
@@ -28,7 +27,7 @@ class PanelFolder:
     """A panel folder that has been opened: manifest and axes; visits are read by :meth:`load`."""
 
     path: Path
-    manifest: dict[str, Any]
+    manifest: Manifest
     sites: pd.DataFrame
     months: pd.DataFrame
 
@@ -53,7 +52,7 @@ class PanelFolder:
         return len({name.split("/")[0] for name in self.manifest["inputs"]}) > 1
 
     @property
-    def calendar(self) -> tuple[Any, Any]:
+    def calendar(self) -> tuple[I64, I64]:
         """(month_of_year, year) of the month axis, each (L,) int64."""
         return self.months["month_of_year"].to_numpy(np.int64), self.months["year"].to_numpy(np.int64)
 
@@ -61,8 +60,7 @@ class PanelFolder:
     def stamps(self) -> I64:
         """The month axis as 12 year + month - 1, (L,)."""
         month_of_year, year = self.calendar
-        out: I64 = year * 12 + month_of_year - 1
-        return out
+        return year * 12 + month_of_year - 1
 
     @property
     def chosen_by_detection(self) -> bool:
@@ -182,7 +180,7 @@ def panel_hash(panel: PanelFolder) -> dict[str, str]:
     }
 
 
-def check_same_panel(panel: PanelFolder, manifest: dict[str, Any], fit_path: str | Path) -> None:
+def check_same_panel(panel: PanelFolder, manifest: Manifest, fit_path: str | Path) -> None:
     """Raise unless the fit with this manifest was made on this panel."""
     if manifest["inputs"] != panel_hash(panel):
         raise InputError(

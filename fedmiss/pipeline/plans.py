@@ -7,9 +7,7 @@ from dataclasses import asdict, replace
 from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.agree import Plan
 from fedmiss.federation.local import LocalFederation
-from fedmiss.files import (
-    hash_json,
-)
+from fedmiss.files import hash_json
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.pipeline.panels import PanelFolder

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from fedmiss.arrays import F64, Bool
+from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.federation.results import AverageFit, CountFit
+from fedmiss.files import Manifest
 from fedmiss.pipeline.fit_folder import read_fit
 from fedmiss.pipeline.imputing import counted_visits
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
@@ -52,13 +53,13 @@ class SpeciesFit:
 
     panel: PanelFolder
     fit: CountFit | AverageFit
-    manifest: dict[str, Any]
+    manifest: Manifest
     expected: F64
     observed: Bool
     draws: F64 | None
 
     @property
-    def _n_observed(self) -> Any:
+    def _n_observed(self) -> I64:
         return usable_counts(self.observed, self.panel.months)
 
     def _base(self, base: str | int | None) -> str | int | None:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.compressors import Identity
-from fedmiss.core import Bernoulli, Full, Roster, SaemSteps, Stop, run
+from fedmiss.core import Bernoulli, Full, Result, Roster, SaemSteps, Stop, run
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
 from fedmiss.federation.local import LocalFederation
@@ -30,21 +29,18 @@ from fedmiss.models.saem_counts import Counts, CountsTheta, Visits
 from fedmiss.models.saem_louis import louis
 from fedmiss.models.saem_shift import ShiftedCounts
 from fedmiss.pipeline.fit_folder import (
+    checkpoint,
     finish,
     fit_facts,
     partial_folder,
-    saved,
     write_fit,
     write_fit_manifest,
+    write_run_trace,
 )
 from fedmiss.pipeline.panels import effort_names, open_panel, panel_hash
 from fedmiss.pipeline.plans import federation_of
 from fedmiss.pipeline.settings import FitSettings
 from fedmiss.rng import rng_for
-from fedmiss.tables import write_table
-
-if TYPE_CHECKING:
-    from fedmiss.core import Result
 
 __all__ = ["fit_saem", "posterior_of_sites", "workers_of"]
 
@@ -117,7 +113,7 @@ def posterior_of_sites(
     return mean, square / count - mean[:, :, None] * mean[:, None, :]
 
 
-def _check(settings: FitSettings, federation: LocalFederation, model: Counts, labels: Any) -> None:
+def _check(settings: FitSettings, federation: LocalFederation, model: Counts, labels: list[str]) -> None:
     """Refuse what maximum likelihood cannot know, and what would take hours."""
     used = [p.used for p in federation.programs.values() if p.used is not None]
     visits = sum(u.count.size for u in used)
@@ -148,18 +144,8 @@ def _check(settings: FitSettings, federation: LocalFederation, model: Counts, la
         )
 
 
-def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
-    """Write a fit folder made by FL-SAEM (model C: :class:`fedmiss.models.saem_shift.ShiftedCounts`).
-
-    Rank 0 has a site level, rank r also r factors with loadings free in each month; S is averaged over the second half of
-    the rounds. It has no bootstrap. With ``participation`` below 1 silent workers count with what is remembered of them.
-
-    Raises
-    ------
-    ConfigError   a panel that is too large, months without a bird, groups that share sites with ``joint=False``
-
-    Source: Karimi's weekly report of 2021; Kuhn and Lavielle (2005). Differs in what ``models/saem_chains.py`` says.
-    """
+def _rounds(settings: FitSettings) -> int:
+    """Refuse settings that FL-SAEM does not have; return the number of its rounds."""
     if settings.model != "auto" or settings.penalty is not None:
         raise ConfigError(
             "--method saem has one model, Poisson with log-normal overdispersion, whose variances are estimated: leave "
@@ -172,6 +158,22 @@ def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     rounds = ROUNDS if settings.rounds is None else settings.rounds
     if rounds < 10:
         raise ConfigError(f"--rounds is {rounds} (must be at least 10; the default is {ROUNDS}).")
+    return rounds
+
+
+def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
+    """Write a fit folder made by FL-SAEM (model C: :class:`fedmiss.models.saem_shift.ShiftedCounts`).
+
+    Rank 0 has a site level, rank r also r factors with loadings free in each month; S is averaged over the second half of
+    the rounds. It has no bootstrap. With ``participation`` below 1 silent workers count with what is remembered of them.
+
+    Raises
+    ------
+    ConfigError   a panel that is too large, months without a bird, groups that share sites with ``joint=False``
+
+    Source: Karimi's weekly report of 2021; Kuhn and Lavielle (2005). Differs in what ``models/saem_chains.py`` says.
+    """
+    rounds = _rounds(settings)
     folder = open_panel(panel_path)
     hashes = panel_hash(folder)
     federation = federation_of(folder, settings)
@@ -187,28 +189,13 @@ def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     workers = workers_of(federation)
     names, data = list(workers), [rows for rows, _ in workers.values()]
     work = partial_folder(out, hash_json([asdict(settings), hashes]))
-    (work / "checkpoint").mkdir(exist_ok=True)
-    saved(work / "checkpoint" / "run.npz")  # a damaged one is removed
-    result = _run(model, names, data, settings, rounds, work / "checkpoint" / "run.npz")
+    result = _run(model, names, data, settings, rounds, checkpoint(work))
     theta = model.T(result.server.S_hat if result.S_mean is None else result.S_mean)
     fit = _count_fit(model, theta, workers, federation, settings.seed, rounds)
     write_fit(work, fit)
     errors, notes = _errors(model, theta, data, settings.seed)
     t = result.trace
-    write_table(
-        {
-            "round": (t["k"] + 1).astype(np.int32),
-            "h_norm2": t["h_norm2"],
-            "objective": [None] * len(t["k"]),
-            "active": t["active"].astype(np.int32),
-            "bytes_up": t["bytes_up"].astype(np.int64),
-            "bytes_down": t["bytes_down"].astype(np.int64),
-            "epochs": np.cumsum(t["evaluations"]) / sum(len(rows) for rows in data),
-            "seconds": t["seconds"],
-        },
-        work / "trace.parquet",
-        "trace",
-    )
+    write_run_trace(work, result, sum(len(rows) for rows in data))
     facts = replace(
         fit_facts(fit, federation, folder, None, settings),
         method="saem",

@@ -17,7 +17,7 @@ from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
 from fedmiss.federation.penalised import marginal_cells, result_of
 from fedmiss.files import hash_json
-from fedmiss.models.lowrank.federated import fit_federated
+from fedmiss.models.lowrank.federated import FederatedFit, fit_federated
 from fedmiss.models.lowrank.solver import Fit
 from fedmiss.pipeline.fit_folder import finish, fit_facts, partial_folder, write_fit, write_fit_manifest
 from fedmiss.pipeline.panels import open_panel, panel_hash
@@ -60,10 +60,7 @@ def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         alpha=settings.alpha,
         seed=settings.seed,
     )
-    move = abs(float(np.diff(found.objective[-2:])[0])) if found.rounds > 1 else float("inf")
-    converged = move <= 1e-6 * (1.0 + abs(float(found.objective[-1])))
-    reason = f"{found.rounds} rounds done; the last one moved the objective by {move:.3g}"
-    history = Fit(found.theta, found.objective.tolist(), converged, reason, found.rounds)
+    history = _history(found)
     fit = result_of(federation, state, model, history, cells, penalty)
     write_fit(work, fit)
     k = found.rounds
@@ -96,3 +93,11 @@ def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     note = "Sums by site and month travelled (--method wire): the coordinator can compute a group's counts from them."
     write_fit_manifest(work, folder, settings, hashes, facts, [note])
     return finish(work, out)
+
+
+def _history(found: FederatedFit) -> Fit:
+    """The course of the fit; it has converged when the last round hardly moved the objective."""
+    move = abs(float(np.diff(found.objective[-2:])[0])) if found.rounds > 1 else float("inf")
+    converged = move <= 1e-6 * (1.0 + abs(float(found.objective[-1])))
+    reason = f"{found.rounds} rounds done; the last one moved the objective by {move:.3g}"
+    return Fit(found.theta, found.objective.tolist(), converged, reason, found.rounds)

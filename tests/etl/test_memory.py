@@ -15,20 +15,26 @@ from fedmiss.etl import select
 from fedmiss.etl.codes import BAD
 from fedmiss.etl.lookup import Buckets, find_sorted
 
+WATCH = """
+import os, sys
 
-@pytest.mark.parametrize("own", [None, "dirty_decay_ms:7"])
-def test_polars_is_told_before_it_is_loaded_and_a_users_choice_stays(own):
-    env = {k: v for k, v in os.environ.items() if k != "_RJEM_MALLOC_CONF"}
-    code = """
-import importlib.abc, os, sys
-class Watch(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
+class Watch:
+    def find_spec(self, name, path=None, target=None):
         if name == "polars":
             print(os.environ.get("_RJEM_MALLOC_CONF"))
+
 sys.meta_path.insert(0, Watch())
-import fedmiss.etl.ingest
+import {module}
+import polars
 """
+
+
+@pytest.mark.parametrize("module", ["fedmiss.etl.ingest", "fedmiss.etl.plain", "fedmiss.pipeline.chain"])
+@pytest.mark.parametrize("own", [None, "dirty_decay_ms:7"])
+def test_polars_is_told_before_it_is_loaded_and_a_users_choice_stays(module, own):
+    env = {k: v for k, v in os.environ.items() if k != "_RJEM_MALLOC_CONF"}
     env |= {"_RJEM_MALLOC_CONF": own} if own else {}
+    code = WATCH.format(module=module)
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [own or "dirty_decay_ms:0,muzzy_decay_ms:0"]
 

@@ -30,9 +30,9 @@ from fedmiss.pipeline.panels import PanelFolder, effort_names, open_panel, panel
 from fedmiss.report.build import build_report
 from fedmiss.report.fitted import fitted_years, lack_of_fit
 from fedmiss.report.html import assets, environment
+from fedmiss.report.series import MonthlySeries
 from fedmiss.report.style import BLUE, ORANGE, SKY, Plot, figure, style
 from fedmiss.report.tables import write_csv
-from fedmiss.report.trends import monthly_totals, overall_trend, yearly_index
 from fedmiss.report.words import number, per_year, percent
 from fedmiss.tables import read_table, write_table
 
@@ -62,15 +62,10 @@ def joint_report(result: Path, out: Path, *, date: str | None = None, overwrite:
     totals, labels = np.array(raw["totals"]), list(raw["regions"])
     draws = _draws(result / "draws.parquet", labels, len(months))
     behind = None if raw["visits"] is None else np.array(raw["visits"])
-    monthly = monthly_totals(totals[0], months, draws[0])
-    yearly = yearly_index(totals[0], months, draws[0], n_observed=behind)
-    trends = pd.concat(
-        [
-            overall_trend(totals[i], months, draws[i], n_observed=behind).assign(region=label)
-            for i, label in enumerate(labels)
-        ],
-        ignore_index=True,
-    )
+    series = [MonthlySeries.of(t, months, d, behind) for t, d in zip(totals, draws, strict=True)]
+    monthly, yearly = series[0].monthly(), series[0].index()
+    rows = [s.trend().assign(region=label) for s, label in zip(series, labels, strict=True)]
+    trends = pd.concat(rows, ignore_index=True)
     plot = _figure(yearly, trends.iloc[0])
     fitted = fitted_years(read_table(result / "visited.parquet", "visited").to_pandas(), months)
     notes = [n for n in (lack_of_fit(fitted), *manifest["warnings"]) if n]

@@ -11,8 +11,8 @@ from fedmiss.arrays import F64
 from fedmiss.report.analysis import MIN_SITE_YEARS, Analysis
 from fedmiss.report.basemap import CREDIT, Frame, draw_basemap, draw_scale, frame_of
 from fedmiss.report.classes import NOT_CLASSIFIED
+from fedmiss.report.slopes import log_slope
 from fedmiss.report.style import CLASS_COLOURS, INK, Plot, figure
-from fedmiss.report.trends import log_slope
 from fedmiss.report.words import count, number, percent
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.report.settings import Least
-from fedmiss.report.trends import log_slope
+from fedmiss.report.slopes import log_slope
 from fedmiss.report.years import Years, make_years
 
 if TYPE_CHECKING:

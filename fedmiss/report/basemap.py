@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import shapely
+from matplotlib.axes import Axes
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+from shapely.geometry import LinearRing, LineString, Polygon
 
 from fedmiss.arrays import F64, I64
 from fedmiss.resources import resource
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["CREDIT", "Frame", "draw_basemap", "draw_scale", "frame_of"]
 
@@ -88,11 +90,6 @@ def _pieces(name: str, kind: str, f: Frame) -> list[F64]:
 
 def draw_basemap(ax: Axes, f: Frame) -> None:
     """Draw land, sea and borders into the frame; lines are thinned to what the map can show."""
-    import shapely
-    from matplotlib.patches import PathPatch
-    from matplotlib.path import Path
-    from shapely.geometry import LinearRing, LineString, Polygon
-
     step = (f.east - f.west) / 700
     piece = _FINE if _covers(np.asarray(_piece(_FINE)["box"]), f) else "world"
     view = shapely.box(*f)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from fedmiss.files import atomic_folder, write_manifest
 from fedmiss.progress import note
 from fedmiss.report.analysis import Analysis, ReportSettings, analyse
 from fedmiss.report.exchange import write_exchange
-from fedmiss.report.figures import all_figures
 from fedmiss.report.html import page
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.language import UNTRANSLATED, read_catalog
@@ -70,6 +68,9 @@ def build_report(
 
 def write_report(a: Analysis, folder: Path) -> None:
     """Write everything of a report into an empty folder."""
+    # matplotlib takes a second to load; a run that finds its report made needs none.
+    from fedmiss.report.figures import all_figures
+
     plots = all_figures(a)
     (folder / "index.html").write_text(_translated(a, page(a, plots), folder), encoding="utf-8")
     _write_figures(plots, folder / "figures")
@@ -119,14 +120,14 @@ def _write_figures(plots: dict[str, Plot], folder: Path) -> None:
         write_csv(plot.data, folder / f"{name}.csv")
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Return a JSON value: numpy scalars as Python's, a missing number as null."""
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def _results(a: Analysis) -> dict[str, Any]:
+def _results(a: Analysis) -> dict[str, object]:
     """Return what an index page of many species needs, and what a person looks at first."""
     keep = [
         "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo", "percent_hi",

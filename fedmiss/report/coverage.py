@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -48,7 +49,7 @@ class Coverage:
     sites_with_coordinates: int
     linked_years: int
     years_sharing_months: int
-    thin: tuple[str, ...]
+    thin: tuple[str, ...] = ()
 
     @property
     def no_zeros(self) -> bool:
@@ -73,9 +74,8 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     """
     J, L = data.expected.shape
     cells = data.cells
-    seasonal = np.asarray((years.W > 0).any(axis=0))[
-        cells["month_index"].to_numpy()
-    ]  # as the yearly and the site table
+    # the season only, as the yearly and the site table
+    seasonal = np.asarray((years.W > 0).any(axis=0))[cells["month_index"].to_numpy()]
     counted = cells[(cells["n_counted"] > 0).to_numpy() & seasonal]
     site = counted["site_index"].to_numpy()
     month_year = data.months["year"].to_numpy()[counted["month_index"].to_numpy()]
@@ -90,43 +90,19 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     total = float(data.totals @ weight)
     imputed = float(np.where(data.observed, 0.0, data.expected).sum(axis=0) @ weight)
     median = float(np.median(per_year)) if per_year.size else 0.0
-    visits, detected = int(cells["n_visits"].sum()), int(cells["n_detected"].sum())
-    thin = []
-    birds = cells["count_sum"].sum()
-    largest = float(cells["count_sum"].max() / birds) if birds else 0.0
-    if largest > MAX_COUNT_SHARE:
-        thin.append(f"one {data.cell} holds {100 * largest:.0f} % of all that was counted")
-    if detected < MIN_DETECTIONS:
-        thin.append(f"{detected} visits found the species; a class needs {MIN_DETECTIONS}")
-    if repeated < MIN_SITES_REPEATED:
-        were = "site was" if repeated == 1 else "sites were"
-        thin.append(f"{repeated} {were} counted in two or more years; a class needs {MIN_SITES_REPEATED}")
-    if median < MIN_CELLS_PER_YEAR:
-        thin.append(
-            f"the median year has {median:.0f} {data.cell}s with a count; a class needs {MIN_CELLS_PER_YEAR}"
-        )
-    if 0 < linked < int(years.used.sum()):
-        thin.append(
-            f"only {linked} of {int(years.used.sum())} years {'is' if linked == 1 else 'are'} linked by sites counted in "
-            "more than one of them"
-        )
+    visits = int(cells["n_visits"].sum())
     month_of_year = data.months["month_of_year"].to_numpy()[counted["month_index"].to_numpy()]
     season = _linked_years(month_of_year[used], position[used], 13, years.year.size)
-    if 0 < season < int(years.used.sum()):
-        thin.append(
-            f"only {season} of {int(years.used.sum())} years have a month of the year in common with the others, so a "
-            "change of the season in which was counted cannot be told from a change of the birds"
-        )
     known = data.sites[["latitude", "longitude"]].notna().all(axis=1)
-    return Coverage(
+    c = Coverage(
         n_sites=J,
         n_months=L,
         n_cells=J * L,
         n_observed=int(data.observed.sum()),
         n_visits=visits,
         n_counted=int(cells["n_counted"].sum()),
-        n_detected=detected,
-        n_zeros=visits - detected,
+        n_detected=int(cells["n_detected"].sum()),
+        n_zeros=visits - int(cells["n_detected"].sum()),
         birds_counted=int(cells["count_sum"].sum()),
         share_observed=float(data.observed.mean()),
         share_imputed_total=imputed / total if total > 0 else float("nan"),
@@ -136,8 +112,32 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
         sites_with_coordinates=int(known.sum()),
         linked_years=linked,
         years_sharing_months=season,
-        thin=tuple(thin),
     )
+    return replace(c, thin=tuple(_thin(c, data, int(years.used.sum()))))
+
+
+def _thin(c: Coverage, data: ReportInputs, n_used: int) -> Iterator[str]:
+    """Give the reasons why the counts cannot carry a trend class; ``n_used`` years enter the trend."""
+    cell, counts = data.cell, data.cells["count_sum"]
+    largest = float(counts.max() / counts.sum()) if counts.sum() else 0.0
+    if largest > MAX_COUNT_SHARE:
+        yield f"one {cell} holds {100 * largest:.0f} % of all that was counted"
+    if c.n_detected < MIN_DETECTIONS:
+        yield f"{c.n_detected} visits found the species; a class needs {MIN_DETECTIONS}"
+    if c.sites_repeated < MIN_SITES_REPEATED:
+        were = "site was" if c.sites_repeated == 1 else "sites were"
+        yield f"{c.sites_repeated} {were} counted in two or more years; a class needs {MIN_SITES_REPEATED}"
+    median = c.median_cells_per_year
+    if median < MIN_CELLS_PER_YEAR:
+        yield f"the median year has {median:.0f} {cell}s with a count; a class needs {MIN_CELLS_PER_YEAR}"
+    if 0 < c.linked_years < n_used:
+        are = "is" if c.linked_years == 1 else "are"
+        yield f"only {c.linked_years} of {n_used} years {are} linked by sites counted in more than one of them"
+    if 0 < c.years_sharing_months < n_used:
+        yield (
+            f"only {c.years_sharing_months} of {n_used} years have a month of the year in common with the others, so a "
+            "change of the season in which was counted cannot be told from a change of the birds"
+        )
 
 
 def monthly_coverage(data: ReportInputs) -> pd.DataFrame:

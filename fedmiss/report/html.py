@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -59,7 +58,7 @@ def environment() -> Environment:
     return env
 
 
-def assets() -> dict[str, Any]:
+def assets() -> dict[str, object]:
     """Return what every page carries: style, script, version."""
     return {
         "css": Markup(resource("reports", "style.css").read_text(encoding="utf-8")),

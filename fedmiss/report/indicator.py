@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pandas as pd
 
-from fedmiss.arrays import F64, I64
+from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.report.intervals import interval
 
@@ -84,7 +84,7 @@ def _log(total: F64) -> F64:
     return out
 
 
-def _year_effects(seen: np.ndarray, base: int):  # type: ignore[no-untyped-def]
+def _year_effects(seen: Bool, base: int) -> Callable[[F64], F64]:
     """Return the function that gives the year effects (Y,) against the base from logs (S, Y)."""
     S, Y = seen.shape
     i, t = np.nonzero(seen)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
@@ -142,8 +143,6 @@ def _read_cells(
 
 def _read_weeks(panel: Path) -> pd.DataFrame | None:
     """Sum the visits of every group by site, month and quarter of the month; dates and observers are not kept."""
-    import polars as pl
-
     keys, parts = ["site_index", "month_index", "quarter"], []
     for path in sorted((panel / "groups").glob("*/visits.parquet")):
         read_table(path, "visits", columns=["count"])  # told by name when damaged

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import RegularPolyCollection
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from fedmiss.arrays import F64
 from fedmiss.report.analysis import MIN_SITE_YEARS, Analysis
@@ -14,10 +17,6 @@ from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.slopes import log_slope
 from fedmiss.report.style import CLASS_COLOURS, INK, Plot, figure
 from fedmiss.report.words import count, number, percent
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["HEXAGONS_FROM", "hexagons", "site_map"]
 
@@ -84,8 +83,6 @@ def _areas(table: pd.DataFrame) -> F64:
 
 def _size_legend(fig: Figure, table: pd.DataFrame, areas: F64, unit: str) -> None:
     """Show what an area means, by three circles."""
-    from matplotlib.lines import Line2D
-
     top = float(table["mean_total"].max())
     if not top > 0:
         return
@@ -140,8 +137,6 @@ def _draw_classes(fig: Figure, ax: Axes, table: pd.DataFrame) -> tuple[str, str]
 
 def _draw_means(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis) -> tuple[str, str]:
     """Without differences between trends the map shows how many, and how often people looked."""
-    from matplotlib.colors import LogNorm
-
     areas = _areas(table)
     order = np.argsort(-areas, kind="stable")
     part, visits = table.iloc[order], np.maximum(table["visits"].to_numpy()[order], 1)
@@ -220,12 +215,9 @@ def _nearest_centre(x: F64, y: F64) -> F64:
 
 
 def _draw_hexagons(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis, frame: Frame) -> tuple[str, str]:
-    from matplotlib.collections import RegularPolyCollection
-    from matplotlib.colors import LogNorm, Normalize
-
     trend = a.sites_differ
     values = table["percent_per_year"] if trend else np.maximum(table["visits"], 1)
-    norm: Any = Normalize(-10, 10, clip=True) if trend else LogNorm(1, max(int(table["visits"].max()), 10))
+    norm = Normalize(-10, 10, clip=True) if trend else LogNorm(1, max(int(table["visits"].max()), 10))
     # size of a hexagon in points squared: its circumscribed circle, from the width of the axes
     size = np.sqrt(
         np.maximum(table["mean_total"].to_numpy() / max(float(table["mean_total"].max()), 1e-9), 0.0)

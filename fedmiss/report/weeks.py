@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -41,7 +41,7 @@ def weekly(a: Analysis) -> pd.DataFrame:
     enough = n.sum(axis=0) >= MIN_COUNTS
     if (enough.sum(axis=1) >= 3).sum() < max(1, len(a.years.season) / 2):
         return empty
-    rows: list[tuple[Any, ...]] = []
+    rows = []
     for i, m in enumerate(a.years.season):
         if not counted[:, i].sum() > 0:
             continue

@@ -41,7 +41,7 @@ class Section:
 
     id: str
     title: str
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, object] = field(default_factory=dict)
 
 
 def records(table: pd.DataFrame) -> list[Any]:

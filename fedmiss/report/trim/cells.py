@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
 
-__all__ = ["Cells", "check_links", "make_cells"]
+__all__ = ["Cells", "Covariates", "Label", "Weights", "check_links", "make_cells"]
+
+Label = int | float | str  # a site, time point, month or category, as the table names it
+Weights = Mapping[Label, float] | ArrayLike | None
+Covariates = Mapping[str, ArrayLike] | None
 
 
 @dataclass(frozen=True)
@@ -26,16 +30,16 @@ class Cells:
     covariates, ``labels`` the categories of each covariate in order, ``dropped`` sites without a positive count.
     """
 
-    sites: tuple[Any, ...]
-    times: tuple[Any, ...]
-    months: tuple[Any, ...]
-    dropped: tuple[Any, ...]
+    sites: tuple[Label, ...]
+    times: tuple[Label, ...]
+    months: tuple[Label, ...]
+    dropped: tuple[Label, ...]
     counts: F64
     weights: F64
     time: F64
     covariates: tuple[str, ...]
     category: I64
-    labels: tuple[tuple[Any, ...], ...]
+    labels: tuple[tuple[Label, ...], ...]
 
     @property
     def seen(self) -> Bool:
@@ -54,7 +58,7 @@ class Cells:
         return out
 
 
-def make_cells(frame: pd.DataFrame, weights: Any, covariates: Any, *, every_year: bool) -> Cells:
+def make_cells(frame: pd.DataFrame, weights: Weights, covariates: Covariates, *, every_year: bool) -> Cells:
     """Lay out the rows of ``frame`` (site, time, month, count) as :class:`Cells`.
 
     Parameters
@@ -120,11 +124,11 @@ def _where(frame: pd.DataFrame, rows: pd.Series[bool]) -> str:
 
 
 def _categories(
-    frame: pd.DataFrame, covariates: Any, sites: tuple[Any, ...]
-) -> tuple[tuple[str, ...], I64, tuple[tuple[Any, ...], ...]]:
+    frame: pd.DataFrame, covariates: Covariates, sites: tuple[Label, ...]
+) -> tuple[tuple[str, ...], I64, tuple[tuple[Label, ...], ...]]:
     names: list[str] = []
     columns: list[I64] = []
-    labels: list[tuple[Any, ...]] = []
+    labels: list[tuple[Label, ...]] = []
     for name, values in dict(covariates or {}).items():
         column = pd.Series(np.asarray(values, dtype=object), index=frame.index)
         blank = column.isna()
@@ -150,12 +154,12 @@ def _categories(
 
 
 def _weights(
-    weights: Any,
+    weights: Weights,
     frame: pd.DataFrame,
-    kept: pd.Index[Any],
-    at: tuple[Any, Any],
+    kept: pd.Index[int],
+    at: tuple[I64, I64],
     shape: tuple[int, int],
-    sites: tuple[Any, ...],
+    sites: tuple[Label, ...],
 ) -> F64:
     """Weights of all cells: a cell that no row names has the weight of its site, which must then be one number."""
     if weights is None:

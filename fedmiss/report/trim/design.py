@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.report.trim.cells import Cells
+from fedmiss.report.trim.cells import Cells, Label
 
 __all__ = ["Design", "Term", "make_design", "positions_of"]
 
@@ -37,7 +37,7 @@ class Design:
     site_class: I64
     changepoints: tuple[int, ...]
 
-    def where(self, **wanted: Any) -> list[int]:
+    def where(self, **wanted: int | str) -> list[int]:
         """Positions of the parameters whose fields have these values."""
         return [i for i, t in enumerate(self.terms) if all(getattr(t, k) == v for k, v in wanted.items())]
 
@@ -46,7 +46,7 @@ class Design:
         return [i for i, t in enumerate(self.terms) if t.covariate >= 0]
 
 
-def positions_of(changepoints: Any, times: tuple[Any, ...]) -> tuple[int, ...]:
+def positions_of(changepoints: Iterable[Label], times: tuple[Label, ...]) -> tuple[int, ...]:
     """Turn change points, named by their time point, into positions; sorted.
 
     Raises

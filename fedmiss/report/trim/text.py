@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 
+from fedmiss.report.trim.cells import Label
 from fedmiss.report.trim.fit import TrimFit
 
 __all__ = ["describe"]
 
 
-def describe(fit: TrimFit, base: Any = None, rule: str = "rtrim") -> str:
+def describe(fit: TrimFit, base: Label | Sequence[Label] | None = None, rule: str = "rtrim") -> str:
     """Return what ``fedmiss trim`` prints: fit, tests, slopes, then totals and indices of every stratum."""
     s, c = fit.settings, fit.cells
     what = {1: "no change over time", 2: "slopes between change points", 3: "one effect for each time point"}[

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from statsmodels.nonparametric.smoothers_lowess import lowess
 
 from fedmiss.arrays import F64
 from fedmiss.experiments.figure2 import figure2
@@ -18,9 +19,6 @@ from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.solver import Penalty, fit_cells
 from fedmiss.pipeline.algorithm7 import run_algorithm7
 from fedmiss.simulate.panels import Panel, simulate_panel
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["main"]
 
@@ -41,8 +39,6 @@ def as_groups(p: Panel, J: int, L: int) -> GroupPanel:
 
 def loess(y: F64, span: float = 0.15) -> F64:
     """LOESS curve over the months."""
-    from statsmodels.nonparametric.smoothers_lowess import lowess
-
     out: F64 = lowess(y, np.arange(y.size), frac=span, return_sorted=False)
     return out
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
+from matplotlib.axes import Axes
 
 from fedmiss.arrays import F64
 from fedmiss.compressors import Dithering
@@ -16,9 +16,6 @@ from fedmiss.experiments.folder import Folder
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.paper import Factors, FedMissEM, thresholded_svd
 from fedmiss.simulate.panels import Panel, simulate_panel
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["figure2"]
 
@@ -38,7 +35,7 @@ def figure2(
 ) -> None:
     """Run algorithm 7 at both sizes from the groups' mean data, with the month's mean where a group has not counted."""
     epochs = 3.0 if quick else 150.0
-    columns: dict[str, Any] = {"month": np.arange(MONTHS)}
+    columns: dict[str, F64] = {"month": np.arange(float(MONTHS))}
     lines = []
     for name, (records, sites, axis) in SPECIES.items():
         p = simulate_panel(
@@ -53,7 +50,7 @@ def figure2(
         panel = as_groups(p, sites, MONTHS)
         bare = _start(panel, np.zeros(MONTHS))
         start = _start(panel, _month_means(panel))
-        model: Any = FedMissEM(panel, family="gaussian", rank=RANK, penalty=0.0, start=start, seed=seed)
+        model = FedMissEM(panel, family="gaussian", rank=RANK, penalty=0.0, start=start, seed=seed)
         rows = model.rows(panel)
         roster = Roster.of({k: len(r) for k, r in rows.items()})
         data = [rows[k] for k in roster.ids]
@@ -129,7 +126,7 @@ def _month_means(panel: GroupPanel) -> F64:
 
 def _start(panel: GroupPanel, fill: F64) -> Factors:
     """T(S_0), S_0 the mean over groups of their counts, with ``fill`` (L,) in the cells that a group has not seen."""
-    S: Any = sp.csr_array((panel.J, panel.L))
+    S = sp.csr_array((panel.J, panel.L))
     for g in panel.groups:
         values = (g.count.astype(np.float64) - fill[g.month]) / len(panel.groups)
         S = S + sp.coo_array((values, (g.site, g.month)), shape=(panel.J, panel.L)).tocsr()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TypedDict
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from scipy import stats
 
 from fedmiss.arrays import F64, I64
 from fedmiss.experiments.folder import Folder, experiment_folder
@@ -16,12 +19,17 @@ from fedmiss.pipeline.demo import write_survey
 from fedmiss.progress import progress
 from fedmiss.rng import rng_for
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 __all__ = ["SCENARIOS", "main", "simulate_turnover"]
 
-GRID: dict[str, list[dict[str, Any]]] = {
+
+class Tuning(TypedDict, total=False):
+    """Settings of a kind that are chosen by their score."""
+
+    k: int
+    sd: float
+
+
+GRID: dict[str, list[Tuning]] = {
     "none": [{}],
     "scalar": [{"sd": 0.25}, {"sd": 0.5}, {"sd": 1.0}],
     "factors": [{"k": 1, "sd": 0.25}, {"k": 1, "sd": 0.5}, {"k": 2, "sd": 0.5}],
@@ -57,8 +65,6 @@ def nb_deviance(y: F64, mu: F64, size: float) -> F64:
 
 def egret_visits(seed: int) -> tuple[list[PersonalVisits], int, I64, I64]:
     """Nesting counts of the demo's survey, observers dealt to ten groups; number of sites, season and year of months."""
-    import pandas as pd
-
     with tempfile.TemporaryDirectory() as tmp:
         write_survey(Path(tmp) / "survey.csv")
         t = pd.read_csv(Path(tmp) / "survey.csv")
@@ -77,7 +83,7 @@ def egret_visits(seed: int) -> tuple[list[PersonalVisits], int, I64, I64]:
     )
 
 
-def _groups(site: Any, month: Any, observer: Any, y: F64, deal: Any) -> list[PersonalVisits]:
+def _groups(site: I64, month: I64, observer: I64, y: F64, deal: I64) -> list[PersonalVisits]:
     out = []
     for g in np.unique(deal[observer]):
         at = deal[observer] == g
@@ -133,12 +139,16 @@ def simulate_turnover(
     )
 
 
-def _held(groups: Sequence[PersonalVisits], year: I64, by: str, fold: int, *key: Any) -> list[np.ndarray]:
+def _held(
+    groups: Sequence[PersonalVisits], year: I64, by: str, fold: int, seed: int, *key: str | int
+) -> list[np.ndarray]:
     """Which visits of each group are in a fold of five: single visits, or whole years of sites."""
     out = []
-    block = rng_for(*key, "blocks").random((max(int(v.site.max()) for v in groups) + 1, int(year.max()) + 1))
+    block = rng_for(seed, *key, "blocks").random(
+        (max(int(v.site.max()) for v in groups) + 1, int(year.max()) + 1)
+    )
     for i, v in enumerate(groups):
-        single = rng_for(*key, "visits", i).random(len(v.y))
+        single = rng_for(seed, *key, "visits", i).random(len(v.y))
         out.append(np.floor(5 * (single if by == "visits" else block[v.site, year[v.month]])) == fold)
     return out
 
@@ -160,10 +170,10 @@ class _Study:
 
     def __init__(self, J: int, season: I64, year: I64, seed: int, quick: bool) -> None:
         self.J, self.season, self.year, self.seed, self.quick = J, season, year, seed, quick
-        self.chosen: dict[str, dict[str, Any]] = {}
+        self.chosen: dict[str, Tuning] = {}
 
     def fits(
-        self, train: Sequence[PersonalVisits], settings: Sequence[tuple[str, dict[str, Any]]]
+        self, train: Sequence[PersonalVisits], settings: Sequence[tuple[str, Tuning]]
     ) -> list[PersonalFit]:
         """Fits of (kind, settings), all at the size and from the start of the fit without observers."""
         rounds = _rounds(self.quick)
@@ -200,12 +210,10 @@ def _rounds(quick: bool) -> int:
     return 30 if quick else 120
 
 
-def _paired(differences: Any) -> tuple[float, float]:
+def _paired(differences: F64) -> tuple[float, float]:
     """Mean and half the width of its 95 % interval (Student)."""
-    from scipy.stats import t
-
     d = np.asarray(differences, dtype=float)
-    return float(d.mean()), float(t.ppf(0.975, len(d) - 1) * d.std(ddof=1) / np.sqrt(len(d)))
+    return float(d.mean()), float(stats.t.ppf(0.975, len(d) - 1) * d.std(ddof=1) / np.sqrt(len(d)))
 
 
 def _words(mean: float, error: float) -> str:
@@ -215,7 +223,7 @@ def _words(mean: float, error: float) -> str:
 def _egrets(folder: Folder, seed: int, quick: bool) -> None:
     groups, J, season, year = egret_visits(seed)
     study, splits = _Study(J, season, year, seed, quick), 2 if quick else 5
-    rows: list[dict[str, Any]] = []
+    rows = []
     with progress("egrets", 2 * splits) as show:
         for by in ("visits", "blocks"):
             for i in range(splits):
@@ -290,7 +298,7 @@ def _turnover(folder: Folder, seed: int, quick: bool) -> None:
     seeds = 2 if quick else 6
     scenarios = SCENARIOS[1:3] if quick else SCENARIOS
     size = {"J": 30, "years": 6} if quick else {}
-    rows: list[dict[str, Any]] = []
+    rows = []
     chosen = {}
     with progress("panels with turnover", seeds * len(scenarios)) as show:
         for scenario in scenarios:

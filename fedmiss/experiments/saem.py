@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from fedmiss.arrays import F64
 from fedmiss.compressors import Dithering, Identity, TopK
@@ -19,9 +19,6 @@ from fedmiss.models.saem_chains import Chains, Langevin, fed_saem, langevin_vari
 from fedmiss.models.saem_counts import Counts, simulate_counts
 from fedmiss.models.saem_louis import louis
 from fedmiss.rng import rng_for
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["main"]
 
@@ -184,7 +181,9 @@ def _distance(
         )
         seen: dict[int, tuple[float, float]] = {}
 
-        def observe(server: Any, down: Any, seen: dict[int, tuple[float, float]] = seen) -> dict[str, float]:
+        def observe(
+            server: ServerState, down: Downlink, seen: dict[int, tuple[float, float]] = seen
+        ) -> dict[str, float]:
             seen[server.k] = errors(model, server.S_hat, truth)
             return {"distance_beta": seen[server.k][0], "distance_log_tau2": seen[server.k][1]}
 
@@ -215,7 +214,7 @@ def _distance(
             ax.set(xlabel="rounds", ylabel=f"rms distance to the MLE, {words}")
             ax.legend(fontsize=7)
 
-    columns: dict[str, Any] = {"round": at}
+    columns: dict[str, F64 | I64] = {"round": at}
     for name, v in curves.items():
         columns |= {f"{name} beta": v[:, 0], f"{name} log tau2": v[:, 1]}
     folder.figure("distance", draw, columns, panels=2, size=(4.6, 3.8))
@@ -249,7 +248,7 @@ def _bytes(folder: Folder, seed: int, quick: bool) -> None:
             biased = isinstance(compressor, TopK)
             if p < 1 and memory == "bare":
                 continue  # a silent worker would count as zero
-            who: Any = Full() if p == 1.0 else Bernoulli(p)
+            who: Participation = Full() if p == 1.0 else Bernoulli(p)
             algo = FedEM(
                 model,
                 compressor,
@@ -262,7 +261,7 @@ def _bytes(folder: Folder, seed: int, quick: bool) -> None:
             left, last, sent = 0, S_0, [0.0, 0.0]
             seen: list[F64] = [S_0]
 
-            def observe(server: Any, down: Any, seen: list[F64] = seen) -> dict[str, float]:
+            def observe(server: ServerState, down: Downlink, seen: list[F64] = seen) -> dict[str, float]:
                 seen[0] = server.S_hat
                 return {}
 
@@ -359,7 +358,7 @@ def _model_c(folder: Folder, seed: int, quick: bool) -> None:
             ax.set(xlabel="month", ylabel=words)
             ax.legend(fontsize=7)
 
-    columns: dict[str, Any] = {
+    columns: dict[str, F64 | I64] = {
         "month": month,
         "beta": truth.beta,
         "w": truth.w[:, 0],

@@ -19,7 +19,7 @@ from fedmiss.core import Result
 from fedmiss.files import atomic_folder, write_manifest
 from fedmiss.tables import write_table
 
-__all__ = ["Band", "Folder", "band", "columns_of", "experiment_folder", "padded", "trace_rows"]
+__all__ = ["Band", "Column", "Folder", "band", "columns_of", "experiment_folder", "padded", "trace_rows"]
 
 
 Band = tuple[F64, F64, F64]  # mean, lower and upper edge

@@ -100,7 +100,7 @@ def run_demo(
     masks: bool = True,
     engine: str = "nvflare",
     say: Callable[[str], None] = print,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Run the demo's study with every end as a process of its own, and compare with the answer in one process."""
     check_free(out, overwrite=False)
     stop_on_request()
@@ -170,12 +170,11 @@ def compare(folder: Path, panels: dict[str, Path], result: Path) -> dict[str, An
 
 def _fedmiss(arguments: list[str], log: Path, user: int | None) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "fedmiss.cli.app", "federation", *arguments]
-    more: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
     home = {} if user is None else {"HOME": str(log.parent / "clubs" / log.stem)}
     with open(log, "wb") as stream:
         return subprocess.Popen(
             command, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, env={**os.environ, **home},
-            start_new_session=True, **more,
+            start_new_session=True, user=user, group=user, extra_groups=None if user is None else [],
         )  # fmt: skip
 
 

@@ -111,6 +111,7 @@ class Responding:
     """An organisation's program behind an engine: compiled and replayed before the engine says that it is there."""
 
     def __init__(self, kit_folder: str | Path) -> None:
+        # The hub imports this module too: it must not load what sees a visit, nor wait for the compiled loops.
         from fedmiss.network.kits import open_kit
         from fedmiss.network.outbox import holder
         from fedmiss.network.site import DATA, program_of, warm_up

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedmiss.errors import EngineError
 from fedmiss.federation.site import MOST_BYTES
@@ -27,6 +27,10 @@ from fedmiss.network.flower_site import BEAT, FAST, content_of, frame_of
 from fedmiss.network.hub import Status, preview_study, run_study, status
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
 
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+# Flower, and the servers that come with it, are an optional extra, so functions import them when they are called.
 __all__ = ["FlowerControl", "control", "provision", "start_hub", "start_site"]
 
 LIFE = 7 * 86400.0  # seconds that a message may live
@@ -196,10 +200,10 @@ def _serve(factory: Any, engine: Path, study: Study) -> Callable[[], None]:
 class _Limit:
     """Refuses requests that are longer than a message may be, or do not say how long they are."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             length = dict(scope["headers"]).get(b"content-length", b"")
             if not length.isdigit() or int(length) > MOST_BYTES:

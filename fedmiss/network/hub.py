@@ -134,7 +134,7 @@ class Status:
 
     def __init__(self, path: Path, job: str, names: Sequence[str]) -> None:
         self.path, self.last = path, 0.0
-        self.values: dict[str, Any] = {
+        self.values: dict[str, object] = {
             "job": job,
             "state": "running",
             "organisations": list(names),
@@ -142,7 +142,7 @@ class Status:
         }
         self.write()
 
-    def write(self, **values: Any) -> None:
+    def write(self, **values: object) -> None:
         """Write now."""
         self.values |= values | {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         write_json(self.path, self.values)
@@ -165,7 +165,9 @@ def status(hub: Path) -> dict[str, Any]:
     return dict(read_json(path)) if path.exists() else {"state": "not begun", "missing": []}
 
 
-def _write(out: Path, joint: Joint, link: Link, study: dict[str, Any], job: str, facts: JointFacts) -> None:
+def _write(
+    out: Path, joint: Joint, link: Link, study: dict[str, object], job: str, facts: JointFacts
+) -> None:
     labels = ["all", *joint.agreement.panel.regions]
     B, R, L = joint.draws.shape
     state = joint.members[0].state

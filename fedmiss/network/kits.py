@@ -90,7 +90,7 @@ class Kit:
         """File that says that the present job is done: the hub has its result."""
         return self.private / f"{self.job.hex()[:16]}.done"
 
-    def approval(self) -> dict[str, Any] | None:
+    def approval(self) -> dict[str, object] | None:
         """The stored approval of the present job, if there is one."""
         path = self.private / "approval.json"
         stored = read_json(path) if path.exists() else {}

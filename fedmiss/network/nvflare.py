@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmiss.network.engine import Responding, farewell, need, spawn
+from fedmiss.network.hub import preview_study, run_study
 from fedmiss.network.nvflare_kits import ADMIN, job_folder, place_storage, provision
 from fedmiss.network.study import Study
 
@@ -32,6 +33,7 @@ PULSE, GONE = 5.0, 2  # a site that does not say in so many tries of so many sec
 
 
 def _collab() -> Any:
+    # NVFLARE is an optional extra, and has no types.
     return importlib.import_module("nvflare.collab").collab
 
 
@@ -60,8 +62,6 @@ class HubApp:
 
     def main(self) -> None:
         """Run the study's job; a failure stays in the study's status, and the coordinator's process tries again."""
-        from fedmiss.network.hub import preview_study, run_study
-
         end = preview_study if os.environ.get("FEDMISS_PREVIEW") else run_study
         end(Path(os.environ["FEDMISS_HUB"]), _Carrier(_collab()), patience=GONE * PULSE)
 

@@ -8,9 +8,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedmiss.errors import EngineError
 from fedmiss.network.engine import need
@@ -29,7 +28,7 @@ ALLOWED = [
 def provision(study: Study, out: Path) -> None:
     """Make certificates and addresses for the hub and every organisation."""
     need("nvflare", "nvflare")
-    people: list[dict[str, Any]] = [
+    people: list[Mapping[str, object]] = [
         {
             "name": study.host,
             "type": "server",

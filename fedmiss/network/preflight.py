@@ -26,6 +26,7 @@ def check_version(kit: Kit, made_by: str) -> None:
 
 def check_certificate(path: Path, now: dt.datetime | None = None) -> None:
     """Raise when a certificate has expired, or is of tomorrow."""
+    # cryptography comes with the optional extras.
     from cryptography import x509
 
     now = now or dt.datetime.now(dt.UTC)

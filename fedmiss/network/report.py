@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import InputError
@@ -187,7 +188,7 @@ def _page(
     )  # fmt: skip
 
 
-def _interval(year: dict[Hashable, Any]) -> str:
+def _interval(year: Mapping[Hashable, Any]) -> str:
     if not np.isfinite(year["index_lo"]):
         return "n/a"
     if np.isclose(year["index_lo"], year["index_hi"]):
@@ -202,7 +203,7 @@ def _model_words(told: JointFacts) -> str:
     return f"{told.model}: the mean of ranks {', '.join(ranks[:-1])} and {ranks[-1]}, with equal weights"
 
 
-def _traffic(ledger: dict[str, Any]) -> str:
+def _traffic(ledger: Mapping[str, int]) -> str:
     up, down = ledger["bytes_up"] / 1e6, ledger["bytes_down"] / 1e6
     return f"{ledger['exchanges']:,} exchanges, {up:.1f} MB up, {down:.1f} MB down"
 
@@ -319,8 +320,6 @@ def _own_fit(kit: Kit, program: GroupProgram, told: list[Outcome], panel: PanelF
 def _own_slopes(
     out: Path, program: GroupProgram, fit: AverageFit, panel: PanelFolder, keys: list[tuple[int, int]]
 ) -> None:
-    import pyarrow as pa
-
     slope, mean = site_slopes(fit, panel.calendar[1], panel.calendar[0])
     draws = [program.slopes[k] for k in keys if k in program.slopes]
     known = ~np.isnan(slope) & (len(draws) >= 2)

@@ -12,10 +12,14 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import Visits
+from fedmiss.federation.hub.agree import Plan
+from fedmiss.federation.hub.job import Order, run_job
 from fedmiss.federation.journal import Journal
+from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.masks import Masks, Party, identity
 from fedmiss.federation.site import Entry, SiteProgram, entries
 from fedmiss.files import SECRET, read_json, write_json, write_secret
+from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.kits import Kit
 from fedmiss.pipeline.panels import PanelFolder, open_panel
 from fedmiss.tables import read_table
@@ -121,11 +125,6 @@ def start(kit: Kit, data: Path, *, look: bool = False) -> None:
 
 def warm_up() -> None:
     """Compile what the first question would wait for: a site says ready when this is done."""
-    from fedmiss.federation.hub.agree import Plan
-    from fedmiss.federation.hub.job import Order, run_job
-    from fedmiss.federation.link import InProcess, Link
-    from fedmiss.models.lowrank.settings import CountSettings
-
     rng = np.random.default_rng(0)
     n, J = 60, 4
     visits = Visits(

@@ -1,4 +1,4 @@
-"""Figure 2 of the paper as its axes say: both species, sites with records, 2000 to 2019, started from the data."""
+"""Figure 2 of the paper with the sizes on its axes: both species, sites with records, 2000 to 2019, start from the data."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Folder:
         self._lines: list[str] = []
 
     def say(self, text: str) -> None:
-        """Add a paragraph of what is seen, made from the numbers."""
+        """Add a paragraph to the text of what is seen."""
         self._lines.append(text)
 
     def trace(self, result: Result, total: int, **labels: str | float) -> None:
@@ -115,7 +115,7 @@ class Folder:
 
 @contextmanager
 def experiment_folder(out: Path, name: str, *, quick: bool, overwrite: bool) -> Iterator[Folder]:
-    """Make the folder whole or not at all."""
+    """Make the folder completely or not at all."""
     with atomic_folder(out, "experiment", overwrite=overwrite) as tmp:
         yield Folder(tmp, name, quick)
 

@@ -179,7 +179,7 @@ def _bias(folder: Folder, seed: int, quick: bool) -> None:
 
 
 def _long_runs(data: F64, start: F64, eta: float, H: int, rounds: int, repeats: range, seed: int) -> F64:
-    """Return the mean statistic of long runs that start where they stay, so that nothing of the way is in it: (runs, p)."""
+    """Return the mean statistic of each long run, (runs, p); runs start at their limit, so there is no transient."""
     means = []
     for s in repeats:
         algo = fed_lsa(

@@ -174,7 +174,7 @@ def _sklearn(
     )  # fmt: skip
     start = time.process_time()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it did not converge within the epochs: asked for
+        warnings.simplefilter("ignore")  # no convergence within the epochs, as intended
         peer.fit(Y)
     seconds["scikit-learn, tied"] = time.process_time() - start
     return peer.predict(Y).astype(np.int64), float(peer.score(Y))

@@ -1,4 +1,4 @@
-"""Is a model of one's own for every observer worth it? Held-out egret counts, and simulated observer turnover."""
+"""The gain of personal models of observers, on held-out egret counts and on simulated observer turnover."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class _Study:
     def fits(
         self, train: Sequence[PersonalVisits], settings: Sequence[tuple[str, Tuning]]
     ) -> list[PersonalFit]:
-        """Fits of (kind, settings), all at the size and from the start of the fit without observers."""
+        """Return fits of (kind, settings), all with the size and the start of the fit without observers."""
         rounds = _rounds(self.quick)
         first = fit_personal(Personal("none", self.J, self.season, self.year), train, rounds=rounds)
         size = size_of(train, first.mean(train))

@@ -1,4 +1,4 @@
-"""Draw a trace table: what a run's rounds looked like."""
+"""Draw a trace table: the rounds of a run."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def run_demo(
     engine: str = "nvflare",
     say: Callable[[str], None] = print,
 ) -> dict[str, object]:
-    """Run the demo's study with every end as a process of its own, and compare with the answer in one process."""
+    """Run the demo's study with every end in its own process, and compare with the answer in one process."""
     check_free(out, overwrite=False)
     stop_on_request()
     begun = time.monotonic()
@@ -179,7 +179,7 @@ def _fedmiss(arguments: list[str], log: Path, user: int | None) -> subprocess.Po
 
 
 def _users(folder: Path, panels: dict[str, Path], engine: str) -> dict[str, int]:
-    """A user number for every club, where this process may give folders away and such users may run Python."""
+    """Return a user number for every club, where this process may change owners and such users may run Python."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return {}
     users = {club: 61001 + i for i, club in enumerate(CLUBS)}
@@ -200,7 +200,7 @@ def _users(folder: Path, panels: dict[str, Path], engine: str) -> dict[str, int]
 
 
 def give_away(folder: Path, panels: dict[str, Path], users: dict[str, int]) -> None:
-    """Make every club's kit and data its user's own, with nothing for others; so too the hub's folder."""
+    """Make every club's user the only owner of its kit and data; do the same for the hub's folder."""
     for club, user in users.items():
         for root in (folder / "kits" / club, panels[club].parent):
             for path in [root, *root.rglob("*")]:
@@ -210,7 +210,7 @@ def give_away(folder: Path, panels: dict[str, Path], users: dict[str, int]) -> N
 
 
 def _wait(ends: dict[str, subprocess.Popen[bytes]], out: Path) -> None:
-    """Until all ends are done; the first that fails ends the demo, with its last line."""
+    """Wait until all ends are done; the first that fails ends the demo, with its last line."""
     left = dict(ends)
     while left:
         for name, process in list(left.items()):

@@ -24,7 +24,7 @@ DAYS = 360
 
 
 def parts(engine: Path) -> tuple[Path, Path, Path]:
-    """Root certificate, own certificate and own key of an end: where NVFLARE's kits have theirs."""
+    """Root certificate, own certificate and own key of an end: in the same places as in NVFLARE's kits."""
     end = "client" if (engine / "startup" / "client.crt").exists() else "server"
     return tuple(engine / "startup" / n for n in ("rootCA.pem", f"{end}.crt", f"{end}.key"))  # type: ignore[return-value]
 
@@ -63,7 +63,7 @@ def _write(path: Path, raw: bytes, *, secret: bool = False) -> None:
 
 
 def _usage(*, sign: bool) -> x509.KeyUsage:
-    """What a key may do: the authority's signs certificates, the others' sign handshakes."""
+    """Return the usage of a key: that of the authority signs certificates, the others sign handshakes."""
     from cryptography import x509
 
     names = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
@@ -73,7 +73,7 @@ def _usage(*, sign: bool) -> x509.KeyUsage:
 
 
 class _Root:
-    """A study's authority."""
+    """The certificate authority of a study."""
 
     def __init__(self, study: str) -> None:
         from cryptography import x509
@@ -86,7 +86,7 @@ class _Root:
         )
 
     def issue(self, name: str) -> tuple[x509.Certificate, Key]:
-        """Certificate and key of an end."""
+        """Return certificate and key of an end."""
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -128,7 +128,7 @@ class _Root:
 
     @staticmethod
     def raw(key: Key) -> bytes:
-        """A private key as text."""
+        """Return a private key as PEM."""
         from cryptography.hazmat.primitives import serialization as s
 
         return key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())

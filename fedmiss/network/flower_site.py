@@ -1,4 +1,4 @@
-"""An organisation's end over Flower: it asks the hub for messages, and has nothing that could fetch or run an app."""
+"""An organisation's end over Flower: it asks the hub for messages, and cannot fetch or run an app."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 # Flower and cryptography are optional extras, so functions import them when they are called.
 __all__ = ["BEAT", "FAST", "content_of", "frame_of", "site"]
 
-FAST, SLOW = 0.01, 0.25  # seconds between two looks for a message: after one, and when none comes
-BEAT = 10.0  # seconds; a site that is silent for two of them is gone
+FAST, SLOW = 0.01, 0.25  # seconds between two requests: after a message, and at most when none arrives
+BEAT = 10.0  # seconds; a site that is silent for two intervals counts as gone
 
 
 def site(engine: Path) -> None:
-    """Answer the hub for as long as this process lives; a hub that is away is looked for again."""
+    """Answer the hub while this process lives; connect again when the hub was away."""
     import httpx
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
@@ -96,12 +96,12 @@ def _beat(hub: FleetHttpClient, node: Node, leave: threading.Event) -> None:
     while not leave.wait(BEAT / 3):
         try:
             hub.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node, heartbeat_interval=BEAT))
-        except httpx.HTTPError:  # the main loop meets the same, and says so
+        except httpx.HTTPError:  # the main loop gets the same error, and logs it
             continue
 
 
 def _fetch(hub: FleetHttpClient, node: Node, head: Any, tree: Any) -> Message:
-    """The whole message, of which the hub has sent head and list of parts."""
+    """Fetch the whole message, of which the hub has sent head and list of parts."""
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
     from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
@@ -149,14 +149,14 @@ def _push(hub: FleetHttpClient, node: Node, asked: Message, frame: bytes) -> Non
 
 
 def content_of(frame: bytes) -> RecordDict:
-    """A message's content that holds a frame."""
+    """Return a message's content that holds a frame."""
     from flwr.app.message import ConfigRecord, RecordDict
 
     return RecordDict({"fedmiss": ConfigRecord({"frame": frame})})
 
 
 def frame_of(message: Message) -> bytes:
-    """The frame in a message; of a message that was not made here, none."""
+    """Return the frame in a message; empty for a message of another program."""
     record = message.content.get("fedmiss", {}) if message.has_content() else {}
     frame = record.get("frame", b"")
     return frame if isinstance(frame, bytes) else b""

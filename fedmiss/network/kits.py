@@ -1,4 +1,4 @@
-"""Kits: what an organisation gets to take part, what it keeps to itself, and what its custodian approves.
+"""Kits: what an organisation receives, what it keeps private, and what its custodian approves.
 
 STUDY/                      at the coordinator
 study.json  roster.json   what is to be computed; public keys of all
@@ -120,7 +120,7 @@ def enrol(kit: Kit) -> Path:
 
 
 def collect_roster(study_folder: Path, files: Sequence[Path]) -> dict[str, str]:
-    """Put the organisations' public keys together and into every kit that lies here."""
+    """Collect the organisations' public keys, and write them into every kit of this folder."""
     study = read_study(study_folder)
     keys: dict[str, str] = {}
     for path in files:
@@ -157,7 +157,7 @@ def collect_roster(study_folder: Path, files: Sequence[Path]) -> dict[str, str]:
 
 
 def page(kit: Kit, *, visits: str = "") -> str:
-    """What a custodian reads before approving, on one page of plain text."""
+    """Return what a custodian reads before approving: one page of plain text."""
     s, m = kit.study, kit.study.fit
     season = ", ".join(map(str, s.season)) if s.season else "all months"
     months = f"{s.months[0]} to {s.months[1]}" if s.months else "all months that the organisations have"
@@ -205,7 +205,7 @@ def page(kit: Kit, *, visits: str = "") -> str:
 
 
 def _differences(kit: Kit) -> list[str]:
-    """What this job tells together with earlier ones."""
+    """Return what this job reveals together with earlier ones."""
     lines = []
     for old in kit.history():
         if old["job"] == kit.job.hex():
@@ -224,7 +224,7 @@ def _differences(kit: Kit) -> list[str]:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a user that the system has no name for
+    except (KeyError, OSError, ImportError):  # a user without a name in the system
         return f"user {os.getuid()}"
 
 
@@ -234,7 +234,7 @@ def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "", vis
     Parameters
     ----------
     ask : shows the page and returns whether it is approved; None where nobody is there to ask
-    given : the job's hash, or its first twelve digits or more, as the custodian was told it
+    given : the job's hash, or its first twelve digits or more, from the custodian
     """
     job = kit.job.hex()
     if kit.approval() is not None:

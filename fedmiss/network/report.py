@@ -1,4 +1,4 @@
-"""Two reports: the joint one at the hub, of months and regions; and each organisation's own, of its sites, at home."""
+"""Two reports: the joint one at the hub, of months and regions; and each organisation's own, of its sites."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def own_report(kit: Kit, data: Path, out: Path, *, overwrite: bool = False) -> P
 
 
 def _own_panel(panel: PanelFolder, stamps: I64, out: Path) -> PanelFolder:
-    """The organisation's panel on the months that all agreed on."""
+    """Make the organisation's panel on the months that all agreed on."""
     at = np.searchsorted(stamps, panel.stamps)
     inside = (at < stamps.size) & (stamps[np.minimum(at, stamps.size - 1)] == panel.stamps)
     source = panel.groups[0]
@@ -259,7 +259,7 @@ def _own_panel(panel: PanelFolder, stamps: I64, out: Path) -> PanelFolder:
 
 
 def _told_fit(program: GroupProgram, told: Outcome, n_counted: int) -> CountFit:
-    """One of the fits that are averaged: the hub's half as it was told, the organisation's own from its program."""
+    """Build one of the averaged fits: the hub's half from its message, the organisation's own from its program."""
     r = JointFacts.of(json.loads(told.results), "the job")
     P, C = program.site_posterior(told.batch, 0)
     L, p = told.T.shape

@@ -37,7 +37,7 @@ __all__ = [
     "warm_up",
 ]
 
-BEGUN = "begun.json"  # jobs that were answered here, with or without their journals
+BEGUN = "begun.json"  # jobs that were answered here, also those whose journals are gone
 DATA = "data.json"  # where the panel lies, for the process that the engine starts
 
 
@@ -63,7 +63,7 @@ def open_data(kit: Kit, data: Path) -> PanelFolder:
 
 
 def held(kit: Kit, panel: PanelFolder) -> Visits:
-    """The organisation's visits in the study's season and months; of checklists only where they are compared."""
+    """The organisation's visits in the study's season and months; checklist ids only where they are compared."""
     visits = next(iter(panel.visits(effort=kit.study.fit.effort != "none")[0].values()))
     if kit.study.duplicates and visits.checklist is None:
         ids = read_table(panel.groups[0] / "visits.parquet", "visits", columns=["checklist_id"]).to_pandas()
@@ -84,7 +84,7 @@ def program_of(
 
     Raises
     ------
-    ConfigError    the job is not approved, the data are not those that it was begun with, or its journal is gone
+    ConfigError    the job is not approved, the data have changed since it began, or its journal is gone
     """
     if kit.approval() is None:
         raise ConfigError(
@@ -119,12 +119,12 @@ def _group(kit: Kit, panel: PanelFolder) -> GroupProgram:
 
 
 def start(kit: Kit, data: Path, *, look: bool = False) -> None:
-    """Write down where the data lie and whether messages are held, for the process that the engine starts."""
+    """Write the place of the data and whether messages are held, for the process that the engine starts."""
     write_json(kit.private / DATA, {"data": str(data.resolve()), "look": look})
 
 
 def warm_up() -> None:
-    """Compile what the first question would wait for: a site says ready when this is done."""
+    """Compile what the first question needs: a site reports as ready after this."""
     rng = np.random.default_rng(0)
     n, J = 60, 4
     visits = Visits(
@@ -170,7 +170,7 @@ def dry_run(kit: Kit, data: Path) -> list[str]:
 
 
 def program_of_copy(kit: Kit, data: Path) -> GroupProgram:
-    """The organisation's program without journal: to look at what was sent, while another process answers."""
+    """Return the organisation's program without journal, to inspect what was sent while another process answers."""
     group = _group(kit, open_data(kit, data))
     group.party = Party(kit.name, identity(kit.key_file), kit.roster, kit.job)
     group.masked, group.allow_joint = kit.study.masks, kit.study.joint
@@ -185,7 +185,7 @@ def journal_entries(kit: Kit) -> list[Entry]:
 
 
 def replayed(kit: Kit, data: Path) -> tuple[GroupProgram, list[msg.Outcome]]:
-    """The organisation's program after all that the journal has, and what the hub told of each fit at the end."""
+    """Return the organisation's program after replaying the journal, and the hub's outcome of each fit."""
     program = program_of_copy(kit, data)
     for entry in journal_entries(kit):
         program.answer(entry.question)

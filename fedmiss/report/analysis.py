@@ -23,7 +23,7 @@ from fedmiss.report.years import Years
 
 __all__ = ["MIN_SITE_YEARS", "Analysis", "ReportSettings", "analyse"]
 
-MIN_SITE_YEARS = 3  # a site counted in fewer years borrows its trend from the others
+MIN_SITE_YEARS = 3  # the trend of a site counted in fewer years comes mostly from the other sites
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Analysis:
 
     @property
     def yearly_counts(self) -> bool:
-        """True when the counts are yearly: then no month is spoken of."""
+        """True when the counts are yearly: then the report names no month."""
         return self.data.yearly_counts
 
     @property
@@ -114,7 +114,7 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
     """Compute every table of the report."""
     seen = usable_counts(data.observed, data.months, settings.least)
     if not data.cells["n_detected"].any():
-        seen = np.zeros_like(seen)  # never found: no year has an index
+        seen = np.zeros_like(seen)  # never detected: no year has an index
     series = MonthlySeries.of(data.totals, data.months, data.draws.get(ALL), seen)
     years = series.years
     base = settings.base or first_base(data.observed, years, settings.least)
@@ -149,7 +149,7 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
 
 
 def _withheld(table: pd.DataFrame, settings: ReportSettings) -> pd.DataFrame:
-    """Withhold the id of a site where positions are coarse: an id leads to the exact place."""
+    """Withhold site ids where positions are coarse: an id gives away the exact place."""
     return table.assign(site_id="withheld") if settings.coarse_map > 0 else table
 
 
@@ -176,7 +176,7 @@ def _regions(data: ReportInputs, settings: ReportSettings, refuse: str | None) -
         mask = (data.sites["region"] == region).to_numpy()
         seen = usable_counts(data.observed[mask], data.months, settings.least)
         if not data.cells.loc[data.cells["site_index"].isin(np.flatnonzero(mask)), "n_detected"].any():
-            seen = np.zeros_like(seen)  # never found there: its trend would be that of the others
+            seen = np.zeros_like(seen)  # never detected there: its trend would be that of the other regions
         series = MonthlySeries.of(data.region_totals(region), data.months, data.draws.get(region), seen)
         few = int(mask.sum())
         if series.years.used.any():
@@ -190,7 +190,7 @@ def _regions(data: ReportInputs, settings: ReportSettings, refuse: str | None) -
 
 
 def _replicates(series: MonthlySeries) -> pd.DataFrame:
-    """Return the yearly total of every replicate, so that a reader can compare two years or periods of their own."""
+    """Return the yearly total of every replicate. A reader can compare any two years or periods with it."""
     year, total = series.years.year, series.yearly_draws
     total = np.empty((0, year.size)) if total is None else total
     draw, of = np.repeat(np.arange(len(total)), year.size), np.tile(year, len(total))
@@ -239,7 +239,7 @@ def _sites(data: ReportInputs, years: Years, settings: ReportSettings) -> pd.Dat
         step = settings.coarse_map
         for axis in ("latitude", "longitude"):
             out[axis] = (out[axis] / step).round() * step
-        # An id or a name leads to the exact place as surely as its coordinates do.
+        # An id or a name gives away the exact place, as coordinates do.
         out["site_id"] = "withheld"
         out["site_name"] = None
     return out.assign(

@@ -24,7 +24,7 @@ __all__ = ["CREDIT", "Frame", "draw_basemap", "draw_scale", "frame_of"]
 CREDIT = "Coasts and borders: Natural Earth (public domain)."
 LAND, SEA, LINE = "#f3f1ea", "#e3edf5", "#a9a89f"
 _KM = 111.2  # kilometres in a degree of latitude
-_FINE = "florida"  # finer pieces, each used where the whole map lies in it
+_FINE = "florida"  # finer pieces, used where they cover the whole map
 
 
 class Frame(NamedTuple):
@@ -47,7 +47,7 @@ class Frame(NamedTuple):
 
 
 def frame_of(longitude: F64, latitude: F64) -> Frame:
-    """Return the limits around some places: a margin of a sixth, at least 20 km, neither a slit nor a tower.
+    """Return the limits around some places: a margin of a sixth, at least 20 km wide, not too narrow or flat.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def draw_basemap(ax: Axes, f: Frame) -> None:
     vertices: list[F64] = []
     codes: list[int] = []
     for ring in _pieces(piece, "land", f):
-        # A hole turns the other way round, which the filling rule of a path takes as a hole.
+        # A ring in the opposite direction is a hole by the filling rule of a path.
         turn = LinearRing(ring).is_ccw
         cut = shapely.make_valid(Polygon(ring)).intersection(view).simplify(step)
         for polygon in getattr(cut, "geoms", [cut]):

@@ -57,7 +57,7 @@ def build_report(
     'index.html'
     """
     settings = settings or ReportSettings()
-    photo_uri(settings.photo)  # refused before anything is computed
+    photo_uri(settings.photo)  # raise before anything is computed
     if settings.language:
         read_catalog(settings.language)
     data = read_inputs(panel, fit, imputed)
@@ -91,7 +91,7 @@ def write_report(a: Analysis, folder: Path) -> None:
 
 
 def _translated(a: Analysis, html: str, folder: Path) -> str:
-    """The page in the language that was asked for; what its file lacks is written beside the page."""
+    """Translate the page; write the sentences that have no translation beside it."""
     if a.settings.language is None:
         return html
     catalog, sites = read_catalog(a.settings.language), a.data.sites
@@ -128,7 +128,7 @@ def _plain(value: object) -> object:
 
 
 def _results(a: Analysis) -> dict[str, object]:
-    """Return what an index page of many species needs, and what a person looks at first."""
+    """Return what an index page of many species needs, and what a person reads first."""
     keep = [
         "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo", "percent_hi",
         "trend_class", "label", "convention", "year_sd", "slope_se_sampling", "percent_lo_sampling", "percent_hi_sampling",

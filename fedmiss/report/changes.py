@@ -58,8 +58,8 @@ def change_points(
 
     All continuous piecewise-linear curves with up to ``max_points`` bends, at least 4 years on each side, are
     compared by BIC; so year-to-year noise, and not the sampling error alone, decides (TRIM's stepwise Wald test
-    uses the sampling error alone and finds bends in every fluctuating series). The replicates say how firm the
-    finding is: ``support`` is the share of them in which a bend within two years of this one is chosen.
+    uses the sampling error alone and finds bends in every fluctuating series). The replicates measure how certain a
+    bend is: ``support`` is the share of them in which a bend within two years of this one is chosen.
 
     Returns
     -------

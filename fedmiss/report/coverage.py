@@ -1,4 +1,4 @@
-"""What was seen: how much of the panel was counted, whether zeros were, and whether that carries a trend."""
+"""Coverage: how much of the panel was counted, whether zeros were recorded, and whether this is enough for a trend."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = [
     "monthly_coverage",
 ]
 
-MIN_SITES_REPEATED = 5  # sites seen in two or more years: only they carry a trend
+MIN_SITES_REPEATED = 5  # sites counted in two or more years: only they inform a trend
 MIN_CELLS_PER_YEAR = 10  # counted cells in the median year
 MAX_COUNT_SHARE = 0.5  # of all that was counted, in one site-month
-MIN_DETECTIONS = 20  # visits that found the species: fewer know the mean of all years to no better than 22 %
+MIN_DETECTIONS = 20  # visits with a detection; with fewer, the mean of all years has an error above 22 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Coverage:
 
 
 def _linked_years(site: np.ndarray, year: np.ndarray, n_sites: int, n_years: int) -> int:
-    """Return how many years hang together through sites (or months of the year) counted in more than one of them."""
+    """Return the size of the largest set of years linked by sites (or months) that were counted in more than one year."""
     n = n_sites + n_years
     graph = coo_matrix((np.ones(site.size), (site, n_sites + year)), shape=(n, n))
     label = connected_components(graph, directed=False)[1][n_sites:]
@@ -67,9 +67,9 @@ def _linked_years(site: np.ndarray, year: np.ndarray, n_sites: int, n_years: int
 
 
 def coverage(data: ReportInputs, years: Years) -> Coverage:
-    """Count what was seen, and list every reason why it cannot carry a trend class (``thin``).
+    """Count the data, and list every reason why they do not allow a trend class (``thin``).
 
-    A trend is carried by sites counted in several years: when years are linked by no such site, the difference
+    Only sites counted in several years inform a trend. When no such site links two years, the difference
     between them is the model's assumption and not an observation.
     """
     J, L = data.expected.shape
@@ -85,7 +85,7 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     repeated = int((pairs.groupby("site").size() >= 2).sum())
     per_year = np.bincount(position, minlength=years.year.size)[years.used]
     linked = _linked_years(pairs["site"].to_numpy(), pairs["year"].to_numpy(), J, years.year.size)
-    # of the season in the years that enter the trend, as the totals are; all cells where no year does
+    # the season's cells of the years in the trend, as for the totals; all cells where no year is in it
     weight = years.W[years.used].sum(axis=0) if years.used.any() else np.ones(L)
     total = float(data.totals @ weight)
     imputed = float(np.where(data.observed, 0.0, data.expected).sum(axis=0) @ weight)
@@ -117,7 +117,7 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
 
 
 def _thin(c: Coverage, data: ReportInputs, n_used: int) -> Iterator[str]:
-    """Give the reasons why the counts cannot carry a trend class; ``n_used`` years enter the trend."""
+    """Yield the reasons why the counts do not allow a trend class; the trend has ``n_used`` years."""
     cell, counts = data.cell, data.cells["count_sum"]
     largest = float(counts.max() / counts.sum()) if counts.sum() else 0.0
     if largest > MAX_COUNT_SHARE:

@@ -1,4 +1,4 @@
-"""The numbers of the page that stand in none of its other tables, by name: what was counted, how the model was fitted."""
+"""The numbers of the page that no other table holds, by name: what was counted, how the model was fitted."""
 
 from __future__ import annotations
 

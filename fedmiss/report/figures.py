@@ -227,7 +227,7 @@ def monthly_smooth(a: Analysis) -> Plot | None:
     top, low = fig.subplots(2, 1, sharex=True, height_ratios=[1.6, 1])
     x = c["time"].to_numpy()
     top.plot(x, c["total"], ls="none", marker="o", ms=2.2, color=GREY, mew=0, alpha=0.8)
-    solid = c.dropna(subset=["smooth"])  # months outside the season have no curve; the line runs on over them
+    solid = c.dropna(subset=["smooth"])  # no curve outside the season: the line connects across these months
     if c["smooth_lo"].notna().any():
         top.fill_between(solid["time"], solid["smooth_lo"], solid["smooth_hi"], color=SKY, alpha=0.4, lw=0)
     top.plot(solid["time"], solid["smooth"], color=BLUE, lw=2)

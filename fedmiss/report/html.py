@@ -59,7 +59,7 @@ def environment() -> Environment:
 
 
 def assets() -> dict[str, object]:
-    """Return what every page carries: style, script, version."""
+    """Return what every page contains: style, script, version."""
     return {
         "css": Markup(resource("reports", "style.css").read_text(encoding="utf-8")),
         "js": Markup(resource("reports", "sort.js").read_text(encoding="utf-8")),

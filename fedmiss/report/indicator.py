@@ -22,7 +22,7 @@ def indicator(
     """Return the geometric mean over species of their yearly index, with its interval.
 
     Least squares of log totals on species and years: with every species in every year this is the mean of the logarithms;
-    a species that enters late or lacks years tells the ratios of the years that it has. Every species has the same
+    a species that enters late or lacks years informs the ratios of the years that it has. Every species has the same
     weight. The interval is of the species' own errors, drawn independently: it says how well the mean of these
     species is known, not how other species fare.
     Source: Gregory et al. (2005); Soldaat et al. (2017) for the floor. Differs in: no smoothing; replicates of the fits

@@ -145,7 +145,7 @@ def _read_weeks(panel: Path) -> pd.DataFrame | None:
     """Sum the visits of every group by site, month and quarter of the month; dates and observers are not kept."""
     keys, parts = ["site_index", "month_index", "quarter"], []
     for path in sorted((panel / "groups").glob("*/visits.parquet")):
-        read_table(path, "visits", columns=["count"])  # told by name when damaged
+        read_table(path, "visits", columns=["count"])  # names the file when it is damaged
         visits = pl.scan_parquet(path).filter(pl.col("count").is_not_null())
         quarter = ((pl.col("date").dt.day() - 1) // 7).clip(0, 3).cast(pl.Int32)
         sums = visits.with_columns(quarter=quarter).group_by(keys)

@@ -67,7 +67,7 @@ def build_index(
     Parameters
     ----------
     reports : report folders
-    failures : species -> what went wrong; shown on the page, so that a failed species is not a silent one
+    failures : species -> what went wrong; shown on the page
 
     Raises
     ------

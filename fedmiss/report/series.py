@@ -294,7 +294,7 @@ def _base_text(chosen: I64) -> str:
 
 
 def _without_season(y: F64, month_of_year: I64) -> F64:
-    """Divide by the mean of each month of the year: what is left is course and noise, by which a span is chosen."""
+    """Divide by the mean of each month of the year: a span is chosen by what is left, trend and noise."""
     counts = np.bincount(month_of_year, minlength=13)
     mean = np.bincount(month_of_year, weights=y, minlength=13) / np.maximum(counts, 1)
     divisor = mean[month_of_year]

@@ -112,7 +112,7 @@ def _draw_classes(fig: Figure, ax: Axes, table: pd.DataFrame) -> tuple[str, str]
     areas = _areas(table)
     order = np.argsort(-areas, kind="stable")
     present = []
-    for name, colour in reversed(CLASS_COLOURS.items()):  # those without a class lie below
+    for name, colour in reversed(CLASS_COLOURS.items()):  # sites without a class are drawn first
         pick = order[(table["trend_class"] == name).to_numpy()[order]]
         if pick.size == 0:
             continue
@@ -136,7 +136,7 @@ def _draw_classes(fig: Figure, ax: Axes, table: pd.DataFrame) -> tuple[str, str]
 
 
 def _draw_means(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis) -> tuple[str, str]:
-    """Without differences between trends the map shows how many, and how often people looked."""
+    """Draw mean totals and numbers of visits, where the trends of sites do not differ."""
     areas = _areas(table)
     order = np.argsort(-areas, kind="stable")
     part, visits = table.iloc[order], np.maximum(table["visits"].to_numpy()[order], 1)
@@ -253,7 +253,7 @@ def _draw_hexagons(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis, fram
 
 
 def _merge_places(table: pd.DataFrame) -> pd.DataFrame:
-    """Add up sites that share a rounded position; the largest site's trend speaks for the place."""
+    """Add up sites that share a rounded position; the place shows the trend of its largest site."""
     ordered = table.sort_values("mean_total", ascending=False)
     merged = ordered.groupby(["latitude", "longitude"], as_index=False, sort=True).agg(
         n_sites=("site_index", "size"),

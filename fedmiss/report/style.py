@@ -29,7 +29,7 @@ __all__ = [
     "svg_text",
 ]
 
-# Okabe and Ito (2008): told apart with every common colour deficiency.
+# Okabe and Ito (2008): distinct with every common colour vision deficiency.
 BLUE, ORANGE, GREEN, SKY, GREY, INK = "#0072B2", "#D55E00", "#009E73", "#56B4E9", "#8a8a8a", "#222222"
 CLASS_COLOURS = {
     "strong increase": "#0072B2",

@@ -208,7 +208,7 @@ def _records(
     number = np.where(x, -1, count - part)
 
     both = np.flatnonzero(part)
-    odd = np.flatnonzero(rng.random(n) < 0.03)  # ducks that nobody could name
+    odd = np.flatnonzero(rng.random(n) < 0.03)  # ducks that were not identified
     event = np.concatenate([event, event[both], odd])
     order = np.argsort(event, kind="stable")
     species = np.concatenate([species, species[both], np.full(odd.size, -1)])

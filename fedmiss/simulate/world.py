@@ -31,7 +31,7 @@ __all__ = ["EFFORT_SLOPE", "RANK", "World", "make_world"]
 
 EFFORT_SLOPE = 0.6
 RANK = 2
-MAX_OBSERVERS = 4_999_999  # a prime, so that multiples scatter the ids and never meet
+MAX_OBSERVERS = 4_999_999  # a prime, so that multiples scatter the ids without collisions
 INTERACTION_SD = 0.35
 OBSERVER_SD = 0.4
 UNTIMED_MINUTES = 30.0  # true length of a visit whose duration is not given

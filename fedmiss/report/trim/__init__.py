@@ -5,7 +5,7 @@ The incumbent of bird monitoring: model 1 (no change), 2 (slopes between change 
 
 Source: Pannekoek and van Strien (2001), TRIM 3 manual; van der Loo, Bogaart and Pannekoek, rtrim. Differs from rtrim
 in: iterates to 1e-10 instead of 1e-5; standard errors are not rounded to integers; months may have covariates; years
-are places on an axis, so a gap in them is as long as it is.
+are positions on an axis, so a gap between them keeps its length.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedmiss.report.trim.solve import estimate, information
 __all__ = ["Stratum", "TrimFit", "TrimSettings", "fit_trim"]
 
 _P_REMOVE, _P_ENTER = 0.2, 0.15  # TRIM's and rtrim's own
-_SCATTER = 1.5  # counts that vary so much more than Poisson counts are worth a word
+_SCATTER = 1.5  # overdispersion from which a note is given
 
 
 def fit_trim(

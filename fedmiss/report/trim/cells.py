@@ -23,7 +23,7 @@ Covariates = Mapping[str, ArrayLike] | None
 
 @dataclass(frozen=True)
 class Cells:
-    """Counts of I sites at T = M x J cells; the cells of one month stand together, in the order of the time points.
+    """Counts of I sites at T = M x J cells; the cells of one month are contiguous, in the order of the time points.
 
     ``counts`` (I, T) with NaN for missing cells, ``weights`` (I, T), ``time`` (J,) position of the time points on
     their axis (years as they are, names as 0, 1, ...), ``category`` (I, K) number of each site's category for K
@@ -145,7 +145,7 @@ def _categories(
             )
         value = column.groupby(frame["site"]).first().loc[list(sites)]
         found = tuple(sorted(value.unique()))
-        if len(found) > 1:  # a covariate with one category says nothing
+        if len(found) > 1:  # a covariate with one category has no effect
             names.append(str(name))
             columns.append(pd.Index(found).get_indexer(value).astype(np.int64))
             labels.append(found)
@@ -189,7 +189,7 @@ def _weights(
 
 
 def check_links(cells: Cells) -> None:
-    """Raise unless counts tell the ratio between any two time points, in every category, and between any two months.
+    """Raise unless the counts determine the ratio of any two time points, in every category, and of any two months.
 
     Only a model with one effect for each time point (model 3) needs this.
     """

@@ -106,7 +106,7 @@ def make_design(cells: Cells, model: int, changepoints: tuple[int, ...] = ()) ->
 
 
 def _slopes(time: F64, changepoints: tuple[int, ...]) -> F64:
-    """(J, K): how far each time point has come along the stretch that starts at each change point."""
+    """(J, K): position of each time point within the stretch that starts at each change point."""
     starts = time[list(changepoints)]
     lengths = np.append(np.diff(starts), time[-1] - starts[-1])
     return np.clip(time[:, None] - starts[None, :], 0.0, lengths[None, :])

@@ -21,7 +21,7 @@ _HEAD = "  Additive      std.err.   Multiplicative  std.err."
 
 
 def out_text(fit: TrimFit, title: str) -> str:
-    """Lay out a fit as TRIM's ``.out`` file, so that what reads TRIM's reads it."""
+    """Lay out a fit as TRIM's ``.out`` file, for programs that read TRIM's."""
     c, s = fit.cells, fit.settings
     lines = [
         *_head_lines(fit, title),
@@ -243,7 +243,7 @@ def _rows(frame: pd.DataFrame) -> list[dict[str, object]]:
 
 
 def as_json(fit: TrimFit, rule: str = "rtrim") -> dict[str, object]:
-    """Return everything that a fit says as plain lists and numbers, at full precision."""
+    """Return all results of a fit as plain lists and numbers, at full precision."""
     return {
         "model": fit.settings.model,
         "sites": len(fit.sites),

@@ -67,7 +67,7 @@ class TrimFit:
     """A fitted model; in an imputed total an observed count is kept and a missing one is its expectation ``mu``.
 
     ``chi2`` is Pearson's, ``likelihood_ratio`` against the saturated model, both with ``df`` degrees of freedom;
-    ``steps`` tells what the stepwise choice of change points did.
+    ``steps`` lists the steps of the stepwise choice of change points.
 
     Examples
     --------

@@ -47,7 +47,7 @@ def describe(fit: TrimFit, base: Label | Sequence[Label] | None = None, rule: st
         lines += ["", "All sites" if name == "all" else f"Sites with {name.replace('=', ' = ')}"]
         for which in ("imputed", "model"):
             o = fit.overall(which, rule, name).iloc[0]
-            slope = round(o["slope"], 5) + 0.0  # no minus before a nought
+            slope = round(o["slope"], 5) + 0.0  # no minus sign before a zero
             lines.append(
                 f"  slope, {which:8s}{slope:10.5f} (SE {o['slope_se']:.5f}), per step x {o['multiplicative']:.5f} "
                 f"(SE {o['multiplicative_se']:.5f}): {o['label']}"

@@ -30,7 +30,7 @@ from fedmiss.core import (
 )  # fmt: skip
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
-from fedmiss.experiments.folder import Folder, experiment_folder
+from fedmiss.experiments.folder import Folder, experiment_folder, padded
 from fedmiss.experiments.mnist_data import load_mnist, pca
 from fedmiss.models.gmm import GMM, GMMParams, random_rows, second_moment
 from fedmiss.rng import rng_for
@@ -266,13 +266,9 @@ def _weights_and_field(
         keep = np.arange(0, len(t["k"]), max(len(t["k"]) // 400, 1))
         e = np.cumsum(t["evaluations"])[keep] / roster.total
         parts.append((name, e, t["h_norm2"][keep], np.array([t[f"weight_{g + 1}"][keep] for g in range(G)])))
-    size = max(len(e) for _, e, _, _ in parts)
     for name, e, h, pi in parts:
-        blank = np.full(size - len(e), np.nan)
-        columns[f"{name} epochs"] = np.concatenate([e, blank])
-        columns[f"{name} h_norm2"] = np.concatenate([h, blank])
-        for g in range(G):
-            columns[f"{name} weight {g + 1}"] = np.concatenate([pi[g], blank])
+        columns |= {f"{name} epochs": e, f"{name} h_norm2": h}
+        columns |= {f"{name} weight {g + 1}": pi[g] for g in range(G)}
 
     def draw(axes: Sequence[Axes]) -> None:
         for (name, e, h, pi), (left, right) in zip(parts, (axes[:2], axes[2:]), strict=True):
@@ -280,15 +276,14 @@ def _weights_and_field(
             left.set(title=f"{name}: weights", xlabel="epochs")
             right.semilogy(e, h, lw=0.5, color="#c33")
             right.set(title=f"{name}: $||H||^2$", xlabel="epochs")
-            if name.startswith(
-                "VR"
-            ):  # the paper's axis: an outer loop is one full pass and k_in - 1 pairs of minibatches
+            if name.startswith("VR"):
+                # the paper's axis: an outer loop is one full pass and k_in - 1 pairs of minibatches
                 m = int(roster.sizes[0])
                 loop = (m + 2 * B * (K_IN - 1)) / m
                 for ax in (left, right):
                     _outer_loops(ax, loop)
 
-    folder.figure(figure, draw, columns, panels=4, size=(3.6, 3.4))
+    folder.figure(figure, draw, padded(columns), panels=4, size=(3.6, 3.4))
 
 
 def _outer_loops(ax: Axes, loop: float) -> None:

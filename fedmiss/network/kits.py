@@ -146,14 +146,15 @@ def collect_roster(study_folder: Path, files: Sequence[Path]) -> dict[str, str]:
         raise InputError(
             f"no public key of {', '.join(missing)}. Ask them for the file that `fedmiss federation enrol` made."
         )
-    for folder in (
-        study_folder,
-        study_folder / "hub",
-        *(study_folder / "kits" / n for n in study.organisations),
-    ):
-        if folder.is_dir():
-            write_json(folder / "roster.json", dict(sorted(keys.items())))
+    for folder in _ends(study_folder, study):
+        write_json(folder / "roster.json", dict(sorted(keys.items())))
     return keys
+
+
+def _ends(study_folder: Path, study: Study) -> list[Path]:
+    """Return the study's folder and those of its hub and kits, where they are there."""
+    kits = (study_folder / "kits" / n for n in study.organisations)
+    return [f for f in (study_folder, study_folder / "hub", *kits) if f.is_dir()]
 
 
 def page(kit: Kit, *, visits: str = "") -> str:
@@ -292,14 +293,9 @@ def new_revision(study_folder: Path, without: Sequence[str]) -> Study:
         "organisations": tuple(n for n in old.organisations if n not in without),
     }
     new = Study(**values)
-    for folder in (
-        study_folder,
-        study_folder / "hub",
-        *(study_folder / "kits" / n for n in new.organisations),
-    ):
-        if folder.is_dir():
-            new.write(folder / "study.json")
-            write_json(folder / "roster.json", {n: keys[n] for n in new.organisations})
+    for folder in _ends(study_folder, new):
+        new.write(folder / "study.json")
+        write_json(folder / "roster.json", {n: keys[n] for n in new.organisations})
     for name in without:
         shutil.rmtree(study_folder / "kits" / name / "engine", ignore_errors=True)
     return new

@@ -84,7 +84,7 @@ def write_report(a: Analysis, folder: Path) -> None:
         settings=settings,
         inputs=dict(a.data.hashes),
         results=_results(a),
-        flow=list(a.data.imputed.get("flow") or a.data.fit.get("flow") or a.data.panel.get("flow") or []),
+        flow=a.data.flow,
         terms=dict(a.data.panel.get("terms", {})),
         warnings=caveats(a),
     )

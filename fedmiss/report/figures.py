@@ -183,25 +183,18 @@ def beside(a: Analysis) -> Plot | None:
     year = t["year"].to_numpy(dtype=float)
     if t["index_lo"].notna().any():
         ax.vlines(year - 0.12, t["index_lo"], t["index_hi"], color=SKY, lw=4, alpha=0.6)
-    ax.vlines(
-        year + 0.12,
-        np.maximum(t["trim"] - 1.96 * t["trim_se"], 0),
-        t["trim"] + 1.96 * t["trim_se"],
-        color="#f0b48c",
-        lw=4,
-    )
-    every = t.set_index("year").reindex(
-        range(int(year.min()), int(year.max()) + 1)
-    )  # lines break where years are left out
+    half = 1.96 * t["trim_se"]
+    ax.vlines(year + 0.12, np.maximum(t["trim"] - half, 0), t["trim"] + half, color="#f0b48c", lw=4)
+    # lines break where years are left out
+    every = t.set_index("year").reindex(range(int(year.min()), int(year.max()) + 1))
     ax.plot(every.index - 0.12, every["index"], color=BLUE, marker="o", ms=4, lw=1.2, label="fedmiss")
     ax.plot(
         every.index + 0.12, every["trim"], color=ORANGE, marker="s", ms=3.5, lw=1.2, label="TRIM, model 3"
     )
     ax.set_ylim(bottom=0)
     ax.set_ylabel(f"index ({a.trend['base']} = 100)")
-    ax.legend(
-        frameon=False, fontsize=8.5, loc="lower right", bbox_to_anchor=(1, 1), ncols=2
-    )  # above the bars
+    # above the bars
+    ax.legend(frameon=False, fontsize=8.5, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
     _thousands(ax)
     _years_axis(ax, year)
     caption = (

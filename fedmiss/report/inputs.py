@@ -78,6 +78,11 @@ class ReportInputs:
         """What a cell of the matrix is called."""
         return "site-year" if self.yearly_counts else "site-month"
 
+    @property
+    def flow(self) -> list[dict[str, object]]:
+        """Rows of the row-flow table, from the last step that has one."""
+        return next((list(m["flow"]) for m in (self.imputed, self.fit, self.panel) if m.get("flow")), [])
+
     def region_names(self) -> list[str]:
         """Regions that sites name, sorted."""
         return sorted(str(r) for r in self.sites["region"].dropna().unique())

@@ -1,11 +1,11 @@
-"""Totals, indices, seasonal profile, smooth and overall trend, from monthly totals and their replicates.
+"""Totals, indices, seasonal profile and overall trend, from monthly totals and their replicates.
 
 Every function takes the monthly totals ``monthly`` (L,) in birds, the month axis ``months`` (a frame with the
 columns of schema ``months``), and ``draws`` (B, L), bootstrap replicates of the totals, or None when there are
 none: then every limit is NaN and no class is given. ``n_observed`` (L,) is the number of cells with a count in
 each month; years without any are left out of trends. All return pandas frames; ``attrs`` says how.
 
-Each is a method of :class:`fedmiss.report.series.MonthlySeries`, which holds these four once.
+Each is a method of :class:`fedmiss.report.series.MonthlySeries`, which holds these four once, and has more.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from fedmiss.arrays import F64, I64
 from fedmiss.report.series import MIN_YEARS, MonthlySeries
 
 __all__ = [
@@ -21,8 +20,6 @@ __all__ = [
     "monthly_totals",
     "overall_trend",
     "seasonal",
-    "smooth",
-    "yearly_covariance",
     "yearly_index",
 ]
 
@@ -81,16 +78,6 @@ def yearly_index(
     [100.0, 95.0, 90.3, 85.7, 81.5, 77.4]
     """
     return MonthlySeries.of(monthly, months, draws, n_observed).index(base, level)
-
-
-def yearly_covariance(
-    monthly: ArrayLike,
-    months: pd.DataFrame,
-    draws: ArrayLike | None,
-    n_observed: ArrayLike | None = None,
-) -> tuple[I64, F64, F64]:
-    """Return the used years (Y,), their totals (Y,) and the covariance (Y, Y) of the totals over the replicates."""
-    return MonthlySeries.of(monthly, months, draws, n_observed).covariance()
 
 
 def overall_trend(
@@ -167,19 +154,3 @@ def seasonal(
     5
     """
     return MonthlySeries.of(monthly, months, draws, n_observed).season(level)
-
-
-def smooth(
-    monthly: ArrayLike,
-    months: pd.DataFrame,
-    draws: ArrayLike | None = None,
-    *,
-    n_missing: ArrayLike | None = None,
-    n_observed: ArrayLike | None = None,
-    span: float | None = None,
-    it: int = 3,
-    level: float = 0.95,
-) -> pd.DataFrame:
-    """Return the LOESS curve of the monthly totals (see ``MonthlySeries.smooth`` for the columns)."""
-    series = MonthlySeries.of(monthly, months, draws, n_observed)
-    return series.smooth(n_missing=n_missing, span=span, it=it, level=level)

@@ -66,12 +66,12 @@ def _effort(a: Analysis) -> str:
 
 
 def _flow(a: Analysis) -> HtmlTable | None:
-    flow: list[dict[str, object]] = (
-        a.data.imputed.get("flow") or a.data.fit.get("flow") or a.data.panel.get("flow") or []
-    )
-    if not flow:
+    if not a.data.flow:
         return None
-    rows = [[Cell(str(r.get("step", ""))), _rows(r.get("rows")), Cell(str(r.get("note", "")))] for r in flow]
+    rows = [
+        [Cell(str(r.get("step", ""))), _rows(r.get("rows")), Cell(str(r.get("note", "")))]
+        for r in a.data.flow
+    ]
     return HtmlTable("From the source to the panel, step by step", ["Step", "Rows", "Note"], rows, "flow")
 
 

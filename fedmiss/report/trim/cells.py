@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +56,13 @@ class Cells:
         """Sites of one category, (I,)."""
         out: Bool = self.category[:, covariate] == category
         return out
+
+    def groups(self) -> Iterator[tuple[str, Bool]]:
+        """Yield words and mask (I,) of all sites, then of the sites of each category."""
+        yield "", np.ones(len(self.sites), dtype=bool)
+        for k, name in enumerate(self.covariates):
+            for c, label in enumerate(self.labels[k]):
+                yield f" at sites with {name} {label}", self.members(k, c)
 
 
 def make_cells(frame: pd.DataFrame, weights: Weights, covariates: Covariates, *, every_year: bool) -> Cells:
@@ -193,13 +200,8 @@ def check_links(cells: Cells) -> None:
 
     Only a model with one effect for each time point (model 3) needs this.
     """
-    groups = [("", np.ones(len(cells.sites), dtype=bool))]
-    for k, name in enumerate(cells.covariates):
-        groups += [
-            (f" at sites with {name} {label}", cells.members(k, c)) for c, label in enumerate(cells.labels[k])
-        ]
     J = len(cells.times)
-    for where, mask in groups:
+    for where, mask in cells.groups():
         f = np.nan_to_num(cells.counts[mask]).reshape(int(mask.sum()), len(cells.months), J)
         empty = [t for t, n in zip(cells.times, f.sum(axis=(0, 1)), strict=True) if not n > 0]
         if empty:

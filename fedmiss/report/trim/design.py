@@ -41,10 +41,6 @@ class Design:
         """Positions of the parameters whose fields have these values."""
         return [i for i, t in enumerate(self.terms) if all(getattr(t, k) == v for k, v in wanted.items())]
 
-    def is_covariate(self) -> list[int]:
-        """Positions of the parameters of any covariate."""
-        return [i for i, t in enumerate(self.terms) if t.covariate >= 0]
-
 
 def positions_of(changepoints: Iterable[Label], times: tuple[Label, ...]) -> tuple[int, ...]:
     """Turn change points, named by their time point, into positions; sorted.
@@ -116,12 +112,7 @@ def _check_stretches(cells: Cells, changepoints: tuple[int, ...]) -> None:
     J = len(cells.times)
     f = np.nan_to_num(cells.counts).reshape(len(cells.sites), -1, J).sum(axis=1)
     ends = [*changepoints[1:], J - 1]
-    groups = [("", np.ones(len(cells.sites), dtype=bool))]
-    for k, name in enumerate(cells.covariates):
-        groups += [
-            (f" at sites with {name} {label}", cells.members(k, c)) for c, label in enumerate(cells.labels[k])
-        ]
-    for where, mask in groups:
+    for where, mask in cells.groups():
         for start, end in zip(changepoints, ends, strict=True):
             if not f[mask, start + 1 : end + 1].sum() > 0:
                 raise InputError(

@@ -8,41 +8,23 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from statsmodels.nonparametric.smoothers_lowess import lowess
 
 from fedmiss.arrays import F64
 from fedmiss.core import Result
-from fedmiss.experiments.figure2 import figure2
+from fedmiss.experiments.figure2 import as_groups, figure2, loess
 from fedmiss.experiments.folder import Folder, experiment_folder
 from fedmiss.federation.local import fit_counts
-from fedmiss.models.lowrank.data import Cells, Group, GroupPanel
+from fedmiss.models.lowrank.data import Cells, GroupPanel
 from fedmiss.models.lowrank.families import GAUSSIAN
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.solver import Penalty, fit_cells
 from fedmiss.pipeline.algorithm7 import run_algorithm7
-from fedmiss.simulate.panels import Panel, simulate_panel
+from fedmiss.simulate.panels import simulate_panel
 
 __all__ = ["main"]
 
 SITES, MONTHS, RECORDS, OBSERVERS, GROUPS = 9_721, 525, 12_185, 2_465, 10
 GAMMA, ALPHA, BATCH, RANK = 1e-4, 1e-3, 100, 2
-
-
-def as_groups(p: Panel, J: int, L: int) -> GroupPanel:
-    """Split a simulated panel's visits into its groups; cells are visited once."""
-    groups = []
-    for k in np.unique(p.group):
-        m = p.group == k
-        who = np.unique(p.observer[m], return_inverse=True)[1]
-        groups.append(Group.of(f"g{int(k):02d}", p.site_index[m], p.month_index[m], p.y[m], who))
-    t = np.arange(L)
-    return GroupPanel.of(J, L, groups, (t % 12 + 1, 1977 + t // 12))
-
-
-def loess(y: F64, span: float = 0.15) -> F64:
-    """LOESS curve over the months."""
-    out: F64 = lowess(y, np.arange(y.size), frac=span, return_sorted=False)
-    return out
 
 
 @dataclass(frozen=True)
@@ -104,7 +86,7 @@ def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: boo
             f"rounds, {r.result.trace['seconds'][-1]:.0f} s, {r.result.trace['bytes_up'].sum() / 1e6:.2f} MB up."
         )
         _write(folder, r, totals)
-        figure2(folder, as_groups, loess, seed=seed, quick=quick)
+        figure2(folder, seed=seed, quick=quick)
         folder.finish(
             "FedMissEM at the paper's size",
             {"quick": quick, "seed": seed, "epochs": epochs, "gamma": GAMMA, "alpha": ALPHA, "batch": BATCH},

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from matplotlib.axes import Axes
+from statsmodels.nonparametric.smoothers_lowess import lowess
 
 from fedmiss.arrays import F64
 from fedmiss.compressors import Dithering
 from fedmiss.core import FedEM, Minibatch, Result, Roster, Stop, run
 from fedmiss.engines import LocalEngine
 from fedmiss.experiments.folder import Folder
-from fedmiss.models.lowrank.data import GroupPanel
+from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.paper import Factors, FedMissEM, thresholded_svd
 from fedmiss.simulate.panels import Panel, simulate_panel
 
-__all__ = ["figure2"]
+__all__ = ["as_groups", "figure2", "loess"]
 
 MONTHS, OBSERVERS, GROUPS = 240, 2_465, 10
 GAMMA, ALPHA, BATCH, RANK = 1e-4, 1e-3, 100, 2
@@ -26,14 +27,24 @@ GAMMA, ALPHA, BATCH, RANK = 1e-4, 1e-3, 100, 2
 SPECIES = {"Common Buzzard": (5_980, 600, (520, 600)), "Mallard": (12_185, 950, (800, 950))}
 
 
-def figure2(
-    folder: Folder,
-    as_groups: Callable[[Panel, int, int], GroupPanel],
-    loess: Callable[[F64], F64],
-    *,
-    seed: int,
-    quick: bool,
-) -> None:
+def as_groups(p: Panel, J: int, L: int) -> GroupPanel:
+    """Split a simulated panel's visits into its groups; cells are visited once."""
+    groups = []
+    for k in np.unique(p.group):
+        m = p.group == k
+        who = np.unique(p.observer[m], return_inverse=True)[1]
+        groups.append(Group.of(f"g{int(k):02d}", p.site_index[m], p.month_index[m], p.y[m], who))
+    t = np.arange(L)
+    return GroupPanel.of(J, L, groups, (t % 12 + 1, 1977 + t // 12))
+
+
+def loess(y: F64, span: float = 0.15) -> F64:
+    """LOESS curve over the months."""
+    out: F64 = lowess(y, np.arange(y.size), frac=span, return_sorted=False)
+    return out
+
+
+def figure2(folder: Folder, *, seed: int, quick: bool) -> None:
     """Run algorithm 7 at both sizes from the groups' mean data, with the month's mean where a group has not counted."""
     epochs = 3.0 if quick else 150.0
     columns = {"month": np.arange(float(MONTHS))}
@@ -64,7 +75,7 @@ def figure2(
             f"months; {rounds:,} rounds moved them by {100 * moved:.2g} %, so the curve is that of its start "
             f"({share:.0f} % of the true totals)."
         )
-    _draw(folder, columns, loess, epochs)
+    _draw(folder, columns, epochs)
     folder.say(
         "Figure 2 beside the paper's, on simulated counts. The paper's axes of missing cells say how many sites are in "
         "play, and its dates 2000 to 2019; its start is not stated. " + " ".join(lines)
@@ -87,7 +98,7 @@ def _run(panel: GroupPanel, start: Factors, epochs: float, seed: int, label: str
     return run(algo, engine, np.zeros(model.q), stop=Stop(epochs=epochs), label=label)
 
 
-def _draw(folder: Folder, columns: dict[str, F64], loess: Callable[[F64], F64], epochs: float) -> None:
+def _draw(folder: Folder, columns: dict[str, F64], epochs: float) -> None:
     def draw(axes: Sequence[Axes]) -> None:
         year = 2000 + columns["month"] / 12
         curves = (

@@ -172,9 +172,7 @@ def page(kit: Kit, *, visits: str = "") -> str:
         "  organisations and the fingerprints of their keys (compare them by telephone):",
     ]
     lines += [f"    {name:12s} {fingerprint(key)}" for name, key in sorted(kit.roster.items())]
-    lines += [
-        "What leaves your computer",
-    ]
+    lines += ["What leaves your computer"]
     if s.masks:
         lines += [
             "  Sums over your sites, each masked: the hub can read only the sum over all organisations.",
@@ -256,8 +254,7 @@ def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "", vis
             raise ConfigError(f"job {job[:12]} was not approved; nothing was sent.")
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     write_json(
-        kit.private / "approval.json",
-        {"job": job, "time": when, "by": _user(), "page": text.splitlines()},
+        kit.private / "approval.json", {"job": job, "time": when, "by": _user(), "page": text.splitlines()}
     )
     line = {
         "job": job,

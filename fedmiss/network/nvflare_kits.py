@@ -103,10 +103,7 @@ def place_storage(engine: Path) -> None:
 
 def _run(module_and_args: Sequence[str]) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", *module_and_args],
-        capture_output=True,
-        text=True,
-        timeout=300,
+        [sys.executable, "-m", *module_and_args], capture_output=True, text=True, timeout=300
     )
     return done.stdout + done.stderr
 

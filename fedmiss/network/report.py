@@ -72,12 +72,7 @@ def joint_report(result: Path, out: Path, *, date: str | None = None, overwrite:
     notes = [n for n in (lack_of_fit(fitted), *manifest["warnings"]) if n]
     with atomic_folder(out, "joint_report", overwrite=overwrite, inputs=[result]) as tmp:
         (tmp / "tables").mkdir()
-        for name, table in (
-            ("monthly", monthly),
-            ("yearly", yearly),
-            ("trend", trends),
-            ("fitted", fitted),
-        ):
+        for name, table in (("monthly", monthly), ("yearly", yearly), ("trend", trends), ("fitted", fitted)):
             write_csv(table, tmp / "tables" / f"{name}.csv")
         (tmp / "index.html").write_text(
             _page(manifest, yearly, trends, fitted, plot, notes, date or dt.date.today().isoformat()),
@@ -145,13 +140,7 @@ def _page(
     date: str,
 ) -> str:
     rows = [
-        [
-            str(r["year"]),
-            number(r["total"]),
-            number(r["index"]),
-            _interval(r),
-            "yes" if r["used"] else "no",
-        ]
+        [str(r["year"]), number(r["total"]), number(r["index"]), _interval(r), "yes" if r["used"] else "no"]
         for r in yearly.to_dict("records")
     ]
     regions = [
@@ -264,14 +253,7 @@ def _told_fit(program: GroupProgram, told: Outcome, n_counted: int) -> CountFit:
     P, C = program.site_posterior(told.batch, 0)
     L, p = told.T.shape
     q = Posterior(
-        r.mu,
-        P,
-        C,
-        told.T,
-        told.D,
-        np.array(r.site_variances),
-        np.zeros((L, p)),
-        np.array(r.month_variances),
+        r.mu, P, C, told.T, told.D, np.array(r.site_variances), np.zeros((L, p)), np.array(r.month_variances)
     )
     settings = CountSettings(family=r.family, scale=r.scale, rank=r.rank, dispersion=r.dispersion_model)
     aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, 0.0, 0.0, 0.0)

@@ -15,13 +15,7 @@ from numpy.typing import ArrayLike
 
 from fedmiss.report.series import MIN_YEARS, MonthlySeries
 
-__all__ = [
-    "MIN_YEARS",
-    "monthly_totals",
-    "overall_trend",
-    "seasonal",
-    "yearly_index",
-]
+__all__ = ["MIN_YEARS", "monthly_totals", "overall_trend", "seasonal", "yearly_index"]
 
 
 def monthly_totals(

@@ -13,13 +13,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.rng import rng_for
 from fedmiss.simulate.species import NOT_SPECIES
-from fedmiss.simulate.world import (
-    COPIES_PER_CHECKLIST,
-    EFFORT_SLOPE,
-    INCOMPLETE_KEEP,
-    UNTIMED_MINUTES,
-    World,
-)
+from fedmiss.simulate.world import COPIES_PER_CHECKLIST, EFFORT_SLOPE, INCOMPLETE_KEEP, UNTIMED_MINUTES, World
 
 __all__ = ["BLOCK", "MAX_OUTINGS", "PROTOCOLS", "Block", "draw_block", "taxon_offsets"]
 

@@ -202,10 +202,7 @@ def _write_truth(
         "truth_months": months.select(name, pl.all()),
         "truth_totals": totals.select(name, pl.all()),
         "truth_test": test,
-        "truth_observers": {
-            "observer_id": _observer_ids(panel).to_list(),
-            "effect": panel.observer_effect,
-        },
+        "truth_observers": {"observer_id": _observer_ids(panel).to_list(), "effect": panel.observer_effect},
         "truth_species": {
             "species": [SPECIES_NAME],
             "common_name": ["Simulated Bird"],

@@ -22,7 +22,7 @@ def describe(fit: TrimFit, base: Label | Sequence[Label] | None = None, rule: st
     lines = [
         f"Model {s.model} ({what}): {len(c.sites)} sites, {len(c.times)} time points"
         + (f", {len(c.months)} months" if len(c.months) > 1 else "")
-        + f", {n} counts, {c.counts.size - n} cells to fill ({1 - n / c.counts.size:.0%}).",
+        + f", {n} counts, {c.counts.size - n} cells to fill ({1 - n / c.counts.size:.0%})."
     ]
     if c.dropped:
         named = ", ".join(str(d) for d in c.dropped[:5]) + (", ..." if len(c.dropped) > 5 else "")

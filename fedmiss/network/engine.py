@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from fedmiss.errors import EngineError
+from fedmiss.network.kits import open_kit
+from fedmiss.network.outbox import holder
+from fedmiss.network.site import DATA, program_of, warm_up
 from fedmiss.network.study import Study
 
 __all__ = [
@@ -111,11 +114,6 @@ class Responding:
     """An organisation's program behind an engine: compiled and replayed before the engine reports it as ready."""
 
     def __init__(self, kit_folder: str | Path) -> None:
-        # The hub imports this module too: it must not load what sees a visit, nor wait for the compiled loops.
-        from fedmiss.network.kits import open_kit
-        from fedmiss.network.outbox import holder
-        from fedmiss.network.site import DATA, program_of, warm_up
-
         self.kit = open_kit(kit_folder)
         warm_up()
         local = json.loads((self.kit.private / DATA).read_text())

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
 
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, I64
 from fedmiss.core import Result
 from fedmiss.files import atomic_folder, write_manifest
 from fedmiss.tables import write_table
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-__all__ = ["Folder", "band", "experiment_folder", "padded", "trace_rows"]
+__all__ = ["Band", "Column", "Folder", "band", "columns_of", "experiment_folder", "padded", "trace_rows"]
 
 
-def trace_rows(result: Result, total: int, **labels: Any) -> dict[str, Any]:
+Band = tuple[F64, F64, F64]  # mean, lower and upper edge
+Column = NDArray[Any]  # numbers or words, one a row
+
+
+def trace_rows(result: Result, total: int, **labels: str | float) -> dict[str, Column]:
     """Columns of schema ``trace`` from a run's trace, with further columns: labels, and what was observed."""
     t = result.trace
     rounds = len(t["k"])
@@ -44,37 +50,32 @@ class Folder:
 
     def __init__(self, path: Path, name: str, quick: bool) -> None:
         self.path, self.name, self.quick = path, name, quick
-        self.results: dict[str, Any] = {}
-        self._traces: list[dict[str, Any]] = []
+        self.results: dict[str, object] = {}
+        self._traces: list[dict[str, Column]] = []
         self._lines: list[str] = []
 
     def say(self, text: str) -> None:
-        """Add a paragraph of what is seen, made from the numbers."""
+        """Add a paragraph to the text of what is seen."""
         self._lines.append(text)
 
-    def trace(self, result: Result, total: int, **labels: Any) -> None:
+    def trace(self, result: Result, total: int, **labels: str | float) -> None:
         """Keep a run for trace.parquet."""
         self._traces.append(trace_rows(result, total, **labels))
 
-    def table(self, name: str, columns: dict[str, Any]) -> None:
+    def table(self, name: str, columns: Mapping[str, ArrayLike]) -> None:
         """Write NAME.csv."""
-        import pandas as pd
-
         pd.DataFrame(columns).to_csv(self.path / f"{name}.csv", index=False, float_format="%.10g")
 
     def figure(
         self,
         name: str,
         draw: Callable[[Sequence[Axes]], None],
-        columns: dict[str, Any],
+        columns: Mapping[str, ArrayLike],
         *,
         panels: int = 1,
         size: tuple[float, float] = (6.0, 4.0),
     ) -> None:
         """Draw NAME.svg and NAME.png, with the numbers in NAME.csv beside them."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
         fig = Figure(figsize=(size[0] * panels, size[1]), layout="constrained")
         FigureCanvasAgg(fig)
         axes = [fig.add_subplot(1, panels, i + 1) for i in range(panels)]
@@ -87,7 +88,7 @@ class Folder:
         fig.savefig(self.path / f"{name}.png", dpi=150)
         self.table(name, columns)
 
-    def finish(self, title: str, settings: dict[str, Any], inputs: dict[str, str]) -> None:
+    def finish(self, title: str, settings: dict[str, object], inputs: dict[str, str]) -> None:
         """Write trace.parquet, what_is_seen.md and the manifest."""
         if self._traces:
             names = dict.fromkeys(name for trace in self._traces for name in trace)
@@ -114,12 +115,12 @@ class Folder:
 
 @contextmanager
 def experiment_folder(out: Path, name: str, *, quick: bool, overwrite: bool) -> Iterator[Folder]:
-    """Make the folder whole or not at all."""
+    """Make the folder completely or not at all."""
     with atomic_folder(out, "experiment", overwrite=overwrite) as tmp:
         yield Folder(tmp, name, quick)
 
 
-def band(values: Sequence[F64]) -> tuple[F64, F64, F64]:
+def band(values: Sequence[F64]) -> Band:
     """Mean over seeds, and mean -/+ 2 standard errors (not below a tenth of the mean, for a log axis)."""
     stack = np.array(values)
     mean = stack.mean(axis=0)
@@ -127,7 +128,12 @@ def band(values: Sequence[F64]) -> tuple[F64, F64, F64]:
     return mean, np.maximum(mean - 2 * error, 0.1 * mean), mean + 2 * error
 
 
-def padded(columns: dict[str, Any]) -> dict[str, Any]:
+def columns_of(names: Sequence[str], rows: Iterable[Sequence[str | float]]) -> dict[str, Column]:
+    """Turn rows into the columns of a table."""
+    return {k: np.array(v) for k, v in zip(names, zip(*rows, strict=True), strict=True)}
+
+
+def padded(columns: Mapping[str, Sequence[float] | F64 | I64]) -> dict[str, F64]:
     """Columns of unequal length for one CSV: shorter ones end in blanks."""
     size = max(len(v) for v in columns.values())
     return {

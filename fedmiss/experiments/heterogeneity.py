@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
+from fedmiss.arrays import F64
 from fedmiss.core import Downlink, FullBatch, Minibatch, ServerState, Spider, Stop, naive_fedem, run
 from fedmiss.engines import LocalEngine
 from fedmiss.experiments.folder import Folder, experiment_folder, padded
 from fedmiss.experiments.mixture import Mixture, Setting
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["main"]
 
@@ -74,7 +72,7 @@ def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: boo
 def _weights(folder: Folder, seed: int, quick: bool) -> None:
     """The talk's figure: the weight of the first component against epochs, FedEM, naive and VR-FedEM."""
     epochs = 60.0 if quick else 300.0
-    columns: dict[str, Any] = {}
+    columns: dict[str, F64] = {}
     levels: dict[tuple[str, str], float] = {}
     exact = {}
     for kind in ("homogeneous", "heterogeneous"):

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from fedmiss.arrays import F64
 from fedmiss.compressors import Dithering, Identity
-from fedmiss.core import Bernoulli, FedEM, LocalSteps, Result, Roster, fed_lsa, run, scafflsa
+from fedmiss.core import (
+    Bernoulli,
+    Downlink,
+    FedEM,
+    LocalSteps,
+    Result,
+    Roster,
+    ServerState,
+    fed_lsa,
+    run,
+    scafflsa,
+)
 from fedmiss.engines import LocalEngine
-from fedmiss.experiments.folder import Folder, experiment_folder, padded
+from fedmiss.experiments.folder import Folder, columns_of, experiment_folder, padded
 from fedmiss.models.fedavg import RidgeLogistic, bias_first_order, richardson_romberg
 from fedmiss.models.lsa import LSA, garnet, linear_pools, mean_system
 from fedmiss.models.lsa_theory import bias, rounds_to, solution
 from fedmiss.models.lsa_theory import bias_first_order as first_order
 from fedmiss.rng import rng_for
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["main"]
 
@@ -45,28 +53,16 @@ def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: boo
 
 
 def squared_error(
-    make: Any,
-    data: F64,
-    theta: F64,
-    *,
-    H: int,
-    eta: float,
-    rounds: int,
-    every: int,
-    seed: int,
-    **settings: Any,
+    algo: FedEM, data: F64, theta: F64, *, rounds: int, every: int, label: str
 ) -> tuple[F64, Result]:
     """||theta_k - theta*||^2 of one run at rounds 0, every, 2 every, .., and the run."""
-    n, m, p, _ = data.shape
-    settings = {"compressor": Identity()} | settings
-    algo = make(H=H, eta=eta, b=1, model=LSA(p), roster=Roster.of([m] * n), seed=seed, **settings)
 
-    def observe(server: Any, down: Any) -> dict[str, float]:
+    def observe(server: ServerState, down: Downlink) -> dict[str, float]:
         return {"squared_error": float(((server.S_hat - theta) ** 2).sum())}
 
     result = run(
-        algo, LocalEngine(data), np.zeros(p), stop=rounds, init="zero", observe=observe, observe_every=every,
-        label=f"n = {n}, H = {H}",
+        algo, LocalEngine(data), np.zeros(theta.size), stop=rounds, init="zero", observe=observe, observe_every=every,
+        label=label,
     )  # fmt: skip
     seen = result.trace["squared_error"]
     return seen[~np.isnan(seen)], result
@@ -86,9 +82,20 @@ def _rounds(folder: Folder, seed: int, quick: bool) -> None:
             every = max(rounds // 100, 1)
             miss = bias(A, b, TD_ETA, H)
             curves: dict[str, F64] = {}
+            model, roster = LSA(theta.size), Roster.of([data.shape[1]] * n)
             for name, make, extra in (("FedLSA", fed_lsa, {}), ("SCAFFLSA", scafflsa, {"alpha": 1.0})):
+                algo = make(
+                    H=H,
+                    eta=TD_ETA,
+                    b=1,
+                    model=model,
+                    compressor=Identity(),
+                    roster=roster,
+                    seed=seed,
+                    **extra,
+                )
                 curves[name], result = squared_error(
-                    make, data, theta, H=H, eta=TD_ETA, rounds=rounds, every=every, seed=seed, **extra
+                    algo, data, theta, rounds=rounds, every=every, label=f"n = {n}, H = {H}"
                 )
                 if n == 10 and H == 100:
                     folder.trace(result, result.server.acks.size, run=name)
@@ -125,36 +132,17 @@ def _bias(folder: Folder, seed: int, quick: bool) -> None:
     theta = solution(A, b)[0]
     etas, Hs = (0.05, 0.02), ((2, 5, 20) if quick else (2, 5, 10, 20, 50))
     seeds, samples = (4, 8_000) if quick else (10, 25_000)
-    table: dict[str, list[float]] = {
-        k: [] for k in ("eta", "H", "measured", "error", "formula", "first_order", "largest_z")
-    }
+    rows = []
     for eta in etas:
         for H in Hs:
-            means: list[F64] = []
-            for s in range(seeds):
-                algo = fed_lsa(
-                    H=H,
-                    eta=eta,
-                    b=1,
-                    model=LSA(4),
-                    compressor=Identity(),
-                    roster=Roster.of([50] * 10),
-                    seed=1000 * seed + s,
-                )
-                start = theta + bias(A, b, eta, H)  # nothing of the way is in the mean
-                result = run(
-                    algo, LocalEngine(data), start, stop=max(samples // H, 50), init="zero", average_from=0
-                )
-                assert result.S_mean is not None
-                means.append(result.S_mean)
-            mean = np.mean(means, axis=0) - theta
-            error = np.std(means, axis=0, ddof=1) / np.sqrt(seeds)
             exact = bias(A, b, eta, H)
-            row = (eta, H, np.linalg.norm(mean), np.linalg.norm(error), np.linalg.norm(exact),
-                   np.linalg.norm(first_order(A, b, eta, H)), np.abs((mean - exact) / error).max())  # fmt: skip
-            for name, value in zip(table, row, strict=True):
-                table[name].append(float(value))
-    t = {k: np.array(v) for k, v in table.items()}
+            means = _long_runs(data, theta + exact, eta, H, max(samples // H, 50), range(seeds), seed)
+            mean = means.mean(axis=0) - theta
+            error = means.std(axis=0, ddof=1) / np.sqrt(seeds)
+            lengths = [float(np.linalg.norm(v)) for v in (mean, error, exact, first_order(A, b, eta, H))]
+            rows.append((eta, float(H), *lengths, float(np.abs((mean - exact) / error).max())))
+    names = ("eta", "H", "measured", "error", "formula", "first_order", "largest_z")
+    t = columns_of(names, rows)
 
     def draw(axes: Sequence[Axes]) -> None:
         grid = np.arange(1, max(Hs) + 1)
@@ -190,6 +178,17 @@ def _bias(folder: Folder, seed: int, quick: bool) -> None:
     )
 
 
+def _long_runs(data: F64, start: F64, eta: float, H: int, rounds: int, repeats: range, seed: int) -> F64:
+    """Return the mean statistic of each long run, (runs, p); runs start at their limit, so there is no transient."""
+    means = []
+    for s in repeats:
+        algo = fed_lsa(
+            H=H, eta=eta, b=1, model=LSA(4), compressor=Identity(), roster=Roster.of([50] * 10), seed=1000 * seed + s
+        )  # fmt: skip
+        means.append(run(algo, LocalEngine(data), start, stop=rounds, init="zero", average_from=0).S_mean)
+    return np.array(means)
+
+
 def _accuracy(folder: Folder, seed: int, quick: bool) -> None:
     data = linear_pools(6, 3, 20, heterogeneity=2.0, seed=seed)
     eps = (0.4, 0.2, 0.1) if quick else (0.4, 0.2, 0.1, 0.05, 0.025, 0.0125)
@@ -206,12 +205,12 @@ def _accuracy(folder: Folder, seed: int, quick: bool) -> None:
             theta_0=np.ones(3),
             most=60 if quick else 200,
         )
-    columns: dict[str, Any] = {"eps": np.array(eps)}
+    columns: dict[str, F64] = {"eps": np.array(eps)}
     for name, rows in found.items():
         columns |= {
-            f"{name} T": [r[0] for r in rows],
-            f"{name} eta": [r[1] for r in rows],
-            f"{name} H": [r[2] for r in rows],
+            f"{name} T": np.array([r[0] for r in rows]),
+            f"{name} eta": np.array([r[1] for r in rows]),
+            f"{name} H": np.array([r[2] for r in rows]),
         }
 
     def draw(axes: Sequence[Axes]) -> None:
@@ -247,24 +246,18 @@ def _extrapolation(folder: Folder, seed: int, quick: bool) -> None:
     model, data = logistic_data(seed)
     star, roster = model.minimum(data), Roster.of([40] * 8)
     etas = (0.08, 0.04, 0.02) if quick else (0.08, 0.04, 0.02, 0.01)
-    table: dict[str, list[float]] = {k: [] for k in ("H", "eta", "bias", "first_order", "extrapolated")}
+    rows = []
     for H in (5, 20):
         limits = []
         for eta in etas:
             algo = fed_lsa(H=H, eta=eta, b=None, model=model, compressor=Identity(), roster=roster)
             limits.append(run(algo, LocalEngine(data), star, stop=int(100 / (eta * H))).server.S_hat)
         for i, eta in enumerate(etas):
-            table["H"].append(H)
-            table["eta"].append(eta)
-            table["bias"].append(float(np.linalg.norm(limits[i] - star)))
-            table["first_order"].append(float(np.linalg.norm(bias_first_order(model, data, eta, H))))
-            better = (
-                richardson_romberg(limits[i], limits[i + 1]) - star
-                if i + 1 < len(etas)
-                else np.full(3, np.nan)
-            )
-            table["extrapolated"].append(float(np.linalg.norm(better)))
-    t = {k: np.array(v) for k, v in table.items()}
+            last = i + 1 == len(etas)
+            better = np.full(3, np.nan) if last else richardson_romberg(limits[i], limits[i + 1]) - star
+            parts = (limits[i] - star, bias_first_order(model, data, eta, H), better)
+            rows.append((H, eta, *(float(np.linalg.norm(v)) for v in parts)))
+    t = columns_of(("H", "eta", "bias", "first_order", "extrapolated"), rows)
     order = {
         H: {k: np.log2(t[k][t["H"] == H][:-1] / t[k][t["H"] == H][1:]) for k in ("bias", "extrapolated")}
         for H in (5, 20)
@@ -299,15 +292,21 @@ def _compressed(folder: Folder, seed: int, quick: bool) -> None:
     theta, eta, H, rounds = solution(A, b)[0], 0.01, 20, (600 if quick else 3000)
     miss = bias(A, b, eta, H)
 
-    def remembered(*, H: int, eta: float, b: int, **rest: Any) -> FedEM:
-        return FedEM(oracle=LocalSteps(H, eta, b), gamma=eta * H, **rest)
-
-    curves = {}
-    for name, make in (("no memory", fed_lsa), ("memory V", remembered), ("compressed SCAFFLSA", scafflsa)):
-        curves[name], _ = squared_error(
-            make, data, theta, H=H, eta=eta, rounds=rounds, every=rounds // 100, seed=seed, compressor=Dithering(1),
-            participation=Bernoulli(0.5),
-        )  # fmt: skip
+    model, roster = LSA(theta.size), Roster.of([1] * 10)
+    rest = {"compressor": Dithering(1), "participation": Bernoulli(0.5), "seed": seed}
+    algos = {
+        "no memory": fed_lsa(H=H, eta=eta, b=1, model=model, roster=roster, **rest),
+        "memory V": FedEM(
+            model, Dithering(1), roster, eta * H, oracle=LocalSteps(H, eta, 1), participation=Bernoulli(0.5), seed=seed
+        ),
+        "compressed SCAFFLSA": scafflsa(H=H, eta=eta, b=1, model=model, roster=roster, **rest),
+    }  # fmt: skip
+    curves = {
+        name: squared_error(algo, data, theta, rounds=rounds, every=rounds // 100, label=f"n = 10, H = {H}")[
+            0
+        ]
+        for name, algo in algos.items()
+    }
     at = np.arange(100) * (rounds // 100)
 
     def draw(axes: Sequence[Axes]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from fedmiss.core import (
     Full,
     Minibatch,
     Oracle,
+    Participation,
     Result,
     Roster,
     ServerState,
@@ -70,7 +70,7 @@ class Mixture:
 
     def algo(self, s: Setting) -> FedEM:
         """FedEM of a setting: one norm for the whole statistic, one level (omega = sqrt(6) - 1)."""
-        who: Any = Full() if s.p == 1.0 else Bernoulli(s.p)
+        who: Participation = Full() if s.p == 1.0 else Bernoulli(s.p)
         return FedEM(
             self.model, Dithering(levels=1, norm=2.0), self.roster, s.gamma, s.alpha, who, s.oracle, s.seed
         )

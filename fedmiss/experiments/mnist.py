@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
 
 from fedmiss.arrays import F64, I64
 from fedmiss.compressors import Dithering, Identity
@@ -28,13 +30,10 @@ from fedmiss.core import (
 )  # fmt: skip
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
-from fedmiss.experiments.folder import experiment_folder
+from fedmiss.experiments.folder import Folder, experiment_folder, padded
 from fedmiss.experiments.mnist_data import load_mnist, pca
 from fedmiss.models.gmm import GMM, GMMParams, random_rows, second_moment
 from fedmiss.rng import rng_for
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["main", "normalised_mutual_information", "purity"]
 
@@ -50,61 +49,23 @@ def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: boo
         if n < 1:
             raise ConfigError(f"{len(images)} images are too few for workers of {2 * B}; give more.")
         order = rng_for(seed, "shuffle").permutation(len(images))[: min(most, len(images)) // n * n]
-        images, labels = images[order], labels[order]
         start = time.process_time()
-        Y, dropped = pca(images, N_PC, used), int((~used).sum())
+        Y, dropped = pca(images[order], N_PC, used), int((~used).sum())
         seconds = {"PCA": time.process_time() - start}
         m = len(Y) // n
-        shards = Y.reshape(n, m, N_PC)
-        roster = Roster.of([m] * n)
-        # what the start needs of all rows, each a mean over workers: (1/N) sum y y', and the mean
-        YY = gather(lambda r: second_moment(r).ravel(), N_PC**2, roster, LocalEngine(shards), Identity())[0]
-        YY = YY.reshape(N_PC, N_PC)
-        mean = gather(lambda r: r.mean(axis=0), N_PC, roster, LocalEngine(shards), Identity())[0]
-        model = GMM(G, N_PC, "tied", YY=YY)
-        theta = GMMParams(np.full(G, 1 / G), random_rows(Y, G, seed), YY - np.outer(mean, mean), "tied")
-        S_0 = pooled_s_bar(model, theta, shards, roster)
-        every = max(round(m / B), 1) * (1 if quick else 5)
-
-        def observe(server: ServerState, down: Downlink) -> dict[str, float]:
-            """Weights in every round; what needs all rows every ``every`` rounds, blank in between."""
-            seen = {f"weight_{g + 1}": float(v) for g, v in enumerate(down.theta.pi)}
-            if server.k % every:
-                return seen | {"true_h_norm2": np.nan, "log_likelihood": np.nan}
-            h = mean_field(model, server.S_hat, shards, roster, down.theta)
-            return seen | {
-                "true_h_norm2": float(h @ h),
-                "log_likelihood": model.log_likelihood(down.theta, Y),
-            }
-
-        runs: dict[str, Result] = {}
-        for name, oracle, gamma in (
-            ("FedEM", Minibatch(B), 1e-3), ("VR-FedEM", Spider(B, K_IN), 1e-3),
-            ("FedEM, gamma = 3e-2", Minibatch(B), 3e-2), ("VR-FedEM, gamma = 3e-2", Spider(B, K_IN), 3e-2),
-        ):  # fmt: skip
-            algo = FedEM(model, Dithering(levels=4), roster, gamma, oracle=oracle, seed=seed)
-            start = time.process_time()
-            runs[name] = run(
-                algo, LocalEngine(shards), S_0, stop=Stop(epochs=epochs), observe=observe, label=name,
-            )  # fmt: skip
-            seconds[name] = time.process_time() - start
-            folder.trace(runs[name], roster.total, run=name)
-
-        fits: dict[str, dict[str, float]] = {}
-        for name, result in runs.items():
-            r, value = model.responsibilities(result.theta, Y)
-            fits[name] = _score(r.argmax(axis=1), labels, value)
-        start = time.process_time()
-        S = S_0
-        for _ in range(int(epochs)):
-            S = pooled_s_bar(model, model.T(S), shards, roster)
-        seconds["EM on the pooled rows"] = time.process_time() - start
-        r, value = model.responsibilities(model.T(S), Y)
-        fits["EM on the pooled rows"] = _score(r.argmax(axis=1), labels, value)
-        peer = _sklearn(Y, theta, int(epochs), seconds)
-        if peer is not None:
-            fits["scikit-learn, tied"] = _score(*peer[:1], labels, peer[1])
-        _write(folder, runs, fits, seconds, roster, epochs, quick, dropped, len(Y))
+        digits = _start(Y, labels[order], n, seed)
+        runs = _runs(folder, digits, epochs, seconds, seed)
+        fits = _fits(digits, runs, int(epochs), seconds)
+        for figure, names in (
+            ("figure3", ("FedEM", "VR-FedEM")),
+            ("figure3_gamma_3e-2", ("FedEM, gamma = 3e-2", "VR-FedEM, gamma = 3e-2")),
+        ):
+            _weights_and_field(folder, figure, names, runs, digits.roster)
+        folder.say(
+            f"{len(Y):,} images, {dropped} pixels (zero in all training images) dropped, {N_PC} principal components, "
+            f"{n} workers of {m} images, {epochs:g} epochs. Log-likelihood (mean), purity, NMI:"
+        )
+        _write(folder, runs, fits, seconds, epochs)
         folder.finish(
             "A mixture of ten Gaussians on MNIST (figure 3)",
             {
@@ -116,11 +77,94 @@ def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: boo
     return out
 
 
+@dataclass(frozen=True)
+class _Digits:
+    """The problem of all fits: rows Y (N, 20) with their labels, in shards (n, m, 20), and the start."""
+
+    Y: F64
+    labels: I64
+    shards: F64
+    roster: Roster
+    model: GMM
+    theta: GMMParams
+    S_0: F64
+
+
+def _start(Y: F64, labels: I64, n: int, seed: int) -> _Digits:
+    """Split the rows among ``n`` workers, and gather what the start needs of all rows."""
+    m = len(Y) // n
+    shards = Y.reshape(n, m, N_PC)
+    roster = Roster.of([m] * n)
+    # each a mean over workers: (1/N) sum y y', and the mean
+    YY = gather(lambda r: second_moment(r).ravel(), N_PC**2, roster, LocalEngine(shards), Identity())[0]
+    YY = YY.reshape(N_PC, N_PC)
+    mean = gather(lambda r: r.mean(axis=0), N_PC, roster, LocalEngine(shards), Identity())[0]
+    model = GMM(G, N_PC, "tied", YY=YY)
+    theta = GMMParams(np.full(G, 1 / G), random_rows(Y, G, seed), YY - np.outer(mean, mean), "tied")
+    return _Digits(Y, labels, shards, roster, model, theta, pooled_s_bar(model, theta, shards, roster))
+
+
+def _runs(
+    folder: Folder, digits: _Digits, epochs: float, seconds: dict[str, float], seed: int
+) -> dict[str, Result]:
+    """Run both algorithms at both steps; the CPU time of each is added to ``seconds``."""
+    d, roster = digits, digits.roster
+    every = max(round(int(roster.sizes[0]) / B), 1) * (1 if folder.quick else 5)
+
+    def observe(server: ServerState, down: Downlink) -> dict[str, float]:
+        """Weights in every round; what needs all rows every ``every`` rounds, blank in between."""
+        seen = {f"weight_{g + 1}": float(v) for g, v in enumerate(down.theta.pi)}
+        if server.k % every:
+            return seen | {"true_h_norm2": np.nan, "log_likelihood": np.nan}
+        h = mean_field(d.model, server.S_hat, d.shards, roster, down.theta)
+        return seen | {
+            "true_h_norm2": float(h @ h),
+            "log_likelihood": d.model.log_likelihood(down.theta, d.Y),
+        }
+
+    runs: dict[str, Result] = {}
+    for name, oracle, gamma in (
+        ("FedEM", Minibatch(B), 1e-3), ("VR-FedEM", Spider(B, K_IN), 1e-3),
+        ("FedEM, gamma = 3e-2", Minibatch(B), 3e-2), ("VR-FedEM, gamma = 3e-2", Spider(B, K_IN), 3e-2),
+    ):  # fmt: skip
+        algo = FedEM(d.model, Dithering(levels=4), roster, gamma, oracle=oracle, seed=seed)
+        start = time.process_time()
+        runs[name] = run(
+            algo, LocalEngine(d.shards), d.S_0, stop=Stop(epochs=epochs), observe=observe, label=name
+        )
+        seconds[name] = time.process_time() - start
+        folder.trace(runs[name], roster.total, run=name)
+    return runs
+
+
+def _fits(
+    digits: _Digits, runs: dict[str, Result], iterations: int, seconds: dict[str, float]
+) -> dict[str, dict[str, float]]:
+    """Score the runs, EM on the pooled rows and, where it is installed, scikit-learn."""
+    d = digits
+    thetas = {name: result.theta for name, result in runs.items()}
+    start = time.process_time()
+    S = d.S_0
+    for _ in range(iterations):
+        S = pooled_s_bar(d.model, d.model.T(S), d.shards, d.roster)
+    seconds["EM on the pooled rows"] = time.process_time() - start
+    thetas["EM on the pooled rows"] = d.model.T(S)
+    fits = {}
+    for name, theta in thetas.items():
+        r, value = d.model.responsibilities(theta, d.Y)
+        fits[name] = _score(r.argmax(axis=1), d.labels, value)
+    peer = _sklearn(d.Y, d.theta, iterations, seconds)
+    if peer is not None:
+        fits["scikit-learn, tied"] = _score(peer[0], d.labels, peer[1])
+    return fits
+
+
 def _sklearn(
     Y: F64, theta: GMMParams, iterations: int, seconds: dict[str, float]
 ) -> tuple[I64, float] | None:
     """Labels and mean log-likelihood of scikit-learn's GaussianMixture from the same start; None if not installed."""
     try:
+        # scikit-learn is an optional extra.
         from sklearn.mixture import GaussianMixture
     except ImportError:
         return None
@@ -130,7 +174,7 @@ def _sklearn(
     )  # fmt: skip
     start = time.process_time()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it did not converge within the epochs: asked for
+        warnings.simplefilter("ignore")  # no convergence within the epochs, as intended
         peer.fit(Y)
     seconds["scikit-learn, tied"] = time.process_time() - start
     return peer.predict(Y).astype(np.int64), float(peer.score(Y))
@@ -166,14 +210,13 @@ def normalised_mutual_information(cluster: I64, labels: I64) -> float:
 
 
 def _write(
-    folder: Any, runs: dict[str, Result], fits: dict[str, dict[str, float]], seconds: dict[str, float], roster: Roster,
-    epochs: float, quick: bool, dropped: int, N: int,
-) -> None:  # fmt: skip
-    for figure, names in (
-        ("figure3", ("FedEM", "VR-FedEM")),
-        ("figure3_gamma_3e-2", ("FedEM, gamma = 3e-2", "VR-FedEM, gamma = 3e-2")),
-    ):
-        _weights_and_field(folder, figure, names, runs, roster)
+    folder: Folder,
+    runs: dict[str, Result],
+    fits: dict[str, dict[str, float]],
+    seconds: dict[str, float],
+    epochs: float,
+) -> None:
+    """Write the scores of the fits, and what is seen in them and in the runs."""
     folder.table(
         "fits",
         {
@@ -183,10 +226,6 @@ def _write(
     )
     folder.results |= {"fits": fits, "cpu_seconds": seconds}
     pooled = fits["EM on the pooled rows"]["log_likelihood"]
-    folder.say(
-        f"{N:,} images, {dropped} pixels (zero in all training images) dropped, {N_PC} principal "
-        f"components, {roster.n} workers of {roster.sizes[0]} images, {epochs:g} epochs. Log-likelihood (mean), purity, NMI:"
-    )
     folder.say(
         "\n".join(
             [
@@ -217,23 +256,19 @@ def _write(
 
 
 def _weights_and_field(
-    folder: Any, figure: str, names: tuple[str, ...], runs: dict[str, Result], roster: Roster
+    folder: Folder, figure: str, names: tuple[str, ...], runs: dict[str, Result], roster: Roster
 ) -> None:
     """Weights and ||H||^2 of FedEM and VR-FedEM, against epochs and, for VR, outer loops."""
-    columns: dict[str, Any] = {}
+    columns: dict[str, F64] = {}
     parts = []
     for name in names:
         t = runs[name].trace
         keep = np.arange(0, len(t["k"]), max(len(t["k"]) // 400, 1))
         e = np.cumsum(t["evaluations"])[keep] / roster.total
         parts.append((name, e, t["h_norm2"][keep], np.array([t[f"weight_{g + 1}"][keep] for g in range(G)])))
-    size = max(len(e) for _, e, _, _ in parts)
     for name, e, h, pi in parts:
-        blank = np.full(size - len(e), np.nan)
-        columns[f"{name} epochs"] = np.concatenate([e, blank])
-        columns[f"{name} h_norm2"] = np.concatenate([h, blank])
-        for g in range(G):
-            columns[f"{name} weight {g + 1}"] = np.concatenate([pi[g], blank])
+        columns |= {f"{name} epochs": e, f"{name} h_norm2": h}
+        columns |= {f"{name} weight {g + 1}": pi[g] for g in range(G)}
 
     def draw(axes: Sequence[Axes]) -> None:
         for (name, e, h, pi), (left, right) in zip(parts, (axes[:2], axes[2:]), strict=True):
@@ -241,24 +276,23 @@ def _weights_and_field(
             left.set(title=f"{name}: weights", xlabel="epochs")
             right.semilogy(e, h, lw=0.5, color="#c33")
             right.set(title=f"{name}: $||H||^2$", xlabel="epochs")
-            if name.startswith(
-                "VR"
-            ):  # the paper's axis: an outer loop is one full pass and k_in - 1 pairs of minibatches
+            if name.startswith("VR"):
+                # the paper's axis: an outer loop is one full pass and k_in - 1 pairs of minibatches
                 m = int(roster.sizes[0])
                 loop = (m + 2 * B * (K_IN - 1)) / m
                 for ax in (left, right):
                     _outer_loops(ax, loop)
 
-    folder.figure(figure, draw, columns, panels=4, size=(3.6, 3.4))
+    folder.figure(figure, draw, padded(columns), panels=4, size=(3.6, 3.4))
 
 
 def _outer_loops(ax: Axes, loop: float) -> None:
     """Second axis, of outer loops that cost ``loop`` epochs each."""
 
-    def there(epochs: Any) -> Any:
-        return epochs / loop
+    def there(epochs: ArrayLike) -> ArrayLike:
+        return np.asarray(epochs) / loop
 
-    def back(loops: Any) -> Any:
-        return loops * loop
+    def back(loops: ArrayLike) -> ArrayLike:
+        return np.asarray(loops) * loop
 
     ax.secondary_xaxis("top", functions=(there, back)).set_xlabel("outer loops")

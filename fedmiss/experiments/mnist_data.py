@@ -70,6 +70,7 @@ def load_mnist(folder: Path | None) -> tuple[U8, I64, Bool, dict[str, str]]:
 
 def _from_openml() -> tuple[U8, I64, Bool, dict[str, str]]:
     try:
+        # scikit-learn is an optional extra.
         from sklearn.datasets import fetch_openml
     except ImportError:
         raise ConfigError(

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
+from fedmiss.arrays import F64, I64
 from fedmiss.core import Stop
 from fedmiss.experiments.folder import band, experiment_folder
 from fedmiss.experiments.mixture import Mixture, Setting
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["main"]
 
@@ -49,7 +47,7 @@ def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: boo
                 ax.set(xlabel=words, ylabel="mean $||h(S)||^2$", title=f"FedEM, {seeds} seeds, 2 s.e.")
                 ax.legend()
 
-        columns: dict[str, Any] = {"round": at}
+        columns: dict[str, F64 | I64] = {"round": at}
         for p, (mean, low, high) in bands.items():
             columns |= {f"p={p:g} mean": mean, f"p={p:g} low": low, f"p={p:g} high": high}
         folder.figure("participation", draw, columns, panels=2)

@@ -1,27 +1,35 @@
-"""Is a model of one's own for every observer worth it? Held-out egret counts, and simulated observer turnover."""
+"""The gain of personal models of observers, on held-out egret counts and on simulated observer turnover."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TypedDict
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from scipy import stats
 
 from fedmiss.arrays import F64, I64
-from fedmiss.experiments.folder import Folder, experiment_folder
+from fedmiss.experiments.folder import Column, Folder, columns_of, experiment_folder
 from fedmiss.models.personal import KINDS, Personal, PersonalFit, PersonalVisits, fit_personal, size_of
 from fedmiss.pipeline.demo import write_survey
 from fedmiss.progress import progress
 from fedmiss.rng import rng_for
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 __all__ = ["SCENARIOS", "main", "simulate_turnover"]
 
-GRID: dict[str, list[dict[str, Any]]] = {
+
+class Tuning(TypedDict, total=False):
+    """Settings of a kind that are chosen by their score."""
+
+    k: int
+    sd: float
+
+
+GRID: dict[str, list[Tuning]] = {
     "none": [{}],
     "scalar": [{"sd": 0.25}, {"sd": 0.5}, {"sd": 1.0}],
     "factors": [{"k": 1, "sd": 0.25}, {"k": 1, "sd": 0.5}, {"k": 2, "sd": 0.5}],
@@ -57,8 +65,6 @@ def nb_deviance(y: F64, mu: F64, size: float) -> F64:
 
 def egret_visits(seed: int) -> tuple[list[PersonalVisits], int, I64, I64]:
     """Nesting counts of the demo's survey, observers dealt to ten groups; number of sites, season and year of months."""
-    import pandas as pd
-
     with tempfile.TemporaryDirectory() as tmp:
         write_survey(Path(tmp) / "survey.csv")
         t = pd.read_csv(Path(tmp) / "survey.csv")
@@ -77,7 +83,7 @@ def egret_visits(seed: int) -> tuple[list[PersonalVisits], int, I64, I64]:
     )
 
 
-def _groups(site: Any, month: Any, observer: Any, y: F64, deal: Any) -> list[PersonalVisits]:
+def _groups(site: I64, month: I64, observer: I64, y: F64, deal: I64) -> list[PersonalVisits]:
     out = []
     for g in np.unique(deal[observer]):
         at = deal[observer] == g
@@ -133,12 +139,16 @@ def simulate_turnover(
     )
 
 
-def _held(groups: Sequence[PersonalVisits], year: I64, by: str, fold: int, *key: Any) -> list[np.ndarray]:
+def _held(
+    groups: Sequence[PersonalVisits], year: I64, by: str, fold: int, seed: int, *key: str | int
+) -> list[np.ndarray]:
     """Which visits of each group are in a fold of five: single visits, or whole years of sites."""
     out = []
-    block = rng_for(*key, "blocks").random((max(int(v.site.max()) for v in groups) + 1, int(year.max()) + 1))
+    block = rng_for(seed, *key, "blocks").random(
+        (max(int(v.site.max()) for v in groups) + 1, int(year.max()) + 1)
+    )
     for i, v in enumerate(groups):
-        single = rng_for(*key, "visits", i).random(len(v.y))
+        single = rng_for(seed, *key, "visits", i).random(len(v.y))
         out.append(np.floor(5 * (single if by == "visits" else block[v.site, year[v.month]])) == fold)
     return out
 
@@ -160,12 +170,12 @@ class _Study:
 
     def __init__(self, J: int, season: I64, year: I64, seed: int, quick: bool) -> None:
         self.J, self.season, self.year, self.seed, self.quick = J, season, year, seed, quick
-        self.chosen: dict[str, dict[str, Any]] = {}
+        self.chosen: dict[str, Tuning] = {}
 
     def fits(
-        self, train: Sequence[PersonalVisits], settings: Sequence[tuple[str, dict[str, Any]]]
+        self, train: Sequence[PersonalVisits], settings: Sequence[tuple[str, Tuning]]
     ) -> list[PersonalFit]:
-        """Fits of (kind, settings), all at the size and from the start of the fit without observers."""
+        """Return fits of (kind, settings), all with the size and the start of the fit without observers."""
         rounds = _rounds(self.quick)
         first = fit_personal(Personal("none", self.J, self.season, self.year), train, rounds=rounds)
         size = size_of(train, first.mean(train))
@@ -200,12 +210,10 @@ def _rounds(quick: bool) -> int:
     return 30 if quick else 120
 
 
-def _paired(differences: Any) -> tuple[float, float]:
+def _paired(differences: F64) -> tuple[float, float]:
     """Mean and half the width of its 95 % interval (Student)."""
-    from scipy.stats import t
-
     d = np.asarray(differences, dtype=float)
-    return float(d.mean()), float(t.ppf(0.975, len(d) - 1) * d.std(ddof=1) / np.sqrt(len(d)))
+    return float(d.mean()), float(stats.t.ppf(0.975, len(d) - 1) * d.std(ddof=1) / np.sqrt(len(d)))
 
 
 def _words(mean: float, error: float) -> str:
@@ -215,40 +223,18 @@ def _words(mean: float, error: float) -> str:
 def _egrets(folder: Folder, seed: int, quick: bool) -> None:
     groups, J, season, year = egret_visits(seed)
     study, splits = _Study(J, season, year, seed, quick), 2 if quick else 5
-    rows: list[dict[str, Any]] = []
+    rows = []
     with progress("egrets", 2 * splits) as show:
         for by in ("visits", "blocks"):
             for i in range(splits):
                 train, test = _split(groups, _held(groups, year, by, i, seed, "egret", by))
                 if not study.chosen:
                     study.tune(train)
-                for kind, fit in study.best(train).items():
-                    rows.append({"held_out": by, "split": i, "kind": kind, "deviance": _score(fit, test)})
+                rows += [(by, i, kind, _score(fit, test)) for kind, fit in study.best(train).items()]
                 show(i + 1 + splits * (by == "blocks"))
-    full = study.best(groups)
-    totals = {k: _yearly(f.totals(), year) for k, f in full.items()}
-    t = {name: np.array([r[name] for r in rows]) for name in rows[0]}
-
-    def draw(axes: Sequence[Axes]) -> None:
-        for ax, by in zip(axes, ("visits", "blocks"), strict=False):
-            none = t["deviance"][(t["held_out"] == by) & (t["kind"] == "none")]
-            for i, kind in enumerate(KINDS[1:]):
-                d = t["deviance"][(t["held_out"] == by) & (t["kind"] == kind)] - none
-                ax.plot(np.full(len(d), i), d, "o", ms=4, color=f"C{i}", alpha=0.6)
-                ax.plot([i - 0.2, i + 0.2], [d.mean()] * 2, color=f"C{i}", lw=2)
-            ax.axhline(0.0, color="0.5", lw=0.8)
-            ax.set(
-                xticks=range(3), xticklabels=KINDS[1:], ylabel="held-out deviance a visit, less that of none",
-                title=f"egrets, held out: {'single visits' if by == 'visits' else 'whole years of sites'}",
-            )  # fmt: skip
-        for kind, values in totals.items():
-            axes[2].plot(np.unique(year), values - values.mean(), label=kind)
-        axes[2].set(
-            xlabel="year of the survey", ylabel="log yearly index, centred", title="egrets, all visits"
-        )
-        axes[2].legend(fontsize=7)
-
-    folder.figure("egrets", draw, t, panels=3, size=(4.3, 3.8))
+    totals = {k: _yearly(f.totals(), year) for k, f in study.best(groups).items()}
+    t = columns_of(("held_out", "split", "kind", "deviance"), rows)
+    _draw_egrets(folder, t, np.unique(year), totals)
     folder.table("egret_index", {"year": np.unique(year), **{k: v - v.mean() for k, v in totals.items()}})
     lines, verdicts = [], {"visits": list[str](), "blocks": list[str]()}
     for by in ("visits", "blocks"):
@@ -277,6 +263,31 @@ def _egrets(folder: Folder, seed: int, quick: bool) -> None:
     )
 
 
+def _draw_egrets(folder: Folder, t: dict[str, Column], years: I64, totals: dict[str, F64]) -> None:
+    """Draw the held-out deviance of every split, less that of none, and the yearly index of every kind."""
+
+    def draw(axes: Sequence[Axes]) -> None:
+        for ax, by in zip(axes, ("visits", "blocks"), strict=False):
+            none = t["deviance"][(t["held_out"] == by) & (t["kind"] == "none")]
+            for i, kind in enumerate(KINDS[1:]):
+                d = t["deviance"][(t["held_out"] == by) & (t["kind"] == kind)] - none
+                ax.plot(np.full(len(d), i), d, "o", ms=4, color=f"C{i}", alpha=0.6)
+                ax.plot([i - 0.2, i + 0.2], [d.mean()] * 2, color=f"C{i}", lw=2)
+            ax.axhline(0.0, color="0.5", lw=0.8)
+            ax.set(
+                xticks=range(3), xticklabels=KINDS[1:], ylabel="held-out deviance a visit, less that of none",
+                title=f"egrets, held out: {'single visits' if by == 'visits' else 'whole years of sites'}",
+            )  # fmt: skip
+        for kind, values in totals.items():
+            axes[2].plot(years, values - values.mean(), label=kind)
+        axes[2].set(
+            xlabel="year of the survey", ylabel="log yearly index, centred", title="egrets, all visits"
+        )
+        axes[2].legend(fontsize=7)
+
+    folder.figure("egrets", draw, t, panels=3, size=(4.3, 3.8))
+
+
 def _yearly(totals: F64, year: I64) -> F64:
     """Log of the mean monthly total of each year."""
     return np.asarray(np.log(np.bincount(year, totals) / np.bincount(year)))
@@ -287,16 +298,16 @@ def _slope(log_index: F64) -> float:
 
 
 def _turnover(folder: Folder, seed: int, quick: bool) -> None:
-    seeds = 2 if quick else 6
+    seeds = range(1000 * seed, 1000 * seed + (2 if quick else 6))
     scenarios = SCENARIOS[1:3] if quick else SCENARIOS
     size = {"J": 30, "years": 6} if quick else {}
-    rows: list[dict[str, Any]] = []
+    rows = []
     chosen = {}
-    with progress("panels with turnover", seeds * len(scenarios)) as show:
+    with progress("panels with turnover", len(seeds) * len(scenarios)) as show:
         for scenario in scenarios:
             study = None
-            for i in range(seeds):
-                groups, season, year, truth = simulate_turnover(scenario, 1000 * seed + i, **size)
+            for i, own in enumerate(seeds):
+                groups, season, year, truth = simulate_turnover(scenario, own, **size)
                 train, test = _split(groups, _held(groups, year, "visits", 0, seed, scenario, i))
                 if study is None:
                     study = _Study(size.get("J", 60), season, year, seed, quick)
@@ -305,71 +316,58 @@ def _turnover(folder: Folder, seed: int, quick: bool) -> None:
                 for kind, fit in study.best(train).items():
                     index = _yearly(fit.totals(), year)
                     gap = index - index.mean() - (truth - truth.mean())
-                    rows.append(
-                        {
-                            "scenario": scenario,
-                            "seed": 1000 * seed + i,
-                            "kind": kind,
-                            "deviance": _score(fit, test),
-                            "slope_error": _slope(index) - _slope(truth),
-                            "index_rmse": float(np.sqrt(np.mean(gap**2))),
-                        }
-                    )
+                    errors = (_slope(index) - _slope(truth), float(np.sqrt(np.mean(gap**2))))
+                    rows.append((scenario, own, kind, _score(fit, test), *errors))
                 show(len(rows) // len(KINDS))
-    t = {name: np.array([r[name] for r in rows]) for name in rows[0]}
+    t = columns_of(("scenario", "seed", "kind", "deviance", "slope_error", "index_rmse"), rows)
+    _draw_turnover(folder, t, scenarios)
+    folder.say(
+        f"Simulated panels whose observers stay two years, seeds {seeds[0]} to {seeds[-1]}; "
+        f"chosen settings {chosen}. "
+        "Mean (half the 95 % interval) of the difference of held-out deviance to none, of the slope's error (truth 0.05), "
+        "mean "
+        "absolute error of the slope, r.m.s. error of the log index; verdict for predicting visits / for the index:\n\n"
+        "| observers | kind | deviance | slope's error | absolute | index | verdict |\n|---|---|---|---|---|---|---|\n"
+        + "\n".join(_compared(folder, t, scenario, kind) for scenario in scenarios for kind in KINDS)
+    )
+
+
+def _compared(folder: Folder, t: dict[str, Column], scenario: str, kind: str) -> str:
+    """Compare a kind with none in a scenario: keep the means, and return the row of the table."""
+    at, none = ((t["scenario"] == scenario) & (t["kind"] == k) for k in (kind, "none"))
+    deviance, bias, rmse = t["deviance"], t["slope_error"][at], t["index_rmse"]
+    mean, error = _paired(deviance[at] - deviance[none])
+    change, around = _paired(rmse[at] - rmse[none])
+    verdict = "" if kind == "none" else f"{_words(mean, error)} / {_words(change, around)}"
+    slope, slope_error = _paired(bias)
+    level = float(rmse[at].mean())
+    folder.results[f"turnover {scenario} {kind}"] = {"deviance": mean, "index_rmse": level}
+    return (
+        f"| {scenario} | {kind} | {mean:+.4f} ({error:.4f}) | {slope:+.4f} ({slope_error:.4f}) | "
+        f"{np.abs(bias).mean():.4f} | {level:.4f} | {verdict} |"
+    )
+
+
+def _draw_turnover(folder: Folder, t: dict[str, Column], scenarios: Sequence[str]) -> None:
+    """Draw deviance, error of the slope and of the index for every kind and scenario."""
 
     def draw(axes: Sequence[Axes]) -> None:
         for ax, column, words in (
             (axes[0], "deviance", "held-out deviance a visit, less that of none"),
             (axes[1], "slope_error", "error of the yearly slope"),
             (axes[2], "index_rmse", "r.m.s. error of the log index"),
-        ):  # fmt: skip
+        ):
             for i, kind in enumerate(KINDS):
                 for j, scenario in enumerate(scenarios):
-                    at = (t["scenario"] == scenario) & (t["kind"] == kind)
-                    v = t[column][at]
+                    v = t[column][(t["scenario"] == scenario) & (t["kind"] == kind)]
                     if column == "deviance":
                         v = v - t[column][(t["scenario"] == scenario) & (t["kind"] == "none")]
-                    x = j + 0.18 * (i - 1.5)
+                    x, label = j + 0.18 * (i - 1.5), kind if j == 0 else None
                     ax.plot(np.full(len(v), x), v, ".", ms=4, color=f"C{i}", alpha=0.6)
-                    ax.plot(
-                        [x - 0.07, x + 0.07],
-                        [v.mean()] * 2,
-                        color=f"C{i}",
-                        lw=2,
-                        label=kind if j == 0 else None,
-                    )
+                    ax.plot([x - 0.07, x + 0.07], [v.mean()] * 2, color=f"C{i}", lw=2, label=label)
             ax.axhline(0.0, color="0.5", lw=0.8)
             ax.set(xticks=range(len(scenarios)), ylabel=words)
             ax.set_xticklabels(scenarios, fontsize=7)
             ax.legend(fontsize=7)
 
     folder.figure("turnover", draw, t, panels=3, size=(4.6, 3.8))
-    lines = []
-    for scenario in scenarios:
-        none = {
-            c: t[c][(t["scenario"] == scenario) & (t["kind"] == "none")] for c in ("deviance", "index_rmse")
-        }
-        for kind in KINDS:
-            at = (t["scenario"] == scenario) & (t["kind"] == kind)
-            mean, error = _paired(t["deviance"][at] - none["deviance"])
-            change, around = _paired(t["index_rmse"][at] - none["index_rmse"])
-            verdict = "" if kind == "none" else f"{_words(mean, error)} / {_words(change, around)}"
-            bias, bias_error = _paired(t["slope_error"][at])
-            lines.append(
-                f"| {scenario} | {kind} | {mean:+.4f} ({error:.4f}) | {bias:+.4f} ({bias_error:.4f}) | "
-                f"{np.abs(t['slope_error'][at]).mean():.4f} | {t['index_rmse'][at].mean():.4f} | {verdict} |"
-            )
-            folder.results[f"turnover {scenario} {kind}"] = {
-                "deviance": mean,
-                "index_rmse": float(t["index_rmse"][at].mean()),
-            }
-    folder.say(
-        f"Simulated panels whose observers stay two years, seeds {1000 * seed} to {1000 * seed + seeds - 1}; "
-        f"chosen settings {chosen}. "
-        "Mean (half the 95 % interval) of the difference of held-out deviance to none, of the slope's error (truth 0.05), "
-        "mean "
-        "absolute error of the slope, r.m.s. error of the log index; verdict for predicting visits / for the index:\n\n"
-        "| observers | kind | deviance | slope's error | absolute | index | verdict |\n|---|---|---|---|---|---|---|\n"
-        + "\n".join(lines)
-    )

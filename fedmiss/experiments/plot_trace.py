@@ -1,9 +1,11 @@
-"""Draw a trace table: what a run's rounds looked like."""
+"""Draw a trace table: the rounds of a run."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.files import atomic_file
@@ -42,12 +44,9 @@ def plot_trace(path: Path, out: Path | None = None, by: str = "round") -> list[P
     frame["bytes"] = frame.groupby("run", sort=False)["bytes_up"].cumsum()
     has_objective = bool(frame["objective"].notna().any())
 
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     fig = Figure(figsize=(6.5 * (1 + has_objective), 4.2), layout="constrained")
     FigureCanvasAgg(fig)
-    axes: Any = fig.subplots(1, 1 + has_objective, squeeze=False)[0]
+    axes = [fig.add_subplot(1, 1 + has_objective, i + 1) for i in range(1 + has_objective)]
     drawn = [c for c in ("h_norm2", "true_h_norm2") if c in frame]
     for i, (run, part) in enumerate(frame.groupby("run", sort=False)):
         for column, style in zip(drawn, ("-", "--"), strict=False):

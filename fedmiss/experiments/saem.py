@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, I64
 from fedmiss.compressors import Dithering, Identity, TopK
-from fedmiss.core import Bernoulli, FedEM, Full, Remembered, Roster, SaemSteps, em, run
+from fedmiss.core import (
+    Bernoulli,
+    Downlink,
+    FedEM,
+    Full,
+    Participation,
+    Remembered,
+    Roster,
+    SaemSteps,
+    ServerState,
+    em,
+    run,
+)  # fmt: skip
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
-from fedmiss.experiments.folder import Folder, experiment_folder, padded
+from fedmiss.experiments.folder import Folder, columns_of, experiment_folder, padded
 from fedmiss.models.saem import GaussMonths, Months, PoissonMonths, first_statistics, simulate_months
 from fedmiss.models.saem_chains import Chains, Langevin, fed_saem, langevin_variance
 from fedmiss.models.saem_counts import Counts, simulate_counts
 from fedmiss.models.saem_louis import louis
 from fedmiss.rng import rng_for
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["main"]
 
@@ -57,7 +66,7 @@ def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: boo
 def _variance(folder: Folder, seed: int, quick: bool) -> None:
     d, chains, steps = 20, (100 if quick else 500), (150 if quick else 400)
     gammas, kinds = (0.1, 0.2, 0.4, 0.8), (None, 16, 4, 1)
-    table: dict[str, list[float]] = {"gamma": [], "levels": [], "measured": [], "formula": []}
+    table = []
     for levels in kinds:
         for g in gammas:
             rng, z, total = rng_for(seed, "variance", levels or 0, int(100 * g)), np.zeros((chains, d)), 0.0
@@ -65,10 +74,8 @@ def _variance(folder: Folder, seed: int, quick: bool) -> None:
             for k in range(steps):
                 z, _ = kernel.move(rng, z, np.ones(d), lambda at: (-0.5 * at * at, -at), np.array([0]))
                 total += float((z * z).mean()) if k >= steps // 3 else 0.0
-            row = (g, levels or 0, total / (steps - steps // 3), langevin_variance(g, d, levels))
-            for name, value in zip(table, row, strict=True):
-                table[name].append(value)
-    t = {k: np.array(v) for k, v in table.items()}
+            table.append((g, levels or 0, total / (steps - steps // 3), langevin_variance(g, d, levels)))
+    t = columns_of(("gamma", "levels", "measured", "formula"), table)
 
     def draw(axes: Sequence[Axes]) -> None:
         fine = np.linspace(0.02, 0.8, 60)
@@ -100,7 +107,7 @@ def _counts_bias(
     rows, M, steps = counts.reshape(-1, model.L), (8 if quick else 20), (150 if quick else 500)
     exact = model.s_bar(truth, rows)
     gammas = (0.1, 0.25, 0.5, 1.0)
-    table: dict[str, list[Any]] = {k: [] for k in ("kernel", "gamma", "shift_z", "shift_z2", "accepted")}
+    table = []
     for name, adjust, levels in (
         ("Langevin", False, None), ("Langevin, 4 levels", False, 4), ("Metropolis", True, None),
         ("Metropolis, 4 levels", True, 4),
@@ -114,14 +121,14 @@ def _counts_bias(
                     total += model.statistic(rows, state)
                     share += accepted
             shift = total / (steps - steps // 4) - exact
-            values = (name, g, shift[: model.L].mean(), shift[model.L :].mean(), share / (steps - steps // 4))
-            for key, value in zip(table, values, strict=True):
-                table[key].append(value)
-    t = {k: np.array(v) for k, v in table.items()}
+            parts = (shift[: model.L].mean(), shift[model.L :].mean(), share / (steps - steps // 4))
+            table.append((name, g, *parts))
+    t = columns_of(("kernel", "gamma", "shift_z", "shift_z2", "accepted"), table)
+    names = list(dict.fromkeys(t["kernel"]))
 
     def draw(axes: Sequence[Axes]) -> None:
         for ax, key, words in ((axes[0], "shift_z", "mean of z"), (axes[1], "shift_z2", "mean of z^2")):
-            for i, name in enumerate(dict.fromkeys(table["kernel"])):
+            for i, name in enumerate(names):
                 at = t["kernel"] == name
                 ax.plot(t["gamma"][at], t[key][at], "o-", ms=4, color=f"C{i}", label=name)
             ax.axhline(0.0, color="0.6", lw=0.7)
@@ -131,10 +138,7 @@ def _counts_bias(
             ax.legend(fontsize=7)
 
     folder.figure("counts", draw, t, panels=2, size=(4.6, 3.8))
-    worst = {
-        name: float(np.abs(t["shift_z2"][t["kernel"] == name]).max())
-        for name in dict.fromkeys(table["kernel"])
-    }
+    worst = {name: float(np.abs(t["shift_z2"][t["kernel"] == name]).max()) for name in names}
     folder.say(
         "Shift of the posterior mean of z^2 on Poisson counts, largest over steps 0.1 to 1: "
         + "; ".join(f"{k} {v:.3f}" for k, v in worst.items())
@@ -184,19 +188,15 @@ def _distance(
         )
         seen: dict[int, tuple[float, float]] = {}
 
-        def observe(server: Any, down: Any, seen: dict[int, tuple[float, float]] = seen) -> dict[str, float]:
+        def observe(
+            server: ServerState, down: Downlink, seen: dict[int, tuple[float, float]] = seen
+        ) -> dict[str, float]:
             seen[server.k] = errors(model, server.S_hat, truth)
             return {"distance_beta": seen[server.k][0], "distance_log_tau2": seen[server.k][1]}
 
         result = run(
-            algo,
-            LocalEngine(counts),
-            S_0,
-            stop=rounds + 1,
-            init="zero",
-            observe=observe,
-            label=f"saem: {name}",
-        )
+            algo, LocalEngine(counts), S_0, stop=rounds + 1, init="zero", observe=observe, label=f"saem: {name}"
+        )  # fmt: skip
         folder.trace(result, roster.total, run=name)
         curves[name] = np.array([seen[k] for k in at])
 
@@ -205,17 +205,12 @@ def _distance(
             for name, v in curves.items():
                 ax.loglog(at, v[:, i], label=name)
             late = at >= 50
-            ax.loglog(
-                at[late],
-                curves["a = 0.7"][late, i][0] * (at[late] / at[late][0]) ** -0.5,
-                "k:",
-                lw=0.8,
-                label="r^(-1/2)",
-            )
+            line = curves["a = 0.7"][late, i][0] * (at[late] / at[late][0]) ** -0.5
+            ax.loglog(at[late], line, "k:", lw=0.8, label="r^(-1/2)")
             ax.set(xlabel="rounds", ylabel=f"rms distance to the MLE, {words}")
             ax.legend(fontsize=7)
 
-    columns: dict[str, Any] = {"round": at}
+    columns: dict[str, F64 | I64] = {"round": at}
     for name, v in curves.items():
         columns |= {f"{name} beta": v[:, 0], f"{name} log tau2": v[:, 1]}
     folder.figure("distance", draw, columns, panels=2, size=(4.6, 3.8))
@@ -229,69 +224,33 @@ def _distance(
 
 def _bytes(folder: Folder, seed: int, quick: bool) -> None:
     """Exact statistics of model A: the compressor alone."""
-    n, sites, L = 10, 40, 20
-    data, model, roster = (
-        simulate_months(n, sites, L, counts=False, seed=seed),
-        GaussMonths(L),
-        Roster.of([sites] * n),
-    )
-    S_0, rounds = first_statistics(model, data).mean(axis=0), (600 if quick else 2000)
+    n, sites, L, rounds = 10, 40, 20, (600 if quick else 2000)
+    data = simulate_months(n, sites, L, counts=False, seed=seed)
+    model, roster = GaussMonths(L), Roster.of([sites] * n)
+    S_0 = first_statistics(model, data).mean(axis=0)
     exact = em(model, data, roster, S_0, rounds=4000, tol=1e-28)[0]
-    table: dict[str, list[Any]] = {
-        k: [] for k in ("sent", "p", "error", "bytes_a_message", "left_the_domain")
-    }
+    table = []
     for p in (1.0, 0.5):
         for name, compressor, memory in (
             ("float64", Identity(), "field"), ("one-level dithering, V", Dithering(1), "field"),
             ("Top-10 of the statistic (report)", TopK(10), "bare"), ("Top-10, no memory", TopK(10), "none"),
             ("Top-10, error feedback", TopK(10), "error"), ("Top-10, EF21", TopK(10), "field"),
         ):  # fmt: skip
-            biased = isinstance(compressor, TopK)
             if p < 1 and memory == "bare":
                 continue  # a silent worker would count as zero
-            who: Any = Full() if p == 1.0 else Bernoulli(p)
-            algo = FedEM(
-                model,
-                compressor,
-                roster,
-                0.2,
-                memory=memory,
-                participation=Remembered(who) if biased else who,
-                seed=seed,
-            )
-            left, last, sent = 0, S_0, [0.0, 0.0]
-            seen: list[F64] = [S_0]
-
-            def observe(server: Any, down: Any, seen: list[F64] = seen) -> dict[str, float]:
-                seen[0] = server.S_hat
-                return {}
-
-            try:
-                result = run(
-                    algo, LocalEngine(data), S_0, stop=rounds, observe=observe, label=f"saem: {name}"
-                )
-                last, sent = (
-                    result.server.S_hat,
-                    [result.trace["bytes_up"].sum(), result.trace["active"].sum()],
-                )
-            except DomainError as error:
-                left, last = int(error.fields.get("k", 0)), seen[0]
+            who: Participation = Full() if p == 1.0 else Bernoulli(p)
+            who = Remembered(who) if isinstance(compressor, TopK) else who
+            algo = FedEM(model, compressor, roster, 0.2, memory=memory, participation=who, seed=seed)
+            last, each, left = _until_it_leaves(algo, data, S_0, rounds, f"saem: {name}")
             gap = float(np.linalg.norm(last - exact) / np.linalg.norm(exact))
-            each = sent[0] / sent[1] if sent[1] else np.nan
-            for key, value in zip(table, (name, p, gap, each, left), strict=True):
-                table[key].append(value)
-    t = {k: np.array(v) for k, v in table.items()}
+            table.append((name, p, gap, each, left))
+    t = columns_of(("sent", "p", "error", "bytes_a_message", "left_the_domain"), table)
 
     def draw(axes: Sequence[Axes]) -> None:
-        for i, name in enumerate(dict.fromkeys(table["sent"])):
+        for i, name in enumerate(dict.fromkeys(t["sent"])):
             at = t["sent"] == name
-            axes[0].loglog(
-                t["bytes_a_message"][at],
-                np.maximum(t["error"][at], 1e-12),
-                "os"[i % 2],
-                color=f"C{i}",
-                label=name,
-            )
+            error = np.maximum(t["error"][at], 1e-12)
+            axes[0].loglog(t["bytes_a_message"][at], error, "os"[i % 2], color=f"C{i}", label=name)
         axes[0].set(
             xlabel="bytes a message", ylabel="relative error of S", title=f"exact statistics, {rounds} rounds"
         )
@@ -301,11 +260,25 @@ def _bytes(folder: Folder, seed: int, quick: bool) -> None:
     folder.say(
         f"The compressor alone (model A, exact statistics, gamma = 0.2, {rounds} rounds), relative error of S:\n\n"
         "| sent | p | error | bytes a message | left the domain of T at round |\n|---|---|---|---|---|\n"
-        + "\n".join(
-            f"| {a} | {p:g} | {e:.2g} | {b:.0f} | {k or 'never'} |"
-            for a, p, e, b, k in zip(*(table[c] for c in table), strict=True)
-        )
+        + "\n".join(f"| {a} | {p:g} | {e:.2g} | {b:.0f} | {k or 'never'} |" for a, p, e, b, k in table)
     )
+
+
+def _until_it_leaves(algo: FedEM, data: F64, S_0: F64, rounds: int, label: str) -> tuple[F64, float, int]:
+    """Return the last statistic, the bytes of a message, and the round that left the domain of T (0: none did)."""
+    last = S_0
+
+    def observe(server: ServerState, down: Downlink) -> dict[str, float]:
+        nonlocal last
+        last = server.S_hat
+        return {}
+
+    try:
+        result = run(algo, LocalEngine(data), S_0, stop=rounds, observe=observe, label=label)
+    except DomainError as error:
+        return last, np.nan, int(error.fields.get("k", 0))
+    sent = result.trace["active"].sum()
+    return result.server.S_hat, result.trace["bytes_up"].sum() / sent if sent else np.nan, 0
 
 
 def _model_c(folder: Folder, seed: int, quick: bool) -> None:
@@ -329,12 +302,10 @@ def _model_c(folder: Folder, seed: int, quick: bool) -> None:
         )  # fmt: skip
         theta = result.theta
         sign = 1.0 if float(theta.w[:, 0] @ truth.w[:, 0]) > 0 else -1.0
-        found[name] = (theta.beta, sign * theta.w[:, 0])
+        beta, w = theta.beta, sign * theta.w[:, 0]
+        found[name] = (beta, w)
+        gaps = [np.sqrt(np.mean((a - b) ** 2)) for a, b in ((beta, truth.beta), (w, truth.w[:, 0]))]
         below = best - sum(model.log_likelihood(theta, rows) for rows in data)
-        gaps = [
-            np.sqrt(np.mean((a - b) ** 2))
-            for a, b in zip(found[name], (truth.beta, truth.w[:, 0]), strict=True)
-        ]
         megabytes = result.trace["bytes_up"].sum() / 1e6
         table.append((name, *gaps, abs(np.log(theta.s2 / truth.s2)), below, megabytes))
     try:
@@ -342,33 +313,7 @@ def _model_c(folder: Folder, seed: int, quick: bool) -> None:
     except ConfigError as reason:  # an overdispersion near 0 is not determined by few visits
         error = np.full(len(model.vector(truth)), np.nan)
         folder.say(f"Model C has no standard errors here: {reason}")
-    month = np.arange(1, L + 1)
-
-    def draw(axes: Sequence[Axes]) -> None:
-        for ax, i, words, exact in ((axes[0], 0, "beta", truth.beta), (axes[1], 1, "w", truth.w[:, 0])):
-            ax.errorbar(
-                month,
-                exact,
-                2 * error[i * L : (i + 1) * L],
-                fmt="k_",
-                capsize=2,
-                label="quadrature MLE, 2 s.e. (Louis)",
-            )
-            for j, (name, v) in enumerate(found.items()):
-                ax.plot(month + 0.1 * (j + 1), v[i], "o", ms=4, color=f"C{j}", label=name)
-            ax.set(xlabel="month", ylabel=words)
-            ax.legend(fontsize=7)
-
-    columns: dict[str, Any] = {
-        "month": month,
-        "beta": truth.beta,
-        "w": truth.w[:, 0],
-        "beta_se": error[:L],
-        "w_se": error[L : 2 * L],
-    }
-    for name, (beta, w) in found.items():
-        columns |= {f"{name} beta": beta, f"{name} w": w}
-    folder.figure("model_c", draw, padded(columns), panels=2, size=(4.6, 3.8))
+    _draw_model_c(folder, found, (truth.beta, truth.w[:, 0]), (error[:L], error[L : 2 * L]))
     folder.say(
         f"Model C, r = 1, {roster.n} workers, {roster.total} visits, q = {model.q}, against quadrature (log-likelihood "
         f"{best:.3f}), {rounds} rounds:\n\n"
@@ -378,3 +323,27 @@ def _model_c(folder: Folder, seed: int, quick: bool) -> None:
             f"| {a} | {b:.3f} | {c:.3f} | {d:.3f} | {e:.2f} | {f:.3f} |" for a, b, c, d, e, f in table
         )
     )
+
+
+Pair = tuple[F64, F64]  # beta and w of each month
+
+
+def _draw_model_c(folder: Folder, found: dict[str, Pair], exact: Pair, error: Pair) -> None:
+    """Draw the parameters of the runs beside the quadrature estimate with its standard errors."""
+    month = np.arange(1, exact[0].size + 1)
+
+    def draw(axes: Sequence[Axes]) -> None:
+        words = "quadrature MLE, 2 s.e. (Louis)"
+        for i, (ax, name) in enumerate(zip(axes, ("beta", "w"), strict=True)):
+            ax.errorbar(month, exact[i], 2 * error[i], fmt="k_", capsize=2, label=words)
+            for j, (run_name, v) in enumerate(found.items()):
+                ax.plot(month + 0.1 * (j + 1), v[i], "o", ms=4, color=f"C{j}", label=run_name)
+            ax.set(xlabel="month", ylabel=name)
+            ax.legend(fontsize=7)
+
+    columns: dict[str, F64 | I64] = {
+        "month": month, "beta": exact[0], "w": exact[1], "beta_se": error[0], "w_se": error[1],
+    }  # fmt: skip
+    for name, (beta, w) in found.items():
+        columns |= {f"{name} beta": beta, f"{name} w": w}
+    folder.figure("model_c", draw, padded(columns), panels=2, size=(4.6, 3.8))

@@ -100,8 +100,8 @@ def run_demo(
     masks: bool = True,
     engine: str = "nvflare",
     say: Callable[[str], None] = print,
-) -> dict[str, Any]:
-    """Run the demo's study with every end as a process of its own, and compare with the answer in one process."""
+) -> dict[str, object]:
+    """Run the demo's study with every end in its own process, and compare with the answer in one process."""
     check_free(out, overwrite=False)
     stop_on_request()
     begun = time.monotonic()
@@ -170,17 +170,16 @@ def compare(folder: Path, panels: dict[str, Path], result: Path) -> dict[str, An
 
 def _fedmiss(arguments: list[str], log: Path, user: int | None) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "fedmiss.cli.app", "federation", *arguments]
-    more: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
     home = {} if user is None else {"HOME": str(log.parent / "clubs" / log.stem)}
     with open(log, "wb") as stream:
         return subprocess.Popen(
             command, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, env={**os.environ, **home},
-            start_new_session=True, **more,
+            start_new_session=True, user=user, group=user, extra_groups=None if user is None else [],
         )  # fmt: skip
 
 
 def _users(folder: Path, panels: dict[str, Path], engine: str) -> dict[str, int]:
-    """A user number for every club, where this process may give folders away and such users may run Python."""
+    """Return a user number for every club, where this process may change owners and such users may run Python."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return {}
     users = {club: 61001 + i for i, club in enumerate(CLUBS)}
@@ -201,7 +200,7 @@ def _users(folder: Path, panels: dict[str, Path], engine: str) -> dict[str, int]
 
 
 def give_away(folder: Path, panels: dict[str, Path], users: dict[str, int]) -> None:
-    """Make every club's kit and data its user's own, with nothing for others; so too the hub's folder."""
+    """Make every club's user the only owner of its kit and data; do the same for the hub's folder."""
     for club, user in users.items():
         for root in (folder / "kits" / club, panels[club].parent):
             for path in [root, *root.rglob("*")]:
@@ -211,7 +210,7 @@ def give_away(folder: Path, panels: dict[str, Path], users: dict[str, int]) -> N
 
 
 def _wait(ends: dict[str, subprocess.Popen[bytes]], out: Path) -> None:
-    """Until all ends are done; the first that fails ends the demo, with its last line."""
+    """Wait until all ends are done; the first that fails ends the demo, with its last line."""
     left = dict(ends)
     while left:
         for name, process in list(left.items()):

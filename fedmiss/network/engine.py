@@ -1,4 +1,4 @@
-"""What an engine must do for a study, and what both engines share: a process that outlives nothing and says why it ended."""
+"""What an engine must do for a study, and what both engines share: how their processes are started and end."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from fedmiss.errors import EngineError
+from fedmiss.network.kits import open_kit
+from fedmiss.network.outbox import holder
+from fedmiss.network.site import DATA, program_of, warm_up
 from fedmiss.network.study import Study
 
 __all__ = [
@@ -33,22 +36,22 @@ FAREWELL = b"fedmiss: the hub has its result"
 
 
 def farewell(ask: Callable[[Mapping[str, bytes]], dict[str, bytes]], names: Sequence[str]) -> None:
-    """Tell all organisations that the hub has its result; whoever misses it leaves by itself after a while."""
+    """Tell all organisations that the hub has its result; one that misses the message leaves by itself after a while."""
     try:
         ask(dict.fromkeys(names, FAREWELL))
-    except Exception:  # the result is there; nothing depends on this
+    except Exception:  # the result is written; nothing depends on this message
         return
 
 
 class Control(Protocol):
-    """The coordinator's hold on a hub that listens."""
+    """The coordinator's connection to a hub that listens."""
 
     def connected(self) -> list[str]:
         """Names of connected organisations."""
         ...
 
     def submit(self) -> str:
-        """Let the study's job begin, when all are there; its number."""
+        """Submit the study's job, when all are connected; return its number."""
         ...
 
     def over(self, job: str) -> bool:
@@ -56,7 +59,7 @@ class Control(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the hub."""
+        """Close the connection."""
         ...
 
 
@@ -76,7 +79,7 @@ class Engine(Protocol):
         ...
 
     def control(self, hub: Path, study: Study) -> Control:
-        """Take hold of a hub that listens."""
+        """Connect to a hub that listens."""
         ...
 
 
@@ -108,18 +111,14 @@ def spawn(words: Sequence[str], log: Path, more: Mapping[str, str]) -> subproces
 
 
 class Responding:
-    """An organisation's program behind an engine: compiled and replayed before the engine says that it is there."""
+    """An organisation's program behind an engine: compiled and replayed before the engine reports it as ready."""
 
     def __init__(self, kit_folder: str | Path) -> None:
-        from fedmiss.network.kits import open_kit
-        from fedmiss.network.outbox import holder
-        from fedmiss.network.site import DATA, program_of, warm_up
-
         self.kit = open_kit(kit_folder)
         warm_up()
         local = json.loads((self.kit.private / DATA).read_text())
         look: Callable[..., None] | None = holder(self.kit) if local["look"] else None
-        for attempt in range(60):  # the job before may still be ending, with the journal in its hands
+        for attempt in range(60):  # the process of the job before may still end, and hold the journal
             try:
                 self.program = program_of(self.kit, Path(local["data"]), look)
                 return
@@ -129,7 +128,7 @@ class Responding:
                 time.sleep(0.5)
 
     def answer(self, frame: bytes) -> bytes:
-        """Answer one frame; say for ``join`` when the job's last question was answered, and when the hub has its result."""
+        """Answer one frame; record for ``join`` that the last question was answered, and that the hub has its result."""
         if frame == FAREWELL:
             self.kit.done.touch()
             return frame

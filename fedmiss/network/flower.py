@@ -1,4 +1,4 @@
-"""Flower carries the frames: its Fleet API over HTTPS, with certificates on both sides. It looks into none.
+"""Flower carries the frames: its Fleet API over HTTPS, with certificates on both sides. It does not read them.
 
 Flower's own SuperNode fetches an app from the hub and runs it. An organisation here runs ``flower_site``
 instead: it speaks the Fleet API with Flower's client, asks for messages only, and fetches and runs no app. The hub is
@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedmiss.errors import EngineError
 from fedmiss.federation.site import MOST_BYTES
@@ -27,6 +27,10 @@ from fedmiss.network.flower_site import BEAT, FAST, content_of, frame_of
 from fedmiss.network.hub import Status, preview_study, run_study, status
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
 
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+# Flower, and the servers that come with it, are an optional extra, so functions import them when they are called.
 __all__ = ["FlowerControl", "control", "provision", "start_hub", "start_site"]
 
 LIFE = 7 * 86400.0  # seconds that a message may live
@@ -63,7 +67,7 @@ def hub(engine: Path) -> None:
 
 
 class _Carrier:
-    """Flower's link state and Fleet routes in this process; a message that its site lost with its life is given up."""
+    """Flower's link state and Fleet routes in this process; a message to a site whose process died is dropped."""
 
     def __init__(self, engine: Path, study: Study) -> None:
         from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
@@ -88,7 +92,7 @@ class _Carrier:
         self.stop = _serve(factory, engine, study)
 
     def there(self) -> dict[str, str]:
-        """Organisations that say that they are alive, with the time since when."""
+        """Return the organisations that report to be alive, and since when."""
         self.state.acknowledge_task_heartbeat(self.task)
         nodes = {i.node_id: i for i in self.state.get_node_info(node_ids=list(self.node.values()))}
         return {
@@ -118,11 +122,11 @@ class _Carrier:
         return out
 
     def farewell(self) -> None:
-        """Tell all sites that the result is there."""
+        """Tell all sites that the hub has its result."""
         farewell(self.ask, self.names)
 
     def _push(self, name: str, frame: bytes) -> str:
-        """Lay a message out for an organisation: its head, the list of its parts, the parts."""
+        """Store a message for an organisation: its head, the list of its parts, the parts."""
         from flwr.app.message import Message, remove_content_from_message
         from flwr.supercore.inflatable import inflatable_object as parts_of
 
@@ -137,7 +141,7 @@ class _Carrier:
         return str(number)
 
     def _pull(self, head: Any) -> bytes:
-        """The frame of an answer whose head has come, as soon as its parts have; none if they do not come."""
+        """Return the frame of an answer whose head has arrived, when its parts have; empty if they do not arrive."""
         from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
         from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
@@ -157,7 +161,7 @@ class _Carrier:
 
 
 def _serve(factory: Any, engine: Path, study: Study) -> Callable[[], None]:
-    """Serve Flower's Fleet routes, and no other, to whoever has a certificate of this study; return what ends it."""
+    """Serve only Flower's Fleet routes, to clients with a certificate of this study; return the function that stops it."""
     import uvicorn
     from fastapi import FastAPI
     from flwr.supercore.error import http_error_translator
@@ -196,10 +200,10 @@ def _serve(factory: Any, engine: Path, study: Study) -> Callable[[], None]:
 class _Limit:
     """Refuses requests that are longer than a message may be, or do not say how long they are."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             length = dict(scope["headers"]).get(b"content-length", b"")
             if not length.isdigit() or int(length) > MOST_BYTES:
@@ -226,7 +230,7 @@ def start_hub(hub: Path, log: Path, *, preview: bool = False) -> subprocess.Pope
 
 
 class FlowerControl:
-    """The hub's process waits for all and begins by itself; what it writes down says who is missing."""
+    """The hub's process waits for all and begins by itself; its status names who is missing."""
 
     def __init__(self, hub: Path, study: Study) -> None:
         self.hub, self.study = hub, study
@@ -241,7 +245,7 @@ class FlowerControl:
         )
 
     def submit(self) -> str:
-        """Nothing is left to do."""
+        """Do nothing: the hub begins by itself."""
         return self.study.name
 
     def over(self, job: str) -> bool:
@@ -249,11 +253,11 @@ class FlowerControl:
         return False
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no connection."""
 
 
 def control(hub: Path, study: Study) -> FlowerControl:
-    """Take hold of a hub that listens."""
+    """Connect to a hub that listens."""
     return FlowerControl(hub, study)
 
 

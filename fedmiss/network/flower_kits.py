@@ -6,12 +6,17 @@ import datetime as dt
 import ipaddress
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fedmiss.files import write_json
 from fedmiss.network.engine import need
 from fedmiss.network.study import Study
 
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey as Key
+
+# Flower and cryptography are optional extras, so functions import them when they are called.
 __all__ = ["DAYS", "NODES", "parts", "provision"]
 
 NODES = "nodes.json"  # at the hub: name -> public key of every organisation
@@ -19,7 +24,7 @@ DAYS = 360
 
 
 def parts(engine: Path) -> tuple[Path, Path, Path]:
-    """Root certificate, own certificate and own key of an end: where NVFLARE's kits have theirs."""
+    """Root certificate, own certificate and own key of an end: in the same places as in NVFLARE's kits."""
     end = "client" if (engine / "startup" / "client.crt").exists() else "server"
     return tuple(engine / "startup" / n for n in ("rootCA.pem", f"{end}.crt", f"{end}.key"))  # type: ignore[return-value]
 
@@ -57,8 +62,8 @@ def _write(path: Path, raw: bytes, *, secret: bool = False) -> None:
         stream.write(raw)
 
 
-def _usage(*, sign: bool) -> Any:
-    """What a key may do: the authority's signs certificates, the others' sign handshakes."""
+def _usage(*, sign: bool) -> x509.KeyUsage:
+    """Return the usage of a key: that of the authority signs certificates, the others sign handshakes."""
     from cryptography import x509
 
     names = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
@@ -68,7 +73,7 @@ def _usage(*, sign: bool) -> Any:
 
 
 class _Root:
-    """A study's authority."""
+    """The certificate authority of a study."""
 
     def __init__(self, study: str) -> None:
         from cryptography import x509
@@ -80,22 +85,24 @@ class _Root:
             self.name, self.key, x509.BasicConstraints(ca=True, path_length=0), None
         )
 
-    def issue(self, name: str) -> tuple[Any, Any]:
-        """Certificate and key of an end."""
+    def issue(self, name: str) -> tuple[x509.Certificate, Key]:
+        """Return certificate and key of an end."""
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
 
         key = ec.generate_private_key(ec.SECP384R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         try:
-            names: list[Any] = [x509.IPAddress(ipaddress.ip_address(name))]
+            names: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address(name))]
         except ValueError:
             names = [x509.DNSName(name)]
         if name == "localhost":
             names.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
         return self._sign(subject, key, x509.BasicConstraints(ca=False, path_length=None), names), key
 
-    def _sign(self, subject: Any, key: Any, kind: Any, names: list[Any] | None) -> Any:
+    def _sign(
+        self, subject: x509.Name, key: Key, kind: x509.BasicConstraints, names: list[x509.GeneralName] | None
+    ) -> x509.Certificate:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
 
@@ -120,9 +127,8 @@ class _Root:
         return made.sign(self.key, hashes.SHA384())
 
     @staticmethod
-    def raw(key: Any) -> bytes:
-        """A private key as text."""
+    def raw(key: Key) -> bytes:
+        """Return a private key as PEM."""
         from cryptography.hazmat.primitives import serialization as s
 
-        raw: bytes = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())
-        return raw
+        return key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())

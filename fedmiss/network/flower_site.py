@@ -1,4 +1,4 @@
-"""An organisation's end over Flower: it asks the hub for messages, and has nothing that could fetch or run an app."""
+"""An organisation's end over Flower: it asks the hub for messages, and cannot fetch or run an app."""
 
 from __future__ import annotations
 
@@ -8,20 +8,27 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedmiss.errors import ConfigError, EngineError
 from fedmiss.network.engine import Responding
 from fedmiss.network.flower_kits import parts
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from flwr.app.message import Message, RecordDict
+    from flwr.proto.node_pb2 import Node
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+
+# Flower and cryptography are optional extras, so functions import them when they are called.
 __all__ = ["BEAT", "FAST", "content_of", "frame_of", "site"]
 
-FAST, SLOW = 0.01, 0.25  # seconds between two looks for a message: after one, and when none comes
-BEAT = 10.0  # seconds; a site that is silent for two of them is gone
+FAST, SLOW = 0.01, 0.25  # seconds between two requests: after a message, and at most when none arrives
+BEAT = 10.0  # seconds; a site that is silent for two intervals counts as gone
 
 
 def site(engine: Path) -> None:
-    """Answer the hub for as long as this process lives; a hub that is away is looked for again."""
+    """Answer the hub while this process lives; connect again when the hub was away."""
     import httpx
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
@@ -48,7 +55,7 @@ def site(engine: Path) -> None:
             time.sleep(1.0)
 
 
-def _answer(hub: Any, public: Any, program: Responding) -> None:
+def _answer(hub: FleetHttpClient, public: EllipticCurvePublicKey, program: Responding) -> None:
     import httpx
     from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest
     from flwr.proto.node_pb2 import Node
@@ -82,19 +89,19 @@ def _answer(hub: Any, public: Any, program: Responding) -> None:
         leave.set()
 
 
-def _beat(hub: Any, node: Any, leave: threading.Event) -> None:
+def _beat(hub: FleetHttpClient, node: Node, leave: threading.Event) -> None:
     import httpx
     from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 
     while not leave.wait(BEAT / 3):
         try:
             hub.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node, heartbeat_interval=BEAT))
-        except httpx.HTTPError:  # the main loop meets the same, and says so
+        except httpx.HTTPError:  # the main loop gets the same error, and logs it
             continue
 
 
-def _fetch(hub: Any, node: Any, head: Any, tree: Any) -> Any:
-    """The whole message, of which the hub has sent head and list of parts."""
+def _fetch(hub: FleetHttpClient, node: Node, head: Any, tree: Any) -> Message:
+    """Fetch the whole message, of which the hub has sent head and list of parts."""
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
     from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
@@ -110,12 +117,12 @@ def _fetch(hub: Any, node: Any, head: Any, tree: Any) -> Any:
             time.sleep(FAST)
         contents[part.object_id] = got.object_content
     hub.ConfirmMessageReceived(ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=number))
-    message: Any = inflate_object_from_contents(number, contents)
+    message: Message = inflate_object_from_contents(number, contents)
     message.metadata.__dict__["_message_id"] = number
     return message
 
 
-def _push(hub: Any, node: Any, asked: Any, frame: bytes) -> None:
+def _push(hub: FleetHttpClient, node: Node, asked: Message, frame: bytes) -> None:
     """Send an answer: its head and list of parts, then the parts that the hub asks for."""
     from flwr.app.message import Message, remove_content_from_message
     from flwr.common.serde import message_to_proto
@@ -141,15 +148,15 @@ def _push(hub: Any, node: Any, asked: Any, frame: bytes) -> None:
                 raise EngineError("the hub did not take a part of the answer")
 
 
-def content_of(frame: bytes) -> Any:
-    """A message's content that holds a frame."""
+def content_of(frame: bytes) -> RecordDict:
+    """Return a message's content that holds a frame."""
     from flwr.app.message import ConfigRecord, RecordDict
 
     return RecordDict({"fedmiss": ConfigRecord({"frame": frame})})
 
 
-def frame_of(message: Any) -> bytes:
-    """The frame in a message; of a message that was not made here, none."""
+def frame_of(message: Message) -> bytes:
+    """Return the frame in a message; empty for a message of another program."""
     record = message.content.get("fedmiss", {}) if message.has_content() else {}
     frame = record.get("frame", b"")
     return frame if isinstance(frame, bytes) else b""

@@ -1,4 +1,4 @@
-"""The coordinator's end: run a study's job over any transport, from its journal on, and write down what came of it."""
+"""The coordinator's end: run a study's job over any transport, continue it from its journal, and write its result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STATUS = "status.json"
 
 
 def preview_study(hub: Path, transport: Transport, *, patience: float | None = None) -> Path:
-    """Agree, and write ``preview.json``: what least numbers would leave out. The job goes on from here when it is run."""
+    """Agree, and write ``preview.json``: what the least numbers would leave out. A later run continues from here."""
     study = read_study(hub)
     job = job_hash(study, read_roster(hub, study))
     note = Status(hub / STATUS, job.hex(), study.organisations)
@@ -76,7 +76,7 @@ def run_study(
     Parameters
     ----------
     hub : the study's folder ``hub``, or any folder with its study.json and roster.json
-    patience : seconds to ask again; by default the study's. Less where whoever calls tries again
+    patience : seconds to ask again; by default the study's; less where the caller tries again
 
     Raises
     ------
@@ -134,7 +134,7 @@ class Status:
 
     def __init__(self, path: Path, job: str, names: Sequence[str]) -> None:
         self.path, self.last = path, 0.0
-        self.values: dict[str, Any] = {
+        self.values: dict[str, object] = {
             "job": job,
             "state": "running",
             "organisations": list(names),
@@ -142,30 +142,32 @@ class Status:
         }
         self.write()
 
-    def write(self, **values: Any) -> None:
-        """Write now."""
+    def write(self, **values: object) -> None:
+        """Update the values and write them now."""
         self.values |= values | {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         write_json(self.path, self.values)
         self.last = time.monotonic()
 
     def going(self, stage: str, exchanges: int) -> None:
-        """An exchange is done."""
+        """Record an exchange."""
         self.values |= {"stage": stage, "exchanges": exchanges}
         if time.monotonic() - self.last > 1.0:
             self.write()
 
     def away(self, names: Sequence[str]) -> None:
-        """Organisations that do not answer, none when all are back."""
+        """Record the organisations that do not answer; none when all are back."""
         self.write(missing=list(names), state="waiting" if names else "running")
 
 
 def status(hub: Path) -> dict[str, Any]:
-    """How a study stands."""
+    """Return the status of a study."""
     path = hub / STATUS
     return dict(read_json(path)) if path.exists() else {"state": "not begun", "missing": []}
 
 
-def _write(out: Path, joint: Joint, link: Link, study: dict[str, Any], job: str, facts: JointFacts) -> None:
+def _write(
+    out: Path, joint: Joint, link: Link, study: dict[str, object], job: str, facts: JointFacts
+) -> None:
     labels = ["all", *joint.agreement.panel.regions]
     B, R, L = joint.draws.shape
     state = joint.members[0].state

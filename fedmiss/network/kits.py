@@ -1,4 +1,4 @@
-"""Kits: what an organisation gets to take part, what it keeps to itself, and what its custodian approves.
+"""Kits: what an organisation receives, what it keeps private, and what its custodian approves.
 
 STUDY/                      at the coordinator
 study.json  roster.json   what is to be computed; public keys of all
@@ -90,7 +90,7 @@ class Kit:
         """File that says that the present job is done: the hub has its result."""
         return self.private / f"{self.job.hex()[:16]}.done"
 
-    def approval(self) -> dict[str, Any] | None:
+    def approval(self) -> dict[str, object] | None:
         """The stored approval of the present job, if there is one."""
         path = self.private / "approval.json"
         stored = read_json(path) if path.exists() else {}
@@ -120,7 +120,7 @@ def enrol(kit: Kit) -> Path:
 
 
 def collect_roster(study_folder: Path, files: Sequence[Path]) -> dict[str, str]:
-    """Put the organisations' public keys together and into every kit that lies here."""
+    """Collect the organisations' public keys, and write them into every kit of this folder."""
     study = read_study(study_folder)
     keys: dict[str, str] = {}
     for path in files:
@@ -146,18 +146,19 @@ def collect_roster(study_folder: Path, files: Sequence[Path]) -> dict[str, str]:
         raise InputError(
             f"no public key of {', '.join(missing)}. Ask them for the file that `fedmiss federation enrol` made."
         )
-    for folder in (
-        study_folder,
-        study_folder / "hub",
-        *(study_folder / "kits" / n for n in study.organisations),
-    ):
-        if folder.is_dir():
-            write_json(folder / "roster.json", dict(sorted(keys.items())))
+    for folder in _ends(study_folder, study):
+        write_json(folder / "roster.json", dict(sorted(keys.items())))
     return keys
 
 
+def _ends(study_folder: Path, study: Study) -> list[Path]:
+    """Return the study's folder and those of its hub and kits, where they are there."""
+    kits = (study_folder / "kits" / n for n in study.organisations)
+    return [f for f in (study_folder, study_folder / "hub", *kits) if f.is_dir()]
+
+
 def page(kit: Kit, *, visits: str = "") -> str:
-    """What a custodian reads before approving, on one page of plain text."""
+    """Return what a custodian reads before approving: one page of plain text."""
     s, m = kit.study, kit.study.fit
     season = ", ".join(map(str, s.season)) if s.season else "all months"
     months = f"{s.months[0]} to {s.months[1]}" if s.months else "all months that the organisations have"
@@ -171,9 +172,7 @@ def page(kit: Kit, *, visits: str = "") -> str:
         "  organisations and the fingerprints of their keys (compare them by telephone):",
     ]
     lines += [f"    {name:12s} {fingerprint(key)}" for name, key in sorted(kit.roster.items())]
-    lines += [
-        "What leaves your computer",
-    ]
+    lines += ["What leaves your computer"]
     if s.masks:
         lines += [
             "  Sums over your sites, each masked: the hub can read only the sum over all organisations.",
@@ -205,7 +204,7 @@ def page(kit: Kit, *, visits: str = "") -> str:
 
 
 def _differences(kit: Kit) -> list[str]:
-    """What this job tells together with earlier ones."""
+    """Return what this job reveals together with earlier ones."""
     lines = []
     for old in kit.history():
         if old["job"] == kit.job.hex():
@@ -224,7 +223,7 @@ def _differences(kit: Kit) -> list[str]:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a user that the system has no name for
+    except (KeyError, OSError, ImportError):  # a user without a name in the system
         return f"user {os.getuid()}"
 
 
@@ -234,7 +233,7 @@ def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "", vis
     Parameters
     ----------
     ask : shows the page and returns whether it is approved; None where nobody is there to ask
-    given : the job's hash, or its first twelve digits or more, as the custodian was told it
+    given : the job's hash, or its first twelve digits or more, from the custodian
     """
     job = kit.job.hex()
     if kit.approval() is not None:
@@ -255,8 +254,7 @@ def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "", vis
             raise ConfigError(f"job {job[:12]} was not approved; nothing was sent.")
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     write_json(
-        kit.private / "approval.json",
-        {"job": job, "time": when, "by": _user(), "page": text.splitlines()},
+        kit.private / "approval.json", {"job": job, "time": when, "by": _user(), "page": text.splitlines()}
     )
     line = {
         "job": job,
@@ -292,14 +290,9 @@ def new_revision(study_folder: Path, without: Sequence[str]) -> Study:
         "organisations": tuple(n for n in old.organisations if n not in without),
     }
     new = Study(**values)
-    for folder in (
-        study_folder,
-        study_folder / "hub",
-        *(study_folder / "kits" / n for n in new.organisations),
-    ):
-        if folder.is_dir():
-            new.write(folder / "study.json")
-            write_json(folder / "roster.json", {n: keys[n] for n in new.organisations})
+    for folder in _ends(study_folder, new):
+        new.write(folder / "study.json")
+        write_json(folder / "roster.json", {n: keys[n] for n in new.organisations})
     for name in without:
         shutil.rmtree(study_folder / "kits" / name / "engine", ignore_errors=True)
     return new

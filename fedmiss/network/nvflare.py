@@ -1,4 +1,4 @@
-"""NVFLARE carries the frames: provisioned kits, mutual TLS, the Collab API. Nothing here looks into a frame.
+"""NVFLARE carries the frames: provisioned kits, mutual TLS, the Collab API. Nothing here reads a frame.
 
 The job that is submitted names two classes of this module and nothing else: no code travels. Each end reads its settings
 from its own folder, which the environment variable ``FEDMISS_KIT`` (``FEDMISS_HUB``) names. Measured with NVFLARE 2.9.
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmiss.network.engine import Responding, farewell, need, spawn
+from fedmiss.network.hub import preview_study, run_study
 from fedmiss.network.nvflare_kits import ADMIN, job_folder, place_storage, provision
 from fedmiss.network.study import Study
 
@@ -25,13 +26,14 @@ __all__ = ["Admin", "HubApp", "SiteApp", "control", "provision", "start_hub", "s
 ENDS = ("FINISHED", "FAILED", "ABORTED", "ABANDONED")
 
 TIMEOUT = 3600.0  # seconds for one answer: a long bootstrap exchange of a large panel
-PULSE, GONE = 5.0, 2  # a site that does not say in so many tries of so many seconds that it is alive is gone
+PULSE, GONE = 5.0, 2  # a site without a sign of life in GONE tries of PULSE seconds counts as gone
 
 
 # -- both ends, started by the engine ------------------------------------------------------------------------
 
 
 def _collab() -> Any:
+    # NVFLARE is an optional extra, and has no types.
     return importlib.import_module("nvflare.collab").collab
 
 
@@ -42,11 +44,11 @@ class SiteApp:
         self._program: Any = None
 
     def ready(self) -> None:
-        """Compile and replay before the engine says that this site is there."""
+        """Compile and replay before the engine reports this site as ready."""
         self._program = Responding(os.environ["FEDMISS_KIT"])
 
     def alive(self) -> bool:
-        """Say that this end is there, also while it works."""
+        """Report that this end is alive, also while it computes."""
         return True
 
     def answer(self, frame: bytes) -> bytes:
@@ -60,8 +62,6 @@ class HubApp:
 
     def main(self) -> None:
         """Run the study's job; a failure stays in the study's status, and the coordinator's process tries again."""
-        from fedmiss.network.hub import preview_study, run_study
-
         end = preview_study if os.environ.get("FEDMISS_PREVIEW") else run_study
         end(Path(os.environ["FEDMISS_HUB"]), _Carrier(_collab()), patience=GONE * PULSE)
 
@@ -94,13 +94,13 @@ class _Carrier:
         return got
 
     def farewell(self) -> None:
-        """Tell all sites that the result is there."""
+        """Tell all sites that the hub has its result."""
         farewell(self.ask, self.names)
 
     def _call(self, name: str, what: str, timeout: float, *frame: bytes) -> Any:
         try:
             return getattr(self.clients[name](timeout=timeout), what)(*frame)
-        except Exception:  # the engine's own words are in its log; who is missing is said by the study
+        except Exception:  # the engine logs its error; the study's status names who is missing
             return None
 
 
@@ -167,12 +167,12 @@ class Admin:
         return sorted(c.name for c in self.session.get_system_info().client_info)
 
     def submit(self) -> str:
-        """Submit the study's job, which is settings of the engine and no code; its number."""
+        """Submit the study's job (settings of the engine, no code); return its number."""
         with tempfile.TemporaryDirectory(prefix="fedmiss-") as tmp:
             return self.submit_folder(job_folder(self.study, Path(tmp) / self.study.name))
 
     def submit_folder(self, folder: Path) -> str:
-        """Submit a job's files; its number."""
+        """Submit a job's files; return its number."""
         return str(self.session.submit_job(str(folder)))
 
     def over(self, job: str) -> bool:
@@ -180,7 +180,7 @@ class Admin:
         return any(word in self.state(job).upper() for word in ENDS)
 
     def state(self, job: str) -> str:
-        """State of a job in the engine's words."""
+        """Return the engine's name for the state of a job."""
         return str(self.session.get_job_meta(job).get("status", ""))
 
     def close(self) -> None:
@@ -189,5 +189,5 @@ class Admin:
 
 
 def control(hub: Path, study: Study) -> Admin:
-    """A session with the hub's server."""
+    """Open a session with the hub's server."""
     return Admin(hub, study)

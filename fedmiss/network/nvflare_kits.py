@@ -1,4 +1,4 @@
-"""Kits, policies and job files for NVFLARE: what its provisioning makes, and what sites allow."""
+"""Kits, policies and job files for NVFLARE: the files of its provisioning, and the policies of sites."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedmiss.errors import EngineError
 from fedmiss.network.engine import need
@@ -29,7 +28,7 @@ ALLOWED = [
 def provision(study: Study, out: Path) -> None:
     """Make certificates and addresses for the hub and every organisation."""
     need("nvflare", "nvflare")
-    people: list[dict[str, Any]] = [
+    people: list[Mapping[str, object]] = [
         {
             "name": study.host,
             "type": "server",
@@ -69,7 +68,7 @@ def provision(study: Study, out: Path) -> None:
 
 
 def _policy(engine: Path) -> None:
-    """No code from outside, two classes of ours only, whoever asks; and no log leaves: logs hold what errors say of data."""
+    """Forbid code from outside, allow two classes of ours only, and send no log: an error in a log may quote data."""
     local = engine / "local"
     resources = json.loads((local / "resources.json.default").read_text())
     resources |= {
@@ -90,7 +89,7 @@ def _policy(engine: Path) -> None:
 
 
 def place_storage(engine: Path) -> None:
-    """Keep the engine's jobs in the study's folder, wherever that lies now, not in a common one of the system."""
+    """Keep the engine's jobs in the study's folder, at its present place, not in a shared folder of the system."""
     path = engine / "local" / "resources.json"
     at = json.dumps(str((engine / "storage").resolve()))[1:-1]
     path.write_text(
@@ -104,16 +103,13 @@ def place_storage(engine: Path) -> None:
 
 def _run(module_and_args: Sequence[str]) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", *module_and_args],
-        capture_output=True,
-        text=True,
-        timeout=300,
+        [sys.executable, "-m", *module_and_args], capture_output=True, text=True, timeout=300
     )
     return done.stdout + done.stderr
 
 
 def job_folder(study: Study, out: Path) -> Path:
-    """Files of the job that is submitted."""
+    """Write the files of the job to submit."""
     controller = {"server_obj_id": "_server", "collab_obj_ids": [], "sync_task_timeout": 600}
     server = {
         "format_version": 2,

@@ -1,4 +1,4 @@
-"""What `join` and `run` do while they stand: start the engine, start it again when it dies, and end when the job is done."""
+"""The loops of `join` and `run`: start the engine, start it again when it dies, and end when the job is done."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
                 return
             if process is None or process.poll() is not None:
                 if process is not None:
-                    end(process)  # what it has started may be alive
+                    end(process)  # its children may be alive
                     deaths = deaths + 1 if time.monotonic() - begun < QUICK else 0
                     _not_too_often(deaths, log)
                     say(
@@ -71,8 +71,8 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
 class Stay:
     """Whether an organisation may leave: the hub has its result, or has been away long after the last answer.
 
-    Until it has said so, the hub may have been killed with the last answers of others still to come: then it comes back, and
-    needs all organisations again.
+    Before the hub reports its result, it may be killed while answers of others are missing. It is then started again, and
+    needs all organisations.
     """
 
     def __init__(self, kit: Kit, listens: Callable[[], bool]) -> None:
@@ -80,7 +80,7 @@ class Stay:
         self.until = self.away = 0.0
 
     def over(self) -> bool:
-        """Look at what the engine's end has said, and at whether the hub listens."""
+        """Check what the engine's end has recorded, and whether the hub listens."""
         done = self.kit.done.exists()
         if not done and not self.kit.answered.exists():
             return False
@@ -101,9 +101,9 @@ def _listens(kit: Kit, parts: list[Path]) -> bool:
 
 
 LINGER = 120.0  # seconds that a site stays when its job is done and the hub still listens
-RETURN = 300.0  # seconds that it waits, when it has answered all, for a hub that is away without a farewell
+RETURN = 300.0  # seconds that a site with all answered waits for a hub that left without a farewell
 ENGINES = (b"nvflare.private.fed.app", b"fedmiss.network.flower")  # modules that engines are started as
-QUICK, OFTEN = 20.0, 5  # an engine that dies within so many seconds, so many times in a row, will not live
+QUICK, OFTEN = 20.0, 5  # give up on an engine that dies within so many seconds, so many times in a row
 
 
 def last_line(log: Path) -> str:
@@ -120,7 +120,7 @@ def _not_too_often(deaths: int, log: Path) -> None:
 
 
 def stop_on_request() -> None:
-    """Let SIGTERM do what Ctrl-C does: end the engine too. A thread that is not the main one leaves signals alone."""
+    """Let SIGTERM do what Ctrl-C does: end the engine too. Only the main thread may set signals."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, interrupt)
 
@@ -163,11 +163,11 @@ def _end_group(group: int) -> None:
 
 
 def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
-    """Run a study to its end from wherever it stands; return the folder of its result (or the file of its preview).
+    """Run a study to its end, continuing an earlier run; return the folder of its result (or the file of its preview).
 
     Raises
     ------
-    EngineError    an organisation refused, or nothing went on for as long as the study's patience
+    EngineError    an organisation refused, or there was no progress for as long as the study's patience
     """
     stop_on_request()
     hub, study = folder / "hub", read_study(folder)
@@ -220,12 +220,12 @@ def _close(admin: Control | None) -> None:
     try:
         if admin is not None:
             admin.close()
-    except Exception:  # the server may be gone
+    except Exception:  # the server may have ended
         pass
 
 
 def _session(hub: Path, study: Study, process: subprocess.Popen[bytes]) -> Control | None:
-    """A session as soon as the server listens: one that is tried before leaves threads behind that go on trying."""
+    """Open a session when the server listens. A session that is tried earlier leaves threads that never stop trying."""
     own = ("admin", "client") if (hub / "admin").is_dir() else ("engine", "server")
     parts = [hub / own[0] / "startup" / n for n in ("rootCA.pem", f"{own[1]}.crt", f"{own[1]}.key")]
     for _ in range(120):
@@ -269,7 +269,7 @@ def _watch(admin: Control, job: str, process: subprocess.Popen[bytes], out: Path
     while process.poll() is None:
         time.sleep(0.5)
         now = status(out.parent)
-        if out.exists():  # it still tells the organisations
+        if out.exists():  # it is still telling the organisations
             since = since or time.monotonic()
             if now.get("state") in ("done", "previewed") or time.monotonic() - since > 30.0:
                 return True

@@ -1,4 +1,4 @@
-"""What an organisation sends, for its custodian: before it goes (held), after (outbox), and in bytes (ledger)."""
+"""What an organisation sends, for its custodian: before sending (held), after (outbox), and in bytes (ledger)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fedmiss.network.site import journal_entries, program_of_copy
 
 __all__ = ["HELD", "holder", "ledger_of", "outbox", "release"]
 
-HELD = "held.txt"  # the message that waits, in words and numbers
+HELD = "held.txt"  # the held message, in words and numbers
 _GO = "released"
 
 
 def holder(kit: Kit, pause: float = 0.3) -> Callable[[int, list[msg.Answer]], None]:
-    """Hold every message until the custodian releases it: it is written in words, and waits for a file."""
+    """Hold every message until the custodian releases it: write it in words, and wait for a file."""
 
     def look(exchange: int, answers: list[msg.Answer]) -> None:
         go = kit.private / f"{_GO}-{kit.job.hex()[:16]}-{exchange}"
@@ -43,7 +43,7 @@ def holder(kit: Kit, pause: float = 0.3) -> Callable[[int, list[msg.Answer]], No
 
 
 def release(kit: Kit) -> str:
-    """Let the held message go; return what it says."""
+    """Release the held message; return its text."""
     path = kit.private / HELD
     if not path.exists():
         raise InputError(f"{kit.name!r} holds no message now. `join --look` holds them.")
@@ -81,7 +81,7 @@ def outbox(kit: Kit, data: Path, *, first: int = 0, last: int | None = None) -> 
 
 
 def ledger_of(kit: Kit) -> tuple[Ledger, list[tuple[int, float, int, int, str]]]:
-    """What went, when, and how many bytes: sums, and (exchange, time, bytes out, bytes in, kinds) for every exchange."""
+    """Return the ledger of what was sent, and (exchange, time, bytes out, bytes in, kinds) of every exchange."""
     ledger, lines = Ledger(), []
     for number, entry in enumerate(journal_entries(kit)):
         questions = decode(entry.question, None, asks=True, who="the hub")[1]

@@ -1,4 +1,4 @@
-"""What is wrong with a connection, in one sentence, before an engine retries in silence."""
+"""Checks of a connection, each with one sentence, before an engine retries in silence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def check_version(kit: Kit, made_by: str) -> None:
 
 
 def check_certificate(path: Path, now: dt.datetime | None = None) -> None:
-    """Raise when a certificate has expired, or is of tomorrow."""
+    """Raise when a certificate has expired, or is not valid yet."""
+    # cryptography comes with the optional extras.
     from cryptography import x509
 
     now = now or dt.datetime.now(dt.UTC)
@@ -61,8 +62,8 @@ def reach(host: str, port: int, root: Path, certificate: Path, key: Path, timeou
 
     Raises
     ------
-    EngineError    nobody listens there (yet): worth another try
-    ConfigError    the name is unknown, or somebody else's certificate answers: not worth one
+    EngineError    nobody listens there (yet): try again
+    ConfigError    the name is unknown, or another certificate answers: do not try again
     """
     try:
         address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]

@@ -1,16 +1,17 @@
-"""Two reports: the joint one at the hub, of months and regions; and each organisation's own, of its sites, at home."""
+"""Two reports: the joint one at the hub, of months and regions; and each organisation's own, of its sites."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import InputError
@@ -30,9 +31,9 @@ from fedmiss.pipeline.panels import PanelFolder, effort_names, open_panel, panel
 from fedmiss.report.build import build_report
 from fedmiss.report.fitted import fitted_years, lack_of_fit
 from fedmiss.report.html import assets, environment
+from fedmiss.report.series import MonthlySeries
 from fedmiss.report.style import BLUE, ORANGE, SKY, Plot, figure, style
 from fedmiss.report.tables import write_csv
-from fedmiss.report.trends import monthly_totals, overall_trend, yearly_index
 from fedmiss.report.words import number, per_year, percent
 from fedmiss.tables import read_table, write_table
 
@@ -62,26 +63,16 @@ def joint_report(result: Path, out: Path, *, date: str | None = None, overwrite:
     totals, labels = np.array(raw["totals"]), list(raw["regions"])
     draws = _draws(result / "draws.parquet", labels, len(months))
     behind = None if raw["visits"] is None else np.array(raw["visits"])
-    monthly = monthly_totals(totals[0], months, draws[0])
-    yearly = yearly_index(totals[0], months, draws[0], n_observed=behind)
-    trends = pd.concat(
-        [
-            overall_trend(totals[i], months, draws[i], n_observed=behind).assign(region=label)
-            for i, label in enumerate(labels)
-        ],
-        ignore_index=True,
-    )
+    series = [MonthlySeries.of(t, months, d, behind) for t, d in zip(totals, draws, strict=True)]
+    monthly, yearly = series[0].monthly(), series[0].index()
+    rows = [s.trend().assign(region=label) for s, label in zip(series, labels, strict=True)]
+    trends = pd.concat(rows, ignore_index=True)
     plot = _figure(yearly, trends.iloc[0])
     fitted = fitted_years(read_table(result / "visited.parquet", "visited").to_pandas(), months)
     notes = [n for n in (lack_of_fit(fitted), *manifest["warnings"]) if n]
     with atomic_folder(out, "joint_report", overwrite=overwrite, inputs=[result]) as tmp:
         (tmp / "tables").mkdir()
-        for name, table in (
-            ("monthly", monthly),
-            ("yearly", yearly),
-            ("trend", trends),
-            ("fitted", fitted),
-        ):
+        for name, table in (("monthly", monthly), ("yearly", yearly), ("trend", trends), ("fitted", fitted)):
             write_csv(table, tmp / "tables" / f"{name}.csv")
         (tmp / "index.html").write_text(
             _page(manifest, yearly, trends, fitted, plot, notes, date or dt.date.today().isoformat()),
@@ -149,13 +140,7 @@ def _page(
     date: str,
 ) -> str:
     rows = [
-        [
-            str(r["year"]),
-            number(r["total"]),
-            number(r["index"]),
-            _interval(r),
-            "yes" if r["used"] else "no",
-        ]
+        [str(r["year"]), number(r["total"]), number(r["index"]), _interval(r), "yes" if r["used"] else "no"]
         for r in yearly.to_dict("records")
     ]
     regions = [
@@ -192,7 +177,7 @@ def _page(
     )  # fmt: skip
 
 
-def _interval(year: dict[Hashable, Any]) -> str:
+def _interval(year: Mapping[Hashable, Any]) -> str:
     if not np.isfinite(year["index_lo"]):
         return "n/a"
     if np.isclose(year["index_lo"], year["index_hi"]):
@@ -207,7 +192,7 @@ def _model_words(told: JointFacts) -> str:
     return f"{told.model}: the mean of ranks {', '.join(ranks[:-1])} and {ranks[-1]}, with equal weights"
 
 
-def _traffic(ledger: dict[str, Any]) -> str:
+def _traffic(ledger: Mapping[str, int]) -> str:
     up, down = ledger["bytes_up"] / 1e6, ledger["bytes_down"] / 1e6
     return f"{ledger['exchanges']:,} exchanges, {up:.1f} MB up, {down:.1f} MB down"
 
@@ -236,7 +221,7 @@ def own_report(kit: Kit, data: Path, out: Path, *, overwrite: bool = False) -> P
 
 
 def _own_panel(panel: PanelFolder, stamps: I64, out: Path) -> PanelFolder:
-    """The organisation's panel on the months that all agreed on."""
+    """Make the organisation's panel on the months that all agreed on."""
     at = np.searchsorted(stamps, panel.stamps)
     inside = (at < stamps.size) & (stamps[np.minimum(at, stamps.size - 1)] == panel.stamps)
     source = panel.groups[0]
@@ -263,19 +248,12 @@ def _own_panel(panel: PanelFolder, stamps: I64, out: Path) -> PanelFolder:
 
 
 def _told_fit(program: GroupProgram, told: Outcome, n_counted: int) -> CountFit:
-    """One of the fits that are averaged: the hub's half as it was told, the organisation's own from its program."""
+    """Build one of the averaged fits: the hub's half from its message, the organisation's own from its program."""
     r = JointFacts.of(json.loads(told.results), "the job")
     P, C = program.site_posterior(told.batch, 0)
     L, p = told.T.shape
     q = Posterior(
-        r.mu,
-        P,
-        C,
-        told.T,
-        told.D,
-        np.array(r.site_variances),
-        np.zeros((L, p)),
-        np.array(r.month_variances),
+        r.mu, P, C, told.T, told.D, np.array(r.site_variances), np.zeros((L, p)), np.array(r.month_variances)
     )
     settings = CountSettings(family=r.family, scale=r.scale, rank=r.rank, dispersion=r.dispersion_model)
     aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, 0.0, 0.0, 0.0)
@@ -324,8 +302,6 @@ def _own_fit(kit: Kit, program: GroupProgram, told: list[Outcome], panel: PanelF
 def _own_slopes(
     out: Path, program: GroupProgram, fit: AverageFit, panel: PanelFolder, keys: list[tuple[int, int]]
 ) -> None:
-    import pyarrow as pa
-
     slope, mean = site_slopes(fit, panel.calendar[1], panel.calendar[0])
     draws = [program.slopes[k] for k in keys if k in program.slopes]
     known = ~np.isnan(slope) & (len(draws) >= 2)

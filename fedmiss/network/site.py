@@ -12,10 +12,14 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import Visits
+from fedmiss.federation.hub.agree import Plan
+from fedmiss.federation.hub.job import Order, run_job
 from fedmiss.federation.journal import Journal
+from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.masks import Masks, Party, identity
 from fedmiss.federation.site import Entry, SiteProgram, entries
 from fedmiss.files import SECRET, read_json, write_json, write_secret
+from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.kits import Kit
 from fedmiss.pipeline.panels import PanelFolder, open_panel
 from fedmiss.tables import read_table
@@ -33,7 +37,7 @@ __all__ = [
     "warm_up",
 ]
 
-BEGUN = "begun.json"  # jobs that were answered here, with or without their journals
+BEGUN = "begun.json"  # jobs that were answered here, also those whose journals are gone
 DATA = "data.json"  # where the panel lies, for the process that the engine starts
 
 
@@ -59,7 +63,7 @@ def open_data(kit: Kit, data: Path) -> PanelFolder:
 
 
 def held(kit: Kit, panel: PanelFolder) -> Visits:
-    """The organisation's visits in the study's season and months; of checklists only where they are compared."""
+    """The organisation's visits in the study's season and months; checklist ids only where they are compared."""
     visits = next(iter(panel.visits(effort=kit.study.fit.effort != "none")[0].values()))
     if kit.study.duplicates and visits.checklist is None:
         ids = read_table(panel.groups[0] / "visits.parquet", "visits", columns=["checklist_id"]).to_pandas()
@@ -80,7 +84,7 @@ def program_of(
 
     Raises
     ------
-    ConfigError    the job is not approved, the data are not those that it was begun with, or its journal is gone
+    ConfigError    the job is not approved, the data have changed since it began, or its journal is gone
     """
     if kit.approval() is None:
         raise ConfigError(
@@ -115,17 +119,12 @@ def _group(kit: Kit, panel: PanelFolder) -> GroupProgram:
 
 
 def start(kit: Kit, data: Path, *, look: bool = False) -> None:
-    """Write down where the data lie and whether messages are held, for the process that the engine starts."""
+    """Write the place of the data and whether messages are held, for the process that the engine starts."""
     write_json(kit.private / DATA, {"data": str(data.resolve()), "look": look})
 
 
 def warm_up() -> None:
-    """Compile what the first question would wait for: a site says ready when this is done."""
-    from fedmiss.federation.hub.agree import Plan
-    from fedmiss.federation.hub.job import Order, run_job
-    from fedmiss.federation.link import InProcess, Link
-    from fedmiss.models.lowrank.settings import CountSettings
-
+    """Compile what the first question needs: a site reports as ready after this."""
     rng = np.random.default_rng(0)
     n, J = 60, 4
     visits = Visits(
@@ -171,7 +170,7 @@ def dry_run(kit: Kit, data: Path) -> list[str]:
 
 
 def program_of_copy(kit: Kit, data: Path) -> GroupProgram:
-    """The organisation's program without journal: to look at what was sent, while another process answers."""
+    """Return the organisation's program without journal, to inspect what was sent while another process answers."""
     group = _group(kit, open_data(kit, data))
     group.party = Party(kit.name, identity(kit.key_file), kit.roster, kit.job)
     group.masked, group.allow_joint = kit.study.masks, kit.study.joint
@@ -186,7 +185,7 @@ def journal_entries(kit: Kit) -> list[Entry]:
 
 
 def replayed(kit: Kit, data: Path) -> tuple[GroupProgram, list[msg.Outcome]]:
-    """The organisation's program after all that the journal has, and what the hub told of each fit at the end."""
+    """Return the organisation's program after replaying the journal, and the hub's outcome of each fit."""
     program = program_of_copy(kit, data)
     for entry in journal_entries(kit):
         program.answer(entry.question)

@@ -183,7 +183,7 @@ def read_study(folder: Path) -> Study:
     return _study(read_json(folder / "study.json"), folder / "study.json")
 
 
-def _study(raw: Mapping[str, Any], path: Path) -> Study:
+def _study(raw: Mapping[str, object], path: Path) -> Study:
     known = {f.name: f for f in fields(Study)}
     for key in raw:
         if key not in known:

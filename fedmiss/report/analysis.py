@@ -10,40 +10,34 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import F64, I64
-from fedmiss.report.changes import change_points, period_trends
+from fedmiss.report.changes import bends, periods
 from fedmiss.report.classes import NOT_CLASSIFIED, classify
 from fedmiss.report.coverage import Coverage, coverage, monthly_coverage
 from fedmiss.report.inputs import ALL, ReportInputs
+from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
+from fedmiss.report.slopes import log_slope
 from fedmiss.report.support import carriers, first_base, usable_counts, visits_by_site, year_support
-from fedmiss.report.trends import (
-    log_slope,
-    monthly_totals,
-    overall_trend,
-    seasonal,
-    smooth,
-    yearly_covariance,
-    yearly_index,
-)
-from fedmiss.report.years import Years, make_years
+from fedmiss.report.weeks import weekly
+from fedmiss.report.years import Years
 
 __all__ = ["MIN_SITE_YEARS", "Analysis", "ReportSettings", "analyse"]
 
-MIN_SITE_YEARS = 3  # a site counted in fewer years borrows its trend from the others
+MIN_SITE_YEARS = 3  # the trend of a site counted in fewer years comes mostly from the other sites
 
 
 @dataclass(frozen=True)
 class Analysis:
     """The numbers of one report; every frame is a table that is also written to ``tables/``.
 
-    ``seen`` (L,) is the number of cells with a count in each month, 0 in years that have too few for the index;
-    ``base`` the base period (None: the first used year).
+    ``series`` holds the totals of all sites; its ``n_observed`` is 0 in years that have too few counts for the index.
+    ``base`` is the base period (None: the first used year).
     """
 
     data: ReportInputs
     settings: ReportSettings
     date: str
-    years: Years
+    series: MonthlySeries
     coverage: Coverage
     monthly: pd.DataFrame
     yearly: pd.DataFrame
@@ -52,7 +46,6 @@ class Analysis:
     points: pd.DataFrame
     season: pd.DataFrame
     curve: pd.DataFrame
-    seen: I64
     base: str | None
     carriers: pd.DataFrame
     visits: pd.DataFrame
@@ -64,9 +57,12 @@ class Analysis:
     @cached_property
     def weeks(self) -> pd.DataFrame:
         """The seasonal profile by week; empty where the data have no weeks."""
-        from fedmiss.report.weeks import weekly
-
         return weekly(self)
+
+    @property
+    def years(self) -> Years:
+        """The year axis of the series."""
+        return self.series.years
 
     @property
     def species(self) -> str:
@@ -90,7 +86,7 @@ class Analysis:
 
     @property
     def yearly_counts(self) -> bool:
-        """True when the counts are yearly: then no month is spoken of."""
+        """True when the counts are yearly: then the report names no month."""
         return self.data.yearly_counts
 
     @property
@@ -106,8 +102,7 @@ class Analysis:
     @property
     def n_draws(self) -> int:
         """Number of bootstrap replicates of the total."""
-        draws = self.data.draws.get(ALL)
-        return 0 if draws is None else len(draws)
+        return 0 if self.series.draws is None else len(self.series.draws)
 
     @property
     def classified(self) -> bool:
@@ -117,64 +112,44 @@ class Analysis:
 
 def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
     """Compute every table of the report."""
-    totals, draws = data.totals, data.draws.get(ALL)
     seen = usable_counts(data.observed, data.months, settings.least)
     if not data.cells["n_detected"].any():
-        seen = np.zeros_like(seen)  # never found: no year has an index
-    years = make_years(data.months, seen)
+        seen = np.zeros_like(seen)  # never detected: no year has an index
+    series = MonthlySeries.of(data.totals, data.months, data.draws.get(ALL), seen)
+    years = series.years
     base = settings.base or first_base(data.observed, years, settings.least)
     cover = coverage(data, years)
     refuse = "; ".join(cover.thin) or None
     by_month = monthly_coverage(data)
-    monthly = monthly_totals(totals, data.months, draws).merge(by_month, on=["month_index", "month"])
-    yearly = yearly_index(totals, data.months, draws, base=base, n_observed=seen)
-    yearly = _with_coverage(yearly, data, years)
-    trend = overall_trend(
-        totals, data.months, draws, base=base, rule=settings.rule, n_observed=seen, refuse=refuse,
-        convention=settings.convention,
-    ).iloc[0]  # fmt: skip
+    rule, convention = settings.rule, settings.convention
     sites = _sites(data, years, settings)
-    points = change_points(totals, data.months, draws, n_observed=seen)
-    covariance = None
-    if draws is not None and len(draws) >= 2 and years.used.any():
-        covariance = yearly_covariance(totals, data.months, draws, seen)
+    points = bends(series)
+    enough = series.draws is not None and len(series.draws) >= 2 and years.used.any()
     return Analysis(
         data=data,
         settings=settings,
         date=settings.date or dt.date.today().isoformat(),
-        years=years,
+        series=series,
         coverage=cover,
-        monthly=monthly,
-        yearly=yearly,
-        trend=trend,
-        periods=period_trends(
-            totals,
-            data.months,
-            draws,
-            rule=settings.rule,
-            n_observed=seen,
-            points=points,
-            refuse=refuse,
-            convention=settings.convention,
-        ),
+        monthly=series.monthly().merge(by_month, on=["month_index", "month"]),
+        yearly=_with_coverage(series.index(base), data, years),
+        trend=series.trend(base=base, rule=rule, refuse=refuse, convention=convention).iloc[0],
+        periods=periods(series, points, rule=rule, refuse=refuse, convention=convention),
         points=points,
-        season=seasonal(totals, data.months, draws, n_observed=seen),
-        curve=smooth(
-            totals, data.months, draws, n_missing=by_month["missing"], n_observed=seen, span=settings.span
-        ),
-        seen=seen,
+        season=series.season(),
+        curve=series.smooth(n_missing=by_month["missing"], span=settings.span),
         base=base,
         carriers=_withheld(carriers(data, years), settings),
         visits=visits_by_site(data.cells, sites.assign(slope=np.nan) if data.one_trend else sites),
         regions=_regions(data, settings, refuse),
         sites=sites,
-        covariance=covariance,
-        replicates=_replicates(data, years),
+        covariance=series.covariance() if enough else None,
+        replicates=_replicates(series),
     )
 
 
 def _withheld(table: pd.DataFrame, settings: ReportSettings) -> pd.DataFrame:
-    """Withhold the id of a site where positions are coarse: an id leads to the exact place."""
+    """Withhold site ids where positions are coarse: an id gives away the exact place."""
     return table.assign(site_id="withheld") if settings.coarse_map > 0 else table
 
 
@@ -201,36 +176,25 @@ def _regions(data: ReportInputs, settings: ReportSettings, refuse: str | None) -
         mask = (data.sites["region"] == region).to_numpy()
         seen = usable_counts(data.observed[mask], data.months, settings.least)
         if not data.cells.loc[data.cells["site_index"].isin(np.flatnonzero(mask)), "n_detected"].any():
-            seen = np.zeros_like(seen)  # never found there: its trend would be that of the others
-        totals = data.region_totals(region)
+            seen = np.zeros_like(seen)  # never detected there: its trend would be that of the other regions
+        series = MonthlySeries.of(data.region_totals(region), data.months, data.draws.get(region), seen)
         few = int(mask.sum())
-        if make_years(data.months, seen).used.any():
+        if series.years.used.any():
             thin = refuse or _region_reason(data, region, few)
         else:
             thin = "no year of the region has enough counts that found the species"
-        row = overall_trend(
-            totals, data.months, data.draws.get(region), rule=settings.rule, n_observed=seen, refuse=thin,
-            convention=settings.convention,
-        ).iloc[0]  # fmt: skip
-        rows.append(
-            {"region": region, "n_sites": few, "share": float(totals.mean() / grand) if grand > 0 else np.nan}
-            | {k: row[k] for k in _REGION}
-        )
+        row = series.trend(rule=settings.rule, refuse=thin, convention=settings.convention).iloc[0]
+        share = float(series.totals.mean() / grand) if grand > 0 else np.nan
+        rows.append({"region": region, "n_sites": few, "share": share} | {k: row[k] for k in _REGION})
     return pd.DataFrame(rows, columns=["region", "n_sites", "share", *_REGION])
 
 
-def _replicates(data: ReportInputs, years: Years) -> pd.DataFrame:
-    """Return the yearly total of every replicate, so that a reader can compare two years or periods of their own."""
-    draws = data.draws.get(ALL)
-    B = 0 if draws is None else len(draws)
-    total = np.empty((0, years.year.size)) if draws is None else draws @ years.W.T
-    return pd.DataFrame(
-        {
-            "draw": np.repeat(np.arange(B), years.year.size),
-            "year": np.tile(years.year, B),
-            "total": total.ravel(),
-        }
-    )
+def _replicates(series: MonthlySeries) -> pd.DataFrame:
+    """Return the yearly total of every replicate. A reader can compare any two years or periods with it."""
+    year, total = series.years.year, series.yearly_draws
+    total = np.empty((0, year.size)) if total is None else total
+    draw, of = np.repeat(np.arange(len(total)), year.size), np.tile(year, len(total))
+    return pd.DataFrame({"draw": draw, "year": of, "total": total.ravel()})
 
 
 def _region_reason(data: ReportInputs, region: str, n_sites: int) -> str | None:
@@ -275,7 +239,7 @@ def _sites(data: ReportInputs, years: Years, settings: ReportSettings) -> pd.Dat
         step = settings.coarse_map
         for axis in ("latitude", "longitude"):
             out[axis] = (out[axis] / step).round() * step
-        # An id or a name leads to the exact place as surely as its coordinates do.
+        # An id or a name gives away the exact place, as coordinates do.
         out["site_id"] = "withheld"
         out["site_name"] = None
     return out.assign(

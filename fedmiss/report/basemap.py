@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import shapely
+from matplotlib.axes import Axes
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+from shapely.geometry import LinearRing, LineString, Polygon
 
 from fedmiss.arrays import F64, I64
 from fedmiss.resources import resource
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["CREDIT", "Frame", "draw_basemap", "draw_scale", "frame_of"]
 
 CREDIT = "Coasts and borders: Natural Earth (public domain)."
 LAND, SEA, LINE = "#f3f1ea", "#e3edf5", "#a9a89f"
 _KM = 111.2  # kilometres in a degree of latitude
-_FINE = "florida"  # finer pieces, each used where the whole map lies in it
+_FINE = "florida"  # finer pieces, used where they cover the whole map
 
 
 class Frame(NamedTuple):
@@ -45,7 +47,7 @@ class Frame(NamedTuple):
 
 
 def frame_of(longitude: F64, latitude: F64) -> Frame:
-    """Return the limits around some places: a margin of a sixth, at least 20 km, neither a slit nor a tower.
+    """Return the limits around some places: a margin of a sixth, at least 20 km wide, not too narrow or flat.
 
     Parameters
     ----------
@@ -88,18 +90,13 @@ def _pieces(name: str, kind: str, f: Frame) -> list[F64]:
 
 def draw_basemap(ax: Axes, f: Frame) -> None:
     """Draw land, sea and borders into the frame; lines are thinned to what the map can show."""
-    import shapely
-    from matplotlib.patches import PathPatch
-    from matplotlib.path import Path
-    from shapely.geometry import LinearRing, LineString, Polygon
-
     step = (f.east - f.west) / 700
     piece = _FINE if _covers(np.asarray(_piece(_FINE)["box"]), f) else "world"
     view = shapely.box(*f)
     vertices: list[F64] = []
     codes: list[int] = []
     for ring in _pieces(piece, "land", f):
-        # A hole turns the other way round, which the filling rule of a path takes as a hole.
+        # A ring in the opposite direction is a hole by the filling rule of a path.
         turn = LinearRing(ring).is_ccw
         cut = shapely.make_valid(Polygon(ring)).intersection(view).simplify(step)
         for polygon in getattr(cut, "geoms", [cut]):

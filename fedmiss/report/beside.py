@@ -21,10 +21,10 @@ __all__ = ["Beside", "trim_beside"]
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What is set side by side.
+    """The two indices side by side.
 
     ``table`` has ``year``, ``index``, ``index_lo``, ``index_hi``, ``trim``, ``trim_se`` (base = 100); ``trend`` is TRIM's
-    slope in words and ``numbers`` what stands in them; ``problem`` says why there is none.
+    slope in words, ``numbers`` are the numbers in these words; ``problem`` says why TRIM's model was not fitted.
     """
 
     table: pd.DataFrame

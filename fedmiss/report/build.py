@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from fedmiss.files import atomic_folder, write_manifest
 from fedmiss.progress import note
 from fedmiss.report.analysis import Analysis, ReportSettings, analyse
 from fedmiss.report.exchange import write_exchange
-from fedmiss.report.figures import all_figures
 from fedmiss.report.html import page
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.language import UNTRANSLATED, read_catalog
@@ -59,7 +57,7 @@ def build_report(
     'index.html'
     """
     settings = settings or ReportSettings()
-    photo_uri(settings.photo)  # refused before anything is computed
+    photo_uri(settings.photo)  # raise before anything is computed
     if settings.language:
         read_catalog(settings.language)
     data = read_inputs(panel, fit, imputed)
@@ -70,6 +68,9 @@ def build_report(
 
 def write_report(a: Analysis, folder: Path) -> None:
     """Write everything of a report into an empty folder."""
+    # matplotlib takes a second to load; a run that finds its report made needs none.
+    from fedmiss.report.figures import all_figures
+
     plots = all_figures(a)
     (folder / "index.html").write_text(_translated(a, page(a, plots), folder), encoding="utf-8")
     _write_figures(plots, folder / "figures")
@@ -83,14 +84,14 @@ def write_report(a: Analysis, folder: Path) -> None:
         settings=settings,
         inputs=dict(a.data.hashes),
         results=_results(a),
-        flow=list(a.data.imputed.get("flow") or a.data.fit.get("flow") or a.data.panel.get("flow") or []),
+        flow=a.data.flow,
         terms=dict(a.data.panel.get("terms", {})),
         warnings=caveats(a),
     )
 
 
 def _translated(a: Analysis, html: str, folder: Path) -> str:
-    """The page in the language that was asked for; what its file lacks is written beside the page."""
+    """Translate the page; write the sentences that have no translation beside it."""
     if a.settings.language is None:
         return html
     catalog, sites = read_catalog(a.settings.language), a.data.sites
@@ -119,15 +120,15 @@ def _write_figures(plots: dict[str, Plot], folder: Path) -> None:
         write_csv(plot.data, folder / f"{name}.csv")
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Return a JSON value: numpy scalars as Python's, a missing number as null."""
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def _results(a: Analysis) -> dict[str, Any]:
-    """Return what an index page of many species needs, and what a person looks at first."""
+def _results(a: Analysis) -> dict[str, object]:
+    """Return what an index page of many species needs, and what a person reads first."""
     keep = [
         "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo", "percent_hi",
         "trend_class", "label", "convention", "year_sd", "slope_se_sampling", "percent_lo_sampling", "percent_hi_sampling",

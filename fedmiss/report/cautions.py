@@ -31,12 +31,12 @@ SITE_CARRIES = 0.5  # share of the fitted total at one site
 
 
 def cautions(a: Analysis) -> list[str]:
-    """Return every sentence, the gravest first."""
+    """Return every sentence, the most serious first."""
     return [*uncounted(a), *carried(a), *pooled(a), *moved_season(a), *thin_years(a), *biased_visits(a)]
 
 
 def asked(a: Analysis) -> tuple[Least, Least]:
-    """Return what is asked of a year of the index, and of the first base."""
+    """Return the least counts of a year of the index, and of the base year."""
     of = a.coverage.n_sites, len(a.years.season)
     return a.settings.least.of(*of), a.settings.least.base.of(*of)
 
@@ -92,7 +92,7 @@ def uncounted(a: Analysis) -> list[str]:
 
 
 def moved_season(a: Analysis) -> list[str]:
-    """Say it when the months that were counted in the later years are others than in the earlier ones."""
+    """Say it when the later years were counted in other months than the earlier ones."""
     year = a.data.months["year"].to_numpy()
     used = a.years.year[a.years.used]
     if used.size < 2 or len(a.years.season) < 2:

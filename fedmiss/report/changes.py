@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise
-from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from fedmiss.arrays import F64, I64
-from fedmiss.report.trends import _trend_row, overall_trend, yearly_series
+from fedmiss.report.series import MonthlySeries
+from fedmiss.report.slopes import trend_row
 
-__all__ = ["change_points", "period_trends"]
+__all__ = ["bends", "change_points", "period_trends", "periods"]
 
 MAX_POINTS = 2
 MIN_SEGMENT = 4  # years on each side of a change point
@@ -46,19 +47,19 @@ def _best(year: I64, logs: F64, max_points: int) -> list[tuple[float, ...]]:
 
 
 def change_points(
-    monthly: Any,
+    monthly: ArrayLike,
     months: pd.DataFrame,
-    draws: Any = None,
+    draws: ArrayLike | None = None,
     *,
-    n_observed: Any = None,
+    n_observed: ArrayLike | None = None,
     max_points: int = MAX_POINTS,
 ) -> pd.DataFrame:
     """Find years in which the trend of log yearly totals bends.
 
     All continuous piecewise-linear curves with up to ``max_points`` bends, at least 4 years on each side, are
     compared by BIC; so year-to-year noise, and not the sampling error alone, decides (TRIM's stepwise Wald test
-    uses the sampling error alone and finds bends in every fluctuating series). The replicates say how firm the
-    finding is: ``support`` is the share of them in which a bend within two years of this one is chosen.
+    uses the sampling error alone and finds bends in every fluctuating series). The replicates measure how certain a
+    bend is: ``support`` is the share of them in which a bend within two years of this one is chosen.
 
     Returns
     -------
@@ -76,42 +77,36 @@ def change_points(
     >>> len(fedmiss.change_points(totals, months))  # a straight line has none
     0
     """
-    axis, total, values = yearly_series(monthly, months, draws, n_observed)
+    return bends(MonthlySeries.of(monthly, months, draws, n_observed), max_points)
+
+
+def bends(series: MonthlySeries, max_points: int = MAX_POINTS) -> pd.DataFrame:
+    """Find the change points of a series; see ``change_points``."""
+    year, t, draws = series.within(series.years.used)
+    rows = []
+    if year.size >= 2 * MIN_SEGMENT and (t > 0).all():
+        knots = _best(year, np.log(t)[None, :], max_points)[0]
+        chosen: list[tuple[float, ...]] = []
+        if draws is not None and (draws > 0).all():
+            chosen = _best(year, np.log(draws), max_points)
+        coef = np.linalg.lstsq(_design(year.astype(np.float64), knots), np.log(t), rcond=None)[0]
+        slopes = np.cumsum(coef[1:])
+        for i, k in enumerate(knots):
+            near = [any(abs(c - k) <= 2 for c in other) for other in chosen]
+            support = float(np.mean(near)) if chosen else np.nan
+            rows.append((int(k), support, float(slopes[i]), float(slopes[i + 1])))
     columns = ["year", "support", "slope_before", "slope_after"]
-    year, t = axis.year[axis.used], total[axis.used]
-    if year.size < 2 * MIN_SEGMENT or not (t > 0).all():
-        return pd.DataFrame(columns=columns).astype(
-            {"year": "int64", **dict.fromkeys(columns[1:], "float64")}
-        )
-    knots = _best(year, np.log(t)[None, :], max_points)[0]
-    chosen: list[tuple[float, ...]] = []
-    if values is not None and (values[:, axis.used] > 0).all():
-        chosen = _best(year, np.log(values[:, axis.used]), max_points)
-    x = year.astype(np.float64)
-    coef = np.linalg.lstsq(_design(x, knots), np.log(t), rcond=None)[0]
-    slopes = np.cumsum(coef[1:])
-    rows = [
-        {
-            "year": int(k),
-            "support": float(np.mean([any(abs(c - k) <= 2 for c in other) for other in chosen]))
-            if chosen
-            else np.nan,
-            "slope_before": float(slopes[i]),
-            "slope_after": float(slopes[i + 1]),
-        }
-        for i, k in enumerate(knots)
-    ]
-    frame = pd.DataFrame(rows, columns=columns)
-    return frame.astype({"year": "int64", **dict.fromkeys(columns[1:], "float64")})
+    kinds = {"year": "int64", **dict.fromkeys(columns[1:], "float64")}
+    return pd.DataFrame(rows, columns=columns).astype(kinds)
 
 
 def period_trends(
-    monthly: Any,
+    monthly: ArrayLike,
     months: pd.DataFrame,
-    draws: Any = None,
+    draws: ArrayLike | None = None,
     *,
     rule: str = "pecbms",
-    n_observed: Any = None,
+    n_observed: ArrayLike | None = None,
     points: pd.DataFrame | None = None,
     refuse: str | None = None,
     convention: str = "long-term",
@@ -132,10 +127,17 @@ def period_trends(
     >>> fedmiss.period_trends(totals, months)["period"].to_list()
     ['all years']
     """
-    axis, _, _ = yearly_series(monthly, months, draws, n_observed)
-    used = axis.year[axis.used]
+    series = MonthlySeries.of(monthly, months, draws, n_observed)
+    return periods(series, points, rule=rule, refuse=refuse, convention=convention)
+
+
+def periods(
+    series: MonthlySeries, points: pd.DataFrame | None, *, rule: str, refuse: str | None, convention: str
+) -> pd.DataFrame:
+    """Return the trend of all years of a series and between its change points; see ``period_trends``."""
+    used = series.years.year[series.years.used]
     if used.size < 2:
-        names = _trend_row(used[:0], np.empty(0), None, rule, convention)
+        names = trend_row(used[:0], np.empty(0), None, rule, convention)
         return pd.DataFrame(columns=["period", *names, "rule", "reason"])
     spans: list[tuple[str, int, int]] = [("all years", int(used[0]), int(used[-1]))]
     if points is not None and len(points):
@@ -143,10 +145,7 @@ def period_trends(
         spans += [(f"{a} to {b}", a, b) for a, b in pairwise(edges)]
     rows = []
     for name, first, last in spans:
-        row = overall_trend(
-            monthly, months, draws, rule=rule, n_observed=n_observed, years=(first, last), refuse=refuse,
-            convention=convention,
-        )  # fmt: skip
+        row = series.trend(rule=rule, years=(first, last), refuse=refuse, convention=convention)
         rows.append(row.loc[:, :"reason"].assign(period=name))
     frame = pd.concat(rows, ignore_index=True)
     return frame[["period", *(c for c in frame.columns if c != "period")]]

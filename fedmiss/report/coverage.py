@@ -1,8 +1,9 @@
-"""What was seen: how much of the panel was counted, whether zeros were, and whether that carries a trend."""
+"""Coverage: how much of the panel was counted, whether zeros were recorded, and whether this is enough for a trend."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -21,10 +22,10 @@ __all__ = [
     "monthly_coverage",
 ]
 
-MIN_SITES_REPEATED = 5  # sites seen in two or more years: only they carry a trend
+MIN_SITES_REPEATED = 5  # sites counted in two or more years: only they inform a trend
 MIN_CELLS_PER_YEAR = 10  # counted cells in the median year
 MAX_COUNT_SHARE = 0.5  # of all that was counted, in one site-month
-MIN_DETECTIONS = 20  # visits that found the species: fewer know the mean of all years to no better than 22 %
+MIN_DETECTIONS = 20  # visits with a detection; with fewer, the mean of all years has an error above 22 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Coverage:
     sites_with_coordinates: int
     linked_years: int
     years_sharing_months: int
-    thin: tuple[str, ...]
+    thin: tuple[str, ...] = ()
 
     @property
     def no_zeros(self) -> bool:
@@ -57,7 +58,7 @@ class Coverage:
 
 
 def _linked_years(site: np.ndarray, year: np.ndarray, n_sites: int, n_years: int) -> int:
-    """Return how many years hang together through sites (or months of the year) counted in more than one of them."""
+    """Return the size of the largest set of years linked by sites (or months) that were counted in more than one year."""
     n = n_sites + n_years
     graph = coo_matrix((np.ones(site.size), (site, n_sites + year)), shape=(n, n))
     label = connected_components(graph, directed=False)[1][n_sites:]
@@ -66,16 +67,15 @@ def _linked_years(site: np.ndarray, year: np.ndarray, n_sites: int, n_years: int
 
 
 def coverage(data: ReportInputs, years: Years) -> Coverage:
-    """Count what was seen, and list every reason why it cannot carry a trend class (``thin``).
+    """Count the data, and list every reason why they do not allow a trend class (``thin``).
 
-    A trend is carried by sites counted in several years: when years are linked by no such site, the difference
+    Only sites counted in several years inform a trend. When no such site links two years, the difference
     between them is the model's assumption and not an observation.
     """
     J, L = data.expected.shape
     cells = data.cells
-    seasonal = np.asarray((years.W > 0).any(axis=0))[
-        cells["month_index"].to_numpy()
-    ]  # as the yearly and the site table
+    # the season only, as the yearly and the site table
+    seasonal = np.asarray((years.W > 0).any(axis=0))[cells["month_index"].to_numpy()]
     counted = cells[(cells["n_counted"] > 0).to_numpy() & seasonal]
     site = counted["site_index"].to_numpy()
     month_year = data.months["year"].to_numpy()[counted["month_index"].to_numpy()]
@@ -85,48 +85,24 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     repeated = int((pairs.groupby("site").size() >= 2).sum())
     per_year = np.bincount(position, minlength=years.year.size)[years.used]
     linked = _linked_years(pairs["site"].to_numpy(), pairs["year"].to_numpy(), J, years.year.size)
-    # of the season in the years that enter the trend, as the totals are; all cells where no year does
+    # the season's cells of the years in the trend, as for the totals; all cells where no year is in it
     weight = years.W[years.used].sum(axis=0) if years.used.any() else np.ones(L)
     total = float(data.totals @ weight)
     imputed = float(np.where(data.observed, 0.0, data.expected).sum(axis=0) @ weight)
     median = float(np.median(per_year)) if per_year.size else 0.0
-    visits, detected = int(cells["n_visits"].sum()), int(cells["n_detected"].sum())
-    thin = []
-    birds = cells["count_sum"].sum()
-    largest = float(cells["count_sum"].max() / birds) if birds else 0.0
-    if largest > MAX_COUNT_SHARE:
-        thin.append(f"one {data.cell} holds {100 * largest:.0f} % of all that was counted")
-    if detected < MIN_DETECTIONS:
-        thin.append(f"{detected} visits found the species; a class needs {MIN_DETECTIONS}")
-    if repeated < MIN_SITES_REPEATED:
-        were = "site was" if repeated == 1 else "sites were"
-        thin.append(f"{repeated} {were} counted in two or more years; a class needs {MIN_SITES_REPEATED}")
-    if median < MIN_CELLS_PER_YEAR:
-        thin.append(
-            f"the median year has {median:.0f} {data.cell}s with a count; a class needs {MIN_CELLS_PER_YEAR}"
-        )
-    if 0 < linked < int(years.used.sum()):
-        thin.append(
-            f"only {linked} of {int(years.used.sum())} years {'is' if linked == 1 else 'are'} linked by sites counted in "
-            "more than one of them"
-        )
+    visits = int(cells["n_visits"].sum())
     month_of_year = data.months["month_of_year"].to_numpy()[counted["month_index"].to_numpy()]
     season = _linked_years(month_of_year[used], position[used], 13, years.year.size)
-    if 0 < season < int(years.used.sum()):
-        thin.append(
-            f"only {season} of {int(years.used.sum())} years have a month of the year in common with the others, so a "
-            "change of the season in which was counted cannot be told from a change of the birds"
-        )
     known = data.sites[["latitude", "longitude"]].notna().all(axis=1)
-    return Coverage(
+    c = Coverage(
         n_sites=J,
         n_months=L,
         n_cells=J * L,
         n_observed=int(data.observed.sum()),
         n_visits=visits,
         n_counted=int(cells["n_counted"].sum()),
-        n_detected=detected,
-        n_zeros=visits - detected,
+        n_detected=int(cells["n_detected"].sum()),
+        n_zeros=visits - int(cells["n_detected"].sum()),
         birds_counted=int(cells["count_sum"].sum()),
         share_observed=float(data.observed.mean()),
         share_imputed_total=imputed / total if total > 0 else float("nan"),
@@ -136,8 +112,32 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
         sites_with_coordinates=int(known.sum()),
         linked_years=linked,
         years_sharing_months=season,
-        thin=tuple(thin),
     )
+    return replace(c, thin=tuple(_thin(c, data, int(years.used.sum()))))
+
+
+def _thin(c: Coverage, data: ReportInputs, n_used: int) -> Iterator[str]:
+    """Yield the reasons why the counts do not allow a trend class; the trend has ``n_used`` years."""
+    cell, counts = data.cell, data.cells["count_sum"]
+    largest = float(counts.max() / counts.sum()) if counts.sum() else 0.0
+    if largest > MAX_COUNT_SHARE:
+        yield f"one {cell} holds {100 * largest:.0f} % of all that was counted"
+    if c.n_detected < MIN_DETECTIONS:
+        yield f"{c.n_detected} visits found the species; a class needs {MIN_DETECTIONS}"
+    if c.sites_repeated < MIN_SITES_REPEATED:
+        were = "site was" if c.sites_repeated == 1 else "sites were"
+        yield f"{c.sites_repeated} {were} counted in two or more years; a class needs {MIN_SITES_REPEATED}"
+    median = c.median_cells_per_year
+    if median < MIN_CELLS_PER_YEAR:
+        yield f"the median year has {median:.0f} {cell}s with a count; a class needs {MIN_CELLS_PER_YEAR}"
+    if 0 < c.linked_years < n_used:
+        are = "is" if c.linked_years == 1 else "are"
+        yield f"only {c.linked_years} of {n_used} years {are} linked by sites counted in more than one of them"
+    if 0 < c.years_sharing_months < n_used:
+        yield (
+            f"only {c.years_sharing_months} of {n_used} years have a month of the year in common with the others, so a "
+            "change of the season in which was counted cannot be told from a change of the birds"
+        )
 
 
 def monthly_coverage(data: ReportInputs) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from fedmiss.errors import InputError
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.classes import classify
 from fedmiss.report.intervals import ratio_to_base
-from fedmiss.report.trends import log_slope
+from fedmiss.report.slopes import log_slope
 from fedmiss.tables import write_table
 from fedmiss.version import __version__
 

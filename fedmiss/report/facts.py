@@ -1,9 +1,8 @@
-"""The numbers of the page that stand in none of its other tables, by name: what was counted, how the model was fitted."""
+"""The numbers of the page that no other table holds, by name: what was counted, how the model was fitted."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,7 +30,7 @@ def fact_table(a: Analysis) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["name", "value"])
 
 
-def _counted(a: Analysis) -> dict[str, Any]:
+def _counted(a: Analysis) -> dict[str, float | None]:
     c = a.coverage
     effort = a.data.panel.get("results", {}).get("effort")
     known = effort if isinstance(effort, dict) else {}
@@ -73,7 +72,7 @@ def _counted(a: Analysis) -> dict[str, Any]:
     )
 
 
-def _fitted(a: Analysis) -> dict[str, Any]:
+def _fitted(a: Analysis) -> dict[str, float | None]:
     facts = {k: v for k in _MODEL if isinstance(v := a.data.fact(k), int | float)}
     facts |= {f"average_rank_{i + 1}": r for i, r in enumerate(averaged_ranks(a))}
     facts["one_trend"] = a.data.one_trend  # 1: all sites share one trend
@@ -87,6 +86,6 @@ def _fitted(a: Analysis) -> dict[str, Any]:
     return facts | {"bootstrap_replicates": a.n_draws, "loess_span": span, "loess_iterations": robust}
 
 
-def _beside(a: Analysis) -> dict[str, Any]:
+def _beside(a: Analysis) -> dict[str, float]:
     both = trim_beside(a)
     return {} if both is None else dict(both.numbers)

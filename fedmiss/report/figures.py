@@ -1,33 +1,36 @@
-"""The figures of a report. Each takes the analysis and returns a Plot, or None when there is nothing to draw."""
+"""The figures of a report. Each takes the analysis and returns a Plot, or None when there is nothing to draw.
+
+This module, ``maps`` and ``sitemap`` load matplotlib, which takes a second, so they are imported only by what draws.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
+from numpy.typing import ArrayLike
 
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.beside import trim_beside
+from fedmiss.report.maps import heatmap
 from fedmiss.report.prose import progress_words
+from fedmiss.report.sitemap import site_map
 from fedmiss.report.style import BLUE, GREY, INK, ORANGE, SKY, Plot, figure, style
 from fedmiss.report.windows import smooth_index
 from fedmiss.report.words import count, number, per_year, percent, share
 from fedmiss.report.years import MONTH_NAMES, season_text
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = [
     "all_figures",
     "beside",
     "convergence",
     "cross_validation",
+    "indicator_figure",
     "monthly_smooth",
     "regions",
     "season",
     "smoothed",
-    "sparkline",
     "trend",
     "weeks",
 ]
@@ -35,9 +38,6 @@ __all__ = [
 
 def all_figures(a: Analysis) -> dict[str, Plot]:
     """Draw every figure that the data allow, in the order of the page."""
-    from fedmiss.report.maps import heatmap
-    from fedmiss.report.sitemap import site_map
-
     makers = (
         trend, smoothed, beside, monthly_smooth, season, weeks, heatmap, site_map, regions, cross_validation, convergence,
     )  # fmt: skip
@@ -50,15 +50,11 @@ def all_figures(a: Analysis) -> dict[str, Plot]:
 
 
 def _thousands(ax: Axes, whole: bool = False) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
     ax.yaxis.set_major_locator(MaxNLocator(5, min_n_ticks=3, steps=[1, 2, 5, 10], integer=whole))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.10g}".replace("-", "−")))
 
 
-def _years_axis(ax: Axes, years: Any) -> None:
-    from matplotlib.ticker import MaxNLocator
-
+def _years_axis(ax: Axes, years: ArrayLike) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(7, integer=True, min_n_ticks=2))
     if np.size(years) == 1:
         ax.set_xticks([int(np.min(years))])
@@ -136,8 +132,6 @@ def _draw_index(ax: Axes, a: Analysis, table: pd.DataFrame, used: pd.DataFrame) 
 
 
 def _draw_support(ax: Axes, table: pd.DataFrame) -> None:
-    from matplotlib.ticker import PercentFormatter
-
     ax.bar(table["year"], table["imputed_share"], color=np.where(table["used"], GREY, "#dddddd"), width=0.7)
     ax.plot(table["year"], table["cells_observed"] / table["cells"], ls="none", marker="o", ms=3.5, color=INK)
     ax.set_ylim(0, 1)
@@ -189,25 +183,18 @@ def beside(a: Analysis) -> Plot | None:
     year = t["year"].to_numpy(dtype=float)
     if t["index_lo"].notna().any():
         ax.vlines(year - 0.12, t["index_lo"], t["index_hi"], color=SKY, lw=4, alpha=0.6)
-    ax.vlines(
-        year + 0.12,
-        np.maximum(t["trim"] - 1.96 * t["trim_se"], 0),
-        t["trim"] + 1.96 * t["trim_se"],
-        color="#f0b48c",
-        lw=4,
-    )
-    every = t.set_index("year").reindex(
-        range(int(year.min()), int(year.max()) + 1)
-    )  # lines break where years are left out
+    half = 1.96 * t["trim_se"]
+    ax.vlines(year + 0.12, np.maximum(t["trim"] - half, 0), t["trim"] + half, color="#f0b48c", lw=4)
+    # lines break where years are left out
+    every = t.set_index("year").reindex(range(int(year.min()), int(year.max()) + 1))
     ax.plot(every.index - 0.12, every["index"], color=BLUE, marker="o", ms=4, lw=1.2, label="fedmiss")
     ax.plot(
         every.index + 0.12, every["trim"], color=ORANGE, marker="s", ms=3.5, lw=1.2, label="TRIM, model 3"
     )
     ax.set_ylim(bottom=0)
     ax.set_ylabel(f"index ({a.trend['base']} = 100)")
-    ax.legend(
-        frameon=False, fontsize=8.5, loc="lower right", bbox_to_anchor=(1, 1), ncols=2
-    )  # above the bars
+    # above the bars
+    ax.legend(frameon=False, fontsize=8.5, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
     _thousands(ax)
     _years_axis(ax, year)
     caption = (
@@ -233,7 +220,7 @@ def monthly_smooth(a: Analysis) -> Plot | None:
     top, low = fig.subplots(2, 1, sharex=True, height_ratios=[1.6, 1])
     x = c["time"].to_numpy()
     top.plot(x, c["total"], ls="none", marker="o", ms=2.2, color=GREY, mew=0, alpha=0.8)
-    solid = c.dropna(subset=["smooth"])  # months outside the season have no curve; the line runs on over them
+    solid = c.dropna(subset=["smooth"])  # no curve outside the season: the line connects across these months
     if c["smooth_lo"].notna().any():
         top.fill_between(solid["time"], solid["smooth_lo"], solid["smooth_hi"], color=SKY, alpha=0.4, lw=0)
     top.plot(solid["time"], solid["smooth"], color=BLUE, lw=2)
@@ -428,8 +415,6 @@ def _candidate(part: pd.DataFrame, by_rank: bool) -> str:
 
 def convergence(a: Analysis) -> Plot | None:
     """Draw the norm of the mean field and the bytes sent, per round."""
-    from matplotlib.ticker import NullFormatter
-
     trace = a.data.trace
     if trace is None or trace.empty:
         return None
@@ -460,24 +445,16 @@ def convergence(a: Analysis) -> Plot | None:
     return Plot("convergence", "Convergence and communication", caption, alt, fig, data)
 
 
-def sparkline(yearly: pd.DataFrame, width: int = 120, height: int = 28) -> str:
-    """Return a small line of the index as SVG, for tables: from 0 up, the base dashed, the last value behind it."""
-    used = yearly[yearly["used"] & yearly["index"].notna()]
-    if len(used) < 2:
-        return ""
-    x, y = used["year"].to_numpy(dtype=float), used["index"].to_numpy(dtype=float)
-    px = 2 + (x - x[0]) / (x[-1] - x[0]) * (width - 4)
-    top = max(float(y.max()), 100.0)
-    py = height - 2 - y / top * (height - 4)
-    base = height - 2 - 100.0 / top * (height - 4)
-    points = " ".join(f"{u:.1f},{v:.1f}" for u, v in zip(px, py, strict=True))
-    label = f"index {int(x[0])} to {int(x[-1])}: {number(y[0])} to {number(y[-1])}"
-    full, last = width + 44, f"{y[-1]:,.0f}"
-    return (
-        f'<svg width="{full}" height="{height}" viewBox="0 0 {full} {height}" role="img" aria-label="{label}">'
-        f'<path d="M2 {base:.1f}H{width - 2}" stroke="{GREY}" stroke-width="0.8" stroke-dasharray="3 2"/>'
-        f'<path d="M2 {height - 1.5}H{width - 2}" stroke="{GREY}" stroke-width="0.6"/>'
-        f'<polyline points="{points}" fill="none" stroke="{BLUE}" stroke-width="1.5"/>'
-        f'<text x="{width + 3}" y="{min(max(float(py[-1]) + 4, 11), height - 3):.1f}" font-size="11" '
-        f'font-family="sans-serif" fill="{INK}">{last}</text></svg>'
-    )
+def indicator_figure(table: pd.DataFrame, alt: str) -> Plot:
+    """Draw the indicator of many species with its interval."""
+    with style():
+        fig = figure(7.0, 2.9)
+        ax = fig.subplots()
+        if table["lo"].notna().any():
+            ax.fill_between(table["year"], table["lo"], table["hi"], color=SKY, alpha=0.35, lw=0)
+        ax.plot(table["year"], table["index"], color=BLUE, marker="o", ms=4)
+        ax.axhline(100, color=GREY, lw=0.8, ls=(0, (4, 3)))
+        ax.set_ylim(bottom=0)
+        ax.set_ylabel(f"indicator ({int(table['year'].iloc[0])} = 100)")
+        ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    return Plot("indicator", "Indicator", "", alt, fig, table)

@@ -1,4 +1,4 @@
-"""Does the model follow the counts it was made of? Counted and fitted totals by year, over the visits that were made."""
+"""Counted and fitted totals of the visits by year, to see whether the model agrees with its data."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fedmiss.report.words import number
 
 __all__ = ["fitted_years", "lack_of_fit"]
 
-LEAST_DRIFT = 0.10  # of counted / fitted over the whole period, before a drift is worth a warning
-LEAST_GAP = 0.20  # of counted / fitted in one year, before it is
-CLEAR = 3.0  # standard errors that a year must be away
+LEAST_DRIFT = 0.10  # least drift of counted / fitted over the whole period for a warning
+LEAST_GAP = 0.20  # least deviation of counted / fitted in one year for a warning
+CLEAR = 3.0  # and in standard errors
 
 _COLUMNS = ["year", "visits", "counted", "fitted", "ratio", "ratio_se"]
 
@@ -22,8 +22,8 @@ _COLUMNS = ["year", "visits", "counted", "fitted", "ratio", "ratio_se"]
 def fitted_years(visited: pd.DataFrame | None, months: pd.DataFrame) -> pd.DataFrame:
     """Return one row a year: ``visits``, ``counted`` and ``fitted`` birds, their ``ratio`` and its error ``ratio_se``.
 
-    ``visited``: the fit's table of that name; the result is empty where it kept none. The error is that of a sum of
-    independent visits; years whose visits resemble each other deviate more.
+    ``visited``: the fit's table of that name; the result is empty where the fit has none. The error assumes independent
+    visits; years with correlated visits deviate more.
     """
     if visited is None:
         return pd.DataFrame(columns=_COLUMNS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -59,8 +58,8 @@ def environment() -> Environment:
     return env
 
 
-def assets() -> dict[str, Any]:
-    """Return what every page carries: style, script, version."""
+def assets() -> dict[str, object]:
+    """Return what every page contains: style, script, version."""
     return {
         "css": Markup(resource("reports", "style.css").read_text(encoding="utf-8")),
         "js": Markup(resource("reports", "sort.js").read_text(encoding="utf-8")),

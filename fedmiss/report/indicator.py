@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pandas as pd
 
-from fedmiss.arrays import F64, I64
+from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.report.intervals import interval
 
@@ -22,7 +22,7 @@ def indicator(
     """Return the geometric mean over species of their yearly index, with its interval.
 
     Least squares of log totals on species and years: with every species in every year this is the mean of the logarithms;
-    a species that enters late or lacks years tells the ratios of the years that it has. Every species has the same
+    a species that enters late or lacks years informs the ratios of the years that it has. Every species has the same
     weight. The interval is of the species' own errors, drawn independently: it says how well the mean of these
     species is known, not how other species fare.
     Source: Gregory et al. (2005); Soldaat et al. (2017) for the floor. Differs in: no smoothing; replicates of the fits
@@ -84,7 +84,7 @@ def _log(total: F64) -> F64:
     return out
 
 
-def _year_effects(seen: np.ndarray, base: int):  # type: ignore[no-untyped-def]
+def _year_effects(seen: Bool, base: int) -> Callable[[F64], F64]:
     """Return the function that gives the year effects (Y,) against the base from logs (S, Y)."""
     S, Y = seen.shape
     i, t = np.nonzero(seen)

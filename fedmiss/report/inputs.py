@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
@@ -77,6 +78,11 @@ class ReportInputs:
         """What a cell of the matrix is called."""
         return "site-year" if self.yearly_counts else "site-month"
 
+    @property
+    def flow(self) -> list[dict[str, object]]:
+        """Rows of the row-flow table, from the last step that has one."""
+        return next((list(m["flow"]) for m in (self.imputed, self.fit, self.panel) if m.get("flow")), [])
+
     def region_names(self) -> list[str]:
         """Regions that sites name, sorted."""
         return sorted(str(r) for r in self.sites["region"].dropna().unique())
@@ -142,11 +148,9 @@ def _read_cells(
 
 def _read_weeks(panel: Path) -> pd.DataFrame | None:
     """Sum the visits of every group by site, month and quarter of the month; dates and observers are not kept."""
-    import polars as pl
-
     keys, parts = ["site_index", "month_index", "quarter"], []
     for path in sorted((panel / "groups").glob("*/visits.parquet")):
-        read_table(path, "visits", columns=["count"])  # told by name when damaged
+        read_table(path, "visits", columns=["count"])  # names the file when it is damaged
         visits = pl.scan_parquet(path).filter(pl.col("count").is_not_null())
         quarter = ((pl.col("date").dt.day() - 1) // 7).clip(0, 3).cast(pl.Int32)
         sums = visits.with_columns(quarter=quarter).group_by(keys)

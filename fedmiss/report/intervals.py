@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from fedmiss.arrays import F64, Bool
@@ -27,7 +28,7 @@ def normal_quantile(level: float) -> float:
     return float(stats.norm.ppf(0.5 + level / 2.0))
 
 
-def interval(estimate: Any, draws: F64 | None, level: float = 0.95) -> Interval:
+def interval(estimate: ArrayLike, draws: F64 | None, level: float = 0.95) -> Interval:
     """Give limits on the log scale around the estimate: ``estimate * exp(-+ z * sd(log draws))``.
 
     On the log scale the limits stay positive (those of rtrim may not) and the few replicates that one can

@@ -102,7 +102,7 @@ class Catalog:
         return _SLOT.sub(lambda m: values[int(m[1]) - 1], other)
 
     def _value(self, text: str) -> str:
-        if re.fullmatch(_NUMBER, text) and text.count(".") < 2:  # two points: a version
+        if re.fullmatch(_NUMBER, text) and text.count(".") < 2:  # two dots: a version number
             return "".join({",": self.group, ".": self.decimal}.get(c, c) for c in text)
         return self.words.get(text, text)
 

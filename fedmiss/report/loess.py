@@ -25,6 +25,7 @@ def loess(x: F64, y: F64, span: float, it: int = 3, at: F64 | None = None) -> F6
     it : robustifying iterations; 0 for least squares
     at : (N,) where to evaluate; within the range of ``x``
     """
+    # statsmodels takes a second to load, and only curves need it.
     from statsmodels.nonparametric.smoothers_lowess import lowess
 
     if not 0.0 < span <= 1.0:

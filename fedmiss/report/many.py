@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,16 +17,15 @@ from markupsafe import Markup
 from fedmiss.errors import ConfigError
 from fedmiss.files import MANIFEST, atomic_file, identity, read_manifest, write_manifest
 from fedmiss.report.classes import NOT_CLASSIFIED
-from fedmiss.report.figures import sparkline
 from fedmiss.report.html import assets, environment, inline_svg
 from fedmiss.report.indicator import indicator
 from fedmiss.report.sections import Cell
-from fedmiss.report.style import CLASS_COLOURS, Plot, figure, style
+from fedmiss.report.style import BLUE, CLASS_COLOURS, GREY, INK
 from fedmiss.report.tables import write_csv
 from fedmiss.report.words import count, number, percent, share
 from fedmiss.tables import load_schema, read_table, write_table
 
-__all__ = ["build_index", "index_frame"]
+__all__ = ["build_index", "index_frame", "sparkline"]
 
 KIND = "report-index"
 _FILES = ("index.html", "index.csv", "index.parquet", "indicator.csv", "indicator.parquet")
@@ -68,7 +67,7 @@ def build_index(
     Parameters
     ----------
     reports : report folders
-    failures : species -> what went wrong; shown on the page, so that a failed species is not a silent one
+    failures : species -> what went wrong; shown on the page
 
     Raises
     ------
@@ -131,26 +130,21 @@ def _render(
     title: str,
     date: str,
 ) -> str:
-    return (
-        environment()
-        .get_template("index/page.html.j2")
-        .render(
-            title=title,
-            date=date,
-            columns=COLUMNS,
-            rows=[_row(r, out, _reach(frame)) for r in frame.to_dict("records")],
-            classes=sorted(set(frame["trend_class"].astype(str))),
-            indicator=None if whole is None else inline_svg(_indicator_plot(whole, len(frame))),
-            indicator_words="" if whole is None else _indicator_words(whole),
-            reach=f"{_reach(frame):.0f}",
-            failures=sorted(failures.items()),
-            summary=_summary(frame, failures),
-            **assets(),
-        )
-    )
+    # matplotlib takes a second to load; a run that finds its index made needs none.
+    from fedmiss.report.figures import indicator_figure
+
+    words = "" if whole is None else _indicator_words(whole)
+    plot = None if whole is None else indicator_figure(whole, f"Indicator of {len(frame)} species. {words}")
+    reach = _reach(frame)
+    return environment().get_template("index/page.html.j2").render(
+        title=title, date=date, columns=COLUMNS, rows=[_row(r, out, reach) for r in frame.to_dict("records")],
+        classes=sorted(set(frame["trend_class"].astype(str))), indicator=plot and inline_svg(plot),
+        indicator_words=words, reach=f"{reach:.0f}", failures=sorted(failures.items()),
+        summary=_summary(frame, failures), **assets(),
+    )  # fmt: skip
 
 
-def _folder(out: Path, folder: Any) -> Path:
+def _folder(out: Path, folder: object) -> Path:
     """Return a report's folder from its place relative to ``out``, which need not exist yet."""
     return Path(os.path.normpath(out.resolve() / str(folder)))
 
@@ -166,7 +160,7 @@ def _reach(frame: pd.DataFrame) -> float:
     return float(np.clip(np.ceil(np.quantile(known, 0.9)), 5, 50)) if known.size else 5.0
 
 
-def _bar(r: Mapping[Any, Any], reach: float, width: int = 160, height: int = 18) -> str:
+def _bar(r: Mapping[Hashable, Any], reach: float, width: int = 160, height: int = 18) -> str:
     """Draw estimate and interval on a scale that all species share; an arrow where a limit lies beyond it."""
     mid, lo, hi = (_float(r[k]) for k in ("percent_per_year", "percent_lo", "percent_hi"))
     if not math.isfinite(mid):
@@ -197,6 +191,29 @@ def _bar(r: Mapping[Any, Any], reach: float, width: int = 160, height: int = 18)
     )
 
 
+def sparkline(yearly: pd.DataFrame, width: int = 120, height: int = 28) -> str:
+    """Return a small line of the index as SVG, for tables: from 0 up, the base dashed, the last value behind it."""
+    used = yearly[yearly["used"] & yearly["index"].notna()]
+    if len(used) < 2:
+        return ""
+    x, y = used["year"].to_numpy(dtype=float), used["index"].to_numpy(dtype=float)
+    px = 2 + (x - x[0]) / (x[-1] - x[0]) * (width - 4)
+    top = max(float(y.max()), 100.0)
+    py = height - 2 - y / top * (height - 4)
+    base = height - 2 - 100.0 / top * (height - 4)
+    points = " ".join(f"{u:.1f},{v:.1f}" for u, v in zip(px, py, strict=True))
+    label = f"index {int(x[0])} to {int(x[-1])}: {number(y[0])} to {number(y[-1])}"
+    full, last = width + 44, f"{y[-1]:,.0f}"
+    return (
+        f'<svg width="{full}" height="{height}" viewBox="0 0 {full} {height}" role="img" aria-label="{label}">'
+        f'<path d="M2 {base:.1f}H{width - 2}" stroke="{GREY}" stroke-width="0.8" stroke-dasharray="3 2"/>'
+        f'<path d="M2 {height - 1.5}H{width - 2}" stroke="{GREY}" stroke-width="0.6"/>'
+        f'<polyline points="{points}" fill="none" stroke="{BLUE}" stroke-width="1.5"/>'
+        f'<text x="{width + 3}" y="{min(max(float(py[-1]) + 4, 11), height - 3):.1f}" font-size="11" '
+        f'font-family="sans-serif" fill="{INK}">{last}</text></svg>'
+    )
+
+
 def _indicator(frame: pd.DataFrame, out: Path) -> pd.DataFrame | None:
     """Compute the indicator of all species whose report has yearly totals; None for fewer than two, or without links."""
     totals, draws = {}, {}
@@ -215,9 +232,7 @@ def _indicator(frame: pd.DataFrame, out: Path) -> pd.DataFrame | None:
         return None
     try:
         return indicator(totals, draws)
-    except (
-        ConfigError
-    ):  # years that no species links: there is no indicator, and the page says nothing of one
+    except ConfigError:  # some years are linked by no species: the page says nothing of an indicator
         return None
 
 
@@ -237,25 +252,7 @@ def _indicator_words(table: pd.DataFrame) -> str:
     )
 
 
-def _indicator_plot(table: pd.DataFrame, n: int) -> Plot:
-    from matplotlib.ticker import MaxNLocator
-
-    with style():
-        fig = figure(7.0, 2.9)
-        ax = fig.subplots()
-        if table["lo"].notna().any():
-            ax.fill_between(table["year"], table["lo"], table["hi"], color="#56B4E9", alpha=0.35, lw=0)
-        ax.plot(table["year"], table["index"], color="#0072B2", marker="o", ms=4)
-        ax.axhline(100, color="#8a8a8a", lw=0.8, ls=(0, (4, 3)))
-        ax.set_ylim(bottom=0)
-        ax.set_ylabel(f"indicator ({int(table['year'].iloc[0])} = 100)")
-        ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    return Plot(
-        "indicator", "Indicator", "", f"Indicator of {n} species. {_indicator_words(table)}", fig, table
-    )
-
-
-def _row(r: Mapping[Any, Any], out: Path, reach: float) -> dict[str, Any]:
+def _row(r: Mapping[Hashable, Any], out: Path, reach: float) -> dict[str, object]:
     yearly = read_table(_folder(out, r["folder"]) / "tables" / "yearly.parquet", "report_yearly").to_pandas()
     used = yearly[yearly["used"]]
     lo, hi = _float(r["percent_lo"]), _float(r["percent_hi"])

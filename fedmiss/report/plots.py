@@ -5,15 +5,18 @@ Nothing here touches pyplot or a global style: with ``ax=None`` the axes stand i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from fedmiss.report.trim import TrimFit
+    from fedmiss.report.trim.cells import Label
 
 __all__ = ["plot_index", "plot_indicator", "plot_matrix", "plot_season", "plot_totals", "plot_trim"]
 
@@ -23,12 +26,13 @@ _BLUE, _SKY, _ORANGE = "#0072B2", "#56B4E9", "#D55E00"
 def _axes(ax: Axes | None) -> Axes:
     if ax is not None:
         return ax
+    # matplotlib takes a second to load; a fitted species is read without it.
     from matplotlib.figure import Figure
 
     return Figure(figsize=(6.0, 3.6), layout="constrained").subplots()
 
 
-def _bars(ax: Axes, x: Any, lo: Any, hi: Any, colour: str = _SKY) -> None:
+def _bars(ax: Axes, x: ArrayLike, lo: ArrayLike, hi: ArrayLike, colour: str = _SKY) -> None:
     if np.isfinite(np.asarray(lo, dtype=float)).any():
         ax.vlines(x, lo, hi, color=colour, lw=4, alpha=0.6)
 
@@ -130,7 +134,7 @@ def plot_season(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_trim(fit: TrimFit, ax: Axes | None = None, base: Any = None) -> Axes:
+def plot_trim(fit: TrimFit, ax: Axes | None = None, base: Label | Sequence[Label] | None = None) -> Axes:
     """Draw TRIM's index (base = 100) with intervals of 1.96 standard errors.
 
     Parameters
@@ -190,7 +194,7 @@ def plot_indicator(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_matrix(expected: Any, observed: Any = None, ax: Axes | None = None) -> Axes:
+def plot_matrix(expected: ArrayLike, observed: ArrayLike | None = None, ax: Axes | None = None) -> Axes:
     """Draw a matrix of sites and months, largest site at the top, on a logarithmic scale; imputed cells are paler.
 
     Parameters

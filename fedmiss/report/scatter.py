@@ -1,6 +1,6 @@
 """The scatter of true yearly totals about their line, and what it adds to the error of a trend.
 
-Two conventions. ``long-term`` asks how well the years that were counted tell the trend of a longer time: the ups and
+Two conventions. ``long-term`` asks how well the counted years estimate the trend of a longer period: the ups and
 downs of single years are part of the error, as in poptrend and bbsBayes2. ``trim`` asks how well the slope through the
 true totals of just these years is known: only the error of the totals counts, as in TRIM and rtrim.
 """
@@ -18,7 +18,7 @@ from fedmiss.report.settings import CONVENTIONS
 
 __all__ = ["Error", "check_convention", "contrast_error", "year_variance"]
 
-_GRID = 200  # points at which the likelihood is looked at before the best is refined
+_GRID = 200  # points at which the likelihood is evaluated before the best is refined
 
 
 class Error(NamedTuple):
@@ -91,8 +91,8 @@ def year_variance(year: F64, logs: F64, cov: F64) -> float:
 def contrast_error(weights: F64, sampling: float, sigma2: float, n_years: int, level: float = 0.95) -> Error:
     """Add the scatter of years to the sampling error of ``weights @ log totals``.
 
-    ``se^2 = sampling^2 + sigma2 sum(weights^2)``, with the Student quantile of ``n_years - 2`` degrees of freedom, as
-    sigma2 is told by so many residuals. With totals known exactly this is ordinary least squares.
+    ``se^2 = sampling^2 + sigma2 sum(weights^2)``, with the Student quantile of ``n_years - 2`` degrees of freedom, the
+    number of residuals behind sigma2. With totals known exactly this is ordinary least squares.
 
     Parameters
     ----------

@@ -65,8 +65,7 @@ class ReportSettings(Settings):
         Setting("Site-months that must be counted in a year of the index; twice as many in its base.", low=1),
     ] = Least().cells
     min_sites: Annotated[
-        int,
-        Setting("Sites that must be counted in a year of the index; twice as many in its base.", low=1),
+        int, Setting("Sites that must be counted in a year of the index; twice as many in its base.", low=1)
     ] = Least().sites
     date: Annotated[
         str | None,

@@ -87,9 +87,8 @@ def write_share_image(a: Analysis, path: Path) -> None:
                 lw=4,
                 alpha=0.6,
             )
-            ax.plot(
-                a.yearly["year"], a.yearly["index"], color=BLUE, marker="o", ms=4
-            )  # breaks at left-out years
+            # the line breaks at left-out years
+            ax.plot(a.yearly["year"], a.yearly["index"], color=BLUE, marker="o", ms=4)
             ax.set_title(_line(a), fontsize=9.5, loc="left")
         ax.set_ylim(bottom=0)
         ax.tick_params(labelsize=8)

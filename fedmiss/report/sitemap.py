@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import RegularPolyCollection
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from fedmiss.arrays import F64
 from fedmiss.report.analysis import MIN_SITE_YEARS, Analysis
 from fedmiss.report.basemap import CREDIT, Frame, draw_basemap, draw_scale, frame_of
 from fedmiss.report.classes import NOT_CLASSIFIED
+from fedmiss.report.slopes import log_slope
 from fedmiss.report.style import CLASS_COLOURS, INK, Plot, figure
-from fedmiss.report.trends import log_slope
 from fedmiss.report.words import count, number, percent
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["HEXAGONS_FROM", "hexagons", "site_map"]
 
@@ -84,8 +83,6 @@ def _areas(table: pd.DataFrame) -> F64:
 
 def _size_legend(fig: Figure, table: pd.DataFrame, areas: F64, unit: str) -> None:
     """Show what an area means, by three circles."""
-    from matplotlib.lines import Line2D
-
     top = float(table["mean_total"].max())
     if not top > 0:
         return
@@ -115,7 +112,7 @@ def _draw_classes(fig: Figure, ax: Axes, table: pd.DataFrame) -> tuple[str, str]
     areas = _areas(table)
     order = np.argsort(-areas, kind="stable")
     present = []
-    for name, colour in reversed(CLASS_COLOURS.items()):  # those without a class lie below
+    for name, colour in reversed(CLASS_COLOURS.items()):  # sites without a class are drawn first
         pick = order[(table["trend_class"] == name).to_numpy()[order]]
         if pick.size == 0:
             continue
@@ -139,9 +136,7 @@ def _draw_classes(fig: Figure, ax: Axes, table: pd.DataFrame) -> tuple[str, str]
 
 
 def _draw_means(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis) -> tuple[str, str]:
-    """Without differences between trends the map shows how many, and how often people looked."""
-    from matplotlib.colors import LogNorm
-
+    """Draw mean totals and numbers of visits, where the trends of sites do not differ."""
     areas = _areas(table)
     order = np.argsort(-areas, kind="stable")
     part, visits = table.iloc[order], np.maximum(table["visits"].to_numpy()[order], 1)
@@ -220,12 +215,9 @@ def _nearest_centre(x: F64, y: F64) -> F64:
 
 
 def _draw_hexagons(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis, frame: Frame) -> tuple[str, str]:
-    from matplotlib.collections import RegularPolyCollection
-    from matplotlib.colors import LogNorm, Normalize
-
     trend = a.sites_differ
     values = table["percent_per_year"] if trend else np.maximum(table["visits"], 1)
-    norm: Any = Normalize(-10, 10, clip=True) if trend else LogNorm(1, max(int(table["visits"].max()), 10))
+    norm = Normalize(-10, 10, clip=True) if trend else LogNorm(1, max(int(table["visits"].max()), 10))
     # size of a hexagon in points squared: its circumscribed circle, from the width of the axes
     size = np.sqrt(
         np.maximum(table["mean_total"].to_numpy() / max(float(table["mean_total"].max()), 1e-9), 0.0)
@@ -261,7 +253,7 @@ def _draw_hexagons(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis, fram
 
 
 def _merge_places(table: pd.DataFrame) -> pd.DataFrame:
-    """Add up sites that share a rounded position; the largest site's trend speaks for the place."""
+    """Add up sites that share a rounded position; the place shows the trend of its largest site."""
     ordered = table.sort_values("mean_total", ascending=False)
     merged = ordered.groupby(["latitude", "longitude"], as_index=False, sort=True).agg(
         n_sites=("site_index", "size"),

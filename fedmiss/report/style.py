@@ -29,7 +29,7 @@ __all__ = [
     "svg_text",
 ]
 
-# Okabe and Ito (2008): told apart with every common colour deficiency.
+# Okabe and Ito (2008): distinct with every common colour vision deficiency.
 BLUE, ORANGE, GREEN, SKY, GREY, INK = "#0072B2", "#D55E00", "#009E73", "#56B4E9", "#8a8a8a", "#222222"
 CLASS_COLOURS = {
     "strong increase": "#0072B2",
@@ -81,6 +81,7 @@ class Plot:
 @contextmanager
 def style() -> Iterator[None]:
     """Set matplotlib's parameters for the report, and only inside the block."""
+    # matplotlib takes a second to load, and the colours are needed without it.
     import matplotlib
 
     with matplotlib.rc_context(_RC), warnings.catch_warnings():
@@ -89,11 +90,11 @@ def style() -> Iterator[None]:
         yield
 
 
-def figure(width: float = 5.0, height: float = 3.4, **kwargs: Any) -> Figure:
+def figure(width: float = 5.0, height: float = 3.4) -> Figure:
     """Return a new figure outside pyplot, in inches; 5.0 is legible on a phone when scaled to its width."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained", **kwargs)
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def svg_text(fig: Figure) -> str:

@@ -1,7 +1,6 @@
-"""What years and results rest on.
+"""Support of years and results.
 
-Least counts of a year; single counts and sites that carry a result; visits that follow the birds; groups that have no region
-in common.
+Least counts of a year; influential counts and sites; correlation of visits with birds; groups that share no region.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.report.settings import Least
-from fedmiss.report.trends import log_slope
+from fedmiss.report.slopes import log_slope
 from fedmiss.report.years import Years, make_years
 
 if TYPE_CHECKING:
@@ -32,10 +31,10 @@ __all__ = [
     "year_support",
 ]
 
-CLEAR = 0.3  # rank correlation from which a pattern of visits is spoken of,
-SURE = 0.001  # when chance makes it in fewer than one of so many panels
+CLEAR = 0.3  # least rank correlation for a pattern of visits to be reported,
+SURE = 0.001  # and largest p-value
 MIN_SITES_COMPARED = 20
-MIN_YEARS_COMPARED = 3  # a site counted in fewer has a trend that is borrowed from the others
+MIN_YEARS_COMPARED = 3  # the trend of a site counted in fewer comes mostly from the other sites
 
 
 def year_support(observed: Bool, years: Years) -> tuple[I64, I64]:
@@ -110,7 +109,7 @@ def carriers(data: ReportInputs, years: Years) -> pd.DataFrame:
 
 
 def visits_by_site(cells: pd.DataFrame, sites: pd.DataFrame) -> pd.DataFrame:
-    """Return how visits go with what was found: Spearman's rank correlations over the sites that were visited.
+    """Return Spearman's rank correlations of visits with birds and trends, over the visited sites.
 
     Columns: ``compared`` (``visits and birds``, ``visits and trend``, ``last visit and trend``), ``n_sites``,
     ``correlation``, ``p_value``, ``clear`` (at least 0.3 either way, p below 0.001). Fewer than 20 sites, or values that
@@ -145,9 +144,9 @@ def visits_by_site(cells: pd.DataFrame, sites: pd.DataFrame) -> pd.DataFrame:
 
 
 def groups_apart(data: ReportInputs) -> list[tuple[list[str], list[str]]]:
-    """Return the parts into which groups fall that share no region: (groups, regions) of each.
+    """Return the connected parts of the groups, linked by shared regions: (groups, regions) of each.
 
-    Nothing when all hang together, when regions are not known, or when the groups are the regions by the user's choice.
+    Nothing when all are connected, when regions are not known, or when the groups are the regions by the user's choice.
     """
     if data.panel.get("settings", {}).get("group_by") == "region" or len(data.group_regions) < 2:
         return []

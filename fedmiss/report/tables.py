@@ -38,10 +38,7 @@ def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
         "facts": ("report_facts", fact_table(a)),
         "fitted": ("report_fitted", fitted_years(a.data.visited, a.data.months)),
     }
-    flow = a.data.imputed.get("flow") or a.data.fit.get("flow") or a.data.panel.get("flow") or []
-    rows = [
-        {"step": str(r.get("step", "")), "rows": r.get("rows"), "note": str(r.get("note", ""))} for r in flow
-    ]
+    rows = [(str(r.get("step", "")), r.get("rows"), str(r.get("note", ""))) for r in a.data.flow]
     frame = pd.DataFrame(rows, columns=["step", "rows", "note"])
     out["flow"] = ("report_flow", frame.astype({"rows": "Int64"}))
     if a.data.cv is not None:

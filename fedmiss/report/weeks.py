@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MIN_COUNTS", "weekly"]
 
-MIN_YEARS = 5  # years that a range is of: that of two years need not hold the mean of all
+MIN_YEARS = 5  # least number of years of a range: that of two years may miss the mean of all
 MIN_COUNTS = 10  # visits with a count behind a week's estimate, and behind a single year's
 _DAYS = ("1-7", "8-14", "15-21", "22-end")
 _COLUMNS = ["month_of_year", "week", "days", "n_counted", "total", "low_year", "high_year", "n_years"]
@@ -24,8 +24,8 @@ _COLUMNS = ["month_of_year", "week", "days", "n_counted", "total", "low_year", "
 def weekly(a: Analysis) -> pd.DataFrame:
     """Return the profile of the season by week (four a month, as eBird's bar charts).
 
-    The ratio of a week is what was counted in it over what the model expects of the same sites in the same months, so that
-    where people went does not enter; within a month the ratios have the mean 1 (weighted by what was expected), so that the
+    The ratio of a week is what was counted in it over what the model expects of the same sites in the same months, so the
+    choice of sites does not matter. Within a month the ratios have the mean 1 (weighted by what was expected), so the
     weeks of a month have the month's estimate as their mean. Effort that differs within a month is not corrected for.
 
     Empty when counts are yearly or stand on one day of the month, as in monthly tables.
@@ -41,7 +41,7 @@ def weekly(a: Analysis) -> pd.DataFrame:
     enough = n.sum(axis=0) >= MIN_COUNTS
     if (enough.sum(axis=1) >= 3).sum() < max(1, len(a.years.season) / 2):
         return empty
-    rows: list[tuple[Any, ...]] = []
+    rows = []
     for i, m in enumerate(a.years.season):
         if not counted[:, i].sum() > 0:
             continue

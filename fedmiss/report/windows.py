@@ -1,11 +1,11 @@
 """Windows that end in the last year (25, 10, 5 years and all) with alerts, and the smoothed yearly index.
 
-Callers of ``trends.overall_trend`` and ``trends.yearly_series``: an interval that changes there changes here.
+Both come from the :class:`MonthlySeries` of the analysis: an interval that changes there changes here.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,6 @@ import pandas as pd
 from fedmiss.arrays import F64
 from fedmiss.report.intervals import interval
 from fedmiss.report.loess import loess
-from fedmiss.report.trends import overall_trend, yearly_series
 from fedmiss.report.years import base_years
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def alert_of(change: float, high: float) -> str:
     return next((name for limit, name in ALERTS if change <= limit), "")
 
 
-def _whole(percent: Any, steps: int) -> float:
+def _whole(percent: float, steps: int) -> float:
     """Turn a change per year into the change over the window, both in percent."""
     return float(100.0 * ((1.0 + float(percent) / 100.0) ** steps - 1.0))
 
@@ -60,25 +59,23 @@ def window_trends(a: Analysis) -> pd.DataFrame:
     ``trend_class``, ``percent_lo_sampling``, ``percent_hi_sampling``, ``trend_class_sampling`` (TRIM's convention),
     ``change_percent``, ``change_lo``, ``change_hi`` (over the window), ``alert``, ``reason``.
     """
-    data = a.data
     used = a.years.year[a.years.used]
     if used.size < 2:
         return pd.DataFrame(columns=_COLUMNS)
     last = int(used[-1])
     spans = [("all years", int(used[0]))]
     spans += [(f"{n} years", last - n) for n in WINDOWS if last - n > int(used[0])]
-    rows: list[dict[str, Any]] = []
+    rows = []
     refuse = "; ".join(a.coverage.thin) or None
     for name, first in spans:
         years = None if name == "all years" else (first, last)
         row = (
             a.trend
             if years is None
-            else overall_trend(
-                data.totals, data.months, data.draws.get("all"), rule=a.settings.rule,
-                n_observed=a.seen, years=years, refuse=refuse, convention=a.settings.convention,
+            else a.series.trend(
+                rule=a.settings.rule, years=years, refuse=refuse, convention=a.settings.convention
             ).iloc[0]
-        )  # fmt: skip
+        )
         steps = int(row["to_year"]) - int(row["from_year"])
         change, lo, hi = (_whole(row[k], steps) for k in ("percent_per_year", "percent_lo", "percent_hi"))
         kept = {k: row[k] for k in _COLUMNS if k in row.index and not k.startswith("change")}
@@ -99,22 +96,21 @@ def smooth_index(a: Analysis) -> pd.DataFrame:
     Columns: ``year``, ``index``, ``smooth``, ``smooth_lo``, ``smooth_hi`` (base = 100).
     """
     columns = ["year", "index", "smooth", "smooth_lo", "smooth_hi"]
-    axis, total, draws = yearly_series(a.data.totals, a.data.months, a.data.draws.get("all"), a.seen)
-    year, t = axis.year[axis.used], total[axis.used]
-    base = base_years(a.base, axis)
+    year, t, draws = a.series.within(a.years.used)
+    base = base_years(a.base, a.years)
     if year.size < 5 or not (t > 0).all() or not base.any():
         return pd.DataFrame(columns=columns)
     x = year.astype(np.float64)
     span = float(np.clip(_SPAN_YEARS / year.size, 0.3, 1.0))
-    level = total[base].mean()
+    level = a.series.yearly[base].mean()
 
     def curve(values: F64) -> F64:
         return np.exp(loess(x, np.log(values), span, it=0))
 
     smooth = curve(t)
     bands = None
-    if draws is not None and (draws[:, axis.used] > 0).all():
-        bands = np.stack([curve(d) for d in draws[:, axis.used]])
+    if draws is not None and (draws > 0).all():
+        bands = np.stack([curve(d) for d in draws])
     limits = interval(smooth, bands)
     scale = 100.0 / level
     return pd.DataFrame(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError
@@ -33,7 +33,7 @@ class Years:
     used: Bool
 
 
-def make_years(months: pd.DataFrame, n_observed: Any = None) -> Years:
+def make_years(months: pd.DataFrame, n_observed: ArrayLike | None = None) -> Years:
     """Lay out the years of a month axis.
 
     The season is every month of the year that at least half of the panel's years have (and, when ``n_observed``

@@ -13,13 +13,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.rng import rng_for
 from fedmiss.simulate.species import NOT_SPECIES
-from fedmiss.simulate.world import (
-    COPIES_PER_CHECKLIST,
-    EFFORT_SLOPE,
-    INCOMPLETE_KEEP,
-    UNTIMED_MINUTES,
-    World,
-)
+from fedmiss.simulate.world import COPIES_PER_CHECKLIST, EFFORT_SLOPE, INCOMPLETE_KEEP, UNTIMED_MINUTES, World
 
 __all__ = ["BLOCK", "MAX_OUTINGS", "PROTOCOLS", "Block", "draw_block", "taxon_offsets"]
 
@@ -105,19 +99,7 @@ def draw_block(world: World, block: int) -> Block:
     day = world.first_day[month] + (rng.random(n) * world.month_days[month]).astype(np.int64)
     protocol = np.minimum(np.searchsorted(_PROTOCOL_SHARE, rng.random(n)), len(PROTOCOLS) - 1)
     complete = rng.random(n) < _COMPLETE[protocol]
-    duration = np.clip(np.exp(np.log(45) + 0.8 * rng.standard_normal(n)), 1, 720).astype(np.int64)
-    untimed = (protocol == 2) | ((protocol == 3) & (rng.random(n) < 0.7))
-    duration[untimed] = -1
-    start = np.clip(540 + 150 * rng.standard_normal(n), 240, 1320).astype(np.int64)
-    start[untimed & (rng.random(n) < 0.4)] = -1
-    distance = np.full(n, -1, dtype=np.int64)
-    walked = protocol == 0
-    distance[walked] = np.clip(2000 * np.exp(0.9 * rng.standard_normal(n)), 10, 60_000).astype(np.int64)[
-        walked
-    ]
-    area = np.where(protocol == 4, rng.integers(5, 800, n), -1)
-    people = 1 + np.minimum(rng.geometric(0.7, n) - 1, 20)
-    people[(protocol == 2) & (rng.random(n) < 0.5)] = -1
+    duration, start, distance, area, people = _effort(rng, protocol)
 
     party = np.ones(n, dtype=np.int64)
     together = rng.random(n) < SHARED
@@ -175,6 +157,21 @@ def draw_block(world: World, block: int) -> Block:
     )
 
 
+def _effort(rng: np.random.Generator, protocol: I64) -> tuple[I64, I64, I64, I64, I64]:
+    """Draw minutes, start, metres, tenths of a hectare and number of observers of each outing; -1 where not given."""
+    n = protocol.size
+    duration = np.clip(np.exp(np.log(45) + 0.8 * rng.standard_normal(n)), 1, 720).astype(np.int64)
+    untimed = (protocol == 2) | ((protocol == 3) & (rng.random(n) < 0.7))
+    duration[untimed] = -1
+    start = np.clip(540 + 150 * rng.standard_normal(n), 240, 1320).astype(np.int64)
+    start[untimed & (rng.random(n) < 0.4)] = -1
+    metres = np.clip(2000 * np.exp(0.9 * rng.standard_normal(n)), 10, 60_000).astype(np.int64)
+    area = np.where(protocol == 4, rng.integers(5, 800, n), -1)
+    people = 1 + np.minimum(rng.geometric(0.7, n) - 1, 20)
+    people[(protocol == 2) & (rng.random(n) < 0.5)] = -1
+    return duration, start, np.where(protocol == 0, metres, -1), area, people
+
+
 def _pick(cdf: F64, draw: F64) -> I64:
     return np.minimum(np.searchsorted(cdf, draw), cdf.size - 1).astype(np.int64)
 
@@ -205,7 +202,7 @@ def _records(
     number = np.where(x, -1, count - part)
 
     both = np.flatnonzero(part)
-    odd = np.flatnonzero(rng.random(n) < 0.03)  # ducks that nobody could name
+    odd = np.flatnonzero(rng.random(n) < 0.03)  # ducks that were not identified
     event = np.concatenate([event, event[both], odd])
     order = np.argsort(event, kind="stable")
     species = np.concatenate([species, species[both], np.full(odd.size, -1)])

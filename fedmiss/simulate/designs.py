@@ -1,4 +1,4 @@
-"""Panels whose visits mislead: known totals, and designs under which trends of real schemes go wrong.
+"""Panels with biased visits: known totals, and designs under which the trends of real schemes are wrong.
 
 The expected count of site j in month l of year t at standard effort is exp(mu + a_j + s_j (t - mean t) + season_l + r_jt),
 with site effects a_j, site slopes s_j around the common ``trend``, and site-years r_jt that follow an AR(1). A visit of
@@ -136,7 +136,7 @@ def _visits(
         return rng.integers(J, size=visits), np.sort(rng.integers(L, size=visits))
     start = np.where(rng.random(J) < 1 / 3, rng.integers(1, max(2, years // 2 + 1), J), 0)
     end = np.where(rng.random(J) < 1 / 3, rng.integers(max(2, years // 2), years + 1, J), years)
-    if design == "abandoned":  # the steeper a site declines, the sooner and the surer it is given up
+    if design == "abandoned":  # a steeper decline makes an earlier and likelier end of a site
         risk = 1 / (1 + np.exp(s / 0.02))
         gone = np.ceil(rng.exponential(3.0 / np.maximum(risk, 1e-9)) + 2)
         end = np.minimum(end, gone)
@@ -153,7 +153,7 @@ def _visits(
 def _observers(
     rng: np.random.Generator, design: str, site: np.ndarray, year: np.ndarray, years: int
 ) -> tuple[np.ndarray, F64]:
-    """Draw who made each visit, and what that does to the log mean."""
+    """Draw the observer of each visit, and the effect on the log mean."""
     n = site.size
     if design == "plain":
         return rng.integers(30, size=n), np.zeros(n)
@@ -169,7 +169,7 @@ def _observers(
     observer = (rng.random(n)[:, None] > share.cumsum(axis=1)[year]).sum(axis=1).clip(0, I - 1)
     found = 0.2 * rng.standard_normal(I)[observer]
     if design == "learning":
-        before = np.full(n, np.inf)  # who was there from the beginning has learned before
+        before = np.full(n, np.inf)  # observers of the first year are experienced
         for i in np.flatnonzero(first > 0):
             mine = np.flatnonzero(observer == i)
             before[mine] = np.arange(mine.size)

@@ -35,7 +35,7 @@ TARGETS: dict[str, tuple[float, ...]] = {
 
 
 class Marginals:
-    """Counts what goes by, block by block."""
+    """Counts, block by block."""
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from fedmiss.errors import ConfigError
@@ -27,7 +27,7 @@ def write_panel(
     out: str | Path,
     *,
     start: str = "2000-01",
-    settings: dict[str, Any] | None = None,
+    settings: dict[str, object] | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write a panel folder: axes, visits and cells per group, a manifest, and ``truth/``.
@@ -56,7 +56,7 @@ def write_panel(
             "a panel folder holds whole counts, so a gaussian panel cannot be written; "
             f"choose another family, or use simulate_panel from Python (kind {panel.kind})."
         )
-    J, L = panel.shape
+    L = panel.shape[1]
     first = month_labels(start, start)[0]
     stamps = first + np.arange(L)
     labels = stamps.astype(str)
@@ -84,32 +84,33 @@ def write_panel(
             "panel",
             settings={"simulated": panel.kind, "seed": panel.seed, "start": start, **(settings or {})},
             inputs={},
-            results=PanelFacts(
-                species=SPECIES_NAME,
-                common_name="Simulated Bird",
-                n_sites=J,
-                n_months=L,
-                first_month=str(labels[0]),
-                last_month=str(labels[-1]),
-                n_observers=int(np.unique(panel.observer).size),
-                n_visits=visits.height,
-                n_counted=visits.height,
-                n_detected=int(visits["detected"].sum()),
-                n_zeros=int((visits["count"] == 0).sum()),
-                n_cells_observed=visits.select("site_index", "month_index").n_unique(),
-                birds=int(visits["count"].sum()),
-                effort={
-                    "duration_minutes": 1.0,
-                    "distance_km": 0.0,
-                    "n_observers": 1.0,
-                    "start_minutes": 0.0,
-                },
-                groups=dict(sorted(groups.items())),
-            ).as_results(),
+            results=_facts(panel, visits, labels, dict(sorted(groups.items()))).as_results(),
             flow=[{"step": "visits simulated", "rows": visits.height, "note": f"kind {panel.kind}"}],
             terms=TERMS,
         )
     return Path(out)
+
+
+def _facts(
+    panel: Panel, visits: pl.DataFrame, labels: npt.NDArray[np.str_], groups: dict[str, dict[str, int]]
+) -> PanelFacts:
+    return PanelFacts(
+        species=SPECIES_NAME,
+        common_name="Simulated Bird",
+        n_sites=panel.shape[0],
+        n_months=panel.shape[1],
+        first_month=str(labels[0]),
+        last_month=str(labels[-1]),
+        n_observers=int(np.unique(panel.observer).size),
+        n_visits=visits.height,
+        n_counted=visits.height,
+        n_detected=int(visits["detected"].sum()),
+        n_zeros=int((visits["count"] == 0).sum()),
+        n_cells_observed=visits.select("site_index", "month_index").n_unique(),
+        birds=int(visits["count"].sum()),
+        effort={"duration_minutes": 1.0, "distance_km": 0.0, "n_observers": 1.0, "start_minutes": 0.0},
+        groups=groups,
+    )
 
 
 def _sites(panel: Panel) -> pl.DataFrame:
@@ -201,10 +202,7 @@ def _write_truth(
         "truth_months": months.select(name, pl.all()),
         "truth_totals": totals.select(name, pl.all()),
         "truth_test": test,
-        "truth_observers": {
-            "observer_id": _observer_ids(panel).to_list(),
-            "effect": panel.observer_effect,
-        },
+        "truth_observers": {"observer_id": _observer_ids(panel).to_list(), "effect": panel.observer_effect},
         "truth_species": {
             "species": [SPECIES_NAME],
             "common_name": ["Simulated Bird"],

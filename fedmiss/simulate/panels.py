@@ -13,6 +13,7 @@ free normal draws, so that the overall mean hardly changes from seed to seed and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -176,12 +177,12 @@ def simulate_panel(
     >>> p.y.size, p.expected.shape
     (360, (50, 24))
     """
-    for name, sd in (("observer_sd", observer_sd), ("effort_sd", effort_sd)):
-        if not 0 <= sd <= 3:
-            raise ConfigError(f"{name} is {sd} (must be 0 to 3, on the log scale).")
-    if seed < 0:
-        raise ConfigError(f"the seed is {seed} (must be 0 or more).")
-    spec = _check(sites, months, observed, kind, family, rank, observers, groups, visits, test_cells, size)
+    # Fifteen parameters, because they are documented API.
+    spec = _check_words(kind, family, seed, {"observer_sd": observer_sd, "effort_sd": effort_sd})
+    _check_least({"sites": sites, "months": months}, 2)
+    _check_least({"observers": observers, "groups": groups}, 1)
+    _check_least({"rank": rank, "test_cells": test_cells}, 0)
+    _check_shares(sites, months, observed, rank, observers, groups, visits, size)
     mu, a, b, U, V = _truth(seed, spec, sites, months, rank, family)
     cells, test, visited = _choose_cells(seed, spec, a, b, U, V, observed, test_cells)
 
@@ -195,7 +196,6 @@ def simulate_panel(
     effects = observer_sd * normal_scores(rng_for(seed, "panel", "observer effects"), observers)
     dealt = rng_for(seed, "panel", "groups").permutation(observers) % groups
 
-    empty = np.empty(0)
     panel = Panel(
         kind=kind,
         family=family,
@@ -214,42 +214,57 @@ def simulate_panel(
         month_index=(cells % months).astype(np.int32),
         observer=observer,
         effort=effort,
-        y=empty,
+        y=np.empty(0),
         test_site=(test // months).astype(np.int32),
         test_month=(test % months).astype(np.int32),
         test_visited=visited,
-        y_test=empty,
+        y_test=np.empty(0),
     )
-    eta = _eta(panel, panel.site_index, panel.month_index) + effects[observer]
-    if effort_sd:
-        eta += effort_slope * np.log(effort)
-    y = _draw(rng_for(seed, "panel", "y"), _mean(eta, family), family, size)
+    return _counted(panel)
+
+
+def _counted(panel: Panel) -> Panel:
+    """Draw the counts of the visits and of the held-out cells."""
+    eta = _eta(panel, panel.site_index, panel.month_index) + panel.observer_effect[panel.observer]
+    eta += panel.effort_slope * np.log(panel.effort)
     fresh = panel.expected_at(panel.test_site, panel.test_month)
-    y_test = _draw(rng_for(seed, "panel", "y test"), fresh, family, size)
-    return replace(panel, y=y, y_test=y_test)
+    return replace(
+        panel,
+        y=_draw(rng_for(panel.seed, "panel", "y"), _mean(eta, panel.family), panel.family, panel.size),
+        y_test=_draw(rng_for(panel.seed, "panel", "y test"), fresh, panel.family, panel.size),
+    )
 
 
-def _check(
-    sites: int,
-    months: int,
-    observed: float,
-    kind: str,
-    family: str,
-    rank: int,
-    observers: int,
-    groups: int,
-    visits: int | None,
-    test_cells: int,
-    size: float,
-) -> PanelKind:
+def _check_words(kind: str, family: str, seed: int, spreads: Mapping[str, float]) -> PanelKind:
+    for name, sd in spreads.items():
+        if not 0 <= sd <= 3:
+            raise ConfigError(f"{name} is {sd} (must be 0 to 3, on the log scale).")
+    if seed < 0:
+        raise ConfigError(f"the seed is {seed} (must be 0 or more).")
     if kind not in KINDS:
         raise ConfigError(f"there is no panel kind {kind!r}; choose one of {', '.join(KINDS)}.")
     if family not in FAMILIES:
         raise ConfigError(f"there is no family {family!r}; choose one of {', '.join(FAMILIES)}.")
-    limits = {"sites": (sites, 2), "months": (months, 2), "observers": (observers, 1), "groups": (groups, 1)}
-    for name, (value, low) in {**limits, "rank": (rank, 0), "test_cells": (test_cells, 0)}.items():
+    return KINDS[kind]
+
+
+def _check_least(numbers: Mapping[str, int], low: int) -> None:
+    for name, value in numbers.items():
         if value < low:
             raise ConfigError(f"{name} is {value} (must be at least {low}).")
+
+
+def _check_shares(
+    sites: int,
+    months: int,
+    observed: float,
+    rank: int,
+    observers: int,
+    groups: int,
+    visits: int | None,
+    size: float,
+) -> None:
+    """Check the numbers that depend on each other."""
     if rank > min(sites, months) - 1:
         raise ConfigError(f"rank is {rank} (must be below both sites, {sites}, and months, {months}).")
     if not 0 < observed <= 1:
@@ -265,7 +280,6 @@ def _check(
         )
     if groups > observers:
         raise ConfigError(f"groups is {groups}, more than the {observers} observers; ask for fewer groups.")
-    return KINDS[kind]
 
 
 def normal_scores(rng: np.random.Generator, n: int) -> F64:

@@ -1,7 +1,7 @@
 """The species of the simulator: how often they are met, in what numbers, and under which names.
 
-Names are those of real North American birds, so that files look familiar and name matching has something to
-bite on; every number is made up, except that the first two species follow marginals of real extracts (a
+Names are those of real North American birds, so that files look familiar and name matching is
+tested; every number is made up, except that the first two species follow marginals of real extracts (a
 flocking duck met on 8 % of complete checklists and a solitary eagle met on 3 %).
 """
 

@@ -117,10 +117,7 @@ class TruthWriter:
         self._table("truth_totals", pl.concat(totals))
         self._table(
             "truth_observers",
-            {
-                "observer_id": observer_ids(w, observer).to_arrow(),
-                "effect": w.observer_effect[observer],
-            },
+            {"observer_id": observer_ids(w, observer).to_arrow(), "effect": w.observer_effect[observer]},
         )
         self._table(
             "truth_species",

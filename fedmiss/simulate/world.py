@@ -31,7 +31,7 @@ __all__ = ["EFFORT_SLOPE", "RANK", "World", "make_world"]
 
 EFFORT_SLOPE = 0.6
 RANK = 2
-MAX_OBSERVERS = 4_999_999  # a prime, so that multiples scatter the ids and never meet
+MAX_OBSERVERS = 4_999_999  # a prime, so that multiples scatter the ids without collisions
 INTERACTION_SD = 0.35
 OBSERVER_SD = 0.4
 UNTIMED_MINUTES = 30.0  # true length of a visit whose duration is not given
@@ -215,18 +215,7 @@ def make_world(
     observer_weight = _heavy_tail(rng, n_observers, _PER_OBSERVER)
     observer_effect = OBSERVER_SD * normal_scores(rng, n_observers)
 
-    V = month_basis(seed, months.size, RANK)
-    a = np.empty((J, n_species), dtype=np.float32)
-    u = np.empty((J, n_species, RANK), dtype=np.float32)
-    b = np.empty((n_species, months.size))
-    years = (np.arange(months.size) - (months.size - 1) / 2) / 12
-    for s, bird in enumerate(species):
-        draw = rng_for(seed, "ebird", "species", s)
-        a[:, s] = bird.site_sd * normal_scores(draw, J)
-        for k in range(RANK):
-            u[:, s, k] = INTERACTION_SD / np.sqrt(RANK) * normal_scores(draw, J)
-        season = np.sqrt(2) * np.cos(2 * np.pi * (month_of_year + 1 - bird.peak) / 12)
-        b[s] = bird.season_sd * season + bird.trend * years + 0.1 * draw.standard_normal(months.size)
+    a, u, b = _effects(seed, species, J, month_of_year)
     level = np.array([bird.level for bird in species])
     world = World(
         seed=seed,
@@ -247,10 +236,29 @@ def make_world(
         a=a,
         u=u,
         b=b,
-        V=V,
+        V=month_basis(seed, months.size, RANK),
     )
     met = _met(world)
     return replace(world, met=met, mu=level + np.log(met))
+
+
+def _effects(
+    seed: int, species: tuple[Species, ...], J: int, month_of_year: I64
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], F64]:
+    """Draw the effects of sites a (J, S) and u (J, S, r), and of months b (S, L), species by species."""
+    L = month_of_year.size
+    a = np.empty((J, len(species)), dtype=np.float32)
+    u = np.empty((J, len(species), RANK), dtype=np.float32)
+    b = np.empty((len(species), L))
+    years = (np.arange(L) - (L - 1) / 2) / 12
+    for s, bird in enumerate(species):
+        draw = rng_for(seed, "ebird", "species", s)
+        a[:, s] = bird.site_sd * normal_scores(draw, J)
+        for k in range(RANK):
+            u[:, s, k] = INTERACTION_SD / np.sqrt(RANK) * normal_scores(draw, J)
+        season = np.sqrt(2) * np.cos(2 * np.pi * (month_of_year + 1 - bird.peak) / 12)
+        b[s] = bird.season_sd * season + bird.trend * years + 0.1 * draw.standard_normal(L)
+    return a, u, b
 
 
 def _met(world: World, n: int = 20_000) -> F64:

@@ -11,6 +11,7 @@ from fedmiss.report import trends
 from fedmiss.report.changes import change_points, period_trends
 from fedmiss.report.intervals import interval, ratio_to_base
 from fedmiss.report.loess import SPANS, choose_span, loess
+from fedmiss.report.series import MonthlySeries
 from fedmiss.report.years import make_years, season_text
 
 
@@ -57,8 +58,8 @@ def test_a_last_year_cut_short_changes_nothing_before_it(last):
     assert not index["used"].iloc[-1]
     assert np.isnan(index["index"].iloc[-1])
     assert index["n_months"].iloc[-1] == last
-    x = trends.smooth(totals[:n], whole, span=0.3)["smooth"]
-    y = trends.smooth(totals, cut, span=0.3)["smooth"]
+    x = MonthlySeries.of(totals[:n], whole).smooth(span=0.3)["smooth"]
+    y = MonthlySeries.of(totals, cut).smooth(span=0.3)["smooth"]
     np.testing.assert_array_equal(x, y[:n])
     assert y[n:].isna().all()
 
@@ -107,7 +108,7 @@ def test_the_error_of_the_slope_is_the_sandwich_of_the_replicates():
 def test_covariance_and_intervals_tell_the_same_standard_error():
     months = axis()
     totals, draws = series(months)
-    year, total, cov = trends.yearly_covariance(totals, months, draws)
+    year, total, cov = MonthlySeries.of(totals, months, draws).covariance()
     table = trends.yearly_index(totals, months, draws)
     relative = np.sqrt(np.diag(cov)) / total
     z = np.log(table["total_hi"] / table["total"]) / 1.959963984540054
@@ -214,7 +215,7 @@ def test_loess_is_statsmodels_lowess():
     for it in (0, 3):
         want = lowess(totals, x, frac=0.4, it=it, return_sorted=False)
         np.testing.assert_allclose(loess(x, totals, 0.4, it), want, rtol=1e-12)
-        got = trends.smooth(totals, months, span=0.4, it=it, n_missing=totals)
+        got = MonthlySeries.of(totals, months).smooth(span=0.4, it=it, n_missing=totals)
         np.testing.assert_allclose(got["smooth"], want, rtol=1e-12)
         np.testing.assert_allclose(got["missing_smooth"], want, rtol=1e-12)
     line = 3 + 2 * x
@@ -269,9 +270,9 @@ def test_bad_input_is_named():
     with pytest.raises(ConfigError, match="'early' is not a year"):
         trends.yearly_index(totals, months, base="early")
     with pytest.raises(ConfigError, match=r"span is 1\.5"):
-        trends.smooth(totals, months, span=1.5)
+        MonthlySeries.of(totals, months).smooth(span=1.5)
     with pytest.raises(ConfigError, match="need bootstrap replicates"):
-        trends.yearly_covariance(totals, months, None)
+        MonthlySeries.of(totals, months).covariance()
 
 
 def test_totals_that_are_not_positive_give_no_class_and_no_crash():

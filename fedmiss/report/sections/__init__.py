@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
-__all__ = ["ORDER", "Cell", "HtmlTable", "Section", "records"]
+from fedmiss.report.words import percent
+
+__all__ = ["ORDER", "Cell", "HtmlTable", "Section", "range_cell", "records"]
 
 ORDER = ("headline", "index", "season", "places", "model", "data", "reading")
 
@@ -41,7 +45,14 @@ class Section:
 
     id: str
     title: str
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, object] = field(default_factory=dict)
+
+
+def range_cell(lo: float, hi: float, words: Callable[[float], str] = percent) -> Cell:
+    """Return an interval, sorted by its lower limit; n/a where it is not known."""
+    if not (math.isfinite(lo) and math.isfinite(hi)):
+        return Cell("n/a", math.nan)
+    return Cell(f"{words(lo)} to {words(hi)}", lo)
 
 
 def records(table: pd.DataFrame) -> list[Any]:

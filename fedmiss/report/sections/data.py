@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.sections import Cell, HtmlTable, Section, records
 from fedmiss.report.style import Plot
@@ -68,16 +66,16 @@ def _effort(a: Analysis) -> str:
 
 
 def _flow(a: Analysis) -> HtmlTable | None:
-    flow: list[dict[str, Any]] = (
-        a.data.imputed.get("flow") or a.data.fit.get("flow") or a.data.panel.get("flow") or []
-    )
-    if not flow:
+    if not a.data.flow:
         return None
-    rows = [[Cell(str(r.get("step", ""))), _rows(r.get("rows")), Cell(str(r.get("note", "")))] for r in flow]
+    rows = [
+        [Cell(str(r.get("step", ""))), _rows(r.get("rows")), Cell(str(r.get("note", "")))]
+        for r in a.data.flow
+    ]
     return HtmlTable("From the source to the panel, step by step", ["Step", "Rows", "Note"], rows, "flow")
 
 
-def _rows(value: Any) -> Cell:
+def _rows(value: object) -> Cell:
     return Cell(count(float(value)), float(value)) if isinstance(value, int | float) else Cell("")
 
 

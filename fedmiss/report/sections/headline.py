@@ -8,7 +8,7 @@ from fedmiss.report.analysis import Analysis
 from fedmiss.report.beside import trim_beside
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.prose import caveats, headline, latest, other_convention
-from fedmiss.report.sections import Cell, HtmlTable, Section, records
+from fedmiss.report.sections import Cell, HtmlTable, Section, range_cell, records
 from fedmiss.report.style import Plot
 from fedmiss.report.windows import WINDOWS, window_trends
 from fedmiss.report.words import percent
@@ -59,16 +59,17 @@ def _windows(a: Analysis) -> HtmlTable | None:
         return None
     rows = []
     for r in records(table):
-        known = math.isfinite(r.percent_lo)
-        shown = known or not a.n_draws  # no number without an interval, where intervals were asked for
+        shown = (
+            math.isfinite(r.percent_lo) or not a.n_draws
+        )  # no number without an interval, where intervals were asked for
         rows.append(
             [
                 Cell(f"{r.window} ({r.from_year} to {r.to_year})"),
                 Cell(percent(r.percent_per_year) if shown else "n/a", r.percent_per_year),
-                Cell(f"{percent(r.percent_lo)} to {percent(r.percent_hi)}" if known else "n/a", r.percent_lo),
+                range_cell(r.percent_lo, r.percent_hi),
                 Cell(str(r.trend_class)),
                 Cell(percent(r.change_percent) if shown else "n/a", r.change_percent),
-                Cell(f"{percent(r.change_lo)} to {percent(r.change_hi)}" if known else "n/a", r.change_lo),
+                range_cell(r.change_lo, r.change_hi),
                 Cell(r.alert or "none"),
             ]
         )

@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.changes import MIN_SEGMENT
-from fedmiss.report.sections import Cell, HtmlTable, Section, records
+from fedmiss.report.sections import Cell, HtmlTable, Section, range_cell, records
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count, number, percent, share
 
@@ -33,18 +33,6 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
     )
 
 
-def _range(lo: float, hi: float) -> Cell:
-    if not (math.isfinite(lo) and math.isfinite(hi)):
-        return Cell("n/a", math.nan)
-    return Cell(f"{number(lo)} to {number(hi)}", lo)
-
-
-def _percent_range(lo: float, hi: float) -> Cell:
-    if not (math.isfinite(lo) and math.isfinite(hi)):
-        return Cell("n/a", math.nan)
-    return Cell(f"{percent(lo)} to {percent(hi)}", lo)
-
-
 def _yearly(a: Analysis) -> HtmlTable:
     rows = []
     for r in records(a.yearly.rename(columns={"index": "index_"})):
@@ -60,11 +48,11 @@ def _yearly(a: Analysis) -> HtmlTable:
             [
                 Cell(f"{r.year}{flag}", float(r.year)),
                 Cell(number(r.total), r.total),
-                _range(r.total_lo, r.total_hi),
+                range_cell(r.total_lo, r.total_hi, number),
                 Cell(number(r.index_), r.index_),
                 Cell("base", 100.0)
                 if math.isclose(r.index_lo, r.index_hi)
-                else _range(r.index_lo, r.index_hi),
+                else range_cell(r.index_lo, r.index_hi, number),
                 Cell(f"{count(r.cells_observed)} of {count(r.cells)}", float(r.cells_observed)),
                 Cell(share(r.imputed_share), r.imputed_share),
             ]
@@ -91,13 +79,12 @@ def _years(r: Any) -> Cell:
 
 
 def _trend_cells(r: Any, n_draws: int) -> list[Cell]:
-    shown = not n_draws or math.isfinite(
-        r.percent_lo
-    )  # no number without an interval, where they were asked for
+    # no number without an interval, where intervals were asked for
+    shown = not n_draws or math.isfinite(r.percent_lo)
     return [
         _years(r),
         Cell(percent(r.percent_per_year) if shown else "n/a", r.percent_per_year),
-        _percent_range(r.percent_lo, r.percent_hi),
+        range_cell(r.percent_lo, r.percent_hi),
         Cell(str(r.trend_class)),
     ]
 
@@ -109,7 +96,7 @@ def _narrow_cells(r: Any, wide: bool) -> list[Cell]:
     """Return interval and class by TRIM's convention, where that is not the one in use."""
     if not wide:
         return []
-    return [_percent_range(r.percent_lo_sampling, r.percent_hi_sampling), Cell(str(r.trend_class_sampling))]
+    return [range_cell(r.percent_lo_sampling, r.percent_hi_sampling), Cell(str(r.trend_class_sampling))]
 
 
 def _periods(a: Analysis) -> HtmlTable | None:

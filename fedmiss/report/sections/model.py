@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pandas as pd
 
@@ -36,7 +35,7 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
     )
 
 
-def _bytes(value: Any) -> str:
+def _bytes(value: float | None) -> str:
     if value is None:
         return "not recorded"
     size = float(value)
@@ -47,7 +46,7 @@ def _bytes(value: Any) -> str:
     return ""
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if value is None or value == "":
         return "not recorded"
     if isinstance(value, bool):

@@ -6,7 +6,7 @@ import math
 
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.cautions import biased_visits
-from fedmiss.report.sections import Cell, HtmlTable, Section, records
+from fedmiss.report.sections import Cell, HtmlTable, Section, range_cell, records
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count, number, percent
 
@@ -39,7 +39,6 @@ def _sites(a: Analysis) -> HtmlTable:
         name = r.site_name if isinstance(r.site_name, str) and r.site_name else r.site_id
         title = f"site {r.site_index}" if a.settings.coarse_map else str(name)
         lo, hi = _limits(r.slope, r.slope_se)
-        range_text = f"{percent(lo)} to {percent(hi)}" if math.isfinite(lo) else "n/a"
         where = [Cell(str(r.region) if isinstance(r.region, str) else "")] if regions else []
         row = [
             Cell(title),
@@ -50,7 +49,7 @@ def _sites(a: Analysis) -> HtmlTable:
         ]
         own = [
             Cell(percent(r.percent_per_year), r.percent_per_year),
-            Cell(range_text, lo),
+            range_cell(lo, hi),
             Cell(str(r.trend_class)),
         ]
         rows.append(row if a.data.one_trend else row + own)

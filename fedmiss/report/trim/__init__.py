@@ -5,37 +5,36 @@ The incumbent of bird monitoring: model 1 (no change), 2 (slopes between change 
 
 Source: Pannekoek and van Strien (2001), TRIM 3 manual; van der Loo, Bogaart and Pannekoek, rtrim. Differs from rtrim
 in: iterates to 1e-10 instead of 1e-5; standard errors are not rounded to integers; months may have covariates; years
-are places on an axis, so a gap in them is as long as it is.
+are positions on an axis, so a gap between them keeps its length.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.report.trim.cells import Cells, check_links, make_cells
+from fedmiss.report.trim.cells import Cells, Covariates, Weights, check_links, make_cells
 from fedmiss.report.trim.design import make_design, positions_of
-from fedmiss.report.trim.fit import Stratum, TrimFit, TrimSettings
+from fedmiss.report.trim.fit import Step, Stratum, TrimFit, TrimSettings
 from fedmiss.report.trim.solve import estimate, information
 
 __all__ = ["Stratum", "TrimFit", "TrimSettings", "fit_trim"]
 
 _P_REMOVE, _P_ENTER = 0.2, 0.15  # TRIM's and rtrim's own
-_SCATTER = 1.5  # counts that vary so much more than Poisson counts are worth a word
+_SCATTER = 1.5  # overdispersion from which a note is given
 
 
 def fit_trim(
-    site: Any,
-    time: Any,
-    count: Any,
+    site: ArrayLike,
+    time: ArrayLike,
+    count: ArrayLike,
     settings: TrimSettings | None = None,
     *,
-    month: Any = None,
-    weights: Any = None,
-    covariates: Any = None,
+    month: ArrayLike | None = None,
+    weights: Weights = None,
+    covariates: Covariates = None,
 ) -> TrimFit:
     """Fit one of TRIM's models to counts in long form.
 
@@ -96,7 +95,7 @@ def _fit(
     cells: Cells,
     settings: TrimSettings,
     changepoints: tuple[int, ...],
-    steps: tuple[dict[str, Any], ...] = (),
+    steps: tuple[Step, ...] = (),
     notes: tuple[str, ...] = (),
 ) -> TrimFit:
     design = make_design(cells, settings.model, changepoints)
@@ -140,7 +139,7 @@ def _stepwise(
 ) -> TrimFit:
     """Drop the change point with the largest p-value above 0.2; take back one with a p-value below 0.15; repeat."""
     fit = _fit(cells, settings, points)
-    steps: list[dict[str, Any]] = []
+    steps: list[Step] = []
     removed: list[int] = []
     visited = {points}
     while len(fit.design.changepoints) > 1:

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
 
-__all__ = ["Cells", "check_links", "make_cells"]
+__all__ = ["Cells", "Covariates", "Label", "Weights", "check_links", "make_cells"]
+
+Label = int | float | str  # a site, time point, month or category, as the table names it
+Weights = Mapping[Label, float] | ArrayLike | None
+Covariates = Mapping[str, ArrayLike] | None
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Counts of I sites at T = M x J cells; the cells of one month stand together, in the order of the time points.
+    """Counts of I sites at T = M x J cells; the cells of one month are contiguous, in the order of the time points.
 
     ``counts`` (I, T) with NaN for missing cells, ``weights`` (I, T), ``time`` (J,) position of the time points on
     their axis (years as they are, names as 0, 1, ...), ``category`` (I, K) number of each site's category for K
     covariates, ``labels`` the categories of each covariate in order, ``dropped`` sites without a positive count.
     """
 
-    sites: tuple[Any, ...]
-    times: tuple[Any, ...]
-    months: tuple[Any, ...]
-    dropped: tuple[Any, ...]
+    sites: tuple[Label, ...]
+    times: tuple[Label, ...]
+    months: tuple[Label, ...]
+    dropped: tuple[Label, ...]
     counts: F64
     weights: F64
     time: F64
     covariates: tuple[str, ...]
     category: I64
-    labels: tuple[tuple[Any, ...], ...]
+    labels: tuple[tuple[Label, ...], ...]
 
     @property
     def seen(self) -> Bool:
@@ -53,8 +57,15 @@ class Cells:
         out: Bool = self.category[:, covariate] == category
         return out
 
+    def groups(self) -> Iterator[tuple[str, Bool]]:
+        """Yield words and mask (I,) of all sites, then of the sites of each category."""
+        yield "", np.ones(len(self.sites), dtype=bool)
+        for k, name in enumerate(self.covariates):
+            for c, label in enumerate(self.labels[k]):
+                yield f" at sites with {name} {label}", self.members(k, c)
 
-def make_cells(frame: pd.DataFrame, weights: Any, covariates: Any, *, every_year: bool) -> Cells:
+
+def make_cells(frame: pd.DataFrame, weights: Weights, covariates: Covariates, *, every_year: bool) -> Cells:
     """Lay out the rows of ``frame`` (site, time, month, count) as :class:`Cells`.
 
     Parameters
@@ -120,11 +131,11 @@ def _where(frame: pd.DataFrame, rows: pd.Series[bool]) -> str:
 
 
 def _categories(
-    frame: pd.DataFrame, covariates: Any, sites: tuple[Any, ...]
-) -> tuple[tuple[str, ...], I64, tuple[tuple[Any, ...], ...]]:
+    frame: pd.DataFrame, covariates: Covariates, sites: tuple[Label, ...]
+) -> tuple[tuple[str, ...], I64, tuple[tuple[Label, ...], ...]]:
     names: list[str] = []
     columns: list[I64] = []
-    labels: list[tuple[Any, ...]] = []
+    labels: list[tuple[Label, ...]] = []
     for name, values in dict(covariates or {}).items():
         column = pd.Series(np.asarray(values, dtype=object), index=frame.index)
         blank = column.isna()
@@ -141,7 +152,7 @@ def _categories(
             )
         value = column.groupby(frame["site"]).first().loc[list(sites)]
         found = tuple(sorted(value.unique()))
-        if len(found) > 1:  # a covariate with one category says nothing
+        if len(found) > 1:  # a covariate with one category has no effect
             names.append(str(name))
             columns.append(pd.Index(found).get_indexer(value).astype(np.int64))
             labels.append(found)
@@ -150,12 +161,12 @@ def _categories(
 
 
 def _weights(
-    weights: Any,
+    weights: Weights,
     frame: pd.DataFrame,
-    kept: pd.Index[Any],
-    at: tuple[Any, Any],
+    kept: pd.Index[int],
+    at: tuple[I64, I64],
     shape: tuple[int, int],
-    sites: tuple[Any, ...],
+    sites: tuple[Label, ...],
 ) -> F64:
     """Weights of all cells: a cell that no row names has the weight of its site, which must then be one number."""
     if weights is None:
@@ -185,17 +196,12 @@ def _weights(
 
 
 def check_links(cells: Cells) -> None:
-    """Raise unless counts tell the ratio between any two time points, in every category, and between any two months.
+    """Raise unless the counts determine the ratio of any two time points, in every category, and of any two months.
 
     Only a model with one effect for each time point (model 3) needs this.
     """
-    groups = [("", np.ones(len(cells.sites), dtype=bool))]
-    for k, name in enumerate(cells.covariates):
-        groups += [
-            (f" at sites with {name} {label}", cells.members(k, c)) for c, label in enumerate(cells.labels[k])
-        ]
     J = len(cells.times)
-    for where, mask in groups:
+    for where, mask in cells.groups():
         f = np.nan_to_num(cells.counts[mask]).reshape(int(mask.sum()), len(cells.months), J)
         empty = [t for t, n in zip(cells.times, f.sum(axis=(0, 1)), strict=True) if not n > 0]
         if empty:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.report.trim.cells import Cells
+from fedmiss.report.trim.cells import Cells, Label
 
 __all__ = ["Design", "Term", "make_design", "positions_of"]
 
@@ -37,16 +37,12 @@ class Design:
     site_class: I64
     changepoints: tuple[int, ...]
 
-    def where(self, **wanted: Any) -> list[int]:
+    def where(self, **wanted: int | str) -> list[int]:
         """Positions of the parameters whose fields have these values."""
         return [i for i, t in enumerate(self.terms) if all(getattr(t, k) == v for k, v in wanted.items())]
 
-    def is_covariate(self) -> list[int]:
-        """Positions of the parameters of any covariate."""
-        return [i for i, t in enumerate(self.terms) if t.covariate >= 0]
 
-
-def positions_of(changepoints: Any, times: tuple[Any, ...]) -> tuple[int, ...]:
+def positions_of(changepoints: Iterable[Label], times: tuple[Label, ...]) -> tuple[int, ...]:
     """Turn change points, named by their time point, into positions; sorted.
 
     Raises
@@ -106,7 +102,7 @@ def make_design(cells: Cells, model: int, changepoints: tuple[int, ...] = ()) ->
 
 
 def _slopes(time: F64, changepoints: tuple[int, ...]) -> F64:
-    """(J, K): how far each time point has come along the stretch that starts at each change point."""
+    """(J, K): position of each time point within the stretch that starts at each change point."""
     starts = time[list(changepoints)]
     lengths = np.append(np.diff(starts), time[-1] - starts[-1])
     return np.clip(time[:, None] - starts[None, :], 0.0, lengths[None, :])
@@ -116,12 +112,7 @@ def _check_stretches(cells: Cells, changepoints: tuple[int, ...]) -> None:
     J = len(cells.times)
     f = np.nan_to_num(cells.counts).reshape(len(cells.sites), -1, J).sum(axis=1)
     ends = [*changepoints[1:], J - 1]
-    groups = [("", np.ones(len(cells.sites), dtype=bool))]
-    for k, name in enumerate(cells.covariates):
-        groups += [
-            (f" at sites with {name} {label}", cells.members(k, c)) for c, label in enumerate(cells.labels[k])
-        ]
-    for where, mask in groups:
+    for where, mask in cells.groups():
         for start, end in zip(changepoints, ends, strict=True):
             if not f[mask, start + 1 : end + 1].sum() > 0:
                 raise InputError(

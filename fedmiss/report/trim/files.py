@@ -21,7 +21,7 @@ _HEAD = "  Additive      std.err.   Multiplicative  std.err."
 
 
 def out_text(fit: TrimFit, title: str) -> str:
-    """Lay out a fit as TRIM's ``.out`` file, so that what reads TRIM's reads it."""
+    """Lay out a fit as TRIM's ``.out`` file, for programs that read TRIM's."""
     c, s = fit.cells, fit.settings
     lines = [
         *_head_lines(fit, title),
@@ -230,7 +230,7 @@ def _total_lines(fit: TrimFit) -> list[str]:
     return lines
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, np.integer | int) and not isinstance(value, bool):
         return int(value)
     if isinstance(value, np.floating | float):
@@ -238,12 +238,12 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | bool) or value is None else str(value)
 
 
-def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def _rows(frame: pd.DataFrame) -> list[dict[str, object]]:
     return [{str(k): _plain(v) for k, v in row.items()} for row in frame.to_dict("records")]
 
 
-def as_json(fit: TrimFit, rule: str = "rtrim") -> dict[str, Any]:
-    """Return everything that a fit says as plain lists and numbers, at full precision."""
+def as_json(fit: TrimFit, rule: str = "rtrim") -> dict[str, object]:
+    """Return all results of a fit as plain lists and numbers, at full precision."""
     return {
         "model": fit.settings.model,
         "sites": len(fit.sites),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import pandas as pd
@@ -14,11 +14,11 @@ from fedmiss.arrays import F64, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.report.classes import classify
 from fedmiss.report.intervals import ratio_to_base
-from fedmiss.report.trim.cells import Cells
+from fedmiss.report.trim.cells import Cells, Label
 from fedmiss.report.trim.design import Design
 from fedmiss.report.trim.solve import Estimate, Information
 
-__all__ = ["Stratum", "TrimFit", "TrimSettings"]
+__all__ = ["Step", "Stratum", "TrimFit", "TrimSettings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,18 @@ class TrimSettings:
     """
 
     model: int = 3
-    changepoints: Sequence[Any] | str = ()
+    changepoints: Sequence[Label] | str = ()
     stepwise: bool = False
     overdispersion: bool = False
     serial_correlation: bool = False
+
+
+class Step(TypedDict):
+    """A step of the stepwise choice: a change point ``deleted`` or ``taken back``, and its p-value."""
+
+    step: str
+    changepoint: Label
+    p: float
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,7 @@ class TrimFit:
     """A fitted model; in an imputed total an observed count is kept and a missing one is its expectation ``mu``.
 
     ``chi2`` is Pearson's, ``likelihood_ratio`` against the saturated model, both with ``df`` degrees of freedom;
-    ``steps`` tells what the stepwise choice of change points did.
+    ``steps`` lists the steps of the stepwise choice of change points.
 
     Examples
     --------
@@ -80,24 +88,24 @@ class TrimFit:
     df: int
     chi2: float
     likelihood_ratio: float
-    steps: tuple[dict[str, Any], ...] = ()
+    steps: tuple[Step, ...] = ()
     notes: tuple[str, ...] = ()
     _kept: dict[str, Stratum] = field(default_factory=dict, compare=False, repr=False)
 
     # -- what was fitted ---------------------------------------------------------------------------------------
 
     @property
-    def sites(self) -> tuple[Any, ...]:
+    def sites(self) -> tuple[Label, ...]:
         """Sites with a positive count."""
         return self.cells.sites
 
     @property
-    def times(self) -> tuple[Any, ...]:
+    def times(self) -> tuple[Label, ...]:
         """Time points of the totals."""
         return self.cells.times
 
     @property
-    def dropped(self) -> tuple[Any, ...]:
+    def dropped(self) -> tuple[Label, ...]:
         """Sites left out because they have no positive count."""
         return self.cells.dropped
 
@@ -112,7 +120,7 @@ class TrimFit:
         return self.estimate.rho
 
     @property
-    def changepoints(self) -> tuple[Any, ...]:
+    def changepoints(self) -> tuple[Label, ...]:
         """Change points of model 2, as time points."""
         return tuple(self.times[k] for k in self.design.changepoints)
 
@@ -229,7 +237,9 @@ class TrimFit:
         total, var = self._chosen(which, stratum)
         return pd.DataFrame({"time": self.times, "total": total, "se": np.sqrt(np.diag(var))})
 
-    def index(self, which: str = "imputed", base: Any = None, stratum: str = "all") -> pd.DataFrame:
+    def index(
+        self, which: str = "imputed", base: Label | Sequence[Label] | None = None, stratum: str = "all"
+    ) -> pd.DataFrame:
         """Return ``time``, ``index``, ``se`` against a base time point or a list of them (default: the first)."""
         total, var = self._chosen(which, stratum)
         wanted = [self.times[0]] if base is None else list(base) if isinstance(base, list | tuple) else [base]
@@ -246,7 +256,7 @@ class TrimFit:
         which: str = "imputed",
         rule: str = "rtrim",
         stratum: str = "all",
-        window: tuple[Any, Any] | None = None,
+        window: tuple[Label, Label] | None = None,
         *,
         through_base: bool = False,
     ) -> pd.DataFrame:
@@ -358,7 +368,7 @@ class TrimFit:
         ``slope`` (model 2, one slope), ``change of slope`` at each change point (covariates included),
         ``deviations from a line`` (model 3 without covariates), ``covariate``.
         """
-        rows: list[tuple[str, Any, tuple[float, int, float]]] = []
+        rows: list[tuple[str, Label, tuple[float, int, float]]] = []
         p, unit = self.design, np.eye(self.estimate.beta.size)
         if self.settings.model == 3 and not self.cells.covariates and len(self.times) > 2:
             rows.append(("deviations from a line", "time effects", self.wald_deviations()))

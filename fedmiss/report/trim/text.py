@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 
+from fedmiss.report.trim.cells import Label
 from fedmiss.report.trim.fit import TrimFit
 
 __all__ = ["describe"]
 
 
-def describe(fit: TrimFit, base: Any = None, rule: str = "rtrim") -> str:
+def describe(fit: TrimFit, base: Label | Sequence[Label] | None = None, rule: str = "rtrim") -> str:
     """Return what ``fedmiss trim`` prints: fit, tests, slopes, then totals and indices of every stratum."""
     s, c = fit.settings, fit.cells
     what = {1: "no change over time", 2: "slopes between change points", 3: "one effect for each time point"}[
@@ -21,7 +22,7 @@ def describe(fit: TrimFit, base: Any = None, rule: str = "rtrim") -> str:
     lines = [
         f"Model {s.model} ({what}): {len(c.sites)} sites, {len(c.times)} time points"
         + (f", {len(c.months)} months" if len(c.months) > 1 else "")
-        + f", {n} counts, {c.counts.size - n} cells to fill ({1 - n / c.counts.size:.0%}).",
+        + f", {n} counts, {c.counts.size - n} cells to fill ({1 - n / c.counts.size:.0%})."
     ]
     if c.dropped:
         named = ", ".join(str(d) for d in c.dropped[:5]) + (", ..." if len(c.dropped) > 5 else "")
@@ -46,7 +47,7 @@ def describe(fit: TrimFit, base: Any = None, rule: str = "rtrim") -> str:
         lines += ["", "All sites" if name == "all" else f"Sites with {name.replace('=', ' = ')}"]
         for which in ("imputed", "model"):
             o = fit.overall(which, rule, name).iloc[0]
-            slope = round(o["slope"], 5) + 0.0  # no minus before a nought
+            slope = round(o["slope"], 5) + 0.0  # no minus sign before a zero
             lines.append(
                 f"  slope, {which:8s}{slope:10.5f} (SE {o['slope_se']:.5f}), per step x {o['multiplicative']:.5f} "
                 f"(SE {o['multiplicative_se']:.5f}): {o['label']}"

@@ -1,0 +1,301 @@
+"""Monthly totals with their replicates, and the index, trend, season and curve that follow from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from fedmiss.arrays import F64, I64, Bool
+from fedmiss.errors import ConfigError
+from fedmiss.report.classes import NOT_CLASSIFIED
+from fedmiss.report.intervals import MIN_DRAWS, interval
+from fedmiss.report.loess import choose_span, loess
+from fedmiss.report.scatter import check_convention, contrast_error
+from fedmiss.report.slopes import scatter_of_years, trend_row
+from fedmiss.report.years import Years, base_years, decimal_year, make_years
+
+__all__ = ["MIN_YEARS", "MonthlySeries"]
+
+MIN_YEARS = 5  # fewer complete years than this: a slope is reported, a class is refused
+
+
+@dataclass(frozen=True, eq=False)
+class MonthlySeries:
+    """The monthly totals of a species over sites, with what is known about them. Make one with ``of``.
+
+    The methods return the tables that the functions of the same purpose in ``trends`` and ``changes`` describe.
+
+    Attributes
+    ----------
+    totals : (L,) birds at standard effort, summed over sites
+    months : L rows, the columns of schema ``months``
+    draws : (B, L) bootstrap replicates of the totals, in birds; None when there are none: then every limit is NaN and
+        no class is given
+    n_observed : (L,) number of cells with a count in each month, or None when not known; years without any are left
+        out of trends
+    """
+
+    totals: F64
+    months: pd.DataFrame
+    draws: F64 | None = None
+    n_observed: F64 | None = None
+
+    @classmethod
+    def of(
+        cls,
+        totals: ArrayLike,
+        months: pd.DataFrame,
+        draws: ArrayLike | None = None,
+        n_observed: ArrayLike | None = None,
+    ) -> MonthlySeries:
+        """Check the shapes.
+
+        Raises
+        ------
+        ConfigError : totals or draws that do not have one value for each month
+        """
+        values = np.asarray(totals, dtype=np.float64)
+        if values.shape != (len(months),):
+            raise ConfigError(
+                f"there are {values.size} monthly totals for {len(months)} months; give one for each month.",
+                n_totals=values.size,
+            )
+        replicates = None if draws is None else np.asarray(draws, dtype=np.float64)
+        if replicates is not None and (replicates.ndim != 2 or replicates.shape[1] != values.size):
+            raise ConfigError(
+                f"the draws have the shape {replicates.shape}; they must be (B, {values.size}), one column a month.",
+                shape=replicates.shape,
+            )
+        counted = None if n_observed is None else np.asarray(n_observed, dtype=np.float64)
+        return cls(values, months, replicates, counted)
+
+    @cached_property
+    def years(self) -> Years:
+        """The year axis."""
+        return make_years(self.months, self.n_observed)
+
+    @cached_property
+    def yearly(self) -> F64:
+        """Mean over the season's months of each year, (Y,) birds."""
+        return self.years.W @ self.totals
+
+    @cached_property
+    def yearly_draws(self) -> F64 | None:
+        """Replicates of the yearly means, (B, Y) birds."""
+        return None if self.draws is None else self.draws @ self.years.W.T
+
+    def within(self, mask: Bool) -> tuple[I64, F64, F64 | None]:
+        """Return the years, totals and replicates of the years in a mask (Y,)."""
+        draws = self.yearly_draws
+        return self.years.year[mask], self.yearly[mask], None if draws is None else draws[:, mask]
+
+    def monthly(self, level: float = 0.95) -> pd.DataFrame:
+        """Return the total of each month with its interval."""
+        limits = interval(self.totals, self.draws, level)
+        frame = self.months[["month_index", "month", "year", "month_of_year"]].reset_index(drop=True)
+        return frame.assign(total=self.totals, lo=limits.lo, hi=limits.hi, se_log=limits.se_log)
+
+    def index(self, base: str | int | None = None, level: float = 0.95) -> pd.DataFrame:
+        """Return yearly totals and the index: total of the year as a percentage of the base period."""
+        years, total, values = self.years, self.yearly, self.yearly_draws
+        mask = base_years(base, years)
+        limits = interval(total, values, level)
+        index = np.full(total.size, np.nan)
+        ratio_draws: F64 | None = None
+        if mask.any() and total[mask].mean() > 0:
+            index = 100.0 * total / total[mask].mean()
+            if values is not None:
+                reference = values[:, mask].mean(axis=1, keepdims=True)
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    ratio_draws = 100.0 * values / reference
+        index[~years.used] = np.nan
+        band = interval(index, ratio_draws, level)
+        se = np.full(total.size, np.nan)
+        if values is not None and len(values) >= 2:
+            se = values.std(axis=0, ddof=1)
+        frame = pd.DataFrame(
+            {
+                "year": years.year,
+                "n_months": years.n_months,
+                "complete": years.complete,
+                "used": years.used,
+                "total": total,
+                "total_lo": limits.lo,
+                "total_hi": limits.hi,
+                "total_se": se,
+                "index": index,
+                "index_lo": np.where(years.used, band.lo, np.nan),
+                "index_hi": np.where(years.used, band.hi, np.nan),
+                "index_se_log": np.where(years.used, band.se_log, np.nan),
+            }
+        )
+        frame.attrs.update(base=[int(y) for y in years.year[mask]], season=list(years.season), level=level)
+        return frame
+
+    def covariance(self) -> tuple[I64, F64, F64]:
+        """Return the used years (Y,), their totals (Y,) and the covariance (Y, Y) of the totals over the replicates.
+
+        The covariance is on the delta-method scale, ``diag(total) cov(log replicates) diag(total)``, so that a
+        standard error divided by its total is the standard error of the logarithm that every interval of the report
+        uses; where a replicate is not positive it is the plain covariance.
+        """
+        year, total, values = self.within(self.years.used)
+        if values is None or len(values) < 2:
+            raise ConfigError(
+                "covariances need bootstrap replicates (fit/draws.parquet); fit with --bootstrap 200."
+            )
+        if (values > 0).all() and (total > 0).all():
+            return year, total, np.atleast_2d(np.cov(np.log(values), rowvar=False)) * np.outer(total, total)
+        return year, total, np.atleast_2d(np.cov(values, rowvar=False))
+
+    def trend(
+        self,
+        *,
+        base: str | int | None = None,
+        rule: str = "pecbms",
+        years: tuple[int, int] | None = None,
+        refuse: str | None = None,
+        convention: str = "long-term",
+        level: float = 0.95,
+    ) -> pd.DataFrame:
+        """Return the trend per year, its class, and the change since the base period: one row."""
+        check_convention(convention)
+        axis = self.years
+        mask = axis.used if years is None else axis.used & (axis.year >= years[0]) & (axis.year <= years[1])
+        year, total, values = self.within(mask)
+        row = trend_row(year, total, values, rule, convention)
+        reason = refuse or _reason(year.size, total, 0 if values is None else len(values))
+        if reason:
+            row["trend_class"] = row["trend_class_sampling"] = NOT_CLASSIFIED
+        row |= {"rule": rule, "reason": reason}
+        return pd.DataFrame([row | self._change(base, convention, level)])
+
+    def _change(self, base: str | int | None, convention: str, level: float) -> dict[str, float | str]:
+        """Change of the last used year against the base period, in percent; the scatter of both is in its limits."""
+        total, values = self.yearly, self.yearly_draws
+        mask = base_years(base, self.years)
+        names = ("change_percent", "change_lo", "change_hi", "change_lo_sampling", "change_hi_sampling")
+        out = dict.fromkeys(names, np.nan) | {"base": _base_text(self.years.year[mask])}
+        if not mask.any() or total[mask].mean() <= 0:
+            return out
+        used = np.flatnonzero(self.years.used)
+        last = int(used[-1])
+        ratio = total[last] / total[mask].mean()
+        draws = None
+        if values is not None:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                draws = (values[:, last] / values[:, mask].mean(axis=1))[:, None]
+        band = interval(ratio, draws, level)
+        lo, hi = float(band.lo[0]), float(band.hi[0])
+        out |= {"change_lo_sampling": 100.0 * (lo - 1.0), "change_hi_sampling": 100.0 * (hi - 1.0)}
+        if convention != "trim":
+            weights = -mask[used].astype(np.float64) / mask.sum()
+            weights[-1] += 1.0
+            sigma2 = scatter_of_years(*self.within(self.years.used))
+            se, quantile = contrast_error(weights, float(band.se_log[0]), sigma2, used.size, level)
+            lo, hi = ratio * np.exp(-quantile * se), ratio * np.exp(quantile * se)
+        changes = (100.0 * (ratio - 1.0), 100.0 * (lo - 1.0), 100.0 * (hi - 1.0))
+        return out | dict(zip(names[:3], changes, strict=True))
+
+    def season(self, level: float = 0.95) -> pd.DataFrame:
+        """Return the mean total of each month of the year, over the used years."""
+        axis = self.years
+        keep = np.isin(self.months["year"].to_numpy(), axis.year[axis.used])
+        season = np.asarray(axis.season, dtype=np.int64)
+        member = (self.months["month_of_year"].to_numpy()[None, :] == season[:, None]) & keep[None, :]
+        M = member / np.maximum(member.sum(axis=1), 1)[:, None]
+        profile = M @ self.totals
+        by_draw = None if self.draws is None else self.draws @ M.T
+        mean = profile.mean() if profile.size else np.nan
+        relative = profile / mean if profile.size and mean > 0 else np.full(profile.size, np.nan)
+        relative_draws = None
+        if by_draw is not None and by_draw.size:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                relative_draws = by_draw / by_draw.mean(axis=1, keepdims=True)
+        a, b = interval(profile, by_draw, level), interval(relative, relative_draws, level)
+        columns = {
+            "month_of_year": season,
+            "n_years": member.sum(axis=1),
+            "total": profile,
+            "lo": a.lo,
+            "hi": a.hi,
+        }
+        return pd.DataFrame(columns | {"relative": relative, "relative_lo": b.lo, "relative_hi": b.hi})
+
+    def smooth(
+        self,
+        *,
+        n_missing: ArrayLike | None = None,
+        span: float | None = None,
+        it: int = 3,
+        level: float = 0.95,
+    ) -> pd.DataFrame:
+        """Return the LOESS curve of the monthly totals, and that of the number of missing cells beside it.
+
+        ``span=None`` chooses the span by leaving out whole years of the seasonally adjusted series, and never one
+        that holds less than four seasons (see ``loess.choose_span``). The curve of every replicate is fitted with the
+        same span; the band is the interval of the curve, not of the months. Months of years that lack a part of the
+        season are not smoothed (NaN).
+
+        Columns: ``month_index``, ``month``, ``time`` (decimal year), ``total``, ``smooth``, ``smooth_lo``,
+        ``smooth_hi`` (birds), ``missing``, ``missing_smooth`` (cells; NaN without ``n_missing``).
+        ``attrs``: ``span``, ``it``, ``span_chosen`` (bool).
+        """
+        months, axis, x = self.months, self.years, decimal_year(self.months)
+        chosen = span is None
+        # A year that lacks months (often the last) would bend the end of the curve with its season, so it is left out.
+        keep = (axis.W[axis.complete] > 0).any(axis=0) if axis.complete.any() else np.ones(x.size, dtype=bool)
+        xs, ys = x[keep], self.totals[keep]
+        if span is None:
+            month, year = (months[c].to_numpy(dtype=np.int64)[keep] for c in ("month_of_year", "year"))
+            least = min(0.8, 4.0 * len(axis.season) / max(xs.size, 1))
+            span, _ = choose_span(xs, _without_season(ys, month), year, it, least=least)
+        curve = loess(xs, ys, span, it)
+        curves = (
+            None if self.draws is None else np.stack([loess(xs, row[keep], span, it) for row in self.draws])
+        )
+        if (ys >= 0).all():
+            curve = np.maximum(curve, 0.0)  # a local line may dip below zero beside a peak; birds cannot
+        band = interval(curve, curves, level)
+        columns = {"smooth": curve, "smooth_lo": band.lo, "smooth_hi": band.hi}
+        frame = months[["month_index", "month"]].reset_index(drop=True).assign(time=x, total=self.totals)
+        for name in ("smooth", "smooth_lo", "smooth_hi", "missing", "missing_smooth"):
+            frame[name] = np.nan
+        if n_missing is not None:
+            missing = np.asarray(n_missing, dtype=np.float64)
+            frame["missing"] = missing
+            columns["missing_smooth"] = loess(xs, missing[keep], span, it)
+        for name, value in columns.items():
+            frame.loc[keep, name] = value
+        frame.attrs.update(span=span, it=it, span_chosen=chosen)
+        return frame
+
+
+def _reason(n_years: int, total: F64, n_draws: int) -> str:
+    if n_years < MIN_YEARS:
+        return f"there are {n_years} complete years with counts; a class needs {MIN_YEARS}"
+    if not (total > 0).all():
+        return "the total of some year is not positive"
+    if n_draws == 0:
+        return "no bootstrap replicates were made, so no interval is available"
+    if n_draws < MIN_DRAWS:
+        return f"there are {n_draws} bootstrap replicates; an interval needs {MIN_DRAWS}"
+    return ""
+
+
+def _base_text(chosen: I64) -> str:
+    if chosen.size == 0:
+        return ""
+    return str(chosen[0]) if chosen.size == 1 else f"{chosen[0]}-{chosen[-1]}"
+
+
+def _without_season(y: F64, month_of_year: I64) -> F64:
+    """Divide by the mean of each month of the year: a span is chosen by what is left, trend and noise."""
+    counts = np.bincount(month_of_year, minlength=13)
+    mean = np.bincount(month_of_year, weights=y, minlength=13) / np.maximum(counts, 1)
+    divisor = mean[month_of_year]
+    return np.asarray(y / divisor) if (divisor > 0).all() else y

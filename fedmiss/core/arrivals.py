@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -68,7 +68,7 @@ def outliers(Q: F64, bound: float | None) -> Bool:
 # ---- worker ---------------------------------------------------------------------------------------------------------
 
 
-def hear(algo: FedEM, worker: WorkerState, down: Downlink, name: str) -> tuple[WorkerState, Any]:
+def hear(algo: FedEM, worker: WorkerState, down: Downlink, name: str) -> tuple[WorkerState, object]:
     """Read a broadcast: return the settled state, and the estimator's memory from which to answer.
 
     The worker knows which of its messages the server counts by ``down.ack``, and refuses (UplinkError) whatever

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core.oracles import draw_rows
-from fedmiss.core.protocols import Model, Own, Rows, Shards
+from fedmiss.core.protocols import Model, Own, Rows, Shards, Theta
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
 
 __all__ = ["Fiem", "SemVr", "Streaming"]
+
+
+class _Next(TypedDict):
+    next: int  # number of the next row
+
+
+class _Reference(TypedDict):
+    k: int
+    S_hat: F64
+    theta: Theta
+    S: F64
+
+
+class _Table(TypedDict):
+    table: F64  # (m, q) the last statistic of each row
 
 
 class _OneByOne:
@@ -21,16 +37,15 @@ class _OneByOne:
 
     __slots__ = ()
 
-    def start(self) -> Any:
+    def start(self) -> None:
         """Nothing is known before the first answer."""
-        return None
 
-    def start_many(self, n: int, q: int) -> list[Any]:
+    def start_many(self, n: int, q: int) -> list[object]:
         """Nothing is known before the first answers."""
         return [None] * n
 
     def many(
-        self, model: Model, memory: list[Any], down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
+        self, model: Model, memory: list[object], down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
     ) -> tuple[F64, int]:
         """Return the answers of ``one``, worker by worker."""
         out, count = np.empty((len(slots), model.q)), 0
@@ -39,7 +54,7 @@ class _OneByOne:
             count += cost
         return out, count
 
-    def pack(self, memory: list[Any]) -> dict[str, Any]:
+    def pack(self, memory: Sequence[Mapping[str, object] | None]) -> dict[str, np.ndarray]:
         """Arrays of each worker's memory under its number."""
         return {
             f"{c}.{name}": np.asarray(value)
@@ -49,9 +64,11 @@ class _OneByOne:
             if name != "theta"
         }
 
-    def unpack(self, model: Model, arrays: dict[str, Any], n: int, q: int) -> list[Any]:
+    def unpack(
+        self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int
+    ) -> list[dict[str, Theta] | None]:
         """Return the memories; theta is T(S_hat) again."""
-        memory: list[Any] = [None] * n
+        memory: list[dict[str, Theta] | None] = [None] * n
         for key, value in arrays.items():
             c, name = key.split(".", 1)
             memory[int(c)] = (memory[int(c)] or {}) | {name: np.array(value)}
@@ -89,9 +106,9 @@ class Streaming(_OneByOne):
         return (self.b,)
 
     def one(
-        self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, *own: Own
-    ) -> tuple[F64, Any, int]:
-        """``memory["next"]`` is the number of the next row."""
+        self, model: Model, memory: _Next | None, down: Downlink, rows: Rows, u: F64, *own: Own
+    ) -> tuple[F64, _Next, int]:
+        """Read on where the last answer ended."""
         at = 0 if memory is None else int(memory["next"])
         index = (at + np.arange(self.b)) % len(rows)
         return model.s_bar(down.theta, rows[index]), {"next": (at + self.b) % len(rows)}, self.b
@@ -124,8 +141,8 @@ class SemVr(_OneByOne):
         return (m, 2 * self.b)
 
     def one(
-        self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, *own: Own
-    ) -> tuple[F64, Any, int]:
+        self, model: Model, memory: _Reference | None, down: Downlink, rows: Rows, u: F64, *own: Own
+    ) -> tuple[F64, _Reference, int]:
         """Refresh the reference, or correct by the minibatch."""
         if memory is None or int(memory["k"]) // self.k_in < down.k // self.k_in:
             S = model.s_bar(down.theta, rows)
@@ -161,8 +178,8 @@ class Fiem(_OneByOne):
         return (m, 2 * self.b)
 
     def one(
-        self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, *own: Own
-    ) -> tuple[F64, Any, int]:
+        self, model: Model, memory: _Table | None, down: Downlink, rows: Rows, u: F64, *own: Own
+    ) -> tuple[F64, _Table, int]:
         """Renew I, correct by J."""
 
         def each(index: I64) -> F64:

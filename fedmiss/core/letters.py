@@ -21,7 +21,7 @@ import struct
 import typing
 import zlib
 from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -136,7 +136,7 @@ def unpack_worker(algo: FedEM, data: bytes, name: str) -> WorkerState:
     return WorkerState(V_i, pending, oracle, acked, life, before, *old)
 
 
-def _is_vector(v: Any, q: int) -> bool:
+def _is_vector(v: object, q: int) -> bool:
     if not isinstance(v, np.ndarray) or v.shape != (q,) or v.dtype != np.float64:
         return False
     array: F64 = v

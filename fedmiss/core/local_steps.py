@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -112,7 +111,7 @@ class LocalSteps(NoMemory):
         if self.correct:
             assert down.V is not None
             shift = down.V - V_i
-        walk: Any = getattr(model, "local_walk", None)
+        walk = getattr(model, "local_walk", None)
         if walk is not None and (self.b is None or self.replace):
             index = None if self.b is None else draw_rows(u, sizes, replace=True)
             x = walk(x, data, slots, index, eta, self.H, np.zeros_like(x) if shift is None else shift)
@@ -134,7 +133,7 @@ class LocalSteps(NoMemory):
     @staticmethod
     def _statistics(model: Model, x: F64, data: Shards, slots: I64, index: I64 | None, t: int) -> F64:
         """(a, q) statistic of each worker at its own point."""
-        fast: Any = getattr(model, "s_bar_at", None)
+        fast = getattr(model, "s_bar_at", None)
         if fast is not None:
             out: F64 = fast(x, data, slots, index)
             return out

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.core.fedem import FedEM
-from fedmiss.core.protocols import Engine
+from fedmiss.core.protocols import Engine, Theta
 from fedmiss.core.state import Downlink, Dropped, ServerState
 from fedmiss.errors import ConfigError, DomainError, InputError, UplinkError
 from fedmiss.files import read_checked, write_checked
@@ -66,7 +66,7 @@ class Result:
     """
 
     server: ServerState
-    theta: Any
+    theta: Theta
     trace: dict[str, F64]
     stop_reason: str
     converged: bool = field(default=False)

@@ -7,7 +7,6 @@ errors (5 of them), so that correct code fails about once in a million runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -106,7 +105,7 @@ def check_compressor(
     code = compressor.encode(vectors["gaussian"], rng.random(size))
     for broken in (b"", code[: len(code) // 3]):
         try:
-            out: Any = compressor.decode(broken, q)
+            out = compressor.decode(broken, q)
         except UplinkError:
             continue
         _law(
@@ -144,8 +143,8 @@ def check_oracle(
     _law(n >= 3, f"give the rows of at least 3 workers, got {n}")
     _law(oracle.draws >= 0, f"draws is {oracle.draws} (must be >= 0)")
     rng = rng_for(seed, "check_oracle")
-    memory: Any = oracle.start_many(n, q)
-    single: list[Any] = [oracle.start() for _ in range(n)]
+    memory = oracle.start_many(n, q)
+    single = [oracle.start() for _ in range(n)]
     total, V = 0, 0.01 * rng.standard_normal((n, q))
 
     def own(k: int, slots: I64) -> tuple[Own, ...]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -128,7 +127,7 @@ def estimate_constants(
     rounds : EM steps of the pilot
     """
     phi = getattr(model, "phi", None)
-    log_likelihood: Any = getattr(model, "log_likelihood", None)
+    log_likelihood = getattr(model, "log_likelihood", None)
     if phi is None or log_likelihood is None:
         raise ConfigError("the constants need a model with phi(theta) and log_likelihood(theta, rows).")
     rng, slots = rng_for(seed, "pilot"), np.arange(roster.n, dtype=np.int64)

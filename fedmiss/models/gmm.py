@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, DomainError
@@ -42,15 +43,15 @@ class GMMParams:
     def natural(self) -> tuple[F64, F64]:
         """(const (G,), A (f, G)): log[pi_g N(y; g)] = const_g + F(y) . A_g + what does not depend on g."""
         d = self.mu.shape[1]
-        const: Any = np.log(np.maximum(self.pi, 1e-300))
+        const: F64 = np.log(np.maximum(self.pi, 1e-300))
         if self.covariance in ("known", "tied"):
-            A: Any = np.linalg.solve(self.Sigma, self.mu.T)
+            A = np.asarray(np.linalg.solve(self.Sigma, self.mu.T), dtype=np.float64)
             return const - 0.5 * (self.mu * A.T).sum(axis=1), np.ascontiguousarray(A)
         if self.covariance == "diag":
             D = 1.0 / self.Sigma
             const -= 0.5 * (D * self.mu**2 + np.log(self.Sigma)).sum(axis=1)
             return const, np.ascontiguousarray(np.hstack([D * self.mu, -0.5 * D]).T)
-        P: Any = np.linalg.inv(self.Sigma)
+        P = np.asarray(np.linalg.inv(self.Sigma), dtype=np.float64)
         Pm = np.einsum("gij,gj->gi", P, self.mu)
         const -= 0.5 * ((self.mu * Pm).sum(axis=1) + np.linalg.slogdet(self.Sigma)[1])
         i, j = np.tril_indices(d)
@@ -243,7 +244,7 @@ class GMM:
         return r, float(value)
 
 
-def _f64(a: Any) -> F64:
+def _f64(a: npt.ArrayLike) -> F64:
     return np.ascontiguousarray(a, dtype=np.float64)
 
 

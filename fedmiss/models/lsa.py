@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
@@ -140,7 +140,7 @@ def garnet(
     return rows
 
 
-def as_pools(data: Any) -> list[F64]:
+def as_pools(data: Iterable[npt.ArrayLike]) -> list[F64]:
     """Pools as a list of (m_c, p, p + 1) arrays, checked."""
     pools = [np.asarray(rows, dtype=np.float64) for rows in data]
     for c, rows in enumerate(pools):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
+from fedmiss.models.saem_parts import Target
 
 __all__ = ["Laplace"]
 
@@ -37,7 +37,9 @@ class Laplace:
         if not (math.isfinite(self.df) and self.df > 2):
             raise ConfigError(f"Laplace proposals with df={self.df} (must be above 2); try 8.")
 
-    def move(self, rng: np.random.Generator, z: F64, P: F64, target: Any, starts: I64) -> tuple[F64, float]:
+    def move(
+        self, rng: np.random.Generator, z: F64, P: F64, target: Target, starts: I64
+    ) -> tuple[F64, float]:
         """One step of M chains, as :meth:`fedmiss.models.saem_chains.Langevin.move`; ``starts`` is not needed.
 
         Parameters
@@ -71,7 +73,7 @@ class Laplace:
         return np.where(accept, new, z), float(accept.mean())
 
     @staticmethod
-    def _curvature(target: Any, at: F64, h: F64) -> F64:
+    def _curvature(target: Target, at: F64, h: F64) -> F64:
         """Minus the second derivative of each entry's log density, above 0."""
         low: F64 = (target(at - h)[1] - target(at + h)[1]) / (2.0 * h)
         return np.maximum(low, 1e-8)

@@ -6,13 +6,11 @@ Shifting u by delta and z by w'delta keeps eps, so only the counts and the prior
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.models.saem_counts import Counts, CountsTheta, Visits
+from fedmiss.models.saem_parts import Kernel, State
 
 __all__ = ["ShiftedCounts"]
 
@@ -28,10 +26,10 @@ class ShiftedCounts(Counts):
         self,
         theta: CountsTheta,
         rows: Visits,
-        state: Mapping[str, np.ndarray],
-        kernel: Any,
+        state: State,
+        kernel: Kernel,
         rng: np.random.Generator,
-    ) -> tuple[Mapping[str, np.ndarray], float]:
+    ) -> tuple[State, float]:
         """U and o given z, a Langevin step of z, then the shift of (u, z) by site; the share is the Langevin step's."""
         new, share = super().move(theta, rows, state, kernel, rng)
         if not self.r:

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from fedmiss.arrays import F64, I32, I64
+from fedmiss.federation import messages as msg
 from fedmiss.federation.group import kernels
-from fedmiss.models.lowrank.families import FAMILIES, Family
+from fedmiss.federation.group.visits import Used
+from fedmiss.models.lowrank.families import FAMILIES, SCALES, Family, Scale
 
 __all__ = ["Batch", "Cells", "Rows"]
 
@@ -104,7 +106,7 @@ class Batch:
     weights: F64  # (n, m) of the visits, prior weights included
     test: F64  # (n, m) weights of held-out visits, or (0, 0)
     numbers: I64  # of folds or replicates
-    log1p: bool
+    scale: Scale
     seed: int
     p: int  # of the arrays; a fit may use fewer
     observers: bool
@@ -138,64 +140,48 @@ class Batch:
 
     @classmethod
     def of(
-        cls,
-        cells: Cells,
-        value: F64,
-        weights: F64,
-        effort: F64,
-        observer: I32,
-        *,
-        family: str,
-        log1p: bool,
-        observers: bool,
-        n_observers: int,
-        p: int,
-        L: int,
-        numbers: I64,
-        seed: int,
-        line: F64,
-        z: F64,
-        test: F64 | None = None,
+        cls, q: msg.Open, u: Used, cells: Cells, weights: F64, *, test: F64 | None, z: F64, L: int
     ) -> Batch:
-        """Make the state of ``len(weights)`` fits with all coefficients at zero, but for the known ``line`` (L,) if any."""
-        n, K, J = len(weights), effort.shape[1], cells.J
-        plain = K == 0 and not observers
-        rows = Rows.of(cells, value, weights, plain=plain)
+        """Make the state of ``len(weights)`` fits at coefficients of zero, but for the known ``q.line`` (L,)."""
+        family, scale = FAMILIES[q.family], SCALES[q.scale]
+        n, K, J = len(weights), u.effort.shape[1], cells.J
+        plain = K == 0 and not q.observers
+        rows = Rows.of(cells, scale.values(family.values(u.count)), weights, plain=plain)
         R = rows.w.shape[1]
         return cls(
-            family=FAMILIES[family],
+            family=family,
             cells=cells,
             rows=rows,
-            effort=effort,
-            observer=observer if observers else observer[:0],
+            effort=u.effort,
+            observer=u.observer if q.observers else u.observer[:0],
             weights=weights,
             test=np.zeros((0, 0)) if test is None else test,
-            numbers=numbers,
-            log1p=log1p,
-            seed=seed,
-            p=p,
-            observers=observers,
+            numbers=q.numbers,
+            scale=scale,
+            seed=q.seed,
+            p=q.p,
+            observers=q.observers,
             chunks=kernels.chunks_of(cells.nnz),
             mu=np.zeros(n),
-            T=_months(n, L, p, line),
-            D=np.zeros((n, L, p, p)),
-            tau=np.ones((n, p)),
+            T=_months(n, L, q.p, q.line),
+            D=np.zeros((n, L, q.p, q.p)),
+            tau=np.ones((n, q.p)),
             phi=np.ones(n),
             inverse_size=np.zeros(n),
             kappa=np.zeros((n, K)),
             ridge=np.ones(n),
-            M=np.zeros((n, J, p)),
+            M=np.zeros((n, J, q.p)),
             z=z,
             drawn=False,
-            P=np.zeros((n, J, p)),
-            C=np.zeros((n, J, p, p)),
+            P=np.zeros((n, J, q.p)),
+            C=np.zeros((n, J, q.p, q.p)),
             eta=np.zeros((n, cells.nnz)),
             y=np.zeros((n, cells.nnz)),
             E=np.zeros((n, cells.nnz)),
-            shrink=np.ones((n, R)) if family == "poisson" else _ZERO,
+            shrink=np.ones((n, R)) if family.sized else _ZERO,
             offset=_ZERO if plain else np.zeros((n, R)),
-            effects=np.zeros((n, n_observers if observers else 0)),
-            slopes=line.size > 0,
+            effects=np.zeros((n, int(u.observer.max(initial=-1)) + 1 if q.observers else 0)),
+            slopes=q.line.size > 0,
             rank=np.ones(n, dtype=np.int64),
             old=np.zeros(n, dtype=np.uint8),
         )
@@ -204,6 +190,11 @@ class Batch:
     def off(self) -> bool:
         """Whether rows have offsets."""
         return bool(self.offset is not _ZERO)
+
+    @property
+    def summed_off(self) -> bool:
+        """Whether rows have offsets that the predictor of their cell does not hold."""
+        return self.off and not self.cells.by_visit
 
     def run(self, loop: Callable[..., None], fits: I64, *arguments: Any, chunks: int = 1) -> None:
         """Run a compiled loop over the tasks of these fits, on all cores where there is work for them."""
@@ -244,6 +235,6 @@ class Batch:
     def visit_mean(self, f: int) -> F64:
         """Expected value of every visit of fit ``f``, on the scale of the family."""
         eta = self.eta[f][self.cells.visit_cell]
-        if self.off and not self.cells.by_visit:
+        if self.summed_off:
             eta = eta + self.offset[f]
         return self.family.mean(eta)

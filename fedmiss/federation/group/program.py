@@ -18,7 +18,7 @@ from fedmiss.federation.group.visits import Axis, Used, Visits
 from fedmiss.federation.keys import keyed_hashes, seed_key
 from fedmiss.federation.masks import Party
 from fedmiss.federation.messages import SQUARES
-from fedmiss.models.lowrank.families import BERNOULLI, family_of
+from fedmiss.models.lowrank.families import family_of
 
 __all__ = ["LEAST_VISITS", "GroupProgram", "Used"]
 
@@ -266,7 +266,6 @@ class GroupProgram:
             raise ConfigError(
                 f"group {self.name!r} has the count {u.count.min():g}; Poisson counts must be 0 or more."
             )
-        value = answers.to_scale(u.count, q.family, q.scale)
         test = None
         if q.weights == "fold":
             fold = self.fold_of(q.by, q.folds, q.seed, u)
@@ -282,12 +281,9 @@ class GroupProgram:
             weights = np.stack([self.weigh(q.seed, int(b), q.spread, u) for b in q.numbers])
         else:
             weights = np.repeat(u.weight[None], q.numbers.size, axis=0)
-        by_visit = family is BERNOULLI and (q.observers or u.effort.shape[1] > 0)
-        batch = Batch.of(
-            self._indexed(by_visit), value, weights, u.effort, u.observer, family=q.family, log1p=q.scale == "log1p",
-            observers=q.observers, n_observers=int(u.observer.max(initial=-1)) + 1, p=q.p, L=self.axis.L,
-            numbers=q.numbers, seed=q.seed, line=q.line, z=self._standardised(q.visits), test=test,
-        )  # fmt: skip
+        by_visit = not family.sums_offsets and (q.observers or u.effort.shape[1] > 0)
+        z = self._standardised(q.visits)
+        batch = Batch.of(q, u, self._indexed(by_visit), weights, test=test, z=z, L=self.axis.L)
         if q.source >= 0 and q.source not in self.batches:
             raise UplinkError(
                 f"group {self.name!r}: batch {q.source} was never opened here. Start the job again."

@@ -18,11 +18,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.special import xlogy
 
 from fedmiss.arrays import F64
 from fedmiss.models.lowrank.data import Cells
-from fedmiss.models.lowrank.families import GAUSSIAN, POISSON, Family, family_of
+from fedmiss.models.lowrank.families import Family, family_of
 from fedmiss.models.lowrank.residual import residuals, times, times_t
 from fedmiss.models.lowrank.solver import Fit, Penalty, Theta, cells_loss, fit_cells, penalty_value, set_eta
 from fedmiss.rng import rng_for
@@ -82,14 +81,7 @@ def _conjugate(cells: Sequence[Cells], family: Family, t: float) -> float:
     total = 0.0
     for c in cells:
         s = (1.0 - t) * c.y + t * c.E * family.mean(c.eta)
-        E = np.maximum(c.E, 1e-300)
-        if family is GAUSSIAN:
-            total += float((s**2 / (2 * E)).sum())
-        elif family is POISSON:
-            total += float((xlogy(s, s / E) - s).sum())
-        else:
-            p = np.clip(s / E, 0.0, 1.0)
-            total += float((E * (xlogy(p, p) + xlogy(1 - p, 1 - p))).sum())
+        total += float(family.conjugate(s, np.maximum(c.E, 1e-300)).sum())
     return total
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
+from fedmiss.models.lowrank.families import FAMILIES, SCALES
 from fedmiss.models.lowrank.settings import CountSettings
 
 __all__ = ["Choice", "check_candidates", "choose", "default_candidates", "model_name", "scores"]
@@ -19,9 +20,8 @@ def model_name(s: CountSettings) -> str:
     """Short name of the distribution of a candidate."""
     if s.time == "fixed":
         return "Poisson with fixed times"
-    if s.family == "poisson":
-        return {"quasi": "quasi-Poisson", "negbin": "negative binomial", "none": "Poisson"}[s.dispersion]
-    return "Gaussian on log1p" if s.scale == "log1p" else s.family.capitalize()
+    title = FAMILIES[s.family].title(s.dispersion)
+    return f"{title} on {s.scale}" if SCALES[s.scale].log else title
 
 
 def default_candidates(settings: CountSettings, max_rank: int = 4) -> list[CountSettings]:
@@ -30,7 +30,7 @@ def default_candidates(settings: CountSettings, max_rank: int = 4) -> list[Count
     The negative binomial comes first, hence is the model that rivals have to beat (:func:`cross_validate`): it has the
     Poisson as its limit, and under heavy tails a quasi-Poisson fit of rank 1 or more chases single counts.
     """
-    if settings.family != "poisson" or settings.penalty is not None:
+    if not FAMILIES[settings.family].sized or settings.penalty is not None:
         return [replace(settings, rank=r) for r in range(max_rank + 1)]
     main = [replace(settings, rank=r, dispersion="negbin") for r in range(max_rank + 1)]
     quasi = [replace(settings, rank=r, dispersion="quasi") for r in (0, 2)]
@@ -79,7 +79,7 @@ def check_candidates(candidates: Sequence[CountSettings], folds: int) -> None:
         raise ConfigError(f"cross-validation with {folds} fold is impossible; choose 2 or more.")
     if not candidates:
         raise ConfigError("cross-validation has no candidate; give at least one rank.")
-    scales = {c.family if c.scale == "raw" else "poisson" for c in candidates}
+    scales = {SCALES[c.scale].judge(FAMILIES[c.family]).name for c in candidates}
     if len(scales) > 1:
         raise ConfigError(
             f"candidates of the families {', '.join(sorted(scales))} have no common score; compare them apart."

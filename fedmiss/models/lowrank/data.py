@@ -142,11 +142,9 @@ class Cells:
         return cls(group.name, ptr, group.month[first], cell, np.zeros(n), np.zeros(n), np.zeros(n))
 
     def fill(self, group: Group, family: Family) -> None:
-        """Compute (y, E) from the visits, without offsets."""
-        from fedmiss.models.lowrank.kernels import collapse
-
-        zero = np.zeros(group.count.size)
-        self.y, self.E = collapse(self.cell, group.weight, group.count, zero, self.nnz, family.code)
+        """Compute (y, E) from the visits, without offsets: weighted counts and weights, whatever the family."""
+        self.y = np.bincount(self.cell, group.weight * group.count, self.nnz).astype(float, copy=False)
+        self.E = np.bincount(self.cell, group.weight, self.nnz).astype(float, copy=False)
 
 
 @dataclass(frozen=True, slots=True)

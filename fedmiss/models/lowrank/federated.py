@@ -29,7 +29,7 @@ from fedmiss.core import FedEM, Remembered, Roster, ServerState
 from fedmiss.core.protocols import Compressor, Engine, Participation
 from fedmiss.core.state import Downlink
 from fedmiss.models.lowrank.data import Cells
-from fedmiss.models.lowrank.families import GAUSSIAN, Family, family_of
+from fedmiss.models.lowrank.families import Family, family_of
 from fedmiss.models.lowrank.newton import as_design
 from fedmiss.models.lowrank.solver import (
     Penalty,
@@ -256,7 +256,7 @@ def _move(theta: Theta, model: NormalEquations, coef: F64) -> Theta:
     """Take the new coefficients of one axis, with steps of at most 0.5 unless they are exact (Gaussian), then recentre."""
     old = model.coefficients(theta)
     step = coef - old
-    if model.family is not GAUSSIAN:
+    if not model.family.quadratic:
         step *= np.minimum(1.0, 0.5 / np.maximum(np.abs(step).max(axis=1), 1e-300))[:, None]
     sites, months = theta.sides(model.effects)
     sides = (old + step, months) if model.by_site else (sites, old + step)

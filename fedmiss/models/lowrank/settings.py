@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
-from fedmiss.models.lowrank.families import FAMILIES
+from fedmiss.models.lowrank.families import FAMILIES, POISSON, SCALES, family_of
 
 __all__ = ["Auxiliary", "CountSettings"]
 
@@ -61,24 +61,23 @@ class CountSettings:
 
     def check(self) -> None:
         """Raise ConfigError on impossible settings."""
-        if self.family not in FAMILIES:
-            raise ConfigError(
-                f"the family {self.family!r} is unknown; choose one of {', '.join(sorted(FAMILIES))}."
-            )
-        if self.scale not in ("raw", "log1p"):
-            raise ConfigError(f"the scale {self.scale!r} is unknown; choose raw or log1p.")
-        if self.scale == "log1p" and self.family != "gaussian":
-            raise ConfigError(f"the log1p scale needs the gaussian family, not {self.family}.")
+        family = family_of(self.family)
+        if self.scale not in SCALES:
+            raise ConfigError(f"the scale {self.scale!r} is unknown; choose {' or '.join(SCALES)}.")
+        needs = SCALES[self.scale].needs
+        if needs not in (None, family):
+            raise ConfigError(f"the {self.scale} scale needs the {needs.name} family, not {self.family}.")
         if self.dispersion not in ("quasi", "negbin", "none"):
             raise ConfigError(f"the dispersion {self.dispersion!r} is unknown; choose quasi, negbin or none.")
-        if self.dispersion == "negbin" and self.family != "poisson":
-            raise ConfigError(f"negbin dispersion needs the poisson family, not {self.family}.")
+        if self.dispersion == "negbin" and not family.sized:
+            able = " or ".join(f.name for f in FAMILIES.values() if f.sized)
+            raise ConfigError(f"negbin dispersion needs the {able} family, not {self.family}.")
         if self.rank < 0:
             raise ConfigError(f"the rank is {self.rank} (must be 0 or more).")
         if self.time not in ("smooth", "fixed"):
             raise ConfigError(f"the time effects {self.time!r} are unknown; choose smooth or fixed.")
         if self.time == "fixed" and (
-            self.family != "poisson" or self.rank or self.penalty is not None or self.observers
+            family is not POISSON or self.rank or self.penalty is not None or self.observers
         ):
             raise ConfigError(
                 "fixed time effects need the poisson family, rank 0, and no penalty or observers."

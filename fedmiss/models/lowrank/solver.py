@@ -26,7 +26,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import DomainError
 from fedmiss.models.lowrank.data import Cells
-from fedmiss.models.lowrank.families import GAUSSIAN, Family, family_of
+from fedmiss.models.lowrank.families import Family, family_of
 from fedmiss.models.lowrank.newton import Curvature, as_design
 from fedmiss.models.lowrank.residual import residual_svd
 
@@ -147,7 +147,7 @@ class _Phase:
     """One block-separable phase: sites given months, or months given sites, over all groups."""
 
     def __init__(self, cells: Sequence[Cells], size: int, family: Family, *, by_site: bool) -> None:
-        self.cells, self.size, self.by_site, self.family = cells, size, by_site, family.code
+        self.cells, self.size, self.by_site, self.family = cells, size, by_site, family
 
     def sums(self, design: F64) -> tuple[F64, F64, F64]:
         """Gradient (size, p), curvature (size, p, p) and loss (size,) of every block, over the groups."""
@@ -157,7 +157,7 @@ class _Phase:
         p = design.shape[1]
         g, G, loss = np.zeros((self.size, p)), np.zeros((self.size, p, p)), np.zeros(self.size)
         for c in self.cells:  # sorted by group name
-            add(c.ptr, c.col, c.y, c.E, c.eta, design, self.family, g, G, loss)
+            add(c.ptr, c.col, c.y, c.E, c.eta, design, self.family.code, g, G, loss)
         mirror(G)
         return g, G, loss
 
@@ -168,7 +168,7 @@ class _Phase:
         loss[todo] = 0.0
         part = np.zeros(self.size)
         for c in self.cells:
-            move(c.ptr, c.col, c.y, c.E, c.eta, step, design, todo, self.family, c.trial, part)
+            move(c.ptr, c.col, c.y, c.E, c.eta, step, design, todo, self.family.code, c.trial, part)
             loss[todo] += part[todo]
 
     def __call__(self, coef: F64, design: F64, ridge: F64, max_halvings: int = 30) -> tuple[F64, float]:
@@ -180,7 +180,7 @@ class _Phase:
         factor_blocks(G, ridge, 1e-13)
         solve_factored(G, step)
         # Poisson: a step from far below overshoots by e^step; Bernoulli: separation has no curvature
-        if self.family:
+        if not self.family.quadratic:
             cap_steps(step, 8.0)
         add_ridge(coef, ridge, before)
         loss, after = np.empty(self.size), np.empty(self.size)
@@ -188,7 +188,7 @@ class _Phase:
         new: F64 = coef + step
         for _ in range(max_halvings):
             self._trial(design, step, todo, loss)
-            if not self.family:  # Gaussian steps are exact minimisers
+            if self.family.quadratic:  # the step is the exact minimiser
                 break
             after[:] = loss
             add_ridge(new, ridge, after)
@@ -438,7 +438,7 @@ class _Walk:
         design = as_design(months, effects=self.effects)
         ridge = 0.5 * float((self.ridge_t * months**2).sum())
         value = loss = np.inf
-        for _ in range(1 if self.family is GAUSSIAN else ADAPT):
+        for _ in range(1 if self.family.quadratic else ADAPT):
             sites, loss = self.sites(sites, design, self.ridge_s)
             new = loss + ridge + 0.5 * float((self.ridge_s * sites**2).sum())
             enough = value - new < least

@@ -10,6 +10,8 @@ contexts, then the bits below the leading one, the first three adaptive, the res
 
 Short messages may be shorter as digits in base 2s + 1 ("radix"): the shorter of the two is taken, and a tag byte
 says which (bits 0 to 2, of which bit 1 is the compressor's; the length of a range code modulo 32 is in the others).
+
+The functions take many parameters: numba takes arrays one by one, and a coder's state as numbers.
 """
 
 from __future__ import annotations
@@ -151,6 +153,7 @@ def _range_encode(levels: I64, count: int, top: int, signed: bool, out: U8) -> i
 @njit(cache=True)
 def _range_decode(code: U8, count: int, top: int, signed: bool, levels: I64) -> bool:
     """Fill ``levels``; return False when a level exceeds ``top``."""
+    # One function: the state of the coder is five numbers, which helpers would have to hand back for every bit.
     c_top = _class(top)
     prob = np.full(_contexts(c_top), _ONE >> 1, dtype=np.int64)
     seen = np.zeros(prob.size, dtype=np.int64)

@@ -1,4 +1,7 @@
-"""The kernels of dithering: levels, norms, code length, one message or a batch (same inner function)."""
+"""The kernels of dithering: levels, norms, code length, one message or a batch (same inner function).
+
+``_levels`` takes many parameters: numba takes arrays one by one.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmiss.arrays import F64, I64
+from fedmiss.compressors._dither import SPARSE, batch, batch_parallel, message, unpack
 from fedmiss.errors import ConfigError, DomainError, UplinkError
 
 __all__ = ["Dithering", "block_quantization"]
@@ -83,8 +84,6 @@ class Dithering:
 
     def encode(self, x: F64, u: F64) -> bytes:
         """Tag, norms, levels."""
-        from fedmiss.compressors._dither import message
-
         x = np.ascontiguousarray(x, dtype=np.float64)
         out = message(x, u, self.levels, float(self.norm), self._block(x.size), np.empty_like(x))
         if out.size == 0:
@@ -93,8 +92,6 @@ class Dithering:
 
     def decode(self, payload: bytes, q: int) -> F64:
         """Rebuild sign * level * norm / s."""
-        from fedmiss.compressors._dither import SPARSE, unpack
-
         block = self._block(q)
         n = -(-q // block)
         raw = np.frombuffer(payload, dtype=np.uint8)
@@ -119,8 +116,6 @@ class Dithering:
 
     def compress_batch(self, X: F64, U: F64) -> tuple[F64, I64]:
         """Quantize each row, (a, q), and measure its code, (a,)."""
-        from fedmiss.compressors._dither import batch, batch_parallel
-
         X = np.ascontiguousarray(X, dtype=np.float64)
         X_hat, nbytes = np.empty_like(X), np.empty(len(X), dtype=np.int64)
         kernel = batch_parallel if X.size >= _PARALLEL else batch

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmiss.arrays import F64, I64
+from fedmiss.compressors._natural import batch, batch_parallel, message, unpack
 from fedmiss.errors import ConfigError, DomainError, UplinkError
 
 __all__ = ["Natural"]
@@ -57,8 +58,6 @@ class Natural:
 
     def encode(self, x: F64, u: F64) -> bytes:
         """Tag, exponent, levels."""
-        from fedmiss.compressors._natural import message
-
         x = np.ascontiguousarray(x, dtype=np.float64)
         out = message(x, u, self.levels, np.empty_like(x))
         if out.size == 0:
@@ -67,8 +66,6 @@ class Natural:
 
     def decode(self, payload: bytes, q: int) -> F64:
         """Rebuild the powers of two."""
-        from fedmiss.compressors._natural import unpack
-
         x_hat = np.empty(q)
         if len(payload) < 3 or not unpack(np.frombuffer(payload, dtype=np.uint8), self.levels, x_hat):
             raise UplinkError(f"the code of q={q} levels is damaged, or was made with other settings.")
@@ -76,8 +73,6 @@ class Natural:
 
     def compress_batch(self, X: F64, U: F64) -> tuple[F64, I64]:
         """Quantize each row, (a, q), and measure its code, (a,)."""
-        from fedmiss.compressors._natural import batch, batch_parallel
-
         X = np.ascontiguousarray(X, dtype=np.float64)
         X_hat, nbytes = np.empty_like(X), np.empty(len(X), dtype=np.int64)
         kernel = batch_parallel if X.size >= _PARALLEL else batch

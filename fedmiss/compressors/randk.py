@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmiss.arrays import F64, I64
+from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
 from fedmiss.errors import ConfigError, UplinkError
 
 __all__ = ["RandK", "pack_positions", "unpack_positions"]
@@ -87,8 +88,6 @@ def _width(q: int) -> int:
 
 def pack_positions(keep: I64, q: int) -> bytes:
     """Code of which of q entries are kept: zero flags, or fixed-width numbers when that is shorter."""
-    from fedmiss.compressors._coder import capacity, encode_levels
-
     flags = np.zeros(q, dtype=np.int64)
     flags[keep] = 1
     out = np.empty(capacity(q, 1), dtype=np.uint8)
@@ -102,8 +101,6 @@ def pack_positions(keep: I64, q: int) -> bytes:
 
 def unpack_positions(code: bytes, k: int, q: int) -> I64:
     """Return the k positions, increasing, or raise UplinkError."""
-    from fedmiss.compressors._coder import decode_levels
-
     raw = np.frombuffer(code, dtype=np.uint8)
     keep = np.empty(0, dtype=np.int64)
     if raw.size and raw[0] == 2:

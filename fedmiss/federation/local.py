@@ -32,7 +32,7 @@ from fedmiss.federation.results import AverageFit, CountFit, Posterior
 from fedmiss.models.lowrank.choice import Choice, check_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
-from fedmiss.models.lowrank.solver import Fit
+from fedmiss.models.lowrank.theta import Fit
 
 __all__ = ["Draws", "LocalFederation", "bootstrap", "cross_validate", "fit_counts"]
 
@@ -100,6 +100,7 @@ class LocalFederation:
         more: bytes = b"",
         own: bool = False,
     ) -> None:
+        # many parameters: tests and studies replace one part of the federation each
         self.own = own
         self.J, self.at = J, {name: at[name] for name in sorted(held)}
         key = seed_key("groups of one person", *self.at)

@@ -11,7 +11,7 @@ from fedmiss.arrays import F64, I64
 from fedmiss.federation.hub.state import MonthState
 from fedmiss.models.lowrank.families import FAMILIES, SCALES
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
-from fedmiss.models.lowrank.solver import Fit, Theta
+from fedmiss.models.lowrank.theta import Fit, Theta
 
 __all__ = [
     "AverageFit",

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, DomainError
+from fedmiss.models._gmm_kernels import many, many_parallel, weights
 from fedmiss.rng import rng_for
 
 __all__ = ["GMM", "GMMParams", "kmeans_plus_plus", "random_rows", "second_moment"]
@@ -126,8 +127,6 @@ class GMM:
         self, thetas: list[GMMParams], which: I64, data: Sequence[F64] | F64, slots: I64, index: I64 | None
     ) -> F64:
         """(a, q) statistics, the i-th worker's at ``thetas[which[i]]``."""
-        from fedmiss.models._gmm_kernels import many, many_parallel
-
         const = np.array([theta.natural[0] for theta in thetas])
         A = np.array([theta.natural[1] for theta in thetas])
         kind, a = _FEATURES[self.covariance], len(slots)
@@ -231,8 +230,6 @@ class GMM:
 
     def responsibilities(self, theta: GMMParams, rows: F64) -> tuple[F64, float]:
         """(m, G) posterior weights of the components for each row, and the mean log-likelihood."""
-        from fedmiss.models._gmm_kernels import weights
-
         const, A = theta.natural
         r = np.empty((len(rows), self.G))
         value = weights(const, A, _FEATURES[self.covariance], _f64(rows), r) + self.log_density_constant(

@@ -368,6 +368,7 @@ def fed_saem(
     remembered statistics instead of an unweighted mean over those present; what is sent is a change and not Top-k of the
     statistic, which keeps a bias for ever.
     """
+    # many parameters: the documented interface, given by name
     exact = getattr(compressor, "delta", None) is None and compressor.omega(model.q) == 0.0
     cap = 1.0 if exact else (0.2 if how == "memory" else 0.3)
     rho, who, oracle = steps or SaemSteps(cap=cap), participation or Full(), estep or Chains()

@@ -35,6 +35,7 @@ def louis(
     Source: Louis (1982). Differs from saemix and Monolix in: chains run on at the last theta instead of along the last
     rounds, so that nothing of the way is in the covariance.
     """
+    # many parameters: the documented interface, given by name
     step = kernel or Langevin()
     rows_total, S_total, spread = 0, np.zeros(model.q), np.zeros((model.q, model.q))
     for c, rows in enumerate(data):

@@ -19,7 +19,7 @@ from fedmiss.folders import FitFacts, PanelFacts
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.paper import Factors, FedMissEM
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
-from fedmiss.models.lowrank.solver import Fit, Theta
+from fedmiss.models.lowrank.theta import Fit, Theta
 from fedmiss.pipeline.fit_folder import finish, partial_folder, saved, write_fit, write_fit_manifest
 from fedmiss.pipeline.panels import open_panel, panel_hash
 from fedmiss.pipeline.settings import FitSettings

@@ -37,6 +37,7 @@ def draw_folds(
     ----------
     site, month, year, observer : (m,) of every visit: row of ``site_id``, month stamp, year number, local observer
     """
+    # many parameters: one array for each thing that a fold may hold out
     if by in ("cell", "block", "site"):
         place = keyed_hashes(site_id, seed_key("folds", by, seed))
         u = uniforms_by_key(

@@ -62,6 +62,7 @@ class GroupProgram:
         settings: bytes | None = None,
         jointly: bool = False,
     ) -> None:
+        # many parameters: what a custodian decides, each with its default
         self.name, self.held, self.key, self.secret = name, visits, key, secret
         self.plain_refusals, self.minimum, self.settings = plain_refusals, minimum, settings
         self.all_slopes, self.jointly = all_slopes, jointly

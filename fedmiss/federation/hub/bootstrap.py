@@ -11,6 +11,7 @@ for months, before it is fitted, so that sites and months err together as they d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy import stats
@@ -76,8 +77,8 @@ def replicates(
     ]
     answers = link.ask(
         [
-            open_batch(
-                panel, at, m.settings, weights="replicate", numbers=hand, seed=seed, spread=spread_of(panel),
+            replace(
+                open_batch(panel, at, m.settings, hand), weights="replicate", seed=seed, spread=spread_of(panel),
                 source=m.batch, p=m.state.p,
             )
             for at, m, hand in hands

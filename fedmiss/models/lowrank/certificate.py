@@ -23,7 +23,8 @@ from fedmiss.arrays import F64
 from fedmiss.models.lowrank.data import Cells
 from fedmiss.models.lowrank.families import Family, family_of
 from fedmiss.models.lowrank.residual import residuals, times, times_t
-from fedmiss.models.lowrank.solver import Fit, Penalty, Theta, cells_loss, fit_cells, penalty_value, set_eta
+from fedmiss.models.lowrank.solver import cells_loss, fit_cells, penalty_value, set_eta
+from fedmiss.models.lowrank.theta import Fit, Penalty, Theta
 from fedmiss.rng import rng_for
 
 __all__ = ["Certificate", "certify", "fit_certified", "leading_values"]
@@ -134,6 +135,7 @@ def fit_certified(
 
     Source: not in the paper; the gap is derived at the head of this module.
     """
+    # many parameters: the documented interface, given by name
     pen = Penalty(factors=penalty)
     theta: Theta | None = None
     tol, sweeps = 1e-5, 0

@@ -64,6 +64,7 @@ class Group:
         checklist: np.ndarray | None = None,
     ) -> Group:
         """Sort visits by (site, month) and fill in what is not given."""
+        # many parameters: the columns of a table of visits, given by name
         s, t = np.asarray(site, dtype=np.int32), np.asarray(month, dtype=np.int32)
         y = np.asarray(count, dtype=float)
         if not s.size == t.size == y.size:

@@ -174,27 +174,19 @@ def collect(
         size += len(up.payload)
         slot = algo.roster.slots.get(up.worker)
         if slot is None or slot not in asked:
-            out.append(
-                Dropped(
-                    down.k,
-                    str(up.worker),
-                    f"worker {up.worker!r} answered round {down.k} without being asked",
-                )
-            )
+            reason = f"worker {up.worker!r} answered round {down.k} without being asked"
+            out.append(Dropped(down.k, str(up.worker), reason))
         else:
             came.setdefault(slot, []).append(up)
     slots, Q, evaluations = [], [], 0
     for slot in sorted(came):
         first, *more = came[slot]
         if any(up.payload != first.payload for up in more):
-            out.append(
-                Dropped(
-                    down.k,
-                    first.worker,
-                    f"worker {first.worker!r} answered round {down.k} twice with different bytes; two processes run "
-                    "under one name: stop one",
-                )
+            reason = (
+                f"worker {first.worker!r} answered round {down.k} twice with different bytes; two processes run "
+                "under one name: stop one"
             )
+            out.append(Dropped(down.k, first.worker, reason))
             continue
         try:
             Q_i, count = read_uplink(algo, down, first, slot)
@@ -204,14 +196,8 @@ def collect(
         slots.append(slot)
         Q.append(Q_i)
         evaluations += count
-    replies = Replies(
-        np.array(slots, dtype=np.int64),
-        np.array(Q).reshape(len(slots), algo.model.q),
-        size,
-        evaluations,
-        tuple(out),
-    )
-    return bounded(algo, down, replies)
+    found = np.array(Q).reshape(len(slots), algo.model.q)
+    return bounded(algo, down, Replies(np.array(slots, dtype=np.int64), found, size, evaluations, tuple(out)))
 
 
 def bounded(algo: FedEM, down: Downlink, replies: Replies) -> Replies:

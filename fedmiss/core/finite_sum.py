@@ -9,7 +9,7 @@ from typing import TypedDict
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.core.oracles import draw_rows
+from fedmiss.core.oracles import check_batch, draw_rows
 from fedmiss.core.protocols import Model, Own, Rows, Shards, Theta
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
@@ -78,11 +78,6 @@ class _OneByOne:
         return memory
 
 
-def _check(b: int) -> None:
-    if b < 1:
-        raise ConfigError(f"minibatch size b={b} (must be at least 1).")
-
-
 @dataclass(frozen=True, slots=True)
 class Streaming(_OneByOne):
     """The next b rows in the order in which they came, round and round: a stream, as online EM reads it.
@@ -94,7 +89,7 @@ class Streaming(_OneByOne):
     b: int
 
     def __post_init__(self) -> None:
-        _check(self.b)
+        check_batch(self.b)
 
     @property
     def draws(self) -> int:
@@ -127,7 +122,7 @@ class SemVr(_OneByOne):
     k_in: int
 
     def __post_init__(self) -> None:
-        _check(self.b)
+        check_batch(self.b)
         if self.k_in < 1:
             raise ConfigError(f"k_in={self.k_in} rounds in an outer loop (must be at least 1).")
 
@@ -166,7 +161,7 @@ class Fiem(_OneByOne):
     b: int
 
     def __post_init__(self) -> None:
-        _check(self.b)
+        check_batch(self.b)
 
     @property
     def draws(self) -> int:

@@ -78,7 +78,8 @@ def sizes_of(data: Shards, slots: I64) -> I64:
     return np.array([len(data[c]) for c in slots], dtype=np.int64)
 
 
-def _check_batch(b: int) -> None:
+def check_batch(b: int) -> None:
+    """Refuse a minibatch without rows."""
     if b < 1:
         raise ConfigError(f"minibatch size b={b} (must be at least 1).")
 
@@ -162,7 +163,7 @@ class Minibatch(NoMemory):
     replace: bool = True
 
     def __post_init__(self) -> None:
-        _check_batch(self.b)
+        check_batch(self.b)
 
     @property
     def draws(self) -> int:
@@ -214,7 +215,7 @@ class Spider:
     replace: bool = True
 
     def __post_init__(self) -> None:
-        _check_batch(self.b)
+        check_batch(self.b)
         if self.k_in < 1:
             raise ConfigError(f"k_in={self.k_in} rounds in an outer loop (must be at least 1).")
 

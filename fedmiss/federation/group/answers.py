@@ -137,25 +137,9 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
     if rows.size:
         offset, by_visit = b.cell_offset()
         b.run(
-            kernels.shared_sums,
-            fits,
-            fits,
-            p,
-            S,
-            b.cells.ptr,
-            b.cells.col,
-            b.y,
-            b.E,
-            offset,
-            by_visit,
-            b.mu,
-            b.T,
-            b.D,
-            b.P,
-            b.C,
-            b.family.code,
-            rows,
-        )
+            kernels.shared_sums, fits, fits, p, S, b.cells.ptr, b.cells.col, b.y, b.E, offset, by_visit, b.mu,
+            b.T, b.D, b.P, b.C, b.family.code, rows,
+        )  # fmt: skip
     return msg.SharedRows(joint.spread(program, b, fits, rows) if q.sums else rows)
 
 
@@ -186,20 +170,9 @@ def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
     effort = np.zeros((n, K + K * K))
     if q.effort and K:
         b.run(
-            kernels.effort_sums,
-            fits,
-            fits,
-            b.rows.ptr,
-            b.effort,
-            b.rows.w,
-            b.rows.wy,
-            b.offset,
-            b.summed_off,
-            b.eta,
-            b.inverse_size,
-            b.family.code,
-            effort,
-        )
+            kernels.effort_sums, fits, fits, b.rows.ptr, b.effort, b.rows.w, b.rows.wy, b.offset, b.summed_off,
+            b.eta, b.inverse_size, b.family.code, effort,
+        )  # fmt: skip
     watched = np.zeros((n, 3))
     if q.observers and b.observers:
         for i, f in enumerate(fits):
@@ -340,19 +313,9 @@ def shared_product(program: GroupProgram, b: Batch, q: msg.SharedProduct) -> msg
     if rows.size:
         c = b.cells
         b.run(
-            kernels.shared_products,
-            q.fits,
-            q.fits,
-            program.shared_sites,
-            c.ptr,
-            c.col,
-            b.y,
-            b.E,
-            b.eta,
-            q.V,
-            b.family.code,
-            rows,
-        )
+            kernels.shared_products, q.fits, q.fits, program.shared_sites, c.ptr, c.col, b.y, b.E, b.eta, q.V,
+            b.family.code, rows,
+        )  # fmt: skip
     return msg.SharedRows(joint.spread(program, b, q.fits, rows))
 
 

@@ -21,19 +21,9 @@ if TYPE_CHECKING:
     from fedmiss.core.fedem import FedEM
 
 __all__ = [
-    "LARGEST",
-    "NOTHING",
-    "bounded",
-    "collect",
-    "hear",
-    "nothing",
-    "open_batch",
-    "outliers",
-    "pack_batch",
-    "read_uplink",
-    "too_long",
-    "usable",
-]
+    "LARGEST", "NOTHING", "bounded", "collect", "hear", "nothing", "open_batch", "outliers", "pack_batch",
+    "read_uplink", "too_long", "usable",
+]  # fmt: skip
 
 LARGEST = 1e30  # of a number that a worker may want to send; its decoded message may be 1e15 times larger
 _DECODED = 1e45

@@ -15,16 +15,7 @@ from fedmiss.core.checks import check_settings
 from fedmiss.core.fingerprint import describe, digest
 from fedmiss.core.participation import Full
 from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Participation, Rows, Shards, Theta
-from fedmiss.core.state import (
-    Downlink,
-    Dropped,
-    Replies,
-    Roster,
-    RoundInfo,
-    ServerState,
-    Uplink,
-    WorkerState,
-)
+from fedmiss.core.state import Downlink, Dropped, Replies, Roster, RoundInfo, ServerState, Uplink, WorkerState
 from fedmiss.core.sums import compress_rows, theta_bytes, weighted_sum
 from fedmiss.core.wire import HEADER, REFUSED, frame
 from fedmiss.errors import ConfigError, DomainError

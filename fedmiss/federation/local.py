@@ -178,10 +178,7 @@ class LocalFederation:
         return fit
 
     def fit_average(
-        self,
-        settings: Sequence[CountSettings],
-        *,
-        watch: Callable[[int, float, float], None] | None = None,
+        self, settings: Sequence[CountSettings], *, watch: Callable[[int, float, float], None] | None = None
     ) -> AverageFit:
         """Fit several models side by side, the chosen one first; the groups keep their halves for the bootstrap.
 

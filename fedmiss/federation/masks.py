@@ -29,18 +29,9 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 __all__ = [
-    "FEWEST",
-    "U64",
-    "Masks",
-    "Party",
-    "combined",
-    "common_pad",
-    "fingerprint",
-    "identity",
-    "masked_fields",
-    "public_key",
-    "sealed_fields",
-]
+    "FEWEST", "U64", "Masks", "Party", "combined", "common_pad", "fingerprint", "identity", "masked_fields",
+    "public_key", "sealed_fields",
+]  # fmt: skip
 
 FEWEST = 3  # groups: of two, either subtracts its own part from the sum
 ALL = "all groups"

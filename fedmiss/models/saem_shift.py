@@ -23,12 +23,7 @@ class ShiftedCounts(Counts):
     """
 
     def move(
-        self,
-        theta: CountsTheta,
-        rows: Visits,
-        state: State,
-        kernel: Kernel,
-        rng: np.random.Generator,
+        self, theta: CountsTheta, rows: Visits, state: State, kernel: Kernel, rng: np.random.Generator
     ) -> tuple[State, float]:
         """U and o given z, a Langevin step of z, then the shift of (u, z) by site; the share is the Langevin step's."""
         new, share = super().move(theta, rows, state, kernel, rng)
@@ -47,8 +42,4 @@ class ShiftedCounts(Counts):
         ratio = np.add.reduceat(gain, rows.starts, axis=1) - (delta * (u + 0.5 * delta)).sum(axis=-1)
         accept = np.log(rng.random((M, J))) < ratio
         moved = np.where(accept[:, :, None], u + delta, u)
-        return {
-            **new,
-            "z": np.where(accept[:, rows.site], z + step, z),
-            "u": moved.reshape(M, -1),
-        }, share
+        return {**new, "z": np.where(accept[:, rows.site], z + step, z), "u": moved.reshape(M, -1)}, share

@@ -12,7 +12,7 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.codec import Envelope, decode, encode
 from fedmiss.federation.group import answers
 from fedmiss.federation.group.agreement import AGREEMENT, LEAST_VISITS
-from fedmiss.federation.group.batch import Batch, Cells
+from fedmiss.federation.group.batch import Batch, CellIndex
 from fedmiss.federation.group.folds import draw_folds, replicate_weights, withhold
 from fedmiss.federation.group.visits import Axis, Used, Visits
 from fedmiss.federation.keys import keyed_hashes, seed_key
@@ -98,7 +98,7 @@ class GroupProgram:
         self.batches: dict[int, Batch] = {}
         self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
         self.own_totals: dict[tuple[int, int], F64] = {}  # and so do totals over its own sites
-        self._cells: dict[bool, Cells] = {}
+        self._cells: dict[bool, CellIndex] = {}
         self.releasable: dict[
             bool, Bool
         ] = {}  # months that the custodian's rule lets go: by whole months, by folds
@@ -234,10 +234,10 @@ class GroupProgram:
             )
         return self.used
 
-    def _indexed(self, by_visit: bool) -> Cells:
+    def _indexed(self, by_visit: bool) -> CellIndex:
         if by_visit not in self._cells:
             u = self.need()
-            self._cells[by_visit] = Cells.of(
+            self._cells[by_visit] = CellIndex.of(
                 u.site, u.month, self.visits.site_id.size, self.axis.L, by_visit=by_visit
             )
         return self._cells[by_visit]

@@ -50,13 +50,7 @@ def lockstep_size(panel: Panel, p: int) -> int:
 
 
 def replicates(
-    link: Link,
-    panel: Panel,
-    members: Sequence[Member],
-    numbers: Sequence[int],
-    *,
-    seed: int,
-    batch: int,
+    link: Link, panel: Panel, members: Sequence[Member], numbers: Sequence[int], *, seed: int, batch: int
 ) -> tuple[F64, list[tuple[int, int]]]:
     """Refit the replicates ``numbers`` side by side, each one of the member that it is dealt to (:func:`.members.dealt`).
 

@@ -208,11 +208,7 @@ def _sums(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> lis
             "dispersion": (n, r.nodes.size),
         }
     elif isinstance(r, AskSummary):
-        shapes = {
-            "totals": (n, 3),
-            "dispersion": (n, r.nodes.size),
-            "months": (n, panel.L * r.months, 4),
-        }
+        shapes = {"totals": (n, 3), "dispersion": (n, r.nodes.size), "months": (n, panel.L * r.months, 4)}
     elif isinstance(r, AskScore):
         shapes = {"sums": (n, 5)}
     elif isinstance(r, AskSiteTime):

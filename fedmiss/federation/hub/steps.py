@@ -327,11 +327,5 @@ def _visit_step(
     if settings.dispersion != "none" and family.dispersed:
         phi = max(pearson_at(nodes, sums["dispersion"], inverse_size) / free, family.least_phi)
     return replace(
-        state,
-        kappa=kappa,
-        ridge=ridge,
-        edf_observers=used,
-        inverse_size=inverse_size,
-        phi=phi,
-        refill=True,
+        state, kappa=kappa, ridge=ridge, edf_observers=used, inverse_size=inverse_size, phi=phi, refill=True
     )

@@ -63,10 +63,7 @@ def leading_values(
         exact: F64 = np.asarray(np.linalg.svd(times(mats, np.eye(L)), compute_uv=False))
         return exact
     op = sp.linalg.LinearOperator(
-        (J, L),
-        matvec=lambda v: times(mats, v),
-        rmatvec=lambda u: times_t(mats, u),
-        dtype=np.float64,
+        (J, L), matvec=lambda v: times(mats, v), rmatvec=lambda u: times_t(mats, u), dtype=np.float64
     )
     v0 = rng_for(seed, "lanczos").standard_normal(min(J, L))
     k = max(1, min(multiplicity + 1, 16, min(J, L) - 2))

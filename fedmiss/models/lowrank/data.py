@@ -15,7 +15,7 @@ from fedmiss.arrays import F64, I32, I64
 from fedmiss.errors import InputError
 from fedmiss.models.lowrank.families import Family
 
-__all__ = ["Cells", "Group", "GroupPanel"]
+__all__ = ["Cells", "Group", "GroupPanel", "index_cells"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,23 @@ class Group:
         return replace(self, weight=weight)
 
 
+def index_cells(site: I32, month: I32, J: int, L: int, *, by_visit: bool = False) -> tuple[I64, I32, I64]:
+    """Index visits that are sorted by (site, month), or each as a cell of its own ``by_visit``.
+
+    Returns
+    -------
+    (J + 1,) first cell of every site, (m,) cell of every visit, and the first visit of every cell
+    """
+    key = site.astype(np.int64) * L + month
+    new = np.ones(key.size, dtype=bool)
+    if key.size and not by_visit:
+        np.not_equal(key[1:], key[:-1], out=new[1:])
+    first = np.flatnonzero(new)
+    ptr = np.zeros(J + 1, dtype=np.int64)
+    np.cumsum(np.bincount(site[first], minlength=J), out=ptr[1:])
+    return ptr, (np.cumsum(new) - 1).astype(np.int32), first
+
+
 @dataclass(slots=True)
 class Cells:
     """Sufficient statistics (y, E) of the observed cells of one group, rows by site; ``eta`` is the cached predictor.
@@ -131,14 +148,7 @@ class Cells:
                     f"group {group.name!r}: {label} index {int(index.max())} is outside 0..{size - 1}; "
                     "make the panel again."
                 )
-        key = group.site.astype(np.int64) * L + group.month
-        new = np.ones(key.size, dtype=bool)
-        if key.size:
-            np.not_equal(key[1:], key[:-1], out=new[1:])
-        first = np.flatnonzero(new)
-        ptr = np.zeros(J + 1, dtype=np.int64)
-        np.cumsum(np.bincount(group.site[first], minlength=J), out=ptr[1:])
-        cell = (np.cumsum(new) - 1).astype(np.int32)
+        ptr, cell, first = index_cells(group.site, group.month, J, L)
         n = first.size
         return cls(group.name, ptr, group.month[first], cell, np.zeros(n), np.zeros(n), np.zeros(n))
 

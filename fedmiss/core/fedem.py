@@ -294,9 +294,8 @@ class FedEM:
             message = frame(arrivals.NOTHING, kind=REFUSED, k=down.k, q=q, work=work, context=context)
             return replace(worker, oracle=memory, before=before), Uplink(down.k, name, message, count)
         payload = self.compressor.encode(X_i, xi[0])
-        Q_i = self.from_wire(
-            down.theta, self.compressor.decode(payload, q)
-        )  # the very numbers that the server will see
+        # the same numbers as at the server: otherwise V and the mean of the V_c would part
+        Q_i = self.from_wire(down.theta, self.compressor.decode(payload, q))
         message = frame(payload, kind=kind, k=down.k, q=q, work=work, context=context)
         state = replace(worker, pending=(down.k, self._remember(D_i, Q_i)), oracle=memory, before=before)
         return state, Uplink(down.k, name, message, count)

@@ -13,7 +13,7 @@ import numpy as np
 
 __all__ = ["describe", "digest"]
 
-_DEPTH = 12  # nesting beyond which only the type is told
+_DEPTH = 12  # deeper parts are described by their type only
 _SHORT = 8  # arrays up to this size are spelled out
 
 

@@ -23,7 +23,7 @@ class LocalSteps(NoMemory):
 
     The answer is S_c = S_k + G_c + V_c - V with G_c = (x - S_k) / (eta H), so that the worker sends
     D_c = S_c - S_k - V_c = G_c - V; without correction S_c = S_k + G_c. The server moves by gamma = eta H.
-    ``H = 1`` takes the path of FullBatch or Minibatch(b): the same bits.
+    ``H = 1`` takes the path of Full() or Minibatch(b): the same bits.
 
     A model may have ``s_bar_at(X, data, slots, index) -> (a, q)``: the statistic of the i-th worker at T(X[i]), so that
     all workers step at once; or ``local_walk(x, data, slots, index, eta, H, shift) -> (a, q)``: where the i-th worker

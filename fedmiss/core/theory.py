@@ -136,7 +136,7 @@ def estimate_constants(
 
     Suprema over R^q are replaced by the largest (v_min: smallest) value seen on the pilot's points, on random points
     between them and the workers' own statistics, and on the directions in which statistics can move (for a mixture
-    the masses sum to 1, so B(s) is only looked at on that subspace). So L, L_W, v_max are under- and v_min is
+    the masses sum to 1, so B(s) is evaluated on that subspace only). So L, L_W, v_max are under- and v_min is
     over-estimated: the steps that follow are a guide, not a guarantee.
 
     Parameters

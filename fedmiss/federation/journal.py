@@ -50,10 +50,8 @@ class Journal:
         return out
 
     def _lock(self) -> None:
-        if (
-            sys.platform == "win32"
-        ):  # no such lock: two programs on one journal are refused by their exchange numbers
-            return
+        if sys.platform == "win32":
+            return  # there is no such lock: exchange numbers refuse two programs on one journal
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -1,4 +1,4 @@
-"""A user who holds all groups: both sides of the wall in one process, the same bytes across it, and everything on one page.
+"""A federation in one process, for a user who holds all groups: the same program, the same bytes, all results in one place.
 
 :class:`LocalFederation` runs the stages of a job and keeps their ledger; :func:`fit_counts`, :func:`cross_validate` and
 :func:`bootstrap` are one stage each. What the hub may not know (sites' coefficients, their slopes) is taken from the

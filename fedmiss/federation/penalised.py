@@ -41,7 +41,7 @@ BATCH, FOLDS = 2, 3
 
 
 def _marginal(s: CountSettings) -> CountSettings:
-    # the ridge of the months stands for all of their variance, so season and walk must not explain it away
+    # the ridge of the months stands for all of their variance, so season and walk must not absorb a part of it
     return replace(s, rank=0, penalty=None, effects=True, season=False, site_penalty=None, month_penalty=None)
 
 

@@ -55,9 +55,7 @@ class Laplace:
         mode, h = z.copy(), 1e-4 * np.sqrt(P)
         for _ in range(60):
             curve = self._curvature(target, mode, h)
-            step = np.clip(
-                target(mode)[1] / curve, -1.0, 1.0
-            )  # an inch at a time where exp(z) is far too large
+            step = np.clip(target(mode)[1] / curve, -1.0, 1.0)  # short steps where exp(z) is far too large
             mode += step
             if float(np.abs(step).max(initial=0.0)) < 1e-7:
                 break

@@ -29,9 +29,7 @@ def poisson_normal(y: F64, log_e: F64, mu: F64, var: F64, *, nodes: int = 30) ->
     """
     y, log_e, mu, var = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (y, log_e, mu, var)))
     z = np.where(y > 0, np.log(np.maximum(y, 0.5)) - log_e, mu)
-    z = np.minimum(
-        z, mu + var * y
-    )  # the mode lies below mu + var y, and Newton from the right of it is monotone
+    z = np.minimum(z, mu + var * y)  # the mode lies below, and Newton from the right of it is monotone
     z = np.maximum(z, np.minimum(mu, np.log(y + 0.5) - log_e))
     for _ in range(60):
         rate = np.exp(np.minimum(log_e + z, 700.0))

@@ -25,7 +25,7 @@ __all__ = ["ANSWER", "check", "start_from"]
 BLOCK = 4_000_000  # cells of sites x months held at a time
 NO_BIRD = -50.0  # log effect of a site at which no bird was counted: it has none
 
-_SEEN: dict[Any, tuple[Any, ...]] = {}  # what was worked out of the last question, while it is held
+_SEEN: dict[Any, tuple[Any, ...]] = {}  # what was computed from the last question
 
 
 def start_from(batch: Batch, full: Batch) -> None:
@@ -37,7 +37,7 @@ def start_from(batch: Batch, full: Batch) -> None:
 
 
 def check(program: GroupProgram, b: Batch, question: Any) -> None:
-    """Refuse a question that names fits, ranks or shapes that are not there: compiled loops do not look."""
+    """Refuse a question that names fits, ranks or shapes that are not there: compiled loops check no bounds."""
     fits, (n, L) = question.fits, b.T.shape[:2]
     there = (n, L, b.kappa.shape[1], b.p, program.shared_sites.size, b.test.shape[0])
     last = _SEEN.get(check)
@@ -144,7 +144,7 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
 
 
 def _jolt(program: GroupProgram, b: Batch, fits: I64, p: int) -> None:
-    """Draw the prior means of the sites of replicates, keyed by their ids, and start where each site by itself would go."""
+    """Draw the prior means of the sites of replicates, keyed by their ids, and start at each site's own response to them."""
     place = keyed_hashes(program.visits.site_id, seed_key("prior noise", b.seed))
     b.drawn = True
     for f in fits:
@@ -302,7 +302,7 @@ def score(program: GroupProgram, b: Batch, q: msg.Score) -> msg.ScoreSums:
         mu, family = b.scale.counts(b.family.mean(eta), q.smear[i]), b.scale.judge(b.family)
         y = family.values(y)
         if family.counts:
-            mu = np.maximum(mu, 1e-3)  # a count model may not bet everything on zero
+            mu = np.maximum(mu, 1e-3)  # a mean of 0 would make any bird impossible
         out[i] = (w @ family.deviance(y, mu), w @ family.gap(y, mu) ** 2, w @ mu, w @ y, w.sum())
     return msg.ScoreSums(out)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmiss.arrays import F64, I32, I64
+from fedmiss.arrays import F64, I32, I64, U8
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group import kernels
 from fedmiss.federation.group.visits import Used
@@ -121,9 +121,7 @@ class Batch:
     effects: F64  # (n, observers) observer effects
     slopes: bool  # whether the second coefficient is the slope on the known line
     rank: I64  # coefficients that every fit uses now
-    old: np.ndarray = field(
-        default_factory=lambda: np.zeros(0, np.uint8)
-    )  # whether ``shrink`` holds earlier weights
+    old: U8  # whether ``shrink`` holds earlier weights
     # of joint sites under masks: fits -> (exchange and question, shape) of the rows that were sealed last
     sealed: dict[bytes, tuple[tuple[int, int], tuple[int, ...]]] = field(default_factory=dict)
 

@@ -69,10 +69,7 @@ class GroupProgram:
         # between organisations (see ``site``): what becomes of answers before they are packed; the group among the others
         self.protect: Callable[[list[msg.Answer], Envelope], list[msg.Answer]] | None = None
         self.party: Party | None = None
-        self.masked, self.allow_joint = (
-            False,
-            True,
-        )  # whether answers are masked; whether sites may be solved with others
+        self.masked, self.allow_joint = False, True  # answers are masked; sites may be solved with others
         self.asked = (0, 0)  # exchange, and which of its questions is being answered
         self._job: bytes | None = None
         self._settings = bytes(8)
@@ -99,12 +96,10 @@ class GroupProgram:
         self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
         self.own_totals: dict[tuple[int, int], F64] = {}  # and so do totals over its own sites
         self._cells: dict[bool, CellIndex] = {}
-        self.releasable: dict[
-            bool, Bool
-        ] = {}  # months that the custodian's rule lets go: by whole months, by folds
-        self.results: list[
-            msg.Outcome
-        ] = []  # of the finished job, for the group's own report: the chosen fit first
+        # months that the custodian's rule releases: by whole months (False), by folds (True)
+        self.releasable: dict[bool, Bool] = {}
+        # of the finished job, for the group's own report: the chosen fit first
+        self.results: list[msg.Outcome] = []
 
     # -- the wire --------------------------------------------------------------------------------------------
 
@@ -203,7 +198,7 @@ class GroupProgram:
             )
 
     def thin(self, site: I32, month: I32, part: I64) -> Bool:
-        """Visits of months that cannot be released; joint sites are no cover, since their sums are known by themselves."""
+        """Visits of months that cannot be released; joint sites do not count, since their sums are known by themselves."""
         own = self.shared_at[site] < 0
         return withhold(site, month, part, own, self.axis.minimum, self.axis.L)
 

@@ -1,4 +1,4 @@
-"""One fit, told as what it asks: a generator that yields requests and gets back sums over groups.
+"""One fit as a generator: it yields requests and receives sums over groups.
 
 A fit never touches the wire. :mod:`.lockstep` runs many of them side by side and packs their requests into one exchange.
 """

@@ -160,7 +160,7 @@ def _ask(
 ) -> list[list[Sums]]:
     """Second exchange: sums over sites. Without joint sites it is the only one of a round."""
     lists: dict[str, list[msg.Question]] = {name: [] for name in link.names}
-    place: list[int] = []  # where the answer of each pack stands
+    place: list[int] = []  # position of each pack's answer
     for pack, shared in zip(packs, joint, strict=True):
         r, fits = pack[0].request, _fits(pack)
         common: list[msg.Question] = []

@@ -28,7 +28,7 @@ def default_candidates(settings: CountSettings, max_rank: int = 4) -> list[Count
     """Ranks 0..max_rank; for counts of the negative binomial, with ranks 0 and 2 of its rivals after it.
 
     The negative binomial comes first, hence is the model that rivals have to beat (:func:`cross_validate`): it has the
-    Poisson as its limit, and under heavy tails a quasi-Poisson fit of rank 1 or more chases single counts.
+    Poisson as its limit, and under heavy tails a quasi-Poisson fit of rank 1 or more overfits single counts.
     """
     if not FAMILIES[settings.family].sized or settings.penalty is not None:
         return [replace(settings, rank=r) for r in range(max_rank + 1)]
@@ -38,10 +38,7 @@ def default_candidates(settings: CountSettings, max_rank: int = 4) -> list[Count
     return main + quasi + log
 
 
-NEAR_ERRORS, NEAR_SHARE = (
-    2.0,
-    0.05,
-)  # a member is worse by at most so many standard errors, and this share of the deviance
+NEAR_ERRORS, NEAR_SHARE = 2.0, 0.05  # a member is worse by at most so many standard errors and this share
 SAME = 1e-3  # relative difference of all scores below which two candidates are one fit
 HELD_OUT = {
     "cell": "Folds held out single site x month cells.",
@@ -58,7 +55,7 @@ class Choice:
 
     ``table`` has one row per candidate and fold (schema ``cv``), ``summary`` one per candidate, ``best`` the chosen
     settings, ``advice`` a sentence that says which candidate wins which score, ``near`` the other ranks of its distribution
-    that folds cannot tell from it (:func:`_near`).
+    whose scores hardly differ from its (:func:`_near`).
     """
 
     table: pd.DataFrame
@@ -130,8 +127,8 @@ def _near(table: pd.DataFrame, summary: pd.DataFrame, chosen: int) -> list[int]:
     """Ranks of the chosen distribution that predict held-out visits hardly worse than the chosen one.
 
     Hardly: by at most two standard errors of the paired difference over folds, and by at most 5 % of the deviance. The
-    second keeps out what few folds cannot tell apart on small panels. Of candidates with the same scores (ranks above what
-    the panel can bear are one fit) the first stands for all.
+    second limit matters on small panels, where few folds leave large errors. Of candidates with the same scores (ranks above
+    what the panel can bear are one fit) only the first is kept.
     """
     wide = table.pivot(index="fold", columns="candidate", values="deviance")
     excess = wide.sub(wide[chosen], axis=0)

@@ -28,7 +28,7 @@ class Group:
     site, month : (m,) int32      cell of each visit
     count : (m,) float64          birds; 0/1 for the Bernoulli family
     observer : (m,) int32         0 .. n_observers-1, local numbering, never sent
-    effort : (m, K) float64       effort covariates, 0 at standard effort (see fedmiss.models.lowrank.effort)
+    effort : (m, K) float64       effort covariates, 0 at standard effort (see fedmiss.federation.group.visits)
     weight : (m,) float64         prior weight of the visit, 1 by default
     checklist : (m,) texts or None   ids, where the same checklist may be in another group
 

@@ -9,8 +9,8 @@ along the same way (:class:`Momentum`), which costs 8 bytes a group.
 
 Two settings of the core differ from FedEM's. V_c tracks S_c rather than S_c - S_hat, and a silent group counts
 with what is remembered of it instead of being made up for by the factor 1/p of the others (incremental EM, Neal and
-Hinton 1998): with exact local statistics the memories are the better estimate, and least squares does not forgive
-the noise that 1/p brings into G.
+Hinton 1998): with exact local statistics the memories are the better estimate, and least squares is
+sensitive to the noise that 1/p adds to G.
 
 A site costs (r+1)(r+4)/2 numbers where algorithm 7 sends a residual for every observed cell in every one of its
 many more rounds.

@@ -12,9 +12,7 @@ from __future__ import annotations
 import math
 import os
 
-os.environ.setdefault(
-    "OMP_WAIT_POLICY", "PASSIVE"
-)  # threads that wait sleep: on a busy machine spinning costs the others
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads sleep: spinning slows a busy machine
 
 # isort: split
 import numba

@@ -31,8 +31,8 @@ class CountSettings:
     site_visits : with penalty=None, the prior mean of a site's effect follows the logarithm of its number of visits
     observers : with observer effects, kept inside the groups
     dispersion : ``quasi`` (Var = phi mu), ``negbin``, or ``none`` (phi = 1)
-    calibrate : negative binomial: whether the fitted total is made the counted one. Not where sites at which the species was
-        never seen were left out: what is left was chosen by its counts, so its total is no yardstick
+    calibrate : negative binomial: whether fitted counts are scaled so that their total is the counted one. Set it to False
+        where sites without any bird were left out: the other sites were selected by their counts, so their total is biased
     tol, max_sweeps : stopping rule of the solver
 
     Examples

@@ -9,10 +9,12 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.compressors._natural import batch, batch_parallel, message, unpack
-from fedmiss.errors import ConfigError, DomainError, UplinkError
+from fedmiss.compressors.dither import not_finite
+from fedmiss.errors import ConfigError, UplinkError
 
 __all__ = ["Natural"]
 
+_LIMIT = "must be finite, below 1e300"
 _PARALLEL = 500_000  # numbers in a batch from which starting the threads pays
 
 
@@ -61,7 +63,7 @@ class Natural:
         x = np.ascontiguousarray(x, dtype=np.float64)
         out = message(x, u, self.levels, np.empty_like(x))
         if out.size == 0:
-            raise _not_finite(x)
+            raise not_finite(x, _LIMIT)
         return bytes(out.tobytes())
 
     def decode(self, payload: bytes, q: int) -> F64:
@@ -78,13 +80,5 @@ class Natural:
         kernel = batch_parallel if X.size >= _PARALLEL else batch
         kernel(X, U, self.levels, X_hat, nbytes)
         if not nbytes.all():
-            raise _not_finite(X)
+            raise not_finite(X, _LIMIT)
         return X_hat, nbytes
-
-
-def _not_finite(X: F64) -> DomainError:
-    big = float(np.max(np.abs(X)))
-    return DomainError(
-        f"a message holds {big:g}, which cannot be quantized (must be finite, below 1e300): the run diverged. "
-        "Lower gamma."
-    )

@@ -9,8 +9,8 @@ from typing import TypedDict
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.core.oracles import check_batch, draw_rows
-from fedmiss.core.protocols import Model, Own, Rows, Shards, Theta
+from fedmiss.core.oracles import OneByOne, check_batch, draw_rows
+from fedmiss.core.protocols import Model, Own, Rows, Theta
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
 
@@ -32,27 +32,10 @@ class _Table(TypedDict):
     table: F64  # (m, q) the last statistic of each row
 
 
-class _OneByOne:
-    """Stacked memory is a list with the memory of each worker; ``many`` asks one after the other."""
+class _Listed(OneByOne):
+    """Memories are mappings of arrays."""
 
     __slots__ = ()
-
-    def start(self) -> None:
-        """Nothing is known before the first answer."""
-
-    def start_many(self, n: int, q: int) -> list[object]:
-        """Nothing is known before the first answers."""
-        return [None] * n
-
-    def many(
-        self, model: Model, memory: list[object], down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
-    ) -> tuple[F64, int]:
-        """Return the answers of ``one``, worker by worker."""
-        out, count = np.empty((len(slots), model.q)), 0
-        for i, c in enumerate(slots):
-            out[i], memory[c], cost = self.one(model, memory[c], down, data[c], u[i])  # type: ignore[attr-defined]
-            count += cost
-        return out, count
 
     def pack(self, memory: Sequence[Mapping[str, object] | None]) -> dict[str, np.ndarray]:
         """Arrays of each worker's memory under its number."""
@@ -79,7 +62,7 @@ class _OneByOne:
 
 
 @dataclass(frozen=True, slots=True)
-class Streaming(_OneByOne):
+class Streaming(_Listed):
     """The next b rows in the order in which they came, round and round: a stream, as online EM reads it.
 
     Source: Cappe and Moulines (2009), online EM, with FedEM's memories. A worker reads on when it answers, so that rows are
@@ -110,7 +93,7 @@ class Streaming(_OneByOne):
 
 
 @dataclass(frozen=True, slots=True)
-class SemVr(_OneByOne):
+class SemVr(_Listed):
     """Control variate at a reference: S_c = s_bar_c(theta_ref) + mean_B [ s_bar_cj(theta_k) - s_bar_cj(theta_ref) ].
 
     The reference is the theta of the worker's first answer in each outer loop of k_in rounds, with a pass over all rows.
@@ -148,7 +131,7 @@ class SemVr(_OneByOne):
 
 
 @dataclass(frozen=True, slots=True)
-class Fiem(_OneByOne):
+class Fiem(_Listed):
     """A table of each row's last statistic: S_c = mean of the table + mean_J [ s_bar_cj(theta_k) - table_j ].
 
     Two minibatches a round: I renews its rows in the table, J corrects. The first answer fills the table. Memory: m q

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core.protocols import Model, Own, Rows, Shards, Theta
 from fedmiss.core.state import Downlink
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, DomainError
 
-__all__ = ["Full", "Minibatch", "NoMemory", "Spider", "draw_rows", "s_bar_many", "sizes_of"]
+__all__ = ["Full", "Minibatch", "NoMemory", "OneByOne", "Spider", "draw_rows", "s_bar_many", "sizes_of"]
 
 Answered = tuple[int, F64, Theta, F64]  # round, S_hat, theta and S_c of SPIDER's last answer
 
@@ -84,7 +85,34 @@ def check_batch(b: int) -> None:
         raise ConfigError(f"minibatch size b={b} (must be at least 1).")
 
 
-class NoMemory:
+class OneByOne:
+    """Base of an oracle that is asked for one worker after the other; the stacked memory is a list with each worker's."""
+
+    __slots__ = ()
+
+    def start(self) -> None:
+        """Nothing is known before the first answer."""
+
+    def start_many(self, n: int, q: int) -> list[None] | None:
+        """Nothing is known before the first answers."""
+        return [None] * n
+
+    def many(
+        self, model: Model, memory: Any, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
+    ) -> tuple[F64, int]:
+        """Return the answers of ``one``, worker by worker."""
+        out, count = np.empty((len(slots), model.q)), 0
+        for i, c in enumerate(slots):
+            mine = [Own(o.V_i[i], _ith(o, i)) for o in own]
+            try:
+                out[i], memory[c], cost = self.one(model, memory[c], down, data[c], u[i], *mine)  # type: ignore[attr-defined]
+            except DomainError as error:
+                raise DomainError(str(error), **{**error.fields, "slot": int(c)}) from error
+            count += cost
+        return out, count
+
+
+class NoMemory(OneByOne):
     """Base of an oracle that starts afresh in every round: give it ``draws`` and ``one``, and ``costs`` if not all rows.
 
     ``many`` asks one worker after the other until a subclass knows better.
@@ -100,20 +128,10 @@ class NoMemory:
         self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
     ) -> tuple[F64, int]:
         """Return the answers of ``one``, worker by worker."""
-        out, count = np.empty((len(slots), model.q)), 0
-        for i, c in enumerate(slots):
-            mine = (Own(own[0].V_i[i], ith(own[0], i)),) if own else ()
-            out[i], _, cost = self.one(model, None, down, data[c], u[i], *mine)  # type: ignore[attr-defined]
-            count += cost
-        return out, count
-
-    def start(self) -> None:
-        """Nothing is remembered."""
-        return None
+        return super().many(model, dict.fromkeys(slots.tolist()), down, data, slots, u, *own)
 
     def start_many(self, n: int, q: int) -> None:
         """Nothing is remembered."""
-        return None
 
     def pack(self, memory: None) -> dict[str, np.ndarray]:
         """Nothing to store."""
@@ -121,11 +139,9 @@ class NoMemory:
 
     def unpack(self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int) -> None:
         """Nothing to restore."""
-        return None
 
 
-def ith(own: Own, i: int) -> Callable[..., np.random.Generator]:
-    """Return the generators of the i-th worker of ``own``, for ``one``."""
+def _ith(own: Own, i: int) -> Callable[..., np.random.Generator]:
     return lambda _=0: own.rng(i)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedmiss.arrays import F64
+from fedmiss.core.letters import theta_type
 from fedmiss.core.protocols import Model, Rows, Theta
 from fedmiss.errors import ConfigError
 
@@ -61,13 +61,7 @@ class Annealed:
     @property
     def theta_type(self) -> object:
         """As the model."""
-        kind = getattr(self.model, "theta_type", None)
-        if kind is None:
-            try:
-                kind = typing.get_type_hints(type(self.model).T).get("return")
-            except (NameError, TypeError):
-                kind = None
-        return kind
+        return theta_type(self.model)
 
     def s_bar(self, theta: Theta, rows: Rows) -> F64:
         """As the model."""

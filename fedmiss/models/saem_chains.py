@@ -12,7 +12,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core import FedEM, Full, Remembered, Roster, SaemSteps
-from fedmiss.core.oracles import ith
+from fedmiss.core.oracles import OneByOne
 from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Participation, Rows, Shards
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError, DomainError
@@ -155,7 +155,7 @@ class Langevin:
 
 
 @dataclass(frozen=True, slots=True)
-class Chains:
+class Chains(OneByOne):
     """S_c = mean over M chains, each moved K steps at theta_k, of the statistic of their latents.
 
     The chains go on from round to round. The model gives ``latent_start(rows, M)``, ``move(theta, rows, state, kernel,
@@ -187,14 +187,6 @@ class Chains:
         """A pass over the rows counts once, whatever K and M."""
         return (m,)
 
-    def start(self) -> None:
-        """Chains start when the rows are seen."""
-        return None
-
-    def start_many(self, n: int, q: int) -> list[State | None]:
-        """Chains start when the rows are seen."""
-        return [None] * n
-
     def one(
         self, model: Model, memory: State | None, down: Downlink, rows: Rows, u: F64, *own: Own
     ) -> tuple[F64, State, int]:
@@ -205,27 +197,6 @@ class Chains:
         for _ in range(self.K):
             state, _ = latent.move(down.theta, rows, state, self.kernel, rng)
         return latent.statistic(rows, state), state, len(rows)
-
-    def many(
-        self,
-        model: Model,
-        memory: list[State | None],
-        down: Downlink,
-        data: Shards,
-        slots: I64,
-        u: F64,
-        *own: Own,
-    ) -> tuple[F64, int]:
-        """Move the chains of one worker after the other."""
-        out, count = np.empty((len(slots), model.q)), 0
-        for i, c in enumerate(slots):
-            mine = Own(own[0].V_i[i], ith(own[0], i))
-            try:
-                out[i], memory[c], cost = self.one(model, memory[c], down, data[c], u[i], mine)
-            except DomainError as error:
-                raise DomainError(str(error), **{**error.fields, "slot": int(c)}) from error
-            count += cost
-        return out, count
 
     def pack(self, memory: list[State | None]) -> dict[str, np.ndarray]:
         """Arrays end to end, with the length of each worker's."""

@@ -1,4 +1,4 @@
-"""Quant: what turns a vector into bytes, unbiasedly. Kernels are loaded when first used."""
+"""Quant: what turns a vector into bytes, unbiasedly."""
 
 from __future__ import annotations
 

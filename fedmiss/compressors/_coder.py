@@ -10,14 +10,16 @@ contexts, then the bits below the leading one, the first three adaptive, the res
 
 Short messages may be shorter as digits in base 2s + 1 ("radix"): the shorter of the two is taken, and a tag byte
 says which (bits 0 to 2, of which bit 1 is the compressor's; the length of a range code modulo 32 is in the others).
+
+The functions take many parameters: numba takes arrays one by one, and a coder's state as numbers.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
+
+from fedmiss.arrays import I64, U8
 
 __all__ = ["RADIX", "RANGE", "capacity", "decode_levels", "encode_levels"]
 
@@ -30,7 +32,7 @@ _RATE = np.array([65536 // (c + 2) for c in range(1024)], dtype=np.int64)
 
 
 @njit(cache=True)
-def _shift(low: Any, cache: Any, pend: Any, pos: Any, out: Any) -> Any:
+def _shift(low: int, cache: int, pend: int, pos: int, out: U8) -> tuple[int, int, int, int]:
     """Move the top byte of ``low`` out; the very first byte is always 0 and is never written."""
     if low < 0xFF000000 or low > 0xFFFFFFFF:
         carry = low >> 32
@@ -47,8 +49,8 @@ def _shift(low: Any, cache: Any, pend: Any, pos: Any, out: Any) -> Any:
 
 @njit(cache=True)
 def _put(
-    low: Any, rng: Any, cache: Any, pend: Any, pos: Any, out: Any, prob: Any, seen: Any, c: Any, bit: Any
-) -> Any:
+    low: int, rng: int, cache: int, pend: int, pos: int, out: U8, prob: I64, seen: I64, c: int, bit: int
+) -> tuple[int, int, int, int, int]:
     """Code one bit in context ``c`` and let the context learn."""
     bound = (rng >> 16) * min(max(prob[c] >> 8, 1), 65535)
     if bit == 0:
@@ -67,7 +69,9 @@ def _put(
 
 
 @njit(cache=True)
-def _put_raw(low: Any, rng: Any, cache: Any, pend: Any, pos: Any, out: Any, bit: Any) -> Any:
+def _put_raw(
+    low: int, rng: int, cache: int, pend: int, pos: int, out: U8, bit: int
+) -> tuple[int, int, int, int, int]:
     """Code one bit at probability 1/2."""
     rng >>= 1
     if bit:
@@ -79,7 +83,7 @@ def _put_raw(low: Any, rng: Any, cache: Any, pend: Any, pos: Any, out: Any, bit:
 
 
 @njit(cache=True)
-def _class(m: Any) -> Any:
+def _class(m: int) -> int:
     """floor(log2 m) of m >= 1."""
     c = 0
     while m > 1:
@@ -89,20 +93,20 @@ def _class(m: Any) -> Any:
 
 
 @njit(cache=True)
-def capacity(count: Any, top: Any) -> Any:
+def capacity(count: int, top: int) -> int:
     """Bytes that surely hold the code of ``count`` levels of magnitude at most ``top``."""
     bits = _class(top) + 1
     return 32 + count * (4 + 2 * bits + 6 * (bits > 1))
 
 
 @njit(cache=True)
-def _contexts(c_top: Any) -> Any:
+def _contexts(c_top: int) -> int:
     """How many contexts levels of the largest class ``c_top`` use."""
     return 2 if c_top == 0 else 64 + 8 * (c_top + 1)
 
 
 @njit(cache=True)
-def _range_encode(levels: Any, count: Any, top: Any, signed: Any, out: Any) -> Any:
+def _range_encode(levels: I64, count: int, top: int, signed: bool, out: U8) -> int:
     c_top = _class(top)
     prob = np.full(_contexts(c_top), _ONE >> 1, dtype=np.int64)
     seen = np.zeros(prob.size, dtype=np.int64)
@@ -147,8 +151,9 @@ def _range_encode(levels: Any, count: Any, top: Any, signed: Any, out: Any) -> A
 
 
 @njit(cache=True)
-def _range_decode(code: Any, count: Any, top: Any, signed: Any, levels: Any) -> Any:
+def _range_decode(code: U8, count: int, top: int, signed: bool, levels: I64) -> bool:
     """Fill ``levels``; return False when a level exceeds ``top``."""
+    # One function: the state of the coder is five numbers, which helpers would have to hand back for every bit.
     c_top = _class(top)
     prob = np.full(_contexts(c_top), _ONE >> 1, dtype=np.int64)
     seen = np.zeros(prob.size, dtype=np.int64)
@@ -226,7 +231,7 @@ def _range_decode(code: Any, count: Any, top: Any, signed: Any, levels: Any) -> 
 
 
 @njit(cache=True)
-def _word(base: Any) -> Any:
+def _word(base: int) -> int:
     """How many digits in ``base`` fit a word below 2^63."""
     digits, value = 0, 1
     while value <= (1 << 62) // base:
@@ -236,7 +241,7 @@ def _word(base: Any) -> Any:
 
 
 @njit(cache=True)
-def _word_bytes(base: Any, digits: Any) -> Any:
+def _word_bytes(base: int, digits: int) -> int:
     """Bytes that hold base^digits - 1."""
     value = 1
     for _ in range(digits):
@@ -250,13 +255,13 @@ def _word_bytes(base: Any, digits: Any) -> Any:
 
 
 @njit(cache=True)
-def _radix_size(count: Any, base: Any) -> Any:
+def _radix_size(count: int, base: int) -> int:
     d = _word(base)
     return (count // d) * _word_bytes(base, d) + _word_bytes(base, count % d)
 
 
 @njit(cache=True)
-def _radix_encode(levels: Any, count: Any, base: Any, shift: Any, out: Any) -> Any:
+def _radix_encode(levels: I64, count: int, base: int, shift: int, out: U8) -> int:
     d = _word(base)
     pos = i = 0
     while i < count:
@@ -273,7 +278,7 @@ def _radix_encode(levels: Any, count: Any, base: Any, shift: Any, out: Any) -> A
 
 
 @njit(cache=True)
-def _radix_decode(code: Any, count: Any, base: Any, shift: Any, levels: Any) -> Any:
+def _radix_decode(code: U8, count: int, base: int, shift: int, levels: I64) -> bool:
     d = _word(base)
     pos = i = 0
     while i < count:
@@ -293,7 +298,7 @@ def _radix_decode(code: Any, count: Any, base: Any, shift: Any, levels: Any) -> 
 
 
 @njit(cache=True)
-def encode_levels(levels: Any, count: Any, top: Any, signed: Any, out: Any) -> Any:
+def encode_levels(levels: I64, count: int, top: int, signed: bool, out: U8) -> tuple[int, int]:
     """Code ``levels[:count]``, |level| <= top, into ``out``; return (tag, bytes).
 
     The range decoder reads zeros past the end and would leave bytes unread, so its tag holds the length modulo 32.
@@ -308,7 +313,7 @@ def encode_levels(levels: Any, count: Any, top: Any, signed: Any, out: Any) -> A
 
 
 @njit(cache=True)
-def decode_levels(code: Any, tag: Any, count: Any, top: Any, signed: Any, levels: Any) -> Any:
+def decode_levels(code: U8, tag: int, count: int, top: int, signed: bool, levels: I64) -> bool:
     """Fill ``levels[:count]``; return False when the code cannot be one of ``encode_levels``."""
     if tag & 7 == RANGE:
         return tag >> 3 == code.size & 31 and _range_decode(code, count, top, signed, levels)

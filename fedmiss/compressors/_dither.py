@@ -1,12 +1,14 @@
-"""The kernels of dithering: levels, norms, code length, one message or a batch (same inner function)."""
+"""The kernels of dithering: levels, norms, code length, one message or a batch (same inner function).
+
+``_levels`` takes many parameters: numba takes arrays one by one.
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from numba import njit, prange
 
+from fedmiss.arrays import F32, F64, I32, I64, U8
 from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
 
 __all__ = ["batch", "batch_parallel", "message", "unpack"]
@@ -16,7 +18,7 @@ SPARSE = 2  # bit 1 of the tag: a bitmap says which blocks are not zero, and onl
 
 
 @njit(cache=True)
-def _norm(x: Any, r: Any) -> Any:
+def _norm(x: F64, r: float) -> float:
     """||x||_r, scaled against overflow; at least max |x|; nan when x is not finite."""
     top = 0.0
     for v in x:
@@ -36,16 +38,16 @@ def _norm(x: Any, r: Any) -> Any:
         for v in x:
             w = v * scale
             total += w * w
-        return top * max(1.0, np.sqrt(total))
+        return float(top * max(1.0, np.sqrt(total)))
     for v in x:
         total += (abs(v) * scale) ** r
-    return top * max(1.0, total ** (1.0 / r))
+    return float(top * max(1.0, total ** (1.0 / r)))
 
 
 @njit(cache=True)
 def _levels(
-    x: Any, u: Any, s: Any, r: Any, block: Any, norms: Any, bits: Any, levels: Any, x_hat: Any
-) -> Any:
+    x: F64, u: F64, s: int, r: float, block: int, norms: F32, bits: I32, levels: I64, x_hat: F64
+) -> int:
     """Quantize; return the number of levels to code (blocks of norm 0 have none), or -1 if x is not finite.
 
     ``bits`` views the float32 ``norms`` as integers: adding 1 rounds a norm up, so that |x| <= norm holds for the
@@ -65,7 +67,7 @@ def _levels(
             x_hat[lo:hi] = 0.0
             continue
         for i in range(lo, hi):
-            level = min(np.int64(np.floor(abs(x[i]) / unit + u[i])), s)
+            level = min(int(np.floor(abs(x[i]) / unit + u[i])), s)
             if x[i] < 0:
                 level = -level
             levels[count] = level
@@ -75,7 +77,7 @@ def _levels(
 
 
 @njit(cache=True)
-def message(x: Any, u: Any, s: Any, r: Any, block: Any, x_hat: Any) -> Any:
+def message(x: F64, u: F64, s: int, r: float, block: int, x_hat: F64) -> U8:
     """Encode one vector: return its bytes (tag, norms, code); an empty array if x is not finite."""
     q = x.size
     norms = np.empty((q + block - 1) // block, dtype=np.float32)
@@ -107,21 +109,21 @@ def message(x: Any, u: Any, s: Any, r: Any, block: Any, x_hat: Any) -> Any:
 
 
 @njit(cache=True)
-def batch(X: Any, U: Any, s: Any, r: Any, block: Any, X_hat: Any, nbytes: Any) -> None:
+def batch(X: F64, U: F64, s: int, r: float, block: int, X_hat: F64, nbytes: I64) -> None:
     """Encode each row; keep what the server would decode, and the length."""
     for i in range(X.shape[0]):
         nbytes[i] = message(X[i], U[i], s, r, block, X_hat[i]).size
 
 
 @njit(cache=True, parallel=True)
-def batch_parallel(X: Any, U: Any, s: Any, r: Any, block: Any, X_hat: Any, nbytes: Any) -> None:
+def batch_parallel(X: F64, U: F64, s: int, r: float, block: int, X_hat: F64, nbytes: I64) -> None:
     """Do as :func:`batch`, over the cores."""
     for i in prange(X.shape[0]):
         nbytes[i] = message(X[i], U[i], s, r, block, X_hat[i]).size
 
 
 @njit(cache=True)
-def unpack(code: Any, tag: Any, norms: Any, s: Any, block: Any, x_hat: Any) -> Any:
+def unpack(code: U8, tag: int, norms: F32, s: int, block: int, x_hat: F64) -> bool:
     """Decode into ``x_hat``; return False when the code is damaged."""
     q, count = x_hat.size, 0
     for b in range(norms.size):

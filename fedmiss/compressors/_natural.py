@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit, prange
 
+from fedmiss.arrays import F64, I64, U8
 from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
 
 __all__ = ["batch", "batch_parallel", "message", "unpack"]
@@ -17,7 +16,7 @@ _NONE = -32768  # exponent of a zero vector
 
 
 @njit(cache=True)
-def message(x: Any, u: Any, s: Any, x_hat: Any) -> Any:
+def message(x: F64, u: F64, s: int, x_hat: F64) -> U8:
     """Encode one vector; an empty array if x is not finite. Level l > 0 stands for 2^(top + 1 - l)."""
     q, big = x.size, 0.0
     for v in x:
@@ -61,21 +60,21 @@ def message(x: Any, u: Any, s: Any, x_hat: Any) -> Any:
 
 
 @njit(cache=True)
-def batch(X: Any, U: Any, s: Any, X_hat: Any, nbytes: Any) -> None:
+def batch(X: F64, U: F64, s: int, X_hat: F64, nbytes: I64) -> None:
     """Encode each row; keep what the server would decode, and the length."""
     for i in range(X.shape[0]):
         nbytes[i] = message(X[i], U[i], s, X_hat[i]).size
 
 
 @njit(cache=True, parallel=True)
-def batch_parallel(X: Any, U: Any, s: Any, X_hat: Any, nbytes: Any) -> None:
+def batch_parallel(X: F64, U: F64, s: int, X_hat: F64, nbytes: I64) -> None:
     """Do as :func:`batch`, over the cores."""
     for i in prange(X.shape[0]):
         nbytes[i] = message(X[i], U[i], s, X_hat[i]).size
 
 
 @njit(cache=True)
-def unpack(code: Any, s: Any, x_hat: Any) -> Any:
+def unpack(code: U8, s: int, x_hat: F64) -> bool:
     """Decode into ``x_hat``; return False when the code is damaged."""
     x_hat[:] = 0.0
     top = np.int64(code[1]) | (np.int64(code[2]) << 8)

@@ -9,6 +9,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.compressors.dither import Dithering
 from fedmiss.core.protocols import Compressor
+from fedmiss.core.sums import compress_rows
 from fedmiss.errors import ConfigError, UplinkError
 
 __all__ = ["Blocks"]
@@ -87,8 +88,6 @@ class Blocks:
 
     def compress_batch(self, X: F64, U: F64) -> tuple[F64, I64]:
         """Each block of all rows at once."""
-        from fedmiss.core.fedem import compress_rows
-
         self._check(X.shape[1])
         X_hat, nbytes, at, used = np.empty_like(X), np.zeros(len(X), dtype=np.int64), 0, 0
         for n in self.lengths:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmiss.arrays import F64, I64
+from fedmiss.compressors._dither import SPARSE, batch, batch_parallel, message, unpack
 from fedmiss.errors import ConfigError, DomainError, UplinkError
 
 __all__ = ["Dithering", "block_quantization"]
 
+_LIMIT = "numbers must be finite, norms below 3.4e38"
 _PARALLEL = 500_000  # numbers in a batch from which starting the threads pays
 
 
@@ -83,18 +85,14 @@ class Dithering:
 
     def encode(self, x: F64, u: F64) -> bytes:
         """Tag, norms, levels."""
-        from fedmiss.compressors._dither import message
-
         x = np.ascontiguousarray(x, dtype=np.float64)
         out = message(x, u, self.levels, float(self.norm), self._block(x.size), np.empty_like(x))
         if out.size == 0:
-            raise _not_finite(x[None])
+            raise not_finite(x, _LIMIT)
         return bytes(out.tobytes())
 
     def decode(self, payload: bytes, q: int) -> F64:
         """Rebuild sign * level * norm / s."""
-        from fedmiss.compressors._dither import SPARSE, unpack
-
         block = self._block(q)
         n = -(-q // block)
         raw = np.frombuffer(payload, dtype=np.uint8)
@@ -119,14 +117,12 @@ class Dithering:
 
     def compress_batch(self, X: F64, U: F64) -> tuple[F64, I64]:
         """Quantize each row, (a, q), and measure its code, (a,)."""
-        from fedmiss.compressors._dither import batch, batch_parallel
-
         X = np.ascontiguousarray(X, dtype=np.float64)
         X_hat, nbytes = np.empty_like(X), np.empty(len(X), dtype=np.int64)
         kernel = batch_parallel if X.size >= _PARALLEL else batch
         kernel(X, U, self.levels, float(self.norm), self._block(X.shape[1]), X_hat, nbytes)
         if not nbytes.all():
-            raise _not_finite(X)
+            raise not_finite(X, _LIMIT)
         return X_hat, nbytes
 
 
@@ -135,9 +131,9 @@ def block_quantization(block: int, p: float = 2.0) -> Dithering:
     return Dithering(levels=1, norm=p, block=block)
 
 
-def _not_finite(X: F64) -> DomainError:
+def not_finite(X: F64, limit: str) -> DomainError:
+    """Say that a message is outside the limits of its code."""
     big = float(np.max(np.abs(X)))
     return DomainError(
-        f"a message holds {big:g}, which cannot be quantized (numbers must be finite, norms below 3.4e38): "
-        "the run diverged. Lower gamma."
+        f"a message holds {big:g}, which cannot be quantized ({limit}): the run diverged. Lower gamma."
     )

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.errors import ConfigError, DomainError, UplinkError
+from fedmiss.compressors._natural import batch, batch_parallel, message, unpack
+from fedmiss.compressors.dither import not_finite
+from fedmiss.errors import ConfigError, UplinkError
 
 __all__ = ["Natural"]
 
+_LIMIT = "must be finite, below 1e300"
 _PARALLEL = 500_000  # numbers in a batch from which starting the threads pays
 
 
@@ -57,18 +60,14 @@ class Natural:
 
     def encode(self, x: F64, u: F64) -> bytes:
         """Tag, exponent, levels."""
-        from fedmiss.compressors._natural import message
-
         x = np.ascontiguousarray(x, dtype=np.float64)
         out = message(x, u, self.levels, np.empty_like(x))
         if out.size == 0:
-            raise _not_finite(x)
+            raise not_finite(x, _LIMIT)
         return bytes(out.tobytes())
 
     def decode(self, payload: bytes, q: int) -> F64:
         """Rebuild the powers of two."""
-        from fedmiss.compressors._natural import unpack
-
         x_hat = np.empty(q)
         if len(payload) < 3 or not unpack(np.frombuffer(payload, dtype=np.uint8), self.levels, x_hat):
             raise UplinkError(f"the code of q={q} levels is damaged, or was made with other settings.")
@@ -76,20 +75,10 @@ class Natural:
 
     def compress_batch(self, X: F64, U: F64) -> tuple[F64, I64]:
         """Quantize each row, (a, q), and measure its code, (a,)."""
-        from fedmiss.compressors._natural import batch, batch_parallel
-
         X = np.ascontiguousarray(X, dtype=np.float64)
         X_hat, nbytes = np.empty_like(X), np.empty(len(X), dtype=np.int64)
         kernel = batch_parallel if X.size >= _PARALLEL else batch
         kernel(X, U, self.levels, X_hat, nbytes)
         if not nbytes.all():
-            raise _not_finite(X)
+            raise not_finite(X, _LIMIT)
         return X_hat, nbytes
-
-
-def _not_finite(X: F64) -> DomainError:
-    big = float(np.max(np.abs(X)))
-    return DomainError(
-        f"a message holds {big:g}, which cannot be quantized (must be finite, below 1e300): the run diverged. "
-        "Lower gamma."
-    )

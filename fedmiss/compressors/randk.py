@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmiss.arrays import F64, I64
+from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
 from fedmiss.errors import ConfigError, UplinkError
 
-__all__ = ["RandK", "pack_positions", "unpack_positions"]
+__all__ = ["RandK", "pack_positions", "unpack_kept", "unpack_positions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +60,7 @@ class RandK:
 
     def decode(self, payload: bytes, q: int) -> F64:
         """Put the values back."""
-        k = min(self.k, q)
-        if len(payload) < 8 * k or (k == q and len(payload) != 8 * k):
-            raise UplinkError(f"{len(payload)} bytes cannot hold {k} numbers of 8 bytes.")
-        values = np.frombuffer(payload[: 8 * k], dtype="<f8")
-        if k == q:
-            return values.astype(np.float64)
-        x_hat = np.zeros(q)
-        x_hat[unpack_positions(payload[8 * k :], k, q)] = values
-        return x_hat
+        return unpack_kept(payload, min(self.k, q), q)
 
     def compress_batch(self, X: F64, U: F64) -> tuple[F64, I64]:
         """Keep k entries of each row, (a, q), and measure the code, (a,)."""
@@ -87,8 +80,6 @@ def _width(q: int) -> int:
 
 def pack_positions(keep: I64, q: int) -> bytes:
     """Code of which of q entries are kept: zero flags, or fixed-width numbers when that is shorter."""
-    from fedmiss.compressors._coder import capacity, encode_levels
-
     flags = np.zeros(q, dtype=np.int64)
     flags[keep] = 1
     out = np.empty(capacity(q, 1), dtype=np.uint8)
@@ -100,10 +91,20 @@ def pack_positions(keep: I64, q: int) -> bytes:
     return bytes([tag]) + out[:size].tobytes()
 
 
+def unpack_kept(payload: bytes, k: int, q: int) -> F64:
+    """(q,) vector of k values and their positions, zero elsewhere."""
+    if len(payload) < 8 * k or (k == q and len(payload) != 8 * k):
+        raise UplinkError(f"{len(payload)} bytes cannot hold {k} numbers of 8 bytes.")
+    values = np.frombuffer(payload[: 8 * k], dtype="<f8")
+    if k == q:
+        return values.astype(np.float64)
+    x_hat = np.zeros(q)
+    x_hat[unpack_positions(payload[8 * k :], k, q)] = values
+    return x_hat
+
+
 def unpack_positions(code: bytes, k: int, q: int) -> I64:
     """Return the k positions, increasing, or raise UplinkError."""
-    from fedmiss.compressors._coder import decode_levels
-
     raw = np.frombuffer(code, dtype=np.uint8)
     keep = np.empty(0, dtype=np.int64)
     if raw.size and raw[0] == 2:

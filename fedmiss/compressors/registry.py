@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from typing import Any
 
 from fedmiss.compressors.blocks import Blocks
 from fedmiss.compressors.dither import Dithering, block_quantization
@@ -12,12 +10,12 @@ from fedmiss.compressors.identity import Identity
 from fedmiss.compressors.natural import Natural
 from fedmiss.compressors.randk import RandK
 from fedmiss.compressors.topk import TopK
+from fedmiss.core import names
 from fedmiss.core.protocols import Compressor
-from fedmiss.errors import ConfigError
 
 __all__ = ["COMPRESSORS", "compressor", "register"]
 
-COMPRESSORS: dict[str, Callable[..., Any]] = {
+COMPRESSORS: dict[str, Callable[..., Compressor]] = {
     "block": block_quantization,
     "blocks": Blocks,
     "dithering": Dithering,
@@ -28,21 +26,11 @@ COMPRESSORS: dict[str, Callable[..., Any]] = {
 }
 
 
-def register(name: str, make: Callable[..., Any]) -> None:
+def register(name: str, make: Callable[..., Compressor]) -> None:
     """Add a compressor under a name that is free."""
-    if name in COMPRESSORS and COMPRESSORS[name] is not make:
-        raise ConfigError(f"there is already a compressor {name!r}; choose another name.")
-    COMPRESSORS[name] = make
+    names.add("compressor", COMPRESSORS, name, make)
 
 
-def compressor(name: str, **settings: Any) -> Compressor:
+def compressor(name: str, **settings: object) -> Compressor:
     """Make a compressor: ``compressor("dithering", levels=4)``."""
-    if name not in COMPRESSORS:
-        raise ConfigError(f"there is no compressor {name!r}; known are {', '.join(sorted(COMPRESSORS))}.")
-    make = COMPRESSORS[name]
-    try:
-        inspect.signature(make).bind(**settings)
-    except TypeError as error:
-        raise ConfigError(f"compressor {name!r}: {error}; it takes {inspect.signature(make)}.") from None
-    made: Compressor = make(**settings)
-    return made
+    return names.make("compressor", COMPRESSORS, name, settings)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.compressors.randk import pack_positions, unpack_positions
-from fedmiss.errors import ConfigError, UplinkError
+from fedmiss.compressors.randk import pack_positions, unpack_kept
+from fedmiss.errors import ConfigError
 
 __all__ = ["TopK"]
 
@@ -67,15 +67,7 @@ class TopK:
 
     def decode(self, payload: bytes, q: int) -> F64:
         """Put the values back."""
-        k = min(self.k, q)
-        if len(payload) < 8 * k or (k == q and len(payload) != 8 * k):
-            raise UplinkError(f"{len(payload)} bytes cannot hold {k} numbers of 8 bytes.")
-        values = np.frombuffer(payload[: 8 * k], dtype="<f8")
-        if k == q:
-            return values.astype(np.float64)
-        x_hat = np.zeros(q)
-        x_hat[unpack_positions(payload[8 * k :], k, q)] = values
-        return x_hat
+        return unpack_kept(payload, min(self.k, q), q)
 
     def compress_batch(self, X: F64, U: F64) -> tuple[F64, I64]:
         """Keep k entries of each row, (a, q), and measure the code, (a,)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,19 +21,9 @@ if TYPE_CHECKING:
     from fedmiss.core.fedem import FedEM
 
 __all__ = [
-    "LARGEST",
-    "NOTHING",
-    "bounded",
-    "collect",
-    "hear",
-    "nothing",
-    "open_batch",
-    "outliers",
-    "pack_batch",
-    "read_uplink",
-    "too_long",
-    "usable",
-]
+    "LARGEST", "NOTHING", "bounded", "collect", "hear", "nothing", "open_batch", "outliers", "pack_batch",
+    "read_uplink", "too_long", "usable",
+]  # fmt: skip
 
 LARGEST = 1e30  # of a number that a worker may want to send; its decoded message may be 1e15 times larger
 _DECODED = 1e45
@@ -68,7 +58,7 @@ def outliers(Q: F64, bound: float | None) -> Bool:
 # ---- worker ---------------------------------------------------------------------------------------------------------
 
 
-def hear(algo: FedEM, worker: WorkerState, down: Downlink, name: str) -> tuple[WorkerState, Any]:
+def hear(algo: FedEM, worker: WorkerState, down: Downlink, name: str) -> tuple[WorkerState, object]:
     """Read a broadcast: return the settled state, and the estimator's memory from which to answer.
 
     The worker knows which of its messages the server counts by ``down.ack``, and refuses (UplinkError) whatever
@@ -174,27 +164,19 @@ def collect(
         size += len(up.payload)
         slot = algo.roster.slots.get(up.worker)
         if slot is None or slot not in asked:
-            out.append(
-                Dropped(
-                    down.k,
-                    str(up.worker),
-                    f"worker {up.worker!r} answered round {down.k} without being asked",
-                )
-            )
+            reason = f"worker {up.worker!r} answered round {down.k} without being asked"
+            out.append(Dropped(down.k, str(up.worker), reason))
         else:
             came.setdefault(slot, []).append(up)
     slots, Q, evaluations = [], [], 0
     for slot in sorted(came):
         first, *more = came[slot]
         if any(up.payload != first.payload for up in more):
-            out.append(
-                Dropped(
-                    down.k,
-                    first.worker,
-                    f"worker {first.worker!r} answered round {down.k} twice with different bytes; two processes run "
-                    "under one name: stop one",
-                )
+            reason = (
+                f"worker {first.worker!r} answered round {down.k} twice with different bytes; two processes run "
+                "under one name: stop one"
             )
+            out.append(Dropped(down.k, first.worker, reason))
             continue
         try:
             Q_i, count = read_uplink(algo, down, first, slot)
@@ -204,14 +186,8 @@ def collect(
         slots.append(slot)
         Q.append(Q_i)
         evaluations += count
-    replies = Replies(
-        np.array(slots, dtype=np.int64),
-        np.array(Q).reshape(len(slots), algo.model.q),
-        size,
-        evaluations,
-        tuple(out),
-    )
-    return bounded(algo, down, replies)
+    found = np.array(Q).reshape(len(slots), algo.model.q)
+    return bounded(algo, down, Replies(np.array(slots, dtype=np.int64), found, size, evaluations, tuple(out)))
 
 
 def bounded(algo: FedEM, down: Downlink, replies: Replies) -> Replies:

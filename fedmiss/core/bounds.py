@@ -17,21 +17,10 @@ from fedmiss.core.theory import Constants, gamma_max, gamma_vr, minibatch_vr, om
 from fedmiss.errors import ConfigError
 
 __all__ = [
-    "Regime",
-    "bound_corollary_2",
-    "bound_fedem",
-    "bound_memories",
-    "bound_uncompressed",
-    "bound_vr",
-    "bound_vr_general",
-    "check_step",
-    "evaluations_vr",
-    "gamma_limit",
-    "regime_fedem",
-    "regime_vr",
-    "rounds_fedem",
-    "rounds_vr",
-]
+    "Regime", "bound_corollary_2", "bound_fedem", "bound_memories", "bound_uncompressed", "bound_vr",
+    "bound_vr_general", "check_step", "evaluations_vr", "gamma_limit", "regime_fedem", "regime_vr",
+    "rounds_fedem", "rounds_vr",
+]  # fmt: skip
 
 
 def check_step(algo: FedEM, c: Constants, *, k: int = 0) -> float:

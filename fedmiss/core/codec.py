@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
 
 import numpy as np
 
@@ -22,14 +21,14 @@ _DTYPES = ("<f8", "<f4", "<i8", "<i4", "|i1", "|u1", "<u4", "<u8", "|b1")
 _DEPTH = 16
 
 
-def encode_value(value: Any) -> bytes:
+def encode_value(value: object) -> bytes:
     """Bytes of ``value``; TypeError for a kind that has none."""
     out: list[bytes] = []
     _write(value, out, 0)
     return b"".join(out)
 
 
-def decode_value(data: bytes, types: Mapping[str, type] | None = None) -> Any:
+def decode_value(data: bytes, types: Mapping[str, type] | None = None) -> object:
     """Return the value; damaged bytes, bytes left over and dataclasses not in ``types`` raise UplinkError."""
     reader = _Reader(memoryview(data), types or {})
     value = reader.read(0)
@@ -38,7 +37,7 @@ def decode_value(data: bytes, types: Mapping[str, type] | None = None) -> Any:
     return value
 
 
-def _write(value: Any, out: list[bytes], depth: int) -> None:
+def _write(value: object, out: list[bytes], depth: int) -> None:
     if depth > _DEPTH:
         raise TypeError(f"values are nested more than {_DEPTH} deep")
     if value is None:
@@ -104,7 +103,7 @@ class _Reader:
         except UnicodeDecodeError:
             raise UplinkError("a name in the message is not text; the message is damaged.") from None
 
-    def read(self, depth: int) -> Any:
+    def read(self, depth: int) -> object:
         if depth > _DEPTH:
             raise UplinkError(f"values are nested more than {_DEPTH} deep; the message is damaged.")
         kind = bytes(self.take(1))
@@ -149,7 +148,7 @@ class _Reader:
             raise UplinkError(f"an array of shape {shape} is damaged.")
         return np.frombuffer(self.take(size * dtype.itemsize), dtype=dtype).reshape(shape).copy()
 
-    def _dataclass(self, depth: int) -> Any:
+    def _dataclass(self, depth: int) -> object:
         name = self.text()
         kind = self.types.get(name)
         if kind is None:

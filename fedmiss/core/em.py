@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.core.oracles import s_bar_many
-from fedmiss.core.protocols import Model, Shards
+from fedmiss.core.protocols import Model, Shards, Theta
 from fedmiss.core.state import Roster
 
 __all__ = ["em", "mean_field", "pooled_s_bar"]
 
 
-def pooled_s_bar(model: Model, theta: Any, data: Shards, roster: Roster) -> F64:
+def pooled_s_bar(model: Model, theta: Theta, data: Shards, roster: Roster) -> F64:
     """sum_c w_c s_bar_c(theta), (q,): sees all rows, so it exists in simulations only."""
     slots = np.arange(roster.n, dtype=np.int64)
     S = s_bar_many(model, theta, data, slots, None)
@@ -22,7 +20,7 @@ def pooled_s_bar(model: Model, theta: Any, data: Shards, roster: Roster) -> F64:
     return out
 
 
-def mean_field(model: Model, S_hat: F64, data: Shards, roster: Roster, theta: Any = None) -> F64:
+def mean_field(model: Model, S_hat: F64, data: Shards, roster: Roster, theta: Theta = None) -> F64:
     """h(S) = sum_c w_c s_bar_c(T(S)) - S, (q,). SIMULATION ONLY: no server of a real federation can see it.
 
     Source: h of Dieuleveut, Fort, Moulines, Robin (2021).

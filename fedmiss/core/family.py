@@ -55,7 +55,7 @@ def local_em(
     With ``correct`` the memories V_c are control variates too: each local step moves by h_c - V_c + V. H = 1 is
     FedEM with gamma = eta, to the bit. ``b`` rows a step, None for all.
 
-    Local steps pay where EM is slow because little is seen, while eta H max_c ||A_c|| <= 1 for the linear part A_c of
+    Local steps pay where EM is slow because much is missing, while eta H max_c ||A_c|| <= 1 for the linear part A_c of
     x - s_bar_c(T(x)), and harm elsewhere. Source: not in the papers for EM; the step of SCAFFLSA on h_c.
     """
     step = Times(eta, float(H)) if callable(eta) else float(eta) * H

@@ -14,17 +14,8 @@ from fedmiss.core import arrivals, oracles
 from fedmiss.core.checks import check_settings
 from fedmiss.core.fingerprint import describe, digest
 from fedmiss.core.participation import Full
-from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Participation, Rows, Shards
-from fedmiss.core.state import (
-    Downlink,
-    Dropped,
-    Replies,
-    Roster,
-    RoundInfo,
-    ServerState,
-    Uplink,
-    WorkerState,
-)
+from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Participation, Rows, Shards, Theta
+from fedmiss.core.state import Downlink, Dropped, Replies, Roster, RoundInfo, ServerState, Uplink, WorkerState
 from fedmiss.core.sums import compress_rows, theta_bytes, weighted_sum
 from fedmiss.core.wire import HEADER, REFUSED, frame
 from fedmiss.errors import ConfigError, DomainError
@@ -237,12 +228,12 @@ class FedEM:
         V = server.V if getattr(self.oracle, "corrects", False) else None
         return Downlink(server.k, S_hat, theta, V=V, saved=server.saved, life=server.life)
 
-    def to_wire(self, theta: Any, D: F64) -> F64:
+    def to_wire(self, theta: Theta, D: F64) -> F64:
         """Increments, (..., q), in the coordinates in which they are compressed (optional model member)."""
         change = getattr(self.model, "to_wire", None)
         return D if change is None else change(theta, D)
 
-    def from_wire(self, theta: Any, Q: F64) -> F64:
+    def from_wire(self, theta: Theta, Q: F64) -> F64:
         """Decoded numbers, (..., q), as increments of the statistic: the inverse of :meth:`to_wire`."""
         change = getattr(self.model, "from_wire", None)
         return Q if change is None else change(theta, Q)
@@ -303,9 +294,8 @@ class FedEM:
             message = frame(arrivals.NOTHING, kind=REFUSED, k=down.k, q=q, work=work, context=context)
             return replace(worker, oracle=memory, before=before), Uplink(down.k, name, message, count)
         payload = self.compressor.encode(X_i, xi[0])
-        Q_i = self.from_wire(
-            down.theta, self.compressor.decode(payload, q)
-        )  # the very numbers that the server will see
+        # the same numbers as at the server: otherwise V and the mean of the V_c would part
+        Q_i = self.from_wire(down.theta, self.compressor.decode(payload, q))
         message = frame(payload, kind=kind, k=down.k, q=q, work=work, context=context)
         state = replace(worker, pending=(down.k, self._remember(D_i, Q_i)), oracle=memory, before=before)
         return state, Uplink(down.k, name, message, count)
@@ -329,7 +319,7 @@ class FedEM:
             )
         return costs.index(count)
 
-    def workers_step(self, V: F64, memory: Any, down: Downlink, data: Shards, slots: I64) -> Replies:
+    def workers_step(self, V: F64, memory: object, down: Downlink, data: Shards, slots: I64) -> Replies:
         """Answers of many workers at once, with the bits of :meth:`worker_step`; changes V (n, q) in place.
 
         Only for an engine that loses nothing between worker and server: V_c is committed here and now.

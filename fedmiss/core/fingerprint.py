@@ -6,13 +6,14 @@ import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 
 __all__ = ["describe", "digest"]
 
-_DEPTH = 12  # nesting beyond which only the type is told
+_DEPTH = 12  # deeper parts are described by their type only
 _SHORT = 8  # arrays up to this size are spelled out
 
 
@@ -73,7 +74,7 @@ def _array(a: np.ndarray) -> str:
     return f"{a.dtype.str}{list(a.shape)} {sha}"
 
 
-def _function(f: Any, code: Any, depth: int) -> str:
+def _function(f: FunctionType, code: CodeType, depth: int) -> str:
     """Name and code of a function, its defaults, the values that it encloses, and the numbers it reads outside."""
     text = hashlib.sha256(_code(code)).hexdigest()[:16]
     cells = [describe(cell.cell_contents, depth + 1) for cell in f.__closure__ or ()]
@@ -83,14 +84,14 @@ def _function(f: Any, code: Any, depth: int) -> str:
     return f"{f.__qualname__} {text} {' '.join(values)}".rstrip()
 
 
-def _code(code: Any) -> bytes:
+def _code(code: CodeType) -> bytes:
     inner = b"".join(_code(c) for c in code.co_consts if hasattr(c, "co_code"))
     consts = [c for c in code.co_consts if isinstance(c, (bool, int, float, str, bytes, tuple))]
     out: bytes = code.co_code + repr((consts, code.co_names)).encode() + inner
     return out
 
 
-def _attributes(thing: Any, depth: int) -> str:
+def _attributes(thing: object, depth: int) -> str:
     """name=value of a dataclass's fields, or of every public attribute that is not a cached property.
 
     Private attributes are taken as derived from public ones, as caches are; a class whose private ones decide

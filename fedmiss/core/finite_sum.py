@@ -2,44 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.core.oracles import draw_rows
-from fedmiss.core.protocols import Model, Own, Rows, Shards
+from fedmiss.core.oracles import OneByOne, check_batch, draw_rows
+from fedmiss.core.protocols import Model, Own, Rows, Theta
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
 
 __all__ = ["Fiem", "SemVr", "Streaming"]
 
 
-class _OneByOne:
-    """Stacked memory is a list with the memory of each worker; ``many`` asks one after the other."""
+class _Next(TypedDict):
+    next: int  # number of the next row
+
+
+class _Reference(TypedDict):
+    k: int
+    S_hat: F64
+    theta: Theta
+    S: F64
+
+
+class _Table(TypedDict):
+    table: F64  # (m, q) the last statistic of each row
+
+
+class _Listed(OneByOne):
+    """Memories are mappings of arrays."""
 
     __slots__ = ()
 
-    def start(self) -> Any:
-        """Nothing is known before the first answer."""
-        return None
-
-    def start_many(self, n: int, q: int) -> list[Any]:
-        """Nothing is known before the first answers."""
-        return [None] * n
-
-    def many(
-        self, model: Model, memory: list[Any], down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
-    ) -> tuple[F64, int]:
-        """Return the answers of ``one``, worker by worker."""
-        out, count = np.empty((len(slots), model.q)), 0
-        for i, c in enumerate(slots):
-            out[i], memory[c], cost = self.one(model, memory[c], down, data[c], u[i])  # type: ignore[attr-defined]
-            count += cost
-        return out, count
-
-    def pack(self, memory: list[Any]) -> dict[str, Any]:
+    def pack(self, memory: Sequence[Mapping[str, object] | None]) -> dict[str, np.ndarray]:
         """Arrays of each worker's memory under its number."""
         return {
             f"{c}.{name}": np.asarray(value)
@@ -49,9 +47,11 @@ class _OneByOne:
             if name != "theta"
         }
 
-    def unpack(self, model: Model, arrays: dict[str, Any], n: int, q: int) -> list[Any]:
+    def unpack(
+        self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int
+    ) -> list[dict[str, Theta] | None]:
         """Return the memories; theta is T(S_hat) again."""
-        memory: list[Any] = [None] * n
+        memory: list[dict[str, Theta] | None] = [None] * n
         for key, value in arrays.items():
             c, name = key.split(".", 1)
             memory[int(c)] = (memory[int(c)] or {}) | {name: np.array(value)}
@@ -61,13 +61,8 @@ class _OneByOne:
         return memory
 
 
-def _check(b: int) -> None:
-    if b < 1:
-        raise ConfigError(f"minibatch size b={b} (must be at least 1).")
-
-
 @dataclass(frozen=True, slots=True)
-class Streaming(_OneByOne):
+class Streaming(_Listed):
     """The next b rows in the order in which they came, round and round: a stream, as online EM reads it.
 
     Source: Cappe and Moulines (2009), online EM, with FedEM's memories. A worker reads on when it answers, so that rows are
@@ -77,7 +72,7 @@ class Streaming(_OneByOne):
     b: int
 
     def __post_init__(self) -> None:
-        _check(self.b)
+        check_batch(self.b)
 
     @property
     def draws(self) -> int:
@@ -89,16 +84,16 @@ class Streaming(_OneByOne):
         return (self.b,)
 
     def one(
-        self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, *own: Own
-    ) -> tuple[F64, Any, int]:
-        """``memory["next"]`` is the number of the next row."""
+        self, model: Model, memory: _Next | None, down: Downlink, rows: Rows, u: F64, *own: Own
+    ) -> tuple[F64, _Next, int]:
+        """Read on where the last answer ended."""
         at = 0 if memory is None else int(memory["next"])
         index = (at + np.arange(self.b)) % len(rows)
         return model.s_bar(down.theta, rows[index]), {"next": (at + self.b) % len(rows)}, self.b
 
 
 @dataclass(frozen=True, slots=True)
-class SemVr(_OneByOne):
+class SemVr(_Listed):
     """Control variate at a reference: S_c = s_bar_c(theta_ref) + mean_B [ s_bar_cj(theta_k) - s_bar_cj(theta_ref) ].
 
     The reference is the theta of the worker's first answer in each outer loop of k_in rounds, with a pass over all rows.
@@ -110,7 +105,7 @@ class SemVr(_OneByOne):
     k_in: int
 
     def __post_init__(self) -> None:
-        _check(self.b)
+        check_batch(self.b)
         if self.k_in < 1:
             raise ConfigError(f"k_in={self.k_in} rounds in an outer loop (must be at least 1).")
 
@@ -124,8 +119,8 @@ class SemVr(_OneByOne):
         return (m, 2 * self.b)
 
     def one(
-        self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, *own: Own
-    ) -> tuple[F64, Any, int]:
+        self, model: Model, memory: _Reference | None, down: Downlink, rows: Rows, u: F64, *own: Own
+    ) -> tuple[F64, _Reference, int]:
         """Refresh the reference, or correct by the minibatch."""
         if memory is None or int(memory["k"]) // self.k_in < down.k // self.k_in:
             S = model.s_bar(down.theta, rows)
@@ -136,7 +131,7 @@ class SemVr(_OneByOne):
 
 
 @dataclass(frozen=True, slots=True)
-class Fiem(_OneByOne):
+class Fiem(_Listed):
     """A table of each row's last statistic: S_c = mean of the table + mean_J [ s_bar_cj(theta_k) - table_j ].
 
     Two minibatches a round: I renews its rows in the table, J corrects. The first answer fills the table. Memory: m q
@@ -149,7 +144,7 @@ class Fiem(_OneByOne):
     b: int
 
     def __post_init__(self) -> None:
-        _check(self.b)
+        check_batch(self.b)
 
     @property
     def draws(self) -> int:
@@ -161,8 +156,8 @@ class Fiem(_OneByOne):
         return (m, 2 * self.b)
 
     def one(
-        self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, *own: Own
-    ) -> tuple[F64, Any, int]:
+        self, model: Model, memory: _Table | None, down: Downlink, rows: Rows, u: F64, *own: Own
+    ) -> tuple[F64, _Table, int]:
         """Renew I, correct by J."""
 
         def each(index: I64) -> F64:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.core.fedem import FedEM
-from fedmiss.core.protocols import Compressor, Engine, Rows
+from fedmiss.core.protocols import Compressor, Engine, Rows, Theta
 from fedmiss.core.state import Roster, RoundInfo
 from fedmiss.errors import UplinkError
 
@@ -24,7 +23,7 @@ class _Value:
     q: int
     value: Callable[[Rows], F64]
 
-    def s_bar(self, theta: Any, rows: Rows) -> F64:
+    def s_bar(self, theta: Theta, rows: Rows) -> F64:
         return np.asarray(self.value(rows), dtype=np.float64).reshape(self.q)
 
     def T(self, S: F64, /) -> F64:

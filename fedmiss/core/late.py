@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,25 +56,32 @@ class Late:
         inner: Any = self.inner
         return tuple(inner.costs(m))
 
-    def start(self) -> Any:
+    def start(self) -> tuple[None, object]:
         """(S_j, memory of the oracle inside)."""
         return (None, self.inner.start())
 
     def one(
-        self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, *own: Own
-    ) -> tuple[F64, Any, int]:
+        self, model: Model, memory: tuple[F64 | None, object], down: Downlink, rows: Rows, u: F64, *own: Own
+    ) -> tuple[F64, tuple[F64, object], int]:
         """Answer with the field of the round before."""
         S, inner = memory
         old = down if S is None else replace(down, S_hat=S, theta=model.T(S))
         S_c, inner, cost = self.inner.one(model, inner, old, rows, u, *own)
         return S_c - old.S_hat + down.S_hat, (down.S_hat, inner), cost
 
-    def start_many(self, n: int, q: int) -> Any:
+    def start_many(self, n: int, q: int) -> tuple[F64, object]:
         """Statistics S_j (nan: never asked), memory of the oracle inside."""
-        return [np.full((n, q), np.nan), self.inner.start_many(n, q)]
+        return np.full((n, q), np.nan), self.inner.start_many(n, q)
 
     def many(
-        self, model: Model, memory: Any, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
+        self,
+        model: Model,
+        memory: tuple[F64, object],
+        down: Downlink,
+        data: Shards,
+        slots: I64,
+        u: F64,
+        *own: Own,
     ) -> tuple[F64, int]:
         """Answers of those asked, together for workers that were asked in the same round before."""
         S, inner = memory
@@ -90,15 +98,15 @@ class Late:
         S[slots] = down.S_hat
         return out, count
 
-    def pack(self, memory: Any) -> dict[str, Any]:
+    def pack(self, memory: tuple[F64, object]) -> dict[str, np.ndarray]:
         """S_j, and the memory inside."""
         return {"S": memory[0]} | {f"inner.{k}": v for k, v in self.inner.pack(memory[1]).items()}
 
-    def unpack(self, model: Model, arrays: dict[str, Any], n: int, q: int) -> Any:
+    def unpack(self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int) -> tuple[F64, object]:
         """Return what ``pack`` saw."""
         inner = {k[6:]: v for k, v in arrays.items() if k.startswith("inner.")}
-        return [np.array(arrays["S"]), self.inner.unpack(model, inner, n, q)]
+        return np.array(arrays["S"]), self.inner.unpack(model, inner, n, q)
 
 
-def _some(own: Own, at: I64) -> Any:
+def _some(own: Own, at: I64) -> Callable[..., np.random.Generator]:
     return lambda i=0: own.rng(int(at[i]))

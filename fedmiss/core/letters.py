@@ -21,19 +21,20 @@ import struct
 import typing
 import zlib
 from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.core.codec import decode_value, encode_value
+from fedmiss.core.protocols import Model
 from fedmiss.core.state import Base, Downlink, WorkerState
 from fedmiss.errors import UplinkError
 
 if TYPE_CHECKING:
     from fedmiss.core.fedem import FedEM
 
-__all__ = ["PROTOCOL", "pack_downlink", "pack_worker", "unpack_downlink", "unpack_worker"]
+__all__ = ["PROTOCOL", "pack_downlink", "pack_worker", "theta_type", "unpack_downlink", "unpack_worker"]
 
 PROTOCOL = 1
 _HEAD, _CRC = struct.Struct("<2sBB8s8sqI"), struct.Struct("<I")
@@ -76,14 +77,20 @@ def _open(algo: FedEM, what: int, data: bytes, where: str) -> tuple[int, bytes]:
     return int(k), data[size:]
 
 
+def theta_type(model: Model) -> object:
+    """Type of a model's parameter, by ``theta_type`` or by the annotation of T; None when neither is there."""
+    kind = getattr(model, "theta_type", None)
+    if kind is not None:
+        return kind
+    try:
+        return typing.get_type_hints(type(model).T).get("return")
+    except (NameError, TypeError):
+        return None
+
+
 def _types(algo: FedEM) -> dict[str, type]:
-    """Dataclasses that may travel: the model's parameter, by ``theta_type`` or by the annotation of T."""
-    kind = getattr(algo.model, "theta_type", None)
-    if kind is None:
-        try:
-            kind = typing.get_type_hints(type(algo.model).T).get("return")
-        except (NameError, TypeError):
-            kind = None
+    """Dataclasses that may travel: the model's parameter."""
+    kind = theta_type(algo.model)
     kinds = kind if isinstance(kind, tuple) else (kind,)
     return {t.__qualname__: t for t in kinds if isinstance(t, type) and is_dataclass(t)}
 
@@ -136,7 +143,7 @@ def unpack_worker(algo: FedEM, data: bytes, name: str) -> WorkerState:
     return WorkerState(V_i, pending, oracle, acked, life, before, *old)
 
 
-def _is_vector(v: Any, q: int) -> bool:
+def _is_vector(v: object, q: int) -> bool:
     if not isinstance(v, np.ndarray) or v.shape != (q,) or v.dtype != np.float64:
         return False
     array: F64 = v

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ class LocalSteps(NoMemory):
 
     The answer is S_c = S_k + G_c + V_c - V with G_c = (x - S_k) / (eta H), so that the worker sends
     D_c = S_c - S_k - V_c = G_c - V; without correction S_c = S_k + G_c. The server moves by gamma = eta H.
-    ``H = 1`` takes the path of FullBatch or Minibatch(b): the same bits.
+    ``H = 1`` takes the path of Full() or Minibatch(b): the same bits.
 
     A model may have ``s_bar_at(X, data, slots, index) -> (a, q)``: the statistic of the i-th worker at T(X[i]), so that
     all workers step at once; or ``local_walk(x, data, slots, index, eta, H, shift) -> (a, q)``: where the i-th worker
@@ -112,7 +111,7 @@ class LocalSteps(NoMemory):
         if self.correct:
             assert down.V is not None
             shift = down.V - V_i
-        walk: Any = getattr(model, "local_walk", None)
+        walk = getattr(model, "local_walk", None)
         if walk is not None and (self.b is None or self.replace):
             index = None if self.b is None else draw_rows(u, sizes, replace=True)
             x = walk(x, data, slots, index, eta, self.H, np.zeros_like(x) if shift is None else shift)
@@ -134,7 +133,7 @@ class LocalSteps(NoMemory):
     @staticmethod
     def _statistics(model: Model, x: F64, data: Shards, slots: I64, index: I64 | None, t: int) -> F64:
         """(a, q) statistic of each worker at its own point."""
-        fast: Any = getattr(model, "s_bar_at", None)
+        fast = getattr(model, "s_bar_at", None)
         if fast is not None:
             out: F64 = fast(x, data, slots, index)
             return out

@@ -15,8 +15,8 @@ import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.core.fedem import FedEM
-from fedmiss.core.protocols import Engine
-from fedmiss.core.state import Downlink, Dropped, ServerState
+from fedmiss.core.protocols import Engine, Theta
+from fedmiss.core.state import Downlink, Dropped, RoundInfo, ServerState
 from fedmiss.errors import ConfigError, DomainError, InputError, UplinkError
 from fedmiss.files import read_checked, write_checked
 from fedmiss.progress import progress
@@ -66,7 +66,7 @@ class Result:
     """
 
     server: ServerState
-    theta: Any
+    theta: Theta
     trace: dict[str, F64]
     stop_reason: str
     converged: bool = field(default=False)
@@ -86,6 +86,56 @@ class _Mean:
         if server.k > self.start:
             self.count += 1
             self.S = self.S + (server.S_hat - self.S) / self.count
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What a run collects beside the server's state."""
+
+    trace: dict[str, list[float]]
+    dropped: list[Dropped]
+    mean: _Mean | None
+    useless: int = 0  # messages that could not be used, since the last one that could
+
+    def observe(self, k: int, values: Mapping[str, float]) -> None:
+        """Note what an observer said of round k; earlier rounds in which it was not asked hold nan."""
+        for name, value in values.items():
+            column = self.trace.setdefault(name, [])
+            column.extend([np.nan] * (k - len(column)))
+            column.append(float(value))
+
+    def add(self, info: RoundInfo, n: int, seconds: float) -> None:
+        """Note a round of n workers; raise when nothing arrives any more, or the iterates diverged."""
+        row = (
+            info.k, info.gamma, info.h_norm2, info.active, info.bytes_up, info.bytes_down, info.evaluations,
+            len(info.dropped), seconds,
+        )  # fmt: skip
+        for name, value in zip(_COLUMNS, row, strict=True):
+            self.trace[name].append(value)
+        if info.active:
+            self.useless = 0
+        elif info.dropped:
+            self.useless += len(info.dropped)
+        self.dropped += info.dropped[: _KEPT - len(self.dropped)]
+        if info.dropped and self.useless >= max(20, 3 * n):
+            raise UplinkError(
+                f"round {info.k}: none of the last {self.useless} messages could be used; the last one: "
+                f"{info.dropped[-1].reason} If the iterates diverged, lower gamma (now {info.gamma:g}).",
+                k=info.k,
+                worker=info.dropped[-1].worker,
+            )
+        if not np.isfinite(info.h_norm2):
+            raise DomainError(
+                f"round {info.k}: ||H||^2 is {info.h_norm2}; the iterates diverged with gamma={info.gamma:g}. "
+                f"Lower gamma (try {info.gamma / 5:g}).",
+                k=info.k,
+            )
+
+    def table(self, rounds: int) -> dict[str, F64]:
+        """Columns of equal length."""
+        for column in self.trace.values():
+            column.extend([np.nan] * (rounds - len(column)))
+        return {name: np.array(column, dtype=np.float64) for name, column in self.trace.items()}
 
 
 def save_checkpoint(
@@ -219,73 +269,44 @@ def run(
     >>> len(result.trace["bytes_up"])
     20
     """
+    # many parameters: the documented interface, given by name
     stop = Stop(rounds=stop) if isinstance(stop, int) else stop
     if stop.rounds is None and stop.epochs is None and stop.tol is None and stop.seconds is None:
         raise ConfigError("the run has no end; give rounds, epochs, tol or seconds.")
-    start, before = time.perf_counter(), 0.0
-    trace: dict[str, list[float]] = {name: [] for name in _COLUMNS}
-    dropped: list[Dropped] = []
-    mean = None if average_from is None else _Mean(average_from, np.zeros(algo.model.q))
+    start = time.perf_counter()
     if checkpoint is not None and Path(checkpoint).exists():
         server, trace = load_checkpoint(checkpoint, algo, engine)
-        dropped, mean = _load_rest(checkpoint, average_from)
-        before = trace["seconds"][-1] if trace["seconds"] else 0.0
+        kept = _Kept(trace, *_load_rest(checkpoint, average_from))
     else:
+        mean = None if average_from is None else _Mean(average_from, np.zeros(algo.model.q))
+        kept = _Kept({name: [] for name in _COLUMNS}, [], mean)
         server = engine.start(algo, S_hat, init)
-    evaluations, total = sum(trace["evaluations"]), algo.roster.total
-    columns = [trace[name] for name in _COLUMNS]
-    n, useless = algo.roster.n, 0
+    trace, mean = kept.trace, kept.mean
+    before = trace["seconds"][-1] if trace["seconds"] else 0.0
+    evaluations, total, n = sum(trace["evaluations"]), algo.roster.total, algo.roster.n
     fraction = stop.rounds is None and stop.epochs is not None
     with progress(label, total=stop.epochs if fraction else stop.rounds) as show:
         down = algo.broadcast(server)
         while not (reason := _reason(stop, server.k, evaluations / total, trace["h_norm2"], start)):
             if observe is not None and server.k % observe_every == 0:
-                for name, value in observe(server, down).items():
-                    column = trace.setdefault(name, [])
-                    column.extend([np.nan] * (server.k - len(column)))
-                    column.append(float(value))
+                kept.observe(server.k, observe(server, down))
             active = algo.participation.active(algo.seed, server.k, n)
             replies = engine.round(algo, server, down, active)
             server, info = algo.server_step(server, down, replies)
             evaluations += info.evaluations
-            row = (
-                info.k, info.gamma, info.h_norm2, info.active, info.bytes_up, info.bytes_down, info.evaluations,
-                len(info.dropped), before + time.perf_counter() - start,
-            )  # fmt: skip
-            for column, value in zip(columns, row, strict=True):
-                column.append(value)
-            if info.dropped:
-                useless = 0 if info.active else useless + len(info.dropped)
-                dropped += info.dropped[: _KEPT - len(dropped)]
-                if useless >= max(20, 3 * n):
-                    raise UplinkError(
-                        f"round {info.k}: none of the last {useless} messages could be used; the last one: "
-                        f"{info.dropped[-1].reason} If the iterates diverged, lower gamma (now {info.gamma:g}).",
-                        k=info.k,
-                        worker=info.dropped[-1].worker,
-                    )
-            elif info.active:
-                useless = 0
-            if not np.isfinite(info.h_norm2):
-                raise DomainError(
-                    f"round {info.k}: ||H||^2 is {info.h_norm2}; the iterates diverged with gamma={info.gamma:g}. "
-                    f"Lower gamma (try {info.gamma / 5:g}).",
-                    k=info.k,
-                )
+            kept.add(info, n, before + time.perf_counter() - start)
             if mean is not None:
                 mean.add(server)
             if checkpoint is not None and server.k % checkpoint_every == 0:
-                save_checkpoint(checkpoint, algo, engine, server, trace, dropped, mean)
+                save_checkpoint(checkpoint, algo, engine, server, trace, kept.dropped, mean)
                 server = replace(server, saved=server.k)
             down = algo.broadcast(server)
             show(evaluations / total if fraction else server.k)
     if checkpoint is not None:
-        save_checkpoint(checkpoint, algo, engine, server, trace, dropped, mean)
-    for column in trace.values():
-        column.extend([np.nan] * (server.k - len(column)))
-    table = {name: np.array(column, dtype=np.float64) for name, column in trace.items()}
+        save_checkpoint(checkpoint, algo, engine, server, trace, kept.dropped, mean)
     averaged = mean.S if mean is not None and mean.count else None
-    return Result(server, down.theta, table, reason, reason.startswith("tol"), dropped, averaged)
+    table = kept.table(server.k)
+    return Result(server, down.theta, table, reason, reason.startswith("tol"), kept.dropped, averaged)
 
 
 def _reason(stop: Stop, k: int, epochs: float, h_norm2: list[float], start: float) -> str:

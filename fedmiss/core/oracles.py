@@ -6,17 +6,20 @@ drawn from the uniforms given, and a model's ``s_bar_many`` repeats its ``s_bar`
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.core.protocols import Model, Own, Rows, Shards
+from fedmiss.core.protocols import Model, Own, Rows, Shards, Theta
 from fedmiss.core.state import Downlink
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, DomainError
 
-__all__ = ["Full", "Minibatch", "NoMemory", "Spider", "draw_rows", "s_bar_many", "sizes_of"]
+__all__ = ["Full", "Minibatch", "NoMemory", "OneByOne", "Spider", "draw_rows", "s_bar_many", "sizes_of"]
+
+Answered = tuple[int, F64, Theta, F64]  # round, S_hat, theta and S_c of SPIDER's last answer
 
 
 def draw_rows(u: F64, sizes: I64, *, replace: bool) -> I64:
@@ -44,7 +47,7 @@ def draw_rows(u: F64, sizes: I64, *, replace: bool) -> I64:
     return deck[:, :b].copy()
 
 
-def s_bar_many(model: Model, theta: Any, data: Shards, slots: I64, index: I64 | None) -> F64:
+def s_bar_many(model: Model, theta: Theta, data: Shards, slots: I64, index: I64 | None) -> F64:
     """Return the (a, q) statistics of several workers, all rows or those of ``index`` (a, b)."""
     fast = getattr(model, "s_bar_many", None)
     if fast is not None:
@@ -56,7 +59,7 @@ def s_bar_many(model: Model, theta: Any, data: Shards, slots: I64, index: I64 | 
     return out
 
 
-def _s_bar_mixed(model: Model, thetas: list[Any], which: I64, data: Shards, slots: I64, index: I64) -> F64:
+def _s_bar_mixed(model: Model, thetas: list[Theta], which: I64, data: Shards, slots: I64, index: I64) -> F64:
     """Return the (a, q) statistics of workers of which the i-th is asked at ``thetas[which[i]]``."""
     fast = getattr(model, "s_bar_mixed", None)
     if fast is not None:
@@ -69,19 +72,47 @@ def _s_bar_mixed(model: Model, thetas: list[Any], which: I64, data: Shards, slot
     return out
 
 
-def sizes_of(data: Any, slots: I64) -> I64:
+def sizes_of(data: Shards, slots: I64) -> I64:
     """(a,) rows of each of the workers."""
     if isinstance(data, np.ndarray):
         return np.full(len(slots), data.shape[1], dtype=np.int64)
     return np.array([len(data[c]) for c in slots], dtype=np.int64)
 
 
-def _check_batch(b: int) -> None:
+def check_batch(b: int) -> None:
+    """Refuse a minibatch without rows."""
     if b < 1:
         raise ConfigError(f"minibatch size b={b} (must be at least 1).")
 
 
-class NoMemory:
+class OneByOne:
+    """Base of an oracle that is asked for one worker after the other; the stacked memory is a list with each worker's."""
+
+    __slots__ = ()
+
+    def start(self) -> None:
+        """Nothing is known before the first answer."""
+
+    def start_many(self, n: int, q: int) -> list[None] | None:
+        """Nothing is known before the first answers."""
+        return [None] * n
+
+    def many(
+        self, model: Model, memory: Any, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
+    ) -> tuple[F64, int]:
+        """Return the answers of ``one``, worker by worker."""
+        out, count = np.empty((len(slots), model.q)), 0
+        for i, c in enumerate(slots):
+            mine = [Own(o.V_i[i], _ith(o, i)) for o in own]
+            try:
+                out[i], memory[c], cost = self.one(model, memory[c], down, data[c], u[i], *mine)  # type: ignore[attr-defined]
+            except DomainError as error:
+                raise DomainError(str(error), **{**error.fields, "slot": int(c)}) from error
+            count += cost
+        return out, count
+
+
+class NoMemory(OneByOne):
     """Base of an oracle that starts afresh in every round: give it ``draws`` and ``one``, and ``costs`` if not all rows.
 
     ``many`` asks one worker after the other until a subclass knows better.
@@ -94,34 +125,23 @@ class NoMemory:
         return (m,)
 
     def many(
-        self, model: Model, memory: Any, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
+        self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
     ) -> tuple[F64, int]:
         """Return the answers of ``one``, worker by worker."""
-        out, count = np.empty((len(slots), model.q)), 0
-        for i, c in enumerate(slots):
-            mine = (Own(own[0].V_i[i], _ith(own[0], i)),) if own else ()
-            out[i], _, cost = self.one(model, None, down, data[c], u[i], *mine)  # type: ignore[attr-defined]
-            count += cost
-        return out, count
-
-    def start(self) -> None:
-        """Nothing is remembered."""
-        return None
+        return super().many(model, dict.fromkeys(slots.tolist()), down, data, slots, u, *own)
 
     def start_many(self, n: int, q: int) -> None:
         """Nothing is remembered."""
-        return None
 
-    def pack(self, memory: None) -> dict[str, Any]:
+    def pack(self, memory: None) -> dict[str, np.ndarray]:
         """Nothing to store."""
         return {}
 
-    def unpack(self, model: Model, arrays: dict[str, Any], n: int, q: int) -> None:
+    def unpack(self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int) -> None:
         """Nothing to restore."""
-        return None
 
 
-def _ith(own: Own, i: int) -> Any:
+def _ith(own: Own, i: int) -> Callable[..., np.random.Generator]:
     return lambda _=0: own.rng(i)
 
 
@@ -159,7 +179,7 @@ class Minibatch(NoMemory):
     replace: bool = True
 
     def __post_init__(self) -> None:
-        _check_batch(self.b)
+        check_batch(self.b)
 
     @property
     def draws(self) -> int:
@@ -189,7 +209,7 @@ class _SpiderMany:
 
     S: F64
     last: I64  # (n,) round of the last evaluation, -1 for never
-    seen: dict[int, tuple[F64, Any]]  # round -> (S_hat, theta) for the rounds in ``last``
+    seen: dict[int, tuple[F64, Theta]]  # round -> (S_hat, theta) for the rounds in ``last``
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +231,7 @@ class Spider:
     replace: bool = True
 
     def __post_init__(self) -> None:
-        _check_batch(self.b)
+        check_batch(self.b)
         if self.k_in < 1:
             raise ConfigError(f"k_in={self.k_in} rounds in an outer loop (must be at least 1).")
 
@@ -228,8 +248,10 @@ class Spider:
         """Nothing is known before the first answer."""
         return None
 
-    def one(self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64) -> tuple[F64, Any, int]:
-        """``memory`` is (round, S_hat, theta, S_c) of the last answer, or None."""
+    def one(
+        self, model: Model, memory: Answered | None, down: Downlink, rows: Rows, u: F64
+    ) -> tuple[F64, Answered, int]:
+        """Take all rows in the first answer of an outer loop, or move by a minibatch."""
         if memory is None or memory[0] // self.k_in < down.k // self.k_in:
             S, count = model.s_bar(down.theta, rows), len(rows)
         else:
@@ -275,7 +297,7 @@ class Spider:
             del memory.seen[k]
         return memory.S[slots], count
 
-    def pack(self, memory: _SpiderMany) -> dict[str, Any]:
+    def pack(self, memory: _SpiderMany) -> dict[str, np.ndarray]:
         """Statistics, rounds, and the S_hat of those rounds; theta is T(S_hat) again."""
         rounds = sorted(memory.seen)
         points = np.array([memory.seen[k][0] for k in rounds]).reshape(len(rounds), memory.S.shape[1])
@@ -286,7 +308,7 @@ class Spider:
             "points": points,
         }
 
-    def unpack(self, model: Model, arrays: dict[str, Any], n: int, q: int) -> _SpiderMany:
+    def unpack(self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int) -> _SpiderMany:
         """Restore, recomputing theta = T(S_hat) at the points still needed."""
         seen = {
             int(k): (np.array(S), model.T(np.array(S)))

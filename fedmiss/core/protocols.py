@@ -167,11 +167,11 @@ class Oracle(Protocol):
         """Return (estimates (a, q), conditional expectations computed), with the bits of ``one``."""
         ...
 
-    def pack(self, memory: Any) -> dict[str, Any]:
+    def pack(self, memory: Any) -> dict[str, np.ndarray]:
         """Arrays of a stacked memory, for a checkpoint."""
         ...
 
-    def unpack(self, model: Model, arrays: dict[str, Any], n: int, q: int) -> Any:
+    def unpack(self, model: Model, arrays: dict[str, np.ndarray], n: int, q: int) -> Any:
         """Return the stacked memory that ``pack`` saw."""
         ...
 
@@ -187,10 +187,10 @@ class Engine(Protocol):
         """Ask the active workers; return the answers that arrived."""
         ...
 
-    def save(self, algo: FedEM) -> dict[str, Any]:
+    def save(self, algo: FedEM) -> dict[str, np.ndarray]:
         """Arrays from which :meth:`load` restores the workers' memories to the bit."""
         ...
 
-    def load(self, algo: FedEM, arrays: dict[str, Any]) -> None:
+    def load(self, algo: FedEM, arrays: dict[str, np.ndarray]) -> None:
         """Restore the workers' memories."""
         ...

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
+from fedmiss.core.protocols import Theta
 from fedmiss.errors import ConfigError
 
 __all__ = [
@@ -132,7 +133,7 @@ class Base:
     k: int
     acked: int
     V_i: F64
-    oracle: Any = None
+    oracle: object = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,10 +154,10 @@ class WorkerState:
 
     V_i: F64
     pending: tuple[int, F64] | None = None
-    oracle: Any = None
+    oracle: object = None
     acked: int = -1
     life: int = 0
-    before: Any = None
+    before: object = None
     base: Base | None = None
     prev: Base | None = None
 
@@ -170,7 +171,7 @@ class Downlink:
 
     k: int
     S_hat: F64
-    theta: Any
+    theta: Theta
     ack: int = -1
     V: F64 | None = None
     saved: int = -1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from typing import Any
 
 import numpy as np
 
@@ -35,7 +34,7 @@ def weighted_sum(coef: F64, Q: F64) -> F64:
     return out
 
 
-def theta_bytes(theta: Any) -> int:
+def theta_bytes(theta: object) -> int:
     """Bytes of the arrays and numbers in a parameter, as they are counted in ``bytes_down``."""
     if isinstance(theta, np.ndarray):
         return int(theta.nbytes)

@@ -7,7 +7,6 @@ errors (5 of them), so that correct code fails about once in a million runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,35 @@ __all__ = ["check_compressor", "check_model", "check_oracle"]
 def _law(holds: bool, words: str) -> None:
     if not holds:
         raise AssertionError(words)
+
+
+def _vectors(rng: np.random.Generator, q: int) -> dict[str, F64]:
+    spike = np.zeros(q)
+    spike[q // 2] = -3.0
+    one_large = rng.standard_normal(q)
+    one_large[0] = 1e3
+    sparse = rng.standard_normal(q) * (rng.random(q) < 0.2)
+    return {
+        "gaussian": rng.standard_normal(q), "sparse": sparse, "constant": np.full(q, -0.7), "spike": spike,
+        "one large": one_large, "tiny": 1e-12 * rng.standard_normal(q), "huge": 1e12 * rng.standard_normal(q),
+    }  # fmt: skip
+
+
+def _unbiased(name: str, x: F64, X_hat: F64, bias: float) -> float:
+    """Check that the mean of the redraws (draws, q) is ``x``; return its largest distance in standard errors."""
+    draws = len(X_hat)
+    error = np.abs(X_hat.mean(axis=0) - x) - bias * np.abs(x)
+    # entries that never varied must be exact up to rounding; the others are judged by their standard error
+    sure = np.ptp(X_hat, axis=0) == 0.0
+    error[sure] = np.abs(X_hat[0] - x)[sure] - bias * np.abs(x)[sure]
+    _law(
+        bool((error[sure] <= 1e-12 * np.abs(x[sure]) + 5.0 / draws * np.sqrt(float(x @ x))).all()),
+        f"{name}: an entry without randomness is off by {error[sure].max(initial=0.0):.3g}",
+    )
+    z = error[~sure] / (X_hat.std(axis=0, ddof=1)[~sure] / np.sqrt(draws))
+    max_z = float(z.max(initial=0.0))
+    _law(max_z < 5.5, f"{name}: E Quant(x) is {max_z:.1f} standard errors from x (limit 5.5)")
+    return max_z
 
 
 def check_compressor(
@@ -50,16 +78,8 @@ def check_compressor(
     _law(delta is None or 0 < delta <= 1, f"delta(q={q}) is {delta} (must be in (0, 1])")
     omega = compressor.omega(q) if delta is None else 0.0
     _law(omega >= 0, f"omega(q={q}) is {omega} (must be >= 0)")
-    spike = np.zeros(q)
-    spike[q // 2] = -3.0
-    one_large = rng.standard_normal(q)
-    one_large[0] = 1e3
-    sparse = rng.standard_normal(q) * (rng.random(q) < 0.2)
-    vectors = {
-        "gaussian": rng.standard_normal(q), "sparse": sparse, "constant": np.full(q, -0.7), "spike": spike,
-        "one large": one_large, "tiny": 1e-12 * rng.standard_normal(q), "huge": 1e12 * rng.standard_normal(q),
-    }  # fmt: skip
     worst, max_z = 0.0, 0.0
+    vectors = _vectors(rng, q)
     for name, x in vectors.items():
         U = rng.random((draws, size))
         X = np.broadcast_to(x, (draws, q))
@@ -81,18 +101,7 @@ def check_compressor(
                 f"{name}: ||C(x) - x||^2 is {left:.6g} ||x||^2, above 1 - delta = {1 - delta:.6g}",
             )
             continue
-        mean, sd = X_hat.mean(axis=0), X_hat.std(axis=0, ddof=1)
-        error = np.abs(mean - x) - bias * np.abs(x)
-        # entries that never varied must be exact up to rounding; the others are judged by their standard error
-        sure = np.ptp(X_hat, axis=0) == 0.0
-        error[sure] = np.abs(X_hat[0] - x)[sure] - bias * np.abs(x)[sure]
-        _law(
-            bool((error[sure] <= 1e-12 * np.abs(x[sure]) + 5.0 / draws * np.sqrt(norm2)).all()),
-            f"{name}: an entry without randomness is off by {error[sure].max(initial=0.0):.3g}",
-        )
-        z = error[~sure] / (sd[~sure] / np.sqrt(draws))
-        max_z = max(max_z, float(z.max(initial=0.0)))
-        _law(max_z < 5.5, f"{name}: E Quant(x) is {max_z:.1f} standard errors from x (limit 5.5)")
+        max_z = max(max_z, _unbiased(name, x, X_hat, bias))
         if norm2 > 0:
             ratio = ((X_hat - x) ** 2).sum(axis=1) / norm2
             value, error_of_it = float(ratio.mean()), float(ratio.std(ddof=1) / np.sqrt(draws))
@@ -106,7 +115,7 @@ def check_compressor(
     code = compressor.encode(vectors["gaussian"], rng.random(size))
     for broken in (b"", code[: len(code) // 3]):
         try:
-            out: Any = compressor.decode(broken, q)
+            out = compressor.decode(broken, q)
         except UplinkError:
             continue
         _law(
@@ -144,8 +153,8 @@ def check_oracle(
     _law(n >= 3, f"give the rows of at least 3 workers, got {n}")
     _law(oracle.draws >= 0, f"draws is {oracle.draws} (must be >= 0)")
     rng = rng_for(seed, "check_oracle")
-    memory: Any = oracle.start_many(n, q)
-    single: list[Any] = [oracle.start() for _ in range(n)]
+    memory = oracle.start_many(n, q)
+    single = [oracle.start() for _ in range(n)]
     total, V = 0, 0.01 * rng.standard_normal((n, q))
 
     def own(k: int, slots: I64) -> tuple[Own, ...]:
@@ -157,9 +166,7 @@ def check_oracle(
         S = S_hat * (1 + 1e-3 * k)
         mean = V.mean(axis=0) if getattr(oracle, "corrects", False) else None
         down = Downlink(k, S, model.T(S), V=mean)
-        slots = (
-            np.arange(n, dtype=np.int64) if k == 0 else np.flatnonzero(rng.random(n) < 0.6).astype(np.int64)
-        )
+        slots = np.flatnonzero(rng.random(n) < 0.6 if k else np.ones(n)).astype(np.int64)
         if k == rounds // 2:  # as after a checkpoint
             memory = oracle.unpack(model, oracle.pack(memory), n, q)
         if not slots.size:
@@ -170,8 +177,7 @@ def check_oracle(
         alone = 0
         for i, c in enumerate(slots.tolist()):
             at = np.array([c])
-            mine = own(k, at)
-            mine = (Own(mine[0].V_i[0], mine[0].rng),) if mine else ()
+            mine = tuple(Own(o.V_i[0], o.rng) for o in own(k, at))
             estimate, single[c], cost = oracle.one(model, single[c], down, data[c], u[i], *mine)
             _law(
                 np.array_equal(estimate, many[i]),
@@ -186,21 +192,22 @@ def check_oracle(
             alone += cost
         _law(alone == count, f"round {k}: many counts {count} evaluations, one by one they are {alone}")
         total += count
-    z = 0.0
-    if unbiased:
-        down = Downlink(0, S_hat, model.T(S_hat), V=V.mean(axis=0))
-        draws = []
-        for i in range(unbiased):
-            mine = (
-                (Own(V[0], lambda _=0, i=i: rng_for(seed, "unbiased", i)),) if own(0, np.array([0])) else ()
-            )
-            draws.append(oracle.one(model, oracle.start(), down, data[0], rng.random(oracle.draws), *mine)[0])
-        sample, exact = np.array(draws), model.s_bar(down.theta, data[0])
-        error = sample.std(axis=0, ddof=1) / np.sqrt(unbiased)
-        off = np.abs(sample.mean(axis=0) - exact)
-        z = float((off / np.maximum(error, 1e-12 * np.abs(exact).max() + 1e-300)).max())
-        _law(z < 5.5, f"the mean answer is {z:.1f} standard errors from s_bar_c (limit 5.5)")
+    if not unbiased:
+        return {"evaluations": float(total), "max_z": 0.0}
+    down, draws = Downlink(0, S_hat, model.T(S_hat), V=V.mean(axis=0)), []
+    for i in range(unbiased):
+        mine = (Own(V[0], lambda _=0, i=i: rng_for(seed, "unbiased", i)),) if own(0, np.array([0])) else ()
+        draws.append(oracle.one(model, oracle.start(), down, data[0], rng.random(oracle.draws), *mine)[0])
+    z = _standard_errors(np.array(draws), model.s_bar(down.theta, data[0]))
+    _law(z < 5.5, f"the mean answer is {z:.1f} standard errors from s_bar_c (limit 5.5)")
     return {"evaluations": float(total), "max_z": z}
+
+
+def _standard_errors(sample: F64, exact: F64) -> float:
+    """Largest distance of the mean of a sample from ``exact``, in standard errors."""
+    error = sample.std(axis=0, ddof=1) / np.sqrt(len(sample))
+    off = np.abs(sample.mean(axis=0) - exact)
+    return float((off / np.maximum(error, 1e-12 * np.abs(exact).max() + 1e-300)).max())
 
 
 def check_model(model: Model, rows: Rows, theta: Theta, *, seed: int = 0) -> dict[str, float]:

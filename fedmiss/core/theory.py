@@ -12,12 +12,12 @@ assumptions A4, A5, A7, A8:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, I64
 from fedmiss.core.em import pooled_s_bar
 from fedmiss.core.oracles import s_bar_many
 from fedmiss.core.protocols import Model, Shards
@@ -103,6 +103,25 @@ def k_in_best(m: int, omega: float) -> int:
     return max(1, round((1.0 + omega) * math.sqrt(m / 2.0)))
 
 
+def _pairs(
+    model: Model, data: Shards, path: Sequence[F64], slots: I64, rng: np.random.Generator
+) -> list[tuple[F64, F64]]:
+    """Points to compare: those of the path, and points between them and what single workers would say."""
+    pairs = []
+    for s in path:
+        local = s_bar_many(model, model.T(s), data, slots, None)
+        for c in rng.permutation(len(slots))[:3]:
+            pairs.append((s, s + rng.uniform(0.02, 0.3) * (local[c] - s)))
+    return pairs
+
+
+def _row_variance(model: Model, data: Shards, s: F64, workers: I64) -> float:
+    """Mean over the workers of the variance of a row's statistic at T(s), of at most 200 rows of each."""
+    theta = model.T(s)
+    rows = [[data[c][j : j + 1] for j in range(min(len(data[c]), 200))] for c in workers]
+    return float(np.mean([np.var([model.s_bar(theta, r) for r in mine], axis=0).sum() for mine in rows]))
+
+
 def estimate_constants(
     model: Model,
     data: Shards,
@@ -117,7 +136,7 @@ def estimate_constants(
 
     Suprema over R^q are replaced by the largest (v_min: smallest) value seen on the pilot's points, on random points
     between them and the workers' own statistics, and on the directions in which statistics can move (for a mixture
-    the masses sum to 1, so B(s) is only looked at on that subspace). So L, L_W, v_max are under- and v_min is
+    the masses sum to 1, so B(s) is evaluated on that subspace only). So L, L_W, v_max are under- and v_min is
     over-estimated: the steps that follow are a guide, not a guarantee.
 
     Parameters
@@ -128,22 +147,18 @@ def estimate_constants(
     rounds : EM steps of the pilot
     """
     phi = getattr(model, "phi", None)
-    log_likelihood: Any = getattr(model, "log_likelihood", None)
+    log_likelihood = getattr(model, "log_likelihood", None)
     if phi is None or log_likelihood is None:
         raise ConfigError("the constants need a model with phi(theta) and log_likelihood(theta, rows).")
     rng, slots = rng_for(seed, "pilot"), np.arange(roster.n, dtype=np.int64)
     path = [np.array(S_hat, dtype=np.float64)]
     for _ in range(rounds):
         path.append(pooled_s_bar(model, model.T(path[-1]), data, roster))
-    # points to compare: the path, and points between it and what single workers or single rows would say
-    pairs: list[tuple[F64, F64]] = []
-    for s in path[:: max(rounds // 6, 1)]:
-        local = s_bar_many(model, model.T(s), data, slots, None)
-        for c in rng.permutation(roster.n)[:3]:
-            pairs.append((s, s + rng.uniform(0.02, 0.3) * (local[c] - s)))
+    pairs = _pairs(model, data, path[:: max(rounds // 6, 1)], slots, rng)
     local = s_bar_many(model, model.T(path[0]), data, slots, None)
-    rows = [data[c][rng.permutation(len(data[c]))[:8]] for c in rng.permutation(roster.n)[:20]]
-    single = np.array([model.s_bar(model.T(path[0]), r[j : j + 1]) for r in rows for j in range(len(r))])
+    some = [data[c][rng.permutation(len(data[c]))[:8]] for c in rng.permutation(roster.n)[:20]]
+    rows = [r[j : j + 1] for r in some for j in range(len(r))]
+    single = np.array([model.s_bar(model.T(path[0]), r) for r in rows])
     moves = np.concatenate([single - path[0], local - path[0], np.diff(path, axis=0)])
     _, size, basis = np.linalg.svd(moves, full_matrices=False)
     P = basis[size > 1e-9 * size[0]].T  # (q, directions)
@@ -164,27 +179,14 @@ def estimate_constants(
         hs = s_bar_many(model, theta_s, data, slots, None) - s
         ht = s_bar_many(model, theta_t, data, slots, None) - t
         worker = np.maximum(worker, np.linalg.norm(hs - ht, axis=1) / gap)
-        each = [
-            model.s_bar(theta_s, r[j : j + 1]) - model.s_bar(theta_t, r[j : j + 1])
-            for r in rows
-            for j in range(len(r))
-        ]
+        each = [model.s_bar(theta_s, r) - model.s_bar(theta_t, r) for r in rows]
         row = np.maximum(row, np.linalg.norm(np.array(each) - (s - t), axis=1) / gap)
         Bs, Bt = jacobian(s), jacobian(t)
         values = np.linalg.eigvalsh(Bs)
         v_min, v_max = min(v_min, float(values[0])), max(v_max, float(values[-1]))
         w = roster.weights
         L_W = max(L_W, float(np.linalg.norm(Bs @ (P.T @ (w @ hs)) - Bt @ (P.T @ (w @ ht)))) / gap)
-    sigma2 = 0.0
-    if b is not None:
-        theta = model.T(path[-1])
-        variance = [
-            np.var(
-                [model.s_bar(theta, data[c][j : j + 1]) for j in range(min(len(data[c]), 200))], axis=0
-            ).sum()
-            for c in rng.permutation(roster.n)[:20]
-        ]
-        sigma2 = float(np.mean(variance)) / b
+    sigma2 = 0.0 if b is None else _row_variance(model, data, path[-1], rng.permutation(roster.n)[:20]) / b
     everything = [data[c] for c in range(roster.n)]
 
     def W(s: F64) -> float:

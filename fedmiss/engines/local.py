@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -35,7 +34,7 @@ def in_slot_order(algo: FedEM, data: Shards | Mapping[str, Rows]) -> Shards:
     return data
 
 
-def _stacked(data: Any) -> Any:
+def _stacked(data: Shards) -> Shards:
     """One (n, m, ...) array when all workers hold equal numbers of the same kind of rows: the fast path."""
     if isinstance(data, np.ndarray) or not all(isinstance(rows, np.ndarray) for rows in data):
         return data
@@ -89,7 +88,7 @@ class LocalEngine:
     def __init__(self, data: Shards | Mapping[str, Rows]) -> None:
         self._data = data
         self.V: F64 = np.empty((0, 0))
-        self._memory: Any = None
+        self._memory: object = None
         self._rows: Shards = ()
 
     def start(self, algo: FedEM, S_hat: F64, init: str | F64) -> ServerState:
@@ -103,11 +102,11 @@ class LocalEngine:
         """Every active worker answers, nothing is lost."""
         return algo.workers_step(self.V, self._memory, down, self._rows, active)
 
-    def save(self, algo: FedEM) -> dict[str, Any]:
+    def save(self, algo: FedEM) -> dict[str, np.ndarray]:
         """Memories V_c and the oracle's."""
         return {"V": self.V} | {f"oracle.{k}": v for k, v in algo.oracle.pack(self._memory).items()}
 
-    def load(self, algo: FedEM, arrays: dict[str, Any]) -> None:
+    def load(self, algo: FedEM, arrays: dict[str, np.ndarray]) -> None:
         """Restore what :meth:`save` gave."""
         self._rows = _stacked(in_slot_order(algo, self._data))
         self.V = np.array(arrays["V"], dtype=np.float64)
@@ -185,13 +184,13 @@ class PlainEngine:
                 out[c] = algo.settle(worker, int(ack))
         return out
 
-    def save(self, algo: FedEM) -> dict[str, Any]:
+    def save(self, algo: FedEM) -> dict[str, np.ndarray]:
         """Not offered: each worker of a network keeps its own state on its own disk."""
         raise ConfigError(
             "the one-by-one engine writes no checkpoint; use LocalEngine, which gives the same bits."
         )
 
-    def load(self, algo: FedEM, arrays: dict[str, Any]) -> None:
+    def load(self, algo: FedEM, arrays: dict[str, np.ndarray]) -> None:
         """Not offered, see :meth:`save`."""
         raise ConfigError(
             "the one-by-one engine reads no checkpoint; use LocalEngine, which gives the same bits."

@@ -7,7 +7,7 @@ A transport is anything with sorted ``names`` and ``ask(frames) -> answers``, by
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -114,13 +114,13 @@ class TransportEngine:
                 dropped.append(Dropped(down.k, name, answer[1:].decode(errors="replace")))
         return algo.collect(down, active, uplinks, dropped)
 
-    def save(self, algo: FedEM) -> dict[str, Any]:
+    def save(self, algo: FedEM) -> dict[str, np.ndarray]:
         """Not offered: each worker keeps its own state on its own disk (``core.letters.pack_worker``)."""
         raise ConfigError(
             "workers behind a transport keep their own state; the hub has no checkpoint of them."
         )
 
-    def load(self, algo: FedEM, arrays: dict[str, Any]) -> None:
+    def load(self, algo: FedEM, arrays: dict[str, np.ndarray]) -> None:
         """Not offered, see :meth:`save`."""
         raise ConfigError(
             "workers behind a transport keep their own state; the hub has no checkpoint of them."

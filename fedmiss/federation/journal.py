@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from fedmiss.errors import EngineError, InputError
+
+if sys.platform != "win32":
+    import fcntl
 
 __all__ = ["Journal"]
 
@@ -46,12 +50,8 @@ class Journal:
         return out
 
     def _lock(self) -> None:
-        try:
-            import fcntl
-        except (
-            ImportError
-        ):  # Windows has no such lock: two programs on one journal are refused by their exchange numbers
-            return
+        if sys.platform == "win32":
+            return  # there is no such lock: exchange numbers refuse two programs on one journal
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -1,4 +1,4 @@
-"""A user who holds all groups: both sides of the wall in one process, the same bytes across it, and everything on one page.
+"""A federation in one process, for a user who holds all groups: the same program, the same bytes, all results in one place.
 
 :class:`LocalFederation` runs the stages of a job and keeps their ledger; :func:`fit_counts`, :func:`cross_validate` and
 :func:`bootstrap` are one stage each. What the hub may not know (sites' coefficients, their slopes) is taken from the
@@ -32,7 +32,7 @@ from fedmiss.federation.results import AverageFit, CountFit, Posterior
 from fedmiss.models.lowrank.choice import Choice, check_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
-from fedmiss.models.lowrank.solver import Fit
+from fedmiss.models.lowrank.theta import Fit
 
 __all__ = ["Draws", "LocalFederation", "bootstrap", "cross_validate", "fit_counts"]
 
@@ -100,6 +100,7 @@ class LocalFederation:
         more: bytes = b"",
         own: bool = False,
     ) -> None:
+        # many parameters: tests and studies replace one part of the federation each
         self.own = own
         self.J, self.at = J, {name: at[name] for name in sorted(held)}
         key = seed_key("groups of one person", *self.at)
@@ -177,10 +178,7 @@ class LocalFederation:
         return fit
 
     def fit_average(
-        self,
-        settings: Sequence[CountSettings],
-        *,
-        watch: Callable[[int, float, float], None] | None = None,
+        self, settings: Sequence[CountSettings], *, watch: Callable[[int, float, float], None] | None = None
     ) -> AverageFit:
         """Fit several models side by side, the chosen one first; the groups keep their halves for the bootstrap.
 

@@ -5,6 +5,8 @@ Every pair of groups derives a common key from their X25519 keys (Diffie and Hel
 ChaCha20 key for every (job, revision, roster, exchange). The stream of that key is added by the group whose name comes
 first and subtracted by the other. Numbers are fixed point, 64 bits, modulo 2^64; how many digits stand after the point is
 said by the field's type (``messages._f``). The hub adds up modulo 2^64: it needs no key, and no cryptography.
+
+The package ``cryptography`` is an optional extra, so it is imported inside the functions that use it.
 """
 
 from __future__ import annotations
@@ -27,18 +29,9 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 __all__ = [
-    "FEWEST",
-    "U64",
-    "Masks",
-    "Party",
-    "combined",
-    "common_pad",
-    "fingerprint",
-    "identity",
-    "masked_fields",
-    "public_key",
-    "sealed_fields",
-]
+    "FEWEST", "U64", "Masks", "Party", "combined", "common_pad", "fingerprint", "identity", "masked_fields",
+    "public_key", "sealed_fields",
+]  # fmt: skip
 
 FEWEST = 3  # groups: of two, either subtracts its own part from the sum
 ALL = "all groups"
@@ -142,8 +135,6 @@ class Party:
     def _key(self, peer: str, purpose: bytes) -> bytes:
         """32 bytes that only this group and ``peer`` can derive, for one purpose."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
-        from cryptography.hazmat.primitives.hashes import SHA256
-        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
         if peer not in self.roster:
             raise UplinkError(f"{peer!r} is not in the roster of this job: {', '.join(sorted(self.roster))}.")
@@ -151,8 +142,7 @@ class Party:
         pair = "\0".join(sorted((self.name, peer))).encode()
         roster = hashlib.sha256("\0".join(sorted(self.roster)).encode()).digest()
         info = b"\0".join([b"fedmiss 1", purpose, self.context, roster, pair])
-        out: bytes = HKDF(SHA256(), 32, salt=None, info=info).derive(common)
-        return out
+        return _derived(common, info)
 
     def common_key(self) -> bytes:
         """A key of 16 bytes for all groups, which only its maker can draw, and draws again after a restart."""
@@ -192,17 +182,11 @@ class Masks(Party):
 
     def stream(self, exchange: int, size: int) -> U64:
         """Sum of the group's masks of one exchange: (size,) uint64, which add up to 0 over all groups."""
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-
         out = np.zeros(size, dtype=np.uint64)
         for peer in sorted(self.roster):
             if peer != self.name:
                 key = self._key(peer, b"mask" + exchange.to_bytes(8, "little"))
-                # the key is used for one message only, so the counter may start at 0
-                raw = (
-                    Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * size))
-                )
-                pad = np.frombuffer(raw, dtype=np.uint64)
+                pad = _key_stream(key, size)
                 out = out + pad if self.name < peer else out - pad
         return out
 
@@ -244,20 +228,27 @@ class Masks(Party):
 
 def common_pad(key: bytes, context: bytes, asked: tuple[int, int], shape: tuple[int, ...]) -> U64:
     """A stream under the groups' common key: for one job, one exchange and one of its answers, so used once."""
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
     info = b"\0".join(
         [b"fedmiss 1 pad", context, asked[0].to_bytes(8, "little"), asked[1].to_bytes(8, "little")]
     )
-    fresh = HKDF(SHA256(), 32, salt=None, info=info).derive(key)
-    raw = (
-        Cipher(algorithms.ChaCha20(fresh, bytes(16)), mode=None)
-        .encryptor()
-        .update(bytes(8 * math.prod(shape)))
-    )
-    return np.frombuffer(raw, dtype=np.uint64).reshape(shape)
+    return _key_stream(_derived(key, info), math.prod(shape)).reshape(shape)
+
+
+def _derived(key: bytes, info: bytes) -> bytes:
+    """32 bytes by HKDF-SHA256."""
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    out: bytes = HKDF(SHA256(), 32, salt=None, info=info).derive(key)
+    return out
+
+
+def _key_stream(key: bytes, size: int) -> U64:
+    """(size,) numbers of the ChaCha20 stream of a key that is used for one message only: the counter may start at 0."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+    raw = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * size))
+    return np.frombuffer(raw, dtype=np.uint64)
 
 
 def _with(answer: Answer, values: Mapping[str, Any]) -> Answer:

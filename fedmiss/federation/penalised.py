@@ -29,7 +29,8 @@ from fedmiss.models.lowrank.choice import Choice, choose, model_name, scores
 from fedmiss.models.lowrank.data import Cells
 from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
-from fedmiss.models.lowrank.solver import Fit, Penalty, Theta, effective_parameters, fit_cells, set_eta
+from fedmiss.models.lowrank.solver import effective_parameters, fit_cells, set_eta
+from fedmiss.models.lowrank.theta import Fit, Penalty, Theta
 
 if TYPE_CHECKING:
     from fedmiss.federation.local import LocalFederation
@@ -40,7 +41,7 @@ BATCH, FOLDS = 2, 3
 
 
 def _marginal(s: CountSettings) -> CountSettings:
-    # the ridge of the months stands for all of their variance, so season and walk must not explain it away
+    # the ridge of the months stands for all of their variance, so season and walk must not absorb a part of it
     return replace(s, rank=0, penalty=None, effects=True, season=False, site_penalty=None, month_penalty=None)
 
 
@@ -165,8 +166,12 @@ def replicate_penalised(
     """
     link, hub, s = federation.link, federation.hub, fit.settings
     base = _marginal(s)
-    question = open_batch(
-        hub, batch, base, weights="replicate", numbers=numbers, seed=seed, spread=spread_of(hub), source=BATCH
+    question = replace(
+        open_batch(hub, batch, base, numbers),
+        weights="replicate",
+        seed=seed,
+        spread=spread_of(hub),
+        source=BATCH,
     )
     sums = starts(link.ask([question])[0], len(numbers))
     assert fit.state is not None
@@ -207,9 +212,8 @@ def cross_validate_penalised(
     marginal = {i: _marginal(c) for i, c in enumerate(candidates) if c.penalty is not None}
     for base in dict.fromkeys(marginal.values()):
         members = [i for i, m in marginal.items() if m == base]
-        question = open_batch(
-            hub, FOLDS, base, weights="fold", numbers=range(folds), by=by, folds=folds, seed=seed
-        )
+        question = open_batch(hub, FOLDS, base, range(folds))
+        question = replace(question, weights="fold", by=by, folds=folds, seed=seed)
         sums = starts(link.ask([question])[0], folds)
         lanes = [Lane(FOLDS, k, fit_path(hub, base, sums[k])) for k in range(folds)]
         states = run_lockstep(link, hub, lanes)

@@ -9,9 +9,9 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.federation.hub.state import MonthState
-from fedmiss.models.lowrank.families import FAMILIES
+from fedmiss.models.lowrank.families import FAMILIES, SCALES
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
-from fedmiss.models.lowrank.solver import Fit, Theta
+from fedmiss.models.lowrank.theta import Fit, Theta
 
 __all__ = [
     "AverageFit",
@@ -147,11 +147,7 @@ def coefficient_names(columns: int, *, slopes: bool) -> list[tuple[str, str]]:
 
 def to_counts(eta: F64, settings: CountSettings, smear: float = 1.0) -> F64:
     """Back-transform the linear predictor to birds."""
-    if settings.scale == "log1p":
-        return np.maximum(smear * np.exp(np.minimum(eta, 50.0)) - 1.0, 0.0)
-    family = FAMILIES[settings.family]
-    mean = family.mean(eta)
-    return smear * mean if family.counts else mean
+    return SCALES[settings.scale].counts(FAMILIES[settings.family].mean(eta), smear)
 
 
 def predictor(q: Posterior, site: slice | I64, family: str) -> F64:
@@ -183,12 +179,12 @@ def visited_totals(fits: Sequence[tuple[MonthState, CountSettings]]) -> dict[str
 def _visited(state: MonthState, settings: CountSettings) -> dict[str, F64]:
     assert state.visited is not None
     weight, counted, fitted, variance = state.visited.T
-    if settings.scale == "log1p":  # sums of 1 + count, whose logarithm has the variance phi
+    if SCALES[settings.scale].log:  # sums of 1 + count, whose logarithm has the variance phi
         counted, fitted = counted - weight, state.smear * fitted - weight
         variance = state.smear**2 * variance * np.expm1(state.phi) * np.exp(state.phi)
     else:
         variance = state.smear**2 * variance * state.dispersion
-        fitted = state.smear * fitted if FAMILIES[settings.family].counts else fitted
+        fitted = state.smear * fitted
     return {"weight": weight, "counted": counted, "fitted": fitted, "variance": variance}
 
 

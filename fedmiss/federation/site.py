@@ -1,11 +1,11 @@
 """A group's program as it runs at an organisation: journaled, for one approved job only, with masks.
 
-Around :class:`GroupProgram`, which answers, stands what must hold between organisations:
+It wraps :class:`GroupProgram`, which answers, in the guarantees that organisations need:
 
 - only frames of the approved job, in the order of their exchanges, and none above a size; anything else is refused and
   leaves no trace;
 - question and digest of the answer are on the disk before the answer goes. A restart answers the journal's questions
-  again, which brings the program to where it was; the same question gets the same bytes. So never two messages go out
+  again, which brings the program to where it was; the same question gets the same bytes. So two messages never go out
   under one mask;
 - what goes out can be read before it goes (``look``), and after (:func:`told_journal`).
 """

@@ -6,10 +6,10 @@ is r (x) (1, F(y)): see gmm.py.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit, prange
+
+from fedmiss.arrays import F64, I64
 
 __all__ = ["many", "many_parallel", "weights"]
 
@@ -17,7 +17,7 @@ LINEAR, SQUARES, PRODUCTS = 0, 1, 2
 
 
 @njit(cache=True)
-def _features(y: Any, kind: Any, F: Any) -> None:
+def _features(y: F64, kind: int, F: F64) -> None:
     d = y.size
     for i in range(d):
         F[i] = y[i]
@@ -33,7 +33,7 @@ def _features(y: Any, kind: Any, F: Any) -> None:
 
 
 @njit(cache=True)
-def _weights(const: Any, A: Any, F: Any, r: Any) -> Any:
+def _weights(const: F64, A: F64, F: F64, r: F64) -> float:
     """Fill r_g; return log sum_g exp(const_g + F . A_g)."""
     G = const.size
     for g in range(G):
@@ -52,11 +52,11 @@ def _weights(const: Any, A: Any, F: Any, r: Any) -> Any:
     scale = 1.0 / total
     for g in range(G):
         r[g] *= scale
-    return top + np.log(total)
+    return float(top + np.log(total))
 
 
 @njit(cache=True)
-def _worker(const: Any, A: Any, kind: Any, rows: Any, index: Any, out: Any) -> None:
+def _worker(const: F64, A: F64, kind: int, rows: F64, index: I64, out: F64) -> None:
     """Mean statistic of the rows ``index`` of one worker (all rows when it is empty)."""
     G, f = const.size, A.shape[0]
     F, r = np.empty(f), np.empty(G)
@@ -76,7 +76,7 @@ def _worker(const: Any, A: Any, kind: Any, rows: Any, index: Any, out: Any) -> N
 
 
 @njit(cache=True)
-def many(const: Any, A: Any, which: Any, kind: Any, data: Any, slots: Any, index: Any, out: Any) -> None:
+def many(const: F64, A: F64, which: I64, kind: int, data: F64, slots: I64, index: I64, out: F64) -> None:
     """Mean statistics of several workers of a stacked array (n, m, d); ``index`` is (a, b), or (a, 0) for all rows."""
     for i in range(slots.size):
         _worker(const[which[i]], A[which[i]], kind, data[slots[i]], index[i], out[i])
@@ -84,7 +84,7 @@ def many(const: Any, A: Any, which: Any, kind: Any, data: Any, slots: Any, index
 
 @njit(cache=True, parallel=True)
 def many_parallel(
-    const: Any, A: Any, which: Any, kind: Any, data: Any, slots: Any, index: Any, out: Any
+    const: F64, A: F64, which: I64, kind: int, data: F64, slots: I64, index: I64, out: F64
 ) -> None:
     """Do as :func:`many`, over the cores."""
     for i in prange(slots.size):
@@ -92,10 +92,10 @@ def many_parallel(
 
 
 @njit(cache=True)
-def weights(const: Any, A: Any, kind: Any, rows: Any, r: Any) -> Any:
+def weights(const: F64, A: F64, kind: int, rows: F64, r: F64) -> float:
     """Fill the responsibilities (m, G) of each row; return the mean log-density, up to its constant."""
     F, total = np.empty(A.shape[0]), 0.0
     for j in range(rows.shape[0]):
         _features(rows[j], kind, F)
         total += _weights(const, A, F, r[j])
-    return total / rows.shape[0]
+    return float(total / rows.shape[0])

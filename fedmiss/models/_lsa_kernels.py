@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
+
+from fedmiss.arrays import F64, I64
 
 __all__ = ["walk"]
 
 
 @njit(cache=True)
-def walk(rows: Any, index: Any, b: Any, eta: Any, steps: Any, shift: Any, x: Any) -> None:
+def walk(rows: F64, index: I64, b: int, eta: float, steps: int, shift: F64, x: F64) -> None:
     """Move x (p,) by ``steps`` steps; rows (m, p, p + 1) hold [A | b]; ``index`` (steps * b,), or empty for all rows."""
     p = x.size
     h = np.empty(p)

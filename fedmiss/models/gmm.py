@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, DomainError
+from fedmiss.models._gmm_kernels import many, many_parallel, weights
 from fedmiss.rng import rng_for
 
 __all__ = ["GMM", "GMMParams", "kmeans_plus_plus", "random_rows", "second_moment"]
@@ -42,15 +44,15 @@ class GMMParams:
     def natural(self) -> tuple[F64, F64]:
         """(const (G,), A (f, G)): log[pi_g N(y; g)] = const_g + F(y) . A_g + what does not depend on g."""
         d = self.mu.shape[1]
-        const: Any = np.log(np.maximum(self.pi, 1e-300))
+        const: F64 = np.log(np.maximum(self.pi, 1e-300))
         if self.covariance in ("known", "tied"):
-            A: Any = np.linalg.solve(self.Sigma, self.mu.T)
+            A = np.asarray(np.linalg.solve(self.Sigma, self.mu.T), dtype=np.float64)
             return const - 0.5 * (self.mu * A.T).sum(axis=1), np.ascontiguousarray(A)
         if self.covariance == "diag":
             D = 1.0 / self.Sigma
             const -= 0.5 * (D * self.mu**2 + np.log(self.Sigma)).sum(axis=1)
             return const, np.ascontiguousarray(np.hstack([D * self.mu, -0.5 * D]).T)
-        P: Any = np.linalg.inv(self.Sigma)
+        P = np.asarray(np.linalg.inv(self.Sigma), dtype=np.float64)
         Pm = np.einsum("gij,gj->gi", P, self.mu)
         const -= 0.5 * ((self.mu * Pm).sum(axis=1) + np.linalg.slogdet(self.Sigma)[1])
         i, j = np.tril_indices(d)
@@ -125,8 +127,6 @@ class GMM:
         self, thetas: list[GMMParams], which: I64, data: Sequence[F64] | F64, slots: I64, index: I64 | None
     ) -> F64:
         """(a, q) statistics, the i-th worker's at ``thetas[which[i]]``."""
-        from fedmiss.models._gmm_kernels import many, many_parallel
-
         const = np.array([theta.natural[0] for theta in thetas])
         A = np.array([theta.natural[1] for theta in thetas])
         kind, a = _FEATURES[self.covariance], len(slots)
@@ -230,8 +230,6 @@ class GMM:
 
     def responsibilities(self, theta: GMMParams, rows: F64) -> tuple[F64, float]:
         """(m, G) posterior weights of the components for each row, and the mean log-likelihood."""
-        from fedmiss.models._gmm_kernels import weights
-
         const, A = theta.natural
         r = np.empty((len(rows), self.G))
         value = weights(const, A, _FEATURES[self.covariance], _f64(rows), r) + self.log_density_constant(
@@ -243,7 +241,7 @@ class GMM:
         return r, float(value)
 
 
-def _f64(a: Any) -> F64:
+def _f64(a: npt.ArrayLike) -> F64:
     return np.ascontiguousarray(a, dtype=np.float64)
 
 

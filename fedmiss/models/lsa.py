@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
+from fedmiss.models._lsa_kernels import walk
 from fedmiss.rng import rng_for
 
 __all__ = ["LSA", "garnet", "linear_pools", "mean_system"]
@@ -47,8 +48,6 @@ class LSA:
         self, x: F64, data: Sequence[F64] | F64, slots: I64, index: I64 | None, eta: float, H: int, shift: F64
     ) -> F64:
         """H steps theta <- theta - eta (A(Z) theta - b(Z) - shift) of each worker, see LocalSteps."""
-        from fedmiss.models._lsa_kernels import walk
-
         none = np.empty(0, dtype=np.int64)
         b = 1 if index is None else index.shape[1] // H
         for i, c in enumerate(slots):
@@ -116,6 +115,7 @@ def garnet(
     Source: the experiment of the talk and of Mangold et al. (2024), section 6; Garnet problems are of Archibald et al.
     (1995). Differs in: states are drawn independently, not along one trajectory.
     """
+    # many parameters: the documented interface, given by name
     rng = rng_for(seed, "garnet")
     phi = rng.standard_normal((states, p))
     phi /= np.linalg.norm(phi, axis=1, keepdims=True)
@@ -140,7 +140,7 @@ def garnet(
     return rows
 
 
-def as_pools(data: Any) -> list[F64]:
+def as_pools(data: Iterable[npt.ArrayLike]) -> list[F64]:
     """Pools as a list of (m_c, p, p + 1) arrays, checked."""
     pools = [np.asarray(rows, dtype=np.float64) for rows in data]
     for c, rows in enumerate(pools):

@@ -6,20 +6,18 @@ exponential family with a closed M-step out of counts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
+from fedmiss.core.protocols import Shards
 from fedmiss.errors import ConfigError, DomainError
+from fedmiss.models.saem_parts import Kernel, Latent, State
 from fedmiss.models.saem_quadrature import poisson_normal
 from fedmiss.rng import rng_for
 
 __all__ = ["GaussMonths", "Months", "PoissonMonths", "first_statistics", "simulate_months"]
-
-State = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,7 +106,7 @@ class GaussMonths(_LatentMonths):
         return {"z": np.repeat(rows.reshape(1, -1), M, axis=0).astype(np.float64)}
 
     def move(
-        self, theta: Months, rows: F64, state: State, kernel: Any, rng: np.random.Generator
+        self, theta: Months, rows: F64, state: State, kernel: Kernel, rng: np.random.Generator
     ) -> tuple[State, float]:
         """One step of the chains."""
         m = len(rows)
@@ -147,7 +145,7 @@ class PoissonMonths(_LatentMonths):
         return {"z": np.repeat((np.log(y + 0.5) - log_e).reshape(1, -1), M, axis=0)}
 
     def move(
-        self, theta: Months, rows: F64, state: State, kernel: Any, rng: np.random.Generator
+        self, theta: Months, rows: F64, state: State, kernel: Kernel, rng: np.random.Generator
     ) -> tuple[State, float]:
         """One step of the chains; P = 1 / (1/tau2 + y + 1/2), the curvature of a Poisson latent."""
         counts, log_e = self._counts(rows)
@@ -169,7 +167,7 @@ class PoissonMonths(_LatentMonths):
         return {"z": z}, share
 
 
-def first_statistics(model: Any, data: Any) -> F64:
+def first_statistics(model: Latent, data: Shards) -> F64:
     """(n, q) statistics of chains at their start: first memories of how="memory", whose mean is a good S_0."""
     return np.array([model.statistic(rows, model.latent_start(rows, 1)) for rows in data])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedmiss.arrays import F64
+from fedmiss.core.letters import theta_type
 from fedmiss.core.protocols import Model, Rows, Theta
 from fedmiss.errors import ConfigError
 
@@ -59,37 +59,31 @@ class Annealed:
         return self.model.q
 
     @property
-    def theta_type(self) -> Any:
+    def theta_type(self) -> object:
         """As the model."""
-        kind = getattr(self.model, "theta_type", None)
-        if kind is None:
-            try:
-                kind = typing.get_type_hints(type(self.model).T).get("return")
-            except (NameError, TypeError):
-                kind = None
-        return kind
+        return theta_type(self.model)
 
     def s_bar(self, theta: Theta, rows: Rows) -> F64:
         """As the model."""
         return self.model.s_bar(theta, rows)
 
-    def T(self, S: F64, carry: Mapping[str, Any] | None = None, /) -> Theta:
+    def T(self, S: F64, carry: Mapping[str, np.ndarray] | None = None, /) -> Theta:
         """M-step of the model, with variances no lower than the carry allows; without a carry the model's own."""
         theta = self.model.T(S)
         if carry is None or not 0 < int(carry["round"]) < self.rounds:
             return theta
-        bounded: dict[str, Any] = {}
+        bounded: dict[str, F64 | float] = {}
         for name in VARIANCES:
             if name in carry:
                 value = np.maximum(getattr(theta, name), self.rate * carry[name])
                 bounded[name] = value if value.ndim else float(value)
         return replace(theta, **bounded)
 
-    def carry_start(self, S_hat: F64) -> dict[str, Any]:
+    def carry_start(self, S_hat: F64) -> dict[str, np.ndarray]:
         """Before round 0 no variance is known."""
         return {"round": np.array(0, dtype=np.int64)}
 
-    def advance(self, carry: Mapping[str, Any], theta: Theta, gamma: float) -> dict[str, Any]:
+    def advance(self, carry: Mapping[str, np.ndarray], theta: Theta, gamma: float) -> dict[str, np.ndarray]:
         """Remember the round's variances."""
         now = {v: np.array(getattr(theta, v), dtype=np.float64) for v in VARIANCES if hasattr(theta, v)}
         return {"round": np.array(int(carry["round"]) + 1, dtype=np.int64)} | now

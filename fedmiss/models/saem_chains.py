@@ -12,16 +12,15 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core import FedEM, Full, Remembered, Roster, SaemSteps
+from fedmiss.core.oracles import OneByOne
 from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Participation, Rows, Shards
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.models.saem_anneal import Annealed
-from fedmiss.models.saem_laplace import Laplace
+from fedmiss.models.saem_parts import Kernel, State, Target
 from fedmiss.rng import rng_for
 
 __all__ = ["Chains", "Langevin", "Smoothed", "fed_saem", "kappa", "langevin_variance", "quantize"]
-
-State = Mapping[str, np.ndarray]
 
 
 def quantize(g: F64, u: F64, levels: int, starts: I64) -> F64:
@@ -109,7 +108,9 @@ class Langevin:
         if self.over not in ("site", "worker"):
             raise ConfigError(f"over={self.over!r} is unknown; use 'site' or 'worker'.")
 
-    def move(self, rng: np.random.Generator, z: F64, P: F64, target: Any, starts: I64) -> tuple[F64, float]:
+    def move(
+        self, rng: np.random.Generator, z: F64, P: F64, target: Target, starts: I64
+    ) -> tuple[F64, float]:
         """One step of M chains.
 
         Parameters
@@ -153,11 +154,8 @@ class Langevin:
         return np.where(np.repeat(accept, sizes, axis=1), new, z), float(accept.mean())
 
 
-Kernel = Langevin | Laplace
-
-
 @dataclass(frozen=True, slots=True)
-class Chains:
+class Chains(OneByOne):
     """S_c = mean over M chains, each moved K steps at theta_k, of the statistic of their latents.
 
     The chains go on from round to round. The model gives ``latent_start(rows, M)``, ``move(theta, rows, state, kernel,
@@ -189,14 +187,6 @@ class Chains:
         """A pass over the rows counts once, whatever K and M."""
         return (m,)
 
-    def start(self) -> None:
-        """Chains start when the rows are seen."""
-        return None
-
-    def start_many(self, n: int, q: int) -> list[Any]:
-        """Chains start when the rows are seen."""
-        return [None] * n
-
     def one(
         self, model: Model, memory: State | None, down: Downlink, rows: Rows, u: F64, *own: Own
     ) -> tuple[F64, State, int]:
@@ -208,47 +198,27 @@ class Chains:
             state, _ = latent.move(down.theta, rows, state, self.kernel, rng)
         return latent.statistic(rows, state), state, len(rows)
 
-    def many(
-        self, model: Model, memory: list[Any], down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
-    ) -> tuple[F64, int]:
-        """Move the chains of one worker after the other."""
-        out, count = np.empty((len(slots), model.q)), 0
-        for i, c in enumerate(slots):
-            mine = Own(own[0].V_i[i], _ith(own[0], i))
-            try:
-                out[i], memory[c], cost = self.one(model, memory[c], down, data[c], u[i], mine)
-            except DomainError as error:
-                raise DomainError(str(error), **{**error.fields, "slot": int(c)}) from error
-            count += cost
-        return out, count
-
-    def pack(self, memory: list[Any]) -> dict[str, Any]:
+    def pack(self, memory: list[State | None]) -> dict[str, np.ndarray]:
         """Arrays end to end, with the length of each worker's."""
-        known = [c for c, state in enumerate(memory) if state is not None]
-        out: dict[str, Any] = {"known": np.array(known, dtype=np.int64)}
-        for name in memory[known[0]] if known else ():
-            parts = [np.asarray(memory[c][name]) for c in known]
+        known = {c: state for c, state in enumerate(memory) if state is not None}
+        out = {"known": np.array(list(known), dtype=np.int64)}
+        for name in next(iter(known.values()), ()):
+            parts = [np.asarray(state[name]) for state in known.values()]
             out[f"{name}.sizes"] = np.array([part.shape[1] for part in parts], dtype=np.int64)
             out[f"{name}.values"] = np.concatenate(parts, axis=1)
         return out
 
-    def unpack(self, model: Model, arrays: dict[str, Any], n: int, q: int) -> list[Any]:
+    def unpack(
+        self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int
+    ) -> list[dict[str, np.ndarray] | None]:
         """Cut the arrays again."""
-        memory: list[Any] = [None] * n
-        known = arrays["known"].tolist()
-        for c in known:
-            memory[c] = {}
+        known: dict[int, dict[str, np.ndarray]] = {c: {} for c in arrays["known"].tolist()}
         for name in sorted(key[:-6] for key in arrays if key.endswith(".sizes")):
             cuts = np.cumsum(arrays[f"{name}.sizes"])[:-1]
-            for c, part in zip(
-                known, np.split(np.array(arrays[f"{name}.values"]), cuts, axis=1), strict=True
-            ):
-                memory[c][name] = np.ascontiguousarray(part)
-        return memory
-
-
-def _ith(own: Own, i: int) -> Any:
-    return lambda _=0: own.rng(i)
+            parts = np.split(np.array(arrays[f"{name}.values"]), cuts, axis=1)
+            for state, part in zip(known.values(), parts, strict=True):
+                state[name] = np.ascontiguousarray(part)
+        return [known.get(c) for c in range(n)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +247,7 @@ class Smoothed:
         inner: Any = self.inner
         return tuple(inner.costs(m))
 
-    def start(self) -> Any:
+    def start(self) -> tuple[int, None, object]:
         """(answers given, S~_c, memory of the oracle inside)."""
         return (0, None, self.inner.start())
 
@@ -285,8 +255,14 @@ class Smoothed:
         return (own,) if getattr(self.inner, "wants_own", False) else ()
 
     def one(
-        self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, *own: Own
-    ) -> tuple[F64, Any, int]:
+        self,
+        model: Model,
+        memory: tuple[int, F64 | None, object],
+        down: Downlink,
+        rows: Rows,
+        u: F64,
+        *own: Own,
+    ) -> tuple[F64, tuple[int, F64, object], int]:
         """Ask the oracle inside and move towards its answer."""
         j, S, inner = memory
         S_c, inner, cost = self.inner.one(model, inner, down, rows, u, *self._own(own[0]))
@@ -294,12 +270,19 @@ class Smoothed:
         S = S + self.rho(j) * (S_c - S)
         return S, (j + 1, S, inner), cost
 
-    def start_many(self, n: int, q: int) -> Any:
+    def start_many(self, n: int, q: int) -> tuple[I64, F64, object]:
         """Counts, statistics (nan: none yet), memory of the oracle inside."""
-        return [np.zeros(n, dtype=np.int64), np.full((n, q), np.nan), self.inner.start_many(n, q)]
+        return np.zeros(n, dtype=np.int64), np.full((n, q), np.nan), self.inner.start_many(n, q)
 
     def many(
-        self, model: Model, memory: Any, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
+        self,
+        model: Model,
+        memory: tuple[I64, F64, object],
+        down: Downlink,
+        data: Shards,
+        slots: I64,
+        u: F64,
+        *own: Own,
     ) -> tuple[F64, int]:
         """Ask the oracle inside for all, and move each towards its answer."""
         count, S, inner = memory
@@ -310,15 +293,17 @@ class Smoothed:
             count[c] += 1
         return S[slots], cost
 
-    def pack(self, memory: Any) -> dict[str, Any]:
+    def pack(self, memory: tuple[I64, F64, object]) -> dict[str, np.ndarray]:
         """Counts, statistics, and the memory inside."""
         inner = {f"inner.{k}": v for k, v in self.inner.pack(memory[2]).items()}
         return {"count": memory[0], "S": memory[1]} | inner
 
-    def unpack(self, model: Model, arrays: dict[str, Any], n: int, q: int) -> Any:
+    def unpack(
+        self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int
+    ) -> tuple[I64, F64, object]:
         """Return what ``pack`` saw."""
         inner = {k[6:]: v for k, v in arrays.items() if k.startswith("inner.")}
-        return [np.array(arrays["count"]), np.array(arrays["S"]), self.inner.unpack(model, inner, n, q)]
+        return np.array(arrays["count"]), np.array(arrays["S"]), self.inner.unpack(model, inner, n, q)
 
 
 def fed_saem(
@@ -354,6 +339,7 @@ def fed_saem(
     remembered statistics instead of an unweighted mean over those present; what is sent is a change and not Top-k of the
     statistic, which keeps a bias for ever.
     """
+    # many parameters: the documented interface, given by name
     exact = getattr(compressor, "delta", None) is None and compressor.omega(model.q) == 0.0
     cap = 1.0 if exact else (0.2 if how == "memory" else 0.3)
     rho, who, oracle = steps or SaemSteps(cap=cap), participation or Full(), estep or Chains()

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, DomainError
+from fedmiss.models.saem_parts import Kernel, State
 from fedmiss.models.saem_quadrature import gauss_hermite, poisson_normal
 from fedmiss.rng import rng_for
 
 __all__ = ["Counts", "CountsTheta", "Visits", "simulate_counts"]
-
-State = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +39,14 @@ class Visits:
         return len(self.y)
 
     @staticmethod
-    def of(site: Any, month: Any, y: Any, observer: Any = None, log_e: Any = None, x: Any = None) -> Visits:
+    def of(
+        site: npt.ArrayLike,
+        month: npt.ArrayLike,
+        y: npt.ArrayLike,
+        observer: npt.ArrayLike | None = None,
+        log_e: npt.ArrayLike | None = None,
+        x: npt.ArrayLike | None = None,
+    ) -> Visits:
         """Sort by site and number the sites and observers that occur."""
         site, month, y = np.asarray(site), np.asarray(month, dtype=np.int64), np.asarray(y, dtype=np.float64)
         m = len(y)
@@ -266,7 +271,7 @@ class Counts:
         return state
 
     def move(
-        self, theta: CountsTheta, rows: Visits, state: State, kernel: Any, rng: np.random.Generator
+        self, theta: CountsTheta, rows: Visits, state: State, kernel: Kernel, rng: np.random.Generator
     ) -> tuple[State, float]:
         """U and o given z, exactly; then a Langevin step of z, by site."""
         z, M = state["z"], len(state["z"])

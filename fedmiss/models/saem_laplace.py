@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
+from fedmiss.models.saem_parts import Target
 
 __all__ = ["Laplace"]
 
@@ -37,7 +37,9 @@ class Laplace:
         if not (math.isfinite(self.df) and self.df > 2):
             raise ConfigError(f"Laplace proposals with df={self.df} (must be above 2); try 8.")
 
-    def move(self, rng: np.random.Generator, z: F64, P: F64, target: Any, starts: I64) -> tuple[F64, float]:
+    def move(
+        self, rng: np.random.Generator, z: F64, P: F64, target: Target, starts: I64
+    ) -> tuple[F64, float]:
         """One step of M chains, as :meth:`fedmiss.models.saem_chains.Langevin.move`; ``starts`` is not needed.
 
         Parameters
@@ -53,9 +55,7 @@ class Laplace:
         mode, h = z.copy(), 1e-4 * np.sqrt(P)
         for _ in range(60):
             curve = self._curvature(target, mode, h)
-            step = np.clip(
-                target(mode)[1] / curve, -1.0, 1.0
-            )  # an inch at a time where exp(z) is far too large
+            step = np.clip(target(mode)[1] / curve, -1.0, 1.0)  # short steps where exp(z) is far too large
             mode += step
             if float(np.abs(step).max(initial=0.0)) < 1e-7:
                 break
@@ -71,7 +71,7 @@ class Laplace:
         return np.where(accept, new, z), float(accept.mean())
 
     @staticmethod
-    def _curvature(target: Any, at: F64, h: F64) -> F64:
+    def _curvature(target: Target, at: F64, h: F64) -> F64:
         """Minus the second derivative of each entry's log density, above 0."""
         low: F64 = (target(at - h)[1] - target(at + h)[1]) / (2.0 * h)
         return np.maximum(low, 1e-8)

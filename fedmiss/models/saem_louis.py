@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
 from fedmiss.arrays import F64
+from fedmiss.core.protocols import Shards, Theta
 from fedmiss.errors import ConfigError
 from fedmiss.models.saem_chains import Langevin
+from fedmiss.models.saem_parts import Kernel, Latent
 from fedmiss.rng import rng_for
 
 __all__ = ["louis"]
 
 
 def louis(
-    model: Any,
-    theta: Any,
-    data: Sequence[Any] | F64,
+    model: Latent,
+    theta: Theta,
+    data: Shards,
     *,
     rounds: int = 100,
     K: int = 5,
     M: int = 4,
     burn: int = 20,
-    kernel: Langevin | None = None,
+    kernel: Kernel | None = None,
     seed: int = 0,
 ) -> F64:
     """(k, k) covariance of the maximum-likelihood estimate, in the order of ``model.vector(theta)``.
@@ -36,6 +35,7 @@ def louis(
     Source: Louis (1982). Differs from saemix and Monolix in: chains run on at the last theta instead of along the last
     rounds, so that nothing of the way is in the covariance.
     """
+    # many parameters: the documented interface, given by name
     step = kernel or Langevin()
     rows_total, S_total, spread = 0, np.zeros(model.q), np.zeros((model.q, model.q))
     for c, rows in enumerate(data):
@@ -69,7 +69,7 @@ def louis(
     return np.asarray(np.linalg.inv(information), dtype=np.float64)
 
 
-def _slopes(model: Any, v: F64, S: F64) -> F64:
+def _slopes(model: Latent, v: F64, S: F64) -> F64:
     """(q, k) derivative of the complete score by the statistic: the log-likelihood is linear in it."""
     k, q = len(v), len(S)
     zero = np.zeros(q)
@@ -85,7 +85,7 @@ def _slopes(model: Any, v: F64, S: F64) -> F64:
     return out
 
 
-def _curvature(model: Any, v: F64, S: F64) -> F64:
+def _curvature(model: Latent, v: F64, S: F64) -> F64:
     """(k, k) second derivative of the complete log-likelihood by theta."""
     k = len(v)
     h = 1e-4 * np.maximum(np.abs(v), 1e-1)

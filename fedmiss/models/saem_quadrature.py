@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+from scipy.special import gammaln
 
 from fedmiss.arrays import F64
 
@@ -26,13 +27,9 @@ def poisson_normal(y: F64, log_e: F64, mu: F64, var: F64, *, nodes: int = 30) ->
 
     Source: adaptive Gauss-Hermite quadrature; a check of the chains, not in the report.
     """
-    from scipy.special import gammaln
-
     y, log_e, mu, var = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (y, log_e, mu, var)))
     z = np.where(y > 0, np.log(np.maximum(y, 0.5)) - log_e, mu)
-    z = np.minimum(
-        z, mu + var * y
-    )  # the mode lies below mu + var y, and Newton from the right of it is monotone
+    z = np.minimum(z, mu + var * y)  # the mode lies below, and Newton from the right of it is monotone
     z = np.maximum(z, np.minimum(mu, np.log(y + 0.5) - log_e))
     for _ in range(60):
         rate = np.exp(np.minimum(log_e + z, 700.0))

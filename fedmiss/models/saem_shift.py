@@ -6,13 +6,11 @@ Shifting u by delta and z by w'delta keeps eps, so only the counts and the prior
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.models.saem_counts import Counts, CountsTheta, Visits
+from fedmiss.models.saem_parts import Kernel, State
 
 __all__ = ["ShiftedCounts"]
 
@@ -25,13 +23,8 @@ class ShiftedCounts(Counts):
     """
 
     def move(
-        self,
-        theta: CountsTheta,
-        rows: Visits,
-        state: Mapping[str, np.ndarray],
-        kernel: Any,
-        rng: np.random.Generator,
-    ) -> tuple[Mapping[str, np.ndarray], float]:
+        self, theta: CountsTheta, rows: Visits, state: State, kernel: Kernel, rng: np.random.Generator
+    ) -> tuple[State, float]:
         """U and o given z, a Langevin step of z, then the shift of (u, z) by site; the share is the Langevin step's."""
         new, share = super().move(theta, rows, state, kernel, rng)
         if not self.r:
@@ -49,8 +42,4 @@ class ShiftedCounts(Counts):
         ratio = np.add.reduceat(gain, rows.starts, axis=1) - (delta * (u + 0.5 * delta)).sum(axis=-1)
         accept = np.log(rng.random((M, J))) < ratio
         moved = np.where(accept[:, :, None], u + delta, u)
-        return {
-            **new,
-            "z": np.where(accept[:, rows.site], z + step, z),
-            "u": moved.reshape(M, -1),
-        }, share
+        return {**new, "z": np.where(accept[:, rows.site], z + step, z), "u": moved.reshape(M, -1)}, share

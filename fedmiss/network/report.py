@@ -22,7 +22,7 @@ from fedmiss.federation.results import AverageFit, CountFit, Posterior, site_slo
 from fedmiss.files import Manifest, atomic_folder, hash_file, read_json, read_manifest, write_manifest
 from fedmiss.folders import FitFacts, JointFacts, or_nan
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
-from fedmiss.models.lowrank.solver import Fit
+from fedmiss.models.lowrank.theta import Fit
 from fedmiss.network.kits import Kit
 from fedmiss.network.site import open_data, replayed
 from fedmiss.pipeline.fit_folder import write_fit, write_totals

@@ -18,7 +18,7 @@ from fedmiss.folders import FitFacts
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.paper import Factors, FedMissEM
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
-from fedmiss.models.lowrank.solver import Fit, Theta
+from fedmiss.models.lowrank.theta import Fit, Theta
 from fedmiss.pipeline.fit_folder import (
     checkpoint,
     finish,

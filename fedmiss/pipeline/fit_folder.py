@@ -29,7 +29,7 @@ from fedmiss.files import (
 from fedmiss.folders import FitFacts, ModelFacts, or_nan
 from fedmiss.models.lowrank.choice import Choice, model_name
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
-from fedmiss.models.lowrank.solver import Fit, Theta
+from fedmiss.models.lowrank.theta import Fit, Theta
 from fedmiss.pipeline.panels import PanelFolder, effort_names
 from fedmiss.pipeline.settings import FitSettings
 from fedmiss.progress import note

@@ -22,7 +22,7 @@ from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import CountFit, Posterior
 from fedmiss.files import hash_json
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
-from fedmiss.models.lowrank.solver import Fit
+from fedmiss.models.lowrank.theta import Fit
 from fedmiss.models.saem import first_statistics
 from fedmiss.models.saem_chains import Langevin, fed_saem
 from fedmiss.models.saem_counts import Counts, CountsTheta, Visits

@@ -18,7 +18,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.federation.penalised import marginal_cells, result_of
 from fedmiss.files import hash_json
 from fedmiss.models.lowrank.federated import FederatedFit, fit_federated
-from fedmiss.models.lowrank.solver import Fit
+from fedmiss.models.lowrank.theta import Fit
 from fedmiss.pipeline.fit_folder import finish, fit_facts, partial_folder, write_fit, write_fit_manifest
 from fedmiss.pipeline.panels import open_panel, panel_hash
 from fedmiss.pipeline.plans import base_settings, federation_of

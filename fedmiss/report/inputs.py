@@ -13,7 +13,7 @@ import polars as pl
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
-from fedmiss.files import MANIFEST, identity, read_manifest
+from fedmiss.files import MANIFEST, FlowRow, identity, read_manifest
 from fedmiss.folders import FACTS
 from fedmiss.group_names import group_name
 from fedmiss.tables import read_table
@@ -79,7 +79,7 @@ class ReportInputs:
         return "site-year" if self.yearly_counts else "site-month"
 
     @property
-    def flow(self) -> list[dict[str, object]]:
+    def flow(self) -> list[FlowRow]:
         """Rows of the row-flow table, from the last step that has one."""
         return next((list(m["flow"]) for m in (self.imputed, self.fit, self.panel) if m.get("flow")), [])
 

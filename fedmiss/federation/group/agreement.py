@@ -105,7 +105,7 @@ def axes(program: GroupProgram, q: msg.Axes) -> msg.Done:
 
 
 def support(program: GroupProgram, q: msg.Support) -> msg.SupportSums:
-    """What stands behind every month's sums here; with the sums of all groups also whether this group dominates."""
+    """Count what is behind every month's sums; given the sums of all groups, say whether this group dominates."""
     u, L = program.need(), program.axis.L
     part = program.fold_of(q.by, q.folds, q.seed, u) if q.folds else np.zeros(u.site.size, np.int64)
     parts, key = max(q.folds, 1), part * L + u.month
@@ -187,7 +187,7 @@ def outcome(program: GroupProgram, q: msg.Outcome) -> msg.Done:
 
 
 def sites(program: GroupProgram, q: msg.Sites) -> msg.KeyedHashes:
-    """Hashes of the sites, sorted: their order says nothing."""
+    """Hashes of the sites, sorted, so that their order reveals nothing."""
     hashes = keyed_hashes(program.visits.site_id, seed_key("site", program.key))
     program.site_order = np.argsort(hashes, kind="stable")
     return msg.KeyedHashes(hashes[program.site_order])

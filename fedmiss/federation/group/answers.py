@@ -14,26 +14,18 @@ from fedmiss.federation.group import joint, kernels
 from fedmiss.federation.group.batch import Batch
 from fedmiss.federation.keys import keyed_hashes, normals, seed_key
 from fedmiss.federation.triangle import free_columns, free_places, from_triangle, to_triangle
-from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.site_time import site_effects, site_time
 
 if TYPE_CHECKING:
     from fedmiss.federation.group.program import GroupProgram
 
-__all__ = ["ANSWER", "check", "start_from", "to_scale"]
+__all__ = ["ANSWER", "check", "start_from"]
 
 
 BLOCK = 4_000_000  # cells of sites x months held at a time
 NO_BIRD = -50.0  # log effect of a site at which no bird was counted: it has none
 
-_SEEN: dict[Any, tuple[Any, ...]] = {}  # what was worked out of the last question, while it is held
-
-
-def to_scale(count: F64, family: str, scale: str) -> F64:
-    """Counts on the scale of the model."""
-    if scale == "log1p":
-        return np.log1p(count)
-    return (count > 0).astype(float) if family == "bernoulli" else count
+_SEEN: dict[Any, tuple[Any, ...]] = {}  # what was computed from the last question
 
 
 def start_from(batch: Batch, full: Batch) -> None:
@@ -45,7 +37,7 @@ def start_from(batch: Batch, full: Batch) -> None:
 
 
 def check(program: GroupProgram, b: Batch, question: Any) -> None:
-    """Refuse a question that names fits, ranks or shapes that are not there: compiled loops do not look."""
+    """Refuse a question that names fits, ranks or shapes that are not there: compiled loops check no bounds."""
     fits, (n, L) = question.fits, b.T.shape[:2]
     there = (n, L, b.kappa.shape[1], b.p, program.shared_sites.size, b.test.shape[0])
     last = _SEEN.get(check)
@@ -145,30 +137,14 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
     if rows.size:
         offset, by_visit = b.cell_offset()
         b.run(
-            kernels.shared_sums,
-            fits,
-            fits,
-            p,
-            S,
-            b.cells.ptr,
-            b.cells.col,
-            b.y,
-            b.E,
-            offset,
-            by_visit,
-            b.mu,
-            b.T,
-            b.D,
-            b.P,
-            b.C,
-            b.family.code,
-            rows,
-        )
+            kernels.shared_sums, fits, fits, p, S, b.cells.ptr, b.cells.col, b.y, b.E, offset, by_visit, b.mu,
+            b.T, b.D, b.P, b.C, b.family.code, rows,
+        )  # fmt: skip
     return msg.SharedRows(joint.spread(program, b, fits, rows) if q.sums else rows)
 
 
 def _jolt(program: GroupProgram, b: Batch, fits: I64, p: int) -> None:
-    """Draw the prior means of the sites of replicates, keyed by their ids, and start where each site by itself would go."""
+    """Draw the prior means of the sites of replicates, keyed by their ids, and start at each site's own response to them."""
     place = keyed_hashes(program.visits.site_id, seed_key("prior noise", b.seed))
     b.drawn = True
     for f in fits:
@@ -194,19 +170,9 @@ def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
     effort = np.zeros((n, K + K * K))
     if q.effort and K:
         b.run(
-            kernels.effort_sums,
-            fits,
-            fits,
-            b.rows.ptr,
-            b.effort,
-            b.rows.w,
-            b.rows.wy,
-            b.offset,
-            b.eta,
-            b.inverse_size,
-            b.family.code,
-            effort,
-        )
+            kernels.effort_sums, fits, fits, b.rows.ptr, b.effort, b.rows.w, b.rows.wy, b.offset, b.summed_off,
+            b.eta, b.inverse_size, b.family.code, effort,
+        )  # fmt: skip
     watched = np.zeros((n, 3))
     if q.observers and b.observers:
         for i, f in enumerate(fits):
@@ -268,8 +234,8 @@ def _dispersion(b: Batch, fits: I64, nodes: F64) -> F64:
     if nodes.size:
         r = b.rows
         b.run(
-            kernels.dispersion_sums, fits, b.chunks, fits, r.ptr, r.w, r.wy, r.wyy, b.offset, b.off, b.eta, b.family.code,
-            nodes, out, chunks=b.chunks,
+            kernels.dispersion_sums, fits, b.chunks, fits, r.ptr, r.w, r.wy, r.wyy, b.offset, b.summed_off, b.eta,
+            b.family.code, nodes, out, chunks=b.chunks,
         )  # fmt: skip
     total: F64 = out.sum(axis=1)
     return total
@@ -289,7 +255,7 @@ def fit_sums(program: GroupProgram, b: Batch, fits: I64, nodes: F64, *, months: 
         w = b.weights[f]
         fitted = b.visit_mean(int(f)) if b.off else b.family.mean(b.eta[f])
         weight = w if b.off else b.rows.w[f]
-        if b.log1p:
+        if b.scale.log:
             totals[i] = (w.sum(), _counted_log1p(program, w), float(weight @ np.exp(fitted)))
         else:
             totals[i] = (w.sum(), float(b.rows.wy[f].sum()), float(weight @ fitted))
@@ -301,7 +267,7 @@ def fit_sums(program: GroupProgram, b: Batch, fits: I64, nodes: F64, *, months: 
 def _by_month(program: GroupProgram, b: Batch, f: int, month: I32, weight: F64, fitted: F64) -> F64:
     """Weights, counted and fitted totals, and the counts' variance at dispersion 1: (L, 4)."""
     L, counted = b.T.shape[1], b.rows.wy[f]
-    if b.log1p:
+    if b.scale.log:
         assert program.used is not None
         at = b.cells.col[b.cells.visit_cell]
         counted = np.bincount(at, b.weights[f] * (1.0 + program.used.count), L)
@@ -330,20 +296,14 @@ def score(program: GroupProgram, b: Batch, q: msg.Score) -> msg.ScoreSums:
         if not test.any():
             continue
         eta = b.eta[f][b.cells.visit_cell[test]]
-        if b.off and not b.cells.by_visit:
+        if b.summed_off:
             eta = eta + b.offset[f][test]
         y, w = used.count[test], b.test[f][test]
-        if b.log1p:
-            mu = np.maximum(q.smear[i] * np.exp(np.minimum(eta, 50.0)) - 1.0, 0.0)
-        else:
-            mu = b.family.mean(eta) * (q.smear[i] if b.family.counts else 1.0)
-        family = FAMILIES["poisson"] if b.log1p else b.family
-        if family.code == 2:
-            y = (y > 0).astype(float)
-        elif family.counts:
-            mu = np.maximum(mu, 1e-3)  # a count model may not bet everything on zero
-        gap = y - mu if family.code == 0 else np.log1p(y) - np.log1p(mu)
-        out[i] = (w @ family.deviance(y, mu), w @ gap**2, w @ mu, w @ y, w.sum())
+        mu, family = b.scale.counts(b.family.mean(eta), q.smear[i]), b.scale.judge(b.family)
+        y = family.values(y)
+        if family.counts:
+            mu = np.maximum(mu, 1e-3)  # a mean of 0 would make any bird impossible
+        out[i] = (w @ family.deviance(y, mu), w @ family.gap(y, mu) ** 2, w @ mu, w @ y, w.sum())
     return msg.ScoreSums(out)
 
 
@@ -353,19 +313,9 @@ def shared_product(program: GroupProgram, b: Batch, q: msg.SharedProduct) -> msg
     if rows.size:
         c = b.cells
         b.run(
-            kernels.shared_products,
-            q.fits,
-            q.fits,
-            program.shared_sites,
-            c.ptr,
-            c.col,
-            b.y,
-            b.E,
-            b.eta,
-            q.V,
-            b.family.code,
-            rows,
-        )
+            kernels.shared_products, q.fits, q.fits, program.shared_sites, c.ptr, c.col, b.y, b.E, b.eta, q.V,
+            b.family.code, rows,
+        )  # fmt: skip
     return msg.SharedRows(joint.spread(program, b, q.fits, rows))
 
 
@@ -401,7 +351,7 @@ def totals(program: GroupProgram, b: Batch, q: msg.Totals) -> msg.RegionTotals:
         kernels.spread_out(
             kernels.expected_totals, chunks, J * axis.L, p, chunks, q.mu[i], np.ascontiguousarray(P),
             np.ascontiguousarray(C), T[i], D[i],
-            b.family.code, b.log1p, q.smear[i], program.all_slopes, program.share, region, year_of, sums, yearly,
+            b.family.code, b.scale.log, q.smear[i], program.all_slopes, program.share, region, year_of, sums, yearly,
         )  # fmt: skip
         added = sums.sum(axis=0)
         out[i] = added[:-1] * some

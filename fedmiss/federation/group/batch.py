@@ -8,15 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from fedmiss.arrays import F64, I32, I64
+from fedmiss.arrays import F64, I32, I64, U8
+from fedmiss.federation import messages as msg
 from fedmiss.federation.group import kernels
-from fedmiss.models.lowrank.families import FAMILIES, Family
+from fedmiss.federation.group.visits import Used
+from fedmiss.models.lowrank.data import index_cells
+from fedmiss.models.lowrank.families import FAMILIES, SCALES, Family, Scale
 
-__all__ = ["Batch", "Cells", "Rows"]
+__all__ = ["Batch", "CellIndex", "CellParts"]
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class CellIndex:
     """The observed cells Omega_c of a group as compressed sparse rows, and the visits in them.
 
     ``ptr`` (J + 1,), ``col`` (nnz,): cells by site; ``visit_cell`` (m,): cell of every visit, visits sorted by cell;
@@ -30,22 +33,10 @@ class Cells:
     by_visit: bool
 
     @classmethod
-    def of(cls, site: I32, month: I32, J: int, L: int, *, by_visit: bool = False) -> Cells:
+    def of(cls, site: I32, month: I32, J: int, L: int, *, by_visit: bool = False) -> CellIndex:
         """Index visits that are sorted by (site, month)."""
-        key = site.astype(np.int64) * L + month
-        new = np.ones(key.size, dtype=bool)
-        if key.size and not by_visit:
-            np.not_equal(key[1:], key[:-1], out=new[1:])
-        first = np.flatnonzero(new)
-        ptr = np.zeros(J + 1, dtype=np.int64)
-        np.cumsum(np.bincount(site[first], minlength=J), out=ptr[1:])
-        return cls(
-            ptr,
-            month[first],
-            (np.cumsum(new) - 1).astype(np.int32),
-            np.r_[first, key.size].astype(np.int64),
-            by_visit,
-        )
+        ptr, cell, first = index_cells(site, month, J, L, by_visit=by_visit)
+        return cls(ptr, month[first], cell, np.r_[first, site.size].astype(np.int64), by_visit)
 
     @property
     def nnz(self) -> int:
@@ -59,7 +50,7 @@ class Cells:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class CellParts:
     """What is summed into cells: whole cells where visits have no offsets, else single visits.
 
     ``ptr`` (nnz + 1,) rows of every cell; ``w``, ``wy``, ``wyy`` (n, R) weight, weighted value, weighted square.
@@ -71,7 +62,7 @@ class Rows:
     wyy: F64
 
     @classmethod
-    def of(cls, cells: Cells, value: F64, weights: F64, *, plain: bool) -> Rows:
+    def of(cls, cells: CellIndex, value: F64, weights: F64, *, plain: bool) -> CellParts:
         """Collapse visits with ``value`` (m,) under ``weights`` (n, m)."""
         if not plain:
             return cls(cells.visit_ptr, weights, weights * value, weights * value**2)
@@ -97,14 +88,14 @@ class Batch:
     """Everything that the fits of one batch keep between two questions."""
 
     family: Family
-    cells: Cells
-    rows: Rows
+    cells: CellIndex
+    rows: CellParts
     effort: F64  # (R, K)
     observer: I32  # (R,) rows' observers where observer effects are estimated, else empty
     weights: F64  # (n, m) of the visits, prior weights included
     test: F64  # (n, m) weights of held-out visits, or (0, 0)
     numbers: I64  # of folds or replicates
-    log1p: bool
+    scale: Scale
     seed: int
     p: int  # of the arrays; a fit may use fewer
     observers: bool
@@ -130,80 +121,42 @@ class Batch:
     effects: F64  # (n, observers) observer effects
     slopes: bool  # whether the second coefficient is the slope on the known line
     rank: I64  # coefficients that every fit uses now
-    old: np.ndarray = field(
-        default_factory=lambda: np.zeros(0, np.uint8)
-    )  # whether ``shrink`` holds earlier weights
+    old: U8  # whether ``shrink`` holds earlier weights
     # of joint sites under masks: fits -> (exchange and question, shape) of the rows that were sealed last
     sealed: dict[bytes, tuple[tuple[int, int], tuple[int, ...]]] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls,
-        cells: Cells,
-        value: F64,
-        weights: F64,
-        effort: F64,
-        observer: I32,
-        *,
-        family: str,
-        log1p: bool,
-        observers: bool,
-        n_observers: int,
-        p: int,
-        L: int,
-        numbers: I64,
-        seed: int,
-        line: F64,
-        z: F64,
-        test: F64 | None = None,
+        cls, q: msg.Open, u: Used, cells: CellIndex, weights: F64, *, test: F64 | None, z: F64, L: int
     ) -> Batch:
-        """Make the state of ``len(weights)`` fits with all coefficients at zero, but for the known ``line`` (L,) if any."""
-        n, K, J = len(weights), effort.shape[1], cells.J
-        plain = K == 0 and not observers
-        rows = Rows.of(cells, value, weights, plain=plain)
+        """Make the state of ``len(weights)`` fits at coefficients of zero, but for the known ``q.line`` (L,)."""
+        family, scale = FAMILIES[q.family], SCALES[q.scale]
+        n, K, J = len(weights), u.effort.shape[1], cells.J
+        plain = K == 0 and not q.observers
+        rows = CellParts.of(cells, scale.values(family.values(u.count)), weights, plain=plain)
         R = rows.w.shape[1]
         return cls(
-            family=FAMILIES[family],
-            cells=cells,
-            rows=rows,
-            effort=effort,
-            observer=observer if observers else observer[:0],
-            weights=weights,
-            test=np.zeros((0, 0)) if test is None else test,
-            numbers=numbers,
-            log1p=log1p,
-            seed=seed,
-            p=p,
-            observers=observers,
-            chunks=kernels.chunks_of(cells.nnz),
-            mu=np.zeros(n),
-            T=_months(n, L, p, line),
-            D=np.zeros((n, L, p, p)),
-            tau=np.ones((n, p)),
-            phi=np.ones(n),
-            inverse_size=np.zeros(n),
-            kappa=np.zeros((n, K)),
-            ridge=np.ones(n),
-            M=np.zeros((n, J, p)),
-            z=z,
-            drawn=False,
-            P=np.zeros((n, J, p)),
-            C=np.zeros((n, J, p, p)),
-            eta=np.zeros((n, cells.nnz)),
-            y=np.zeros((n, cells.nnz)),
-            E=np.zeros((n, cells.nnz)),
-            shrink=np.ones((n, R)) if family == "poisson" else _ZERO,
-            offset=_ZERO if plain else np.zeros((n, R)),
-            effects=np.zeros((n, n_observers if observers else 0)),
-            slopes=line.size > 0,
-            rank=np.ones(n, dtype=np.int64),
-            old=np.zeros(n, dtype=np.uint8),
-        )
+            family=family, scale=scale, cells=cells, rows=rows, weights=weights, numbers=q.numbers, seed=q.seed,
+            test=np.zeros((0, 0)) if test is None else test, effort=u.effort, observers=q.observers,
+            observer=u.observer if q.observers else u.observer[:0], p=q.p, chunks=kernels.chunks_of(cells.nnz),
+            mu=np.zeros(n), T=_months(n, L, q.p, q.line), D=np.zeros((n, L, q.p, q.p)), tau=np.ones((n, q.p)),
+            phi=np.ones(n), inverse_size=np.zeros(n), kappa=np.zeros((n, K)), ridge=np.ones(n),
+            M=np.zeros((n, J, q.p)), z=z, drawn=False, P=np.zeros((n, J, q.p)), C=np.zeros((n, J, q.p, q.p)),
+            eta=np.zeros((n, cells.nnz)), y=np.zeros((n, cells.nnz)), E=np.zeros((n, cells.nnz)),
+            shrink=np.ones((n, R)) if family.sized else _ZERO, offset=_ZERO if plain else np.zeros((n, R)),
+            effects=np.zeros((n, int(u.observer.max(initial=-1)) + 1 if q.observers else 0)),
+            slopes=q.line.size > 0, rank=np.ones(n, dtype=np.int64), old=np.zeros(n, dtype=np.uint8),
+        )  # fmt: skip
 
     @property
     def off(self) -> bool:
         """Whether rows have offsets."""
         return bool(self.offset is not _ZERO)
+
+    @property
+    def summed_off(self) -> bool:
+        """Whether rows have offsets that the predictor of their cell does not hold."""
+        return self.off and not self.cells.by_visit
 
     def run(self, loop: Callable[..., None], fits: I64, *arguments: Any, chunks: int = 1) -> None:
         """Run a compiled loop over the tasks of these fits, on all cores where there is work for them."""
@@ -244,6 +197,6 @@ class Batch:
     def visit_mean(self, f: int) -> F64:
         """Expected value of every visit of fit ``f``, on the scale of the family."""
         eta = self.eta[f][self.cells.visit_cell]
-        if self.off and not self.cells.by_visit:
+        if self.summed_off:
             eta = eta + self.offset[f]
         return self.family.mean(eta)

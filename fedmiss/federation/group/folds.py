@@ -37,6 +37,7 @@ def draw_folds(
     ----------
     site, month, year, observer : (m,) of every visit: row of ``site_id``, month stamp, year number, local observer
     """
+    # many parameters: one array for each thing that a fold may hold out
     if by in ("cell", "block", "site"):
         place = keyed_hashes(site_id, seed_key("folds", by, seed))
         u = uniforms_by_key(
@@ -87,10 +88,10 @@ def replicate_weights(
 
         c_i = ( t_{0.975, K - 1} / z_{0.975} / (1 - h_i) )^2
 
-    mends both. An observer with a share h_i of the visits draws the fit towards itself, and leaving it out moves the fit by
-    1 / (1 - h_i) times its residual: the cluster jackknife's correction (CV3 of MacKinnon, Nielsen and Webb, Journal of
+    corrects both. An observer with a share h_i of the visits pulls the fit towards itself, and leaving it out moves the fit
+    by 1 / (1 - h_i) times its residual: the cluster jackknife's correction (CV3 of MacKinnon, Nielsen and Webb, Journal of
     Econometrics 2023). And a normal quantile presumes many observers: t has K - 1 degrees of freedom, K the effective
-    number (Kish). c_i is at most 4. Where one observer has made nearly all visits (K < 2) nothing tells observers apart:
+    number (Kish). c_i is at most 4. Where one observer has made nearly all visits (K < 2) observers cannot be resampled:
     each of its sites gets a draw of its own.
 
     Parameters

@@ -7,7 +7,8 @@ so the result has the same bits for any number of threads (:func:`spread_out`).
 
 Coefficients of site j are N(P_j, C_j), those of month l are N(T_l, D_l), p = 1 + rank of them; the effect comes first.
 The design of the site is x_l = (1, v_l), that of the month z_j = (1, u_j). Symmetric blocks travel as their lower
-triangle, row by row.
+triangle, row by row. ``off`` says whether ``offset`` holds offsets that are not in the predictor yet. The loops take many
+parameters: numba takes arrays one by one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 from numba import njit
 
 from fedmiss.models.lowrank.families import ETA_MAX
+from fedmiss.models.lowrank.family_kernels import curvature, mean, predictor, tilts, variance, visit_sums
 
 __all__ = [
     "chunks_of", "dispersion_sums", "effort_sums", "expected_totals", "fill_cells", "predict_cells", "product_sums",
@@ -31,8 +33,6 @@ __all__ = [
 ]  # fmt: skip
 
 CORES = int(os.environ.get("FEDMISS_THREADS", 0)) or os.cpu_count() or 1
-SHRINK = 0.39269908169872414  # pi / 8: variance of a logistic in units of a probit
-VAR_MAX = 20.0
 
 
 def chunks_of(cells: int) -> int:
@@ -59,28 +59,6 @@ def spread_out(loop: Callable[..., None], tasks: int, work: int, *arguments: Any
     jobs = [_pool().submit(loop, a, b, *arguments) for a, b in pairwise(cuts)]
     for job in jobs:
         job.result()
-
-
-@njit(inline="always")
-def _mean(eta, family):
-    if family == 0:
-        return eta
-    if family == 1:
-        return math.exp(min(eta, ETA_MAX))
-    if eta > 0.0:
-        return 1.0 / (1.0 + math.exp(-eta))
-    e = math.exp(eta)
-    return e / (1.0 + e)
-
-
-@njit(inline="always")
-def _predictor(eta, var, family):
-    """Predictor whose mean is the expected mean of a predictor N(eta, var)."""
-    if family == 1:
-        return min(eta + 0.5 * min(var, VAR_MAX), ETA_MAX)
-    if family == 0:
-        return eta
-    return eta / math.sqrt(1.0 + SHRINK * var)  # logistic-normal mean by the pi/8 rule
 
 
 @njit(inline="always")
@@ -111,14 +89,9 @@ def _cell(mu, offset, p, j, l, P, C, T, D, y, E, family, i, mine, k, other, S, e
     design, and S adds to the curvature. ``e`` (p,) is scratch. Returns the predictor.
     """
     eta, var = _linear(mu, offset, p, j, l, P, C, T, D)
-    h = _predictor(eta, var, family)
-    m = E * _mean(h, family)
-    if family == 1:
-        w = m
-    elif family == 0:
-        w = E
-    else:
-        w = m * (1.0 - m / E)
+    h = predictor(eta, var, family)
+    m = E * mean(h, family)
+    w = curvature(m, E, family)
     res = y - m
     acc[i, 0] += res
     acc[i, p] += w
@@ -129,7 +102,7 @@ def _cell(mu, offset, p, j, l, P, C, T, D, y, E, family, i, mine, k, other, S, e
             t += S[k, a, b] * mine[b]
         d = other[k, a]
         acc[i, a] += res * d - w * t
-        if family == 1:
+        if tilts(family):
             d += t
         e[a] = d
         acc[i, q] += w * d
@@ -149,10 +122,10 @@ def _site(j, p, ptr, col, y, E, offset, off, mu, P, C, T, D, family, e, i, acc):
         o = offset[k] if off else 0.0
         l = col[k]
         if p == 1:  # rank 0: nothing tilts
-            h = _predictor(o + mu + P[j, 0] + T[l, 0], C[j, 0, 0] + D[l, 0, 0], family)
-            m = E[k] * _mean(h, family)
+            h = predictor(o + mu + P[j, 0] + T[l, 0], C[j, 0, 0] + D[l, 0, 0], family)
+            m = E[k] * mean(h, family)
             acc[i, 0] += y[k] - m
-            acc[i, 1] += m if family == 1 else (E[k] if family == 0 else m * (1.0 - m / E[k]))
+            acc[i, 1] += curvature(m, E[k], family)
         else:
             _cell(mu, o, p, j, l, P, C, T, D, y[k], E[k], family, i, P[j], l, T, D, e, acc)
 
@@ -252,10 +225,10 @@ def round_sums(
                 l = col[k]
                 o = of[k] if off else 0.0
                 if p == 1:
-                    h = _predictor(o + muf + Pf[j, 0] + Tf[l, 0], Cf[j, 0, 0] + Df[l, 0, 0], family)
-                    m = Ef[k] * _mean(h, family)
+                    h = predictor(o + muf + Pf[j, 0] + Tf[l, 0], Cf[j, 0, 0] + Df[l, 0, 0], family)
+                    m = Ef[k] * mean(h, family)
                     acc[l, 0] += yf[k] - m
-                    acc[l, 1] += m if family == 1 else (Ef[k] if family == 0 else m * (1.0 - m / Ef[k]))
+                    acc[l, 1] += curvature(m, Ef[k], family)
                 else:
                     h = _cell(
                         muf, o, p, j, l, Pf, Cf, Tf, Df, yf[k], Ef[k], family, l, Tf[l], j, Pf, Cf, e, acc
@@ -281,7 +254,7 @@ def predict_cells(first, last, chunks, fits, p, ptr, col, offset, off, mu, T, D,
                 l = col[k]
                 o = offset[f, k] if off else 0.0
                 line, var = _linear(mu[f], o, p, j, l, P[f], C[f], T[f], D[f])
-                eta[f, k] = _predictor(line, var, family)
+                eta[f, k] = predictor(line, var, family)
 
 
 @njit(cache=True, nogil=True)
@@ -304,28 +277,15 @@ def fill_cells(
                 o = offset[f, r] if off else 0.0
                 factor = 1.0
                 if inverse_size[f] > 0.0:
-                    factor = 1.0 / (1.0 + _mean(eta[f, k] + o, family) * inverse_size[f])
+                    factor = 1.0 / (1.0 + mean(eta[f, k] + o, family) * inverse_size[f])
                     if old[i]:
                         factor = math.sqrt(factor * shrink[f, r])
                     shrink[f, r] = factor
-                if family == 1:
-                    sy += factor * wy[f, r]
-                    sE += factor * w[f, r] * (math.exp(o) if off else 1.0)
-                elif family == 0:
-                    sy += wy[f, r] - w[f, r] * o
-                    sE += w[f, r]
-                else:  # one cell a visit: its offset is inside eta
-                    sy += wy[f, r]
-                    sE += w[f, r]
+                dy, dE = visit_sums(w[f, r], wy[f, r], o, off, factor, family)
+                sy += dy
+                sE += dE
             y[f, k] = sy
             E[f, k] = sE
-
-
-@njit(inline="always")
-def _spread(mu, family):
-    if family == 0:
-        return 1.0
-    return mu if family == 1 else mu * (1.0 - mu)
 
 
 @njit(cache=True, nogil=True)
@@ -342,17 +302,16 @@ def dispersion_sums(first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off,
             for r in range(row_ptr[k], row_ptr[k + 1]):
                 if w[f, r] == 0.0:
                     continue
-                o = offset[f, r] if off and family != 2 else 0.0
-                mu = _mean(eta[f, k] + o, family)
+                o = offset[f, r] if off else 0.0
+                mu = mean(eta[f, k] + o, family)
                 square = max(wyy[f, r] - 2.0 * mu * wy[f, r] + mu * mu * w[f, r], 0.0)
-                v = _spread(mu, family)
-                v2 = mu * mu if family == 1 else 0.0
+                v = variance(mu, family)
                 for q in range(m):
-                    out[i, c, q] += square / max(v + v2 * nodes[i, q], 1e-12)
+                    out[i, c, q] += square / max(v + mu * mu * nodes[i, q], 1e-12)
 
 
 @njit(cache=True, nogil=True)
-def effort_sums(first, last, fits, row_ptr, effort, w, wy, offset, eta, inverse_size, family, out):
+def effort_sums(first, last, fits, row_ptr, effort, w, wy, offset, off, eta, inverse_size, family, out):
     """Score and curvature of the effort coefficients: ``out`` (n, K + K^2)."""
     cells, K = row_ptr.size - 1, effort.shape[1]
     for i in range(first, last):
@@ -361,11 +320,11 @@ def effort_sums(first, last, fits, row_ptr, effort, w, wy, offset, eta, inverse_
             for r in range(row_ptr[k], row_ptr[k + 1]):
                 if w[f, r] == 0.0:
                     continue
-                o = offset[f, r] if family != 2 else 0.0
-                mu = _mean(eta[f, k] + o, family)
+                o = offset[f, r] if off else 0.0
+                mu = mean(eta[f, k] + o, family)
                 factor = 1.0 / (1.0 + mu * inverse_size[f])
                 score = factor * (wy[f, r] - w[f, r] * mu)
-                curve = factor * w[f, r] * _spread(mu, family)
+                curve = factor * w[f, r] * variance(mu, family)
                 for a in range(K):
                     out[i, a] += score * effort[r, a]
                     for b in range(K):
@@ -381,7 +340,7 @@ def shared_products(first, last, fits, sites, ptr, col, y, E, eta, V, family, ou
         for s in range(sites.size):
             j = sites[s]
             for k in range(ptr[j], ptr[j + 1]):
-                res = y[f, k] - E[f, k] * _mean(eta[f, k], family)
+                res = y[f, k] - E[f, k] * mean(eta[f, k], family)
                 for a in range(width):
                     out[i, s, a] += res * V[i, col[k], a]
 
@@ -400,11 +359,11 @@ def product_sums(first, last, chunks, fits, ptr, col, shared_at, totals, y, E, e
                 t[a] = totals[i, at, a] if at >= 0 else 0.0
             if at < 0:
                 for k in range(ptr[j], ptr[j + 1]):
-                    res = y[f, k] - E[f, k] * _mean(eta[f, k], family)
+                    res = y[f, k] - E[f, k] * mean(eta[f, k], family)
                     for a in range(width):
                         t[a] += res * V[i, col[k], a]
             for k in range(ptr[j], ptr[j + 1]):
-                res = y[f, k] - E[f, k] * _mean(eta[f, k], family)
+                res = y[f, k] - E[f, k] * mean(eta[f, k], family)
                 for a in range(width):
                     out[task, col[k], a] += res * t[a]
 
@@ -430,11 +389,11 @@ def expected_totals(
                 continue
             for l in range(L):
                 line, var = _linear(mu, 0.0, p, j, l, P, C, T, D)
-                h = _predictor(line, var, family)
-                value = _mean(h, family)
+                h = predictor(line, var, family)
+                value = mean(h, family)
                 if log1p:
                     value = max(smear * math.exp(min(h, ETA_MAX)) - 1.0, 0.0)
-                elif family == 1:
+                else:
                     value *= smear
                 if year_of[l] >= 0:
                     yearly[j, year_of[l]] += value

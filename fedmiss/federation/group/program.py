@@ -12,13 +12,13 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.codec import Envelope, decode, encode
 from fedmiss.federation.group import answers
 from fedmiss.federation.group.agreement import AGREEMENT, LEAST_VISITS
-from fedmiss.federation.group.batch import Batch, Cells
+from fedmiss.federation.group.batch import Batch, CellIndex
 from fedmiss.federation.group.folds import draw_folds, replicate_weights, withhold
 from fedmiss.federation.group.visits import Axis, Used, Visits
 from fedmiss.federation.keys import keyed_hashes, seed_key
 from fedmiss.federation.masks import Party
 from fedmiss.federation.messages import SQUARES
-from fedmiss.models.lowrank.families import BERNOULLI, family_of
+from fedmiss.models.lowrank.families import family_of
 
 __all__ = ["LEAST_VISITS", "GroupProgram", "Used"]
 
@@ -62,16 +62,14 @@ class GroupProgram:
         settings: bytes | None = None,
         jointly: bool = False,
     ) -> None:
+        # many parameters: what a custodian decides, each with its default
         self.name, self.held, self.key, self.secret = name, visits, key, secret
         self.plain_refusals, self.minimum, self.settings = plain_refusals, minimum, settings
         self.all_slopes, self.jointly = all_slopes, jointly
         # between organisations (see ``site``): what becomes of answers before they are packed; the group among the others
         self.protect: Callable[[list[msg.Answer], Envelope], list[msg.Answer]] | None = None
         self.party: Party | None = None
-        self.masked, self.allow_joint = (
-            False,
-            True,
-        )  # whether answers are masked; whether sites may be solved with others
+        self.masked, self.allow_joint = False, True  # answers are masked; sites may be solved with others
         self.asked = (0, 0)  # exchange, and which of its questions is being answered
         self._job: bytes | None = None
         self._settings = bytes(8)
@@ -97,13 +95,11 @@ class GroupProgram:
         self.batches: dict[int, Batch] = {}
         self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
         self.own_totals: dict[tuple[int, int], F64] = {}  # and so do totals over its own sites
-        self._cells: dict[bool, Cells] = {}
-        self.releasable: dict[
-            bool, Bool
-        ] = {}  # months that the custodian's rule lets go: by whole months, by folds
-        self.results: list[
-            msg.Outcome
-        ] = []  # of the finished job, for the group's own report: the chosen fit first
+        self._cells: dict[bool, CellIndex] = {}
+        # months that the custodian's rule releases: by whole months (False), by folds (True)
+        self.releasable: dict[bool, Bool] = {}
+        # of the finished job, for the group's own report: the chosen fit first
+        self.results: list[msg.Outcome] = []
 
     # -- the wire --------------------------------------------------------------------------------------------
 
@@ -202,7 +198,7 @@ class GroupProgram:
             )
 
     def thin(self, site: I32, month: I32, part: I64) -> Bool:
-        """Visits of months that cannot be released; joint sites are no cover, since their sums are known by themselves."""
+        """Visits of months that cannot be released; joint sites do not count, since their sums are known by themselves."""
         own = self.shared_at[site] < 0
         return withhold(site, month, part, own, self.axis.minimum, self.axis.L)
 
@@ -233,10 +229,10 @@ class GroupProgram:
             )
         return self.used
 
-    def _indexed(self, by_visit: bool) -> Cells:
+    def _indexed(self, by_visit: bool) -> CellIndex:
         if by_visit not in self._cells:
             u = self.need()
-            self._cells[by_visit] = Cells.of(
+            self._cells[by_visit] = CellIndex.of(
                 u.site, u.month, self.visits.site_id.size, self.axis.L, by_visit=by_visit
             )
         return self._cells[by_visit]
@@ -266,7 +262,6 @@ class GroupProgram:
             raise ConfigError(
                 f"group {self.name!r} has the count {u.count.min():g}; Poisson counts must be 0 or more."
             )
-        value = answers.to_scale(u.count, q.family, q.scale)
         test = None
         if q.weights == "fold":
             fold = self.fold_of(q.by, q.folds, q.seed, u)
@@ -282,12 +277,9 @@ class GroupProgram:
             weights = np.stack([self.weigh(q.seed, int(b), q.spread, u) for b in q.numbers])
         else:
             weights = np.repeat(u.weight[None], q.numbers.size, axis=0)
-        by_visit = family is BERNOULLI and (q.observers or u.effort.shape[1] > 0)
-        batch = Batch.of(
-            self._indexed(by_visit), value, weights, u.effort, u.observer, family=q.family, log1p=q.scale == "log1p",
-            observers=q.observers, n_observers=int(u.observer.max(initial=-1)) + 1, p=q.p, L=self.axis.L,
-            numbers=q.numbers, seed=q.seed, line=q.line, z=self._standardised(q.visits), test=test,
-        )  # fmt: skip
+        by_visit = not family.sums_offsets and (q.observers or u.effort.shape[1] > 0)
+        z = self._standardised(q.visits)
+        batch = Batch.of(q, u, self._indexed(by_visit), weights, test=test, z=z, L=self.axis.L)
         if q.source >= 0 and q.source not in self.batches:
             raise UplinkError(
                 f"group {self.name!r}: batch {q.source} was never opened here. Start the job again."

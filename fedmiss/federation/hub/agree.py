@@ -92,12 +92,6 @@ def agree(link: Link, plan: Plan) -> Agreement:
         [msg.Hello(plan.species, np.array(plan.season, dtype=np.int64)), msg.Tally()]
     )
     groups = {name: a for name, a in described.items() if isinstance(a, msg.Description)}
-    for name, d in groups.items():
-        if d.months.shape not in ((0,), (2,)) or d.terms not in (0, len(TERMS)):
-            raise UplinkError(
-                f"group {name!r} described itself with months {d.months.tolist()[:3]} and {d.terms} effort terms. Install "
-                "the same fedmiss everywhere."
-            )
     notes = _check(groups, tallied)
     calendar = all(d.calendar for d in groups.values())
     months = _months(groups, plan, calendar)
@@ -169,6 +163,12 @@ def _tally(tallied: dict[str, msg.Answer]) -> dict[str, msg.Tallies]:
 def _check(groups: dict[str, msg.Description], tallied: dict[str, msg.Answer]) -> list[str]:
     """Versions and species must be the same everywhere; what only one group brings is worth a note."""
     first = next(iter(groups))
+    for name, d in groups.items():
+        if d.months.shape not in ((0,), (2,)) or d.terms not in (0, len(TERMS)):
+            raise UplinkError(
+                f"group {name!r} described itself with months {d.months.tolist()[:3]} and {d.terms} effort terms. Install "
+                "the same fedmiss everywhere."
+            )
     for name, d in groups.items():
         if d.version != __version__:
             raise ConfigError(

@@ -11,6 +11,7 @@ for months, before it is fitted, so that sites and months err together as they d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy import stats
@@ -49,13 +50,7 @@ def lockstep_size(panel: Panel, p: int) -> int:
 
 
 def replicates(
-    link: Link,
-    panel: Panel,
-    members: Sequence[Member],
-    numbers: Sequence[int],
-    *,
-    seed: int,
-    batch: int,
+    link: Link, panel: Panel, members: Sequence[Member], numbers: Sequence[int], *, seed: int, batch: int
 ) -> tuple[F64, list[tuple[int, int]]]:
     """Refit the replicates ``numbers`` side by side, each one of the member that it is dealt to (:func:`.members.dealt`).
 
@@ -76,8 +71,8 @@ def replicates(
     ]
     answers = link.ask(
         [
-            open_batch(
-                panel, at, m.settings, weights="replicate", numbers=hand, seed=seed, spread=spread_of(panel),
+            replace(
+                open_batch(panel, at, m.settings, hand), weights="replicate", seed=seed, spread=spread_of(panel),
                 source=m.batch, p=m.state.p,
             )
             for at, m, hand in hands

@@ -30,29 +30,16 @@ __all__ = ["cross_validate", "lockstep_room", "open_batch", "starts"]
 NUMBERS = 50_000_000  # held at a time by the fits that run side by side, over all groups
 
 
-def open_batch(
-    panel: Panel,
-    batch: int,
-    settings: CountSettings,
-    *,
-    weights: str = "all",
-    numbers: Sequence[int] = (0,),
-    by: str = "cell",
-    folds: int = 0,
-    seed: int = 0,
-    spread: F64 | None = None,
-    source: int = -1,
-    p: int | None = None,
-    released: np.ndarray | None = None,
-) -> msg.Open:
-    """Return the question that opens a batch; its answers are read by :func:`starts`."""
+def open_batch(panel: Panel, batch: int, settings: CountSettings, numbers: Sequence[int] = (0,)) -> msg.Open:
+    """Return the question that opens a batch of fits of all visits; its answers are read by :func:`starts`.
+
+    For folds and replicates ``replace`` the fields from ``weights`` on.
+    """
     line = known_line(panel, settings)
-    most = settings.rank + 1 + (line.size > 0)
     return msg.Open(
-        batch, settings.family, settings.scale, settings.observers, most if p is None else p, weights, by,
-        folds, seed, np.array(numbers, dtype=np.int64), np.zeros(3) if spread is None else spread, source,
-        np.zeros(0, np.uint8) if released is None else released,
-        panel.log_visits if settings.site_visits else np.zeros(0), line,
+        batch, settings.family, settings.scale, settings.observers, p=settings.rank + 1 + (line.size > 0), weights="all",
+        by="cell", folds=0, seed=0, numbers=np.array(numbers, dtype=np.int64), spread=np.zeros(3), source=-1,
+        released=np.zeros(0, np.uint8), visits=panel.log_visits if settings.site_visits else np.zeros(0), line=line,
     )  # fmt: skip
 
 
@@ -85,6 +72,7 @@ def cross_validate(
     Candidates that differ in rank only are stages of one path, since factors enter one by one; the folds of all paths run
     side by side.
     """
+    # many parameters: those of the public function, and the numbers that its batches get
     by = folds_like_gaps(link, panel) if by == "auto" else by
     released = released_months(link, panel, by=by, folds=folds, seed=seed)
     base = [replace(c, rank=0) for c in candidates]
@@ -99,19 +87,12 @@ def cross_validate(
         for i, fold in tasks[first : first + room]:
             mine.setdefault(i, []).append(fold)
         questions = [
-            open_batch(
-                panel,
-                first_batch + i,
-                longest[i],
-                weights="fold",
-                numbers=numbers,
-                by=by,
-                folds=folds,
-                seed=seed,
-                released=released,
+            replace(
+                open_batch(panel, first_batch + i, longest[i], numbers),
+                weights="fold", by=by, folds=folds, seed=seed, released=released,
             )
             for i, numbers in mine.items()
-        ]
+        ]  # fmt: skip
         lanes = []
         for (i, numbers), answers in zip(mine.items(), link.ask(questions), strict=True):
             sums = starts(answers, len(numbers))

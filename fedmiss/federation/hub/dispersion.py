@@ -21,7 +21,7 @@ from fedmiss.arrays import F64
 __all__ = ["inverse_size_of", "pearson_at", "table_nodes"]
 
 LOW, HIGH = float(np.log(1e-3)), float(np.log(1e4))  # range of log size; above it there is no over-dispersion
-FIRST = float(np.log(1e-2))  # where the first look starts
+FIRST = float(np.log(1e-2))  # lower end of the first table
 WIDE, NARROW = 9, 5
 REACH = 0.5  # half-width of the window around the last value, on the log scale
 NONE = np.zeros(1)  # the Pearson statistic of a family without a size

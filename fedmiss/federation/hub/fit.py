@@ -1,4 +1,4 @@
-"""One fit, told as what it asks: a generator that yields requests and gets back sums over groups.
+"""One fit as a generator: it yields requests and receives sums over groups.
 
 A fit never touches the wire. :mod:`.lockstep` runs many of them side by side and packs their requests into one exchange.
 """
@@ -27,7 +27,7 @@ from fedmiss.federation.hub.steps import (
     with_factor,
 )
 from fedmiss.federation.triangle import from_triangle
-from fedmiss.models.lowrank.families import FAMILIES
+from fedmiss.models.lowrank.families import FAMILIES, SCALES
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.site_time import ascent
 from fedmiss.rng import rng_for
@@ -288,6 +288,6 @@ def summarised(state: MonthState, settings: CountSettings, totals: F64, pearson:
     """Calibration and dispersion from sums of weights, counted and fitted totals, and the Pearson statistic."""
     weight, counted, fitted = (float(v) for v in totals)
     free = max(weight - state.edf - state.edf_visits, 0.05 * weight)
-    calibrated = settings.scale == "log1p" or (settings.calibrate and state.inverse_size > 0)
+    calibrated = SCALES[settings.scale].log or (settings.calibrate and state.inverse_size > 0)
     smear = counted / fitted if calibrated and counted > 0 and fitted > 0 else 1.0
     return replace(state, smear=smear, dispersion=pearson / free, weight=weight)

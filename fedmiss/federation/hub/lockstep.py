@@ -160,7 +160,7 @@ def _ask(
 ) -> list[list[Sums]]:
     """Second exchange: sums over sites. Without joint sites it is the only one of a round."""
     lists: dict[str, list[msg.Question]] = {name: [] for name in link.names}
-    place: list[int] = []  # where the answer of each pack stands
+    place: list[int] = []  # position of each pack's answer
     for pack, shared in zip(packs, joint, strict=True):
         r, fits = pack[0].request, _fits(pack)
         common: list[msg.Question] = []
@@ -208,11 +208,7 @@ def _sums(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> lis
             "dispersion": (n, r.nodes.size),
         }
     elif isinstance(r, AskSummary):
-        shapes = {
-            "totals": (n, 3),
-            "dispersion": (n, r.nodes.size),
-            "months": (n, panel.L * r.months, 4),
-        }
+        shapes = {"totals": (n, 3), "dispersion": (n, r.nodes.size), "months": (n, panel.L * r.months, 4)}
     elif isinstance(r, AskScore):
         shapes = {"sums": (n, 5)}
     elif isinstance(r, AskSiteTime):

@@ -1,4 +1,4 @@
-"""Fits of all visits whose expected counts are averaged: the chosen model, and those that folds cannot tell from it.
+"""Fits of all visits whose expected counts are averaged: the chosen model, and those whose scores hardly differ from its.
 
 The mean is arithmetic, so totals of the average are the mean of the members' totals: nothing crosses for it but what crosses
 for one fit, once for each member. All members are fitted side by side, in the same exchanges.

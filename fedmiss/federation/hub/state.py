@@ -32,9 +32,8 @@ class Panel:
     observers: F64  # (2,) sum over observers of visits, and of squares
     joint: dict[str, I64]
     n_joint: int
-    log_visits: F64 = field(
-        default_factory=lambda: np.zeros(0)
-    )  # (2,) mean and deviation over sites; empty: not asked
+    # (2,) mean and deviation over sites; empty: not asked
+    log_visits: F64 = field(default_factory=lambda: np.zeros(0))
     least: int = 0
     share: float = 1.0
     apart: bool = False

@@ -21,7 +21,7 @@ from fedmiss.federation.hub.dispersion import inverse_size_of, pearson_at
 from fedmiss.federation.hub.season import LEAST_YEARS, SeriesPrior, line_of
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.triangle import from_triangle
-from fedmiss.models.lowrank.families import FAMILIES, GAUSSIAN
+from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.lowrank.settings import CountSettings
 
 __all__ = [
@@ -67,13 +67,13 @@ def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
     x = known_line(panel, settings)
     slopes = x.size > 0
     p = 1 + slopes
-    unit = max(square / weight - (value / weight) ** 2, 1e-12) if family is GAUSSIAN else 1.0
+    unit = family.unit(square / weight - (value / weight) ** 2)
     T = np.column_stack([np.zeros(L), *([x] if slopes else [])])
     state = MonthState(
         mu, T, np.zeros((L, p, p)), np.zeros((L, p)), np.full(p, unit),
         unit * np.array([1.0, START_SLOPE])[:p],
         kappa=np.zeros(panel.K), shift=np.zeros(p), stretch=np.ones(p), squares=np.zeros(p), slopes=slopes, weight=weight,
-        phi=unit if family is GAUSSIAN else 1.0,
+        phi=unit,
         ridge=4.0 / unit, unit=float(np.sqrt(unit)),
     )  # fmt: skip
     if settings.season and panel.calendar is not None:
@@ -327,11 +327,5 @@ def _visit_step(
     if settings.dispersion != "none" and family.dispersed:
         phi = max(pearson_at(nodes, sums["dispersion"], inverse_size) / free, family.least_phi)
     return replace(
-        state,
-        kappa=kappa,
-        ridge=ridge,
-        edf_observers=used,
-        inverse_size=inverse_size,
-        phi=phi,
-        refill=True,
+        state, kappa=kappa, ridge=ridge, edf_observers=used, inverse_size=inverse_size, phi=phi, refill=True
     )

@@ -1,4 +1,4 @@
-"""What stands behind sums over groups: which months, parts of folds and regions may be released (``federation.rules``)."""
+"""What is behind sums over groups: which months, parts of folds and regions may be released (``federation.rules``)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FEWEST_REGIONS = 2
 def release_jointly(
     link: Link, axes: msg.Axes, share: float, done: dict[str, msg.Answer], notes: list[str]
 ) -> tuple[msg.Axes, dict[str, msg.Answer], int, F64, dict[str, I64]]:
-    """Agree on the axes again, without what rests on too little.
+    """Agree on the axes again, without months and regions that have too few visits behind them.
 
     Returns
     -------

@@ -22,7 +22,7 @@ from fedmiss.models.lowrank.settings import CountSettings
 __all__ = ["ask_visits", "try_site_visits"]
 
 CLEAR = 2.0  # standard errors by which whole held-out sites must be predicted better
-FEWEST_SITES = 20  # fewer sites tell nothing of a regression over sites
+FEWEST_SITES = 20  # fewer sites are too few for a regression over sites
 
 
 def ask_visits(link: Link, panel: Panel) -> Panel:

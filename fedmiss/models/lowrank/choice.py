@@ -10,6 +10,7 @@ import pandas as pd
 
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
+from fedmiss.models.lowrank.families import FAMILIES, SCALES
 from fedmiss.models.lowrank.settings import CountSettings
 
 __all__ = ["Choice", "check_candidates", "choose", "default_candidates", "model_name", "scores"]
@@ -19,18 +20,17 @@ def model_name(s: CountSettings) -> str:
     """Short name of the distribution of a candidate."""
     if s.time == "fixed":
         return "Poisson with fixed times"
-    if s.family == "poisson":
-        return {"quasi": "quasi-Poisson", "negbin": "negative binomial", "none": "Poisson"}[s.dispersion]
-    return "Gaussian on log1p" if s.scale == "log1p" else s.family.capitalize()
+    title = FAMILIES[s.family].title(s.dispersion)
+    return f"{title} on {s.scale}" if SCALES[s.scale].log else title
 
 
 def default_candidates(settings: CountSettings, max_rank: int = 4) -> list[CountSettings]:
     """Ranks 0..max_rank; for counts of the negative binomial, with ranks 0 and 2 of its rivals after it.
 
     The negative binomial comes first, hence is the model that rivals have to beat (:func:`cross_validate`): it has the
-    Poisson as its limit, and under heavy tails a quasi-Poisson fit of rank 1 or more chases single counts.
+    Poisson as its limit, and under heavy tails a quasi-Poisson fit of rank 1 or more overfits single counts.
     """
-    if settings.family != "poisson" or settings.penalty is not None:
+    if not FAMILIES[settings.family].sized or settings.penalty is not None:
         return [replace(settings, rank=r) for r in range(max_rank + 1)]
     main = [replace(settings, rank=r, dispersion="negbin") for r in range(max_rank + 1)]
     quasi = [replace(settings, rank=r, dispersion="quasi") for r in (0, 2)]
@@ -38,10 +38,7 @@ def default_candidates(settings: CountSettings, max_rank: int = 4) -> list[Count
     return main + quasi + log
 
 
-NEAR_ERRORS, NEAR_SHARE = (
-    2.0,
-    0.05,
-)  # a member is worse by at most so many standard errors, and this share of the deviance
+NEAR_ERRORS, NEAR_SHARE = 2.0, 0.05  # a member is worse by at most so many standard errors and this share
 SAME = 1e-3  # relative difference of all scores below which two candidates are one fit
 HELD_OUT = {
     "cell": "Folds held out single site x month cells.",
@@ -58,7 +55,7 @@ class Choice:
 
     ``table`` has one row per candidate and fold (schema ``cv``), ``summary`` one per candidate, ``best`` the chosen
     settings, ``advice`` a sentence that says which candidate wins which score, ``near`` the other ranks of its distribution
-    that folds cannot tell from it (:func:`_near`).
+    whose scores hardly differ from its (:func:`_near`).
     """
 
     table: pd.DataFrame
@@ -79,7 +76,7 @@ def check_candidates(candidates: Sequence[CountSettings], folds: int) -> None:
         raise ConfigError(f"cross-validation with {folds} fold is impossible; choose 2 or more.")
     if not candidates:
         raise ConfigError("cross-validation has no candidate; give at least one rank.")
-    scales = {c.family if c.scale == "raw" else "poisson" for c in candidates}
+    scales = {SCALES[c.scale].judge(FAMILIES[c.family]).name for c in candidates}
     if len(scales) > 1:
         raise ConfigError(
             f"candidates of the families {', '.join(sorted(scales))} have no common score; compare them apart."
@@ -130,8 +127,8 @@ def _near(table: pd.DataFrame, summary: pd.DataFrame, chosen: int) -> list[int]:
     """Ranks of the chosen distribution that predict held-out visits hardly worse than the chosen one.
 
     Hardly: by at most two standard errors of the paired difference over folds, and by at most 5 % of the deviance. The
-    second keeps out what few folds cannot tell apart on small panels. Of candidates with the same scores (ranks above what
-    the panel can bear are one fit) the first stands for all.
+    second limit matters on small panels, where few folds leave large errors. Of candidates with the same scores (ranks above
+    what the panel can bear are one fit) only the first is kept.
     """
     wide = table.pivot(index="fold", columns="candidate", values="deviance")
     excess = wide.sub(wide[chosen], axis=0)

@@ -15,7 +15,7 @@ from fedmiss.arrays import F64, I32, I64
 from fedmiss.errors import InputError
 from fedmiss.models.lowrank.families import Family
 
-__all__ = ["Cells", "Group", "GroupPanel"]
+__all__ = ["Cells", "Group", "GroupPanel", "index_cells"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Group:
     site, month : (m,) int32      cell of each visit
     count : (m,) float64          birds; 0/1 for the Bernoulli family
     observer : (m,) int32         0 .. n_observers-1, local numbering, never sent
-    effort : (m, K) float64       effort covariates, 0 at standard effort (see fedmiss.models.lowrank.effort)
+    effort : (m, K) float64       effort covariates, 0 at standard effort (see fedmiss.federation.group.visits)
     weight : (m,) float64         prior weight of the visit, 1 by default
     checklist : (m,) texts or None   ids, where the same checklist may be in another group
 
@@ -64,6 +64,7 @@ class Group:
         checklist: np.ndarray | None = None,
     ) -> Group:
         """Sort visits by (site, month) and fill in what is not given."""
+        # many parameters: the columns of a table of visits, given by name
         s, t = np.asarray(site, dtype=np.int32), np.asarray(month, dtype=np.int32)
         y = np.asarray(count, dtype=float)
         if not s.size == t.size == y.size:
@@ -90,6 +91,23 @@ class Group:
     def reweighted(self, weight: F64) -> Group:
         """Return the same visits with other weights (folds, bootstrap)."""
         return replace(self, weight=weight)
+
+
+def index_cells(site: I32, month: I32, J: int, L: int, *, by_visit: bool = False) -> tuple[I64, I32, I64]:
+    """Index visits that are sorted by (site, month), or each as a cell of its own ``by_visit``.
+
+    Returns
+    -------
+    (J + 1,) first cell of every site, (m,) cell of every visit, and the first visit of every cell
+    """
+    key = site.astype(np.int64) * L + month
+    new = np.ones(key.size, dtype=bool)
+    if key.size and not by_visit:
+        np.not_equal(key[1:], key[:-1], out=new[1:])
+    first = np.flatnonzero(new)
+    ptr = np.zeros(J + 1, dtype=np.int64)
+    np.cumsum(np.bincount(site[first], minlength=J), out=ptr[1:])
+    return ptr, (np.cumsum(new) - 1).astype(np.int32), first
 
 
 @dataclass(slots=True)
@@ -130,23 +148,14 @@ class Cells:
                     f"group {group.name!r}: {label} index {int(index.max())} is outside 0..{size - 1}; "
                     "make the panel again."
                 )
-        key = group.site.astype(np.int64) * L + group.month
-        new = np.ones(key.size, dtype=bool)
-        if key.size:
-            np.not_equal(key[1:], key[:-1], out=new[1:])
-        first = np.flatnonzero(new)
-        ptr = np.zeros(J + 1, dtype=np.int64)
-        np.cumsum(np.bincount(group.site[first], minlength=J), out=ptr[1:])
-        cell = (np.cumsum(new) - 1).astype(np.int32)
+        ptr, cell, first = index_cells(group.site, group.month, J, L)
         n = first.size
         return cls(group.name, ptr, group.month[first], cell, np.zeros(n), np.zeros(n), np.zeros(n))
 
     def fill(self, group: Group, family: Family) -> None:
-        """Compute (y, E) from the visits, without offsets."""
-        from fedmiss.models.lowrank.kernels import collapse
-
-        zero = np.zeros(group.count.size)
-        self.y, self.E = collapse(self.cell, group.weight, group.count, zero, self.nnz, family.code)
+        """Compute (y, E) from the visits, without offsets: weighted counts and weights, whatever the family."""
+        self.y = np.bincount(self.cell, group.weight * group.count, self.nnz).astype(float, copy=False)
+        self.E = np.bincount(self.cell, group.weight, self.nnz).astype(float, copy=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,23 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from scipy.special import xlogy
 
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
 
-__all__ = ["BERNOULLI", "FAMILIES", "GAUSSIAN", "POISSON", "Family", "family_of"]
+__all__ = [
+    "BERNOULLI",
+    "FAMILIES",
+    "GAUSSIAN",
+    "LOG1P",
+    "POISSON",
+    "RAW",
+    "SCALES",
+    "Family",
+    "Scale",
+    "family_of",
+]
 
 ETA_MAX = 50.0  # exp(50) birds: beyond this the exponential is continued by its tangent
 
@@ -27,9 +39,9 @@ ETA_MAX = 50.0  # exp(50) birds: beyond this the exponential is continued by its
 class Family(ABC):
     """A natural exponential family, seen through its log-partition psi(eta).
 
-    ``code`` is its number in compiled loops; ``effort_cap`` and ``observer_cap`` bound Newton steps of coefficients of
-    visits and ``reach`` those of sites and months (a Gaussian step is exact, whatever its unit); ``least_phi`` is the least
-    dispersion.
+    ``code`` is its number in compiled loops (:mod:`.family_kernels`); ``effort_cap`` and ``observer_cap`` bound Newton steps
+    of coefficients of visits and ``reach`` those of sites and months (a Gaussian step is exact, whatever its unit);
+    ``least_phi`` is the least dispersion.
     """
 
     name: ClassVar[str]
@@ -40,6 +52,26 @@ class Family(ABC):
     least_phi: ClassVar[float] = 1e-8
     dispersed: ClassVar[bool] = True  # whether a dispersion can be estimated
     counts: ClassVar[bool] = False  # whether observations are counts, 0 or more
+    sized: ClassVar[bool] = False  # whether the negative binomial extends it: its size can be estimated
+    quadratic: ClassVar[bool] = False  # whether psi is: Newton steps are exact, and psi'(U V') has low rank
+    sums_offsets: ClassVar[bool] = True  # whether visits with different offsets can be summed into one cell
+
+    def title(self, dispersion: str) -> str:
+        """Name in tables and sentences."""
+        return self.name.capitalize()
+
+    def values(self, count: F64) -> F64:
+        """Observations that counts are."""
+        return count
+
+    def unit(self, variance: float) -> float:
+        """Square of the unit of the predictor, from the variance of the observations: 1 where the link has no unit."""
+        return 1.0
+
+    def gap(self, y: F64, mu: F64) -> F64:
+        """Error of a prediction, on the log scale."""
+        out: F64 = np.log1p(y) - np.log1p(mu)
+        return out
 
     @abstractmethod
     def psi(self, eta: F64) -> F64:
@@ -65,12 +97,25 @@ class Family(ABC):
     def marginal(self, eta: F64, var: F64) -> F64:
         """Predictor whose mean is the expected mean of a predictor N(eta, var)."""
 
+    @abstractmethod
+    def conjugate(self, s: F64, E: F64) -> F64:
+        """Convex conjugate of E psi at ``s``."""
+
 
 class Gaussian(Family):
     """psi = eta^2 / 2."""
 
     name, code = "gaussian", 0
     effort_cap = observer_cap = reach = np.inf
+    quadratic = True
+
+    def unit(self, variance: float) -> float:
+        """See :meth:`Family.unit`: values have that of their standard deviation."""
+        return max(variance, 1e-12)
+
+    def gap(self, y: F64, mu: F64) -> F64:
+        """See :meth:`Family.gap`: on the scale of the values, which may be negative."""
+        return y - mu
 
     def psi(self, eta: F64) -> F64:
         """See :meth:`Family.psi`."""
@@ -97,13 +142,22 @@ class Gaussian(Family):
         """See :meth:`Family.marginal`."""
         return eta
 
+    def conjugate(self, s: F64, E: F64) -> F64:
+        """See :meth:`Family.conjugate`."""
+        out: F64 = s**2 / (2 * E)
+        return out
+
 
 class Poisson(Family):
     """psi = exp(eta)."""
 
     name, code = "poisson", 1
     least_phi = 1.0
-    counts = True
+    counts = sized = True
+
+    def title(self, dispersion: str) -> str:
+        """See :meth:`Family.title`."""
+        return {"quasi": "quasi-Poisson", "negbin": "negative binomial", "none": "Poisson"}[dispersion]
 
     def psi(self, eta: F64) -> F64:
         """See :meth:`Family.psi`."""
@@ -134,12 +188,21 @@ class Poisson(Family):
         out: F64 = eta + 0.5 * np.minimum(var, 20.0)
         return out
 
+    def conjugate(self, s: F64, E: F64) -> F64:
+        """See :meth:`Family.conjugate`."""
+        out: F64 = xlogy(s, s / E) - s
+        return out
+
 
 class Bernoulli(Family):
     """psi = log(1 + exp(eta))."""
 
     name, code = "bernoulli", 2
-    dispersed = False
+    dispersed = sums_offsets = False
+
+    def values(self, count: F64) -> F64:
+        """See :meth:`Family.values`: detections."""
+        return (count > 0).astype(float)
 
     def psi(self, eta: F64) -> F64:
         """See :meth:`Family.psi`."""
@@ -168,6 +231,12 @@ class Bernoulli(Family):
         out: F64 = eta / np.sqrt(1.0 + 0.39269908169872414 * var)
         return out
 
+    def conjugate(self, s: F64, E: F64) -> F64:
+        """See :meth:`Family.conjugate`."""
+        p = np.clip(s / E, 0.0, 1.0)
+        out: F64 = E * (xlogy(p, p) + xlogy(1 - p, 1 - p))
+        return out
+
 
 GAUSSIAN, POISSON, BERNOULLI = Gaussian(), Poisson(), Bernoulli()
 FAMILIES: dict[str, Family] = {f.name: f for f in (GAUSSIAN, POISSON, BERNOULLI)}
@@ -180,3 +249,49 @@ def family_of(name: str | Family) -> Family:
     if name not in FAMILIES:
         raise ConfigError(f"the family {name!r} is unknown; choose one of {', '.join(sorted(FAMILIES))}.")
     return FAMILIES[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The scale on which counts are modelled: as they are.
+
+    ``needs`` is the family that goes with it, None for any; ``log`` whether it is logarithmic.
+    """
+
+    name: ClassVar[str] = "raw"
+    needs: ClassVar[Family | None] = None
+    log: ClassVar[bool] = False
+
+    def values(self, count: F64) -> F64:
+        """Counts on this scale."""
+        return count
+
+    def counts(self, mean: F64, smear: float) -> F64:
+        """Expected counts, from the family's mean and the calibration of totals."""
+        return smear * mean
+
+    def judge(self, family: Family) -> Family:
+        """Return the family whose deviance compares predicted with counted birds."""
+        return family
+
+
+class Log1p(Scale):
+    """log(1 + count)."""
+
+    name, needs, log = "log1p", GAUSSIAN, True
+
+    def values(self, count: F64) -> F64:
+        """See :meth:`Scale.values`."""
+        return np.log1p(count)
+
+    def counts(self, mean: F64, smear: float) -> F64:
+        """See :meth:`Scale.counts`."""
+        return np.maximum(smear * np.exp(np.minimum(mean, ETA_MAX)) - 1.0, 0.0)
+
+    def judge(self, family: Family) -> Family:
+        """See :meth:`Scale.judge`."""
+        return POISSON
+
+
+RAW, LOG1P = Scale(), Log1p()
+SCALES: dict[str, Scale] = {s.name: s for s in (RAW, LOG1P)}

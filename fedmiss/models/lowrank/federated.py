@@ -9,8 +9,8 @@ along the same way (:class:`Momentum`), which costs 8 bytes a group.
 
 Two settings of the core differ from FedEM's. V_c tracks S_c rather than S_c - S_hat, and a silent group counts
 with what is remembered of it instead of being made up for by the factor 1/p of the others (incremental EM, Neal and
-Hinton 1998): with exact local statistics the memories are the better estimate, and least squares does not forgive
-the noise that 1/p brings into G.
+Hinton 1998): with exact local statistics the memories are the better estimate, and least squares is
+sensitive to the noise that 1/p adds to G.
 
 A site costs (r+1)(r+4)/2 numbers where algorithm 7 sends a residual for every observed cell in every one of its
 many more rounds.
@@ -24,16 +24,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, I64
 from fedmiss.core import FedEM, Remembered, Roster, ServerState
 from fedmiss.core.protocols import Compressor, Engine, Participation
 from fedmiss.core.state import Downlink
 from fedmiss.models.lowrank.data import Cells
-from fedmiss.models.lowrank.families import GAUSSIAN, Family, family_of
+from fedmiss.models.lowrank.families import Family, family_of
 from fedmiss.models.lowrank.newton import as_design
 from fedmiss.models.lowrank.solver import (
-    Penalty,
-    Theta,
     _Phase,
     cells_loss,
     objective,
@@ -42,6 +40,7 @@ from fedmiss.models.lowrank.solver import (
     set_eta,
     start_theta,
 )
+from fedmiss.models.lowrank.theta import Penalty, Theta
 from fedmiss.rng import rng_for
 
 __all__ = ["FederatedFit", "NormalEquations", "fit_federated"]
@@ -154,63 +153,72 @@ def fit_federated(
     alpha : step of the memories; None is 1/(1 + omega)
     target : stop when the objective is below it (in simulations: it looks at all groups' cells)
     """
-    pen, n, family = penalty or Penalty(), len(cells), family_of(family)
+    # many parameters: the documented interface, given by name
+    pen, family = penalty or Penalty(), family_of(family)
     rank = min(rank, J, L)
     theta = start or _first_theta(cells, J, L, rank, family, effects, seed)
-    shared = (
-        np.r_[pen.sites, np.full(rank, pen.factors)] / n,
-        np.r_[pen.months, np.full(rank, pen.factors)] / n,
-    )
-    cut = slice(None) if effects else slice(1, None)
-    p = rank + int(effects)
     roster = Roster.of({c.name: max(c.nnz, 1) for c in cells})
     sides = []
-    for by_site, size, ridge in ((True, J, shared[0][cut]), (False, L, shared[1][cut])):
-        model = NormalEquations(size, p, ridge, family, by_site=by_site, effects=effects)
+    for by_site, size, ridge in ((True, J, pen.sites), (False, L, pen.months)):
+        ridges = np.r_[ridge, np.full(rank, pen.factors)][1 - effects :] / len(cells)
+        model = NormalEquations(size, len(ridges), ridges, family, by_site=by_site, effects=effects)
         algo = FedEM(
             model, compressor, roster, gamma=1.0, alpha=alpha,  # type: ignore[arg-type]
             participation=Remembered(participation), seed=2 * seed + int(by_site),
         )  # fmt: skip
-        sides.append((algo, model, engine([_Rows(c) for c in cells])))
-    servers: list[ServerState | None] = [None, None]
-    values: list[float] = []
-    clock: list[float] = []
-    began = time.perf_counter()
-    up: list[float] = []
-    down_bytes: list[float] = []
+        sides.append(_Side(algo, model, engine([_Rows(c) for c in cells])))
+    began, clock, values = time.perf_counter(), [], []
+    traffic: list[tuple[float, float]] = []  # bytes up and down
     found, momentum = theta, Momentum(theta)
-    losses = np.full(n, np.nan)  # of each group where a round started, as last heard
+    losses = np.full(len(cells), np.nan)  # of each group where a round started, as last heard
     for _ in range(rounds):
-        sent = got = 0.0
-        ahead = theta
-        for i, (algo, model, machine) in enumerate(sides):
-            server = servers[i]
-            if server is None:  # nothing is remembered: the first increments are the statistics themselves
-                server = machine.start(algo, np.zeros(model.q), np.zeros((roster.n, model.q)))
-            down = Downlink(server.k, np.zeros(model.q), theta)
-            active = algo.participation.active(algo.seed, server.k, roster.n)
-            if i == 0:
-                heard = [cells[c] for c in active]
-                set_eta(heard, ahead)
-                losses[active] = [cells_loss([c], family) for c in heard]
-                sent += 8.0 * len(active)
-            replies = machine.round(algo, server, down, active)
-            server, info = algo.server_step(replace(server, S_hat=down.S_hat), down, replies)
-            servers[i] = server
-            sent, got = sent + info.bytes_up, got + info.bytes_down - len(active) * 8 * model.q
-            # S_hat = 0 + 1 * H: the estimate of the mean S_c
-            theta = _move(theta, model, model.T(server.S_hat))
+        ahead, heard = theta, sides[0].active()
+        there = [cells[c] for c in heard]
+        set_eta(there, ahead)
+        losses[heard] = [cells_loss([c], family) for c in there]
+        sent, got = 8.0 * len(heard), 0.0
+        for side in sides:
+            theta, up, down = side.exchange(theta)
+            sent, got = sent + up, got + down
         found = theta
         values.append(objective(cells, found, pen, family))
         clock.append(time.perf_counter() - began)
-        up.append(sent)
-        down_bytes.append(got)
+        traffic.append((sent, got))
         if target is not None and values[-1] <= target:
             break
         theta = momentum.start(ahead, float(losses.sum()) + penalty_value(ahead, pen), found)
-    return FederatedFit(
-        found, np.array(values), np.cumsum(up), np.cumsum(down_bytes), len(values), np.array(clock)
-    )
+    bytes_up, bytes_down = np.cumsum(np.array(traffic).reshape(-1, 2), axis=0).T
+    return FederatedFit(found, np.array(values), bytes_up, bytes_down, len(values), np.array(clock))
+
+
+@dataclass(slots=True)
+class _Side:
+    """The exchanges of one axis: its algorithm, its machine, and what the server knows."""
+
+    algo: FedEM
+    model: NormalEquations
+    machine: Engine
+    server: ServerState | None = None
+
+    def _known(self) -> ServerState:
+        if self.server is None:  # nothing is remembered: the first increments are the statistics themselves
+            q, n = self.model.q, self.algo.roster.n
+            self.server = self.machine.start(self.algo, np.zeros(q), np.zeros((n, q)))
+        return self.server
+
+    def active(self) -> I64:
+        """Slots of the groups that answer now."""
+        return self.algo.participation.active(self.algo.seed, self._known().k, self.algo.roster.n)
+
+    def exchange(self, theta: Theta) -> tuple[Theta, float, float]:
+        """Ask for the normal equations at ``theta`` and solve them; return bytes up and down too."""
+        server, q, active = self._known(), self.model.q, self.active()
+        down = Downlink(server.k, np.zeros(q), theta)
+        replies = self.machine.round(self.algo, server, down, active)
+        self.server, info = self.algo.server_step(replace(server, S_hat=down.S_hat), down, replies)
+        # S_hat = 0 + 1 * H: the estimate of the mean S_c
+        moved = _move(theta, self.model, self.model.T(self.server.S_hat))
+        return moved, info.bytes_up, info.bytes_down - len(active) * 8 * q
 
 
 def _first_theta(
@@ -256,7 +264,7 @@ def _move(theta: Theta, model: NormalEquations, coef: F64) -> Theta:
     """Take the new coefficients of one axis, with steps of at most 0.5 unless they are exact (Gaussian), then recentre."""
     old = model.coefficients(theta)
     step = coef - old
-    if model.family is not GAUSSIAN:
+    if not model.family.quadratic:
         step *= np.minimum(1.0, 0.5 / np.maximum(np.abs(step).max(axis=1), 1e-300))[:, None]
     sites, months = theta.sides(model.effects)
     sides = (old + step, months) if model.by_site else (sites, old + step)

@@ -4,6 +4,7 @@ Cells are stored by site (``ptr``, ``col``: compressed sparse rows, J sites), wi
 ``y``, ``E`` and the current linear predictor ``eta``. Sites are independent, so loops over sites run in
 parallel; sums over months are taken in a fixed number of site chunks and added in order, so the result has
 the same bits for any number of threads.
+The loops take more parameters than other functions may: numba takes arrays one by one.
 """
 
 from __future__ import annotations
@@ -11,19 +12,17 @@ from __future__ import annotations
 import math
 import os
 
-os.environ.setdefault(
-    "OMP_WAIT_POLICY", "PASSIVE"
-)  # threads that wait sleep: on a busy machine spinning costs the others
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads sleep: spinning slows a busy machine
 
 # isort: split
 import numba
 import numpy as np
 from numba import njit, prange
 
-from fedmiss.models.lowrank.families import ETA_MAX
+from fedmiss.models.lowrank.family_kernels import loss_mean_var, psi
 
 __all__ = [
-    "add_ridge", "cap_steps", "collapse", "factor_blocks", "mirror", "month_step", "month_sums", "predict",
+    "add_ridge", "cap_steps", "factor_blocks", "mirror", "month_step", "month_sums", "predict",
     "set_threads", "site_step", "site_sums", "solve_factored",
 ]  # fmt: skip
 
@@ -39,47 +38,6 @@ def _chunks(cells):
 def set_threads(cells: int) -> None:
     """Use all cores for large panels only: below some 50,000 cells waking the threads costs more than the work."""
     numba.set_num_threads(1 if cells < 50_000 else numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
-
-
-@njit(inline="always")
-def _psi(eta, family):
-    if family == 0:
-        return 0.5 * eta * eta
-    if family == 1:
-        if eta > ETA_MAX:
-            return math.exp(ETA_MAX) * (1.0 + eta - ETA_MAX)
-        return math.exp(eta)
-    if eta > 0.0:
-        return eta + math.log1p(math.exp(-eta))
-    return math.log1p(math.exp(eta))
-
-
-@njit(inline="always")
-def _mean_var(eta, family):
-    if family == 0:
-        return eta, 1.0
-    if family == 1:
-        m = math.exp(min(eta, ETA_MAX))
-        return m, m
-    if eta > 0.0:
-        e = math.exp(-eta)
-        p = 1.0 / (1.0 + e)
-    else:
-        e = math.exp(eta)
-        p = e / (1.0 + e)
-    return p, p * (1.0 - p)
-
-
-@njit(inline="always")
-def _loss_mean_var(eta, family):
-    """psi, psi' and psi'' at once: the Poisson family needs one exponential for the three."""
-    if family == 0:
-        return 0.5 * eta * eta, eta, 1.0
-    if family == 1:
-        m = math.exp(min(eta, ETA_MAX))
-        return (m * (1.0 + eta - ETA_MAX) if eta > ETA_MAX else m), m, m
-    p, v = _mean_var(eta, 2)
-    return _psi(eta, 2), p, v
 
 
 @njit(parallel=True, cache=True)
@@ -105,8 +63,8 @@ def site_sums(ptr, col, y, E, eta, X, family, g, G, loss):
     for j in prange(J):
         total = 0.0
         for k in range(ptr[j], ptr[j + 1]):
-            psi, mu, var = _loss_mean_var(eta[k], family)
-            total += E[k] * psi - y[k] * eta[k]
+            loss_k, mu, var = loss_mean_var(eta[k], family)
+            total += E[k] * loss_k - y[k] * eta[k]
             res = y[k] - E[k] * mu
             w = E[k] * var
             l = col[k]
@@ -131,11 +89,11 @@ def month_sums(ptr, col, y, E, eta, Z, family, g, G, loss):
     for c in prange(n):
         for j in range(c * J // n, (c + 1) * J // n):
             for k in range(ptr[j], ptr[j + 1]):
-                psi, mu, var = _loss_mean_var(eta[k], family)
+                loss_k, mu, var = loss_mean_var(eta[k], family)
                 res = y[k] - E[k] * mu
                 w = E[k] * var
                 l = col[k]
-                part[c, l] += E[k] * psi - y[k] * eta[k]
+                part[c, l] += E[k] * loss_k - y[k] * eta[k]
                 for a in range(p):
                     za = Z[j, a]
                     gc[c, l, a] += res * za
@@ -170,7 +128,7 @@ def site_step(ptr, col, y, E, eta, D, X, todo, family, out, loss):
                 for a in range(p):
                     e += D[j, a] * X[l, a]
                 out[k] = e
-                total += E[k] * _psi(e, family) - y[k] * e
+                total += E[k] * psi(e, family) - y[k] * e
             loss[j] = total
 
 
@@ -189,7 +147,7 @@ def month_step(ptr, col, y, E, eta, D, Z, todo, family, out, loss):
                     for a in range(p):
                         e += D[l, a] * Z[j, a]
                     out[k] = e
-                    part[c, l] += E[k] * _psi(e, family) - y[k] * e
+                    part[c, l] += E[k] * psi(e, family) - y[k] * e
     for l in range(L):
         if todo[l]:
             total = 0.0
@@ -265,24 +223,3 @@ def cap_steps(step, reach):
         if size > reach:
             for a in range(p):
                 step[i, a] *= reach / size
-
-
-@njit(cache=True)
-def collapse(cell, weight, count, log_exposure, n_cells, family):
-    """Sum visits into cells: y and E (n_cells,). See :mod:`fedmiss.models.lowrank.families`."""
-    y = np.zeros(n_cells)
-    E = np.zeros(n_cells)
-    for i in range(cell.size):
-        w = weight[i]
-        if w == 0.0:
-            continue
-        if family == 1:
-            y[cell[i]] += w * count[i]
-            E[cell[i]] += w * math.exp(log_exposure[i])
-        elif family == 0:
-            y[cell[i]] += w * (count[i] - log_exposure[i])
-            E[cell[i]] += w
-        else:
-            y[cell[i]] += w * count[i]
-            E[cell[i]] += w
-    return y, E

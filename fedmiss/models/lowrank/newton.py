@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmiss.arrays import F64
+from fedmiss.models.lowrank import kernels as k
+from fedmiss.models.lowrank import newton_kernels as nk
 from fedmiss.models.lowrank.data import Cells
 from fedmiss.models.lowrank.families import Family, family_of
 
@@ -70,9 +72,6 @@ class Curvature:
         *,
         effects: bool,
     ) -> None:
-        from fedmiss.models.lowrank import kernels as k
-        from fedmiss.models.lowrank import newton_kernels as nk
-
         J, L, p, code = len(sites), len(months), sites.shape[1], family_of(family).code
         self.cells, self.ridge_t, self.first = cells, ridge_t, int(effects)
         self.X, self.Z = as_design(months, effects=effects), as_design(sites, effects=effects)
@@ -101,21 +100,16 @@ class Curvature:
 
     def _sites(self, D: F64, mu: float) -> F64:
         """H_ss^-1 H_st (D, mu): how far the sites follow, with the opposite sign; (J, p)."""
-        from fedmiss.models.lowrank.kernels import solve_factored
-        from fedmiss.models.lowrank.newton_kernels import site_cross
-
         q = np.zeros_like(self.Z)
         for c, w, res in zip(self.cells, self.w, self.res, strict=True):
-            site_cross(c.ptr, c.col, w, res, self.X, self.Z, D, mu, self.first, q)
-        solve_factored(self.Gs, q)
+            nk.site_cross(c.ptr, c.col, w, res, self.X, self.Z, D, mu, self.first, q)
+        k.solve_factored(self.Gs, q)
         return q
 
     def _back(self, D: F64, mu: float, W: F64) -> tuple[F64, float]:
-        from fedmiss.models.lowrank.newton_kernels import month_cross
-
         out, total = np.zeros_like(self.X), 0.0
         for c, w, res in zip(self.cells, self.w, self.res, strict=True):
-            total += month_cross(c.ptr, c.col, w, res, self.X, self.Z, D, mu, W, self.first, out)
+            total += nk.month_cross(c.ptr, c.col, w, res, self.X, self.Z, D, mu, W, self.first, out)
         return out, total
 
     def times(self, D: F64, mu: float) -> tuple[F64, float]:
@@ -124,10 +118,8 @@ class Curvature:
         return out + self.ridge_t * D, total if self.first else mu
 
     def _precondition(self, R: F64, mu: float) -> tuple[F64, float]:
-        from fedmiss.models.lowrank.kernels import solve_factored
-
         y = R.copy()
-        solve_factored(self.M, y)
+        k.solve_factored(self.M, y)
         return y, mu / self.mu_weight
 
     def slope(self) -> float:

@@ -3,6 +3,7 @@
 For cell (j, l) with design x_l = (1, v_l) of the site, z_j = (1, u_j) of the month, weight w = E psi'' and residual
 res = y - E psi', the mixed block is H_jl = w x_l z_j' - res C, with C the identity on factors and zero on effects: the
 second term is there because u_j and v_l multiply each other. It is never formed: a product costs O(p) per cell.
+The loops take many parameters: numba takes arrays one by one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from fedmiss.models.lowrank.kernels import _chunks, _mean_var
+from fedmiss.models.lowrank.family_kernels import mean_var
+from fedmiss.models.lowrank.kernels import _chunks
 
 __all__ = ["cell_weights", "month_cross", "site_cross"]
 
@@ -19,7 +21,7 @@ __all__ = ["cell_weights", "month_cross", "site_cross"]
 def cell_weights(y, E, eta, family, w, res):
     """Fill w = E psi''(eta) and res = y - E psi'(eta) of every cell."""
     for k in prange(y.size):
-        mu, var = _mean_var(eta[k], family)
+        mu, var = mean_var(eta[k], family)
         w[k] = E[k] * var
         res[k] = y[k] - E[k] * mu
 

@@ -23,7 +23,7 @@ import scipy.sparse as sp
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import DomainError, InputError
 from fedmiss.models.lowrank.data import GroupPanel
-from fedmiss.models.lowrank.families import BERNOULLI, GAUSSIAN, POISSON, Family, family_of
+from fedmiss.models.lowrank.families import Family, family_of
 from fedmiss.models.lowrank.solver import balance
 from fedmiss.rng import rng_for
 
@@ -133,13 +133,7 @@ class FedMissEM:
     def _constant(self, panel: GroupPanel, seed: int) -> Factors:
         total = sum(float(g.count.sum()) for g in panel.groups)
         m = total / max(panel.m, 1)
-        if self.family is POISSON:
-            eta = float(np.log(max(m, 1e-6)))
-        elif self.family is BERNOULLI:
-            m = min(max(m, 1e-6), 1 - 1e-6)
-            eta = float(np.log(m / (1 - m)))
-        else:
-            eta = m
+        eta = self.family.link(max(m, 1e-6) if self.family.counts else m)
         rng = rng_for(seed, "fedmissem-start")
         U = 0.05 * rng.standard_normal((self.J, self.rank))
         V = 0.05 * rng.standard_normal((self.L, self.rank))
@@ -197,7 +191,7 @@ class FedMissEM:
         Gaussian: the new columns are appended, and all columns are recompressed once there are many new ones.
         """
         A, B = carry["A"], carry["B"]
-        if self.family is not GAUSSIAN or A.shape[1] >= carry["width"][0] + LAZY:
+        if not self.family.quadratic or A.shape[1] >= carry["width"][0] + LAZY:
             return self._carry(*self._common(theta, A, B, gamma), theta)
         keep, U = 1.0 - gamma, gamma * theta.U
         return {
@@ -212,7 +206,7 @@ class FedMissEM:
         }
 
     def _common(self, theta: Factors, A: F64, B: F64, gamma: float) -> tuple[F64, F64]:
-        if self.family is GAUSSIAN:
+        if self.family.quadratic:
             return _compress(np.hstack([(1.0 - gamma) * A, gamma * theta.U]), np.hstack([B, theta.V]))
         # psi'(U V') has no exact low rank, but falls to rounding within few columns: find them by a QR that
         # sees one block of sites at a time.
@@ -238,7 +232,7 @@ class FedMissEM:
         """M-step: argmin over U, V of sum over ALL cells of psi(theta) - S theta, plus the ridge."""
         if not np.isfinite(S).all():
             raise DomainError("the statistic holds a number that is not finite.")
-        if self.family is GAUSSIAN:
+        if self.family.quadratic:
             A, B, sparse = carry["A"], carry["B"], self._sparse(S)
             if self.L <= self.J:
                 return thresholded_svd(A, B, sparse, self.rank, self.penalty, _start(carry["V"]), carry["AA"])
@@ -299,7 +293,7 @@ class FedMissEM:
 
     def h_norm2(self, H: F64, carry: Mapping[str, F64], theta: Factors) -> float:
         """||H + psi'(U V') - C||^2 over all J x L cells: the field is low rank (D) plus sparse (H)."""
-        if self.family is GAUSSIAN:
+        if self.family.quadratic:
             U, V = theta.U, theta.V
             low = float(((U.T @ U) * (V.T @ V)).sum() + (carry["AA"] * carry["BB"]).sum())
             low -= 2.0 * float(((carry["A"].T @ U) * (carry["B"].T @ V)).sum())

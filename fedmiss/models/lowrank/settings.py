@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
-from fedmiss.models.lowrank.families import FAMILIES
+from fedmiss.models.lowrank.families import FAMILIES, POISSON, SCALES, family_of
 
 __all__ = ["Auxiliary", "CountSettings"]
 
@@ -31,8 +31,8 @@ class CountSettings:
     site_visits : with penalty=None, the prior mean of a site's effect follows the logarithm of its number of visits
     observers : with observer effects, kept inside the groups
     dispersion : ``quasi`` (Var = phi mu), ``negbin``, or ``none`` (phi = 1)
-    calibrate : negative binomial: whether the fitted total is made the counted one. Not where sites at which the species was
-        never seen were left out: what is left was chosen by its counts, so its total is no yardstick
+    calibrate : negative binomial: whether fitted counts are scaled so that their total is the counted one. Set it to False
+        where sites without any bird were left out: the other sites were selected by their counts, so their total is biased
     tol, max_sweeps : stopping rule of the solver
 
     Examples
@@ -61,24 +61,23 @@ class CountSettings:
 
     def check(self) -> None:
         """Raise ConfigError on impossible settings."""
-        if self.family not in FAMILIES:
-            raise ConfigError(
-                f"the family {self.family!r} is unknown; choose one of {', '.join(sorted(FAMILIES))}."
-            )
-        if self.scale not in ("raw", "log1p"):
-            raise ConfigError(f"the scale {self.scale!r} is unknown; choose raw or log1p.")
-        if self.scale == "log1p" and self.family != "gaussian":
-            raise ConfigError(f"the log1p scale needs the gaussian family, not {self.family}.")
+        family = family_of(self.family)
+        if self.scale not in SCALES:
+            raise ConfigError(f"the scale {self.scale!r} is unknown; choose {' or '.join(SCALES)}.")
+        needs = SCALES[self.scale].needs
+        if needs not in (None, family):
+            raise ConfigError(f"the {self.scale} scale needs the {needs.name} family, not {self.family}.")
         if self.dispersion not in ("quasi", "negbin", "none"):
             raise ConfigError(f"the dispersion {self.dispersion!r} is unknown; choose quasi, negbin or none.")
-        if self.dispersion == "negbin" and self.family != "poisson":
-            raise ConfigError(f"negbin dispersion needs the poisson family, not {self.family}.")
+        if self.dispersion == "negbin" and not family.sized:
+            able = " or ".join(f.name for f in FAMILIES.values() if f.sized)
+            raise ConfigError(f"negbin dispersion needs the {able} family, not {self.family}.")
         if self.rank < 0:
             raise ConfigError(f"the rank is {self.rank} (must be 0 or more).")
         if self.time not in ("smooth", "fixed"):
             raise ConfigError(f"the time effects {self.time!r} are unknown; choose smooth or fixed.")
         if self.time == "fixed" and (
-            self.family != "poisson" or self.rank or self.penalty is not None or self.observers
+            family is not POISSON or self.rank or self.penalty is not None or self.observers
         ):
             raise ConfigError(
                 "fixed time effects need the poisson family, rank 0, and no penalty or observers."

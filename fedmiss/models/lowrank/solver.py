@@ -19,84 +19,23 @@ until it does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from fedmiss.arrays import F64, I64, Bool
+from fedmiss.arrays import F64, Bool
 from fedmiss.errors import DomainError
+from fedmiss.models.lowrank import kernels
 from fedmiss.models.lowrank.data import Cells
-from fedmiss.models.lowrank.families import GAUSSIAN, Family, family_of
+from fedmiss.models.lowrank.families import Family, family_of
 from fedmiss.models.lowrank.newton import Curvature, as_design
 from fedmiss.models.lowrank.residual import residual_svd
+from fedmiss.models.lowrank.theta import Fit, Penalty, Theta
 
 SWEEPS = 5  # alternating sweeps before the joint steps begin
 ADAPT = 2  # most Newton steps of the sites after a move of the months
 
-__all__ = ["Fit", "Penalty", "Theta", "effective_parameters", "fit_cells", "objective", "set_eta"]
-
-
-@dataclass(frozen=True, slots=True)
-class Penalty:
-    """Ridges of the objective, on the scale of the summed loss.
-
-    ``factors`` lambda on U and V; ``sites`` on a; ``months`` on b.
-    """
-
-    factors: float = 0.0
-    sites: float = 0.0
-    months: float = 0.0
-
-    def scaled(self, by: float) -> Penalty:
-        """Multiply every ridge (the dispersion scales the loss, so it scales the penalties)."""
-        return Penalty(self.factors * by, self.sites * by, self.months * by)
-
-
-@dataclass(frozen=True, slots=True)
-class Theta:
-    """Parameters: mu scalar, a (J,), b (L,), U (J, r), V (L, r), all on the link scale."""
-
-    mu: float
-    a: F64
-    b: F64
-    U: F64
-    V: F64
-
-    @property
-    def rank(self) -> int:
-        """Number of factor columns r."""
-        return int(self.U.shape[1])
-
-    def sides(self, effects: bool) -> tuple[F64, F64]:
-        """Coefficients of sites (J, p) and months (L, p), the effect first where there are effects."""
-        if effects:
-            return np.column_stack([self.a, self.U]), np.column_stack([self.b, self.V])
-        return self.U, self.V
-
-    def with_sides(self, mu: float, sites: F64, months: F64, effects: bool) -> Theta:
-        """Take coefficients in the form of :meth:`sides`."""
-        if not effects:
-            return replace(self, U=sites, V=months)
-        U, V = np.ascontiguousarray(sites[:, 1:]), np.ascontiguousarray(months[:, 1:])
-        return Theta(mu, sites[:, 0].copy(), months[:, 0].copy(), U, V)
-
-    def eta(self, site: slice | I64, month: slice | I64 = slice(None)) -> F64:
-        """Linear predictor of the block ``site`` x ``month``."""
-        out: F64 = self.mu + self.a[site][:, None] + self.b[month] + self.U[site] @ self.V[month].T
-        return out
-
-
-@dataclass(slots=True)
-class Fit:
-    """Result of one fit: parameters, objective after each sweep, and why it stopped."""
-
-    theta: Theta
-    objective: list[float]
-    converged: bool
-    stop_reason: str
-    sweeps: int
-    loss: float = float("nan")
-    edf: float = float("nan")
+__all__ = ["effective_parameters", "fit_cells", "objective", "set_eta"]
 
 
 def start_theta(cells: Sequence[Cells], J: int, L: int, rank: int, family: Family, effects: bool) -> Theta:
@@ -113,14 +52,12 @@ def start_theta(cells: Sequence[Cells], J: int, L: int, rank: int, family: Famil
 
 def set_eta(cells: Sequence[Cells], theta: Theta) -> None:
     """Recompute the cached predictor of every group from the broadcast parameters."""
-    from fedmiss.models.lowrank.kernels import predict
-
     for c in cells:
         if c.trial.size != c.nnz:
             c.trial = np.empty(c.nnz)
         if c.eta.size != c.nnz:
             c.eta = np.empty(c.nnz)
-        predict(c.ptr, c.col, c.offset, theta.mu, theta.a, theta.b, theta.U, theta.V, c.eta)
+        kernels.predict(c.ptr, c.col, c.offset, theta.mu, theta.a, theta.b, theta.U, theta.V, c.eta)
 
 
 def cells_loss(cells: Sequence[Cells], family: Family) -> float:
@@ -147,51 +84,45 @@ class _Phase:
     """One block-separable phase: sites given months, or months given sites, over all groups."""
 
     def __init__(self, cells: Sequence[Cells], size: int, family: Family, *, by_site: bool) -> None:
-        self.cells, self.size, self.by_site, self.family = cells, size, by_site, family.code
+        self.cells, self.size, self.by_site, self.family = cells, size, by_site, family
 
     def sums(self, design: F64) -> tuple[F64, F64, F64]:
         """Gradient (size, p), curvature (size, p, p) and loss (size,) of every block, over the groups."""
-        from fedmiss.models.lowrank.kernels import mirror, month_sums, site_sums
-
-        add = site_sums if self.by_site else month_sums
+        add = kernels.site_sums if self.by_site else kernels.month_sums
         p = design.shape[1]
         g, G, loss = np.zeros((self.size, p)), np.zeros((self.size, p, p)), np.zeros(self.size)
         for c in self.cells:  # sorted by group name
-            add(c.ptr, c.col, c.y, c.E, c.eta, design, self.family, g, G, loss)
-        mirror(G)
+            add(c.ptr, c.col, c.y, c.E, c.eta, design, self.family.code, g, G, loss)
+        kernels.mirror(G)
         return g, G, loss
 
     def _trial(self, design: F64, step: F64, todo: Bool, loss: F64) -> None:
-        from fedmiss.models.lowrank.kernels import month_step, site_step
-
-        move = site_step if self.by_site else month_step
+        move = kernels.site_step if self.by_site else kernels.month_step
         loss[todo] = 0.0
         part = np.zeros(self.size)
         for c in self.cells:
-            move(c.ptr, c.col, c.y, c.E, c.eta, step, design, todo, self.family, c.trial, part)
+            move(c.ptr, c.col, c.y, c.E, c.eta, step, design, todo, self.family.code, c.trial, part)
             loss[todo] += part[todo]
 
     def __call__(self, coef: F64, design: F64, ridge: F64, max_halvings: int = 30) -> tuple[F64, float]:
         """One damped Newton step of every block; returns the new coefficients (size, p) and the total loss there."""
-        from fedmiss.models.lowrank.kernels import add_ridge, cap_steps, factor_blocks, solve_factored
-
         step, G, before = self.sums(design)
         step -= ridge * coef
-        factor_blocks(G, ridge, 1e-13)
-        solve_factored(G, step)
+        kernels.factor_blocks(G, ridge, 1e-13)
+        kernels.solve_factored(G, step)
         # Poisson: a step from far below overshoots by e^step; Bernoulli: separation has no curvature
-        if self.family:
-            cap_steps(step, 8.0)
-        add_ridge(coef, ridge, before)
+        if not self.family.quadratic:
+            kernels.cap_steps(step, 8.0)
+        kernels.add_ridge(coef, ridge, before)
         loss, after = np.empty(self.size), np.empty(self.size)
         todo = np.ones(self.size, dtype=np.bool_)
         new: F64 = coef + step
         for _ in range(max_halvings):
             self._trial(design, step, todo, loss)
-            if not self.family:  # Gaussian steps are exact minimisers
+            if self.family.quadratic:  # the step is the exact minimiser
                 break
             after[:] = loss
-            add_ridge(new, ridge, after)
+            kernels.add_ridge(new, ridge, after)
             todo &= ~(after <= before + 1e-12 * (np.abs(before) + 1.0))
             if not todo.any():
                 break
@@ -245,6 +176,13 @@ def grow(cells: Sequence[Cells], theta: Theta, rank: int, family: Family, seed: 
     return replace(theta, U=np.hstack([theta.U, np.zeros((theta.a.size, extra))]), V=V)
 
 
+def _alive(theta: Theta, rank: int) -> Theta:
+    """Balance the factors, at most ``rank`` columns by size: a dead column would stay at the saddle U V' = 0."""
+    U, V = balance(theta.U, theta.V)
+    alive = min(rank, int((np.linalg.norm(U, axis=0) > 1e-3 * (len(U) * len(V)) ** 0.25).sum()))
+    return replace(theta, U=U[:, :alive], V=V[:, :alive])
+
+
 def fit_cells(
     cells: Sequence[Cells],
     J: int,
@@ -275,23 +213,18 @@ def fit_cells(
     -------
     Fit    its objective list never increases, but for rounding
     """
-    from fedmiss.models.lowrank.kernels import set_threads
-
-    set_threads(max(c.nnz for c in cells))
-    family = family_of(family)
-    pen = penalty or Penalty()
+    # many parameters: the documented interface, given by name
+    kernels.set_threads(max(c.nnz for c in cells))
+    family, pen = family_of(family), penalty or Penalty()
     rank = min(rank, J, L)  # no matrix of this shape has more
     theta = start or start_theta(cells, J, L, 0, family, effects)
-    U, V = balance(theta.U, theta.V)  # columns come out by size; a dead one would stay at the saddle U V' = 0
-    alive = min(rank, int((np.linalg.norm(U, axis=0) > 1e-3 * (J * L) ** 0.25).sum()))
-    theta = grow(cells, replace(theta, U=U[:, :alive], V=V[:, :alive]), rank, family, seed)
+    theta = grow(cells, _alive(theta, rank), rank, family, seed)
     set_eta(cells, theta)
     walk = _Walk(cells, J, L, family, pen, effects, rank)
     history: list[float] = []
     reason, converged, calm, slow = f"the limit of {max_sweeps} sweeps was reached", False, 0, 0
-    sweep, value, loss = 0, np.inf, np.nan
+    alternate, sweep, value, loss = SWEEPS, 0, np.inf, np.nan
     before = [c.eta.copy() for c in cells]
-    alternate = SWEEPS
     for sweep in range(1, max_sweeps + 1):
         last = value
         if sweep <= alternate:
@@ -301,10 +234,7 @@ def fit_cells(
             theta, value, loss, promise = walk.joint(theta, value, loss)
         history.append(value)
         if not np.isfinite(value):
-            raise DomainError(
-                f"sweep {sweep}: the objective is {value}. A count or a weight is too large for the "
-                f"{family.name} family, or the penalty is too small (factors={pen.factors:g}); raise it."
-            )
+            raise _diverged(sweep, value, family, pen)
         if watch:
             watch(sweep, value, moved(cells, before))
         least = tol * (abs(value) + 1.0)
@@ -323,8 +253,10 @@ def fit_cells(
         calm = calm + 1 if promise <= least else 0
         slow = slow + 1 if small else 0
         if calm >= (2 if rank else 1):
-            converged = True
-            reason = f"a Newton step could lower the objective by no more than {tol:g} (relative)"
+            converged, reason = (
+                True,
+                f"a Newton step could lower the objective by no more than {tol:g} (relative)",
+            )
             break
         if slow >= 3:
             reason = (
@@ -332,6 +264,13 @@ def fit_cells(
             )
             break
     return Fit(theta, history, converged, reason, sweep, loss=loss)
+
+
+def _diverged(sweep: int, value: float, family: Family, pen: Penalty) -> DomainError:
+    return DomainError(
+        f"sweep {sweep}: the objective is {value}. A count or a weight is too large for the "
+        f"{family.name} family, or the penalty is too small (factors={pen.factors:g}); raise it."
+    )
 
 
 def effective_parameters(
@@ -438,7 +377,7 @@ class _Walk:
         design = as_design(months, effects=self.effects)
         ridge = 0.5 * float((self.ridge_t * months**2).sum())
         value = loss = np.inf
-        for _ in range(1 if self.family is GAUSSIAN else ADAPT):
+        for _ in range(1 if self.family.quadratic else ADAPT):
             sites, loss = self.sites(sites, design, self.ridge_s)
             new = loss + ridge + 0.5 * float((self.ridge_s * sites**2).sum())
             enough = value - new < least

@@ -1,0 +1,114 @@
+"""What differs by family in compiled loops, by :attr:`fedmiss.models.lowrank.families.Family.code`.
+
+Gaussian 0, Poisson 1, Bernoulli 2. The functions are inlined where they are used (``kernels.py``, ``newton_kernels.py``,
+``federation/group/kernels.py``). Numba's cache does not see a change of this file: delete ``__pycache__`` after one.
+"""
+
+from __future__ import annotations
+
+import math
+
+from numba import njit
+
+from fedmiss.models.lowrank.families import ETA_MAX
+
+__all__ = [
+    "curvature",
+    "loss_mean_var",
+    "mean",
+    "mean_var",
+    "predictor",
+    "psi",
+    "tilts",
+    "variance",
+    "visit_sums",
+]
+
+SHRINK = 0.39269908169872414  # pi / 8: variance of a logistic in units of a probit
+VAR_MAX = 20.0
+
+
+@njit(inline="always")
+def psi(eta: float, family: int) -> float:
+    """Log-partition."""
+    if family == 0:
+        return 0.5 * eta * eta
+    if family == 1:
+        if eta > ETA_MAX:
+            return math.exp(ETA_MAX) * (1.0 + eta - ETA_MAX)
+        return math.exp(eta)
+    if eta > 0.0:
+        return eta + math.log1p(math.exp(-eta))
+    return math.log1p(math.exp(eta))
+
+
+@njit(inline="always")
+def mean(eta: float, family: int) -> float:
+    """Mean psi'(eta)."""
+    if family == 0:
+        return eta
+    if family == 1:
+        return math.exp(min(eta, ETA_MAX))
+    if eta > 0.0:
+        return 1.0 / (1.0 + math.exp(-eta))
+    e = math.exp(eta)
+    return e / (1.0 + e)
+
+
+@njit(inline="always")
+def variance(mu: float, family: int) -> float:
+    """Variance psi'' as a function of the mean."""
+    if family == 0:
+        return 1.0
+    return mu if family == 1 else mu * (1.0 - mu)
+
+
+@njit(inline="always")
+def mean_var(eta: float, family: int) -> tuple[float, float]:
+    """Mean psi' and variance psi''."""
+    m = mean(eta, family)
+    return m, variance(m, family)
+
+
+@njit(inline="always")
+def loss_mean_var(eta: float, family: int) -> tuple[float, float, float]:
+    """psi, psi' and psi'' at once: the Poisson family needs one exponential for the three."""
+    if family == 1:
+        m = math.exp(min(eta, ETA_MAX))
+        return (m * (1.0 + eta - ETA_MAX) if eta > ETA_MAX else m), m, m
+    m = mean(eta, family)
+    return psi(eta, family), m, variance(m, family)
+
+
+@njit(inline="always")
+def curvature(m: float, E: float, family: int) -> float:
+    """E psi'' of a cell with the expected sum m = E psi'."""
+    if family == 1:
+        return m
+    return E if family == 0 else m * (1.0 - m / E)
+
+
+@njit(inline="always")
+def predictor(eta: float, var: float, family: int) -> float:
+    """Predictor whose mean is the expected mean of a predictor N(eta, var)."""
+    if family == 1:
+        return min(eta + 0.5 * min(var, VAR_MAX), ETA_MAX)
+    if family == 0:
+        return eta
+    return eta / math.sqrt(1.0 + SHRINK * var)  # logistic-normal mean by the pi/8 rule
+
+
+@njit(inline="always")
+def tilts(family: int) -> bool:
+    """Whether the covariance of a block's coefficients moves its design: the mean of exp(eta) grows with the variance."""
+    return family == 1
+
+
+@njit(inline="always")
+def visit_sums(w: float, wy: float, o: float, off: bool, factor: float, family: int) -> tuple[float, float]:
+    """What a visit of weight w, weighted count wy and offset o adds to (y, E) of its cell."""
+    if family == 1:
+        return factor * wy, factor * w * (math.exp(o) if off else 1.0)
+    if family == 0:
+        return wy - w * o, w
+    return wy, w  # one cell a visit: its offset is inside eta

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
-from fedmiss.errors import SchemaError
+from fedmiss.errors import ConfigError, SchemaError
+from fedmiss.tables import load_schema
 
-__all__ = ["EBD_RECORD", "EVENT", "PLACE", "REACH", "normal", "resolve"]
+__all__ = ["EBD_RECORD", "EVENT", "KEEP", "PLACE", "REACH", "kept_columns", "normal", "resolve"]
+
+KEEP = "keep "  # before the names of columns that are kept on request
 
 # Canonical name -> spellings in the order of preference. Compared by `normal`: case, '_', '/' and spaces are equal.
 EBD_RECORD: dict[str, tuple[str, ...]] = {
@@ -54,6 +58,7 @@ PLACE: dict[str, tuple[str, ...]] = {
     "longitude": ("longitude",),
 }
 
+COMMENTS = ("checklist comments", "trip comments")
 REACH = {k: {**EVENT, **PLACE}[k] for k in ("date", "country_code", "state_code", "county_code")}
 
 
@@ -82,4 +87,34 @@ def resolve(
             f"{', '.join(missing)} among the chosen columns.",
             missing=missing,
         )
+    return found
+
+
+def kept_columns(header: Sequence[str], keep: Iterable[str], where: str) -> dict[str, int]:
+    """Return the position of each column that is to be kept, under the name that was asked for, behind ``KEEP``.
+
+    Raises
+    ------
+    ConfigError : no such column, or a name that a table of fedmiss has already
+    """
+    at = {normal(name): i for i, name in reversed([*enumerate(header)])}
+    own = {c["name"] for table in ("records", "checklists") for c in load_schema(table).columns}
+    spellings = [*EBD_RECORD.values(), *EVENT.values(), *PLACE.values(), COMMENTS]
+    found = {}
+    for name in keep:
+        if name.casefold() in own:
+            raise ConfigError(
+                f"--keep: the table of records has a column {name.casefold()!r} of its own; rename that of {where}.",
+                column=name,
+            )
+        same = next((s for s in spellings if normal(name) in s), (normal(name),))
+        hit = next((at[s] for s in (normal(name), *same) if s in at), None)
+        if hit is None:
+            near = get_close_matches(normal(name), at, n=3) or list(at)[:6]
+            raise ConfigError(
+                f"--keep: {where} has no column {name!r}; it has {', '.join(header[at[n]] for n in near)}, ... "
+                f"({len(header)} columns).",
+                column=name,
+            )
+        found[KEEP + name] = hit
     return found

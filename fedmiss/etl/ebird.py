@@ -13,11 +13,12 @@ from fedmiss.arrays import I32, I64, Bool, Columns
 from fedmiss.errors import InputError
 from fedmiss.etl import _keys, _values
 from fedmiss.etl.codes import BAD, COUNT_BLANK, NO_DATE
-from fedmiss.etl.columns import EBD_RECORD, EVENT, PLACE, REACH, resolve
+from fedmiss.etl.columns import EBD_RECORD, EVENT, PLACE, REACH, kept_columns, resolve
 from fedmiss.etl.fields import Dictionary, Fields, Work
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.projection import (
     EVENT_COLUMNS,
+    KEPT_COLUMN,
     PLACE_COLUMNS,
     PROTOCOL_COLUMNS,
     RECORD_COLUMNS,
@@ -37,7 +38,9 @@ UNKNOWN_DATE = -25567  # 1900-01-01, which eBird writes where nobody knows the d
 class _Reader:
     """Reads blocks of one source into record and event columns."""
 
-    def __init__(self, source: Source, folder: Path, *, records: bool, events: bool) -> None:
+    def __init__(
+        self, source: Source, folder: Path, *, records: bool, events: bool, keep: Sequence[str] = ()
+    ) -> None:
         self.source = source
         wanted: dict[str, tuple[str, ...]] = {}
         required: list[str] = []
@@ -47,7 +50,8 @@ class _Reader:
         if events:
             wanted |= EVENT | PLACE
             required += ["event", "observer", "date", "site", "complete"]
-        found = resolve(source.header, wanted, required, source.name)
+        kept = kept_columns(source.header, keep, source.name)
+        found = resolve(source.header, wanted, required, source.name) | kept
         self.positions = sorted(set(found.values()))
         slot_of = {p: i for i, p in enumerate(self.positions)}
         self.slot = {key: slot_of[p] for key, p in found.items()}
@@ -66,6 +70,8 @@ class _Reader:
         if records:
             book("taxa", TAXON_COLUMNS)
             book("reach", ["region"], [0])
+        if kept:
+            book("kept", list(kept))
         if events:
             book("places", PLACE_COLUMNS)
             book("observers", ["observer"])
@@ -146,6 +152,8 @@ class _Reader:
             "guid": guid,
             "edited": edited,
         }
+        if "kept" in self.books:
+            columns["kept"] = self.books["kept"].encode(f.buf, f.starts, f.lengths)
         if not good.all():
             columns = {k: v[good] for k, v in columns.items()}
         self.books["reach"].encode(f.buf, *self._region(f))
@@ -227,11 +235,17 @@ def _distinct(columns: Columns) -> Columns:
 
 
 def project_ebird(
-    source: Source, folder: Path, *, with_events: bool, advance: Callable[[float], None] = lambda done: None
+    source: Source,
+    folder: Path,
+    *,
+    with_events: bool,
+    keep: Sequence[str] = (),
+    advance: Callable[[float], None] = lambda done: None,
 ) -> Meta:
     """Write the projection of an EBD, sampling or unvetted file into ``folder``; return its meta data.
 
-    ``with_events`` makes an EBD give its checklists too (needed when no sampling file is given).
+    ``with_events`` makes an EBD give its checklists too (needed when no sampling file is given); ``keep`` names columns
+    whose text is kept with each record.
 
     Raises
     ------
@@ -239,9 +253,10 @@ def project_ebird(
     """
     records = source.role in ("ebd", "unvetted")
     events = source.role == "sampling" or with_events
-    reader = _Reader(source, folder, records=records, events=events)
+    reader = _Reader(source, folder, records=records, events=events, keep=keep)
     report = ReadReport()
-    record_sink = ParquetSink(folder / "records.parquet", RECORD_COLUMNS, by="taxon") if records else None
+    record_columns = RECORD_COLUMNS | (KEPT_COLUMN if keep else {})
+    record_sink = ParquetSink(folder / "records.parquet", record_columns, by="taxon") if records else None
     event_sink = ParquetSink(folder / "events.parquet", EVENT_COLUMNS) if events else None
     last_fields = len(source.header)
     try:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import polars as pl
+import polars.selectors as cs
 
 from fedmiss.errors import ConfigError
 from fedmiss.etl.cells import species_visits
 from fedmiss.etl.panel import resolve_species
 from fedmiss.files import atomic_file, read_manifest
+from fedmiss.tables import load_schema
 
 __all__ = ["export_table"]
 
@@ -44,12 +46,15 @@ def export_table(
             f"{out} exists already; choose another with --out, or pass --overwrite to replace it."
         )
     entries = read_manifest(folder, "records", verify=True)["results"]["species"]
+    seen = pl.scan_parquet(folder / "records.parquet")
     if zero_filled:
         entry = resolve_species(entries, species, folder)
         names = (pl.lit(entry["species"]).alias("species"), pl.lit(entry["common_name"]).alias("common_name"))
         table = species_visits(folder, entry["species"]).drop("exported").with_columns(*names)
+        known = [c["name"] for c in load_schema("records").columns]
+        kept = seen.filter(pl.col("species") == entry["species"]).select("checklist_id", cs.exclude(known))
+        table = table.join(kept, on="checklist_id", how="left", maintain_order="left")
     else:
-        seen = pl.scan_parquet(folder / "records.parquet")
         if species:
             seen = seen.filter(pl.col("species") == resolve_species(entries, species, folder)["species"])
         lists = pl.scan_parquet(folder / "checklists.parquet").with_row_index("checklist_row")

@@ -197,7 +197,9 @@ def _project(
         build, told = _builder(source, settings, sources)
         if source.role in EBIRD:
             lists = with_events and source.role == "ebd"
-            told, key = {"with_events": lists}, store.key(source, with_events=lists)
+            keep = settings.keep if source.role == "ebd" else ()
+            told = {"with_events": lists, "keep": keep}
+            key = store.key(source, with_events=lists, extra=json.dumps(keep) if keep else "")
         else:
             key = store.key(source, with_events=True, extra=json.dumps(told, default=asdict))
         projection = store.projection(key, partial(_watched, source, partial(build, source, **told)))
@@ -231,12 +233,17 @@ def _builder(
 
         return project_ebird, {}
     if source.role == "myebird":
-        return project_myebird, {"observer": _observer_name(source, sources)}
+        return project_myebird, {"observer": _observer_name(source, sources), "keep": settings.keep}
     if source.role == "gbif":
-        return project_gbif, {"decimals": settings.decimals}
+        return project_gbif, {"decimals": settings.decimals, "keep": settings.keep}
     given = settings.column_map or {}
     one = settings.species[0] if len(settings.species) == 1 else None
     if "year" in given or (is_count_table(source.header) and "date" not in given):
+        if settings.keep:
+            raise ConfigError(
+                f"--keep: {source.name} is a table of counts by year, which become visits; columns are kept of "
+                "tables of records only. Leave --keep out."
+            )
         named = {k: v for k, v in given.items() if k != "auto"}
         options = CountOptions(named, settings.missing, settings.repeats, settings.wide, settings.spellings)
         name = one if one is not None else source.path.name.split(".")[0]
@@ -247,6 +254,7 @@ def _builder(
         "one_species": None if {"species", "common_name"} & set(chosen) else one,
         "assume_complete": settings.assume_complete,
         "rules": PlainRules(settings.repeats, settings.spellings, settings.missing, settings.dates),
+        "keep": settings.keep,
     }
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import polars as pl
+import polars.selectors as cs
 
 from fedmiss.etl.codes import COUNT_BAD, NO_DATE
-from fedmiss.etl.columns import normal, resolve
+from fedmiss.etl.columns import KEEP, kept_columns, normal, resolve
 from fedmiss.etl.projection import Meta
 from fedmiss.etl.rows import Rows, digest_ids, parse_count, parse_dates, read_rows, write_projection
 from fedmiss.etl.sources import Source
@@ -63,7 +64,12 @@ GBIF: dict[str, tuple[str, ...]] = {
 
 
 def project_myebird(
-    source: Source, folder: Path, *, observer: str, advance: Callable[[float], None] = lambda done: None
+    source: Source,
+    folder: Path,
+    *,
+    observer: str,
+    keep: Sequence[str] = (),
+    advance: Callable[[float], None] = lambda done: None,
 ) -> Meta:
     """Write the projection of one observer's MyEBirdData.csv, either header generation; return its meta data.
 
@@ -73,6 +79,7 @@ def project_myebird(
     rows = Rows(source)
     required = ["submission", "scientific", "count", "site_name", "date", "complete"]
     columns = resolve(source.header, MYEBIRD, required, source.name)
+    columns |= kept_columns(source.header, keep, source.name)
     chunks = read_rows(source, columns, rows, quoted=True, blanks=MYEBIRD, advance=advance)
     dates = write_projection(folder, pl.concat(_myebird(chunk, rows, observer) for chunk in chunks))
     return rows.meta(prefix="S", group_prefix="suspected-S", dates=dates)
@@ -99,6 +106,7 @@ def _myebird(frame: pl.DataFrame, rows: Rows, observer: str) -> pl.DataFrame:
     record = frame.select(pl.concat_str("submission", "scientific", separator="|")).to_series()
     species = _two_words("scientific")
     return frame.select(
+        cs.starts_with(KEEP),
         "event",
         "site_name",
         "latitude",
@@ -169,7 +177,12 @@ def suspected_copies(parts: list[tuple[str, pl.DataFrame]]) -> pl.DataFrame:
 
 
 def project_gbif(
-    source: Source, folder: Path, *, decimals: int, advance: Callable[[float], None] = lambda done: None
+    source: Source,
+    folder: Path,
+    *,
+    decimals: int,
+    keep: Sequence[str] = (),
+    advance: Callable[[float], None] = lambda done: None,
 ) -> Meta:
     """Write the projection of GBIF occurrences (simple download or Darwin Core); return its meta data.
 
@@ -180,6 +193,7 @@ def project_gbif(
     columns = resolve(squeezed, GBIF, ["latitude", "longitude"], source.name)
     key = "id" if "id" in columns else "occurrence"
     resolve(squeezed, GBIF, [key], source.name)
+    columns |= kept_columns(source.header, keep, source.name)
     species = pl.col("species") if "species" in columns else _two_words("scientific")
     parts, licences = [], set()
     chunks = read_rows(source, columns, rows, quoted=source.separator == ",", blanks=GBIF, advance=advance)
@@ -225,6 +239,7 @@ def _gbif(frame: pl.DataFrame, rows: Rows, key: str, species: pl.Expr, decimals:
         return pl.when(value != 0).then(value).otherwise(0.0).cast(pl.String)  # -0.0 and 0.0 are one place
 
     return frame.select(
+        cs.starts_with(KEEP),
         "country_code",
         "state",
         event=event,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
+import polars.selectors as cs
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.codes import COUNT_BLANK
-from fedmiss.etl.columns import normal
+from fedmiss.etl.columns import KEEP, kept_columns, normal
 from fedmiss.etl.counts import settle_spellings
 from fedmiss.etl.projection import Meta
 from fedmiss.etl.rows import Rows, digest_ids, parse_count, parse_dates, read_rows, write_projection
@@ -130,6 +131,7 @@ def project_plain(
     one_species: str | None,
     assume_complete: bool,
     rules: PlainRules | None = None,
+    keep: Sequence[str] = (),
     advance: Callable[[float], None] = lambda done: None,
 ) -> Meta:
     """Write the projection of a plain table; return its meta data.
@@ -141,6 +143,7 @@ def project_plain(
     rules = rules or PlainRules()
     rows = Rows(source)
     columns = {k: source.header.index(v) for k, v in column_map.items()}
+    columns |= kept_columns(source.header, keep, source.name)
     quoted = source.separator in (",", ";")
     chunks = read_rows(source, columns, rows, quoted=quoted, blanks=FAMILIAR, advance=advance)
     frame = pl.concat(_visits(_usable(chunk, rows, columns, rules), rows, columns, rules) for chunk in chunks)
@@ -245,6 +248,7 @@ def _visits(chunk: pl.DataFrame, rows: Rows, columns: Container[str], rules: Pla
     )
     name = chunk.select(visit.alias("name")).to_series()
     return dotted.select(
+        cs.starts_with(KEEP),
         "common_name",
         "observer",
         "site",

@@ -1,8 +1,9 @@
 """The projected form of a source: what an ingest needs of it, as compact parquet, kept for the next ingest.
 
 A projection is a folder with
-    records.parquet    event, group, taxon, count, guid, edited          (one row per record read; rows of one
+    records.parquet    event, group, taxon, count, guid, edited[, kept]  (one row per record read; rows of one
                        taxon lie together in stretches of half a million, so that one species reads little)
+    kept.parquet       the texts of columns that are kept on request (what the codes ``kept`` mean)
     repeats.parquet    guid, edited of the records whose guid occurs more than once (eBird text only)
     reach.parquet      codes of the counties (else states, countries) that records stand in (eBird text only)
     taxa.parquet       taxon -> category, names, exotic code, approved, rows
@@ -61,6 +62,7 @@ RECORD_COLUMNS = {
     "guid": np.int64,  # 0 none
     "edited": np.int64,
 }
+KEPT_COLUMN: dict[str, type[object]] = {"kept": np.int32}  # of records, where columns are kept on request
 PLACE_COLUMNS = (
     "country",
     "country_code",

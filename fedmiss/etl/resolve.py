@@ -8,7 +8,7 @@ a species its place in the list of names.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ import polars as pl
 
 from fedmiss.arrays import I32, I64, Bool
 from fedmiss.etl.codes import COUNT_BAD
+from fedmiss.etl.columns import KEEP
 from fedmiss.etl.projection import Projection, row_groups
 from fedmiss.etl.repeats import latest_edits
 from fedmiss.etl.select import FILTERED, KEPT_ZERO_OK, NO_SITE, Events, event_names
@@ -30,6 +31,7 @@ PORTION = 150_000
 # one record on its way through a file on disk
 _SPILLED = [("species", "i4"), ("flag", "i1"), ("row", "i4"), ("event", "i8"), ("count", "i8")]
 _EDITS = [("guid", "i8"), ("edited", "i8")]  # needed only where an identifier is repeated
+_TEXTS = [("kept", "i4")]  # only where columns are kept on request; -1 is no text
 ESCAPEE, UNVETTED = 1, 2
 REASONS = [None, "X", "unreadable", "exotic", "unvetted"]
 _X, _UNREADABLE, _EXOTIC, _UNVETTED = 1, 2, 3, 4
@@ -85,15 +87,17 @@ def write_records(
         steps["other species"] += int(rows[~choice.above[i] & (choice.code[i] < 0)].sum())
 
     edits = latest_edits(sources, cache)
-    record = np.dtype(_SPILLED + _EDITS if edits.height else _SPILLED)
-
+    texts = _texts(sources)
+    record = np.dtype(_SPILLED + _EDITS * bool(edits.height) + _TEXTS * bool(texts.width))
     zeros = bool(sources[0].meta.get("explicit_zeros"))
 
     def chunks() -> Iterator[pl.DataFrame]:
         for part in _portions(events, sources, choice, record, path.parent):
-            yield _table(_resolve(part, events, counts, edits, zeros=zeros), events, choice)
+            found = _resolve(part, events, counts, edits, texts, zeros=zeros)
+            yield _table(found, events, choice, texts.columns)
 
-    steps["written"] = table_writer(path, "records", chunks(), unique=("checklist_id", "checklist_row"))
+    unique = ("checklist_id", "checklist_row", *texts.columns)
+    steps["written"] = table_writer(path, "records", chunks(), unique=unique, texts=texts.columns)
     for i, name in enumerate(events.steps):
         if counts.fates.get(FILTERED + i):
             steps[f"on checklists left out by {name}"] = counts.fates[FILTERED + i]
@@ -102,7 +106,13 @@ def write_records(
     return counts
 
 
-def _table(found: pl.DataFrame, events: Events, choice: SpeciesChoice) -> pl.DataFrame:
+def _texts(sources: list[Projection]) -> pl.DataFrame:
+    """Return the texts of the columns that are kept on request; the codes of each source begin behind the last one's."""
+    parts = [s.read("kept") for s in sources if s.has("kept")]
+    return pl.concat(parts).rename(lambda c: c.removeprefix(KEEP)) if parts else pl.DataFrame()
+
+
+def _table(found: pl.DataFrame, events: Events, choice: SpeciesChoice, texts: Sequence[str]) -> pl.DataFrame:
     assert events.written_row is not None
     row, reason = found["row"].to_numpy(), pl.col("reason")
     names = pl.DataFrame(
@@ -110,6 +120,7 @@ def _table(found: pl.DataFrame, events: Events, choice: SpeciesChoice) -> pl.Dat
         schema=dict.fromkeys(("species", "common_name"), pl.String),
     )
     return found.select(
+        *texts,
         checklist_id=_ids_of_rows(events, row),
         checklist_row=events.written_row[row],
         species=names["species"].gather(found["species"]),
@@ -170,10 +181,12 @@ def _chosen(
 ) -> Iterator[np.ndarray[Any, np.dtype[np.void]]]:
     """Yield the records of the species asked for as they come, as structured arrays of type ``record``."""
     read = [c for c in ("event", "count", "guid", "edited") if c in (record.names or ())]
+    begin = 0  # of the source's codes of texts
     for i, s in enumerate(sources):
+        texts = ["kept"] if s.has("kept") else []
         flags = np.where(choice.unvetted[i], UNVETTED, np.where(choice.exotic[i], ESCAPEE, 0)).astype(np.int8)
         asked = np.flatnonzero(choice.code[i] >= 0).astype(np.int32)
-        for batch in row_groups(s.folder / "records.parquet", ["taxon", "group", *read], asked):
+        for batch in row_groups(s.folder / "records.parquet", ["taxon", "group", *read, *texts], asked):
             species = choice.code[i][batch["taxon"]]
             at = np.flatnonzero(species >= 0)
             out = np.empty(at.size, dtype=record)
@@ -181,7 +194,10 @@ def _chosen(
             out["row"] = events.rows_of(batch["event"][at], batch["group"][at])
             for k in read:
                 out[k] = batch[k][at]
+            if "kept" in (record.names or ()):
+                out["kept"] = batch["kept"][at] + begin if texts else -1
             yield out
+        begin += s.height("kept") if texts else 0
 
 
 def _latest(part: pl.DataFrame, edits: pl.DataFrame) -> pl.DataFrame:
@@ -196,19 +212,42 @@ def _latest(part: pl.DataFrame, edits: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _sums(part: pl.DataFrame) -> pl.DataFrame:
-    """Add up the counts of each checklist and species; one part that was not counted makes the sum not counted."""
+def _sums(part: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
+    """Add up the counts of each checklist and species; one part that was not counted makes the sum not counted.
+
+    Different texts of one column are joined by '; '.
+    """
+    if texts.width:
+        code = pl.when(pl.col("kept") >= 0).then("kept")
+        part = part.with_columns(texts[c].gather(part.select(code).to_series()) for c in texts.columns)
     n = pl.col("count")
     why = pl.when(n == COUNT_BAD).then(_UNREADABLE).when(n < 0).then(_X).otherwise(0)
     return part.group_by("row", "species").agg(
-        n.clip(0).sum(), why.cast(pl.Int8).max().alias("reason"), (n != 0).any().alias("detected")
+        n.clip(0).sum(),
+        why.cast(pl.Int8).max().alias("reason"),
+        (n != 0).any().alias("detected"),
+        *(
+            pl.col(c)
+            .replace("", None)
+            .drop_nulls()
+            .unique(maintain_order=True)
+            .str.join("; ")
+            .replace("", None)
+            for c in texts.columns
+        ),
     )
 
 
 def _resolve(
-    part: pl.DataFrame, events: Events, counts: RecordCounts, edits: pl.DataFrame, *, zeros: bool
+    part: pl.DataFrame,
+    events: Events,
+    counts: RecordCounts,
+    edits: pl.DataFrame,
+    texts: pl.DataFrame,
+    *,
+    zeros: bool,
 ) -> pl.DataFrame:
-    """Return row, species, count, reason and detected: one row per checklist and species, in order.
+    """Return row, species, count, reason, detected, texts: one row per checklist and species, in order.
 
     ``zeros`` : a count of 0 is a record of its own (plain tables), not one to drop
     """
@@ -242,13 +281,13 @@ def _resolve(
         rest_of = rest.join(own, on=KEY, how="anti")
         lowest = pl.col("event") == pl.col("event").min().over(KEY)
         own = pl.concat([own, step("copies", rest, rest_of.filter(lowest))])
-    found = step("rolled up", own, _sums(own))
+    found = step("rolled up", own, _sums(own, texts))
     if held.height:
         back = held.join(found, on=KEY, how="anti").group_by(KEY).agg(pl.col("flag").max())
         steps["held back"] += back.height
         why = pl.when(pl.col("flag") == UNVETTED).then(_UNVETTED).otherwise(_EXOTIC).cast(pl.Int8)
         back = back.select(*KEY, count=pl.lit(0, pl.Int64), reason=why, detected=pl.lit(True))
-        found = pl.concat([found, back])
+        found = pl.concat([found, back], how="diagonal")
     found = found.sort(KEY)
     _tally(found, events, counts)
     return found

@@ -18,8 +18,10 @@ import polars as pl
 from fedmiss.arrays import I32
 from fedmiss.errors import InputError
 from fedmiss.etl.codes import COUNT_BAD, COUNT_BLANK, COUNT_X
+from fedmiss.etl.columns import KEEP
 from fedmiss.etl.projection import (
     EVENT_COLUMNS,
+    KEPT_COLUMN,
     PLACE_COLUMNS,
     PROTOCOL_COLUMNS,
     RECORD_COLUMNS,
@@ -244,7 +246,8 @@ def write_projection(folder: Path, frame: pl.DataFrame) -> list[int] | None:
     """Write the projection of a table in which every row is a record with its visit; return first and last day.
 
     ``frame`` has the record columns (taxon columns instead of codes), the event columns (observer and protocol
-    as strings, numbers nullable, date as Date) and the place columns; the columns of ``_ABSENT`` may be left out.
+    as strings, numbers nullable, date as Date) and the place columns; the columns of ``_ABSENT`` may be left out. Columns
+    whose name begins with ``KEEP`` are kept as texts.
     The first row of an event gives its effort.
     """
 
@@ -263,8 +266,11 @@ def write_projection(folder: Path, frame: pl.DataFrame) -> list[int] | None:
 
     frame = frame.with_columns(value.alias(k) for k, value in _ABSENT.items() if k not in frame.columns)
     record = {k: frame[k].to_numpy() for k in RECORD_COLUMNS if k != "taxon"}
-    with ParquetSink(folder / "records.parquet", RECORD_COLUMNS) as sink:
-        sink.add({**record, "taxon": coded(frame, TAXON_COLUMNS, "taxa")})
+    record["taxon"] = coded(frame, TAXON_COLUMNS, "taxa")
+    if kept := [c for c in frame.columns if c.startswith(KEEP)]:
+        record["kept"] = coded(frame, kept, "kept")
+    with ParquetSink(folder / "records.parquet", RECORD_COLUMNS | (KEPT_COLUMN if kept else {})) as sink:
+        sink.add(record)
     visits = frame.unique("event", keep="first", maintain_order=True)
     if "name" in visits.columns:
         visits.select("event", "name").sort("event").write_parquet(folder / "names.parquet")

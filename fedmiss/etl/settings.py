@@ -69,6 +69,13 @@ class IngestSettings(Settings):
     allow_absent: Annotated[bool, Setting("Accept a species that the files never mention.", panel=_RULES)] = (
         False
     )
+    keep: Annotated[
+        Words,
+        Setting(
+            "Column of the files to keep as text with each record, as 'BREEDING CODE' or 'SPECIES COMMENTS'.",
+            panel=_RULES,
+        ),
+    ] = ()
     column_map: Annotated[
         dict[str, str] | None,
         Setting(

@@ -35,6 +35,7 @@ EVERY = {
     "protocol": ("Traveling", '["Traveling"]'),
     "project": ("EBIRD", '"EBIRD"'),
     "breeding": ("NY", '["NY"]'),
+    "keep": ("AGE/SEX", '["AGE/SEX"]'),
     "duration": ("5..300", "[5, 300]"),
     "distance": ("0..10", '"0..10"'),
     "max-speed": ("100", "100"),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from fedmiss.core.em import em, mean_field, pooled_s_bar
-from fedmiss.core.family import fed_lsa, local_em, naive_fedem, scafflsa, spider_em, vr_fedem
 from fedmiss.core.fedem import FedEM, theta_bytes
 from fedmiss.core.finite_sum import Fiem, SemVr, Streaming
 from fedmiss.core.gather import gather
 from fedmiss.core.late import Late
 from fedmiss.core.local_steps import LocalSteps
 from fedmiss.core.loop import Result, Stop, load_checkpoint, run, save_checkpoint
+from fedmiss.core.methods import fed_lsa, local_em, naive_fedem, scafflsa, spider_em, vr_fedem
 from fedmiss.core.oracles import Full as FullBatch
 from fedmiss.core.oracles import Minibatch, Spider
 from fedmiss.core.participation import Bernoulli, FixedSize, Full, Given, Remembered

@@ -10,7 +10,7 @@ import functools
 import importlib
 import os
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import typer
 
@@ -37,11 +37,11 @@ def register(app: typer.Typer) -> None:
     app.add_typer(several, name="federation")
 
 
-def _one_message(command: Callable[..., Any]) -> Callable[..., Any]:
+def _one_message(command: Callable[..., object]) -> Callable[..., None]:
     """Turn the errors of a command into one message on stderr and an exit code; --debug keeps the traceback."""
 
     @functools.wraps(command)
-    def run(*args: Any, **kwargs: Any) -> None:
+    def run(*args: object, **kwargs: object) -> None:
         try:
             command(*args, **kwargs)
         except KeyboardInterrupt:

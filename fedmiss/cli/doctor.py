@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -124,7 +124,7 @@ def _fit() -> tuple[bool, str]:
     site, month = (x.ravel() for x in np.indices((8, 6)))
     count = np.exp(0.2 * site + 0.1 * month).astype(np.float64)
     settings = CountSettings(rank=0, penalty=0.0, site_penalty=0.0, month_penalty=0.0)
-    fit: Any = fit_counts(GroupPanel.of(8, 6, [Group.of("a", site, month, count)]), settings)
+    fit = fit_counts(GroupPanel.of(8, 6, [Group.of("a", site, month, count)]), settings)
     fit_counts(GroupPanel.of(8, 6, [Group.of("a", site, month, np.round(count))]), CountSettings(rank=1))
     error = float(np.abs(fit.expected() / count.reshape(8, 6) - 1).max())
     return error < 1e-3, f"right to {error:.0e} (1e-3 allowed), {time.perf_counter() - start:.1f} s"

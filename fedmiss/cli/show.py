@@ -32,7 +32,7 @@ def _span(facts: PanelFacts) -> str:
     return f"{_n(facts.n_months)} months ({first} to {last})"
 
 
-def _n(value: Any) -> str:
+def _n(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 

@@ -36,7 +36,7 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
     """Hold the lock of an output while the block runs; its folder must exist.
 
     The lock is the system's (``filelock``): it ends with its process, so a dead owner holds nothing. A block inside another
-    on the same path passes; what is yielded says whether it is the first.
+    on the same path passes; True is yielded to the outermost only.
 
     Parameters
     ----------

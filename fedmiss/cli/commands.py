@@ -50,7 +50,7 @@ def _one_message(command: Callable[..., object]) -> Callable[..., None]:
             if not _was_interrupted(error):
                 raise
             _interrupted()
-        except BrokenPipeError:  # whoever read the output has read enough (`| head`)
+        except BrokenPipeError:  # the reader of the output has closed it (`| head`)
             raise
         except Exception as error:
             words = in_words(error) or _refused(error)

@@ -55,7 +55,7 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Print the findings
 def _tried(check: Callable[[], tuple[bool, str]]) -> tuple[bool, str]:
     try:
         return check()
-    except Exception as error:  # a broken installation fails in any way; the others are still to be told
+    except Exception as error:  # a broken installation can fail in any way; the other checks still run
         return False, f"{type(error).__name__}: {error}"
 
 

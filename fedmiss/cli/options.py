@@ -54,7 +54,7 @@ def options_of(
 def _option(name: str, hint: object, setting: Setting, default: object) -> inspect.Parameter:
     """Return the parameter of one field: a flag for a bool, a list for a tuple, a text where the text is read later."""
     flags, kind = setting.flags or (setting.flag(name),), hint
-    if hint is bool:  # a flag that is not given must not undo what named filters say
+    if hint is bool:  # a flag that is not given must not overrule a preset
         flags, kind = (f"{flags[0]}/--no-{flags[0][2:]}",), hint if default else bool | None
     elif setting.read or setting.typed:
         kind = (setting.typed or str) | None

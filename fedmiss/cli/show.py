@@ -168,7 +168,7 @@ def _describe_other(path: Path) -> str:
     folders = sorted(p.parent for p in path.glob(f"*/{MANIFEST}"))
     tables = sorted(path.glob("*.parquet"))
     if not folders and not tables:
-        read_manifest(path)  # says what is wrong with it
+        read_manifest(path)  # raises the error that says what is wrong
     lines = [f"{path}: {len(folders)} folders and {len(tables)} tables."]
     lines += [f"  {f.name}: {m['kind']}. {_summary(m)}" for f in folders for m in [read_manifest(f)]]
     return "\n".join([*lines, *(_describe_table(t).split("\n")[0] for t in tables)])

@@ -66,7 +66,7 @@ class CountTable:
 
     ``frame`` has ``line``, ``site`` (string), ``year`` (int64), ``month`` (int64, if there is one), ``count`` (float64,
     null where missing), ``weight`` (float64, if there is one) and the covariates as strings (null where blank).
-    ``said`` tells, one sentence each, what was found and decided.
+    ``said`` has a sentence for each thing that was found or decided.
     """
 
     source: Source

@@ -1,4 +1,4 @@
-"""Project eBird text files (EBD, sampling, unvetted) of any generation: one pass over the bytes."""
+"""Project eBird text files (EBD, sampling, unvetted) of any release, in one pass over the bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fedmiss.etl.sources import Block, Faults, ReadReport, Source, read_blocks
 __all__ = ["project_ebird"]
 
 _RELEASE = re.compile(r"rel([A-Z][a-z]{2})-(\d{4})")
-UNKNOWN_DATE = -25567  # 1900-01-01, which eBird writes where nobody knows the date
+UNKNOWN_DATE = -25567  # 1900-01-01, which eBird writes for an unknown date
 
 
 class _Reader:
@@ -51,7 +51,7 @@ class _Reader:
         self.positions = sorted(set(found.values()))
         slot_of = {p: i for i, p in enumerate(self.positions)}
         self.slot = {key: slot_of[p] for key, p in found.items()}
-        absent = len(self.positions)  # one more slot that is always blank stands for every column not there
+        absent = len(self.positions)  # one more slot, always blank, serves every column that is absent
         self.positions.append(1 << 30)
         for key in wanted:
             self.slot.setdefault(key, absent)

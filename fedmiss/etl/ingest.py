@@ -53,7 +53,7 @@ def ingest(
     Parameters
     ----------
     files : what to read; an archive may hold several of them, sampling files may be among them
-    sampling, unvetted : files whose role is told instead of seen
+    sampling, unvetted : files whose role is given instead of detected
     cache : folder for projections (see ``projection``); beside ``out`` when not given
     keep_cache : False makes the projections in a temporary folder
 

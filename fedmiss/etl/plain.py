@@ -78,7 +78,7 @@ def propose_map(header: tuple[str, ...]) -> dict[str, str]:
 def check_map(source: Source, column_map: dict[str, str] | None, *, one_species: bool) -> dict[str, str]:
     """Return the map to use, or raise with the proposal.
 
-    ``one_species`` says that a single species was asked for, so the table need not name it.
+    ``one_species``: a single species was asked for, so the table need not name it.
     """
     proposal = propose_map(source.header)
     missing = [k for k in REQUIRED if k not in proposal]
@@ -149,8 +149,8 @@ def project_plain(
     if assume_complete:
         frame = frame.with_columns(complete=pl.lit(1, pl.Int8))
     frame, spelt = settle_spellings(frame, source.name, rules.spellings)
-    # Nobody counted: neither a presence nor an absence. On a complete visit the species must not become a zero either,
-    # so the row stays and holds the zero back; on others it goes.
+    # A missing count is neither a presence nor an absence. On a complete visit the row is kept, so that no zero is made
+    # for the species; on other visits it is dropped.
     blank = pl.col("count") == COUNT_BLANK
     n = frame.height
     frame = frame.filter(~blank | (pl.col("complete") == 1))

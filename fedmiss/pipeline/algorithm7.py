@@ -128,7 +128,7 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> 
     loaded = folder.load(family)
     raw = replace(
         loaded, groups=tuple(g for g in loaded.groups if g.count.size)
-    )  # a group of X counts has no say
+    )  # groups whose counts are all X
     panel = raw
     if scale == "log1p":
         panel = replace(raw, groups=tuple(replace(g, count=np.log1p(g.count)) for g in raw.groups))
@@ -153,7 +153,7 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> 
     write_fit(work, fit)
     write_run_trace(work, result, sum(len(r) for r in rows))
     known = result.trace["objective"][~np.isnan(result.trace["objective"])]
-    told = replace(
+    model_part = replace(
         model_facts(fit),
         model=NAMES[family] + (" on log1p" if scale == "log1p" else ""),
         dispersion=None,
@@ -163,7 +163,7 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> 
         rounds=len(result.trace["k"]),
     )
     facts = FitFacts(
-        **told.as_results(),
+        **model_part.as_results(),
         species=folder.facts.species,
         common_name=folder.facts.common_name,
         method="fedmissem",

@@ -46,7 +46,7 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
     ------
     BusyError    another process or thread makes ``path``; the message names it
     """
-    from filelock import FileLock, Timeout
+    from filelock import FileLock, Timeout  # loads asyncio, which commands that read only do not need
 
     path = Path(path)
     path = path.parent.resolve() / path.name
@@ -79,10 +79,8 @@ def _sign(file: Path) -> None:
     """Write who holds the lock, for the one who is refused."""
     owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
     with contextlib.suppress(OSError):
-        if file.read_text(encoding="utf-8")[:1] in (
-            "",
-            "{",
-        ):  # else the file speaks for itself (no system locks here)
+        # Without locks of the system (see filelock), the file's own content is the lock: it is left as it is.
+        if file.read_text(encoding="utf-8")[:1] in ("", "{"):
             file.write_text(json.dumps(owner), encoding="utf-8")
 
 

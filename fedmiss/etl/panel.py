@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from fedmiss.errors import ConfigError, InputError
+from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.cells import species_visits
 from fedmiss.etl.codes import NEVER_DETECTED
 from fedmiss.etl.count_visits import MONTH_OF_YEARLY
@@ -256,7 +256,7 @@ def _apart(visits: pl.DataFrame) -> list[str]:
     if not alone:
         return []
     return [
-        f"{', '.join(alone[:4])}{', ...' if len(alone) > 4 else ''}: no region in common with another group. Groups share "
+        f"{listed(alone, 4)}: no region in common with another group. Groups share "
         "the course of the months; where regions differ in it, make a panel of each region."
     ]
 
@@ -326,7 +326,7 @@ def _months(dates: pl.Series, warnings: list[str]) -> pl.DataFrame:
     if gaps:
         warnings.append(
             f"{len(gaps)} of {months.height} months {'has' if len(gaps) == 1 else 'have'} no visit "
-            f"({', '.join(gaps[:4])}{', ...' if len(gaps) > 4 else ''}); they are estimated from the others."
+            f"({listed(gaps, 4)}); they are estimated from the others."
         )
     return months
 

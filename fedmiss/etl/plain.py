@@ -8,9 +8,9 @@ from pathlib import Path
 
 import polars as pl
 
-from fedmiss.errors import ConfigError, InputError
+from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.codes import COUNT_BLANK
-from fedmiss.etl.columns import normal
+from fedmiss.etl.columns import check_named, squeezed
 from fedmiss.etl.counts import settle_spellings
 from fedmiss.etl.projection import Meta
 from fedmiss.etl.rows import Rows, digest_ids, parse_count, parse_dates, read_rows, write_projection
@@ -64,11 +64,11 @@ class PlainRules:
 
 def propose_map(header: tuple[str, ...]) -> dict[str, str]:
     """Return the map that familiar column names suggest; each column at most once."""
-    squeezed = {normal(h).replace(" ", ""): h for h in reversed(header)}
+    columns = squeezed(header)
     taken: dict[str, str] = {}
     for key, words in FAMILIAR.items():
         hit = next(
-            (squeezed[n] for n in words.split() if n in squeezed and squeezed[n] not in taken.values()), None
+            (columns[n] for n in words.split() if n in columns and columns[n] not in taken.values()), None
         )
         if hit is not None:
             taken[key] = hit
@@ -85,10 +85,9 @@ def check_map(source: Source, column_map: dict[str, str] | None, *, one_species:
     offer = ",".join(f"{k}={v}" for k, v in proposal.items())
     if column_map is None:
         if missing and len(proposal) < 2:
-            shown = ", ".join(source.header[:6]) + (", ..." if len(source.header) > 6 else "")
             raise ConfigError(
-                f"{source.name} is no eBird, MyEBirdData or GBIF file (its columns: {shown}). If it is a table of "
-                "counts, say which column is what: --map observer=...,site=...,date=...,count=...",
+                f"{source.name} is no eBird, MyEBirdData or GBIF file (its columns: {listed(source.header, 6)}). "
+                "If it is a table of counts, say which column is what: --map observer=...,site=...,date=...,count=...",
                 header=list(source.header),
             )
         lack = (
@@ -99,15 +98,7 @@ def check_map(source: Source, column_map: dict[str, str] | None, *, one_species:
             proposal=proposal,
         )
     chosen = proposal if "auto" in column_map else column_map
-    for key, column in chosen.items():
-        if key not in FAMILIAR:
-            raise ConfigError(f"--map: {key!r} is unknown; the names are {', '.join(FAMILIAR)}.", key=key)
-        if column not in source.header:
-            raise ConfigError(
-                f"--map {key}={column}: {source.name} has no column {column!r}; it has "
-                f"{', '.join(source.header[:12])}{', ...' if len(source.header) > 12 else ''}.",
-                column=column,
-            )
+    check_named("--map", chosen, FAMILIAR, source.name, source.header)
     lacking = [k for k in REQUIRED if k not in chosen]
     if lacking:
         raise ConfigError(

@@ -445,8 +445,7 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
         raise InputError(f"{folder / MANIFEST} is not as it was written; {again}.", path=str(folder))
     if kind is not None and manifest["kind"] != kind:
         raise InputError(
-            f"{folder} holds a {manifest['kind']!r}, but a {kind!r} is needed here{maker}.",
-            path=str(folder),
+            f"{folder} holds a {manifest['kind']!r}, but a {kind!r} is needed here{maker}.", path=str(folder)
         )
     for name, entry in manifest["files"].items() if verify else ():
         _check_file(folder / name, entry, again)

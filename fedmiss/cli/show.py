@@ -96,9 +96,8 @@ def describe(path: Path) -> str:
 
 def _describe_folder(path: Path) -> str:
     if not (path / MANIFEST).exists() and (path / "visits.parquet").exists():
-        return f"{path}: the visits and observed cells of one group.\n" + _describe_table(
-            path / "visits.parquet"
-        )
+        table = _describe_table(path / "visits.parquet")
+        return f"{path}: the visits and observed cells of one group.\n{table}"
     if not (path / MANIFEST).exists():
         return _describe_other(path)
     m = read_manifest(path)

@@ -58,18 +58,10 @@ def simulate(
     """Write made-up data with known truth: eBird-format files of any size, or a panel."""
     if panel:
         options: dict[str, Any] = {
-            "sites": sites or 1000,
-            "months": months,
-            "observed": observed,
-            "kind": panel,
-            "family": family,
-            "rank": rank,
-            "seed": seed,
-            "observers": observers or max(100, groups),
-            "groups": groups,
-            "observer_sd": observer_sd,
-            "effort_sd": effort_sd,
-        }
+            "sites": sites or 1000, "months": months, "observed": observed, "kind": panel, "family": family,
+            "rank": rank, "seed": seed, "observers": observers or max(100, groups), "groups": groups,
+            "observer_sd": observer_sd, "effort_sd": effort_sd,
+        }  # fmt: skip
         _panel(out, start, options, overwrite=overwrite)
         return
     from fedmiss.simulate.ebird import EbirdSettings

@@ -51,9 +51,7 @@ Covariate = Annotated[
 Weights = Annotated[
     bool,
     typer.Option(
-        "--weights/--no-weights",
-        help="Use the weight column in the totals.",
-        show_default="if there is one",
+        "--weights/--no-weights", help="Use the weight column in the totals.", show_default="if there is one"
     ),
 ]
 Months = Annotated[
@@ -80,8 +78,7 @@ Repeats = Annotated[
 Spellings = Annotated[
     str,
     typer.Option(
-        help="Sites that differ in case, blanks or accents: refuse, join or apart.",
-        rich_help_panel=_TABLE,
+        help="Sites that differ in case, blanks or accents: refuse, join or apart.", rich_help_panel=_TABLE
     ),
 ]
 Wide = Annotated[bool, typer.Option("--wide", help="One column for each year.", rich_help_panel=_TABLE)]

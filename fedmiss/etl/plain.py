@@ -108,7 +108,7 @@ def check_map(source: Source, column_map: dict[str, str] | None, *, one_species:
     if "species" not in chosen and "common_name" not in chosen and not one_species:
         raise ConfigError(
             f"--map names no species column of {source.name}: add species=..., or name the one species of the table "
-            "with --species.",
+            "with --species."
         )
     return chosen
 

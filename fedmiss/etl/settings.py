@@ -49,8 +49,7 @@ class IngestSettings(Settings):
         ),
     ] = ("", "N", "P")  # fmt: skip
     breeding: Annotated[
-        Words,
-        Rule("Breeding code, or any: records without it are neither a detection nor a zero."),
+        Words, Rule("Breeding code, or any: records without it are neither a detection nor a zero.")
     ] = ()
     reviewed_only: Annotated[
         bool,
@@ -60,8 +59,7 @@ class IngestSettings(Settings):
         ),
     ] = False  # fmt: skip
     sensitive: Annotated[
-        Words,
-        Rule("Species whose records are withheld somewhere: its absence is no zero."),
+        Words, Rule("Species whose records are withheld somewhere: its absence is no zero.")
     ] = ()
     allow_absent: Annotated[bool, Rule("Accept a species that the files never mention.")] = False
     column_map: Annotated[
@@ -73,8 +71,7 @@ class IngestSettings(Settings):
     ] = None  # fmt: skip
     assume_complete: Annotated[bool, Plain("Every visit reported every species, so absence is zero.")] = False
     drop_suspected: Annotated[
-        bool,
-        Plain("MyEBirdData of friends: same place, date, time and duration is one shared list."),
+        bool, Plain("MyEBirdData of friends: same place, date, time and duration is one shared list.")
     ] = False
     decimals: Annotated[int, Plain("GBIF: decimals of a coordinate that make a site.", low=0, high=5)] = 2
     repeats: Annotated[
@@ -95,8 +92,7 @@ class IngestSettings(Settings):
     wide: Annotated[bool, Plain("Table of counts with one column for each year.")] = False
     missing: Annotated[Words, Plain("Plain tables: a further sign of a missing count, as 999.")] = ()
     first_year: Annotated[
-        int | None,
-        Plain("Table of counts whose time points are 1, 2, ...: the year of the first."),
+        int | None, Plain("Table of counts whose time points are 1, 2, ...: the year of the first.")
     ] = None
     dates: Annotated[
         str,
@@ -145,12 +141,10 @@ class PanelSettings(Settings):
         str, Setting("Column that makes the groups: region, observer_id, protocol; or file, for own exports.")
     ] = ""
     sites: Annotated[
-        str,
-        Setting("seen: sites with at least one detection; all: every site.", among=("seen", "all")),
+        str, Setting("seen: sites with at least one detection; all: every site.", among=("seen", "all"))
     ] = "seen"
     min_visits: Annotated[int, Setting("Visits that a site needs.", low=1)] = 1
     seed: Annotated[int, Setting("Seed of the random groups.", low=0)] = 0
     secrets: Annotated[
-        bool,
-        Setting("Give every group a secret of its own, from which its bootstrap weights are drawn."),
+        bool, Setting("Give every group a secret of its own, from which its bootstrap weights are drawn.")
     ] = False

@@ -19,12 +19,7 @@ from fedmiss.arrays import Columns
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
 from fedmiss.federation.results import AverageFit, CountFit, site_slopes
-from fedmiss.files import (
-    hash_file,
-    hash_json,
-    making,
-    write_checked,
-)
+from fedmiss.files import hash_file, hash_json, making, write_checked
 from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.pipeline.algorithm7 import fit_algorithm7

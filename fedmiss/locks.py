@@ -56,7 +56,7 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
     file = path.with_name(f".{path.name}.lock")
     lock = FileLock(file, thread_local=False)
     try:
-        # Half a second, not zero: an owner that has just ended removes its file, and then a second look is needed.
+        # Half a second, not zero: an owner that has just ended removes its file, and then filelock must try again.
         lock.acquire(timeout=-1 if wait else 0.5)
     except Timeout:
         raise BusyError(
@@ -70,7 +70,7 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
         yield True
     finally:
         _MINE.reset(token)
-        with contextlib.suppress(OSError):  # while it is held: who waits on the removed file looks again
+        with contextlib.suppress(OSError):  # removed while it is held: a waiting process tries again
             file.unlink()
         lock.release()
 
@@ -79,7 +79,7 @@ def _sign(file: Path) -> None:
     """Write who holds the lock, for the one who is refused."""
     owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
     with contextlib.suppress(OSError):
-        # Without locks of the system (see filelock), the file's own content is the lock: it is left as it is.
+        # Without system locks filelock writes something of its own into the file, which must stay.
         if file.read_text(encoding="utf-8")[:1] in ("", "{"):
             file.write_text(json.dumps(owner), encoding="utf-8")
 

@@ -29,7 +29,7 @@ When = partial(Setting, panel="When and how")
 
 @dataclass(frozen=True, slots=True)
 class Filters(Settings):
-    """Filters on checklists; every one that is not given lets all pass.
+    """Filters on checklists; a filter that is not given keeps every checklist.
 
     Ranges are (lowest, highest), both included, None for an open end; ``start`` is in minutes after midnight. The
     season is two month-days and may wrap over New Year.

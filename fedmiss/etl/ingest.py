@@ -1,4 +1,4 @@
-"""Import records: files in, a records folder out, with everything that happened on the way written down."""
+"""Import records: read files, apply the rules, write a records folder with its row flow and warnings."""
 
 from __future__ import annotations
 
@@ -187,13 +187,13 @@ def _project(
     with_events = not any(s.role == "sampling" for s in sources)
     projections = []
     for source in sources:
-        build, told = _builder(source, settings, sources)
+        build, more = _builder(source, settings, sources)
         if source.role in EBIRD:
             lists = with_events and source.role == "ebd"
-            told, key = {"with_events": lists}, store.key(source, with_events=lists)
+            more, key = {"with_events": lists}, store.key(source, with_events=lists)
         else:
-            key = store.key(source, with_events=True, extra=json.dumps(told, default=asdict))
-        projection = store.projection(key, partial(_watched, source, partial(build, source, **told)))
+            key = store.key(source, with_events=True, extra=json.dumps(more, default=asdict))
+        projection = store.projection(key, partial(_watched, source, partial(build, source, **more)))
         give_back()
         projections.append(projection)
         warnings += source_warnings(projection)
@@ -218,7 +218,7 @@ def _watched(source: Source, build: Callable[..., Meta], folder: Path) -> Meta:
 def _builder(
     source: Source, settings: IngestSettings, sources: list[Source]
 ) -> tuple[Callable[..., Meta], dict[str, object]]:
-    """Return the function that makes the projection of a source, and what it is told beside source and folder."""
+    """Return the function that makes the projection of a source, and its arguments beside source and folder."""
     if source.role in EBIRD:
         from fedmiss.etl.ebird import project_ebird  # its compiled reader is not loaded for other files
 

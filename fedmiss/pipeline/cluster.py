@@ -1,4 +1,4 @@
-"""Species of one run over a Dask cluster that is there already (extra ``dask``); one organisation's own machines only.
+"""Species of one run over an existing Dask cluster (extra ``dask``); one organisation's own machines only.
 
 Never between organisations: a worker reads the records folder. Between organisations the federation speaks.
 """

@@ -215,7 +215,7 @@ def _usable_gbif(frame: pl.DataFrame, rows: Rows, key: str) -> pl.DataFrame:
         pl.col("date").str.slice(0, 10),
         pl.col("date").str.split("/").list.last().str.slice(0, 10),
     )
-    spans = pl.col("date").str.contains("/") & (first != last)  # '2007-02-01/2007-02-28' says no day
+    spans = pl.col("date").str.contains("/") & (first != last)  # '2007-02-01/2007-02-28' is no single day
     day = pl.coalesce(text.str.to_date("%Y-%m-%d", strict=False) for text in (first, parts))
     frame = frame.with_columns(
         day=pl.when(~spans).then(day),

@@ -14,7 +14,7 @@ from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.federation.results import CountFit
 from fedmiss.files import hash_json
-from fedmiss.folders import FitFacts
+from fedmiss.folders import FitFacts, PanelFacts
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.paper import Factors, FedMissEM
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
@@ -66,6 +66,8 @@ def run_algorithm7(
     observe_every: int = 10,
 ) -> tuple[Result, FedMissEM, list[F64]]:
     """Run algorithm 7 on counts that are on the family's scale.
+
+    It has one parameter for each of the paper's settings, so that experiments can set a few of them by name.
 
     Parameters
     ----------
@@ -125,10 +127,8 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> 
         raise ConfigError("--method fedmissem needs --rank 1 or more: its model is U V' alone.")
     folder = open_panel(panel_path)
     hashes = panel_hash(folder)
-    loaded = folder.load(family)
-    raw = replace(
-        loaded, groups=tuple(g for g in loaded.groups if g.count.size)
-    )  # a group of X counts has no say
+    raw = folder.load(family)
+    raw = replace(raw, groups=tuple(g for g in raw.groups if g.count.size))  # of some all counts may be X
     panel = raw
     if scale == "log1p":
         panel = replace(raw, groups=tuple(replace(g, count=np.log1p(g.count)) for g in raw.groups))
@@ -149,45 +149,44 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> 
         checkpoint=checkpoint(work),
     )
     _check_finite(result, settings)
-    fit = _count_fit(result.theta, panel, raw, family, scale, penalty)
+    fit = _count_fit(result, panel, raw, family, scale, penalty)
     write_fit(work, fit)
     write_run_trace(work, result, sum(len(r) for r in rows))
-    known = result.trace["objective"][~np.isnan(result.trace["objective"])]
-    told = replace(
-        model_facts(fit),
-        model=NAMES[family] + (" on log1p" if scale == "log1p" else ""),
-        dispersion=None,
-        edf=None,
-        converged=bool(result.converged),
-        stop_reason=result.stop_reason,
-        rounds=len(result.trace["k"]),
-    )
-    facts = FitFacts(
-        **told.as_results(),
-        species=folder.facts.species,
-        common_name=folder.facts.common_name,
+    facts = _facts(fit, folder.facts, settings, len(panel.groups), model.q, result)
+    write_fit_manifest(work, folder, settings, hashes, facts, [WARNING])
+    return finish(work, out)
+
+
+def _facts(
+    fit: CountFit, panel: PanelFacts, settings: FitSettings, n_groups: int, n_cells: int, result: Result
+) -> FitFacts:
+    s, trace = fit.settings, result.trace
+    known = trace["objective"][~np.isnan(trace["objective"])]
+    name = NAMES[s.family] + (" on log1p" if s.scale == "log1p" else "")
+    return FitFacts(
+        **replace(model_facts(fit), model=name, dispersion=None, edf=None).as_results(),
+        species=panel.species,
+        common_name=panel.common_name,
         method="fedmissem",
         effort={},
         standard_effort="one visit",
         observer_effects=False,
         observer_sd=None,
-        h_norm=float(np.sqrt(result.trace["h_norm2"][-1])),
-        bytes_up=int(result.trace["bytes_up"].sum()),
-        bytes_down=int(result.trace["bytes_down"].sum()),
-        n_groups=len(panel.groups),
-        n_visits=folder.facts.n_visits,
-        n_counted=panel.m,
-        n_sites=panel.J,
-        n_months=panel.L,
+        h_norm=float(np.sqrt(trace["h_norm2"][-1])),
+        bytes_up=int(trace["bytes_up"].sum()),
+        bytes_down=int(trace["bytes_down"].sum()),
+        n_groups=n_groups,
+        n_visits=panel.n_visits,
+        n_counted=fit.n_counted,
+        n_sites=fit.J,
+        n_months=fit.L,
         bootstrap=0,
         objective=float(known[-1]),
         objective_start=float(known[0]),
-        n_cells_observed=model.q,
+        n_cells_observed=n_cells,
         participation=settings.participation,
         compressor=f"random dithering, {settings.levels} levels" if settings.levels else "identity",
     )
-    write_fit_manifest(work, folder, settings, hashes, facts, [WARNING])
-    return finish(work, out)
 
 
 def _check_finite(result: Result, settings: FitSettings) -> None:
@@ -208,8 +207,9 @@ def _check_finite(result: Result, settings: FitSettings) -> None:
 
 
 def _count_fit(
-    theta: Factors, panel: GroupPanel, raw: GroupPanel, family: str, scale: str, penalty: float
+    result: Result, panel: GroupPanel, raw: GroupPanel, family: str, scale: str, penalty: float
 ) -> CountFit:
+    theta: Factors = result.theta
     zero = Theta(0.0, np.zeros(panel.J), np.zeros(panel.L), theta.U, theta.V)
     settings = CountSettings(
         family=family, scale=scale, rank=theta.U.shape[1], penalty=penalty, effects=False, dispersion="none"
@@ -220,5 +220,5 @@ def _count_fit(
         eta = [np.einsum("kr,kr->k", theta.U[g.site], theta.V[g.month]) for g in panel.groups]
         smear = top / sum(float(np.exp(e).sum()) for e in eta)
     aux = Auxiliary(np.zeros(0), (), float("inf"), 1.0, 0.0, 0.0, 0.0)
-    fit = Fit(zero, [], False, "", 0)
+    fit = Fit(zero, [], bool(result.converged), result.stop_reason, len(result.trace["k"]))
     return CountFit(settings, panel.J, panel.L, fit, aux, float("nan"), float("nan"), panel.m, smear)

@@ -114,8 +114,7 @@ class FitSettings(Settings):
         int, Setting("fedmissem, wire: levels of the random dithering; 0 sends floats.", low=0)
     ] = 16
     participation: Annotated[
-        float,
-        Setting("fedmissem, wire, saem: probability that a group answers a round.", above=0, high=1),
+        float, Setting("fedmissem, wire, saem: probability that a group answers a round.", above=0, high=1)
     ] = 1.0
     batch: Annotated[int | None, Setting("fedmissem: visits per round and group; left out, all.", low=1)] = (
         None

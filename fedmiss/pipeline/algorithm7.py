@@ -9,7 +9,8 @@ import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.compressors import Dithering, Identity
-from fedmiss.core import Bernoulli, FedEM, FullBatch, Minibatch, Result, Roster, Stop, run
+from fedmiss.compressors.registry import compressor_of
+from fedmiss.core import Bernoulli, Compressor, FedEM, FullBatch, Minibatch, Result, Roster, Stop, run
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.federation.results import CountFit
@@ -58,7 +59,7 @@ def run_algorithm7(
     epochs: float | None = None,
     gamma: float | None = None,
     alpha: float | None = None,
-    levels: int = 16,
+    compressor: Compressor | None = None,
     participation: float = 1.0,
     batch: int | None = None,
     seed: int = 0,
@@ -75,7 +76,7 @@ def run_algorithm7(
     gamma : step of S_hat; None is p / (1 + omega), and a tenth of it with minibatches: 1 for exact messages of
         all groups, less where compression, absences and minibatches make noise
     alpha : step of the memories; None is 1 / (1 + omega)
-    levels : levels of the random dithering; 0 sends float64
+    compressor : what the groups send; None is random dithering with 16 levels
     batch : rows of a minibatch, None for all rows
     observe_every : rounds between two evaluations of the objective, which looks at all groups' data: possible in
         process, not in a real federation
@@ -88,7 +89,7 @@ def run_algorithm7(
     rows = model.rows(panel)
     roster = Roster.of({name: len(r) for name, r in rows.items()})
     data = [rows[name] for name in roster.ids]
-    quant = Dithering(levels=levels) if levels else Identity()
+    quant = Dithering(levels=16) if compressor is None else compressor
     if gamma is None:
         gamma = participation / (1.0 + quant.omega(model.q)) * (0.1 if batch else 1.0)
     algo = FedEM(
@@ -142,7 +143,7 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> 
         rounds=rounds,
         gamma=settings.gamma,
         alpha=settings.alpha,
-        levels=settings.levels,
+        compressor=_compressor(settings),
         participation=settings.participation,
         batch=settings.batch,
         seed=settings.seed,
@@ -155,6 +156,12 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> 
     facts = _facts(fit, folder.facts, settings, len(panel.groups), model.q, result)
     write_fit_manifest(work, folder, settings, hashes, facts, [WARNING])
     return finish(work, out)
+
+
+def _compressor(settings: FitSettings) -> Compressor:
+    if settings.compressor:
+        return compressor_of(settings.compressor)
+    return Dithering(levels=settings.levels) if settings.levels else Identity()
 
 
 def _facts(
@@ -185,7 +192,8 @@ def _facts(
         objective_start=float(known[0]),
         n_cells_observed=n_cells,
         participation=settings.participation,
-        compressor=f"random dithering, {settings.levels} levels" if settings.levels else "identity",
+        compressor=settings.compressor
+        or (f"random dithering, {settings.levels} levels" if settings.levels else "identity"),
     )
 
 
@@ -199,9 +207,10 @@ def _check_finite(result: Result, settings: FitSettings) -> None:
         or np.abs(result.theta.U).max() > 1e6
     ):
         gamma = float(result.trace["gamma"][-1])
+        sent = settings.compressor or f"dithering, {settings.levels} levels"
         raise DomainError(
             f"FedMissEM diverged: its objective went from {seen[0]:.4g} to {seen[-1]:.4g} in {len(seen)} evaluations. "
-            f"gamma={gamma:g}, levels={settings.levels}, batch={settings.batch or 'all'}. "
+            f"gamma={gamma:g}, compressor={sent}, batch={settings.batch or 'all'}. "
             f"Lower --gamma (try {gamma / 5:.2g}), or use more --levels or a larger --batch."
         )
 

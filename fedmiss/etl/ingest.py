@@ -22,6 +22,7 @@ from fedmiss.etl.plain import PlainRules, check_map, project_plain
 from fedmiss.etl.projection import Cache, Meta, Projection
 from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
 from fedmiss.etl.resolve import write_records
+from fedmiss.etl.select import ListRules
 from fedmiss.etl.settings import IngestSettings
 from fedmiss.etl.sites import parse_site_rule
 from fedmiss.etl.sources import Source, expand
@@ -111,11 +112,7 @@ def _import(
             events, lists_flow, unmatched = make_checklists(
                 lists,
                 folder / "checklists.parquet",
-                filters=settings.filters,
-                policy=settings.groups,
-                site_km=site_km,
-                presence_only=presence_only,
-                limits=limits,
+                ListRules(settings.filters, settings.groups, site_km, presence_only, limits),
                 shared=_suspected(family, lists, settings, warnings),
                 cache=store.folder if keep_cache else None,
             )

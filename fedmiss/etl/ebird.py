@@ -25,6 +25,7 @@ from fedmiss.etl.projection import (
     TAXON_COLUMNS,
     Meta,
     ParquetSink,
+    meta_of,
 )
 from fedmiss.etl.repeats import write_repeats
 from fedmiss.etl.sources import Block, Faults, ReadReport, Source, read_blocks
@@ -176,9 +177,8 @@ class _Reader:
             good = self.usable(f, first_line, event, group, bad)
         else:
             good = (event >= 0) & (group != BAD)
-            for lost in bad.values():
-                good &= ~lost
-            self.lost_events += int(np.count_nonzero((event >= 0) & ~good))
+            for unusable in bad.values():
+                good &= ~unusable
         start = self.read(f, "start", _values.read_times, np.int32)
         if fault:
             odd = np.flatnonzero(good & (start == BAD))
@@ -207,8 +207,6 @@ class _Reader:
             columns = {k: v[good] for k, v in columns.items()}
         _widen(self.dates, columns["date"])
         return columns
-
-    lost_events = 0
 
 
 def _widen(span: list[int], days: I32) -> None:
@@ -276,26 +274,21 @@ def project_ebird(
         rows[: reader.taxon_rows.size] = reader.taxon_rows
         taxa.with_columns(pl.Series("rows", rows)).write_parquet(folder / "taxa.parquet")
     release = _RELEASE.search(source.short_name)
-    return {
-        "source": source.short_name,
-        "role": source.role,
-        "prefix": "S",
-        "group_prefix": "G",
-        "sha256": report.sha256,
-        "rows": reader.rows,
-        "malformed": reader.faults.malformed,
-        "unreadable": reader.faults.unreadable,
-        "examples": reader.faults.examples,
-        "long_rows": reader.long,
-        "short_rows": reader.short,
-        "unterminated": report.unterminated,
-        "absent_columns": reader.absent,
-        "events_lost": reader.lost_events,
-        "dates": reader.dates if reader.dates[0] <= reader.dates[1] else None,
-        "record_dates": reader.record_dates if reader.record_dates[0] <= reader.record_dates[1] else None,
-        "release": f"{release[1]}-{release[2]}" if release else "",
-        "columns": len(source.header),
-    }
+    return meta_of(
+        source,
+        reader.faults,
+        prefix="S",
+        group_prefix="G",
+        sha256=report.sha256,
+        rows=reader.rows,
+        long_rows=reader.long,
+        short_rows=reader.short,
+        unterminated=report.unterminated,
+        absent_columns=reader.absent,
+        dates=reader.dates if reader.dates[0] <= reader.dates[1] else None,
+        record_dates=reader.record_dates if reader.record_dates[0] <= reader.record_dates[1] else None,
+        release=f"{release[1]}-{release[2]}" if release else "",
+    )
 
 
 def _check_end(source: Source, report: ReadReport, last_fields: int, reader: _Reader) -> None:

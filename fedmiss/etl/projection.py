@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, Unpack
 
 import numpy as np
 import polars as pl
@@ -29,12 +29,12 @@ import pyarrow.parquet as pq
 
 from fedmiss.arrays import I32, Columns
 from fedmiss.errors import InputError
-from fedmiss.etl.sources import Source
+from fedmiss.etl.sources import Faults, Source
 from fedmiss.files import atomic_folder, read_json, read_manifest, write_json, write_manifest
 from fedmiss.locks import locked
 from fedmiss.progress import note
 
-__all__ = ["Cache", "Meta", "ParquetSink", "Projection", "kept", "row_groups"]
+__all__ = ["Cache", "Meta", "ParquetSink", "Projection", "kept", "meta_of", "row_groups"]
 
 # Raised whenever the meaning of a projection changes: older ones are then made again.
 VERSION = 11
@@ -97,7 +97,6 @@ class Meta(TypedDict, total=False):
     short_rows: int
     unterminated: bool
     absent_columns: list[str]
-    events_lost: int
     dates: list[int] | None  # first and last day of the events, and of the records
     record_dates: list[int] | None
     release: str  # blank where the name of the file does not tell it
@@ -107,6 +106,20 @@ class Meta(TypedDict, total=False):
     licences: list[str]
     said: list[str]  # sentences for the user
     missing: int  # rows without a count
+
+
+def meta_of(source: Source, faults: Faults, /, **more: Unpack[Meta]) -> Meta:
+    """Return the meta data that every projection has, and ``more``."""
+    return {
+        "source": source.short_name,
+        "role": source.role,
+        "malformed": faults.malformed,
+        "unreadable": faults.unreadable,
+        "examples": faults.examples,
+        "columns": len(source.header),
+        "release": "",
+        **more,
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,8 +170,8 @@ def suspected_copies(parts: list[tuple[str, pl.DataFrame]]) -> pl.DataFrame:
     return (
         timed.with_columns(group=pl.col("event").min().over(key), n=pl.col("observer").n_unique().over(key))
         .filter(pl.col("n") > 1)
-        .select("event", "group")
-        .unique()
+        .group_by("event")
+        .agg(pl.col("group").min())  # an event that is alike with lists of two groups is of the lower one
         .sort("event")
     )
 

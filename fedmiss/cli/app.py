@@ -62,7 +62,10 @@ def main() -> None:
     _check_limit()
     for s in heard:
         signal.signal(s, interrupt)
-    app()
+    try:
+        app()
+    except KeyboardInterrupt:  # before the command itself began
+        sys.exit(130)
 
 
 def _check_limit() -> None:

@@ -19,11 +19,9 @@ def fit(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")] = Path("fit"),
     *,
     settings: FitSettings,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the folder if it is there.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")] = False,
 ) -> None:
-    """Fit the model of a panel over its groups; run it again after an interruption and it goes on."""
+    """Fit the model of a panel over its groups; after an interruption, run it again to continue."""
     from fedmiss.cli.show import say_written
     from fedmiss.pipeline.fitting import fit_panel
 

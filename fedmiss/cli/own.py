@@ -15,9 +15,7 @@ def own(
     fit: Annotated[Path, typer.Argument(help="Fit folder of this panel, made with --own.")],
     group: Annotated[str, typer.Option("--group", help="Name of the group: its folder in the panel.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")] = Path("own"),
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the folder if it is there.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")] = False,
 ) -> None:
     """Make one group's own report: its sites, its imputed matrix, its map; nothing of any other group's sites."""
     from fedmiss.cli.show import say_written

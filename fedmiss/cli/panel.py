@@ -21,9 +21,7 @@ def panel(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")] = Path("panel"),
     *,
     settings: PanelSettings,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the folder if it is there.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")] = False,
 ) -> None:
     """Turn records into the panel of one species: visits of observer, site and month, in groups."""
     from fedmiss.cli.show import say_written

@@ -13,15 +13,15 @@ __all__ = ["simulate"]
 def simulate(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")] = Path("simulated"),
     records: Annotated[int, typer.Option(help="Rows of the observation file, 1000 to 50 million.")] = 200_000,
-    seed: Annotated[int, typer.Option(help="Seed: the same one gives the same files.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed: the same seed gives the same files.")] = 0,
     species: Annotated[int, typer.Option(help="Number of species, 1 to 24.")] = 16,
     start: Annotated[str, typer.Option(help="First month, YYYY-MM.")] = "2010-01",
     end: Annotated[str, typer.Option(help="Last month, YYYY-MM.")] = "2020-12",
     sites: Annotated[
-        int, typer.Option(help="Sites of the country (1,000 for --panel); 0 chooses a lifelike number.")
+        int, typer.Option(help="Sites of the country (1,000 for --panel); 0 chooses a realistic number.")
     ] = 0,
     observers: Annotated[
-        int, typer.Option(help="Observers of the country (100 for --panel); 0 chooses a lifelike number.")
+        int, typer.Option(help="Observers of the country (100 for --panel); 0 chooses a realistic number.")
     ] = 0,
     columns: Annotated[
         str, typer.Option(help="Layout: 52 (since 2025), 49 (2021-2024) or 46 columns (to 2020).")
@@ -48,11 +48,9 @@ def simulate(
         float,
         typer.Option(help="With --panel: standard deviation of log effort; 0 makes all visits one hour."),
     ] = 0.0,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the folder if it is there.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")] = False,
 ) -> None:
-    """Write made-up data with known truth: eBird-format files of any size, or a panel."""
+    """Write simulated data with known truth: eBird-format files of any size, or a panel."""
     from fedmiss.cli.show import say_written
 
     if panel:

@@ -29,7 +29,7 @@ def trim(
         ),
     ] = None,
     stepwise: Annotated[
-        bool, typer.Option("--stepwise", help="Model 2: thin the change points that were given.")
+        bool, typer.Option("--stepwise", help="Model 2: remove weak change points step by step.")
     ] = False,
     overdispersion: Annotated[
         bool,
@@ -58,7 +58,7 @@ def trim(
         bool,
         typer.Option(
             "--months/--no-months",
-            help="Use the month column; without it the counts of a year are joined by --repeats.",
+            help="Use the month column; without it the counts of a year are combined by --repeats.",
             show_default="if there is one",
         ),
     ] = True,
@@ -92,7 +92,7 @@ def trim(
     missing: Annotated[
         list[str] | None,
         typer.Option(
-            help="A further sign of a missing count, as 999.", rich_help_panel=_TABLE, show_default=False
+            help="One more code for a missing count, as 999.", rich_help_panel=_TABLE, show_default=False
         ),
     ] = None,
     out: Annotated[

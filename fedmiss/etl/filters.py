@@ -56,7 +56,7 @@ class Filters(Settings):
     ] = None
     last_date: Annotated[str | None, Setting("Last date, included.", flags=("--end",), panel=WHEN)] = None
     last_years: Annotated[
-        int | None, Setting("The last so many calendar years of the data.", low=1, panel=WHEN)
+        int | None, Setting("Number of last calendar years of the data.", low=1, panel=WHEN)
     ] = None
     years: Annotated[
         tuple[int, ...],
@@ -73,7 +73,7 @@ class Filters(Settings):
     start: Annotated[
         Range,
         Setting(
-            "Start time, as 05:00..10:30, both included.",
+            "Start time, as 05:00..10:30, both ends included.",
             flags=("--time",), panel=WHEN, read=clock_range,
         ),
     ] = (None, None)  # fmt: skip
@@ -92,11 +92,11 @@ class Filters(Settings):
     distance: Annotated[
         Range, Setting("Kilometres, as 0..10.", panel=WHEN, read=partial(number_range, option="--distance"))
     ] = (None, None)
-    max_speed: Annotated[float | None, Setting("Kilometres an hour.", panel=WHEN)] = None
+    max_speed: Annotated[float | None, Setting("Largest speed, kilometres per hour.", panel=WHEN)] = None
     party: Annotated[
         Range,
         Setting(
-            "Largest party.", flags=("--max-observers",), panel=WHEN, typed=int, read=lambda n: (None, n)
+            "Maximum observers.", flags=("--max-observers",), panel=WHEN, typed=int, read=lambda n: (None, n)
         ),
     ] = (None, None)
     observers: Annotated[Words, Setting("Observer id to keep.", flags=("--observer",), panel=WHEN)] = ()

@@ -35,7 +35,7 @@ class IngestSettings(Settings):
     groups: Annotated[
         str,
         Setting(
-            "Shared checklists: first (the lowest id stands for all), merged (observers joined), raw (every copy counts).",
+            "Shared checklists: first (keep the lowest id), merged (observers joined), raw (every copy counts).",
             among=("first", "merged", "raw"), panel=_RULES,
         ),
     ] = "first"  # fmt: skip
@@ -45,7 +45,7 @@ class IngestSettings(Settings):
     exotic: Annotated[
         Words,
         Setting(
-            "Exotic codes to keep, with commas; natives always stay. X is an escapee.",
+            "Exotic codes to keep, with commas; native birds are always kept. X is an escapee.",
             shown="N,P", panel=_RULES, read=lambda text: text.split(","),
         ),
     ] = ("", "N", "P")  # fmt: skip
@@ -64,7 +64,7 @@ class IngestSettings(Settings):
     ] = False  # fmt: skip
     sensitive: Annotated[
         Words,
-        Setting("Species whose records are withheld somewhere: its absence is no zero.", panel=_RULES),
+        Setting("Species withheld in some places: its absence is not a zero.", panel=_RULES),
     ] = ()
     allow_absent: Annotated[bool, Setting("Accept a species that the files never mention.", panel=_RULES)] = (
         False
@@ -93,7 +93,7 @@ class IngestSettings(Settings):
         ),
     ] = False
     decimals: Annotated[
-        int, Setting("GBIF: decimals of a coordinate that make a site.", low=0, high=5, panel=_PLAIN)
+        int, Setting("GBIF: decimals of the coordinates that make a site.", low=0, high=5, panel=_PLAIN)
     ] = 2
     repeats: Annotated[
         str,
@@ -112,7 +112,7 @@ class IngestSettings(Settings):
     ] = "refuse"  # fmt: skip
     wide: Annotated[bool, Setting("Table of counts with one column for each year.", panel=_PLAIN)] = False
     missing: Annotated[
-        Words, Setting("Plain tables: a further sign of a missing count, as 999.", panel=_PLAIN)
+        Words, Setting("Plain tables: one more code for a missing count, as 999.", panel=_PLAIN)
     ] = ()
     first_year: Annotated[
         int | None,
@@ -152,13 +152,13 @@ class PanelSettings(Settings):
     """
 
     species: Annotated[
-        str, Setting("Scientific or common name; may be left out when the records hold one species.")
+        str, Setting("Scientific or common name; optional when the records hold one species.")
     ] = ""
     groups: Annotated[
         int | None,
         Setting(
             "Number of groups; observers are drawn at random.",
-            low=1, shown="10, or one for each observer where they are fewer",
+            low=1, shown="10, or one for each observer if there are fewer observers",
         ),
     ] = None  # fmt: skip
     group_by: Annotated[
@@ -168,9 +168,9 @@ class PanelSettings(Settings):
         str,
         Setting("seen: sites with at least one detection; all: every site.", among=("seen", "all")),
     ] = "seen"
-    min_visits: Annotated[int, Setting("Visits that a site needs.", low=1)] = 1
+    min_visits: Annotated[int, Setting("Minimum number of visits of a site.", low=1)] = 1
     seed: Annotated[int, Setting("Seed of the random groups.", low=0)] = 0
     secrets: Annotated[
         bool,
-        Setting("Give every group a secret of its own, from which its bootstrap weights are drawn."),
+        Setting("Give every group its own secret key, from which its bootstrap weights are drawn."),
     ] = False

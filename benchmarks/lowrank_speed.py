@@ -351,7 +351,13 @@ def bytes_to_target(panel: GroupPanel, lam: float, rounds: int) -> list[list[str
     )
     target = best + 1e-4 * abs(best)
     (result, _, _), cost = peers.measure(
-        run_algorithm7, panel, family="gaussian", rank=2, penalty=lam / n, rounds=rounds, levels=0
+        run_algorithm7,
+        panel,
+        family="gaussian",
+        rank=2,
+        penalty=lam / n,
+        rounds=rounds,
+        compressor=Identity(),
     )
     values = result.trace["objective"] * n  # its objective has the mean over groups
     seen = np.flatnonzero(~np.isnan(values))

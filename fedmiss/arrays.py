@@ -17,4 +17,4 @@ I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
 U8 = npt.NDArray[np.uint8]
 Bool = npt.NDArray[np.bool_]
-Columns = dict[str, np.ndarray]  # of a table, by name; each of its own type and all of one length
+Columns = dict[str, np.ndarray]  # columns of a table by name: types differ, lengths do not

@@ -15,6 +15,7 @@ Every message says what happened, where, the value, the limit and the next move,
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from typing import Any
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "SchemaError",
     "UplinkError",
     "in_words",
+    "listed",
 ]
 
 
@@ -96,6 +98,11 @@ class UplinkError(FedmissError):
 
 class EngineError(FedmissError):
     """The machine that carries the messages failed or is not installed."""
+
+
+def listed(words: Sequence[str], most: int) -> str:
+    """Join words with commas for a message; dots stand for those after the first ``most``."""
+    return ", ".join(words[:most]) + (", ..." if len(words) > most else "")
 
 
 def in_words(error: BaseException) -> str:

@@ -47,7 +47,7 @@ SECRET = "secret.key"  # of a group, beside its visits
 FORMAT = 2
 
 _READ_BY_STEPS = ("records", "panel", "fit", "imputed")
-_DROPPINGS = (".DS_Store", "Thumbs.db", "desktop.ini")  # file managers leave them; nobody misses them
+_DROPPINGS = (".DS_Store", "Thumbs.db", "desktop.ini")  # written by file managers; deleted with the folder
 
 # what a full disk or a forbidden place answers; other errors inside a step are not about writing
 _REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -68,8 +68,8 @@ class FileEntry(TypedDict):
     sha256: str
 
 
-class Told(TypedDict, total=False):
-    """What a step tells of the folder that it makes."""
+class Content(TypedDict, total=False):
+    """The part of a manifest that the step provides."""
 
     settings: Required[dict[str, Any]]  # every option that the result depends on, the seed included
     inputs: Required[dict[str, str]]  # path or name of each input and its SHA-256
@@ -79,7 +79,7 @@ class Told(TypedDict, total=False):
     warnings: list[str]  # sentences shown to the user while the folder was made
 
 
-class Manifest(Told):
+class Manifest(Content):
     """The manifest of a produced folder."""
 
     kind: str
@@ -335,7 +335,7 @@ def read_checked(path: str | Path) -> bytes:
 
 
 def write_manifest(
-    folder: str | Path, kind: str, *, files: Sequence[str] | None = None, **told: Unpack[Told]
+    folder: str | Path, kind: str, *, files: Sequence[str] | None = None, **content: Unpack[Content]
 ) -> None:
     """Write the manifest of a produced folder, with size and SHA-256 of every file in it.
 
@@ -343,7 +343,7 @@ def write_manifest(
     ----------
     kind : what the folder is: ``records``, ``panel``, ``fit``, ``imputed``, ``report``, ``simulation``
     files : the folder's own files, where others may lie beside them; all when None
-    told : what the step tells of it, see :class:`Told`
+    content : see :class:`Content`
     """
     folder = Path(folder)
     own = _paths(folder) if files is None else files
@@ -351,12 +351,12 @@ def write_manifest(
         "kind": kind,
         "fedmiss": __version__,
         "format": FORMAT,
-        "settings": told["settings"],
-        "inputs": told["inputs"],
-        "results": told.get("results") or {},
-        "flow": told.get("flow") or [],
-        "terms": told.get("terms") or {},
-        "warnings": told.get("warnings") or [],
+        "settings": content["settings"],
+        "inputs": content["inputs"],
+        "results": content.get("results") or {},
+        "flow": content.get("flow") or [],
+        "terms": content.get("terms") or {},
+        "warnings": content.get("warnings") or [],
         "files": {name: _entry(folder / name) for name in own},
     }
     _write_sealed(folder, manifest)
@@ -445,8 +445,7 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
         raise InputError(f"{folder / MANIFEST} is not as it was written; {again}.", path=str(folder))
     if kind is not None and manifest["kind"] != kind:
         raise InputError(
-            f"{folder} holds a {manifest['kind']!r}, but a {kind!r} is needed here{maker}.",
-            path=str(folder),
+            f"{folder} holds a {manifest['kind']!r}, but a {kind!r} is needed here{maker}.", path=str(folder)
         )
     for name, entry in manifest["files"].items() if verify else ():
         _check_file(folder / name, entry, again)

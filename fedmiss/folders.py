@@ -1,4 +1,4 @@
-"""What panel, fit and imputed folders and joint results say of themselves: facts in their manifests, with types.
+"""Facts in the manifests of panel, fit and imputed folders and of joint results, with types.
 
 A step makes such an object and writes ``as_results()`` into the manifest; whoever reads the folder gets it back by ``of``.
 """
@@ -50,7 +50,7 @@ class Facts:
 
     @classmethod
     def of(cls, results: Mapping[str, Any], where: object = "the folder") -> Self:
-        """Read the part ``results`` of a manifest; what else stands in it is left alone.
+        """Read the part ``results`` of a manifest; other entries are ignored.
 
         Raises
         ------
@@ -78,7 +78,7 @@ class PanelFacts(Facts):
     """Facts of a panel folder.
 
     ``effort`` is the share of visits that tell each effort column; ``groups`` the counts of each group's folder;
-    ``period`` is year where no month was told; ``share_complete`` the share of complete checklists.
+    ``period`` is year where the counts have no months; ``share_complete`` the share of complete checklists.
     """
 
     species: str
@@ -135,7 +135,7 @@ class ModelFacts(Facts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts(ModelFacts):
-    """What a fit and a joint result both say: the chosen model, those averaged with it, what crossed between groups and hub.
+    """Facts of both a fit and a joint result: the chosen model, those averaged with it, messages between groups and hub.
 
     ``members`` are the facts of the averaged fits, the chosen one first; ``h_norm`` is the length of the last move. What is
     None by default is written by some methods only.

@@ -36,7 +36,7 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
     """Hold the lock of an output while the block runs; its folder must exist.
 
     The lock is the system's (``filelock``): it ends with its process, so a dead owner holds nothing. A block inside another
-    on the same path passes; what is yielded says whether it is the first.
+    on the same path passes; True is yielded to the outermost only.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
     ------
     BusyError    another process or thread makes ``path``; the message names it
     """
-    from filelock import FileLock, Timeout
+    from filelock import FileLock, Timeout  # loads asyncio, which commands that read only do not need
 
     path = Path(path)
     path = path.parent.resolve() / path.name
@@ -56,7 +56,7 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
     file = path.with_name(f".{path.name}.lock")
     lock = FileLock(file, thread_local=False)
     try:
-        # Half a second, not zero: an owner that has just ended removes its file, and then a second look is needed.
+        # Half a second, not zero: an owner that has just ended removes its file, and then filelock must try again.
         lock.acquire(timeout=-1 if wait else 0.5)
     except Timeout:
         raise BusyError(
@@ -70,7 +70,7 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
         yield True
     finally:
         _MINE.reset(token)
-        with contextlib.suppress(OSError):  # while it is held: who waits on the removed file looks again
+        with contextlib.suppress(OSError):  # removed while it is held: a waiting process tries again
             file.unlink()
         lock.release()
 
@@ -79,10 +79,8 @@ def _sign(file: Path) -> None:
     """Write who holds the lock, for the one who is refused."""
     owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
     with contextlib.suppress(OSError):
-        if file.read_text(encoding="utf-8")[:1] in (
-            "",
-            "{",
-        ):  # else the file speaks for itself (no system locks here)
+        # Without system locks filelock writes something of its own into the file, which must stay.
+        if file.read_text(encoding="utf-8")[:1] in ("", "{"):
             file.write_text(json.dumps(owner), encoding="utf-8")
 
 

@@ -46,7 +46,7 @@ def progress(label: str, total: float | None = None, *, unit: str = "") -> Itera
     if not sys.stderr.isatty():
         yield _Lines(label, total)
         return
-    from rich.console import Console
+    from rich.console import Console  # heavy, and only a terminal needs it
     from rich.progress import (
         BarColumn,
         DownloadColumn,

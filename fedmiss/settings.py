@@ -113,7 +113,7 @@ def checked(value: object, hint: object, setting: Setting, where: str) -> object
     if setting.read and isinstance(value, setting.typed or str) and not isinstance(value, bool):
         try:
             given = setting.read(value)
-        except ConfigError as error:  # it speaks of the option; a recipe has a place beside
+        except ConfigError as error:  # its message names the option; for a recipe the place is added
             raise (error if where.startswith("--") else ConfigError(f"{where}: {error}")) from None
     found = convert(given, hint, where)
     values = found if isinstance(found, tuple) else (found,)

@@ -148,7 +148,7 @@ def table_writer(
     unique: Collection[str] = (),
     texts: Collection[str] = (),
 ) -> int:
-    """Write a table that comes in chunks and never stands in memory whole; return its number of rows.
+    """Write a table that comes in chunks, never whole in memory; return its number of rows.
 
     ``unique`` names columns whose values hardly repeat, so that a dictionary of them would only cost time. Such
     tables are large and read again soon: lz4 takes half the time of zstd, and a third more room. ``texts`` names

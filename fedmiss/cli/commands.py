@@ -10,7 +10,7 @@ import functools
 import importlib
 import os
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import typer
 
@@ -37,11 +37,11 @@ def register(app: typer.Typer) -> None:
     app.add_typer(several, name="federation")
 
 
-def _one_message(command: Callable[..., Any]) -> Callable[..., Any]:
+def _one_message(command: Callable[..., object]) -> Callable[..., None]:
     """Turn the errors of a command into one message on stderr and an exit code; --debug keeps the traceback."""
 
     @functools.wraps(command)
-    def run(*args: Any, **kwargs: Any) -> None:
+    def run(*args: object, **kwargs: object) -> None:
         try:
             command(*args, **kwargs)
         except KeyboardInterrupt:
@@ -50,7 +50,7 @@ def _one_message(command: Callable[..., Any]) -> Callable[..., Any]:
             if not _was_interrupted(error):
                 raise
             _interrupted()
-        except BrokenPipeError:  # whoever read the output has read enough (`| head`)
+        except BrokenPipeError:  # the reader of the output has closed it (`| head`)
             raise
         except Exception as error:
             words = in_words(error) or _refused(error)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -55,7 +55,7 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Print the findings
 def _tried(check: Callable[[], tuple[bool, str]]) -> tuple[bool, str]:
     try:
         return check()
-    except Exception as error:  # a broken installation fails in any way; the others are still to be told
+    except Exception as error:  # a broken installation can fail in any way; the other checks still run
         return False, f"{type(error).__name__}: {error}"
 
 
@@ -141,7 +141,7 @@ def _fit() -> tuple[bool, str]:
     site, month = (x.ravel() for x in np.indices((8, 6)))
     count = np.exp(0.2 * site + 0.1 * month).astype(np.float64)
     settings = CountSettings(rank=0, penalty=0.0, site_penalty=0.0, month_penalty=0.0)
-    fit: Any = fit_counts(GroupPanel.of(8, 6, [Group.of("a", site, month, count)]), settings)
+    fit = fit_counts(GroupPanel.of(8, 6, [Group.of("a", site, month, count)]), settings)
     fit_counts(GroupPanel.of(8, 6, [Group.of("a", site, month, np.round(count))]), CountSettings(rank=1))
     error = float(np.abs(fit.expected() / count.reshape(8, 6) - 1).max())
     return error < 1e-3, f"right to {error:.0e} (1e-3 allowed), {time.perf_counter() - start:.1f} s"

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fedmiss.cli.options import Overwrite
+
 __all__ = ["experiment"]
 
 
@@ -23,7 +25,7 @@ def experiment(
         Path | None,
         typer.Option("--data", help="Folder of input data, for experiments that need them (mnist)."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Reproduce a figure of the papers: figures, their numbers, and a text of what is seen."""
     import importlib

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from fedmiss.cli.options import Out, Overwrite
+
 __all__ = ["COMMANDS"]
 
 _KIT = Annotated[Path, typer.Argument(help="Your organisation's kit: the folder that the coordinator sent.")]
@@ -17,8 +19,8 @@ _STUDY = Annotated[Path, typer.Argument(help="Folder of the study, made by `fedm
 
 def new(
     study: Annotated[Path, typer.Argument(help="study.toml: organisations, species, rules.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")] = Path("study"),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")] = False,
+    out: Out = Path("study"),
+    overwrite: Overwrite = False,
 ) -> None:
     """Coordinator: make a study's folder with one kit for every organisation."""
     from fedmiss.network.engine import engine_of

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedmiss.cli.options import options_of
+from fedmiss.cli.options import Out, Overwrite, options_of
 from fedmiss.pipeline.settings import FitSettings
 
 __all__ = ["fit"]
@@ -16,10 +16,10 @@ __all__ = ["fit"]
 @options_of(FitSettings)
 def fit(
     panel: Annotated[Path, typer.Argument(help="Panel folder.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")] = Path("fit"),
+    out: Out = Path("fit"),
     *,
     settings: FitSettings,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Fit the model of a panel over its groups; after an interruption, run it again to continue."""
     from fedmiss.cli.show import say_written

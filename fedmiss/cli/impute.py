@@ -7,14 +7,16 @@ from typing import Annotated
 
 import typer
 
+from fedmiss.cli.options import Out, Overwrite
+
 __all__ = ["impute"]
 
 
 def impute(
     panel: Annotated[Path, typer.Argument(help="Panel folder.")],
     fit: Annotated[Path, typer.Argument(help="Fit folder of this panel.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")] = Path("imputed"),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")] = False,
+    out: Out = Path("imputed"),
+    overwrite: Overwrite = False,
 ) -> None:
     """Write the expected count of every site and month at standard effort."""
     from fedmiss.cli.show import say_written

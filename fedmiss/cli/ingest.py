@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedmiss.cli.options import options_of
+from fedmiss.cli.options import Out, options_of
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.settings import IngestSettings, ingest_settings
 
@@ -28,7 +28,7 @@ def ingest(
             show_default=False,
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")] = Path("records"),
+    out: Out = Path("records"),
     sampling: Annotated[
         list[Path] | None,
         typer.Option(help="eBird sampling event file; without it there are no zeros.", show_default=False),

@@ -6,17 +6,21 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Annotated, Any, get_args, get_origin
+from pathlib import Path
+from typing import Annotated, get_args, get_origin
 
 import typer
 
 from fedmiss.settings import Setting, definitions
 
-__all__ = ["options_of"]
+__all__ = ["Out", "Overwrite", "options_of"]
+
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")]
 
 
 def options_of(
-    *classes: type, make: Callable[..., Any] | None = None
+    *classes: type, make: Callable[..., object] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace the parameter ``settings`` of a command by one option for each field of the classes.
 
@@ -34,7 +38,7 @@ def options_of(
         several = [q for p in own.values() for q in (made.values() if p.name == "settings" else [p])]
 
         @functools.wraps(command)
-        def run(**words: Any) -> None:
+        def run(**words: object) -> None:
             given = {name: words.pop(name) for name in made}
             settings = (make or classes[0])(**{k: v for k, v in given.items() if v not in (None, [])})
             command(settings=settings, **words)
@@ -47,10 +51,10 @@ def options_of(
     return replaced
 
 
-def _option(name: str, hint: Any, setting: Setting, default: Any) -> inspect.Parameter:
+def _option(name: str, hint: object, setting: Setting, default: object) -> inspect.Parameter:
     """Return the parameter of one field: a flag for a bool, a list for a tuple, a text where the text is read later."""
     flags, kind = setting.flags or (setting.flag(name),), hint
-    if hint is bool:  # a flag that is not given must not undo what named filters say
+    if hint is bool:  # a flag that is not given must not overrule a preset
         flags, kind = (f"{flags[0]}/--no-{flags[0][2:]}",), hint if default else bool | None
     elif setting.read or setting.typed:
         kind = (setting.typed or str) | None

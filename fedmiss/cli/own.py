@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fedmiss.cli.options import Out, Overwrite
+
 __all__ = ["own"]
 
 
@@ -14,8 +16,8 @@ def own(
     panel: Annotated[Path, typer.Argument(help="Panel folder.")],
     fit: Annotated[Path, typer.Argument(help="Fit folder of this panel, made with --own.")],
     group: Annotated[str, typer.Option("--group", help="Name of the group: its folder in the panel.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")] = Path("own"),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")] = False,
+    out: Out = Path("own"),
+    overwrite: Overwrite = False,
 ) -> None:
     """Make one group's own report: its sites, its imputed matrix, its map; nothing of any other group's sites."""
     from fedmiss.cli.show import say_written

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedmiss.cli.options import options_of
+from fedmiss.cli.options import Out, Overwrite, options_of
 from fedmiss.etl.settings import PanelSettings
 
 __all__ = ["panel"]
@@ -18,10 +18,10 @@ def panel(
     records: Annotated[
         list[Path], typer.Argument(help="Records folder made by ingest; several make one group each.")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")] = Path("panel"),
+    out: Out = Path("panel"),
     *,
     settings: PanelSettings,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Turn records into the panel of one species: visits of observer, site and month, in groups."""
     from fedmiss.cli.show import say_written

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedmiss.cli.options import options_of
+from fedmiss.cli.options import Out, options_of
 from fedmiss.report.settings import ReportSettings
 
 __all__ = ["report"]
@@ -20,7 +20,7 @@ def report(
     imputed: Annotated[Path, typer.Option("--imputed", help="Folder made by `fedmiss impute`.")] = Path(
         "imputed"
     ),
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")] = Path("report"),
+    out: Out = Path("report"),
     *,
     settings: ReportSettings,
     json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,

@@ -38,7 +38,7 @@ def run(
     from fedmiss.pipeline.recipe import read_recipe
 
     plan = read_recipe(recipe, out)
-    input_files(plan)  # a mistake is told at once, before anything is said of the work
+    input_files(plan)  # a missing file is an error before anything else is printed
     first_use()
     conclude(run_recipe(plan, say=typer.echo, jobs=jobs, scheduler=scheduler))
 

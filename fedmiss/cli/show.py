@@ -32,7 +32,7 @@ def _span(facts: PanelFacts) -> str:
     return f"{_n(facts.n_months)} months ({first} to {last})"
 
 
-def _n(value: Any) -> str:
+def _n(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
@@ -96,9 +96,8 @@ def describe(path: Path) -> str:
 
 def _describe_folder(path: Path) -> str:
     if not (path / MANIFEST).exists() and (path / "visits.parquet").exists():
-        return f"{path}: the visits and observed cells of one group.\n" + _describe_table(
-            path / "visits.parquet"
-        )
+        table = _describe_table(path / "visits.parquet")
+        return f"{path}: the visits and observed cells of one group.\n{table}"
     if not (path / MANIFEST).exists():
         return _describe_other(path)
     m = read_manifest(path)
@@ -168,7 +167,7 @@ def _describe_other(path: Path) -> str:
     folders = sorted(p.parent for p in path.glob(f"*/{MANIFEST}"))
     tables = sorted(path.glob("*.parquet"))
     if not folders and not tables:
-        read_manifest(path)  # says what is wrong with it
+        read_manifest(path)  # raises the error that says what is wrong
     lines = [f"{path}: {len(folders)} folders and {len(tables)} tables."]
     lines += [f"  {f.name}: {m['kind']}. {_summary(m)}" for f in folders for m in [read_manifest(f)]]
     return "\n".join([*lines, *(_describe_table(t).split("\n")[0] for t in tables)])

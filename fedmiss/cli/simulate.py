@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from fedmiss.cli.options import Out, Overwrite
+
+if TYPE_CHECKING:
+    from fedmiss.simulate.ebird import EbirdSettings
 
 __all__ = ["simulate"]
 
 
 def simulate(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")] = Path("simulated"),
+    out: Out = Path("simulated"),
     records: Annotated[int, typer.Option(help="Rows of the observation file, 1000 to 50 million.")] = 200_000,
     seed: Annotated[int, typer.Option(help="Seed: the same seed gives the same files.")] = 0,
     species: Annotated[int, typer.Option(help="Number of species, 1 to 24.")] = 16,
@@ -48,35 +53,40 @@ def simulate(
         float,
         typer.Option(help="With --panel: standard deviation of log effort; 0 makes all visits one hour."),
     ] = 0.0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write simulated data with known truth: eBird-format files of any size, or a panel."""
-    from fedmiss.cli.show import say_written
-
     if panel:
-        from fedmiss.simulate.panel_folder import write_panel
-        from fedmiss.simulate.panels import simulate_panel
-
         options: dict[str, Any] = {
-            "sites": sites or 1000,
-            "months": months,
-            "observed": observed,
-            "kind": panel,
-            "family": family,
-            "rank": rank,
-            "seed": seed,
-            "observers": observers or max(100, groups),
-            "groups": groups,
-            "observer_sd": observer_sd,
-            "effort_sd": effort_sd,
-        }
-        made = simulate_panel(**options)
-        say_written(write_panel(made, out, start=start, settings=options, overwrite=overwrite))
+            "sites": sites or 1000, "months": months, "observed": observed, "kind": panel, "family": family,
+            "rank": rank, "seed": seed, "observers": observers or max(100, groups), "groups": groups,
+            "observer_sd": observer_sd, "effort_sd": effort_sd,
+        }  # fmt: skip
+        _panel(out, start, options, overwrite=overwrite)
         return
-    from fedmiss.files import read_manifest
-    from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
+    from fedmiss.simulate.ebird import EbirdSettings
 
-    settings = EbirdSettings(records, species, start, end, sites, observers, columns, blank_last, gz, seed)
+    _ebird(
+        out,
+        EbirdSettings(records, species, start, end, sites, observers, columns, blank_last, gz, seed),
+        overwrite=overwrite,
+    )
+
+
+def _panel(out: Path, start: str, options: dict[str, Any], *, overwrite: bool) -> None:
+    from fedmiss.cli.show import say_written
+    from fedmiss.simulate.panel_folder import write_panel
+    from fedmiss.simulate.panels import simulate_panel
+
+    made = simulate_panel(**options)
+    say_written(write_panel(made, out, start=start, settings=options, overwrite=overwrite))
+
+
+def _ebird(out: Path, settings: EbirdSettings, *, overwrite: bool) -> None:
+    from fedmiss.cli.show import say_written
+    from fedmiss.files import read_manifest
+    from fedmiss.simulate.ebird import simulate_ebird
+
     say_written(simulate_ebird(out, settings, overwrite=overwrite))
     typer.echo("How lifelike it is (quantiles are 25/50/75/90/99 % and the maximum):")
     for row in read_manifest(out)["results"]["marginals"]:

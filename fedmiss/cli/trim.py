@@ -3,112 +3,124 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from fedmiss.etl.counts import CountOptions
+    from fedmiss.report.trim import TrimFit, TrimSettings
 
 __all__ = ["trim"]
 
 _TABLE = "The table"
 
+Table = Annotated[
+    Path,
+    typer.Argument(
+        help="site, year[, month], count[, weight][, covariates] as CSV or parquet; or a TRIM .tcf file."
+    ),
+]
+Model = Annotated[
+    int, typer.Option(help="1: no change, 2: slopes, 3: one effect for each year.", min=1, max=3)
+]
+Changepoints = Annotated[
+    str | None,
+    typer.Option(
+        help="Model 2: auto (stepwise from all), all, or years as 1990,2000.", show_default="one slope"
+    ),
+]
+Stepwise = Annotated[
+    bool, typer.Option("--stepwise", help="Model 2: remove weak change points step by step.")
+]
+Overdispersion = Annotated[
+    bool,
+    typer.Option(
+        "--overdispersion/--no-overdispersion", help="Scale errors by Pearson's chi-square over its df."
+    ),
+]
+Serial = Annotated[
+    bool, typer.Option("--serial", help="Correlation of a site's counts in neighbouring years.")
+]
+Covariate = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Column of site categories; repeat for more. Gives totals for each too.", show_default=False
+    ),
+]
+Weights = Annotated[
+    bool,
+    typer.Option(
+        "--weights/--no-weights", help="Use the weight column in the totals.", show_default="if there is one"
+    ),
+]
+Months = Annotated[
+    bool,
+    typer.Option(
+        "--months/--no-months",
+        help="Use the month column; without it the counts of a year are combined by --repeats.",
+        show_default="if there is one",
+    ),
+]
+Base = Annotated[int | None, typer.Option(help="Base year of the index.", show_default="the first")]
+Rule = Annotated[str, typer.Option(help="Rule of the trend class: rtrim, trim (3.61) or pecbms.")]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        help="Columns that are not found by name, as site=plot,count=n.",
+        rich_help_panel=_TABLE,
+        show_default=False,
+    ),
+]
+Repeats = Annotated[
+    str, typer.Option(help="Several counts of a cell: refuse, sum, max or mean.", rich_help_panel=_TABLE)
+]
+Spellings = Annotated[
+    str,
+    typer.Option(
+        help="Sites that differ in case, blanks or accents: refuse, join or apart.", rich_help_panel=_TABLE
+    ),
+]
+Wide = Annotated[bool, typer.Option("--wide", help="One column for each year.", rich_help_panel=_TABLE)]
+Missing = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="One more code for a missing count, as 999.", rich_help_panel=_TABLE, show_default=False
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="Folder for TRIM's .out and .ocv, and CSV tables.", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the folder --out.")]
+
 
 def trim(
-    table: Annotated[
-        Path,
-        typer.Argument(
-            help="site, year[, month], count[, weight][, covariates] as CSV or parquet; or a TRIM .tcf file."
-        ),
-    ],
-    model: Annotated[
-        int, typer.Option(help="1: no change, 2: slopes, 3: one effect for each year.", min=1, max=3)
-    ] = 3,
-    changepoints: Annotated[
-        str | None,
-        typer.Option(
-            help="Model 2: auto (stepwise from all), all, or years as 1990,2000.", show_default="one slope"
-        ),
-    ] = None,
-    stepwise: Annotated[
-        bool, typer.Option("--stepwise", help="Model 2: remove weak change points step by step.")
-    ] = False,
-    overdispersion: Annotated[
-        bool,
-        typer.Option(
-            "--overdispersion/--no-overdispersion", help="Scale errors by Pearson's chi-square over its df."
-        ),
-    ] = False,
-    serial: Annotated[
-        bool, typer.Option("--serial", help="Correlation of a site's counts in neighbouring years.")
-    ] = False,
-    covariate: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Column of site categories; repeat for more. Gives totals for each too.", show_default=False
-        ),
-    ] = None,
-    weights: Annotated[
-        bool,
-        typer.Option(
-            "--weights/--no-weights",
-            help="Use the weight column in the totals.",
-            show_default="if there is one",
-        ),
-    ] = True,
-    months: Annotated[
-        bool,
-        typer.Option(
-            "--months/--no-months",
-            help="Use the month column; without it the counts of a year are combined by --repeats.",
-            show_default="if there is one",
-        ),
-    ] = True,
-    base: Annotated[
-        int | None, typer.Option(help="Base year of the index.", show_default="the first")
-    ] = None,
-    rule: Annotated[
-        str, typer.Option(help="Rule of the trend class: rtrim, trim (3.61) or pecbms.")
-    ] = "rtrim",
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            help="Columns that are not found by name, as site=plot,count=n.",
-            rich_help_panel=_TABLE,
-            show_default=False,
-        ),
-    ] = None,
-    repeats: Annotated[
-        str, typer.Option(help="Several counts of a cell: refuse, sum, max or mean.", rich_help_panel=_TABLE)
-    ] = "refuse",
-    spellings: Annotated[
-        str,
-        typer.Option(
-            help="Sites that differ in case, blanks or accents: refuse, join or apart.",
-            rich_help_panel=_TABLE,
-        ),
-    ] = "refuse",
-    wide: Annotated[
-        bool, typer.Option("--wide", help="One column for each year.", rich_help_panel=_TABLE)
-    ] = False,
-    missing: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="One more code for a missing count, as 999.", rich_help_panel=_TABLE, show_default=False
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", help="Folder for TRIM's .out and .ocv, and CSV tables.", show_default=False
-        ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder --out.")] = False,
+    table: Table,
+    model: Model = 3,
+    changepoints: Changepoints = None,
+    stepwise: Stepwise = False,
+    overdispersion: Overdispersion = False,
+    serial: Serial = False,
+    covariate: Covariate = None,
+    weights: Weights = True,
+    months: Months = True,
+    base: Base = None,
+    rule: Rule = "rtrim",
+    columns: Columns = None,
+    repeats: Repeats = "refuse",
+    spellings: Spellings = "refuse",
+    wide: Wide = False,
+    missing: Missing = None,
+    out: Out = None,
+    json: AsJson = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Fit TRIM's models 1, 2 or 3: totals, indices, slopes and tests; no low rank, no federation."""
     import json as to_json
 
-    from fedmiss.files import atomic_folder, hash_file, write_manifest
-    from fedmiss.report.trim.files import as_json, write_trim
+    from fedmiss.report.trim.files import as_json
     from fedmiss.report.trim.text import describe
 
     if table.suffix.lower() == ".tcf":
@@ -124,18 +136,7 @@ def trim(
     for line in (*said, *fit.notes):
         typer.echo(f"note: {line}", err=True)
     if out is not None:
-        with atomic_folder(out, "trim", overwrite=overwrite, inputs=[table]) as folder:
-            write_trim(fit, folder, table.stem, rule)
-            inputs = {table.name: hash_file(table)}
-            results = {k: v for k, v in as_json(fit, rule).items() if k != "strata"}
-            write_manifest(
-                folder,
-                "trim",
-                settings={"model": model, "rule": rule},
-                inputs=inputs,
-                results=results,
-                warnings=said,
-            )
+        _write(fit, out, table, model, rule, said, overwrite=overwrite)
     if json:
         typer.echo(to_json.dumps(as_json(fit, rule), indent=2))
     else:
@@ -146,7 +147,25 @@ def trim(
             )
 
 
-def _points(text: str | None) -> Any:
+def _write(
+    fit: TrimFit, out: Path, table: Path, model: int, rule: str, said: list[str], *, overwrite: bool
+) -> None:
+    from fedmiss.files import atomic_folder, hash_file, write_manifest
+    from fedmiss.report.trim.files import as_json, write_trim
+
+    with atomic_folder(out, "trim", overwrite=overwrite, inputs=[table]) as folder:
+        write_trim(fit, folder, table.stem, rule)
+        write_manifest(
+            folder,
+            "trim",
+            settings={"model": model, "rule": rule},
+            inputs={table.name: hash_file(table)},
+            results={k: v for k, v in as_json(fit, rule).items() if k != "strata"},
+            warnings=said,
+        )
+
+
+def _points(text: str | None) -> str | tuple[int, ...]:
     from fedmiss.errors import ConfigError
 
     if text is None or text in ("auto", "all"):
@@ -157,7 +176,7 @@ def _points(text: str | None) -> Any:
         raise ConfigError(f"--changepoints is {text!r}; give auto, all, or years as 1990,2000.") from None
 
 
-def _from_command(path: Path) -> tuple[Any, list[str]]:
+def _from_command(path: Path) -> tuple[TrimFit, list[str]]:
     from fedmiss.report.trim import fit_trim
     from fedmiss.report.trim.command import read_tcf
 
@@ -166,8 +185,8 @@ def _from_command(path: Path) -> tuple[Any, list[str]]:
 
 
 def _from_table(
-    path: Path, options: Any, settings: Any, wanted: tuple[str, ...], use_weights: bool
-) -> tuple[Any, list[str]]:
+    path: Path, options: CountOptions, settings: TrimSettings, wanted: tuple[str, ...], use_weights: bool
+) -> tuple[TrimFit, list[str]]:
     from fedmiss.errors import ConfigError, InputError
     from fedmiss.etl.counts import read_counts
     from fedmiss.report.trim import fit_trim

@@ -12,8 +12,9 @@ from fedmiss.compressors.randk import RandK
 from fedmiss.compressors.topk import TopK
 from fedmiss.core import names
 from fedmiss.core.protocols import Compressor
+from fedmiss.errors import ConfigError
 
-__all__ = ["COMPRESSORS", "compressor", "register"]
+__all__ = ["COMPRESSORS", "compressor", "compressor_of", "register"]
 
 COMPRESSORS: dict[str, Callable[..., Compressor]] = {
     "block": block_quantization,
@@ -34,3 +35,23 @@ def register(name: str, make: Callable[..., Compressor]) -> None:
 def compressor(name: str, **settings: object) -> Compressor:
     """Make a compressor: ``compressor("dithering", levels=4)``."""
     return names.make("compressor", COMPRESSORS, name, settings)
+
+
+def compressor_of(text: str) -> Compressor:
+    """Make a compressor of its name and numbers as one text: ``"randk:k=200"``, ``"dithering:levels=8,block=64"``.
+
+    Raises
+    ------
+    ConfigError : no such compressor or setting, or a value that is no number
+    """
+    name, _, rest = text.partition(":")
+    settings: dict[str, object] = {}
+    for part in filter(None, rest.split(",")):
+        key, _, value = part.partition("=")
+        try:
+            settings[key.strip()] = float(value) if set(value) & set(".en") else int(value)
+        except ValueError:
+            raise ConfigError(
+                f"compressor {text!r}: {part!r} is no setting; write it as dithering:levels=8,block=64."
+            ) from None
+    return compressor(name.strip(), **settings)

@@ -15,15 +15,7 @@ if TYPE_CHECKING:
     from fedmiss.etl.filters import PRESETS, Filters, preset
     from fedmiss.etl.sources import expand
 
-__all__ = [
-    "PRESETS",
-    "Aggregate",
-    "Filters",
-    "aggregate",
-    "expand",
-    "preset",
-    "species_visits",
-]
+__all__ = ["PRESETS", "Aggregate", "Filters", "aggregate", "expand", "preset", "species_visits"]
 
 # Names are fetched when first asked for, so that `import fedmiss.etl` stays light.
 _HOME = {

@@ -1,4 +1,4 @@
-"""Codes that stand for blanks and bad values in the integer columns of a projection; a flow step that fits look for."""
+"""Codes of blanks and bad values in the integer columns of a projection, and names that several modules share."""
 
 from __future__ import annotations
 

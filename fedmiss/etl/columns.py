@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-from fedmiss.errors import ConfigError, SchemaError
+from fedmiss.errors import ConfigError, SchemaError, listed
 from fedmiss.tables import load_schema
 
-__all__ = ["EBD_RECORD", "EVENT", "KEEP", "PLACE", "REACH", "kept_columns", "normal", "resolve"]
+__all__ = [
+    "EBD_RECORD", "EVENT", "KEEP", "PLACE", "REACH", "check_named", "kept_columns", "normal", "resolve", "squeezed",
+]  # fmt: skip
 
 KEEP = "keep "  # before the names of columns that are kept on request
 
@@ -67,6 +69,25 @@ def normal(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", " ", name.lower()).strip()
 
 
+def squeezed(header: Iterable[str]) -> dict[str, str]:
+    """Return the columns by their normal names without blanks; of two that are alike, the first."""
+    return {normal(h).replace(" ", ""): h for h in reversed(tuple(header))}
+
+
+def check_named(
+    option: str, named: dict[str, str], known: Iterable[str], where: str, header: Sequence[str]
+) -> None:
+    """Refuse an option that names columns (name -> column) when a name is unknown or a column is absent."""
+    for key, column in named.items():
+        if key not in known:
+            raise ConfigError(f"{option}: {key!r} is unknown; the names are {', '.join(known)}.", key=key)
+        if column not in header:
+            raise ConfigError(
+                f"{option} {key}={column}: {where} has no column {column!r}; it has {listed(header, 12)}.",
+                column=column,
+            )
+
+
 def resolve(
     header: Iterable[str], wanted: dict[str, tuple[str, ...]], required: Iterable[str], where: str
 ) -> dict[str, int]:
@@ -76,10 +97,8 @@ def resolve(
         at.setdefault(normal(name), i)
     found = {}
     for key, spellings in wanted.items():
-        for spelling in spellings:
-            if spelling in at:
-                found[key] = at[spelling]
-                break
+        if spelling := next((s for s in spellings if s in at), None):
+            found[key] = at[spelling]
     missing = [wanted[key][0].upper() for key in required if key not in found]
     if missing:
         raise SchemaError(

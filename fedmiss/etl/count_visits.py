@@ -15,7 +15,7 @@ from fedmiss.etl.sources import Source
 
 __all__ = ["MONTH_OF_YEARLY", "project_counts"]
 
-MONTH_OF_YEARLY = 6  # a yearly count has no month: all of them stand in one, and June is as good as any
+MONTH_OF_YEARLY = 6  # yearly counts have no month: all of them get June
 _DAY = 15
 _PLACE = {
     "county_code": ("region", "county", "state", "stratum", "province"),
@@ -36,8 +36,8 @@ def project_counts(
 ) -> Meta:
     """Write the projection of a table of counts; return its meta data.
 
-    The observer of a visit is its site, so that replicates of a bootstrap draw sites. Rows with a missing count are
-    no visits. ``first_year`` turns time points 1, 2, ... into years.
+    The observer of a visit is its site, so that replicates of a bootstrap draw sites. A row with a missing count is
+    no visit. ``first_year`` turns time points 1, 2, ... into years.
     """
     table = read_counts(source, options)
     said = list(table.said)

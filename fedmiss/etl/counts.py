@@ -13,8 +13,8 @@ from pathlib import Path
 
 import polars as pl
 
-from fedmiss.errors import ConfigError, InputError
-from fedmiss.etl.columns import normal
+from fedmiss.errors import ConfigError, InputError, listed
+from fedmiss.etl.columns import check_named, squeezed
 from fedmiss.etl.rows import Rows, read_rows
 from fedmiss.etl.sources import Source, expand
 
@@ -66,7 +66,7 @@ class CountTable:
 
     ``frame`` has ``line``, ``site`` (string), ``year`` (int64), ``month`` (int64, if there is one), ``count`` (float64,
     null where missing), ``weight`` (float64, if there is one) and the covariates as strings (null where blank).
-    ``said`` tells, one sentence each, what was found and decided.
+    ``said`` has a sentence for each thing that was found or decided.
     """
 
     source: Source
@@ -75,10 +75,6 @@ class CountTable:
     covariates: tuple[str, ...]
     said: tuple[str, ...]
     rows_read: int
-
-
-def _squeezed(header: Sequence[str]) -> dict[str, str]:
-    return {normal(h).replace(" ", ""): h for h in reversed(header)}
 
 
 def _key(site: str) -> str:
@@ -123,12 +119,12 @@ def wide_years(header: Sequence[str], least: int = 3) -> list[str]:
     years = [
         h for h in header if h.strip().lstrip("Xx").isdigit() and 1800 <= int(h.strip().lstrip("Xx")) <= 2100
     ]
-    return years if len(years) >= least and not any(n in _squeezed(header) for n in NAMES["count"]) else []
+    return years if len(years) >= least and not any(n in squeezed(header) for n in NAMES["count"]) else []
 
 
 def is_count_table(header: Sequence[str]) -> bool:
     """Say whether a header looks like a table of yearly or monthly counts: site and year, no date and no observer."""
-    names = _squeezed(header)
+    names = squeezed(header)
     if {"date", "observationdate", "surveydate", "visitdate", "eventdate", "observer", "observerid"} & set(
         names
     ):
@@ -241,42 +237,27 @@ class _Reading:
         return CountTable(self.source, tidy, columns, tuple(rest), tuple(self.said), self.n)
 
     def _columns(self, raw: pl.DataFrame, years: list[str]) -> dict[str, str]:
-        header, names = self.source.header, _squeezed(self.source.header)
+        header, names = self.source.header, squeezed(self.source.header)
         chosen = dict(self.options.columns or {})
-        for key, column in chosen.items():
-            if key not in NAMES:
-                raise ConfigError(
-                    f"--columns: {key!r} is unknown; the names are {', '.join(NAMES)}.", key=key
-                )
-            if column not in header:
-                raise ConfigError(
-                    f"--columns {key}={column}: {self.source.name} has no column {column!r}; it has "
-                    f"{', '.join(header[:12])}{', ...' if len(header) > 12 else ''}."
-                )
+        check_named("--columns", chosen, NAMES, self.source.name, header)
         for key, words in NAMES.items():
             hit = next((names[w] for w in words if w in names and names[w] not in chosen.values()), None)
             if key not in chosen and hit is not None and not (years and key in ("year", "count")):
                 chosen[key] = hit
         wanted = ("site",) if years else ("site", "year", "count")
         lacking = [k for k in wanted if k not in chosen]
-        if "year" in lacking:
-            free = [
-                h for h in header if h not in chosen.values() and self._all_years(raw[f"_{header.index(h)}"])
-            ]
-            if len(free) == 1:
-                chosen["year"] = free[0]
-                lacking.remove("year")
-        if lacking == ["count"]:
-            free = [
-                h for h in header if h not in chosen.values() and self._all_counts(raw[f"_{header.index(h)}"])
-            ]
-            if len(free) == 1:
-                chosen["count"] = free[0]
-                lacking.remove("count")
+        # A column that no name gives away may be the only one that holds years, or the only one that holds counts.
+        for key, holds in (("year", self._all_years), ("count", self._all_counts)):
+            if key == "year" in lacking or lacking == [key]:
+                others = [h for h in header if h not in chosen.values()]
+                free = [h for h in others if holds(raw[f"_{header.index(h)}"])]
+                if len(free) == 1:
+                    chosen[key] = free[0]
+                    lacking.remove(key)
         if lacking:
             raise InputError(
                 f"{self.source.name}: no column is clearly the {' or the '.join(lacking)} (its columns: "
-                f"{', '.join(header[:12])}{', ...' if len(header) > 12 else ''}); say which with --columns "
+                f"{listed(header, 12)}); say which with --columns "
                 f"{','.join(f'{k}=...' for k in lacking)}."
             )
         return {k: chosen[k] for k in NAMES if k in chosen and (k != "month" or self.options.months)}

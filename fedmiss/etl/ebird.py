@@ -1,4 +1,4 @@
-"""Project eBird text files (EBD, sampling, unvetted) of any generation: one pass over the bytes."""
+"""Project eBird text files (EBD, sampling, unvetted) of any release, in one pass over the bytes."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from fedmiss.etl.projection import (
     TAXON_COLUMNS,
     Meta,
     ParquetSink,
+    meta_of,
 )
 from fedmiss.etl.repeats import write_repeats
 from fedmiss.etl.sources import Block, Faults, ReadReport, Source, read_blocks
@@ -32,7 +33,8 @@ from fedmiss.etl.sources import Block, Faults, ReadReport, Source, read_blocks
 __all__ = ["project_ebird"]
 
 _RELEASE = re.compile(r"rel([A-Z][a-z]{2})-(\d{4})")
-UNKNOWN_DATE = -25567  # 1900-01-01, which eBird writes where nobody knows the date
+LISTS = {"observers": ("observer",), "places": PLACE_COLUMNS, "protocols": PROTOCOL_COLUMNS}  # of an event
+UNKNOWN_DATE = -25567  # 1900-01-01, which eBird writes for an unknown date
 
 
 class _Reader:
@@ -55,7 +57,7 @@ class _Reader:
         self.positions = sorted(set(found.values()))
         slot_of = {p: i for i, p in enumerate(self.positions)}
         self.slot = {key: slot_of[p] for key, p in found.items()}
-        absent = len(self.positions)  # one more slot that is always blank stands for every column not there
+        absent = len(self.positions)  # one more slot, always blank, serves every column that is absent
         self.positions.append(1 << 30)
         for key in wanted:
             self.slot.setdefault(key, absent)
@@ -73,9 +75,8 @@ class _Reader:
         if kept:
             book("kept", list(kept))
         if events:
-            book("places", PLACE_COLUMNS)
-            book("observers", ["observer"])
-            book("protocols", PROTOCOL_COLUMNS)
+            for name, named in LISTS.items():
+                book(name, named)
         self.taxon_rows: I64 = np.zeros(0, dtype=np.int64)
         self.long = self.short = self.rows = 0
         self.dates = [2**31 - 1, -(2**31)]
@@ -90,10 +91,19 @@ class _Reader:
         self.rows += f.n
         return f
 
-    def ids(self, f: Fields, key: str, letter: str) -> I64:
-        out = np.empty(f.n, dtype=np.int64)
-        _values.read_ids(*f.column(self.slot[key]), ord(letter), out)
+    def read(self, f: Fields, key: str, by: Callable[..., object], kind: type, *more: int) -> np.ndarray:
+        """Read one field of every line by a compiled loop, which gets the field, ``more`` and the column to fill."""
+        out: np.ndarray = np.empty(f.n, dtype=kind)
+        by(*f.column(self.slot[key]), *more, out)
         return out
+
+    def ids(self, f: Fields) -> tuple[I64, I64, I32]:
+        """Return the numbers of event and group, and the date."""
+        event, group = (
+            self.read(f, key, _values.read_ids, np.int64, ord(letter))
+            for key, letter in (("event", "S"), ("group", "G"))
+        )
+        return event, group, self.read(f, "date", _values.read_dates, np.int32)
 
     def _region(self, f: Fields) -> tuple[I32, I32]:
         """Return the field that names the smallest region of each line: county, else state, else country."""
@@ -129,28 +139,19 @@ class _Reader:
         return good
 
     def records(self, f: Fields, first_line: int) -> Columns:
-        event = self.ids(f, "event", "S")
-        group = self.ids(f, "group", "G")
-        date = np.empty(f.n, dtype=np.int32)
-        _values.read_dates(*f.column(self.slot["date"]), date)
+        event, group, date = self.ids(f)
         more = {"species": f.lengths[:, self.slot["species"]] == 0, "unknown": date == UNKNOWN_DATE}
         good = self.usable(f, first_line, event, group, more)
-        count = np.empty(f.n, dtype=np.int64)
-        _values.read_counts(*f.column(self.slot["count"]), count)
+        count = self.read(f, "count", _values.read_counts, np.int64)
         odd = np.flatnonzero(good & (count <= COUNT_BLANK))
         self._note(self.faults.unreadable, "OBSERVATION COUNT", f, odd, first_line, "count")
-        guid = np.empty(f.n, dtype=np.int64)
-        _keys.read_guids(*f.column(self.slot["guid"]), guid)
-        edited = np.empty(f.n, dtype=np.int64)
-        _values.read_stamps(*f.column(self.slot["edited"]), edited)
-        taxon = self.books["taxa"].encode(f.buf, f.starts, f.lengths)
         columns: Columns = {
             "event": event,
             "group": group,
-            "taxon": taxon,
+            "taxon": self.books["taxa"].encode(f.buf, f.starts, f.lengths),
             "count": count,
-            "guid": guid,
-            "edited": edited,
+            "guid": self.read(f, "guid", _keys.read_guids, np.int64),
+            "edited": self.read(f, "edited", _values.read_stamps, np.int64),
         }
         if "kept" in self.books:
             columns["kept"] = self.books["kept"].encode(f.buf, f.starts, f.lengths)
@@ -165,10 +166,7 @@ class _Reader:
 
     def events(self, f: Fields, first_line: int, *, fault: bool) -> Columns:
         """Event columns; ``fault`` says whether bad rows are to be noted (not again after ``records``)."""
-        event = self.ids(f, "event", "S")
-        group = self.ids(f, "group", "G")
-        date = np.empty(f.n, dtype=np.int32)
-        _values.read_dates(*f.column(self.slot["date"]), date)
+        event, group, date = self.ids(f)
         bad = {
             "date": date == BAD,
             "unknown": date == UNKNOWN_DATE,
@@ -179,11 +177,9 @@ class _Reader:
             good = self.usable(f, first_line, event, group, bad)
         else:
             good = (event >= 0) & (group != BAD)
-            for lost in bad.values():
-                good &= ~lost
-            self.lost_events += int(np.count_nonzero((event >= 0) & ~good))
-        start = np.empty(f.n, dtype=np.int32)
-        _values.read_times(*f.column(self.slot["start"]), start)
+            for unusable in bad.values():
+                good &= ~unusable
+        start = self.read(f, "start", _values.read_times, np.int32)
         if fault:
             odd = np.flatnonzero(good & (start == BAD))
             self._note(self.faults.unreadable, "TIME OBSERVATIONS STARTED", f, odd, first_line, "start")
@@ -200,22 +196,17 @@ class _Reader:
         columns: Columns = {
             "event": event,
             "group": group,
-            "edited": np.empty(f.n, dtype=np.int64),
-            "observer": self.books["observers"].encode(f.buf, f.starts, f.lengths),
-            "place": self.books["places"].encode(f.buf, f.starts, f.lengths),
-            "protocol": self.books["protocols"].encode(f.buf, f.starts, f.lengths),
+            "edited": self.read(f, "edited", _values.read_stamps, np.int64),
+            **{name[:-1]: self.books[name].encode(f.buf, f.starts, f.lengths) for name in LISTS},
             "date": date,
             "start": start,
             **numbers,
             "complete": ((n == 1) & (buf[np.minimum(s, buf.size - 1)] == ord("1"))).astype(np.int8),
         }
-        _values.read_stamps(*f.column(self.slot["edited"]), columns["edited"])
         if not good.all():
             columns = {k: v[good] for k, v in columns.items()}
         _widen(self.dates, columns["date"])
         return columns
-
-    lost_events = 0
 
 
 def _widen(span: list[int], days: I32) -> None:
@@ -283,26 +274,21 @@ def project_ebird(
         rows[: reader.taxon_rows.size] = reader.taxon_rows
         taxa.with_columns(pl.Series("rows", rows)).write_parquet(folder / "taxa.parquet")
     release = _RELEASE.search(source.short_name)
-    return {
-        "source": source.short_name,
-        "role": source.role,
-        "prefix": "S",
-        "group_prefix": "G",
-        "sha256": report.sha256,
-        "rows": reader.rows,
-        "malformed": reader.faults.malformed,
-        "unreadable": reader.faults.unreadable,
-        "examples": reader.faults.examples,
-        "long_rows": reader.long,
-        "short_rows": reader.short,
-        "unterminated": report.unterminated,
-        "absent_columns": reader.absent,
-        "events_lost": reader.lost_events,
-        "dates": reader.dates if reader.dates[0] <= reader.dates[1] else None,
-        "record_dates": reader.record_dates if reader.record_dates[0] <= reader.record_dates[1] else None,
-        "release": f"{release[1]}-{release[2]}" if release else "",
-        "columns": len(source.header),
-    }
+    return meta_of(
+        source,
+        reader.faults,
+        prefix="S",
+        group_prefix="G",
+        sha256=report.sha256,
+        rows=reader.rows,
+        long_rows=reader.long,
+        short_rows=reader.short,
+        unterminated=report.unterminated,
+        absent_columns=reader.absent,
+        dates=reader.dates if reader.dates[0] <= reader.dates[1] else None,
+        record_dates=reader.record_dates if reader.record_dates[0] <= reader.record_dates[1] else None,
+        release=f"{release[1]}-{release[2]}" if release else "",
+    )
 
 
 def _check_end(source: Source, report: ReadReport, last_fields: int, reader: _Reader) -> None:

@@ -23,86 +23,62 @@ __all__ = ["EPOCH", "PRESETS", "Filters", "day_of", "preset"]
 Range = tuple[float | None, float | None]
 Words = tuple[str, ...]
 EPOCH = date(1970, 1, 1)
-WHERE = "Where"
-WHEN = "When and how"
+Where = partial(Setting, panel="Where")
+When = partial(Setting, panel="When and how")
 
 
 @dataclass(frozen=True, slots=True)
 class Filters(Settings):
-    """Filters on checklists; every one that is not given lets all pass.
+    """Filters on checklists; a filter that is not given keeps every checklist.
 
     Ranges are (lowest, highest), both included, None for an open end; ``start`` is in minutes after midnight. The
     season is two month-days and may wrap over New Year.
     """
 
-    countries: Annotated[Words, Setting("Country code or name.", flags=("--country",), panel=WHERE)] = ()
-    states: Annotated[Words, Setting("State code or name.", flags=("--state",), panel=WHERE)] = ()
-    counties: Annotated[Words, Setting("County code or name.", flags=("--county",), panel=WHERE)] = ()
-    bcrs: Annotated[Words, Setting("Code of a Bird Conservation Region.", flags=("--bcr",), panel=WHERE)] = ()
+    countries: Annotated[Words, Where("Country code or name.", flags=("--country",))] = ()
+    states: Annotated[Words, Where("State code or name.", flags=("--state",))] = ()
+    counties: Annotated[Words, Where("County code or name.", flags=("--county",))] = ()
+    bcrs: Annotated[Words, Where("Code of a Bird Conservation Region.", flags=("--bcr",))] = ()
     bbox: Annotated[
         tuple[float, float, float, float] | None,
-        Setting(
-            "west,south,east,north in degrees; west above east crosses the 180th meridian.",
-            panel=WHERE, read=four_numbers,
+        Where(
+            "west,south,east,north in degrees; west above east crosses the 180th meridian.", read=four_numbers,
         ),
     ] = None  # fmt: skip
-    polygon: Annotated[
-        str | None, Setting("GeoJSON file with polygons (WGS84).", panel=WHERE, typed=Path)
-    ] = None
-    localities: Annotated[Words, Setting("Locality id.", flags=("--locality",), panel=WHERE)] = ()
-    hotspots_only: Annotated[bool, Setting("Hotspots only.", flags=("--hotspots",), panel=WHERE)] = False
-    first_date: Annotated[
-        str | None, Setting("First date, as 2015-01-01.", flags=("--start",), panel=WHEN)
-    ] = None
-    last_date: Annotated[str | None, Setting("Last date, included.", flags=("--end",), panel=WHEN)] = None
-    last_years: Annotated[
-        int | None, Setting("Number of last calendar years of the data.", low=1, panel=WHEN)
-    ] = None
+    polygon: Annotated[str | None, Where("GeoJSON file with polygons (WGS84).", typed=Path)] = None
+    localities: Annotated[Words, Where("Locality id.", flags=("--locality",))] = ()
+    hotspots_only: Annotated[bool, Where("Hotspots only.", flags=("--hotspots",))] = False
+    first_date: Annotated[str | None, When("First date, as 2015-01-01.", flags=("--start",))] = None
+    last_date: Annotated[str | None, When("Last date, included.", flags=("--end",))] = None
+    last_years: Annotated[int | None, When("Number of last calendar years of the data.", low=1)] = None
     years: Annotated[
-        tuple[int, ...],
-        Setting("Calendar year; repeat for more.", low=1800, high=2199, flags=("--year",), panel=WHEN),
+        tuple[int, ...], When("Calendar year; repeat for more.", low=1800, high=2199, flags=("--year",))
     ] = ()
     last_edited: Annotated[
         tuple[str | None, str | None],
-        Setting("Last edit of the checklist, as 2020-01-01..2021-12-31.", panel=WHEN, read=date_range),
+        When("Last edit of the checklist, as 2020-01-01..2021-12-31.", read=date_range),
     ] = (None, None)
     season: Annotated[
-        tuple[str, str] | None,
-        Setting("Window of any year, as 11-15..02-15.", panel=WHEN, read=season_window),
+        tuple[str, str] | None, When("Window of any year, as 11-15..02-15.", read=season_window)
     ] = None
     start: Annotated[
-        Range,
-        Setting(
-            "Start time, as 05:00..10:30, both ends included.",
-            flags=("--time",), panel=WHEN, read=clock_range,
-        ),
-    ] = (None, None)  # fmt: skip
-    protocols: Annotated[
-        Words, Setting("Protocol, as Traveling; repeat for more.", flags=("--protocol",), panel=WHEN)
-    ] = ()
-    projects: Annotated[
-        Words, Setting("eBird project code; repeat for more.", flags=("--project",), panel=WHEN)
-    ] = ()
-    complete_only: Annotated[
-        bool, Setting("Complete checklists only.", flags=("--complete",), panel=WHEN)
-    ] = False
+        Range, When("Start time, as 05:00..10:30, both ends included.", flags=("--time",), read=clock_range)
+    ] = (None, None)
+    protocols: Annotated[Words, When("Protocol, as Traveling; repeat for more.", flags=("--protocol",))] = ()
+    projects: Annotated[Words, When("eBird project code; repeat for more.", flags=("--project",))] = ()
+    complete_only: Annotated[bool, When("Complete checklists only.", flags=("--complete",))] = False
     duration: Annotated[
-        Range, Setting("Minutes, as 5..300.", panel=WHEN, read=partial(number_range, option="--duration"))
+        Range, When("Minutes, as 5..300.", read=partial(number_range, option="--duration"))
     ] = (None, None)
     distance: Annotated[
-        Range, Setting("Kilometres, as 0..10.", panel=WHEN, read=partial(number_range, option="--distance"))
+        Range, When("Kilometres, as 0..10.", read=partial(number_range, option="--distance"))
     ] = (None, None)
-    max_speed: Annotated[float | None, Setting("Largest speed, kilometres per hour.", panel=WHEN)] = None
+    max_speed: Annotated[float | None, When("Largest speed, kilometres per hour.")] = None
     party: Annotated[
-        Range,
-        Setting(
-            "Maximum observers.", flags=("--max-observers",), panel=WHEN, typed=int, read=lambda n: (None, n)
-        ),
+        Range, When("Maximum observers.", flags=("--max-observers",), typed=int, read=lambda n: (None, n))
     ] = (None, None)
-    observers: Annotated[Words, Setting("Observer id to keep.", flags=("--observer",), panel=WHEN)] = ()
-    without_observers: Annotated[
-        Words, Setting("Observer id to leave out.", flags=("--without-observer",), panel=WHEN)
-    ] = ()
+    observers: Annotated[Words, When("Observer id to keep.", flags=("--observer",))] = ()
+    without_observers: Annotated[Words, When("Observer id to leave out.", flags=("--without-observer",))] = ()
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
@@ -112,13 +88,11 @@ class Filters(Settings):
                 raise ConfigError(f"the range of {name} is empty: {low:g} is above {high:g}; swap the two.")
         for name in ("first_date", "last_date"):
             day_of(getattr(self, name), name)
-        low_edit, high_edit = self.last_edited
         for edge in self.last_edited:
             day_of(edge, "last edited")
-        if low_edit and high_edit and low_edit > high_edit:
-            raise ConfigError(
-                f"the range of last edits is empty: {low_edit} is after {high_edit}; swap the two."
-            )
+        low, high = self.last_edited
+        if low and high and low > high:
+            raise ConfigError(f"the range of last edits is empty: {low} is after {high}; swap the two.")
         if self.first_date and self.last_date and self.first_date > self.last_date:
             raise ConfigError(
                 f"the first date {self.first_date} is after the last {self.last_date}; swap them."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fedmiss.errors import listed
 from fedmiss.etl.projection import Projection
 from fedmiss.etl.resolve import RecordCounts, SpeciesChoice
 from fedmiss.etl.settings import IngestSettings
@@ -136,7 +137,7 @@ def orphan_warning(lists: list[Projection], counts: RecordCounts, folder: Path) 
     (folder / "orphans.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
     return (
         f"{counts.steps['orphans']:,} records stand on {len(text):,} checklists that the sampling file does not have "
-        f"({', '.join(text[:5])}{', ...' if len(text) > 5 else ''}; all in orphans.txt); they were left out, since "
+        f"({listed(text, 5)}; all in orphans.txt); they were left out, since "
         "their effort is unknown. Download both files together."
     )
 

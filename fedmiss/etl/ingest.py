@@ -1,4 +1,4 @@
-"""Import records: files in, a records folder out, with everything that happened on the way written down."""
+"""Import records: read files, apply the rules, write a records folder with its row flow and warnings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
-from fedmiss.errors import ConfigError, InputError
+from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.count_visits import project_counts
 from fedmiss.etl.counts import CountOptions, is_count_table
 from fedmiss.etl.flow import orphan_warning, row_flow, source_warnings, summarise, why_no_zeros
@@ -22,6 +22,7 @@ from fedmiss.etl.plain import PlainRules, check_map, project_plain
 from fedmiss.etl.projection import Cache, Meta, Projection
 from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
 from fedmiss.etl.resolve import write_records
+from fedmiss.etl.select import ListRules
 from fedmiss.etl.settings import IngestSettings
 from fedmiss.etl.sites import parse_site_rule
 from fedmiss.etl.sources import Source, expand
@@ -53,7 +54,7 @@ def ingest(
     Parameters
     ----------
     files : what to read; an archive may hold several of them, sampling files may be among them
-    sampling, unvetted : files whose role is told instead of seen
+    sampling, unvetted : files whose role is given instead of detected
     cache : folder for projections (see ``projection``); beside ``out`` when not given
     keep_cache : False makes the projections in a temporary folder
 
@@ -111,11 +112,7 @@ def _import(
             events, lists_flow, unmatched = make_checklists(
                 lists,
                 folder / "checklists.parquet",
-                filters=settings.filters,
-                policy=settings.groups,
-                site_km=site_km,
-                presence_only=presence_only,
-                limits=limits,
+                ListRules(settings.filters, settings.groups, site_km, presence_only, limits),
                 shared=_suspected(family, lists, settings, warnings),
                 cache=store.folder if keep_cache else None,
             )
@@ -146,21 +143,18 @@ def _import(
 def _sources(
     files: Sequence[str | Path], sampling: Sequence[str | Path], unvetted: Sequence[str | Path]
 ) -> list[Source]:
-    found: list[Source] = []
-    for path in files:
-        found += expand(path)
-    for path, role in [*((p, "sampling") for p in sampling), *((p, "unvetted") for p in unvetted)]:
-        for source in expand(path):
-            if source.role not in EBIRD or (source.role == "sampling") != (role == "sampling"):
+    unique: dict[tuple[Path, str | None], Source] = {}
+    for role, paths in (("", files), ("sampling", sampling), ("unvetted", unvetted)):
+        for source in (s for path in paths for s in expand(path)):
+            fits = source.role in EBIRD and (source.role == "sampling") == (role == "sampling")
+            if role and not fits:
                 raise InputError(
                     f"{source.name} was given with --{role}, but its columns are those of another kind of file "
                     f"({', '.join(source.header[:3])}, ...); check the order of the files.",
                     path=source.name,
                 )
-            found.append(replace(source, role=role))
-    unique: dict[tuple[Path, str | None], Source] = {}
-    for source in found:
-        unique.setdefault((source.path.resolve(), source.member), source)
+            key = (source.path.resolve(), source.member)
+            unique.setdefault(key, replace(source, role=role) if role else source)
     if not unique:
         raise ConfigError("no file was named; give at least one.")
     return list(unique.values())
@@ -175,14 +169,10 @@ def _family(sources: list[Source]) -> str:
         )
     family = next(iter(families))
     if family == "ebird" and not any(s.role == "ebd" for s in sources):
-        kinds = ", ".join(sorted({s.role for s in sources}))
+        kinds = sorted({s.role for s in sources})
+        more = " Unvetted records are no substitute for it." if "unvetted" in kinds else ""
         raise ConfigError(
-            f"none of the files holds reviewed records (there is only: {kinds}); name the EBD file too."
-            + (
-                " Unvetted records are no substitute for it."
-                if any(s.role == "unvetted" for s in sources)
-                else ""
-            )
+            f"none of the files holds reviewed records (there is only: {', '.join(kinds)}); name the EBD file too.{more}"
         )
     return family
 
@@ -194,15 +184,15 @@ def _project(
     with_events = not any(s.role == "sampling" for s in sources)
     projections = []
     for source in sources:
-        build, told = _builder(source, settings, sources)
+        build, more = _builder(source, settings, sources)
         if source.role in EBIRD:
             lists = with_events and source.role == "ebd"
             keep = settings.keep if source.role == "ebd" else ()
-            told = {"with_events": lists, "keep": keep}
+            more = {"with_events": lists, "keep": keep}
             key = store.key(source, with_events=lists, extra=json.dumps(keep) if keep else "")
         else:
-            key = store.key(source, with_events=True, extra=json.dumps(told, default=asdict))
-        projection = store.projection(key, partial(_watched, source, partial(build, source, **told)))
+            key = store.key(source, with_events=True, extra=json.dumps(more, default=asdict))
+        projection = store.projection(key, partial(_watched, source, partial(build, source, **more)))
         give_back()
         projections.append(projection)
         warnings += source_warnings(projection)
@@ -227,7 +217,7 @@ def _watched(source: Source, build: Callable[..., Meta], folder: Path) -> Meta:
 def _builder(
     source: Source, settings: IngestSettings, sources: list[Source]
 ) -> tuple[Callable[..., Meta], dict[str, object]]:
-    """Return the function that makes the projection of a source, and what it is told beside source and folder."""
+    """Return the function that makes the projection of a source, and its arguments beside source and folder."""
     if source.role in EBIRD:
         from fedmiss.etl.ebird import project_ebird  # its compiled reader is not loaded for other files
 
@@ -279,18 +269,16 @@ def _suspected(
     for p in lists:
         events = p.read("events", ["event", "place", "date", "start", "duration"])
         site = p.read("places")["site"].gather(events["place"])
-        parts.append(
-            (p.read("observers")["observer"][0] if events.height else "", events.with_columns(site=site))
-        )
-    alike = suspected_copies([(name, f.drop("place")) for name, f in parts])
+        name = p.read("observers")["observer"][0] if events.height else ""
+        parts.append((name, events.drop("place").with_columns(site=site)))
+    alike = suspected_copies(parts)
     if not alike.height:
         return None
-    shown = ", ".join(f"S{e}" for e in alike["event"].head(4))
-    fate = (
-        "they are treated as shared" if settings.drop_suspected else "--drop-suspected treats them as shared"
-    )
+    shown = listed([f"S{e}" for e in alike["event"]], 4)
+    joined = settings.drop_suspected
+    fate = "they are treated as shared" if joined else "--drop-suspected treats them as shared"
     warnings.append(
         f"{alike.height} lists look like copies of {alike['group'].n_unique()} shared ones: same place, date, time and "
-        f"duration in the files of different observers ({shown}{', ...' if alike.height > 4 else ''}); {fate}."
+        f"duration in the files of different observers ({shown}); {fate}."
     )
-    return alike if settings.drop_suspected else None
+    return alike if joined else None

@@ -9,19 +9,15 @@ from __future__ import annotations
 import shutil
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars as pl
 
-from fedmiss.etl.filters import Filters
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.projection import VERSION, Projection, kept
-from fedmiss.etl.reach import Limits
-from fedmiss.etl.select import Events, write_checklists
+from fedmiss.etl.select import Events, ListRules, write_checklists
 from fedmiss.files import hash_file, hash_json, read_json, write_json
-
-if TYPE_CHECKING:
-    import polars as pl
 
 __all__ = ["make_checklists"]
 
@@ -31,12 +27,8 @@ _ARRAYS = ("fate", "event", "kept_row", "group", "group_row")
 def make_checklists(
     lists: list[Projection],
     path: Path,
+    rules: ListRules,
     *,
-    filters: Filters,
-    policy: str,
-    site_km: float | None,
-    presence_only: bool,
-    limits: Limits,
     shared: pl.DataFrame | None,
     cache: Path | None,
 ) -> tuple[Events, dict[str, int], list[str]]:
@@ -51,31 +43,22 @@ def make_checklists(
     who = {
         "version": VERSION,
         "sources": [p.folder.name for p in lists],
-        "policy": policy,
+        "policy": rules.policy,
         "shared": shared.rows() if shared is not None else None,
     }
-    events = _events(lists, policy, shared, cache / f"events-{hash_json(who)[:24]}" if cache else None)
+    filters = rules.filters
+    events = _events(lists, rules.policy, shared, cache / f"events-{hash_json(who)[:24]}" if cache else None)
     if cache is None:
-        counts = write_checklists(
-            events, filters, site_km, presence_only=presence_only, limits=limits, path=path
-        )
+        counts = write_checklists(events, rules, path)
         return events, counts, filters.unmatched(events.seen)
     polygon = filters.polygon if filters.polygon and Path(filters.polygon).is_file() else None
-    what = {
-        "filters": asdict(filters),
-        "polygon": hash_file(polygon) if polygon else None,
-        "site_km": site_km,
-        "presence_only": presence_only,
-        "limits": asdict(limits),
-    }
+    what = asdict(rules) | {"polygon": hash_file(polygon) if polygon else None}
     made = False
 
     def build(folder: Path) -> None:
         nonlocal made
         made, target = True, folder / "checklists.parquet"
-        counts = write_checklists(
-            events, filters, site_km, presence_only=presence_only, limits=limits, path=target
-        )
+        counts = write_checklists(events, rules, target)
         np.save(folder / "fate.npy", events.fate)
         meta = {"steps": events.steps, "counts": counts, "unmatched": filters.unmatched(events.seen)}
         write_json(folder / "meta.json", meta)

@@ -18,10 +18,8 @@ def _halves(text: str, option: str, example: str) -> tuple[str, str]:
     return low.strip(), high.strip()
 
 
-def number_range(text: str | None, option: str) -> Range:
+def number_range(text: str, option: str) -> Range:
     """Read '5..300', '..300' or '5..'."""
-    if text is None:
-        return None, None
     halves = _halves(text, option, "5..300 (either end may be left out)")
     try:
         low, high = (float(h) if h else None for h in halves)
@@ -32,10 +30,8 @@ def number_range(text: str | None, option: str) -> Range:
     return low, high
 
 
-def clock_range(text: str | None) -> Range:
+def clock_range(text: str) -> Range:
     """Read '05:00..10:30' as minutes after midnight."""
-    if text is None:
-        return None, None
     out: list[float | None] = []
     for half in _halves(text, "--time", "05:00..10:30"):
         match = re.fullmatch(r"(\d{1,2}):(\d{2})", half)
@@ -45,28 +41,22 @@ def clock_range(text: str | None) -> Range:
     return out[0], out[1]
 
 
-def date_range(text: str | None) -> tuple[str | None, str | None]:
+def date_range(text: str) -> tuple[str | None, str | None]:
     """Read '2020-01-01..2021-12-31'."""
-    if text is None:
-        return None, None
     low, high = _halves(text, "--last-edited", "2020-01-01..2021-12-31 (either end may be left out)")
     return low or None, high or None
 
 
-def season_window(text: str | None) -> tuple[str, str] | None:
+def season_window(text: str) -> tuple[str, str]:
     """Read '11-15..02-15'."""
-    if text is None:
-        return None
     low, high = _halves(text, "--season", "11-15..02-15 (month-day)")
     if not all(re.fullmatch(r"\d{2}-\d{2}", h) for h in (low, high)):
         raise ConfigError(f"--season {text!r} must be two month-day dates, as 11-15..02-15.")
     return low, high
 
 
-def four_numbers(text: str | None) -> tuple[float, float, float, float] | None:
+def four_numbers(text: str) -> tuple[float, float, float, float]:
     """Read 'west,south,east,north'."""
-    if text is None:
-        return None
     try:
         west, south, east, north = (float(p) for p in text.split(","))
     except ValueError:

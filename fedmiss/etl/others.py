@@ -170,8 +170,8 @@ def suspected_copies(parts: list[tuple[str, pl.DataFrame]]) -> pl.DataFrame:
     return (
         timed.with_columns(group=pl.col("event").min().over(key), n=pl.col("observer").n_unique().over(key))
         .filter(pl.col("n") > 1)
-        .select("event", "group")
-        .unique()
+        .group_by("event")
+        .agg(pl.col("group").min())  # an event that is alike with lists of two groups is of the lower one
         .sort("event")
     )
 
@@ -215,7 +215,7 @@ def _usable_gbif(frame: pl.DataFrame, rows: Rows, key: str) -> pl.DataFrame:
         pl.col("date").str.slice(0, 10),
         pl.col("date").str.split("/").list.last().str.slice(0, 10),
     )
-    spans = pl.col("date").str.contains("/") & (first != last)  # '2007-02-01/2007-02-28' says no day
+    spans = pl.col("date").str.contains("/") & (first != last)  # '2007-02-01/2007-02-28' is no single day
     day = pl.coalesce(text.str.to_date("%Y-%m-%d", strict=False) for text in (first, parts))
     frame = frame.with_columns(
         day=pl.when(~spans).then(day),

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from fedmiss.errors import ConfigError, InputError
+from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.cells import species_visits
 from fedmiss.etl.codes import NEVER_DETECTED
 from fedmiss.etl.count_visits import MONTH_OF_YEARLY
@@ -147,14 +147,14 @@ def _facts(
         effort={c: round(1 - visits[c].null_count() / visits.height, 4) for c in EFFORT if c != "protocol"},
         share_complete=round(float(visits["complete"].sum() / visits.height), 4),
         groups=groups,
-        # a table of yearly counts: no month was told, and every count stands in one (see count_visits)
+        # a table of yearly counts has no months: all its counts have the same one (see count_visits)
         period="year" if _yearly(visits) else "month",
     )
 
 
 def _yearly(visits: pl.DataFrame) -> bool:
-    told = (visits["date"].dt.month() == MONTH_OF_YEARLY) & (visits["observer_id"] == visits["site_id"])
-    return bool(told.all()) and visits.select("site_id", pl.col("date").dt.year()).is_duplicated().sum() == 0
+    june = (visits["date"].dt.month() == MONTH_OF_YEARLY) & (visits["observer_id"] == visits["site_id"])
+    return bool(june.all()) and visits.select("site_id", pl.col("date").dt.year()).is_duplicated().sum() == 0
 
 
 def _odd_counts(species: str, visits: pl.DataFrame) -> list[str]:
@@ -194,7 +194,7 @@ def _source_names(folders: list[Path]) -> list[str]:
 def _all_visits(
     folders: dict[str, Path], manifests: list[Manifest], settings: PanelSettings, warnings: list[str]
 ) -> tuple[str, str, pl.DataFrame]:
-    """Visits of one species in all records folders; a folder that never met it has zeros only, or nothing to say."""
+    """Return the visits of one species in all records folders; a folder without a record of it gives zeros or nothing."""
     entries = [m["results"]["species"] for m in manifests]
     holders = [i for i, e in enumerate(entries) if settings.species and _entry_of(e, settings.species)]
     first = holders[0] if holders else 0
@@ -202,7 +202,7 @@ def _all_visits(
     parts = []
     for (name, folder), held in zip(folders.items(), entries, strict=True):
         for file, schema in (("records.parquet", "records"), ("checklists.parquet", "checklists")):
-            # one that does not fit is told here, by its name
+            # only to check the schema: an error names the file
             read_table(folder / file, schema, columns=["checklist_id"])
         mine = _entry_of(held, entry["species"])
         part = species_visits(folder, entry["species"], absent=mine is None).collect().sort("checklist_id")
@@ -256,7 +256,7 @@ def _apart(visits: pl.DataFrame) -> list[str]:
     if not alone:
         return []
     return [
-        f"{', '.join(alone[:4])}{', ...' if len(alone) > 4 else ''}: no region in common with another group. Groups share "
+        f"{listed(alone, 4)}: no region in common with another group. Groups share "
         "the course of the months; where regions differ in it, make a panel of each region."
     ]
 
@@ -326,7 +326,7 @@ def _months(dates: pl.Series, warnings: list[str]) -> pl.DataFrame:
     if gaps:
         warnings.append(
             f"{len(gaps)} of {months.height} months {'has' if len(gaps) == 1 else 'have'} no visit "
-            f"({', '.join(gaps[:4])}{', ...' if len(gaps) > 4 else ''}); they are estimated from the others."
+            f"({listed(gaps, 4)}); they are estimated from the others."
         )
     return months
 

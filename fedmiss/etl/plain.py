@@ -9,9 +9,9 @@ from pathlib import Path
 import polars as pl
 import polars.selectors as cs
 
-from fedmiss.errors import ConfigError, InputError
+from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.codes import COUNT_BLANK
-from fedmiss.etl.columns import KEEP, kept_columns, normal
+from fedmiss.etl.columns import KEEP, check_named, kept_columns, squeezed
 from fedmiss.etl.counts import settle_spellings
 from fedmiss.etl.projection import Meta
 from fedmiss.etl.rows import Rows, digest_ids, parse_count, parse_dates, read_rows, write_projection
@@ -65,11 +65,11 @@ class PlainRules:
 
 def propose_map(header: tuple[str, ...]) -> dict[str, str]:
     """Return the map that familiar column names suggest; each column at most once."""
-    squeezed = {normal(h).replace(" ", ""): h for h in reversed(header)}
+    columns = squeezed(header)
     taken: dict[str, str] = {}
     for key, words in FAMILIAR.items():
         hit = next(
-            (squeezed[n] for n in words.split() if n in squeezed and squeezed[n] not in taken.values()), None
+            (columns[n] for n in words.split() if n in columns and columns[n] not in taken.values()), None
         )
         if hit is not None:
             taken[key] = hit
@@ -79,17 +79,16 @@ def propose_map(header: tuple[str, ...]) -> dict[str, str]:
 def check_map(source: Source, column_map: dict[str, str] | None, *, one_species: bool) -> dict[str, str]:
     """Return the map to use, or raise with the proposal.
 
-    ``one_species`` says that a single species was asked for, so the table need not name it.
+    ``one_species``: a single species was asked for, so the table need not name it.
     """
     proposal = propose_map(source.header)
     missing = [k for k in REQUIRED if k not in proposal]
     offer = ",".join(f"{k}={v}" for k, v in proposal.items())
     if column_map is None:
         if missing and len(proposal) < 2:
-            shown = ", ".join(source.header[:6]) + (", ..." if len(source.header) > 6 else "")
             raise ConfigError(
-                f"{source.name} is no eBird, MyEBirdData or GBIF file (its columns: {shown}). If it is a table of "
-                "counts, say which column is what: --map observer=...,site=...,date=...,count=...",
+                f"{source.name} is no eBird, MyEBirdData or GBIF file (its columns: {listed(source.header, 6)}). "
+                "If it is a table of counts, say which column is what: --map observer=...,site=...,date=...,count=...",
                 header=list(source.header),
             )
         lack = (
@@ -100,15 +99,7 @@ def check_map(source: Source, column_map: dict[str, str] | None, *, one_species:
             proposal=proposal,
         )
     chosen = proposal if "auto" in column_map else column_map
-    for key, column in chosen.items():
-        if key not in FAMILIAR:
-            raise ConfigError(f"--map: {key!r} is unknown; the names are {', '.join(FAMILIAR)}.", key=key)
-        if column not in source.header:
-            raise ConfigError(
-                f"--map {key}={column}: {source.name} has no column {column!r}; it has "
-                f"{', '.join(source.header[:12])}{', ...' if len(source.header) > 12 else ''}.",
-                column=column,
-            )
+    check_named("--map", chosen, FAMILIAR, source.name, source.header)
     lacking = [k for k in REQUIRED if k not in chosen]
     if lacking:
         raise ConfigError(
@@ -118,7 +109,7 @@ def check_map(source: Source, column_map: dict[str, str] | None, *, one_species:
     if "species" not in chosen and "common_name" not in chosen and not one_species:
         raise ConfigError(
             f"--map names no species column of {source.name}: add species=..., or name the one species of the table "
-            "with --species.",
+            "with --species."
         )
     return chosen
 
@@ -152,8 +143,8 @@ def project_plain(
     if assume_complete:
         frame = frame.with_columns(complete=pl.lit(1, pl.Int8))
     frame, spelt = settle_spellings(frame, source.name, rules.spellings)
-    # Nobody counted: neither a presence nor an absence. On a complete visit the species must not become a zero either,
-    # so the row stays and holds the zero back; on others it goes.
+    # A missing count is neither a presence nor an absence. On a complete visit the row is kept, so that no zero is made
+    # for the species; on other visits it is dropped.
     blank = pl.col("count") == COUNT_BLANK
     n = frame.height
     frame = frame.filter(~blank | (pl.col("complete") == 1))

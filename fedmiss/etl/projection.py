@@ -2,10 +2,10 @@
 
 A projection is a folder with
     records.parquet    event, group, taxon, count, guid, edited[, kept]  (one row per record read; rows of one
-                       taxon lie together in stretches of half a million, so that one species reads little)
+                       taxon lie together in stretches of half a million, so that reading one species reads little)
     kept.parquet       the texts of columns that are kept on request (what the codes ``kept`` mean)
     repeats.parquet    guid, edited of the records whose guid occurs more than once (eBird text only)
-    reach.parquet      codes of the counties (else states, countries) that records stand in (eBird text only)
+    reach.parquet      codes of the counties (else states, countries) that have records (eBird text only)
     taxa.parquet       taxon -> category, names, exotic code, approved, rows
     events.parquet     event, group, edited, observer, place, protocol, date, start, effort, complete
     places.parquet, observers.parquet, protocols.parquet                  (what those codes mean)
@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, Unpack
 
 import numpy as np
 import polars as pl
@@ -29,12 +29,12 @@ import pyarrow.parquet as pq
 
 from fedmiss.arrays import I32, Columns
 from fedmiss.errors import InputError
-from fedmiss.etl.sources import Source
+from fedmiss.etl.sources import Faults, Source
 from fedmiss.files import atomic_folder, read_json, read_manifest, write_json, write_manifest
 from fedmiss.locks import locked
 from fedmiss.progress import note
 
-__all__ = ["Cache", "Meta", "ParquetSink", "Projection", "kept", "row_groups"]
+__all__ = ["Cache", "Meta", "ParquetSink", "Projection", "kept", "meta_of", "row_groups"]
 
 # Raised whenever the meaning of a projection changes: older ones are then made again.
 VERSION = 11
@@ -97,7 +97,6 @@ class Meta(TypedDict, total=False):
     short_rows: int
     unterminated: bool
     absent_columns: list[str]
-    events_lost: int
     dates: list[int] | None  # first and last day of the events, and of the records
     record_dates: list[int] | None
     release: str  # blank where the name of the file does not tell it
@@ -107,6 +106,20 @@ class Meta(TypedDict, total=False):
     licences: list[str]
     said: list[str]  # sentences for the user
     missing: int  # rows without a count
+
+
+def meta_of(source: Source, faults: Faults, /, **more: Unpack[Meta]) -> Meta:
+    """Return the meta data that every projection has, and ``more``."""
+    return {
+        "source": source.short_name,
+        "role": source.role,
+        "malformed": faults.malformed,
+        "unreadable": faults.unreadable,
+        "examples": faults.examples,
+        "columns": len(source.header),
+        "release": "",
+        **more,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +147,7 @@ class Projection:
         return pl.scan_parquet(self.folder / f"{table}.parquet")
 
     def slices(self, table: str, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """Yield some columns of a table in slices (one at least), where it takes much more room than is kept."""
+        """Yield some columns of a large table in slices, one at least, so that the whole is never in memory."""
         rows = self.scan(table).select(columns)
         for i in range(0, max(self.height(table), 1), ROW_GROUP):
             yield rows.slice(i, ROW_GROUP).collect()
@@ -162,7 +175,7 @@ def row_groups(path: Path, columns: list[str], taxa: I32 | None = None) -> Itera
                     low, high = np.searchsorted(taxa, [held.min, held.max + 1])
                     if low == high:
                         continue
-            # by way of polars: arrow's own conversion to numpy would load pandas
+            # through polars, because arrow's own conversion to numpy would load pandas
             frame = pl.DataFrame(file.read_row_group(i, columns=columns))
             yield {c: frame[c].to_numpy() for c in columns}
 
@@ -179,7 +192,7 @@ class ParquetSink:
         self._schema = pa.schema(
             [pa.field(k, pa.from_numpy_dtype(np.dtype(t)), nullable=False) for k, t in columns.items()]
         )
-        # Ids are all different, so a dictionary of them would only cost time; digests do not get smaller either.
+        # Ids are all different, so a dictionary of them costs time and saves nothing; digests cannot be compressed.
         self._writer = pq.ParquetWriter(
             path,
             self._schema,
@@ -187,7 +200,7 @@ class ParquetSink:
             use_dictionary=[k for k in columns if k not in ("event", "group", "guid", "edited")],
             write_statistics=[by] if by else False,
         )
-        # The same memory for every stretch: fresh pages cost as much as what is done with them.
+        # Every stretch uses the same memory: to map fresh pages costs as much as to sort them.
         self._room = ROW_GROUP * (STRETCH if by else 1)
         self._held: Columns = {k: np.empty(self._room, t) for k, t in columns.items()}
         self._turned = {k: np.empty(self._room, t) for k, t in columns.items()} if by else self._held
@@ -265,7 +278,7 @@ class Cache:
 def kept(folder: Path, build: Callable[[Path], None]) -> Path:
     """Return a folder of the cache, made by ``build(empty folder)`` unless it is there and whole.
 
-    Another process that makes the same folder is waited for; a damaged one is made again, and said.
+    If another process makes the same folder, this one waits. A damaged folder is made again, with a note.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder, wait=True):

@@ -52,7 +52,7 @@ class Reach:
                 pl.any_horizontal(pl.col(c) == self.region for c in REGIONS).fill_null(False)
             )
             mask = named.to_series().to_numpy()
-            if mask.any():  # otherwise no place has such a code: the files say nothing about it
+            if mask.any():  # otherwise no place has such a code, and nothing can be excluded
                 inside &= mask
         if self.places is not None:
             codes = places.select(code=smallest)

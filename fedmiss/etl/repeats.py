@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
 
 from fedmiss.etl.projection import VERSION, Projection, kept, row_groups
 from fedmiss.files import hash_json
-
-if TYPE_CHECKING:
-    import polars as pl
 
 __all__ = ["latest_edits", "write_repeats"]
 
@@ -21,9 +20,6 @@ AT_ONCE = 3_000_000  # identifiers compared at once, so that memory does not fol
 
 def write_repeats(paths: Sequence[Path], out: Path) -> None:
     """Write the records of ``paths`` whose identifier stands on another one too: guid, edited."""
-    import polars as pl
-    import pyarrow.parquet as pq
-
     total = sum(int(pq.read_metadata(p).num_rows) for p in paths)
     n = 1 << (max(1, -(-total // AT_ONCE)) - 1).bit_length()
     found = []
@@ -52,8 +48,6 @@ def latest_edits(sources: Sequence[Projection], cache: Path) -> pl.DataFrame:
 
     What several files have in common is looked for once and kept in ``cache``.
     """
-    import polars as pl
-
     if len(sources) == 1 and sources[0].has("repeats"):
         path = sources[0].folder / "repeats.parquet"
     else:

@@ -28,6 +28,7 @@ from fedmiss.etl.projection import (
     TAXON_COLUMNS,
     Meta,
     ParquetSink,
+    meta_of,
 )
 from fedmiss.etl.sources import EXAMPLES, Faults, Source, broken_input, open_source
 from fedmiss.files import hash_file
@@ -97,16 +98,10 @@ class Rows(Faults):
                 rows=bad,
             )
         return {
-            "source": self.source.short_name,
-            "role": self.source.role,
+            **meta_of(self.source, self),
             "sha256": hash_file(self.source.path),
             "rows": self.read,
-            "malformed": self.malformed,
-            "unreadable": self.unreadable,
-            "examples": self.examples,
             "short_rows": self.short if self.source.role == "plain" else 0,
-            "release": "",
-            "columns": len(self.source.header),
             **more,
         }
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars as pl
 
 from fedmiss.arrays import I32, I64, U8, Bool
 from fedmiss.etl.filtering import steps_of
@@ -23,13 +24,24 @@ from fedmiss.etl.reach import NO_LIMIT, REGIONS, Limits, Reach
 from fedmiss.etl.sites import site_table
 from fedmiss.tables import table_writer
 
-if TYPE_CHECKING:
-    import polars as pl
-
-__all__ = ["Events", "event_names", "write_checklists"]
+__all__ = ["Events", "ListRules", "event_names", "write_checklists"]
 
 # fate of an event row
 KEPT, KEPT_ZERO_OK, DUPLICATE, COPY, NO_SITE, FILTERED = 0, 1, 2, 3, 4, 5  # FILTERED + i: the i-th filter
+
+
+@dataclass(frozen=True, slots=True)
+class ListRules:
+    """What decides which checklists are kept, where their sites are, and which may give zeros.
+
+    ``policy`` : for shared checklists (first, merged, raw); ``site_km`` : side of a grid cell, None for localities
+    """
+
+    filters: Filters
+    policy: str
+    site_km: float | None
+    presence_only: bool
+    limits: Limits = NO_LIMIT
 
 
 @dataclass(slots=True)
@@ -156,15 +168,7 @@ def _whole(sources: list[Projection], column: str) -> Any:
     return out
 
 
-def write_checklists(
-    events: Events,
-    filters: Filters,
-    site_km: float | None,
-    *,
-    presence_only: bool,
-    limits: Limits = NO_LIMIT,
-    path: Path,
-) -> dict[str, int]:
+def write_checklists(events: Events, rules: ListRules, path: Path) -> dict[str, int]:
     """Filter the checklists, write those that are left, and set the fate of every row.
 
     Returns
@@ -178,15 +182,21 @@ def write_checklists(
 
     def chunks() -> Iterator[Any]:
         for source, start in zip(events.sources, events.starts, strict=False):
-            steps = steps_of(filters, source.column, max(dates, default=0), events.seen)
+            steps = steps_of(rules.filters, source.column, max(dates, default=0), events.seen)
             if not events.steps:
                 events.steps = [name for name, _ in steps]
-            sites = site_table(source, site_km)
-            observers, protocols = source.read("observers"), source.read("protocols")
+            sites = site_table(source, rules.site_km)
+            names = {
+                "sites": sites,
+                "observers": source.read("observers"),
+                "protocols": source.read("protocols"),
+            }
             has_site = sites["site_id"].is_not_null().to_numpy()
-            stationary = (protocols["protocol"] == "Stationary").to_numpy()
+            stationary = (names["protocols"]["protocol"] == "Stationary").to_numpy()
             regions = _regions(source)
-            sure, seen = (_within_reach(*regions, reaches) for reaches in (limits.sure, limits.seen))
+            sure, seen = (
+                _within_reach(*regions, reaches) for reaches in (rules.limits.sure, rules.limits.seen)
+            )
             row = start
             for batch in row_groups(source.folder / "events.parquet", list(EVENT_COLUMNS)):
                 n = batch["event"].size
@@ -196,7 +206,7 @@ def write_checklists(
                     out = ~passes(batch) & (fate == KEPT)
                     fate[out] = FILTERED + i
                 fate[~has_site[batch["place"]] & (fate == KEPT)] = NO_SITE
-                if not presence_only:
+                if not rules.presence_only:
                     complete = (fate == KEPT) & (batch["complete"] == 1)
                     reached = sure(batch)
                     fate[complete & reached] = KEPT_ZERO_OK
@@ -204,9 +214,7 @@ def write_checklists(
                     counts["nothing seen"] += int(np.count_nonzero(complete & reached & ~seen(batch)))
                 take = np.flatnonzero(fate <= KEPT_ZERO_OK)
                 if take.size:
-                    yield _checklists(
-                        source, batch, take, fate[take], row, events, sites, observers, protocols
-                    )
+                    yield _checklists(source, batch, take, fate[take], row, events, names)
                 row += n
 
     counts["written"] = table_writer(path, "checklists", chunks(), unique=("checklist_id", "group_id"))
@@ -229,8 +237,6 @@ def write_checklists(
 
 def _regions(source: Projection) -> tuple[pl.DataFrame, I32]:
     """Return the distinct regions of the places, and of each place which of them is its own."""
-    import polars as pl
-
     known = pl.DataFrame(schema=dict.fromkeys(REGIONS, pl.String))
     codes = [np.zeros(0, np.int32)]
     for places in source.slices("places", REGIONS):
@@ -263,11 +269,10 @@ def _checklists(
     fate: Any,
     first_row: int,
     events: Events,
-    sites: pl.DataFrame,
-    observers: pl.DataFrame,
-    protocols: pl.DataFrame,
+    names: dict[str, pl.DataFrame],
 ) -> pl.DataFrame:
-    import polars as pl
+    """Return the rows ``take`` of a batch as the table of checklists; ``names`` are the meanings of their codes."""
+    sites = names["sites"]
 
     def optional(key: str) -> pl.Series:
         return pl.Series(batch[key][take]).fill_nan(None)
@@ -283,7 +288,7 @@ def _checklists(
             "checklist_id": event_names(source, batch["event"][take]),
             "group_id": ids("group", source.meta["group_prefix"]),
             "_group": batch["group"][take],
-            "observer_id": observers["observer"].gather(batch["observer"][take]),
+            "observer_id": names["observers"]["observer"].gather(batch["observer"][take]),
             **{c: sites[c].gather(place) for c in sites.columns},
             "date": pl.Series(batch["date"][take]).cast(pl.Date),
             "complete": batch["complete"][take] == 1,
@@ -292,7 +297,7 @@ def _checklists(
             "duration_minutes": optional("duration"),
             "distance_km": optional("distance"),
             "n_observers": optional("n_observers"),
-            "protocol": protocols["protocol"].gather(batch["protocol"][take]),
+            "protocol": names["protocols"]["protocol"].gather(batch["protocol"][take]),
         }
     )
     if events.members:
@@ -308,8 +313,6 @@ def _checklists(
 
 def event_names(source: Projection, event: I64) -> pl.Series:
     """Write event ids as the source does."""
-    import polars as pl
-
     if source.has("names"):
         names = source.read("names")
         order = np.searchsorted(names["event"].to_numpy(), event)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any
 
-from fedmiss.etl.filters import WHERE, Filters, Words, preset
+from fedmiss.etl.filters import Filters, Where, Words, preset
 from fedmiss.etl.options import parse_map
 from fedmiss.settings import Setting, Settings, definitions
 
 __all__ = ["IngestSettings", "PanelSettings", "ingest_settings"]
 
-_RULES = "Rules"
-_PLAIN = "Plain tables and other sources"
+Rule = partial(Setting, panel="Rules")
+Plain = partial(Setting, panel="Plain tables and other sources")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,95 +35,74 @@ class IngestSettings(Settings):
     filters: Filters = field(default_factory=Filters)
     groups: Annotated[
         str,
-        Setting(
+        Rule(
             "Shared checklists: first (keep the lowest id), merged (observers joined), raw (every copy counts).",
-            among=("first", "merged", "raw"), panel=_RULES,
+            among=("first", "merged", "raw"),
         ),
     ] = "first"  # fmt: skip
-    site: Annotated[str, Setting("What a site is: locality, or grid:3km (equal areas).", panel=WHERE)] = (
-        "locality"
-    )
+    site: Annotated[str, Where("What a site is: locality, or grid:3km (equal areas).")] = "locality"
     exotic: Annotated[
         Words,
-        Setting(
+        Rule(
             "Exotic codes to keep, with commas; native birds are always kept. X is an escapee.",
-            shown="N,P", panel=_RULES, read=lambda text: text.split(","),
+            shown="N,P", read=lambda text: text.split(","),
         ),
     ] = ("", "N", "P")  # fmt: skip
     breeding: Annotated[
-        Words,
-        Setting(
-            "Breeding code, or any: records without it are neither a detection nor a zero.", panel=_RULES
-        ),
+        Words, Rule("Breeding code, or any: records without it are neither a detection nor a zero.")
     ] = ()
     reviewed_only: Annotated[
         bool,
-        Setting(
+        Rule(
             "Reviewed records only; the others are neither a detection nor a zero.",
-            flags=("--reviewed",), panel=_RULES,
+            flags=("--reviewed",),
         ),
     ] = False  # fmt: skip
-    sensitive: Annotated[
-        Words,
-        Setting("Species withheld in some places: its absence is not a zero.", panel=_RULES),
-    ] = ()
-    allow_absent: Annotated[bool, Setting("Accept a species that the files never mention.", panel=_RULES)] = (
-        False
-    )
+    sensitive: Annotated[Words, Rule("Species withheld in some places: its absence is not a zero.")] = ()
+    allow_absent: Annotated[bool, Rule("Accept a species that the files never mention.")] = False
     keep: Annotated[
         Words,
-        Setting(
-            "Column of the files to keep as text with each record, as 'BREEDING CODE' or 'SPECIES COMMENTS'.",
-            panel=_RULES,
+        Rule(
+            "Column of the files to keep as text with each record, as 'BREEDING CODE' or 'SPECIES COMMENTS'."
         ),
     ] = ()
     column_map: Annotated[
         dict[str, str] | None,
-        Setting(
+        Plain(
             "Columns of a plain table, as observer=who,site=plot,date=day,count=n, or site=plot,year=time,count=n; or auto.",
-            flags=("--map",), panel=_PLAIN, read=parse_map,
+            flags=("--map",), read=parse_map,
         ),
     ] = None  # fmt: skip
-    assume_complete: Annotated[
-        bool, Setting("Every visit reported every species, so absence is zero.", panel=_PLAIN)
-    ] = False
+    assume_complete: Annotated[bool, Plain("Every visit reported every species, so absence is zero.")] = False
     drop_suspected: Annotated[
-        bool,
-        Setting(
-            "MyEBirdData of friends: same place, date, time and duration is one shared list.", panel=_PLAIN
-        ),
+        bool, Plain("MyEBirdData of friends: same place, date, time and duration is one shared list.")
     ] = False
-    decimals: Annotated[
-        int, Setting("GBIF: decimals of the coordinates that make a site.", low=0, high=5, panel=_PLAIN)
-    ] = 2
+    decimals: Annotated[int, Plain("GBIF: decimals of the coordinates that make a site.", low=0, high=5)] = 2
     repeats: Annotated[
         str,
-        Setting(
+        Plain(
             "Several counts of a species on one visit (plain tables; refuse means sum), or of a site in one year or month "
             "(tables of counts): refuse, sum, max or mean.",
-            among=("refuse", "sum", "max", "mean"), panel=_PLAIN,
+            among=("refuse", "sum", "max", "mean"),
         ),
     ] = "refuse"  # fmt: skip
     spellings: Annotated[
         str,
-        Setting(
+        Plain(
             "Plain tables: sites that differ in case, blanks or accents only: refuse, join or apart.",
-            among=("refuse", "join", "apart"), panel=_PLAIN,
+            among=("refuse", "join", "apart"),
         ),
     ] = "refuse"  # fmt: skip
-    wide: Annotated[bool, Setting("Table of counts with one column for each year.", panel=_PLAIN)] = False
-    missing: Annotated[
-        Words, Setting("Plain tables: one more code for a missing count, as 999.", panel=_PLAIN)
-    ] = ()
+    wide: Annotated[bool, Plain("Table of counts with one column for each year.")] = False
+    missing: Annotated[Words, Plain("Plain tables: one more code for a missing count, as 999.")] = ()
     first_year: Annotated[
-        int | None,
-        Setting("Table of counts whose time points are 1, 2, ...: the year of the first.", panel=_PLAIN),
+        int | None, Plain("Table of counts whose time points are 1, 2, ...: the year of the first.")
     ] = None
     dates: Annotated[
         str,
-        Setting(
+        Plain(
             "Plain tables: what 05/06/2024 means, day-first or month-first.",
-            among=("", "day-first", "month-first"), shown="refused", panel=_PLAIN,
+            among=("", "day-first", "month-first"), shown="refused",
         ),
     ] = ""  # fmt: skip
 
@@ -165,12 +145,10 @@ class PanelSettings(Settings):
         str, Setting("Column that makes the groups: region, observer_id, protocol; or file, for own exports.")
     ] = ""
     sites: Annotated[
-        str,
-        Setting("seen: sites with at least one detection; all: every site.", among=("seen", "all")),
+        str, Setting("seen: sites with at least one detection; all: every site.", among=("seen", "all"))
     ] = "seen"
     min_visits: Annotated[int, Setting("Minimum number of visits of a site.", low=1)] = 1
     seed: Annotated[int, Setting("Seed of the random groups.", low=0)] = 0
     secrets: Annotated[
-        bool,
-        Setting("Give every group its own secret key, from which its bootstrap weights are drawn."),
+        bool, Setting("Give every group its own secret key, from which its bootstrap weights are drawn.")
     ] = False

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from fedmiss.arrays import F64
+from fedmiss.compressors import Dithering
 from fedmiss.core import Result
 from fedmiss.experiments.figure2 import as_groups, figure2, loess
 from fedmiss.experiments.folder import Folder, experiment_folder
@@ -47,8 +48,8 @@ class _Run:
 
 def _run(panel: GroupPanel, epochs: float, seed: int, quick: bool) -> _Run:
     result, model, rows = run_algorithm7(
-        panel, family="gaussian", rank=RANK, penalty=0.0, epochs=epochs, gamma=GAMMA, alpha=ALPHA, levels=1,
-        batch=BATCH, seed=seed, observe_every=5 if quick else 50,
+        panel, family="gaussian", rank=RANK, penalty=0.0, epochs=epochs, gamma=GAMMA, alpha=ALPHA,
+        compressor=Dithering(levels=1), batch=BATCH, seed=seed, observe_every=5 if quick else 50,
     )  # fmt: skip
     cells = []
     for g in panel.groups:

@@ -9,12 +9,13 @@ import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.compressors import Dithering, Identity
-from fedmiss.core import Bernoulli, FedEM, FullBatch, Minibatch, Result, Roster, Stop, run
+from fedmiss.compressors.registry import compressor_of
+from fedmiss.core import Bernoulli, Compressor, FedEM, FullBatch, Minibatch, Result, Roster, Stop, run
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.federation.results import CountFit
 from fedmiss.files import hash_json
-from fedmiss.folders import FitFacts
+from fedmiss.folders import FitFacts, PanelFacts
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.paper import Factors, FedMissEM
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
@@ -58,7 +59,7 @@ def run_algorithm7(
     epochs: float | None = None,
     gamma: float | None = None,
     alpha: float | None = None,
-    levels: int = 16,
+    compressor: Compressor | None = None,
     participation: float = 1.0,
     batch: int | None = None,
     seed: int = 0,
@@ -67,13 +68,15 @@ def run_algorithm7(
 ) -> tuple[Result, FedMissEM, list[F64]]:
     """Run algorithm 7 on counts that are on the family's scale.
 
+    It has one parameter for each of the paper's settings, so that experiments can set a few of them by name.
+
     Parameters
     ----------
     rank, penalty : r and lambda of the paper (its objective has the mean over groups)
     gamma : step of S_hat; None is p / (1 + omega), and a tenth of it with minibatches: 1 for exact messages of
         all groups, less where compression, absences and minibatches make noise
     alpha : step of the memories; None is 1 / (1 + omega)
-    levels : levels of the random dithering; 0 sends float64
+    compressor : what the groups send; None is random dithering with 16 levels
     batch : rows of a minibatch, None for all rows
     observe_every : rounds between two evaluations of the objective, which looks at all groups' data: possible in
         process, not in a real federation
@@ -86,7 +89,7 @@ def run_algorithm7(
     rows = model.rows(panel)
     roster = Roster.of({name: len(r) for name, r in rows.items()})
     data = [rows[name] for name in roster.ids]
-    quant = Dithering(levels=levels) if levels else Identity()
+    quant = Dithering(levels=16) if compressor is None else compressor
     if gamma is None:
         gamma = participation / (1.0 + quant.omega(model.q)) * (0.1 if batch else 1.0)
     algo = FedEM(
@@ -125,10 +128,8 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> 
         raise ConfigError("--method fedmissem needs --rank 1 or more: its model is U V' alone.")
     folder = open_panel(panel_path)
     hashes = panel_hash(folder)
-    loaded = folder.load(family)
-    raw = replace(
-        loaded, groups=tuple(g for g in loaded.groups if g.count.size)
-    )  # a group of X counts has no say
+    raw = folder.load(family)
+    raw = replace(raw, groups=tuple(g for g in raw.groups if g.count.size))  # of some all counts may be X
     panel = raw
     if scale == "log1p":
         panel = replace(raw, groups=tuple(replace(g, count=np.log1p(g.count)) for g in raw.groups))
@@ -142,52 +143,58 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> 
         rounds=rounds,
         gamma=settings.gamma,
         alpha=settings.alpha,
-        levels=settings.levels,
+        compressor=_compressor(settings),
         participation=settings.participation,
         batch=settings.batch,
         seed=settings.seed,
         checkpoint=checkpoint(work),
     )
     _check_finite(result, settings)
-    fit = _count_fit(result.theta, panel, raw, family, scale, penalty)
+    fit = _count_fit(result, panel, raw, family, scale, penalty)
     write_fit(work, fit)
     write_run_trace(work, result, sum(len(r) for r in rows))
-    known = result.trace["objective"][~np.isnan(result.trace["objective"])]
-    told = replace(
-        model_facts(fit),
-        model=NAMES[family] + (" on log1p" if scale == "log1p" else ""),
-        dispersion=None,
-        edf=None,
-        converged=bool(result.converged),
-        stop_reason=result.stop_reason,
-        rounds=len(result.trace["k"]),
-    )
-    facts = FitFacts(
-        **told.as_results(),
-        species=folder.facts.species,
-        common_name=folder.facts.common_name,
+    facts = _facts(fit, folder.facts, settings, len(panel.groups), model.q, result)
+    write_fit_manifest(work, folder, settings, hashes, facts, [WARNING])
+    return finish(work, out)
+
+
+def _compressor(settings: FitSettings) -> Compressor:
+    if settings.compressor:
+        return compressor_of(settings.compressor)
+    return Dithering(levels=settings.levels) if settings.levels else Identity()
+
+
+def _facts(
+    fit: CountFit, panel: PanelFacts, settings: FitSettings, n_groups: int, n_cells: int, result: Result
+) -> FitFacts:
+    s, trace = fit.settings, result.trace
+    known = trace["objective"][~np.isnan(trace["objective"])]
+    name = NAMES[s.family] + (" on log1p" if s.scale == "log1p" else "")
+    return FitFacts(
+        **replace(model_facts(fit), model=name, dispersion=None, edf=None).as_results(),
+        species=panel.species,
+        common_name=panel.common_name,
         method="fedmissem",
         effort={},
         standard_effort="one visit",
         observer_effects=False,
         observer_sd=None,
-        h_norm=float(np.sqrt(result.trace["h_norm2"][-1])),
-        bytes_up=int(result.trace["bytes_up"].sum()),
-        bytes_down=int(result.trace["bytes_down"].sum()),
-        n_groups=len(panel.groups),
-        n_visits=folder.facts.n_visits,
-        n_counted=panel.m,
-        n_sites=panel.J,
-        n_months=panel.L,
+        h_norm=float(np.sqrt(trace["h_norm2"][-1])),
+        bytes_up=int(trace["bytes_up"].sum()),
+        bytes_down=int(trace["bytes_down"].sum()),
+        n_groups=n_groups,
+        n_visits=panel.n_visits,
+        n_counted=fit.n_counted,
+        n_sites=fit.J,
+        n_months=fit.L,
         bootstrap=0,
         objective=float(known[-1]),
         objective_start=float(known[0]),
-        n_cells_observed=model.q,
+        n_cells_observed=n_cells,
         participation=settings.participation,
-        compressor=f"random dithering, {settings.levels} levels" if settings.levels else "identity",
+        compressor=settings.compressor
+        or (f"random dithering, {settings.levels} levels" if settings.levels else "identity"),
     )
-    write_fit_manifest(work, folder, settings, hashes, facts, [WARNING])
-    return finish(work, out)
 
 
 def _check_finite(result: Result, settings: FitSettings) -> None:
@@ -200,16 +207,18 @@ def _check_finite(result: Result, settings: FitSettings) -> None:
         or np.abs(result.theta.U).max() > 1e6
     ):
         gamma = float(result.trace["gamma"][-1])
+        sent = settings.compressor or f"dithering, {settings.levels} levels"
         raise DomainError(
             f"FedMissEM diverged: its objective went from {seen[0]:.4g} to {seen[-1]:.4g} in {len(seen)} evaluations. "
-            f"gamma={gamma:g}, levels={settings.levels}, batch={settings.batch or 'all'}. "
+            f"gamma={gamma:g}, compressor={sent}, batch={settings.batch or 'all'}. "
             f"Lower --gamma (try {gamma / 5:.2g}), or use more --levels or a larger --batch."
         )
 
 
 def _count_fit(
-    theta: Factors, panel: GroupPanel, raw: GroupPanel, family: str, scale: str, penalty: float
+    result: Result, panel: GroupPanel, raw: GroupPanel, family: str, scale: str, penalty: float
 ) -> CountFit:
+    theta: Factors = result.theta
     zero = Theta(0.0, np.zeros(panel.J), np.zeros(panel.L), theta.U, theta.V)
     settings = CountSettings(
         family=family, scale=scale, rank=theta.U.shape[1], penalty=penalty, effects=False, dispersion="none"
@@ -220,5 +229,5 @@ def _count_fit(
         eta = [np.einsum("kr,kr->k", theta.U[g.site], theta.V[g.month]) for g in panel.groups]
         smear = top / sum(float(np.exp(e).sum()) for e in eta)
     aux = Auxiliary(np.zeros(0), (), float("inf"), 1.0, 0.0, 0.0, 0.0)
-    fit = Fit(zero, [], False, "", 0)
+    fit = Fit(zero, [], bool(result.converged), result.stop_reason, len(result.trace["k"]))
     return CountFit(settings, panel.J, panel.L, fit, aux, float("nan"), float("nan"), panel.m, smear)

@@ -1,4 +1,4 @@
-"""Species of one run over a Dask cluster that is there already (extra ``dask``); one organisation's own machines only.
+"""Species of one run over an existing Dask cluster (extra ``dask``); one organisation's own machines only.
 
 Never between organisations: a worker reads the records folder. Between organisations the federation speaks.
 """
@@ -8,19 +8,24 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from fedmiss.errors import ConfigError, EngineError
 from fedmiss.version import __version__
 
+if TYPE_CHECKING:
+    from distributed import Client
+
 __all__ = ["over_cluster"]
+
+T = TypeVar("T")
 
 _RETRIES = 2  # a species whose worker is lost is tried again elsewhere
 
 
 def over_cluster(
-    address: str, work: Callable[[str], Any], names: Sequence[str], shared: Path
-) -> Iterator[tuple[str, Any, str]]:
+    address: str, work: Callable[[str], T], names: Sequence[str], shared: Path
+) -> Iterator[tuple[str, T | None, str]]:
     """Run ``work(name)`` for every name on the workers of a scheduler; yield name, result (or None) and error.
 
     A species whose worker dies is given to another one; one that loses three workers, or whose code fails, yields an error
@@ -37,7 +42,7 @@ def over_cluster(
     ConfigError : workers with another version of fedmiss, or that do not see ``shared``; each is named
     """
     try:
-        from distributed import Client, as_completed
+        from distributed import Client, as_completed  # an optional extra
     except ImportError:
         raise EngineError(
             "--scheduler needs the extra 'dask', which is not installed. Install fedmiss[dask], or use --jobs."
@@ -69,7 +74,7 @@ def over_cluster(
             client.cancel([f for f in waiting if not f.done()])
 
 
-def _check_workers(client: Any, shared: Path) -> None:
+def _check_workers(client: Client, shared: Path) -> None:
     if not client.scheduler_info(n_workers=-1)["workers"]:
         raise EngineError("the Dask scheduler has no worker; start some with `dask worker ADDRESS`.")
     token = shared / f".fedmiss-{secrets.token_hex(8)}"
@@ -89,14 +94,11 @@ def _check_workers(client: Any, shared: Path) -> None:
     if blind:
         raise ConfigError(
             f"these workers do not see {shared}: {', '.join(blind)}. Mount it there under the same path, or leave "
-            "them out of the "
-            "cluster.",
+            "them out of the cluster.",
             workers=blind,
         )
 
 
 def _look(token: str) -> tuple[str, bool]:
-    """On a worker: its version of fedmiss, and whether it sees a file."""
-    import fedmiss
-
-    return fedmiss.__version__, Path(token).exists()
+    """Return, on a worker, its version of fedmiss and whether it sees a file."""
+    return __version__, Path(token).exists()

@@ -1,4 +1,4 @@
-"""The fit folder: unfinished work beside it, its tables, its manifest; written by every method, read by what follows."""
+"""The fit folder: its tables, its manifest, and the unfinished work beside it; every method writes it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def partial_folder(out: Path, key: str) -> Path:
             f"{work} is in the way of unfinished work, and fedmiss did not make it; remove it or rename it."
         )
     if work.exists():
-        for left in work.glob(".*"):  # of a write that was cut off
+        for left in work.glob(".*"):  # temporary files of a write that was interrupted
             left.unlink()
         ledger = (work / "ledger.json").exists() and saved(work / "ledger.json") is None
         if ledger or saved(work / "key.json") != key.encode():
@@ -72,7 +72,7 @@ def partial_folder(out: Path, key: str) -> Path:
 
 
 def saved(path: Path) -> bytes | None:
-    """Content of a file of unfinished work; None where there is none, or a damaged one: then it is removed, and said."""
+    """Return a file of unfinished work; None for a missing one and for a damaged one, which is removed with a note."""
     if not path.exists():
         return None
     try:
@@ -233,9 +233,9 @@ def model_facts(fit: CountFit) -> ModelFacts:
         penalty=fit.settings.penalty,
         mu=fit.theta.mu,
         phi=fit.aux.phi,
-        dispersion=fit.dispersion,
+        dispersion=fit.dispersion if np.isfinite(fit.dispersion) else None,
         negbin_size=fit.aux.size if np.isfinite(fit.aux.size) else None,
-        edf=fit.edf,
+        edf=fit.edf if np.isfinite(fit.edf) else None,
         smear=fit.smear,
         site_variances=q.tau.tolist() if q is not None and estimated else None,
         month_variances=q.noise.tolist() if q is not None and estimated else None,
@@ -252,7 +252,7 @@ def fit_facts(
     choice: Choice | None,
     s: FitSettings,
 ) -> FitFacts:
-    """What is known of a fit when its rounds are done; what each method adds is put in by ``replace``."""
+    """Return the facts that all methods know after the last round; each method adds its own with ``replace``."""
     agreed, panel = federation.agreement, folder.facts
     chosen = fit.fits[0]
     return FitFacts.of_members(

@@ -19,12 +19,7 @@ from fedmiss.arrays import Columns
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
 from fedmiss.federation.results import AverageFit, CountFit, site_slopes
-from fedmiss.files import (
-    hash_file,
-    hash_json,
-    making,
-    write_checked,
-)
+from fedmiss.files import hash_file, hash_json, making, write_checked
 from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.pipeline.algorithm7 import fit_algorithm7
@@ -90,7 +85,7 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     folder = open_panel(panel_path)
     settings = presence_if_uncounted(folder, settings)
     hashes = panel_hash(folder)
-    federation = federation_of(folder, settings)  # a damaged table is told here, before anything is written
+    federation = federation_of(folder, settings)  # raises for a damaged table before anything is written
     kept = {name: hashlib.sha256(b"kept" + s).hexdigest() for name, s in folder.secrets().items()}
     work = partial_folder(out, hash_json([asdict(settings), hashes, kept]))
     started = time.perf_counter()
@@ -208,7 +203,7 @@ def _choose(
         best, *near = (replace(cands[i], site_visits=raw["site_visits"]) for i in (raw["best"], *raw["near"]))
         if best.site_visits:
             federation.ask_visits()
-            ledger.ledger.clear()  # it crossed before the interruption too, and stands in that part's line
+            ledger.ledger.clear()  # counted already, in the line of the part before the interruption
         return Choice(table, pd.DataFrame(raw["summary"]), best, raw["advice"], tuple(near))
     with progress("cross-validation", len(cands) * s.folds) as show:
         choice = federation.cross_validate(

@@ -80,7 +80,7 @@ def _counts(values: pd.Series) -> F64:
 
 
 def _months(values: pd.Series) -> I64:
-    """Return 12 year + month - 1; whole years stand in June, as in ``fedmiss ingest``."""
+    """Return 12 year + month - 1; whole years become June, as in ``fedmiss ingest``."""
     if pd.api.types.is_datetime64_any_dtype(values):
         return np.asarray(values.dt.year * 12 + values.dt.month - 1, dtype=np.int64)
     text = values.astype(str).str.strip()

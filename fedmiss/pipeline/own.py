@@ -45,7 +45,7 @@ def own_report(
     manifest = read_manifest(fit, "fit")
     check_same_panel(panel, manifest, fit)
     names = [g.name for g in panel.groups]
-    if group not in names:  # told by its own name, not its folder's
+    if group not in names:  # given by its own name instead of its folder's
         group = next((n for n in names if group_name(n) == group), group)
     if group not in names:
         shown = ", ".join(group_name(n) for n in names[:12])

@@ -1,4 +1,4 @@
-"""From the settings of a fit and a panel to the model's settings, its rivals, and the groups that answer."""
+"""From the settings of a fit and a panel to the model's settings, the candidates, and the groups that answer."""
 
 from __future__ import annotations
 

@@ -59,6 +59,11 @@ class SpeciesFit:
     draws: F64 | None
 
     @property
+    def _series(self) -> tuple[F64, pd.DataFrame, F64 | None]:
+        """The monthly totals, the months, and the replicates of the totals."""
+        return self.expected.sum(axis=0), self.panel.months, self.draws
+
+    @property
     def _n_observed(self) -> I64:
         return usable_counts(self.observed, self.panel.months)
 
@@ -71,23 +76,15 @@ class SpeciesFit:
 
     def totals(self) -> pd.DataFrame:
         """Monthly totals over sites with intervals (birds at standard effort)."""
-        return trends.monthly_totals(self.expected.sum(axis=0), self.panel.months, self.draws)
+        return trends.monthly_totals(*self._series)
 
     def index(self, base: str | int | None = None) -> pd.DataFrame:
         """Yearly totals and indices (base = 100) with intervals."""
-        return trends.yearly_index(
-            self.expected.sum(axis=0),
-            self.panel.months,
-            self.draws,
-            base=self._base(base),
-            n_observed=self._n_observed,
-        )
+        return trends.yearly_index(*self._series, base=self._base(base), n_observed=self._n_observed)
 
     def season(self) -> pd.DataFrame:
         """Mean total of each month of the year with intervals, and relative to the mean month."""
-        return trends.seasonal(
-            self.expected.sum(axis=0), self.panel.months, self.draws, n_observed=self._n_observed
-        )
+        return trends.seasonal(*self._series, n_observed=self._n_observed)
 
     def trend(
         self, base: str | int | None = None, rule: str = "pecbms", convention: str = "long-term"
@@ -97,9 +94,7 @@ class SpeciesFit:
         ``rule`` is ``pecbms`` or ``rtrim``; ``convention`` is ``long-term`` or ``trim`` (without the scatter of years).
         """
         return trends.overall_trend(
-            self.expected.sum(axis=0),
-            self.panel.months,
-            self.draws,
+            *self._series,
             base=self._base(base),
             rule=rule,
             convention=convention,

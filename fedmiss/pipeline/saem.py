@@ -114,7 +114,7 @@ def posterior_of_sites(
 
 
 def _check(settings: FitSettings, federation: LocalFederation, model: Counts, labels: list[str]) -> None:
-    """Refuse what maximum likelihood cannot know, and what would take hours."""
+    """Refuse panels that maximum likelihood cannot fit, and panels that would take hours."""
     used = [p.used for p in federation.programs.values() if p.used is not None]
     visits = sum(u.count.size for u in used)
     for words, value, limit in (

@@ -113,9 +113,15 @@ class FitSettings(Settings):
     levels: Annotated[
         int, Setting("fedmissem, wire: levels of the random dithering; 0 sends floats.", low=0)
     ] = 16
+    compressor: Annotated[
+        str,
+        Setting(
+            "fedmissem, wire: what is sent, by name and numbers, as natural, identity, randk:k=200 or "
+            "dithering:levels=8,block=64; left out, dithering with --levels."
+        ),
+    ] = ""
     participation: Annotated[
-        float,
-        Setting("fedmissem, wire, saem: probability that a group answers a round.", above=0, high=1),
+        float, Setting("fedmissem, wire, saem: probability that a group answers a round.", above=0, high=1)
     ] = 1.0
     batch: Annotated[int | None, Setting("fedmissem: visits per round and group; by default all.", low=1)] = (
         None

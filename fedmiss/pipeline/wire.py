@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from fedmiss.compressors import Dithering, Identity
+from fedmiss.compressors.registry import compressor_of
 from fedmiss.core import Bernoulli, Full
 from fedmiss.engines import LocalEngine
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, DomainError
 from fedmiss.federation.penalised import marginal_cells, result_of
 from fedmiss.files import hash_json
 from fedmiss.models.lowrank.federated import FederatedFit, fit_federated
@@ -46,12 +47,16 @@ def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     model = replace(model, penalty=1.0) if model.penalty is None else model
     state, cells, penalty = marginal_cells(federation, model)
     p = model.rank + 1
+    if settings.compressor:
+        quant = compressor_of(settings.compressor)
+    else:
+        quant = Dithering(settings.levels, block=p * (p + 3) // 2) if settings.levels else Identity()
     found = fit_federated(
         cells,
         federation.J,
         federation.L,
         engine=LocalEngine,
-        compressor=Dithering(settings.levels, block=p * (p + 3) // 2) if settings.levels else Identity(),
+        compressor=quant,
         participation=Full() if settings.participation == 1.0 else Bernoulli(settings.participation),
         family=model.family,
         rank=model.rank,
@@ -60,6 +65,7 @@ def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         alpha=settings.alpha,
         seed=settings.seed,
     )
+    _check_course(found, settings)
     history = _history(found)
     fit = result_of(federation, state, model, history, cells, penalty)
     write_fit(work, fit)
@@ -86,13 +92,26 @@ def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         exchanges=2 * k,
         bytes_up=int(up.sum()),
         bytes_down=int(down.sum()),
-        compressor=f"dithering, {settings.levels} levels" if settings.levels else "identity",
+        compressor=settings.compressor
+        or (f"dithering, {settings.levels} levels" if settings.levels else "identity"),
         participation=settings.participation,
         bootstrap=0,
     )
     note = "Sums by site and month travelled (--method wire): the coordinator can compute a group's counts from them."
     write_fit_manifest(work, folder, settings, hashes, facts, [note])
     return finish(work, out)
+
+
+def _check_course(found: FederatedFit, settings: FitSettings) -> None:
+    """Refuse a run whose objective rose: its parameters mean nothing."""
+    first, last = found.objective[0], found.objective[-1]
+    if not np.isfinite(last) or last > first + 0.1 * abs(first):
+        raise DomainError(
+            f"--method wire diverged: its objective went from {first:.4g} to {last:.4g} in {found.rounds} rounds. The "
+            f"normal equations bear little noise of compression (compressor={settings.compressor or 'dithering'}, "
+            f"levels={settings.levels}, participation={settings.participation:g}): use dithering with more --levels, "
+            "or identity."
+        )
 
 
 def _history(found: FederatedFit) -> Fit:

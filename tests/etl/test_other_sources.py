@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import itertools
+
 import polars as pl
 import pytest
 from ebird_files import seen, visit, write_pair
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.filters import Filters, preset
+from fedmiss.etl.others import suspected_copies
 
 NEW = (
     "Submission ID,Common Name,Scientific Name,Taxonomic Order,Count,State/Province,County,Location ID,Location,"
@@ -110,6 +114,20 @@ def test_friends_copies_are_suspected(tmp_path, run):
     dropped = run(ann, bob, drop_suspected=True)
     assert dropped.visits() == {"S12": 2, "S9": 5}
     dropped.check_flow_adds_up()
+
+
+def test_a_list_that_is_like_those_of_two_groups_is_of_the_lower_one():
+    """One id with two times in two files: which group it is of must not depend on the order of rows."""
+    when = {"site": "L1", "date": dt.date(2020, 5, 1), "duration": 30.0}
+    rows = [("ann", 10, 420), ("bob", 9, 420), ("ann", 10, 540), ("bob", 12, 540), ("bob", 8, 540)]
+    found = set()
+    for order in itertools.permutations(rows):
+        parts = [
+            (who, pl.DataFrame([{"event": e, "start": t, **when} for w, e, t in order if w == who]))
+            for who in ("ann", "bob")
+        ]
+        found.add(tuple(suspected_copies(parts).rows()))
+    assert found == {((8, 8), (9, 9), (10, 8), (12, 8))}
 
 
 def test_myebird_file_given_twice_counts_once(tmp_path, run):

@@ -52,6 +52,7 @@ def test_totals_and_sites_agree_with_the_default_fit_of_rank_0(panel, tmp_path):
         found.append(fit)
         results = manifest["results"]
         assert results["method"] == "saem"
+        assert "NaN" not in (out / "manifest.json").read_text()  # which JSON does not have
         assert results["overdispersion"] == pytest.approx(
             np.log1p(1 / 10.0), abs=3 * results["standard_errors"]["overdispersion"]
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, DomainError
 from fedmiss.files import read_manifest
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.settings import FitSettings
@@ -42,3 +42,47 @@ def test_the_wire_reaches_the_solvers_optimum(panel, tmp_path):
 def test_the_wire_needs_a_model(panel, tmp_path):
     with pytest.raises(ConfigError, match="--method wire needs a --model"):
         fit_panel(panel, tmp_path / "x", FitSettings(method="wire", rank="1"))
+
+
+@pytest.mark.parametrize(
+    ("method", "default", "other"),
+    [("wire", "dithering:levels=64,block=9", "topk:k=300"), ("fedmissem", "dithering:levels=64", "natural")],
+)
+def test_a_compressor_by_name_sends_what_it_says(panel, tmp_path, method, default, other):
+    """The default written out gives its bits (9: one triangle of rank 2); another name sends other messages."""
+    factors, results = {}, {}
+    for name, more in (
+        ("default", {"levels": 64}),
+        ("written", {"compressor": default}),
+        ("other", {"compressor": other}),
+    ):
+        settings = FitSettings(method=method, model="log1p", rank=2, bootstrap=0, rounds=30, **more)
+        folder = fit_panel(panel, tmp_path / name, settings)
+        results[name] = read_manifest(folder, "fit")["results"]
+        factors[name] = (folder / "month_factors.parquet").read_bytes()
+    assert factors["default"] == factors["written"] != factors["other"]
+    assert results["default"]["bytes_up"] == results["written"]["bytes_up"] != results["other"]["bytes_up"]
+    assert (results["written"]["compressor"], results["other"]["compressor"]) == (default, other)
+
+
+def test_a_compressor_that_is_too_noisy_for_the_normal_equations_is_refused(panel, tmp_path):
+    settings = FitSettings(method="wire", model="log1p", rank=2, rounds=60, compressor="natural")
+    with pytest.raises(DomainError, match="--method wire diverged: its objective went from"):
+        fit_panel(panel, tmp_path / "x", settings)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("compressor", "message"),
+    [
+        ("gzip", "there is no compressor 'gzip'; known are"),
+        ("randk", "compressor 'randk': missing a required argument: 'k'"),
+        ("randk:k=many", "'k=many' is no setting"),
+        ("natural:k=3", "compressor 'natural': got an unexpected keyword argument 'k'"),
+    ],
+)
+def test_a_compressor_that_is_none_is_refused(panel, tmp_path, compressor, message):
+    settings = FitSettings(method="wire", model="log1p", rank=2, compressor=compressor)
+    with pytest.raises(ConfigError, match=message):
+        fit_panel(panel, tmp_path / "x", settings)
+    assert not (tmp_path / "x").exists()

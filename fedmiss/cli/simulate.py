@@ -88,7 +88,7 @@ def _ebird(out: Path, settings: EbirdSettings, *, overwrite: bool) -> None:
     from fedmiss.simulate.ebird import simulate_ebird
 
     say_written(simulate_ebird(out, settings, overwrite=overwrite))
-    typer.echo("How lifelike it is (quantiles are 25/50/75/90/99 % and the maximum):")
+    typer.echo("How realistic it is (quantiles are 25/50/75/90/99 % and the maximum):")
     for row in read_manifest(out)["results"]["marginals"]:
         real, got = (" / ".join(f"{v:g}" for v in row[key]) for key in ("real", "simulated"))
         typer.echo(f"  {row['what']}: {got} (real extracts: {real})")

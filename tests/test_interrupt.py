@@ -5,11 +5,14 @@ from __future__ import annotations
 import ctypes
 import io
 import signal
+import subprocess
+import time
 
 import pytest
 
 from fedmiss import progress as room
 from fedmiss.progress import interrupt, progress
+from tests.cli.terminal import entry_point
 
 
 @pytest.fixture(autouse=True)
@@ -46,3 +49,14 @@ def test_a_signal_that_is_heard_is_an_interrupt_at_once():
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.slow
+def test_a_request_while_the_command_line_loads_ends_it_without_a_traceback():
+    for k in range(40):
+        process = subprocess.Popen(
+            [*entry_point(), "--help"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        time.sleep(0.02 * k)
+        process.send_signal(signal.SIGTERM)
+        assert b"Traceback" not in process.communicate()[1], k

@@ -53,12 +53,15 @@ def main() -> None:
     # Our matrices are small: a second BLAS thread only spins, and competes with the compiled loops' threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Asked to end, or the terminal is gone: as Ctrl-C, so that all is put away. What was set to be ignored stays so.
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        usual = (signal.SIG_DFL, signal.default_int_handler)
-        if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) in usual:
-            signal.signal(getattr(signal, name), interrupt)
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    named = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)]
+    heard = [s for s in named if signal.getsignal(s) in usual]
+    for s in heard:
+        signal.signal(s, signal.SIG_DFL)  # until the commands are loaded there is nothing to put away
     commands.register(app)
     _check_limit()
+    for s in heard:
+        signal.signal(s, interrupt)
     app()
 
 

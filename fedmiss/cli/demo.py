@@ -15,7 +15,7 @@ def demo(
     bootstrap: Annotated[int, typer.Option(help="Bootstrap replicates for the intervals.")] = 200,
     date: Annotated[
         str | None,
-        typer.Option(help="Date printed on the report, as 2026-01-31; else today.", show_default=False),
+        typer.Option(help="Date printed on the report, as 2026-01-31; by default today.", show_default=False),
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False,
 ) -> None:

@@ -13,17 +13,17 @@ __all__ = ["experiment"]
 
 
 def experiment(
-    name: Annotated[str, typer.Argument(help="Which one; a wrong name lists them.")],
+    name: Annotated[str, typer.Argument(help="Name of the experiment; a wrong name lists all names.")],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder to make; default experiment-NAME.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A smaller setting, labelled as such, in a few seconds.")
+        bool, typer.Option("--quick", help="A smaller setting, labelled so, in a few seconds.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed: the same one gives the same numbers.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed: the same seed gives the same numbers.")] = 0,
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="Folder of input data, for experiments that read some (mnist)."),
+        typer.Option("--data", help="Folder of input data, for experiments that need them (mnist)."),
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:

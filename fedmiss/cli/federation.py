@@ -18,7 +18,7 @@ _STUDY = Annotated[Path, typer.Argument(help="Folder of the study, made by `fedm
 
 
 def new(
-    study: Annotated[Path, typer.Argument(help="study.toml: who, which species, which rules.")],
+    study: Annotated[Path, typer.Argument(help="study.toml: organisations, species, rules.")],
     out: Out = Path("study"),
     overwrite: Overwrite = False,
 ) -> None:
@@ -53,7 +53,7 @@ def roster(
     study: _STUDY,
     keys: Annotated[list[Path], typer.Argument(help="The files NAME.public.json of all organisations.")],
 ) -> None:
-    """Coordinator: put all public keys into the kits; send every organisation the file roster.json."""
+    """Coordinator: put all public keys into the kits; then send roster.json to every organisation."""
     from fedmiss.federation.masks import fingerprint
     from fedmiss.network.kits import collect_roster
 
@@ -71,20 +71,20 @@ def join(
     approve: Annotated[
         str,
         typer.Option(
-            help="Approve the job with this hash (its first twelve digits or more) without being asked."
+            help="Approve the job with this hash (its first twelve digits or more) without a question."
         ),
     ] = "",
     look: Annotated[
         bool,
         typer.Option(
-            "--look", help="Hold every message until it is released (`fedmiss federation outbox --release`)."
+            "--look", help="Hold every message until you release it (`fedmiss federation outbox --release`)."
         ),
     ] = False,
     report: Annotated[
         Path | None, typer.Option(help="Folder of your own report at the end.", show_default="KIT/report")
     ] = None,
 ) -> None:
-    """Organisation: take part in a study beside your data, until it is done; then make your own report."""
+    """Organisation: take part in a study with your data until it is done; then make your own report."""
     from fedmiss.network.kits import approve as approved
     from fedmiss.network.kits import open_kit, page, terminal_ask
     from fedmiss.network.operate import join as take_part
@@ -117,11 +117,11 @@ def run(
     preview: Annotated[
         bool,
         typer.Option(
-            "--preview", help="Agree only, and say what least numbers leave out; `run` goes on from there."
+            "--preview", help="Agree only, and list what the minimum numbers leave out; `run` then continues."
         ),
     ] = False,
 ) -> None:
-    """Coordinator: run a study to its end, or go on with it; then make the joint report."""
+    """Coordinator: run a study to its end, or continue it; then make the joint report."""
     from fedmiss.files import read_json
     from fedmiss.network.operate import run as run_study
     from fedmiss.network.report import joint_report
@@ -161,10 +161,10 @@ def outbox(
     first: Annotated[int, typer.Option(help="First exchange to show.")] = 0,
     last: Annotated[int | None, typer.Option(help="Last exchange to show.", show_default="all")] = None,
     release: Annotated[
-        bool, typer.Option("--release", help="Show the message that is held (join --look), and let it go.")
+        bool, typer.Option("--release", help="Show the message on hold (join --look), and send it.")
     ] = False,
 ) -> None:
-    """Organisation: every message that left, in words and numbers, as it was before masks; or the one that is held."""
+    """Organisation: show every message that was sent, before masks, in words and numbers; or the message on hold."""
     from fedmiss.network.kits import open_kit
     from fedmiss.network.outbox import outbox as read
     from fedmiss.network.outbox import release as let_go
@@ -198,7 +198,7 @@ def revise(
         list[str] | None, typer.Option(help="Organisation to leave out; repeat for more.")
     ] = None,
 ) -> None:
-    """Coordinator: the next revision of a study, perhaps without somebody: a new job, which all must approve anew."""
+    """Coordinator: make the next revision of a study, for example without one organisation; all must approve it."""
     from fedmiss.network.kits import new_revision
 
     new = new_revision(study, without or [])
@@ -216,9 +216,9 @@ def demo(
     bootstrap: Annotated[int, typer.Option(help="Bootstrap replicates for the intervals.")] = 200,
     port: Annotated[int, typer.Option(help="Port of the hub on this computer.")] = 8102,
     masks: Annotated[bool, typer.Option(help="Whether sums are masked.")] = True,
-    engine: Annotated[str, typer.Option(help="Who carries the messages: nvflare or flower.")] = "nvflare",
+    engine: Annotated[str, typer.Option(help="Engine for the messages: nvflare or flower.")] = "nvflare",
 ) -> None:
-    """Run a whole study on this computer: a hub and three clubs as processes of their own, with mutual TLS."""
+    """Run a whole study on this computer: a hub and three clubs as separate processes, with mutual TLS."""
     from fedmiss.network.demo import run_demo
 
     run_demo(out, bootstrap=bootstrap, port=port, masks=masks, engine=engine, say=typer.echo)

@@ -21,7 +21,7 @@ def fit(
     settings: FitSettings,
     overwrite: Overwrite = False,
 ) -> None:
-    """Fit the model of a panel over its groups; run it again after an interruption and it goes on."""
+    """Fit the model of a panel over its groups; after an interruption, run it again to continue."""
     from fedmiss.cli.show import say_written
     from fedmiss.pipeline.fitting import fit_panel
 

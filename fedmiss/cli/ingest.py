@@ -31,12 +31,12 @@ def ingest(
     out: Out = Path("records"),
     sampling: Annotated[
         list[Path] | None,
-        typer.Option(help="eBird sampling event file; without one no zeros can be made.", show_default=False),
+        typer.Option(help="eBird sampling event file; without it there are no zeros.", show_default=False),
     ] = None,
     unvetted: Annotated[
         list[Path] | None,
         typer.Option(
-            help="eBird file of unvetted or provisional records: they hold back zeros.", show_default=False
+            help="eBird file of unvetted or provisional records: they prevent zeros.", show_default=False
         ),
     ] = None,
     preset: Annotated[
@@ -48,13 +48,13 @@ def ingest(
     cache: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for what a second ingest can reuse.", show_default=".fedmiss-cache beside --out"
+            help="Folder for data that a second ingest can reuse.", show_default=".fedmiss-cache beside --out"
         ),
     ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Keep nothing for a second ingest.")] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Store nothing for a second ingest.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder --out.")] = False,
 ) -> None:
-    """Read bird records of any eBird kind, apply the rules that make zeros true, and write a records folder."""
+    """Read bird records, apply the rules for zeros, and write a records folder."""
     from fedmiss.etl.ingest import ingest as run_ingest
 
     manifest = run_ingest(

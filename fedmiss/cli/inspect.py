@@ -14,11 +14,11 @@ def inspect(
     path: Annotated[Path, typer.Argument(help="A folder or parquet file made by fedmiss.")],
     messages: Annotated[
         bool,
-        typer.Option("--messages", help="Of a fit: what each kind of message between groups and hub held."),
+        typer.Option("--messages", help="For a fit: content of each kind of message between groups and hub."),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print a folder's manifest as JSON.")] = False,
 ) -> None:
-    """Say in words what a produced file or folder holds."""
+    """Describe in words what a file or folder made by fedmiss holds."""
     from fedmiss.cli import show
 
     if json:

@@ -16,7 +16,7 @@ from fedmiss.settings import Setting, definitions
 __all__ = ["Out", "Overwrite", "options_of"]
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the folder if it is there.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")]
 
 
 def options_of(

@@ -14,7 +14,7 @@ def plot(
     path: Annotated[Path, typer.Argument(help="A trace.parquet, or the folder of a fit or an experiment.")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Name of the figures, without ending; default beside the trace."),
+        typer.Option("--out", "-o", help="Name of the figures, no extension; default beside the trace."),
     ] = None,
     by: Annotated[str, typer.Option(help="Horizontal axis: round, epochs, bytes or seconds.")] = "round",
 ) -> None:

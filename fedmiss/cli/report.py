@@ -25,7 +25,7 @@ def report(
     settings: ReportSettings,
     json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a report that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing report.")] = False,
 ) -> None:
     """Write the trend report of a fitted species: one HTML page, figures, tables, exchange files."""
     import json as to_json

@@ -18,21 +18,21 @@ def run(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="Folder of all results; else as the recipe says.", show_default=False
+            "--out", "-o", help="Folder of all results; default as in the recipe.", show_default=False
         ),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(help="Species at a time; else one per core.", show_default=False)
+        int | None, typer.Option(help="Species at a time; by default one per core.", show_default=False)
     ] = None,
     scheduler: Annotated[
         str | None,
         typer.Option(
-            help="Spread species over a Dask cluster of your own, as tcp://host:8786.",
+            help="Distribute species over your Dask cluster, as tcp://host:8786.",
             show_default="processes here",
         ),
     ] = None,
 ) -> None:
-    """Run a recipe from records to report; redo only what changed, go on after an interruption."""
+    """Run a recipe from records to report; repeat only what changed, continue after an interruption."""
     from fedmiss.cli.doctor import first_use
     from fedmiss.pipeline.chain import input_files, run_recipe
     from fedmiss.pipeline.recipe import read_recipe

@@ -18,15 +18,15 @@ __all__ = ["simulate"]
 def simulate(
     out: Out = Path("simulated"),
     records: Annotated[int, typer.Option(help="Rows of the observation file, 1000 to 50 million.")] = 200_000,
-    seed: Annotated[int, typer.Option(help="Seed: the same one gives the same files.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed: the same seed gives the same files.")] = 0,
     species: Annotated[int, typer.Option(help="Number of species, 1 to 24.")] = 16,
     start: Annotated[str, typer.Option(help="First month, YYYY-MM.")] = "2010-01",
     end: Annotated[str, typer.Option(help="Last month, YYYY-MM.")] = "2020-12",
     sites: Annotated[
-        int, typer.Option(help="Sites of the country (1,000 for --panel); 0 chooses a lifelike number.")
+        int, typer.Option(help="Sites of the country (1,000 for --panel); 0 chooses a realistic number.")
     ] = 0,
     observers: Annotated[
-        int, typer.Option(help="Observers of the country (100 for --panel); 0 chooses a lifelike number.")
+        int, typer.Option(help="Observers of the country (100 for --panel); 0 chooses a realistic number.")
     ] = 0,
     columns: Annotated[
         str, typer.Option(help="Layout: 52 (since 2025), 49 (2021-2024) or 46 columns (to 2020).")
@@ -55,7 +55,7 @@ def simulate(
     ] = 0.0,
     overwrite: Overwrite = False,
 ) -> None:
-    """Write made-up data with known truth: eBird-format files of any size, or a panel."""
+    """Write simulated data with known truth: eBird-format files of any size, or a panel."""
     if panel:
         options: dict[str, Any] = {
             "sites": sites or 1000, "months": months, "observed": observed, "kind": panel, "family": family,
@@ -88,7 +88,7 @@ def _ebird(out: Path, settings: EbirdSettings, *, overwrite: bool) -> None:
     from fedmiss.simulate.ebird import simulate_ebird
 
     say_written(simulate_ebird(out, settings, overwrite=overwrite))
-    typer.echo("How lifelike it is (quantiles are 25/50/75/90/99 % and the maximum):")
+    typer.echo("How realistic it is (quantiles are 25/50/75/90/99 % and the maximum):")
     for row in read_manifest(out)["results"]["marginals"]:
         real, got = (" / ".join(f"{v:g}" for v in row[key]) for key in ("real", "simulated"))
         typer.echo(f"  {row['what']}: {got} (real extracts: {real})")

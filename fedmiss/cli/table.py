@@ -20,9 +20,7 @@ def table(
     ] = "",
     zero_filled: Annotated[
         bool,
-        typer.Option(
-            "--zero-filled", help="Every visit of one species: 0 where it was looked for and not found."
-        ),
+        typer.Option("--zero-filled", help="Every visit of one species: 0 where it was not detected."),
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file --out.")] = False,
 ) -> None:

@@ -31,7 +31,7 @@ Changepoints = Annotated[
     ),
 ]
 Stepwise = Annotated[
-    bool, typer.Option("--stepwise", help="Model 2: thin the change points that were given.")
+    bool, typer.Option("--stepwise", help="Model 2: remove weak change points step by step.")
 ]
 Overdispersion = Annotated[
     bool,
@@ -58,7 +58,7 @@ Months = Annotated[
     bool,
     typer.Option(
         "--months/--no-months",
-        help="Use the month column; without it the counts of a year are joined by --repeats.",
+        help="Use the month column; without it the counts of a year are combined by --repeats.",
         show_default="if there is one",
     ),
 ]
@@ -85,7 +85,7 @@ Wide = Annotated[bool, typer.Option("--wide", help="One column for each year.", 
 Missing = Annotated[
     list[str] | None,
     typer.Option(
-        help="A further sign of a missing count, as 999.", rich_help_panel=_TABLE, show_default=False
+        help="One more code for a missing count, as 999.", rich_help_panel=_TABLE, show_default=False
     ),
 ]
 Out = Annotated[

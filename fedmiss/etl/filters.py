@@ -50,7 +50,7 @@ class Filters(Settings):
     hotspots_only: Annotated[bool, Where("Hotspots only.", flags=("--hotspots",))] = False
     first_date: Annotated[str | None, When("First date, as 2015-01-01.", flags=("--start",))] = None
     last_date: Annotated[str | None, When("Last date, included.", flags=("--end",))] = None
-    last_years: Annotated[int | None, When("The last so many calendar years of the data.", low=1)] = None
+    last_years: Annotated[int | None, When("Number of last calendar years of the data.", low=1)] = None
     years: Annotated[
         tuple[int, ...], When("Calendar year; repeat for more.", low=1800, high=2199, flags=("--year",))
     ] = ()
@@ -62,7 +62,7 @@ class Filters(Settings):
         tuple[str, str] | None, When("Window of any year, as 11-15..02-15.", read=season_window)
     ] = None
     start: Annotated[
-        Range, When("Start time, as 05:00..10:30, both included.", flags=("--time",), read=clock_range)
+        Range, When("Start time, as 05:00..10:30, both ends included.", flags=("--time",), read=clock_range)
     ] = (None, None)
     protocols: Annotated[Words, When("Protocol, as Traveling; repeat for more.", flags=("--protocol",))] = ()
     projects: Annotated[Words, When("eBird project code; repeat for more.", flags=("--project",))] = ()
@@ -73,9 +73,9 @@ class Filters(Settings):
     distance: Annotated[
         Range, When("Kilometres, as 0..10.", read=partial(number_range, option="--distance"))
     ] = (None, None)
-    max_speed: Annotated[float | None, When("Kilometres an hour.")] = None
+    max_speed: Annotated[float | None, When("Largest speed, kilometres per hour.")] = None
     party: Annotated[
-        Range, When("Largest party.", flags=("--max-observers",), typed=int, read=lambda n: (None, n))
+        Range, When("Maximum observers.", flags=("--max-observers",), typed=int, read=lambda n: (None, n))
     ] = (None, None)
     observers: Annotated[Words, When("Observer id to keep.", flags=("--observer",))] = ()
     without_observers: Annotated[Words, When("Observer id to leave out.", flags=("--without-observer",))] = ()

@@ -36,7 +36,7 @@ class IngestSettings(Settings):
     groups: Annotated[
         str,
         Rule(
-            "Shared checklists: first (the lowest id stands for all), merged (observers joined), raw (every copy counts).",
+            "Shared checklists: first (keep the lowest id), merged (observers joined), raw (every copy counts).",
             among=("first", "merged", "raw"),
         ),
     ] = "first"  # fmt: skip
@@ -44,7 +44,7 @@ class IngestSettings(Settings):
     exotic: Annotated[
         Words,
         Rule(
-            "Exotic codes to keep, with commas; natives always stay. X is an escapee.",
+            "Exotic codes to keep, with commas; native birds are always kept. X is an escapee.",
             shown="N,P", read=lambda text: text.split(","),
         ),
     ] = ("", "N", "P")  # fmt: skip
@@ -58,9 +58,7 @@ class IngestSettings(Settings):
             flags=("--reviewed",),
         ),
     ] = False  # fmt: skip
-    sensitive: Annotated[
-        Words, Rule("Species whose records are withheld somewhere: its absence is no zero.")
-    ] = ()
+    sensitive: Annotated[Words, Rule("Species withheld in some places: its absence is not a zero.")] = ()
     allow_absent: Annotated[bool, Rule("Accept a species that the files never mention.")] = False
     keep: Annotated[
         Words,
@@ -79,7 +77,7 @@ class IngestSettings(Settings):
     drop_suspected: Annotated[
         bool, Plain("MyEBirdData of friends: same place, date, time and duration is one shared list.")
     ] = False
-    decimals: Annotated[int, Plain("GBIF: decimals of a coordinate that make a site.", low=0, high=5)] = 2
+    decimals: Annotated[int, Plain("GBIF: decimals of the coordinates that make a site.", low=0, high=5)] = 2
     repeats: Annotated[
         str,
         Plain(
@@ -96,7 +94,7 @@ class IngestSettings(Settings):
         ),
     ] = "refuse"  # fmt: skip
     wide: Annotated[bool, Plain("Table of counts with one column for each year.")] = False
-    missing: Annotated[Words, Plain("Plain tables: a further sign of a missing count, as 999.")] = ()
+    missing: Annotated[Words, Plain("Plain tables: one more code for a missing count, as 999.")] = ()
     first_year: Annotated[
         int | None, Plain("Table of counts whose time points are 1, 2, ...: the year of the first.")
     ] = None
@@ -134,13 +132,13 @@ class PanelSettings(Settings):
     """
 
     species: Annotated[
-        str, Setting("Scientific or common name; may be left out when the records hold one species.")
+        str, Setting("Scientific or common name; optional when the records hold one species.")
     ] = ""
     groups: Annotated[
         int | None,
         Setting(
             "Number of groups; observers are drawn at random.",
-            low=1, shown="10, or one for each observer where they are fewer",
+            low=1, shown="10, or one for each observer if there are fewer observers",
         ),
     ] = None  # fmt: skip
     group_by: Annotated[
@@ -149,8 +147,8 @@ class PanelSettings(Settings):
     sites: Annotated[
         str, Setting("seen: sites with at least one detection; all: every site.", among=("seen", "all"))
     ] = "seen"
-    min_visits: Annotated[int, Setting("Visits that a site needs.", low=1)] = 1
+    min_visits: Annotated[int, Setting("Minimum number of visits of a site.", low=1)] = 1
     seed: Annotated[int, Setting("Seed of the random groups.", low=0)] = 0
     secrets: Annotated[
-        bool, Setting("Give every group a secret of its own, from which its bootstrap weights are drawn.")
+        bool, Setting("Give every group its own secret key, from which its bootstrap weights are drawn.")
     ] = False

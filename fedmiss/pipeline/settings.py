@@ -45,7 +45,7 @@ class FitSettings(Settings):
     ] = "auto"
     rank: Annotated[int | Literal["auto"], Setting("auto (by cross-validation) or a number.", low=0)] = "auto"
     penalty: Annotated[
-        float | None, Setting("Ridge on the factors; left out, their variances are estimated.", low=0)
+        float | None, Setting("Ridge on the factors; without it, their variances are estimated.", low=0)
     ] = None
     time: Annotated[
         str,
@@ -54,9 +54,9 @@ class FitSettings(Settings):
             among=("smooth", "fixed"),
         ),
     ] = "smooth"
-    effort: Annotated[str, Setting("auto, none, or some of duration,distance,observers.")] = "auto"
+    effort: Annotated[str, Setting("auto, none, or any of duration,distance,observers.")] = "auto"
     observers: Annotated[
-        bool, Setting("Observer effects, kept inside groups; they may take part of a trend.")
+        bool, Setting("Observer effects, kept inside groups; they may absorb part of a trend.")
     ] = False
     folds: Annotated[int, Setting("Folds of the cross-validation.", low=2)] = 5
     folds_by: Annotated[
@@ -69,7 +69,7 @@ class FitSettings(Settings):
     ] = "auto"
     one_se: Annotated[bool, Setting("Prefer the smallest rank within one standard error.")] = False
     average: Annotated[
-        bool, Setting("Average the ranks that cross-validation cannot tell from the best one.")
+        bool, Setting("Average the ranks that cross-validation cannot distinguish from the best rank.")
     ] = True
     site_visits: Annotated[
         bool,
@@ -84,13 +84,13 @@ class FitSettings(Settings):
     joint: Annotated[
         bool,
         Setting(
-            "Groups exchange sums by site for sites that several of them visit: right where one person holds them all."
+            "Groups exchange sums by site for sites that several groups visit: use it if one person holds all groups."
         ),
     ] = True
     minimum: Annotated[
         int,
         Setting(
-            "Least number of a group's sites behind a month's sums; visits of months with fewer are withheld.",
+            "Minimum number of a group's sites in the sums of a month; visits of months with fewer sites are withheld.",
             low=0,
         ),
     ] = 0
@@ -98,17 +98,17 @@ class FitSettings(Settings):
         bool, Setting("Keep what each group needs for a report about its own sites (fedmiss own).")
     ] = False
     rounds: Annotated[
-        int | None, Setting("fedmissem, wire, saem: rounds; left out, 2,000, 100 and 900.", low=1)
+        int | None, Setting("fedmissem, wire, saem: rounds; by default 2,000, 100 and 900.", low=1)
     ] = None
     gamma: Annotated[
         float | None,
         Setting(
-            "fedmissem: step of the server; left out, p/(1+omega), less with minibatches.", above=0, high=1
+            "fedmissem: step of the server; by default p/(1+omega), less with minibatches.", above=0, high=1
         ),
     ] = None
     alpha: Annotated[
         float | None,
-        Setting("fedmissem, wire: step size of the memories; left out, 1/(1+omega).", above=0, high=1),
+        Setting("fedmissem, wire: step size of the memories; by default 1/(1+omega).", above=0, high=1),
     ] = None
     levels: Annotated[
         int, Setting("fedmissem, wire: levels of the random dithering; 0 sends floats.", low=0)
@@ -123,6 +123,6 @@ class FitSettings(Settings):
     participation: Annotated[
         float, Setting("fedmissem, wire, saem: probability that a group answers a round.", above=0, high=1)
     ] = 1.0
-    batch: Annotated[int | None, Setting("fedmissem: visits per round and group; left out, all.", low=1)] = (
+    batch: Annotated[int | None, Setting("fedmissem: visits per round and group; by default all.", low=1)] = (
         None
     )

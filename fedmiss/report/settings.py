@@ -56,20 +56,20 @@ class ReportSettings(Settings):
     convention: Annotated[
         str,
         Setting(
-            "Error of the trend: long-term (the scatter of years is part of it) or trim (it is not, as in TRIM).",
+            "Error of the trend: long-term (with the scatter of years) or trim (without it, as in TRIM).",
             among=CONVENTIONS,
         ),
     ] = "long-term"
     min_counts: Annotated[
         int,
-        Setting("Site-months that must be counted in a year of the index; twice as many in its base.", low=1),
+        Setting("Minimum of counted site-months in a year of the index; twice as many in its base.", low=1),
     ] = Least().cells
     min_sites: Annotated[
-        int, Setting("Sites that must be counted in a year of the index; twice as many in its base.", low=1)
+        int, Setting("Minimum of counted sites in a year of the index; twice as many in its base.", low=1)
     ] = Least().sites
     date: Annotated[
         str | None,
-        Setting("Date printed on the report, YYYY-MM-DD; fix it to get the same bytes again.", shown="today"),
+        Setting("Date printed on the report, YYYY-MM-DD; set it to get the same bytes again.", shown="today"),
     ] = None
     span: Annotated[
         float | None,
@@ -78,7 +78,7 @@ class ReportSettings(Settings):
     coarse_map: Annotated[
         float,
         Setting(
-            "Round positions of sites to so many degrees, and withhold their names (0: exact).",
+            "Round positions of sites to this many degrees, and withhold their names (0: exact).",
             low=0, high=10,
         ),
     ] = 0.0  # fmt: skip
@@ -86,17 +86,17 @@ class ReportSettings(Settings):
     unit: Annotated[str, Setting("What was counted: birds, nests, pairs, territories, or any word.")] = (
         "birds"
     )
-    trim: Annotated[bool, Setting("Show TRIM's index (model 3) of the same counts beside fedmiss's.")] = False
+    trim: Annotated[bool, Setting("Also show TRIM's index (model 3) of the same counts.")] = False
     photo: Annotated[str | None, Setting("A picture (JPEG or PNG) for the top of the page.")] = None
     photo_credit: Annotated[str, Setting("Who took the picture, and its licence.")] = ""
     language: Annotated[
         str | None,
         Setting(
-            "A translation of the page (TOML); sentences that it lacks stay English and are listed beside the page."
+            "A translation of the page (TOML); sentences without a translation stay English and are listed in a file."
         ),
     ] = None
     author: Annotated[str, Setting('Who publishes the report, for "cite as".')] = ""
-    url: Annotated[str, Setting("Where the report will stand, for links and share images.")] = ""
+    url: Annotated[str, Setting("Address of the published report, for links and share images.")] = ""
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)

@@ -84,6 +84,8 @@ def check_compressor(
         U = rng.random((draws, size))
         X = np.broadcast_to(x, (draws, q))
         X_hat, nbytes = compress_rows(compressor, X, U)
+        turned, _ = compress_rows(compressor, np.asfortranarray(X[:3]), U[:3])
+        _law(np.array_equal(turned, X_hat[:3]), f"{name}: compress_batch depends on the order of memory")
         for i in range(3):
             code = compressor.encode(x, U[i])
             _law(

@@ -69,29 +69,14 @@ def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     history = _history(found)
     fit = result_of(federation, state, model, history, cells, penalty)
     write_fit(work, fit)
-    k = found.rounds
-    up, down = (np.diff(x, prepend=0.0).astype(np.int64) for x in (found.bytes_up, found.bytes_down))
-    write_table(
-        {
-            "round": np.arange(1, k + 1, dtype=np.int32),
-            "h_norm2": np.diff(found.objective, prepend=found.objective[0]) ** 2,
-            "objective": found.objective,
-            "active": np.full(k, len(cells), np.int32),
-            "bytes_up": up,
-            "bytes_down": down,
-            "epochs": np.arange(1, k + 1, dtype=float),
-            "seconds": found.seconds,
-        },
-        work / "trace.parquet",
-        "trace",
-    )
+    _write_trace(found, len(cells), work / "trace.parquet")
     facts = replace(
         fit_facts(fit, federation, folder, None, settings),
         method="wire",
         h_norm=None,
-        exchanges=2 * k,
-        bytes_up=int(up.sum()),
-        bytes_down=int(down.sum()),
+        exchanges=2 * found.rounds,
+        bytes_up=int(found.bytes_up[-1]),
+        bytes_down=int(found.bytes_down[-1]),
         compressor=settings.compressor
         or (f"dithering, {settings.levels} levels" if settings.levels else "identity"),
         participation=settings.participation,
@@ -100,6 +85,22 @@ def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     note = "Sums by site and month travelled (--method wire): the coordinator can compute a group's counts from them."
     write_fit_manifest(work, folder, settings, hashes, facts, [note])
     return finish(work, out)
+
+
+def _write_trace(found: FederatedFit, n_groups: int, path: Path) -> None:
+    k = found.rounds
+    up, down = (np.diff(x, prepend=0.0).astype(np.int64) for x in (found.bytes_up, found.bytes_down))
+    rounds = {
+        "round": np.arange(1, k + 1, dtype=np.int32),
+        "h_norm2": np.diff(found.objective, prepend=found.objective[0]) ** 2,
+        "objective": found.objective,
+        "active": np.full(k, n_groups, np.int32),
+        "bytes_up": up,
+        "bytes_down": down,
+        "epochs": np.arange(1, k + 1, dtype=float),
+        "seconds": found.seconds,
+    }
+    write_table(rounds, path, "trace")
 
 
 def _check_course(found: FederatedFit, settings: FitSettings) -> None:

@@ -222,6 +222,7 @@ def fit_cells(
     set_eta(cells, theta)
     walk = _Walk(cells, J, L, family, pen, effects, rank)
     history: list[float] = []
+    # One function: the reasons to stop share the counters of the loop.
     reason, converged, calm, slow = f"the limit of {max_sweeps} sweeps was reached", False, 0, 0
     alternate, sweep, value, loss = SWEEPS, 0, np.inf, np.nan
     before = [c.eta.copy() for c in cells]

@@ -60,9 +60,9 @@ def main() -> None:
         signal.signal(s, signal.SIG_DFL)  # until the commands are loaded there is nothing to put away
     commands.register(app)
     _check_limit()
-    for s in heard:
-        signal.signal(s, interrupt)
     try:
+        for s in heard:
+            signal.signal(s, interrupt)
         app()
     except KeyboardInterrupt:  # before the command itself began
         sys.exit(130)

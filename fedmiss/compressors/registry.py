@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 from fedmiss.compressors.blocks import Blocks
@@ -44,14 +45,20 @@ def compressor_of(text: str) -> Compressor:
     ------
     ConfigError : no such compressor or setting, or a value that is no number
     """
-    name, _, rest = text.partition(":")
+    name, _, rest = (part.strip() for part in text.partition(":"))
     settings: dict[str, object] = {}
     for part in filter(None, rest.split(",")):
-        key, _, value = part.partition("=")
+        key, _, value = (word.strip() for word in part.partition("="))
         try:
-            settings[key.strip()] = float(value) if set(value) & set(".en") else int(value)
+            number = float(value)
         except ValueError:
             raise ConfigError(
                 f"compressor {text!r}: {part!r} is no setting; write it as dithering:levels=8,block=64."
             ) from None
-    return compressor(name.strip(), **settings)
+        if key in settings:
+            raise ConfigError(f"compressor {text!r}: {key} is given twice.")
+        settings[key] = int(number) if number.is_integer() else number
+        takes = inspect.signature(COMPRESSORS[name]).parameters if name in COMPRESSORS else {}
+        if key in takes and not number.is_integer() and "float" not in str(takes[key].annotation):
+            raise ConfigError(f"compressor {text!r}: {key}={value} must be a whole number.")
+    return compressor(name, **settings)

@@ -133,7 +133,7 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
     InputError : a folder that is not of kind "records", or without one of the species
     """
     folder = Path(folder)
-    entries = _known(folder, species)
+    entries = list({e["species"]: e for e in _known(folder, species)}.values())
     lists, labels = _visited(folder / "checklists.parquet")
     asked = pl.Series([e["species"] for e in entries], dtype=pl.String)
     code = pl.col("species").cast(pl.Enum(asked), strict=False).to_physical().cast(pl.Int64)

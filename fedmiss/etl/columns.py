@@ -60,7 +60,13 @@ PLACE: dict[str, tuple[str, ...]] = {
     "longitude": ("longitude",),
 }
 
-COMMENTS = ("checklist comments", "trip comments")
+# Names that eBird changed between releases
+RENAMED = (
+    ("breeding code", "breeding bird atlas code"),
+    ("breeding category", "breeding bird atlas category"),
+    ("observation type", "protocol type"),
+    ("checklist comments", "trip comments"),
+)
 REACH = {k: {**EVENT, **PLACE}[k] for k in ("date", "country_code", "state_code", "county_code")}
 
 
@@ -112,28 +118,47 @@ def resolve(
 def kept_columns(header: Sequence[str], keep: Iterable[str], where: str) -> dict[str, int]:
     """Return the position of each column that is to be kept, under the name that was asked for, behind ``KEEP``.
 
+    A name that stands in the header is that column; else signs and case are ignored, and older names are tried.
+
     Raises
     ------
-    ConfigError : no such column, or a name that a table of fedmiss has already
+    ConfigError : no such column, several like it, or a name that a table of fedmiss has already
     """
-    at = {normal(name): i for i, name in reversed([*enumerate(header)])}
+    exact: dict[str, int] = {}
+    alike: dict[str, list[int]] = {}
+    for i, title in enumerate(header):
+        exact.setdefault(title.strip(), i)
+        if normal(title):
+            alike.setdefault(normal(title), []).append(i)
     own = {c["name"] for table in ("records", "checklists") for c in load_schema(table).columns}
-    spellings = [*EBD_RECORD.values(), *EVENT.values(), *PLACE.values(), COMMENTS]
-    found = {}
-    for name in keep:
+    found: dict[str, int] = {}
+    for name in map(str.strip, keep):
+        if not name:
+            raise ConfigError("--keep: give the name of a column.")
+        same = next((s for s in RENAMED if normal(name) in s), ())
+        places = (
+            [exact[name]]
+            if name in exact
+            else next((alike[s] for s in (normal(name), *same) if s in alike), [])
+        )
+        if len(places) > 1:
+            several = ", ".join(repr(header[i]) for i in places)
+            raise ConfigError(
+                f"--keep: {where} has several columns like {name!r}: {several}; write one exactly."
+            )
+        if not places:
+            near = [header[alike[n][0]] for n in get_close_matches(normal(name), alike, n=3)]
+            said = f"did you mean {' or '.join(map(repr, near))}?" if near else f"it has {listed(header, 6)}."
+            raise ConfigError(f"--keep: {where} has no column {name!r}; {said}", column=name)
         if name.casefold() in own:
             raise ConfigError(
-                f"--keep: the table of records has a column {name.casefold()!r} of its own; rename that of {where}.",
+                f"--keep: fedmiss's tables have a column {name.casefold()!r} already, so that of {where} cannot be kept "
+                "under this name.",
                 column=name,
             )
-        same = next((s for s in spellings if normal(name) in s), (normal(name),))
-        hit = next((at[s] for s in (normal(name), *same) if s in at), None)
-        if hit is None:
-            near = get_close_matches(normal(name), at, n=3) or list(at)[:6]
+        if places[0] in found.values() and KEEP + name not in found:
             raise ConfigError(
-                f"--keep: {where} has no column {name!r}; it has {', '.join(header[at[n]] for n in near)}, ... "
-                f"({len(header)} columns).",
-                column=name,
+                f"--keep: {name!r} is a column that is kept already; name it once.", column=name
             )
-        found[KEEP + name] = hit
+        found[KEEP + name] = places[0]
     return found

@@ -12,6 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
+from fedmiss.etl.columns import kept_columns
 from fedmiss.etl.count_visits import project_counts
 from fedmiss.etl.counts import CountOptions, is_count_table
 from fedmiss.etl.flow import orphan_warning, row_flow, source_warnings, summarise, why_no_zeros
@@ -183,6 +184,9 @@ def _project(
     """Return the projection of every source, from the cache or made now."""
     with_events = not any(s.role == "sampling" for s in sources)
     projections = []
+    for source in sources:  # before any is read, which may take long
+        if source.role == "ebd":
+            kept_columns(source.header, settings.keep, source.name)
     for source in sources:
         build, more = _builder(source, settings, sources)
         if source.role in EBIRD:

@@ -14,7 +14,15 @@ from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.columns import KEEP, check_named, kept_columns, squeezed
 from fedmiss.etl.counts import settle_spellings
 from fedmiss.etl.projection import Meta
-from fedmiss.etl.rows import Rows, digest_ids, parse_count, parse_dates, read_rows, write_projection
+from fedmiss.etl.rows import (
+    Rows,
+    digest_ids,
+    joined_texts,
+    parse_count,
+    parse_dates,
+    read_rows,
+    write_projection,
+)
 from fedmiss.etl.sources import Source
 
 __all__ = ["DATES", "PlainRules", "check_map", "project_plain", "propose_map"]
@@ -182,7 +190,12 @@ def _joined(frame: pl.DataFrame, repeats: str) -> tuple[pl.DataFrame, list[str]]
     rule = {"max": (count.max(), "largest"), "mean": (count.mean().round().cast(pl.Int64), "mean, rounded,")}
     one, word = rule[repeats]
     joined = parts.group_by(keys, maintain_order=True).agg(
-        one, *(pl.col(c).first() for c in frame.columns if c not in (*keys, "count"))
+        one,
+        *(
+            joined_texts(c) if c.startswith(KEEP) else pl.col(c).first()
+            for c in frame.columns
+            if c not in (*keys, "count")
+        ),
     )
     said = f"{several}the {word} of each is taken."
     return pl.concat([frame.filter(~doubled), joined.select(frame.columns)]), [said]

@@ -22,6 +22,7 @@ from fedmiss.etl.codes import COUNT_BAD
 from fedmiss.etl.columns import KEEP
 from fedmiss.etl.projection import Projection, row_groups
 from fedmiss.etl.repeats import latest_edits
+from fedmiss.etl.rows import joined_texts
 from fedmiss.etl.select import FILTERED, KEPT_ZERO_OK, NO_SITE, Events, event_names
 from fedmiss.tables import table_writer
 
@@ -96,8 +97,9 @@ def write_records(
             found = _resolve(part, events, counts, edits, texts, zeros=zeros)
             yield _table(found, events, choice, texts.columns)
 
-    unique = ("checklist_id", "checklist_row", *texts.columns)
-    steps["written"] = table_writer(path, "records", chunks(), unique=unique, texts=texts.columns)
+    names = [c.removeprefix(KEEP) for c in texts.columns]
+    unique = ("checklist_id", "checklist_row", *names)
+    steps["written"] = table_writer(path, "records", chunks(), unique=unique, texts=names)
     for i, name in enumerate(events.steps):
         if counts.fates.get(FILTERED + i):
             steps[f"on checklists left out by {name}"] = counts.fates[FILTERED + i]
@@ -109,7 +111,7 @@ def write_records(
 def _texts(sources: list[Projection]) -> pl.DataFrame:
     """Return the texts of the columns that are kept on request; the codes of each source begin behind the last one's."""
     parts = [s.read("kept") for s in sources if s.has("kept")]
-    return pl.concat(parts).rename(lambda c: c.removeprefix(KEEP)) if parts else pl.DataFrame()
+    return pl.concat(parts) if parts else pl.DataFrame()
 
 
 def _table(found: pl.DataFrame, events: Events, choice: SpeciesChoice, texts: Sequence[str]) -> pl.DataFrame:
@@ -120,7 +122,7 @@ def _table(found: pl.DataFrame, events: Events, choice: SpeciesChoice, texts: Se
         schema=dict.fromkeys(("species", "common_name"), pl.String),
     )
     return found.select(
-        *texts,
+        *(pl.col(c).alias(c.removeprefix(KEEP)) for c in texts),
         checklist_id=_ids_of_rows(events, row),
         checklist_row=events.written_row[row],
         species=names["species"].gather(found["species"]),
@@ -226,15 +228,7 @@ def _sums(part: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
         n.clip(0).sum(),
         why.cast(pl.Int8).max().alias("reason"),
         (n != 0).any().alias("detected"),
-        *(
-            pl.col(c)
-            .replace("", None)
-            .drop_nulls()
-            .unique(maintain_order=True)
-            .str.join("; ")
-            .replace("", None)
-            for c in texts.columns
-        ),
+        *(joined_texts(c) for c in texts.columns),
     )
 
 

@@ -33,7 +33,15 @@ from fedmiss.etl.projection import (
 from fedmiss.etl.sources import EXAMPLES, Faults, Source, broken_input, open_source
 from fedmiss.files import hash_file
 
-__all__ = ["Rows", "digest_ids", "parse_count", "parse_dates", "read_rows", "write_projection"]
+__all__ = [
+    "Rows",
+    "digest_ids",
+    "joined_texts",
+    "parse_count",
+    "parse_dates",
+    "read_rows",
+    "write_projection",
+]
 
 CHUNK = 100_000
 _NOTHING = ("", "NA", "NAN", "NULL", "NONE")
@@ -125,7 +133,9 @@ def read_rows(
     """
     absent = [pl.lit("").alias(k) for k in blanks if k not in columns]
     if source.separator == "":
-        frame = pl.read_parquet(source.path, columns=[source.header[p] for p in columns.values()])
+        frame = pl.read_parquet(
+            source.path, columns=list(dict.fromkeys(source.header[p] for p in columns.values()))
+        )
         rows.read += frame.height
         yield (
             frame.select(
@@ -201,6 +211,12 @@ def _undecodable_line(source: Source) -> int:
             except UnicodeDecodeError:
                 return number
     return 0
+
+
+def joined_texts(column: str) -> pl.Expr:
+    """Join the different texts of a group by '; '; null where all are blank."""
+    said = pl.col(column).replace("", None).drop_nulls().unique(maintain_order=True)
+    return said.str.join("; ").replace("", None)
 
 
 def digest_ids(values: pl.Series) -> pl.Series:

@@ -160,7 +160,12 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> 
 
 def _compressor(settings: FitSettings) -> Compressor:
     if settings.compressor:
-        return compressor_of(settings.compressor)
+        quant = compressor_of(settings.compressor)
+        if getattr(quant, "delta", None) is not None:
+            raise ConfigError(
+                f"--method fedmissem needs an unbiased compressor; {settings.compressor} is for wire."
+            )
+        return quant
     return Dithering(levels=settings.levels) if settings.levels else Identity()
 
 
@@ -207,7 +212,9 @@ def _check_finite(result: Result, settings: FitSettings) -> None:
         or np.abs(result.theta.U).max() > 1e6
     ):
         gamma = float(result.trace["gamma"][-1])
-        sent = settings.compressor or f"dithering, {settings.levels} levels"
+        sent = settings.compressor or (
+            f"dithering, {settings.levels} levels" if settings.levels else "identity"
+        )
         raise DomainError(
             f"FedMissEM diverged: its objective went from {seen[0]:.4g} to {seen[-1]:.4g} in {len(seen)} evaluations. "
             f"gamma={gamma:g}, compressor={sent}, batch={settings.batch or 'all'}. "

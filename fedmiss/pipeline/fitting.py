@@ -16,6 +16,7 @@ import pandas as pd
 import pyarrow as pa
 
 from fedmiss.arrays import Columns
+from fedmiss.errors import ConfigError
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
 from fedmiss.federation.results import AverageFit, CountFit, site_slopes
@@ -80,6 +81,10 @@ def fit_panel(
 
 def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     check_fixed(settings)
+    if settings.compressor and settings.method not in ("fedmissem", "wire"):
+        raise ConfigError(
+            f"--compressor {settings.compressor} is for --method fedmissem and wire; the method is {settings.method}."
+        )
     if settings.method != "fast":
         return METHODS[settings.method](panel_path, out, settings)
     folder = open_panel(panel_path)

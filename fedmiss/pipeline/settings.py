@@ -116,8 +116,9 @@ class FitSettings(Settings):
     compressor: Annotated[
         str,
         Setting(
-            "fedmissem, wire: what is sent, by name and numbers, as natural, identity, randk:k=200 or "
-            "dithering:levels=8,block=64; left out, dithering with --levels."
+            "fedmissem, wire: the compressor, by name and numbers, for example natural or randk:k=200 (fedmissem), "
+            "topk:k=200 or dithering:levels=64,block=9 (wire). Default: dithering with --levels; wire "
+            "compresses the sums of each site apart."
         ),
     ] = ""
     participation: Annotated[

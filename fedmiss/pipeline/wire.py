@@ -45,12 +45,12 @@ def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     work = partial_folder(out, hash_json([asdict(settings), hashes]))
     model = base_settings(settings, calibrate=not folder.chosen_by_detection)
     model = replace(model, penalty=1.0) if model.penalty is None else model
-    state, cells, penalty = marginal_cells(federation, model)
     p = model.rank + 1
     if settings.compressor:
         quant = compressor_of(settings.compressor)
-    else:
+    else:  # each site's sums apart
         quant = Dithering(settings.levels, block=p * (p + 3) // 2) if settings.levels else Identity()
+    state, cells, penalty = marginal_cells(federation, model)
     found = fit_federated(
         cells,
         federation.J,
@@ -107,11 +107,13 @@ def _check_course(found: FederatedFit, settings: FitSettings) -> None:
     """Refuse a run whose objective rose: its parameters mean nothing."""
     first, last = found.objective[0], found.objective[-1]
     if not np.isfinite(last) or last > first + 0.1 * abs(first):
+        sent = settings.compressor or (
+            f"dithering, {settings.levels} levels" if settings.levels else "identity"
+        )
         raise DomainError(
             f"--method wire diverged: its objective went from {first:.4g} to {last:.4g} in {found.rounds} rounds. The "
-            f"normal equations bear little noise of compression (compressor={settings.compressor or 'dithering'}, "
-            f"levels={settings.levels}, participation={settings.participation:g}): use dithering with more --levels, "
-            "or identity."
+            f"normal equations bear little noise of compression (compressor={sent}, "
+            f"participation={settings.participation:g}): use dithering with more --levels, topk, or identity."
         )
 
 

@@ -94,11 +94,53 @@ def test_other_kinds_of_files(tmp_path):
     assert kept(csv(tmp_path, "plots.csv", rows, header), "ring", column_map=MAP) == ["r0", "r1", "r2"]
 
 
+HARD = ("備考", "メモ", "größe", "grüße", "Ring no.", "Ring-no", "row")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_names_that_are_alike_or_of_other_alphabets(tmp_path, suffix):
+    rows = [f"a,p{i},2020-05-01,greg,3,30,1," + ",".join(f"{h}{i}" for h in HARD) for i in range(3)]
+    path = csv(tmp_path, "plots.csv", rows, f"{PLAIN},{','.join(HARD)}")
+    if suffix == "parquet":
+        frame = pl.read_csv(path, infer_schema=False)
+        path = tmp_path / "plots.parquet"
+        frame.write_parquet(path)
+    for name in HARD:
+        out = tmp_path / f"out {name}"
+        ingest(
+            [path],
+            out,
+            IngestSettings(keep=(name, "n" if name == "row" else "who"), column_map=MAP),
+            keep_cache=False,
+        )
+        assert pl.read_parquet(out / "records.parquet")[name].to_list() == [f"{name}{i}" for i in range(3)]
+    for keep, message in (
+        (("ring NO",), "several columns like 'ring NO': 'Ring no.', 'Ring-no'; write one exactly"),
+        (("who", "WHO"), "'WHO' is a column that is kept already"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            ingest([path], tmp_path / "x", IngestSettings(keep=keep, column_map=MAP), keep_cache=False)
+
+
+def test_counts_that_become_one_keep_all_their_texts(tmp_path):
+    rows = [
+        f"a,p1,2020-05-01,greg,{n},30,1,{t}" for n, t in ((5, "five"), (7, "seven"), (7, "five"), (2, ""))
+    ]
+    path = csv(tmp_path, "plots.csv", rows, f"{PLAIN},note")
+    for rule in ("sum", "max", "mean"):
+        settings = IngestSettings(keep=("note",), column_map=MAP, repeats=rule)
+        ingest([path], tmp_path / rule, settings, keep_cache=False)
+        got = pl.read_parquet(tmp_path / rule / "records.parquet").select("count", "note").rows()
+        assert got == [({"sum": 21, "max": 7, "mean": 5}[rule], "five; seven")]
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("SPECIES COMMENT", "has no column 'SPECIES COMMENT'; it has SPECIES COMMENTS"),
-        ("Count", "has a column 'count' of its own"),
+        ("SPECIES COMMENT", "has no column 'SPECIES COMMENT'; did you mean 'SPECIES COMMENTS'"),
+        ("zzz", "has no column 'zzz'; it has GLOBAL UNIQUE IDENTIFIER, LAST EDITED DATE"),
+        ("REASON", "have a column 'reason' already"),
+        (" ", "give the name of a column"),
     ],
 )
 def test_columns_that_cannot_be_kept(pair, name, message):

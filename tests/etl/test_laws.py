@@ -483,3 +483,12 @@ def test_stamps_sort_like_the_times(times):
     rank = {t: i for i, t in enumerate(sorted(set(times)))}
     ranked = {v: i for i, v in enumerate(sorted(set(out.tolist())))}
     assert [rank[t] for t in times] == [ranked[v] for v in out.tolist()]
+
+
+def test_a_species_that_is_named_twice_is_counted_once(tmp_path):
+    ebd, sed = write_pair(tmp_path, *random_rows(3))
+    ingest([ebd], tmp_path / "out", sampling=[sed], cache=tmp_path / "cache")
+    once = aggregate(tmp_path / "out", ["Turdus merula"])
+    twice = aggregate(tmp_path / "out", ["Blackbird", "Turdus merula", "Turdus merula"])
+    assert once.detections.height > 3
+    assert twice.detections.equals(once.detections)

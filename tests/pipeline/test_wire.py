@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fedmiss.compressors import RandK
+from fedmiss.compressors.registry import compressor_of
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.files import read_manifest
 from fedmiss.pipeline.fitting import fit_panel
@@ -79,6 +81,9 @@ def test_a_compressor_that_is_too_noisy_for_the_normal_equations_is_refused(pane
         ("randk", "compressor 'randk': missing a required argument: 'k'"),
         ("randk:k=many", "'k=many' is no setting"),
         ("natural:k=3", "compressor 'natural': got an unexpected keyword argument 'k'"),
+        ("randk:k=inf", "k=inf must be a whole number"),
+        ("dithering:levels=2.5", "levels=2.5 must be a whole number"),
+        ("dithering:levels=8,levels=400", "levels is given twice"),
     ],
 )
 def test_a_compressor_that_is_none_is_refused(panel, tmp_path, compressor, message):
@@ -86,3 +91,21 @@ def test_a_compressor_that_is_none_is_refused(panel, tmp_path, compressor, messa
     with pytest.raises(ConfigError, match=message):
         fit_panel(panel, tmp_path / "x", settings)
     assert not (tmp_path / "x").exists()
+
+
+def test_numbers_of_compressors_as_people_write_them():
+    assert compressor_of("randk:k=2e2") == compressor_of(" randk : k = 200.0 ") == RandK(k=200)
+    assert compressor_of("dithering:levels=8,norm=inf").norm == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("method", "compressor", "message"),
+    [
+        ("fast", "natural", "is for --method fedmissem and wire"),
+        ("fedmissem", "topk:k=50", "needs an unbiased compressor"),
+    ],
+)
+def test_a_compressor_that_the_method_cannot_use_is_refused(panel, tmp_path, method, compressor, message):
+    settings = FitSettings(method=method, model="log1p", rank=2, compressor=compressor)
+    with pytest.raises(ConfigError, match=message):
+        fit_panel(panel, tmp_path / "x", settings)

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from fedmiss import progress as room
+from fedmiss.cli.app import _silent_on_interrupts
 from fedmiss.progress import interrupt, progress
 from tests.cli.terminal import entry_point
 
@@ -49,6 +50,16 @@ def test_a_signal_that_is_heard_is_an_interrupt_at_once():
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_request_that_compiled_code_drops_prints_no_traceback(monkeypatch):
+    """Other exceptions that nobody can catch are still shown."""
+    shown = []
+    monkeypatch.setattr("sys.unraisablehook", _silent_on_interrupts(shown.append))
+    dropped()
+    assert shown == []
+    ctypes.CFUNCTYPE(None)(lambda: 1 / 0)()
+    assert [type(s.exc_value) for s in shown] == [ZeroDivisionError]
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -60,12 +61,25 @@ def main() -> None:
         signal.signal(s, signal.SIG_DFL)  # until the commands are loaded there is nothing to put away
     commands.register(app)
     _check_limit()
+    sys.unraisablehook = _silent_on_interrupts(sys.unraisablehook)
     try:
         for s in heard:
             signal.signal(s, interrupt)
         app()
     except KeyboardInterrupt:  # before the command itself began
         sys.exit(130)
+
+
+def _silent_on_interrupts(
+    hook: Callable[[sys.UnraisableHookArgs], object],
+) -> Callable[[sys.UnraisableHookArgs], None]:
+    """Print no traceback of a request to end that compiled code drops: ``progress`` raises it again at its next step."""
+
+    def silent(found: sys.UnraisableHookArgs) -> None:
+        if not isinstance(found.exc_value, KeyboardInterrupt):
+            hook(found)
+
+    return silent
 
 
 def _check_limit() -> None:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -103,10 +104,10 @@ def good_files(folder: Path) -> Path:
 
 
 def begin(words: tuple[str, ...], folder: Path) -> subprocess.Popen[str]:
-    """Start a command."""
+    """Start a command, which hears Ctrl-C also where the tests run in the background of a shell."""
     return subprocess.Popen(
         [*entry_point(), *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        env=os.environ | {"FEDMISS_QUIET": "1"},
+        env=os.environ | {"FEDMISS_QUIET": "1"}, preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 

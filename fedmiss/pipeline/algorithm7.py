@@ -212,12 +212,9 @@ def _check_finite(result: Result, settings: FitSettings) -> None:
         or np.abs(result.theta.U).max() > 1e6
     ):
         gamma = float(result.trace["gamma"][-1])
-        sent = settings.compressor or (
-            f"dithering, {settings.levels} levels" if settings.levels else "identity"
-        )
         raise DomainError(
             f"FedMissEM diverged: its objective went from {seen[0]:.4g} to {seen[-1]:.4g} in {len(seen)} evaluations. "
-            f"gamma={gamma:g}, compressor={sent}, batch={settings.batch or 'all'}. "
+            f"gamma={gamma:g}, compressor={settings.sent}, batch={settings.batch or 'all'}. "
             f"Lower --gamma (try {gamma / 5:.2g}), or use more --levels or a larger --batch."
         )
 

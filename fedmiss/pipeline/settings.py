@@ -127,3 +127,8 @@ class FitSettings(Settings):
     batch: Annotated[int | None, Setting("fedmissem: visits per round and group; by default all.", low=1)] = (
         None
     )
+
+    @property
+    def sent(self) -> str:
+        """What fedmissem and wire send, in words: ``compressor``, or what ``levels`` says."""
+        return self.compressor or (f"dithering, {self.levels} levels" if self.levels else "identity")

@@ -77,8 +77,7 @@ def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         exchanges=2 * found.rounds,
         bytes_up=int(found.bytes_up[-1]),
         bytes_down=int(found.bytes_down[-1]),
-        compressor=settings.compressor
-        or (f"dithering, {settings.levels} levels" if settings.levels else "identity"),
+        compressor=settings.sent,
         participation=settings.participation,
         bootstrap=0,
     )
@@ -107,12 +106,9 @@ def _check_course(found: FederatedFit, settings: FitSettings) -> None:
     """Refuse a run whose objective rose: its parameters mean nothing."""
     first, last = found.objective[0], found.objective[-1]
     if not np.isfinite(last) or last > first + 0.1 * abs(first):
-        sent = settings.compressor or (
-            f"dithering, {settings.levels} levels" if settings.levels else "identity"
-        )
         raise DomainError(
             f"--method wire diverged: its objective went from {first:.4g} to {last:.4g} in {found.rounds} rounds. The "
-            f"normal equations bear little noise of compression (compressor={sent}, "
+            f"normal equations bear little noise of compression (compressor={settings.sent}, "
             f"participation={settings.participation:g}): use dithering with more --levels, topk, or identity."
         )
 

@@ -7,6 +7,7 @@ from fedmiss.core.fedem import FedEM, theta_bytes
 from fedmiss.core.finite_sum import Fiem, SemVr, Streaming
 from fedmiss.core.gather import gather
 from fedmiss.core.late import Late
+from fedmiss.core.likelihood import log_likelihood, watch_likelihood
 from fedmiss.core.local_steps import LocalSteps
 from fedmiss.core.loop import Result, Stop, load_checkpoint, run, save_checkpoint
 from fedmiss.core.methods import fed_lsa, local_em, naive_fedem, scafflsa, spider_em, vr_fedem
@@ -24,6 +25,6 @@ __all__ = [
     "Participation", "Piecewise", "Remembered", "Replies", "Result", "Roster", "RoundInfo", "SaemSteps",
     "SemVr", "ServerState", "Spider", "Stop", "Streaming", "Times", "Uplink", "WorkerState", "em",
     "estimate_constants", "fed_lsa", "gamma_max", "gamma_star", "gamma_vr", "gather", "load_checkpoint",
-    "local_em", "mean_field", "naive_fedem", "pooled_s_bar", "run", "save_checkpoint", "scafflsa",
-    "spider_em", "theta_bytes", "vr_fedem",
+    "local_em", "log_likelihood", "mean_field", "naive_fedem", "pooled_s_bar", "run", "save_checkpoint", "scafflsa",
+    "spider_em", "theta_bytes", "vr_fedem", "watch_likelihood",
 ]  # fmt: skip

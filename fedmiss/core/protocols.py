@@ -60,6 +60,13 @@ class Model(Protocol):
         which messages are compressed. Compressed moments, for one, keep their variance positive in coordinates of theta.
     ``s_bar_at(X, data, slots, index) -> (a, q)``
         For :class:`~fedmiss.core.local_steps.LocalSteps`: each worker at its own point T(X[i]).
+    ``log_likelihood(theta, rows) -> float``
+        The MEAN over ``rows`` of log p(y; theta).
+    ``surrogate(theta, S) -> float``
+        psi(theta) + R(theta) - <S, phi(theta)>, what T minimises, up to what does not depend on theta.
+    ``penalty(theta) -> float``
+        R(theta); 0 without it. EM raises log_likelihood - penalty. ``check_model`` uses these three to find wrong
+        formulas, and :func:`fedmiss.core.likelihood.watch_likelihood` writes the first into traces.
     ``theta_type``
         Dataclass, or tuple of them, of which theta is made, for broadcasts over a network (default: the annotation of T).
     ``domain_error(S) -> str | None``

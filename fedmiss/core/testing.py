@@ -12,6 +12,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core.fedem import compress_rows
+from fedmiss.core.likelihood import broken_law
 from fedmiss.core.oracles import s_bar_many
 from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Rows, Theta
 from fedmiss.core.state import Downlink
@@ -215,10 +216,15 @@ def _standard_errors(sample: F64, exact: F64) -> float:
 def check_model(model: Model, rows: Rows, theta: Theta, *, seed: int = 0) -> dict[str, float]:
     """Check that s_bar is a mean over rows with q entries, that T is its inverse in EM's sense, and the fast paths.
 
+    A model with ``log_likelihood``, and better with ``surrogate`` beside it, is also checked for what makes it EM: T as
+    the argmin, s_bar as a posterior mean, ascent (:func:`fedmiss.core.likelihood.broken_law`). Without them a wrong
+    formula passes as long as it is consistent.
+
     Parameters
     ----------
     rows : at least 4 rows, as the core will index them
-    theta : a parameter at which the rows have positive density
+    theta : a parameter at which the rows have positive density, in general position: entries that are equal or zero
+        in it, and stay so under T, pass as constraints of the model
 
     Returns
     -------
@@ -251,6 +257,8 @@ def check_model(model: Model, rows: Rows, theta: Theta, *, seed: int = 0) -> dic
     if not hasattr(model, "carry_start"):
         domain = getattr(model, "domain_error", lambda S: None)
         _law(domain(S) is None, f"s_bar(theta) is outside the domain of T: {domain(S)}")
+        words = broken_law(model, rows, theta, seed=seed)
+        _law(not words, words)
         trace: list[float] = []
         s: F64 = S
         for _ in range(50):

@@ -288,7 +288,7 @@ def _model_c(folder: Folder, seed: int, quick: bool) -> None:
     V = first_statistics(model, data)
     S = em(model, data, roster, roster.weights @ V, rounds=400, tol=1e-16)[0]
     truth, rounds = model.T(S), (200 if quick else 900)
-    best = sum(model.log_likelihood(truth, rows) for rows in data)
+    best = sum(len(rows) * model.log_likelihood(truth, rows) for rows in data)
     found, table = {}, []
     for name, how, compressor, who in (
         ("all present, float64", "server", Identity(), Full()),
@@ -305,7 +305,7 @@ def _model_c(folder: Folder, seed: int, quick: bool) -> None:
         beta, w = theta.beta, sign * theta.w[:, 0]
         found[name] = (beta, w)
         gaps = [np.sqrt(np.mean((a - b) ** 2)) for a, b in ((beta, truth.beta), (w, truth.w[:, 0]))]
-        below = best - sum(model.log_likelihood(theta, rows) for rows in data)
+        below = best - sum(len(rows) * model.log_likelihood(theta, rows) for rows in data)
         megabytes = result.trace["bytes_up"].sum() / 1e6
         table.append((name, *gaps, abs(np.log(theta.s2 / truth.s2)), below, megabytes))
     try:

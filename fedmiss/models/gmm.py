@@ -228,6 +228,17 @@ class GMM:
         """Mean over rows of log p(y; theta)."""
         return self.responsibilities(theta, rows)[1]
 
+    def surrogate(self, theta: GMMParams, S: F64) -> float:
+        """psi(theta) - <S, phi(theta)>, of which T(S) is the argmin."""
+        const, A = theta.natural
+        value = -float(self._parts(S)[0] @ const + np.sum(self._parts(S)[1] * A.T))
+        if self.covariance in ("known", "tied"):
+            value += 0.5 * float(np.linalg.slogdet(theta.Sigma)[1])
+        if self.covariance == "tied":
+            assert self.YY is not None
+            value += 0.5 * float(np.trace(np.linalg.solve(theta.Sigma, self.YY)))
+        return value
+
     def responsibilities(self, theta: GMMParams, rows: F64) -> tuple[F64, float]:
         """(m, G) posterior weights of the components for each row, and the mean log-likelihood."""
         const, A = theta.natural

@@ -353,8 +353,8 @@ class Counts:
         return self._join(G, h, np.array([mean["zz"].sum(), 0.0, 0.0])) / m
 
     def log_likelihood(self, theta: CountsTheta, rows: Visits) -> float:
-        """Sum over sites of log p(y_j; theta), by quadrature."""
-        return float(self._quadrature(theta, rows)[2].sum())
+        """Sum over sites of log p(y_j; theta), by quadrature, divided by the number of visits as s_bar is."""
+        return float(self._quadrature(theta, rows)[2].sum() / len(rows))
 
     # ---- Louis --------------------------------------------------------------------------------------------------
 

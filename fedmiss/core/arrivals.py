@@ -120,7 +120,7 @@ def read_uplink(algo: FedEM, down: Downlink, up: Uplink, slot: int) -> tuple[F64
 
 def _decode(algo: FedEM, down: Downlink, payload: bytes, name: str) -> F64:
     try:
-        Q = algo.from_wire(down.theta, algo.compressor.decode(payload, algo.model.q))
+        Q = algo.from_wire(down.theta, algo.rule.quant(algo, down.k).decode(payload, algo.model.q))
     except UplinkError as error:
         raise UplinkError(f"worker {name!r} at round {down.k}: {error}", worker=name, k=down.k) from None
     if not float(np.abs(Q).max(initial=0.0)) < _DECODED:

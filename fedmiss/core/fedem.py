@@ -15,6 +15,8 @@ from fedmiss.core.checks import check_settings
 from fedmiss.core.fingerprint import describe, digest
 from fedmiss.core.participation import Full
 from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Participation, Rows, Shards, Theta
+from fedmiss.core.rules import Field as Rule
+from fedmiss.core.rules import rule_of
 from fedmiss.core.state import Downlink, Dropped, Replies, Roster, RoundInfo, ServerState, Uplink, WorkerState
 from fedmiss.core.sums import compress_rows, theta_bytes, weighted_sum
 from fedmiss.core.wire import HEADER, REFUSED, frame
@@ -46,15 +48,9 @@ class FedEM:
     participation : Participation
     oracle : Oracle            how S_c is estimated: Full(), Minibatch(b), Spider(b, k_in)
     seed : int                 of every draw of the run
-    memory : what a worker remembers as V_c
-        "field" (FedEM): h_c, and D_c = S_c - S_k - V_c
-        "statistic": the last S_c that the server knows, D_c = S_c - V_c and S = mean V_c: silent workers count with what
-        they said last (FL-SAEM's safe order; gamma is usually 1)
-        "error" (error feedback, Seide et al. 2014; Stich et al. 2018): what compression has left out so far,
-        D_c = V_c + gamma (S_c - S_k), V_c <- D_c - C(D_c), S <- S + sum_c w_c C(D_c)
-        "none": V_c stays 0, the naive ablation
-        "bare": nothing is remembered and C(S_c) itself is sent, S <- S + gamma (sum_c w_c C(S_c) - S): the weekly
-        report's Top-k, an ablation that keeps a bias for ever
+    memory : what a worker remembers as V_c and how the server moves: a rule of :mod:`fedmiss.core.rules`, or the name of
+        one: "field" (FedEM), "statistic" (FL-SAEM's safe order; gamma is usually 1), "error" (error feedback), and the
+        ablations "none" (naive) and "bare" (the weekly report's Top-k)
     bound : float or None      drop a message more than ``bound`` times as long as the round's median message.
         None, the default, drops none: no theorem asks for it, and honest workers may differ by any factor
     downlink : Compressor or None
@@ -86,7 +82,7 @@ class FedEM:
     participation: Participation = field(default_factory=Full)
     oracle: Oracle = field(default_factory=oracles.Full)
     seed: int = 0
-    memory: str = "field"
+    memory: str | Rule = "field"
     bound: float | None = None
     job: str = ""
     downlink: Compressor | None = None
@@ -99,7 +95,7 @@ class FedEM:
             object.__setattr__(self, "alpha", 1.0 / (1.0 + omega))
         if not 0.0 <= self.alpha <= 1.0:
             raise ConfigError(f"alpha={self.alpha} is not in [0, 1]; use 1/(1+omega) (alpha=None).")
-        if self.memory in ("none", "bare"):
+        if not self.rule.learns:
             object.__setattr__(self, "alpha", 0.0)
         check_settings(self)
 
@@ -117,6 +113,11 @@ class FedEM:
                 f"the schedule gives gamma={gamma} at round {k}, which is not in (0, 1]; bound it below and above."
             )
         return self.check_local(k, gamma)
+
+    @property
+    def rule(self) -> Rule:
+        """What ``memory`` names."""
+        return rule_of(self.memory)
 
     @property
     def local(self) -> bool:
@@ -144,7 +145,7 @@ class FedEM:
             "seed": str(self.seed),
             "alpha": repr(float(self.alpha)),
             "gamma": describe(self.gamma),
-            "memory": self.memory,
+            "memory": self.memory if isinstance(self.memory, str) else describe(self.memory),
             "bound": describe(self.bound),
             "downlink": describe(self.downlink),
             "n": str(r.n),
@@ -206,9 +207,7 @@ class FedEM:
 
     def first_memories(self, server: ServerState, S: F64) -> F64:
         """(n, q) first memories with init "h", of the workers' statistics S (n, q) at S_0."""
-        if self.memory in ("none", "error", "bare"):
-            return np.zeros_like(S)
-        return S if self.memory == "statistic" else S - server.S_hat
+        return self.rule.first(S, server.S_hat) if self.rule.remembers else np.zeros_like(S)
 
     def broadcast(self, server: ServerState) -> Downlink:
         """M-step: theta_k = T(S_k), computed once, for all workers."""
@@ -244,17 +243,6 @@ class FedEM:
             return ()
         return (Own(V_i, lambda i=0: rng_for(self.seed, "estep", k, int(slots[i]))),)
 
-    def _increment(self, S: F64, V: F64, down: Downlink) -> F64:
-        """D_c of what a worker found and what it remembers, (..., q)."""
-        if self.memory == "error":
-            return V + self.step(down.k) * (S - down.S_hat)
-        D = S if self.memory in ("statistic", "bare") else S - down.S_hat
-        return D - V
-
-    def _remember(self, D: F64, Q: F64) -> F64:
-        """What a worker holds pending: the message, or with error feedback what it left out."""
-        return D - Q if self.memory == "error" else Q
-
     # ---- worker -----------------------------------------------------------------------------------------------
 
     def _uniforms(self, k: int, slots: Sequence[int] | I64) -> tuple[F64, F64]:
@@ -266,9 +254,7 @@ class FedEM:
     def settle(self, worker: WorkerState, ack: int) -> F64:
         """Return V_c after the last message counted (its round is ``ack``) or was lost (any other round)."""
         if worker.pending is not None and worker.pending[0] == ack:
-            if self.memory == "error":
-                return worker.pending[1]
-            return worker.V_i + self.alpha * worker.pending[1]
+            return self.rule.settle(worker.V_i, worker.pending[1], self.alpha)
         return worker.V_i
 
     def worker_step(
@@ -287,17 +273,18 @@ class FedEM:
             S_i, memory, count = self.oracle.one(self.model, before, down, rows, u[0], *own)
         except DomainError as error:
             raise self._local_domain(error, down.k, slot) from error
-        D_i = self._increment(S_i, worker.V_i, down)
+        D_i = self.rule.increment(S_i, worker.V_i, down, self.step(down.k))
         X_i = self.to_wire(down.theta, D_i)
         work, context = self._work_code(slot, count), self.context(name)
         if not arrivals.usable(X_i):
             message = frame(arrivals.NOTHING, kind=REFUSED, k=down.k, q=q, work=work, context=context)
             return replace(worker, oracle=memory, before=before), Uplink(down.k, name, message, count)
-        payload = self.compressor.encode(X_i, xi[0])
+        quant = self.rule.quant(self, down.k)
+        payload = quant.encode(X_i, xi[0])
         # the same numbers as at the server: otherwise V and the mean of the V_c would part
-        Q_i = self.from_wire(down.theta, self.compressor.decode(payload, q))
+        Q_i = self.from_wire(down.theta, quant.decode(payload, q))
         message = frame(payload, kind=kind, k=down.k, q=q, work=work, context=context)
-        state = replace(worker, pending=(down.k, self._remember(D_i, Q_i)), oracle=memory, before=before)
+        state = replace(worker, pending=(down.k, self.rule.kept(D_i, Q_i)), oracle=memory, before=before)
         return state, Uplink(down.k, name, message, count)
 
     def _local_domain(self, error: DomainError, k: int, slot: int) -> DomainError:
@@ -332,11 +319,8 @@ class FedEM:
             S, count = self.oracle.many(self.model, memory, down, data, slots, u, *own)
         except DomainError as error:
             raise self._local_domain(error, down.k, int(error.fields.get("slot", slots[0]))) from error
-        if self.memory == "field":
-            D = S - down.S_hat
-            D -= V[at]
-        else:
-            D = self._increment(S, V[at], down)
+        rule = self.rule
+        D = rule.increment(S, V[at], down, self.step(down.k))
         X = self.to_wire(down.theta, D)
         dropped: tuple[Dropped, ...] = ()
         refused = 0
@@ -348,18 +332,14 @@ class FedEM:
             )
             refused, slots, D, X, xi = len(dropped), slots[good], D[good], X[good], xi[good]
             at = slots
-        Q, nbytes = compress_rows(self.compressor, X, xi)
+        Q, nbytes = compress_rows(rule.quant(self, down.k), X, xi)
         Q = self.from_wire(down.theta, Q)
         size = int(nbytes.sum()) + HEADER * len(slots) + (HEADER + len(arrivals.NOTHING)) * refused
         if self.bound is not None and (far := arrivals.outliers(Q, self.bound)).any():
             dropped += tuple(arrivals.too_long(self, down.k, slots[far]))
             slots, Q, D = slots[~far], Q[~far], D[~far]
             at = slots
-        if self.memory == "error":
-            V[at] = self._remember(D, Q)
-            return Replies(slots, Q, size, count, dropped)
-        free = None if np.may_share_memory(Q, D) else D  # D is done with, unless Q is D (identity)
-        V[at] += np.multiply(self.alpha, Q, out=free)
+        V[at] = rule.settle(V[at], rule.kept(D, Q), self.alpha)
         return Replies(slots, Q, size, count, dropped)
 
     # ---- server -----------------------------------------------------------------------------------------------
@@ -377,16 +357,10 @@ class FedEM:
         gamma, slots, Q = self.step(server.k), replies.slots, replies.Q
         w = self.roster.weights[slots]
         p = self.participation.prob(self.roster.n)[slots]
-        if self.memory == "error":
-            V, H = server.V, weighted_sum(w, Q) / gamma
-        else:
-            V = server.V + self.alpha * weighted_sum(w, Q)  # line 16: no 1/p here, V stays the mean of V_c
-            H = server.V + weighted_sum(w / p, Q)  # line 14: (1/(n p)) sum over the active workers
-            if self.memory == "statistic":
-                H = V - server.S_hat
-            if self.memory == "bare":
-                H = H - server.S_hat
-        S_hat = server.S_hat + gamma * H  # line 15
+        V, H = self.rule.server(
+            server.V, server.S_hat, weighted_sum(w, Q), weighted_sum(w / p, Q), self.alpha, gamma
+        )  # lines 14 and 16
+        S_hat = self.rule.place(self.model, server.S_hat + gamma * H)  # line 15
         acks = server.acks.copy()
         acks[slots] = server.k
         carry, h_norm2 = server.carry, float(H @ H)

@@ -52,7 +52,7 @@ def first_memories(algo: FedEM, data: Shards, S_hat: F64, init: str | F64) -> F6
         raise ConfigError(
             f"init={init!r} is unknown; use 'h' (local field at S_0), 'zero', or an (n, q) array."
         )
-    if init == "zero" or algo.memory in ("none", "error", "bare"):
+    if init == "zero" or not algo.rule.remembers:
         return np.zeros((n, q))
     zero = algo.init(S_hat, np.zeros((n, q)))
     theta = algo.broadcast(zero).theta

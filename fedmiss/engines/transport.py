@@ -83,7 +83,7 @@ class TransportEngine:
         n, q = algo.roster.n, algo.model.q
         V = np.zeros((n, q))
         server = algo.init(S_hat, V)
-        if init == "zero" or algo.memory in ("none", "error", "bare"):
+        if init == "zero" or not algo.rule.remembers:
             return server
         frame = _FIRST + pack_downlink(algo, algo.broadcast(server))
         answers = self.transport.ask(dict.fromkeys(algo.roster.ids, frame))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_settings"]
 
+
 def check_settings(algo: FedEM) -> None:
     """Raise ConfigError for settings that contradict each other or what the theorems need."""
     biased = getattr(algo.compressor, "delta", None) is not None

@@ -1,0 +1,78 @@
+"""MARINA: compressed differences, and now and then a whole answer of everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from fedmiss.arrays import F64
+from fedmiss.core.oracles import OneByOne
+from fedmiss.core.protocols import Compressor, Model, Own, Rows
+from fedmiss.core.rules import Field
+from fedmiss.core.state import Downlink
+from fedmiss.errors import ConfigError
+from fedmiss.rng import uniforms
+
+if TYPE_CHECKING:
+    from fedmiss.core.fedem import FedEM
+
+__all__ = ["Marina", "marina_step"]
+
+
+@dataclass(frozen=True)
+class Marina(Field, OneByOne):
+    """With probability p a round is whole: V_c <- h_c(S_k). Otherwise V_c <- V_c + C(h_c(S_k) - h_c(S_{k-1})).
+
+    Rule and oracle in one: ``FedEM(..., memory=m, oracle=m, alpha=1.0)``; H = mean V_c. All workers answer in all rounds.
+    Source: Gorbunov, Burlachenko, Li, Richtarik (2021), algorithm 1. Differs in: a lost message is made good in the next
+    whole round. ``full`` sends the whole answers, as ``Identity()``; the coin is thrown from ``seed``.
+    """
+
+    p: float
+    full: Compressor
+    seed: int = 0
+    wants_own: ClassVar[bool] = True
+    draws: ClassVar[int] = 0
+
+    def check(self, algo: FedEM) -> None:
+        """All present, alpha = 1, an unbiased compressor, and this oracle."""
+        present = bool((algo.participation.prob(algo.roster.n) == 1.0).all())
+        unbiased = getattr(algo.compressor, "delta", None) is None
+        if not (0 < self.p <= 1 and algo.alpha == 1.0 and algo.oracle == self and present and unbiased):
+            raise ConfigError("MARINA needs 0 < p <= 1, alpha=1, memory=oracle=Marina, all present, no bias.")
+
+    def whole(self, k: int) -> bool:
+        """Whether round k is whole; round 0 is."""
+        return k == 0 or bool(uniforms(self.seed, "marina", k, [0], 1)[0, 0] < self.p)
+
+    def quant(self, algo: FedEM, k: int) -> Compressor:
+        """Nothing is compressed in a whole round."""
+        return self.full if self.whole(k) else algo.compressor
+
+    def costs(self, m: int) -> tuple[int, ...]:
+        """All rows."""
+        return (m,)
+
+    def one(self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, own: Own) -> Any:
+        """S_c, or S_c moved so that D_c is the difference of the two fields."""
+        S = model.s_bar(down.theta, rows)
+        h = S - down.S_hat
+        sent = S if self.whole(down.k) or memory is None else down.S_hat + own.V_i.ravel() + (h - memory)
+        return sent, h, len(rows)
+
+    def pack(self, memory: Any) -> dict[str, np.ndarray]:
+        """The fields of the round before."""
+        return {str(c): h for c, h in enumerate(memory) if h is not None}
+
+    def unpack(self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int) -> Any:
+        """Return what ``pack`` saw."""
+        return [arrays.get(str(c)) for c in range(n)]
+
+
+def marina_step(p: float, *, omega: float, n: int, L: float, mu: float) -> float:
+    """Largest gamma for which theorem 2.2 (PL) proves the rate 1 - gamma mu; L the rms of the workers' constants."""
+    spread = float(np.sqrt(2.0 * (1.0 - p) * omega / (p * n)))
+    return min(1.0 / (L * (1.0 + spread)), p / (2.0 * mu))

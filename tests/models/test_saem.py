@@ -113,6 +113,20 @@ def test_quantization_costs_acceptance():
     assert shares[1] < shares[0] - 0.15
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_acceptance_on_counts_is_that_of_the_guide(seed):
+    model, rows = PoissonMonths(20), simulate_months(10, 12, 20, seed=seed).reshape(-1, 20)
+    S = model.s_bar(Months(np.full(20, 0.8), np.full(20, 0.5)), rows)
+    for _ in range(20):
+        S = model.s_bar(model.T(S), rows)
+    for levels, share in ((None, 0.94), (4, 0.71), (1, 0.22)):
+        rng, state, shares = np.random.default_rng(seed), model.latent_start(rows, 1), []
+        for _ in range(80):
+            state, accepted = model.move(model.T(S), rows, state, Langevin(0.25, levels), rng)
+            shares.append(accepted)
+        assert np.mean(shares[30:]) == pytest.approx(share, abs=0.04)
+
+
 def test_a_chain_that_leaves_the_numbers_names_the_remedy():
     data = simulate_months(2, 5, 3, seed=0)
     model = PoissonMonths(3)

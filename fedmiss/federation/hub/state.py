@@ -45,7 +45,7 @@ class MonthState:
 
     Attributes
     ----------
-    mu : overall level
+    mu : overall level;  origin : its prior mean
     T, D : (L, p), (L, p, p)     posterior means and covariances of the months' coefficients: the effect, then with
                                  ``slopes`` the known line x (covariance zero), then the factors
     prior, noise : (L, p), (p,)  their prior means and variances;  series : how the prior means are made, None: zero
@@ -95,6 +95,7 @@ class MonthState:
     dispersion: float = 1.0
     unit: float = 1.0
     visited: F64 | None = None
+    origin: float = 0.0
 
     @property
     def p(self) -> int:

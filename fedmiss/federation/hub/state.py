@@ -126,7 +126,11 @@ class MonthState:
             return (
                 "in three rounds in a row predictors and months moved by less than 0.003 (root mean square)"
             )
-        return f"the limit of {self.k} rounds was reached"
+        return (
+            f"after {self.k} rounds, the limit, predictors or months still moved by {max(self.moves):.2g} a round (root "
+            "mean square; a fit ends below 0.003). The counts are too few for so many terms; choose "
+            + ("--rank 0" if self.rank else "a larger area or a longer span of years for the panel")
+        )
 
     @property
     def size(self) -> float:

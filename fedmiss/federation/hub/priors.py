@@ -12,7 +12,7 @@ import numpy as np
 
 from fedmiss.arrays import F64
 
-__all__ = ["FEWEST_BIRDS", "level_move", "share_of_step", "shrunk_variances"]
+__all__ = ["FEWEST_BIRDS", "level_pull", "share_of_step", "shrunk_variances"]
 
 SITE_SD, SLOPE_SD = 1.0, 0.3  # scales of the half-normal priors of standard deviations, on the log scale
 LEVEL_SD = 5.0  # of the level around the logarithm of the mean count
@@ -34,13 +34,16 @@ def shrunk_variances(squares: F64, J: float, unit: float, *, slopes: bool) -> F6
     return out
 
 
-def level_move(mean: float, level: float, origin: float, variance: float, J: float, unit: float) -> float:
-    """How much of the mean effect of J sites goes to the level, whose prior is N(``origin``, LEVEL_SD^2).
+def level_pull(level: float, origin: float, variance: float, unit: float) -> float:
+    """How far the prior N(``origin``, LEVEL_SD^2) pulls the level in a round.
 
-    ``mean`` is the sites' mean effect, of variance ``variance`` / J; ``level`` is the level before the move.
+    The level moves by what sites and months have in common: by G times ``variance``, G the slope of the log likelihood in
+    the level, in birds, and ``variance`` that of a common shift under the priors of sites and months. Added to these moves,
+    the pull makes the fixed point that of the posterior, G + (origin - level) / LEVEL_SD^2 = 0: less than a tenth of a bird
+    where the level is within two units of its origin.
     """
-    sites, prior = J / variance, 1.0 / (LEVEL_SD * unit) ** 2
-    return (sites * mean + prior * (origin - level)) / (sites + prior)
+    precision = 1.0 / (LEVEL_SD * unit) ** 2
+    return precision * variance / (1.0 + precision * variance) * (origin - level)
 
 
 def share_of_step(before: F64, after: F64, known: F64) -> F64:

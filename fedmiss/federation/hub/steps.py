@@ -18,7 +18,7 @@ import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.federation.hub.dispersion import inverse_size_of, pearson_at
-from fedmiss.federation.hub.priors import FEWEST_BIRDS, level_move, share_of_step, shrunk_variances
+from fedmiss.federation.hub.priors import FEWEST_BIRDS, level_pull, share_of_step, shrunk_variances
 from fedmiss.federation.hub.season import LEAST_YEARS, SeriesPrior, line_of
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.triangle import from_triangle
@@ -213,10 +213,8 @@ def after_round(
     line = shift[1] * state.T[:, 1] if state.slopes else np.zeros(panel.L)
     T[:, 0] += line
     level = float(T[:, 0].mean())
-    shift[0] = level_move(
-        float(mean[0]), state.mu + level, state.origin, float(state.tau[0]), panel.J, state.unit
-    )
-    mu = state.mu + float(shift[0]) + level
+    pull = level_pull(state.mu, state.origin, _common_variance(state, J), state.unit)
+    mu = state.mu + float(shift[0]) + level + pull
     before = state.T[:, 0]
     prior = state.prior.copy()
     T[:, 0] -= level
@@ -240,6 +238,14 @@ def after_round(
     both = bool(panel.K) and settings.observers  # take turns: a full turn is twice as long
     moves = (*state.moves[-(5 if both else 2) :], move)
     return replace(new, moves=moves, converged=bool(k > 5 and max(moves) < tol))
+
+
+def _common_variance(state: MonthState, J: float) -> float:
+    """Prior variance of what all sites, and all months, have in common."""
+    common = float(state.tau[0] / J + state.noise[0] / len(state.T))
+    if state.series is not None and state.series[0].sizes[1]:
+        common += state.series[0].season / state.series[0].sizes[1]
+    return common
 
 
 def effort_turn(panel: Panel, settings: CountSettings, k: int) -> bool:

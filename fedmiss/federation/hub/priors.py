@@ -12,10 +12,11 @@ import numpy as np
 
 from fedmiss.arrays import F64
 
-__all__ = ["FEWEST_BIRDS", "level_pull", "share_of_step", "shrunk_variances"]
+__all__ = ["EFFORT_SD", "FEWEST_BIRDS", "level_pull", "share_of_step", "shrunk_variances"]
 
 SITE_SD, SLOPE_SD = 1.0, 0.3  # scales of the half-normal priors of standard deviations, on the log scale
 LEVEL_SD = 5.0  # of the level around the logarithm of the mean count
+EFFORT_SD = 1.0  # of the powers of effort; one flock among zeros would otherwise be put down to a longer visit
 FEWEST_BIRDS = 0.5  # counts without a bird start, and are centred, at the level of half a bird
 
 
@@ -23,9 +24,9 @@ def shrunk_variances(squares: F64, J: float, unit: float, *, slopes: bool) -> F6
     """EM's step of the variances of J sites under half-normal priors of their standard deviations.
 
     ``squares`` (p,) are the expected mean squares, which are the step without a prior. With the scale c of the prior the
-    step solves v + v^2 / (J c^2) = squares: 1 % below it at a standard deviation of c and a hundred sites, and never far
-    above c sqrt(J). A half-normal is the half-t of Gelman (Bayesian Analysis 2006) without its tail, which does not bound
-    the variance of sites that have zeros only.
+    step solves v + v^2 / (J c^2) = squares: 1 % below it at a standard deviation of c and a hundred sites. A half-normal
+    is the half-t of Gelman (Bayesian Analysis 2006) without its tail, which does not bound the variance of sites that have
+    zeros only.
     """
     scale = np.full(squares.size, SITE_SD * unit)
     if slopes:

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.federation.hub.dispersion import inverse_size_of, pearson_at
-from fedmiss.federation.hub.priors import FEWEST_BIRDS, level_pull, share_of_step, shrunk_variances
+from fedmiss.federation.hub.priors import EFFORT_SD, FEWEST_BIRDS, level_pull, share_of_step, shrunk_variances
 from fedmiss.federation.hub.season import LEAST_YEARS, SeriesPrior, line_of
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.triangle import from_triangle
@@ -331,7 +331,7 @@ def _visit_step(
     K = state.kappa.size
     kappa, ridge, used = state.kappa, state.ridge, state.edf_observers
     if effort_turn(panel, settings, state.k):
-        weak = state.phi * 0.1  # a weak ridge: sd about 3 on the log scale
+        weak = state.phi / EFFORT_SD**2
         H = sums["effort"][K:].reshape(K, K) + weak * np.eye(K)
         step = np.linalg.solve(H, sums["effort"][:K] - weak * kappa)
         kappa = kappa + np.clip(step, -family.effort_cap, family.effort_cap)

@@ -331,7 +331,7 @@ def _visit_step(
     K = state.kappa.size
     kappa, ridge, used = state.kappa, state.ridge, state.edf_observers
     if effort_turn(panel, settings, state.k):
-        weak = state.phi / EFFORT_SD**2
+        weak = state.phi / (EFFORT_SD * state.unit) ** 2
         H = sums["effort"][K:].reshape(K, K) + weak * np.eye(K)
         step = np.linalg.solve(H, sums["effort"][:K] - weak * kappa)
         kappa = kappa + np.clip(step, -family.effort_cap, family.effort_cap)

@@ -37,7 +37,7 @@ from fedmiss.simulate.designs import TrendPanel, simulate_design
 
 # visits, sites, share of the sites that are occupied
 CELLS = ((100, 40, 0.40), (170, 57, 0.30), (600, 80, 0.10), (1200, 80, 0.05), (3000, 96, 0.25))
-FIELDS = ("visits", "sites", "occupied", "seed", "draws", "birds", "positive", "end", "mu", "most_tau", "level", "error", "se")
+FIELDS = "visits sites occupied seed draws birds positive end mu most_tau level error se".split()
 
 
 def rare_panel(visits: int, sites: int, occupied: float, seed: int) -> TrendPanel:
@@ -93,14 +93,16 @@ def fit_panel(job: tuple[int, int, int]) -> dict[str, object]:
 
 def report(rows: list[dict[str, str]]) -> None:
     """Print the table of cells, and the ways to end that are not ``converged``."""
-    print("| visits | sites | occupied | panels | birds | traceback | refused | nan | not converged | total / true | bias (se) "
-          "| RMSE | mean se | covered |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+    head = "visits, sites, occupied, panels, birds, traceback, refused, nan, not converged, total / true, bias (se), RMSE"
+    columns = [*head.split(", "), "mean se", "covered"]
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for visits, sites, occupied in CELLS:
         mine = [r for r in rows if (int(r["visits"]), int(r["sites"])) == (visits, sites)]
         if not mine:
             continue
-        ends = [sum(r["end"].startswith(e) for r in mine) for e in ("traceback", "refused", "nan", "not conv")]
+        ends = [
+            sum(r["end"].startswith(e) for r in mine) for e in ("traceback", "refused", "nan", "not conv")
+        ]
         error = np.array([float(r["error"]) for r in mine if r["error"]])
         with_se = [(float(r["error"]), float(r["se"])) for r in mine if r["se"]]
         covered = f"{sum(abs(e) < 1.96 * s for e, s in with_se)} of {len(with_se)}" if with_se else ""
@@ -111,7 +113,8 @@ def report(rows: list[dict[str, str]]) -> None:
             rmse = f"{np.sqrt((error**2).mean()):.3f}"
         birds = np.median([int(r["birds"]) for r in mine])
         level = np.median([float(r["level"]) for r in mine if r["level"]] or [np.nan])
-        cells = [visits, sites, f"{occupied:.0%}", len(mine), f"{birds:.0f}", *ends, f"{level:.2f}", bias, rmse, mean_se, covered]
+        shape = [visits, sites, f"{occupied:.0%}", len(mine), f"{birds:.0f}"]
+        cells = [*shape, *ends, f"{level:.2f}", bias, rmse, mean_se, covered]
         print(f"| {' | '.join(str(c) for c in cells)} |")
     for r in rows:
         if r["end"] != "converged":
@@ -120,7 +123,9 @@ def report(rows: list[dict[str, str]]) -> None:
 
 def main() -> None:
     """Run the panels that the table lacks, then print it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--panels", type=int, default=100, help="panels of each cell")
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--bootstrap", type=int, default=0, help="replicates of each panel")

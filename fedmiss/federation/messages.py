@@ -88,8 +88,8 @@ __all__ = [
     "Tally",
     "Totals",
     "VisitSums",
-    "words",
     "why_not_finite",
+    "words",
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
@@ -408,7 +408,14 @@ def words(kind: type[Message]) -> list[tuple[str, str, str, str]]:
     return [(f.name, f.metadata["words"], f.metadata["shape"], f.metadata["unit"]) for f in fields(kind)]
 
 
-OF_VISITS = (Description, GapSums, OpenSums, SupportSums, Tallies, VisitSums)  # sums of what was read, before any fit
+OF_VISITS = (
+    Description,
+    GapSums,
+    OpenSums,
+    SupportSums,
+    Tallies,
+    VisitSums,
+)  # sums of what was read, before any fit
 
 
 def why_not_finite(kind: type[Answer]) -> str:

@@ -1,4 +1,4 @@
-"""Rare species with every site in the panel: fits end, stay finite and bounded, and priors are not seen where birds are many."""
+"""Rare species with every site in the panel: fits end, finite and bounded; priors are not seen where birds are many."""
 
 from __future__ import annotations
 

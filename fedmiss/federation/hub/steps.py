@@ -23,7 +23,6 @@ from fedmiss.federation.hub.season import LEAST_YEARS, SeriesPrior, line_of
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.families import FAMILIES, Family
-from fedmiss.models.lowrank.family_kernels import tilts
 from fedmiss.models.lowrank.settings import CountSettings
 
 __all__ = [
@@ -271,7 +270,7 @@ def _newton(state: MonthState, sums: F64, family: Family) -> tuple[F64, F64, flo
     T, D = state.T.copy(), np.zeros_like(state.D)
     T[:, free] += step
     known = np.einsum("nab,nba->n", cov, H)
-    if tilts(family.code):
+    if family.tilts:
         old = state.D[:, free[:, None], free[None, :]]
         square = np.where(np.arange(n) == 0, 1.0, state.squares[free])
         part = share_of_step(np.einsum("naa,a->n", old, square), np.einsum("naa,a->n", cov, square), known)

@@ -263,7 +263,7 @@ def fixed(value: Any, bits: int, n: int, label: str) -> U64:
         bad = x.ravel()[int(np.argmax(~(np.abs(x.ravel()) < limit)))]
         raise DomainError(
             f"{label} holds {bad:g}; under masks it must be below {limit:.3g} ({bits} binary digits after the point, {n} "
-            "groups). Look for impossible counts; else choose another model."
+            "groups). Where no count is so large, the model has run away: fit with --rank 0 or another --model."
         )
     return np.rint(x * 2.0**bits).astype(np.int64).view(np.uint64)
 

@@ -88,6 +88,7 @@ __all__ = [
     "Tally",
     "Totals",
     "VisitSums",
+    "why_not_finite",
     "words",
 ]  # fmt: skip
 
@@ -405,3 +406,23 @@ ANSWERS: tuple[type[Answer], ...] = (
 def words(kind: type[Message]) -> list[tuple[str, str, str, str]]:
     """(field, words, shape, unit) of every field of a kind of message."""
     return [(f.name, f.metadata["words"], f.metadata["shape"], f.metadata["unit"]) for f in fields(kind)]
+
+
+OF_VISITS = (
+    Description,
+    GapSums,
+    OpenSums,
+    SupportSums,
+    Tallies,
+    VisitSums,
+)  # sums of what was read, before any fit
+
+
+def why_not_finite(kind: type[Answer]) -> str:
+    """What to do about a number that is not finite: a sum of visits blames the visits, a sum of a fit the model."""
+    if kind in OF_VISITS:
+        return "Look at its counts and effort for impossible values"
+    return (
+        "It is a sum of a fit, so the model has run away on these visits: fit with --rank 0 or another --model, and report "
+        "it as a fault of fedmiss"
+    )

@@ -222,6 +222,5 @@ def _finite(answer: msg.Answer, name: str) -> None:
         if isinstance(value, float | np.ndarray) and not np.isfinite(np.asarray(value, dtype=float)).all():
             raise UplinkError(
                 f"{name!r} would have sent a number that is not finite in "
-                f"{type(answer).__name__}.{field}. Look at its counts "
-                "and effort for impossible values."
+                f"{type(answer).__name__}.{field}. {msg.why_not_finite(type(answer))}."
             )

@@ -180,7 +180,8 @@ def caveats(a: Analysis) -> list[str]:
     if a.data.fact("converged") is False:
         why = a.data.fact("stop_reason", default="not said")
         out.append(
-            f"The fit did not converge (it stopped because: {why}). Run it longer before using the numbers."
+            f"The fit did not converge (it stopped because: {why}). Use no number before a fit converges: give it "
+            "more rounds where the method takes them (--rounds), else fewer terms (--rank 0)."
         )
     out += cautions(a)
     if c.no_zeros:

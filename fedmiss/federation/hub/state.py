@@ -45,7 +45,7 @@ class MonthState:
 
     Attributes
     ----------
-    mu : overall level
+    mu : overall level;  origin : its prior mean
     T, D : (L, p), (L, p, p)     posterior means and covariances of the months' coefficients: the effect, then with
                                  ``slopes`` the known line x (covariance zero), then the factors
     prior, noise : (L, p), (p,)  their prior means and variances;  series : how the prior means are made, None: zero
@@ -95,6 +95,7 @@ class MonthState:
     dispersion: float = 1.0
     unit: float = 1.0
     visited: F64 | None = None
+    origin: float = 0.0
 
     @property
     def p(self) -> int:
@@ -125,7 +126,11 @@ class MonthState:
             return (
                 "in three rounds in a row predictors and months moved by less than 0.003 (root mean square)"
             )
-        return f"the limit of {self.k} rounds was reached"
+        return (
+            f"after {self.k} rounds, the limit, predictors or months still moved by {max(self.moves):.2g} a round (root "
+            "mean square; a fit ends below 0.003). The counts are too few for so many terms; choose "
+            + ("--rank 0" if self.rank else "a larger area or a longer span of years for the panel")
+        )
 
     @property
     def size(self) -> float:

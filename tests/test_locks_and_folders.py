@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmiss import files, locks
+from fedmiss import files, locks, owner
 from fedmiss.errors import BusyError, ConfigError, InputError
 
 
@@ -85,22 +85,27 @@ def test_who_waits_gets_the_lock_when_the_owner_is_done(tmp_path):
 
 
 def test_what_a_dead_process_left_is_removed_by_the_next_one(tmp_path):
-    (tmp_path / ".out.tmp-dead").mkdir()
-    (tmp_path / ".out.tmp-dead" / "records.parquet").write_text("personal")
-    (tmp_path / ".out.tmp-77").write_text("half")
-    (tmp_path / ".outer.tmp-1").write_text("of another output")
+    folder, file, other = (owner.temporary(tmp_path / name) for name in ("out", "out", "outer"))
+    folder.mkdir()
+    (folder / "records.parquet").write_text("personal")
+    file.write_text("half")
+    other.write_text("of another output")
+    (tmp_path / ".out.tmp-77").write_text("a user's")
+    (tmp_path / file.name.replace("out", "outer")).write_text("a user's: the check is that of another name")
     make(tmp_path / "out")
-    assert names(tmp_path) == {"out", ".outer.tmp-1"}
+    users = {".out.tmp-77", file.name.replace("out", "outer")}
+    assert names(tmp_path) == {"out", other.name} | users
     locks.clear_inside(tmp_path)
-    assert names(tmp_path) == {"out"}
+    assert names(tmp_path) == {"out"} | users
 
 
 def test_what_a_living_process_writes_is_not_removed(tmp_path):
     holder = other(HOLD, tmp_path / "out")
     holder.stdout.readline()
-    (tmp_path / ".out.tmp-live").mkdir()
+    live = owner.temporary(tmp_path / "out")
+    live.mkdir()
     locks.clear_inside(tmp_path)
-    assert (tmp_path / ".out.tmp-live").exists()
+    assert live.exists()
     holder.communicate("")
 
 
@@ -122,7 +127,7 @@ def test_a_kill_between_old_and_new_loses_neither(tmp_path, monkeypatch):
     for n in (1, 2, 3):
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", replace)
-            patch.setattr(files.shutil, "rmtree", lambda *a, **k: None)  # a killed process puts nothing away
+            patch.setattr(owner.shutil, "rmtree", lambda *a, **k: None)  # a killed process puts nothing away
             left = n
             with pytest.raises(Killed):
                 make(tmp_path / "out", overwrite=True)

@@ -85,7 +85,8 @@ class Journal:
             return False
         why = "is of an older fedmiss; end its job with that version, or start the job again under a new revision"
         raise InputError(
-            f"{self.path} {why if found == _OLD else 'is not a journal of fedmiss; move it away'}.", path=str(self.path)
+            f"{self.path} {why if found == _OLD else 'is not a journal of fedmiss; move it away'}.",
+            path=str(self.path),
         )
 
     def _cut(self) -> int:

@@ -187,8 +187,12 @@ def test_every_flipped_bit_of_a_journal_is_an_error_and_leaves_no_lock(tmp_path)
         bad = bytearray(raw)
         bad[bit // 8] ^= 1 << bit % 8
         path.write_bytes(bad)
-        for opened in (Journal, Journal.reading, Journal):  # the second one is told the same, not that it is in use
-            with pytest.raises(InputError, match="damaged at byte|not a journal|older fedmiss"):
+        for opened in (
+            Journal,
+            Journal.reading,
+            Journal,
+        ):  # the second one is told the same, not that it is in use
+            with pytest.raises(InputError, match=r"damaged at byte|not a journal|older fedmiss"):
                 opened(path)
         assert path.read_bytes() == bad
     for cut in range(len(raw)):
@@ -224,7 +228,7 @@ def test_a_record_that_could_not_be_written_leaves_nothing(tmp_path, monkeypatch
 @pytest.mark.parametrize("content", [b"mine", b"FEDMISSJ" + bytes(20), b"a photo of a bird"])
 def test_a_file_that_is_no_journal_stays(tmp_path, content):
     (tmp_path / "j").write_bytes(content)
-    with pytest.raises(InputError, match="not a journal|older fedmiss"):
+    with pytest.raises(InputError, match=r"not a journal|older fedmiss"):
         Journal(tmp_path / "j")
     assert (tmp_path / "j").read_bytes() == content
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.locks import clear_leftovers, locked
+from fedmiss.locks import clear_leftovers, locked, tidy
 from fedmiss.owner import (
     MANIFEST,
     drop_unfinished,
@@ -185,7 +185,11 @@ def making(
     BusyError      another process makes ``path``
     """
     path = Path(path)
-    check_free(path, kind, overwrite=overwrite, inputs=inputs)
+    try:
+        check_free(path, kind, overwrite=overwrite, inputs=inputs)
+    except ConfigError:
+        tidy(path)
+        raise
     _make_parent(path)
     with _explained(path), locked(path) as first:
         if first:

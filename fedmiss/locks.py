@@ -15,9 +15,9 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from fedmiss.errors import BusyError, ConfigError
-from fedmiss.owner import remove_own, settle, unfinished
+from fedmiss.owner import end_work, remove_own, settle, unfinished
 
-__all__ = ["clear_inside", "clear_leftovers", "locked"]
+__all__ = ["clear_inside", "clear_leftovers", "locked", "tidy"]
 
 _SIGNED = '{"fedmiss": "'  # then a random token
 _MINE: ContextVar[frozenset[Path]] = ContextVar("fedmiss_locks", default=frozenset())
@@ -118,6 +118,22 @@ def clear_leftovers(path: Path) -> None:
                 settle(left, path)
             else:
                 remove_own(left)
+
+
+def tidy(path: Path) -> None:
+    """Remove what a process that died at its very end left beside a whole ``path``."""
+    try:
+        left = {
+            p.name
+            for p in path.parent.iterdir()
+            if unfinished(p)[0] == path.name or p.name == f".{path.name}.lock"
+        }
+        if left:
+            with locked(path):
+                clear_leftovers(path)
+        end_work(path)
+    except (BusyError, ConfigError, OSError):  # it is not for this process
+        return
 
 
 def clear_inside(folder: Path) -> None:

@@ -296,6 +296,8 @@ def _remove_files(folder: Path, names: Iterable[str], last: str) -> None:
         for name in folders:
             with contextlib.suppress(OSError):  # it holds something
                 os.rmdir(os.path.join(at, name))
+    if last == MANIFEST:
+        end_work(folder)
     if os.listdir(folder) == [last]:
         (folder / last).unlink()
     with contextlib.suppress(OSError):
@@ -365,15 +367,11 @@ def begin_work(work: Path) -> None:
     if work.is_symlink() or (work.exists() and not work.is_dir()):
         raise _in_the_way(work, "fedmiss did not make it")
     work.mkdir(parents=True, exist_ok=True)
-    ours = _mark(work, _WORK) is not None or not not_ours(work)  # a finished one, killed before its last name
-    if not ours and any(not unfinished(p)[0] for p in work.iterdir()):
+    if _mark(work, _WORK) is None and any(not unfinished(p)[0] for p in work.iterdir()):
         raise _in_the_way(work, "fedmiss did not make it")
     drop_unfinished(work)
     if _mark(work, _WORK) is None:
-        names = files_of(work)
         _begin_mark(work, _WORK)
-        for name in names:
-            _note(work, name, "0" * 64)
 
 
 def _in_the_way(work: Path, why: str) -> ConfigError:
@@ -403,10 +401,7 @@ def empty_work(work: Path, names: Iterable[str] | None = None) -> None:
     _remove_files(work, own, MARK)
 
 
-def end_work(work: Path) -> None:
-    """Take the mark away, and folders that are empty: from here on the manifest is the proof."""
-    for at, folders, _ in os.walk(work, topdown=False):
-        for name in folders:
-            with contextlib.suppress(OSError):
-                os.rmdir(os.path.join(at, name))
-    (work / MARK).unlink(missing_ok=True)
+def end_work(folder: Path) -> None:
+    """Take the mark out of work that has its final name: from here on the manifest is the proof."""
+    if _mark(folder, _WORK) is not None:
+        (folder / MARK).unlink()

@@ -192,6 +192,14 @@ def test_a_strange_work_folder_stays_whole(tmp_path, name):
     assert snapshot(tmp_path) == {f"fit.partial/{name}": b"mine"}
 
 
+def test_a_finished_folder_that_has_the_name_of_a_work_folder_stays(tmp_path):
+    out = made(tmp_path / "fit.partial")
+    before = snapshot(out)
+    with pytest.raises(ConfigError, match="in the way of unfinished work"):
+        partial_folder(tmp_path / "fit", "key")
+    assert snapshot(out) == before
+
+
 def test_a_work_folder_is_emptied_of_its_own_files_only(tmp_path):
     work = partial_folder(tmp_path / "fit", "one")
     files.write_checked(work / "checkpoint" / "run.npz", b"x")

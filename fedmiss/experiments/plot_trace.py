@@ -48,6 +48,10 @@ def plot_trace(
         )
     folder = file.resolve().parent
     base = out or folder.with_name(f"{folder.name}-trace")
+    if not base.name:
+        raise ConfigError(
+            f"--out {base} is a folder; give the figures a name in it, as {base}/trace.", path=str(base)
+        )
     targets = [base.with_name(f"{base.name}.{ending}") for ending in _ENDINGS]
     for target in targets:
         refuse_others(target)

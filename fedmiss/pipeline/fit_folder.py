@@ -89,9 +89,9 @@ def finish(work: Path, out: Path) -> Path:
     names = ("choice.json", "ledger.json", "checkpoint/run.npz", *(p.name for p in work.glob("draws-*.npz")))
     empty_work(work, [*names, "key.json"])
     drop_unfinished(work)
-    end_work(work)
     seal(work)
     replace_folder(work, out)
+    end_work(out)
     return out
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.folders import FACTS
 from fedmiss.locks import clear_leftovers, locked, tidy
 from fedmiss.owner import (
     MANIFEST,
@@ -27,7 +28,7 @@ from fedmiss.owner import (
     temporary,
     unfinished,
 )
-from fedmiss.parsing import parse_json
+from fedmiss.parsing import misfit, parse_json, said
 from fedmiss.version import __version__
 
 __all__ = [
@@ -453,6 +454,12 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
     content = {k: v for k, v in manifest.items() if k != "seal"}
     if hash_json(content) != manifest.get("seal"):
         raise InputError(f"{folder / MANIFEST} is not as it was written; {again}.", path=str(folder))
+    fault = misfit(dict(manifest), Manifest)
+    if not fault and manifest["kind"] in FACTS:
+        fault = FACTS[manifest["kind"]].misfit(manifest.get("results", {}))
+    if fault:
+        raise InputError(f"{folder / MANIFEST} has a wrong entry: {fault}; {again}.", path=str(folder))
+    manifest = said(manifest, str(folder / MANIFEST))
     if kind is not None and manifest["kind"] != kind:
         raise InputError(
             f"{folder} holds a {manifest['kind']!r}, but a {kind!r} is needed here{maker}.", path=str(folder)

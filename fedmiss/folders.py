@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Self, TypedDict
+from typing import Any, Self, TypedDict, get_type_hints
 
 from fedmiss.errors import InputError
+from fedmiss.parsing import misfit
 
 __all__ = [
     "FACTS",
@@ -63,7 +64,16 @@ class Facts:
             raise InputError(
                 f"the manifest of {where} does not say {', '.join(lacking)}; make the folder again."
             )
+        if fault := cls.misfit(results):
+            raise InputError(f"the manifest of {where} has a wrong entry: {fault}; make the folder again.")
         return cls(**{f.name: results[f.name] for f in fields(cls) if f.name in results})
+
+    @classmethod
+    def misfit(cls, results: Mapping[str, Any]) -> str:
+        """Which fact is not of its type, in words; a blank when all are."""
+        hints = get_type_hints(cls)
+        known = ((results[f.name], hints[f.name], f.name) for f in fields(cls) if f.name in results)
+        return next((fault for one in known if (fault := misfit(*one))), "")
 
     def as_results(self) -> dict[str, Any]:
         """Return the facts as the manifest keeps them."""
@@ -220,6 +230,16 @@ class ImputedFacts(Facts):
     standard_effort: str
 
 
+@dataclass(frozen=True, slots=True)
+class RecordsFacts(Facts):
+    """Facts of a records folder that steps read; its manifest holds more."""
+
+    n_records: int
+    n_checklists: int
+    n_zero_ok: int
+    species: list[SpeciesRow]
+
+
 FACTS: dict[str, type[Facts]] = {
-    "panel": PanelFacts, "fit": FitFacts, "imputed": ImputedFacts, "joint": JointFacts,
+    "records": RecordsFacts, "panel": PanelFacts, "fit": FitFacts, "imputed": ImputedFacts, "joint": JointFacts,
 }  # fmt: skip

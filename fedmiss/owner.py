@@ -393,6 +393,8 @@ def empty_work(work: Path, names: Iterable[str] | None = None) -> None:
         for name in names:
             if name in known:
                 (work / name).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # it holds something
+                    (work / name).parent.rmdir()
         return
     own = {*known, MANIFEST} if MANIFEST in known else {*known}
     strange = [p for p in files_of(work) if p not in own and p.rpartition("/")[2] not in _DROPPINGS]

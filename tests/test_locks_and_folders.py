@@ -13,6 +13,7 @@ import pytest
 
 from fedmiss import files, locks, owner
 from fedmiss.errors import BusyError, ConfigError, InputError
+from fedmiss.pipeline.recipe import read_recipe
 
 
 def make(path: Path, kind: str = "panel", **more) -> Path:
@@ -230,6 +231,51 @@ def test_a_manifest_keeps_its_seal_through_an_update(tmp_path):
     files.update_manifest(out, terms={"licence": "CC0"})
     assert files.read_manifest(out, verify=True)["terms"] == {"licence": "CC0"}
     assert files.identity(out) != before
+
+
+def test_a_secret_is_for_its_owner_alone(tmp_path):
+    files.write_secret(tmp_path / "secret.key")
+    assert (tmp_path / "secret.key").stat().st_size == 32
+    if os.name == "posix":
+        assert (tmp_path / "secret.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_nested_lists_and_forged_types_are_sentences(tmp_path):
+    """A right seal proves nothing: whoever forges a manifest can seal it."""
+    out = make(tmp_path / "out")
+    whole = json.loads((out / files.MANIFEST).read_text())
+    for deep in (
+        "[" * 3000 + "]" * 3000,
+        '{"a":' * 3000 + "1" + "}" * 3000,
+        "[" * 100 + "]" * 100,
+        "9" * 5000,
+    ):
+        (out / files.MANIFEST).write_text(deep)
+        with pytest.raises(InputError, match=r"is not valid JSON|does not say what"):
+            files.read_manifest(out)
+        with pytest.raises(ConfigError):
+            make(out, overwrite=True)
+    (tmp_path / "recipe.toml").write_text("a = " + "[" * 3000 + "]" * 3000)
+    with pytest.raises(InputError, match="is not a TOML recipe"):
+        read_recipe(tmp_path / "recipe.toml")
+    for part, value, word in (
+        ("files", {"b.txt": 1}, r"files\.b\.txt is '1', not a table"),
+        ("files", {"b.txt": {"bytes": "6", "sha256": ""}}, "not a whole number"),
+        ("settings", [], "settings is"),
+        ("results", {"n_sites": "many"}, "n_sites is 'many', not a whole number"),
+        ("results", {"n_sites": 10**30}, "not a whole number"),
+        ("results", {"groups": {"g01": 3}}, r"groups\.g01 is '3', not a table"),
+        ("warnings", [1], r"warnings\[0\] is '1', not a text"),
+        ("flow", [{"step": "x", "rows": None}], "not a whole number"),
+    ):
+        forged = {k: v for k, v in whole.items() if k != "seal"} | {part: value}
+        (out / files.MANIFEST).write_text(json.dumps(forged | {"seal": files.hash_json(forged)}))
+        with pytest.raises(InputError, match=word):
+            files.read_manifest(out)
+    forged = {k: v for k, v in whole.items() if k not in ("seal", "results")}
+    (out / files.MANIFEST).write_text(json.dumps(forged | {"seal": files.hash_json(forged)}))
+    with pytest.raises(InputError, match="does not say 'results'"):
+        files.read_manifest(out)["results"]
 
 
 def test_checked_files(tmp_path):

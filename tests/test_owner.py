@@ -226,10 +226,12 @@ def test_what_an_interrupted_write_left_deep_in_a_work_folder_is_dropped(tmp_pat
     partial_folder(tmp_path / "fit", "key")
     assert not left.exists()
     left.write_text("half")
+    files.write_checked(work / "checkpoint" / "run.npz", b"x")
     files.write_json(work / "members" / "2" / "a.json", 1)
     files.write_manifest(work, "fit", settings={}, inputs={})
     finish(work, tmp_path / "fit")
     assert set(snapshot(tmp_path / "fit")) == {"manifest.json", "members/2/a.json"}
+    assert not (tmp_path / "fit" / "checkpoint").exists()
     assert set(files.read_manifest(tmp_path / "fit", verify=True)["files"]) == {"members/2/a.json"}
 
 

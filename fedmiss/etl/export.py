@@ -69,8 +69,12 @@ def export_table(
         if out.suffix.lower() == ".parquet":
             table.collect().write_parquet(tmp)
         else:
-            text = pl.col(pl.String)
-            sign = pl.when(text.str.contains(r"^[=+\-@\t\r]")).then(pl.lit("'")).otherwise(pl.lit(""))
-            shown = table.with_columns((sign + text).name.keep())
-            shown.sink_csv(tmp, separator=separators[out.suffix.lower()])
+            harmless(table).sink_csv(tmp, separator=separators[out.suffix.lower()])
     return int(table.select(pl.len()).collect().item())
+
+
+def harmless(table: pl.LazyFrame) -> pl.LazyFrame:
+    """Put ' before texts that a spreadsheet would run as a formula: those that begin with = + - @, a tab or CR."""
+    text = pl.col(pl.String)
+    sign = pl.when(text.str.contains(r"^[=+\-@\t\r]")).then(pl.lit("'")).otherwise(pl.lit(""))
+    return table.with_columns((sign + text).name.keep())

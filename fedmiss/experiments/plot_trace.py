@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -104,6 +105,7 @@ def plot_trace(
                 frame[list(dict.fromkeys(columns))].to_csv(tmp, index=False, float_format="%.10g")
             else:
                 meta = {"Date": None} if ending == "svg" else None
-                fig.savefig(tmp, format=ending, dpi=150, metadata=meta)
+                with rc_context({"svg.hashsalt": "fedmiss"}):  # the same bytes each time
+                    fig.savefig(tmp, format=ending, dpi=150, metadata=meta)
         written.append(target)
     return written

@@ -86,8 +86,15 @@ def checkpoint(work: Path) -> Path:
 
 def finish(work: Path, out: Path) -> Path:
     """Remove the checkpoints and rename the work folder to its final name."""
-    names = ("choice.json", "ledger.json", "checkpoint/run.npz", *(p.name for p in work.glob("draws-*.npz")))
-    empty_work(work, [*names, "key.json"])
+    # The key first: work without one is done anew. With a key and without its ledger it would go on, and count anew.
+    names = (
+        "key.json",
+        "choice.json",
+        "ledger.json",
+        "checkpoint/run.npz",
+        *(p.name for p in work.glob("draws-*.npz")),
+    )
+    empty_work(work, names)
     drop_unfinished(work)
     seal(work)
     replace_folder(work, out)

@@ -45,6 +45,21 @@ class SpeciesRow(TypedDict):
     zeros_allowed: bool
 
 
+class LedgerLine(TypedDict, total=False):
+    """What crossed between groups and hub in one stage, or in all."""
+
+    exchanges: int
+    bytes_up: int
+    bytes_down: int
+
+
+class LedgerLines(LedgerLine, total=False):
+    """The ledger of a job: its sums, the line of each stage, and messages by kind."""
+
+    stages: dict[str, LedgerLine]
+    messages: dict[str, int]
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Facts of one kind of folder."""
@@ -72,7 +87,11 @@ class Facts:
     def misfit(cls, results: Mapping[str, Any]) -> str:
         """Which fact is not of its type, in words; a blank when all are."""
         hints = get_type_hints(cls)
-        known = ((results[f.name], hints[f.name], f.name) for f in fields(cls) if f.name in results)
+        known = (
+            (results[f.name], f.metadata.get("form", hints[f.name]), f.name)
+            for f in fields(cls)
+            if f.name in results
+        )
         return next((fault for one in known if (fault := misfit(*one))), "")
 
     def as_results(self) -> dict[str, Any]:
@@ -170,7 +189,7 @@ class JobFacts(ModelFacts):
     exchanges: int | None = field(default=None, metadata=_SOMETIMES)
     bytes_up: int | None = field(default=None, metadata=_SOMETIMES)
     bytes_down: int | None = field(default=None, metadata=_SOMETIMES)
-    ledger: dict[str, Any] = field(default_factory=dict, metadata=_SOMETIMES)
+    ledger: dict[str, Any] = field(default_factory=dict, metadata={"sometimes": True, "form": LedgerLines})
     shared_sites: int | None = field(default=None, metadata=_SOMETIMES)
     joint_sites: int | None = field(default=None, metadata=_SOMETIMES)
     withheld_visits: int | None = field(default=None, metadata=_SOMETIMES)

@@ -13,6 +13,7 @@ import pytest
 
 from fedmiss import files, locks, owner
 from fedmiss.errors import BusyError, ConfigError, InputError
+from fedmiss.parsing import DEEPEST, parse_json
 from fedmiss.pipeline.recipe import read_recipe
 
 
@@ -238,6 +239,13 @@ def test_a_secret_is_for_its_owner_alone(tmp_path):
     assert (tmp_path / "secret.key").stat().st_size == 32
     if os.name == "posix":
         assert (tmp_path / "secret.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_depth_of_json_is_limited():
+    assert parse_json("[" * DEEPEST + "]" * DEEPEST)
+    for levels in (DEEPEST + 1, 100_000):
+        with pytest.raises(ValueError, match="levels deep"):
+            parse_json("[" * levels + "]" * levels)
 
 
 def test_nested_lists_and_forged_types_are_sentences(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -29,8 +28,8 @@ from fedmiss.etl.sites import parse_site_rule
 from fedmiss.etl.sources import Source, expand
 from fedmiss.etl.species import choose_species
 from fedmiss.etl.terms import all_simulated, terms_of
-from fedmiss.files import Manifest, atomic_folder, making, read_manifest, write_manifest
-from fedmiss.locks import clear_inside, temporary
+from fedmiss.files import Manifest, atomic_folder, making, read_manifest, scratch_folder, write_manifest
+from fedmiss.locks import clear_inside
 from fedmiss.progress import progress
 
 __all__ = ["IngestSettings", "ingest"]
@@ -90,8 +89,8 @@ def _import(
     site_km = parse_site_rule(settings.site)
     family = _family(sources)
     warnings: list[str] = []
-    with tempfile.TemporaryDirectory(prefix=temporary(out, "").name, dir=out.parent) as scratch:
-        store = Cache(cache or (out.parent / ".fedmiss-cache" if keep_cache else Path(scratch)))
+    with scratch_folder(out) as scratch:
+        store = Cache(cache or (out.parent / ".fedmiss-cache" if keep_cache else scratch))
         clear_inside(store.folder)
         projections = _project(sources, store, settings, warnings)
         if not any(p.meta["rows"] or p.meta["role"] == "sampling" for p in projections):

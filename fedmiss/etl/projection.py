@@ -16,7 +16,6 @@ It does not depend on the species or filters asked for, so a second ingest of th
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from fedmiss.errors import InputError
 from fedmiss.etl.sources import Faults, Source
 from fedmiss.files import atomic_folder, read_json, read_manifest, write_json, write_manifest
 from fedmiss.locks import locked
+from fedmiss.owner import remove_cache
 from fedmiss.progress import note
 
 __all__ = ["Cache", "Meta", "ParquetSink", "Projection", "kept", "meta_of", "row_groups"]
@@ -288,7 +288,7 @@ def kept(folder: Path, build: Callable[[Path], None]) -> Path:
                 return folder
             except InputError as error:
                 note(f"{error} It is read from its source again.")
-                shutil.rmtree(folder)
+                remove_cache(folder)
         with atomic_folder(folder) as tmp:
             build(tmp)
             write_manifest(tmp, "cache", settings={}, inputs={})

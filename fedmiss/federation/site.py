@@ -109,7 +109,11 @@ class SiteProgram:
         self._frame, self._answer = b"", b""
         self._replaying = True
         self.journal = Journal(journal)
-        self._replay()
+        try:
+            self._replay()
+        except BaseException:
+            self.journal.close()  # a refusal must not keep the journal's lock
+            raise
         self._replaying = False
 
     # -- answering -------------------------------------------------------------------------------------------
@@ -190,7 +194,6 @@ class SiteProgram:
         for kind, body in self.journal.records():
             if first:
                 if kind != _START or body != start:
-                    self.journal.close()
                     raise ConfigError(
                         f"{self.journal.path} is the journal of another job, of another version of "
                         "fedmiss, or of other data "
@@ -201,7 +204,6 @@ class SiteProgram:
             entry = Entry(body)
             out = self.program.answer(entry.question)
             if hashlib.blake2b(out, digest_size=16).digest() != entry.digest:
-                self.journal.close()
                 raise EngineError(
                     f"{name!r} does not give the same answer to exchange {self.exchange + 1} as before its restart. Another "
                     "processor or another version of a library? Begin a new revision of the study."

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.masks import fingerprint, identity, public_key
 from fedmiss.files import atomic_folder, read_json, write_json, write_manifest
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
+from fedmiss.owner import remove_state
 from fedmiss.version import __version__
 
 __all__ = ["Kit", "approve", "collect_roster", "enrol", "make_study", "open_kit", "page"]
@@ -294,5 +294,5 @@ def new_revision(study_folder: Path, without: Sequence[str]) -> Study:
         new.write(folder / "study.json")
         write_json(folder / "roster.json", {n: keys[n] for n in new.organisations})
     for name in without:
-        shutil.rmtree(study_folder / "kits" / name / "engine", ignore_errors=True)
+        remove_state(study_folder / "kits" / name / "engine")
     return new

@@ -18,6 +18,7 @@ from fedmiss.network.kits import Kit
 from fedmiss.network.preflight import check_certificate, check_port, check_version, reach
 from fedmiss.network.site import start
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
+from fedmiss.owner import remove_state
 from fedmiss.progress import interrupt
 
 __all__ = ["join", "run", "stop_on_request"]
@@ -177,7 +178,7 @@ def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
         return out
     check_certificate(hub / "engine" / "startup" / "server.crt")
     log = hub / "engine.log"
-    (hub / STATUS).unlink(missing_ok=True)
+    remove_state(hub / STATUS)
     end_leftovers(hub / "engine")
     check_port(study.port)
     carrier = engine_of(study)

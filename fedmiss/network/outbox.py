@@ -14,6 +14,7 @@ from fedmiss.federation.words import told
 from fedmiss.files import atomic_file
 from fedmiss.network.kits import Kit
 from fedmiss.network.site import journal_entries, program_of_copy
+from fedmiss.owner import remove_state
 
 __all__ = ["HELD", "holder", "ledger_of", "outbox", "release"]
 
@@ -37,7 +38,7 @@ def holder(kit: Kit, pause: float = 0.3) -> Callable[[int, list[msg.Answer]], No
             tmp.write_text("\n".join([str(exchange), *lines]) + "\n", encoding="utf-8")
         while not go.exists():
             time.sleep(pause)
-        (kit.private / HELD).unlink(missing_ok=True)
+        remove_state(kit.private / HELD)
 
     return look
 

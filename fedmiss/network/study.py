@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -19,6 +18,7 @@ from fedmiss.federation.hub.job import Order
 from fedmiss.federation.masks import FEWEST
 from fedmiss.federation.messages import PROTOCOL
 from fedmiss.files import read_json, write_json
+from fedmiss.parsing import parse_toml
 from fedmiss.pipeline.plans import base_settings, candidates
 from fedmiss.pipeline.settings import MODELS, FitSettings
 from fedmiss.settings import from_table
@@ -170,10 +170,10 @@ class Study:
 def read_study_toml(path: Path) -> Study:
     """Read ``study.toml``; an unknown or missing key is an error that names it."""
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"there is no file {path}.", path=str(path)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise InputError(f"{path} is not valid TOML: {error}.", path=str(path)) from None
     return _study(raw, path)
 

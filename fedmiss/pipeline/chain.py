@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -66,9 +67,13 @@ def _step(folder: Path, key: str, make: Callable[..., object]) -> bool:
         except InputError as error:
             note(f"{error} It is made again.")
     make(overwrite=folder.exists())
-    with atomic_file(file) as tmp:
+    with atomic_file(file, ours=_is_key) as tmp:
         tmp.write_text(f"{key}\n", encoding="utf-8")
     return True
+
+
+def _is_key(path: Path) -> bool:
+    return re.fullmatch(rb"[0-9a-f]{64}\n", path.read_bytes()) is not None
 
 
 def _manifest_key(folder: Path, settings: object) -> str:

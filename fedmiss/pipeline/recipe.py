@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.settings import IngestSettings, PanelSettings, ingest_settings
+from fedmiss.parsing import parse_toml
 from fedmiss.pipeline.settings import FitSettings
 from fedmiss.report.settings import ReportSettings
 from fedmiss.settings import convert, from_table, names, read_table, unknown
@@ -98,10 +98,10 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
     path = Path(path)
     where = path.name
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"there is no recipe {path}.", path=str(path)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
+    except (ValueError, IsADirectoryError) as error:
         raise InputError(f"{path} is not a TOML recipe: {error}.", path=str(path)) from None
     tables = {"name", "out", "species", "min_records", "ingest", "panel", "fit", "report", "terms"}
     for key in raw:

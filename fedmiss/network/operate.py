@@ -15,6 +15,7 @@ from fedmiss.files import read_json
 from fedmiss.network.engine import Control, engine_of
 from fedmiss.network.hub import STATUS, status
 from fedmiss.network.kits import Kit
+from fedmiss.network.outbox import REFUSALS
 from fedmiss.network.preflight import check_certificate, check_port, check_version, reach
 from fedmiss.network.site import start
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
@@ -39,8 +40,17 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
     process: subprocess.Popen[bytes] | None = None
     said, deaths, begun, stay = "", 0, 0.0, Stay(kit, lambda: _listens(kit, parts))
     end_leftovers(engine)
+    refusals = kit.private / REFUSALS
+    told = _size(refusals)
     try:
         while True:
+            if _size(refusals) > told:
+                with open(refusals, "rb") as stream:
+                    stream.seek(told)
+                    new = stream.read()
+                told += len(new)
+                for line in new.decode(errors="replace").splitlines():
+                    say(f"{kit.name}: {line}")
             if stay.over():
                 return
             if process is None or process.poll() is not None:
@@ -66,6 +76,10 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
             time.sleep(0.5)
     finally:
         end(process)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 class Stay:

@@ -28,6 +28,7 @@ from fedmiss.tables import read_table
 
 __all__ = [
     "DATA",
+    "check_counts",
     "dry_run",
     "held",
     "journal_entries",
@@ -64,19 +65,24 @@ def open_data(kit: Kit, data: Path) -> PanelFolder:
     return panel
 
 
+def check_counts(name: str, visits: Visits) -> None:
+    """Refuse a count that is too large for a masked sum of squares."""
+    many = visits.count > LARGEST_COUNT
+    if many.any():
+        at = int(np.argmax(many))
+        raise InputError(
+            f"{name!r} has a visit with {visits.count[at]:,.0f} birds at site {visits.site_id[visits.site[at]]!r} (limit "
+            f"{LARGEST_COUNT:,} in one visit of a study). Correct the count in the records, and make the panel again."
+        )
+
+
 def held(kit: Kit, panel: PanelFolder) -> Visits:
     """The organisation's visits in the study's season and months; checklist ids only where they are compared."""
     visits = next(iter(panel.visits(effort=kit.study.fit.effort != "none")[0].values()))
     if kit.study.duplicates and visits.checklist is None:
         ids = read_table(panel.groups[0] / "visits.parquet", "visits", columns=["checklist_id"]).to_pandas()
         visits = replace(visits, checklist=ids["checklist_id"].to_numpy(object))
-    many = visits.count > LARGEST_COUNT
-    if many.any():
-        at = int(np.argmax(many))
-        raise InputError(
-            f"{kit.name!r} has a visit with {visits.count[at]:,.0f} birds at site {visits.site_id[visits.site[at]]!r} (limit "
-            f"{LARGEST_COUNT:,} in one visit of a study). Correct the count in the records, and make the panel again."
-        )
+    check_counts(kit.name, visits)
     order = kit.study.order()
     keep = np.ones(visits.site.size, dtype=bool)
     if kit.study.season:

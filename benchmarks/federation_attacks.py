@@ -23,10 +23,11 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from fedmiss.federation.group.joint import BITS, pad_of  # noqa: E402
+
 from fedmiss.federation import messages as msg  # noqa: E402
 from fedmiss.federation.codec import decode  # noqa: E402
 from fedmiss.federation.group.folds import draw_folds  # noqa: E402
-from fedmiss.federation.group.joint import BITS, pad_of  # noqa: E402
 from fedmiss.federation.hub.agree import Plan  # noqa: E402
 from fedmiss.federation.hub.job import Order, run_job  # noqa: E402
 from fedmiss.federation.keys import keyed_hashes, seed_key  # noqa: E402

@@ -3,8 +3,9 @@
 After Bonawitz et al. (CCS 2017), without their recovery of groups that drop out: an exchange counts when all have answered.
 Every pair of groups derives a common key from their X25519 keys (Diffie and Hellman), and from it, by HKDF-SHA256, a fresh
 ChaCha20 key for every (job, revision, roster, exchange, transcript). The transcript is a digest of all questions so far, as
-the group received them: groups that were asked different things have masks that do not cancel. The stream of that key is added by the group whose name comes
-first and subtracted by the other. Numbers are fixed point, 64 bits, modulo 2^64; how many digits stand after the point is
+the group received them: groups that were asked different things have masks that do not cancel. The stream of
+that key is added by the group whose name comes first and subtracted by the other.
+Numbers are fixed point, 64 bits, modulo 2^64; how many digits stand after the point is
 said by the field's type (``messages._f``). The hub adds up modulo 2^64: it needs no key, and no cryptography.
 
 The package ``cryptography`` is an optional extra, so it is imported inside the functions that use it.
@@ -110,7 +111,9 @@ class Party:
     roster: Mapping[str, str]
     context: bytes
     fewest: ClassVar[int] = 1
-    _agreed: dict[str, bytes] = field(default_factory=dict, init=False, repr=False)  # by Diffie and Hellman, once a job
+    _agreed: dict[str, bytes] = field(
+        default_factory=dict, init=False, repr=False
+    )  # by Diffie and Hellman, once a job
 
     def __post_init__(self) -> None:
         if len(self.roster) < self.fewest:

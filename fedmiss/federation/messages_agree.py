@@ -127,7 +127,9 @@ class Support(Question):
     share: float = _f("largest share of one group in the visits of a month")
     names: tuple[str, ...] = _f("names of all groups")
     visits: np.ndarray = _f(
-        "sums of the last answer, 0 where too little is behind them; empty the first time", "(parts, L)", "visits"
+        "sums of the last answer, 0 where too little is behind them; empty the first time",
+        "(parts, L)",
+        "visits",
     )
     sites: np.ndarray = _f("the same of sites", "(parts, L)", "sites")
     groups: np.ndarray = _f("the same of groups", "(parts, L)", "groups")

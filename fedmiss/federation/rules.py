@@ -18,7 +18,7 @@ _DIGITS = 20  # binary digits after the point of numbers of sites, where owners 
 U64 = np.typing.NDArray[np.uint64]
 
 
-def digits(x: F64) -> F64:
+def digits(x: np.ndarray) -> F64:
     """Numbers of sites rounded so that their sums over groups are exact."""
     out: F64 = np.rint(x * 2.0**_DIGITS) * 2.0**-_DIGITS
     return out
@@ -63,7 +63,7 @@ def releasable(visits: F64, sites: F64, groups: F64, minimum: int, contributors:
 def kept_regions(sites: F64, groups: F64, over: F64, minimum: int, contributors: int) -> list[int]:
     """Numbers of the regions whose sums may be released; (R + 1,) each, sites of no region first.
 
-    What is left of the whole is a sum too: if it rests on too few, the smallest region joins it, until it is empty or enough.
+    What is left of the whole is a sum too: if it rests on too few, the smallest region joins it, until it has enough.
     """
     fine = (sites >= minimum - 1e-3) & (groups >= contributors) & (over == 0)
     keep = [i for i in range(1, len(sites)) if fine[i]]

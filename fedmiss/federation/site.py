@@ -122,7 +122,9 @@ class SiteProgram:
         self.masks = party if isinstance(party, Masks) else None
         program.protect, program.party = self._protect, party
         self.guard, self.refused = guard, refused
-        self.transcript = self._bound = b""  # digest of the questions that were answered; with those that are being answered
+        self.transcript = self._bound = (
+            b""  # digest of the questions that were answered; with those that are being answered
+        )
         self._busy = threading.Lock()
         self.exchange = -1  # the last one answered
         self._frame, self._answer = b"", b""
@@ -205,7 +207,9 @@ class SiteProgram:
             self.look(envelope.exchange, self._asked, answers)
         for a in answers:
             _finite(a, self.program.name)
-        return list(answers) if self.masks is None else self.masks.hide(answers, envelope.exchange, self._bound)
+        return (
+            list(answers) if self.masks is None else self.masks.hide(answers, envelope.exchange, self._bound)
+        )
 
     # -- restarting ------------------------------------------------------------------------------------------
 

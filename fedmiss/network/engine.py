@@ -128,7 +128,9 @@ class Responding:
                 time.sleep(0.5)
 
     def _refused(self, error: Exception) -> None:
-        print(note_refusal(self.kit, error), flush=True)  # into the engine's log; `join` shows the file on the screen
+        print(
+            note_refusal(self.kit, error), flush=True
+        )  # into the engine's log; `join` shows the file on the screen
 
     def answer(self, frame: bytes) -> bytes:
         """Answer one frame; record for ``join`` that the last question was answered, and that the hub has its result."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from fedmiss.errors import ConfigError, EngineError
 from fedmiss.files import read_json
 from fedmiss.network.engine import Control, engine_of
-from fedmiss.network.hub import STATUS, status
+from fedmiss.network.hub import STATUS, status, waiting
 from fedmiss.network.kits import Kit
 from fedmiss.network.outbox import REFUSALS
 from fedmiss.network.preflight import check_certificate, check_port, check_version, reach
@@ -211,7 +211,7 @@ def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
             if admin is None:
                 continue
             deaths = 0
-            _all_there(admin, study, say)
+            _all_there(admin, hub, study, say)
             job = admin.submit()
             say(f"all organisations are connected; job {job[:8]} is under way.")
             if _watch(admin, job, process, out, say):
@@ -257,16 +257,20 @@ def _session(hub: Path, study: Study, process: subprocess.Popen[bytes]) -> Contr
     return None
 
 
-def _all_there(admin: Control, study: Study, say: Say) -> None:
-    """Wait until all organisations are connected, saying who is missing when that changes."""
+def _all_there(admin: Control, hub: Path, study: Study, say: Say) -> None:
+    """Wait until all organisations are connected, saying and recording who is missing when that changes."""
+    job = job_hash(study, read_roster(hub, study)).hex()
     before: list[str] | None = None
     until = time.monotonic() + study.patience
     while True:
         there = admin.connected()
         missing = [n for n in study.organisations if n not in there]
         if not missing:
+            if before:
+                waiting(hub, job, study, [])
             return
         if missing != before:
+            waiting(hub, job, study, missing)
             say(f"waiting for {', '.join(missing)} to join.")
             before = missing
         if time.monotonic() > until:

@@ -1,4 +1,4 @@
-"""What an organisation was asked and what it sends, for its custodian: before sending (held), after (outbox), and in bytes (ledger)."""
+"""What an organisation is asked and sends, for its custodian: before sending (held), after (outbox), in bytes (ledger)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def note_refusal(kit: Kit, error: Exception) -> str:
     """Write down, with the time, why a question was refused, for the organisation's own screen; return the line."""
     when = time.strftime("%Y-%m-%d %H:%M:%S")
     line = f"{when} a question was refused: {str(error) if isinstance(error, FedmissError) else repr(error)}"
-    with open(os.open(kit.private / REFUSALS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as log:
+    with open(
+        os.open(kit.private / REFUSALS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8"
+    ) as log:
         log.write(line + "\n")
     return line
 

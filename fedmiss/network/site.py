@@ -18,8 +18,8 @@ from fedmiss.federation.hub.job import Order, run_job
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.masks import Masks, Party, identity
-from fedmiss.federation.site import Entry, SiteProgram, entries
 from fedmiss.federation.rules import LARGEST_COUNT
+from fedmiss.federation.site import Entry, SiteProgram, entries
 from fedmiss.files import SECRET, read_json, write_json, write_secret
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.kits import Kit

@@ -112,11 +112,13 @@ class Study:
             object.__setattr__(self, "contributors", least)
         if not least <= self.contributors <= len(self.organisations):
             raise ConfigError(
-                f"contributors is {self.contributors} (must lie between {least} and {len(self.organisations)}, the number of "
-                "organisations): with fewer behind a sum, one could subtract its own part and have another's."
+                f"contributors is {self.contributors} (must lie between {least} and {len(self.organisations)}, the number "
+                "of organisations): with fewer behind a sum, one could subtract its own part and have another's."
             )
         if not 50 <= self.exchanges <= 100_000:
-            raise ConfigError(f"exchanges is {self.exchanges} (must lie between 50 and 100,000; 1,000 is customary).")
+            raise ConfigError(
+                f"exchanges is {self.exchanges} (must lie between 50 and 100,000; 1,000 is customary)."
+            )
         if self.engine not in ENGINES:
             raise ConfigError(f"the engine {self.engine!r} is unknown; choose {' or '.join(ENGINES)}.")
         if self.sites not in ("seen", "all"):

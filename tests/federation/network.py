@@ -29,8 +29,8 @@ def approved_of(what, names, **more):
     p = what.plan
     return Approved(
         tuple(sorted(names)), what.seal, p.species, p.season, None if p.months is None else tuple(p.months), p.effort,
-        p.detections, p.duplicates, p.minimum, p.contributors, p.share, tuple(what.candidates), what.folds, what.by, what.seed,
-        what.bootstrap, **more,
+        p.detections, p.duplicates, p.minimum, p.contributors, p.share, tuple(what.candidates), what.folds, what.by,
+        what.seed, what.bootstrap, **more,
     )  # fmt: skip
 
 
@@ -68,7 +68,10 @@ class Site:
             minimum=2,
         )
         self.program = SiteProgram(
-            group, self.job, self.folder / f"{self.name}.journal", party=masks,
+            group,
+            self.job,
+            self.folder / f"{self.name}.journal",
+            party=masks,
             guard=None if self.approved is None else QuestionGuard(self.approved, self.name),
         )
 

@@ -162,7 +162,9 @@ def test_a_group_that_missed_a_question_answers_later_ones_with_noise_only(panel
     roster = {n: public_key(k) for n, k in keys.items()}
     masks = {n: Masks(n, k, roster, JOB) for n, k in keys.items()}
     agreed = sum((m.stream(4, 9, b"same") for m in masks.values()), np.zeros(9, np.uint64))
-    apart = sum((m.stream(4, 9, b"same" if n < "c" else b"other") for n, m in masks.items()), np.zeros(9, np.uint64))
+    apart = sum(
+        (m.stream(4, 9, b"same" if n < "c" else b"other") for n, m in masks.items()), np.zeros(9, np.uint64)
+    )
     assert not agreed.any()
     assert apart.all()
 
@@ -179,6 +181,7 @@ def test_a_hub_with_wrong_numbers_behind_months_is_refused(panel, tmp_path):
         "regions": lambda q: replace(q, regions=q.regions + 9),
     }  # fmt: skip
     for name, lie in lies.items():
+
         def craft(q, lie=lie):
             return lie(q) if isinstance(q, msg.Support) and q.visits.size else q
 
@@ -235,7 +238,9 @@ def test_questions_cannot_be_repeated_or_come_out_of_order(panel, tmp_path):
     link.kind = msg.Totals
     with pytest.raises(FedmissError):
         run_job(link, ORDER)
-    assert "how often Totals is asked of fit 0 of batch 0 is 2, the approved study has 1" in refusals(there)[0]
+    assert (
+        "how often Totals is asked of fit 0 of batch 0 is 2, the approved study has 1" in refusals(there)[0]
+    )
 
 
 def test_nobody_can_tell_the_fold_of_a_place_that_he_can_name():
@@ -309,7 +314,7 @@ def test_tags_of_a_sum_are_the_sum_of_tags_and_need_the_key():
     np.testing.assert_array_equal(added, tags(b"k" * 16, list(parts), total, "w"))
     for other in (tags(b"l" * 16, list(parts), total, "w"), tags(b"k" * 16, list(parts), total, "v")):
         assert (added != other).all()
-    assert (added != tags(b"k" * 16, list(parts), total + [0, 0, 1.0], "w")).all()
+    assert (added != tags(b"k" * 16, list(parts), total + np.array([0, 0, 1.0]), "w")).all()
 
 
 def test_the_limits_of_the_door_are_those_of_the_job():

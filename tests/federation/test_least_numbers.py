@@ -72,7 +72,7 @@ def counts(panel, part=None):
 
 def test_released_months_are_those_with_enough_behind_them(panel, tmp_path):
     sites, _, joint = ran(panel, tmp_path)
-    visits, places, groups, largest, birds = (x[0] for x in counts(panel))
+    visits, places, groups, largest, _ = (x[0] for x in counts(panel))
     enough = (visits >= MINIMUM) & (places >= MINIMUM) & (groups >= 3)
     fine = enough & (largest <= SHARE)
     assert 2 < fine.sum() < panel.L - 2  # the test tests something
@@ -101,7 +101,7 @@ def test_a_month_with_a_thin_fold_leaves_cross_validation(panel, tmp_path):
             year=stamps[g.month] // 12, observer=g.observer, secret=g.name.encode(),
         )  # fmt: skip
 
-    visits, places, groups, largest, birds = counts(panel, part)
+    visits, places, groups, largest, _ = counts(panel, part)
     empty = visits == 0
     enough = (visits >= 3) & (places >= 3) & (groups >= 3) & (largest <= 0.85)
     whole = counts(panel)

@@ -126,7 +126,9 @@ def support(program: GroupProgram, q: msg.Support) -> msg.SupportSums:
     over = np.zeros((parts, L))
     if q.visits.size:
         proved, known = _proved(program, q, (parts, L), regions.shape[0], words)
-        may = releasable(q.visits, q.sites, q.groups, program.minimum, program.contributors) & proved.all(axis=0)
+        may = releasable(q.visits, q.sites, q.groups, program.minimum, program.contributors) & proved.all(
+            axis=0
+        )
         over = (visits > q.share * q.visits) * may.astype(float)
         regions[:, 2] = (regions[:, 0] > q.share * q.regions[:, 0]) * known
         program.releasable[q.folds > 0] = may & (over == 0).all(axis=0)
@@ -151,7 +153,14 @@ def _proved(
     ------
     UplinkError    the sums are not those of the groups
     """
-    want = {"visits": shape, "sites": shape, "groups": shape, "tags": shape, "regions": (regions, 2), "region_tags": (regions,)}
+    want = {
+        "visits": shape,
+        "sites": shape,
+        "groups": shape,
+        "tags": shape,
+        "regions": (regions, 2),
+        "region_tags": (regions,),
+    }
     for name, one in want.items():
         if getattr(q, name).shape != one:
             raise UplinkError(
@@ -238,8 +247,8 @@ def shared(program: GroupProgram, q: msg.Shared) -> msg.Done:
     at, joint = program.site_order[q.sites], q.place >= 0
     if joint.any() and program.jointly:
         raise ConfigError(
-            f"group {program.name!r}: the hub asks for sums by site at {int(joint.sum())} joint sites (limit 0: they are for "
-            "one person's own groups only). Give the hub the same fedmiss."
+            f"group {program.name!r}: the hub asks for sums by site at {int(joint.sum())} joint sites (limit 0: they are "
+            "for one person's own groups only). Give the hub the same fedmiss."
         )
     J = program.share.size
     program.share, program.part, program.shared_at = np.ones(J), np.ones(J), np.full(J, -1, dtype=np.int64)

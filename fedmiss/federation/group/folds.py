@@ -36,7 +36,7 @@ def draw_folds(
 
     Parameters
     ----------
-    secret : the organisation's own, kept with its data: without it nobody can tell the fold of a place that he can name. Empty
+    secret : the organisation's own, kept with its data: without it nobody can tell the fold of a place that he knows. Empty
         between one person's own groups, whose shared sites need the same folds
     site, month, year, observer : (m,) of every visit: row of ``site_id``, month stamp, year number, local observer
     """

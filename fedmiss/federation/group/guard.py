@@ -55,7 +55,10 @@ class QuestionGuard:
         self.open: dict[int, _Open] = {}
         self.fulls: dict[int, _Open] = {}  # full fits: replicates start from them
         self.opened: Counter[tuple[object, ...]] = Counter()
-        self.folds: tuple[str, int] = ("", 0)  # by what, and how many of the two questions behind folds were asked
+        self.folds: tuple[str, int] = (
+            "",
+            0,
+        )  # by what, and how many of the two questions behind folds were asked
         sealed = [("SealKey",), ("OpenKey",)] if approved.seal else []
         hashes = ("Sites", "Checklists") if approved.duplicates else ("Sites",)
         self.script: list[tuple[str, ...]] = [
@@ -82,8 +85,8 @@ class QuestionGuard:
     def refuse(self, what: str, got: object, want: object) -> NoReturn:
         """Refuse by name, with both values."""
         raise ConfigError(
-            f"group {self.name!r}: {what} is {_short(got)}, the approved study has {_short(want)}. Nothing was answered: ask the "
-            "coordinator which study the hub runs, and with which fedmiss.",
+            f"group {self.name!r}: {what} is {_short(got)}, the approved study has {_short(want)}. Nothing was answered: "
+            "ask the coordinator which study the hub runs, and with which fedmiss.",
             what=what,
         )
 
@@ -109,11 +112,15 @@ class QuestionGuard:
         kinds = tuple(type(q).__name__ for q in questions)
         if self.script:
             if kinds != self.script[0]:
-                self.refuse(f"exchange {self.exchanges - 1}", ", ".join(kinds) or "nothing", ", ".join(self.script[0]))
+                self.refuse(
+                    f"exchange {self.exchanges - 1}", ", ".join(kinds) or "nothing", ", ".join(self.script[0])
+                )
             self.script = self.script[1:]
         elif not kinds or any(k not in _LATER for k in kinds):
             wrong = next((k for k in kinds if k not in _LATER), "nothing")
-            self.refuse(f"a question after the agreement, exchange {self.exchanges - 1},", wrong, ", ".join(_LATER))
+            self.refuse(
+                f"a question after the agreement, exchange {self.exchanges - 1},", wrong, ", ".join(_LATER)
+            )
         for q in questions:
             check = getattr(self, f"_{type(q).__name__.lower()}", None)
             if check is not None:
@@ -121,7 +128,11 @@ class QuestionGuard:
 
     def _go_to(self, stage: str, q: msg.Message) -> None:
         if STAGES.index(stage) < STAGES.index(self.stage):
-            self.refuse(f"the stage of {type(q).__name__}", stage, f"{self.stage} or later: stages come once, in order")
+            self.refuse(
+                f"the stage of {type(q).__name__}",
+                stage,
+                f"{self.stage} or later: stages come once, in order",
+            )
         self.stage = stage
 
     # -- agreement -------------------------------------------------------------------------------------------
@@ -145,9 +156,16 @@ class QuestionGuard:
     def _axes(self, q: msg.Axes) -> None:
         a, before = self.approved, self.axes
         if before is not None:
-            self.same(q, months=before.months, terms=before.terms, blanks=before.blanks, minimum=before.minimum)
+            self.same(
+                q, months=before.months, terms=before.terms, blanks=before.blanks, minimum=before.minimum
+            )
             self.within(q, "regions", set(q.regions) <= set(before.regions), ", ".join(before.regions))
-            self.within(q, "released", q.released.shape == q.months.shape, f"{q.months.size} months, each released or not")
+            self.within(
+                q,
+                "released",
+                q.released.shape == q.months.shape,
+                f"{q.months.size} months, each released or not",
+            )
         else:
             self.same(q, released=np.zeros(0))
         self.within(q, "regions", len(set(q.regions)) == len(q.regions), "each region once")
@@ -158,7 +176,11 @@ class QuestionGuard:
         self.within(q, "months", (np.diff(q.months) > 0).all(), "months in their order, each once")
         season = a.season or range(1, 13)
         self.within(q, "months", np.isin(q.months % 12 + 1, list(season)).all(), f"the season {list(season)}")
-        allowed = {"auto": EFFORT_TERMS, "none": ()}.get(a.effort, a.effort) if isinstance(a.effort, str) else a.effort
+        allowed = (
+            {"auto": EFFORT_TERMS, "none": ()}.get(a.effort, a.effort)
+            if isinstance(a.effort, str)
+            else a.effort
+        )
         self.within(q, "terms", set(q.terms) <= set(allowed), f"some of {', '.join(allowed) or 'none'}")
         self.within(q, "blanks", set(q.blanks) <= set(q.terms), f"some of {', '.join(q.terms) or 'none'}")
         self.axes = q
@@ -178,7 +200,9 @@ class QuestionGuard:
             if asked > 1:
                 self.refuse("the number of questions behind folds", asked + 1, 2)
             self.folds, first = (q.by, asked + 1), not asked
-        self.within(q, "visits", (q.visits.size == 0) == first, "nothing at first, then the sums of the answers")
+        self.within(
+            q, "visits", (q.visits.size == 0) == first, "nothing at first, then the sums of the answers"
+        )
 
     def _chosen(self, q: msg.Support | msg.Open) -> None:
         """Folds must be those of the study."""
@@ -204,17 +228,27 @@ class QuestionGuard:
         self.within(q, "batch", q.batch not in self.open, "a number that is not in use")
         self.same(q, visits=np.zeros(0))
         slopes = self._line(q)
-        alike = [c for c in a.candidates if (c.family, c.scale, c.observers) == (q.family, q.scale, q.observers)]
+        alike = [
+            c for c in a.candidates if (c.family, c.scale, c.observers) == (q.family, q.scale, q.observers)
+        ]
         if not alike:
-            self.refuse("the model of Open", f"{q.family}, {q.scale}, observers {q.observers}", _models(a.candidates))
+            self.refuse(
+                "the model of Open", f"{q.family}, {q.scale}, observers {q.observers}", _models(a.candidates)
+            )
         rank, numbers = q.p - 1 - slopes, q.numbers.tolist()
         most, allowed, key = self._numbers_of(q, alike, rank)
         fine = q.numbers.ndim == 1 and numbers and len(set(numbers)) == len(numbers)
-        self.within(q, "numbers", fine and 0 <= min(numbers) and max(numbers) < most, f"0 to {most - 1}, each once")
+        self.within(
+            q, "numbers", fine and 0 <= min(numbers) and max(numbers) < most, f"0 to {most - 1}, each once"
+        )
         for number in numbers:
             self.opened[*key, number] += 1
             if self.opened[*key, number] > allowed:
-                self.refuse(f"how often Open asks for {q.weights} {number} of this model", self.opened[*key, number], allowed)
+                self.refuse(
+                    f"how often Open asks for {q.weights} {number} of this model",
+                    self.opened[*key, number],
+                    allowed,
+                )
         sweeps = REPLICATE_ROUNDS if q.weights == "replicate" else max(c.max_sweeps for c in alike)
         self.open[q.batch] = _Open(q, rank, sweeps)
         if q.weights == "all":
@@ -241,8 +275,12 @@ class QuestionGuard:
             return 1, ranks.count(rank), ("all", *model, rank)
         full = self.fulls.get(q.source)
         if full is None:
-            self.refuse("Open.source", q.source, f"a full fit: {', '.join(map(str, self.fulls)) or 'none is there'}")
-        self.same(q, seed=a.seed, family=full.question.family, scale=full.question.scale, line=full.question.line)
+            self.refuse(
+                "Open.source", q.source, f"a full fit: {', '.join(map(str, self.fulls)) or 'none is there'}"
+            )
+        self.same(
+            q, seed=a.seed, family=full.question.family, scale=full.question.scale, line=full.question.line
+        )
         self.within(q, "p", q.p <= full.question.p, f"at most {full.question.p}")
         size, factor, places = q.spread if q.spread.shape == (3,) else (0.0, 0.0, 0.0)
         fine = 1.0 <= size < np.inf and 1.0 <= factor <= MOST_SPREAD and places in (0.0, 1.0)
@@ -266,12 +304,16 @@ class QuestionGuard:
         """Count a question about fits of a batch; each may be asked so often."""
         b = self.open.get(q.batch)
         if b is None:
-            self.refuse(f"{type(q).__name__}.batch", q.batch, f"open: {', '.join(map(str, self.open)) or 'none'}")
+            self.refuse(
+                f"{type(q).__name__}.batch", q.batch, f"open: {', '.join(map(str, self.open)) or 'none'}"
+            )
         name = what or type(q).__name__
         for fit in q.fits.tolist():
             b.asked[name, fit] += 1
             if b.asked[name, fit] > most:
-                self.refuse(f"how often {name} is asked of fit {fit} of batch {q.batch}", b.asked[name, fit], most)
+                self.refuse(
+                    f"how often {name} is asked of fit {fit} of batch {q.batch}", b.asked[name, fit], most
+                )
         return b
 
     def _known(self, q: Any) -> _Open:
@@ -285,7 +327,19 @@ class QuestionGuard:
         self.within(q, "begin", q.begin in (0, *starts), f"0 or {starts}")
         if q.begin:
             self._count(q, max(b.rank, 1) if q.begin == 2 else 1, f"Broadcast that begins with {q.begin}")
-        for name in ("mu", "T", "D", "tau", "phi", "inverse_size", "kappa", "ridge", "lift", "shift", "stretch"):
+        for name in (
+            "mu",
+            "T",
+            "D",
+            "tau",
+            "phi",
+            "inverse_size",
+            "kappa",
+            "ridge",
+            "lift",
+            "shift",
+            "stretch",
+        ):
             self.within(q, name, np.isfinite(getattr(q, name)).all(), "finite numbers")
 
     def _solve(self, q: msg.Solve) -> None:

@@ -99,7 +99,8 @@ class GroupProgram:
         self._cells: dict[bool, CellIndex] = {}
         # months that the custodian's rule releases: by whole months (False), by folds (True)
         self.releasable: dict[bool, Bool] = {}
-        self.regions_behind, self.region_names = np.zeros((1, 3)), ()  # what is behind each region, no region first
+        self.regions_behind = np.zeros((1, 3))  # what is behind each region, no region first
+        self.region_names: tuple[str, ...] = ()
         # of the finished job, for the group's own report: the chosen fit first
         self.results: list[msg.Outcome] = []
 
@@ -190,14 +191,18 @@ class GroupProgram:
             return  # before the axes are final nothing but numbers of visits and sites is asked for
         allowed = self.releasable.get(folds)
         asked = released.astype(bool)
-        if allowed is None or asked.shape != allowed.shape or (asked & ~allowed).any():
-            got = f"{int((asked & ~allowed).sum())} such months" if allowed is not None and asked.shape == allowed.shape else (
-                f"a list of {asked.size} months, approved {0 if allowed is None else allowed.size}"
+        want = 0 if allowed is None else allowed.size
+        wrong = int((asked & ~allowed).sum()) if allowed is not None and asked.size == want else -1
+        if wrong:
+            got = (
+                f"a list of {asked.size} months (must have {want})"
+                if wrong < 0
+                else f"{wrong} such months (limit 0)"
             )
             raise ConfigError(
                 f"group {self.name!r}: the hub releases months that do not have the {self.minimum} visits and sites, or the "
-                f"{self.contributors} groups, that its custodian wants: {got} (limit 0). Give the hub the same least numbers, "
-                "and the same fedmiss."
+                f"{self.contributors} groups, that its custodian wants: {got}. Give the hub the same least numbers, and the "
+                "same fedmiss."
             )
 
     def check_regions(self, names: tuple[str, ...], *, final: bool) -> None:
@@ -210,9 +215,10 @@ class GroupProgram:
         if wrong := [n for n in names if n not in may]:
             raise ConfigError(
                 f"group {self.name!r}: the hub asks for sums of the region {wrong[0]!r}, which does not have the "
-                f"{self.minimum} sites and {self.contributors} groups that the custodian wants; {len(may)} regions have them. "
+                f"{self.minimum} sites and {self.contributors} groups that the custodian wants; {len(may)} have them. "
                 "Give the hub the same fedmiss."
             )
+
     def thin(self, site: I32, month: I32, part: I64) -> Bool:
         """Visits of months that cannot be released; joint sites do not count, since their sums are known by themselves."""
         own = self.shared_at[site] < 0

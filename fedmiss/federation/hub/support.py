@@ -42,7 +42,7 @@ def release_jointly(
     if out:
         notes.append(
             f"{out} visits were withheld: their {int((~released).sum())} months have fewer than {axes.minimum} visits or "
-            f"sites of all groups together, fewer than {contributors} groups, or one with more than {share:.0%} of the visits."
+            f"sites of all groups together, fewer than {contributors} groups, or one with over {share:.0%} of the visits."
         )
     return axes, done, out, behind, lost
 
@@ -69,13 +69,24 @@ def _support(
     """
     # many parameters: the rule, the panel's axes, and the folds
     parts, none, no_tags, sums = max(folds, 1), np.zeros((0, 0)), np.zeros(0, np.uint64), {}
-    shapes = {"visits": (parts, L), "sites": (parts, L), "groups": (parts, L), "over": (parts, L), "regions": (regions + 1, 3)}
+    shapes = {
+        "visits": (parts, L),
+        "sites": (parts, L),
+        "groups": (parts, L),
+        "over": (parts, L),
+        "regions": (regions + 1, 3),
+    }
     ask = msg.Support(by, folds, seed, share, link.names, none, none, none, none, no_tags, no_tags)
     for _ in range(2):
         (answers,) = link.ask([ask])
         sums = {name: total(answers, name, shape) for name, shape in shapes.items()}
-        proofs, region_proofs = _tags(answers, "tags", (parts, L)), _tags(answers, "region_tags", (regions + 1,))
-        enough = (sums["sites"] >= minimum - 1e-3) & (sums["visits"] >= minimum) & (sums["groups"] >= contributors)
+        proofs, region_proofs = (
+            _tags(answers, "tags", (parts, L)),
+            _tags(answers, "region_tags", (regions + 1,)),
+        )
+        enough = (
+            (sums["sites"] >= minimum - 1e-3) & (sums["visits"] >= minimum) & (sums["groups"] >= contributors)
+        )
         many = (sums["regions"][:, 0] >= minimum - 1e-3) & (sums["regions"][:, 1] >= contributors)
         ask = replace(
             ask, visits=sums["visits"] * enough, sites=sums["sites"] * enough, groups=sums["groups"] * enough,
@@ -93,8 +104,8 @@ def _tags(answers: Mapping[str, msg.Answer], name: str, shape: tuple[int, ...]) 
         value = getattr(answer, name)
         if value.shape != shape or value.dtype != np.uint64:
             raise UplinkError(
-                f"group {group!r} sent SupportSums.{name} of shape {value.shape} and type {value.dtype}, expected {shape} and "
-                "uint64. Install the same fedmiss on all sides.",
+                f"group {group!r} sent SupportSums.{name} of shape {value.shape} and type {value.dtype}, expected {shape} "
+                "and uint64. Install the same fedmiss on all sides.",
                 group=group,
             )
         out = out + value
@@ -117,7 +128,8 @@ def _released(
     for name, rule in rules.items():
         lost[name] = np.flatnonzero(months & ~rule)
         months &= rule
-    keep = kept_regions(*s["regions"].T, minimum, contributors)
+    sites, groups, over = s["regions"].T
+    keep = kept_regions(sites, groups, over, minimum, contributors)
     names = tuple(regions[i - 1] for i in keep)
     return months, names if len(names) >= FEWEST_REGIONS else (), s["visits"].sum(axis=0) * months, lost
 
@@ -127,7 +139,15 @@ def released_months(link: Link, panel: Panel, *, by: str, folds: int, seed: int)
     if not panel.least:
         return np.zeros(0, np.uint8)
     s = _support(
-        link, panel.share, panel.least, panel.contributors, panel.L, len(panel.regions), by=by, folds=folds, seed=seed
+        link,
+        panel.share,
+        panel.least,
+        panel.contributors,
+        panel.L,
+        len(panel.regions),
+        by=by,
+        folds=folds,
+        seed=seed,
     )
     months = releasable(s["visits"], s["sites"], s["groups"], panel.least, panel.contributors)
     months &= (s["over"] == 0).all(axis=0)

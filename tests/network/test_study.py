@@ -21,6 +21,7 @@ from fedmiss.files import read_json, read_manifest, write_json
 from fedmiss.network.demo import CLUBS, in_process
 from fedmiss.network.hub import preview_study, run_study, status
 from fedmiss.network.kits import approve, collect_roster, enrol, make_study, new_revision, open_kit, page
+from fedmiss.network.operate import _all_there
 from fedmiss.network.outbox import HELD, holder, ledger_of, outbox, release
 from fedmiss.network.report import joint_report, own_report
 from fedmiss.network.site import check_counts, dry_run, program_of
@@ -372,3 +373,53 @@ def test_a_count_that_masks_cannot_carry_is_named_before_anything_is_sent(folder
         assert f"{count:,}" in str(error.value)
         assert f"limit {LARGEST_COUNT:,}" in str(error.value)
     assert not kit.journal.exists()
+
+
+def test_seconds_and_bytes_add_up_over_the_processes_of_a_job(folder, panels):
+    """A hub that is stopped in the middle goes on in a new process: the manifest has what both have carried."""
+
+    class Counting(Direct):
+        def __init__(self, *arguments, stop=10**9):
+            super().__init__(*arguments)
+            self.stop, self.carried = stop, {"bytes_up": 0, "bytes_down": 0}
+
+        def ask(self, frames):
+            self.stop -= 1
+            if self.stop < 0:
+                raise KeyboardInterrupt
+            out = super().ask(frames)
+            self.carried["bytes_down"] += sum(map(len, frames.values()))
+            self.carried["bytes_up"] += sum(map(len, out.values()))
+            return out
+
+    first = Counting(folder, panels, stop=20)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(folder / "hub", first)
+    first.close()
+    second = Counting(folder, panels)
+    begun = read_json(next((folder / "hub").glob("usage-*.json")))
+    facts = read_manifest(run_study(folder / "hub", second), "joint")["results"]
+    second.close()
+    ledger = facts["ledger"]
+    assert second.carried["bytes_up"] < ledger["bytes_up"]  # the second process alone has not carried all
+    assert facts["engine"] == {k: ledger[k] for k in ("bytes_up", "bytes_down")}
+    assert facts["seconds"] > begun["seconds"] > 0
+
+
+def test_the_status_names_who_has_not_joined(folder):
+    hub, study = folder / "hub", small_study()
+    assert status(hub)["state"] == "not begun"
+
+    class Connections:
+        there = iter([["north"], ["north", "south"], list(CLUBS)])
+
+        def connected(self):
+            stood.append(status(hub))
+            return next(self.there)
+
+    stood, said = [], []
+    _all_there(Connections(), hub, study, said.append)
+    assert [s["missing"] for s in stood] == [[], ["central", "south"], ["central"]]
+    assert {s["state"] for s in stood[1:]} == {"waiting"}
+    assert status(hub)["missing"] == []
+    assert len(said) == 2

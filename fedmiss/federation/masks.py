@@ -55,9 +55,9 @@ def masked_fields(kind: type[Answer]) -> dict[str, int]:
                 "`clear` (why it cannot be masked, and what it tells) in fedmiss/federation/messages.py."
             )
         if bits is not None:
-            if not 0 <= bits <= 40 or f.type not in ("int", "float", "np.ndarray"):
+            if not 0 <= bits <= 50 or f.type not in ("int", "float", "np.ndarray"):
                 raise ConfigError(
-                    f"{kind.__name__}.{f.name}: {bits} digits of a {f.type} cannot be masked (0 to 40)."
+                    f"{kind.__name__}.{f.name}: {bits} digits of a {f.type} cannot be masked (0 to 50)."
                 )
             out[f.name] = int(bits)
     return out

@@ -310,7 +310,7 @@ class ProductSums(Answer):
     """R' R V, summed over the group's sites."""
 
     about: ClassVar[str] = "products of residuals with vectors over months"
-    product: np.ndarray = _f("R' R V over the group's cells, in the unit asked for", "(n, L, w)", bits=40)
+    product: np.ndarray = _f("R' R V over the group's cells, in the unit asked for", "(n, L, w)", bits=50)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

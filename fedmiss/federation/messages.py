@@ -93,7 +93,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 3  # raise it whenever a type below changes
+PROTOCOL = 4  # raise it whenever a type below changes
 
 
 # -- fits ----------------------------------------------------------------------------------------------------
@@ -178,15 +178,14 @@ class Broadcast(Question):
 class SharedRows(Answer):
     """Sums by site of the joint sites that the group visits; empty where there are none.
 
-    Under masks of all joint sites, zeros where the group does not go, so that nothing tells who goes where.
+    They exist between one person's own groups only.
     """
 
     about: ClassVar[str] = "normal equations of joint sites, one by one"
     rows: np.ndarray = _f(
         "for each joint site gradient and curvature of its coefficients (or products)",
         "(n, S, q)",
-        bits=32,
-        sealed=True,
+        clear="counts at joint sites: asked of one person's own groups only, empty between organisations",
     )
 
 
@@ -312,7 +311,7 @@ class ProductSums(Answer):
     """R' R V, summed over the group's sites."""
 
     about: ClassVar[str] = "products of residuals with vectors over months"
-    product: np.ndarray = _f("R' R V over the group's cells, in the unit asked for", "(n, L, w)", bits=40)
+    product: np.ndarray = _f("R' R V over the group's cells, in the unit asked for", "(n, L, w)", bits=50)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -88,7 +88,7 @@ def in_process(folder: Path, panels: dict[str, Path]) -> Joint:
         kit = open_kit(folder / "kits" / club)
         programs[club] = GroupProgram(
             club, held(kit, open_panel(panel)), key=bytes(16), secret=(kit.private / SECRET).read_bytes(),
-            jointly=True, minimum=study.minimum,
+            jointly=True, minimum=study.minimum, contributors=study.contributors,
         )  # fmt: skip
     return run_job(Link(InProcess(programs), bytes(8), bytes(8)), replace(study.order(), seal=False))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -122,8 +122,6 @@ class Batch:
     slopes: bool  # whether the second coefficient is the slope on the known line
     rank: I64  # coefficients that every fit uses now
     old: U8  # whether ``shrink`` holds earlier weights
-    # of joint sites under masks: fits -> (exchange and question, shape) of the rows that were sealed last
-    sealed: dict[bytes, tuple[tuple[int, int], tuple[int, ...]]] = field(default_factory=dict)
 
     @classmethod
     def of(

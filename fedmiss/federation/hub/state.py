@@ -8,6 +8,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.federation.hub.season import SeriesPrior
+from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.federation.triangle import free_columns
 
 __all__ = ["MonthState", "Panel"]
@@ -20,7 +21,7 @@ class Panel:
     ``L`` months, ``J`` sites counted once each, ``K`` effort coefficients, ``calendar`` (month_of_year, year) each (L,) or
     None, ``visits`` that take part, ``joint`` owners of joint sites: group -> places in the list of joint sites.
     ``least`` number of visits and sites of all groups behind a released sum, 0 where groups see to it by themselves;
-    ``share`` largest share of one group; ``apart`` whether what was visited of joint sites stays with their owners.
+    ``share`` largest share of one group; ``contributors`` least number of groups.
     """
 
     L: int
@@ -36,7 +37,7 @@ class Panel:
     log_visits: F64 = field(default_factory=lambda: np.zeros(0))
     least: int = 0
     share: float = 1.0
-    apart: bool = False
+    contributors: int = CONTRIBUTORS
 
 
 @dataclass(frozen=True, slots=True, eq=False)

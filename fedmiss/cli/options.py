@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, get_args, get_origin
 
+import click
 import typer
+from click.core import ParameterSource
 
-from fedmiss.settings import Setting, definitions
+from fedmiss.settings import Setting, defaults, definitions
 
 __all__ = ["Out", "Overwrite", "options_of"]
 
@@ -24,11 +25,11 @@ def options_of(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace the parameter ``settings`` of a command by one option for each field of the classes.
 
-    The command gets what ``make`` (default: the first class) builds of the options that were given.
+    The command gets what ``make`` (default: the first class) builds of the options that were given. One that was not given
+    is not passed on, so that settings can refuse one that does nothing.
     """
-    defaults = {f.name: f.default for cls in classes for f in fields(cls)}
     made = {
-        name: _option(name, hint, setting, defaults[name])
+        name: _option(name, hint, setting, defaults(cls)[name])
         for cls in classes
         for name, (hint, setting) in definitions(cls).items()
     }
@@ -40,7 +41,9 @@ def options_of(
         @functools.wraps(command)
         def run(**words: object) -> None:
             given = {name: words.pop(name) for name in made}
-            settings = (make or classes[0])(**{k: v for k, v in given.items() if v not in (None, [])})
+            settings = (make or classes[0])(
+                **{k: v for k, v in given.items() if v not in (None, []) and _was_given(k)}
+            )
             command(settings=settings, **words)
 
         parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in several]
@@ -49,6 +52,10 @@ def options_of(
         return run
 
     return replaced
+
+
+def _was_given(name: str) -> bool:
+    return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 def _option(name: str, hint: object, setting: Setting, default: object) -> inspect.Parameter:

@@ -144,10 +144,12 @@ class FedMissEM:
 
     # -- groups ---------------------------------------------------------------------------------------------------
 
-    def rows(self, panel: GroupPanel) -> dict[str, F64]:
-        """Rows (m_c, 3) of every group: position of the cell in Omega, mean count, m_c.
+    def rows(self, panel: GroupPanel, batch: int | None = None) -> dict[str, F64]:
+        """Rows (m_c, 3) of every group: position of the cell in Omega, mean count, weight.
 
-        The core's s_bar is a mean over rows, FedMissEM's statistic a sum over the group's cells: hence m_c.
+        The core's s_bar is a mean over rows, FedMissEM's statistic a sum over the group's cells: hence the weight m_c, with
+        which a minibatch of b rows has the mean of the whole statistic. With ``batch`` b the weight is b (at most m_c),
+        as in lines 8 to 13 of the paper's algorithm 7: the sum over the minibatch, whose mean is b / m_c of the whole.
         """
         out = {}
         for g in panel.groups:
@@ -156,7 +158,8 @@ class FedMissEM:
             )
             value = np.bincount(inverse, g.count) / n
             position = np.searchsorted(self.cells, key)
-            out[g.name] = np.column_stack([position, value, np.full(key.size, float(key.size))])
+            weight = key.size if batch is None else min(batch, key.size)
+            out[g.name] = np.column_stack([position, value, np.full(key.size, float(weight))])
         return out
 
     def eta(self, theta: Factors) -> F64:

@@ -55,7 +55,8 @@ def options_of(
 
 
 def _was_given(name: str) -> bool:
-    return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
+    context = click.get_current_context(silent=True)
+    return context is None or context.get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 def _option(name: str, hint: object, setting: Setting, default: object) -> inspect.Parameter:

@@ -16,11 +16,32 @@ import os
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 from fedmiss.errors import ConfigError
 
-__all__ = ["Setting", "Settings", "convert", "defaults", "definitions", "from_table", "names", "read_table", "unknown"]
+__all__ = [
+    "Setting",
+    "Settings",
+    "convert",
+    "defaults",
+    "definitions",
+    "from_table",
+    "names",
+    "read_table",
+    "unknown",
+]
 
 T = TypeVar("T")
 

@@ -8,9 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, get_args, get_origin
 
-import click
 import typer
-from click.core import ParameterSource
 
 from fedmiss.settings import Setting, defaults, definitions
 
@@ -18,6 +16,9 @@ __all__ = ["Out", "Overwrite", "options_of"]
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")]
+
+
+CONTEXT = "typer_context"  # the command line itself: it knows what was typed and what is a default
 
 
 def options_of(
@@ -40,12 +41,15 @@ def options_of(
 
         @functools.wraps(command)
         def run(**words: object) -> None:
+            context: typer.Context = words.pop(CONTEXT)  # type: ignore[assignment]
             given = {name: words.pop(name) for name in made}
+            asked = {name for name in given if _was_given(context, name)}
             settings = (make or classes[0])(
-                **{k: v for k, v in given.items() if v not in (None, []) and _was_given(k)}
+                **{k: v for k, v in given.items() if v not in (None, []) and k in asked}
             )
             command(settings=settings, **words)
 
+        several.append(inspect.Parameter(CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
         parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in several]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -54,9 +58,9 @@ def options_of(
     return replaced
 
 
-def _was_given(name: str) -> bool:
-    context = click.get_current_context(silent=True)
-    return context is None or context.get_parameter_source(name) is not ParameterSource.DEFAULT
+def _was_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is None or source.name != "DEFAULT"
 
 
 def _option(name: str, hint: object, setting: Setting, default: object) -> inspect.Parameter:

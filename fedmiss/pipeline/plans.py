@@ -69,9 +69,7 @@ def presence_if_uncounted(folder: PanelFolder, settings: FastSettings) -> FastSe
     return settings
 
 
-def federation_of(
-    folder: PanelFolder, s: FastSettings | WireSettings | SaemSettings
-) -> LocalFederation:
+def federation_of(folder: PanelFolder, s: FastSettings | WireSettings | SaemSettings) -> LocalFederation:
     """Groups of a panel folder and a hub, agreed on axes, effort terms and shared sites."""
     fixed = isinstance(s, FastSettings) and s.time == "fixed"
     model = "quasi" if isinstance(s, SaemSettings) else s.model

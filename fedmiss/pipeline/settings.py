@@ -72,9 +72,7 @@ Alpha = Annotated[
     float | None,
     Setting("fedmissem, wire: step size of the memories; by default 1/(1+omega).", above=0, high=1),
 ]
-Levels = Annotated[
-    int, Setting("fedmissem, wire: levels of the random dithering; 0 sends floats.", low=0)
-]
+Levels = Annotated[int, Setting("fedmissem, wire: levels of the random dithering; 0 sends floats.", low=0)]
 CompressorName = Annotated[
     str,
     Setting(
@@ -111,7 +109,9 @@ class FitSettings(Settings):
         """Make an object of the method's class; the class of a method makes objects of itself."""
         if cls is not FitSettings:
             if method and method != cls.called:
-                raise ConfigError(f"{cls.__name__} are the settings of --method {cls.called}, not of {method!r}.")
+                raise ConfigError(
+                    f"{cls.__name__} are the settings of --method {cls.called}, not of {method!r}."
+                )
             return object.__new__(cls)
         known = {kind.called: kind for kind in METHODS}
         method = str(checked(method or FastSettings.called, *definitions(FitSettings)["method"], "--method"))
@@ -195,9 +195,9 @@ class FedMissEMSettings(FitSettings):
     levels: Levels = 16
     compressor: CompressorName = ""
     participation: Participation = 1.0
-    batch: Annotated[
-        int | None, Setting("fedmissem: visits per round and group; by default all.", low=1)
-    ] = None
+    batch: Annotated[int | None, Setting("fedmissem: visits per round and group; by default all.", low=1)] = (
+        None
+    )
     batch_sum: Annotated[
         str,
         Setting(
@@ -291,10 +291,18 @@ def _idle(asked: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         ("joint", fixed, "--time fixed has no sites in common"),
         ("max_rank", fixed or ranked, "the rank is given, and none is tried"),
         *(
-            (name, fixed or (ranked and chosen), "there is one model, and nothing is chosen by cross-validation")
+            (
+                name,
+                fixed or (ranked and chosen),
+                "there is one model, and nothing is chosen by cross-validation",
+            )
             for name in ("folds", "folds_by", "one_se", "average", "site_visits")
         ),
-        ("own", asked.get("own") is True and asked.get("bootstrap") == 0, "a group's own report needs --bootstrap"),
+        (
+            "own",
+            asked.get("own") is True and asked.get("bootstrap") == 0,
+            "a group's own report needs --bootstrap",
+        ),
         (
             "average",
             asked.get("one_se") is True or "penalty" in asked,

@@ -24,11 +24,11 @@ def panel(tmp_path_factory):
 def test_the_wire_reaches_the_solvers_optimum(panel, tmp_path):
     objective = {}
     for name, more in (
-        ("fast", {"penalty": 2.0}),
+        ("fast", {"penalty": 2.0, "bootstrap": 0}),
         ("wire", {"method": "wire", "penalty": 2.0, "rounds": 150, "levels": 0}),
         ("dithered", {"method": "wire", "penalty": 2.0, "rounds": 300, "levels": 64, "participation": 0.8}),
     ):
-        settings = FitSettings(model="quasi", rank="1", bootstrap=0, **more)
+        settings = FitSettings(model="quasi", rank="1", **more)
         folder = fit_panel(panel, tmp_path / name, settings)
         results = read_manifest(folder, "fit")["results"]
         objective[name] = results["objective"]
@@ -58,7 +58,7 @@ def test_a_compressor_by_name_sends_what_it_says(panel, tmp_path, method, defaul
         ("written", {"compressor": default}),
         ("other", {"compressor": other}),
     ):
-        settings = FitSettings(method=method, model="log1p", rank=2, bootstrap=0, rounds=30, **more)
+        settings = FitSettings(method=method, model="log1p", rank=2, rounds=30, **more)
         folder = fit_panel(panel, tmp_path / name, settings)
         results[name] = read_manifest(folder, "fit")["results"]
         factors[name] = (folder / "month_factors.parquet").read_bytes()
@@ -101,7 +101,6 @@ def test_numbers_of_compressors_as_people_write_them():
 @pytest.mark.parametrize(
     ("method", "compressor", "message"),
     [
-        ("fast", "natural", "is for --method fedmissem and wire"),
         ("fedmissem", "topk:k=50", "needs an unbiased compressor"),
     ],
 )

@@ -68,7 +68,7 @@ def first_statistic(S_hat: object, q: int) -> F64:
         return np.array(S_hat, dtype=np.float64)
     except (TypeError, ValueError):
         raise ConfigError(
-            f"the first statistic S_0 is a {type(S_hat).__name__} (must be {q} numbers). The run starts from a statistic, not "
+            f"the first statistic S_0 is a {type(S_hat).__name__} (must be {q} numbers). A run starts from a statistic, not "
             "from parameters theta: take pooled_s_bar(model, theta, data, roster) of them."
         ) from None
 

@@ -218,7 +218,14 @@ class FedEM:
                 self.model.T(S_hat) if server.carry is None else self.model.T(server.S_hat, server.carry)  # type: ignore[call-arg]
             )
         except DomainError as error:
-            gamma = self.step(max(server.k - 1, 0))
+            if server.k == 0:
+                raise DomainError(
+                    f"round 0: {error} The M-step T does not take the first statistic S_0: start from one in its domain, as "
+                    "pooled_s_bar(model, theta, data, roster) gives.",
+                    k=0,
+                    **error.fields,
+                ) from error
+            gamma = self.step(server.k - 1)
             raise DomainError(
                 f"round {server.k}: {error} gamma={gamma:g}. Lower gamma (try {gamma / 5:g}) or start the "
                 'memories with init="h".',

@@ -41,7 +41,8 @@ def base_settings(s: FastSettings | WireSettings, *, calibrate: bool = True) -> 
     chosen = MODELS["negbin" if s.model == "auto" else s.model]
     rank = 2 if s.rank == "auto" else s.rank
     return CountSettings(
-        rank=rank, penalty=s.penalty, observers=isinstance(s, FastSettings) and s.observers, seed=s.seed, calibrate=calibrate,
+        rank=rank, penalty=s.penalty, observers=isinstance(s, FastSettings) and s.observers, seed=s.seed,
+        calibrate=calibrate,
         **chosen,  # type: ignore[arg-type]
     )  # fmt: skip
 

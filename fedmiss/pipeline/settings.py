@@ -1,4 +1,4 @@
-"""The settings of ``fedmiss fit``, one class for each method; light to import, as the command line makes its options of them."""
+"""The settings of ``fedmiss fit``, one class for each method; the command line makes its options of them."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class FitSettings(Settings):
     def __new__(cls, method: str = "", **given: Any) -> Any:
         """Make an object of the method's class; the class of a method makes objects of itself."""
         if cls is not FitSettings:
-            if method and method != cls.called:
+            if method in definitions(cls)["method"][1].among and method != cls.called:
                 raise ConfigError(
                     f"{cls.__name__} are the settings of --method {cls.called}, not of {method!r}."
                 )

@@ -52,7 +52,7 @@ class MStep:
         """Gradient by U and by V, and the norm of the terms whose difference it is."""
         gU, gV = self.penalty * U - self.sparse @ V, self.penalty * V - self._turned @ U
         tU, tV = np.zeros_like(U), np.zeros_like(V)
-        for b, W, D in self._fields(U, V):
+        for b, _, D in self._fields(U, V):
             gU[b] += D @ V
             gV += D.T @ U[b]
             mean = D + self.A[b] @ self.B.T

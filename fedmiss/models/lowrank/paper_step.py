@@ -95,7 +95,8 @@ class MStep:
         for _ in range(most):
             before = value
             for side in (0, 1):
-                g, G = self.gradient(U, V)[side], self._curvature(U, V)[side]
+                gU, gV, _ = self.gradient(U, V)
+                g, G = (gU, gV)[side], self._curvature(U, V)[side]
                 step = -np.linalg.solve(G, g[:, :, None])[:, :, 0]
                 step *= np.minimum(1.0, 2.0 / np.maximum(np.abs(step).max(axis=1), 1e-300))[:, None]
                 for _ in range(30):
@@ -141,7 +142,7 @@ class MStep:
         inverse = [np.linalg.inv(G) for G in self._curvature(U, V)]
 
         def precondition(R: Pair) -> Pair:
-            return tuple(np.einsum("jab,jb->ja", I, x) for I, x in zip(inverse, R, strict=True))  # type: ignore[return-value]
+            return tuple(np.einsum("jab,jb->ja", I, x) for I, x in zip(inverse, R, strict=True))
 
         times = self._times(U, V)
         x: Pair = (np.zeros_like(U), np.zeros_like(V))

@@ -21,7 +21,7 @@ from fedmiss.federation.messages import PROTOCOL
 from fedmiss.files import read_json, write_json
 from fedmiss.parsing import parse_toml
 from fedmiss.pipeline.plans import base_settings, candidates
-from fedmiss.pipeline.settings import MODELS, FitSettings
+from fedmiss.pipeline.settings import MODELS, FastSettings, FitSettings
 from fedmiss.settings import from_table
 from fedmiss.version import __version__
 
@@ -145,9 +145,9 @@ class Study:
         from_table(FitSettings, dict(self.model), "[model]")
 
     @property
-    def fit(self) -> FitSettings:
+    def fit(self) -> FastSettings:
         """Settings of the model."""
-        return FitSettings(**self.model, joint=False, minimum=self.minimum)
+        return FastSettings(**self.model, joint=False, minimum=self.minimum)
 
     def order(self) -> Order:
         """What the hub is to compute."""

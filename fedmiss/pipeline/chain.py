@@ -269,7 +269,7 @@ def run_species(
 
     key = _manifest_key(records, asdict(panel_settings))
     step("panel", panel, key, partial(make_panel, records, panel, panel_settings))
-    key = _manifest_key(panel, asdict(recipe.fit))
+    key = _manifest_key(panel, asdict(recipe.fit))  # type: ignore[call-overload]
     step("fit", fit, key, partial(fit_panel, panel, fit, recipe.fit))
     step("impute", imputed, _manifest_key(fit, None), partial(impute_panel, panel, fit, imputed))
     key = hash_json([_manifest_key(fit, asdict(recipe.report)), identity(imputed)])

@@ -30,7 +30,7 @@ from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit, Theta
 from fedmiss.owner import begin_work, drop_unfinished, empty_work, end_work, files_of
 from fedmiss.pipeline.panels import PanelFolder, effort_names
-from fedmiss.pipeline.settings import FitSettings
+from fedmiss.pipeline.settings import FastSettings, FitSettings
 from fedmiss.progress import note
 from fedmiss.tables import read_table, write_table
 
@@ -273,7 +273,7 @@ def fit_facts(
         n_sites=federation.J,
         n_months=federation.L,
         n_cells_observed=federation.n_cells(),
-        bootstrap=s.bootstrap,
+        bootstrap=s.bootstrap if isinstance(s, FastSettings) else 0,
         advice=choice.advice if choice else "",
         cv_summary=json.loads(choice.summary.to_json(orient="records"))
         if choice is not None and len(choice.summary)
@@ -293,7 +293,7 @@ def write_fit_manifest(
     write_manifest(
         work,
         "fit",
-        settings=asdict(settings),
+        settings=asdict(settings),  # type: ignore[call-overload]
         inputs=hashes,
         results=facts.as_results(),
         flow=folder.manifest["flow"],

@@ -42,14 +42,19 @@ from fedmiss.pipeline.plans import (
     presence_if_uncounted,
 )
 from fedmiss.pipeline.saem import fit_saem
-from fedmiss.pipeline.settings import FitSettings
+from fedmiss.pipeline.settings import (
+    FastSettings,
+    FedMissEMSettings,
+    FitSettings,
+    SaemSettings,
+    WireSettings,
+)
 from fedmiss.pipeline.wire import fit_wire
 from fedmiss.progress import progress
 from fedmiss.tables import read_table, write_table
 
 __all__ = ["fit_panel"]
 
-METHODS = {"fedmissem": fit_algorithm7, "saem": fit_saem, "wire": fit_wire}
 CHOSEN_SITES = (
     " Sites where the species was never detected were left out of the panel, so the totals of held-out visits are those of"
     " sites that were lucky: a model below them is not wrong for that (`fedmiss panel --sites all` keeps every site)."
@@ -80,13 +85,15 @@ def fit_panel(
 
 
 def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
+    if isinstance(settings, FedMissEMSettings):
+        return fit_algorithm7(panel_path, out, settings)
+    if isinstance(settings, SaemSettings):
+        return fit_saem(panel_path, out, settings)
+    if isinstance(settings, WireSettings):
+        return fit_wire(panel_path, out, settings)
+    if not isinstance(settings, FastSettings):
+        raise ConfigError(f"settings is {settings!r} (must be made by FitSettings).")
     check_fixed(settings)
-    if settings.compressor and settings.method not in ("fedmissem", "wire"):
-        raise ConfigError(
-            f"--compressor {settings.compressor} is for --method fedmissem and wire; the method is {settings.method}."
-        )
-    if settings.method != "fast":
-        return METHODS[settings.method](panel_path, out, settings)
     folder = open_panel(panel_path)
     settings = presence_if_uncounted(folder, settings)
     hashes = panel_hash(folder)
@@ -194,7 +201,7 @@ class Kept:
 
 
 def _choose(
-    federation: LocalFederation, ledger: Kept, folder: PanelFolder, s: FitSettings, work: Path
+    federation: LocalFederation, ledger: Kept, folder: PanelFolder, s: FastSettings, work: Path
 ) -> Choice:
     """Choose the model by cross-validation, or read what was chosen before an interruption."""
     cands = candidates(s, base_settings(s, calibrate=not folder.chosen_by_detection))
@@ -234,7 +241,7 @@ def _choose(
     return choice
 
 
-def _bootstrap(federation: LocalFederation, ledger: Kept, s: FitSettings, work: Path) -> Draws:
+def _bootstrap(federation: LocalFederation, ledger: Kept, s: FastSettings, work: Path) -> Draws:
     parts: list[Draws] = []
     with progress("bootstrap of observers", s.bootstrap) as show:
         size = federation.lockstep_size()

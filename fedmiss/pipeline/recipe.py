@@ -11,7 +11,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.settings import IngestSettings, PanelSettings, ingest_settings
 from fedmiss.parsing import parse_toml
-from fedmiss.pipeline.settings import FitSettings
+from fedmiss.pipeline.settings import FastSettings, FitSettings
 from fedmiss.report.settings import ReportSettings
 from fedmiss.settings import convert, from_table, names, read_table, unknown
 
@@ -41,7 +41,7 @@ class Recipe:
     min_records: int = 200
     ingest: IngestSettings = field(default_factory=IngestSettings)
     panel: PanelSettings = field(default_factory=PanelSettings)
-    fit: FitSettings = field(default_factory=FitSettings)
+    fit: FitSettings = field(default_factory=FastSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
     terms: dict[str, str] = field(default_factory=dict)
 

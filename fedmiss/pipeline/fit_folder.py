@@ -66,6 +66,8 @@ def partial_folder(out: Path, key: str) -> Path:
             left.unlink()
         ledger = (work / "ledger.json").exists() and saved(work / "ledger.json") is None
         if ledger or saved(work / "key.json") != key.encode():
+            if (work / "key.json").exists():
+                note(f"the unfinished work in {work} is of other settings or another panel: it is not used.")
             shutil.rmtree(work)
     write_checked(work / "key.json", key.encode())
     return work

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from fedmiss.errors import FedmissError
+from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.local import LocalFederation
+from fedmiss.federation.resume import Resumable
 from fedmiss.files import identity, read_manifest
 from fedmiss.pipeline import algorithm7, fit_folder, fitting
 from fedmiss.pipeline.fitting import fit_panel
@@ -140,6 +142,69 @@ def test_killed_after_cross_validation(panel, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(LocalFederation, "cross_validate", kill)
         fit_panel(panel, tmp_path / "cut", settings)
+    same_fit(tmp_path / "cut", tmp_path / "whole")
+
+
+STAGES = FitSettings(model="auto", rank="auto", max_rank=1, folds=2, bootstrap=6)
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[object]:
+    """Questions that groups answered; work is kept after every third exchange."""
+    questions: list[object] = []
+    genuine = GroupProgram.reply
+
+    def reply(self, question):
+        questions.append(question)
+        return genuine(self, question)
+
+    monkeypatch.setattr(GroupProgram, "reply", reply)
+    monkeypatch.setattr(Resumable, "_due", lambda self, seconds: self._count % 3 == 0)
+    return questions
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8, 0.99])
+def test_rounds_are_kept_in_every_stage(panel, tmp_path, monkeypatch, asked, capsys, share):
+    """A stop in the middle of folds, of the last fit or of replicates: the rounds before it are not done again."""
+    fit_panel(panel, tmp_path / "whole", STAGES)
+    everything = len(asked)
+    genuine = GroupProgram.reply
+    left = int(everything * share)
+
+    def stops(self, question):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+        return genuine(self, question)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupProgram, "reply", stops)
+        with pytest.raises(Killed):
+            fit_panel(panel, tmp_path / "cut", STAGES)
+    asked.clear()
+    fit_panel(panel, tmp_path / "cut", STAGES)
+    same_fit(tmp_path / "cut", tmp_path / "whole")
+    # done again: at most three exchanges of a few questions to three groups, and what opens the groups' state
+    assert len(asked) < everything * (1 - share) + 120
+    if share < 0.9:
+        assert "continuing: " in capsys.readouterr().err or share > 0.5
+
+
+def test_damaged_rounds_are_done_again(panel, tmp_path, monkeypatch, asked):
+    def kill(*a, **k):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting, "_bootstrap", kill)
+        with pytest.raises(Killed):
+            fit_panel(panel, tmp_path / "cut", STAGES)
+    for path in sorted((tmp_path / "cut.partial" / "checkpoint" / "fit").iterdir()):
+        raw = bytearray(path.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        path.write_bytes(raw)
+    fit_panel(panel, tmp_path / "cut", STAGES)
+    fit_panel(panel, tmp_path / "whole", STAGES)
     same_fit(tmp_path / "cut", tmp_path / "whole")
 
 

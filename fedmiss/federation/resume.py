@@ -1,8 +1,8 @@
 """A federation in one process that goes on where it was stopped.
 
 The hub is a function of the answers that it gets: with the same answers again it comes to the same place. So the answers of
-a stage are kept, and with them what the groups' fits had come to. A rerun gives the hub the kept answers, which costs little,
-and the groups compute only what comes after. Questions that make or close a group's state are asked again in truth.
+a stage are kept, and with them what the groups' fits had come to. A rerun gives the hub the answers, which costs little, and
+the groups compute only what comes after. Questions that make or close a group's state are asked again in truth.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 from fedmiss.errors import EngineError, InputError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.codec import Envelope, decode
+from fedmiss.federation.codec import decode
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.link import InProcess
 from fedmiss.files import read_checked, write_checked
@@ -117,7 +117,7 @@ class Resumable(InProcess):
         return _unpack(body[16:], self.names) if rounds else super().ask(frames)
 
     def save(self) -> None:
-        """Write down the answers since the last time, then what the groups have come to: the second makes the first valid."""
+        """Write down the new answers, then what the groups have come to: the second file makes the first valid."""
         if self._folder is None or not self._new:
             return
         begun = time.monotonic()

@@ -95,5 +95,5 @@ def test_options_of_steps_are_said_as_settings():
     assert text == (
         "pass allow_absent in [ingest] or joint = false in [fit]; another --out (--jobs 1); fedmiss will not"
     )
-    assert in_recipe("--season", "ingest") == "season in [ingest]"
-    assert in_recipe("--season", "fit") == "season in [fit]"
+    assert in_recipe("--seed", "panel") == "seed in [panel]"
+    assert in_recipe("--seed", "fit") == "seed in [fit]"

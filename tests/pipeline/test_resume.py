@@ -13,7 +13,9 @@ import pytest
 
 from fedmiss.errors import FedmissError
 from fedmiss.federation.group.program import GroupProgram
+from fedmiss.federation.hub.members import FULL
 from fedmiss.federation.local import LocalFederation
+from fedmiss.federation.messages import Solve
 from fedmiss.federation.resume import Resumable
 from fedmiss.files import identity, read_manifest
 from fedmiss.pipeline import algorithm7, fit_folder, fitting
@@ -191,7 +193,8 @@ def test_rounds_are_kept_in_every_stage(panel, tmp_path, monkeypatch, asked, cap
         assert "continuing: " in capsys.readouterr().err or share > 0.5
 
 
-def test_damaged_rounds_are_done_again(panel, tmp_path, monkeypatch, asked):
+@pytest.mark.parametrize("damaged", [False, True])
+def test_rounds_of_the_last_fit_are_used_unless_damaged(panel, tmp_path, monkeypatch, asked, damaged):
     def kill(*a, **k):
         raise Killed
 
@@ -201,9 +204,12 @@ def test_damaged_rounds_are_done_again(panel, tmp_path, monkeypatch, asked):
             fit_panel(panel, tmp_path / "cut", STAGES)
     for path in sorted((tmp_path / "cut.partial" / "checkpoint" / "fit").iterdir()):
         raw = bytearray(path.read_bytes())
-        raw[len(raw) // 2] ^= 1
+        raw[len(raw) // 2] ^= damaged
         path.write_bytes(raw)
+    asked.clear()
     fit_panel(panel, tmp_path / "cut", STAGES)
+    again = [q for q in asked if isinstance(q, Solve) and q.batch == FULL]
+    assert bool(again) == damaged
     fit_panel(panel, tmp_path / "whole", STAGES)
     same_fit(tmp_path / "cut", tmp_path / "whole")
 

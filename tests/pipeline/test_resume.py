@@ -165,7 +165,9 @@ def asked(monkeypatch) -> list[object]:
     return questions
 
 
-@pytest.mark.parametrize("share", [0.2, 0.5, 0.8, 0.99])
+@pytest.mark.parametrize(
+    "share", [pytest.param(0.2, marks=pytest.mark.slow), 0.5, 0.8, pytest.param(0.99, marks=pytest.mark.slow)]
+)
 def test_rounds_are_kept_in_every_stage(panel, tmp_path, monkeypatch, asked, capsys, share):
     """A stop in the middle of folds, of the last fit or of replicates: the rounds before it are not done again."""
     fit_panel(panel, tmp_path / "whole", STAGES)

@@ -29,6 +29,7 @@ __all__ = [
     "MARK",
     "begin_work",
     "drop_unfinished",
+    "empty_part",
     "empty_work",
     "end_work",
     "files_of",
@@ -401,6 +402,20 @@ def empty_work(work: Path, names: Iterable[str] | None = None) -> None:
     if strange:
         raise _in_the_way(work, f"holds {strange[0]}, which fedmiss did not write there")
     _remove_files(work, own, MARK)
+
+
+def empty_part(part: Path) -> None:
+    """Remove what was put into a folder inside unfinished work, and nothing else."""
+    what, work = _home(part / MANIFEST)
+    if what != "work":
+        return
+    inside = part.absolute().relative_to(work).as_posix() + "/"
+    for name in _mark(work, _WORK) or {}:
+        if name.startswith(inside):
+            (work / name).unlink(missing_ok=True)
+    for at, _, _ in os.walk(part, topdown=False):
+        with contextlib.suppress(OSError):  # it holds something
+            os.rmdir(at)
 
 
 def end_work(folder: Path) -> None:

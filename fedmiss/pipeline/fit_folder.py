@@ -28,7 +28,7 @@ from fedmiss.folders import FitFacts, ModelFacts, or_nan
 from fedmiss.models.lowrank.choice import Choice, model_name
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit, Theta
-from fedmiss.owner import begin_work, drop_unfinished, empty_work, end_work, files_of
+from fedmiss.owner import begin_work, drop_unfinished, empty_part, empty_work, end_work, files_of
 from fedmiss.pipeline.panels import PanelFolder, effort_names
 from fedmiss.pipeline.settings import FastSettings, FitSettings
 from fedmiss.progress import note
@@ -58,6 +58,8 @@ def partial_folder(out: Path, key: str) -> Path:
     begin_work(work)
     ledger = (work / "ledger.json").exists() and saved(work / "ledger.json") is None
     if files_of(work) and (ledger or saved(work / "key.json") != key.encode()):
+        if (work / "key.json").exists():
+            note(f"the unfinished work in {work} is of other settings or another panel: it is not used.")
         empty_work(work)
         begin_work(work)
     write_checked(work / "key.json", key.encode())
@@ -91,10 +93,10 @@ def finish(work: Path, out: Path) -> Path:
         "key.json",
         "choice.json",
         "ledger.json",
-        "checkpoint/run.npz",
         *(p.name for p in work.glob("draws-*.npz")),
     )
     empty_work(work, names)
+    empty_part(work / "checkpoint")
     drop_unfinished(work)
     seal(work)
     replace_folder(work, out)

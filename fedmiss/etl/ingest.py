@@ -238,9 +238,20 @@ def _builder(
                 "tables of records only. Leave --keep out."
             )
         named = {k: v for k, v in given.items() if k != "auto"}
-        options = CountOptions(named, settings.missing, settings.repeats, settings.wide, settings.spellings)
-        name = one if one is not None else source.path.name.split(".")[0]
-        return project_counts, {"options": options, "one_species": name, "first_year": settings.first_year}
+        if len(settings.species) > 1:
+            raise ConfigError(
+                f"{source.name} is a table of counts by year: a site without a row of one species was perhaps not visited "
+                f"for it, so each species is imported by itself. Give one --species ({listed(list(settings.species), 3)}), "
+                "and another --out for each."
+            )
+        options = CountOptions(
+            named, settings.missing, settings.repeats, settings.wide, settings.spellings, species=one or ""
+        )
+        return project_counts, {
+            "options": options,
+            "one_species": one or "",
+            "first_year": settings.first_year,
+        }
     chosen = check_map(source, settings.column_map, one_species=one is not None)
     return project_plain, {
         "column_map": chosen,

@@ -37,7 +37,7 @@ from fedmiss.progress import note
 __all__ = ["Cache", "Meta", "ParquetSink", "Projection", "kept", "meta_of", "row_groups"]
 
 # Raised whenever the meaning of a projection changes: older ones are then made again.
-VERSION = 11
+VERSION = 12
 ROW_GROUP = 1 << 16
 STRETCH = 8  # row groups that are sorted together
 EVENT_COLUMNS = {
@@ -48,7 +48,7 @@ EVENT_COLUMNS = {
     "place": np.int32,
     "protocol": np.int32,
     "date": np.int32,  # days since 1970-01-01
-    "start": np.int32,  # minutes after midnight, -1 blank
+    "start": np.int32,  # seconds after midnight, -1 blank
     "duration": np.float64,  # minutes, nan blank
     "distance": np.float64,  # km, nan blank
     "n_observers": np.float64,  # nan blank
@@ -106,6 +106,8 @@ class Meta(TypedDict, total=False):
     licences: list[str]
     said: list[str]  # sentences for the user
     missing: int  # rows without a count
+    other_species: int  # rows of other species than the one of a table of counts
+    joined: int  # rows that were joined to another one of their cell
 
 
 def meta_of(source: Source, faults: Faults, /, **more: Unpack[Meta]) -> Meta:

@@ -105,6 +105,7 @@ def test_writers_into_named_folders_are_known():
         "report/many.py": "", "simulate/ebird.py": "the unfinished folder of the simulation",
         "simulate/truth.py": "the unfinished folder of the simulation",
         "files.py": "", "owner.py": "", "locks.py": "", "tables.py": "through atomic_file",
+        "federation/resume.py": "into memory",
         "federation/journal.py": "its own file, known by its first bytes",
         "pipeline/chain.py": "through atomic_file", "network/outbox.py": "through atomic_file",
         "experiments/plot_trace.py": "through atomic_file", "pipeline/demo.py": "through atomic_file",

@@ -51,7 +51,7 @@ test: $(VENV)/.dev  ## the default tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-all: $(VENV)/.dev  ## also the slow, Monte-Carlo and browser tests
-	$(BIN)/python -m pytest -m "slow or mc or browser or not slow"
+	$(BIN)/python -m pytest -m "slow or mc or nightly or browser or (not nvflare and not flower)"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -6,8 +6,7 @@ gradient + curvature of a month (or joint site) is its counted total, for the wh
 every fold; counted totals and scores of folds besides. Of joint sites also the sums weighted with the months'
 coefficients, which the hub knows. Every site x month cell has one visit with a count between a million and nine. What
 is said of a layer: the share of cells that the equations determine, and the share whose least-squares guess is within
-1 %, beside the share that guesses at shuffled counts hit. Of joint sites under masks a second attacker is another owner of
-the same sites: it gets their sums over all owners, and knows its own counts; what it does not know are the others' cells.
+1 %, beside the share that guesses at shuffled counts hit.
 """
 
 from __future__ import annotations
@@ -23,10 +22,9 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+
 from fedmiss.federation import messages as msg  # noqa: E402
-from fedmiss.federation.codec import decode  # noqa: E402
 from fedmiss.federation.group.folds import draw_folds  # noqa: E402
-from fedmiss.federation.group.joint import BITS, pad_of  # noqa: E402
 from fedmiss.federation.hub.agree import Plan  # noqa: E402
 from fedmiss.federation.hub.job import Order, run_job  # noqa: E402
 from fedmiss.federation.keys import keyed_hashes, seed_key  # noqa: E402
@@ -78,38 +76,17 @@ def overheard(
     jointly: bool,
     duplicates: bool = False,
 ):
-    """Messages of a job as the hub has them, as the first owner has those of joint sites, and the owners' programs."""
+    """Messages of a job as the hub has them, and the owners' programs."""
     sites = sites_of(panel, folder, masked=masked)
     for site in sites.values():
-        site.joint = joint
         site.start()
         site.program.program.minimum = 0
         site.program.program.jointly = jointly
-    plan = Plan(
-        joint=joint, owners=3 if masked else 2, jointly=jointly, minimum=minimum, duplicates=duplicates
-    )
-    wire = Wire(sites)
-    link = Listening(wire, JOB[:8], SETTINGS, masked=masked)
+    plan = Plan(joint=joint, jointly=jointly, minimum=minimum, duplicates=duplicates)
+    link = Listening(Wire(sites), JOB[:8], SETTINGS, masked=masked)
     run_job(link, Order(plan, QUASI, folds=FOLDS, by="cell", bootstrap=4))
     programs = {name: site.program.program for name, site in sites.items()}
-    return link.heard, _of_an_owner(wire, programs), programs
-
-
-def _of_an_owner(wire: Wire, programs):
-    """What the first owner can read of joint sites: broadcasts, and their sums over all owners."""
-    name = min(programs)
-    program, asked, out = programs[name], {}, []
-    for frames, _ in wire.log:
-        envelope, questions = decode(frames[name], None, asks=True, who="hub")
-        for i, q in enumerate(questions):
-            if isinstance(q, msg.Broadcast) and q.sums:
-                asked[q.batch, q.fits.tobytes()] = ((envelope.exchange, i), q)
-            elif isinstance(q, msg.Solve) and q.totals.dtype == np.uint64 and q.totals.size:
-                at, before = asked[q.batch, q.fits.tobytes()]
-                pad = pad_of(program, at, (q.totals.shape[0], program.n_joint, q.totals.shape[2]))
-                rows = (q.totals - pad[:, program.joint_place]).view(np.int64) * 2.0**-BITS
-                out.append((before, {"all groups": msg.SharedRows(rows)}))
-    return out
+    return link.heard, programs
 
 
 def cells_of(panel: GroupPanel, programs, names: Iterable[str]):
@@ -120,7 +97,7 @@ def cells_of(panel: GroupPanel, programs, names: Iterable[str]):
         u = p.used
         fold = draw_folds(
             "cell", FOLDS, 0, name=name, site_id=p.visits.site_id, site=u.site, month=u.stamp, year=u.stamp // 12,
-            observer=u.observer,
+            observer=u.observer, secret=p.secret if p.jointly else b"",
         )  # fmt: skip
         own = p.shared_at[u.site]
         place = np.where(own >= 0, p.joint_place[own], -1) if p.joint_place.size else own
@@ -176,26 +153,22 @@ def equations(heard, cells, who: str, places):
     return np.array(rows, dtype=float), np.array(values)
 
 
-def attack(panel, folder, *, owner: bool = False, **options):
-    """(cells, share determined, share within 1 %, share that chance gives); by the hub, or by an owner of joint sites."""
-    heard, read, programs = overheard(panel, folder, **options)
-    heard = read if owner else heard
+def attack(panel, folder, **options):
+    """(cells, share determined, share within 1 %, share that chance gives)."""
+    heard, programs = overheard(panel, folder, **options)
     targets = [["all groups", list(programs)]] if options["masked"] else [[n, [n]] for n in programs]
     rng = np.random.default_rng(0)
     total = sure = near = luck = 0.0
     for who, names in targets:
         cells = cells_of(panel, programs, names)
-        first = programs[min(programs)]
-        A, b = equations(heard, cells, who, (first if options["masked"] else programs[who]).joint_place)
+        places = np.zeros(0, int) if options["masked"] else programs[who].joint_place
+        A, b = equations(heard, cells, who, places)
         count = cells[:, 3]
         off = np.abs(A @ count - b)
         keep = (
             off < 1e-6 * np.abs(b).max()
         )  # of joint fits the total of one group is not the sum of its own counts alone
         A, b = A[keep], b[keep]
-        if owner:  # its own cells come first, and are known to it
-            mine = int(first.used.site.size)
-            A, b, count = A[:, mine:], b - A[:, :mine] @ count[:mine], count[mine:]
         inverse = np.linalg.pinv(A)
         guess = inverse @ b
         sure += (np.diag(inverse @ A) > 1 - 1e-9).sum()
@@ -207,7 +180,7 @@ def attack(panel, folder, *, owner: bool = False, **options):
 
 def identified(panel, folder) -> list[tuple[str, int, float, float]]:
     """Ids that the hub, and a member, find in the hashes of a job by trying all of 20,000: (what, hashes, hub, member)."""
-    heard, _, programs = overheard(
+    heard, programs = overheard(
         panel, folder, masked=True, joint=False, jointly=True, minimum=5, duplicates=True
     )
     key, out = programs[min(programs)].key, []
@@ -220,20 +193,30 @@ def identified(panel, folder) -> list[tuple[str, int, float, float]]:
     return out
 
 
+def placed(ids: int = 4000, folds: int = FOLDS) -> float:
+    """Share of sites whose fold the public seed and the id tell; by chance 1 / folds."""
+    n = np.arange(ids)
+    words = {
+        "name": "a",
+        "site_id": np.array([f"L{i}" for i in n], dtype=object),
+        "observer": n.astype(np.int32),
+    }
+    when = {"site": n.astype(np.int32), "month": n * 0 + 24_000, "year": n * 0 + 2000}
+    own, public = (draw_folds("cell", folds, 0, secret=s, **words, **when) for s in (b"own", b""))
+    return float((own == public).mean())
+
+
 def main() -> None:
     apart, common = planted(0.0), planted(1.0, n=2400)
     dense = planted(0.0, n=3400)
     clear = {"masked": False, "jointly": False}
     together = {"jointly": True, "minimum": 5, "joint": False}
-    blocks = together | {"masked": True, "joint": True}
     layers = [
         ("(a) none: joint sites in clear, no least number", common, clear | {"joint": True, "minimum": 0}),
         ("(b) own sites at home, no least number", apart, clear | {"joint": False, "minimum": 0}),
         ("(b) own sites at home, least number 5", dense, clear | {"joint": False, "minimum": 5}),
-        ("(c) masks, least number 5, two groups, 85 %", apart, together | {"masked": True}),
+        ("(c) masks, least number 5, three groups, 85 %", apart, together | {"masked": True}),
         ("(d) shared sites as own, under masks", common, together | {"masked": True}),
-        ("(d) shared sites as joint blocks, under masks: the hub", common, blocks),
-        ("(d) shared sites as joint blocks: another of three owners", common, blocks | {"owner": True}),
         (
             "(d) duplicate checklists found by hashes, under masks",
             common,
@@ -245,6 +228,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             n, sure, near, luck = attack(panel, Path(folder), **options)
         print(f"| {name} | {n:,} | {sure:.1%} | {near:.1%} | {luck:.1%} |", flush=True)
+    print(
+        f"\nfolds that the public seed tells of 4,000 known sites: {placed():.1%}, by chance {1 / FOLDS:.1%}"
+    )
     print("\n| hashes of | number | ids found by the hub | by a member |\n|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for what, n, hub, member in identified(common, Path(folder)):

@@ -6,15 +6,29 @@ import errno
 import hashlib
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.locks import aside, clear_leftovers, locked, temporary
+from fedmiss.folders import FACTS
+from fedmiss.locks import clear_leftovers, locked, tidy
+from fedmiss.owner import (
+    MANIFEST,
+    drop_unfinished,
+    files_of,
+    hash_file,
+    not_ours,
+    put_file,
+    put_folder,
+    refuse_others,
+    remove_own,
+    replaceable,
+    temporary,
+    unfinished,
+)
+from fedmiss.parsing import misfit, parse_json, said
 from fedmiss.version import __version__
 
 __all__ = [
@@ -32,7 +46,10 @@ __all__ = [
     "read_checked",
     "read_json",
     "read_manifest",
+    "refuse_others",
     "replace_folder",
+    "replaceable",
+    "scratch_folder",
     "seal",
     "update_manifest",
     "write_checked",
@@ -41,13 +58,9 @@ __all__ = [
     "write_secret",
 ]
 
-MANIFEST = "manifest.json"
 SECRET = "secret.key"  # of a group, beside its visits
 # of produced folders; raised when a step reads what older versions did not write, or wrote otherwise
 FORMAT = 2
-
-_READ_BY_STEPS = ("records", "panel", "fit", "imputed")
-_DROPPINGS = (".DS_Store", "Thumbs.db", "desktop.ini")  # written by file managers; deleted with the folder
 
 # what a full disk or a forbidden place answers; other errors inside a step are not about writing
 _REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -110,21 +123,31 @@ def _make_parent(path: Path) -> None:
 
 
 @contextmanager
-def atomic_file(path: str | Path) -> Iterator[Path]:
-    """Give a temporary name beside ``path``; rename it onto ``path`` on success, remove it on failure."""
+def atomic_file(path: str | Path, *, ours: Callable[[Path], bool] | None = None) -> Iterator[Path]:
+    """Give a temporary name beside ``path``; rename it onto ``path`` on success, remove it on failure.
+
+    Parameters
+    ----------
+    ours : says of a file that is there already whether fedmiss wrote it, where the file itself tells
+
+    Raises
+    ------
+    ConfigError    a file is there that fedmiss did not write, or that was changed since
+    """
     path = Path(path)
-    tmp = temporary(path, os.getpid())
+    replaceable(path, ours)
+    tmp = temporary(path)
     _make_parent(path)
     try:
         yield tmp
         _to_disk(tmp)
-        os.replace(tmp, path)
+        put_file(tmp, path, ours)
     except OSError as error:
         if error.errno in _REFUSALS:
             raise _explain(error, path) from error
         raise
     finally:
-        tmp.unlink(missing_ok=True)
+        remove_own(tmp)
 
 
 def _to_disk(path: Path) -> None:
@@ -142,17 +165,8 @@ def replace_folder(new: Path, path: Path) -> None:
     """Put a finished folder in the place of ``path``: a kill at any moment leaves the one or the other."""
     for below in [*new.rglob("*"), new]:
         _to_disk(below)
-    old = aside(path)
-    if path.exists():
-        os.replace(path, old)
-    try:
-        os.replace(new, path)
-    except OSError:
-        if old.exists():
-            os.replace(old, path)
-        raise
+    put_folder(new, path)
     _to_disk(path.parent)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
@@ -172,7 +186,11 @@ def making(
     BusyError      another process makes ``path``
     """
     path = Path(path)
-    check_free(path, kind, overwrite=overwrite, inputs=inputs)
+    try:
+        check_free(path, kind, overwrite=overwrite, inputs=inputs)
+    except ConfigError:
+        tidy(path)
+        raise
     _make_parent(path)
     with _explained(path), locked(path) as first:
         if first:
@@ -191,8 +209,8 @@ def _explained(path: Path) -> Iterator[None]:
             raise _explain(error, path) from error
         raise
     except InputError as error:
-        start, at = temporary(path, "").name, Path(error.fields.get("path", ""))
-        if isinstance(error.__cause__, OSError) and any(p.name.startswith(start) for p in (at, *at.parents)):
+        at = Path(error.fields.get("path", ""))
+        if isinstance(error.__cause__, OSError) and any(unfinished(p)[0] for p in (at, *at.parents)):
             raise _explain(error.__cause__, path) from error.__cause__
         raise
 
@@ -208,14 +226,22 @@ def atomic_folder(
     """
     path = Path(path)
     with making(path, kind, overwrite=overwrite, inputs=inputs):
-        tmp = Path(tempfile.mkdtemp(prefix=temporary(path, "").name, dir=path.parent))
-        try:
-            tmp.chmod(0o755)
+        with scratch_folder(path) as tmp:
             yield tmp
+            drop_unfinished(tmp)
             seal(tmp)
             replace_folder(tmp, path)
-        finally:
-            shutil.rmtree(tmp, ignore_errors=True)
+
+
+@contextmanager
+def scratch_folder(path: Path) -> Iterator[Path]:
+    """Give an empty folder beside ``path`` for what is not finished; it is removed at the end."""
+    tmp = temporary(path)
+    tmp.mkdir()
+    try:
+        yield tmp
+    finally:
+        remove_own(tmp)
 
 
 def check_free(path: Path, kind: str = "", *, overwrite: bool, inputs: Sequence[str | Path] = ()) -> None:
@@ -231,17 +257,12 @@ def check_free(path: Path, kind: str = "", *, overwrite: bool, inputs: Sequence[
     here = path.resolve()
     for given in inputs:
         source = Path(given).resolve()
-        if source.is_relative_to(here):
+        if source.is_relative_to(here) or any(_same_place(one, here) for one in (source, *source.parents)):
             what = "is an input" if source == here else f"holds the input {given}"
             raise ConfigError(
                 f"{path} {what}, so nothing can be made there; choose another --out.", path=str(path)
             )
-    for above in here.parents:
-        if (found := _kind_of(above)) in _READ_BY_STEPS:
-            raise ConfigError(
-                f"{path} lies inside {above}, which holds a {found!r}; choose an --out outside of it.",
-                path=str(path),
-            )
+    refuse_others(path)
     if not path.exists():
         return
     if not path.is_dir():
@@ -253,7 +274,7 @@ def check_free(path: Path, kind: str = "", *, overwrite: bool, inputs: Sequence[
             f"the folder {path} exists already; choose another with --out, or pass --overwrite to replace it.",
             path=str(path),
         )
-    if refusal := _not_ours(path, kind):
+    if refusal := not_ours(path, kind):
         raise ConfigError(
             f"the folder {path} {refusal}, so --overwrite will not delete it; choose another folder with --out, or remove "
             "it yourself.",
@@ -261,41 +282,12 @@ def check_free(path: Path, kind: str = "", *, overwrite: bool, inputs: Sequence[
         )
 
 
-def _kind_of(folder: Path) -> str:
+def _same_place(a: Path, b: Path) -> bool:
+    """Whether two paths are one folder by other names, as in a file system that takes capitals for small letters."""
     try:
-        return str(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["kind"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-
-
-def _not_ours(folder: Path, kind: str) -> str:
-    """Why a folder may not be deleted, in words; empty when it may."""
-    if not (folder / MANIFEST).exists():
-        return f"was not made by fedmiss (no {MANIFEST} in it)"
-    found = _kind_of(folder)
-    if not found or (kind and found != kind):
-        return f"holds a {found!r}, not a {kind!r}" if found else f"has a {MANIFEST} that cannot be read"
-    raw = read_json(folder / MANIFEST)
-    if not isinstance(raw.get("files"), dict):
-        return f"was made by fedmiss {raw.get('fedmiss', '')} and does not say which files are its own"
-    strange = [p for p in _paths(folder) if p not in raw["files"] and p.rpartition("/")[2] not in _DROPPINGS]
-    more = f" and {len(strange) - 3} more files" if len(strange) > 3 else ""
-    return f"holds {', '.join(strange[:3])}{more}, which fedmiss did not write there" if strange else ""
-
-
-def _paths(folder: Path) -> list[str]:
-    """Files below a folder, as its manifest names them; links to folders are not followed."""
-    found = []
-    for at, folders, names in os.walk(folder):
-        links = [name for name in folders if os.path.islink(os.path.join(at, name))]
-        found += [(Path(at) / name).relative_to(folder).as_posix() for name in (*names, *links)]
-    return sorted(p for p in found if p != MANIFEST)
-
-
-def hash_file(path: str | Path) -> str:
-    """Return the SHA-256 of a file's bytes, as hex."""
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        return os.path.samefile(a, b)
+    except OSError:
+        return False
 
 
 def hash_json(value: object) -> str:
@@ -305,7 +297,7 @@ def hash_json(value: object) -> str:
 
 def write_json(path: str | Path, value: object) -> None:
     """Write a JSON file atomically, readable by a person."""
-    with atomic_file(path) as tmp:
+    with atomic_file(path, ours=_sealed if Path(path).name == MANIFEST else None) as tmp:
         tmp.write_text(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
 
 
@@ -313,17 +305,25 @@ def read_json(path: str | Path) -> Any:
     """Read a JSON file; a missing or broken one is an :class:`InputError`."""
     path = Path(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"there is no file {path}.", path=str(path)) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise InputError(f"{path} is not valid JSON ({error}); make it again.", path=str(path)) from None
 
 
 def write_checked(path: str | Path, content: bytes) -> None:
     """Write bytes behind their SHA-256, atomically: for unfinished work, which a crash may damage."""
-    with atomic_file(path) as tmp:
+    with atomic_file(path, ours=_is_checked) as tmp:
         tmp.write_bytes(hashlib.sha256(content).digest() + content)
+
+
+def _is_checked(path: Path) -> bool:
+    try:
+        read_checked(path)
+    except InputError:
+        return False
+    return True
 
 
 def read_checked(path: str | Path) -> bytes:
@@ -346,7 +346,7 @@ def write_manifest(
     content : see :class:`Content`
     """
     folder = Path(folder)
-    own = _paths(folder) if files is None else files
+    own = files_of(folder) if files is None else files
     manifest = {
         "kind": kind,
         "fedmiss": __version__,
@@ -360,6 +360,17 @@ def write_manifest(
         "files": {name: _entry(folder / name) for name in own},
     }
     _write_sealed(folder, manifest)
+
+
+def _sealed(path: Path) -> bool:
+    """Whether a manifest is as fedmiss wrote it."""
+    try:
+        raw = read_json(path)
+    except InputError:
+        return False
+    return isinstance(raw, dict) and hash_json({k: v for k, v in raw.items() if k != "seal"}) == raw.get(
+        "seal"
+    )
 
 
 def _entry(path: Path) -> FileEntry:
@@ -387,7 +398,7 @@ def seal(folder: Path) -> None:
     if not (folder / MANIFEST).exists():
         return
     manifest = read_manifest(folder)
-    known, now = manifest["files"], _paths(folder)
+    known, now = manifest["files"], files_of(folder)
     if now != sorted(known):
         _write_sealed(
             folder, {**manifest, "files": {name: known.get(name) or _entry(folder / name) for name in now}}
@@ -443,6 +454,12 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
     content = {k: v for k, v in manifest.items() if k != "seal"}
     if hash_json(content) != manifest.get("seal"):
         raise InputError(f"{folder / MANIFEST} is not as it was written; {again}.", path=str(folder))
+    fault = misfit(dict(manifest), Manifest)
+    if not fault and manifest["kind"] in FACTS:
+        fault = FACTS[manifest["kind"]].misfit(manifest.get("results", {}))
+    if fault:
+        raise InputError(f"{folder / MANIFEST} has a wrong entry: {fault}; {again}.", path=str(folder))
+    manifest = said(manifest, str(folder / MANIFEST))
     if kind is not None and manifest["kind"] != kind:
         raise InputError(
             f"{folder} holds a {manifest['kind']!r}, but a {kind!r} is needed here{maker}.", path=str(folder)

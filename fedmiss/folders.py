@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Self, TypedDict
+from typing import Any, Self, TypedDict, get_type_hints
 
 from fedmiss.errors import InputError
+from fedmiss.parsing import misfit
 
 __all__ = [
     "FACTS",
@@ -44,6 +45,21 @@ class SpeciesRow(TypedDict):
     zeros_allowed: bool
 
 
+class LedgerLine(TypedDict, total=False):
+    """What crossed between groups and hub in one stage, or in all."""
+
+    exchanges: int
+    bytes_up: int
+    bytes_down: int
+
+
+class LedgerLines(LedgerLine, total=False):
+    """The ledger of a job: its sums, the line of each stage, and messages by kind."""
+
+    stages: dict[str, LedgerLine]
+    messages: dict[str, int]
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Facts of one kind of folder."""
@@ -63,7 +79,20 @@ class Facts:
             raise InputError(
                 f"the manifest of {where} does not say {', '.join(lacking)}; make the folder again."
             )
+        if fault := cls.misfit(results):
+            raise InputError(f"the manifest of {where} has a wrong entry: {fault}; make the folder again.")
         return cls(**{f.name: results[f.name] for f in fields(cls) if f.name in results})
+
+    @classmethod
+    def misfit(cls, results: Mapping[str, Any]) -> str:
+        """Which fact is not of its type, in words; a blank when all are."""
+        hints = get_type_hints(cls)
+        known = (
+            (results[f.name], f.metadata.get("form", hints[f.name]), f.name)
+            for f in fields(cls)
+            if f.name in results
+        )
+        return next((fault for one in known if (fault := misfit(*one))), "")
 
     def as_results(self) -> dict[str, Any]:
         """Return the facts as the manifest keeps them."""
@@ -160,7 +189,7 @@ class JobFacts(ModelFacts):
     exchanges: int | None = field(default=None, metadata=_SOMETIMES)
     bytes_up: int | None = field(default=None, metadata=_SOMETIMES)
     bytes_down: int | None = field(default=None, metadata=_SOMETIMES)
-    ledger: dict[str, Any] = field(default_factory=dict, metadata=_SOMETIMES)
+    ledger: dict[str, Any] = field(default_factory=dict, metadata={"sometimes": True, "form": LedgerLines})
     shared_sites: int | None = field(default=None, metadata=_SOMETIMES)
     joint_sites: int | None = field(default=None, metadata=_SOMETIMES)
     withheld_visits: int | None = field(default=None, metadata=_SOMETIMES)
@@ -220,6 +249,16 @@ class ImputedFacts(Facts):
     standard_effort: str
 
 
+@dataclass(frozen=True, slots=True)
+class RecordsFacts(Facts):
+    """Facts of a records folder that steps read; its manifest holds more."""
+
+    n_records: int
+    n_checklists: int
+    n_zero_ok: int
+    species: list[SpeciesRow]
+
+
 FACTS: dict[str, type[Facts]] = {
-    "panel": PanelFacts, "fit": FitFacts, "imputed": ImputedFacts, "joint": JointFacts,
+    "records": RecordsFacts, "panel": PanelFacts, "fit": FitFacts, "imputed": ImputedFacts, "joint": JointFacts,
 }  # fmt: skip

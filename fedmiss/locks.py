@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
+import re
+import secrets
 import socket
 import time
 from collections.abc import Iterator
@@ -13,22 +14,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
-from fedmiss.errors import BusyError
+from fedmiss.errors import BusyError, ConfigError
+from fedmiss.owner import end_work, remove_own, settle, unfinished
 
-__all__ = ["aside", "clear_inside", "clear_leftovers", "locked", "temporary"]
+__all__ = ["clear_inside", "clear_leftovers", "locked", "tidy"]
 
-_TEMPORARY = ".tmp-"
+_SIGNED = '{"fedmiss": "'  # then a random token
 _MINE: ContextVar[frozenset[Path]] = ContextVar("fedmiss_locks", default=frozenset())
-
-
-def temporary(path: Path, suffix: object) -> Path:
-    """Name of something unfinished beside ``path``; :func:`clear_leftovers` finds it."""
-    return path.with_name(f".{path.name}{_TEMPORARY}{suffix}")
-
-
-def aside(path: Path) -> Path:
-    """Where a folder waits while its successor takes its place."""
-    return temporary(path, "old")
 
 
 @contextmanager
@@ -44,7 +36,8 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
 
     Raises
     ------
-    BusyError    another process or thread makes ``path``; the message names it
+    BusyError      another process or thread makes ``path``; the message names it
+    ConfigError    a file that fedmiss did not write has the lock's name
     """
     from filelock import FileLock, Timeout  # loads asyncio, which commands that read only do not need
 
@@ -54,6 +47,11 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
         yield False
         return
     file = path.with_name(f".{path.name}.lock")
+    if not _is_lock(file):
+        raise ConfigError(
+            f"{file} has the name of the lock of {path}, and fedmiss did not make it; rename it, or choose another --out.",
+            path=str(file),
+        )
     lock = FileLock(file, thread_local=False)
     try:
         # Half a second, not zero: an owner that has just ended removes its file, and then filelock must try again.
@@ -75,9 +73,28 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
         lock.release()
 
 
+def _is_lock(file: Path) -> bool:
+    """Whether a lock may be made at ``file``: nothing is there, or a lock of fedmiss, with a token or still empty."""
+    if not os.path.lexists(file):
+        return True
+    if file.is_symlink() or not file.is_file():
+        return False
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError:  # removed by its owner just now
+        return True
+    except UnicodeDecodeError:
+        return False
+    soft = os.name != "posix" and re.fullmatch(r"\d+\n.*\n?", text) is not None  # filelock's own words
+    return soft or _SIGNED.startswith(text) or re.match(_SIGNED + "[0-9a-f]{32}", text) is not None
+
+
 def _sign(file: Path) -> None:
     """Write who holds the lock, for the one who is refused."""
-    owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+    owner = {
+        "fedmiss": secrets.token_hex(16), "pid": os.getpid(), "host": socket.gethostname(),
+        "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+    }  # fmt: skip
     with contextlib.suppress(OSError):
         # Without system locks filelock writes something of its own into the file, which must stay.
         if file.read_text(encoding="utf-8")[:1] in ("", "{"):
@@ -94,25 +111,35 @@ def _owner(file: Path) -> str:
 
 def clear_leftovers(path: Path) -> None:
     """Remove what a dead process left beside ``path``, and put back what it had set aside; ``path`` must be locked."""
-    if aside(path).exists() and not path.exists():
-        os.replace(aside(path), path)
-    start = f".{path.name}{_TEMPORARY}"
-    for left in [p for p in path.parent.iterdir() if p.name.startswith(start)]:
-        _remove(left)
+    for left in sorted(path.parent.iterdir()):
+        name, old = unfinished(left)
+        if name == path.name:
+            if old:
+                settle(left, path)
+            else:
+                remove_own(left)
+
+
+def tidy(path: Path) -> None:
+    """Remove what a process that died at its very end left beside a whole ``path``."""
+    try:
+        left = {
+            p.name
+            for p in path.parent.iterdir()
+            if unfinished(p)[0] == path.name or p.name == f".{path.name}.lock"
+        }
+        if left:
+            with locked(path):
+                clear_leftovers(path)
+        end_work(path)
+    except (BusyError, ConfigError, OSError):  # it is not for this process
+        return
 
 
 def clear_inside(folder: Path) -> None:
     """Remove everything unfinished in a folder whose owner does not live any more."""
     if not folder.is_dir():
         return
-    for left in [p for p in folder.iterdir() if p.name.startswith(".") and _TEMPORARY in p.name]:
-        path = folder / left.name[1:].partition(_TEMPORARY)[0]
-        with contextlib.suppress(BusyError), locked(path):
-            clear_leftovers(path)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    for name in sorted({unfinished(p)[0] for p in folder.iterdir()} - {""}):
+        with contextlib.suppress(BusyError), locked(folder / name):
+            clear_leftovers(folder / name)

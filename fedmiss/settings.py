@@ -7,6 +7,7 @@ reads a table of a recipe, and :class:`Settings` checks every value when an obje
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import inspect
@@ -15,11 +16,32 @@ import os
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 from fedmiss.errors import ConfigError
 
-__all__ = ["Setting", "Settings", "convert", "definitions", "from_table", "names", "read_table", "unknown"]
+__all__ = [
+    "Setting",
+    "Settings",
+    "convert",
+    "defaults",
+    "definitions",
+    "from_table",
+    "names",
+    "read_table",
+    "unknown",
+]
 
 T = TypeVar("T")
 
@@ -81,22 +103,36 @@ class Settings:
     """Base of the settings classes: checks every field when an object is made, and lists the fields in the docstring."""
 
     __slots__ = ()
+    variants: ClassVar[tuple[type, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         text = inspect.cleandoc(cls.__doc__ or "")
         if "Attributes\n---" in text:  # a dataclass with slots is made twice
             return
-        head, mark, example = text.partition("\n\nExamples\n")
-        listed = "\n".join(f"{name} : {s.help}" for name, (_, s) in definitions(cls).items())
-        cls.__doc__ = f"{head}\n\nAttributes\n----------\n{listed}{mark}{example}"
+        if listed := _definitions(cls):
+            cls.__doc__ = _with_fields(text, listed)
+
+    @classmethod
+    def take(cls, variants: Iterable[type]) -> None:
+        """Let a class without fields of its own stand for several: their settings are its settings."""
+        cls.variants = tuple(variants)
+        cls.__doc__ = _with_fields(inspect.cleandoc(cls.__doc__ or ""), definitions(cls))
 
     def __post_init__(self) -> None:
         for name, (hint, setting) in definitions(type(self)).items():
             object.__setattr__(self, name, checked(getattr(self, name), hint, setting, setting.flag(name)))
 
 
+def _with_fields(text: str, fields: Mapping[str, tuple[object, Setting]]) -> str:
+    head, mark, example = text.partition("\n\nExamples\n")
+    listed = "\n".join(f"{name} : {s.help}" for name, (_, s) in fields.items())
+    return f"{head}\n\nAttributes\n----------\n{listed}{mark}{example}"
+
+
 def _definitions(cls: type) -> dict[str, tuple[object, Setting]]:
     """Type and definition of every field of a settings class, by name."""
+    if variants := vars(cls).get("variants", ()):
+        return {name: d for kind in variants for name, d in _definitions(kind).items()}
     return {
         name: (get_args(hint)[0], get_args(hint)[1])
         for name, hint in get_type_hints(cls, include_extras=True).items()
@@ -105,6 +141,12 @@ def _definitions(cls: type) -> dict[str, tuple[object, Setting]]:
 
 
 definitions: Callable[[type], dict[str, tuple[object, Setting]]] = functools.cache(_definitions)
+
+
+def defaults(cls: type) -> dict[str, Any]:
+    """Return the default of every field of a settings class, by name."""
+    kinds = vars(cls).get("variants", ()) or (cls,)
+    return {f.name: f.default for kind in reversed(kinds) for f in dataclasses.fields(kind)}
 
 
 def checked(value: object, hint: object, setting: Setting, where: str) -> object:
@@ -220,4 +262,8 @@ def read_table(table: Mapping[str, object], where: str, *classes: type) -> dict[
 
 def from_table(cls: type[T], table: Mapping[str, object], where: str) -> T:
     """Build a settings object of a table of a recipe."""
-    return cls(**read_table(table, where, cls))
+    values = read_table(table, where, cls)
+    try:
+        return cls(**values)
+    except ConfigError as error:  # settings that do not go together
+        raise ConfigError(f"{where}: {error}") from None

@@ -136,8 +136,16 @@ def _as_arrow(table: object) -> pa.Table:
 def write_table(table: object, path: str | Path, schema: str) -> None:
     """Write a table (arrow, polars, pandas or a dict of columns) as parquet, atomically, checked by schema."""
     checked = _conform(_as_arrow(table), load_schema(schema), str(path))
-    with atomic_file(path) as tmp:
+    with atomic_file(path, ours=_tagged) as tmp:
         pq.write_table(checked, tmp, compression="zstd")
+
+
+def _tagged(path: Path) -> bool:
+    """Whether a table says itself that fedmiss wrote it."""
+    try:
+        return b"fedmiss_schema" in (pq.read_schema(path).metadata or {})
+    except (pa.ArrowInvalid, OSError):
+        return False
 
 
 def table_writer(

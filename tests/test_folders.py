@@ -18,8 +18,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def some(cls):
     """Facts with a value in every field; optional ones too."""
-    made = {"str": "a", "int": 3, "float": 0.5, "bool": True}
-    values = {f.name: made.get(str(f.type).split(" |")[0], {"x": 1.0}) for f in fields(cls)}
+    made = {
+        "str": "a", "int": 3, "float": 0.5, "bool": True, "dict[str, float]": {"x": 1.0}, "dict[str, int]": {"x": 1},
+        "dict[str, Any]": {"x": 1.0}, "dict[str, dict[str, int]]": {"x": {"y": 1}}, "list[str]": ["a"],
+        "list[float]": [0.5], "list[dict[str, Any]]": [{"x": 1.0}], "list[SpeciesRow]": [{"species": "a"}],
+    }  # fmt: skip
+    values = {f.name: made[str(f.type).split(" |")[0]] for f in fields(cls)}
     return cls(**values)
 
 

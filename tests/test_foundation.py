@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmiss import errors, files, tables
+from fedmiss import errors, files, owner, tables
 from fedmiss.errors import ConfigError, FedmissError, InputError, SchemaError
 from fedmiss.resources import resource
 from fedmiss.rng import rng_for, uniforms
@@ -80,7 +80,11 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path):
         tmp.write_text("other")
         raise KeyboardInterrupt
     assert path.read_text() == "whole"
-    assert [p.name for p in path.parent.iterdir()] == ["a.txt"]
+    assert {p.name for p in path.parent.iterdir()} == {"a.txt", owner.MARK}
+    path.write_text("edited")
+    with pytest.raises(ConfigError, match="was changed since"), files.atomic_file(path):
+        raise AssertionError("never reached")
+    assert path.read_text() == "edited"
 
 
 def test_a_folder_is_there_whole_or_not_at_all(tmp_path):

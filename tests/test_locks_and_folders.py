@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fedmiss import files, locks
+from fedmiss import files, locks, owner
 from fedmiss.errors import BusyError, ConfigError, InputError
+from fedmiss.parsing import DEEPEST, parse_json
+from fedmiss.pipeline.recipe import read_recipe
 
 
 def make(path: Path, kind: str = "panel", **more) -> Path:
@@ -85,22 +87,27 @@ def test_who_waits_gets_the_lock_when_the_owner_is_done(tmp_path):
 
 
 def test_what_a_dead_process_left_is_removed_by_the_next_one(tmp_path):
-    (tmp_path / ".out.tmp-dead").mkdir()
-    (tmp_path / ".out.tmp-dead" / "records.parquet").write_text("personal")
-    (tmp_path / ".out.tmp-77").write_text("half")
-    (tmp_path / ".outer.tmp-1").write_text("of another output")
+    folder, file, other = (owner.temporary(tmp_path / name) for name in ("out", "out", "outer"))
+    folder.mkdir()
+    (folder / "records.parquet").write_text("personal")
+    file.write_text("half")
+    other.write_text("of another output")
+    (tmp_path / ".out.tmp-77").write_text("a user's")
+    (tmp_path / file.name.replace("out", "outer")).write_text("a user's: the check is that of another name")
     make(tmp_path / "out")
-    assert names(tmp_path) == {"out", ".outer.tmp-1"}
+    users = {".out.tmp-77", file.name.replace("out", "outer")}
+    assert names(tmp_path) == {"out", other.name} | users
     locks.clear_inside(tmp_path)
-    assert names(tmp_path) == {"out"}
+    assert names(tmp_path) == {"out"} | users
 
 
 def test_what_a_living_process_writes_is_not_removed(tmp_path):
     holder = other(HOLD, tmp_path / "out")
     holder.stdout.readline()
-    (tmp_path / ".out.tmp-live").mkdir()
+    live = owner.temporary(tmp_path / "out")
+    live.mkdir()
     locks.clear_inside(tmp_path)
-    assert (tmp_path / ".out.tmp-live").exists()
+    assert live.exists()
     holder.communicate("")
 
 
@@ -122,7 +129,7 @@ def test_a_kill_between_old_and_new_loses_neither(tmp_path, monkeypatch):
     for n in (1, 2, 3):
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", replace)
-            patch.setattr(files.shutil, "rmtree", lambda *a, **k: None)  # a killed process puts nothing away
+            patch.setattr(owner.shutil, "rmtree", lambda *a, **k: None)  # a killed process puts nothing away
             left = n
             with pytest.raises(Killed):
                 make(tmp_path / "out", overwrite=True)
@@ -225,6 +232,58 @@ def test_a_manifest_keeps_its_seal_through_an_update(tmp_path):
     files.update_manifest(out, terms={"licence": "CC0"})
     assert files.read_manifest(out, verify=True)["terms"] == {"licence": "CC0"}
     assert files.identity(out) != before
+
+
+def test_a_secret_is_for_its_owner_alone(tmp_path):
+    files.write_secret(tmp_path / "secret.key")
+    assert (tmp_path / "secret.key").stat().st_size == 32
+    if os.name == "posix":
+        assert (tmp_path / "secret.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_depth_of_json_is_limited():
+    assert parse_json("[" * DEEPEST + "]" * DEEPEST)
+    for levels in (DEEPEST + 1, 100_000):
+        with pytest.raises(ValueError, match="levels deep"):
+            parse_json("[" * levels + "]" * levels)
+
+
+def test_nested_lists_and_forged_types_are_sentences(tmp_path):
+    """A right seal proves nothing: whoever forges a manifest can seal it."""
+    out = make(tmp_path / "out")
+    whole = json.loads((out / files.MANIFEST).read_text())
+    for deep in (
+        "[" * 3000 + "]" * 3000,
+        '{"a":' * 3000 + "1" + "}" * 3000,
+        "[" * 100 + "]" * 100,
+        "9" * 5000,
+    ):
+        (out / files.MANIFEST).write_text(deep)
+        with pytest.raises(InputError, match=r"is not valid JSON|does not say what"):
+            files.read_manifest(out)
+        with pytest.raises(ConfigError):
+            make(out, overwrite=True)
+    (tmp_path / "recipe.toml").write_text("a = " + "[" * 3000 + "]" * 3000)
+    with pytest.raises(InputError, match="is not a TOML recipe"):
+        read_recipe(tmp_path / "recipe.toml")
+    for part, value, word in (
+        ("files", {"b.txt": 1}, r"files\.b\.txt is '1', not a table"),
+        ("files", {"b.txt": {"bytes": "6", "sha256": ""}}, "not a whole number"),
+        ("settings", [], "settings is"),
+        ("results", {"n_sites": "many"}, "n_sites is 'many', not a whole number"),
+        ("results", {"n_sites": 10**30}, "not a whole number"),
+        ("results", {"groups": {"g01": 3}}, r"groups\.g01 is '3', not a table"),
+        ("warnings", [1], r"warnings\[0\] is '1', not a text"),
+        ("flow", [{"step": "x", "rows": None}], "not a whole number"),
+    ):
+        forged = {k: v for k, v in whole.items() if k != "seal"} | {part: value}
+        (out / files.MANIFEST).write_text(json.dumps(forged | {"seal": files.hash_json(forged)}))
+        with pytest.raises(InputError, match=word):
+            files.read_manifest(out)
+    forged = {k: v for k, v in whole.items() if k not in ("seal", "results")}
+    (out / files.MANIFEST).write_text(json.dumps(forged | {"seal": files.hash_json(forged)}))
+    with pytest.raises(InputError, match="does not say 'results'"):
+        files.read_manifest(out)["results"]
 
 
 def test_checked_files(tmp_path):

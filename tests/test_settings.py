@@ -13,7 +13,7 @@ from fedmiss.cli.options import options_of
 from fedmiss.errors import ConfigError
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.settings import IngestSettings, PanelSettings
-from fedmiss.pipeline.settings import FitSettings
+from fedmiss.pipeline.settings import METHODS, FitSettings
 from fedmiss.report.settings import ReportSettings
 from fedmiss.settings import Setting, convert, definitions, from_table
 from tests.cli.terminal import fedmiss
@@ -22,7 +22,7 @@ CLASSES = [
     ("ingest", Filters),
     ("ingest", IngestSettings),
     ("panel", PanelSettings),
-    ("fit", FitSettings),
+    *(("fit", cls) for cls in METHODS),
     ("report", ReportSettings),
 ]
 LIMITED = [
@@ -56,6 +56,8 @@ def test_what_is_outside_the_limits_is_refused_with_the_option_the_value_and_the
         with pytest.raises(ConfigError) as told:
             from_table(cls, {setting.flag(name)[2:]: put(value)}, "r.toml: here")
         assert all(w in str(told.value) for w in [*words, f"r.toml: here.{setting.flag(name)[2:]} is"])
+    if cls in METHODS and name == "method":
+        return
     for value in (*setting.among, *(v for v in (setting.low, setting.high) if v is not None)):
         assert getattr(cls(**{name: put(value)}), name) == convert(put(value), hint, "")
 
@@ -70,10 +72,12 @@ def test_every_field_is_an_option_with_its_help_and_default_and_a_line_of_the_do
     for field in (f for f in fields(cls) if f.name in definitions(cls)):
         setting, option = definitions(cls)[field.name][1], made[field.name]
         assert option.help == setting.help
-        assert option.default == field.default or option.default is None
+        # the method's own name is the default of its class, not of the command
+        assert field.name == "method" or option.default in (field.default, None)
         assert setting.flag(field.name) in option.opts
         assert bool(option.secondary_opts) == isinstance(field.default, bool)
         assert f"\n{field.name} : {setting.help}\n" in (cls.__doc__ or "") + "\n"
+        assert cls not in METHODS or f"\n{field.name} : {setting.help}\n" in f"{FitSettings.__doc__}\n"
 
 
 def test_a_flag_has_no_value_and_a_word_is_read_as_the_number_it_is(tmp_path):
@@ -86,10 +90,8 @@ def test_a_flag_has_no_value_and_a_word_is_read_as_the_number_it_is(tmp_path):
     app = typer.Typer()
     app.command()(show)
     command = typer.main.get_command(app)
-    command(
-        ["--observers", "--no-joint", "--rank", "2", "--gamma", "0.5", "--out", "y"], standalone_mode=False
-    )
-    assert made == [(Path("y"), FitSettings(observers=True, joint=False, rank=2, gamma=0.5))]
+    command(["--observers", "--no-joint", "--rank", "2", "--folds", "4", "--out", "y"], standalone_mode=False)
+    assert made == [(Path("y"), FitSettings(observers=True, joint=False, rank=2, folds=4))]
     assert fedmiss("fit", tmp_path, "--observers", "yes").code == 2
 
 

@@ -159,12 +159,14 @@ def outbox(
     kit: _KIT,
     data: _DATA,
     first: Annotated[int, typer.Option(help="First exchange to show.")] = 0,
-    last: Annotated[int | None, typer.Option(help="Last exchange to show.", show_default="all")] = None,
+    last: Annotated[
+        int | None, typer.Option(help="How many of the last exchanges to show.", show_default="all", min=1)
+    ] = None,
     release: Annotated[
         bool, typer.Option("--release", help="Show the message on hold (join --look), and send it.")
     ] = False,
 ) -> None:
-    """Organisation: show every message that was sent, before masks, in words and numbers; or the message on hold."""
+    """Organisation: show every question and answer, before masks, in words and numbers; or the message on hold."""
     from fedmiss.network.kits import open_kit
     from fedmiss.network.outbox import outbox as read
     from fedmiss.network.outbox import release as let_go

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, get_args, get_origin
 
 import typer
 
-from fedmiss.settings import Setting, definitions
+from fedmiss.settings import Setting, defaults, definitions
 
 __all__ = ["Out", "Overwrite", "options_of"]
 
@@ -19,16 +18,19 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")]
 
 
+CONTEXT = "typer_context"  # the command line itself: it knows what was typed and what is a default
+
+
 def options_of(
     *classes: type, make: Callable[..., object] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace the parameter ``settings`` of a command by one option for each field of the classes.
 
-    The command gets what ``make`` (default: the first class) builds of the options that were given.
+    The command gets what ``make`` (default: the first class) builds of the options that were given. One that was not given
+    is not passed on, so that settings can refuse one that does nothing.
     """
-    defaults = {f.name: f.default for cls in classes for f in fields(cls)}
     made = {
-        name: _option(name, hint, setting, defaults[name])
+        name: _option(name, hint, setting, defaults(cls)[name])
         for cls in classes
         for name, (hint, setting) in definitions(cls).items()
     }
@@ -39,16 +41,26 @@ def options_of(
 
         @functools.wraps(command)
         def run(**words: object) -> None:
+            context: typer.Context = words.pop(CONTEXT)  # type: ignore[assignment]
             given = {name: words.pop(name) for name in made}
-            settings = (make or classes[0])(**{k: v for k, v in given.items() if v not in (None, [])})
+            asked = {name for name in given if _was_given(context, name)}
+            settings = (make or classes[0])(
+                **{k: v for k, v in given.items() if v not in (None, []) and k in asked}
+            )
             command(settings=settings, **words)
 
+        several.append(inspect.Parameter(CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
         parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in several]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         return run
 
     return replaced
+
+
+def _was_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is None or source.name != "DEFAULT"
 
 
 def _option(name: str, hint: object, setting: Setting, default: object) -> inspect.Parameter:

@@ -44,17 +44,32 @@ def run(
 
 
 def conclude(results: list[SpeciesResult]) -> None:
-    """Say what was found and where the pages are; exit 1 when a species failed."""
+    """Say what was found and where the pages are, then what became of every species; exit 1 when one failed."""
     from fedmiss.files import read_manifest
 
     for r in results:
-        if r.page is None:
-            typer.echo(f"{r.species}: failed. {r.error}", err=True)
-            continue
-        found = read_manifest(r.page.parent)["results"].get("headline", "")
-        typer.echo(f"\n{found}" if found else "")
-        typer.echo(f"Report: {r.page.resolve()}")
-    if len(results) > 1 and results[0].index is not None:
-        typer.echo(f"All species: {results[0].index.resolve()}")
-    if any(r.page is None for r in results):
+        if r.page is not None:
+            found = read_manifest(r.page.parent)["results"].get("headline", "")
+            typer.echo(f"\n{found}" if found else "")
+            typer.echo(f"Report: {r.page.resolve()}")
+    if len(results) > 1:
+        typer.echo("")
+        width = max(len(r.species) for r in results)
+        for r in results:
+            typer.echo(f"{r.species:<{width}}  {_became(r)}")
+        if results[0].index is not None:
+            typer.echo(f"All species: {results[0].index.resolve()}")
+    failed = [r for r in results if r.page is None]
+    if failed:
+        for r in failed:
+            typer.echo(f"{r.species}: failed at {r.step}. {r.error}\n  Next: {r.next}", err=True)
         raise typer.Exit(1)
+
+
+def _became(result: SpeciesResult) -> str:
+    from fedmiss.files import read_manifest
+
+    if result.page is None:
+        return f"failed at {result.step}"
+    fit = read_manifest(result.folder / "fit", "fit")["results"]
+    return "done" if fit.get("converged", True) else "done; its fit did not converge (see the report)"

@@ -72,6 +72,12 @@ Columns = Annotated[
         show_default=False,
     ),
 ]
+Species = Annotated[
+    str,
+    typer.Option(
+        help="The species to read, where the table names several.", rich_help_panel=_TABLE, show_default=False
+    ),
+]
 Repeats = Annotated[
     str, typer.Option(help="Several counts of a cell: refuse, sum, max or mean.", rich_help_panel=_TABLE)
 ]
@@ -109,6 +115,7 @@ def trim(
     base: Base = None,
     rule: Rule = "rtrim",
     columns: Columns = None,
+    species: Species = "",
     repeats: Repeats = "refuse",
     spellings: Spellings = "refuse",
     wide: Wide = False,
@@ -130,7 +137,9 @@ def trim(
         from fedmiss.etl.options import parse_map
         from fedmiss.report.trim import TrimSettings
 
-        options = CountOptions(parse_map(columns), tuple(missing or ()), repeats, wide, spellings, months)
+        options = CountOptions(
+            parse_map(columns), tuple(missing or ()), repeats, wide, spellings, months, species
+        )
         settings = TrimSettings(model, _points(changepoints), stepwise, overdispersion, serial)
         fit, said = _from_table(table, options, settings, tuple(covariate or ()), weights)
     for line in (*said, *fit.notes):

@@ -1,17 +1,21 @@
-"""Settings of :class:`~fedmiss.core.fedem.FedEM` that cannot work are refused when it is made."""
+"""What cannot work is refused: settings of :class:`~fedmiss.core.fedem.FedEM`, its first statistic, an M-step of nan."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from fedmiss.arrays import F64
 from fedmiss.core import oracles
 from fedmiss.core.rules import Field
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, DomainError
 
 if TYPE_CHECKING:
     from fedmiss.core.fedem import FedEM
 
-__all__ = ["check_settings"]
+__all__ = ["check_settings", "check_theta", "first_statistic"]
 
 
 def check_settings(algo: FedEM) -> None:
@@ -55,3 +59,40 @@ def check_settings(algo: FedEM) -> None:
         )
     if algo.local and hasattr(algo.model, "carry_start"):
         raise ConfigError("local steps need a model whose T depends on S only; use FedEM for this one.")
+
+
+def first_statistic(S_hat: object, q: int) -> F64:
+    """Return S_0 as numbers; raise ConfigError for a theta, or anything else that is no statistic."""
+    try:
+        return np.array(S_hat, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"the first statistic S_0 is a {type(S_hat).__name__} (must be {q} numbers). A run starts from a statistic, not "
+            "from parameters theta: take pooled_s_bar(model, theta, data, roster) of them."
+        ) from None
+
+
+def check_theta(theta: object, S: F64, k: int) -> None:
+    """Refuse parameters that hold nan, before a worker computes with them and its data are blamed."""
+    if not np.isfinite(S).all() or not _holds_nan(theta):
+        return
+    start = "S_0 is 0 everywhere: start from" if k == 0 and not S.any() else "Start from"
+    raise DomainError(
+        f"round {k}: the M-step T(S) gave nan for a finite S; the workers' data are not the cause. {start} a statistic in "
+        "the domain of T, such as pooled_s_bar(model, theta, data, roster), lower gamma, or mend the model's T.",
+        k=k,
+    )
+
+
+def _holds_nan(value: object) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "fc" and bool(np.isnan(value).any())
+    if isinstance(value, float):
+        return value != value
+    if isinstance(value, tuple | list):
+        return any(map(_holds_nan, value))
+    if isinstance(value, dict):
+        return any(map(_holds_nan, value.values()))
+    if dataclasses.is_dataclass(value):
+        return any(_holds_nan(getattr(value, f.name, None)) for f in dataclasses.fields(value))
+    return False

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core import arrivals, oracles
-from fedmiss.core.checks import check_settings
+from fedmiss.core.checks import check_settings, check_theta, first_statistic
 from fedmiss.core.fingerprint import describe, digest
 from fedmiss.core.participation import Full
 from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Participation, Rows, Shards, Theta
@@ -182,7 +182,7 @@ class FedEM:
     def init(self, S_hat: F64, V_i: F64) -> ServerState:
         """Server's state before round 0, from S_0 (q,) and the workers' first memories (n, q) in slot order."""
         q, n = self.model.q, self.roster.n
-        S_hat, V_i = np.array(S_hat, dtype=np.float64), np.asarray(V_i, dtype=np.float64)
+        S_hat, V_i = first_statistic(S_hat, q), np.asarray(V_i, dtype=np.float64)
         if S_hat.shape != (q,) or V_i.shape != (n, q):
             raise ConfigError(
                 f"S_hat has shape {S_hat.shape} and V_i {V_i.shape}; expected ({q},) and ({n}, {q})."
@@ -217,13 +217,21 @@ class FedEM:
                 self.model.T(S_hat) if server.carry is None else self.model.T(server.S_hat, server.carry)  # type: ignore[call-arg]
             )
         except DomainError as error:
-            gamma = self.step(max(server.k - 1, 0))
+            if server.k == 0:
+                raise DomainError(
+                    f"round 0: {error} The M-step T does not take the first statistic S_0: start from one in its domain, as "
+                    "pooled_s_bar(model, theta, data, roster) gives.",
+                    k=0,
+                    **error.fields,
+                ) from error
+            gamma = self.step(server.k - 1)
             raise DomainError(
                 f"round {server.k}: {error} gamma={gamma:g}. Lower gamma (try {gamma / 5:g}) or start the "
                 'memories with init="h".',
                 k=server.k,
                 **error.fields,
             ) from error
+        check_theta(theta, S_hat, server.k)
         V = server.V if getattr(self.oracle, "corrects", False) else None
         return Downlink(server.k, S_hat, theta, V=V, saved=server.saved, life=server.life)
 

@@ -21,8 +21,8 @@ class FedMM(Field):
     which T is defined; ``project`` brings it back. A projection keeps the roots that lie inside. ``||H||^2`` in the
     trace is that of the step before it.
 
-    Source: Dieuleveut, Fort, Hegazy, Wai (arXiv 2507.17534). Differs in: the norm of the projection is the caller's
-    choice, fixed over rounds.
+    Source: the idea of Dieuleveut, Fort, Hegazy, Wai (arXiv 2507.17534). Differs from it: a projection only, no general
+    proximal term; its norm is the caller's choice, fixed over rounds. It was not compared with the paper's own figures.
 
     Parameters
     ----------

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedmiss.arrays import F64
+from fedmiss.core.checks import first_statistic
 from fedmiss.core.fedem import FedEM
 from fedmiss.core.protocols import Engine, Theta
 from fedmiss.core.state import Downlink, Dropped, RoundInfo, ServerState
@@ -280,7 +281,7 @@ def run(
     else:
         mean = None if average_from is None else _Mean(average_from, np.zeros(algo.model.q))
         kept = _Kept({name: [] for name in _COLUMNS}, [], mean)
-        server = engine.start(algo, S_hat, init)
+        server = engine.start(algo, first_statistic(S_hat, algo.model.q), init)
     trace, mean = kept.trace, kept.mean
     before = trace["seconds"][-1] if trace["seconds"] else 0.0
     evaluations, total, n = sum(trace["evaluations"]), algo.roster.total, algo.roster.n

@@ -190,7 +190,7 @@ def read_dates(buf: U8, start: I32, length: I32, out: I32) -> None:
 
 @nb.njit(cache=True, nogil=True)
 def read_times(buf: U8, start: I32, length: I32, out: I32) -> None:
-    """Read HH:MM or HH:MM:SS as minutes after midnight; -1 for a blank, BAD when it is no time."""
+    """Read HH:MM or HH:MM:SS as seconds after midnight; -1 for a blank, BAD when it is no time."""
     for r in range(start.size):
         n = length[r]
         s = start[r]
@@ -200,8 +200,9 @@ def read_times(buf: U8, start: I32, length: I32, out: I32) -> None:
         out[r] = BAD
         if (n == 5 or n == 8) and buf[s + 2] == 58:
             hour, minute = _two(buf, s), _two(buf, s + 3)
-            if hour >= 0 and hour < 24 and minute >= 0 and minute < 60:
-                out[r] = hour * 60 + minute
+            second = _two(buf, s + 6) if n == 8 and buf[s + 5] == 58 else 0
+            if hour >= 0 and hour < 24 and minute >= 0 and minute < 60 and second >= 0 and second < 60:
+                out[r] = hour * 3600 + minute * 60 + second
 
 
 @nb.njit(cache=True, nogil=True)

@@ -36,11 +36,14 @@ def project_counts(
 ) -> Meta:
     """Write the projection of a table of counts; return its meta data.
 
-    The observer of a visit is its site, so that replicates of a bootstrap draw sites. A row with a missing count is
-    no visit. ``first_year`` turns time points 1, 2, ... into years.
+    ``one_species`` is the name that was asked for; where neither it nor the table names the species, the file does. The
+    observer of a visit is its site, so that replicates of a bootstrap draw sites. A row with a missing count is no
+    visit. ``first_year`` turns time points 1, 2, ... into years.
     """
     table = read_counts(source, options)
     said = list(table.said)
+    asked = " ".join(one_species.split())
+    species = table.species or asked or source.path.name.split(".")[0]
     frame = _whole(table.frame.filter(pl.col("count").is_not_null()), source)
     frame = frame.with_columns(year=_years(frame["year"], source, first_year))
     if "month" not in frame.columns:
@@ -62,7 +65,8 @@ def project_counts(
         observer=pl.col("site"),
         date=pl.date("year", "month", _DAY),
         complete=pl.lit(1, pl.Int8),
-        species=pl.lit(one_species),
+        species=pl.lit(species),
+        common_name=pl.lit(asked if asked.casefold() != species.casefold() else ""),
         **{key: pl.col(column).fill_null("") for key, column in found.items()},
     )
     dates = write_projection(folder, out)
@@ -70,7 +74,7 @@ def project_counts(
     rows.read = table.rows_read
     return rows.meta(
         prefix="", group_prefix="", dates=dates, explicit_zeros=True, any_name=True, said=said,
-        missing=table.rows_read - frame.height,
+        missing=table.frame.height - frame.height, other_species=table.other_species, joined=table.joined,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.columns import check_named, squeezed
+from fedmiss.etl.one_species import only, species_columns, tells_apart
 from fedmiss.etl.rows import Rows, read_rows
 from fedmiss.etl.sources import Source, expand
 
@@ -28,6 +29,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "count": ("count", "counts", "n", "number", "abundance", "individuals", "total", "birds", "pairs", "nests",
               "territories", "nombre", "anzahl", "aantal"),
     "weight": ("weight", "weights", "wt", "siteweight", "poids", "gewicht"),
+    "species": (),  # see `one_species`
 }  # fmt: skip
 _MISSING = ("", "NA", "N/A", "NAN", "NULL", "NONE", ".", "-")
 _REPEATS = ("refuse", "sum", "max", "mean")
@@ -41,7 +43,8 @@ class CountOptions:
     ``columns`` canonical name -> column, for names that are not found; ``missing`` further words for a missing count
     (as 999); ``repeats`` of a site and time point: ``refuse``, ``sum``, ``max`` or ``mean``; ``wide`` one column for
     each year; ``spellings`` of a site that differ in case, blanks or accents only: ``refuse``, ``join`` or ``apart``;
-    ``months`` False leaves the month column out, so that the counts of a year are repeats.
+    ``months`` False leaves the month column out, so that the counts of a year are repeats. ``species``: the one to read
+    of a table with a column of species, by any of its names; needed where there are several.
 
     Examples
     --------
@@ -58,6 +61,7 @@ class CountOptions:
     wide: bool = False
     spellings: str = "refuse"
     months: bool = True
+    species: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,9 @@ class CountTable:
 
     ``frame`` has ``line``, ``site`` (string), ``year`` (int64), ``month`` (int64, if there is one), ``count`` (float64,
     null where missing), ``weight`` (float64, if there is one) and the covariates as strings (null where blank).
-    ``said`` has a sentence for each thing that was found or decided.
+    ``said`` has a sentence for each thing that was found or decided. ``species`` is the name in the table's own words,
+    blank where no column names one. Of the ``rows_read`` (one for each year where years are columns) ``other_species`` are
+    of others, and ``joined`` were added to another row of their cell.
     """
 
     source: Source
@@ -75,6 +81,9 @@ class CountTable:
     covariates: tuple[str, ...]
     said: tuple[str, ...]
     rows_read: int
+    species: str = ""
+    other_species: int = 0
+    joined: int = 0
 
 
 def _key(site: str) -> str:
@@ -114,6 +123,14 @@ def settle_spellings(frame: pl.DataFrame, name: str, how: str) -> tuple[pl.DataF
     return joined.with_columns(pl.col("_one").alias("site")).drop("_one"), [said]
 
 
+def _binomials(values: pl.Series) -> bool:
+    """Say whether every value looks like a scientific name, whatever the column is called."""
+    held = values.filter(values != "")
+    return held.len() > 0 and bool(
+        held.str.contains(r"^\s*[A-Z][a-z-]+[ _]+[a-z-]{3,}(\s+[a-z-]{3,})?\s*$").all()
+    )
+
+
 def wide_years(header: Sequence[str], least: int = 3) -> list[str]:
     """Return the columns that are years, when there are at least ``least`` and no column is a count."""
     years = [
@@ -140,7 +157,7 @@ def read_counts(path: str | Path | Source, options: CountOptions | None = None) 
     ------
     InputError : no such table; values that are no count, year, month or weight; doubled rows; sites in two spellings;
         years as columns. Each with the line, the value, and what to do.
-    ConfigError : options that do not fit the table
+    ConfigError : options that do not fit the table; several species and none chosen; a species that is not there
 
     Examples
     --------
@@ -198,8 +215,21 @@ class _Reading:
         header = self.source.header
         raw = pl.concat(parts).rename({f"c{i}": f"_{i}" for i in range(len(header))})
         at = {h: f"_{i}" for i, h in reversed(list(enumerate(header)))}
-        columns = self._columns(raw, years)
-        rest = [h for h in header if h and h not in columns.values() and h not in years]
+        named = (self.options.columns or {}).get("species")
+        check_named("--columns", {"species": named} if named else {}, NAMES, self.source.name, header)
+        taxa = [named] if named else species_columns(h for h in header if h not in years)
+        if not taxa:
+            taxa = [h for h in header if h and h not in years and _binomials(raw[at[h]])]
+        name, all_rows = "", raw.height
+        if taxa:
+            raw, name, said = only(
+                raw.rename({at[h]: h for h in taxa}), taxa, self.options.species, self.source.short_name
+            )
+            raw = raw.rename({h: at[h] for h in taxa})
+            self.said += said
+        others = all_rows - raw.height
+        columns = self._columns(raw, years, taxa)
+        rest = [h for h in header if h and h not in columns.values() and h not in years and h not in taxa]
         frame = raw.select(
             pl.col("_line").alias("line"),
             *(pl.col(at[h]).alias(k) for k, h in columns.items()),
@@ -214,7 +244,9 @@ class _Reading:
                 variable_name="year",
                 value_name="count",
             ).with_columns(pl.col("year").str.strip_prefix("year ").str.strip_chars_start("Xx"))
+        more = frame.height - raw.height  # rows that years as columns add
         frame = self._values(frame, columns)
+        before = frame.height
         frame, joined = settle_spellings(frame, self.source.name, self.options.spellings)
         self.said += joined
         frame = self._repeats(frame, rest)
@@ -234,11 +266,22 @@ class _Reading:
             pl.when(pl.col(c).str.to_uppercase().is_in(_MISSING)).then(None).otherwise(pl.col(c)).alias(c)
             for c in rest
         )
-        return CountTable(self.source, tidy, columns, tuple(rest), tuple(self.said), self.n)
+        return CountTable(
+            self.source,
+            tidy,
+            columns,
+            tuple(rest),
+            tuple(self.said),
+            self.n + more,
+            name,
+            others,
+            before - tidy.height,
+        )
 
-    def _columns(self, raw: pl.DataFrame, years: list[str]) -> dict[str, str]:
-        header, names = self.source.header, squeezed(self.source.header)
-        chosen = dict(self.options.columns or {})
+    def _columns(self, raw: pl.DataFrame, years: list[str], taxa: list[str]) -> dict[str, str]:
+        header = tuple(h for h in self.source.header if h not in taxa)
+        names = squeezed(header)
+        chosen = {k: h for k, h in (self.options.columns or {}).items() if k != "species"}
         check_named("--columns", chosen, NAMES, self.source.name, header)
         for key, words in NAMES.items():
             hit = next((names[w] for w in words if w in names and names[w] not in chosen.values()), None)
@@ -250,7 +293,7 @@ class _Reading:
         for key, holds in (("year", self._all_years), ("count", self._all_counts)):
             if key == "year" in lacking or lacking == [key]:
                 others = [h for h in header if h not in chosen.values()]
-                free = [h for h in others if holds(raw[f"_{header.index(h)}"])]
+                free = [h for h in others if holds(raw[f"_{self.source.header.index(h)}"])]
                 if len(free) == 1:
                     chosen[key] = free[0]
                     lacking.remove(key)
@@ -337,12 +380,20 @@ class _Reading:
         first = frame.filter(doubled).row(0, named=True)
         same = frame.filter(*(pl.col(k) == first[k] for k in keys))
         cell = ", ".join(f"{k} {first[k]}" for k in keys)
+        apart = tells_apart(frame, keys, rest)
+        perhaps = (
+            f" The column {apart!r} tells them apart ({listed(frame[apart].drop_nulls().unique().sort().to_list(), 3)}): if "
+            f"it names a species, choose one with --columns species={apart} --species NAME."
+            if apart
+            else ""
+        )
         if self.options.repeats == "refuse":
             lines = ", ".join(map(str, same["line"][:3]))
             counts = ", ".join("NA" if c is None else f"{c:g}" for c in same["count"][:3])
             raise InputError(
                 f"{self.source.name}: {cell} stands {same.height} times (lines {lines}; counts {counts}); remove copies, "
-                f"or pass --repeats sum, max or mean. Repeated cells: {frame.filter(doubled).select(keys).n_unique():,}.",
+                f"or pass --repeats sum, max or mean. Repeated cells: {frame.filter(doubled).select(keys).n_unique():,}."
+                f"{perhaps}",
                 line=first["line"],
             )
         rule = {"sum": pl.col("count").sum(), "max": pl.col("count").max(), "mean": pl.col("count").mean()}
@@ -352,6 +403,6 @@ class _Reading:
         )
         self.said.append(
             f"{frame.height - joined.height:,} repeated rows were joined to their cell by the {self.options.repeats} of its "
-            "counts."
+            f"counts.{perhaps}"
         )
         return joined.select(frame.columns)

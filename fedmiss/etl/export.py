@@ -10,7 +10,7 @@ import polars.selectors as cs
 from fedmiss.errors import ConfigError
 from fedmiss.etl.cells import species_visits
 from fedmiss.etl.panel import resolve_species
-from fedmiss.files import atomic_file, read_manifest
+from fedmiss.files import atomic_file, read_manifest, refuse_others, replaceable
 from fedmiss.tables import load_schema
 
 __all__ = ["export_table"]
@@ -34,7 +34,8 @@ def export_table(
 
     Raises
     ------
-    ConfigError    ``out`` is there and not to be overwritten, or has another ending; several species to fill with zeros
+    ConfigError    ``out`` is there and not to be overwritten, was not written by fedmiss, lies inside a folder of fedmiss,
+        or has another ending; several species to fill with zeros
     InputError     no records folder, a damaged one, or no such species
     """
     folder, out = Path(records), Path(out)
@@ -45,6 +46,8 @@ def export_table(
         raise ConfigError(
             f"{out} exists already; choose another with --out, or pass --overwrite to replace it."
         )
+    refuse_others(out)
+    replaceable(out)
     entries = read_manifest(folder, "records", verify=True)["results"]["species"]
     seen = pl.scan_parquet(folder / "records.parquet")
     if zero_filled:
@@ -66,8 +69,12 @@ def export_table(
         if out.suffix.lower() == ".parquet":
             table.collect().write_parquet(tmp)
         else:
-            text = pl.col(pl.String)
-            sign = pl.when(text.str.contains(r"^[=+\-@\t\r]")).then(pl.lit("'")).otherwise(pl.lit(""))
-            shown = table.with_columns((sign + text).name.keep())
-            shown.sink_csv(tmp, separator=separators[out.suffix.lower()])
+            harmless(table).sink_csv(tmp, separator=separators[out.suffix.lower()])
     return int(table.select(pl.len()).collect().item())
+
+
+def harmless(table: pl.LazyFrame) -> pl.LazyFrame:
+    """Put ' before texts that a spreadsheet would run as a formula: those that begin with = + - @, a tab or CR."""
+    text = pl.col(pl.String)
+    sign = pl.when(text.str.contains(r"^[=+\-@\t\r]")).then(pl.lit("'")).otherwise(pl.lit(""))
+    return table.with_columns((sign + text).name.keep())

@@ -58,7 +58,7 @@ def steps_of(
         *words("locality", filters.localities, "places", "site"),
         *_by_position(filters, column),
         *_by_day(filters, last_day),
-        *_between("start time", lambda b: np.where(b["start"] < 0, np.nan, b["start"]), *filters.start),
+        *_between("start time", lambda b: np.where(b["start"] < 0, np.nan, b["start"] / 60), *filters.start),
         *words("protocol", filters.protocols, "protocols", "protocol"),
         *words("project", filters.projects, "protocols", "project"),
         *([("complete lists only", lambda b: b["complete"] == 1)] if filters.complete_only else []),

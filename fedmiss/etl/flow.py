@@ -104,7 +104,12 @@ def _checklist_flow(
         flow.add("met in the records", lists["read"] - lists["duplicates"], always=True)
     else:
         flow.add("duplicates", -lists["duplicates"], "same id twice, latest edit kept")
-    flow.add("copies of shared lists", -lists["copies"])
+    apart = (
+        f"{lists['elsewhere']:,} of them name another locality; that of the lowest id stands"
+        if lists["elsewhere"]
+        else ""
+    )
+    flow.add("copies of shared lists", -lists["copies"], apart)
     for key, n in lists.items():
         if key.startswith("filter: "):
             flow.add(key, -n, always=True)
@@ -119,6 +124,8 @@ def _record_flow(projections: list[Projection], records: dict[str, int]) -> list
         if p.has("records"):
             flow.add("read", p.meta["rows"], p.meta["source"], always=True)
             flow.add("malformed", -sum(p.meta["malformed"].values()), p.meta["source"])
+            flow.add("of other species", -p.meta.get("other_species", 0), "the column of species is a filter")
+            flow.add("joined repeats", -p.meta.get("joined", 0), "several counts of one cell became one")
             flow.add("missing counts", -p.meta.get("missing", 0), "NA or blank: not a visit")
     for key, (step, note) in _RECORD_STEPS.items():
         flow.add(step, -records[key], note)

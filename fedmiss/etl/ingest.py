@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -29,8 +28,8 @@ from fedmiss.etl.sites import parse_site_rule
 from fedmiss.etl.sources import Source, expand
 from fedmiss.etl.species import choose_species
 from fedmiss.etl.terms import all_simulated, terms_of
-from fedmiss.files import Manifest, atomic_folder, making, read_manifest, write_manifest
-from fedmiss.locks import clear_inside, temporary
+from fedmiss.files import Manifest, atomic_folder, making, read_manifest, scratch_folder, write_manifest
+from fedmiss.locks import clear_inside
 from fedmiss.progress import progress
 
 __all__ = ["IngestSettings", "ingest"]
@@ -90,8 +89,8 @@ def _import(
     site_km = parse_site_rule(settings.site)
     family = _family(sources)
     warnings: list[str] = []
-    with tempfile.TemporaryDirectory(prefix=temporary(out, "").name, dir=out.parent) as scratch:
-        store = Cache(cache or (out.parent / ".fedmiss-cache" if keep_cache else Path(scratch)))
+    with scratch_folder(out) as scratch:
+        store = Cache(cache or (out.parent / ".fedmiss-cache" if keep_cache else scratch))
         clear_inside(store.folder)
         projections = _project(sources, store, settings, warnings)
         if not any(p.meta["rows"] or p.meta["role"] == "sampling" for p in projections):
@@ -239,9 +238,20 @@ def _builder(
                 "tables of records only. Leave --keep out."
             )
         named = {k: v for k, v in given.items() if k != "auto"}
-        options = CountOptions(named, settings.missing, settings.repeats, settings.wide, settings.spellings)
-        name = one if one is not None else source.path.name.split(".")[0]
-        return project_counts, {"options": options, "one_species": name, "first_year": settings.first_year}
+        if len(settings.species) > 1:
+            raise ConfigError(
+                f"{source.name} is a table of counts by year: a site without a row of one species was perhaps not visited "
+                f"for it, so each species is imported by itself. Give one --species ({listed(list(settings.species), 3)}), "
+                "and another --out for each."
+            )
+        options = CountOptions(
+            named, settings.missing, settings.repeats, settings.wide, settings.spellings, species=one or ""
+        )
+        return project_counts, {
+            "options": options,
+            "one_species": one or "",
+            "first_year": settings.first_year,
+        }
     chosen = check_map(source, settings.column_map, one_species=one is not None)
     return project_plain, {
         "column_map": chosen,

@@ -82,7 +82,8 @@ def _events(lists: list[Projection], policy: str, shared: pl.DataFrame | None, f
             np.save(new / f"{k}.npy", getattr(events, k))
         if events.kept_event is not events.event:  # the same where ids ascend and none stands twice
             np.save(new / "kept_event.npy", events.kept_event)
-        write_json(new / "meta.json", {"starts": events.starts, "members": events.members})
+        meta = {"starts": events.starts, "members": events.members, "elsewhere": events.elsewhere}
+        write_json(new / "meta.json", meta)
 
     kept(folder, build)
     give_back()
@@ -92,4 +93,12 @@ def _events(lists: list[Projection], policy: str, shared: pl.DataFrame | None, f
     arrays: dict[str, Any] = {k: np.asarray(np.load(folder / f"{k}.npy", mmap_mode="c")) for k in held}
     arrays.setdefault("kept_event", arrays["event"])
     members = {int(row): party for row, party in meta["members"].items()}
-    return Events(lists, meta["starts"], **arrays, copies_speak_alone=policy == "raw", members=members)
+    alone = policy == "raw"
+    return Events(
+        lists,
+        meta["starts"],
+        **arrays,
+        copies_speak_alone=alone,
+        members=members,
+        elsewhere=meta["elsewhere"],
+    )

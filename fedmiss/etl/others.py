@@ -143,14 +143,15 @@ def _two_words(column: str) -> pl.Expr:
 
 
 def _clock(values: pl.Series) -> pl.Series:
-    """Read '07:05 PM' or '19:05' as minutes after midnight."""
-    groups = pl.col("t").str.extract_groups(r"^(\d{1,2}):(\d{2})(?::\d{2})?(?: (AM|PM))?$")
-    hour, minute = (groups.struct.field(i).cast(pl.Int32) for i in ("1", "2"))
-    half = groups.struct.field("3")
+    """Read '07:05 PM' or '19:05:30' as seconds after midnight."""
+    groups = pl.col("t").str.extract_groups(r"^(\d{1,2}):(\d{2})(?::(\d{2}))?(?: (AM|PM))?$")
+    hour, minute, second = (groups.struct.field(i).cast(pl.Int32) for i in ("1", "2", "3"))
+    half = groups.struct.field("4")
     afternoon = pl.when(half == "PM").then(12).otherwise(0)
     total = pl.when(half.is_null()).then(hour).otherwise(hour % 12 + afternoon) * 60 + minute
     frame = pl.DataFrame({"t": values.str.to_uppercase()})
-    return frame.select(pl.when((total < 1440) & (minute < 60)).then(total)).to_series()
+    seconds = total * 60 + second.fill_null(0)
+    return frame.select(pl.when((total < 1440) & (minute < 60)).then(seconds)).to_series()
 
 
 def suspected_copies(parts: list[tuple[str, pl.DataFrame]]) -> pl.DataFrame:

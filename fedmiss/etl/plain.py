@@ -13,6 +13,7 @@ from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.columns import KEEP, check_named, kept_columns, squeezed
 from fedmiss.etl.counts import settle_spellings
+from fedmiss.etl.one_species import same_names, species_columns
 from fedmiss.etl.projection import Meta
 from fedmiss.etl.rows import (
     Rows,
@@ -106,7 +107,7 @@ def check_map(source: Source, column_map: dict[str, str] | None, *, one_species:
             f"{source.name} is a plain table; say which column is what. Its columns look like --map {offer}.{lack}",
             proposal=proposal,
         )
-    chosen = proposal if "auto" in column_map else column_map
+    chosen = dict(proposal if "auto" in column_map else column_map)
     check_named("--map", chosen, FAMILIAR, source.name, source.header)
     lacking = [k for k in REQUIRED if k not in chosen]
     if lacking:
@@ -114,6 +115,10 @@ def check_map(source: Source, column_map: dict[str, str] | None, *, one_species:
             f"--map does not say which column of {source.name} is {' or '.join(lacking)}. Proposal: --map {offer}",
             missing=lacking,
         )
+    if "species" not in chosen and "common_name" not in chosen:
+        # A column of species that the map leaves out would be counts of several added up.
+        free = [h for h in species_columns(source.header) if h not in chosen.values()]
+        chosen |= {"species": free[0]} if free else {}
     if "species" not in chosen and "common_name" not in chosen and not one_species:
         raise ConfigError(
             f"--map names no species column of {source.name}: add species=..., or name the one species of the table "
@@ -148,6 +153,8 @@ def project_plain(
     frame = pl.concat(_visits(_usable(chunk, rows, columns, rules), rows, columns, rules) for chunk in chunks)
     if one_species is not None:
         frame = frame.with_columns(species=pl.lit(one_species))
+    else:
+        frame = frame.with_columns(same_names(frame["species"]), same_names(frame["common_name"]))
     if assume_complete:
         frame = frame.with_columns(complete=pl.lit(1, pl.Int8))
     frame, spelt = settle_spellings(frame, source.name, rules.spellings)
@@ -238,10 +245,13 @@ def _visits(chunk: pl.DataFrame, rows: Rows, columns: Container[str], rules: Pla
         "(--missing takes a value as NA).",
     )  # fmt: skip
     clock = (
-        chunk["start"].str.extract_groups(r"^(\d{1,2}):(\d{2})(?::\d{2})?$").struct.rename_fields(["h", "m"])
+        chunk["start"]
+        .str.extract_groups(r"^(\d{1,2}):(\d{2})(?::(\d{2}))?$")
+        .struct.rename_fields(list("hms"))
     )
-    minutes = clock.struct.field("h").cast(pl.Int32) * 60 + clock.struct.field("m").cast(pl.Int32)
-    rows.blank(chunk, minutes.is_null() & (chunk["start"] != ""), "start", "start")
+    hour, minute, second = (clock.struct.field(k).cast(pl.Int32).fill_null(0) for k in "hms")
+    seconds = (hour * 3600 + minute * 60 + second).set(clock.struct.field("h").is_null(), None)
+    rows.blank(chunk, seconds.is_null() & (chunk["start"] != ""), "start", "start")
     said = chunk["complete"].str.to_lowercase()
     rows.blank(chunk, ~said.is_in([*_TRUE, *_FALSE]), "complete", "complete")
     day = pl.col("read_date").dt.to_string()
@@ -267,7 +277,7 @@ def _visits(chunk: pl.DataFrame, rows: Rows, columns: Container[str], rules: Pla
         species=pl.col("species" if "species" in columns else "common_name"),
         county_code=pl.col("region"),
         date=pl.col("read_date"),
-        start=minutes,
+        start=seconds,
         **{
             key: rows.numbers(chunk, key, key, dotted[key]) for key in ("duration", "distance", "n_observers")
         },

@@ -16,7 +16,6 @@ It does not depend on the species or filters asked for, so a second ingest of th
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +31,13 @@ from fedmiss.errors import InputError
 from fedmiss.etl.sources import Faults, Source
 from fedmiss.files import atomic_folder, read_json, read_manifest, write_json, write_manifest
 from fedmiss.locks import locked
+from fedmiss.owner import remove_cache
 from fedmiss.progress import note
 
 __all__ = ["Cache", "Meta", "ParquetSink", "Projection", "kept", "meta_of", "row_groups"]
 
 # Raised whenever the meaning of a projection changes: older ones are then made again.
-VERSION = 11
+VERSION = 12
 ROW_GROUP = 1 << 16
 STRETCH = 8  # row groups that are sorted together
 EVENT_COLUMNS = {
@@ -48,7 +48,7 @@ EVENT_COLUMNS = {
     "place": np.int32,
     "protocol": np.int32,
     "date": np.int32,  # days since 1970-01-01
-    "start": np.int32,  # minutes after midnight, -1 blank
+    "start": np.int32,  # seconds after midnight, -1 blank
     "duration": np.float64,  # minutes, nan blank
     "distance": np.float64,  # km, nan blank
     "n_observers": np.float64,  # nan blank
@@ -106,6 +106,8 @@ class Meta(TypedDict, total=False):
     licences: list[str]
     said: list[str]  # sentences for the user
     missing: int  # rows without a count
+    other_species: int  # rows of other species than the one of a table of counts
+    joined: int  # rows that were joined to another one of their cell
 
 
 def meta_of(source: Source, faults: Faults, /, **more: Unpack[Meta]) -> Meta:
@@ -288,7 +290,7 @@ def kept(folder: Path, build: Callable[[Path], None]) -> Path:
                 return folder
             except InputError as error:
                 note(f"{error} It is read from its source again.")
-                shutil.rmtree(folder)
+                remove_cache(folder)
         with atomic_folder(folder) as tmp:
             build(tmp)
             write_manifest(tmp, "cache", settings={}, inputs={})

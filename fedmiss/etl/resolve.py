@@ -7,7 +7,6 @@ a species its place in the list of names.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from fedmiss.etl.projection import Projection, row_groups
 from fedmiss.etl.repeats import latest_edits
 from fedmiss.etl.rows import joined_texts
 from fedmiss.etl.select import FILTERED, KEPT_ZERO_OK, NO_SITE, Events, event_names
+from fedmiss.files import scratch_folder
 from fedmiss.tables import table_writer
 
 __all__ = ["RecordCounts", "SpeciesChoice", "write_records"]
@@ -163,8 +163,8 @@ def _portions(
         if held:
             yield pl.DataFrame(np.concatenate(held))
         return
-    with tempfile.TemporaryDirectory(prefix=".records.tmp-", dir=beside) as spill, ExitStack() as stack:
-        files = [stack.enter_context(open(Path(spill) / str(b), "w+b")) for b in range(n)]
+    with scratch_folder(beside / "records") as spill, ExitStack() as stack:
+        files = [stack.enter_context(open(spill / str(b), "w+b")) for b in range(n)]
         # neighbours stay together: what follows reads fewer places
         stretch = max(1, -(-events.fate.size // n))
         for part in _chosen(events, sources, choice, record):

@@ -62,6 +62,7 @@ class Events:
     steps: list[str] = field(default_factory=list)
     seen: dict[str, set[str]] = field(default_factory=dict)  # values met by the filters
     buckets: Buckets | None = None
+    elsewhere: int = 0  # copies that name another locality than the checklist that stands for them
 
     @classmethod
     def load(cls, sources: list[Projection], policy: str, shared: pl.DataFrame | None = None) -> Events:
@@ -107,9 +108,20 @@ class Events:
             if policy != "raw":
                 kept_row[by_group] = leader
                 fate[rows[by_group][~lead]] = COPY
+                out.elsewhere = out._elsewhere(rows[by_group], leader)
             if policy == "merged":
                 out._merge_observers(rows[by_group], leader)
         return out
+
+    def _elsewhere(self, rows: Any, leader: Any) -> int:
+        """Count the copies (``rows``) whose locality is not that of their ``leader``."""
+        site = np.zeros((2, rows.size), np.uint64)
+        for source, start, end in zip(self.sources, self.starts, self.starts[1:], strict=False):
+            names, place = source.read("places")["site"].hash().to_numpy(), _whole([source], "place")
+            for side, wanted in zip(site, (rows, leader), strict=True):
+                mine = (wanted >= start) & (wanted < end)
+                side[mine] = names[place[wanted[mine] - start]]
+        return int(np.count_nonzero(site[0] != site[1]))
 
     def _merge_observers(self, rows: Any, leader: Any) -> None:
         import polars as pl
@@ -192,7 +204,8 @@ def write_checklists(events: Events, rules: ListRules, path: Path) -> dict[str, 
                 "protocols": source.read("protocols"),
             }
             has_site = sites["site_id"].is_not_null().to_numpy()
-            stationary = (names["protocols"]["protocol"] == "Stationary").to_numpy()
+            # also "Stationary (2 band, 25m)" and its like
+            stationary = names["protocols"]["protocol"].fill_null("").str.starts_with("Stationary").to_numpy()
             regions = _regions(source)
             sure, seen = (
                 _within_reach(*regions, reaches) for reaches in (rules.limits.sure, rules.limits.seen)
@@ -227,6 +240,7 @@ def write_checklists(events: Events, rules: ListRules, path: Path) -> dict[str, 
         "read": int(events.fate.size),
         "duplicates": int(fates[DUPLICATE]),
         "copies": int(fates[COPY]),
+        "elsewhere": events.elsewhere,
         "no coordinates": int(fates[NO_SITE]),
         "zero_ok": int(fates[KEPT_ZERO_OK]),
     }
@@ -282,7 +296,7 @@ def _checklists(
         return pl.Series(key, [prefix]).new_from_index(0, take.size) + numbers.cast(pl.String)
 
     place = batch["place"][take]
-    start = pl.Series(batch["start"][take])
+    start = pl.Series(batch["start"][take]) // 60  # -1 stays -1
     table = pl.DataFrame(
         {
             "checklist_id": event_names(source, batch["event"][take]),

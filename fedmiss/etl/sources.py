@@ -136,6 +136,19 @@ class _Head:
                 "with the names; put that line back at the top (head -1 of the whole download), or download it again.",
                 path=name,
             )
+        refuse_doubles(self.columns, name)
+
+
+def refuse_doubles(columns: tuple[str, ...], name: str) -> None:
+    """Raise InputError where two columns have one name: nobody can say which of them is meant."""
+    first: dict[str, int] = {}
+    for at, title in enumerate(columns, 1):
+        if title and first.setdefault(title.casefold(), at) != at:
+            raise InputError(
+                f"{name}: columns {first[title.casefold()]} and {at} are both named {title!r}; rename one of them.",
+                path=name,
+                column=title,
+            )
 
 
 def _role(columns: tuple[str, ...], name: str) -> str:
@@ -187,6 +200,7 @@ def expand(path: str | Path) -> list[Source]:
             columns = tuple(pq.read_schema(path).names)
         except Exception as error:  # pyarrow raises several kinds; all mean the same here
             raise InputError(f"{path} is not a readable parquet file: {error}", path=str(path)) from None
+        refuse_doubles(columns, str(path))
         return [Source(path, None, "plain", "", columns, 0)]
     with broken_input(str(path)):
         if magic[:2] == b"PK":

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.files import atomic_file
+from fedmiss.files import atomic_file, refuse_others, replaceable
 from fedmiss.tables import read_table
 
 __all__ = ["plot_trace"]
@@ -16,18 +17,28 @@ __all__ = ["plot_trace"]
 _AXES = {"round": "round", "epochs": "epochs", "bytes": "bytes up", "seconds": "seconds"}
 
 
-def plot_trace(path: Path, out: Path | None = None, by: str = "round") -> list[Path]:
+_ENDINGS = ("svg", "png", "csv")
+
+
+def plot_trace(
+    path: Path, out: Path | None = None, by: str = "round", *, overwrite: bool = False
+) -> list[Path]:
     """Draw a trace.parquet (or that of a folder) to svg and png, with the drawn numbers as csv.
 
     Parameters
     ----------
     path : the table, or a folder that holds a trace.parquet
-    out : name of the figures without ending; default: the table's own name
+    out : name of the figures without ending; default: FOLDER-trace beside the folder that holds the table
     by : horizontal axis: round, epochs, bytes (sum of bytes up so far) or seconds
 
     Returns
     -------
     The files written
+
+    Raises
+    ------
+    ConfigError    a file of that name is there and not to be overwritten, was not written by fedmiss, or would lie
+        inside a folder of fedmiss
     """
     if by not in _AXES:
         raise ConfigError(f"--by {by} is unknown; use {', '.join(_AXES)}.")
@@ -36,6 +47,21 @@ def plot_trace(path: Path, out: Path | None = None, by: str = "round") -> list[P
         raise InputError(
             f"there is no trace {file}; `fedmiss fit` and `fedmiss experiment` write one.", path=str(file)
         )
+    folder = file.resolve().parent
+    base = out or folder.with_name(f"{folder.name}-trace")
+    if not base.name:
+        raise ConfigError(
+            f"--out {base} is a folder; give the figures a name in it, as {base}/trace.", path=str(base)
+        )
+    targets = [base.with_name(f"{base.name}.{ending}") for ending in _ENDINGS]
+    for target in targets:
+        refuse_others(target)
+        if target.exists() and not overwrite:
+            raise ConfigError(
+                f"{target} exists already; choose another name with --out, or pass --overwrite to replace it.",
+                path=str(target),
+            )
+        replaceable(target)
     frame = read_table(file, "trace").to_pandas()
     if len(frame) == 0:
         raise InputError(f"the trace {file} has 0 rounds; there is nothing to draw.", path=str(file))
@@ -71,16 +97,15 @@ def plot_trace(path: Path, out: Path | None = None, by: str = "round") -> list[P
         axes[1].set(xlabel=_AXES[by], ylabel="penalised objective")
     for ax in axes:
         ax.grid(alpha=0.3)
-    base = out or file.with_suffix("")
     written = []
-    for ending in ("svg", "png", "csv"):
-        target = base.with_name(f"{base.name}.{ending}")
+    for ending, target in zip(_ENDINGS, targets, strict=True):
         with atomic_file(target) as tmp:
             if ending == "csv":
                 columns = ["run", by, *drawn, *(["objective"] if has_objective else [])]
                 frame[list(dict.fromkeys(columns))].to_csv(tmp, index=False, float_format="%.10g")
             else:
                 meta = {"Date": None} if ending == "svg" else None
-                fig.savefig(tmp, format=ending, dpi=150, metadata=meta)
+                with rc_context({"svg.hashsalt": "fedmiss"}):  # the same bytes each time
+                    fig.savefig(tmp, format=ending, dpi=150, metadata=meta)
         written.append(target)
     return written

@@ -14,7 +14,7 @@ from fedmiss.errors import ConfigError, DomainError, EngineError, FedmissError, 
 from fedmiss.federation.codec import Envelope, decode, encode
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.masks import combined, masked_fields
-from fedmiss.federation.messages import ANSWERS, Answer, Question, Refusal
+from fedmiss.federation.messages import ANSWERS, Answer, Question, Refusal, why_not_finite
 
 __all__ = ["InProcess", "Link", "Responder", "Transport"]
 
@@ -187,8 +187,8 @@ def _check(answer: Answer, question: Question, who: str, exchange: int, *, maske
         if not math.isfinite(whole) and not np.isfinite(value).all():
             bad = np.asarray(value)[~np.isfinite(value)].ravel()[0]
             raise UplinkError(
-                f"{who} sent {bad} in {kind}.{name} at exchange {exchange} (every number must be finite). Look at its "
-                "counts and effort for impossible values; nothing of this exchange was used.",
+                f"{who} sent {bad} in {kind}.{name} at exchange {exchange} (every number must be finite). "
+                f"{why_not_finite(type(answer))}; nothing of this exchange was used.",
                 who=who,
             )
 

@@ -8,8 +8,10 @@ groups' own programs at the end.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -26,9 +28,10 @@ from fedmiss.federation.hub.members import FULL, Member, fit_members
 from fedmiss.federation.hub.state import MonthState
 from fedmiss.federation.hub.visits import ask_visits, try_site_visits
 from fedmiss.federation.keys import seed_key
-from fedmiss.federation.link import InProcess, Link
+from fedmiss.federation.link import Link
 from fedmiss.federation.penalised import cross_validate_penalised, fit_penalised, replicate_penalised
 from fedmiss.federation.results import AverageFit, CountFit, Posterior
+from fedmiss.federation.resume import Resumable
 from fedmiss.models.lowrank.choice import Choice, check_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
@@ -117,7 +120,8 @@ class LocalFederation:
         months = b"" if plan.months is None else np.asarray(plan.months, np.int64).tobytes()
         words = repr(replace(plan, months=None)).encode()
         settings = hashlib.blake2b(b"\0".join([words, months, more]), digest_size=8).digest()
-        self.link = Link(InProcess(self.programs), job, settings, watch)
+        self.groups = Resumable(self.programs)
+        self.link = Link(self.groups, job, settings, watch)
         self.agreement = agree(self.link, plan)
         self.hub = self.agreement.panel
         self.L = self.hub.L
@@ -150,6 +154,16 @@ class LocalFederation:
         twice = len(panel.groups) > 1 and all(g.checklist is not None for g in panel.groups)
         plan = Plan(months=_stamps(panel), joint=joint, minimum=minimum, duplicates=twice)
         return cls(held, at, panel.J, plan, secrets=secrets, weigh=weigh, watch=watch)
+
+    @contextmanager
+    def kept(self, folder: Path, told: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Keep the rounds of what is done inside in ``folder``; those that it holds already are not done again.
+
+        ``told`` is called when all that was kept has been used.
+        """
+        with self.groups.stage(folder, self.link.exchange, told) as first:
+            self.link.exchange = first
+            yield
 
     @property
     def n_counted(self) -> int:

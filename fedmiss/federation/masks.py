@@ -2,8 +2,10 @@
 
 After Bonawitz et al. (CCS 2017), without their recovery of groups that drop out: an exchange counts when all have answered.
 Every pair of groups derives a common key from their X25519 keys (Diffie and Hellman), and from it, by HKDF-SHA256, a fresh
-ChaCha20 key for every (job, revision, roster, exchange). The stream of that key is added by the group whose name comes
-first and subtracted by the other. Numbers are fixed point, 64 bits, modulo 2^64; how many digits stand after the point is
+ChaCha20 key for every (job, revision, roster, exchange, transcript). The transcript is a digest of all questions so far, as
+the group received them: groups that were asked different things have masks that do not cancel. The stream of
+that key is added by the group whose name comes first and subtracted by the other.
+Numbers are fixed point, 64 bits, modulo 2^64; how many digits stand after the point is
 said by the field's type (``messages._f``). The hub adds up modulo 2^64: it needs no key, and no cryptography.
 
 The package ``cryptography`` is an optional extra, so it is imported inside the functions that use it.
@@ -13,10 +15,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 __all__ = [
-    "FEWEST", "U64", "Masks", "Party", "combined", "common_pad", "fingerprint", "identity", "masked_fields",
-    "public_key", "sealed_fields",
+    "FEWEST", "U64", "Masks", "Party", "combined", "fingerprint", "identity", "masked_fields", "public_key",
 ]  # fmt: skip
 
 FEWEST = 3  # groups: of two, either subtracts its own part from the sum
@@ -55,21 +55,16 @@ def masked_fields(kind: type[Answer]) -> dict[str, int]:
                 "`clear` (why it cannot be masked, and what it tells) in fedmiss/federation/messages.py."
             )
         if bits is not None:
-            if not 0 <= bits <= 40 or f.type not in ("int", "float", "np.ndarray"):
+            if not 0 <= bits <= 50 or f.type not in ("int", "float", "np.ndarray"):
                 raise ConfigError(
-                    f"{kind.__name__}.{f.name}: {bits} digits of a {f.type} cannot be masked (0 to 40)."
+                    f"{kind.__name__}.{f.name}: {bits} digits of a {f.type} cannot be masked (0 to 50)."
                 )
             out[f.name] = int(bits)
     return out
 
 
 _MASKED = {kind: masked_fields(kind) for kind in ANSWERS}
-_SEALED = {kind: [f.name for f in fields(kind) if f.metadata.get("sealed")] for kind in ANSWERS}
-
-
-def sealed_fields(kind: type[Any]) -> list[str]:
-    """Fields of an answer of which not even the sum is for the hub."""
-    return _SEALED.get(kind, [])
+_MODULAR = {kind: [f.name for f in fields(kind) if f.metadata.get("modular")] for kind in ANSWERS}
 
 
 def identity(path: Path) -> X25519PrivateKey:
@@ -116,6 +111,9 @@ class Party:
     roster: Mapping[str, str]
     context: bytes
     fewest: ClassVar[int] = 1
+    _agreed: dict[str, bytes] = field(
+        default_factory=dict, init=False, repr=False
+    )  # by Diffie and Hellman, once a job
 
     def __post_init__(self) -> None:
         if len(self.roster) < self.fewest:
@@ -138,11 +136,13 @@ class Party:
 
         if peer not in self.roster:
             raise UplinkError(f"{peer!r} is not in the roster of this job: {', '.join(sorted(self.roster))}.")
-        common = self.private.exchange(X25519PublicKey.from_public_bytes(base64.b64decode(self.roster[peer])))
+        if peer not in self._agreed:
+            key = X25519PublicKey.from_public_bytes(base64.b64decode(self.roster[peer]))
+            self._agreed[peer] = self.private.exchange(key)
         pair = "\0".join(sorted((self.name, peer))).encode()
         roster = hashlib.sha256("\0".join(sorted(self.roster)).encode()).digest()
         info = b"\0".join([b"fedmiss 1", purpose, self.context, roster, pair])
-        return _derived(common, info)
+        return _derived(self._agreed[peer], info)
 
     def common_key(self) -> bytes:
         """A key of 16 bytes for all groups, which only its maker can draw, and draws again after a restart."""
@@ -180,26 +180,18 @@ class Masks(Party):
 
     fewest: ClassVar[int] = FEWEST
 
-    def stream(self, exchange: int, size: int) -> U64:
-        """Sum of the group's masks of one exchange: (size,) uint64, which add up to 0 over all groups."""
+    def stream(self, exchange: int, size: int, transcript: bytes = b"") -> U64:
+        """Sum of the group's masks of one exchange: (size,) uint64, which add up to 0 over groups of one transcript."""
         out = np.zeros(size, dtype=np.uint64)
         for peer in sorted(self.roster):
             if peer != self.name:
-                key = self._key(peer, b"mask" + exchange.to_bytes(8, "little"))
+                key = self._key(peer, b"mask" + exchange.to_bytes(8, "little") + transcript)
                 pad = _key_stream(key, size)
                 out = out + pad if self.name < peer else out - pad
         return out
 
-    def hide(
-        self,
-        answers: Sequence[Answer],
-        exchange: int,
-        pad: Callable[[tuple[int, int], tuple[int, ...]], U64] | None = None,
-    ) -> list[Answer]:
-        """Answers of one exchange with every summed field masked.
-
-        ``pad`` gives the groups' common pad of (exchange, number of the answer): the first group by name adds it to what
-        is sealed.
+    def hide(self, answers: Sequence[Answer], exchange: int, transcript: bytes = b"") -> list[Answer]:
+        """Answers of one exchange with every summed field masked; ``transcript``: digest of all questions up to these.
 
         Raises
         ------
@@ -207,31 +199,16 @@ class Masks(Party):
         """
         n = len(self.roster)
         parts = [
-            (i, name, fixed(getattr(a, name), bits, n, f"{type(a).__name__}.{name}"))
+            (i, name, _whole(type(a), name, getattr(a, name), bits, n))
             for i, a in enumerate(answers)
             for name, bits in _MASKED[type(a)].items()
         ]
-        stream, at = self.stream(exchange, sum(p[2].size for p in parts)), 0
+        stream, at = self.stream(exchange, sum(p[2].size for p in parts), transcript), 0
         values: list[dict[str, Any]] = [{} for _ in answers]
-        first = self.name == min(self.roster)
         for i, name, value in parts:
-            if name in _SEALED[type(answers[i])] and value.size and first:
-                if pad is None:
-                    raise ConfigError(
-                        f"{type(answers[i]).__name__}.{name} must be sealed, and no key is there for it."
-                    )
-                value = value + pad((exchange, i), value.shape)
             values[i][name] = np.asarray(value + stream[at : at + value.size].reshape(value.shape))
             at += value.size
         return [_with(a, v) for a, v in zip(answers, values, strict=True)]
-
-
-def common_pad(key: bytes, context: bytes, asked: tuple[int, int], shape: tuple[int, ...]) -> U64:
-    """A stream under the groups' common key: for one job, one exchange and one of its answers, so used once."""
-    info = b"\0".join(
-        [b"fedmiss 1 pad", context, asked[0].to_bytes(8, "little"), asked[1].to_bytes(8, "little")]
-    )
-    return _key_stream(_derived(key, info), math.prod(shape)).reshape(shape)
 
 
 def _derived(key: bytes, info: bytes) -> bytes:
@@ -255,6 +232,12 @@ def _with(answer: Answer, values: Mapping[str, Any]) -> Answer:
     return type(answer)(*(values.get(f.name, getattr(answer, f.name)) for f in fields(answer)))
 
 
+def _whole(kind: type[Answer], name: str, value: Any, bits: int, n: int) -> U64:
+    if name in _MODULAR[kind]:
+        return np.asarray(value, dtype=np.uint64)
+    return fixed(value, bits, n, f"{kind.__name__}.{name}")
+
+
 def fixed(value: Any, bits: int, n: int, label: str) -> U64:
     """Numbers as fixed point, refused where a sum of ``n`` of them could leave 63 bits."""
     x = np.asarray(value, dtype=np.float64)
@@ -263,7 +246,7 @@ def fixed(value: Any, bits: int, n: int, label: str) -> U64:
         bad = x.ravel()[int(np.argmax(~(np.abs(x.ravel()) < limit)))]
         raise DomainError(
             f"{label} holds {bad:g}; under masks it must be below {limit:.3g} ({bits} binary digits after the point, {n} "
-            "groups). Look for impossible counts; else choose another model."
+            "groups). Where no count is so large, the model has run away: fit with --rank 0 or another --model."
         )
     return np.rint(x * 2.0**bits).astype(np.int64).view(np.uint64)
 
@@ -299,8 +282,8 @@ def combined(answers: Mapping[str, Answer]) -> dict[str, Answer]:
                 )
             added = value if added is None else np.asarray(added + value)
         assert added is not None
-        if name in _SEALED[kind]:
-            sums[name] = added  # for the groups only
+        if name in _MODULAR[kind]:
+            sums[name] = added
             continue
         total = added.view(np.int64).astype(np.float64) * 2.0**-bits
         as_type = next(f.type for f in fields(kind) if f.name == name)

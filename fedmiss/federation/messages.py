@@ -88,11 +88,12 @@ __all__ = [
     "Tally",
     "Totals",
     "VisitSums",
+    "why_not_finite",
     "words",
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 3  # raise it whenever a type below changes
+PROTOCOL = 4  # raise it whenever a type below changes
 
 
 # -- fits ----------------------------------------------------------------------------------------------------
@@ -177,15 +178,14 @@ class Broadcast(Question):
 class SharedRows(Answer):
     """Sums by site of the joint sites that the group visits; empty where there are none.
 
-    Under masks of all joint sites, zeros where the group does not go, so that nothing tells who goes where.
+    They exist between one person's own groups only.
     """
 
     about: ClassVar[str] = "normal equations of joint sites, one by one"
     rows: np.ndarray = _f(
         "for each joint site gradient and curvature of its coefficients (or products)",
         "(n, S, q)",
-        bits=32,
-        sealed=True,
+        clear="counts at joint sites: asked of one person's own groups only, empty between organisations",
     )
 
 
@@ -311,7 +311,7 @@ class ProductSums(Answer):
     """R' R V, summed over the group's sites."""
 
     about: ClassVar[str] = "products of residuals with vectors over months"
-    product: np.ndarray = _f("R' R V over the group's cells, in the unit asked for", "(n, L, w)", bits=40)
+    product: np.ndarray = _f("R' R V over the group's cells, in the unit asked for", "(n, L, w)", bits=50)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -405,3 +405,23 @@ ANSWERS: tuple[type[Answer], ...] = (
 def words(kind: type[Message]) -> list[tuple[str, str, str, str]]:
     """(field, words, shape, unit) of every field of a kind of message."""
     return [(f.name, f.metadata["words"], f.metadata["shape"], f.metadata["unit"]) for f in fields(kind)]
+
+
+OF_VISITS = (
+    Description,
+    GapSums,
+    OpenSums,
+    SupportSums,
+    Tallies,
+    VisitSums,
+)  # sums of what was read, before any fit
+
+
+def why_not_finite(kind: type[Answer]) -> str:
+    """What to do about a number that is not finite: a sum of visits blames the visits, a sum of a fit the model."""
+    if kind in OF_VISITS:
+        return "Look at its counts and effort for impossible values"
+    return (
+        "It is a sum of a fit, so the model has run away on these visits: fit with --rank 0 or another --model, and report "
+        "it as a fault of fedmiss"
+    )

@@ -74,6 +74,9 @@ class Description(Answer):
         unit="sites",
         clear="the custodian's rule",
     )
+    contributors: int = _f(
+        "the custodian's least number of groups behind a sum", unit="groups", clear="the custodian's rule"
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,12 +124,18 @@ class Support(Question):
     by: str = _f("what a fold holds out: cell, block, visit or observer; empty for whole months")
     folds: int = _f("number of folds, 0 for whole months")
     seed: int = _f("public seed of the folds")
-    share: float = _f("largest share of one group in the visits and in the birds of a month")
+    share: float = _f("largest share of one group in the visits of a month")
     names: tuple[str, ...] = _f("names of all groups")
-    visits: np.ndarray = _f("sums of the last answer, empty the first time", "(parts, L)", "visits")
-    sites: np.ndarray = _f("sums of the last answer, empty the first time", "(parts, L)", "sites")
-    groups: np.ndarray = _f("sums of the last answer, empty the first time", "(parts, L)", "groups")
-    regions: np.ndarray = _f("sums of the last answer, empty the first time", "(R + 1, 2)", "sites, groups")
+    visits: np.ndarray = _f(
+        "sums of the last answer, 0 where too little is behind them; empty the first time",
+        "(parts, L)",
+        "visits",
+    )
+    sites: np.ndarray = _f("the same of sites", "(parts, L)", "sites")
+    groups: np.ndarray = _f("the same of groups", "(parts, L)", "groups")
+    regions: np.ndarray = _f("the same by region", "(R + 1, 2)", "sites, groups")
+    tags: np.ndarray = _f("what proves to the groups that these are their sums", "(parts, L)")
+    region_tags: np.ndarray = _f("the same by region", "(R + 1,)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,18 +147,18 @@ class SupportSums(Answer):
     sites: np.ndarray = _f("number of sites with such visits", "(parts, L)", "sites", bits=20)
     groups: np.ndarray = _f("1 where the group has such visits", "(parts, L)", "groups", bits=0)
     over: np.ndarray = _f("1 where the group's share of the visits is above the limit", "(parts, L)", bits=0)
-    birds: np.ndarray = _f(
-        "for each group, in an order that the hub does not know: its birds less its share of all, times a factor of 1 to "
-        "16,384 that the hub does not know; above 0 where its share is above the limit; asked for months that may go",
-        "(parts, groups, L)",
-        bits=12,
-    )
-    region_birds: np.ndarray = _f("the same by region", "(R + 1, groups)", bits=12)
     regions: np.ndarray = _f(
         "sites, 1 where the group has some, 1 where its share is above the limit; no region first, then each",
         "(R + 1, 3)",
         bits=20,
     )
+    tags: np.ndarray = _f(
+        "secret multiples of visits, sites and groups, which prove their sums to the groups and tell the hub nothing",
+        "(parts, L)",
+        bits=0,
+        modular=True,
+    )
+    region_tags: np.ndarray = _f("the same by region", "(R + 1,)", bits=0, modular=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,7 +234,6 @@ class Gaps(Question):
     """Ask how the visited cells lie: for the choice of folds."""
 
     about: ClassVar[str] = "asks how many site x month cells and site x year blocks were visited"
-    apart: bool = _f("whether each owner of a joint site counts its own visits there as 1 / owners")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,54 +3,73 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 
 from fedmiss.arrays import F64, Bool
-from fedmiss.federation.messages import Support
 
-__all__ = ["CONTRIBUTORS", "blinded", "dominated", "releasable"]
+__all__ = ["CONTRIBUTORS", "LARGEST_COUNT", "digits", "kept_regions", "releasable", "tags"]
 
-CONTRIBUTORS = 2  # groups behind a released month: of one alone, the sum would be that group's
+# groups behind a released sum: of one alone it would be that group's, of two either subtracts its own part
+CONTRIBUTORS = 3
+LARGEST_COUNT = 10_000_000  # birds of one visit: sums of squares of such counts fit into a masked number
+_DIGITS = 20  # binary digits after the point of numbers of sites, where owners share a site
+U64 = np.typing.NDArray[np.uint64]
 
 
-BLIND = 14.0  # binary digits of the factors that hide by how much a group is above or below its share
-NEAR = 0.01  # birds: what fixed point and rounding leave of nothing
+def digits(x: np.ndarray) -> F64:
+    """Numbers of sites rounded so that their sums over groups are exact."""
+    out: F64 = np.rint(x * 2.0**_DIGITS) * 2.0**-_DIGITS
+    return out
 
 
-def blinded(key: bytes, name: str, q: Support, birds: F64, what: str) -> F64:
-    """A group's part (parts, groups, L) of "birds of group i less the share of all birds", times a factor, in secret order.
+def tags(key: bytes, names: Sequence[str], values: F64, words: str) -> U64:
+    """One-time authenticators (...,) of numbers (..., k): only who has the groups' common key can make them.
 
-    The sum over groups is above 0 where group i has more than its share, and nothing but the sign can be read: factors,
-    log-uniform on 1 to 2^14, and the order of groups follow from the groups' common key, which the hub lacks.
+    The tag of a sum is the sum of the tags modulo 2^64: k secret multiples of the numbers, and a secret number for each of
+    ``names``. So a hub that hands groups another sum than theirs cannot hand them its tag.
 
     Parameters
     ----------
-    key : 16 bytes that the groups share;  name : of this group, one of ``q.names``;  birds : (parts, L) of this group
-    what : tells two questions with the same folds apart
+    names : one group for its own part, all groups to check their sum;  words : what tells this question from any other
     """
-    shape = (birds.shape[0], len(q.names), birds.shape[1])
-    words = f"{what}\0{q.by}\0{q.folds}\0{q.seed}\0{shape}".encode()
-    raw = hashlib.shake_256(b"blind\0" + key + words).digest(16 * int(np.prod(shape)))
-    u, order = ((np.frombuffer(raw, "<u8") >> 11) * 2.0**-53).reshape(2, *shape)
-    mine = np.array([n == name for n in q.names], dtype=float)
-    part = (mine[:, None] - q.share) * birds[:, None, :] * 2.0 ** (BLIND * u)
-    return np.take_along_axis(part, np.argsort(order, axis=1), axis=1)
+    whole = np.rint(values * 2.0**_DIGITS).astype(np.int64).view(np.uint64)
+    out: U64 = (whole * _secret(key, words, values.shape)).sum(axis=-1, dtype=np.uint64)
+    for name in names:
+        out = out + _secret(key, f"{words}\0{name}", values.shape[:-1])
+    return out
 
 
-def dominated(birds: F64) -> Bool:
-    """Months (or regions) in which some group has more than its share: from sums (..., groups, L) of :func:`blinded`."""
-    return np.asarray((birds > NEAR).any(axis=-2))
+def _secret(key: bytes, words: str, shape: tuple[int, ...]) -> U64:
+    size = int(np.prod(shape))
+    raw = hashlib.shake_256(b"tag\0" + key + f"{words}\0{shape}".encode()).digest(8 * size)
+    return np.frombuffer(raw, np.uint64).reshape(shape)
 
 
-def releasable(visits: F64, sites: F64, groups: F64, minimum: int) -> Bool:
-    """Months (L,) every part of which is empty, or rests on ``minimum`` visits and sites and on two groups.
+def releasable(visits: F64, sites: F64, groups: F64, minimum: int, contributors: int) -> Bool:
+    """Months (L,) every part of which is empty, or rests on ``minimum`` visits and sites and on enough groups.
 
     Parameters
     ----------
     visits, sites, groups : (parts, L) sums over groups; one part for whole months, else one a fold. The hub knows the sum of
         a month and those of its training parts, hence every fold's own part too
     """
-    enough = (visits >= minimum) & (sites >= minimum - 1e-3) & (groups >= CONTRIBUTORS)
+    enough = (visits >= minimum) & (sites >= minimum - 1e-3) & (groups >= contributors)
     out: Bool = ((visits == 0) | enough).all(axis=0)
     return out
+
+
+def kept_regions(sites: F64, groups: F64, over: F64, minimum: int, contributors: int) -> list[int]:
+    """Numbers of the regions whose sums may be released; (R + 1,) each, sites of no region first.
+
+    What is left of the whole is a sum too: if it rests on too few, the smallest region joins it, until it has enough.
+    """
+    fine = (sites >= minimum - 1e-3) & (groups >= contributors) & (over == 0)
+    keep = [i for i in range(1, len(sites)) if fine[i]]
+    while keep:
+        rest = [i for i in range(len(sites)) if i not in keep and sites[i] > 0]
+        if not rest or (sites[rest].sum() >= minimum - 1e-3 and any(fine[i] for i in rest)):
+            break
+        keep.remove(min(keep, key=lambda i: sites[i]))
+    return keep

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmiss.federation.masks import masked_fields, sealed_fields
+from fedmiss.federation.masks import masked_fields
 from fedmiss.federation.messages import ANSWERS, QUESTIONS, Answer, Message, words
 
 __all__ = ["describe_kinds", "privacy_table", "told"]
@@ -46,8 +46,6 @@ def privacy_table() -> str:
         for i, (name, text, shape, unit) in enumerate(words(kind)):
             clear = next(f.metadata["clear"] for f in fields(kind) if f.name == name)
             seen = "only the sum over all groups" if name in hidden else f"**clear**: {clear}"
-            if name in sealed_fields(kind):
-                seen = "nothing: the hub adds up what it cannot read; owners of the site get the sum"
             label = f"`{kind.__name__}`: {kind.about}" if i == 0 else ""
             rows.append(f"| {label} | `{name}` | {text} | {shape} | {unit} | {seen} |")
     return "\n".join(rows)
@@ -60,8 +58,6 @@ def told(message: Message) -> list[str]:
     for name, text, shape, unit in words(type(message)):
         measure = ", ".join(x for x in (shape, unit) if x)
         how = "" if not isinstance(message, Answer) else "masked" if name in hidden else "in clear"
-        if name in sealed_fields(type(message)):
-            how = "masked, and sealed from the hub"
         note = "; ".join(x for x in (measure, how) if x)
         lines.append(f"  {name}: {text}" + (f" [{note}]" if note else ""))
         lines.append(f"      = {_value(getattr(message, name))}")

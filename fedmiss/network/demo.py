@@ -23,7 +23,7 @@ from fedmiss.etl.settings import IngestSettings
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.hub.job import Joint, run_job
 from fedmiss.federation.link import InProcess, Link
-from fedmiss.files import SECRET, check_free, read_json, read_manifest, write_json
+from fedmiss.files import SECRET, atomic_file, check_free, read_json, read_manifest, write_json
 from fedmiss.folders import JointFacts
 from fedmiss.network.engine import engine_of
 from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
@@ -50,7 +50,8 @@ def club_panels(out: Path) -> dict[str, Path]:
         mine = table.filter(pl.col("site").is_in([s for s, c in owner.items() if c == club]))
         folder = out / club
         folder.mkdir(parents=True, exist_ok=True)
-        mine.write_csv(folder / "counts.csv")
+        with atomic_file(folder / "counts.csv") as tmp:
+            mine.write_csv(tmp)
         ingest(
             [folder / "counts.csv"],
             folder / "records",
@@ -87,7 +88,7 @@ def in_process(folder: Path, panels: dict[str, Path]) -> Joint:
         kit = open_kit(folder / "kits" / club)
         programs[club] = GroupProgram(
             club, held(kit, open_panel(panel)), key=bytes(16), secret=(kit.private / SECRET).read_bytes(),
-            jointly=True, minimum=study.minimum,
+            jointly=True, minimum=study.minimum, contributors=study.contributors,
         )  # fmt: skip
     return run_job(Link(InProcess(programs), bytes(8), bytes(8)), replace(study.order(), seal=False))
 
@@ -171,7 +172,7 @@ def compare(folder: Path, panels: dict[str, Path], result: Path) -> dict[str, An
 def _fedmiss(arguments: list[str], log: Path, user: int | None) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "fedmiss.cli.app", "federation", *arguments]
     home = {} if user is None else {"HOME": str(log.parent / "clubs" / log.stem)}
-    with open(log, "wb") as stream:
+    with open(log, "ab") as stream:
         return subprocess.Popen(
             command, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, env={**os.environ, **home},
             start_new_session=True, user=user, group=user, extra_groups=None if user is None else [],

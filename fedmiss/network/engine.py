@@ -15,7 +15,7 @@ from typing import Protocol, cast
 
 from fedmiss.errors import EngineError
 from fedmiss.network.kits import open_kit
-from fedmiss.network.outbox import holder
+from fedmiss.network.outbox import holder, note_refusal
 from fedmiss.network.site import DATA, program_of, warm_up
 from fedmiss.network.study import Study
 
@@ -120,12 +120,17 @@ class Responding:
         look: Callable[..., None] | None = holder(self.kit) if local["look"] else None
         for attempt in range(60):  # the process of the job before may still end, and hold the journal
             try:
-                self.program = program_of(self.kit, Path(local["data"]), look)
+                self.program = program_of(self.kit, Path(local["data"]), look, self._refused)
                 return
             except EngineError as error:
                 if attempt == 59 or not error.fields.get("busy"):
                     raise
                 time.sleep(0.5)
+
+    def _refused(self, error: Exception) -> None:
+        print(
+            note_refusal(self.kit, error), flush=True
+        )  # into the engine's log; `join` shows the file on the screen
 
     def answer(self, frame: bytes) -> bytes:
         """Answer one frame; record for ``join`` that the last question was answered, and that the hub has its result."""

@@ -17,10 +17,10 @@ from fedmiss.federation.link import Link, Transport
 from fedmiss.federation.results import coefficient_names, visited_totals
 from fedmiss.files import atomic_folder, read_json, write_json, write_manifest
 from fedmiss.folders import JointFacts
-from fedmiss.network.study import job_hash, read_roster, read_study
+from fedmiss.network.study import Study, job_hash, read_roster, read_study
 from fedmiss.tables import write_table
 
-__all__ = ["STATUS", "preview_study", "run_study", "status"]
+__all__ = ["STATUS", "preview_study", "run_study", "status", "waiting"]
 
 STATUS = "status.json"
 
@@ -31,6 +31,7 @@ def preview_study(hub: Path, transport: Transport, *, patience: float | None = N
     job = job_hash(study, read_roster(hub, study))
     note = Status(hub / STATUS, job.hex(), study.organisations)
     patience = study.patience if patience is None else patience
+    usage = Usage(hub / f"usage-{job.hex()[:16]}.json", transport)
     carried = Journaled(transport, job, hub / f"{job.hex()[:16]}.journal", patience=patience, told=note.away)
     link = Link(carried, job[:8], study.settings(), note.going, masked=study.masks)
     try:
@@ -39,6 +40,7 @@ def preview_study(hub: Path, transport: Transport, *, patience: float | None = N
         note.write(state="stopped", error=str(error))
         raise
     finally:
+        usage.write()
         carried.close()
     behind = np.zeros(agreement.panel.L) if agreement.behind is None else agreement.behind
     out = hub / f"preview-{job.hex()[:16]}.json"
@@ -92,7 +94,7 @@ def run_study(
             f"connected are {', '.join(sorted(transport.names)) or 'none'}, the study is of "
             f"{', '.join(study.organisations)}."
         )
-    started = time.time()
+    usage = Usage(hub / f"usage-{job.hex()[:16]}.json", transport)
     note = Status(hub / STATUS, job.hex(), study.organisations)
     carried = Journaled(
         transport,
@@ -104,6 +106,7 @@ def run_study(
 
     def seen(stage: str, exchanges: int) -> None:
         note.going(stage, exchanges)
+        usage.write()
         if watch is not None:
             watch(stage, exchanges)
 
@@ -114,11 +117,12 @@ def run_study(
         note.write(state="stopped", error=str(error))
         raise
     finally:
+        usage.write()
         carried.close()
     facts = replace(
         joint.facts,
-        seconds=time.time() - started,
-        engine=getattr(transport, "carried", None),
+        seconds=usage.seconds,
+        engine=usage.carried,
         replayed=carried.replayed,
         ledger=link.ledger.as_dict(),
         h_norm=float(joint.trace[-1]),
@@ -127,6 +131,30 @@ def run_study(
     getattr(transport, "farewell", lambda: None)()
     note.write(state="done", result=str(out), missing=[])
     return out
+
+
+class Usage:
+    """Seconds and bytes of all processes that have worked on a job: a process that begins goes on from the last one's."""
+
+    def __init__(self, path: Path, transport: Transport) -> None:
+        self.path, self.transport, self.begun = path, transport, time.monotonic()
+        self.before: dict[str, Any] = read_json(path) if path.exists() else {}
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all processes."""
+        return float(self.before.get("seconds", 0.0)) + time.monotonic() - self.begun
+
+    @property
+    def carried(self) -> dict[str, int] | None:
+        """Bytes that the engine carried, those of ended processes included; None where the transport does not count."""
+        now: dict[str, int] | None = getattr(self.transport, "carried", None)
+        old = self.before.get("carried") or {}
+        return None if now is None else {k: int(old.get(k, 0)) + n for k, n in now.items()}
+
+    def write(self) -> None:
+        """Write them after every exchange: a kill loses one at most."""
+        write_json(self.path, {"seconds": self.seconds, "carried": self.carried})
 
 
 class Status:
@@ -163,6 +191,15 @@ def status(hub: Path) -> dict[str, Any]:
     """Return the status of a study."""
     path = hub / STATUS
     return dict(read_json(path)) if path.exists() else {"state": "not begun", "missing": []}
+
+
+def waiting(hub: Path, job: str, study: Study, missing: Sequence[str]) -> None:
+    """Record who has not joined, before the first exchange or after a restart."""
+    before = status(hub)
+    known = {k: before[k] for k in ("stage", "exchanges") if k in before and before.get("job") == job}
+    Status(hub / STATUS, job, study.organisations).write(
+        **known, state="waiting" if missing else "running", missing=list(missing)
+    )
 
 
 def _write(

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.masks import fingerprint, identity, public_key
 from fedmiss.files import atomic_folder, read_json, write_json, write_manifest
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
+from fedmiss.owner import remove_state
 from fedmiss.version import __version__
 
 __all__ = ["Kit", "approve", "collect_roster", "enrol", "make_study", "open_kit", "page"]
@@ -178,12 +178,6 @@ def page(kit: Kit, *, visits: str = "") -> str:
             "  Sums over your sites, each masked: the hub can read only the sum over all organisations.",
             "  In clear: first and last month with a visit, season, names of regions, hashes of site ids (docs: privacy).",
         ]
-        if s.joint:
-            lines += [
-                "  Sites that three organisations or more visit are solved together. The hub cannot read their sums, but",
-                "  THE OTHER ORGANISATIONS OF SUCH A SITE get the sum of all; they can subtract their own and compute most",
-                "  of the others' counts there, month by month, without knowing whose each is.",
-            ]
         if s.duplicates:
             lines += ["  In clear too: hashes of checklists, to count once what two organisations hold."]
     else:
@@ -196,9 +190,10 @@ def page(kit: Kit, *, visits: str = "") -> str:
         ]
     lines += [
         f"  Months with fewer than {s.minimum} visits or sites of all organisations together, "
-        "with one organisation only, or",
-        f"  with more than {s.share:.0%} of the visits or of the birds from one, are left out; months with such a fold",
+        f"with fewer than {s.contributors}",
+        f"  organisations, or with more than {s.share:.0%} of the visits from one, are left out; months with such a fold",
         "  are left out of the choice of the model.",
+        f"  Your program compares every question with this study, answers at most {s.exchanges:,}, and refuses any other.",
     ]
     return "\n".join([*lines, *_differences(kit)])
 
@@ -289,10 +284,11 @@ def new_revision(study_folder: Path, without: Sequence[str]) -> Study:
         "revision": old.revision + 1,
         "organisations": tuple(n for n in old.organisations if n not in without),
     }
+    values["contributors"] = min(old.contributors, len(values["organisations"]))
     new = Study(**values)
     for folder in _ends(study_folder, new):
         new.write(folder / "study.json")
         write_json(folder / "roster.json", {n: keys[n] for n in new.organisations})
     for name in without:
-        shutil.rmtree(study_folder / "kits" / name / "engine", ignore_errors=True)
+        remove_state(study_folder / "kits" / name / "engine")
     return new

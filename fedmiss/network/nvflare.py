@@ -20,6 +20,7 @@ from fedmiss.network.engine import Responding, farewell, need, spawn
 from fedmiss.network.hub import preview_study, run_study
 from fedmiss.network.nvflare_kits import ADMIN, job_folder, place_storage, provision
 from fedmiss.network.study import Study
+from fedmiss.owner import remove_state
 
 __all__ = ["Admin", "HubApp", "SiteApp", "control", "provision", "start_hub", "start_site"]
 
@@ -141,7 +142,7 @@ def _start(
     module: str, engine: Path, config: str, more: Sequence[str], environment: Mapping[str, str], log: Path
 ) -> subprocess.Popen[bytes]:
     for name in ("pid.fl", "shutdown.fl", "restart.fl"):
-        (engine / name).unlink(missing_ok=True)
+        remove_state(engine / name)
     words = [
         f"nvflare.private.fed.app.{module}",
         "-m",

@@ -13,11 +13,13 @@ from pathlib import Path
 from fedmiss.errors import ConfigError, EngineError
 from fedmiss.files import read_json
 from fedmiss.network.engine import Control, engine_of
-from fedmiss.network.hub import STATUS, status
+from fedmiss.network.hub import STATUS, status, waiting
 from fedmiss.network.kits import Kit
+from fedmiss.network.outbox import REFUSALS
 from fedmiss.network.preflight import check_certificate, check_port, check_version, reach
 from fedmiss.network.site import start
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
+from fedmiss.owner import remove_state
 from fedmiss.progress import interrupt
 
 __all__ = ["join", "run", "stop_on_request"]
@@ -39,8 +41,17 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
     process: subprocess.Popen[bytes] | None = None
     said, deaths, begun, stay = "", 0, 0.0, Stay(kit, lambda: _listens(kit, parts))
     end_leftovers(engine)
+    refusals = kit.private / REFUSALS
+    told = _size(refusals)
     try:
         while True:
+            if _size(refusals) > told:
+                with open(refusals, "rb") as stream:
+                    stream.seek(told)
+                    new = stream.read()
+                told += len(new)
+                for line in new.decode(errors="replace").splitlines():
+                    say(f"{kit.name}: {line}")
             if stay.over():
                 return
             if process is None or process.poll() is not None:
@@ -66,6 +77,10 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
             time.sleep(0.5)
     finally:
         end(process)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 class Stay:
@@ -177,7 +192,7 @@ def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
         return out
     check_certificate(hub / "engine" / "startup" / "server.crt")
     log = hub / "engine.log"
-    (hub / STATUS).unlink(missing_ok=True)
+    remove_state(hub / STATUS)
     end_leftovers(hub / "engine")
     check_port(study.port)
     carrier = engine_of(study)
@@ -197,7 +212,7 @@ def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
             if admin is None:
                 continue
             deaths = 0
-            _all_there(admin, study, say)
+            _all_there(admin, hub, study, say)
             job = admin.submit()
             say(f"all organisations are connected; job {job[:8]} is under way.")
             if _watch(admin, job, process, out, say):
@@ -243,16 +258,20 @@ def _session(hub: Path, study: Study, process: subprocess.Popen[bytes]) -> Contr
     return None
 
 
-def _all_there(admin: Control, study: Study, say: Say) -> None:
-    """Wait until all organisations are connected, saying who is missing when that changes."""
+def _all_there(admin: Control, hub: Path, study: Study, say: Say) -> None:
+    """Wait until all organisations are connected, saying and recording who is missing when that changes."""
+    job = job_hash(study, read_roster(hub, study)).hex()
     before: list[str] | None = None
     until = time.monotonic() + study.patience
     while True:
         there = admin.connected()
         missing = [n for n in study.organisations if n not in there]
         if not missing:
+            if before:
+                waiting(hub, job, study, [])
             return
         if missing != before:
+            waiting(hub, job, study, missing)
             say(f"waiting for {', '.join(missing)} to join.")
             before = missing
         if time.monotonic() > until:

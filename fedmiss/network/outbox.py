@@ -1,12 +1,13 @@
-"""What an organisation sends, for its custodian: before sending (held), after (outbox), and in bytes (ledger)."""
+"""What an organisation is asked and sends, for its custodian: before sending (held), after (outbox), in bytes (ledger)."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedmiss.errors import InputError
+from fedmiss.errors import FedmissError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.codec import Envelope, decode
 from fedmiss.federation.ledger import Ledger
@@ -14,32 +15,55 @@ from fedmiss.federation.words import told
 from fedmiss.files import atomic_file
 from fedmiss.network.kits import Kit
 from fedmiss.network.site import journal_entries, program_of_copy
+from fedmiss.owner import remove_state
 
-__all__ = ["HELD", "holder", "ledger_of", "outbox", "release"]
+__all__ = ["HELD", "REFUSALS", "holder", "ledger_of", "note_refusal", "outbox", "release"]
 
+REFUSALS = "refusals.txt"  # why questions were refused
 HELD = "held.txt"  # the held message, in words and numbers
 _GO = "released"
 
 
-def holder(kit: Kit, pause: float = 0.3) -> Callable[[int, list[msg.Answer]], None]:
+def holder(kit: Kit, pause: float = 0.3) -> Callable[[int, list[msg.Message], list[msg.Answer]], None]:
     """Hold every message until the custodian releases it: write it in words, and wait for a file."""
 
-    def look(exchange: int, answers: list[msg.Answer]) -> None:
+    def look(exchange: int, questions: list[msg.Message], answers: list[msg.Answer]) -> None:
         go = kit.private / f"{_GO}-{kit.job.hex()[:16]}-{exchange}"
         if go.exists():
             return
         lines = [
             f"exchange {exchange} of job {kit.job.hex()[:16]}",
-            *(line for a in answers for line in told(a)),
+            *_conversation(questions, answers),
         ]
         with atomic_file(kit.private / HELD) as tmp:
             tmp.touch(mode=0o600)
             tmp.write_text("\n".join([str(exchange), *lines]) + "\n", encoding="utf-8")
         while not go.exists():
             time.sleep(pause)
-        (kit.private / HELD).unlink(missing_ok=True)
+        remove_state(kit.private / HELD)
 
     return look
+
+
+def _conversation(questions: Sequence[msg.Message], answers: Sequence[msg.Answer]) -> list[str]:
+    """Each question, then what the organisation answers to it."""
+    lines = []
+    for question, answer in zip(questions, answers, strict=True):
+        for who, message in (("asked", question), ("answered", answer)):
+            first, *rest = told(message)
+            lines += [f"{who} {first}", *rest]
+    return lines
+
+
+def note_refusal(kit: Kit, error: Exception) -> str:
+    """Write down, with the time, why a question was refused, for the organisation's own screen; return the line."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S")
+    line = f"{when} a question was refused: {str(error) if isinstance(error, FedmissError) else repr(error)}"
+    with open(
+        os.open(kit.private / REFUSALS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8"
+    ) as log:
+        log.write(line + "\n")
+    return line
 
 
 def release(kit: Kit) -> str:
@@ -53,9 +77,13 @@ def release(kit: Kit) -> str:
 
 
 def outbox(kit: Kit, data: Path, *, first: int = 0, last: int | None = None) -> list[str]:
-    """Every message that the organisation has sent for this job, in words and numbers, as it was before masks.
+    """Every question and what the organisation has answered for this job, in words and numbers, as it was before masks.
 
     The journal keeps the questions; the answers are computed again from the data, which gives the same ones.
+
+    Parameters
+    ----------
+    first : first exchange to show;  last : how many of the last exchanges to show, None for all
     """
     program = program_of_copy(kit, data)
     lines: list[str] = []
@@ -66,17 +94,18 @@ def outbox(kit: Kit, data: Path, *, first: int = 0, last: int | None = None) -> 
         return answers
 
     program.protect = keep
-    for number, entry in enumerate(journal_entries(kit)):
-        shown = first <= number and (last is None or number <= last)
+    all_of_them = journal_entries(kit)
+    if last is not None:
+        first = max(first, len(all_of_them) - last)
+    for number, entry in enumerate(all_of_them):
         program.answer(entry.question)
-        if not shown:
+        if number < first:
             continue
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time))
         lines.append(
             f"--- exchange {number}, {when}: {entry.bytes_up:,} bytes out, {len(entry.question):,} in"
         )
-        for answer in kept:
-            lines += told(answer)
+        lines += _conversation(decode(entry.question, None, asks=True, who="the hub")[1], kept)
     return lines
 
 

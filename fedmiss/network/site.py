@@ -10,6 +10,7 @@ import numpy as np
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
+from fedmiss.federation.group.guard import QuestionGuard
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import Visits
 from fedmiss.federation.hub.agree import Plan
@@ -17,6 +18,7 @@ from fedmiss.federation.hub.job import Order, run_job
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.masks import Masks, Party, identity
+from fedmiss.federation.rules import LARGEST_COUNT
 from fedmiss.federation.site import Entry, SiteProgram, entries
 from fedmiss.files import SECRET, read_json, write_json, write_secret
 from fedmiss.models.lowrank.settings import CountSettings
@@ -26,6 +28,7 @@ from fedmiss.tables import read_table
 
 __all__ = [
     "DATA",
+    "check_counts",
     "dry_run",
     "held",
     "journal_entries",
@@ -62,12 +65,24 @@ def open_data(kit: Kit, data: Path) -> PanelFolder:
     return panel
 
 
+def check_counts(name: str, visits: Visits) -> None:
+    """Refuse a count that is too large for a masked sum of squares."""
+    many = visits.count > LARGEST_COUNT
+    if many.any():
+        at = int(np.argmax(many))
+        raise InputError(
+            f"{name!r} has a visit with {visits.count[at]:,.0f} birds at site {visits.site_id[visits.site[at]]!r} (limit "
+            f"{LARGEST_COUNT:,} in one visit of a study). Correct the count in the records, and make the panel again."
+        )
+
+
 def held(kit: Kit, panel: PanelFolder) -> Visits:
     """The organisation's visits in the study's season and months; checklist ids only where they are compared."""
     visits = next(iter(panel.visits(effort=kit.study.fit.effort != "none")[0].values()))
     if kit.study.duplicates and visits.checklist is None:
         ids = read_table(panel.groups[0] / "visits.parquet", "visits", columns=["checklist_id"]).to_pandas()
         visits = replace(visits, checklist=ids["checklist_id"].to_numpy(object))
+    check_counts(kit.name, visits)
     order = kit.study.order()
     keep = np.ones(visits.site.size, dtype=bool)
     if kit.study.season:
@@ -78,9 +93,14 @@ def held(kit: Kit, panel: PanelFolder) -> Visits:
 
 
 def program_of(
-    kit: Kit, data: Path, look: Callable[[int, list[msg.Answer]], None] | None = None
+    kit: Kit,
+    data: Path,
+    look: Callable[[int, list[msg.Message], list[msg.Answer]], None] | None = None,
+    refused: Callable[[Exception], None] | None = None,
 ) -> SiteProgram:
     """The organisation's program for the approved job, brought to where its journal ends.
+
+    ``look`` and ``refused`` as of :class:`SiteProgram`.
 
     Raises
     ------
@@ -104,8 +124,9 @@ def program_of(
             "masks, which must not be used twice. Ask the coordinator for a new revision."
         )
     program = SiteProgram(
-        _group(kit, panel), kit.job, kit.journal, party=party, look=look, joint=kit.study.joint
-    )
+        _group(kit, panel), kit.job, kit.journal, party=party, look=look,
+        guard=QuestionGuard(kit.study.approved(), kit.name), refused=refused,
+    )  # fmt: skip
     if kit.job.hex() not in jobs:
         write_json(begun, [*jobs, kit.job.hex()])
     return program
@@ -115,6 +136,7 @@ def _group(kit: Kit, panel: PanelFolder) -> GroupProgram:
     return GroupProgram(
         kit.name, held(kit, panel), key=bytes(16), secret=(kit.private / SECRET).read_bytes(),
         settings=kit.study.settings(), jointly=True, minimum=kit.study.minimum,
+        contributors=kit.study.contributors,
     )  # fmt: skip
 
 
@@ -173,7 +195,6 @@ def program_of_copy(kit: Kit, data: Path) -> GroupProgram:
     """Return the organisation's program without journal, to inspect what was sent while another process answers."""
     group = _group(kit, open_data(kit, data))
     group.party = Party(kit.name, identity(kit.key_file), kit.roster, kit.job)
-    group.masked, group.allow_joint = kit.study.masks, kit.study.joint
     return group
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -14,13 +13,15 @@ from typing import Any
 import numpy as np
 
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.federation.approved import Approved
 from fedmiss.federation.hub.agree import Plan
 from fedmiss.federation.hub.job import Order
 from fedmiss.federation.masks import FEWEST
 from fedmiss.federation.messages import PROTOCOL
 from fedmiss.files import read_json, write_json
+from fedmiss.parsing import parse_toml
 from fedmiss.pipeline.plans import base_settings, candidates
-from fedmiss.pipeline.settings import MODELS, FitSettings
+from fedmiss.pipeline.settings import MODELS, FastSettings, FitSettings
 from fedmiss.settings import from_table
 from fedmiss.version import __version__
 
@@ -56,8 +57,9 @@ class Study:
     share : largest share of one organisation in the visits of a released month
     masks : whether sums are masked, which needs three organisations
     sites : seen, when panels hold sites with a detection only (the default of ``fedmiss panel``), or all
-    joint : whether sites that three organisations or more visit are solved together (needs masks): each of them gets the
-        sums of the others together at these sites
+    contributors : least number of organisations behind every released sum, 3 or more under masks; of two organisations
+        without masks it is 2
+    exchanges : most questions that the coordinator may ask; a job needs some 200
     duplicates : whether checklists are compared, to count one that two organisations hold only once
     host, port : where the hub listens;  engine : carries the frames;  patience : seconds to wait for an organisation
     model : settings of the model, as of ``fedmiss fit``
@@ -73,7 +75,8 @@ class Study:
     share: float = 0.85
     masks: bool = True
     sites: str = "seen"
-    joint: bool = False
+    contributors: int = 0
+    exchanges: int = 1000
     duplicates: bool = False
     host: str = "localhost"
     port: int = 8102
@@ -104,9 +107,17 @@ class Study:
                 f"masks need {FEWEST} organisations, the study has {len(self.organisations)}. Find a third one, or say "
                 "masks = false; both custodians will then be shown what the hub can compute."
             )
-        if self.joint and not self.masks:
+        least = FEWEST if self.masks or len(self.organisations) > 2 else 2
+        if not self.contributors:
+            object.__setattr__(self, "contributors", least)
+        if not least <= self.contributors <= len(self.organisations):
             raise ConfigError(
-                "joint = true needs masks: without them the hub would read sums by site. Leave it out."
+                f"contributors is {self.contributors} (must lie between {least} and {len(self.organisations)}, the number "
+                "of organisations): with fewer behind a sum, one could subtract its own part and have another's."
+            )
+        if not 50 <= self.exchanges <= 100_000:
+            raise ConfigError(
+                f"exchanges is {self.exchanges} (must lie between 50 and 100,000; 1,000 is customary)."
             )
         if self.engine not in ENGINES:
             raise ConfigError(f"the engine {self.engine!r} is unknown; choose {' or '.join(ENGINES)}.")
@@ -134,9 +145,9 @@ class Study:
         from_table(FitSettings, dict(self.model), "[model]")
 
     @property
-    def fit(self) -> FitSettings:
+    def fit(self) -> FastSettings:
         """Settings of the model."""
-        return FitSettings(**self.model, joint=False, minimum=self.minimum)
+        return FastSettings(**self.model, joint=False, minimum=self.minimum)
 
     def order(self) -> Order:
         """What the hub is to compute."""
@@ -150,13 +161,25 @@ class Study:
         effort = s.effort if s.effort in ("auto", "none") else tuple(t.strip() for t in s.effort.split(","))
         plan = Plan(
             species=self.species, season=self.season, months=stamps, effort=effort,
-            detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli", joint=self.joint, owners=FEWEST,
+            detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli", joint=False,
             duplicates=self.duplicates, minimum=self.minimum, jointly=True, share=self.share,
+            contributors=self.contributors,
         )  # fmt: skip
         chosen = candidates(s, base_settings(s, calibrate=self.sites == "all"))
         return Order(
             plan, chosen, s.folds, s.folds_by, s.one_se, s.bootstrap, s.seed, seal=True, average=s.average
         )
+
+    def approved(self) -> Approved:
+        """What the custodian approves of the questions: the organisation's program compares each with it."""
+        order = self.order()
+        plan = order.plan
+        months = None if plan.months is None else tuple(plan.months.tolist())
+        return Approved(
+            self.organisations, True, self.species, self.season, months, plan.effort, plan.detections, plan.duplicates,
+            plan.minimum, plan.contributors, plan.share, tuple(order.candidates), order.folds, order.by, order.seed,
+            order.bootstrap, self.exchanges,
+        )  # fmt: skip
 
     def settings(self) -> bytes:
         """Digest of everything that the result depends on (8 bytes): in every frame."""
@@ -170,10 +193,10 @@ class Study:
 def read_study_toml(path: Path) -> Study:
     """Read ``study.toml``; an unknown or missing key is an error that names it."""
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"there is no file {path}.", path=str(path)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise InputError(f"{path} is not valid TOML: {error}.", path=str(path)) from None
     return _study(raw, path)
 

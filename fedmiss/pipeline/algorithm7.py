@@ -30,7 +30,7 @@ from fedmiss.pipeline.fit_folder import (
     write_run_trace,
 )
 from fedmiss.pipeline.panels import open_panel, panel_hash
-from fedmiss.pipeline.settings import FitSettings
+from fedmiss.pipeline.settings import FedMissEMSettings
 
 __all__ = ["fit_algorithm7", "run_algorithm7"]
 
@@ -62,6 +62,7 @@ def run_algorithm7(
     compressor: Compressor | None = None,
     participation: float = 1.0,
     batch: int | None = None,
+    batch_sum: str = "full",
     seed: int = 0,
     checkpoint: Path | None = None,
     observe_every: int = 10,
@@ -78,6 +79,8 @@ def run_algorithm7(
     alpha : step of the memories; None is 1 / (1 + omega)
     compressor : what the groups send; None is random dithering with 16 levels
     batch : rows of a minibatch, None for all rows
+    batch_sum : "full" multiplies a minibatch's sum by m_c / b, so that its mean is the whole statistic; "paper" leaves it
+        as lines 8 to 13 have it, with a mean of b / m_c of the whole statistic
     observe_every : rounds between two evaluations of the objective, which looks at all groups' data: possible in
         process, not in a real federation
 
@@ -86,7 +89,7 @@ def run_algorithm7(
     result, model, rows of each group in slot order
     """
     model = FedMissEM(panel, family=family, rank=rank, penalty=penalty, seed=seed)
-    rows = model.rows(panel)
+    rows = model.rows(panel, batch if batch_sum == "paper" else None)
     roster = Roster.of({name: len(r) for name, r in rows.items()})
     data = [rows[name] for name in roster.ids]
     quant = Dithering(levels=16) if compressor is None else compressor
@@ -115,7 +118,7 @@ def run_algorithm7(
     return result, model, data
 
 
-def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
+def fit_algorithm7(panel_path: str | Path, out: Path, settings: FedMissEMSettings) -> Path:
     """Write a fit folder made by algorithm 7. It has no intervals: a bootstrap needs a solver that converges."""
     if settings.model not in FAMILIES:
         raise ConfigError(
@@ -146,6 +149,7 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> 
         compressor=_compressor(settings),
         participation=settings.participation,
         batch=settings.batch,
+        batch_sum=settings.batch_sum,
         seed=settings.seed,
         checkpoint=checkpoint(work),
     )
@@ -158,7 +162,7 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FitSettings) -> 
     return finish(work, out)
 
 
-def _compressor(settings: FitSettings) -> Compressor:
+def _compressor(settings: FedMissEMSettings) -> Compressor:
     if settings.compressor:
         quant = compressor_of(settings.compressor)
         if getattr(quant, "delta", None) is not None:
@@ -170,7 +174,7 @@ def _compressor(settings: FitSettings) -> Compressor:
 
 
 def _facts(
-    fit: CountFit, panel: PanelFacts, settings: FitSettings, n_groups: int, n_cells: int, result: Result
+    fit: CountFit, panel: PanelFacts, settings: FedMissEMSettings, n_groups: int, n_cells: int, result: Result
 ) -> FitFacts:
     s, trace = fit.settings, result.trace
     known = trace["objective"][~np.isnan(trace["objective"])]
@@ -202,7 +206,7 @@ def _facts(
     )
 
 
-def _check_finite(result: Result, settings: FitSettings) -> None:
+def _check_finite(result: Result, settings: FedMissEMSettings) -> None:
     """Refuse a run whose objective rose: its parameters mean nothing."""
     seen = result.trace["objective"]
     seen = seen[~np.isnan(seen)]

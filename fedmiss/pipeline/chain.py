@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from threading import Thread
 
-from fedmiss.errors import ConfigError, InputError, in_words
+from fedmiss.errors import ConfigError, FedmissError, InputError
 from fedmiss.etl.ingest import ingest
 from fedmiss.etl.panel import make_panel
 from fedmiss.files import (
@@ -27,6 +29,7 @@ from fedmiss.files import (
 )
 from fedmiss.locks import clear_inside, locked
 from fedmiss.pipeline.cluster import over_cluster
+from fedmiss.pipeline.failures import AGAIN, in_recipe, next_move, sentence
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.recipe import Recipe, slug
@@ -38,12 +41,13 @@ from fedmiss.version import __version__
 
 __all__ = ["SpeciesResult", "input_files", "run_recipe", "run_species"]
 
+REFUSED = "refused_species"  # in the results of the records' manifest: names that could not be ingested
 STEPS = ("panel", "fit", "imputed", "report")
 
 
 @dataclass(frozen=True, slots=True)
 class SpeciesResult:
-    """What became of one species: the page, or the reason why there is none."""
+    """What became of one species: the page, or the step that failed, the reason, and the next move."""
 
     species: str
     folder: Path
@@ -51,6 +55,8 @@ class SpeciesResult:
     error: str = ""
     redone: tuple[str, ...] = ()
     index: Path | None = None  # the page of all species of the run
+    step: str = ""  # that failed
+    next: str = ""
 
 
 def _step(folder: Path, key: str, make: Callable[..., object]) -> bool:
@@ -66,9 +72,13 @@ def _step(folder: Path, key: str, make: Callable[..., object]) -> bool:
         except InputError as error:
             note(f"{error} It is made again.")
     make(overwrite=folder.exists())
-    with atomic_file(file) as tmp:
+    with atomic_file(file, ours=_is_key) as tmp:
         tmp.write_text(f"{key}\n", encoding="utf-8")
     return True
+
+
+def _is_key(path: Path) -> bool:
+    return re.fullmatch(rb"[0-9a-f]{64}\n", path.read_bytes()) is not None
 
 
 def _manifest_key(folder: Path, settings: object) -> str:
@@ -129,8 +139,16 @@ def _run(
     key = hash_json([__version__, files, asdict(replace(recipe.ingest, filters=filters)), recipe.terms])
     ran = _step(records, key, partial(_ingest, recipe, records))
     say("  done" if ran else "  unchanged, kept")
-    names = _species(recipe, records)
-    if len(names) == 1:
+    refused = read_manifest(records, "records")["results"].get(REFUSED, {})
+    failed = [
+        SpeciesResult(
+            name, recipe.out / slug(name), None, why["error"], step="ingest",
+            next=next_move("ingest", why["near"], named=True),
+        )
+        for name, why in refused.items()
+    ]  # fmt: skip
+    names = [name for name in _species(recipe, records) if name not in refused]
+    if len(names) == 1 and not failed:
         return [run_species(recipe, names[0], records, recipe.out, say=say)]
     one_by_one = (
         _on_cluster(recipe, names, records, scheduler)
@@ -138,27 +156,49 @@ def _run(
         else _each_species(recipe, names, records, jobs or min(len(names), os.cpu_count() or 1))
     )
     results = []
-    for result in one_by_one:
+    for result in chain(failed, one_by_one):
         results.append(result)
-        say(f"{result.species}: " + (f"failed: {result.error}" if result.error else f"{result.page}"))
+        say(f"{result.species}: " + (f"failed at {result.step}" if result.error else f"{result.page}"))
     results.sort(key=lambda r: r.species)
     pages = [r.page.parent for r in results if r.page]
     index = build_index(
-        pages, recipe.out, failures={r.species: r.error for r in results if r.error}, date=recipe.report.date
+        pages,
+        recipe.out,
+        failures={r.species: f"Failed at {r.step}: {r.error} Next: {r.next}" for r in results if r.error},
+        date=recipe.report.date,
     )
     return [replace(r, index=index) for r in results]
 
 
 def _ingest(recipe: Recipe, records: Path, *, overwrite: bool) -> None:
-    manifest = ingest(
-        recipe.files,
-        records,
-        recipe.ingest,
-        sampling=recipe.sampling,
-        unvetted=recipe.unvetted,
-        cache=recipe.out / ".cache",
-        overwrite=overwrite,
-    )
+    """Ingest all species but those whose names are refused, which the manifest then lists with the reason.
+
+    A name that is refused must not stop the others; a recipe of none but refused names has nothing to make.
+    """
+    settings, refused = recipe.ingest, {}
+    while True:
+        try:
+            manifest = ingest(
+                recipe.files,
+                records,
+                settings,
+                sampling=recipe.sampling,
+                unvetted=recipe.unvetted,
+                cache=recipe.out / ".cache",
+                overwrite=overwrite,
+            )
+            break
+        except ConfigError as error:
+            name = error.fields.get("species")
+            if name not in settings.species or len(recipe.ingest.species) == 1:
+                raise type(error)(in_recipe(str(error), "ingest"), **error.fields) from None
+            refused[name] = {"error": sentence(error, "ingest"), "near": list(error.fields.get("near", ()))}
+            if len(settings.species) == 1:
+                told = " ".join(f"{name}: {why['error']}" for name, why in refused.items())
+                raise ConfigError(f"none of the species of the recipe can be ingested. {told}") from None
+            settings = replace(settings, species=tuple(n for n in settings.species if n != name))
+    if refused:
+        update_manifest(records, results=manifest["results"] | {REFUSED: refused})
     if recipe.terms:
         update_manifest(records, terms=manifest["terms"] | recipe.terms)
 
@@ -166,11 +206,14 @@ def _ingest(recipe: Recipe, records: Path, *, overwrite: bool) -> None:
 def _one_of_many(recipe: Recipe, records: Path, name: str) -> SpeciesResult:
     """Run one species; an error becomes its result, so that the others go on."""
     folder = recipe.out / slug(name)
+    said = ["start"]
     try:
-        return run_species(recipe, name, records, folder)
+        return run_species(recipe, name, records, folder, say=said.append)
     except Exception as error:
-        text = in_words(error) or f"unexpected {type(error).__name__}: {error}"
-        return SpeciesResult(name, folder, None, text)
+        step = next(text for text in reversed(said) if not text.startswith(" "))
+        fields = error.fields if isinstance(error, FedmissError) else {}
+        move = next_move(step, fields.get("near", ()), named="near" in fields)
+        return SpeciesResult(name, folder, None, sentence(error, step), step=step, next=move)
 
 
 def _each_species(recipe: Recipe, names: list[str], records: Path, jobs: int) -> Iterator[SpeciesResult]:
@@ -187,14 +230,19 @@ def _each_species(recipe: Recipe, names: list[str], records: Path, jobs: int) ->
                 yield future.result()
             except BrokenProcessPool:
                 name = waiting[future]
-                why = "its process was ended from outside (often: out of memory); run again with --jobs 1"
-                yield SpeciesResult(name, recipe.out / slug(name), None, why)
+                why = "its process was ended from outside (often: out of memory)."
+                yield _lost(recipe, name, why, f"add --jobs 1 and {AGAIN}")
     except BaseException:
         for child in active_children():
             child.terminate()
         raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _lost(recipe: Recipe, name: str, why: str, move: str) -> SpeciesResult:
+    """Return the result of a species whose process told nothing."""
+    return SpeciesResult(name, recipe.out / slug(name), None, why, step="a step unknown", next=move)
 
 
 def _begin_worker() -> None:
@@ -214,7 +262,7 @@ def _on_cluster(recipe: Recipe, names: list[str], records: Path, scheduler: str)
     here = replace(recipe, out=recipe.out.resolve())
     work = partial(_one_of_many, here, records.resolve())
     for name, result, error in over_cluster(scheduler, work, names, recipe.out.resolve()):
-        yield result if result is not None else SpeciesResult(name, recipe.out / slug(name), None, error)
+        yield result if result is not None else _lost(recipe, name, error, AGAIN)
 
 
 def _species(recipe: Recipe, records: Path) -> list[str]:
@@ -232,6 +280,8 @@ def _species(recipe: Recipe, records: Path) -> list[str]:
         return list(recipe.species)
     if recipe.panel.species:
         return [recipe.panel.species]
+    if recipe.ingest.species:
+        return list(recipe.ingest.species)
     if len(counts) == 1:
         return [str(counts.index[0])]
     raise ConfigError(
@@ -264,7 +314,7 @@ def run_species(
 
     key = _manifest_key(records, asdict(panel_settings))
     step("panel", panel, key, partial(make_panel, records, panel, panel_settings))
-    key = _manifest_key(panel, asdict(recipe.fit))
+    key = _manifest_key(panel, asdict(recipe.fit))  # type: ignore[call-overload]
     step("fit", fit, key, partial(fit_panel, panel, fit, recipe.fit))
     step("impute", imputed, _manifest_key(fit, None), partial(impute_panel, panel, fit, imputed))
     key = hash_json([_manifest_key(fit, asdict(recipe.report)), identity(imputed)])

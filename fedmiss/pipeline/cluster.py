@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from fedmiss.errors import ConfigError, EngineError
+from fedmiss.owner import remove_own, temporary
 from fedmiss.version import __version__
 
 if TYPE_CHECKING:
@@ -77,12 +78,12 @@ def over_cluster(
 def _check_workers(client: Client, shared: Path) -> None:
     if not client.scheduler_info(n_workers=-1)["workers"]:
         raise EngineError("the Dask scheduler has no worker; start some with `dask worker ADDRESS`.")
-    token = shared / f".fedmiss-{secrets.token_hex(8)}"
+    token = temporary(shared / "seen")
     token.write_text("seen", encoding="utf-8")
     try:
         seen = client.run(_look, str(token))
     finally:
-        token.unlink(missing_ok=True)
+        remove_own(token)
     other = {w: v for w, (v, _) in seen.items() if v != __version__}
     if other:
         raise ConfigError(

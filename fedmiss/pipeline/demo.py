@@ -52,7 +52,7 @@ def run_demo(
         )
     recipe = replace(recipe, files=(table,))
     if bootstrap is not None:
-        recipe = replace(recipe, fit=replace(recipe.fit, bootstrap=bootstrap))
+        recipe = replace(recipe, fit=replace(recipe.fit, bootstrap=bootstrap))  # type: ignore[type-var]
     if date is not None:
         recipe = replace(recipe, report=replace(recipe.report, date=date))
     return run_recipe(recipe, say=say)[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,11 +12,10 @@ import pandas as pd
 
 from fedmiss.arrays import F64, Columns
 from fedmiss.core import Result
-from fedmiss.errors import ConfigError, InputError
+from fedmiss.errors import InputError
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import AverageFit, CountFit, Posterior, coefficient_names, visited_totals
 from fedmiss.files import (
-    MANIFEST,
     Manifest,
     read_checked,
     read_manifest,
@@ -30,8 +28,9 @@ from fedmiss.folders import FitFacts, ModelFacts, or_nan
 from fedmiss.models.lowrank.choice import Choice, model_name
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit, Theta
+from fedmiss.owner import begin_work, drop_unfinished, empty_part, empty_work, end_work, files_of
 from fedmiss.pipeline.panels import PanelFolder, effort_names
-from fedmiss.pipeline.settings import FitSettings
+from fedmiss.pipeline.settings import FastSettings, FitSettings
 from fedmiss.progress import note
 from fedmiss.tables import read_table, write_table
 
@@ -56,30 +55,25 @@ MEMBERS = "members"  # folder of the fits that are averaged with the chosen one
 def partial_folder(out: Path, key: str) -> Path:
     """Return the folder of unfinished work, emptied when it belongs to other settings or another panel, or is damaged."""
     work = out.with_name(out.name + ".partial")
-    ours = (work / "key.json").exists() or (work / MANIFEST).exists()
-    if work.is_symlink() or (work.exists() and not ours and any(p.name[0] != "." for p in work.iterdir())):
-        raise ConfigError(
-            f"{work} is in the way of unfinished work, and fedmiss did not make it; remove it or rename it."
-        )
-    if work.exists():
-        for left in work.glob(".*"):  # temporary files of a write that was interrupted
-            left.unlink()
-        ledger = (work / "ledger.json").exists() and saved(work / "ledger.json") is None
-        if ledger or saved(work / "key.json") != key.encode():
-            shutil.rmtree(work)
+    begin_work(work)
+    ledger = (work / "ledger.json").exists() and saved(work / "ledger.json") is None
+    if files_of(work) and (ledger or saved(work / "key.json") != key.encode()):
+        if (work / "key.json").exists():
+            note(f"the unfinished work in {work} is of other settings or another panel: it is not used.")
+        empty_work(work)
+        begin_work(work)
     write_checked(work / "key.json", key.encode())
     return work
 
 
 def saved(path: Path) -> bytes | None:
-    """Return a file of unfinished work; None for a missing one and for a damaged one, which is removed with a note."""
+    """Return a file of unfinished work; None, and a note, for a damaged one; None for a missing one."""
     if not path.exists():
         return None
     try:
         return read_checked(path)
     except InputError as error:
         note(f"{error} What it held is done again.")
-        path.unlink()
         return None
 
 
@@ -87,18 +81,26 @@ def checkpoint(work: Path) -> Path:
     """Return the checkpoint of a run through the core; a damaged one is removed."""
     path = work / "checkpoint" / "run.npz"
     path.parent.mkdir(exist_ok=True)
-    saved(path)
+    if path.exists() and saved(path) is None:
+        empty_work(work, ["checkpoint/run.npz"])
     return path
 
 
 def finish(work: Path, out: Path) -> Path:
     """Remove the checkpoints and rename the work folder to its final name."""
-    shutil.rmtree(work / "checkpoint", ignore_errors=True)
-    for path in (*(work / name for name in ("choice.json", "ledger.json")), *work.glob("draws-*.npz")):
-        path.unlink(missing_ok=True)
-    (work / "key.json").unlink()
+    # The key first: work without one is done anew. With a key and without its ledger it would go on, and count anew.
+    names = (
+        "key.json",
+        "choice.json",
+        "ledger.json",
+        *(p.name for p in work.glob("draws-*.npz")),
+    )
+    empty_work(work, names)
+    empty_part(work / "checkpoint")
+    drop_unfinished(work)
     seal(work)
     replace_folder(work, out)
+    end_work(out)
     return out
 
 
@@ -273,7 +275,7 @@ def fit_facts(
         n_sites=federation.J,
         n_months=federation.L,
         n_cells_observed=federation.n_cells(),
-        bootstrap=s.bootstrap,
+        bootstrap=s.bootstrap if isinstance(s, FastSettings) else 0,
         advice=choice.advice if choice else "",
         cv_summary=json.loads(choice.summary.to_json(orient="records"))
         if choice is not None and len(choice.summary)
@@ -293,7 +295,7 @@ def write_fit_manifest(
     write_manifest(
         work,
         "fit",
-        settings=asdict(settings),
+        settings=asdict(settings),  # type: ignore[call-overload]
         inputs=hashes,
         results=facts.as_results(),
         flow=folder.manifest["flow"],

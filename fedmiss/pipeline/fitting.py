@@ -6,7 +6,8 @@ import hashlib
 import io
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from fedmiss.federation.results import AverageFit, CountFit, site_slopes
 from fedmiss.files import hash_file, hash_json, making, write_checked
 from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.owner import empty_part
 from fedmiss.pipeline.algorithm7 import fit_algorithm7
 from fedmiss.pipeline.fit_folder import (
     finish,
@@ -42,14 +44,19 @@ from fedmiss.pipeline.plans import (
     presence_if_uncounted,
 )
 from fedmiss.pipeline.saem import fit_saem
-from fedmiss.pipeline.settings import FitSettings
+from fedmiss.pipeline.settings import (
+    FastSettings,
+    FedMissEMSettings,
+    FitSettings,
+    SaemSettings,
+    WireSettings,
+)
 from fedmiss.pipeline.wire import fit_wire
-from fedmiss.progress import progress
+from fedmiss.progress import note, progress
 from fedmiss.tables import read_table, write_table
 
 __all__ = ["fit_panel"]
 
-METHODS = {"fedmissem": fit_algorithm7, "saem": fit_saem, "wire": fit_wire}
 CHOSEN_SITES = (
     " Sites where the species was never detected were left out of the panel, so the totals of held-out visits are those of"
     " sites that were lucky: a model below them is not wrong for that (`fedmiss panel --sites all` keeps every site)."
@@ -80,13 +87,15 @@ def fit_panel(
 
 
 def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
+    if isinstance(settings, FedMissEMSettings):
+        return fit_algorithm7(panel_path, out, settings)
+    if isinstance(settings, SaemSettings):
+        return fit_saem(panel_path, out, settings)
+    if isinstance(settings, WireSettings):
+        return fit_wire(panel_path, out, settings)
+    if not isinstance(settings, FastSettings):
+        raise ConfigError(f"settings is {settings!r} (must be made by FitSettings).")
     check_fixed(settings)
-    if settings.compressor and settings.method not in ("fedmissem", "wire"):
-        raise ConfigError(
-            f"--compressor {settings.compressor} is for --method fedmissem and wire; the method is {settings.method}."
-        )
-    if settings.method != "fast":
-        return METHODS[settings.method](panel_path, out, settings)
     folder = open_panel(panel_path)
     settings = presence_if_uncounted(folder, settings)
     hashes = panel_hash(folder)
@@ -98,7 +107,10 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     choice = _choose(federation, ledger, folder, settings, work)
     if choice.advice and folder.chosen_by_detection:
         choice = replace(choice, advice=choice.advice + CHOSEN_SITES)
-    fit, trace = _fit_members(federation, choice.members if settings.average else (choice.best,), started)
+    members = choice.members if settings.average else (choice.best,)
+    with _kept(federation, work, "fit", members):
+        fit, trace = _fit_members(federation, members, started)
+        federation.groups.save()  # replicates start from it
     ledger.save("fit")
     draws = _bootstrap(federation, ledger, settings, work) if settings.bootstrap else None
     write_fit(work, fit)
@@ -122,6 +134,19 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     )
     write_fit_manifest(work, folder, settings, hashes, facts, federation.agreement.notes)
     return finish(work, out)
+
+
+def _kept(
+    federation: LocalFederation,
+    work: Path,
+    stage: str,
+    models: Sequence[CountSettings],
+    told: Callable[[], None] = lambda: None,
+) -> AbstractContextManager[None]:
+    """Keep the rounds of a stage, for a run after an interruption; penalised fits have none worth keeping."""
+    if any(m.penalty is not None for m in models):
+        return nullcontext()
+    return federation.kept(work / "checkpoint" / stage, told)
 
 
 def _fit_members(
@@ -194,7 +219,7 @@ class Kept:
 
 
 def _choose(
-    federation: LocalFederation, ledger: Kept, folder: PanelFolder, s: FitSettings, work: Path
+    federation: LocalFederation, ledger: Kept, folder: PanelFolder, s: FastSettings, work: Path
 ) -> Choice:
     """Choose the model by cross-validation, or read what was chosen before an interruption."""
     cands = candidates(s, base_settings(s, calibrate=not folder.chosen_by_detection))
@@ -210,16 +235,27 @@ def _choose(
             federation.ask_visits()
             ledger.ledger.clear()  # counted already, in the line of the part before the interruption
         return Choice(table, pd.DataFrame(raw["summary"]), best, raw["advice"], tuple(near))
+    scored = 0
     with progress("cross-validation", len(cands) * s.folds) as show:
-        choice = federation.cross_validate(
-            cands,
-            folds=s.folds,
-            by=s.folds_by,
-            seed=s.seed,
-            one_se=s.one_se,
-            site_visits=s.site_visits and not folder.listed_by_detection,
-            watch=show,
-        )
+
+        def watch(done: int) -> None:
+            nonlocal scored
+            scored = done
+            show(done)
+
+        def told() -> None:
+            note(f"continuing: {scored} of {len(cands) * s.folds} fits of the cross-validation kept.")
+
+        with _kept(federation, work, "cross-validation", cands, told):
+            choice = federation.cross_validate(
+                cands,
+                folds=s.folds,
+                by=s.folds_by,
+                seed=s.seed,
+                one_se=s.one_se,
+                site_visits=s.site_visits and not folder.listed_by_detection,
+                watch=watch,
+            )
     ledger.save("cross-validation")
     write_table(choice.table, table_file, "cv")
     summary = json.loads(choice.summary.to_json(orient="records"))
@@ -231,11 +267,14 @@ def _choose(
         "summary": summary,
     }
     write_checked(work / "choice.json", json.dumps(raw | {"table": hash_file(table_file)}).encode())
+    empty_part(work / "checkpoint" / "cross-validation")
     return choice
 
 
-def _bootstrap(federation: LocalFederation, ledger: Kept, s: FitSettings, work: Path) -> Draws:
+def _bootstrap(federation: LocalFederation, ledger: Kept, s: FastSettings, work: Path) -> Draws:
     parts: list[Draws] = []
+    kept = 0
+    assert federation.last is not None
     with progress("bootstrap of observers", s.bootstrap) as show:
         size = federation.lockstep_size()
         for first in range(0, s.bootstrap, size):
@@ -244,14 +283,20 @@ def _bootstrap(federation: LocalFederation, ledger: Kept, s: FitSettings, work: 
             if before := saved(path):
                 with np.load(io.BytesIO(before)) as file:
                     parts.append(Draws(file["totals"], file["slopes"], file["own"]))
+                kept += len(numbers)
             else:
-                part = federation.replicates(numbers, seed=s.seed)
+                if kept:
+                    note(f"continuing: {kept} of {s.bootstrap} replicates kept.")
+                    kept = 0
+                with _kept(federation, work, path.stem, [f.settings for f in federation.last.fits]):
+                    part = federation.replicates(numbers, seed=s.seed)
                 # The ledger first: a kill between the two files redoes the part, which replaces its line.
                 # The other order would keep the draws and lose the line.
                 ledger.save("bootstrap", first)
                 buffer = io.BytesIO()
                 np.savez(buffer, totals=part.totals, slopes=part.slopes, own=part.own)
                 write_checked(path, buffer.getvalue())
+                empty_part(work / "checkpoint" / path.stem)
                 parts.append(part)
             show(numbers[-1] + 1)
     return Draws.joined(parts)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import polars as pl
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import InputError
+from fedmiss.etl.one_species import only, species_columns
 from fedmiss.models.lowrank.data import Group, GroupPanel
 
 __all__ = ["from_dataframe"]
@@ -20,6 +22,7 @@ def from_dataframe(
     count: str = "count",
     observer: str | None = None,
     group: str | None = None,
+    species: str = "",
 ) -> GroupPanel:
     """Make a panel of a table with one row for each count.
 
@@ -29,6 +32,7 @@ def from_dataframe(
     site, time, count : columns; ``time`` holds dates, months as ``2024-05``, or whole years
     observer : column of who counted (default: the site, so that replicates draw sites)
     group : column of who holds the row (default: one group)
+    species : the one to take, by any of its names; needed where a column of the table names several
 
     Returns
     -------
@@ -37,6 +41,7 @@ def from_dataframe(
     Raises
     ------
     InputError : a column that is not there, a time that is no date, month or year, a negative or infinite count
+    ConfigError : several species and none chosen, or a species that is not there
 
     Examples
     --------
@@ -51,6 +56,7 @@ def from_dataframe(
             raise InputError(
                 f"the table has no column {name!r}; it has {', '.join(map(str, frame.columns[:12]))}."
             )
+    frame = _one_species(frame, species, {site, time, count, observer, group})
     kept = frame[frame[count].notna()]
     value = _counts(kept[count])
     stamp = _months(kept[time])
@@ -67,6 +73,19 @@ def from_dataframe(
         groups.append(Group.of(str(name), at_site[mine], at_month[mine], value[mine], observer=local))
     calendar = (months % 12 + 1, months // 12)
     return GroupPanel.of(sites.size, months.size, groups, calendar, site_id=sites)
+
+
+def _one_species(frame: pd.DataFrame, species: str, used: set[str | None]) -> pd.DataFrame:
+    """Return the rows of the species: a column of species is a filter, always."""
+    columns = species_columns(str(c) for c in frame.columns if c not in used)
+    if not columns:
+        return frame
+    text = {c: frame[c].astype(object).where(frame[c].notna(), "").map(str) for c in columns}
+    rows = pl.DataFrame({c: pl.Series(v.tolist(), dtype=pl.String) for c, v in text.items()}).with_row_index(
+        "at"
+    )
+    kept, _, _ = only(rows, columns, species, "the table", "species=")
+    return frame.iloc[kept["at"].to_numpy()]
 
 
 def _counts(values: pd.Series) -> F64:

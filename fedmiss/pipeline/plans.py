@@ -11,15 +11,14 @@ from fedmiss.files import hash_json
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.pipeline.panels import PanelFolder
-from fedmiss.pipeline.settings import MODELS, FitSettings
+from fedmiss.pipeline.settings import MODELS, FastSettings, SaemSettings, WireSettings
 
 __all__ = ["base_settings", "candidates", "check_fixed", "federation_of", "presence_if_uncounted"]
 
 
-def check_fixed(s: FitSettings) -> None:
+def check_fixed(s: FastSettings) -> None:
     """Refuse what the plain site and time model does not have."""
     other = {
-        "--method": s.method != "fast",
         "--model": s.model not in ("auto", "quasi"),
         "--rank": s.rank not in ("auto", 0),
         "--penalty": s.penalty is not None,
@@ -35,19 +34,20 @@ def check_fixed(s: FitSettings) -> None:
         )
 
 
-def base_settings(s: FitSettings, *, calibrate: bool = True) -> CountSettings:
+def base_settings(s: FastSettings | WireSettings, *, calibrate: bool = True) -> CountSettings:
     """Translate the step's settings into the model's, before rank and model are chosen."""
-    if s.time == "fixed":
+    if isinstance(s, FastSettings) and s.time == "fixed":
         return CountSettings(time="fixed", rank=0, season=False, slopes=False, seed=s.seed)
     chosen = MODELS["negbin" if s.model == "auto" else s.model]
     rank = 2 if s.rank == "auto" else s.rank
     return CountSettings(
-        rank=rank, penalty=s.penalty, observers=s.observers, seed=s.seed, calibrate=calibrate,
+        rank=rank, penalty=s.penalty, observers=isinstance(s, FastSettings) and s.observers, seed=s.seed,
+        calibrate=calibrate,
         **chosen,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
-def candidates(s: FitSettings, base: CountSettings) -> list[CountSettings]:
+def candidates(s: FastSettings, base: CountSettings) -> list[CountSettings]:
     """Candidates of the cross-validation; one means that nothing is to be chosen."""
     if s.time == "fixed":
         return [base]
@@ -63,25 +63,27 @@ def candidates(s: FitSettings, base: CountSettings) -> list[CountSettings]:
     return [base]
 
 
-def presence_if_uncounted(folder: PanelFolder, settings: FitSettings) -> FitSettings:
+def presence_if_uncounted(folder: PanelFolder, settings: FastSettings) -> FastSettings:
     """Fit presence and absence where a species was found and never counted (all X): its counts are all 0 and say nothing."""
     if settings.model == "auto" and folder.facts.birds == 0 and folder.facts.n_detected > 0:
         return replace(settings, model="bernoulli")
     return settings
 
 
-def federation_of(folder: PanelFolder, s: FitSettings) -> LocalFederation:
+def federation_of(folder: PanelFolder, s: FastSettings | WireSettings | SaemSettings) -> LocalFederation:
     """Groups of a panel folder and a hub, agreed on axes, effort terms and shared sites."""
+    fixed = isinstance(s, FastSettings) and s.time == "fixed"
+    model = "quasi" if isinstance(s, SaemSettings) else s.model
     plan = Plan(
         species=folder.facts.species,
         months=folder.stamps,
-        effort=folder.wanted_terms("none" if s.time == "fixed" else s.effort),
-        detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli",
-        joint=s.joint and s.time != "fixed",
+        effort=folder.wanted_terms("none" if fixed else s.effort),
+        detections=MODELS.get(model, MODELS["quasi"])["family"] == "bernoulli",
+        joint=s.joint and not fixed,
         duplicates=folder.several_sources,
-        minimum=s.minimum,
+        minimum=0 if isinstance(s, WireSettings) else s.minimum,
     )
-    held, at = folder.visits(effort=s.effort != "none" and s.time != "fixed")
+    held, at = folder.visits(effort=s.effort != "none" and not fixed)
     return LocalFederation(
         held,
         at,
@@ -89,5 +91,5 @@ def federation_of(folder: PanelFolder, s: FitSettings) -> LocalFederation:
         plan,
         secrets=folder.secrets(),
         more=hash_json(asdict(s)).encode(),
-        own=s.own,
+        own=isinstance(s, FastSettings) and s.own,
     )

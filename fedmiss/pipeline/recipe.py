@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.settings import IngestSettings, PanelSettings, ingest_settings
-from fedmiss.pipeline.settings import FitSettings
+from fedmiss.parsing import parse_toml
+from fedmiss.pipeline.settings import FastSettings, FitSettings
 from fedmiss.report.settings import ReportSettings
 from fedmiss.settings import convert, from_table, names, read_table, unknown
 
@@ -41,7 +41,7 @@ class Recipe:
     min_records: int = 200
     ingest: IngestSettings = field(default_factory=IngestSettings)
     panel: PanelSettings = field(default_factory=PanelSettings)
-    fit: FitSettings = field(default_factory=FitSettings)
+    fit: FitSettings = field(default_factory=FastSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
     terms: dict[str, str] = field(default_factory=dict)
 
@@ -98,10 +98,10 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
     path = Path(path)
     where = path.name
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"there is no recipe {path}.", path=str(path)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
+    except (ValueError, IsADirectoryError) as error:
         raise InputError(f"{path} is not a TOML recipe: {error}.", path=str(path)) from None
     tables = {"name", "out", "species", "min_records", "ingest", "panel", "fit", "report", "terms"}
     for key in raw:

@@ -39,7 +39,7 @@ from fedmiss.pipeline.fit_folder import (
 )
 from fedmiss.pipeline.panels import effort_names, open_panel, panel_hash
 from fedmiss.pipeline.plans import federation_of
-from fedmiss.pipeline.settings import FitSettings
+from fedmiss.pipeline.settings import SaemSettings
 from fedmiss.rng import rng_for
 
 __all__ = ["fit_saem", "posterior_of_sites", "workers_of"]
@@ -113,7 +113,7 @@ def posterior_of_sites(
     return mean, square / count - mean[:, :, None] * mean[:, None, :]
 
 
-def _check(settings: FitSettings, federation: LocalFederation, model: Counts, labels: list[str]) -> None:
+def _check(settings: SaemSettings, federation: LocalFederation, model: Counts, labels: list[str]) -> None:
     """Refuse panels that maximum likelihood cannot fit, and panels that would take hours."""
     used = [p.used for p in federation.programs.values() if p.used is not None]
     visits = sum(u.count.size for u in used)
@@ -144,13 +144,8 @@ def _check(settings: FitSettings, federation: LocalFederation, model: Counts, la
         )
 
 
-def _rounds(settings: FitSettings) -> int:
+def _rounds(settings: SaemSettings) -> int:
     """Refuse settings that FL-SAEM does not have; return the number of its rounds."""
-    if settings.model != "auto" or settings.penalty is not None:
-        raise ConfigError(
-            "--method saem has one model, Poisson with log-normal overdispersion, whose variances are estimated: leave "
-            f"out --model (it is {settings.model}) and --penalty (it is {settings.penalty})."
-        )
     if settings.rank != "auto" and int(settings.rank) > MOST_FACTORS:
         raise ConfigError(
             f"--method saem --rank {settings.rank}: at most {MOST_FACTORS} factors, whose loadings are free in each month."
@@ -161,7 +156,7 @@ def _rounds(settings: FitSettings) -> int:
     return rounds
 
 
-def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
+def fit_saem(panel_path: str | Path, out: Path, settings: SaemSettings) -> Path:
     """Write a fit folder made by FL-SAEM (model C: :class:`fedmiss.models.saem_shift.ShiftedCounts`).
 
     Rank 0 has a site level, rank r also r factors with loadings free in each month; S is averaged over the second half of
@@ -212,7 +207,6 @@ def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         workers=len(names),
         overdispersion=theta.s2,
         standard_errors=errors,
-        bootstrap=0,
     )
     made = "made by chains (--method saem), the check of the default fit's approximations; no intervals."
     write_fit_manifest(work, folder, settings, hashes, facts, [made, *notes])
@@ -220,7 +214,7 @@ def fit_saem(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
 
 
 def _run(
-    model: Counts, names: list[str], data: list[Visits], s: FitSettings, rounds: int, file: Path
+    model: Counts, names: list[str], data: list[Visits], s: SaemSettings, rounds: int, file: Path
 ) -> Result:
     roster = Roster.of({name: len(rows) for name, rows in zip(names, data, strict=True)}, "pooled")
     first = first_statistics(model, data)

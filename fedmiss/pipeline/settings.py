@@ -1,13 +1,15 @@
-"""The settings of ``fedmiss fit``; light to import, because the command line makes its options of them."""
+"""The settings of ``fedmiss fit``, one class for each method; the command line makes its options of them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from fedmiss.settings import Setting, Settings
+from fedmiss.errors import ConfigError
+from fedmiss.settings import Setting, Settings, checked, definitions
 
-__all__ = ["MODELS", "FitSettings"]
+__all__ = ["MODELS", "FastSettings", "FedMissEMSettings", "FitSettings", "SaemSettings", "WireSettings"]
 
 MODELS = {
     "quasi": {"family": "poisson", "dispersion": "quasi"},
@@ -17,10 +19,78 @@ MODELS = {
     "bernoulli": {"family": "bernoulli"},
 }
 
+# what more there is to say where a method lacks a setting
+WHY = {
+    ("minimum", "fedmissem"): "It sends a number for each site and month, behind which one site stands.",
+    ("minimum", "wire"): "It sends sums by site, behind which one site stands.",
+    ("bootstrap", "fedmissem"): "It makes no intervals.",
+    ("bootstrap", "wire"): "It makes no intervals.",
+    ("bootstrap", "saem"): "It makes no intervals.",
+    ("model", "saem"): "It has one model, Poisson with log-normal overdispersion.",
+    ("penalty", "saem"): "It estimates the variances.",
+}
 
-@dataclass(frozen=True, slots=True)
+Method = Annotated[
+    str,
+    Setting(
+        "fast (count model), fedmissem (the paper's Algorithm 7), wire (dithered normal equations), or saem (count "
+        "model by chains: a check of fast on small panels; rank auto is 0).",
+        among=("fast", "fedmissem", "wire", "saem"),
+    ),
+]
+Model = Annotated[
+    str, Setting("auto, quasi, negbin, log1p, gaussian or bernoulli; not saem.", among=("auto", *MODELS))
+]
+Rank = Annotated[int | Literal["auto"], Setting("auto (by cross-validation) or a number.", low=0)]
+Penalty = Annotated[
+    float | None, Setting("Ridge on the factors; without it, their variances are estimated; not saem.", low=0)
+]
+Effort = Annotated[str, Setting("auto, none, or any of duration,distance,observers; not fedmissem.")]
+Observers = Annotated[
+    bool, Setting("fast, saem: observer effects, kept inside groups; they may absorb part of a trend.")
+]
+Joint = Annotated[
+    bool,
+    Setting(
+        "Groups exchange sums by site for sites that several groups visit: use it if one person holds all groups; not "
+        "fedmissem."
+    ),
+]
+Minimum = Annotated[
+    int,
+    Setting(
+        "fast, saem: minimum number of a group's sites in the sums of a month; visits of months with fewer sites are "
+        "withheld.",
+        low=0,
+    ),
+]
+Seed = Annotated[int, Setting("Seed of everything random.", low=0)]
+Rounds = Annotated[
+    int | None, Setting("fedmissem, wire, saem: rounds; by default 2,000, 100 and 900.", low=1)
+]
+Alpha = Annotated[
+    float | None,
+    Setting("fedmissem, wire: step size of the memories; by default 1/(1+omega).", above=0, high=1),
+]
+Levels = Annotated[int, Setting("fedmissem, wire: levels of the random dithering; 0 sends floats.", low=0)]
+CompressorName = Annotated[
+    str,
+    Setting(
+        "fedmissem, wire: the compressor, by name and numbers, for example natural or randk:k=200 (fedmissem), "
+        "topk:k=200 or dithering:levels=64,block=9 (wire). Default: dithering with --levels; wire "
+        "compresses the sums of each site apart."
+    ),
+]
+Participation = Annotated[
+    float, Setting("fedmissem, wire, saem: probability that a group answers a round.", above=0, high=1)
+]
+
+
 class FitSettings(Settings):
-    """Settings of ``fedmiss fit``.
+    """Settings of ``fedmiss fit``: called with a ``method``, it makes the settings of that method.
+
+    Each method has a class of its own, which holds what the method uses. A setting of another method is refused, and so is
+    one that does nothing beside the others that were given.
 
     Observer effects take part of a trend for themselves where observers come and go, and the intervals do not show it:
     hence there are none unless asked for. Without ``joint`` the owner of a shared site treats it as its own.
@@ -32,103 +102,213 @@ class FitSettings(Settings):
     100
     """
 
-    method: Annotated[
-        str,
-        Setting(
-            "fast (count model), fedmissem (the paper's Algorithm 7), wire (dithered normal equations), or saem (count "
-            "model by chains: a check of fast on small panels; rank auto is 0).",
-            among=("fast", "fedmissem", "wire", "saem"),
-        ),
-    ] = "fast"
-    model: Annotated[
-        str, Setting("auto, quasi, negbin, log1p, gaussian or bernoulli.", among=("auto", *MODELS))
-    ] = "auto"
-    rank: Annotated[int | Literal["auto"], Setting("auto (by cross-validation) or a number.", low=0)] = "auto"
-    penalty: Annotated[
-        float | None, Setting("Ridge on the factors; without it, their variances are estimated.", low=0)
-    ] = None
+    __slots__ = ()
+    called: ClassVar[str] = ""
+
+    def __new__(cls, method: str = "", **given: Any) -> Any:
+        """Make an object of the method's class; the class of a method makes objects of itself."""
+        if cls is not FitSettings:
+            if method in definitions(cls)["method"][1].among and method != cls.called:
+                raise ConfigError(
+                    f"{cls.__name__} are the settings of --method {cls.called}, not of {method!r}."
+                )
+            return object.__new__(cls)
+        known = {kind.called: kind for kind in METHODS}
+        method = str(checked(method or FastSettings.called, *definitions(FitSettings)["method"], "--method"))
+        asked = {name: value for name, value in given.items() if value is not None}
+        _refuse_others(known[method], asked)
+        for name, why in _idle(asked):
+            raise ConfigError(f"{_flag(name)} does nothing here: {why}. Leave {_flag(name)} out.")
+        return object.__new__(known[method])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FastSettings(FitSettings):
+    """Settings of ``--method fast``, the default: the count model with cross-validation and bootstrap."""
+
+    called: ClassVar[str] = "fast"
+
+    method: Method = "fast"
+    model: Model = "auto"
+    rank: Rank = "auto"
+    penalty: Penalty = None
     time: Annotated[
         str,
         Setting(
-            "smooth, or fixed: the plain site and time model (Poisson, no effort), which is TRIM's model 3.",
+            "fast: smooth, or fixed: the plain site and time model (Poisson, no effort), which is TRIM's model 3.",
             among=("smooth", "fixed"),
         ),
     ] = "smooth"
-    effort: Annotated[str, Setting("auto, none, or any of duration,distance,observers.")] = "auto"
-    observers: Annotated[
-        bool, Setting("Observer effects, kept inside groups; they may absorb part of a trend.")
-    ] = False
-    folds: Annotated[int, Setting("Folds of the cross-validation.", low=2)] = 5
+    effort: Effort = "auto"
+    observers: Observers = False
+    folds: Annotated[int, Setting("fast: folds of the cross-validation.", low=2)] = 5
     folds_by: Annotated[
         str,
         Setting(
-            "What a fold holds out: cell (site x month), block (site x year), visit, observer, or auto: cells or blocks, "
-            "like the gaps of the panel.",
+            "fast: what a fold holds out: cell (site x month), block (site x year), visit, observer, or auto: cells or "
+            "blocks, like the gaps of the panel.",
             among=("auto", "cell", "block", "visit", "observer"),
         ),
     ] = "auto"
-    one_se: Annotated[bool, Setting("Prefer the smallest rank within one standard error.")] = False
+    one_se: Annotated[bool, Setting("fast: prefer the smallest rank within one standard error.")] = False
     average: Annotated[
-        bool, Setting("Average the ranks that cross-validation cannot distinguish from the best rank.")
+        bool,
+        Setting("fast: average the ranks that cross-validation cannot distinguish from the best rank."),
     ] = True
     site_visits: Annotated[
         bool,
         Setting(
-            "With the cross-validation, try whether a site's number of visits speaks for its abundance; used only where "
-            "left-out sites are predicted clearly better."
+            "fast: with the cross-validation, try whether a site's number of visits speaks for its abundance; used only "
+            "where left-out sites are predicted clearly better."
         ),
     ] = True
-    max_rank: Annotated[int, Setting("Largest rank tried.", low=0)] = 4
-    bootstrap: Annotated[int, Setting("Bootstrap replicates for the intervals; 0 for none.", low=0)] = 200
-    seed: Annotated[int, Setting("Seed of everything random.", low=0)] = 0
-    joint: Annotated[
-        bool,
-        Setting(
-            "Groups exchange sums by site for sites that several groups visit: use it if one person holds all groups."
-        ),
-    ] = True
-    minimum: Annotated[
-        int,
-        Setting(
-            "Minimum number of a group's sites in the sums of a month; visits of months with fewer sites are withheld.",
-            low=0,
-        ),
-    ] = 0
+    max_rank: Annotated[int, Setting("fast: largest rank tried.", low=0)] = 4
+    bootstrap: Annotated[int, Setting("fast: bootstrap replicates for the intervals; 0 for none.", low=0)] = (
+        200
+    )
+    seed: Seed = 0
+    joint: Joint = True
+    minimum: Minimum = 0
     own: Annotated[
-        bool, Setting("Keep what each group needs for a report about its own sites (fedmiss own).")
+        bool, Setting("fast: keep what each group needs for a report about its own sites (fedmiss own).")
     ] = False
-    rounds: Annotated[
-        int | None, Setting("fedmissem, wire, saem: rounds; by default 2,000, 100 and 900.", low=1)
-    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FedMissEMSettings(FitSettings):
+    """Settings of ``--method fedmissem``: algorithm 7 of the paper."""
+
+    called: ClassVar[str] = "fedmissem"
+
+    method: Method = "fedmissem"
+    model: Model = "auto"
+    rank: Rank = "auto"
+    penalty: Penalty = None
+    rounds: Rounds = None
     gamma: Annotated[
         float | None,
         Setting(
             "fedmissem: step of the server; by default p/(1+omega), less with minibatches.", above=0, high=1
         ),
     ] = None
-    alpha: Annotated[
-        float | None,
-        Setting("fedmissem, wire: step size of the memories; by default 1/(1+omega).", above=0, high=1),
-    ] = None
-    levels: Annotated[
-        int, Setting("fedmissem, wire: levels of the random dithering; 0 sends floats.", low=0)
-    ] = 16
-    compressor: Annotated[
-        str,
-        Setting(
-            "fedmissem, wire: the compressor, by name and numbers, for example natural or randk:k=200 (fedmissem), "
-            "topk:k=200 or dithering:levels=64,block=9 (wire). Default: dithering with --levels; wire "
-            "compresses the sums of each site apart."
-        ),
-    ] = ""
-    participation: Annotated[
-        float, Setting("fedmissem, wire, saem: probability that a group answers a round.", above=0, high=1)
-    ] = 1.0
+    alpha: Alpha = None
+    levels: Levels = 16
+    compressor: CompressorName = ""
+    participation: Participation = 1.0
     batch: Annotated[int | None, Setting("fedmissem: visits per round and group; by default all.", low=1)] = (
         None
     )
+    batch_sum: Annotated[
+        str,
+        Setting(
+            "fedmissem, with --batch: what a minibatch of b of a group's m cells stands for. full: its sum times m/b, on "
+            "average the group's whole statistic; paper: its sum as it is (lines 8 to 13 of algorithm 7), on average b/m "
+            "of the whole statistic, so that groups count by their minibatches.",
+            among=("full", "paper"),
+        ),
+    ] = "full"
+    seed: Seed = 0
 
     @property
     def sent(self) -> str:
-        """What fedmissem and wire send, in words: ``compressor``, or what ``levels`` says."""
-        return self.compressor or (f"dithering, {self.levels} levels" if self.levels else "identity")
+        """What is sent, in words."""
+        return _sent(self.compressor, self.levels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireSettings(FitSettings):
+    """Settings of ``--method wire``: compressed normal equations by site and month."""
+
+    called: ClassVar[str] = "wire"
+
+    method: Method = "wire"
+    model: Model = "auto"
+    rank: Rank = "auto"
+    penalty: Penalty = None
+    effort: Effort = "auto"
+    joint: Joint = True
+    rounds: Rounds = None
+    alpha: Alpha = None
+    levels: Levels = 16
+    compressor: CompressorName = ""
+    participation: Participation = 1.0
+    seed: Seed = 0
+
+    @property
+    def sent(self) -> str:
+        """What is sent, in words."""
+        return _sent(self.compressor, self.levels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaemSettings(FitSettings):
+    """Settings of ``--method saem``: the count model by chains."""
+
+    called: ClassVar[str] = "saem"
+
+    method: Method = "saem"
+    rank: Rank = "auto"
+    effort: Effort = "auto"
+    observers: Observers = False
+    joint: Joint = True
+    minimum: Minimum = 0
+    rounds: Rounds = None
+    participation: Participation = 1.0
+    seed: Seed = 0
+
+
+METHODS: tuple[type[FitSettings], ...] = (FastSettings, FedMissEMSettings, WireSettings, SaemSettings)
+FitSettings.take(METHODS)
+
+
+def _sent(compressor: str, levels: int) -> str:
+    return compressor or (f"dithering, {levels} levels" if levels else "identity")
+
+
+def _flag(name: str) -> str:
+    return definitions(FitSettings)[name][1].flag(name)
+
+
+def _refuse_others(kind: type[FitSettings], asked: Mapping[str, object]) -> None:
+    """Refuse a setting that the method does not have and another one has."""
+    for name in asked:
+        if name in definitions(kind) or name not in definitions(FitSettings):
+            continue
+        flag = _flag(name)
+        has = " or ".join(k.called for k in METHODS if name in definitions(k))
+        why = WHY.get((name, kind.called), "")
+        raise ConfigError(
+            f"--method {kind.called} does not use {flag}{'. ' + why if why else '.'} Leave {flag} out, or choose --method "
+            f"{has}."
+        )
+
+
+def _idle(asked: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Settings of the method that do nothing beside the others, each with the reason."""
+    fixed, ranked = asked.get("time") == "fixed", asked.get("rank", "auto") != "auto"
+    chosen = asked.get("model", "auto") != "auto" or "penalty" in asked
+    reasons: list[tuple[str, bool, str]] = [
+        ("joint", fixed, "--time fixed has no sites in common"),
+        ("max_rank", fixed or ranked, "the rank is given, and none is tried"),
+        *(
+            (
+                name,
+                fixed or (ranked and chosen),
+                "there is one model, and nothing is chosen by cross-validation",
+            )
+            for name in ("folds", "folds_by", "one_se", "average", "site_visits")
+        ),
+        (
+            "own",
+            asked.get("own") is True and asked.get("bootstrap") == 0,
+            "a group's own report needs --bootstrap",
+        ),
+        (
+            "average",
+            asked.get("one_se") is True or "penalty" in asked,
+            "with --one-se or --penalty one rank is taken",
+        ),
+        ("levels", bool(asked.get("compressor")), "--compressor says what is sent"),
+        ("batch_sum", "batch" not in asked, "without --batch all visits are used"),
+    ]
+    return ((name, why) for name, idle, why in reasons if idle and name in asked)

@@ -23,7 +23,7 @@ from fedmiss.models.lowrank.theta import Fit
 from fedmiss.pipeline.fit_folder import finish, fit_facts, partial_folder, write_fit, write_fit_manifest
 from fedmiss.pipeline.panels import open_panel, panel_hash
 from fedmiss.pipeline.plans import base_settings, federation_of
-from fedmiss.pipeline.settings import FitSettings
+from fedmiss.pipeline.settings import WireSettings
 from fedmiss.tables import write_table
 
 __all__ = ["fit_wire"]
@@ -31,7 +31,7 @@ __all__ = ["fit_wire"]
 ROUNDS = 100
 
 
-def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
+def fit_wire(panel_path: str | Path, out: Path, settings: WireSettings) -> Path:
     """Write a fit folder made over the wire, at the dispersion and ridges of the default's rank-0 fit.
 
     It has no intervals.
@@ -79,7 +79,6 @@ def fit_wire(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         bytes_down=int(found.bytes_down[-1]),
         compressor=settings.sent,
         participation=settings.participation,
-        bootstrap=0,
     )
     note = "Sums by site and month travelled (--method wire): the coordinator can compute a group's counts from them."
     write_fit_manifest(work, folder, settings, hashes, facts, [note])
@@ -102,7 +101,7 @@ def _write_trace(found: FederatedFit, n_groups: int, path: Path) -> None:
     write_table(rounds, path, "trace")
 
 
-def _check_course(found: FederatedFit, settings: FitSettings) -> None:
+def _check_course(found: FederatedFit, settings: WireSettings) -> None:
     """Refuse a run whose objective rose: its parameters mean nothing."""
     first, last = found.objective[0], found.objective[-1]
     if not np.isfinite(last) or last > first + 0.1 * abs(first):

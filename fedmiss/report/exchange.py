@@ -127,7 +127,7 @@ def _out_text(a: Analysis, table: pd.DataFrame, cov: F64) -> str:
     )
     c, dispersion = a.coverage, a.data.fact("dispersion")
     lines = [
-        f" fedmiss {__version__} :  totals of a low-rank model, in the layout of TRIM 3",
+        f" TRIM 3.61 :  TRend analysis, in this layout written by fedmiss {__version__}: totals of a low-rank model",
         "",
         f" Title :   {a.species}",
         "",

@@ -390,6 +390,8 @@ def cross_validation(a: Analysis) -> Plot | None:
         ax.set_xticks(sorted(table["rank"].unique()))
     elif (table["penalty"] > 0).all() and table["penalty"].nunique() > 1:
         ax.set_xscale("log")
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+        ax.xaxis.set_minor_formatter(NullFormatter())
     ax.legend(frameon=False, fontsize=8.5)
     ax.set_xlabel("rank of the interaction" if by_rank else "penalty on the factors")
     ax.set_ylabel("held-out deviance per visit")
@@ -425,6 +427,7 @@ def convergence(a: Analysis) -> Plot | None:
     top.plot(trace["round"], h.where(h > 0), color=BLUE, lw=1.4, marker="o" if one else None)
     if (h > 0).any():
         top.set_yscale("log")
+        top.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
         top.yaxis.set_minor_formatter(NullFormatter())
     top.set_ylabel("change" if a.data.fact("method") == "fast" else "||h||")
     megabytes = (trace["bytes_up"] + trace["bytes_down"]).cumsum() / 1e6

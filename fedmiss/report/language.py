@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import html
 import re
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedmiss.errors import ConfigError
+from fedmiss.parsing import parse_toml
 from fedmiss.report.words import MINUS
 
 __all__ = ["UNTRANSLATED", "Catalog", "read_catalog"]
@@ -147,12 +147,12 @@ def read_catalog(path: str | Path) -> Catalog:
     ConfigError    no such file, not TOML, an unknown key, a translation with a slot that its English sentence has not
     """
     try:
-        raw = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        raw = parse_toml(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(
             f'--language: there is no file {path}. Begin with one line: language = "de"'
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise ConfigError(f"--language: {path} cannot be read as TOML: {error}.") from None
     known = {"language": str, "decimal": str, "group": str, "sentences": dict, "words": dict}
     for key, value in raw.items():

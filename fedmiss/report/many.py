@@ -15,7 +15,15 @@ import pandas as pd
 from markupsafe import Markup
 
 from fedmiss.errors import ConfigError
-from fedmiss.files import MANIFEST, atomic_file, identity, read_manifest, write_manifest
+from fedmiss.files import (
+    MANIFEST,
+    atomic_file,
+    hash_file,
+    identity,
+    read_manifest,
+    replaceable,
+    write_manifest,
+)
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.html import assets, environment, inline_svg
 from fedmiss.report.indicator import indicator
@@ -89,25 +97,30 @@ def build_index(
     out, failures = Path(out), dict(failures or {})
     if not reports and not failures:
         raise ConfigError("there is no report to list; make some with `fedmiss report` first.")
-    if (out / "index.html").exists():
-        ours = (out / MANIFEST).exists() and read_manifest(out).get("kind") == KIND
-        if not ours:
-            raise ConfigError(
-                f"{out}/index.html exists and is not an index made by fedmiss; choose another folder."
-            )
+    listed = read_manifest(out)["files"] if (out / MANIFEST).exists() else {}
+
+    def ours(path: Path) -> bool:
+        return path.name in listed and hash_file(path) == listed[path.name]["sha256"]
+
+    if (out / MANIFEST).exists() and read_manifest(out)["kind"] != KIND:
+        raise ConfigError(
+            f"{out} holds another thing of fedmiss, and no index of reports; choose another folder."
+        )
+    for name in _FILES:
+        replaceable(out / name, ours)
     frame = index_frame(reports, out)
     date = date or dt.date.today().isoformat()
     whole = _indicator(frame, out)
     out.mkdir(parents=True, exist_ok=True)
     if whole is not None:
-        with atomic_file(out / "indicator.csv") as tmp:
+        with atomic_file(out / "indicator.csv", ours=ours) as tmp:
             write_csv(whole, tmp)
         write_table(whole, out / "indicator.parquet", "report_indicator")
     html = _render(frame, out, failures, whole, title, date)
     out.mkdir(parents=True, exist_ok=True)
-    with atomic_file(out / "index.html") as tmp:
+    with atomic_file(out / "index.html", ours=ours) as tmp:
         tmp.write_text(html, encoding="utf-8")
-    with atomic_file(out / "index.csv") as tmp:
+    with atomic_file(out / "index.csv", ours=ours) as tmp:
         write_csv(frame, tmp)
     write_table(frame, out / "index.parquet", "report_index")
     write_manifest(

@@ -86,8 +86,8 @@ def headline(a: Analysis) -> Headline:
     subject = f"{a.name}, as counted where it was found," if a.coverage.no_zeros else a.name
     if kind in _SAID:
         sentence = (
-            f"{subject} {_SAID[kind]} {period}: {change}. Against {t['base']}, {t['to_year']} stands at "
-            f"{percent(t['change_percent'])} ({_interval(t['change_lo'], t['change_hi'])}), {where}."
+            f"{subject} {_SAID[kind]} {period}: {change}. Over the whole period that is "
+            f"{_over_the_period(t)}, {where}."
         )
         return Headline(kind.capitalize() + provisional, sentence, basis(a))
     if kind == "uncertain":
@@ -102,6 +102,16 @@ def headline(a: Analysis) -> Headline:
         + _orientation(t, change, where),
         basis(a),
     )
+
+
+def _over_the_period(t: pd.Series) -> str:
+    """Return the change of the trend line from the first to the last year: it cannot contradict the yearly change."""
+    steps = int(t["to_year"]) - int(t["from_year"])
+    change, lo, hi = (
+        100 * math.expm1(steps * math.log1p(t[k] / 100)) if t[k] > -100 else -100.0
+        for k in ("percent_per_year", "percent_lo", "percent_hi")
+    )
+    return f"{percent(change)} ({_interval(lo, hi)})"
 
 
 def _none_found(a: Analysis) -> str:
@@ -180,7 +190,8 @@ def caveats(a: Analysis) -> list[str]:
     if a.data.fact("converged") is False:
         why = a.data.fact("stop_reason", default="not said")
         out.append(
-            f"The fit did not converge (it stopped because: {why}). Run it longer before using the numbers."
+            f"The fit did not converge (it stopped because: {why}). Use no number before a fit converges: give it "
+            "more rounds where the method takes them (--rounds), else fewer terms (--rank 0)."
         )
     out += cautions(a)
     if c.no_zeros:

@@ -9,6 +9,7 @@ from matplotlib.collections import RegularPolyCollection
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from fedmiss.arrays import F64
 from fedmiss.report.analysis import MIN_SITE_YEARS, Analysis
@@ -146,6 +147,8 @@ def _draw_means(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis) -> tupl
     )  # fmt: skip
     bar = fig.colorbar(points, ax=ax, orientation="horizontal", fraction=0.04, pad=0.02, aspect=45)
     bar.set_label("visits", fontsize=8.5)
+    bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    bar.ax.xaxis.set_minor_formatter(NullFormatter())
     bar.ax.tick_params(labelsize=8)
     if not a.years.used.any():
         return (
@@ -232,6 +235,9 @@ def _draw_hexagons(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis, fram
     shapes.set_array(np.asarray(values, dtype=float))
     ax.add_collection(shapes)
     bar = fig.colorbar(shapes, ax=ax, orientation="horizontal", fraction=0.04, pad=0.02, aspect=45)
+    if not trend:
+        bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+        bar.ax.xaxis.set_minor_formatter(NullFormatter())
     bar.set_label("change per year, % (10 and beyond in full colour)" if trend else "visits", fontsize=8.5)
     bar.ax.tick_params(labelsize=8)
     n = int(table["n_sites"].sum())

@@ -54,6 +54,7 @@ _RC: dict[Any, Any] = {
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
     "text.color": INK,
+    "text.parse_math": False,  # names of users may hold dollar signs; they are text, no formula
     "xtick.color": "#444444",
     "ytick.color": "#444444",
     "axes.formatter.useoffset": False,

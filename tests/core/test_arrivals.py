@@ -112,7 +112,7 @@ def test_the_bound_drops_what_is_long_beside_the_others_on_every_engine():
     data = linear_data(n=6)
     data[4] *= 1e6
     roster = Roster.of([8] * 6)
-    settings = (Linear(), Dithering(), roster, 0.05, 0.2)
+    settings = (Linear(), Dithering(64), roster, 0.05, 0.2)
     free = run(FedEM(*settings), PlainEngine(data), np.zeros(3), stop=5, init="zero")
     assert free.dropped == []  # off by default
     algo = FedEM(*settings, bound=100.0)

@@ -61,7 +61,8 @@ def test_runs_obey_equation_9_up_to_its_end():
                 observe=lambda s, d, seen=seen: seen.append(((0.5 * (s.S_hat - root)) ** 2).sum()) or {},
             )  # fmt: skip
             h.append(np.mean(seen))
-        assert np.mean(h) <= bound_uncompressed(c, gamma=gamma, n=4, k_max=k_max)
+        error = np.std(h, ddof=1) / np.sqrt(len(h))
+        assert np.mean(h) - 4 * error <= bound_uncompressed(c, gamma=gamma, n=4, k_max=k_max)
         assert bound_uncompressed(c, gamma=gamma, n=4, k_max=k_max) < 12 * np.mean(
             h
         )  # and the bound is not empty

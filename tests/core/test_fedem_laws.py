@@ -82,7 +82,7 @@ def test_a_worked_round_of_five_workers_of_which_one_answers():
 
 def test_idle_workers_keep_their_bits():
     data = linear_data(n=6)
-    algo = FedEM(Linear(), Dithering(), Roster.of([8] * 6), 0.2, 0.3, Given([[1, 4]], p=1 / 3))
+    algo = FedEM(Linear(), Dithering(64), Roster.of([8] * 6), 0.2, 0.3, Given([[1, 4]], p=1 / 3))
     engine = LocalEngine(data)
     server = engine.start(algo, np.ones(3), "zero")
     engine.V[:] = np.random.default_rng(1).normal(size=(6, 3))

@@ -50,7 +50,14 @@ def test_blank_distance_counts_as_zero_for_stationary_only(pair):
     """Line 28 (t51)."""
     kinds = {"1": "Stationary", "2": "Area", "3": "Traveling", "4": "Stationary (2 band, 25m)"}
     changes = {k: {"OBSERVATION TYPE": v, "EFFORT DISTANCE KM": ""} for k, v in kinds.items()}
-    assert kept(pair, changes, Filters(distance=(0.0, 5.0))) == {"1"}
+    assert kept(pair, changes, Filters(distance=(0.0, 5.0))) == {"1", "4"}
+
+
+def test_a_window_of_the_day_ends_at_its_end(pair):
+    """09:00:01 is after 09:00, and 05:59:59 before 06:00."""
+    times = {"1": "06:00:00", "2": "09:00:00", "3": "09:00:01", "4": "05:59:59", "5": "09:00:59"}
+    changes = {k: {"TIME OBSERVATIONS STARTED": v} for k, v in times.items()}
+    assert kept(pair, changes, Filters(start=(360.0, 540.0))) == {"1", "2"}
 
 
 def test_observer_filter_reads_the_sampling_file(pair):

@@ -75,6 +75,16 @@ def test_first_merged_and_raw(pair):
         pair(rows, visits, groups="largest")
 
 
+def test_copies_that_name_another_locality_are_counted(pair):
+    a, b, c = shared("S20", "S3", "S7")
+    b["LOCALITY ID"] = c["LOCALITY ID"] = "L1"
+    a["LOCALITY ID"] = "L2"
+    out = pair([seen(a, "9")], [a, b, c])
+    assert out.visits() == {"S3": 9}
+    row = next(r for r in out.manifest["flow"] if r["step"] == "checklists: copies of shared lists")
+    assert (row["rows"], row["note"][:31]) == (-2, "1 of them name another locality")
+
+
 def test_merged_observers_are_the_same_for_every_species(pair):
     """Line 11 (t22): observers come from the sampling file, so they do not depend on who listed the species."""
     a, b, c = shared("S1", "S2", "S3")

@@ -12,6 +12,7 @@ from ebird_files import EBD_52, SED_33, WARBLER, seen, text, visit, write_pair
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.export import export_table
+from fedmiss.etl.export import harmless as guarded
 from fedmiss.etl.filters import Filters
 from fedmiss.report.spreadsheet import harmless
 
@@ -158,6 +159,11 @@ def test_cells_that_a_spreadsheet_would_run():
     assert table["name"].tolist()[6:11] == safe[:5]
     assert table["name"].isna().tolist()[11]
     assert table["n"].tolist() == list(range(12))
+    for sign in "=+-@\t\r":  # both guards, each sign alone
+        frame = pl.DataFrame({"a": [f"{sign}x", f"x{sign}", ""], "n": [1, 2, 3]})
+        wanted = [f"'{sign}x", f"x{sign}", ""]
+        assert guarded(frame.lazy()).collect()["a"].to_list() == wanted
+        assert harmless(frame.to_pandas())["a"].tolist() == wanted
 
 
 def test_personal_exports_make_one_group_each(run, tmp_path):

@@ -238,7 +238,6 @@ def test_plain_table(tmp_path, run):
         ({"observer": "nobody"}, "has no column 'nobody'"),
         ({"weather": "n"}, "'weather' is unknown"),
         ({"count": None}, "does not say which column of .* is count"),
-        ({"species": None}, "names no species column"),
     ],
 )
 def test_maps_are_checked(tmp_path, run, change, message):
@@ -246,6 +245,15 @@ def test_maps_are_checked(tmp_path, run, change, message):
     wanted = {k: v for k, v in (MAP | change).items() if v}
     with pytest.raises(ConfigError, match=message):
         run(path, column_map=wanted)
+
+
+def test_a_map_that_leaves_the_species_column_out_takes_it_all_the_same(tmp_path, run):
+    path = csv(tmp_path, "plots.csv", ["a,p1,2020-05-01,greg,3,30,1", "a,p1,2020-05-01,caeg,5,30,1"], PLAIN)
+    wanted = {k: v for k, v in MAP.items() if k != "species"}
+    assert run(path, column_map=wanted, species=("greg",)).visits("greg") == {"a|p1|2020-05-01|": 3}
+    other = csv(tmp_path, "odd.csv", ["a,p1,2020-05-01,greg,3,30,1"], PLAIN.replace("sp,", "xx,"))
+    with pytest.raises(ConfigError, match="names no species column"):
+        run(other, column_map=wanted)
 
 
 def test_one_species_needs_no_species_column(tmp_path, run):

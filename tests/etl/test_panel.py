@@ -147,6 +147,7 @@ def test_laws_of_any_panel(rows, n_groups, seed):
         assert total.equals(one.select("site_index", "month_index", pl.col(SUMS).cast(pl.Int64)))
 
 
+@settings(deadline=None)
 @given(st.lists(st.dates(date(1990, 1, 1), date(2030, 12, 31)), min_size=1, max_size=30))
 def test_the_month_axis_has_no_gap_within_the_season(dates):
     months, gaps, left_out = month_axis(pl.Series(dates))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import random
 
+from fedmiss.federation.approved import Approved
+from fedmiss.federation.group.guard import QuestionGuard
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import deal_sites
 from fedmiss.federation.hub.agree import Plan
@@ -20,6 +22,16 @@ NEGBIN = CountSettings(rank=1, dispersion="negbin")
 JOB = hashlib.sha256(b"a study").digest()
 SETTINGS = b"settings"
 PLAN = Plan(joint=False, jointly=True, minimum=3, share=0.9)
+
+
+def approved_of(what, names, **more):
+    """What custodians approve of an order."""
+    p = what.plan
+    return Approved(
+        tuple(sorted(names)), what.seal, p.species, p.season, None if p.months is None else tuple(p.months), p.effort,
+        p.detections, p.duplicates, p.minimum, p.contributors, p.share, tuple(what.candidates), what.folds, what.by,
+        what.seed, what.bootstrap, **more,
+    )  # fmt: skip
 
 
 def order(candidates=(NEGBIN,), bootstrap=3, plan=PLAN) -> Order:
@@ -39,7 +51,7 @@ class Site:
 
     def __init__(self, name, visits, folder, keys=None, job=JOB):
         self.name, self.visits, self.folder, self.keys, self.job = name, visits, folder, keys, job
-        self.program, self.joint = None, False
+        self.program, self.approved = None, None
 
     def start(self):
         masks = None
@@ -56,7 +68,11 @@ class Site:
             minimum=2,
         )
         self.program = SiteProgram(
-            group, self.job, self.folder / f"{self.name}.journal", party=masks, joint=self.joint
+            group,
+            self.job,
+            self.folder / f"{self.name}.journal",
+            party=masks,
+            guard=None if self.approved is None else QuestionGuard(self.approved, self.name),
         )
 
     def stop(self):

@@ -71,7 +71,15 @@ def test_a_replicate_of_the_average_is_that_of_the_member_it_is_dealt_to(panel, 
 
 
 def test_a_job_between_organisations_gives_the_mean_and_tells_every_member(panel, tmp_path):
-    sites = sites_of(panel, tmp_path, masked=False)
+    def there(folder):
+        """Organisations without a rule for released sums."""
+        sites = sites_of(panel, folder, masked=False)
+        for site in sites.values():
+            site.start()
+            site.program.program.jointly = False
+        return sites
+
+    sites = there(tmp_path)
     months = panel.calendar[1] * 12 + panel.calendar[0] - 1
     plan = Plan(months=months, joint=False)
     job = run_job(Link(InProcess(sites), JOB[:8], SETTINGS), Order(plan, RANKS, folds=3, bootstrap=4))
@@ -87,7 +95,7 @@ def test_a_job_between_organisations_gives_the_mean_and_tells_every_member(panel
         for t, m in zip(told, job.members, strict=True):
             np.testing.assert_array_equal(t.T, m.state.T)
     one = run_job(
-        Link(InProcess(sites_of(panel, tmp_path / "one", masked=False)), JOB[:8], SETTINGS),
+        Link(InProcess(there(tmp_path / "one")), JOB[:8], SETTINGS),
         Order(plan, RANKS, folds=3, bootstrap=0, average=False),
     )
     assert [m.settings for m in one.members] == [one.choice.best]

@@ -72,14 +72,13 @@ def counts(panel, part=None):
 
 def test_released_months_are_those_with_enough_behind_them(panel, tmp_path):
     sites, _, joint = ran(panel, tmp_path)
-    visits, places, groups, largest, birds = (x[0] for x in counts(panel))
-    enough = (visits >= MINIMUM) & (places >= MINIMUM) & (groups >= 2)
-    fine = enough & (largest <= SHARE) & (birds <= SHARE)
+    visits, places, groups, largest, _ = (x[0] for x in counts(panel))
+    enough = (visits >= MINIMUM) & (places >= MINIMUM) & (groups >= 3)
+    fine = enough & (largest <= SHARE)
     assert 2 < fine.sum() < panel.L - 2  # the test tests something
     assert (enough & (largest > SHARE)).any()
-    assert (enough & (largest <= SHARE) & (birds > SHARE)).any()
     assert [at.size for at in joint.agreement.lost.values()] == [
-        (~enough).sum(), (enough & (largest > SHARE)).sum(), (enough & (largest <= SHARE) & (birds > SHARE)).sum(),
+        (~enough).sum(), (enough & (largest > SHARE)).sum(),
     ]  # fmt: skip
     seen = np.zeros(panel.L, bool)
     for site in sites.values():
@@ -99,14 +98,14 @@ def test_a_month_with_a_thin_fold_leaves_cross_validation(panel, tmp_path):
     def part(g):
         return draw_folds(
             "cell", FOLDS, 0, name=g.name, site_id=panel.site_id, site=g.site, month=stamps[g.month],
-            year=stamps[g.month] // 12, observer=g.observer,
+            year=stamps[g.month] // 12, observer=g.observer, secret=g.name.encode(),
         )  # fmt: skip
 
-    visits, places, groups, largest, birds = counts(panel, part)
+    visits, places, groups, largest, _ = counts(panel, part)
     empty = visits == 0
-    enough = (visits >= 3) & (places >= 3) & (groups >= 2) & (largest <= 0.85) & (birds <= 0.85)
+    enough = (visits >= 3) & (places >= 3) & (groups >= 3) & (largest <= 0.85)
     whole = counts(panel)
-    released = (whole[0] >= 3) & (whole[1] >= 3) & (whole[2] >= 2) & (whole[3] <= 0.85) & (whole[4] <= 0.85)
+    released = (whole[0] >= 3) & (whole[1] >= 3) & (whole[2] >= 3) & (whole[3] <= 0.85)
     fine = (empty | enough).all(axis=0)
     assert 0 < (released[0] & ~fine).sum()
     np.testing.assert_array_equal(opened.released[released[0]], fine[released[0]])
@@ -151,7 +150,7 @@ def test_the_rule_looks_at_every_part():
     v = np.array([[5.0, 5, 0, 5], [5, 1, 5, 5]])
     s, g = v.copy(), np.where(v > 0, 2.0, 0.0)
     g[0, 3] = 1
-    np.testing.assert_array_equal(releasable(v, s, g, 3), [True, False, True, False])
+    np.testing.assert_array_equal(releasable(v, s, g, 3, 2), [True, False, True, False])
 
 
 def test_the_rest_is_the_pooled_answer_of_the_released_visits(panel, tmp_path):

@@ -183,7 +183,7 @@ def test_what_a_site_sends_under_masks_tells_nothing(tmp_path):
         "Description.version", "Description.species", "Description.months", "Description.season", "Description.terms",
         "Description.covariates", "Description.regions", "Description.calendar", "Description.minimum",
         "KeyedHashes.hashes", "GapSums.masks", "Refusal.code", "Refusal.text", "SealedKeys.groups",
-        "SealedKeys.sealed", "VisitSums.joint",
+        "SealedKeys.sealed", "VisitSums.joint", "Description.contributors", "SharedRows.rows",
     }  # fmt: skip
 
 

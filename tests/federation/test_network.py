@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from dataclasses import replace
 
@@ -147,10 +149,11 @@ def test_a_damaged_journal_is_refused_and_a_cut_one_goes_on(tmp_path):
         j = Journal.reading(path)
         assert [k for k, _ in j.records()] == [1, 2, 4]
         j.close()
-    path.write_bytes(raw[:-3] + bytes(3))  # its length has reached the disk, its last bytes have not
-    j = Journal(path)
-    assert [k for k, _ in j.records()] == [1, 2]
-    j.close()
+    for lost in range(1, 23):  # its length has reached the disk, its last bytes have not
+        path.write_bytes(raw[:-lost] + bytes(lost))
+        j = Journal(path)
+        assert [k for k, _ in j.records()] == [1, 2]
+        j.close()
     # what is left of a long record must not come back behind a short one that is written in its place: here a record
     # stands in the long one's body, just where the short one will end
     other = Journal(tmp_path / "other")
@@ -169,11 +172,65 @@ def test_a_damaged_journal_is_refused_and_a_cut_one_goes_on(tmp_path):
     j = Journal(tmp_path / "long")
     assert list(j.records()) == [(1, b"one"), (3, b"three")]
     j.close()
-    bad = bytearray(raw)
-    bad[60] ^= 1
-    path.write_bytes(bad)
-    with pytest.raises(InputError, match="damaged at byte"):
-        Journal(path)
+
+
+def test_every_flipped_bit_of_a_journal_is_an_error_and_leaves_no_lock(tmp_path):
+    """Also those of the last record and of a length: an exchange that was answered must not look as if it were not."""
+    path = tmp_path / "j"
+    j = Journal(path)
+    j.append((0, b"start"))
+    j.append((1, bytes(4)), (2, b""))
+    j.append((1, b"question" * 9 + bytes(3)))
+    j.close()
+    raw = path.read_bytes()
+    for bit in range(8 * len(raw)):
+        bad = bytearray(raw)
+        bad[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(bad)
+        for opened in (
+            Journal,
+            Journal.reading,
+            Journal,
+        ):  # the second one is told the same, not that it is in use
+            with pytest.raises(InputError, match=r"damaged at byte|not a journal|older fedmiss"):
+                opened(path)
+        assert path.read_bytes() == bad
+    for cut in range(len(raw)):
+        path.write_bytes(raw[:cut])
+        j = Journal(path)
+        assert [k for k, _ in j.records()] == [0, 1, 2, 1][: len(list(j.records()))]
+        j.close()
+
+
+def test_a_record_that_could_not_be_written_leaves_nothing(tmp_path, monkeypatch):
+    """A full disk in the middle of a long record: a shorter one in its place is the last thing in the file."""
+    path = tmp_path / "j"
+    j = Journal(path)
+    j.append((1, b"one"))
+    genuine = os.write
+    with monkeypatch.context() as patch:
+
+        def full(handle, raw):
+            if len(raw) < 400:
+                raise OSError(errno.ENOSPC, "no space left")
+            return genuine(handle, raw[:100])
+
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="no space"):
+            j.append((2, b"long" * 110))
+    j.append((3, b"three"))
+    j.close()
+    j = Journal(path)
+    assert list(j.records()) == [(1, b"one"), (3, b"three")]
+    j.close()
+
+
+@pytest.mark.parametrize("content", [b"mine", b"FEDMISSJ" + bytes(20), b"a photo of a bird"])
+def test_a_file_that_is_no_journal_stays(tmp_path, content):
+    (tmp_path / "j").write_bytes(content)
+    with pytest.raises(InputError, match=r"not a journal|older fedmiss"):
+        Journal(tmp_path / "j")
+    assert (tmp_path / "j").read_bytes() == content
 
 
 def test_a_site_goes_on_only_with_the_data_and_the_job_it_began_with(panel, tmp_path):

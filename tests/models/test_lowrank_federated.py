@@ -74,13 +74,14 @@ def test_momentum_goes_on_along_the_way_and_stops_when_it_turns_or_rises():
     assert momentum.start(at(2.4), 7.5, at(2.6)).mu == 2.6  # the objective rose
 
 
-@pytest.mark.parametrize(("levels", "participation"), [(16, Full()), (32, Bernoulli(0.5))])
-def test_noisy_messages_do_not_feed_the_momentum(levels, participation):
-    panel, _ = simulate(J=60, L=24, n=400, seed=4, groups=5)
+@pytest.mark.parametrize("seed", range(4))
+def test_noisy_messages_do_not_feed_the_momentum(seed):
+    """Without the rule that starts the momentum again when the objective rises, half of the seeds end at 1e24."""
+    panel, _ = simulate(J=60, L=24, n=400, seed=seed, groups=5)
     cells = cells_of(panel, "poisson")
     fit = fit_federated(
-        cells, 60, 24, engine=LocalEngine, compressor=Dithering(levels, block=9), participation=participation,
-        rank=2, penalty=Penalty(1.0, 1.0, 1.0), rounds=150, seed=1,
+        cells, 60, 24, engine=LocalEngine, compressor=Dithering(32, block=9), participation=Full(),
+        rank=2, penalty=Penalty(1.0, 1.0, 1.0), rounds=150, seed=seed,
     )  # fmt: skip
     best = fit_cells(cells, 60, 24, rank=2, penalty=Penalty(1.0, 1.0, 1.0)).objective[-1]
-    assert fit.objective[75:].max() - best < 0.1 * (fit.objective[0] - best)
+    assert fit.objective[75:].max() - best < 0.5 * (fit.objective[0] - best)

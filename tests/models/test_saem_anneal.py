@@ -37,9 +37,9 @@ def test_a_variance_of_model_a_falls_by_at_most_three_percent_and_ends_where_it_
     S_0 = first_statistics(model, data).mean(axis=0)
     S_0[6:] += 25.0  # variances start far too large, so that EM wants to fall fast
     settings = {"how": "server", "estep": FullBatch(), "steps": SaemSteps(40, 0.0)}
-    free, _ = path(fed_saem(model, roster, Identity(), **settings), data, S_0, 600, init="zero")
+    free, _ = path(fed_saem(model, roster, Identity(), **settings), data, S_0, 2000, init="zero")
     slow, result = path(
-        fed_saem(model, roster, Identity(), anneal=0.97, **settings), data, S_0, 600, init="zero"
+        fed_saem(model, roster, Identity(), anneal=0.97, **settings), data, S_0, 2000, init="zero"
     )
     share = slow[1:40] / slow[:39]
     assert (share >= 0.97 - 1e-12).all()

@@ -14,15 +14,19 @@ from typer.testing import CliRunner
 from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.federation import messages as msg
+from fedmiss.federation.codec import Envelope, encode
 from fedmiss.federation.link import InProcess
 from fedmiss.files import read_json, read_manifest, write_json
 from fedmiss.network.demo import CLUBS, in_process
 from fedmiss.network.hub import preview_study, run_study, status
 from fedmiss.network.kits import approve, collect_roster, enrol, make_study, new_revision, open_kit, page
+from fedmiss.network.operate import _all_there
 from fedmiss.network.outbox import HELD, holder, ledger_of, outbox, release
 from fedmiss.network.report import joint_report, own_report
-from fedmiss.network.site import dry_run, program_of
+from fedmiss.network.site import check_counts, dry_run, program_of
 from fedmiss.network.study import Study, job_hash, read_study_toml
+from fedmiss.pipeline.panels import open_panel
 from fedmiss.report.html import assets
 
 from .conftest import QUICK, Direct, engine_files, small_study
@@ -175,9 +179,11 @@ def test_a_study_from_kits_to_both_reports(folder, panels, tmp_path):
         "months: gradient and curvature of every month's coefficients [(n, L, f (f + 3) / 2); masked]" in text
     )
     assert "hashes: SipHash-2-4" in text
-    only = outbox(kit, panels["north"], first=3, last=3)
-    assert only[0].startswith("--- exchange 3,")
-    assert sum(line.startswith("---") for line in only) == 1
+    assert text.count("\nasked ") == text.count("\nanswered ") > len(lines)
+    assert "asked Open: opens a batch of fits" in text
+    only = outbox(kit, panels["north"], last=2)
+    assert only[0].startswith(f"--- exchange {len(lines) - 2},")
+    assert sum(line.startswith("---") for line in only) == 2
 
 
 def test_a_copied_kit_without_its_journal_cannot_take_over(folder, panels, tmp_path):
@@ -239,7 +245,7 @@ def test_a_preview_says_what_is_lost_and_the_job_goes_on_from_it(folder, panels)
     assert raw["visits"] == manifest["n_counted"]
     assert raw["released_months"] < raw["months"] == manifest["n_months"]
     assert set(raw["months_left_out"]) == {
-        "fewer visits or sites, or one organisation", "too large a share of the visits", "too large a share of the birds",
+        "fewer visits or sites, or fewer than 3 organisations", "too large a share of the visits",
     }  # fmt: skip
     left_out = [m for months in raw["months_left_out"].values() for m in months]
     assert len(set(left_out)) == len(left_out) > 0
@@ -321,31 +327,99 @@ def test_a_lost_journal_ends_a_job_since_its_masks_were_used(folder, panels):
     assert not kit.journal.exists()
 
 
-def test_joint_sites_need_masks_and_are_told_to_the_custodian(tmp_path):
-    with pytest.raises(ConfigError, match="joint = true needs masks"):
-        small_study(joint=True, masks=False)
-    out = make_study(small_study(joint=True), tmp_path / "study", engine_files)
-    kits = [open_kit(out / "kits" / club) for club in CLUBS]
-    collect_roster(out, [enrol(kit) for kit in kits])
-    assert "THE OTHER ORGANISATIONS OF SUCH A SITE" in page(kits[0])
+def test_least_numbers_of_contributors_and_exchanges_are_said(tmp_path):
+    for more, words in (
+        ({"contributors": 2}, "contributors is 2 (must lie between 3 and 3"),
+        ({"contributors": 4}, "contributors is 4 (must lie between 3 and 3"),
+        ({"exchanges": 10}, "exchanges is 10 (must lie between 50 and 100,000"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            small_study(**more)
+        assert words in str(error.value)
+    two = small_study(organisations=("central", "north"), masks=False)
+    assert two.contributors == two.approved().contributors == 2
+    assert small_study().approved().contributors == 3
 
 
-@pytest.mark.slow
-def test_joint_sites_go_through_kits_outbox_and_own_reports(tmp_path, panels):
-    """All three hold the same sites here, so each is joint; outbox and report read what was sealed."""
-    out = make_study(small_study(joint=True), tmp_path / "study", engine_files)
-    kits = [open_kit(out / "kits" / club) for club in CLUBS]
-    collect_roster(out, [enrol(kit) for kit in kits])
-    for kit in kits:
-        approve(kit, ask=None, given=kit.job.hex())
-    same = dict.fromkeys(CLUBS, panels["north"])
-    wire = Direct(out, same)
-    result = run_study(out / "hub", wire)
-    wire.close()
-    manifest = read_manifest(result, "joint")["results"]
-    assert manifest["joint_sites"] == manifest["shared_sites"] == manifest["n_sites_all"] > 60
-    here = in_process(out, same)
-    np.testing.assert_allclose(np.array(read_json(result / "totals.json")["totals"]), here.totals, rtol=1e-8)
-    lines = outbox(kits[0], same["central"], first=10, last=14)
-    assert any("masked, and sealed from the hub" in line for line in lines)
-    assert own_report(kits[0], same["central"], tmp_path / "own").exists()
+def test_a_refusal_says_why_on_the_sites_own_screen_and_log(folder, panels):
+    """The hub reads a code; the custodian reads what differed, with both values."""
+    from fedmiss.network.outbox import REFUSALS, note_refusal
+
+    kit = open_kit(folder / "kits" / "north")
+    program = program_of(kit, panels["north"], refused=lambda error: note_refusal(kit, error))
+    other = Envelope(kit.job[:8], kit.study.settings(), 0)
+    raw = program.answer(encode([msg.Hello("Ardea alba", np.array([5]))], other))
+    program.close()
+    assert b"own screen" in raw
+    assert b"season" not in raw
+    said = (kit.private / REFUSALS).read_text()
+    assert "exchange 0 is Hello, the approved study has SealKey" in said
+    assert (kit.private / REFUSALS).stat().st_mode & 0o077 == 0
+
+
+def test_a_count_that_masks_cannot_carry_is_named_before_anything_is_sent(folder, panels):
+    from fedmiss.federation.rules import LARGEST_COUNT
+
+    kit = open_kit(folder / "kits" / "north")
+    for count, fine in ((LARGEST_COUNT, True), (LARGEST_COUNT + 1, False), (99_999_999_999, False)):
+        visits = next(iter(open_panel(panels["north"]).visits(effort=False)[0].values()))
+        at = int(np.argmax(visits.count))
+        visits.count[at] = count
+        if fine:
+            check_counts("north", visits)
+            continue
+        with pytest.raises(InputError) as error:
+            check_counts("north", visits)
+        assert f"{count:,}" in str(error.value)
+        assert f"limit {LARGEST_COUNT:,}" in str(error.value)
+    assert not kit.journal.exists()
+
+
+def test_seconds_and_bytes_add_up_over_the_processes_of_a_job(folder, panels):
+    """A hub that is stopped in the middle goes on in a new process: the manifest has what both have carried."""
+
+    class Counting(Direct):
+        def __init__(self, *arguments, stop=10**9):
+            super().__init__(*arguments)
+            self.stop, self.carried = stop, {"bytes_up": 0, "bytes_down": 0}
+
+        def ask(self, frames):
+            self.stop -= 1
+            if self.stop < 0:
+                raise KeyboardInterrupt
+            out = super().ask(frames)
+            self.carried["bytes_down"] += sum(map(len, frames.values()))
+            self.carried["bytes_up"] += sum(map(len, out.values()))
+            return out
+
+    first = Counting(folder, panels, stop=20)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(folder / "hub", first)
+    first.close()
+    second = Counting(folder, panels)
+    begun = read_json(next((folder / "hub").glob("usage-*.json")))
+    facts = read_manifest(run_study(folder / "hub", second), "joint")["results"]
+    second.close()
+    ledger = facts["ledger"]
+    assert second.carried["bytes_up"] < ledger["bytes_up"]  # the second process alone has not carried all
+    assert facts["engine"] == {k: ledger[k] for k in ("bytes_up", "bytes_down")}
+    assert facts["seconds"] > begun["seconds"] > 0
+
+
+def test_the_status_names_who_has_not_joined(folder):
+    hub, study = folder / "hub", small_study()
+    assert status(hub)["state"] == "not begun"
+
+    class Connections:
+        there = iter([["north"], ["north", "south"], list(CLUBS)])
+
+        def connected(self):
+            stood.append(status(hub))
+            return next(self.there)
+
+    stood, said = [], []
+    _all_there(Connections(), hub, study, said.append)
+    assert [s["missing"] for s in stood] == [[], ["central", "south"], ["central"]]
+    assert {s["state"] for s in stood[1:]} == {"waiting"}
+    assert status(hub)["missing"] == []
+    assert len(said) == 2

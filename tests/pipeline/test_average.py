@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 
@@ -67,7 +69,7 @@ def test_a_folder_with_an_average_reads_back_as_the_mean_of_its_members(panel, f
 
 
 def settings_of(s: FitSettings) -> dict:
-    return {name: getattr(s, name) for name in FitSettings.__dataclass_fields__}
+    return {f.name: getattr(s, f.name) for f in fields(s)}
 
 
 def test_an_average_that_was_cut_off_goes_on(panel, fit, tmp_path, monkeypatch):

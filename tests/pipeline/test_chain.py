@@ -214,6 +214,7 @@ def test_many_species_one_of_them_hopeless(place, tmp_path, jobs):
     assert "Traceback" not in done.err
     assert done.err.count("Wood Stork") >= 1
     assert "not in" in done.err
+    assert "Wood Stork: failed at panel" in done.err
     for name in ("American Wigeon", "Golden Eagle"):
         assert (tmp_path / "out" / slug(name) / "report" / "index.html").exists()
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")

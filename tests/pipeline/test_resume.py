@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 
 from fedmiss.errors import FedmissError
+from fedmiss.federation.group.program import GroupProgram
+from fedmiss.federation.hub.members import FULL
 from fedmiss.federation.local import LocalFederation
+from fedmiss.federation.messages import Solve
+from fedmiss.federation.resume import Resumable
 from fedmiss.files import identity, read_manifest
 from fedmiss.pipeline import algorithm7, fit_folder, fitting
 from fedmiss.pipeline.fitting import fit_panel
@@ -140,6 +144,75 @@ def test_killed_after_cross_validation(panel, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(LocalFederation, "cross_validate", kill)
         fit_panel(panel, tmp_path / "cut", settings)
+    same_fit(tmp_path / "cut", tmp_path / "whole")
+
+
+STAGES = FitSettings(model="auto", rank="auto", max_rank=1, folds=2, bootstrap=6)
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[object]:
+    """Questions that groups answered; work is kept after every third exchange."""
+    questions: list[object] = []
+    genuine = GroupProgram.reply
+
+    def reply(self, question):
+        questions.append(question)
+        return genuine(self, question)
+
+    monkeypatch.setattr(GroupProgram, "reply", reply)
+    monkeypatch.setattr(Resumable, "_due", lambda self, seconds: self._count % 3 == 0)
+    return questions
+
+
+@pytest.mark.parametrize(
+    "share", [pytest.param(0.2, marks=pytest.mark.slow), 0.5, 0.8, pytest.param(0.99, marks=pytest.mark.slow)]
+)
+def test_rounds_are_kept_in_every_stage(panel, tmp_path, monkeypatch, asked, capsys, share):
+    """A stop in the middle of folds, of the last fit or of replicates: the rounds before it are not done again."""
+    fit_panel(panel, tmp_path / "whole", STAGES)
+    everything = len(asked)
+    genuine = GroupProgram.reply
+    left = int(everything * share)
+
+    def stops(self, question):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+        return genuine(self, question)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupProgram, "reply", stops)
+        with pytest.raises(Killed):
+            fit_panel(panel, tmp_path / "cut", STAGES)
+    asked.clear()
+    fit_panel(panel, tmp_path / "cut", STAGES)
+    same_fit(tmp_path / "cut", tmp_path / "whole")
+    # done again: at most three exchanges of a few questions to three groups, and what opens the groups' state
+    assert len(asked) < everything * (1 - share) + 120
+    if share < 0.9:
+        assert "continuing: " in capsys.readouterr().err or share > 0.5
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_rounds_of_the_last_fit_are_used_unless_damaged(panel, tmp_path, monkeypatch, asked, damaged):
+    def kill(*a, **k):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting, "_bootstrap", kill)
+        with pytest.raises(Killed):
+            fit_panel(panel, tmp_path / "cut", STAGES)
+    for path in sorted((tmp_path / "cut.partial" / "checkpoint" / "fit").iterdir()):
+        raw = bytearray(path.read_bytes())
+        raw[len(raw) // 2] ^= damaged
+        path.write_bytes(raw)
+    asked.clear()
+    fit_panel(panel, tmp_path / "cut", STAGES)
+    again = [q for q in asked if isinstance(q, Solve) and q.batch == FULL]
+    assert bool(again) == damaged
+    fit_panel(panel, tmp_path / "whole", STAGES)
     same_fit(tmp_path / "cut", tmp_path / "whole")
 
 

@@ -121,11 +121,11 @@ def test_the_m_step_with_a_level_is_the_argmax_and_keeps_the_other_loadings_free
 
 def test_what_chains_cannot_fit_is_refused(panel, tmp_path):
     for settings, words in (
-        ({"model": "quasi"}, "leave out --model .it is quasi"),
-        ({"penalty": 1.0}, "--penalty .it is 1.0"),
+        ({"model": "quasi"}, r"does not use --model\. .*Leave --model out"),
+        ({"penalty": 1.0}, r"does not use --penalty\. .*Leave --penalty out"),
         ({"rounds": 3}, "--rounds is 3"),
         ({"participation": 0.0}, "--participation is 0"),
-        ({"joint": False}, "--no-joint: 60 sites are visited by several groups"),
+        ({"joint": False}, r"--no-joint: \d+ sites are visited by several groups"),
         ({"rank": "11"}, "--rank 11: at most 4"),
     ):
         with pytest.raises(ConfigError, match=words):

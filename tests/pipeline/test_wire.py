@@ -15,20 +15,26 @@ from fedmiss.simulate.panels import simulate_panel
 from fedmiss.tables import read_table
 
 
+def written(tmp, seed):
+    made = simulate_panel(30, 24, 0.5, rank=1, seed=seed, observers=12, groups=3)
+    return write_panel(made, tmp / "panel", start="2012-01", settings={})
+
+
 @pytest.fixture(scope="module")
 def panel(tmp_path_factory):
-    made = simulate_panel(30, 24, 0.5, rank=1, seed=5, observers=12, groups=3)
-    return write_panel(made, tmp_path_factory.mktemp("sim") / "panel", start="2012-01", settings={})
+    return written(tmp_path_factory.mktemp("sim"), 5)
 
 
-def test_the_wire_reaches_the_solvers_optimum(panel, tmp_path):
-    objective = {}
+@pytest.mark.parametrize("seed", [5, 7])
+def test_the_wire_reaches_the_solvers_optimum(seed, tmp_path):
+    """On any panel: both start along the residual's leading singular vectors, so they climb down into one optimum."""
+    panel, objective = written(tmp_path, seed), {}
     for name, more in (
-        ("fast", {"penalty": 2.0}),
+        ("fast", {"penalty": 2.0, "bootstrap": 0}),
         ("wire", {"method": "wire", "penalty": 2.0, "rounds": 150, "levels": 0}),
         ("dithered", {"method": "wire", "penalty": 2.0, "rounds": 300, "levels": 64, "participation": 0.8}),
     ):
-        settings = FitSettings(model="quasi", rank="1", bootstrap=0, **more)
+        settings = FitSettings(model="quasi", rank="1", seed=seed, **more)
         folder = fit_panel(panel, tmp_path / name, settings)
         results = read_manifest(folder, "fit")["results"]
         objective[name] = results["objective"]
@@ -58,7 +64,7 @@ def test_a_compressor_by_name_sends_what_it_says(panel, tmp_path, method, defaul
         ("written", {"compressor": default}),
         ("other", {"compressor": other}),
     ):
-        settings = FitSettings(method=method, model="log1p", rank=2, bootstrap=0, rounds=30, **more)
+        settings = FitSettings(method=method, model="log1p", rank=2, rounds=30, **more)
         folder = fit_panel(panel, tmp_path / name, settings)
         results[name] = read_manifest(folder, "fit")["results"]
         factors[name] = (folder / "month_factors.parquet").read_bytes()
@@ -101,7 +107,6 @@ def test_numbers_of_compressors_as_people_write_them():
 @pytest.mark.parametrize(
     ("method", "compressor", "message"),
     [
-        ("fast", "natural", "is for --method fedmissem and wire"),
         ("fedmissem", "topk:k=50", "needs an unbiased compressor"),
     ],
 )

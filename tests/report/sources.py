@@ -27,8 +27,8 @@ SENTENCES = [
     "the trend from {#from_year} to {#to_year} is uncertain",
     "{slope} % per year (95 % interval {slope_lo} % to {slope_hi} %)",
     "{slope} % per year (no interval available)",
-    "Against {#base}, {#to_year} stands at {change} % (95 % interval {change_lo} % to {change_hi} %)",
-    "Against {#base}, {#to_year} stands at {change} % (no interval available)",
+    "Over the whole period that is {whole} % (95 % interval {whole_lo} % to {whole_hi} %)",
+    "Over the whole period that is {whole} % (no interval available)",
     "for {#from_year} to {#to_year}, because",
     ", at {#sites} sites",
     "a decline of more than 5 % per year",
@@ -193,6 +193,10 @@ class Sources:
         y, t = self.years, self.tables["trend"].iloc[0]
         used = y[y["used"]]
         out = {
+            **{
+                f"whole{end}": 100 * ((1 + t[f"percent{column}"] / 100) ** (t["to_year"] - t["from_year"]) - 1)
+                for end, column in (("", "_per_year"), ("_lo", "_lo"), ("_hi", "_hi"))
+            },
             "slope": t["percent_per_year"], "slope_lo": t["percent_lo"], "slope_hi": t["percent_hi"],
             "change_lo": t["change_lo"], "change_hi": t["change_hi"], "narrow_lo": t["percent_lo_sampling"],
             "narrow_hi": t["percent_hi_sampling"], "year_sd": 100 * np.expm1(t["year_sd"]),

@@ -64,7 +64,7 @@ def test_species_are_sorted_by_trend_and_failures_are_shown(three):
 def test_an_index_page_of_somebody_else_is_left_alone(three, tmp_path):
     _, reports = three
     (tmp_path / "index.html").write_text("mine")
-    with pytest.raises(ConfigError, match="not an index made by fedmiss"):
+    with pytest.raises(ConfigError, match="was not written by fedmiss"):
         build_index(reports, tmp_path)
     assert (tmp_path / "index.html").read_text() == "mine"
 

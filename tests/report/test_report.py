@@ -22,6 +22,7 @@ from fedmiss.report.exchange import read_ocv, read_out_totals
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.prose import caveats, headline
 from fedmiss.report.tables import report_tables
+from fedmiss.report.words import number
 from fedmiss.tables import load_schema, read_table, write_table
 
 from .conftest import World, make_folders
@@ -107,7 +108,7 @@ def test_numbers_on_the_page_are_those_of_the_tables(full, report):
     t = a.trend
     assert f"{t['percent_per_year']:+.1f}".replace("-", "−") in words
     last = a.yearly[a.yearly["used"]].iloc[-1]
-    assert f"{last['total']:.0f} birds" in words
+    assert f"{number(last['total'])} birds" in words
     direct = a.data.expected[:, -12:].sum() / 12
     assert last["total"] == pytest.approx(direct)
     results = read_manifest(report, "report")["results"]

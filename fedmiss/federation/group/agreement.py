@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError, InputError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, Used, effort_columns
 from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms_by_key
-from fedmiss.federation.masks import FEWEST
-from fedmiss.federation.rules import blinded, releasable
+from fedmiss.federation.rules import digits, releasable, tags
 from fedmiss.version import __version__
 
 if TYPE_CHECKING:
@@ -46,6 +44,7 @@ def hello(program: GroupProgram, q: msg.Hello) -> msg.Description:
         tuple(sorted({str(r) for r in np.unique(v.region) if r})),
         v.calendar,
         program.minimum,
+        program.contributors,
     )
 
 
@@ -73,7 +72,8 @@ def axes(program: GroupProgram, q: msg.Axes) -> msg.Done:
     """Put the visits on the agreed axes; months with too few sites are withheld."""
     v = program.visits
     minimum = 0 if program.jointly else max(q.minimum, program.minimum)
-    program.check_release(q.released, q.minimum, folds=False)
+    program.check_release(q.released, folds=False)
+    program.check_regions(q.regions, final=q.released.size > 0)
     program.axis = Axis(q.months.astype(np.int64), q.terms, q.blanks, q.detections, minimum, q.regions)
     keep = np.ones(v.site.size, dtype=bool) if q.detections else ~np.isnan(v.count)
     index = program.axis.index(v.month, program.name)
@@ -107,34 +107,75 @@ def axes(program: GroupProgram, q: msg.Axes) -> msg.Done:
 def support(program: GroupProgram, q: msg.Support) -> msg.SupportSums:
     """Count what is behind every month's sums; given the sums of all groups, say whether this group dominates."""
     u, L = program.need(), program.axis.L
+    live = u.weight > 0  # a visit without weight stands behind nothing
     part = program.fold_of(q.by, q.folds, q.seed, u) if q.folds else np.zeros(u.site.size, np.int64)
-    parts, key = max(q.folds, 1), part * L + u.month
+    parts, key, site = max(q.folds, 1), (part * L + u.month)[live], u.site[live]
     visits = np.bincount(key, minlength=parts * L).reshape(parts, L).astype(float)
-    places = np.unique(key * program.share.size + u.site)
+    places = np.unique(key * program.share.size + site)
     site_share = program.part[places % program.share.size]
-    sites = np.bincount(places // program.share.size, site_share, parts * L).reshape(parts, L)
+    sites = digits(np.bincount(places // program.share.size, site_share, parts * L).reshape(parts, L))
+    groups = (visits > 0).astype(float)
     regions = np.zeros((len(program.axis.regions) + 1, 3))
     at = np.zeros(program.share.size, dtype=np.int64)
     for i, name in enumerate(program.axis.regions):
         at[program.visits.region == name] = i + 1
-    regions[:, 0] = np.bincount(at, program.part, regions.shape[0])
+    counted = np.isin(np.arange(program.share.size), site) * program.part
+    regions[:, 0] = digits(np.bincount(at, counted, regions.shape[0]))
     regions[:, 1] = regions[:, 0] > 0
+    words = f"{q.by}\0{q.folds}"
     over = np.zeros((parts, L))
-    birds, region_birds = np.zeros((parts, len(q.names), L)), np.zeros((regions.shape[0], len(q.names)))
     if q.visits.size:
-        if q.visits.shape != visits.shape or q.sites.shape != visits.shape or q.groups.shape != visits.shape:
-            raise UplinkError(
-                f"group {program.name!r} was sent sums of shape {q.visits.shape}, expected {visits.shape}."
-            )
-        over = (visits > q.share * q.visits).astype(float)
-        regions[:, 2] = regions[:, 0] > q.share * q.regions[:, 0]
-        may = releasable(q.visits, q.sites, q.groups, program.minimum)
+        proved, known = _proved(program, q, (parts, L), regions.shape[0], words)
+        may = releasable(q.visits, q.sites, q.groups, program.minimum, program.contributors) & proved.all(
+            axis=0
+        )
+        over = (visits > q.share * q.visits) * may.astype(float)
+        regions[:, 2] = (regions[:, 0] > q.share * q.regions[:, 0]) * known
         program.releasable[q.folds > 0] = may & (over == 0).all(axis=0)
-        count: F64 = np.bincount(key, u.count, parts * L).astype(float).reshape(parts, L) * may
-        birds = blinded(program.key, program.name, q, count, "months")
-        by_region: F64 = np.bincount(at[u.site], u.count, regions.shape[0])[None].astype(float)
-        region_birds = blinded(program.key, program.name, q, by_region, "regions")[0].T
-    return msg.SupportSums(visits, sites, (visits > 0).astype(float), over, birds, region_birds, regions)
+        if not q.folds:
+            # of a region that the hub has blanked nothing is known but that it may not be empty
+            program.regions_behind = np.column_stack([q.regions + 1e-9 * ~known[:, None], regions[:, 2]])
+            program.region_names = program.axis.regions
+    mine = [program.name]
+    return msg.SupportSums(
+        visits, sites, groups, over, regions,
+        tags(program.key, mine, np.stack([visits, sites, groups], axis=-1), f"months\0{words}"),
+        tags(program.key, mine, regions[:, :2], f"regions\0{words}"),
+    )  # fmt: skip
+
+
+def _proved(
+    program: GroupProgram, q: msg.Support, shape: tuple[int, int], regions: int, words: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of which parts of months (parts, L), and of which regions, the hub has proved its sums; others it may leave blank.
+
+    Raises
+    ------
+    UplinkError    the sums are not those of the groups
+    """
+    want = {
+        "visits": shape,
+        "sites": shape,
+        "groups": shape,
+        "tags": shape,
+        "regions": (regions, 2),
+        "region_tags": (regions,),
+    }
+    for name, one in want.items():
+        if getattr(q, name).shape != one:
+            raise UplinkError(
+                f"group {program.name!r} was sent sums Support.{name} of shape {getattr(q, name).shape}, expected {one}."
+            )
+    sums = np.stack([q.visits, q.sites, q.groups], axis=-1)
+    good = q.tags == tags(program.key, q.names, sums, f"months\0{words}")
+    fine = q.region_tags == tags(program.key, q.names, q.regions, f"regions\0{words}")
+    wrong = int(((sums != 0).any(axis=-1) & ~good).sum() + ((q.regions != 0).any(axis=-1) & ~fine).sum())
+    if wrong:
+        raise UplinkError(
+            f"group {program.name!r} was sent numbers of visits, sites and groups that are not the groups' sums, in {wrong} "
+            "parts of months or regions (limit 0). Nothing is released by them: ask the coordinator what the hub runs."
+        )
+    return good, fine
 
 
 def count_visits(program: GroupProgram, q: msg.SiteVisits) -> msg.VisitSums:
@@ -204,14 +245,10 @@ def checklists(program: GroupProgram, q: msg.Checklists) -> msg.KeyedHashes:
 def shared(program: GroupProgram, q: msg.Shared) -> msg.Done:
     """Learn which sites others visit too."""
     at, joint = program.site_order[q.sites], q.place >= 0
-    if joint.any() and not program.allow_joint:
+    if joint.any() and program.jointly:
         raise ConfigError(
-            f"group {program.name!r}: the hub asks for joint sites, which the study does not have."
-        )
-    if program.masked and (q.owners[joint] < FEWEST).any():
-        raise ConfigError(
-            f"group {program.name!r}: the hub asks for a joint site of fewer than {FEWEST} groups, either of which could "
-            "subtract its own part. Give the hub the same fedmiss."
+            f"group {program.name!r}: the hub asks for sums by site at {int(joint.sum())} joint sites (limit 0: they are "
+            "for one person's own groups only). Give the hub the same fedmiss."
         )
     J = program.share.size
     program.share, program.part, program.shared_at = np.ones(J), np.ones(J), np.full(J, -1, dtype=np.int64)
@@ -237,11 +274,11 @@ def gaps(program: GroupProgram, q: msg.Gaps) -> msg.GapSums:
     u, L, years = program.need(), program.axis.L, program.axis.years(program.visits.calendar)
     length = np.bincount(years)
     cells = np.unique(u.site.astype(np.int64) * L + u.month)
-    own = (program.shared_at[cells // L] < 0) | q.apart
+    own = program.shared_at[cells // L] < 0
     share = program.part[cells // L]
     blocks = np.unique(cells[own] // L * length.size + years[cells[own] % L])
     block_share = program.part[blocks // length.size]
-    masks = np.zeros((0 if q.apart else program.shared_sites.size, L), dtype=np.uint8)
+    masks = np.zeros((program.shared_sites.size, L), dtype=np.uint8)
     if masks.size:
         masks[program.shared_at[cells[~own] // L], cells[~own] % L] = 1
         place = keyed_hashes(

@@ -10,7 +10,7 @@ import numpy as np
 from fedmiss.arrays import F64, I32, I64
 from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.group import joint, kernels
+from fedmiss.federation.group import kernels
 from fedmiss.federation.group.batch import Batch
 from fedmiss.federation.keys import keyed_hashes, normals, seed_key
 from fedmiss.federation.triangle import free_columns, free_places, from_triangle, to_triangle
@@ -140,7 +140,7 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
             kernels.shared_sums, fits, fits, p, S, b.cells.ptr, b.cells.col, b.y, b.E, offset, by_visit, b.mu,
             b.T, b.D, b.P, b.C, b.family.code, rows,
         )  # fmt: skip
-    return msg.SharedRows(joint.spread(program, b, fits, rows) if q.sums else rows)
+    return msg.SharedRows(rows)
 
 
 def _jolt(program: GroupProgram, b: Batch, fits: I64, p: int) -> None:
@@ -160,7 +160,7 @@ def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
     month = np.zeros((n * b.chunks, L, p + p * (p + 1) // 2))
     stats = np.zeros((n * b.chunks, 3 + 3 * p))
     offset, by_visit = b.cell_offset()
-    totals = joint.opened(program, b, fits, q.totals) if q.totals.size else np.zeros((n, 1, 1))
+    totals = q.totals if q.totals.size else np.zeros((n, 1, 1))
     b.run(
         kernels.round_sums, fits, fits, p, b.chunks, c.ptr, c.col, program.share, program.shared_at, totals, b.y, b.E,
         offset, by_visit, b.mu, b.T, b.D, b.tau, b.phi, b.family.reach, b.M, b.P, b.C, b.eta, b.family.code, month, stats,
@@ -316,13 +316,13 @@ def shared_product(program: GroupProgram, b: Batch, q: msg.SharedProduct) -> msg
             kernels.shared_products, q.fits, q.fits, program.shared_sites, c.ptr, c.col, b.y, b.E, b.eta, q.V,
             b.family.code, rows,
         )  # fmt: skip
-    return msg.SharedRows(joint.spread(program, b, q.fits, rows))
+    return msg.SharedRows(rows)
 
 
 def product(program: GroupProgram, b: Batch, q: msg.Product) -> msg.ProductSums:
     """R' (R V)."""
     c, n = b.cells, q.fits.size
-    totals = joint.opened(program, b, q.fits, q.totals) if q.totals.size else np.zeros((n, 1, q.V.shape[2]))
+    totals = q.totals if q.totals.size else np.zeros((n, 1, q.V.shape[2]))
     out = np.zeros((n * b.chunks, *q.V.shape[1:]))
     b.run(
         kernels.product_sums, q.fits, b.chunks, q.fits, c.ptr, c.col, program.shared_at, totals, b.y, b.E, b.eta, q.V,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,10 @@ class CellParts:
 
 
 _ZERO = np.zeros((1, 1))
+_CHANGING = (
+    "mu", "T", "D", "tau", "phi", "inverse_size", "kappa", "ridge", "M", "P", "C", "eta", "y", "E", "shrink", "offset",
+    "effects", "rank", "old",
+)  # fmt: skip
 
 
 def _months(n: int, L: int, p: int, line: F64) -> F64:
@@ -122,8 +126,6 @@ class Batch:
     slopes: bool  # whether the second coefficient is the slope on the known line
     rank: I64  # coefficients that every fit uses now
     old: U8  # whether ``shrink`` holds earlier weights
-    # of joint sites under masks: fits -> (exchange and question, shape) of the rows that were sealed last
-    sealed: dict[bytes, tuple[tuple[int, int], tuple[int, ...]]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -147,6 +149,16 @@ class Batch:
             effects=np.zeros((n, int(u.observer.max(initial=-1)) + 1 if q.observers else 0)),
             slopes=q.line.size > 0, rank=np.ones(n, dtype=np.int64), old=np.zeros(n, dtype=np.uint8),
         )  # fmt: skip
+
+    def changing(self) -> dict[str, Any]:
+        """What rounds change, by name; all else follows from the question that opened the batch."""
+        return {name: np.asarray(getattr(self, name)) for name in (*_CHANGING, "drawn")}
+
+    def restore(self, before: Mapping[str, Any]) -> None:
+        """Go back to what :meth:`changing` gave."""
+        for name in _CHANGING:
+            getattr(self, name)[...] = before[name]
+        self.drawn = bool(before["drawn"])
 
     @property
     def off(self) -> bool:

@@ -25,26 +25,29 @@ def draw_folds(
     month: I64,
     year: I64,
     observer: I32,
+    secret: bytes = b"",
 ) -> I64:
     """Draw a fold 0..folds-1 for every visit of a group.
 
     ``by="cell"`` draws site x month cells, whoever visits them: a fit that has seen one visit of a cell knows much about
     the others, while a cell that is imputed has none. ``"visit"`` draws visits; ``"observer"`` whole observers;
     ``"block"`` whole site x year blocks; ``"site"`` whole sites. Cells and blocks are keyed by the
-    site's id, so every group that goes there draws the same, however sites are numbered.
+    site's id, so every group of one person that goes there draws the same, however sites are numbered.
 
     Parameters
     ----------
+    secret : the organisation's own, kept with its data: without it nobody can tell the fold of a place that he knows. Empty
+        between one person's own groups, whose shared sites need the same folds
     site, month, year, observer : (m,) of every visit: row of ``site_id``, month stamp, year number, local observer
     """
     # many parameters: one array for each thing that a fold may hold out
     if by in ("cell", "block", "site"):
-        place = keyed_hashes(site_id, seed_key("folds", by, seed))
+        place = keyed_hashes(site_id, seed_key("folds", by, seed, *([secret] if secret else [])))
         u = uniforms_by_key(
             place[site], {"cell": month, "block": year, "site": np.zeros(site.size, np.int64)}[by], by, seed
         )
         return (u * folds).astype(np.int64)
-    rng = rng_for(seed, "folds", name)
+    rng = secret_rng(secret, seed, "folds", name) if secret else rng_for(seed, "folds", name)
     if by == "visit":
         return _spread(rng, site.size, folds)
     if by != "observer":
@@ -78,6 +81,13 @@ def withhold(site: I32, month: I32, part: I64, own: Bool, minimum: int, L: int) 
     return held
 
 
+def secret_rng(secret: bytes, *words: str | int) -> np.random.Generator:
+    """Random numbers that follow from a group's secret and public words: the same after a restart."""
+    raw = hashlib.blake2b(b"\0".join([secret, *(str(w).encode() for w in words)])).digest()
+    seeds = [int(w) for w in np.frombuffer(raw, dtype=np.uint32)]
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seeds)))
+
+
 def replicate_weights(
     secret: bytes, seed: int, number: int, spread: F64, site: I64, observer: I32, weight: F64
 ) -> F64:
@@ -106,9 +116,6 @@ def replicate_weights(
         unit = np.unique(np.stack([unit, site]), axis=1, return_inverse=True)[1].ravel()
     share = np.bincount(unit, weight) / spread[0]
     c = np.minimum((spread[1] / np.maximum(1 - share, 1e-9)) ** 2, 4.0)
-    words = np.frombuffer(
-        hashlib.blake2b(b"\0".join([secret, b"%d" % seed, b"%d" % number])).digest(), dtype=np.uint32
-    )
-    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([int(w) for w in words])))
+    rng = secret_rng(secret, seed, number)
     draw: F64 = c * rng.standard_gamma(1 / c)
     return weight * draw[unit]

@@ -131,8 +131,13 @@ def _site(j, p, ptr, col, y, E, offset, off, mu, P, C, T, D, family, e, i, acc):
 
 
 @njit(inline="always")
-def _solve(p, j, acc, phi, tau, reach, M, P, C, A, step):
-    """One damped Newton step of a site from its sums ``acc[0]``; C becomes its covariance. Returns its edf."""
+def _solve(p, j, acc, phi, tau, reach, M, P, C, square, family, A, B, step):
+    """One damped Newton step of a site from its sums ``acc[0]``; C moves to its covariance. Returns its edf.
+
+    The sums grow with the exponential of the variance, and the covariance ``B`` is the inverse of the sums: a full step of C
+    swings for good where a site that has zeros only has a large prior variance. ``hub.priors.share_of_step`` says how far
+    C goes; a site that is well known takes the full step. ``square`` (p,) are the mean squares of the months' coefficients.
+    """
     q = p
     for a in range(p):
         for b in range(a + 1):
@@ -155,16 +160,25 @@ def _solve(p, j, acc, phi, tau, reach, M, P, C, A, step):
                 s -= A[k, a] * step[k]
             step[a] = s / A[a, a]
         for a in range(p):
-            C[j, a, c] = step[a]
+            B[a, c] = step[a]
     longest = 0.0
     edf = float(p)
+    before = after = 0.0
     for a in range(p):
-        edf -= C[j, a, a] / tau[a]
+        edf -= B[a, a] / tau[a]
+        before += C[j, a, a] * square[a]
+        after += B[a, a] * square[a]
         s = 0.0
         for b in range(p):
-            s += C[j, a, b] * (acc[0, b] / phi - (P[j, b] - M[j, b]) / tau[b])
+            s += B[a, b] * (acc[0, b] / phi - (P[j, b] - M[j, b]) / tau[b])
         step[a] = s
         longest = max(longest, abs(s))
+    part = 1.0
+    if tilts(family):
+        part = min(1.0, 2.0 / (1.0 + max(before, after) * max(edf, 0.0)))
+    for a in range(p):
+        for b in range(p):
+            C[j, a, b] = B[a, b] if part == 1.0 else C[j, a, b] + part * (B[a, b] - C[j, a, b])
     short = min(1.0, reach / max(longest, 1e-12))
     for a in range(p):
         P[j, a] += short * step[a]
@@ -199,12 +213,18 @@ def round_sums(
     stats : (n chunks, 3 + 3 p)               out: edf, sum E (move)^2, sum E, then sums of P, P^2 and diag C (p each)
     """
     J, width = ptr.size - 1, p + p * (p + 1) // 2
-    own, e, A, step = np.zeros((1, width)), np.empty(p), np.empty((p, p)), np.empty(p)
+    own, e, A, B, step = np.zeros((1, width)), np.empty(p), np.empty((p, p)), np.empty((p, p)), np.empty(p)
+    square = np.empty(p)
     for task in range(first, last):
         i, c = task // chunks, task % chunks
         f = fits[i]
         acc, yf, Ef, ef, of = month[task], y[f], E[f], eta[f], offset[f if off else 0]
         Pf, Cf, Mf, Tf, Df, muf, phif, tauf = P[f], C[f], M[f], T[f], D[f], mu[f], phi[f], tau[f]
+        square[0] = 1.0
+        for a in range(1, p):
+            square[a] = 0.0
+            for l in range(T.shape[1]):
+                square[a] += Tf[l, a] * Tf[l, a] / T.shape[1]
         parameters = moved = weight = 0.0
         for j in range(c * J // chunks, (c + 1) * J // chunks):
             at = shared_at[j]
@@ -212,7 +232,7 @@ def round_sums(
                 own[0, q] = totals[i, at, q] if at >= 0 else 0.0
             if at < 0:
                 _site(j, p, ptr, col, yf, Ef, of, off, muf, Pf, Cf, Tf, Df, family, e, 0, own)
-            edf = _solve(p, j, own, phif, tauf, reach, Mf, Pf, Cf, A, step)
+            edf = _solve(p, j, own, phif, tauf, reach, Mf, Pf, Cf, square, family, A, B, step)
             w = share[j]
             parameters += edf if at < 0 else w * edf  # k owners of a site apart estimate it k times
             for a in range(p):

@@ -18,6 +18,7 @@ from fedmiss.federation.group.visits import Axis, Used, Visits
 from fedmiss.federation.keys import keyed_hashes, seed_key
 from fedmiss.federation.masks import Party
 from fedmiss.federation.messages import SQUARES
+from fedmiss.federation.rules import CONTRIBUTORS, kept_regions
 from fedmiss.models.lowrank.families import family_of
 
 __all__ = ["LEAST_VISITS", "GroupProgram", "Used"]
@@ -45,7 +46,8 @@ class GroupProgram:
         for less
     settings : digest of the job's settings that the group agreed to (8 bytes); None takes those of the first question
     jointly : whether least numbers hold for the sums over groups, which is all that the hub sees of masked answers;
-        otherwise for the group's own sums
+        otherwise for the group's own sums. Then folds follow from the secret too, and there are no joint sites
+    contributors : the custodian's least number of groups behind a released sum
     """
 
     def __init__(
@@ -61,16 +63,15 @@ class GroupProgram:
         minimum: int = 0,
         settings: bytes | None = None,
         jointly: bool = False,
+        contributors: int = CONTRIBUTORS,
     ) -> None:
         # many parameters: what a custodian decides, each with its default
         self.name, self.held, self.key, self.secret = name, visits, key, secret
         self.plain_refusals, self.minimum, self.settings = plain_refusals, minimum, settings
-        self.all_slopes, self.jointly = all_slopes, jointly
+        self.all_slopes, self.jointly, self.contributors = all_slopes, jointly, contributors
         # between organisations (see ``site``): what becomes of answers before they are packed; the group among the others
         self.protect: Callable[[list[msg.Answer], Envelope], list[msg.Answer]] | None = None
         self.party: Party | None = None
-        self.masked, self.allow_joint = False, True  # answers are masked; sites may be solved with others
-        self.asked = (0, 0)  # exchange, and which of its questions is being answered
         self._job: bytes | None = None
         self._settings = bytes(8)
         self.weigh = weigh or self._weigh
@@ -98,6 +99,8 @@ class GroupProgram:
         self._cells: dict[bool, CellIndex] = {}
         # months that the custodian's rule releases: by whole months (False), by folds (True)
         self.releasable: dict[bool, Bool] = {}
+        self.regions_behind = np.zeros((1, 3))  # what is behind each region, no region first
+        self.region_names: tuple[str, ...] = ()
         # of the finished job, for the group's own report: the chosen fit first
         self.results: list[msg.Outcome] = []
 
@@ -116,10 +119,7 @@ class GroupProgram:
             envelope, questions = decode(frame, None, asks=True, who="the hub")
             self._admit(envelope)
             admitted = True
-            given = []
-            for i, q in enumerate(questions):
-                self.asked = (envelope.exchange, i)
-                given.append(self.reply(q))
+            given = [self.reply(q) for q in questions]
             replies: list[msg.Message] = list(self.protect(given, envelope) if self.protect else given)
         except FedmissError as error:
             replies = [self._refuse(error, type(error).__name__, str(error))]
@@ -185,16 +185,38 @@ class GroupProgram:
         answers.check(self, batch, question)
         return answers.ANSWER[type(question)](self, batch, question)
 
-    def check_release(self, released: np.ndarray, minimum: int, *, folds: bool) -> None:
+    def check_release(self, released: np.ndarray, *, folds: bool) -> None:
         """The custodian's rule for sums over groups, checked at home: the hub may ask for more, never for less."""
-        if not self.jointly or not released.size:
-            return
+        if not self.jointly or (not folds and not self.releasable and not released.size):
+            return  # before the axes are final nothing but numbers of visits and sites is asked for
         allowed = self.releasable.get(folds)
-        if allowed is None or allowed.size != released.size or (released.astype(bool) & ~allowed).any():
+        asked = released.astype(bool)
+        want = 0 if allowed is None else allowed.size
+        wrong = int((asked & ~allowed).sum()) if allowed is not None and asked.size == want else -1
+        if wrong:
+            got = (
+                f"a list of {asked.size} months (must have {want})"
+                if wrong < 0
+                else f"{wrong} such months (limit 0)"
+            )
             raise ConfigError(
-                f"group {self.name!r}: the hub releases months that do not have the {max(minimum, self.minimum)} visits and "
-                "sites, or the two groups, that its custodian wants. Give the hub the same least numbers, and the same "
-                "fedmiss."
+                f"group {self.name!r}: the hub releases months that do not have the {self.minimum} visits and sites, or the "
+                f"{self.contributors} groups, that its custodian wants: {got}. Give the hub the same least numbers, and the "
+                "same fedmiss."
+            )
+
+    def check_regions(self, names: tuple[str, ...], *, final: bool) -> None:
+        """Regions with sums of their own must have enough behind them, and so must what is left of the whole."""
+        if not self.jointly or not final:
+            return
+        sites, groups, over = self.regions_behind.T
+        kept = kept_regions(sites, groups, over, self.minimum, self.contributors)
+        may = tuple(self.region_names[i - 1] for i in kept)
+        if wrong := [n for n in names if n not in may]:
+            raise ConfigError(
+                f"group {self.name!r}: the hub asks for sums of the region {wrong[0]!r}, which does not have the "
+                f"{self.minimum} sites and {self.contributors} groups that the custodian wants; {len(may)} have them. "
+                "Give the hub the same fedmiss."
             )
 
     def thin(self, site: I32, month: I32, part: I64) -> Bool:
@@ -247,7 +269,7 @@ class GroupProgram:
         year = u.stamp // 12 if self.visits.calendar else u.month.astype(np.int64) // 12
         return draw_folds(
             by, folds, seed, name=self.name, site_id=self.visits.site_id, site=u.site, month=u.stamp, year=year,
-            observer=u.observer,
+            observer=u.observer, secret=self.secret if self.jointly else b"",
         )  # fmt: skip
 
     def open(self, q: msg.Open) -> msg.OpenSums:
@@ -265,7 +287,7 @@ class GroupProgram:
         test = None
         if q.weights == "fold":
             fold = self.fold_of(q.by, q.folds, q.seed, u)
-            self.check_release(q.released, 0, folds=True)
+            self.check_release(q.released, folds=True)
             free = u.weight * ~self.thin(u.site, u.month, fold)
             if q.released.size:
                 free = free * (q.released[u.month] == 1)

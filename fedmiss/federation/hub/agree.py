@@ -13,6 +13,7 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.hub.support import FEWEST_REGIONS, release_jointly
 from fedmiss.federation.link import Link, total
+from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.version import __version__
 
 __all__ = ["Agreement", "Plan", "agree", "folds_like_gaps", "seal_key"]
@@ -29,8 +30,8 @@ class Plan:
     ``months`` given axis (12 year + month - 1), None to agree on the union; ``effort`` auto, none or terms; ``joint``
     whether sums by site may be exchanged for sites that several groups visit; ``duplicates`` whether checklists are
     compared; ``minimum`` least number of a group's sites behind a month's sums. With ``jointly`` it is the least number of
-    visits and of sites of all groups together, of two groups at least, none of which has more than ``share`` of the visits:
-    the rule for masked answers, of which the hub sees the sums only. ``owners`` least number of groups of a joint site.
+    visits and of sites of all groups together, of ``contributors`` groups at least, none of which has more than ``share`` of
+    the visits: the rule for masked answers, of which the hub sees the sums only.
     """
 
     species: str = ""
@@ -43,7 +44,7 @@ class Plan:
     minimum: int = 0
     jointly: bool = False
     share: float = 0.85
-    owners: int = 2
+    contributors: int = CONTRIBUTORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +104,13 @@ def agree(link: Link, plan: Plan) -> Agreement:
     shared = _shared(hashes[0], solved)
     drops = _duplicates(hashes[1]) if plan.duplicates else {}
     minimum = max([plan.minimum, *(d.minimum for d in groups.values())]) if plan.jointly else plan.minimum
+    contributors = max([plan.contributors, *(d.contributors for d in groups.values())])
     axes = msg.Axes(months, terms, blanks, plan.detections, minimum, regions, np.zeros(0, np.uint8))
     none = np.zeros(0, np.int64)
     done = link.ask({name: [msg.Drop(drops.get(name, none)), shared[name], axes] for name in link.names})[2]
     out, behind, lost = 0, None, None
     if plan.jointly:
-        axes, done, out, behind, lost = release_jointly(link, axes, plan.share, done, notes)
+        axes, done, out, behind, lost = release_jointly(link, axes, plan.share, contributors, done, notes)
     ready = {name: a for name, a in done.items() if isinstance(a, msg.Done)}
     used = sum(a.used for a in ready.values())
     if not used:
@@ -128,7 +130,7 @@ def agree(link: Link, plan: Plan) -> Agreement:
         observers=np.sum([a.observers for a in ready.values()], axis=0),
         joint=joint,
         n_joint=int(solved.size),
-        apart=plan.owners > 2,
+        contributors=contributors,
         least=minimum if plan.jointly else 0,
         share=plan.share,
     )
@@ -280,8 +282,8 @@ def _n_shared(answers: dict[str, msg.Answer]) -> int:
 
 def _joint_values(answers: dict[str, msg.Answer], plan: Plan) -> np.ndarray:
     """Hashes of the sites that are solved jointly, sorted."""
-    values, counts = _owners(_hashes(answers))
-    return values[counts >= max(2, plan.owners)] if plan.joint else values[:0]
+    values, _ = _owners(_hashes(answers))
+    return values if plan.joint else values[:0]
 
 
 def _shared(answers: dict[str, msg.Answer], joint: np.ndarray) -> dict[str, msg.Shared]:
@@ -338,7 +340,7 @@ def folds_like_gaps(link: Link, panel: Panel) -> str:
     length = np.bincount(years)
     if length.max() <= 1:
         return "cell"  # a year is one cell
-    (answers,) = link.ask([msg.Gaps(panel.apart)])
+    (answers,) = link.ask([msg.Gaps()])
     cells = blocks = inside = 0.0
     masks = np.zeros((panel.n_joint, L), dtype=bool)
     for name, a in answers.items():

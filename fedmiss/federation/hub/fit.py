@@ -242,8 +242,8 @@ def _rounds(
         state = after_round(state, sums, panel, settings, nodes, learn=learn, tol=tol)
         if not (np.isfinite(state.T).all() and np.isfinite(state.mu)):
             raise DomainError(
-                f"round {k}: the months' coefficients are not finite. A count or a weight is too large for the "
-                f"{settings.family} family; look for impossible counts, or choose another --model."
+                f"round {k}: the months' coefficients are not finite. The {settings.family} model has run away on these "
+                "visits: fit with --rank 0 or another --model, and report this as a fault of fedmiss."
             )
         if watch is not None:
             watch(state.rounds, state.moves[-1])

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.errors import UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.fit import (
     AskProduct,
@@ -102,7 +101,7 @@ def _broadcast(pack: list[Lane], *, begin: int, sums: bool) -> msg.Broadcast:
 
 
 def _ask_shared(link: Link, panel: Panel, packs: list[list[Lane]]) -> list[np.ndarray | None]:
-    """First exchange, only where there are joint sites: their sums, over all groups; under masks sealed from the hub."""
+    """First exchange, only where there are joint sites, of one person's own groups: their sums over all groups."""
     if not panel.n_joint:
         return [None] * len(packs)
     questions: list[msg.Question] = []
@@ -121,15 +120,6 @@ def _ask_shared(link: Link, panel: Panel, packs: list[list[Lane]]) -> list[np.nd
         return out
     for i, answers in zip(asked, link.ask(questions), strict=True):
         shape = (len(packs[i]), panel.n_joint, _width(packs[i][0]))
-        if link.masked:
-            (answer,) = answers.values()
-            assert isinstance(answer, msg.SharedRows)
-            if answer.rows.shape != shape:
-                raise UplinkError(
-                    f"the groups sent rows of joint sites of shape {answer.rows.shape}, expected {shape}."
-                )
-            out[i] = answer.rows
-            continue
         joint = np.zeros(shape)
         for name, answer in answers.items():
             at = panel.joint[name]

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.federation.hub.season import SeriesPrior
+from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.federation.triangle import free_columns
 
 __all__ = ["MonthState", "Panel"]
@@ -20,7 +21,7 @@ class Panel:
     ``L`` months, ``J`` sites counted once each, ``K`` effort coefficients, ``calendar`` (month_of_year, year) each (L,) or
     None, ``visits`` that take part, ``joint`` owners of joint sites: group -> places in the list of joint sites.
     ``least`` number of visits and sites of all groups behind a released sum, 0 where groups see to it by themselves;
-    ``share`` largest share of one group; ``apart`` whether what was visited of joint sites stays with their owners.
+    ``share`` largest share of one group; ``contributors`` least number of groups.
     """
 
     L: int
@@ -36,7 +37,7 @@ class Panel:
     log_visits: F64 = field(default_factory=lambda: np.zeros(0))
     least: int = 0
     share: float = 1.0
-    apart: bool = False
+    contributors: int = CONTRIBUTORS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +46,7 @@ class MonthState:
 
     Attributes
     ----------
-    mu : overall level
+    mu : overall level;  origin : its prior mean
     T, D : (L, p), (L, p, p)     posterior means and covariances of the months' coefficients: the effect, then with
                                  ``slopes`` the known line x (covariance zero), then the factors
     prior, noise : (L, p), (p,)  their prior means and variances;  series : how the prior means are made, None: zero
@@ -95,6 +96,7 @@ class MonthState:
     dispersion: float = 1.0
     unit: float = 1.0
     visited: F64 | None = None
+    origin: float = 0.0
 
     @property
     def p(self) -> int:
@@ -125,7 +127,11 @@ class MonthState:
             return (
                 "in three rounds in a row predictors and months moved by less than 0.003 (root mean square)"
             )
-        return f"the limit of {self.k} rounds was reached"
+        return (
+            f"after {self.k} rounds, the limit, predictors or months still moved by {max(self.moves):.2g} a round (root "
+            "mean square; a fit ends below 0.003). The counts are too few for so many terms; choose "
+            + ("--rank 0" if self.rank else "a larger area or a longer span of years for the panel")
+        )
 
     @property
     def size(self) -> float:

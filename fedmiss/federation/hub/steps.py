@@ -18,10 +18,11 @@ import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.federation.hub.dispersion import inverse_size_of, pearson_at
+from fedmiss.federation.hub.priors import EFFORT_SD, FEWEST_BIRDS, level_pull, share_of_step, shrunk_variances
 from fedmiss.federation.hub.season import LEAST_YEARS, SeriesPrior, line_of
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.triangle import from_triangle
-from fedmiss.models.lowrank.families import FAMILIES
+from fedmiss.models.lowrank.families import FAMILIES, Family
 from fedmiss.models.lowrank.settings import CountSettings
 
 __all__ = [
@@ -63,7 +64,7 @@ def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
     """
     weight, value, exposure, square = (float(v) for v in sums)
     family, L = FAMILIES[settings.family], panel.L
-    mu = family.link(value / exposure)
+    mu = family.link(max(value, FEWEST_BIRDS) / exposure if family.counts else value / exposure)
     x = known_line(panel, settings)
     slopes = x.size > 0
     p = 1 + slopes
@@ -74,7 +75,7 @@ def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
         unit * np.array([1.0, START_SLOPE])[:p],
         kappa=np.zeros(panel.K), shift=np.zeros(p), stretch=np.ones(p), squares=np.zeros(p), slopes=slopes, weight=weight,
         phi=unit,
-        ridge=4.0 / unit, unit=float(np.sqrt(unit)),
+        ridge=4.0 / unit, unit=float(np.sqrt(unit)), origin=mu,
     )  # fmt: skip
     if settings.season and panel.calendar is not None:
         state = replace(state, series=(SeriesPrior.of(*panel.calendar, unit, effect=True),))
@@ -201,15 +202,18 @@ def after_round(
         lift = float(sums["lift"][0] / (sums["lift"][1] + 1.0 / state.unit**2)) if learn and k > 2 else lift
     else:
         about = squares
-    tau = np.maximum(about + spread, SMALLEST) if learn and k > 2 else state.tau
-    T, D, edf_months = _newton(state, sums["months"], FAMILIES[settings.family].reach)
+    tau = state.tau
+    if learn and k > 2:
+        tau = np.maximum(shrunk_variances(about + spread, J, state.unit, slopes=state.slopes), SMALLEST)
+    T, D, edf_months = _newton(state, sums["months"], FAMILIES[settings.family])
     # What all sites have in common belongs to the months: their mean effect, and their mean slope.
     shift = np.zeros(p)
     shift[: 1 + state.slopes] = mean[: 1 + state.slopes]
     line = shift[1] * state.T[:, 1] if state.slopes else np.zeros(panel.L)
     T[:, 0] += line
     level = float(T[:, 0].mean())
-    mu = state.mu + float(shift[0]) + level
+    pull = level_pull(state.mu, state.origin, _common_variance(state, J), state.unit)
+    mu = state.mu + float(shift[0]) + level + pull
     before = state.T[:, 0]
     prior = state.prior.copy()
     T[:, 0] -= level
@@ -235,6 +239,14 @@ def after_round(
     return replace(new, moves=moves, converged=bool(k > 5 and max(moves) < tol))
 
 
+def _common_variance(state: MonthState, J: float) -> float:
+    """Prior variance of what all sites, and all months, have in common."""
+    common = float(state.tau[0] / J + state.noise[0] / len(state.T))
+    if state.series is not None and state.series[0].sizes[1]:
+        common += state.series[0].season / state.series[0].sizes[1]
+    return common
+
+
 def effort_turn(panel: Panel, settings: CountSettings, k: int) -> bool:
     """Whether the update after round ``k`` is effort's: with observer effects they take turns, else they undo each other."""
     return panel.K > 0 and (not settings.observers or k // LEARN_EVERY % 2 == 1)
@@ -245,7 +257,7 @@ def observer_turn(panel: Panel, settings: CountSettings, k: int) -> bool:
     return settings.observers and (panel.K == 0 or k // LEARN_EVERY % 2 == 0)
 
 
-def _newton(state: MonthState, sums: F64, reach: float) -> tuple[F64, F64, float]:
+def _newton(state: MonthState, sums: F64, family: Family) -> tuple[F64, F64, float]:
     """One damped Newton step of every month; means, covariances and effective degrees of freedom."""
     free = state.free
     n, noise = free.size, state.noise[free]
@@ -254,11 +266,17 @@ def _newton(state: MonthState, sums: F64, reach: float) -> tuple[F64, F64, float
     A[:, np.arange(n), np.arange(n)] += 1.0 / noise
     cov: F64 = np.asarray(np.linalg.inv(A), dtype=float)
     step = np.einsum("nab,nb->na", cov, g / state.phi - (state.T - state.prior)[:, free] / noise)
-    step *= np.minimum(1.0, reach / np.maximum(np.abs(step).max(axis=1), 1e-12))[:, None]
+    step *= np.minimum(1.0, family.reach / np.maximum(np.abs(step).max(axis=1), 1e-12))[:, None]
     T, D = state.T.copy(), np.zeros_like(state.D)
     T[:, free] += step
+    known = np.einsum("nab,nba->n", cov, H)
+    if family.tilts:
+        old = state.D[:, free[:, None], free[None, :]]
+        square = np.where(np.arange(n) == 0, 1.0, state.squares[free])
+        part = share_of_step(np.einsum("naa,a->n", old, square), np.einsum("naa,a->n", cov, square), known)
+        cov = np.where(part[:, None, None] == 1.0, cov, old + part[:, None, None] * (cov - old))
     D[:, free[:, None], free[None, :]] = cov
-    return T, D, float(np.einsum("nab,nba->", cov, H))
+    return T, D, float(known.sum())
 
 
 def _prior_step(state: MonthState, *, learn: bool) -> MonthState:
@@ -312,7 +330,7 @@ def _visit_step(
     K = state.kappa.size
     kappa, ridge, used = state.kappa, state.ridge, state.edf_observers
     if effort_turn(panel, settings, state.k):
-        weak = state.phi * 0.1  # a weak ridge: sd about 3 on the log scale
+        weak = state.phi / (EFFORT_SD * state.unit) ** 2
         H = sums["effort"][K:].reshape(K, K) + weak * np.eye(K)
         step = np.linalg.solve(H, sums["effort"][:K] - weak * kappa)
         kappa = kappa + np.clip(step, -family.effort_cap, family.effort_cap)

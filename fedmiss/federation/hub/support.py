@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64, Bool
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.link import Link, total
-from fedmiss.federation.rules import CONTRIBUTORS, dominated, releasable
+from fedmiss.federation.rules import kept_regions, releasable
 
 __all__ = ["FEWEST_REGIONS", "release_jointly", "released_months"]
 
@@ -19,7 +20,12 @@ FEWEST_REGIONS = 2
 
 
 def release_jointly(
-    link: Link, axes: msg.Axes, share: float, done: dict[str, msg.Answer], notes: list[str]
+    link: Link,
+    axes: msg.Axes,
+    share: float,
+    contributors: int,
+    done: dict[str, msg.Answer],
+    notes: list[str],
 ) -> tuple[msg.Axes, dict[str, msg.Answer], int, F64, dict[str, I64]]:
     """Agree on the axes again, without months and regions that have too few visits behind them.
 
@@ -29,16 +35,14 @@ def release_jointly(
     which months (places) each rule left out
     """
     before = _used(done)
-    released, regions, behind, lost = _released(
-        link, share, axes.minimum, int(axes.months.size), axes.regions
-    )
+    released, regions, behind, lost = _released(link, share, axes, contributors)
     axes = replace(axes, regions=regions, released=released.astype(np.uint8))
     (done,) = link.ask([axes])
     out = before - _used(done)
     if out:
         notes.append(
             f"{out} visits were withheld: their {int((~released).sum())} months have fewer than {axes.minimum} visits or "
-            f"sites of all groups together, one group only, or one with more than {share:.0%} of the visits or birds."
+            f"sites of all groups together, fewer than {contributors} groups, or one with over {share:.0%} of the visits."
         )
     return axes, done, out, behind, lost
 
@@ -48,57 +52,84 @@ def _used(done: dict[str, msg.Answer]) -> int:
 
 
 def _support(
-    link: Link, share: float, L: int, regions: int, *, by: str = "", folds: int = 0, seed: int = 0
+    link: Link,
+    share: float,
+    minimum: int,
+    contributors: int,
+    L: int,
+    regions: int,
+    *,
+    by: str = "",
+    folds: int = 0,
+    seed: int = 0,
 ) -> dict[str, F64]:
-    """Two exchanges: the sums behind every part of every month, then who has too large a share of them."""
-    parts, none, sums = max(folds, 1), np.zeros((0, 0)), {}
+    """Two exchanges: the sums behind every part of every month, then who has too large a share of them.
+
+    The groups get those sums back that have enough behind them, and nothing of the others.
+    """
+    # many parameters: the rule, the panel's axes, and the folds
+    parts, none, no_tags, sums = max(folds, 1), np.zeros((0, 0)), np.zeros(0, np.uint64), {}
     shapes = {
         "visits": (parts, L),
         "sites": (parts, L),
         "groups": (parts, L),
         "over": (parts, L),
         "regions": (regions + 1, 3),
-        "birds": (parts, len(link.names), L),
-        "region_birds": (regions + 1, len(link.names)),
     }
-    ask = msg.Support(by, folds, seed, share, link.names, none, none, none, none)
+    ask = msg.Support(by, folds, seed, share, link.names, none, none, none, none, no_tags, no_tags)
     for _ in range(2):
         (answers,) = link.ask([ask])
         sums = {name: total(answers, name, shape) for name, shape in shapes.items()}
+        proofs, region_proofs = (
+            _tags(answers, "tags", (parts, L)),
+            _tags(answers, "region_tags", (regions + 1,)),
+        )
+        enough = (
+            (sums["sites"] >= minimum - 1e-3) & (sums["visits"] >= minimum) & (sums["groups"] >= contributors)
+        )
+        many = (sums["regions"][:, 0] >= minimum - 1e-3) & (sums["regions"][:, 1] >= contributors)
         ask = replace(
-            ask, visits=sums["visits"], sites=sums["sites"], groups=sums["groups"],
-            regions=np.ascontiguousarray(sums["regions"][:, :2]),
+            ask, visits=sums["visits"] * enough, sites=sums["sites"] * enough, groups=sums["groups"] * enough,
+            regions=np.ascontiguousarray(sums["regions"][:, :2] * many[:, None]),
+            tags=np.where(enough | (sums["visits"] == 0), proofs, np.uint64(0)),
+            region_tags=np.where(many | (sums["regions"][:, 0] == 0), region_proofs, np.uint64(0)),
         )  # fmt: skip
     return sums
 
 
+def _tags(answers: Mapping[str, msg.Answer], name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Sums of the groups' proofs, modulo 2^64."""
+    out = np.zeros(shape, np.uint64)
+    for group, answer in answers.items():
+        value = getattr(answer, name)
+        if value.shape != shape or value.dtype != np.uint64:
+            raise UplinkError(
+                f"group {group!r} sent SupportSums.{name} of shape {value.shape} and type {value.dtype}, expected {shape} "
+                "and uint64. Install the same fedmiss on all sides.",
+                group=group,
+            )
+        out = out + value
+    return out
+
+
 def _released(
-    link: Link, share: float, minimum: int, L: int, regions: tuple[str, ...]
+    link: Link, share: float, axes: msg.Axes, contributors: int
 ) -> tuple[Bool, tuple[str, ...], F64, dict[str, I64]]:
     """Months and regions whose sums over groups may be released; visits of released months; which months each rule loses."""
-    s = _support(link, share, L, len(regions))
+    L, minimum, regions = int(axes.months.size), axes.minimum, axes.regions
+    s = _support(link, share, minimum, contributors, L, len(regions))
     rules = {
-        "fewer visits or sites, or one organisation": releasable(
-            s["visits"], s["sites"], s["groups"], minimum
+        f"fewer visits or sites, or fewer than {contributors} organisations": releasable(
+            s["visits"], s["sites"], s["groups"], minimum, contributors
         ),
         "too large a share of the visits": (s["over"] == 0).all(axis=0),
-        "too large a share of the birds": ~dominated(s["birds"]).any(axis=0),
     }
     months, lost = np.ones(L, dtype=bool), {}
     for name, rule in rules.items():
         lost[name] = np.flatnonzero(months & ~rule)
         months &= rule
     sites, groups, over = s["regions"].T
-    fine = (
-        (sites >= minimum - 1e-3) & (groups >= CONTRIBUTORS) & (over == 0) & ~dominated(s["region_birds"].T)
-    )
-    keep = [i for i in range(1, len(sites)) if fine[i]]
-    # what is left of the whole is a sum too: if it is too small, the smallest region joins it, until it is empty or enough
-    while keep:
-        rest = [i for i in range(len(sites)) if i not in keep and sites[i] > 0]
-        if not rest or (sites[rest].sum() >= minimum - 1e-3 and any(fine[i] for i in rest)):
-            break
-        keep.remove(min(keep, key=lambda i: sites[i]))
+    keep = kept_regions(sites, groups, over, minimum, contributors)
     names = tuple(regions[i - 1] for i in keep)
     return months, names if len(names) >= FEWEST_REGIONS else (), s["visits"].sum(axis=0) * months, lost
 
@@ -107,12 +138,22 @@ def released_months(link: Link, panel: Panel, *, by: str, folds: int, seed: int)
     """Months (L,) that take part in cross-validation, 1 or 0: every fold's part may be released. Empty for all months."""
     if not panel.least:
         return np.zeros(0, np.uint8)
-    s = _support(link, panel.share, panel.L, len(panel.regions), by=by, folds=folds, seed=seed)
-    months = releasable(s["visits"], s["sites"], s["groups"], panel.least) & (s["over"] == 0).all(axis=0)
-    months &= ~dominated(s["birds"]).any(axis=0)
+    s = _support(
+        link,
+        panel.share,
+        panel.least,
+        panel.contributors,
+        panel.L,
+        len(panel.regions),
+        by=by,
+        folds=folds,
+        seed=seed,
+    )
+    months = releasable(s["visits"], s["sites"], s["groups"], panel.least, panel.contributors)
+    months &= (s["over"] == 0).all(axis=0)
     if not (months & (s["visits"].sum(axis=0) > 0)).any():
         raise ConfigError(
-            f"no month has {panel.least} visits and sites, and two groups, in each of {folds} "
+            f"no month has {panel.least} visits and sites, and {panel.contributors} groups, in each of {folds} "
             "folds: nothing is left to choose "
             "a model by. Use fewer folds, a lower least number, or name rank and model."
         )

@@ -53,6 +53,9 @@ class Family(ABC):
     dispersed: ClassVar[bool] = True  # whether a dispersion can be estimated
     counts: ClassVar[bool] = False  # whether observations are counts, 0 or more
     sized: ClassVar[bool] = False  # whether the negative binomial extends it: its size can be estimated
+    tilts: ClassVar[bool] = (
+        False  # whether the mean, hence the curvature, grows with the variance of the predictor
+    )
     quadratic: ClassVar[bool] = False  # whether psi is: Newton steps are exact, and psi'(U V') has low rank
     sums_offsets: ClassVar[bool] = True  # whether visits with different offsets can be summed into one cell
 
@@ -153,7 +156,7 @@ class Poisson(Family):
 
     name, code = "poisson", 1
     least_phi = 1.0
-    counts = sized = True
+    counts = sized = tilts = True
 
     def title(self, dispersion: str) -> str:
         """See :meth:`Family.title`."""

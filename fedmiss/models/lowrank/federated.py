@@ -31,9 +31,11 @@ from fedmiss.core.state import Downlink
 from fedmiss.models.lowrank.data import Cells
 from fedmiss.models.lowrank.families import Family, family_of
 from fedmiss.models.lowrank.newton import as_design
+from fedmiss.models.lowrank.residual import numbers_sent
 from fedmiss.models.lowrank.solver import (
     _Phase,
     cells_loss,
+    grow,
     objective,
     penalty_value,
     recentre,
@@ -41,7 +43,6 @@ from fedmiss.models.lowrank.solver import (
     start_theta,
 )
 from fedmiss.models.lowrank.theta import Penalty, Theta
-from fedmiss.rng import rng_for
 
 __all__ = ["FederatedFit", "NormalEquations", "fit_federated"]
 
@@ -152,11 +153,18 @@ def fit_federated(
     engine : makes an engine of the groups' rows, for example ``fedmiss.engines.LocalEngine``
     alpha : step of the memories; None is 1/(1 + omega)
     target : stop when the objective is below it (in simulations: it looks at all groups' cells)
+    start : parameters to start from; None grows the factors from the residual as the in-process solver does, by sums
+        over groups that the first round's bytes hold
     """
     # many parameters: the documented interface, given by name
     pen, family = penalty or Penalty(), family_of(family)
     rank = min(rank, J, L)
-    theta = start or _first_theta(cells, J, L, rank, family, effects, seed)
+    sent, got = 0.0, 0.0
+    if start is None:
+        # Where the in-process solver starts: factors drawn at random end in a second local optimum for some seeds.
+        start = grow(cells, start_theta(cells, J, L, 0, family, effects), rank, family, seed)
+        sent, got = (8.0 * len(cells) * q for q in numbers_sent(J, L, rank)) if rank else (0.0, 0.0)
+    theta = start
     roster = Roster.of({c.name: max(c.nnz, 1) for c in cells})
     sides = []
     for by_site, size, ridge in ((True, J, pen.sites), (False, L, pen.months)):
@@ -176,7 +184,7 @@ def fit_federated(
         there = [cells[c] for c in heard]
         set_eta(there, ahead)
         losses[heard] = [cells_loss([c], family) for c in there]
-        sent, got = 8.0 * len(heard), 0.0
+        sent += 8.0 * len(heard)
         for side in sides:
             theta, up, down = side.exchange(theta)
             sent, got = sent + up, got + down
@@ -184,6 +192,7 @@ def fit_federated(
         values.append(objective(cells, found, pen, family))
         clock.append(time.perf_counter() - began)
         traffic.append((sent, got))
+        sent, got = 0.0, 0.0
         if target is not None and values[-1] <= target:
             break
         theta = momentum.start(ahead, float(losses.sum()) + penalty_value(ahead, pen), found)
@@ -219,15 +228,6 @@ class _Side:
         # S_hat = 0 + 1 * H: the estimate of the mean S_c
         moved = _move(theta, self.model, self.model.T(self.server.S_hat))
         return moved, info.bytes_up, info.bytes_down - len(active) * 8 * q
-
-
-def _first_theta(
-    cells: Sequence[Cells], J: int, L: int, rank: int, family: Family, effects: bool, seed: int
-) -> Theta:
-    """Overall mean, and month factors drawn from the seed that all share: no bytes; U follows in the first exchange."""
-    theta = start_theta(cells, J, L, 0, family, effects)
-    V = 0.5 * rng_for(seed, "federated-start").standard_normal((L, rank))
-    return replace(theta, U=np.zeros((J, rank)), V=V)
 
 
 @dataclass(slots=True)

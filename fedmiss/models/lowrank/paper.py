@@ -7,7 +7,10 @@ S_hat, the low-rank matrix C with C <- (1 - gamma) C + gamma psi'(U V'), and S =
 
 Source: Dieuleveut, Fort, Moulines, Robin (2021), algorithm 7. Differs from it in: the common part is not
 quantized and not lost when a group stays silent, since nobody has to send it (same expectation, less noise);
-with an identity compressor, all groups and full batches the iterates are the paper's.
+with an identity compressor, all groups and full batches the iterates are the paper's, as far as the M-step is exact: in
+closed form for the Gaussian family, to 1e-12 of the gradient at a local minimum near the last theta for the others.
+A minibatch of b of a group's m_c cells counts m_c / b times, so that its mean is the group's statistic; the paper's lines 8
+to 13 count it once, which is b / m_c of that statistic. ``rows`` offers both.
 
 A group's several visits to one cell enter as their mean, as the paper has one value per group and cell.
 """
@@ -24,6 +27,7 @@ from fedmiss.arrays import F64, I64
 from fedmiss.errors import DomainError, InputError
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.families import Family, family_of
+from fedmiss.models.lowrank.paper_step import MStep
 from fedmiss.models.lowrank.solver import balance
 from fedmiss.rng import rng_for
 
@@ -144,10 +148,12 @@ class FedMissEM:
 
     # -- groups ---------------------------------------------------------------------------------------------------
 
-    def rows(self, panel: GroupPanel) -> dict[str, F64]:
-        """Rows (m_c, 3) of every group: position of the cell in Omega, mean count, m_c.
+    def rows(self, panel: GroupPanel, batch: int | None = None) -> dict[str, F64]:
+        """Rows (m_c, 3) of every group: position of the cell in Omega, mean count, weight.
 
-        The core's s_bar is a mean over rows, FedMissEM's statistic a sum over the group's cells: hence m_c.
+        The core's s_bar is a mean over rows, FedMissEM's statistic a sum over the group's cells: hence the weight m_c, with
+        which a minibatch of b rows has the mean of the whole statistic. With ``batch`` b the weight is b (at most m_c),
+        as in lines 8 to 13 of the paper's algorithm 7: the sum over the minibatch, whose mean is b / m_c of the whole.
         """
         out = {}
         for g in panel.groups:
@@ -156,7 +162,8 @@ class FedMissEM:
             )
             value = np.bincount(inverse, g.count) / n
             position = np.searchsorted(self.cells, key)
-            out[g.name] = np.column_stack([position, value, np.full(key.size, float(key.size))])
+            weight = key.size if batch is None else min(batch, key.size)
+            out[g.name] = np.column_stack([position, value, np.full(key.size, float(weight))])
         return out
 
     def eta(self, theta: Factors) -> F64:
@@ -229,7 +236,11 @@ class FedMissEM:
         return sp.csr_array((S, self.col, self._ptr), shape=(self.J, self.L))
 
     def T(self, S: F64, carry: Mapping[str, F64]) -> Factors:
-        """M-step: argmin over U, V of sum over ALL cells of psi(theta) - S theta, plus the ridge."""
+        """M-step: argmin over U, V of sum over ALL cells of psi(theta) - S theta, plus the ridge.
+
+        Gaussian: the global minimum. Otherwise a local one, found from the last theta, where the norm of the gradient is at
+        most 1e-12 of that of its terms; a statistic that has no minimum gives the best that 200 steps find.
+        """
         if not np.isfinite(S).all():
             raise DomainError("the statistic holds a number that is not finite.")
         if self.family.quadratic:
@@ -239,57 +250,8 @@ class FedMissEM:
             turned = sp.csr_array(sparse.T)
             other = thresholded_svd(B, A, turned, self.rank, self.penalty, _start(carry["U"]), carry["BB"])
             return Factors(other.V, other.U)
-        return self._newton(S, carry)
-
-    def _newton(self, S: F64, carry: Mapping[str, F64], tol: float = 1e-10, max_sweeps: int = 200) -> Factors:
-        """Alternating damped Newton over all cells, in blocks of sites; warm-started at the last theta."""
-        sparse, A, B = self._sparse(S), carry["A"], carry["B"]
-        U, V = carry["U"].copy(), carry["V"].copy()
-        value = self._value(U, V, S, A, B)
-        for _ in range(max_sweeps):
-            before = value
-            for side in (0, 1):
-                g, G = self._normal(U, V, sparse, A, B, side)
-                X = U if side == 0 else V
-                g -= self.penalty * X
-                G[:, np.arange(self.rank), np.arange(self.rank)] += self.penalty + 1e-9 * (
-                    1.0 + np.trace(G, axis1=1, axis2=2)[:, None]
-                )
-                step = np.linalg.solve(G, g[:, :, None])[:, :, 0]
-                step *= np.minimum(1.0, 2.0 / np.maximum(np.abs(step).max(axis=1), 1e-300))[:, None]
-                for _ in range(30):
-                    trial = (U + step, V) if side == 0 else (U, V + step)
-                    new = self._value(trial[0], trial[1], S, A, B)
-                    if new <= value + 1e-13 * abs(value):
-                        (U, V), value = trial, new
-                        break
-                    step = 0.5 * step
-            if before - value <= tol * (abs(value) + 1.0):
-                break
-        return Factors(*balance(U, V))
-
-    def _value(self, U: F64, V: F64, S: F64, A: F64, B: F64) -> float:
-        total = 0.5 * self.penalty * float((U**2).sum() + (V**2).sum())
-        for b in self._blocks():
-            eta = U[b] @ V.T
-            total += float(self.family.psi(eta).sum()) - float(((A[b] @ B.T) * eta).sum())
-        return total - float(S @ np.einsum("kr,kr->k", U[self.row], V[self.col]))
-
-    def _normal(self, U: F64, V: F64, sparse: sp.csr_array, A: F64, B: F64, side: int) -> tuple[F64, F64]:
-        r = self.rank
-        g = sparse @ V if side == 0 else sparse.T @ U
-        G = np.zeros((len(U if side == 0 else V), r, r))
-        for b in self._blocks():
-            M = self.family.mean(U[b] @ V.T)
-            W = self.family.variance(M)
-            D = A[b] @ B.T - M
-            if side == 0:
-                g[b] += D @ V
-                G[b] += np.einsum("jl,la,lc->jac", W, V, V, optimize=True)
-            else:
-                g += D.T @ U[b]
-                G += np.einsum("jl,ja,jc->lac", W, U[b], U[b], optimize=True)
-        return g, G
+        step = MStep(self.family, self.penalty, self._sparse(S), carry["A"], carry["B"])
+        return Factors(*balance(*step.minimise(carry["U"], carry["V"])))
 
     def h_norm2(self, H: F64, carry: Mapping[str, F64], theta: Factors) -> float:
         """||H + psi'(U V') - C||^2 over all J x L cells: the field is low rank (D) plus sparse (H)."""

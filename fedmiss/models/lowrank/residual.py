@@ -12,7 +12,9 @@ from fedmiss.models.lowrank.data import Cells
 from fedmiss.models.lowrank.families import Family
 from fedmiss.rng import rng_for
 
-__all__ = ["residual_svd", "residuals", "times", "times_t"]
+__all__ = ["numbers_sent", "residual_svd", "residuals", "times", "times_t"]
+
+SPARE, ITERATIONS = 5, 6  # columns beyond those asked, and products with R and R' of the power iterations
 
 
 def residuals(cells: Sequence[Cells], family: Family, J: int, L: int) -> list[sp.csr_array]:
@@ -33,7 +35,7 @@ def times_t(mats: list[sp.csr_array], X: F64) -> F64:
 
 
 def residual_svd(
-    cells: Sequence[Cells], family: Family, J: int, L: int, k: int, *, seed: int = 0, iterations: int = 6
+    cells: Sequence[Cells], family: Family, J: int, L: int, k: int, *, seed: int = 0
 ) -> tuple[F64, F64, F64]:
     """Leading ``k`` singular triplets of the residual R, by block power iterations.
 
@@ -42,11 +44,18 @@ def residual_svd(
     left (J, k), values (k,), right (L, k)
     """
     mats = residuals(cells, family, J, L)
-    width = min(k + 5, J, L)
+    width = min(k + SPARE, J, L)
     V = np.linalg.qr(rng_for(seed, "residual-svd", k).standard_normal((L, width)))[0]
     U = np.zeros((J, width))
-    for _ in range(iterations):
+    for _ in range(ITERATIONS):
         U = np.linalg.qr(times(mats, V))[0]
         V = np.linalg.qr(times_t(mats, U))[0]
     A, s, Bt = np.linalg.svd(U.T @ times(mats, V))
     return (U @ A)[:, :k], s[:k], (V @ Bt.T)[:, :k]
+
+
+def numbers_sent(J: int, L: int, k: int) -> tuple[int, int]:
+    """Numbers that a group sends and receives while :func:`residual_svd` runs: its products, and what they multiply."""
+    width = min(k + SPARE, J, L)
+    by_site, by_month = (ITERATIONS + 1) * J * width, ITERATIONS * L * width
+    return by_site + by_month, by_month + L * width + ITERATIONS * J * width

@@ -183,7 +183,10 @@ def _fitted(a: Analysis) -> HtmlTable | None:
     note = (
         "Sums over the visits that were made, each at its own effort. A model that follows the counts has ratios near 1, "
         "without a drift; an index is not drawn to the counts of single visits, so ratios of thin years lie farther away. "
-    ) + (lack_of_fit(table) or "Nothing here says that the model misses the course of the counts.")
+    ) + (
+        lack_of_fit(table)
+        or "No drift of the ratios over the years was found; a single year can still be fitted badly."
+    )
     columns = ["Year", "Visits", f"Counted {a.unit}", f"Fitted {a.unit}", "Counted / fitted"]
     return HtmlTable("Counted and fitted, year by year", columns, rows, "fitted", note)
 

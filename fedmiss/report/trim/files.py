@@ -17,11 +17,13 @@ from fedmiss.version import __version__
 __all__ = ["as_json", "out_text", "write_trim"]
 
 _TITLES = {1: "No Time Effects", 2: "Linear Trend", 3: "Effects for Each Time Point"}
+# rtrim finds the version by the words up to "TRend analysis"; what follows says who wrote the file.
+_FIRST_LINE = f" TRIM 3.61 :  TRend analysis, in this layout written by fedmiss {__version__}"
 _HEAD = "  Additive      std.err.   Multiplicative  std.err."
 
 
-def out_text(fit: TrimFit, title: str) -> str:
-    """Lay out a fit as TRIM's ``.out`` file, for programs that read TRIM's."""
+def out_text(fit: TrimFit, title: str, rule: str = "rtrim") -> str:
+    """Lay out a fit as TRIM's ``.out`` file, for programs that read TRIM's; ``rule`` names the class of the slope."""
     c, s = fit.cells, fit.settings
     lines = [
         *_head_lines(fit, title),
@@ -56,7 +58,7 @@ def out_text(fit: TrimFit, title: str) -> str:
         *_total_lines(fit),
     ]
     for name, which in (("MODEL", "model"), ("IMPUTED+(recommended)", "imputed")):
-        row = fit.overall(which, rule="trim").iloc[0]
+        row = fit.overall(which, rule=rule).iloc[0]
         stars = {"(p<0.01)": " **", "(p<0.05)": " *"}.get(row["label"].rpartition(" ")[2], "")
         numbers = f"{row['slope']:10.4f}{row['slope_se']:13.4f}{row['multiplicative']:15.4f}"
         lines += [
@@ -72,7 +74,7 @@ def _head_lines(fit: TrimFit, title: str) -> list[str]:
     c = fit.cells
     seen = np.isfinite(c.counts)
     return [
-        f" TRIM 3.61 layout :  written by fedmiss {__version__}",
+        _FIRST_LINE,
         "",
         f" Title :   {title}",
         "",
@@ -297,7 +299,7 @@ def write_trim(fit: TrimFit, folder: Path, stem: str, rule: str = "rtrim") -> li
     filled = filled if M > 1 else filled.drop(columns="month")
     stem = re.sub(r"[^A-Za-z0-9_-]+", "_", stem).strip("_") or "trim"
     text = {
-        f"{stem}.out": out_text(fit, stem),
+        f"{stem}.out": out_text(fit, stem, rule),
         f"{stem}.ocv": "\n".join("".join(f"{v:14.4f} " for v in row) for row in fit.var_imputed) + "\n",
         "totals.csv": harmless(totals).to_csv(index=False, lineterminator="\n"),
         "coefficients.csv": harmless(fit.coefficients()).to_csv(index=False, lineterminator="\n"),

@@ -1,12 +1,10 @@
-"""A command that is killed at any moment leaves its old result, its new one or none; the next one gives the same bits."""
+"""Requests to end, workers whose parent was killed, and readers that have enough."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
-import time
 
-import numpy as np
 import pytest
 
 from tests.attacks.command import (
@@ -15,16 +13,12 @@ from tests.attacks.command import (
     begin,
     clear,
     end,
-    finished,
     good_files,
     leftovers,
-    number,
     wait_until,
 )
 
 pytestmark = pytest.mark.slow
-KILLS = number(64, 3)  # of each of the eight steps
-UNTIL = 6  # kills one after the other before the command may end
 
 
 @pytest.fixture(scope="module")
@@ -38,41 +32,6 @@ def cleared(files):
     keep = {p.name for p in files.iterdir()}
     yield
     clear(files, keep)
-
-
-@pytest.mark.parametrize("step", STEPS, ids=lambda s: s.name)
-def test_kills(step, files):
-    keep = {p.name for p in files.iterdir()}
-    start = time.monotonic()
-    process = begin(step.words, files)
-    _, said = process.communicate()
-    assert process.returncode == 0, said
-    seconds, wanted = time.monotonic() - start, finished(step, files)
-    assert wanted
-    clear(files, keep)
-    rng = np.random.default_rng([STEPS.index(step), 77])
-    done, ended = 0, 0
-    while done < KILLS or (ended == done and done < 10 * KILLS):
-        for _ in range(min(UNTIL, max(KILLS - done, 1))):
-            how = signal.SIGTERM if rng.random() < 0.2 else signal.SIGKILL
-            process = begin(step.words, files)
-            said = end(process, rng.uniform(0.0, seconds), how)
-            done += 1
-            assert "Traceback" not in said, said
-            found = finished(step, files)  # whatever has its name is whole
-            assert found.items() <= wanted.items()
-            if process.returncode == 0 or len(found) == len(wanted):
-                ended += 1
-                seconds *= 0.7  # it was faster than the run that was measured
-                clear(files, keep)
-        process = begin(step.words, files)
-        _, said = process.communicate()
-        whole = "exists already" in said and finished(step, files) == wanted
-        assert process.returncode == 0 or whole, said
-        assert finished(step, files) == wanted
-        assert leftovers(files) == []
-        clear(files, keep)
-    assert ended < done
 
 
 def test_workers_end_with_their_parent(files):

@@ -1,0 +1,165 @@
+"""A species column is a filter, always: which columns name the species of a row, and the rows of the one asked for."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+import polars as pl
+
+from fedmiss.errors import ConfigError, listed
+
+__all__ = ["fold", "only", "same_names", "species_columns", "tells_apart"]
+
+# What the first column of these names holds is the species; the others are further names of it.
+_NAMES = (
+    "scientificname sciname latinname latin binomial acceptedscientificname nomscientifique nomlatin nombrecientifico "
+    "nomescientifico species speciesname speciesscientificname specie espece especie art vogelart artname artnamn "
+    "soort soortnaam vogelsoort arter druh gatunek laji taxon taxonname commonname englishname vernacularname birdname "
+    "bird birdspecies speciescode speciesid speciesnumber speciesnr speciesno spcode sppcode sp spp spec taxoncode taxonid "
+    "euring euringcode euringnr alphacode aou aoucode"
+).split()
+_NO_NAME = {
+    "n",
+    "number",
+    "num",
+    "total",
+    "all",
+    "richness",
+    "reported",
+    "complete",
+    "target",
+    "group",
+    "other",
+}
+
+
+def fold(name: str) -> str:
+    """Return a name without case, accents of its letters, and the number of blanks between its words (``_`` is one)."""
+    plain = unicodedata.normalize("NFKD", name.replace("_", " ")).casefold()
+    return " ".join("".join(c for c in plain if not unicodedata.combining(c)).split())
+
+
+def species_columns(header: Iterable[str]) -> list[str]:
+    """Return the columns that name a species, the one that names it best first."""
+    found = []
+    for at, title in enumerate(header):
+        words = re.findall(r"[a-z0-9]+", fold(re.sub(r"(?<=[a-z])(?=[A-Z])", " ", title)))
+        whole = re.sub(r"[^a-z0-9]", "", fold(title))
+        if whole in _NAMES:
+            found.append((_NAMES.index(whole), at, title))
+        elif {"species", "taxon"} & set(words) and not _NO_NAME & set(words):
+            found.append((len(_NAMES), at, title))
+    return [title for _, _, title in sorted(found)]
+
+
+def same_names(values: pl.Series) -> pl.Series:
+    """Return names with every spelling (case, accents, blanks) replaced by its most frequent one."""
+    counts = values.value_counts().rename({values.name: "name"})
+    counts = counts.with_columns(
+        key=pl.Series([fold(n) if n is not None else None for n in counts["name"]], dtype=pl.String)
+    )
+    best = counts.sort("count", "name", descending=[True, False]).group_by("key", maintain_order=True)
+    to = counts.join(best.agg(pl.col("name").first().alias("one")), on="key", how="left", nulls_equal=True)
+    clean = [None if one is None else " ".join(one.split()) for one in to["one"]]
+    return values.replace_strict(to["name"], pl.Series(clean, dtype=pl.String), return_dtype=pl.String)
+
+
+def only(
+    frame: pl.DataFrame, columns: Sequence[str], wanted: str, where: str, option: str = "--species"
+) -> tuple[pl.DataFrame, str, list[str]]:
+    """Return the rows of one species, its name, and sentences on what was left out.
+
+    Parameters
+    ----------
+    frame : rows of a table; ``columns`` of it name the species, best first (strings)
+    wanted : the species asked for, by any of its names; blank where none was
+    option : how the reader asks for one
+
+    Raises
+    ------
+    ConfigError : several species and none asked for; a name that is not there (with near ones); a name of several
+    """
+    held = {c: _names(frame[c]) for c in columns}
+    held = {c: names for c, names in held.items() if names}  # a column without a name says nothing
+    if not held:
+        return frame, wanted.strip(), []
+    main = next(iter(held))
+    key = fold(wanted)
+    if not key:
+        if len(held[main]) > 1:
+            rows = sorted(held[main].values(), key=lambda x: -x[1])
+            raise ConfigError(
+                f"{where}: the column {main!r} names {len(rows)} species "
+                f"({listed([f'{name}: {n:,} rows' for name, n in rows], 6)}), and their counts are never added up. "
+                f"Choose one: {option} {_quoted(rows[0][0])}",
+                species=[name for name, _ in rows],
+            )
+        key, column = next(iter(held[main])), main
+    else:
+        column = next((c for c, names in held.items() if key in names), "")
+        if not column:
+            raise _unknown(wanted, held, where)
+    mine = _is(frame[column], key)
+    kept = frame.filter(mine)
+    if column != main and len(names := _names(kept[main])) > 1:
+        raise ConfigError(
+            f"{where}: {wanted!r} in the column {column!r} is {len(names)} species in the column {main!r} "
+            f"({listed([name for name, _ in names.values()], 4)}); choose one of those.",
+            species=wanted,
+        )
+    blank = int(_is(frame[column], "").sum())
+    name = next(iter(_names(kept[main]).values()), (held[column][key][0], 0))[0]
+    said = [f"{where}: {column} = {held[column][key][0]}, {kept.height:,} of {frame.height:,} rows."]
+    if blank:
+        said.append(f"{blank:,} rows name no species in the column {column!r}; they are left out.")
+    return kept, name, said
+
+
+def _names(values: pl.Series) -> dict[str, tuple[str, int]]:
+    """Return the names in a column: folded -> the most frequent spelling, and how many rows have it in any."""
+    found: dict[str, tuple[str, int]] = {}
+    counts = values.alias("name").value_counts(sort=True)
+    for name, n in sorted(counts.iter_rows(), key=lambda x: (-x[1], x[0] or "")):
+        if key := fold(name or ""):
+            first = found.get(key, (" ".join(name.split()), 0))
+            found[key] = (first[0], first[1] + n)
+    return found
+
+
+def _is(values: pl.Series, key: str) -> pl.Series:
+    names = [name for name in values.unique().to_list() if fold(name or "") == key]
+    return values.is_in([n for n in names if n is not None]) | (
+        values.is_null() if None in names else pl.Series([False])
+    )
+
+
+def _unknown(wanted: str, held: dict[str, dict[str, tuple[str, int]]], where: str) -> ConfigError:
+    pool = {key: name for names in held.values() for key, (name, _) in names.items()}
+    near = [pool[k] for k in get_close_matches(fold(wanted), list(pool), n=3, cutoff=0.6)]
+    if not near:  # the last word alone is often right
+        near = [name for key, name in pool.items() if fold(wanted).split()[-1] in key.split()][:3]
+    main = next(iter(held))
+    rest = f"It holds {listed([name for name, _ in held[main].values()], 6)}."
+    hint = f"Did you mean {' or '.join(near)}?" if near else rest
+    return ConfigError(
+        f"{where}: the species {wanted!r} is in none of the columns {', '.join(held)}. {hint}",
+        species=wanted,
+        near=near,
+    )
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"' if " " in name else name
+
+
+def tells_apart(frame: pl.DataFrame, keys: Sequence[str], columns: Sequence[str]) -> str:
+    """Return the first column that tells repeats of a cell apart, which may be a species under a name of its own."""
+    doubled = frame.filter(frame.select(keys).is_duplicated())
+    for column in columns:
+        values = doubled[column]
+        if values.n_unique() > 1 and not doubled.select([*keys, column]).is_duplicated().any():
+            return column
+    return ""

@@ -1,0 +1,63 @@
+"""Priors of the level and of the variances of sites, and how far a covariance goes in a round.
+
+On a rare species most sites have zeros only. A low level with a large variance between sites then fits the counts about as
+well as a moderate level with a moderate variance, and without a prior EM goes down that valley, to a level of -13 with a
+standard deviation of 5, or without end where no bird is left at all (a fold, a resample). Both priors are too weak to be
+seen where the data speak: they count like one observation, the data like the number of sites.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedmiss.arrays import F64
+
+__all__ = ["EFFORT_SD", "FEWEST_BIRDS", "level_pull", "share_of_step", "shrunk_variances"]
+
+SITE_SD, SLOPE_SD = 1.0, 0.3  # scales of the half-normal priors of standard deviations, on the log scale
+LEVEL_SD = 5.0  # of the level around the logarithm of the mean count
+EFFORT_SD = 1.0  # of the powers of effort, else one flock among zeros is put down to a long visit
+FEWEST_BIRDS = 0.5  # counts without a bird start, and are centred, at the level of half a bird
+
+
+def shrunk_variances(squares: F64, J: float, unit: float, *, slopes: bool) -> F64:
+    """EM's step of the variances of J sites under half-normal priors of their standard deviations.
+
+    ``squares`` (p,) are the expected mean squares, which are the step without a prior. With the scale c of the prior the
+    step solves v + v^2 / (J c^2) = squares: 1 % below it at a standard deviation of c and a hundred sites. A half-normal
+    is the half-t of Gelman (Bayesian Analysis 2006) without its tail, which does not bound the variance of sites that have
+    zeros only.
+    """
+    scale = np.full(squares.size, SITE_SD * unit)
+    if slopes:
+        scale[1] = SLOPE_SD * unit
+    out: F64 = 2.0 * squares / (1.0 + np.sqrt(1.0 + 4.0 * squares / (J * scale**2)))
+    return out
+
+
+def level_pull(level: float, origin: float, variance: float, unit: float) -> float:
+    """How far the prior N(``origin``, LEVEL_SD^2) pulls the level in a round.
+
+    The level moves by what sites and months have in common: by G times ``variance``, G the slope of the log likelihood in
+    the level, in birds, and ``variance`` that of a common shift under the priors of sites and months. Added to these moves,
+    the pull makes the fixed point that of the posterior, G + (origin - level) / LEVEL_SD^2 = 0: less than a tenth of a bird
+    where the level is within two units of its origin.
+    """
+    precision = 1.0 / (LEVEL_SD * unit) ** 2
+    return precision * variance / (1.0 + precision * variance) * (origin - level)
+
+
+def share_of_step(before: F64, after: F64, known: F64) -> F64:
+    """Share of the way that posterior covariances go from one round's to the next's.
+
+    The curvature of a count grows with exp(variance / 2), and the covariance is its inverse. Where g = variance * known / 2,
+    ``known`` the number of coefficients that the data determine, a full step multiplies an error of the covariance by -g:
+    beyond 1 it swings for good between a covariance that is too large and one that is too small. The share
+    min(1, 1 / (1/2 + g)) is a full step up to g = 1/2 and near Newton's 1 / (1 + g) beyond.
+
+    Parameters
+    ----------
+    before, after : variances of a typical predictor under the two covariances
+    """
+    share: F64 = np.minimum(1.0, 2.0 / (1.0 + np.maximum(before, after) * np.maximum(known, 0.0)))
+    return share

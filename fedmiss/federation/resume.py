@@ -1,0 +1,205 @@
+"""A federation in one process that goes on where it was stopped.
+
+The hub is a function of the answers that it gets: with the same answers again it comes to the same place. So the answers of
+a stage are kept, and with them what the groups' fits had come to. A rerun gives the hub the answers, which costs little, and
+the groups compute only what comes after. Questions that make or close a group's state are asked again in truth.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmiss.errors import EngineError, InputError
+from fedmiss.federation import messages as msg
+from fedmiss.federation.codec import decode
+from fedmiss.federation.group.program import GroupProgram
+from fedmiss.federation.link import InProcess
+from fedmiss.files import read_checked, write_checked
+from fedmiss.owner import empty_part
+from fedmiss.version import __version__
+
+__all__ = ["Resumable"]
+
+PAUSE = 5.0  # seconds of work that a stop can lose
+SHARE = 20.0  # and at most one part in so many of the time goes into keeping it
+ROUNDS = (msg.Broadcast, msg.Solve, msg.Predict, msg.Score, msg.SharedProduct, msg.Product, msg.SiteTime)
+STATE = "groups.npz"
+
+
+class Resumable(InProcess):
+    """Groups in this process; between :meth:`stage` and its end their rounds survive the process.
+
+    Parameters
+    ----------
+    programs : of the groups, by name
+    """
+
+    def __init__(self, programs: Mapping[str, GroupProgram]) -> None:
+        super().__init__(programs)
+        self.groups = dict(programs)
+        self._folder: Path | None = None
+        self._end()
+
+    def _end(self) -> None:
+        self._folder = None
+        self._kept: list[bytes] = []  # answers to be given again: a hash of what was asked, and the frames
+        self._new: list[bytes] = []  # answers that are not yet on the disk
+        self._parts: list[tuple[int, str]] = []  # first exchange and hash of the files of answers
+        self._count = self._base = 0
+        self._state: dict[str, np.ndarray] = {}
+        self._told: Callable[[], None] = lambda: None
+
+    @contextmanager
+    def stage(self, folder: Path, exchange: int, told: Callable[[], None] = lambda: None) -> Iterator[int]:
+        """Keep the exchanges of a stage in ``folder``; gives the number of its first exchange.
+
+        Parameters
+        ----------
+        exchange : number of the next exchange; one that was kept is higher where earlier stages are not done again
+        told : called when all that was kept has been used, before the first new question
+        """
+        self._end()
+        self._folder, self._base, self._told = folder, exchange, told
+        try:
+            self._load()
+        except (OSError, InputError, ValueError, KeyError, IndexError):  # damaged, or of another version
+            self._end()
+            self._folder, self._base, self._told = folder, exchange, told
+        if not self._kept:
+            empty_part(folder)
+        self._since, self._cost = time.monotonic(), 0.0
+        try:
+            yield self._base
+        finally:
+            self._end()
+
+    def ask(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Answers that were kept, or new ones."""
+        if self._folder is None:
+            return super().ask(frames)
+        questions = decode(next(iter(frames.values())), None, asks=True, who="the hub")[1]
+        rounds = all(isinstance(q, ROUNDS) for q in questions)
+        at, self._count = self._count, self._count + 1
+        if at < len(self._kept):
+            replies = self._again(at, frames, rounds=rounds)
+            if self._count == len(self._kept):
+                self._restore()
+                self._told()
+            return replies
+        replies = super().ask(frames)
+        # one that makes or closes state is asked again at a restart: its answer is not needed
+        self._new.append(_digest(frames) + (_pack(replies, self.names) if rounds else b""))
+        if rounds and self._due(time.monotonic() - self._since):
+            self.save()
+        return replies
+
+    def _due(self, seconds: float) -> bool:
+        return seconds >= max(PAUSE, SHARE * self._cost)
+
+    def _again(self, at: int, frames: Mapping[str, bytes], *, rounds: bool) -> dict[str, bytes]:
+        body, self._kept[at] = self._kept[at], b""
+        if body[:16] != _digest(frames):
+            assert self._folder is not None
+            empty_part(self._folder)
+            raise EngineError(
+                f"the unfinished work in {self._folder} is of another version of a library, and cannot be continued; it was "
+                "removed. Run the same command again."
+            )
+        return _unpack(body[16:], self.names) if rounds else super().ask(frames)
+
+    def save(self) -> None:
+        """Write down the new answers, then what the groups have come to: the second file makes the first valid."""
+        if self._folder is None or not self._new:
+            return
+        begun = time.monotonic()
+        first = self._count - len(self._new)
+        answers = b"".join(len(one).to_bytes(8, "little") + one for one in self._new)
+        write_checked(self._folder / _part(first), answers)
+        self._parts.append((first, hashlib.sha256(answers).hexdigest()))
+        state: dict[str, Any] = {
+            f"{i}/{number}/{name}": array
+            for i, group in enumerate(self.names)
+            for number, batch in self.groups[group].batches.items()
+            for name, array in batch.changing().items()
+        }
+        about = {"version": _versions(), "base": self._base, "count": self._count, "parts": self._parts}
+        state["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+        buffer = io.BytesIO()
+        np.savez(buffer, **state)
+        write_checked(self._folder / STATE, buffer.getvalue())
+        self._new = []
+        self._since = time.monotonic()
+        self._cost = self._since - begun
+
+    def _load(self) -> None:
+        assert self._folder is not None
+        if not (self._folder / STATE).exists():
+            return
+        with np.load(io.BytesIO(read_checked(self._folder / STATE))) as file:
+            state = {name: file[name] for name in file.files}
+        about = json.loads(state.pop("about").tobytes())
+        if about["version"] != _versions():
+            raise ValueError(about["version"])
+        kept: list[bytes] = []
+        for first, seal in about["parts"]:
+            raw = read_checked(self._folder / _part(first))
+            if first != len(kept) or hashlib.sha256(raw).hexdigest() != seal:
+                raise ValueError(first)
+            kept += _records(raw)
+        if len(kept) != about["count"]:
+            raise ValueError(len(kept))
+        self._kept, self._state, self._base = kept, state, max(self._base, about["base"])
+        self._parts = [(first, seal) for first, seal in about["parts"]]
+
+    def _restore(self) -> None:
+        """Bring the groups' fits to where they were."""
+        for i, group in enumerate(self.names):
+            for number, batch in self.groups[group].batches.items():
+                start = f"{i}/{number}/"
+                before = {k[len(start) :]: v for k, v in self._state.items() if k.startswith(start)}
+                if before:
+                    batch.restore(before)
+        self._state = {}
+        self._since = time.monotonic()
+
+
+def _versions() -> str:
+    return f"fedmiss {__version__}, numpy {np.__version__}"
+
+
+def _part(first: int) -> str:
+    return f"answers-{first:06d}.bin"
+
+
+def _records(raw: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(raw):
+        n = int.from_bytes(raw[at : at + 8], "little")
+        yield raw[at + 8 : at + 8 + n]
+        at += 8 + n
+
+
+def _digest(frames: Mapping[str, bytes]) -> bytes:
+    """Hash what is asked; the same frame goes to most groups, and is hashed once."""
+    seen: dict[int, bytes] = {}
+    for frame in frames.values():
+        if id(frame) not in seen:
+            seen[id(frame)] = hashlib.blake2b(frame, digest_size=16).digest()
+    return hashlib.blake2b(b"".join(seen[id(f)] for f in frames.values()), digest_size=16).digest()
+
+
+def _pack(replies: Mapping[str, bytes], names: Sequence[str]) -> bytes:
+    return b"".join(len(replies[n]).to_bytes(8, "little") + replies[n] for n in names)
+
+
+def _unpack(body: bytes, names: Sequence[str]) -> dict[str, bytes]:
+    return dict(zip(names, _records(body), strict=True))

@@ -1,0 +1,187 @@
+"""The M-step of algorithm 7 for families without a closed form: Poisson and Bernoulli, over all cells, to rounding.
+
+Alternating damped Newton steps for sites and months come near a minimum; they converge only linearly. Newton steps for both
+together, by preconditioned conjugate gradients, then bring the gradient down to :data:`GRADIENT` of its terms. The rotations
+of the factors leave the objective as it is: the gradient has no part along them, so conjugate gradients do not see them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedmiss.arrays import F64
+from fedmiss.models.lowrank.families import Family
+
+__all__ = ["GRADIENT", "MStep"]
+
+GRADIENT = 1e-12  # norm of the gradient at exit, of the norm of the terms whose difference it is
+NEAR = 1e-5  # relative progress of a sweep below which both sides are solved together
+BLOCK = 2_000_000  # cells that are dense at one time
+
+Pair = tuple[F64, F64]
+
+
+class MStep:
+    """Minimise sum over all cells of psi(UV') - S UV', plus the ridge; S = A B' + sparse is never formed at once."""
+
+    def __init__(self, family: Family, penalty: float, sparse: sp.csr_array, A: F64, B: F64) -> None:
+        self.family, self.penalty, self.sparse, self.A, self.B = family, penalty, sparse, A, B
+        self.J, self.L = sparse.shape
+        self._turned = sp.csr_array(sparse.T)
+        cells = sparse.tocoo()
+        self._row, self._col, self._S = cells.row, cells.col, cells.data
+        self._kept: tuple[F64, F64, list[tuple[slice, F64, F64]]] | None = None
+
+    def minimise(self, U: F64, V: F64, most: int = 200) -> Pair:
+        """Return U and V at a local minimum, from a start."""
+        U, V = self._sweeps(U, V, most)
+        return self._together(U, V, most)
+
+    def value(self, U: F64, V: F64) -> float:
+        """Objective."""
+        total = 0.5 * self.penalty * float((U**2).sum() + (V**2).sum())
+        for b in self._blocks():
+            eta = U[b] @ V.T
+            total += float(self.family.psi(eta).sum()) - float(((self.A[b] @ self.B.T) * eta).sum())
+        return total - float(self._S @ np.einsum("kr,kr->k", U[self._row], V[self._col]))
+
+    def gradient(self, U: F64, V: F64) -> tuple[F64, F64, float]:
+        """Gradient by U and by V, and the norm of the terms whose difference it is."""
+        gU, gV = self.penalty * U - self.sparse @ V, self.penalty * V - self._turned @ U
+        tU, tV = np.zeros_like(U), np.zeros_like(V)
+        for b, _, D in self._fields(U, V):
+            gU[b] += D @ V
+            gV += D.T @ U[b]
+            mean = D + self.A[b] @ self.B.T
+            tU[b] += mean @ V
+            tV += mean.T @ U[b]
+        return gU, gV, float(np.sqrt((tU**2).sum() + (tV**2).sum()))
+
+    def _blocks(self) -> list[slice]:
+        step = max(1, BLOCK // self.L)
+        return [slice(i, min(i + step, self.J)) for i in range(0, self.J, step)]
+
+    def _fields(self, U: F64, V: F64) -> Iterator[tuple[slice, F64, F64]]:
+        """Variance and mean minus A B' of each block of sites; kept where one block holds all cells."""
+        if self._kept is None or self._kept[0] is not U or self._kept[1] is not V:
+            blocks = self._blocks()
+            if len(blocks) > 1:
+                yield from (self._field(U, V, b) for b in blocks)
+                return
+            self._kept = (U, V, [self._field(U, V, blocks[0])])
+        yield from self._kept[2]
+
+    def _field(self, U: F64, V: F64, b: slice) -> tuple[slice, F64, F64]:
+        mean = self.family.mean(U[b] @ V.T)
+        return b, self.family.variance(mean), mean - self.A[b] @ self.B.T
+
+    def _curvature(self, U: F64, V: F64) -> Pair:
+        """Diagonal blocks of the Hessian by site (J, r, r) and by month (L, r, r), with the ridge."""
+        r = U.shape[1]
+        GU, GV = np.zeros((self.J, r, r)), np.zeros((self.L, r, r))
+        for b, W, _ in self._fields(U, V):
+            GU[b] = (W @ (V[:, :, None] * V[:, None, :]).reshape(self.L, -1)).reshape(-1, r, r)
+            GV += (W.T @ (U[b][:, :, None] * U[b][:, None, :]).reshape(len(W), -1)).reshape(-1, r, r)
+        at = np.arange(r)
+        for G in (GU, GV):
+            G[:, at, at] += self.penalty + 1e-9 * (1.0 + np.trace(G, axis1=1, axis2=2)[:, None])
+        return GU, GV
+
+    def _sweeps(self, U: F64, V: F64, most: int) -> Pair:
+        value = self.value(U, V)
+        for _ in range(most):
+            before = value
+            for side in (0, 1):
+                gU, gV, _ = self.gradient(U, V)
+                g, G = (gU, gV)[side], self._curvature(U, V)[side]
+                step = -np.linalg.solve(G, g[:, :, None])[:, :, 0]
+                step *= np.minimum(1.0, 2.0 / np.maximum(np.abs(step).max(axis=1), 1e-300))[:, None]
+                for _ in range(30):
+                    trial = (U + step, V) if side == 0 else (U, V + step)
+                    new = self.value(*trial)
+                    if new <= value:
+                        (U, V), value = trial, new
+                        break
+                    step = 0.5 * step
+            if before - value <= NEAR * (abs(value) + 1.0):
+                break
+        return U, V
+
+    def _together(self, U: F64, V: F64, most: int) -> Pair:
+        """Newton steps for U and V at once; the objective guards far from the minimum, the gradient at rounding."""
+        value, (gU, gV, terms) = self.value(U, V), self.gradient(U, V)
+        floor, norm = terms, _norm(gU, gV)
+        for _ in range(most):
+            if norm <= GRADIENT * max(terms, floor):
+                break
+            P, Q = self._direction(U, V, gU, gV, min(0.1, norm / max(terms, floor)))
+            slope = _dot((P, Q), (gU, gV))
+            go, done = 1.0, False
+            for _ in range(40):
+                U1, V1 = U + go * P, V + go * Q
+                new = self.value(U1, V1)
+                if new <= value + 1e-4 * go * slope:
+                    done = True
+                elif abs(new - value) <= 1e-12 * (abs(value) + 1.0):  # too small to see in the objective
+                    done = _norm(*self.gradient(U1, V1)[:2]) < norm
+                if done:
+                    break
+                go *= 0.5
+            if not done:
+                break
+            U, V, value = U1, V1, new
+            gU, gV, terms = self.gradient(U, V)
+            norm = _norm(gU, gV)
+        return U, V
+
+    def _direction(self, U: F64, V: F64, gU: F64, gV: F64, tol: float) -> Pair:
+        """Solve H x = -g by conjugate gradients to ``tol``; a direction of negative curvature ends it."""
+        inverse = [np.linalg.inv(G) for G in self._curvature(U, V)]
+
+        def precondition(R: Pair) -> Pair:
+            return tuple(np.einsum("jab,jb->ja", I, x) for I, x in zip(inverse, R, strict=True))
+
+        times = self._times(U, V)
+        x: Pair = (np.zeros_like(U), np.zeros_like(V))
+        R: Pair = (-gU, -gV)
+        y = precondition(R)
+        P, rho, goal = y, _dot(R, y), tol * _norm(*R)
+        for i in range(20 + 2 * (U.size + V.size)):
+            HP = times(P)
+            curve = _dot(P, HP)
+            if curve <= 1e-14 * _dot(P, P):
+                return x if i else P
+            go = rho / curve
+            x = (x[0] + go * P[0], x[1] + go * P[1])
+            R = (R[0] - go * HP[0], R[1] - go * HP[1])
+            if _norm(*R) <= goal or i >= 500:
+                break
+            y = precondition(R)
+            new = _dot(R, y)
+            P, rho = (y[0] + new / rho * P[0], y[1] + new / rho * P[1]), new
+        return x
+
+    def _times(self, U: F64, V: F64) -> Callable[[Pair], Pair]:
+        """Product of the Hessian with a direction."""
+
+        def times(X: Pair) -> Pair:
+            P, Q = X
+            outU, outV = self.penalty * P - self.sparse @ Q, self.penalty * Q - self._turned @ P
+            for b, W, D in self._fields(U, V):
+                move = W * (P[b] @ V.T + U[b] @ Q.T)
+                outU[b] += move @ V + D @ Q
+                outV += move.T @ U[b] + D.T @ P[b]
+            return outU, outV
+
+        return times
+
+
+def _dot(X: Pair, Y: Pair) -> float:
+    return float((X[0] * Y[0]).sum() + (X[1] * Y[1]).sum())
+
+
+def _norm(gU: F64, gV: F64) -> float:
+    return float(np.sqrt((gU**2).sum() + (gV**2).sum()))

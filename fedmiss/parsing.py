@@ -1,0 +1,102 @@
+"""One boundary for JSON and TOML that somebody else may have written: every fault, depth included, is a ValueError."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from types import UnionType
+from typing import Any, NotRequired, Required, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from fedmiss.errors import InputError
+
+__all__ = ["DEEPEST", "Said", "misfit", "parse_json", "parse_toml", "said"]
+
+DEEPEST = 64  # levels of lists and tables; what fedmiss writes has fewer than 10
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON; a ValueError where it is none, or too deep."""
+    return _limited(json.loads, text)
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML; a ValueError where it is none, or too deep."""
+    found: dict[str, Any] = _limited(tomllib.loads, text)
+    return found
+
+
+class Said(dict[str, Any]):
+    """What a file says, by name; a name that it lacks is an error that a user understands."""
+
+    where = "the file"
+
+    def __missing__(self, key: str) -> Any:
+        raise InputError(f"{self.where} does not say {key!r}; make it again.", path=self.where)
+
+
+def said(value: Any, where: str) -> Any:
+    """Make every table in a value a :class:`Said`."""
+    if isinstance(value, dict):
+        out = Said((k, said(v, where)) for k, v in value.items())
+        out.where = where
+        return out
+    return [said(v, where) for v in value] if isinstance(value, list) else value
+
+
+def misfit(value: Any, hint: Any, name: str = "") -> str:
+    """Return which part of a value is not of its type, in words; a blank when all are. Names that lack are no misfit."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return ""
+    if origin in (Union, UnionType):
+        faults = [misfit(value, one, name) for one in inner]
+        return "" if "" in faults else faults[0]
+    if origin in (Required, NotRequired):
+        return misfit(value, inner[0], name)
+    if is_typeddict(hint) or origin is dict:
+        if not isinstance(value, dict):
+            return _fault(value, "a table", name)
+        hints = get_type_hints(hint) if is_typeddict(hint) else {}
+        each = inner[1] if inner else Any
+        parts = ((v, hints.get(k, each), f"{name}.{k}".lstrip(".")) for k, v in value.items())
+        return next((fault for part in parts if (fault := misfit(*part))), "")
+    if origin is list:
+        if not isinstance(value, list):
+            return _fault(value, "a list", name)
+        return next(
+            (fault for i, v in enumerate(value) if (fault := misfit(v, inner[0], f"{name}[{i}]"))), ""
+        )
+    if hint is float:
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+    elif hint is int:
+        fits = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
+    else:
+        fits = isinstance(value, hint)
+    return "" if fits else _fault(value, _WORDS.get(hint, str(hint)), name)
+
+
+_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "null"}
+
+
+def _fault(value: Any, wanted: str, name: str) -> str:
+    return f"{name} is {str(value)[:40]!r}, not {wanted}"
+
+
+def _limited(parse: Callable[[str], Any], text: str) -> Any:
+    too_deep = f"lists and tables lie more than {DEEPEST} levels deep"
+    try:
+        value = parse(text)
+    except RecursionError:
+        raise ValueError(too_deep) from None
+    level = [value]
+    for _ in range(DEEPEST):  # whoever walks through the value later must come to its end
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return value
+    raise ValueError(too_deep)

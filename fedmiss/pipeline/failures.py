@@ -1,0 +1,67 @@
+"""What a run says of a species that failed: the step, the sentence, and the next move, in the words of recipes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from fedmiss.errors import in_words
+from fedmiss.etl.settings import PanelSettings
+from fedmiss.pipeline.recipe import ingest_options
+from fedmiss.pipeline.settings import FitSettings
+from fedmiss.report.settings import ReportSettings
+from fedmiss.settings import names
+
+__all__ = ["AGAIN", "in_recipe", "next_move", "sentence"]
+
+OWN = ("out", "jobs", "scheduler")  # options that ``fedmiss run`` has itself
+AGAIN = "run the same command again; what is finished is kept."
+
+
+def in_recipe(text: str, step: str = "") -> str:
+    """Say options of single steps as settings of the recipe, those of ``step`` first: ``run`` does not have them."""
+    tables = {
+        "ingest": ingest_options(),
+        "panel": names(PanelSettings),
+        "fit": names(FitSettings),
+        "report": names(ReportSettings),
+    }
+    order = sorted(tables, key=lambda name: name != step)
+
+    def setting(match: re.Match[str]) -> str:
+        option = match[1]
+        key = option.replace("-", "_")
+        if option in OWN:
+            return match[0]
+        if option == "overwrite":
+            return "fedmiss"
+        for table in order:
+            if key in tables[table]:
+                return f"{key} in [{table}]"
+            if key.removeprefix("no_") in tables[table]:
+                return f"{key.removeprefix('no_')} = false in [{table}]"
+        return match[0]
+
+    return re.sub(r"--([a-z][a-z-]*[a-z])", setting, text)
+
+
+def sentence(error: BaseException, step: str = "") -> str:
+    """Return what went wrong at ``step``, in one paragraph."""
+    text = in_words(error)
+    if not text and isinstance(error, OSError):
+        text = f"{error.filename or 'a file'} cannot be read or written: {error.strerror or error}."
+    return in_recipe(text or f"unexpected {type(error).__name__}: {error}", step)
+
+
+def next_move(step: str, near: Sequence[str] = (), *, named: bool = False) -> str:
+    """Return what the user can do about a species that failed at ``step``.
+
+    ``near``: names like the one asked for; ``named``: whether the name itself was refused.
+    """
+    if near:
+        return f"write {' or '.join(near)} in the recipe, and {AGAIN}"
+    if named:
+        return f"correct the name in the recipe, or leave it out; then {AGAIN}"
+    if step in ("panel", "fit"):
+        return f"do what the sentence says in [{step}] of the recipe, or leave the species out; then {AGAIN}"
+    return f"remove the cause and {AGAIN}"

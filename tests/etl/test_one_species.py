@@ -1,0 +1,179 @@
+"""A species column is a filter, always: however a table writes it, no count of another species is ever read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedmiss
+from fedmiss.errors import ConfigError, FedmissError, InputError
+from fedmiss.etl.counts import CountOptions, read_counts
+from fedmiss.etl.one_species import fold, same_names, species_columns
+
+LARK, TIT = "Alauda arvensis", "Parus major"
+COLUMNS = (
+    "species", "Species", "SPECIES", "scientific_name", "scientificName", "Scientific Name", "species_code",
+    "Common Name", "taxon", "Espèce", "Art", "vogelsoort", "Euring", " species ", "Bird species (English)",
+)  # fmt: skip
+
+
+def table(sites, years, *, together):
+    """Rows of two species: the tit's counts are 1,000 more, so that one of them in a sum is seen."""
+    rng, rows = np.random.default_rng(3), []
+    for i in range(sites):
+        for y in range(years):
+            for at, (name, more) in enumerate(((LARK, 0), (TIT, 1000))):
+                if together or (i + y) % 2 == at:
+                    rows.append((f"s{i}", name, 2000 + y, int(rng.integers(0, 50)) + more))
+    return pd.DataFrame(rows, columns=["site", "species", "year", "count"])
+
+
+def spelt(name, how):
+    return {
+        "as is": name, "upper": name.upper(), "lower": name.lower(), "blanks": f" {name.replace(' ', '  ')} ",
+        "underscore": name.replace(" ", "_"),
+    }[how]  # fmt: skip
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    column=st.sampled_from(COLUMNS),
+    separator=st.sampled_from(",;\t"),
+    order=st.permutations(["site", "species", "year", "count"]),
+    hows=st.lists(
+        st.sampled_from(["as is", "upper", "lower", "blanks", "underscore"]), min_size=3, max_size=3
+    ),
+    together=st.booleans(),
+    shuffled=st.integers(0, 5),
+    repeats=st.sampled_from(["refuse", "sum", "max", "mean"]),
+)
+def test_no_table_is_read_over_species(
+    tmp_path_factory, column, separator, order, hows, together, shuffled, repeats
+):
+    made = table(4, 5, together=together)
+    written = made.assign(species=[spelt(n, hows[i % 2]) for i, n in enumerate(made["species"])])
+    written = written[order].rename(columns={"species": column}).sample(frac=1, random_state=shuffled)
+    path = tmp_path_factory.mktemp("t") / "counts.csv"
+    written.to_csv(path, sep=separator, index=False)
+    with pytest.raises(ConfigError, match=r"2 species .* never added up"):
+        read_counts(path, CountOptions(repeats=repeats))
+    got = read_counts(path, CountOptions(repeats=repeats, species=spelt(LARK, hows[2]))).frame
+    own = made[made["species"] == LARK]
+    got = got.to_pandas().set_index(["site", "year"])["count"].sort_index()
+    pd.testing.assert_series_equal(
+        got, own.set_index(["site", "year"])["count"].astype(float).sort_index(), check_names=False
+    )
+    with pytest.raises(ConfigError, match="in none of the columns"):
+        read_counts(path, CountOptions(repeats=repeats, species="Ostrich bird"))
+
+
+def test_every_way_in_asks_for_a_species(tmp_path):
+    frame = table(4, 6, together=True)
+    path = tmp_path / "counts.csv"
+    frame.to_csv(path, index=False)
+    parquet = tmp_path / "counts.parquet"
+    frame.to_parquet(parquet)
+    mapped = {"site": "site", "year": "year", "count": "count"}
+    for at, source in enumerate((path, parquet)):
+        for more in (
+            {},
+            {"repeats": "sum"},
+            {"column_map": mapped},
+            {"column_map": {**mapped, "species": "species"}},
+        ):
+            with pytest.raises(ConfigError, match="never added up"):
+                fedmiss.ingest([source], tmp_path / "no", fedmiss.IngestSettings(**more))
+            with pytest.raises(ConfigError, match=r"'Parus mayor'.*Did you mean Parus major"):
+                fedmiss.ingest(
+                    [source], tmp_path / "no", fedmiss.IngestSettings(species=("Parus mayor",), **more)
+                )
+            with pytest.raises(ConfigError, match="each species is imported by itself"):
+                fedmiss.ingest([source], tmp_path / "no", fedmiss.IngestSettings(species=(LARK, TIT), **more))
+            out = tmp_path / f"records-{at}-{'-'.join(more)}-{len(more.get('column_map', ()))}"
+            done = fedmiss.ingest([source], out, fedmiss.IngestSettings(species=(LARK,), **more))
+            records = pl.read_parquet(out / "records.parquet")
+            assert set(records["species"]) == {LARK}
+            assert records["count"].max() < 1000
+            flow = {row["step"]: row["rows"] for row in done["flow"]}
+            assert flow["records: of other species"] == -24
+            assert "records: missing counts" not in flow
+    with pytest.raises(ConfigError, match="never added up"):
+        fedmiss.from_dataframe(frame, time="year")
+    panel = fedmiss.from_dataframe(frame, time="year", species="alauda ARVENSIS")
+    assert panel.m == 24
+    assert max(g.count.max() for g in panel.groups) < 1000
+
+
+def test_records_of_plain_tables_join_spellings_of_one_species(tmp_path):
+    rows = [
+        f"o,p{i},2020-05-0{1 + k},{n},{k + 1}"
+        for i in range(3)
+        for k, n in enumerate((LARK, " alauda  arvensis", TIT))
+    ]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["observer,site,date,species,count", *rows]) + "\n")
+    settings_ = fedmiss.IngestSettings(species=("ALAUDA ARVENSIS",), column_map={"auto": ""})
+    fedmiss.ingest([path], tmp_path / "r", settings_)
+    records = pl.read_parquet(tmp_path / "r" / "records.parquet")
+    assert sorted(records["count"]) == [1, 1, 1, 2, 2, 2]
+
+
+def test_one_name_of_several_species_is_refused_and_a_further_name_chooses(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "site,year,count,species,english,code\n"
+        "a,2001,1,Parus major,Great Tit,gt\na,2001,2,Parus minor,Great Tit,jt\na,2001,4,Parus ater,Coal Tit,ct\n"
+    )
+    header = path.read_text().replace("english", "common name").replace(",code", ",species code")
+    path.write_text(header)
+    with pytest.raises(ConfigError, match=r"'great tit' .* is 2 species .*Parus major, Parus minor"):
+        read_counts(path, CountOptions(species="great tit"))
+    assert read_counts(path, CountOptions(species="coal tit")).species == "Parus ater"
+    assert read_counts(path, CountOptions(species="jt")).frame["count"].to_list() == [2.0]
+
+
+def test_a_column_under_a_name_of_its_own_is_found_by_what_it_holds_or_named(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("site,year,count,x9\na,2001,1,Parus major\na,2001,2,Parus minor\n")
+    with pytest.raises(ConfigError, match="the column 'x9' names 2 species"):
+        read_counts(path, CountOptions(repeats="sum"))
+    path.write_text("site,year,count,x9\na,2001,1,lark\na,2001,2,tit\n")
+    with pytest.raises(InputError, match="'x9' tells them apart"):
+        read_counts(path)
+    assert any("'x9' tells them apart" in s for s in read_counts(path, CountOptions(repeats="sum")).said)
+    one = read_counts(path, CountOptions(columns={"species": "x9"}, species="Tit"))
+    assert one.frame["count"].to_list() == [2.0]
+
+
+def test_rows_without_a_name_are_left_out_and_said(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("site,year,count,species\na,2001,1,Parus major\na,2002,2,\nb,2001,3,Parus major\n")
+    read = read_counts(path)
+    assert read.frame["count"].to_list() == [1.0, 3.0]
+    assert any("1 rows name no species" in s for s in read.said)
+    path.write_text("site,year,count,species\na,2001,1,\na,2002,2,\n")
+    assert read_counts(path).frame.height == 2  # the column says nothing
+
+
+@pytest.mark.parametrize(
+    "name", ["n species", "Species richness", "target_species", "all_species_reported", "count"]
+)
+def test_columns_that_count_species_name_none(name):
+    assert species_columns(["site", "year", name]) == []
+
+
+def test_names_fold_and_join():
+    assert fold(" Mésange_charbonnière ") == fold("MESANGE  charbonniere")
+    got = same_names(pl.Series("species", ["A b", "a  B", "A b", None, "C d"]))
+    assert got.to_list() == ["A b", "A b", "A b", None, "C d"]
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("site,year,count,Count\na,2001,1,2\n")
+    with pytest.raises(FedmissError, match="columns 3 and 4 are both named 'Count'"):
+        read_counts(path)

@@ -1,0 +1,189 @@
+"""Rare species with every site in the panel: fits end, finite and bounded; priors are not seen where birds are many."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedmiss.federation import messages as msg
+from fedmiss.federation.hub import fit as rounds
+from fedmiss.federation.hub import priors
+from fedmiss.federation.local import LocalFederation, fit_counts
+from fedmiss.federation.results import totals_by_region
+from fedmiss.models.lowrank.choice import default_candidates
+from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.rng import rng_for
+from fedmiss.simulate.designs import simulate_design
+
+NEGBIN = CountSettings(rank=0, dispersion="negbin")
+LOG1P = CountSettings(rank=0, family="gaussian", scale="log1p")
+
+
+def visits_of(p, count, groups=2):
+    """The visits of a design with other counts, dealt to groups by observer."""
+    members = []
+    for g in range(groups):
+        m = p.observer % groups == g
+        who = np.unique(p.observer[m], return_inverse=True)[1]
+        effort = p.log_effort[m][:, None]
+        members.append(Group.of(f"g{g}", p.site[m], p.month[m], count[m], who, effort=effort))
+    L = p.year.size
+    return GroupPanel.of(len(p.expected), L, members, (np.arange(L) % 12 + 1, p.year))
+
+
+def rare(seed, visits=170, sites=57, occupied=0.3, groups=2):
+    """A panel of which only a share of the sites ever has birds."""
+    p = simulate_design("random", seed, visits=visits, sites=sites)
+    with_birds = np.zeros(sites, bool)
+    with_birds[rng_for(seed, "rare").permutation(sites)[: max(2, round(occupied * sites))]] = True
+    return visits_of(p, p.count * with_birds[p.site], groups)
+
+
+def birds_at(places, count=1.0, visits=120, sites=30):
+    """A panel with birds on a few visits only."""
+    p = simulate_design("random", 5, visits=visits, sites=sites, years=5)
+    counts = np.zeros(visits)
+    counts[list(places)] = count
+    return visits_of(p, counts)
+
+
+def monthly(fit):
+    return totals_by_region(fit, np.full(fit.J, -1), 0)[0]
+
+
+def check(fit, J):
+    """What holds of every fit of counts: it converged, is finite, and level and variances are bounded."""
+    q = fit.posterior
+    assert fit.fit.converged, fit.fit.stop_reason
+    assert all(np.isfinite(x).all() for x in (q.mu, q.P, q.C, q.T, q.D, q.tau, monthly(fit)))
+    assert (np.linalg.eigvalsh(q.C) > -1e-9).all()
+    assert q.tau[0] < 1.6 * np.sqrt(J)
+    assert abs(q.mu - fit.state.origin) < 8.0
+
+
+@pytest.mark.parametrize("size", [(600, 60, 0.1), (1500, 60, 0.05), (3000, 96, 0.25)])
+@pytest.mark.parametrize("seed", range(2))
+def test_fits_of_rare_species_end_and_stay_bounded(size, seed):
+    panel = rare(seed, *size)
+    check(fit_counts(panel, replace(NEGBIN, rank=1)), panel.J)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(30))
+def test_default_fits_of_rare_species_end(seed):
+    visits, sites, occupied = ((100, 40, 0.4), (170, 57, 0.3), (600, 80, 0.1), (1200, 80, 0.05))[seed % 4]
+    federation = LocalFederation.of_panel(rare(seed, visits, sites, occupied))
+    choice = federation.cross_validate(default_candidates(CountSettings()), seed=seed, site_visits=True)
+    fit = federation.fit_average(choice.members)
+    for one in fit.fits:
+        if one.settings.family == "poisson":
+            check(one, sites)
+    draws = federation.replicates(range(6), seed=seed)
+    assert np.isfinite(draws.totals).all()
+    assert np.isfinite(choice.table["deviance"]).all()
+
+
+def test_groups_do_not_matter_to_a_rare_species():
+    pooled, apart = (fit_counts(rare(3, groups=n), replace(NEGBIN, rank=1)) for n in (1, 3))
+    assert pooled.posterior.tau[0] > 3.0  # covariances take shorter steps, at joint sites too
+    np.testing.assert_allclose(apart.expected(), pooled.expected(), rtol=1e-7)
+
+
+@pytest.mark.parametrize("settings", [NEGBIN, CountSettings(rank=1), LOG1P])
+def test_a_panel_without_any_bird_has_the_result_of_its_prior(settings):
+    fit = fit_counts(birds_at([]), settings)
+    assert fit.fit.converged
+    assert 0.0 <= monthly(fit).max() < 1.0
+    if settings is not LOG1P:
+        assert fit.posterior.mu > np.log(0.5 / 120) - 5.0  # half a bird on 120 visits
+        assert monthly(fit).min() > 0.0
+
+
+def test_the_level_of_a_panel_without_any_bird_comes_to_rest(monkeypatch):
+    monkeypatch.setattr(rounds, "TOL", 0.0)
+    early, late = (fit_counts(birds_at([]), replace(NEGBIN, max_sweeps=n)).posterior.mu for n in (300, 900))
+    assert abs(late - early) < 0.3
+
+
+def test_the_level_goes_where_birds_and_prior_balance():
+    level, variance, visits = -20.0, 0.5, 40.0
+    for _ in range(3000):
+        level += variance * -visits * np.exp(level) + priors.level_pull(level, -4.0, variance, 1.0)
+    assert -visits * np.exp(level) + (-4.0 - level) / priors.LEVEL_SD**2 == pytest.approx(0.0, abs=3e-3)
+    assert level > -8.0
+
+
+@pytest.mark.parametrize("places", [[], [7]])
+def test_folds_and_replicates_without_a_bird_have_finite_results(places):
+    federation = LocalFederation.of_panel(birds_at(places))
+    choice = federation.cross_validate([replace(NEGBIN, rank=r) for r in (0, 1)], folds=3, by="visit")
+    assert np.isfinite(choice.table["deviance"]).all()
+    federation.fit(choice.best)
+    assert np.isfinite(federation.replicates(range(3), seed=1).totals).all()
+
+
+@pytest.mark.parametrize("count", [20.0, 500.0])
+def test_one_flock_among_zeros_is_fitted_and_not_put_down_to_effort(count):
+    fit = fit_counts(birds_at([11], count), NEGBIN)
+    assert fit.fit.converged
+    assert np.isfinite(fit.expected()).all()
+    assert abs(fit.aux.kappa).max() < 5.0
+
+
+def test_the_priors_are_not_seen_where_sites_have_birds(monkeypatch):
+    p = simulate_design("random", 4)
+    panel = visits_of(p, p.count)
+    fit = fit_counts(panel, replace(NEGBIN, rank=1))
+    monkeypatch.setattr(priors, "SITE_SD", 1e6)
+    monkeypatch.setattr(priors, "SLOPE_SD", 1e6)
+    monkeypatch.setattr(priors, "LEVEL_SD", 1e6)
+    free = fit_counts(panel, replace(NEGBIN, rank=1))
+    np.testing.assert_allclose(fit.posterior.tau[0], free.posterior.tau[0], rtol=0.03)
+    np.testing.assert_allclose(monthly(fit), monthly(free), rtol=0.01)
+
+
+def test_a_step_of_the_variances_solves_its_equation_and_shrinks_less_with_more_sites():
+    squares = np.array([0.01, 0.3, 2.0, 50.0])
+    for J in (5.0, 100.0, 1e6):
+        v = priors.shrunk_variances(squares, J, 2.0, slopes=True)
+        scale = 2.0 * np.array(
+            [priors.SITE_SD, priors.SLOPE_SD, priors.SITE_SD, priors.SITE_SD]
+        )  # unit of values
+        np.testing.assert_allclose(v + v**2 / (J * scale**2), squares)
+        assert (v < squares).all()
+    np.testing.assert_allclose(v, squares, rtol=1e-3)
+
+
+def test_a_share_of_the_step_makes_the_iteration_of_a_variance_converge():
+    """A site with zeros only: C = 1 / (m exp(C / 2) + 1 / tau), whose full steps swing for ever."""
+    for tau in (2.0, 10.0, 40.0):
+        for m in np.exp(np.linspace(-18, 4, 23)):
+            C = tau
+            for _ in range(60):
+                new = 1.0 / (m * np.exp(C / 2) + 1.0 / tau)
+                C += priors.share_of_step(C, new, 1.0 - new / tau) * (new - C)
+            assert C * (m * np.exp(C / 2) + 1.0 / tau) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_well_known_coefficients_take_the_full_step():
+    assert priors.share_of_step(0.5, 0.4, 0.9) == 1.0
+    assert priors.share_of_step(8.0, 0.1, 1.0) < 0.5
+
+
+def test_a_fit_that_does_not_end_says_how_far_it_was_and_what_to_do():
+    for rank, advice in ((2, "--rank 0"), (0, "larger area")):
+        fit = fit_counts(rare(0), replace(NEGBIN, rank=rank, max_sweeps=4))
+        assert not fit.fit.converged
+        assert "after 4 rounds" in fit.fit.stop_reason
+        assert advice in fit.fit.stop_reason
+
+
+def test_only_sums_of_visits_blame_the_visits():
+    for kind in msg.ANSWERS:
+        text = msg.why_not_finite(kind)
+        assert ("counts" in text) == (kind in msg.OF_VISITS)
+        assert ("--rank 0" in text) != (kind in msg.OF_VISITS)
+    assert msg.Months not in msg.OF_VISITS

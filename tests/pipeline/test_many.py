@@ -1,0 +1,99 @@
+"""A run of many species: each one that can be made is made, the others are named with step, reason and next move."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedmiss.files import read_manifest
+from fedmiss.pipeline.chain import run_recipe
+from fedmiss.pipeline.failures import in_recipe
+from fedmiss.pipeline.recipe import read_recipe, slug
+from tests.cli.terminal import fedmiss
+
+GOOD = ("Alauda arvensis", "Parus major", "Turdus merula")
+BAD = ("Alauda arvenis", "Anas crecca", "Struthio camelus")  # misspelt, seen once, in the way of a file
+RECIPE = """
+out = "out"
+species = [{species}]
+[ingest]
+files = "counts.csv"
+map = "auto"
+{more}
+[panel]
+groups = 2
+[fit]
+model = "quasi"
+rank = 0
+bootstrap = 0
+[report]
+date = "2026-01-02"
+"""
+
+
+def write(folder: Path, species: tuple[str, ...], more: str = "") -> Path:
+    rows = ["observer,site,date,species,count", "o1,S1,2016-05-02,Anas crecca,3"]
+    for k, name in enumerate((*GOOD, "Struthio camelus")):
+        for s in range(8):
+            for y in range(2015, 2021):
+                n = (s + 4) * (k + 2) + (y - 2015) * (k - 1) + (s * y) % 3
+                rows.append(f"o{s % 4},S{s},{y}-05-{s + 1:02d},{name},{n}")
+    (folder / "counts.csv").write_text("\n".join(rows) + "\n")
+    quoted = ", ".join(f'"{n}"' for n in species)
+    (folder / "many.toml").write_text(RECIPE.format(species=quoted, more=more))
+    return folder / "many.toml"
+
+
+@pytest.mark.parametrize("more", ["", pytest.param("allow_absent = true", marks=pytest.mark.slow)])
+def test_three_species_of_six_fail_each_in_its_way(tmp_path, more):
+    recipe = write(tmp_path, (*GOOD, *BAD), more)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / slug("Struthio camelus")).write_text("mine")
+    done = fedmiss("run", recipe, "--jobs", 1)
+    assert done.code == 1
+    assert "Traceback" not in done.err
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    for name in GOOD:
+        assert (tmp_path / "out" / slug(name) / "report" / "index.html").exists()
+        assert f"{slug(name)}/report/index.html" in page
+        assert re.search(rf"^{name} +done", done.out, re.M)
+    for name in BAD:
+        assert re.search(rf"^{name} +failed at \w+", done.out, re.M)
+        assert re.search(rf"^{name}: failed at .+\n  Next: .+", done.err, re.M)
+        assert name in page.partition("<h2>Failed</h2>")[2]
+    assert page.count("Next: ") == 3
+    assert (tmp_path / "out" / slug("Struthio camelus")).read_text() == "mine"
+    options = set(re.findall(r"--[a-z-]+", done.err))
+    assert options <= {"--out", "--jobs", "--scheduler"}, "only options that run has"
+    if not more:
+        assert "Alauda arvensis" in done.err
+        again = run_recipe(read_recipe(recipe), jobs=1)
+        assert {r.species for r in again if r.error} == set(BAD)
+        assert all(r.redone == () for r in again), "nothing is made twice"
+
+
+def test_a_recipe_of_refused_names_only(tmp_path):
+    done = fedmiss("run", write(tmp_path, ("Alauda arvenis", "Parus maior")))
+    assert done.code == 2
+    assert "Alauda arvenis" in done.err
+    assert "Parus maior" in done.err
+    assert "--allow-absent" not in done.err
+
+
+def test_one_good_name_beside_a_refused_one(tmp_path):
+    results = run_recipe(read_recipe(write(tmp_path, ("Parus major", "Alauda arvenis"))), jobs=1)
+    assert [(r.species, r.step) for r in results] == [("Alauda arvenis", "ingest"), ("Parus major", "")]
+    assert results[0].index is not None
+    assert "Alauda arvensis" in results[0].next
+    assert read_manifest(tmp_path / "out")["results"] == {"n_species": 1, "n_failed": 1}
+
+
+def test_options_of_steps_are_said_as_settings():
+    text = in_recipe("pass --allow-absent or --no-joint; another --out (--jobs 1); --overwrite will not")
+    assert text == (
+        "pass allow_absent in [ingest] or joint = false in [fit]; another --out (--jobs 1); fedmiss will not"
+    )
+    assert in_recipe("--seed", "panel") == "seed in [panel]"
+    assert in_recipe("--seed", "fit") == "seed in [fit]"

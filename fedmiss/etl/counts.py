@@ -15,7 +15,7 @@ import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.columns import check_named, squeezed
-from fedmiss.etl.one_species import only, species_columns, tells_apart
+from fedmiss.etl.one_species import fold, only, species_columns, tells_apart
 from fedmiss.etl.rows import Rows, read_rows
 from fedmiss.etl.sources import Source, expand
 
@@ -131,6 +131,10 @@ def _binomials(values: pl.Series) -> bool:
     )
 
 
+def _holds(values: pl.Series, asked: str) -> bool:
+    return any(fold(name) == asked for name in values.unique().to_list())
+
+
 def wide_years(header: Sequence[str], least: int = 3) -> list[str]:
     """Return the columns that are years, when there are at least ``least`` and no column is a count."""
     years = [
@@ -219,7 +223,14 @@ class _Reading:
         check_named("--columns", {"species": named} if named else {}, NAMES, self.source.name, header)
         taxa = [named] if named else species_columns(h for h in header if h not in years)
         if not taxa:
-            taxa = [h for h in header if h and h not in years and _binomials(raw[at[h]])]
+            asked = fold(
+                self.options.species
+            )  # a column under any name in which the species asked for stands
+            taxa = [
+                h
+                for h in header
+                if h and h not in years and (_binomials(raw[at[h]]) or (asked and _holds(raw[at[h]], asked)))
+            ]
         name, all_rows = "", raw.height
         if taxa:
             raw, name, said = only(

@@ -130,7 +130,13 @@ def points(n: int, some: int) -> list[int]:
     )
 
 
-@pytest.mark.parametrize("step", [*STEPS, *EXTRA], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(s, id=s.name, marks=() if s.name == "panel" else pytest.mark.nightly)
+        for s in (*STEPS, *EXTRA)
+    ],
+)
 @pytest.mark.parametrize("again", [False, True], ids=["fresh", "overwrite"])
 def test_stopped_at_every_operation(step, again, files):
     words = ONE_BY_ONE.get(step.name, step.words)

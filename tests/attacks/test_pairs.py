@@ -38,7 +38,16 @@ def whole(step, files, keep):
     return found
 
 
-@pytest.mark.parametrize("kind", ["ingest", "panel", "fit", "other fit", "algorithm 7", "run"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "panel",
+        *(
+            pytest.param(k, marks=pytest.mark.nightly)
+            for k in ("ingest", "fit", "other fit", "algorithm 7", "run")
+        ),
+    ],
+)
 def test_pairs(kind, files):
     keep = {p.name for p in files.iterdir()}
     step = next(s for s in STEPS if s.name == kind.removeprefix("other "))

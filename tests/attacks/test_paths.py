@@ -18,6 +18,7 @@ from terminal import fedmiss
 from fedmiss.owner import MARK
 
 pytestmark = pytest.mark.slow
+SAMPLE = ("panel", "table", "plot")  # in .ci/run; the others in .ci/nightly
 MINE = b"a user's: \x00\xff"
 
 
@@ -192,7 +193,10 @@ def snapshot(root: Path) -> dict[str, object]:
 
 @pytest.mark.parametrize(
     ("name", "relation"),
-    [pytest.param(c, r, id=f"{c}-{r}") for c, r in itertools.product(COMMANDS, RELATIONS)],
+    [
+        pytest.param(c, r, id=f"{c}-{r}", marks=() if c in SAMPLE else pytest.mark.nightly)
+        for c, r in itertools.product(COMMANDS, RELATIONS)
+    ],
 )
 @pytest.mark.parametrize("overwrite", [False, True], ids=["", "overwrite"])
 def test_nothing_of_a_user_is_lost(name, relation, overwrite, base, tmp_path, monkeypatch):

@@ -44,6 +44,7 @@ __all__ = [
     "remove_own",
     "remove_state",
     "replaceable",
+    "set_aside",
     "temporary",
     "unfinished",
 ]
@@ -348,11 +349,22 @@ def settle(old: Path, path: Path) -> None:
     if not os.path.lexists(path):
         os.replace(old, path)
     elif refusal := remove_folder(old):
-        kept = path.with_name(f"{path.name}.kept-{secrets.token_hex(4)}")
-        os.replace(old, kept)
+        kept = _set_aside(old, path)
         raise ConfigError(
             f"{path} is made. The folder that was there {refusal}; so it is kept as {kept}.", path=str(path)
         )
+
+
+def _set_aside(folder: Path, path: Path) -> Path:
+    kept = path.with_name(f"{path.name}.kept-{secrets.token_hex(4)}")
+    os.replace(folder, kept)
+    return kept
+
+
+def set_aside(path: Path) -> Path | None:
+    """Rename a file, or a folder of fedmiss in which something was changed, that is made again; None where nothing was."""
+    changed = path.is_file() or ((path / MANIFEST).exists() and not_ours(path))
+    return _set_aside(path, path) if changed else None
 
 
 # --- work that may be interrupted

@@ -28,6 +28,7 @@ from fedmiss.files import (
     update_manifest,
 )
 from fedmiss.locks import clear_inside, locked
+from fedmiss.owner import set_aside
 from fedmiss.pipeline.cluster import over_cluster
 from fedmiss.pipeline.failures import AGAIN, in_recipe, next_move, sentence
 from fedmiss.pipeline.fitting import fit_panel
@@ -70,8 +71,11 @@ def _step(folder: Path, key: str, make: Callable[..., object]) -> bool:
             read_manifest(folder, verify=True)
             return False
         except InputError as error:
-            note(f"{error} It is made again.")
+            kept = set_aside(folder)
+            note(f"{error} It is made again." + (f" What is there is kept as {kept}." if kept else ""))
     make(overwrite=folder.exists())
+    if file.exists() and not _is_key(file):
+        note(f"{file} is damaged; what is there is kept as {set_aside(file)}.")
     with atomic_file(file, ours=_is_key) as tmp:
         tmp.write_text(f"{key}\n", encoding="utf-8")
     return True

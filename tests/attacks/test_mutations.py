@@ -11,6 +11,7 @@ import pytest
 
 from fedmiss.errors import FedmissError, InputError
 from fedmiss.files import MANIFEST, _check_file, read_manifest
+from fedmiss.owner import MARK
 from fedmiss.pipeline.fit_folder import saved
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.settings import FitSettings
@@ -120,7 +121,7 @@ def unfinished(files: Path, out: Path) -> Path:
 
 def test_mutations_of_unfinished_work_are_noticed(files, tmp_path, capsys):
     work = unfinished(files, tmp_path / "fit")
-    names = [p.name for p in work.iterdir() if p.name != "cv.parquet"]
+    names = [p.name for p in work.iterdir() if p.is_file() and p.name not in ("cv.parquet", MARK)]
     assert {"key.json", "ledger.json", "choice.json"} < set(names)
     for i, name in enumerate(names):
         whole = (work / name).read_bytes()
@@ -137,7 +138,14 @@ def test_damaged_unfinished_work_is_done_again(files, tmp_path):
     work = unfinished(files, tmp_path / "fit")
     shutil.copytree(work, tmp_path / "kept")
     wanted = None
-    for i, name in enumerate(["", *sorted(p.name for p in work.iterdir())]):
+    for i, name in enumerate(
+        [
+            "",
+            *sorted(
+                p.relative_to(work).as_posix() for p in work.rglob("*") if p.is_file() and p.name != MARK
+            ),
+        ]
+    ):
         shutil.rmtree(tmp_path / "fit", ignore_errors=True)
         shutil.copytree(tmp_path / "kept", work, dirs_exist_ok=True)
         if name:
@@ -173,6 +181,15 @@ def test_a_damaged_step_of_a_run_is_made_again(files):
         _, said = process.communicate()
         assert process.returncode == 0, said
         assert "Traceback" not in said
+        if victim.parent.name in (
+            "panel",
+            "fit",
+            "report",
+            "records",
+        ):  # nobody can tell damage from an edit: it is kept
+            (kept,) = (p for p in files.rglob("*.kept-*") if p.is_dir())
+            assert b"damage" in (kept / victim.name).read_bytes()
+            shutil.rmtree(kept)
         assert finished(run, files) == wanted
     clear(files, keep)
 

@@ -30,12 +30,9 @@ ABSENT = LAWS + "test_absent_workers_move_from_their_own_last_point"
 PLANTED = "tests/core/test_planted.py::"
 ARRIVALS_LAWS = "tests/core/test_arrivals.py::"
 
-FEDEM, ORACLES, DITHER = "core/fedem.py", "core/oracles.py", "compressors/_dither.py"
-NO_V = [("        return D - V\n", "        return D\n"), ("            D -= V[at]\n", "")]
-NO_S = [
-    ('D = S if self.memory in ("statistic", "bare") else S - down.S_hat', "D = S"),
-    ("D = S - down.S_hat\n", "D = S.copy()\n"),
-]
+FEDEM, RULES = "core/fedem.py", "core/rules.py"
+ORACLES, DITHER = "core/oracles.py", "compressors/_dither.py"
+SERVER = "return V + alpha * mean, V + scaled  # no"  # of FedEM's rule
 
 MUTANTS = {
     "1/p forgotten in H": ({FEDEM: [("weighted_sum(w / p, Q)", "weighted_sum(w, Q)")]}, [WORKED, LINES, H_LAW]),
@@ -43,21 +40,21 @@ MUTANTS = {
         {FEDEM: [("weighted_sum(w / p, Q)", "weighted_sum(w / w.sum(), Q)")]}, [WORKED, LINES],
     ),
     "server V divided by p": (
-        {FEDEM: [("self.alpha * weighted_sum(w, Q)", "self.alpha * weighted_sum(w / p, Q)")]}, [WORKED, V_MEAN],
+        {RULES: [(SERVER, SERVER.replace("mean", "scaled"))]}, [WORKED, V_MEAN],
     ),
     "alpha forgotten on the server": (
-        {FEDEM: [("self.alpha * weighted_sum(w, Q)", "weighted_sum(w, Q)")]}, [WORKED, V_MEAN, SHARDS],
+        {RULES: [(SERVER, SERVER.replace("alpha * ", ""))]}, [WORKED, V_MEAN, SHARDS],
     ),
     "alpha forgotten on the worker": (
-        {FEDEM: [("worker.V_i + self.alpha * worker.pending[1]", "worker.V_i + worker.pending[1]")]},
+        {FEDEM: [("(worker.V_i, worker.pending[1], self.alpha)", "(worker.V_i, worker.pending[1], 1.0)")]},
         [WORKED, V_MEAN, SAME],
     ),
     "alpha forgotten on the stacked workers": (
-        {FEDEM: [("V[at] += np.multiply(self.alpha, Q, out=free)", "V[at] += Q")]}, [LINES, SHARDS, SAME],
+        {FEDEM: [("rule.kept(D, Q), self.alpha)", "rule.kept(D, Q), 1.0)")]}, [LINES, SHARDS, SAME],
     ),
-    "V_i left out of Delta": ({FEDEM: NO_V}, [WORKED, EM, H_LAW, FIXED]),
-    "S_hat left out of Delta": ({FEDEM: NO_S}, [WORKED, EM, H_LAW, FIXED]),
-    "V left out of H": ({FEDEM: [("H = server.V + weighted", "H = weighted")]}, [WORKED, EM, H_LAW]),
+    "V_i left out of Delta": ({RULES: [("        D -= V\n", "")]}, [WORKED, EM, H_LAW, FIXED]),
+    "S_hat left out of Delta": ({RULES: [("D: F64 = S - down.S_hat\n", "D: F64 = S.copy()\n")]}, [WORKED, EM, H_LAW, FIXED]),
+    "V left out of H": ({RULES: [(SERVER, SERVER.replace("V + scaled", "scaled"))]}, [WORKED, EM, H_LAW]),
     "gamma doubled": (
         {FEDEM: [("server.S_hat + gamma * H", "server.S_hat + 2 * gamma * H")]}, [WORKED, EM, LINES],
     ),

@@ -143,7 +143,7 @@ def test_mnist_runs_on_idx_files_and_reports_beside_scikit_learn(digits, tmp_pat
     weights = trace[[f"weight_{g}" for g in range(1, 11)]].to_numpy()
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-9)
     for ending in ("svg", "png", "csv"):
-        written = plot_trace(out, tmp_path / "drawn" / "trace", "epochs")
+        written = plot_trace(out, tmp_path / "drawn" / "trace", "epochs", overwrite=True)
         assert (tmp_path / "drawn" / f"trace.{ending}") in written
     drawn = pd.read_csv(tmp_path / "drawn" / "trace.csv")
     assert list(drawn) == ["run", "epochs", "h_norm2", "true_h_norm2"]

@@ -53,7 +53,7 @@ class Posterior:
         return Theta(self.mu, self.P[:, 0], self.T[:, 0], self.P[:, 1:], self.T[:, 1:])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CountFit:
     """A fitted count model.
 
@@ -84,6 +84,10 @@ class CountFit:
     smear: float = 1.0
     posterior: Posterior | None = None
     state: MonthState | None = None  # the hub's half of a variational fit
+
+    def __repr__(self) -> str:
+        how = "converged" if self.fit.converged else "not converged"
+        return f"CountFit(rank {self.settings.rank}, {self.settings.family}, {self.J} sites x {self.L} months, {how})"
 
     @property
     def fits(self) -> tuple[CountFit, ...]:

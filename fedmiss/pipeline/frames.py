@@ -15,7 +15,7 @@ __all__ = ["from_dataframe"]
 
 
 def from_dataframe(
-    frame: pd.DataFrame,
+    frame: pd.DataFrame | pl.DataFrame,
     *,
     site: str = "site",
     time: str = "month",
@@ -28,7 +28,7 @@ def from_dataframe(
 
     Parameters
     ----------
-    frame : a row for each visit; rows with a missing count are left out
+    frame : a row for each visit, of pandas or polars; rows with a missing count are left out
     site, time, count : columns; ``time`` holds dates, months as ``2024-05``, or whole years
     observer : column of who counted (default: the site, so that replicates draw sites)
     group : column of who holds the row (default: one group)
@@ -51,6 +51,7 @@ def from_dataframe(
     >>> (p.J, p.L, p.m)
     (2, 2, 3)
     """
+    frame = frame if isinstance(frame, pd.DataFrame) else _as_pandas(frame)
     for name in filter(None, (site, time, count, observer, group)):
         if name not in frame.columns:
             raise InputError(
@@ -73,6 +74,14 @@ def from_dataframe(
         groups.append(Group.of(str(name), at_site[mine], at_month[mine], value[mine], observer=local))
     calendar = (months % 12 + 1, months // 12)
     return GroupPanel.of(sites.size, months.size, groups, calendar, site_id=sites)
+
+
+def _as_pandas(frame: object) -> pd.DataFrame:
+    """Return a frame of polars, or of another library that knows the way, as one of pandas."""
+    if not hasattr(frame, "to_pandas"):
+        raise InputError(f"the table is a {type(frame).__name__}; give a data frame of pandas or polars.")
+    found: pd.DataFrame = frame.to_pandas()
+    return found
 
 
 def _one_species(frame: pd.DataFrame, species: str, used: set[str | None]) -> pd.DataFrame:

@@ -104,6 +104,10 @@ def test_every_way_in_asks_for_a_species(tmp_path):
     with pytest.raises(ConfigError, match="never added up"):
         fedmiss.from_dataframe(frame, time="year")
     panel = fedmiss.from_dataframe(frame, time="year", species="alauda ARVENSIS")
+    same = fedmiss.from_dataframe(pl.from_pandas(frame), time="year", species=LARK)
+    assert repr(panel) == repr(same) == "GroupPanel(4 sites x 6 months, 24 visits, groups 1)"
+    with pytest.raises(InputError, match="is a list; give a data frame"):
+        fedmiss.from_dataframe([1, 2])
     assert panel.m == 24
     assert max(g.count.max() for g in panel.groups) < 1000
 

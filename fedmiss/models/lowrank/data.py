@@ -158,7 +158,7 @@ class Cells:
         self.E = np.bincount(self.cell, group.weight, self.nnz).astype(float, copy=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class GroupPanel:
     """A panel as the solver sees it in process: J sites, L months and the groups, sorted by name.
 
@@ -182,6 +182,9 @@ class GroupPanel:
     calendar: tuple[I64, I64] | None = None
     site_id: np.ndarray | None = None
     region: np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        return f"GroupPanel({self.J} sites x {self.L} months, {self.m} visits, groups {len(self.groups)})"
 
     @classmethod
     def of(

@@ -67,7 +67,7 @@ def out_text(fit: TrimFit, title: str, rule: str = "rtrim") -> str:
             _HEAD,
             f"{numbers}{row['multiplicative_se']:12.4f}",
         ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n\n"  # rtrim wants a blank line after the last slope
 
 
 def _head_lines(fit: TrimFit, title: str) -> list[str]:

@@ -62,7 +62,7 @@ class Stratum:
     var_imputed: F64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrimFit:
     """A fitted model; in an imputed total an observed count is kept and a missing one is its expectation ``mu``.
 
@@ -91,6 +91,9 @@ class TrimFit:
     steps: tuple[Step, ...] = ()
     notes: tuple[str, ...] = ()
     _kept: dict[str, Stratum] = field(default_factory=dict, compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        return f"TrimFit(model {self.settings.model}, {len(self.sites)} sites, chi2 {self.chi2:.4g} with {self.df} df)"
 
     # -- what was fitted ---------------------------------------------------------------------------------------
 

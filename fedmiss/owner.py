@@ -199,7 +199,9 @@ def put_file(tmp: Path, path: Path, ours: Callable[[Path], bool] | None = None) 
     replaceable(path, ours, tmp)
     what, folder = _home(path)
     if what == "work":
-        _note(folder, path.absolute().relative_to(folder).as_posix(), "0" * 64)
+        name = path.absolute().relative_to(folder).as_posix()
+        if name not in (_mark(folder, _WORK) or {}):
+            _note(folder, name, "0" * 64)
     elif not what and (ours is None or not ours(tmp)):
         if not os.path.lexists(folder / MARK):
             _begin_mark(folder, _FILES)

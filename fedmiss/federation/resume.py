@@ -12,7 +12,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +69,10 @@ class Resumable(InProcess):
         """
         self._end()
         self._folder, self._base, self._told = folder, exchange, told
-        try:
+        with suppress(
+            OSError, InputError, ValueError, KeyError, IndexError
+        ):  # damaged, or of another version
             self._load()
-        except (OSError, InputError, ValueError, KeyError, IndexError):  # damaged, or of another version
-            self._end()
-            self._folder, self._base, self._told = folder, exchange, told
         if not self._kept:
             empty_part(folder)
         self._since, self._cost = time.monotonic(), 0.0
@@ -157,8 +156,9 @@ class Resumable(InProcess):
             kept += _records(raw)
         if len(kept) != about["count"]:
             raise ValueError(len(kept))
-        self._kept, self._state, self._base = kept, state, max(self._base, about["base"])
-        self._parts = [(first, seal) for first, seal in about["parts"]]
+        # last, and at once: what cannot be read changes nothing
+        parts, base = [(first, seal) for first, seal in about["parts"]], max(self._base, about["base"])
+        self._kept, self._state, self._base, self._parts = kept, state, base, parts
 
     def _restore(self) -> None:
         """Bring the groups' fits to where they were."""

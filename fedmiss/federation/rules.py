@@ -9,7 +9,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, Bool
 
-__all__ = ["CONTRIBUTORS", "LARGEST_COUNT", "digits", "kept_regions", "releasable", "tags"]
+__all__ = ["CONTRIBUTORS", "LARGEST_COUNT", "behind", "digits", "kept_regions", "releasable", "tags"]
 
 # groups behind a released sum: of one alone it would be that group's, of two either subtracts its own part
 CONTRIBUTORS = 3
@@ -47,6 +47,12 @@ def _secret(key: bytes, words: str, shape: tuple[int, ...]) -> U64:
     return np.frombuffer(raw, np.uint64).reshape(shape)
 
 
+def behind(sites: F64, groups: F64, minimum: int, contributors: int, visits: F64 | None = None) -> Bool:
+    """Which sums rest on ``minimum`` sites (and visits) and on enough groups; all arrays of one shape."""
+    out: Bool = (sites >= minimum - 1e-3) & (groups >= contributors)
+    return out if visits is None else out & (visits >= minimum)
+
+
 def releasable(visits: F64, sites: F64, groups: F64, minimum: int, contributors: int) -> Bool:
     """Months (L,) every part of which is empty, or rests on ``minimum`` visits and sites and on enough groups.
 
@@ -55,8 +61,7 @@ def releasable(visits: F64, sites: F64, groups: F64, minimum: int, contributors:
     visits, sites, groups : (parts, L) sums over groups; one part for whole months, else one a fold. The hub knows the sum of
         a month and those of its training parts, hence every fold's own part too
     """
-    enough = (visits >= minimum) & (sites >= minimum - 1e-3) & (groups >= contributors)
-    out: Bool = ((visits == 0) | enough).all(axis=0)
+    out: Bool = ((visits == 0) | behind(sites, groups, minimum, contributors, visits)).all(axis=0)
     return out
 
 
@@ -65,7 +70,7 @@ def kept_regions(sites: F64, groups: F64, over: F64, minimum: int, contributors:
 
     What is left of the whole is a sum too: if it rests on too few, the smallest region joins it, until it has enough.
     """
-    fine = (sites >= minimum - 1e-3) & (groups >= contributors) & (over == 0)
+    fine = behind(sites, groups, minimum, contributors) & (over == 0)
     keep = [i for i in range(1, len(sites)) if fine[i]]
     while keep:
         rest = [i for i in range(len(sites)) if i not in keep and sites[i] > 0]

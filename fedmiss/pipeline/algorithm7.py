@@ -30,7 +30,7 @@ from fedmiss.pipeline.fit_folder import (
     write_run_trace,
 )
 from fedmiss.pipeline.panels import open_panel, panel_hash
-from fedmiss.pipeline.settings import FedMissEMSettings
+from fedmiss.pipeline.settings import FedMissEMSettings, sent
 
 __all__ = ["fit_algorithm7", "run_algorithm7"]
 
@@ -218,7 +218,7 @@ def _check_finite(result: Result, settings: FedMissEMSettings) -> None:
         gamma = float(result.trace["gamma"][-1])
         raise DomainError(
             f"FedMissEM diverged: its objective went from {seen[0]:.4g} to {seen[-1]:.4g} in {len(seen)} evaluations. "
-            f"gamma={gamma:g}, compressor={settings.sent}, batch={settings.batch or 'all'}. "
+            f"gamma={gamma:g}, compressor={sent(settings)}, batch={settings.batch or 'all'}. "
             f"Lower --gamma (try {gamma / 5:.2g}), or use more --levels or a larger --batch."
         )
 

@@ -9,7 +9,15 @@ from typing import Annotated, Any, ClassVar, Literal
 from fedmiss.errors import ConfigError
 from fedmiss.settings import Setting, Settings, checked, definitions
 
-__all__ = ["MODELS", "FastSettings", "FedMissEMSettings", "FitSettings", "SaemSettings", "WireSettings"]
+__all__ = [
+    "MODELS",
+    "FastSettings",
+    "FedMissEMSettings",
+    "FitSettings",
+    "SaemSettings",
+    "WireSettings",
+    "sent",
+]
 
 MODELS = {
     "quasi": {"family": "poisson", "dispersion": "quasi"},
@@ -209,11 +217,6 @@ class FedMissEMSettings(FitSettings):
     ] = "full"
     seed: Seed = 0
 
-    @property
-    def sent(self) -> str:
-        """What is sent, in words."""
-        return _sent(self.compressor, self.levels)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireSettings(FitSettings):
@@ -233,11 +236,6 @@ class WireSettings(FitSettings):
     compressor: CompressorName = ""
     participation: Participation = 1.0
     seed: Seed = 0
-
-    @property
-    def sent(self) -> str:
-        """What is sent, in words."""
-        return _sent(self.compressor, self.levels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,8 +259,9 @@ METHODS: tuple[type[FitSettings], ...] = (FastSettings, FedMissEMSettings, WireS
 FitSettings.take(METHODS)
 
 
-def _sent(compressor: str, levels: int) -> str:
-    return compressor or (f"dithering, {levels} levels" if levels else "identity")
+def sent(s: FedMissEMSettings | WireSettings) -> str:
+    """What a method sends, in words."""
+    return s.compressor or (f"dithering, {s.levels} levels" if s.levels else "identity")
 
 
 def _flag(name: str) -> str:

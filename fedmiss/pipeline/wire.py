@@ -23,7 +23,7 @@ from fedmiss.models.lowrank.theta import Fit
 from fedmiss.pipeline.fit_folder import finish, fit_facts, partial_folder, write_fit, write_fit_manifest
 from fedmiss.pipeline.panels import open_panel, panel_hash
 from fedmiss.pipeline.plans import base_settings, federation_of
-from fedmiss.pipeline.settings import WireSettings
+from fedmiss.pipeline.settings import WireSettings, sent
 from fedmiss.tables import write_table
 
 __all__ = ["fit_wire"]
@@ -77,7 +77,7 @@ def fit_wire(panel_path: str | Path, out: Path, settings: WireSettings) -> Path:
         exchanges=2 * found.rounds,
         bytes_up=int(found.bytes_up[-1]),
         bytes_down=int(found.bytes_down[-1]),
-        compressor=settings.sent,
+        compressor=sent(settings),
         participation=settings.participation,
     )
     note = "Sums by site and month travelled (--method wire): the coordinator can compute a group's counts from them."
@@ -107,7 +107,7 @@ def _check_course(found: FederatedFit, settings: WireSettings) -> None:
     if not np.isfinite(last) or last > first + 0.1 * abs(first):
         raise DomainError(
             f"--method wire diverged: its objective went from {first:.4g} to {last:.4g} in {found.rounds} rounds. The "
-            f"normal equations bear little noise of compression (compressor={settings.sent}, "
+            f"normal equations bear little noise of compression (compressor={sent(settings)}, "
             f"participation={settings.participation:g}): use dithering with more --levels, topk, or identity."
         )
 

@@ -55,10 +55,8 @@ class QuestionGuard:
         self.open: dict[int, _Open] = {}
         self.fulls: dict[int, _Open] = {}  # full fits: replicates start from them
         self.opened: Counter[tuple[object, ...]] = Counter()
-        self.folds: tuple[str, int] = (
-            "",
-            0,
-        )  # by what, and how many of the two questions behind folds were asked
+        # by what, and how many of the two questions behind folds were asked
+        self.folds: tuple[str, int] = ("", 0)
         sealed = [("SealKey",), ("OpenKey",)] if approved.seal else []
         hashes = ("Sites", "Checklists") if approved.duplicates else ("Sites",)
         self.script: list[tuple[str, ...]] = [
@@ -300,13 +298,16 @@ class QuestionGuard:
         self.within(q, "line", fine, "a straight line on the year")
         return 1
 
-    def _count(self, q: Any, most: int, what: str = "") -> _Open:
-        """Count a question about fits of a batch; each may be asked so often."""
+    def _known(self, q: Any) -> _Open:
         b = self.open.get(q.batch)
         if b is None:
             self.refuse(
                 f"{type(q).__name__}.batch", q.batch, f"open: {', '.join(map(str, self.open)) or 'none'}"
             )
+        return b
+
+    def _count(self, b: _Open, q: Any, most: int, what: str = "") -> None:
+        """Count a question about fits of a batch; each may be asked so often."""
         name = what or type(q).__name__
         for fit in q.fits.tolist():
             b.asked[name, fit] += 1
@@ -314,59 +315,43 @@ class QuestionGuard:
                 self.refuse(
                     f"how often {name} is asked of fit {fit} of batch {q.batch}", b.asked[name, fit], most
                 )
-        return b
-
-    def _known(self, q: Any) -> _Open:
-        return self._count(replace(q, fits=q.fits[:0]), 0)
 
     def _broadcast(self, q: msg.Broadcast) -> None:
         b = self._known(q)
-        self._count(q, (b.rank + 1) * (b.sweeps + 1))
+        self._count(b, q, (b.rank + 1) * (b.sweeps + 1))
         self.same(q, sums=False)
         starts = (3,) if b.question.weights == "replicate" else (1, 2)
         self.within(q, "begin", q.begin in (0, *starts), f"0 or {starts}")
         if q.begin:
-            self._count(q, max(b.rank, 1) if q.begin == 2 else 1, f"Broadcast that begins with {q.begin}")
-        for name in (
-            "mu",
-            "T",
-            "D",
-            "tau",
-            "phi",
-            "inverse_size",
-            "kappa",
-            "ridge",
-            "lift",
-            "shift",
-            "stretch",
-        ):
+            self._count(b, q, max(b.rank, 1) if q.begin == 2 else 1, f"Broadcast that begins with {q.begin}")
+        for name in "mu T D tau phi inverse_size kappa ridge lift shift stretch".split():
             self.within(q, name, np.isfinite(getattr(q, name)).all(), "finite numbers")
 
     def _solve(self, q: msg.Solve) -> None:
         b = self._known(q)
-        self._count(q, (b.rank + 1) * b.sweeps)
+        self._count(b, q, (b.rank + 1) * b.sweeps)
         self.within(q, "totals", not q.totals.size, "no joint sites")
         self.within(q, "nodes", q.nodes.shape[-1] <= MOST_NODES, f"at most {MOST_NODES} values")
 
     def _predict(self, q: msg.Predict) -> None:
         b = self._known(q)
-        self._count(q, b.rank + 1 if b.question.weights != "replicate" else 1)
+        self._count(b, q, b.rank + 1 if b.question.weights != "replicate" else 1)
         self.within(q, "nodes", q.nodes.shape[-1] <= 1, "one value")
         self.within(q, "months", b.question.weights == "all" or not q.months, "months of full fits only")
 
     def _score(self, q: msg.Score) -> None:
         b = self._known(q)
-        self._count(q, b.rank + 1 if b.question.weights == "fold" else 0)
+        self._count(b, q, b.rank + 1 if b.question.weights == "fold" else 0)
 
     def _product(self, q: msg.Product) -> None:
         b = self._known(q)
-        self._count(q, POWER * b.rank if b.question.weights != "replicate" else 0)
+        self._count(b, q, POWER * b.rank if b.question.weights != "replicate" else 0)
         self.within(q, "totals", not q.totals.size, "no joint sites")
         self.within(q, "V", q.V.shape[-1] <= WIDTH, f"at most {WIDTH} vectors")
 
     def _totals(self, q: msg.Totals) -> None:
         b = self._known(q)
-        self._count(q, 0 if b.question.weights == "fold" else 1)
+        self._count(b, q, 0 if b.question.weights == "fold" else 1)
         self.same(q, drawn=b.question.weights == "replicate")
 
     def _close(self, q: msg.Close) -> None:

@@ -12,7 +12,7 @@ from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.link import Link, total
-from fedmiss.federation.rules import kept_regions, releasable
+from fedmiss.federation.rules import behind, kept_regions, releasable
 
 __all__ = ["FEWEST_REGIONS", "release_jointly", "released_months"]
 
@@ -84,10 +84,8 @@ def _support(
             _tags(answers, "tags", (parts, L)),
             _tags(answers, "region_tags", (regions + 1,)),
         )
-        enough = (
-            (sums["sites"] >= minimum - 1e-3) & (sums["visits"] >= minimum) & (sums["groups"] >= contributors)
-        )
-        many = (sums["regions"][:, 0] >= minimum - 1e-3) & (sums["regions"][:, 1] >= contributors)
+        enough = behind(sums["sites"], sums["groups"], minimum, contributors, sums["visits"])
+        many = behind(sums["regions"][:, 0], sums["regions"][:, 1], minimum, contributors)
         ask = replace(
             ask, visits=sums["visits"] * enough, sites=sums["sites"] * enough, groups=sums["groups"] * enough,
             regions=np.ascontiguousarray(sums["regions"][:, :2] * many[:, None]),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 from fedmiss.errors import ConfigError, SchemaError, listed
 from fedmiss.tables import load_schema
 
 __all__ = [
-    "EBD_RECORD", "EVENT", "KEEP", "PLACE", "REACH", "check_named", "kept_columns", "normal", "resolve", "squeezed",
+    "EBD_RECORD", "EVENT", "KEEP", "PLACE", "REACH", "check_named", "kept_columns", "near_names", "normal", "plain",
+    "resolve", "squeezed",
 ]  # fmt: skip
 
 KEEP = "keep "  # before the names of columns that are kept on request
@@ -68,6 +70,19 @@ RENAMED = (
     ("checklist comments", "trip comments"),
 )
 REACH = {k: {**EVENT, **PLACE}[k] for k in ("date", "country_code", "state_code", "county_code")}
+
+
+def plain(text: str) -> str:
+    """Return a text without case and accents."""
+    split = unicodedata.normalize("NFKD", text.casefold())
+    return "".join(c for c in split if not unicodedata.combining(c))
+
+
+def near_names(asked: str, pool: Mapping[str, str]) -> list[str]:
+    """Return at most three names like the one asked for; ``pool`` has them by the key that is compared with ``asked``."""
+    near = [pool[k] for k in get_close_matches(asked, list(pool), n=3, cutoff=0.6)]
+    # the last word alone is often right: 'Wood Trush' for 'Wood Thrush', 'thrush' for it too
+    return near or [name for key, name in pool.items() if asked.split()[-1] in key][:3]
 
 
 def normal(name: str) -> str:

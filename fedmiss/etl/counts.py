@@ -6,7 +6,6 @@ are missing. Anything that is no count is refused with its line: a guess here wo
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
-from fedmiss.etl.columns import check_named, squeezed
+from fedmiss.etl.columns import check_named, plain, squeezed
 from fedmiss.etl.one_species import fold, only, species_columns, tells_apart
 from fedmiss.etl.rows import Rows, read_rows
 from fedmiss.etl.sources import Source, expand
@@ -88,8 +87,7 @@ class CountTable:
 
 def _key(site: str) -> str:
     """Return a site's name without case, blanks and accents."""
-    plain = unicodedata.normalize("NFKD", site.casefold())
-    return "".join(c for c in plain if not unicodedata.combining(c) and not c.isspace())
+    return "".join(plain(site).split())
 
 
 def settle_spellings(frame: pl.DataFrame, name: str, how: str) -> tuple[pl.DataFrame, list[str]]:

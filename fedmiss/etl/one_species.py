@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 
 import polars as pl
 
 from fedmiss.errors import ConfigError, listed
+from fedmiss.etl.columns import near_names, plain
 
 __all__ = ["fold", "only", "same_names", "species_columns", "tells_apart"]
 
@@ -38,8 +37,7 @@ _NO_NAME = {
 
 def fold(name: str) -> str:
     """Return a name without case, accents of its letters, and the number of blanks between its words (``_`` is one)."""
-    plain = unicodedata.normalize("NFKD", name.replace("_", " ")).casefold()
-    return " ".join("".join(c for c in plain if not unicodedata.combining(c)).split())
+    return " ".join(plain(name.replace("_", " ")).split())
 
 
 def species_columns(header: Iterable[str]) -> list[str]:
@@ -57,14 +55,11 @@ def species_columns(header: Iterable[str]) -> list[str]:
 
 def same_names(values: pl.Series) -> pl.Series:
     """Return names with every spelling (case, accents, blanks) replaced by its most frequent one."""
-    counts = values.value_counts().rename({values.name: "name"})
-    counts = counts.with_columns(
-        key=pl.Series([fold(n) if n is not None else None for n in counts["name"]], dtype=pl.String)
+    best, held = _names(values), values.drop_nulls().unique()
+    clean = [best[fold(name)][0] if fold(name) else "" for name in held]
+    return values.replace_strict(
+        held, pl.Series(clean, dtype=pl.String), default=None, return_dtype=pl.String
     )
-    best = counts.sort("count", "name", descending=[True, False]).group_by("key", maintain_order=True)
-    to = counts.join(best.agg(pl.col("name").first().alias("one")), on="key", how="left", nulls_equal=True)
-    clean = [None if one is None else " ".join(one.split()) for one in to["one"]]
-    return values.replace_strict(to["name"], pl.Series(clean, dtype=pl.String), return_dtype=pl.String)
 
 
 def only(
@@ -138,9 +133,7 @@ def _is(values: pl.Series, key: str) -> pl.Series:
 
 def _unknown(wanted: str, held: dict[str, dict[str, tuple[str, int]]], where: str) -> ConfigError:
     pool = {key: name for names in held.values() for key, (name, _) in names.items()}
-    near = [pool[k] for k in get_close_matches(fold(wanted), list(pool), n=3, cutoff=0.6)]
-    if not near:  # the last word alone is often right
-        near = [name for key, name in pool.items() if fold(wanted).split()[-1] in key.split()][:3]
+    near = near_names(fold(wanted), pool)
     main = next(iter(held))
     rest = f"It holds {listed([name for name, _ in held[main].values()], 6)}."
     hint = f"Did you mean {' or '.join(near)}?" if near else rest

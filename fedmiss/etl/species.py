@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 
 import numpy as np
 import polars as pl
 
 from fedmiss.arrays import I32, Bool
 from fedmiss.errors import ConfigError
+from fedmiss.etl.columns import near_names
 from fedmiss.etl.projection import Projection
 from fedmiss.etl.resolve import SpeciesChoice
 from fedmiss.etl.settings import IngestSettings
@@ -134,9 +134,7 @@ def _named(
 def _unknown_species(name: str, known: pl.DataFrame) -> ConfigError:
     pool = {n.casefold(): n for n in known["species"].to_list()}
     pool |= {n.casefold(): n for n in known["common_name"].to_list() if n}
-    near = [pool[k] for k in get_close_matches(name.casefold(), list(pool), n=3, cutoff=0.6)]
-    if not near:  # the last word alone is often right: 'Wood Trush' for 'Wood Thrush', 'thrush' for it too
-        near = [v for k, v in pool.items() if name.casefold().split()[-1] in k][:3]
+    near = near_names(name.casefold(), pool)
     hint = f"Did you mean {' or '.join(near)}?" if near else f"They hold {known.height} species."
     return ConfigError(
         f"the species {name!r} is not in the files. {hint} (--allow-absent accepts a species that was never seen.)",

@@ -219,11 +219,10 @@ class FitFacts(JobFacts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointFacts(JobFacts):
-    """Facts of a joint result between organisations, which the hub also sends to each of them.
+    """Facts of a joint result between organisations, which each of them writes.
 
     ``terms``, ``blanks`` and ``kappa`` are the effort terms, those with a column for blanks, and their coefficients;
-    ``engine`` what the carrier of the messages counted, ``seconds`` the time of the job, ``replayed`` answers that came from
-    a journal.
+    ``seconds`` the time of the job, ``replayed`` exchanges that came from a journal.
     """
 
     terms: list[str]
@@ -233,7 +232,6 @@ class JointFacts(JobFacts):
     regions: list[str]
     notes: list[str]
     seconds: float | None = field(default=None, metadata=_SOMETIMES)
-    engine: dict[str, int] | None = None
     replayed: int | None = field(default=None, metadata=_SOMETIMES)
 
 

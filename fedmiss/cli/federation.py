@@ -22,13 +22,13 @@ def new(
     out: Out = Path("study"),
     overwrite: Overwrite = False,
 ) -> None:
-    """Coordinator: make a study's folder with one kit for every organisation."""
-    from fedmiss.network.engine import engine_of
+    """Proposer: make a study's folder with one kit for every organisation."""
+    from fedmiss.network.engine import provision
     from fedmiss.network.kits import make_study
     from fedmiss.network.study import read_study_toml
 
     read = read_study_toml(study)
-    folder = make_study(read, out, engine_of(read).provision, overwrite=overwrite)
+    folder = make_study(read, out, provision, overwrite=overwrite)
     typer.echo(
         f"Wrote {folder}: study {read.name}, revision {read.revision}, of {', '.join(read.organisations)}."
     )
@@ -37,7 +37,7 @@ def new(
 
 
 def enrol(kit: _KIT) -> None:
-    """Organisation: draw your key, once; the private part never leaves your computer."""
+    """Draw your key, once; the private part never leaves your computer."""
     from fedmiss.files import read_json
     from fedmiss.network.kits import enrol as draw
     from fedmiss.network.kits import open_kit
@@ -53,7 +53,7 @@ def roster(
     study: _STUDY,
     keys: Annotated[list[Path], typer.Argument(help="The files NAME.public.json of all organisations.")],
 ) -> None:
-    """Coordinator: put all public keys into the kits; then send roster.json to every organisation."""
+    """Proposer: put all public keys into the kits; then send roster.json to every organisation."""
     from fedmiss.federation.masks import fingerprint
     from fedmiss.network.kits import collect_roster
 
@@ -65,6 +65,10 @@ def roster(
 def join(
     kit: _KIT,
     data: _DATA,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="The folder that all organisations share.", show_default="that of the last time"),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the job and what your data would bring; send nothing.")
     ] = False,
@@ -80,19 +84,33 @@ def join(
             "--look", help="Hold every message until you release it (`fedmiss federation outbox --release`)."
         ),
     ] = False,
+    preview: Annotated[
+        bool,
+        typer.Option(
+            "--preview",
+            help="Agree only, and list what the minimum numbers leave out; `join` then continues.",
+        ),
+    ] = False,
     report: Annotated[
         Path | None, typer.Option(help="Folder of your own report at the end.", show_default="KIT/report")
     ] = None,
+    joint: Annotated[
+        Path | None, typer.Option(help="Folder of the joint report at the end.", show_default="KIT/joint")
+    ] = None,
+    date: Annotated[
+        str | None, typer.Option(help="Date printed on the joint report.", show_default="today")
+    ] = None,
 ) -> None:
-    """Organisation: take part in a study with your data until it is done; then make your own report."""
+    """Take part in a study with your data until it is done; then make the joint report and your own."""
+    from fedmiss.files import read_json
     from fedmiss.network.kits import approve as approved
     from fedmiss.network.kits import open_kit, page, terminal_ask
+    from fedmiss.network.member import dry_run as brings
     from fedmiss.network.operate import join as take_part
-    from fedmiss.network.report import own_report
-    from fedmiss.network.site import dry_run as preview
+    from fedmiss.network.report import joint_report, own_report
 
     mine = open_kit(kit)
-    brought = preview(mine, data)
+    brought = brings(mine, data)
     if dry_run:
         typer.echo(page(mine))
         typer.echo("\n".join(brought))
@@ -100,33 +118,7 @@ def join(
         return
     typer.echo("\n".join(brought))
     approved(mine, ask=terminal_ask(), given=approve)
-    take_part(mine, data, say=typer.echo, look=look)
-    out = report or mine.folder / "report"
-    typer.echo(f"{mine.name}: done. Your own report: {own_report(mine, data, out, overwrite=True)}")
-
-
-def run(
-    study: _STUDY,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Folder of the joint report.", show_default="STUDY/report"),
-    ] = None,
-    date: Annotated[
-        str | None, typer.Option(help="Date printed on the report.", show_default="today")
-    ] = None,
-    preview: Annotated[
-        bool,
-        typer.Option(
-            "--preview", help="Agree only, and list what the minimum numbers leave out; `run` then continues."
-        ),
-    ] = False,
-) -> None:
-    """Coordinator: run a study to its end, or continue it; then make the joint report."""
-    from fedmiss.files import read_json
-    from fedmiss.network.operate import run as run_study
-    from fedmiss.network.report import joint_report
-
-    result = run_study(study, say=typer.echo, preview=preview)
+    result = take_part(mine, data, say=typer.echo, look=look, preview=preview, folder=folder)
     if preview:
         for name, value in read_json(result).items():
             lines = (
@@ -136,17 +128,32 @@ def run(
             )
             for label, text in {name.replace("_", " "): "" if lines else value, **lines}.items():
                 typer.echo(f"{label:46s} {text}")
+        typer.echo(f"Wrote {result}. Say the same without --preview to go on.")
         return
-    typer.echo(
-        f"done. Joint report: {joint_report(result, out or study / 'report', date=date, overwrite=True)}"
-    )
+    typer.echo(f"{mine.name}: done. Joint result: {result}")
+    page_of_all = joint_report(result, joint or mine.folder / "joint", date=date, overwrite=True)
+    typer.echo(f"{mine.name}: joint report: {page_of_all}")
+    own = own_report(mine, data, report or mine.folder / "report", overwrite=True)
+    typer.echo(f"{mine.name}: your own report: {own}")
 
 
-def status(study: _STUDY) -> None:
-    """Coordinator: how a study stands, and who is missing."""
-    from fedmiss.network.hub import status as stands
+def run(study: _STUDY) -> None:
+    """Run the relay of a study until all organisations have their results, or go on with it (engine nvflare)."""
+    from fedmiss.network.operate import run as run_relay
 
-    now = stands(study / "hub")
+    run_relay(study, say=typer.echo)
+    typer.echo("done: every organisation has the joint result.")
+
+
+def status(
+    folder: Annotated[
+        Path, typer.Argument(help="Your organisation's kit, or the study's folder at its relay.")
+    ],
+) -> None:
+    """Show how a study stands, and who is missing."""
+    from fedmiss.network.status import status as stands
+
+    now = stands(folder / ("private" if (folder / "kit.json").exists() else "hub"))
     typer.echo(f"state      {now['state']}")
     for name in ("job", "stage", "exchanges", "time", "error", "result"):
         if name in now:
@@ -166,7 +173,7 @@ def outbox(
         bool, typer.Option("--release", help="Show the message on hold (join --look), and send it.")
     ] = False,
 ) -> None:
-    """Organisation: show every question and answer, before masks, in words and numbers; or the message on hold."""
+    """Show every question and answer, before masks, in words and numbers; or the message on hold."""
     from fedmiss.network.kits import open_kit
     from fedmiss.network.outbox import outbox as read
     from fedmiss.network.outbox import release as let_go
@@ -180,15 +187,15 @@ def outbox(
 
 
 def ledger(kit: _KIT) -> None:
-    """Organisation: what went, when, and how many bytes."""
+    """Show what went, when, and how many bytes."""
     from fedmiss.network.kits import open_kit
     from fedmiss.network.outbox import ledger_of
 
     total, lines = ledger_of(open_kit(kit))
-    typer.echo("exchange  time                 bytes out   bytes in  asked")
-    for number, when, up, down, kinds in lines:
+    typer.echo("exchange  time                 bytes out   bytes in")
+    for number, when, up, down in lines:
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
-        typer.echo(f"{number:8d}  {clock}  {up:10,d} {down:10,d}  {kinds}")
+        typer.echo(f"{number:8d}  {clock}  {up:10,d} {down:10,d}")
     typer.echo(
         f"{total.total.exchanges} exchanges, {total.total.bytes_up:,} bytes out, {total.total.bytes_down:,} bytes in"
     )
@@ -200,7 +207,7 @@ def revise(
         list[str] | None, typer.Option(help="Organisation to leave out; repeat for more.")
     ] = None,
 ) -> None:
-    """Coordinator: make the next revision of a study, for example without one organisation; all must approve it."""
+    """Proposer: make the next revision of a study, for example without one organisation; all must approve it."""
     from fedmiss.network.kits import new_revision
 
     new = new_revision(study, without or [])
@@ -216,11 +223,13 @@ def demo(
         "federation-demo"
     ),
     bootstrap: Annotated[int, typer.Option(help="Bootstrap replicates for the intervals.")] = 200,
-    port: Annotated[int, typer.Option(help="Port of the hub on this computer.")] = 8102,
+    port: Annotated[int, typer.Option(help="Port of the relay on this computer (engine nvflare).")] = 8102,
     masks: Annotated[bool, typer.Option(help="Whether sums are masked.")] = True,
-    engine: Annotated[str, typer.Option(help="Engine for the messages: nvflare or flower.")] = "nvflare",
+    engine: Annotated[
+        str, typer.Option(help="What carries the frames: folder, or nvflare (a relay, with mutual TLS).")
+    ] = "folder",
 ) -> None:
-    """Run a whole study on this computer: a hub and three clubs as separate processes, with mutual TLS."""
+    """Run a whole study on this computer: three clubs as separate processes, by a shared folder or a relay."""
     from fedmiss.network.demo import run_demo
 
     run_demo(out, bootstrap=bootstrap, port=port, masks=masks, engine=engine, say=typer.echo)

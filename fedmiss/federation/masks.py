@@ -2,9 +2,10 @@
 
 After Bonawitz et al. (CCS 2017), without their recovery of groups that drop out: an exchange counts when all have answered.
 Every pair of groups derives a common key from their X25519 keys (Diffie and Hellman), and from it, by HKDF-SHA256, a fresh
-ChaCha20 key for every (job, revision, roster, exchange, transcript). The transcript is a digest of all questions so far, as
-the group received them: groups that were asked different things have masks that do not cancel. The stream of
-that key is added by the group whose name comes first and subtracted by the other.
+ChaCha20 key for every (job, revision, roster, exchange, transcript). The transcript is a digest of all frames so far and of
+the question: groups that have seen or ask different things have masks that do not cancel. The stream of
+that key is added by the group whose name comes first and subtracted by the other. The same file of 32 bytes gives a group's
+key for signatures (Ed25519).
 Numbers are fixed point, 64 bits, modulo 2^64; how many digits stand after the point is
 said by the field's type (``messages._f``). The hub adds up modulo 2^64: it needs no key, and no cryptography.
 
@@ -27,10 +28,11 @@ from fedmiss.errors import ConfigError, DomainError, UplinkError
 from fedmiss.federation.messages import ANSWERS, Answer
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 __all__ = [
-    "FEWEST", "U64", "Masks", "Party", "combined", "fingerprint", "identity", "masked_fields", "public_key",
+    "FEWEST", "U64", "Identity", "Masks", "Party", "combined", "fingerprint", "identity", "masked_fields", "public_key",
 ]  # fmt: skip
 
 FEWEST = 3  # groups: of two, either subtracts its own part from the sum
@@ -64,12 +66,20 @@ def masked_fields(kind: type[Answer]) -> dict[str, int]:
 
 
 _MASKED = {kind: masked_fields(kind) for kind in ANSWERS}
-_MODULAR = {kind: [f.name for f in fields(kind) if f.metadata.get("modular")] for kind in ANSWERS}
 
 
-def identity(path: Path) -> X25519PrivateKey:
-    """Read a group's private key, or draw one: a file that only its owner may read."""
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A group's private keys: to agree on secrets with others, and to sign."""
+
+    agree: X25519PrivateKey
+    signer: Ed25519PrivateKey
+
+
+def identity(path: Path) -> Identity:
+    """Read a group's private keys, or draw them: a file that only its owner may read."""
     try:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
     except ImportError:
         raise ConfigError(
@@ -82,12 +92,15 @@ def identity(path: Path) -> X25519PrivateKey:
             stream.write(raw)
     if path.stat().st_mode & 0o077:
         raise ConfigError(f"{path} can be read by others. Say: chmod 600 {path}")
-    return X25519PrivateKey.from_private_bytes(path.read_bytes())
+    raw = path.read_bytes()
+    signer = Ed25519PrivateKey.from_private_bytes(_derived(raw, b"fedmiss signatures"))
+    return Identity(X25519PrivateKey.from_private_bytes(raw), signer)
 
 
-def public_key(private: X25519PrivateKey) -> str:
-    """Public key as text."""
-    return base64.b64encode(private.public_key().public_bytes_raw()).decode()
+def public_key(private: Identity) -> str:
+    """Public keys as text: 32 bytes for secrets, 32 for signatures."""
+    both = (private.agree.public_key().public_bytes_raw(), private.signer.public_key().public_bytes_raw())
+    return base64.b64encode(b"".join(both)).decode()
 
 
 def fingerprint(key: str) -> str:
@@ -102,12 +115,12 @@ class Party:
 
     Attributes
     ----------
-    name : of the group;  private : its key;  roster : name -> public key of all groups, this one included
+    name : of the group;  private : its keys;  roster : name -> public keys of all groups, this one included
     context : what must differ between any two jobs: hash of the job, which covers roster, keys and revision
     """
 
     name: str
-    private: X25519PrivateKey
+    private: Identity
     roster: Mapping[str, str]
     context: bytes
     fewest: ClassVar[int] = 1
@@ -137,8 +150,8 @@ class Party:
         if peer not in self.roster:
             raise UplinkError(f"{peer!r} is not in the roster of this job: {', '.join(sorted(self.roster))}.")
         if peer not in self._agreed:
-            key = X25519PublicKey.from_public_bytes(base64.b64decode(self.roster[peer]))
-            self._agreed[peer] = self.private.exchange(key)
+            key = X25519PublicKey.from_public_bytes(base64.b64decode(self.roster[peer])[:32])
+            self._agreed[peer] = self.private.agree.exchange(key)
         pair = "\0".join(sorted((self.name, peer))).encode()
         roster = hashlib.sha256("\0".join(sorted(self.roster)).encode()).digest()
         info = b"\0".join([b"fedmiss 1", purpose, self.context, roster, pair])
@@ -146,7 +159,9 @@ class Party:
 
     def common_key(self) -> bytes:
         """A key of 16 bytes for all groups, which only its maker can draw, and draws again after a restart."""
-        own = hashlib.sha256(b"fedmiss common key" + self.context + self.private.private_bytes_raw()).digest()
+        own = hashlib.sha256(
+            b"fedmiss common key" + self.context + self.private.agree.private_bytes_raw()
+        ).digest()
         return own[:16]
 
     def seal(self, peer: str, raw: bytes) -> bytes:
@@ -171,6 +186,49 @@ class Party:
                 "way. Compare fingerprints "
                 "with the other custodians."
             ) from None
+        return out
+
+    def sign(self, label: bytes, raw: bytes) -> bytes:
+        """Bytes with the group's signature (64 bytes) of them and of ``label`` before them."""
+        return self.private.signer.sign(label + b"\0" + raw) + raw
+
+    def verified(self, peer: str, label: bytes, raw: bytes) -> bytes:
+        """What ``peer`` has signed under ``label``.
+
+        Raises
+        ------
+        UplinkError    the signature is not that of the roster's key
+        """
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        key = Ed25519PublicKey.from_public_bytes(base64.b64decode(self.roster[peer])[32:])
+        try:
+            key.verify(raw[:64], label + b"\0" + raw[64:])
+        except InvalidSignature:
+            raise UplinkError(
+                f"a frame in the name of {peer!r} is not signed by its key, or not for this exchange of this job. Compare "
+                "fingerprints with its custodian; ask who else can write where the frames are carried.",
+                group=peer,
+            ) from None
+        return raw[64:]
+
+    def lock(self, key: bytes, label: bytes, raw: bytes) -> bytes:
+        """Encrypt one frame for all who have the common key; a label is used once, so the nonce may be 0."""
+        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+        out: bytes = ChaCha20Poly1305(_derived(key, label)).encrypt(bytes(12), raw, None)
+        return out
+
+    def unlock(self, key: bytes, label: bytes, raw: bytes) -> bytes:
+        """Decrypt one frame; a ValueError where it was encrypted under another key."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+        try:
+            out: bytes = ChaCha20Poly1305(_derived(key, label)).decrypt(bytes(12), raw, None)
+        except InvalidTag:
+            raise ValueError("another key") from None
         return out
 
 
@@ -199,7 +257,7 @@ class Masks(Party):
         """
         n = len(self.roster)
         parts = [
-            (i, name, _whole(type(a), name, getattr(a, name), bits, n))
+            (i, name, fixed(getattr(a, name), bits, n, f"{type(a).__name__}.{name}"))
             for i, a in enumerate(answers)
             for name, bits in _MASKED[type(a)].items()
         ]
@@ -230,12 +288,6 @@ def _key_stream(key: bytes, size: int) -> U64:
 
 def _with(answer: Answer, values: Mapping[str, Any]) -> Answer:
     return type(answer)(*(values.get(f.name, getattr(answer, f.name)) for f in fields(answer)))
-
-
-def _whole(kind: type[Answer], name: str, value: Any, bits: int, n: int) -> U64:
-    if name in _MODULAR[kind]:
-        return np.asarray(value, dtype=np.uint64)
-    return fixed(value, bits, n, f"{kind.__name__}.{name}")
 
 
 def fixed(value: Any, bits: int, n: int, label: str) -> U64:
@@ -282,9 +334,6 @@ def combined(answers: Mapping[str, Answer]) -> dict[str, Answer]:
                 )
             added = value if added is None else np.asarray(added + value)
         assert added is not None
-        if name in _MODULAR[kind]:
-            sums[name] = added
-            continue
         total = added.view(np.int64).astype(np.float64) * 2.0**-bits
         as_type = next(f.type for f in fields(kind) if f.name == name)
         sums[name] = int(total) if as_type == "int" else float(total) if as_type == "float" else total

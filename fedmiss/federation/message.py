@@ -15,13 +15,11 @@ def described(
     *,
     bits: int | None = None,
     clear: str = "",
-    modular: bool = False,
 ) -> Any:
     """Describe a field; of an answer also how it is hidden.
 
     ``bits``: the hub needs only its sum over groups, which is masked with so many binary digits after the point (see
     ``masks``). ``clear``: why it cannot be masked, and what it tells the hub. A field of an answer needs one of them.
-    ``modular``: the field holds integers modulo 2^64, which are added as they are.
     """
     return field(
         metadata={
@@ -30,7 +28,6 @@ def described(
             "unit": unit,
             "bits": bits,
             "clear": clear,
-            "modular": modular,
         }
     )
 

@@ -27,9 +27,6 @@ from fedmiss.federation.messages_agree import (
     GapSums,
     Hello,
     KeyedHashes,
-    OpenKey,
-    SealedKeys,
-    SealKey,
     Shared,
     Sites,
     SiteVisits,
@@ -61,7 +58,6 @@ __all__ = [
     "Message",
     "Months",
     "Open",
-    "OpenKey",
     "OpenSums",
     "Outcome",
     "Predict",
@@ -72,8 +68,6 @@ __all__ = [
     "RegionTotals",
     "Score",
     "ScoreSums",
-    "SealKey",
-    "SealedKeys",
     "Shared",
     "SharedProduct",
     "SharedRows",
@@ -93,7 +87,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 4  # raise it whenever a type below changes
+PROTOCOL = 5  # raise it whenever a type below changes
 
 
 # -- fits ----------------------------------------------------------------------------------------------------
@@ -393,12 +387,11 @@ class Refusal(Answer):
 # The order is part of the protocol: a type's number on the wire is its place here.
 QUESTIONS: tuple[type[Question], ...] = (
     Hello, Axes, Sites, Checklists, Shared, Drop, Gaps, Open, Broadcast, Solve, Predict, Score, SharedProduct, Product,
-    Totals, Close, Tally, Support, Outcome, SealKey, OpenKey, SiteTime,
-    SiteVisits,
+    Totals, Close, Tally, Support, Outcome, SiteTime, SiteVisits,
 )  # fmt: skip
 ANSWERS: tuple[type[Answer], ...] = (
     Description, Done, KeyedHashes, GapSums, OpenSums, SharedRows, Months, FitSums, ScoreSums, ProductSums, RegionTotals,
-    Refusal, Tallies, SupportSums, SealedKeys, SiteTimeSums, VisitSums,
+    Refusal, Tallies, SupportSums, SiteTimeSums, VisitSums,
 )  # fmt: skip
 
 

@@ -20,9 +20,6 @@ __all__ = [
     "Gaps",
     "Hello",
     "KeyedHashes",
-    "OpenKey",
-    "SealKey",
-    "SealedKeys",
     "Shared",
     "SiteVisits",
     "Sites",
@@ -125,7 +122,6 @@ class Support(Question):
     folds: int = _f("number of folds, 0 for whole months")
     seed: int = _f("public seed of the folds")
     share: float = _f("largest share of one group in the visits of a month")
-    names: tuple[str, ...] = _f("names of all groups")
     visits: np.ndarray = _f(
         "sums of the last answer, 0 where too little is behind them; empty the first time",
         "(parts, L)",
@@ -134,8 +130,6 @@ class Support(Question):
     sites: np.ndarray = _f("the same of sites", "(parts, L)", "sites")
     groups: np.ndarray = _f("the same of groups", "(parts, L)", "groups")
     regions: np.ndarray = _f("the same by region", "(R + 1, 2)", "sites, groups")
-    tags: np.ndarray = _f("what proves to the groups that these are their sums", "(parts, L)")
-    region_tags: np.ndarray = _f("the same by region", "(R + 1,)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,13 +146,6 @@ class SupportSums(Answer):
         "(R + 1, 3)",
         bits=20,
     )
-    tags: np.ndarray = _f(
-        "secret multiples of visits, sites and groups, which prove their sums to the groups and tell the hub nothing",
-        "(parts, L)",
-        bits=0,
-        modular=True,
-    )
-    region_tags: np.ndarray = _f("the same by region", "(R + 1,)", bits=0, modular=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -276,28 +263,3 @@ class VisitSums(Answer):
         "visits",
         clear="how often the group visited each joint site; empty without joint sites",
     )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SealKey(Question):
-    """Ask the first group by name for the key that the groups share and the hub must not have."""
-
-    about: ClassVar[str] = "asks for the groups' common key, sealed for each of the others"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SealedKeys(Answer):
-    """The common key, encrypted for every other group under the key of the pair; of other groups nothing."""
-
-    about: ClassVar[str] = "the groups' common key, encrypted so that the hub cannot read it"
-    groups: tuple[str, ...] = _f("for whom each is sealed", clear="the roster")
-    sealed: np.ndarray = _f("ChaCha20-Poly1305 of the key", "(groups, 32)", clear="nothing: it is encrypted")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OpenKey(Question):
-    """Hand a group its copy of the common key."""
-
-    about: ClassVar[str] = "the groups' common key, sealed for the receiver"
-    sender: str = _f("which group made it")
-    sealed: np.ndarray = _f("ChaCha20-Poly1305 of the key, empty for the group that made it", "(32,)")

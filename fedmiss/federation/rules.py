@@ -2,49 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-
 import numpy as np
 
 from fedmiss.arrays import F64, Bool
 
-__all__ = ["CONTRIBUTORS", "LARGEST_COUNT", "behind", "digits", "kept_regions", "releasable", "tags"]
+__all__ = ["CONTRIBUTORS", "LARGEST_COUNT", "behind", "digits", "kept_regions", "releasable"]
 
 # groups behind a released sum: of one alone it would be that group's, of two either subtracts its own part
 CONTRIBUTORS = 3
 LARGEST_COUNT = 10_000_000  # birds of one visit: sums of squares of such counts fit into a masked number
 _DIGITS = 20  # binary digits after the point of numbers of sites, where owners share a site
-U64 = np.typing.NDArray[np.uint64]
 
 
 def digits(x: np.ndarray) -> F64:
     """Numbers of sites rounded so that their sums over groups are exact."""
     out: F64 = np.rint(x * 2.0**_DIGITS) * 2.0**-_DIGITS
     return out
-
-
-def tags(key: bytes, names: Sequence[str], values: F64, words: str) -> U64:
-    """One-time authenticators (...,) of numbers (..., k): only who has the groups' common key can make them.
-
-    The tag of a sum is the sum of the tags modulo 2^64: k secret multiples of the numbers, and a secret number for each of
-    ``names``. So a hub that hands groups another sum than theirs cannot hand them its tag.
-
-    Parameters
-    ----------
-    names : one group for its own part, all groups to check their sum;  words : what tells this question from any other
-    """
-    whole = np.rint(values * 2.0**_DIGITS).astype(np.int64).view(np.uint64)
-    out: U64 = (whole * _secret(key, words, values.shape)).sum(axis=-1, dtype=np.uint64)
-    for name in names:
-        out = out + _secret(key, f"{words}\0{name}", values.shape[:-1])
-    return out
-
-
-def _secret(key: bytes, words: str, shape: tuple[int, ...]) -> U64:
-    size = int(np.prod(shape))
-    raw = hashlib.shake_256(b"tag\0" + key + f"{words}\0{shape}".encode()).digest(8 * size)
-    return np.frombuffer(raw, np.uint64).reshape(shape)
 
 
 def behind(sites: F64, groups: F64, minimum: int, contributors: int, visits: F64 | None = None) -> Bool:

@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,10 @@ from fedmiss.federation.hub.job import Joint, run_job
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.files import SECRET, atomic_file, check_free, read_json, read_manifest, write_json
 from fedmiss.folders import JointFacts
-from fedmiss.network.engine import engine_of
-from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
+from fedmiss.network.engine import provision
+from fedmiss.network.kits import Kit, collect_roster, enrol, make_study, open_kit
+from fedmiss.network.member import held
 from fedmiss.network.operate import stop_on_request
-from fedmiss.network.site import held
 from fedmiss.network.study import Study, read_study
 from fedmiss.pipeline.demo import write_survey
 from fedmiss.pipeline.panels import open_panel
@@ -63,7 +62,7 @@ def club_panels(out: Path) -> dict[str, Path]:
     return panels
 
 
-def demo_study(*, bootstrap: int, port: int, masks: bool = True, engine: str = "nvflare") -> Study:
+def demo_study(*, bootstrap: int, port: int, masks: bool = True, engine: str = "folder") -> Study:
     """The study of the demo."""
     return Study(
         name="egrets", species="Ardea alba", organisations=CLUBS, minimum=5, port=port, patience=120.0, masks=masks,
@@ -74,7 +73,7 @@ def demo_study(*, bootstrap: int, port: int, masks: bool = True, engine: str = "
 def prepare(out: Path, study: Study) -> tuple[Path, dict[str, Path]]:
     """Panels, kits, keys and approvals of the demo: the study's folder, and club -> panel."""
     panels = club_panels(out / "clubs")
-    folder = make_study(study, out / "study", engine_of(study).provision, overwrite=True)
+    folder = make_study(study, out / "study", provision, overwrite=True)
     kits = [open_kit(folder / "kits" / club) for club in study.organisations]
     collect_roster(folder, [enrol(kit) for kit in kits])
     return folder, panels
@@ -90,7 +89,7 @@ def in_process(folder: Path, panels: dict[str, Path]) -> Joint:
             club, held(kit, open_panel(panel)), key=bytes(16), secret=(kit.private / SECRET).read_bytes(),
             jointly=True, minimum=study.minimum, contributors=study.contributors,
         )  # fmt: skip
-    return run_job(Link(InProcess(programs), bytes(8), bytes(8)), replace(study.order(), seal=False))
+    return run_job(Link(InProcess(programs), bytes(8), bytes(8)), study.order())
 
 
 def run_demo(
@@ -99,7 +98,7 @@ def run_demo(
     bootstrap: int = 200,
     port: int = 8102,
     masks: bool = True,
-    engine: str = "nvflare",
+    engine: str = "folder",
     say: Callable[[str], None] = print,
 ) -> dict[str, object]:
     """Run the demo's study with every end in its own process, and compare with the answer in one process."""
@@ -109,33 +108,36 @@ def run_demo(
     study = demo_study(bootstrap=bootstrap, port=port, masks=masks, engine=engine)
     folder, panels = prepare(out, study)
     users = _users(folder, panels, engine)
-    say(
-        f"study {study.name}: hub and {', '.join(CLUBS)}; every end is a process"
-        + (" of its own user" if users else "")
-    )
+    say(f"study {study.name}: {', '.join(CLUBS)}; each is a process" + (" of its own user" if users else ""))
     job = open_kit(folder / "kits" / CLUBS[0]).job.hex()
+    shared = out / "shared-folder"
+    shared.mkdir()
+    if users:
+        shared.chmod(0o777)
     ends = {}
     for club in CLUBS:
         command = ["join", str(folder / "kits" / club), str(panels[club]), "--approve", job[:12]]
-        ends[club] = _fedmiss(command, out / f"{club}.log", users.get(club))
-    ends["hub"] = _fedmiss(["run", str(folder)], out / "hub.log", None)
+        way = ["--folder", str(shared)] if engine == "folder" else []
+        ends[club] = _fedmiss([*command, *way], out / f"{club}.log", users.get(club))
+    if engine != "folder":
+        ends["relay"] = _fedmiss(["run", str(folder)], out / "relay.log", None)
     try:
         _wait(ends, out)
     finally:
         for process in ends.values():
             stop(process)
     seconds = time.monotonic() - begun
-    result = folder / "hub" / f"result-{job[:16]}"
-    summary = compare(folder, panels, result) | {
+    kits = {c: open_kit(folder / "kits" / c) for c in CLUBS}
+    summary = compare(folder, panels, kits) | {
         "seconds_in_all": seconds,
         "engine": engine, "bootstrap": bootstrap, "masks": masks, "separate_users": bool(users), "job": job,
-        "joint_report": str(folder / "report" / "index.html"),
-        "own_reports": {c: str(folder / "kits" / c / "report" / "report" / "index.html") for c in CLUBS},
+        "joint_report": str(kits[CLUBS[0]].folder / "joint" / "index.html"),
+        "own_reports": {c: str(k.folder / "report" / "report" / "index.html") for c, k in kits.items()},
     }  # fmt: skip
     write_json(out / "summary.json", summary)
     say(f"largest relative difference to one process: {summary['largest_relative_difference']:.1e}")
     say(
-        f"{summary['exchanges']} exchanges, {summary['seconds_of_job']:.0f} s after all were ready, {seconds:.0f} s in all"
+        f"{summary['exchanges']} exchanges, {summary['seconds_of_job']:.0f} s of the job, {seconds:.0f} s in all"
     )
     say(f"joint report: {summary['joint_report']}")
     say(f"own report:   {summary['own_reports'][CLUBS[0]]}")
@@ -143,25 +145,22 @@ def run_demo(
     return summary
 
 
-def compare(folder: Path, panels: dict[str, Path], result: Path) -> dict[str, Any]:
-    """The network's answer beside that of one process, and what it cost."""
-    here, manifest = in_process(folder, panels), read_manifest(result, "joint")
-    totals = np.array(read_json(result / "totals.json")["totals"])
-    draws = (
-        read_table(result / "draws.parquet", "draws")
-        .to_pandas()["total"]
-        .to_numpy(float)
-        .reshape(here.draws.shape)
-    )
-    pairs = [(totals, here.totals), (draws, here.draws)]
+def compare(folder: Path, panels: dict[str, Path], kits: dict[str, Kit]) -> dict[str, Any]:
+    """The answer of each organisation beside that of one process, and what it cost."""
+    here, pairs = in_process(folder, panels), []
+    for kit in kits.values():
+        totals = np.array(read_json(kit.result / "totals.json")["totals"])
+        table = read_table(kit.result / "draws.parquet", "draws").to_pandas()
+        draws = table["total"].to_numpy(float).reshape(here.draws.shape)
+        pairs += [(totals, here.totals), (draws, here.draws)]
     gap = max(float((np.abs(a - b) / np.maximum(np.abs(b), 1e-300)).max(initial=0.0)) for a, b in pairs)
+    manifest = read_manifest(next(iter(kits.values())).result, "joint")
     r = JointFacts.of(manifest["results"], "the joint result")
     return {
         "largest_relative_difference": gap,
         "bits_equal": all(np.array_equal(a, b) for a, b in pairs),
         "exchanges": r.ledger["exchanges"],
-        "bytes_ledger": {k: r.ledger[k] for k in ("bytes_up", "bytes_down")},
-        "bytes_engine": r.engine,
+        "bytes_of_frames": r.ledger["bytes_up"],
         "seconds_of_job": r.seconds,
         "model": r.model,
         "rank": r.rank,
@@ -201,7 +200,7 @@ def _users(folder: Path, panels: dict[str, Path], engine: str) -> dict[str, int]
 
 
 def give_away(folder: Path, panels: dict[str, Path], users: dict[str, int]) -> None:
-    """Make every club's user the only owner of its kit and data; do the same for the hub's folder."""
+    """Make every club's user the only owner of its kit and data; do the same for the relay's folder."""
     for club, user in users.items():
         for root in (folder / "kits" / club, panels[club].parent):
             for path in [root, *root.rglob("*")]:

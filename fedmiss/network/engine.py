@@ -1,50 +1,42 @@
-"""What an engine must do for a study, and what both engines share: how their processes are started and end."""
+"""What an engine with a relay must do for a study, and how its processes are started and end."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
 from fedmiss.errors import EngineError
+from fedmiss.federation.gather import Relay, Seat
+from fedmiss.files import read_json
 from fedmiss.network.kits import open_kit
+from fedmiss.network.member import DATA, take_part, warm_up
 from fedmiss.network.outbox import holder, note_refusal
-from fedmiss.network.site import DATA, program_of, warm_up
-from fedmiss.network.study import Study
+from fedmiss.network.status import STATUS, Status
+from fedmiss.network.study import Study, job_hash, read_roster, read_study
 
 __all__ = [
-    "FAREWELL",
     "Control",
     "Engine",
     "Responding",
     "engine_of",
     "environment",
-    "farewell",
     "need",
+    "provision",
+    "relay",
     "spawn",
 ]
 
 
-FAREWELL = b"fedmiss: the hub has its result"
-
-
-def farewell(ask: Callable[[Mapping[str, bytes]], dict[str, bytes]], names: Sequence[str]) -> None:
-    """Tell all organisations that the hub has its result; one that misses the message leaves by itself after a while."""
-    try:
-        ask(dict.fromkeys(names, FAREWELL))
-    except Exception:  # the result is written; nothing depends on this message
-        return
-
-
 class Control(Protocol):
-    """The coordinator's connection to a hub that listens."""
+    """The connection to a relay that listens."""
 
     def connected(self) -> list[str]:
         """Names of connected organisations."""
@@ -67,25 +59,31 @@ class Engine(Protocol):
     """A module that carries frames: it makes kits, and starts a process at either end."""
 
     def provision(self, study: Study, out: Path) -> None:
-        """Make certificates and addresses for the hub and every organisation."""
+        """Make certificates and addresses for the relay and every organisation."""
         ...
 
     def start_site(self, kit: Path, name: str, log: Path) -> subprocess.Popen[bytes]:
         """Start the engine at an organisation."""
         ...
 
-    def start_hub(self, hub: Path, log: Path, *, preview: bool = False) -> subprocess.Popen[bytes]:
-        """Start the engine at the hub."""
+    def start_hub(self, hub: Path, log: Path) -> subprocess.Popen[bytes]:
+        """Start the engine at the relay."""
         ...
 
     def control(self, hub: Path, study: Study) -> Control:
-        """Connect to a hub that listens."""
+        """Connect to a relay that listens."""
         ...
 
 
 def engine_of(study: Study) -> Engine:
     """The engine of a study: the module of this package with its name."""
     return cast(Engine, importlib.import_module(f"fedmiss.network.{study.engine}"))
+
+
+def provision(study: Study, out: Path) -> None:
+    """Add to the kits what the study's engine needs: certificates and addresses, where there is a relay."""
+    if study.engine != "folder":
+        engine_of(study).provision(study, out)
 
 
 def need(package: str, extra: str) -> None:
@@ -111,33 +109,58 @@ def spawn(words: Sequence[str], log: Path, more: Mapping[str, str]) -> subproces
 
 
 class Responding:
-    """An organisation's program behind an engine: compiled and replayed before the engine reports it as ready."""
+    """An organisation's job behind an engine with a relay: it runs in a thread, and begins when the compiled loops are ready."""
 
     def __init__(self, kit_folder: str | Path) -> None:
-        self.kit = open_kit(kit_folder)
+        self.kit, self.seat = open_kit(kit_folder), Seat()
         warm_up()
-        local = json.loads((self.kit.private / DATA).read_text())
-        look: Callable[..., None] | None = holder(self.kit) if local["look"] else None
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        local = read_json(self.kit.private / DATA)
+        look = holder(self.kit) if local["look"] else None
         for attempt in range(60):  # the process of the job before may still end, and hold the journal
             try:
-                self.program = program_of(self.kit, Path(local["data"]), look, self._refused)
+                take_part(self.kit, Path(local["data"]), self.seat, look=look, preview=bool(local["preview"]))
+                self.seat.end(not local["preview"])
                 return
             except EngineError as error:
-                if attempt == 59 or not error.fields.get("busy"):
-                    raise
-                time.sleep(0.5)
+                if attempt < 59 and error.fields.get("busy"):
+                    time.sleep(0.5)
+                    continue
+                self._stop(error)
+                return
+            except Exception as error:
+                self._stop(error)
+                return
 
-    def _refused(self, error: Exception) -> None:
+    def _stop(self, error: Exception) -> None:
         print(
             note_refusal(self.kit, error), flush=True
         )  # into the engine's log; `join` shows the file on the screen
+        self.seat.end(False)
 
-    def answer(self, frame: bytes) -> bytes:
-        """Answer one frame; record for ``join`` that the last question was answered, and that the hub has its result."""
-        if frame == FAREWELL:
-            self.kit.done.touch()
-            return frame
-        out = self.program.answer(frame)
-        if self.program.program.results:
-            self.kit.answered.touch()
-        return out
+    def answer(self, packet: bytes) -> bytes:
+        """Take what the relay brings, and return this organisation's next frame."""
+        return self.seat.answer(packet)
+
+
+def relay(hub: Path, ask: Callable[[Mapping[str, bytes]], dict[str, bytes]]) -> None:
+    """Bring everybody's frames to everybody until all have their results; say how it stands in the relay's status."""
+    study = read_study(hub)
+    job = job_hash(study, read_roster(hub, study)).hex()
+    note = Status(hub / STATUS, job, study.organisations)
+    away: list[Sequence[str]] = [()]
+
+    def watch(exchange: int, missing: Sequence[str]) -> None:
+        note.going("relay", exchange)
+        if list(missing) != list(away[0]):
+            note.away(missing)
+            away[0] = missing
+
+    try:
+        Relay(study.organisations, watch).run(ask, lambda: time.sleep(1.0))
+    except Exception as error:
+        note.write(state="stopped", error=str(error))
+        raise
+    note.write(state="done", missing=[])

@@ -1,12 +1,13 @@
 """Kits: what an organisation receives, what it keeps private, and what its custodian approves.
 
-STUDY/                      at the coordinator
+STUDY/                      at whoever proposes the study
 study.json  roster.json   what is to be computed; public keys of all
-hub/                      engine's files of the hub, journal of the job, result
+hub/                      the relay's files, where an engine has a relay
 kits/NAME/                one folder an organisation, to be sent to it
 study.json  roster.json
-engine/                 certificate, key and address for the engine
+engine/                 certificate, key and address for the engine, where it needs them
 private/                made at the organisation, for its owner only: keys, approval, journals
+result-JOB/             joint result
 """
 
 from __future__ import annotations
@@ -81,14 +82,14 @@ class Kit:
         return self.private / f"{self.job.hex()[:16]}.journal"
 
     @property
-    def answered(self) -> Path:
-        """File that says that the present job's last question was answered."""
-        return self.private / f"{self.job.hex()[:16]}.answered"
+    def preview(self) -> Path:
+        """File that says what the least numbers of the present job leave out."""
+        return self.folder / f"preview-{self.job.hex()[:16]}.json"
 
     @property
-    def done(self) -> Path:
-        """File that says that the present job is done: the hub has its result."""
-        return self.private / f"{self.job.hex()[:16]}.done"
+    def result(self) -> Path:
+        """Folder of the present job's joint result: it is there when the job is done."""
+        return self.folder / f"result-{self.job.hex()[:16]}"
 
     def approval(self) -> dict[str, object] | None:
         """The stored approval of the present job, if there is one."""
@@ -162,38 +163,45 @@ def page(kit: Kit, *, visits: str = "") -> str:
     s, m = kit.study, kit.study.fit
     season = ", ".join(map(str, s.season)) if s.season else "all months"
     months = f"{s.months[0]} to {s.months[1]}" if s.months else "all months that the organisations have"
+    way = (
+        "a folder that all of you share; whoever keeps it sees sizes and times, no content"
+        if s.engine == "folder"
+        else f"a relay at {s.host}, port {s.port} ({s.engine}), which sees sizes and times, no content"
+    )
     lines = [
         f"Study {s.name}, revision {s.revision}: {s.species}",
         f"  job          {kit.job.hex()}",
         f"  you are      {kit.name}{visits}",
-        f"  hub          {s.host}, port {s.port}, engine {s.engine}",
+        f"  carried by   {way}",
         f"  period       {months}; season: {season}",
         f"  model        {m.model}, rank {m.rank}, {m.bootstrap} bootstrap replicates, {m.folds} folds",
         "  organisations and the fingerprints of their keys (compare them by telephone):",
     ]
     lines += [f"    {name:12s} {fingerprint(key)}" for name, key in sorted(kit.roster.items())]
-    lines += ["What leaves your computer"]
+    lines += [
+        "Who asks",
+        "  Nobody. Your computer runs the whole job, as the others' do, and answers what its own copy asks.",
+        f"  It stops where another copy asks something else, and after {s.exchanges:,} exchanges.",
+        "What the other organisations see, and nobody else",
+    ]
     if s.masks:
         lines += [
-            "  Sums over your sites, each masked: the hub can read only the sum over all organisations.",
-            "  In clear: first and last month with a visit, season, names of regions, hashes of site ids (docs: privacy).",
+            "  Sums over your sites, each masked: they can read only the sum over all organisations. All of the others",
+            f"  together ({len(s.organisations) - 1} of {len(s.organisations)}) can subtract theirs, and have yours.",
+            "  In clear: first and last month with a visit, season, names of regions, the version of fedmiss.",
         ]
-        if s.duplicates:
-            lines += ["  In clear too: hashes of checklists, to count once what two organisations hold."]
     else:
         lines += [
-            "  Sums over your sites by month, NOT masked. The hub can compute from them: your "
-            "birds and visits of every month,",
+            "  Sums over your sites by month, NOT masked. They can compute from them: your birds and visits of every month,",
             "  of every fold of the cross-validation, and your expected birds by month and region.",
             f"  With {len(s.organisations)} organisations, each can subtract its own part of the joint result and has the "
             + ("other's." if len(s.organisations) == 2 else "sum of the others'."),
         ]
     lines += [
-        f"  Months with fewer than {s.minimum} visits or sites of all organisations together, "
-        f"with fewer than {s.contributors}",
+        f"  Months with fewer than {s.minimum} visits or sites of all organisations together, with fewer than {s.contributors}",
         f"  organisations, or with more than {s.share:.0%} of the visits from one, are left out; months with such a fold",
-        "  are left out of the choice of the model.",
-        f"  Your program compares every question with this study, answers at most {s.exchanges:,}, and refuses any other.",
+        "  are left out of the choice of the model. Of these months the numbers of visits and sites are seen, no birds.",
+        "  Sites are compared with nobody's: one that two organisations visit counts in each.",
     ]
     return "\n".join([*lines, *_differences(kit)])
 

@@ -16,8 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-from fedmiss.network.engine import Responding, farewell, need, spawn
-from fedmiss.network.hub import preview_study, run_study
+from fedmiss.network.engine import Responding, need, relay, spawn
 from fedmiss.network.nvflare_kits import ADMIN, job_folder, place_storage, provision
 from fedmiss.network.study import Study
 from fedmiss.owner import remove_state
@@ -59,12 +58,11 @@ class SiteApp:
 
 
 class HubApp:
-    """The coordinator's end inside the engine."""
+    """The relay inside the engine."""
 
     def main(self) -> None:
-        """Run the study's job; a failure stays in the study's status, and the coordinator's process tries again."""
-        end = preview_study if os.environ.get("FEDMISS_PREVIEW") else run_study
-        end(Path(os.environ["FEDMISS_HUB"]), _Carrier(_collab()), patience=GONE * PULSE)
+        """Bring everybody's frames to everybody; a failure stays in the study's status, and `run` tries again."""
+        relay(Path(os.environ["FEDMISS_HUB"]), _Carrier(_collab()).ask)
 
 
 class _Carrier:
@@ -73,7 +71,6 @@ class _Carrier:
     def __init__(self, collab: Any) -> None:
         self.clients = {c.name: c for c in collab.clients}
         self.names: Sequence[str] = tuple(sorted(self.clients))
-        self.carried = {"bytes_up": 0, "bytes_down": 0}
         self.pool = ThreadPoolExecutor(8 * len(self.names))
 
     def ask(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -89,14 +86,7 @@ class _Carrier:
                     silent[name] = 0 if self._call(name, "alive", PULSE) else silent[name] + 1
                     if silent[name] >= GONE:
                         del jobs[name]
-        got = {name: raw for name, job in jobs.items() if isinstance(raw := job.result(), bytes)}
-        self.carried["bytes_down"] += sum(map(len, frames.values()))
-        self.carried["bytes_up"] += sum(map(len, got.values()))
-        return got
-
-    def farewell(self) -> None:
-        """Tell all sites that the hub has its result."""
-        farewell(self.ask, self.names)
+        return {name: raw for name, job in jobs.items() if isinstance(raw := job.result(), bytes)}
 
     def _call(self, name: str, what: str, timeout: float, *frame: bytes) -> Any:
         try:
@@ -130,11 +120,11 @@ def start_site(kit: Path, name: str, log: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def start_hub(hub: Path, log: Path, *, preview: bool = False) -> subprocess.Popen[bytes]:
-    """Start the engine at the hub."""
+def start_hub(hub: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Start the engine at the relay."""
     need("nvflare", "nvflare")
     place_storage(hub / "engine")
-    more = {"FEDMISS_HUB": str(hub.resolve()), "FEDMISS_PREVIEW": "1" if preview else ""}
+    more = {"FEDMISS_HUB": str(hub.resolve())}
     return _start("server.server_train", hub / "engine", "fed_server.json", ["org=hub"], more, log)
 
 

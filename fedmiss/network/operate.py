@@ -1,4 +1,4 @@
-"""The loops of `join` and `run`: start the engine, start it again when it dies, and end when the job is done."""
+"""The loops of `join` and `run`: take part by a shared folder; or start an engine, again when it dies, until the job is done."""
 
 from __future__ import annotations
 
@@ -7,39 +7,101 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedmiss.errors import ConfigError, EngineError
-from fedmiss.files import read_json
+from fedmiss.federation.member import frame_label
+from fedmiss.files import read_json, write_json
 from fedmiss.network.engine import Control, engine_of
-from fedmiss.network.hub import STATUS, status, waiting
+from fedmiss.network.folder import Folder, check_folder
 from fedmiss.network.kits import Kit
-from fedmiss.network.outbox import REFUSALS
+from fedmiss.network.member import party_of, start, take_part
+from fedmiss.network.outbox import REFUSALS, holder
 from fedmiss.network.preflight import check_certificate, check_port, check_version, reach
-from fedmiss.network.site import start
+from fedmiss.network.status import STATUS, Status, status
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
 from fedmiss.owner import remove_state
-from fedmiss.progress import interrupt
+from fedmiss.progress import interrupt, progress
 
 __all__ = ["join", "run", "stop_on_request"]
 
 Say = Callable[[str], None]
 
 
-def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
-    """Take part in the approved job until it is done; a killed engine is started again."""
+def join(
+    kit: Kit,
+    data: Path,
+    *,
+    say: Say = print,
+    look: bool = False,
+    preview: bool = False,
+    folder: Path | None = None,
+) -> Path:
+    """Take part in the approved job until it is done; return the joint result (or the file of the preview).
+
+    Parameters
+    ----------
+    folder : the folder that all organisations share, where the study has one; by default that of the last time
+    """
     stop_on_request()
     check_version(kit, str(read_json(kit.folder / "kit.json").get("version", "")))
+    out = kit.preview if preview else kit.result
+    if kit.study.engine == "folder":
+        _join_folder(kit, data, folder, say=say, look=look, preview=preview)
+    else:
+        _join_engine(kit, data, out, say=say, look=look, preview=preview)
+    return out
+
+
+def _join_folder(kit: Kit, data: Path, folder: Path | None, *, say: Say, look: bool, preview: bool) -> None:
+    at = kit.private / SHARED
+    if folder is None and not at.exists():
+        raise ConfigError(
+            f"study {kit.study.name} is carried by a folder that all organisations share. Name yours: fedmiss federation join "
+            f"{kit.folder} {data} --folder FOLDER"
+        )
+    there = check_folder(Path(read_json(at)["folder"]) if folder is None else folder, kit.folder)
+    write_json(at, {"folder": str(there)})
+    if kit.result.exists() and not preview:
+        return
+    party = party_of(kit)
+
+    def told(missing: Sequence[str]) -> None:
+        waiting(kit.private, kit.job.hex(), kit.study, missing)
+        if missing:
+            say(
+                f"{kit.name}: waiting for {', '.join(missing)}; Ctrl-C stops here, and the same command goes on later."
+            )
+            if others := shared.others_here():
+                say(
+                    f"  the folder also has {', '.join(others)}: another study, revision or version of fedmiss."
+                )
+        else:
+            say(f"{kit.name}: all are there; going on.")
+
+    shared = Folder(
+        there, kit.name, kit.study.organisations, kit.study.name, kit.job, told=told,
+        genuine=lambda name, exchange, raw: party.verified(name, frame_label(kit.job, name, exchange), raw),
+    )  # fmt: skip
+    with progress(f"{kit.name}: exchanges of study {kit.study.name}") as shown:
+        take_part(
+            kit, data, shared, look=holder(kit) if look else None, preview=preview,
+            watch=lambda stage, exchanges: shown(exchanges),
+        )  # fmt: skip
+
+
+def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, preview: bool) -> None:
+    """Start the engine; when it is killed, start it again."""
     engine, carrier = kit.folder / "engine", engine_of(kit.study)
     parts = [engine / "startup" / n for n in ("rootCA.pem", "client.crt", "client.key")]
-    if kit.done.exists() and not _listens(kit, parts):
+    if out.exists() and not _listens(kit, parts):
         return
     check_certificate(parts[1])
-    start(kit, data, look=look)
+    start(kit, data, look=look, preview=preview)
     log = kit.private / "engine.log"
     process: subprocess.Popen[bytes] | None = None
-    said, deaths, begun, stay = "", 0, 0.0, Stay(kit, lambda: _listens(kit, parts))
+    said, deaths, begun, stay = "", 0, 0.0, Stay(out, lambda: _listens(kit, parts))
     end_leftovers(engine)
     refusals = kit.private / REFUSALS
     told = _size(refusals)
@@ -50,8 +112,7 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
                     stream.seek(told)
                     new = stream.read()
                 told += len(new)
-                for line in new.decode(errors="replace").splitlines():
-                    say(f"{kit.name}: {line}")
+                raise EngineError(f"{kit.name}: {new.decode(errors='replace').splitlines()[-1]}")
             if stay.over():
                 return
             if process is None or process.poll() is not None:
@@ -72,7 +133,7 @@ def join(kit: Kit, data: Path, *, say: Say = print, look: bool = False) -> None:
                     continue
                 process, begun = carrier.start_site(kit.folder, kit.name, log), time.monotonic()
                 say(
-                    f"{kit.name}: connected to {kit.study.host} port {kit.study.port}; waiting for questions."
+                    f"{kit.name}: connected to {kit.study.host} port {kit.study.port}; the job begins when all are there."
                 )
             time.sleep(0.5)
     finally:
@@ -84,27 +145,19 @@ def _size(path: Path) -> int:
 
 
 class Stay:
-    """Whether an organisation may leave: the hub has its result, or has been away long after the last answer.
+    """Whether an organisation may leave: it has its result, and the relay has brought its last frame to the others."""
 
-    Before the hub reports its result, it may be killed while answers of others are missing. It is then started again, and
-    needs all organisations.
-    """
-
-    def __init__(self, kit: Kit, listens: Callable[[], bool]) -> None:
-        self.kit, self.listens = kit, listens
-        self.until = self.away = 0.0
+    def __init__(self, out: Path, listens: Callable[[], bool]) -> None:
+        self.out, self.listens = out, listens
+        self.until = 0.0
 
     def over(self) -> bool:
-        """Check what the engine's end has recorded, and whether the hub listens."""
-        done = self.kit.done.exists()
-        if not done and not self.kit.answered.exists():
+        """Check whether the result is there, and whether the relay listens."""
+        if not self.out.exists():
             return False
-        now, there = time.monotonic(), self.listens()
-        if done:
-            self.until = self.until or now + LINGER
-            return now > self.until or not there
-        self.away = 0.0 if there else self.away or now
-        return bool(self.away) and now - self.away > RETURN
+        now = time.monotonic()
+        self.until = self.until or now + LINGER
+        return now > self.until or not self.listens()
 
 
 def _listens(kit: Kit, parts: list[Path]) -> bool:
@@ -115,9 +168,9 @@ def _listens(kit: Kit, parts: list[Path]) -> bool:
         return False
 
 
-LINGER = 120.0  # seconds that a site stays when its job is done and the hub still listens
-RETURN = 300.0  # seconds that a site with all answered waits for a hub that left without a farewell
-ENGINES = (b"nvflare.private.fed.app", b"fedmiss.network.flower")  # modules that engines are started as
+LINGER = 120.0  # seconds that an organisation stays when its job is done and the relay still listens
+ENGINES = (b"nvflare.private.fed.app",)  # modules that engines are started as
+SHARED = "folder.json"  # where the shared folder lies
 QUICK, OFTEN = 20.0, 5  # give up on an engine that dies within so many seconds, so many times in a row
 
 
@@ -177,26 +230,30 @@ def _end_group(group: int) -> None:
         pass
 
 
-def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
-    """Run a study to its end, continuing an earlier run; return the folder of its result (or the file of its preview).
+def run(folder: Path, *, say: Say = print) -> None:
+    """Run a study's relay until all organisations have their results, continuing an earlier run.
 
     Raises
     ------
-    EngineError    an organisation refused, or there was no progress for as long as the study's patience
+    EngineError    an organisation stopped, or nothing went on for as long as the study's patience
     """
     stop_on_request()
     hub, study = folder / "hub", read_study(folder)
-    job_id = job_hash(study, read_roster(hub, study)).hex()[:16]
-    out = hub / (f"preview-{job_id}.json" if preview else f"result-{job_id}")
-    if out.exists():
-        return out
+    if study.engine == "folder":
+        raise ConfigError(
+            f"study {study.name} is carried by a folder that all organisations share, so there is no relay to run. Each of "
+            "them says: fedmiss federation join KIT PANEL --folder FOLDER"
+        )
+    job_id = job_hash(study, read_roster(hub, study)).hex()
+    if (now := status(hub)).get("state") == "done" and now.get("job") == job_id:
+        return
     check_certificate(hub / "engine" / "startup" / "server.crt")
     log = hub / "engine.log"
     remove_state(hub / STATUS)
     end_leftovers(hub / "engine")
     check_port(study.port)
     carrier = engine_of(study)
-    process = carrier.start_hub(hub, log, preview=preview)
+    process = carrier.start_hub(hub, log)
     admin: Control | None = None
     try:
         before, since, deaths = -1, time.monotonic(), 0
@@ -207,7 +264,7 @@ def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
                 _not_too_often(deaths, log)
                 say(f"the engine ended and is started again. Its last line in {log}: {last_line(log)}")
                 _close(admin)
-                process, admin = carrier.start_hub(hub, log, preview=preview), None
+                process, admin = carrier.start_hub(hub, log), None
             admin = admin or _session(hub, study, process)
             if admin is None:
                 continue
@@ -215,13 +272,15 @@ def run(folder: Path, *, say: Say = print, preview: bool = False) -> Path:
             _all_there(admin, hub, study, say)
             job = admin.submit()
             say(f"all organisations are connected; job {job[:8]} is under way.")
-            if _watch(admin, job, process, out, say):
-                return out
-            error = status(hub).get("error", "")
-            if status(hub).get("state") == "stopped" and "no answer from" not in error:
+            _watch(admin, job, process, hub, say)
+            now = status(hub)
+            if now.get("state") == "done":
+                return
+            error = now.get("error", "")
+            if now.get("state") == "stopped":
                 raise EngineError(str(error))
-            say(f"the job stopped ({error or 'the engine was interrupted'}); it goes on from its journals.")
-            if (reached := int(status(hub).get("exchanges", 0))) > before:
+            say("the engine was interrupted; the job goes on.")
+            if (reached := int(now.get("exchanges", 0))) > before:
                 before, since = reached, time.monotonic()
         raise EngineError(
             f"nothing went on for {study.patience:.0f} s; {log} says why. The same command goes on later."
@@ -282,23 +341,28 @@ def _all_there(admin: Control, hub: Path, study: Study, say: Say) -> None:
         time.sleep(1)
 
 
-def _watch(admin: Control, job: str, process: subprocess.Popen[bytes], out: Path, say: Say) -> bool:
-    """Whether the submitted job ended with a result."""
-    last, since = None, 0.0
+def _watch(admin: Control, job: str, process: subprocess.Popen[bytes], hub: Path, say: Say) -> None:
+    """Wait until the submitted job is over, saying who does not answer."""
+    last = None
     while process.poll() is None:
         time.sleep(0.5)
-        now = status(out.parent)
-        if out.exists():  # it is still telling the organisations
-            since = since or time.monotonic()
-            if now.get("state") in ("done", "previewed") or time.monotonic() - since > 30.0:
-                return True
-            continue
+        now = status(hub)
+        if now.get("state") in ("done", "stopped"):
+            return
         if now.get("missing") and now["missing"] != last:
             say(f"no answer from {', '.join(now['missing'])}; asking again.")
         last = now.get("missing")
         try:
             if admin.over(job):
-                return out.exists()
+                return
         except Exception:  # the session broke with the server
-            return out.exists()
-    return out.exists()
+            return
+
+
+def waiting(hub: Path, job: str, study: Study, missing: Sequence[str]) -> None:
+    """Record who has not joined, before the first exchange or after a restart."""
+    before = status(hub)
+    known = {k: before[k] for k in ("stage", "exchanges") if k in before and before.get("job") == job}
+    Status(hub / STATUS, job, study.organisations).write(
+        **known, state="waiting" if missing else "running", missing=list(missing)
+    )

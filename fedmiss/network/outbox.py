@@ -9,17 +9,17 @@ from pathlib import Path
 
 from fedmiss.errors import FedmissError, InputError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.codec import Envelope, decode
 from fedmiss.federation.ledger import Ledger
+from fedmiss.federation.member import Entry, Member, entries
 from fedmiss.federation.words import told
 from fedmiss.files import atomic_file
 from fedmiss.network.kits import Kit
-from fedmiss.network.site import journal_entries, program_of_copy
+from fedmiss.network.member import opened_journal, replay
 from fedmiss.owner import remove_state
 
 __all__ = ["HELD", "REFUSALS", "holder", "ledger_of", "note_refusal", "outbox", "release"]
 
-REFUSALS = "refusals.txt"  # why questions were refused
+REFUSALS = "stops.txt"  # why the job stopped
 HELD = "held.txt"  # the held message, in words and numbers
 _GO = "released"
 
@@ -56,9 +56,9 @@ def _conversation(questions: Sequence[msg.Message], answers: Sequence[msg.Answer
 
 
 def note_refusal(kit: Kit, error: Exception) -> str:
-    """Write down, with the time, why a question was refused, for the organisation's own screen; return the line."""
+    """Write down, with the time, why the job stopped, for the organisation's own screen; return the line."""
     when = time.strftime("%Y-%m-%d %H:%M:%S")
-    line = f"{when} a question was refused: {str(error) if isinstance(error, FedmissError) else repr(error)}"
+    line = f"{when} the job stopped: {str(error) if isinstance(error, FedmissError) else repr(error)}"
     with open(
         os.open(kit.private / REFUSALS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8"
     ) as log:
@@ -79,42 +79,43 @@ def release(kit: Kit) -> str:
 def outbox(kit: Kit, data: Path, *, first: int = 0, last: int | None = None) -> list[str]:
     """Every question and what the organisation has answered for this job, in words and numbers, as it was before masks.
 
-    The journal keeps the questions; the answers are computed again from the data, which gives the same ones.
+    The job is gone through again from the journal, which gives the same questions and the same answers.
 
     Parameters
     ----------
     first : first exchange to show;  last : how many of the last exchanges to show, None for all
     """
-    program = program_of_copy(kit, data)
-    lines: list[str] = []
-    kept: list[msg.Answer] = []
-
-    def keep(answers: list[msg.Answer], envelope: Envelope) -> list[msg.Answer]:
-        kept[:] = answers
-        return answers
-
-    program.protect = keep
-    all_of_them = journal_entries(kit)
+    done = list(entries(opened_journal(kit)))
     if last is not None:
-        first = max(first, len(all_of_them) - last)
-    for number, entry in enumerate(all_of_them):
-        program.answer(entry.question)
-        if number < first:
-            continue
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time))
-        lines.append(
-            f"--- exchange {number}, {when}: {entry.bytes_up:,} bytes out, {len(entry.question):,} in"
-        )
-        lines += _conversation(decode(entry.question, None, asks=True, who="the hub")[1], kept)
+        first = max(first, len(done) - last)
+    lines: list[str] = []
+
+    def show(member: Member, questions: Sequence[msg.Message]) -> None:
+        number = member.exchange - 1
+        if number >= first and number < len(done):
+            lines.append(_line(done[number]))
+            lines.extend(_conversation(questions, member.answers))
+
+    replay(kit, data, show)
+    if first == 0 and done:
+        lines[:0] = [
+            _line(done[0]),
+            "version of fedmiss; the key that frames are encrypted with, sealed for each organisation",
+        ]
     return lines
 
 
-def ledger_of(kit: Kit) -> tuple[Ledger, list[tuple[int, float, int, int, str]]]:
-    """Return the ledger of what was sent, and (exchange, time, bytes out, bytes in, kinds) of every exchange."""
+def _line(e: Entry) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(e.time))
+    return f"--- exchange {e.exchange}, {when}: {e.bytes_up:,} bytes out, {e.bytes_down:,} in"
+
+
+def ledger_of(kit: Kit) -> tuple[Ledger, list[tuple[int, float, int, int]]]:
+    """Return the ledger of what was sent, and (exchange, time, bytes out, bytes in) of every exchange."""
     ledger, lines = Ledger(), []
-    for number, entry in enumerate(journal_entries(kit)):
-        questions = decode(entry.question, None, asks=True, who="the hub")[1]
-        kinds = ", ".join(dict.fromkeys(type(q).__name__ for q in questions))
-        ledger.record("all", {kit.name: len(entry.question)}, {kit.name: entry.bytes_up})
-        lines.append((number, entry.time, entry.bytes_up, len(entry.question), kinds))
+    journal = opened_journal(kit)
+    for e in entries(journal):
+        ledger.record("all", {kit.name: e.bytes_down}, {kit.name: e.bytes_up})
+        lines.append((e.exchange, e.time, e.bytes_up, e.bytes_down))
+    journal.close()
     return ledger, lines

@@ -1,4 +1,4 @@
-"""Two reports: the joint one at the hub, of months and regions; and each organisation's own, of its sites."""
+"""Two reports that each organisation makes: the joint one, of months and regions; and its own, of its sites."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedmiss.folders import FitFacts, JointFacts, or_nan
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit
 from fedmiss.network.kits import Kit
-from fedmiss.network.site import open_data, replayed
+from fedmiss.network.member import open_data, replay
 from fedmiss.pipeline.fit_folder import write_fit, write_totals
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.panels import PanelFolder, effort_names, open_panel, panel_hash
@@ -166,7 +166,7 @@ def _page(
         ("Sites", f"{told.n_sites_all:,.0f}"),
         ("Model", _model_words(told)),
         ("Bootstrap replicates", str(told.bootstrap)),
-        ("Sums masked", "yes: the hub saw sums over all organisations only" if settings["masks"] else "no"),
+        ("Sums masked", "yes: each organisation saw sums over all of them only" if settings["masks"] else "no"),
         ("Left out", f"{told.withheld_visits:,} visits, for least numbers ({settings['minimum']}) behind a sum"),
         ("Crossed the network", _traffic(told.ledger)),
         ("Job", manifest["inputs"]["job"][:16]),
@@ -193,8 +193,7 @@ def _model_words(told: JointFacts) -> str:
 
 
 def _traffic(ledger: Mapping[str, int]) -> str:
-    up, down = ledger["bytes_up"] / 1e6, ledger["bytes_down"] / 1e6
-    return f"{ledger['exchanges']:,} exchanges, {up:.1f} MB up, {down:.1f} MB down"
+    return f"{ledger['exchanges']:,} exchanges, {ledger['bytes_up'] / 1e6:.1f} MB of frames, each to all the others"
 
 
 # -- an organisation's own report ----------------------------------------------------------------------------
@@ -207,8 +206,9 @@ def own_report(kit: Kit, data: Path, out: Path, *, overwrite: bool = False) -> P
     ------
     InputError    the job is not done yet
     """
-    program, told = replayed(kit, data)
-    if not told:
+    again = replay(kit, data)
+    program, told = again.program, again.program.results
+    if again.joint is None:
         raise InputError(f"the job {kit.job.hex()[:12]} is not done yet: there is nothing to report.")
     panel = open_data(kit, data)
     with atomic_folder(out, "own", overwrite=overwrite, inputs=[data, kit.folder]) as tmp:

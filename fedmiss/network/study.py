@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.federation.approved import Approved
 from fedmiss.federation.hub.agree import Plan
 from fedmiss.federation.hub.job import Order
 from fedmiss.federation.masks import FEWEST
@@ -27,7 +26,7 @@ from fedmiss.version import __version__
 
 __all__ = ["ENGINES", "Study", "job_hash", "read_roster", "read_study", "read_study_toml"]
 
-ENGINES = ("nvflare", "flower")
+ENGINES = ("folder", "nvflare")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _MODEL = (
     "model",
@@ -59,9 +58,9 @@ class Study:
     sites : seen, when panels hold sites with a detection only (the default of ``fedmiss panel``), or all
     contributors : least number of organisations behind every released sum, 3 or more under masks; of two organisations
         without masks it is 2
-    exchanges : most questions that the coordinator may ask; a job needs some 200
-    duplicates : whether checklists are compared, to count one that two organisations hold only once
-    host, port : where the hub listens;  engine : carries the frames;  patience : seconds to wait for an organisation
+    exchanges : most exchanges of the job, which needs some 200
+    engine : carries the frames: ``folder``, one that all organisations share, or ``nvflare``, by a relay
+    host, port : where the relay listens;  patience : seconds that it waits for an organisation
     model : settings of the model, as of ``fedmiss fit``
     """
 
@@ -77,10 +76,9 @@ class Study:
     sites: str = "seen"
     contributors: int = 0
     exchanges: int = 1000
-    duplicates: bool = False
     host: str = "localhost"
     port: int = 8102
-    engine: str = "nvflare"
+    engine: str = "folder"
     patience: float = 600.0
     model: Mapping[str, Any] = field(default_factory=dict)
 
@@ -100,12 +98,12 @@ class Study:
             )
         if "hub" in self.organisations:
             raise ConfigError(
-                "no organisation can be called 'hub': that is the coordinator's end. Choose another name."
+                "no organisation can be called 'hub': that is the relay's end. Choose another name."
             )
         if self.masks and len(self.organisations) < FEWEST:
             raise ConfigError(
                 f"masks need {FEWEST} organisations, the study has {len(self.organisations)}. Find a third one, or say "
-                "masks = false; both custodians will then be shown what the hub can compute."
+                "masks = false; both custodians will then be shown what the other can compute."
             )
         least = FEWEST if self.masks or len(self.organisations) > 2 else 2
         if not self.contributors:
@@ -150,7 +148,7 @@ class Study:
         return FastSettings(**self.model, joint=False, minimum=self.minimum)
 
     def order(self) -> Order:
-        """What the hub is to compute."""
+        """What all organisations compute."""
         s = self.fit
         stamps = None
         if self.months:
@@ -162,24 +160,10 @@ class Study:
         plan = Plan(
             species=self.species, season=self.season, months=stamps, effort=effort,
             detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli", joint=False,
-            duplicates=self.duplicates, minimum=self.minimum, jointly=True, share=self.share,
-            contributors=self.contributors,
+            minimum=self.minimum, jointly=True, share=self.share, contributors=self.contributors,
         )  # fmt: skip
         chosen = candidates(s, base_settings(s, calibrate=self.sites == "all"))
-        return Order(
-            plan, chosen, s.folds, s.folds_by, s.one_se, s.bootstrap, s.seed, seal=True, average=s.average
-        )
-
-    def approved(self) -> Approved:
-        """What the custodian approves of the questions: the organisation's program compares each with it."""
-        order = self.order()
-        plan = order.plan
-        months = None if plan.months is None else tuple(plan.months.tolist())
-        return Approved(
-            self.organisations, True, self.species, self.season, months, plan.effort, plan.detections, plan.duplicates,
-            plan.minimum, plan.contributors, plan.share, tuple(order.candidates), order.folds, order.by, order.seed,
-            order.bootstrap, self.exchanges,
-        )  # fmt: skip
+        return Order(plan, chosen, s.folds, s.folds_by, s.one_se, s.bootstrap, s.seed, average=s.average)
 
     def settings(self) -> bytes:
         """Digest of everything that the result depends on (8 bytes): in every frame."""

@@ -11,7 +11,7 @@ from fedmiss.errors import ConfigError, InputError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, Used, effort_columns
 from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms_by_key
-from fedmiss.federation.rules import digits, releasable, tags
+from fedmiss.federation.rules import behind, digits, releasable
 from fedmiss.version import __version__
 
 if TYPE_CHECKING:
@@ -122,60 +122,18 @@ def support(program: GroupProgram, q: msg.Support) -> msg.SupportSums:
     counted = np.isin(np.arange(program.share.size), site) * program.part
     regions[:, 0] = digits(np.bincount(at, counted, regions.shape[0]))
     regions[:, 1] = regions[:, 0] > 0
-    words = f"{q.by}\0{q.folds}"
     over = np.zeros((parts, L))
     if q.visits.size:
-        proved, known = _proved(program, q, (parts, L), regions.shape[0], words)
-        may = releasable(q.visits, q.sites, q.groups, program.minimum, program.contributors) & proved.all(
-            axis=0
-        )
+        may = releasable(q.visits, q.sites, q.groups, program.minimum, program.contributors)
+        known = behind(q.regions[:, 0], q.regions[:, 1], program.minimum, program.contributors)
         over = (visits > q.share * q.visits) * may.astype(float)
         regions[:, 2] = (regions[:, 0] > q.share * q.regions[:, 0]) * known
         program.releasable[q.folds > 0] = may & (over == 0).all(axis=0)
         if not q.folds:
-            # of a region that the hub has blanked nothing is known but that it may not be empty
+            # of a region with too little behind it nothing is told but that it may not be empty
             program.regions_behind = np.column_stack([q.regions + 1e-9 * ~known[:, None], regions[:, 2]])
             program.region_names = program.axis.regions
-    mine = [program.name]
-    return msg.SupportSums(
-        visits, sites, groups, over, regions,
-        tags(program.key, mine, np.stack([visits, sites, groups], axis=-1), f"months\0{words}"),
-        tags(program.key, mine, regions[:, :2], f"regions\0{words}"),
-    )  # fmt: skip
-
-
-def _proved(
-    program: GroupProgram, q: msg.Support, shape: tuple[int, int], regions: int, words: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Of which parts of months (parts, L), and of which regions, the hub has proved its sums; others it may leave blank.
-
-    Raises
-    ------
-    UplinkError    the sums are not those of the groups
-    """
-    want = {
-        "visits": shape,
-        "sites": shape,
-        "groups": shape,
-        "tags": shape,
-        "regions": (regions, 2),
-        "region_tags": (regions,),
-    }
-    for name, one in want.items():
-        if getattr(q, name).shape != one:
-            raise UplinkError(
-                f"group {program.name!r} was sent sums Support.{name} of shape {getattr(q, name).shape}, expected {one}."
-            )
-    sums = np.stack([q.visits, q.sites, q.groups], axis=-1)
-    good = q.tags == tags(program.key, q.names, sums, f"months\0{words}")
-    fine = q.region_tags == tags(program.key, q.names, q.regions, f"regions\0{words}")
-    wrong = int(((sums != 0).any(axis=-1) & ~good).sum() + ((q.regions != 0).any(axis=-1) & ~fine).sum())
-    if wrong:
-        raise UplinkError(
-            f"group {program.name!r} was sent numbers of visits, sites and groups that are not the groups' sums, in {wrong} "
-            "parts of months or regions (limit 0). Nothing is released by them: ask the coordinator what the hub runs."
-        )
-    return good, fine
+    return msg.SupportSums(visits, sites, groups, over, regions)
 
 
 def count_visits(program: GroupProgram, q: msg.SiteVisits) -> msg.VisitSums:
@@ -196,29 +154,6 @@ def count_visits(program: GroupProgram, q: msg.SiteVisits) -> msg.VisitSums:
     program.log_visits = np.log(visits + 0.5)
     z = program.log_visits
     return msg.VisitSums(np.array([program.share @ z, program.share @ z**2]), mine)
-
-
-def seal_key(program: GroupProgram, q: msg.SealKey) -> msg.SealedKeys:
-    """Draw the common key, if this is the first group by name, and seal it for the others."""
-    party = program.among()
-    others = [n for n in sorted(party.roster) if n != program.name]
-    if program.name != min(party.roster):
-        return msg.SealedKeys((), np.zeros((0, 32), np.uint8))
-    program.key = party.common_key()
-    sealed = [np.frombuffer(party.seal(n, program.key), np.uint8) for n in others]
-    return msg.SealedKeys(tuple(others), np.stack(sealed) if sealed else np.zeros((0, 32), np.uint8))
-
-
-def open_key(program: GroupProgram, q: msg.OpenKey) -> msg.Done:
-    """Take the common key that the first group by name has sealed."""
-    party = program.among()
-    if q.sender != min(party.roster):
-        raise UplinkError(
-            f"group {program.name!r} takes the common key from {min(party.roster)!r} only, not {q.sender!r}."
-        )
-    if q.sender != program.name:
-        program.key = party.unseal(q.sender, q.sealed.tobytes())
-    return program.ready()
 
 
 def outcome(program: GroupProgram, q: msg.Outcome) -> msg.Done:
@@ -307,6 +242,4 @@ AGREEMENT: dict[type[msg.Message], Callable[..., msg.Answer]] = {
     msg.Support: support,
     msg.SiteVisits: count_visits,
     msg.Outcome: outcome,
-    msg.SealKey: seal_key,
-    msg.OpenKey: open_key,
 }

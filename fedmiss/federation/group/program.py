@@ -235,12 +235,6 @@ class GroupProgram:
             float(self.share.sum()),
         )
 
-    def among(self) -> Party:
-        """The group among others whose keys it knows."""
-        if self.party is None:
-            raise UplinkError(f"group {self.name!r} has its common key already. Start the job again.")
-        return self.party
-
     # -- fits ------------------------------------------------------------------------------------------------
 
     def need(self) -> Used:

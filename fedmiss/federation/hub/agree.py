@@ -16,7 +16,7 @@ from fedmiss.federation.link import Link, total
 from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.version import __version__
 
-__all__ = ["Agreement", "Plan", "agree", "folds_like_gaps", "seal_key"]
+__all__ = ["Agreement", "Plan", "agree", "folds_like_gaps"]
 
 TERMS = ("duration", "distance", "observers")  # the order of ``Description.effort``
 MOST_REGIONS = 60
@@ -70,23 +70,6 @@ class Agreement:
         return "one hour, standing still, one observer" if self.terms else "one visit"
 
 
-def seal_key(link: Link) -> None:
-    """Pass on the key that the groups share: made by the first group by name, sealed for each, unread here."""
-    (made,) = link.ask([msg.SealKey()])
-    first = link.names[0]
-    one = made[first]
-    assert isinstance(one, msg.SealedKeys)
-    sealed = dict(zip(one.groups, one.sealed, strict=False))
-    if set(sealed) != set(link.names) - {first}:
-        raise UplinkError(
-            f"group {first!r} sealed the common key for {', '.join(sealed)}, not for the roster.", group=first
-        )
-    none = np.zeros(0, np.uint8)
-    link.ask(
-        {name: [msg.OpenKey(first, np.ascontiguousarray(sealed.get(name, none)))] for name in link.names}
-    )
-
-
 def agree(link: Link, plan: Plan) -> Agreement:
     """Three exchanges: who brings what, hashes, and the agreed axes; three more for joint least numbers."""
     described, tallied = link.ask(
@@ -99,7 +82,9 @@ def agree(link: Link, plan: Plan) -> Agreement:
     terms, blanks = _effort(groups, tallied, plan.effort)
     names = sorted({r for d in groups.values() for r in d.regions})
     regions = tuple(names) if FEWEST_REGIONS <= len(names) <= MOST_REGIONS else ()
-    hashes = link.ask([msg.Sites(), *([msg.Checklists()] if plan.duplicates else [])])
+    hashes: list[dict[str, msg.Answer]] = [{}]
+    if not plan.jointly:  # one person's groups; of another organisation's sites nothing is asked
+        hashes = link.ask([msg.Sites(), *([msg.Checklists()] if plan.duplicates else [])])
     solved = _joint_values(hashes[0], plan)
     shared = _shared(hashes[0], solved)
     drops = _duplicates(hashes[1]) if plan.duplicates else {}
@@ -107,9 +92,13 @@ def agree(link: Link, plan: Plan) -> Agreement:
     contributors = max([plan.contributors, *(d.contributors for d in groups.values())])
     axes = msg.Axes(months, terms, blanks, plan.detections, minimum, regions, np.zeros(0, np.uint8))
     none = np.zeros(0, np.int64)
-    done = link.ask({name: [msg.Drop(drops.get(name, none)), shared[name], axes] for name in link.names})[2]
     out, behind, lost = 0, None, None
-    if plan.jointly:
+    if not plan.jointly:
+        done = link.ask({name: [msg.Drop(drops.get(name, none)), shared[name], axes] for name in link.names})[
+            2
+        ]
+    else:
+        (done,) = link.ask([axes])
         axes, done, out, behind, lost = release_jointly(link, axes, plan.share, contributors, done, notes)
     ready = {name: a for name, a in done.items() if isinstance(a, msg.Done)}
     used = sum(a.used for a in ready.values())
@@ -272,7 +261,8 @@ def _hashes(answers: dict[str, msg.Answer]) -> dict[str, np.ndarray]:
 
 def _owners(hashes: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Hashes that several groups have, and how many have each."""
-    values, counts = np.unique(np.concatenate(list(hashes.values())), return_counts=True)
+    own = [np.zeros(0, np.uint64), *hashes.values()]
+    values, counts = np.unique(np.concatenate(own), return_counts=True)
     return values[counts > 1], counts[counts > 1]
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from fedmiss.arrays import F64
 from fedmiss.federation import messages as msg
-from fedmiss.federation.hub.agree import Agreement, Plan, agree, folds_like_gaps, seal_key
+from fedmiss.federation.hub.agree import Agreement, Plan, agree, folds_like_gaps
 from fedmiss.federation.hub.bootstrap import lockstep_size, replicates, totals_of
 from fedmiss.federation.hub.crossval import cross_validate
 from fedmiss.federation.hub.members import Member, fit_members
@@ -38,7 +38,7 @@ class Order:
 
     ``candidates`` to choose from, one for no choice; ``folds``, ``by``, ``one_se`` of the cross-validation; ``bootstrap``
     number of replicates, 0 for none; ``seed`` of everything that is random at the hub;
-    ``seal``: the groups agree on their common key over the wire, sealed from the hub; ``site_visits``: try the prior of site
+    ``site_visits``: try the prior of site
     effects that follows visits (:mod:`.visits`); ``average``: average the ranks that folds cannot tell from the best one.
     """
 
@@ -49,7 +49,6 @@ class Order:
     one_se: bool = False
     bootstrap: int = 200
     seed: int = 0
-    seal: bool = False
     site_visits: bool = False
     average: bool = True
 
@@ -72,14 +71,6 @@ class Joint:
     facts: JointFacts
 
 
-def _agreed(link: Link, order: Order) -> Agreement:
-    """The first exchanges of a job: the groups' common key where they seal one, then the agreement."""
-    link.stage = "agree"
-    if order.seal:
-        seal_key(link)
-    return agree(link, order.plan)
-
-
 def run_job(link: Link, order: Order) -> Joint:
     """Run a job to its end.
 
@@ -87,7 +78,8 @@ def run_job(link: Link, order: Order) -> Joint:
     ------
     EngineError    a group is missing
     """
-    agreement = _agreed(link, order)
+    link.stage = "agree"
+    agreement = agree(link, order.plan)
     panel = agreement.panel
     link.stage = "cross-validation"
     choice = Choice(pd.DataFrame(), pd.DataFrame(), order.candidates[0], "")
@@ -134,7 +126,8 @@ def preview_job(link: Link, order: Order) -> tuple[Agreement, np.ndarray]:
 
     The questions are those that :func:`run_job` begins with, so the job goes on from here.
     """
-    agreement = _agreed(link, order)
+    link.stage = "agree"
+    agreement = agree(link, order.plan)
     panel, months = agreement.panel, np.zeros(0, np.uint8)
     if len(order.candidates) > 1:
         link.stage = "cross-validation"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64, Bool
-from fedmiss.errors import ConfigError, UplinkError
+from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.link import Link, total
@@ -68,7 +67,7 @@ def _support(
     The groups get those sums back that have enough behind them, and nothing of the others.
     """
     # many parameters: the rule, the panel's axes, and the folds
-    parts, none, no_tags, sums = max(folds, 1), np.zeros((0, 0)), np.zeros(0, np.uint64), {}
+    parts, none, sums = max(folds, 1), np.zeros((0, 0)), {}
     shapes = {
         "visits": (parts, L),
         "sites": (parts, L),
@@ -76,38 +75,17 @@ def _support(
         "over": (parts, L),
         "regions": (regions + 1, 3),
     }
-    ask = msg.Support(by, folds, seed, share, link.names, none, none, none, none, no_tags, no_tags)
+    ask = msg.Support(by, folds, seed, share, none, none, none, none)
     for _ in range(2):
         (answers,) = link.ask([ask])
         sums = {name: total(answers, name, shape) for name, shape in shapes.items()}
-        proofs, region_proofs = (
-            _tags(answers, "tags", (parts, L)),
-            _tags(answers, "region_tags", (regions + 1,)),
-        )
         enough = behind(sums["sites"], sums["groups"], minimum, contributors, sums["visits"])
         many = behind(sums["regions"][:, 0], sums["regions"][:, 1], minimum, contributors)
         ask = replace(
             ask, visits=sums["visits"] * enough, sites=sums["sites"] * enough, groups=sums["groups"] * enough,
             regions=np.ascontiguousarray(sums["regions"][:, :2] * many[:, None]),
-            tags=np.where(enough | (sums["visits"] == 0), proofs, np.uint64(0)),
-            region_tags=np.where(many | (sums["regions"][:, 0] == 0), region_proofs, np.uint64(0)),
         )  # fmt: skip
     return sums
-
-
-def _tags(answers: Mapping[str, msg.Answer], name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Sums of the groups' proofs, modulo 2^64."""
-    out = np.zeros(shape, np.uint64)
-    for group, answer in answers.items():
-        value = getattr(answer, name)
-        if value.shape != shape or value.dtype != np.uint64:
-            raise UplinkError(
-                f"group {group!r} sent SupportSums.{name} of shape {value.shape} and type {value.dtype}, expected {shape} "
-                "and uint64. Install the same fedmiss on all sides.",
-                group=group,
-            )
-        out = out + value
-    return out
 
 
 def _released(

@@ -1,42 +1,46 @@
-"""An organisation's end: its panel, its program with journal and masks, and its own report at the end."""
+"""An organisation's end: its panel, its program, and the job that it runs together with the others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.group.guard import QuestionGuard
+from fedmiss.federation.gather import Gather
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import Visits
 from fedmiss.federation.hub.agree import Plan
-from fedmiss.federation.hub.job import Order, run_job
+from fedmiss.federation.hub.job import Joint, Order, preview_job, run_job
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.masks import Masks, Party, identity
+from fedmiss.federation.member import Ended, Look, Member
 from fedmiss.federation.rules import LARGEST_COUNT
-from fedmiss.federation.site import Entry, SiteProgram, entries
 from fedmiss.files import SECRET, read_json, write_json, write_secret
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.kits import Kit
+from fedmiss.network.result import write_preview, write_result
+from fedmiss.network.status import STATUS, Status, Usage
 from fedmiss.pipeline.panels import PanelFolder, open_panel
-from fedmiss.tables import read_table
 
 __all__ = [
     "DATA",
+    "Replay",
     "check_counts",
     "dry_run",
     "held",
-    "journal_entries",
     "open_data",
+    "opened_journal",
+    "party_of",
     "program_of",
-    "program_of_copy",
-    "replayed",
+    "replay",
     "start",
+    "take_part",
     "warm_up",
 ]
 
@@ -77,11 +81,8 @@ def check_counts(name: str, visits: Visits) -> None:
 
 
 def held(kit: Kit, panel: PanelFolder) -> Visits:
-    """The organisation's visits in the study's season and months; checklist ids only where they are compared."""
+    """The organisation's visits in the study's season and months."""
     visits = next(iter(panel.visits(effort=kit.study.fit.effort != "none")[0].values()))
-    if kit.study.duplicates and visits.checklist is None:
-        ids = read_table(panel.groups[0] / "visits.parquet", "visits", columns=["checklist_id"]).to_pandas()
-        visits = replace(visits, checklist=ids["checklist_id"].to_numpy(object))
     check_counts(kit.name, visits)
     order = kit.study.order()
     keep = np.ones(visits.site.size, dtype=bool)
@@ -92,57 +93,128 @@ def held(kit: Kit, panel: PanelFolder) -> Visits:
     return visits if keep.all() else visits.take(keep)
 
 
-def program_of(
+def program_of(kit: Kit, data: Path) -> GroupProgram:
+    """The organisation's program: all that sees a visit is behind it."""
+    secret = kit.private / SECRET
+    if not secret.exists():
+        write_secret(secret)
+    return GroupProgram(
+        kit.name, held(kit, open_data(kit, data)), key=bytes(16), secret=secret.read_bytes(),
+        settings=kit.study.settings(), jointly=True, minimum=kit.study.minimum,
+        contributors=kit.study.contributors,
+    )  # fmt: skip
+
+
+def party_of(kit: Kit) -> Party:
+    """The organisation among the others of the roster, with masks where the study has them."""
+    kind = Masks if kit.study.masks else Party
+    return kind(kit.name, identity(kit.key_file), kit.roster, kit.job)
+
+
+def take_part(
     kit: Kit,
     data: Path,
-    look: Callable[[int, list[msg.Message], list[msg.Answer]], None] | None = None,
-    refused: Callable[[Exception], None] | None = None,
-) -> SiteProgram:
-    """The organisation's program for the approved job, brought to where its journal ends.
+    gather: Gather,
+    *,
+    look: Look | None = None,
+    preview: bool = False,
+    watch: Callable[[str, int], None] | None = None,
+) -> Path:
+    """Run the approved job to its end with the others, or go on with it; write the joint result and return its folder.
 
-    ``look`` and ``refused`` as of :class:`SiteProgram`.
+    With ``preview`` only the agreement, whose file is returned; the job goes on from there.
 
     Raises
     ------
     ConfigError    the job is not approved, the data have changed since it began, or its journal is gone
+    EngineError    another organisation's copy of the job asks something else
     """
     if kit.approval() is None:
         raise ConfigError(
             f"job {kit.job.hex()[:12]} is not approved by the custodian of {kit.name!r}; nothing is answered."
         )
-    panel = open_data(kit, data)
-    secret = kit.private / SECRET
-    if not secret.exists():
-        write_secret(secret)
-    kind = Masks if kit.study.masks else Party
-    party = kind(kit.name, identity(kit.key_file), kit.roster, kit.job)
-    begun = kit.private / BEGUN
+    program, party, begun = program_of(kit, data), party_of(kit), kit.private / BEGUN
     jobs = list(read_json(begun)) if begun.exists() else []
     if kit.job.hex() in jobs and not kit.journal.exists():
         raise ConfigError(
             f"job {kit.job.hex()[:12]} was begun here and its journal is gone, so nobody knows what was sent under its "
             "masks, which must not be used twice. Ask the coordinator for a new revision."
         )
-    program = SiteProgram(
-        _group(kit, panel), kit.job, kit.journal, party=party, look=look,
-        guard=QuestionGuard(kit.study.approved(), kit.name), refused=refused,
-    )  # fmt: skip
+    journal = Journal(kit.journal)
     if kit.job.hex() not in jobs:
         write_json(begun, [*jobs, kit.job.hex()])
-    return program
+    usage = Usage(kit.private / f"usage-{kit.job.hex()[:16]}.json")
+    note = Status(kit.private / STATUS, kit.job.hex(), kit.study.organisations)
+
+    def seen(stage: str, exchanges: int) -> None:
+        note.going(stage, exchanges)
+        usage.write()
+        if watch is not None:
+            watch(stage, exchanges)
+
+    member = None
+    try:
+        member = Member(program, party, journal, gather, exchanges=kit.study.exchanges, look=look)
+        link = Link(member, kit.job[:8], kit.study.settings(), seen, masked=kit.study.masks)
+        if preview:
+            out = write_preview(kit.preview, *preview_job(link, kit.study.order()))
+            note.write(state="previewed")
+            return out
+        joint = run_job(link, kit.study.order())
+    except BaseException as error:
+        note.write(state="stopped", error=str(error))
+        raise
+    finally:
+        usage.write()
+        journal.close()
+    if (
+        not kit.result.exists()
+    ):  # else the job was gone through again for the others, who may lack the last frames
+        write_result(kit.result, kit, joint, link, seconds=usage.seconds, replayed=member.replayed)
+    note.write(state="done", result=str(kit.result), missing=[])
+    return kit.result
 
 
-def _group(kit: Kit, panel: PanelFolder) -> GroupProgram:
-    return GroupProgram(
-        kit.name, held(kit, panel), key=bytes(16), secret=(kit.private / SECRET).read_bytes(),
-        settings=kit.study.settings(), jointly=True, minimum=kit.study.minimum,
-        contributors=kit.study.contributors,
-    )  # fmt: skip
+@dataclass(frozen=True, slots=True, eq=False)
+class Replay:
+    """A job gone through again from its journal: ``joint`` is None, and ``answers`` holds the last ones, if it is not over."""
+
+    program: GroupProgram
+    member: Member
+    link: Link
+    joint: Joint | None
 
 
-def start(kit: Kit, data: Path, *, look: bool = False) -> None:
-    """Write the place of the data and whether messages are held, for the process that the engine starts."""
-    write_json(kit.private / DATA, {"data": str(data.resolve()), "look": look})
+def replay(
+    kit: Kit, data: Path, watch: Callable[[Member, Sequence[msg.Message]], None] | None = None
+) -> Replay:
+    """Go through the journal of the present job again; nothing is sent, and another process may go on writing it.
+
+    ``watch`` is called with every exchange that is over, before its questions are forgotten.
+    """
+    program = program_of(kit, data)
+    member = Member(program, party_of(kit), opened_journal(kit), None, exchanges=kit.study.exchanges)
+    told = None if watch is None else lambda stage, exchanges: watch(member, member.questions)
+    link = Link(member, kit.job[:8], kit.study.settings(), told, masked=kit.study.masks)
+    joint = None
+    try:
+        with contextlib.suppress(Ended):
+            joint = run_job(link, kit.study.order())
+    finally:
+        member.close()
+    return Replay(program, member, link, joint)
+
+
+def opened_journal(kit: Kit) -> Journal:
+    """The present job's journal, to be read while another process may go on writing it."""
+    if not kit.journal.exists():
+        raise InputError(f"{kit.name!r} has sent nothing for job {kit.job.hex()[:12]} yet.")
+    return Journal.reading(kit.journal)
+
+
+def start(kit: Kit, data: Path, *, look: bool = False, preview: bool = False) -> None:
+    """Write what the process that an engine starts must know: where the panel lies, and what the custodian has said."""
+    write_json(kit.private / DATA, {"data": str(data.resolve()), "look": look, "preview": preview})
 
 
 def warm_up() -> None:
@@ -189,25 +261,3 @@ def dry_run(kit: Kit, data: Path) -> list[str]:
         "visits or sites: they take part "
         "only if the others have enough there",
     ]
-
-
-def program_of_copy(kit: Kit, data: Path) -> GroupProgram:
-    """Return the organisation's program without journal, to inspect what was sent while another process answers."""
-    group = _group(kit, open_data(kit, data))
-    group.party = Party(kit.name, identity(kit.key_file), kit.roster, kit.job)
-    return group
-
-
-def journal_entries(kit: Kit) -> list[Entry]:
-    """Exchanges of the present job's journal, while another process may go on writing it."""
-    if not kit.journal.exists():
-        raise InputError(f"{kit.name!r} has sent nothing for job {kit.job.hex()[:12]} yet.")
-    return list(entries(Journal.reading(kit.journal)))
-
-
-def replayed(kit: Kit, data: Path) -> tuple[GroupProgram, list[msg.Outcome]]:
-    """Return the organisation's program after replaying the journal, and the hub's outcome of each fit."""
-    program = program_of_copy(kit, data)
-    for entry in journal_entries(kit):
-        program.answer(entry.question)
-    return program, program.results

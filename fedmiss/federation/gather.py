@@ -1,0 +1,215 @@
+"""Everybody's frame to everybody: the one thing that a network does for a study, and how a relay does it.
+
+``all_of`` is the whole transport. A frame is bytes that its reader checks (:mod:`.member`): what carries it may lose,
+repeat, delay or reorder frames, and learns their sizes. An exchange is over when the frames of all are there.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from fedmiss.errors import EngineError
+
+__all__ = ["OVER", "STOPPED", "Board", "Gather", "Relay", "Seat", "packed", "unpacked"]
+
+_HEAD = struct.Struct("<IH")
+_ONE = struct.Struct("<HI")
+OVER = b"fedmiss: this organisation has its result"
+STOPPED = b"fedmiss: this organisation has stopped"
+
+
+class Gather(Protocol):
+    """What carries frames between organisations."""
+
+    def all_of(self, exchange: int, frame: bytes) -> dict[str, bytes]:
+        """Show ``frame`` to the others, wait for theirs, and return the frames of all by name, the own one included.
+
+        Asked again for the same exchange, with the same frame, it returns the same frames: so does a program after a kill.
+        """
+        ...
+
+    def restore(self, exchange: int, frame: bytes) -> None:
+        """Show a frame of the journal again: another organisation may not have received it."""
+        ...
+
+
+def packed(exchange: int, frames: Mapping[str, bytes]) -> bytes:
+    """Frames of one exchange as bytes."""
+    out = [_HEAD.pack(exchange, len(frames))]
+    for name in sorted(frames):
+        raw = name.encode()
+        out += [_ONE.pack(len(raw), len(frames[name])), raw, frames[name]]
+    return b"".join(out)
+
+
+def unpacked(raw: bytes) -> tuple[int, dict[str, bytes], bytes]:
+    """The number of an exchange, its frames, and what follows them.
+
+    Raises
+    ------
+    ValueError    the bytes are cut
+    """
+    try:
+        exchange, n = _HEAD.unpack_from(raw)
+        at, frames = _HEAD.size, {}
+        for _ in range(n):
+            a, b = _ONE.unpack_from(raw, at)
+            at += _ONE.size
+            if at + a + b > len(raw):
+                raise ValueError("cut")
+            frames[raw[at : at + a].decode()] = raw[at + a : at + a + b]
+            at += a + b
+    except (struct.error, UnicodeDecodeError):
+        raise ValueError("cut") from None
+    return exchange, frames, raw[at:]
+
+
+class Board:
+    """Organisations as threads of one process: frames lie on a board that all of them see."""
+
+    def __init__(self, names: Sequence[str], patience: float = 600.0) -> None:
+        self.names, self.patience = tuple(sorted(names)), patience
+        self.frames: dict[int, dict[str, bytes]] = {}
+        self._changed = threading.Condition()
+
+    def seat(self, name: str) -> Gather:
+        """One organisation's place at the board."""
+        board = self
+
+        class Place:
+            def all_of(self, exchange: int, frame: bytes) -> dict[str, bytes]:
+                return board._all_of(name, exchange, frame)
+
+            def restore(self, exchange: int, frame: bytes) -> None:
+                with board._changed:
+                    board.frames.setdefault(exchange, {})[name] = frame
+
+        return Place()
+
+    def _all_of(self, name: str, exchange: int, frame: bytes) -> dict[str, bytes]:
+        with self._changed:
+            here = self.frames.setdefault(exchange, {})
+            here[name] = frame
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: len(here) == len(self.names), self.patience):
+                raise EngineError(
+                    f"exchange {exchange}: no frame from {', '.join(n for n in self.names if n not in here)}."
+                )
+            return dict(here)
+
+
+class Seat:
+    """An organisation's end of a relay that asks it: its job runs in a thread, and waits here for everybody's frames.
+
+    A relay that was started again knows nothing: an answer holds the last two frames, of which the others may need the
+    earlier one.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._posts: dict[int, bytes] = {}
+        self._got: tuple[int, dict[str, bytes]] = (-1, {})
+        self._end = b""
+
+    def all_of(self, exchange: int, frame: bytes) -> dict[str, bytes]:
+        """Leave the frame for the relay, and wait until it brings those of all."""
+        with self._changed:
+            self._posts = {k: v for k, v in self._posts.items() if k == exchange - 1} | {exchange: frame}
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._got[0] == exchange)
+            return self._got[1]
+
+    def restore(self, exchange: int, frame: bytes) -> None:
+        """Keep a frame of the journal."""
+        with self._changed:
+            self._posts = {k: v for k, v in self._posts.items() if k == exchange - 1} | {exchange: frame}
+
+    def end(self, done: bool) -> None:
+        """Nothing more comes from here: the job is done, or has stopped."""
+        with self._changed:
+            self._end = OVER if done else STOPPED
+            self._changed.notify_all()
+
+    def answer(self, raw: bytes) -> bytes:
+        """Take what the relay brings; return the last frames, once there is one that the relay does not have."""
+        with self._changed:
+            exchange = -1
+            if raw:
+                exchange, frames, _ = unpacked(raw)
+                if exchange not in self._posts:
+                    exchange = -1  # this end was started again: the relay learns where it is
+                elif exchange > self._got[0]:
+                    self._got = (exchange, frames)
+                    self._changed.notify_all()
+            self._changed.wait_for(lambda: self._end or max(self._posts, default=-1) > exchange)
+            return b"".join(packed(k, {"": v}) for k, v in sorted(self._posts.items())) + self._end
+
+
+class Relay:
+    """The middle of a star: it brings everybody's frames to everybody, and can read none of them."""
+
+    def __init__(
+        self, names: Sequence[str], watch: Callable[[int, Sequence[str]], None] | None = None
+    ) -> None:
+        self.names, self.watch = tuple(sorted(names)), watch
+        self._frames: dict[int, dict[str, bytes]] = {}
+        self._at: dict[str, int] = {}  # the exchange that each waits for
+        self.ended: dict[str, bool] = {}  # who has its result, who has stopped
+
+    def run(
+        self, ask: Callable[[Mapping[str, bytes]], Mapping[str, bytes]], pause: Callable[[], None]
+    ) -> None:
+        """Go on until all have their results.
+
+        Parameters
+        ----------
+        ask : carries one packet to each organisation named, and brings the answers of those that gave one
+        pause : called when somebody did not answer, before it is asked again
+        """
+        while len(self.ended) < len(self.names):
+            asked = self._next()
+            if not asked:
+                break
+            replies = ask(asked)
+            for name, raw in replies.items():
+                self._take(name, raw)
+            missing = [n for n in asked if n not in replies]
+            if self.watch is not None:
+                self.watch(min(self._at.values(), default=0), missing)
+            if missing:
+                pause()
+        if stopped := [n for n in self.names if not self.ended.get(n, True)]:
+            raise EngineError(
+                f"{', '.join(stopped)} stopped before the end; the reason stands on the own screen there. When they join "
+                "again, run this again: the job goes on."
+            )
+
+    def _next(self) -> dict[str, bytes]:
+        """What each organisation is brought now; those that wait for others are left alone."""
+        out = {}
+        for name in self.names:
+            if name in self.ended:
+                continue
+            if name not in self._at:
+                out[name] = b""
+            elif len(here := self._frames.get(self._at[name], {})) == len(self.names):
+                out[name] = packed(self._at[name], here)
+        return out
+
+    def _take(self, name: str, raw: bytes) -> None:
+        try:
+            while raw and raw not in (OVER, STOPPED):
+                exchange, frames, raw = unpacked(raw)
+                self._frames.setdefault(exchange, {})[name] = frames[""]
+                self._at[name] = exchange
+        except (ValueError, KeyError):
+            self._at.pop(name, None)  # damaged on the way: it is asked again
+            return
+        if raw:
+            self.ended[name] = raw == OVER
+        oldest = min(self._at.get(n, 0) for n in self.names)
+        for old in [k for k in self._frames if k < oldest - 1]:
+            del self._frames[old]

@@ -1,0 +1,168 @@
+"""A shared folder carries the frames: any folder that is synchronised or mounted at all organisations. No server, no port.
+
+    FOLDER/egrets-1f2e3d4c5b6a7988/000017/north-0f1e2d....frame
+
+A frame's name ends in its digest, so a reader sees whether the whole file has come. Synchronising programs deliver files late,
+in any order, twice under other names, in part at first, and show old listings for a while: a reader looks again until the
+frames of all are whole. What somebody else puts there under an organisation's name is not signed by it, and is passed over.
+Nothing is ever changed or removed there; when a study is done its folder may be deleted. Standard library only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedmiss.errors import EngineError, InputError, UplinkError
+from fedmiss.federation.gather import Gather
+
+__all__ = ["Folder", "check_folder"]
+
+_FRAME = re.compile(r"([a-z][a-z0-9-]{0,30})-([0-9a-f]{32})\b.*\.frame.*", re.DOTALL)
+FIRST, LAST = 0.02, 2.0  # seconds between two looks: at first, and after a while
+QUIET = 5.0  # seconds before somebody is said to be missing
+
+
+def _name(name: str, raw: bytes) -> str:
+    return f"{name}-{hashlib.blake2b(raw, digest_size=16).hexdigest()}.frame"
+
+
+def check_folder(folder: Path, kit: Path) -> Path:
+    """A folder that frames may be written to.
+
+    Raises
+    ------
+    InputError    there is no such folder, it cannot be written to, or the kit lies in it
+    """
+    there = folder.expanduser().resolve()
+    if not there.is_dir():
+        raise InputError(
+            f"there is no folder {folder}. Make the shared folder first, and see that it comes to the others.",
+            path=str(folder),
+        )
+    if there == kit.resolve() or there in kit.resolve().parents:
+        raise InputError(
+            f"the kit {kit} lies in the shared folder {folder}, where the others would receive its private keys. Move the kit "
+            "to a place of your own, and say `fedmiss federation join` again.",
+            path=str(kit),
+        )
+    if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
+        raise InputError(
+            f"this user cannot write to {folder}. Ask its owner for the right to.", path=str(folder)
+        )
+    return there
+
+
+class Folder(Gather):
+    """The frames of one job in a shared folder.
+
+    Parameters
+    ----------
+    root : the shared folder;  name : of this organisation;  names : of all;  study, job : name of the study, hash of the job
+    genuine : raises UplinkError where bytes are not signed by an organisation for an exchange
+    told : called with the names that are missing, when that changes
+    patience : seconds to wait for the others; None to wait as long as it takes
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        name: str,
+        names: Sequence[str],
+        study: str,
+        job: bytes,
+        *,
+        genuine: Callable[[str, int, bytes], object],
+        told: Callable[[Sequence[str]], None] = lambda names: None,
+        patience: float | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.root, self.name, self.names = root, name, tuple(sorted(names))
+        self.at = root / f"{study}-{job.hex()[:16]}"
+        self.genuine, self.told, self.patience, self._sleep = genuine, told, patience, sleep
+
+    def restore(self, exchange: int, frame: bytes) -> None:
+        """Write the own frame, unless it lies there."""
+        path = self._folder(exchange) / _name(self.name, frame)
+        try:
+            if path.exists() and path.stat().st_size == len(frame):
+                return
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(
+                path, "wb"
+            ) as stream:  # the name is the digest of these bytes: what lay there was a part of them
+                stream.write(frame)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise InputError(
+                f"the frame of exchange {exchange} could not be written to {path.parent}: {error.strerror or error}. "
+                "Make room or ask for the right to write there, and join again: the job goes on.",
+                path=str(path),
+            ) from None
+
+    def all_of(self, exchange: int, frame: bytes) -> dict[str, bytes]:
+        """Write the own frame, and look until those of all are whole."""
+        self.restore(exchange, frame)
+        got, begun, pause = {self.name: frame}, time.monotonic(), FIRST
+        said: tuple[str, ...] = ()
+        while True:
+            got |= self._look(exchange, got)
+            missing = tuple(n for n in self.names if n not in got)
+            waited = time.monotonic() - begun
+            if missing != said and (waited > QUIET or (said and not missing)):
+                self.told(missing)
+                said = missing
+            if not missing:
+                return got
+            if self.patience is not None and waited > self.patience:
+                raise EngineError(
+                    f"exchange {exchange}: no frame from {', '.join(missing)} in {self.at} within {self.patience:.0f} s. "
+                    "Join again later: the job goes on.",
+                    groups=list(missing),
+                )
+            self._sleep(pause)
+            pause = min(LAST, pause * 1.3)
+
+    def _folder(self, exchange: int) -> Path:
+        return self.at / f"{exchange:06d}"
+
+    def _look(self, exchange: int, have: dict[str, bytes]) -> dict[str, bytes]:
+        """Whole and genuine frames of others that lie there now."""
+        found: dict[str, bytes] = {}
+        try:
+            names = sorted(os.listdir(self._folder(exchange)))
+        except OSError:
+            return {}  # not there yet, or away for a moment
+        for file in names:
+            parts = _FRAME.fullmatch(file)
+            if parts is None or parts[1] not in self.names or parts[1] in have:
+                continue
+            try:
+                raw = (self._folder(exchange) / file).read_bytes()
+                if hashlib.blake2b(raw, digest_size=16).hexdigest() != parts[2]:
+                    continue  # a part of it
+                self.genuine(parts[1], exchange, raw)
+            except (OSError, UplinkError):
+                continue
+            if found.get(parts[1], raw) != raw:
+                raise EngineError(
+                    f"exchange {exchange}: {parts[1]} has signed two frames ({self._folder(exchange)}). Its kit was copied, or "
+                    "its journal was lost. Ask it; then begin a new revision of the study.",
+                    groups=[parts[1]],
+                )
+            found[parts[1]] = raw
+        return found
+
+    def others_here(self) -> list[str]:
+        """Other jobs in the shared folder: of another revision, roster or version."""
+        try:
+            return sorted(
+                p.name for p in self.root.iterdir() if p.is_dir() and p != self.at and "-" in p.name
+            )
+        except OSError:
+            return []

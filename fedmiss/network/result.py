@@ -1,0 +1,98 @@
+"""The joint result of a study as files: every organisation writes its own copy."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedmiss.federation.hub.agree import Agreement
+from fedmiss.federation.hub.job import Joint
+from fedmiss.federation.link import Link
+from fedmiss.federation.results import coefficient_names, visited_totals
+from fedmiss.files import atomic_folder, write_json, write_manifest
+from fedmiss.tables import write_table
+
+if TYPE_CHECKING:
+    from fedmiss.network.kits import Kit
+
+__all__ = ["write_preview", "write_result"]
+
+
+def write_preview(out: Path, agreement: Agreement, months: np.ndarray) -> Path:
+    """Write what the least numbers would leave out: a file."""
+    behind = np.zeros(agreement.panel.L) if agreement.behind is None else agreement.behind
+    write_json(
+        out,
+        {
+            "visits": agreement.panel.visits,
+            "withheld": agreement.withheld,
+            "months": int(agreement.panel.L),
+            "released_months": int((behind > 0).sum()),
+            "months_left_out": {
+                rule: [f"{s // 12}-{s % 12 + 1:02d}" for s in agreement.months[at].tolist()]
+                for rule, at in (agreement.lost or {}).items()
+            },
+            "shared_sites": agreement.shared,
+            "joint_sites": agreement.panel.n_joint,
+            "months_in_cross_validation": int(((months == 1) & (behind > 0)).sum()) if months.size else None,
+            "regions": list(agreement.panel.regions),
+            "notes": list(agreement.notes),
+        },
+    )
+    return out
+
+
+def write_result(out: Path, kit: Kit, joint: Joint, link: Link, *, seconds: float, replayed: int) -> None:
+    """Write the joint result: a folder."""
+    facts = replace(
+        joint.facts,
+        seconds=seconds,
+        replayed=replayed,
+        ledger=link.ledger.as_dict(),
+        h_norm=float(joint.trace[-1]),
+    )
+    labels = ["all", *joint.agreement.panel.regions]
+    B, R, L = joint.draws.shape
+    state = joint.members[0].state
+    with atomic_folder(out) as tmp:
+        months = {
+            "month_index": np.arange(L, dtype=np.int32),
+            "b": state.T[:, 0],
+            **{
+                month: state.T[:, k + 1]
+                for k, (_, month) in enumerate(coefficient_names(state.p - 1, slopes=state.slopes))
+            },
+        }
+        write_table(months, tmp / "month_factors.parquet", "month_factors")
+        visited = visited_totals([(m.state, m.settings) for m in joint.members])
+        write_table(visited, tmp / "visited.parquet", "visited")
+        write_table(
+            {
+                "draw": np.repeat(np.arange(B, dtype=np.int32), R * L),
+                "region": np.tile(np.repeat(np.array(labels), L), B),
+                "month_index": np.tile(np.arange(L, dtype=np.int32), B * R),
+                "total": joint.draws.ravel(),
+            },
+            tmp / "draws.parquet",
+            "draws",
+        )
+        if len(joint.choice.table):
+            write_table(joint.choice.table, tmp / "cv.parquet", "cv")
+        behind = joint.agreement.behind
+        write_json(
+            tmp / "totals.json",
+            {
+                "months": joint.agreement.months.tolist(),
+                "regions": labels,
+                "totals": joint.totals.tolist(),
+                "visits": None if behind is None else behind.tolist(),
+            },
+        )
+        write_manifest(
+            tmp, "joint", settings=asdict(kit.study), inputs={"job": kit.job.hex()},
+            results=facts.as_results(),
+            warnings=list(joint.agreement.notes),
+        )  # fmt: skip

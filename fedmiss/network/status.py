@@ -1,0 +1,67 @@
+"""How a study stands at one of its ends: what `fedmiss federation status` reads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedmiss.files import read_json, write_json
+
+__all__ = ["STATUS", "Status", "Usage", "status"]
+
+STATUS = "status.json"
+
+
+class Usage:
+    """Seconds of all processes that have worked on a job: a process that begins goes on from the last one's."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.begun = path, time.monotonic()
+        self.before = float(read_json(path).get("seconds", 0.0)) if path.exists() else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all processes."""
+        return self.before + time.monotonic() - self.begun
+
+    def write(self) -> None:
+        """Write them after every exchange: a kill loses one at most."""
+        write_json(self.path, {"seconds": self.seconds})
+
+
+class Status:
+    """What `fedmiss federation status` reads: written at most once a second."""
+
+    def __init__(self, path: Path, job: str, names: Sequence[str]) -> None:
+        self.path, self.last = path, 0.0
+        self.values: dict[str, object] = {
+            "job": job,
+            "state": "running",
+            "organisations": list(names),
+            "missing": [],
+        }
+        self.write()
+
+    def write(self, **values: object) -> None:
+        """Update the values and write them now."""
+        self.values |= values | {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        write_json(self.path, self.values)
+        self.last = time.monotonic()
+
+    def going(self, stage: str, exchanges: int) -> None:
+        """Record an exchange."""
+        self.values |= {"stage": stage, "exchanges": exchanges}
+        if time.monotonic() - self.last > 1.0:
+            self.write()
+
+    def away(self, names: Sequence[str]) -> None:
+        """Record the organisations that do not answer; none when all are back."""
+        self.write(missing=list(names), state="waiting" if names else "running")
+
+
+def status(folder: Path) -> dict[str, Any]:
+    """Return how a study stands at the relay (``STUDY/hub``) or at an organisation (``KIT/private``)."""
+    path = folder / STATUS
+    return dict(read_json(path)) if path.exists() else {"state": "not begun", "missing": []}

@@ -1,15 +1,15 @@
 """An organisation's end of a study: it runs the job itself, and adds up everybody's answers.
 
-Nobody sends questions. Each organisation runs the same job; what its own copy asks it answers from its own records, masks,
-signs, and shows to the others (:mod:`.gather`). From everybody's answers all copies compute the same sums, and so the same next
-question. Then there is nobody to trust with questions, and these things hold:
+Nobody sends questions. Each organisation runs the same job; what its own copy asks it answers from its own records,
+masks, signs, and shows to the others (:mod:`.gather`). From everybody's answers all copies compute the same sums, and so
+the same next question. So nobody must be trusted with questions, and these things hold:
 
 - a frame is signed by its organisation and encrypted for the roster: what carries it learns sizes and times;
 - masks are bound to the job, the roster, the exchange, the outline of the question (:mod:`.outline`), and a digest of all
   frames so far: where organisations have seen different frames, or ask different things, nothing can be added up, and the
   next comparison says who differs;
-- an answer's digest is on the disk before the answer goes, and everybody's frames before they are used. A restart runs the job
-  again from there. So two messages never go out under one mask.
+- an answer's digest is on the disk before the answer goes, and everybody's frames before they are used. A restart runs
+  the job again from there. So two messages never go out under one mask.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class Member:
             if other == name:
                 continue
             try:
-                said = parse_json(self._verified(other, raw))
+                said = parse_json(self._verified(other, raw).decode())
                 version, keys = str(said["version"]), dict(said["sealed"])
                 if version == __version__ and other == first:
                     self.key = party.unseal(other, bytes.fromhex(str(keys[name])))

@@ -109,7 +109,7 @@ def spawn(words: Sequence[str], log: Path, more: Mapping[str, str]) -> subproces
 
 
 class Responding:
-    """An organisation's job behind an engine with a relay: it runs in a thread, and begins when the compiled loops are ready."""
+    """An organisation's job behind an engine with a relay: it runs in a thread, once the compiled loops are ready."""
 
     def __init__(self, kit_folder: str | Path) -> None:
         self.kit, self.seat = open_kit(kit_folder), Seat()

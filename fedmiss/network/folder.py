@@ -2,9 +2,10 @@
 
     FOLDER/egrets-1f2e3d4c5b6a7988/000017/north-0f1e2d....frame
 
-A frame's name ends in its digest, so a reader sees whether the whole file has come. Synchronising programs deliver files late,
-in any order, twice under other names, in part at first, and show old listings for a while: a reader looks again until the
-frames of all are whole. What somebody else puts there under an organisation's name is not signed by it, and is passed over.
+A frame's name ends in its digest, so a reader sees whether the whole file has come. Synchronising programs deliver files
+late, in any order, twice under other names, in part at first, and show old listings for a while: a reader looks again until
+the frames of all are whole. What somebody else puts there under an organisation's name is not signed by it, and is passed
+over.
 Nothing is ever changed or removed there; when a study is done its folder may be deleted. Standard library only.
 """
 
@@ -46,8 +47,8 @@ def check_folder(folder: Path, kit: Path) -> Path:
         )
     if there == kit.resolve() or there in kit.resolve().parents:
         raise InputError(
-            f"the kit {kit} lies in the shared folder {folder}, where the others would receive its private keys. Move the kit "
-            "to a place of your own, and say `fedmiss federation join` again.",
+            f"the kit {kit} lies in the shared folder {folder}, where the others would receive its private keys. Move the "
+            "kit to a place of your own, and say `fedmiss federation join` again.",
             path=str(kit),
         )
     if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
@@ -151,8 +152,8 @@ class Folder(Gather):
                 continue
             if found.get(parts[1], raw) != raw:
                 raise EngineError(
-                    f"exchange {exchange}: {parts[1]} has signed two frames ({self._folder(exchange)}). Its kit was copied, or "
-                    "its journal was lost. Ask it; then begin a new revision of the study.",
+                    f"exchange {exchange}: {parts[1]} has signed two frames ({self._folder(exchange)}). Its kit was copied, "
+                    "or its journal was lost. Ask it; then begin a new revision of the study.",
                     groups=[parts[1]],
                 )
             found[parts[1]] = raw

@@ -177,7 +177,7 @@ def take_part(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """A job gone through again from its journal: ``joint`` is None, and ``answers`` holds the last ones, if it is not over."""
+    """A job gone through again from its journal; ``joint`` is None if it is not over."""
 
     program: GroupProgram
     member: Member

@@ -1,4 +1,4 @@
-"""The loops of `join` and `run`: take part by a shared folder; or start an engine, again when it dies, until the job is done."""
+"""`join` and `run`: take part by a shared folder; or start an engine, again when it dies, until the job is done."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def _join_folder(kit: Kit, data: Path, folder: Path | None, *, say: Say, look: b
     at = kit.private / SHARED
     if folder is None and not at.exists():
         raise ConfigError(
-            f"study {kit.study.name} is carried by a folder that all organisations share. Name yours: fedmiss federation join "
-            f"{kit.folder} {data} --folder FOLDER"
+            f"study {kit.study.name} is carried by a folder that all organisations share. Name yours: "
+            f"fedmiss federation join {kit.folder} {data} --folder FOLDER"
         )
     there = check_folder(Path(read_json(at)["folder"]) if folder is None else folder, kit.folder)
     write_json(at, {"folder": str(there)})

@@ -118,3 +118,17 @@ def test_few_sites_and_equal_visits_are_not_tried():
     federation = LocalFederation.of_panel(even)
     assert ask_visits(federation.link, federation.hub).log_visits.size == 0
     assert try_site_visits(federation.link, federation.hub, none, folds=5, seed=0)[1].advice == "unchanged"
+
+
+def test_a_group_without_a_site_changes_nothing():
+    """A club whose visits are all elsewhere: its sums are zeros, also where the prior follows the number of visits."""
+    p = simulate_design("preferred", 2, sites=30, years=4, visits=500)
+    panel = panel_of(p, "site")
+    none = Group.of("g9", p.site[:0], p.month[:0], p.count[:0], p.observer[:0])
+    with_it = GroupPanel.of(panel.J, panel.L, [*panel.groups, none], panel.calendar)
+    fits = []
+    for one in (panel, with_it):
+        federation = LocalFederation.of_panel(one)
+        federation.ask_visits()
+        fits.append(federation.fit(SETTINGS))
+    np.testing.assert_allclose(fits[1].expected(), fits[0].expected(), rtol=1e-9)

@@ -313,7 +313,7 @@ class GroupProgram:
         """Log visits of the sites, centred and scaled; empty where they are not wanted."""
         if not scale.size:
             return np.zeros(0)
-        if scale.shape != (2,) or not scale[1] > 0 or not self.log_visits.size:
+        if scale.shape != (2,) or not scale[1] > 0 or self.log_visits.shape != self.share.shape:
             raise UplinkError(
                 f"group {self.name!r} was sent a scale of visits that it cannot use. Install the same fedmiss on all sides, "
                 "and start the job again."

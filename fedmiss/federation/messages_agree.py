@@ -123,7 +123,7 @@ class Support(Question):
     seed: int = _f("public seed of the folds")
     share: float = _f("largest share of one group in the visits of a month")
     visits: np.ndarray = _f(
-        "sums of the last answer, 0 where too little is behind them; empty the first time",
+        "sums of the last answer; empty the first time",
         "(parts, L)",
         "visits",
     )

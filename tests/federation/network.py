@@ -1,21 +1,19 @@
-"""A network that fails, with real journals: what the engines do to frames, without an engine."""
+"""A study of several organisations as threads: real programs, keys, masks and journals; the network is the test's."""
 
 from __future__ import annotations
 
 import hashlib
-import random
+import threading
 
-from fedmiss.federation.approved import Approved
-from fedmiss.federation.group.guard import QuestionGuard
+from fedmiss.federation.gather import Board
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import deal_sites
 from fedmiss.federation.hub.agree import Plan
 from fedmiss.federation.hub.job import Order, run_job
-from fedmiss.federation.hub.restart import Journaled
-from fedmiss.federation.link import Link
+from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.local import _visits
-from fedmiss.federation.masks import Masks, identity, public_key
-from fedmiss.federation.site import SiteProgram
+from fedmiss.federation.masks import Masks, Party, identity, public_key
+from fedmiss.federation.member import Member
 from fedmiss.models.lowrank.settings import CountSettings
 
 NEGBIN = CountSettings(rank=1, dispersion="negbin")
@@ -24,137 +22,86 @@ SETTINGS = b"settings"
 PLAN = Plan(joint=False, jointly=True, minimum=3, share=0.9)
 
 
-def approved_of(what, names, **more):
-    """What custodians approve of an order."""
-    p = what.plan
-    return Approved(
-        tuple(sorted(names)), what.seal, p.species, p.season, None if p.months is None else tuple(p.months), p.effort,
-        p.detections, p.duplicates, p.minimum, p.contributors, p.share, tuple(what.candidates), what.folds, what.by,
-        what.seed, what.bootstrap, **more,
-    )  # fmt: skip
-
-
-def order(candidates=(NEGBIN,), bootstrap=3, plan=PLAN) -> Order:
-    return Order(plan, list(candidates), folds=2, by="cell", bootstrap=bootstrap)
-
-
-def sealed_order() -> Order:
-    return Order(PLAN, [NEGBIN], bootstrap=2, seal=True)
+def order(candidates=(NEGBIN,), bootstrap=3, plan=PLAN, **more) -> Order:
+    return Order(plan, list(candidates), folds=2, by="cell", bootstrap=bootstrap, **more)
 
 
 class Kill(BaseException):
     """Stands for kill -9: nothing may catch it."""
 
 
-class Site:
-    """One organisation: its data, its journal, and a program that can be killed and started again."""
+class Club:
+    """One organisation: its data, its keys, its journal."""
 
-    def __init__(self, name, visits, folder, keys=None, job=JOB):
-        self.name, self.visits, self.folder, self.keys, self.job = name, visits, folder, keys, job
-        self.program, self.approved = None, None
+    def __init__(self, name, visits, folder, private=None, roster=None, masked=True, job=JOB):
+        self.name, self.visits, self.job = name, visits, job
+        self.private, self.roster, self.masked = private, roster, masked
+        self.journal = folder / f"{name}.journal"
 
-    def start(self):
-        masks = None
-        if self.keys is not None:
-            private, roster = self.keys
-            masks = Masks(self.name, private, roster, self.job)
-        group = GroupProgram(
-            self.name,
-            self.visits,
-            key=b"k" * 16,
-            secret=self.name.encode(),
-            settings=SETTINGS,
-            jointly=True,
-            minimum=2,
-        )
-        self.program = SiteProgram(
-            group,
-            self.job,
-            self.folder / f"{self.name}.journal",
-            party=masks,
-            guard=None if self.approved is None else QuestionGuard(self.approved, self.name),
-        )
+    def program(self):
+        return GroupProgram(
+            self.name, self.visits, key=bytes(16), secret=self.name.encode(), settings=SETTINGS, jointly=True, minimum=2
+        )  # fmt: skip
 
-    def stop(self):
-        if self.program is not None:
-            self.program.close()
-            self.program = None
+    @property
+    def party(self):
+        return (Masks if self.masked else Party)(self.name, self.private, self.roster, self.job)
 
-    def answer(self, frame):
-        if self.program is None:
-            self.start()
-        return self.program.answer(frame)
+    def member(self, gather, **more):
+        return Member(self.program(), self.party, self.journal, gather, **more)
+
+    def run(self, gather, what=None, **more):
+        """Run the job to its end, or go on with it."""
+        member = self.member(gather, **more)
+        try:
+            return run_job(Link(member, self.job[:8], SETTINGS, masked=self.masked), what or order())
+        finally:
+            member.close()
 
 
-def sites_of(panel, folder, *, masked, job=JOB):
+def clubs_of(panel, folder, *, masked=True, job=JOB):
+    folder.mkdir(parents=True, exist_ok=True)
     at = deal_sites({g.name: g.site for g in panel.groups}, panel.J)
     names = [g.name for g in panel.groups]
-    keys = {name: identity(folder / name / "identity.key") for name in names} if masked else {}
+    keys = {name: identity(folder / name / "identity.key") for name in names}
     roster = {name: public_key(k) for name, k in keys.items()}
     return {
-        g.name: Site(
-            g.name, _visits(panel, g, at[g.name]), folder, (keys[g.name], roster) if masked else None, job
-        )
+        g.name: Club(g.name, _visits(panel, g, at[g.name]), folder, keys[g.name], roster, masked, job)
         for g in panel.groups
     }
 
 
-class Wire:
-    """Carries frames faithfully."""
-
-    def __init__(self, sites):
-        self.sites = sites
-        self.names = tuple(sorted(sites))
-        self.asked = 0
-        self.log = []
-
-    def ask(self, frames):
-        self.asked += 1
-        out = {name: self.sites[name].answer(frame) for name, frame in frames.items()}
-        self.log.append((dict(frames), dict(out)))
-        return out
+def in_one_process(clubs, what=None):
+    programs = {name: club.program() for name, club in clubs.items()}
+    return run_job(Link(InProcess(programs), JOB[:8], SETTINGS), what or order())
 
 
-class BadWire(Wire):
-    """Drops, repeats, delays, reorders and damages frames, both ways."""
+def together(jobs):
+    """Run one function for each name at once: name -> result, or what it raised."""
+    out = {}
 
-    def __init__(self, sites, seed):
-        super().__init__(sites)
-        self.chance = random.Random(seed)
-        self.old_questions, self.old_answers = {}, {}
+    def one(name, job):
+        try:
+            out[name] = job()
+        except BaseException as error:
+            out[name] = error
 
-    def ask(self, frames):
-        self.asked += 1
-        names = list(frames)
-        self.chance.shuffle(names)
-        out = {}
-        for name in names:
-            what = self.chance.random()
-            if what < 0.1:
-                continue  # the question is lost
-            if what < 0.2 and name in self.old_questions:
-                self.sites[name].answer(self.old_questions[name])  # a late one comes before it
-            if what < 0.25:
-                self.sites[name].answer(frames[name][: len(frames[name]) // 2])  # and one that was cut
-            answer = self.sites[name].answer(frames[name])
-            if what > 0.8:
-                answer = self.sites[name].answer(frames[name])  # asked twice
-            if what > 0.95:
-                continue  # the answer is lost
-            if what > 0.9 and name in self.old_answers:
-                answer = self.old_answers[name]  # an old one comes in its place
-            elif what > 0.85:
-                at = self.chance.randrange(len(answer))
-                answer = answer[:at] + bytes([answer[at] ^ 1]) + answer[at + 1 :]
-            out[name] = answer
-            self.old_questions[name], self.old_answers[name] = frames[name], answer
-        return out
+    threads = [threading.Thread(target=one, args=pair, daemon=True) for pair in jobs.items()]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(300)
+    return out
 
 
-def run(wire, folder, *, masked, what=None, job=JOB, **options):
-    """The hub's half of a job, with its journal."""
-    transport = Journaled(wire, job, folder / "hub.journal", pause=0.0, **options)
-    try:
-        return run_job(Link(transport, job[:8], SETTINGS, masked=masked), what or order())
-    finally:
-        transport.close()
+def run(clubs, what=None, *, seats=None, whats=None, board=None, **more):
+    """The job at all clubs: name -> result, or what it raised; ``whats`` are jobs of their own."""
+    board = board or Board(list(clubs), patience=20.0)
+    seats = seats or {name: board.seat(name) for name in clubs}
+    whats = whats or {}
+    return together(
+        {
+            name: (lambda club=club, name=name: club.run(seats[name], whats.get(name, what), **more))
+            for name, club in clubs.items()
+        }
+    )

@@ -5,21 +5,29 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
+import threading
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedmiss.errors import ConfigError, EngineError, InputError
+from fedmiss.errors import ConfigError, EngineError, InputError, UplinkError
 from fedmiss.federation import journal as journal_module
-from fedmiss.federation.codec import decode
+from fedmiss.federation import messages as msg
+from fedmiss.federation.codec import decode, encode
+from fedmiss.federation.gather import Board, Relay, Seat, packed, unpacked
+from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.hub.job import run_job
 from fedmiss.federation.journal import Journal
-from fedmiss.federation.link import InProcess, Link
-from fedmiss.federation.site import entries
+from fedmiss.federation.link import Link
+from fedmiss.federation.member import Ended, Member, entries, frame_label
+from fedmiss.federation.outline import Outline, outline_of
 from fedmiss.models.lowrank.choice import default_candidates
+from fedmiss.network.folder import Folder, check_folder
 
-from .network import JOB, NEGBIN, SETTINGS, BadWire, Kill, Wire, order, run, sealed_order, sites_of
+from .network import JOB, NEGBIN, SETTINGS, Kill, clubs_of, in_one_process, order, run, together
 from .owners import largest, owned
 
 
@@ -31,15 +39,14 @@ def panel():
 @pytest.fixture(scope="module")
 def here(panel, tmp_path_factory):
     """The job in one process."""
-    sites = sites_of(panel, tmp_path_factory.mktemp("here"), masked=False)
-    return run_job(Link(InProcess(sites), JOB[:8], SETTINGS), order())
+    return in_one_process(clubs_of(panel, tmp_path_factory.mktemp("here")))
 
 
 @pytest.fixture(scope="module")
 def masked(panel, tmp_path_factory):
-    """The job under masks, without interruption."""
+    """The job under masks, without interruption, and its folder."""
     folder = tmp_path_factory.mktemp("masked")
-    return run(Wire(sites_of(panel, folder, masked=True)), folder, masked=True)
+    return run(clubs_of(panel, folder))["owner-0"], folder
 
 
 def same_bits(a, b):
@@ -48,21 +55,416 @@ def same_bits(a, b):
     np.testing.assert_array_equal(a.members[0].state.T, b.members[0].state.T)
 
 
-def test_unmasked_has_the_bits_of_one_process_and_masked_is_equal_to_rounding(panel, here, masked, tmp_path):
-    clear = run(Wire(sites_of(panel, tmp_path, masked=False)), tmp_path, masked=False)
-    same_bits(here, clear)
-    assert largest(masked.totals[0], here.totals[0]) < 1e-8
-    assert largest(masked.draws[:, 0], here.draws[:, 0]) < 1e-8
-    assert masked.agreement.panel.visits == here.agreement.panel.visits
+def with_the_same_keys(panel, masked, folder):
+    """Clubs with the keys of the uninterrupted job."""
+    for path in masked[1].glob("*/identity.key"):
+        shutil.copytree(path.parent, folder / path.parent.name)
+    return clubs_of(panel, folder)
+
+
+def test_everybody_ends_with_the_answer_of_one_process(panel, here, masked, tmp_path):
+    for name, joint in run(clubs_of(panel, tmp_path, masked=False)).items():
+        same_bits(here, joint), name
+    clubs = clubs_of(panel, tmp_path / "masked")
+    got = run(clubs)
+    for joint in got.values():
+        same_bits(got["owner-0"], joint)
+        assert largest(joint.totals[0], here.totals[0]) < 1e-8
+        for b in range(len(here.draws)):
+            assert largest(joint.draws[b, 0], here.draws[b, 0]) < 1e-8
+    assert got["owner-0"].agreement.panel.visits == here.agreement.panel.visits
+
+
+# -- the network ---------------------------------------------------------------------------------------------
+
+
+class Synchroniser(threading.Thread):
+    """Every club has a copy of the shared folder; files come late, in any order, in part, twice, and listings are old."""
+
+    def __init__(self, copies, seed):
+        super().__init__(daemon=True)
+        self.copies, self.chance, self.over = copies, random.Random(seed), threading.Event()
+        self.stale = {}
+
+    def run(self):
+        while not self.over.is_set():
+            files = [(c, p) for n, c in self.copies.items() for p in c.rglob(f"{n}-*.frame") if " " not in p.name]
+            self.chance.shuffle(files)
+            for at, path in files:
+                for other in self.copies.values():
+                    what = self.chance.random()
+                    there = other / path.relative_to(at)
+                    raw = path.read_bytes()
+                    if other == at or what < 0.3 or (there.exists() and there.stat().st_size == len(raw)):
+                        continue  # late
+                    there.parent.mkdir(parents=True, exist_ok=True)
+                    if what < 0.5:
+                        there.write_bytes(raw[: len(raw) // 2])  # in part: the rest comes later
+                    elif what < 0.6:
+                        there.with_name(f"{there.stem} (conflicted copy).frame").write_bytes(raw)
+                    elif what < 0.65:
+                        there.with_name(there.name + ".part").write_bytes(raw[:-1])
+                    else:
+                        there.write_bytes(raw)
+            time.sleep(0.002)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_network_that_drops_repeats_delays_reorders_and_damages_changes_no_bit(
-    panel, masked, tmp_path, seed
+def test_a_folder_that_is_synchronised_late_twice_and_in_part_changes_no_bit(
+    panel, masked, tmp_path, monkeypatch, seed
 ):
-    wire = BadWire(sites_of(panel, tmp_path, masked=True), seed)
-    same_bits(masked, run(wire, tmp_path, masked=True))
-    assert wire.asked > 60
+    clubs = with_the_same_keys(panel, masked, tmp_path / "clubs")
+    copies = {name: tmp_path / f"copy-{name}" for name in clubs}
+    for copy in copies.values():
+        copy.mkdir()
+    genuine, last, chance = os.listdir, {}, random.Random(seed)
+
+    def stale(path="."):
+        if chance.random() < 0.3 and path in last:
+            return last[path]  # an old listing
+        last[path] = genuine(path)
+        return last[path]
+
+    monkeypatch.setattr("fedmiss.network.folder.os.listdir", stale)
+    synchroniser = Synchroniser(copies, seed)
+    synchroniser.start()
+    seats = {name: shared_folder(copies[name], clubs[name], sleep=lambda s: time.sleep(0.002)) for name in clubs}
+    got = run(clubs, seats=seats)
+    synchroniser.over.set()
+    for joint in got.values():
+        same_bits(masked[0], joint)
+
+
+def shared_folder(root, club, **more):
+    party = club.party
+    return Folder(
+        root, club.name, party.roster, "egrets", club.job, patience=20.0,
+        genuine=lambda name, exchange, raw: party.verified(name, frame_label(club.job, name, exchange), raw), **more,
+    )  # fmt: skip
+
+
+def test_what_strangers_put_into_the_folder_is_passed_over(panel, masked, tmp_path):
+    """Frames of another exchange or job, bytes of somebody else, other files: under an organisation's name, too."""
+    clubs = with_the_same_keys(panel, masked, tmp_path / "clubs")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    rubbish = threading.Event()
+    seats = {name: shared_folder(shared, club, sleep=lambda s: time.sleep(0.002)) for name, club in clubs.items()}
+    at = seats["owner-0"].at
+
+    def stranger():
+        import hashlib
+
+        while not rubbish.is_set():
+            for exchange in sorted(at.glob("*")):
+                for name in clubs:
+                    whole = list(exchange.glob(f"{name}-*.frame"))
+                    old = whole[0].read_bytes() if whole else bytes(200)
+                    for raw in (old[:64] + b"changed" + old[71:], bytes(100), b""):
+                        digest = hashlib.blake2b(raw, digest_size=16).hexdigest()
+                        after = at / f"{int(exchange.name) + 1:06d}"
+                        after.mkdir(exist_ok=True)
+                        (after / f"{name}-{digest}.frame").write_bytes(raw)
+                    if whole:  # a genuine frame under a later number
+                        shutil.copy(whole[0], after / whole[0].name)
+                (exchange / "photo.jpg").write_bytes(b"a bird")
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=stranger, daemon=True)
+    thread.start()
+    got = run(clubs, seats=seats)
+    rubbish.set()
+    for joint in got.values():
+        same_bits(masked[0], joint)
+    assert (at / "000002" / "photo.jpg").exists()
+
+
+class Star:
+    """A relay and seats whose connections lose, repeat and damage packets; the relay forgets everything now and then."""
+
+    def __init__(self, names, seed):
+        self.chance, self.seats = random.Random(seed), {n: Seat() for n in names}
+        self.old, self.restarts = {}, 0
+
+    def ask(self, packets):
+        if self.chance.random() < 0.03:
+            raise Kill
+        out = {}
+        for name, packet in packets.items():
+            what = self.chance.random()
+            if what < 0.1:
+                continue  # the packet is lost
+            if what < 0.2 and name in self.old:
+                packet = self.old[name]  # an old one comes in its place
+            answer = self.seats[name].answer(packet)
+            if 0.2 < what < 0.3:
+                continue  # the answer is lost
+            if 0.3 < what < 0.35:
+                answer = answer[: len(answer) // 2]
+            self.old[name] = packet
+            out[name] = answer
+        return out
+
+    def run(self):
+        while True:
+            try:
+                return Relay(list(self.seats)).run(self.ask, lambda: None)
+            except Kill:
+                self.restarts += 1
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_relay_that_loses_repeats_damages_and_forgets_changes_no_bit(panel, masked, tmp_path, seed):
+    clubs = with_the_same_keys(panel, masked, tmp_path)
+    star = Star(list(clubs), seed)
+
+    def club(name):
+        joint = clubs[name].run(star.seats[name])
+        star.seats[name].end(True)
+        return joint
+
+    got = together({**{n: (lambda n=n: club(n)) for n in clubs}, "relay": star.run})
+    assert got.pop("relay") is None
+    assert star.restarts
+    for joint in got.values():
+        same_bits(masked[0], joint)
+
+
+def test_a_relay_says_who_stopped_and_lets_nobody_wait_for_nothing():
+    class Two:
+        posts = {"a": packed(0, {"": b"x"}), "b": b"fedmiss: this organisation has stopped"}
+
+        def ask(self, packets):
+            return {n: self.posts[n] for n in packets}
+
+    relay = Relay(["a", "b"])
+    with pytest.raises(EngineError, match="b stopped before the end"):
+        relay.run(Two().ask, lambda: None)
+    assert relay.ended == {"b": False}
+
+
+# -- departures ----------------------------------------------------------------------------------------------
+
+
+def test_a_copy_that_asks_something_else_is_named(panel, tmp_path):
+    """Another number of candidates, another seed, another rank: in exchange and field, and by the name of who is alone."""
+    for i, (what, words) in enumerate(
+        (
+            (order(seed=1), "other words, whole numbers or shapes in Support|Open"),
+            (order((replace(NEGBIN, rank=0),)), "other words, whole numbers or shapes in Open"),
+            (order(plan=replace(order().plan, share=0.8)), r"Support\.share: 0\.8 instead of 0\.9"),
+        )
+    ):
+        got = run(clubs_of(panel, tmp_path / str(i)), order(), whats={"owner-1": what})
+        for name, error in got.items():
+            assert isinstance(error, EngineError), (name, error)
+            assert "the copy of owner-1 of the job asks something else" in str(error), error
+        import re
+
+        assert re.search(words, str(got["owner-0"])), str(got["owner-0"])
+
+
+def test_the_sign_of_one_column_is_seen(panel):
+    """Numbers that a processor may round are equal; a changed one in a million, a sign, a row that moved are not."""
+    rng = np.random.default_rng(0)
+    for shape in ((1,), (1, 24), (3, 24, 2), (1, 600, 3)):
+        V = rng.normal(size=shape)
+        ask = msg.SharedProduct(0, np.zeros(1, np.int64), V)
+        mine = outline_of([ask])
+        near = replace(ask, V=V * (1 + 1e-9 * rng.normal(size=shape)))
+        assert not mine.differs(outline_of([near]))
+        for other in (-V, V[..., ::-1].copy(), V * (1 + 1e-4)):
+            if np.array_equal(other, V):
+                continue
+            assert "SharedProduct.V" in mine.differs(outline_of([replace(ask, V=other)])), shape
+    assert "shapes" in mine.differs(outline_of([replace(ask, batch=1)]))
+    read, rest = type(mine).read(mine.as_bytes() + b"more")
+    assert rest == b"more"
+    assert not mine.differs(read)
+
+
+class Liar:
+    """Shows a frame of its own making from some exchange on."""
+
+    def __init__(self, seat, at, change):
+        self.seat, self.at, self.change = seat, at, change
+
+    def all_of(self, exchange, frame):
+        got = self.seat.all_of(exchange, frame)
+        return self.change(got) if exchange == self.at else got
+
+    def restore(self, exchange, frame):
+        self.seat.restore(exchange, frame)
+
+
+def test_a_relay_that_shows_different_frames_is_found_out(panel, tmp_path):
+    """Whoever carries frames cannot make them; whoever signs two of them is found at the next exchange."""
+    clubs = clubs_of(panel, tmp_path / "a")
+    board = Board(list(clubs), patience=5.0)
+    seats = {name: board.seat(name) for name in clubs}
+    kept = {}
+
+    def swap(got):
+        kept.update(got)
+        return got | {"owner-1": got["owner-1"][:-1] + bytes([got["owner-1"][-1] ^ 1])}
+
+    seats["owner-0"] = Liar(seats["owner-0"], 7, swap)
+    got = run(clubs, seats=seats)
+    assert isinstance(got["owner-0"], UplinkError)
+    assert "a frame in the name of 'owner-1' is not signed by its key" in str(got["owner-0"])
+    # a member that signs two different frames of one exchange: here its own program makes the second one
+    clubs = clubs_of(panel, tmp_path / "b")
+    board = Board(list(clubs), patience=5.0)
+    seats = {name: board.seat(name) for name in clubs}
+    party = clubs["owner-1"].party
+
+    def two(got):
+        return got | {"owner-1": resigned(party, frame_label(JOB, "owner-1", 7), got["owner-1"])}
+
+    seats["owner-0"] = Liar(seats["owner-0"], 7, two)
+    got = run(clubs, seats=seats)
+    said = [str(e) for e in got.values() if isinstance(e, EngineError)]
+    assert any("have seen different frames before it" in s for s in said), said
+    assert not any(hasattr(e, "totals") for e in got.values())
+
+
+def resigned(party, label, raw):
+    """Other sums under a valid signature."""
+    body = party.unlock(KEY["now"], label, raw[64:])
+    answer = Outline.read(body[32:])[1]
+    envelope, (*others, last) = decode(answer, None, asks=False, who="")
+    last = replace(last, months=last.months + np.uint64(1 << 32))
+    changed = encode([*others, last], envelope)
+    return party.sign(label, party.lock(KEY["now"], label, body[: len(body) - len(answer)] + changed))
+
+
+KEY = {}
+
+
+@pytest.fixture(autouse=True)
+def _remember_the_key_of_frames(monkeypatch):
+    genuine = Member._agree
+
+    def agree(self):
+        genuine(self)
+        KEY["now"] = self.key
+
+    monkeypatch.setattr(Member, "_agree", agree)
+
+
+def test_masks_of_those_who_saw_different_frames_do_not_cancel(panel, tmp_path):
+    """A sum over them is noise: nobody can hand one organisation other sums than the rest and read its answer."""
+    clubs = clubs_of(panel, tmp_path)
+    a, b, c = (club.party for club in clubs.values())
+    size = 50
+    together_ = a.stream(3, size, b"same") + b.stream(3, size, b"same") + c.stream(3, size, b"same")
+    assert not together_.any()
+    apart = a.stream(3, size, b"other") + b.stream(3, size, b"same") + c.stream(3, size, b"same")
+    assert np.count_nonzero(apart) == size
+
+
+def test_frames_are_read_by_the_roster_only(panel, tmp_path):
+    """Who carries them sees no word of a question or an answer, and no number: only sizes."""
+    clubs = clubs_of(panel, tmp_path, masked=False)
+    board = Board(list(clubs))
+    got = run(clubs, board=board)
+    assert not any(isinstance(x, BaseException) for x in got.values())
+    frames = b"".join(f for number, fs in board.frames.items() if number for f in fs.values())
+    assert len(frames) > 100_000
+    for word in (b"Broadcast", b"Solve", b"owner-", b"FG", JOB[:8] + SETTINGS):
+        assert word not in frames[: len(frames)] or len(word) < 4
+    for x in got["owner-0"].totals[0]:
+        assert np.float64(x).tobytes() not in frames
+    assert frames.count(SETTINGS) == 0
+
+
+def test_more_exchanges_than_approved_are_refused(panel, tmp_path):
+    got = run(clubs_of(panel, tmp_path), exchanges=20)
+    for name, error in got.items():
+        assert isinstance(error, ConfigError)
+        assert f"the job of '{name}' asks for exchange 21 (the approved study allows 20)" in str(error)
+
+
+def test_another_version_is_named_before_anything_else_is_sent(panel, tmp_path, monkeypatch):
+    clubs = clubs_of(panel, tmp_path)
+    board = Board(list(clubs), patience=5.0)
+    club = clubs["owner-2"]
+
+    def old():
+        import json
+
+        body = json.dumps({"version": "0.1.0", "protocol": 1, "sealed": {}}).encode()
+        return board.seat("owner-2").all_of(0, club.party.sign(frame_label(JOB, "owner-2", 0), body))
+
+    got = together({"owner-2": old} | {n: (lambda n=n: clubs[n].run(board.seat(n))) for n in ("owner-0", "owner-1")})
+    for name in ("owner-0", "owner-1"):
+        assert "owner-2 runs fedmiss 0.1.0" in str(got[name])
+    assert set(board.frames) == {0}
+
+
+# -- the folder ----------------------------------------------------------------------------------------------
+
+
+def test_a_kit_in_the_shared_folder_would_give_its_keys_away(tmp_path):
+    shared = tmp_path / "shared"
+    kit = shared / "kits" / "north"
+    kit.mkdir(parents=True)
+    with pytest.raises(InputError, match="lies in the shared folder"):
+        check_folder(shared, kit)
+    with pytest.raises(InputError, match="there is no folder"):
+        check_folder(tmp_path / "none", kit)
+    assert check_folder(shared, tmp_path / "kit") == shared
+
+
+def test_a_full_disk_and_missing_rights_are_said_and_nothing_is_lost(panel, masked, tmp_path, monkeypatch):
+    clubs = with_the_same_keys(panel, masked, tmp_path / "clubs")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    genuine, left = os.fsync, [30]
+
+    def full(handle):
+        left[0] -= 1
+        if left[0] == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return genuine(handle)
+
+    seats = {n: shared_folder(shared, c, sleep=lambda s: time.sleep(0.002)) for n, c in clubs.items()}
+    for seat in seats.values():
+        seat.patience = 1.0
+    monkeypatch.setattr("fedmiss.network.folder.os.fsync", full)
+    got = run(clubs, seats=seats)
+    said = [str(e) for e in got.values()]
+    assert any("No space left" in s for s in said), said
+    got = run(clubs, seats=seats)
+    for joint in got.values():
+        same_bits(masked[0], joint)
+
+
+def test_who_is_missing_is_said_and_the_job_goes_on_later(panel, masked, tmp_path):
+    clubs = with_the_same_keys(panel, masked, tmp_path / "clubs")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    said = []
+    seats = {n: shared_folder(shared, c, sleep=lambda s: time.sleep(0.002)) for n, c in clubs.items()}
+    seats["owner-0"].told, seats["owner-0"].patience = said.append, 0.5
+    import fedmiss.network.folder as folder_module
+
+    two = {n: clubs[n] for n in ("owner-0", "owner-1")}
+    seats["owner-1"].patience = 0.5
+    quiet, folder_module.QUIET = folder_module.QUIET, 0.1
+    try:
+        got = run(two, seats=seats)
+    finally:
+        folder_module.QUIET = quiet
+    assert "exchange 0: no frame from owner-2" in str(got["owner-0"])
+    assert said == [("owner-2",)]
+    for seat in seats.values():
+        seat.patience = 20.0
+    for joint in run(clubs, seats=seats).values():
+        same_bits(masked[0], joint)
+
+
+# -- kills and journals --------------------------------------------------------------------------------------
 
 
 class Killing:
@@ -90,43 +492,78 @@ class Killing:
         monkeypatch.setattr(Journal, "append", dying)
 
 
-class Fragile(Wire):
-    """A killed site is away until it is asked again; the hub's own death goes through."""
-
-    def ask(self, frames):
-        out = {}
-        for name, frame in frames.items():
-            try:
-                out[name] = self.sites[name].answer(frame)
-            except Kill:
-                program, self.sites[name].program = self.sites[name].program, None
-                if program is not None:
-                    program.close()
-        return out
-
-
-def killed_job(panel, folder, monkeypatch, seed, kills):
-    killing = Killing(monkeypatch, seed, kills)
-    sites = sites_of(panel, folder, masked=True)
-    hub_deaths = 0
-    while True:
-        try:
-            got = run(Fragile(sites), folder, masked=True)
-        except Kill:
-            hub_deaths += 1
-            if killing.chance.random() < 0.5:  # both sides at once
-                for site in sites.values():
-                    site.stop()
-        else:
-            break
-    return got, kills - killing.left, hub_deaths
-
-
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(s, marks=pytest.mark.slow) for s in range(2, 10))])
 def test_fifty_kills_with_real_journals(panel, masked, tmp_path, monkeypatch, seed):
-    got, kills, _ = killed_job(panel, tmp_path, monkeypatch, seed, 5)
-    assert kills == 5
-    same_bits(masked, got)
+    clubs = with_the_same_keys(panel, masked, tmp_path / "clubs")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    killing = Killing(monkeypatch, seed, 5, rate=0.02)
+
+    def club(name):
+        while True:
+            try:
+                return clubs[name].run(shared_folder(shared, clubs[name], sleep=lambda s: time.sleep(0.002)))
+            except Kill:
+                continue  # started again by its user
+
+    got = together({n: (lambda n=n: club(n)) for n in clubs})
+    assert killing.left == 0
+    for joint in got.values():
+        same_bits(masked[0], joint)
+
+
+def test_a_journal_gives_the_job_again_and_ends_where_it_ends(panel, masked, tmp_path):
+    clubs = with_the_same_keys(panel, masked, tmp_path)
+    assert not any(isinstance(x, BaseException) for x in run(clubs).values())
+    club = clubs["owner-1"]
+    journal = Journal.reading(club.journal)
+    done = list(entries(journal))
+    assert [e.exchange for e in done] == list(range(len(done)))
+    again = Member(club.program(), club.party, journal, None)
+    same_bits(masked[0], run_job(Link(again, JOB[:8], SETTINGS, masked=True), order()))
+    assert again.replayed == len(done)
+    again.close()
+    raw = club.journal.read_bytes()
+    club.journal.write_bytes(raw[: len(raw) // 2])
+    half = Member(club.program(), club.party, Journal.reading(club.journal), None)
+    with pytest.raises(Ended, match="ends at exchange"):
+        run_job(Link(half, JOB[:8], SETTINGS, masked=True), order())
+    assert 10 < half.replayed < len(done)
+    half.close()
+
+
+def test_a_job_goes_on_only_with_the_data_and_the_study_it_began_with(panel, tmp_path):
+    clubs = clubs_of(panel, tmp_path, masked=False)
+    run(clubs)
+    club, board = clubs["owner-1"], Board(list(clubs), patience=1.0)
+    held = club.visits
+    club.visits = replace(held, count=held.count + (np.arange(held.count.size) == 3))
+    with pytest.raises(ConfigError, match="other data"):
+        club.run(board.seat("owner-1"))
+    club.visits, club.job = held, bytes(32)
+    with pytest.raises(ConfigError, match="another job"):
+        club.run(board.seat("owner-1"))
+    club.job = JOB
+    with pytest.raises(EngineError, match="does not give the same answer to exchange"):
+        club.run(board.seat("owner-1"), order((replace(NEGBIN, rank=0, dispersion="quasi"),)))
+
+
+def test_two_programs_never_run_on_one_journal(panel, tmp_path):
+    club = clubs_of(panel, tmp_path)["owner-1"]
+    held = Journal(club.journal)
+    with pytest.raises(EngineError, match="in use"):
+        club.run(Board(["owner-1"]).seat("owner-1"))
+    held.close()
+
+
+@pytest.mark.slow
+def test_a_choice_of_models_goes_through_masks(panel, tmp_path):
+    what = order(default_candidates(NEGBIN, max_rank=1), bootstrap=0)
+    here = in_one_process(clubs_of(panel, tmp_path / "a"), what)
+    got = run(clubs_of(panel, tmp_path / "b"), what)["owner-2"]
+    assert got.choice.best == here.choice.best
+    np.testing.assert_allclose(got.choice.table["deviance"], here.choice.table["deviance"], rtol=1e-8)
+    assert largest(got.totals[0], here.totals[0]) < 1e-8
 
 
 def test_a_damaged_journal_is_refused_and_a_cut_one_goes_on(tmp_path):
@@ -231,101 +668,3 @@ def test_a_file_that_is_no_journal_stays(tmp_path, content):
     with pytest.raises(InputError, match=r"not a journal|older fedmiss"):
         Journal(tmp_path / "j")
     assert (tmp_path / "j").read_bytes() == content
-
-
-def test_a_site_goes_on_only_with_the_data_and_the_job_it_began_with(panel, tmp_path):
-    sites = sites_of(panel, tmp_path, masked=False)
-    run(Wire(sites), tmp_path, masked=False)
-    site = sites["owner-1"]
-    site.stop()
-    held = site.visits
-    site.visits = replace(held, count=held.count + (np.arange(held.count.size) == 3))
-    with pytest.raises(ConfigError, match="other data"):
-        site.start()
-    site.visits, site.job = held, bytes(32)
-    with pytest.raises(ConfigError, match="another job"):
-        site.start()
-    site.job = JOB
-    site.start()
-    assert site.program.exchange > 20
-
-
-def test_one_exchange_is_answered_once_and_to_the_approved_job_only(panel, tmp_path):
-    sites = sites_of(panel, tmp_path, masked=True)
-    wire = Wire(sites)
-    run(wire, tmp_path, masked=True)
-    name = "owner-0"
-    asked = [frames[name] for frames, _ in wire.log]
-    answered = [out[name] for _, out in wire.log]
-    program = sites[name].program
-
-    def refusal(frame, words):
-        said = decode(program.answer(frame), None, asks=False, who="x")[1][0]
-        assert "own screen" in said.text  # the reason is not told to the hub
-        assert words in str(program.program.refusal)
-
-    assert program.answer(asked[-1]) == answered[-1]
-    refusal(asked[5], "each exchange is answered once")
-    other = asked[-1][:4] + b"otherjob" + asked[-1][12:]
-    refusal(_signed(other), "whose custodian approved")
-    refusal(_signed(asked[-1][:12] + b"changed!" + asked[-1][20:]), "approved others")
-    refusal(b"x" * ((1 << 28) + 1), "limit 268,435,456")
-    refusal(b"FH" + bytes(200), "version 0")
-    late = _signed(asked[-1][:20] + (len(asked) + 5).to_bytes(4, "little") + asked[-1][24:])
-    refusal(late, "in order")
-    before = sum(1 for _ in entries(program.journal))
-    assert before == len(asked)  # refusals leave no trace
-
-
-def _signed(frame):
-    import struct
-    import zlib
-
-    head, body = frame[:24], frame[28:]
-    return head + struct.pack("<I", zlib.crc32(body, zlib.crc32(head))) + body
-
-
-def test_who_is_away_is_said_and_nothing_is_lost(panel, masked, tmp_path):
-    class Away(Wire):
-        gone = True
-
-        def ask(self, frames):
-            if len(self.log) == 20 and self.gone:
-                frames = {k: v for k, v in frames.items() if k != "owner-2"}
-                return {name: self.sites[name].answer(frame) for name, frame in frames.items()}
-            return super().ask(frames)
-
-    said = []
-    wire = Away(sites_of(panel, tmp_path, masked=True))
-    with pytest.raises(EngineError, match="no answer from owner-2"):
-        run(wire, tmp_path, masked=True, patience=0.0, told=said.append)
-    assert said == [("owner-2",)]
-    wire.gone = False
-    same_bits(masked, run(wire, tmp_path, masked=True))
-
-
-def test_a_hub_that_asks_in_other_words_after_a_restart_is_stopped(panel, tmp_path):
-    sites = sites_of(panel, tmp_path, masked=True)
-    run(Wire(sites), tmp_path, masked=True)
-    with pytest.raises(EngineError, match=r"exchange \d+ is asked in other words than before the restart"):
-        run(Wire(sites), tmp_path, masked=True, what=order((replace(NEGBIN, rank=0, dispersion="quasi"),)))
-
-
-@pytest.mark.slow
-def test_a_choice_of_models_goes_through_masks(panel, tmp_path):
-    what = order(default_candidates(NEGBIN, max_rank=1), bootstrap=0)
-    sites = sites_of(panel, tmp_path / "a", masked=False)
-    here = run_job(Link(InProcess(sites), JOB[:8], SETTINGS), what)
-    got = run(Wire(sites_of(panel, tmp_path / "b", masked=True)), tmp_path / "b", masked=True, what=what)
-    assert got.choice.best == here.choice.best
-    np.testing.assert_allclose(got.choice.table["deviance"], here.choice.table["deviance"], rtol=1e-8)
-    assert largest(got.totals[0], here.totals[0]) < 1e-8
-
-
-def test_the_hub_passes_the_common_key_on_unread(panel, tmp_path):
-    sites = sites_of(panel, tmp_path, masked=True)
-    wire = Wire(sites)
-    run(wire, tmp_path, masked=True, what=sealed_order())
-    (key,) = {site.program.program.key for site in sites.values()}
-    assert key != b"k" * 16
-    assert all(key not in raw for pair in wire.log for side in pair for raw in side.values())

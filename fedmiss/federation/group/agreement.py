@@ -125,13 +125,12 @@ def support(program: GroupProgram, q: msg.Support) -> msg.SupportSums:
     over = np.zeros((parts, L))
     if q.visits.size:
         may = releasable(q.visits, q.sites, q.groups, program.minimum, program.contributors)
-        known = behind(q.regions[:, 0], q.regions[:, 1], program.minimum, program.contributors)
         over = (visits > q.share * q.visits) * may.astype(float)
+        known = behind(q.regions[:, 0], q.regions[:, 1], program.minimum, program.contributors)
         regions[:, 2] = (regions[:, 0] > q.share * q.regions[:, 0]) * known
         program.releasable[q.folds > 0] = may & (over == 0).all(axis=0)
         if not q.folds:
-            # of a region with too little behind it nothing is told but that it may not be empty
-            program.regions_behind = np.column_stack([q.regions + 1e-9 * ~known[:, None], regions[:, 2]])
+            program.regions_behind = np.column_stack([q.regions, regions[:, 2]])
             program.region_names = program.axis.regions
     return msg.SupportSums(visits, sites, groups, over, regions)
 

@@ -11,7 +11,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.link import Link, total
-from fedmiss.federation.rules import behind, kept_regions, releasable
+from fedmiss.federation.rules import kept_regions, releasable
 
 __all__ = ["FEWEST_REGIONS", "release_jointly", "released_months"]
 
@@ -53,8 +53,6 @@ def _used(done: dict[str, msg.Answer]) -> int:
 def _support(
     link: Link,
     share: float,
-    minimum: int,
-    contributors: int,
     L: int,
     regions: int,
     *,
@@ -64,9 +62,8 @@ def _support(
 ) -> dict[str, F64]:
     """Two exchanges: the sums behind every part of every month, then who has too large a share of them.
 
-    The groups get those sums back that have enough behind them, and nothing of the others.
+    The groups get the sums back, so that each can say whether its share is too large.
     """
-    # many parameters: the rule, the panel's axes, and the folds
     parts, none, sums = max(folds, 1), np.zeros((0, 0)), {}
     shapes = {
         "visits": (parts, L),
@@ -79,11 +76,9 @@ def _support(
     for _ in range(2):
         (answers,) = link.ask([ask])
         sums = {name: total(answers, name, shape) for name, shape in shapes.items()}
-        enough = behind(sums["sites"], sums["groups"], minimum, contributors, sums["visits"])
-        many = behind(sums["regions"][:, 0], sums["regions"][:, 1], minimum, contributors)
         ask = replace(
-            ask, visits=sums["visits"] * enough, sites=sums["sites"] * enough, groups=sums["groups"] * enough,
-            regions=np.ascontiguousarray(sums["regions"][:, :2] * many[:, None]),
+            ask, visits=sums["visits"], sites=sums["sites"], groups=sums["groups"],
+            regions=np.ascontiguousarray(sums["regions"][:, :2]),
         )  # fmt: skip
     return sums
 
@@ -93,7 +88,7 @@ def _released(
 ) -> tuple[Bool, tuple[str, ...], F64, dict[str, I64]]:
     """Months and regions whose sums over groups may be released; visits of released months; which months each rule loses."""
     L, minimum, regions = int(axes.months.size), axes.minimum, axes.regions
-    s = _support(link, share, minimum, contributors, L, len(regions))
+    s = _support(link, share, L, len(regions))
     rules = {
         f"fewer visits or sites, or fewer than {contributors} organisations": releasable(
             s["visits"], s["sites"], s["groups"], minimum, contributors
@@ -117,8 +112,6 @@ def released_months(link: Link, panel: Panel, *, by: str, folds: int, seed: int)
     s = _support(
         link,
         panel.share,
-        panel.least,
-        panel.contributors,
         panel.L,
         len(panel.regions),
         by=by,

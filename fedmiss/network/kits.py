@@ -199,9 +199,9 @@ def page(kit: Kit, *, visits: str = "") -> str:
         ]
     lines += [
         f"  Months with fewer than {s.minimum} visits or sites of all organisations together, with fewer than",
-        f"  {s.contributors} organisations, or with more than {s.share:.0%} of the visits from one, are left out; months with",
-        "  such a fold are left out of the choice of the model. Of these months the numbers of visits and sites are seen, no",
-        "  birds.",
+        f"  {s.contributors} organisations, or with more than {s.share:.0%} of the visits from one, are left out; months",
+        "  with such a fold are left out of the choice of the model. Of these months the numbers of visits and sites are",
+        "  seen, no birds.",
         "  Sites are compared with nobody's: one that two organisations visit counts in each.",
     ]
     return "\n".join([*lines, *_differences(kit)])

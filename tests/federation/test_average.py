@@ -16,7 +16,7 @@ from fedmiss.federation.results import totals_by_region
 from fedmiss.models.lowrank.choice import choose
 from fedmiss.models.lowrank.settings import CountSettings
 
-from .network import JOB, SETTINGS, sites_of
+from .network import JOB, SETTINGS, clubs_of
 from .owners import owned
 
 RANKS = [CountSettings(rank=r, dispersion="negbin") for r in (1, 0, 2)]
@@ -73,11 +73,10 @@ def test_a_replicate_of_the_average_is_that_of_the_member_it_is_dealt_to(panel, 
 def test_a_job_between_organisations_gives_the_mean_and_tells_every_member(panel, tmp_path):
     def there(folder):
         """Organisations without a rule for released sums."""
-        sites = sites_of(panel, folder, masked=False)
-        for site in sites.values():
-            site.start()
-            site.program.program.jointly = False
-        return sites
+        programs = {name: club.program() for name, club in clubs_of(panel, folder).items()}
+        for program in programs.values():
+            program.jointly = False
+        return programs
 
     sites = there(tmp_path)
     months = panel.calendar[1] * 12 + panel.calendar[0] - 1
@@ -90,7 +89,7 @@ def test_a_job_between_organisations_gives_the_mean_and_tells_every_member(panel
     reference = np.mean([totals_by_region(f, np.full(panel.J, -1), 0)[0] for f in fit.fits], axis=0)
     np.testing.assert_allclose(job.totals[0], reference, rtol=1e-9)
     for site in sites.values():
-        told = site.program.program.results
+        told = site.results
         assert [t.batch for t in told] == [m.batch for m in job.members]
         for t, m in zip(told, job.members, strict=True):
             np.testing.assert_array_equal(t.T, m.state.T)

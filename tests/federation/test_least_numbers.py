@@ -1,11 +1,10 @@
-"""Least numbers for sums over groups: of months, of every fold's part of them, of regions; and a hub that asks for less."""
+"""Least numbers for sums over groups: of months, of every fold's part of them, of regions."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.codec import decode
 from fedmiss.federation.group.folds import draw_folds
@@ -16,7 +15,7 @@ from fedmiss.federation.local import fit_counts
 from fedmiss.federation.rules import releasable
 from fedmiss.models.lowrank.data import Group, GroupPanel
 
-from .network import JOB, NEGBIN, SETTINGS, sites_of
+from .network import JOB, NEGBIN, SETTINGS, clubs_of
 from .owners import largest, owned
 
 MINIMUM, SHARE, FOLDS = 13, 0.55, 2
@@ -43,7 +42,7 @@ class Tapped(InProcess):
 
 
 def ran(panel, folder, candidates=(NEGBIN,), minimum=MINIMUM, share=SHARE):
-    sites = sites_of(panel, folder, masked=False)
+    sites = {name: club.program() for name, club in clubs_of(panel, folder).items()}
     plan = Plan(joint=False, jointly=True, minimum=minimum, share=share)
     tap = Tapped(sites)
     order = Order(plan, list(candidates), folds=FOLDS, by="cell", bootstrap=0)
@@ -82,7 +81,7 @@ def test_released_months_are_those_with_enough_behind_them(panel, tmp_path):
     ]  # fmt: skip
     seen = np.zeros(panel.L, bool)
     for site in sites.values():
-        seen[np.unique(site.program.program.used.month)] = True
+        seen[np.unique(site.used.month)] = True
     np.testing.assert_array_equal(seen, fine)
     np.testing.assert_array_equal(joint.agreement.behind, visits * fine)
     assert joint.agreement.withheld == visits[~fine].sum()
@@ -118,32 +117,6 @@ def msg_free(settings):
     from dataclasses import replace
 
     return replace(settings, rank=0)
-
-
-def test_a_hub_that_asks_for_less_is_refused_at_home(panel, tmp_path):
-    """The custodian's number is 2 here; a hub that releases every month would show single visits."""
-    sites = sites_of(panel, tmp_path, masked=False)
-    for site in sites.values():
-        site.start()
-        site.program.program.minimum = 8
-
-    class Lying(Link):
-        def ask(self, questions):
-            if not isinstance(questions, dict):
-                questions = [
-                    msg.Axes(
-                        q.months, q.terms, q.blanks, q.detections, 0, q.regions, np.ones_like(q.released)
-                    )
-                    if isinstance(q, msg.Axes) and q.released.size
-                    else q
-                    for q in questions
-                ]
-            return super().ask(questions)
-
-    plan = Plan(joint=False, jointly=True, minimum=2)
-    with pytest.raises(ConfigError, match="own screen"):
-        run_job(Lying(InProcess(sites), JOB[:8], SETTINGS), Order(plan, [NEGBIN], bootstrap=0))
-    assert "releases months that do not have" in str(next(iter(sites.values())).program.program.refusal)
 
 
 def test_the_rule_looks_at_every_part():

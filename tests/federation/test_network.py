@@ -17,8 +17,7 @@ from fedmiss.errors import ConfigError, EngineError, InputError, UplinkError
 from fedmiss.federation import journal as journal_module
 from fedmiss.federation import messages as msg
 from fedmiss.federation.codec import decode, encode
-from fedmiss.federation.gather import Board, Relay, Seat, packed, unpacked
-from fedmiss.federation.group.program import GroupProgram
+from fedmiss.federation.gather import STOPPED, Board, Relay, Seat, packed
 from fedmiss.federation.hub.job import run_job
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import Link
@@ -88,7 +87,9 @@ class Synchroniser(threading.Thread):
 
     def run(self):
         while not self.over.is_set():
-            files = [(c, p) for n, c in self.copies.items() for p in c.rglob(f"{n}-*.frame") if " " not in p.name]
+            files = [
+                (c, p) for n, c in self.copies.items() for p in c.rglob(f"{n}-*.frame") if " " not in p.name
+            ]
             self.chance.shuffle(files)
             for at, path in files:
                 for other in self.copies.values():
@@ -128,7 +129,9 @@ def test_a_folder_that_is_synchronised_late_twice_and_in_part_changes_no_bit(
     monkeypatch.setattr("fedmiss.network.folder.os.listdir", stale)
     synchroniser = Synchroniser(copies, seed)
     synchroniser.start()
-    seats = {name: shared_folder(copies[name], clubs[name], sleep=lambda s: time.sleep(0.002)) for name in clubs}
+    seats = {
+        name: shared_folder(copies[name], clubs[name], sleep=lambda s: time.sleep(0.002)) for name in clubs
+    }
     got = run(clubs, seats=seats)
     synchroniser.over.set()
     for joint in got.values():
@@ -149,7 +152,9 @@ def test_what_strangers_put_into_the_folder_is_passed_over(panel, masked, tmp_pa
     shared = tmp_path / "shared"
     shared.mkdir()
     rubbish = threading.Event()
-    seats = {name: shared_folder(shared, club, sleep=lambda s: time.sleep(0.002)) for name, club in clubs.items()}
+    seats = {
+        name: shared_folder(shared, club, sleep=lambda s: time.sleep(0.002)) for name, club in clubs.items()
+    }
     at = seats["owner-0"].at
 
     def stranger():
@@ -231,15 +236,10 @@ def test_a_relay_that_loses_repeats_damages_and_forgets_changes_no_bit(panel, ma
 
 
 def test_a_relay_says_who_stopped_and_lets_nobody_wait_for_nothing():
-    class Two:
-        posts = {"a": packed(0, {"": b"x"}), "b": b"fedmiss: this organisation has stopped"}
-
-        def ask(self, packets):
-            return {n: self.posts[n] for n in packets}
-
+    posts = {"a": packed(0, {"": b"x"}), "b": STOPPED}
     relay = Relay(["a", "b"])
     with pytest.raises(EngineError, match="b stopped before the end"):
-        relay.run(Two().ask, lambda: None)
+        relay.run(lambda packets: {n: posts[n] for n in packets}, lambda: None)
     assert relay.ended == {"b": False}
 
 
@@ -396,7 +396,9 @@ def test_another_version_is_named_before_anything_else_is_sent(panel, tmp_path, 
         body = json.dumps({"version": "0.1.0", "protocol": 1, "sealed": {}}).encode()
         return board.seat("owner-2").all_of(0, club.party.sign(frame_label(JOB, "owner-2", 0), body))
 
-    got = together({"owner-2": old} | {n: (lambda n=n: clubs[n].run(board.seat(n))) for n in ("owner-0", "owner-1")})
+    got = together(
+        {"owner-2": old} | {n: (lambda n=n: clubs[n].run(board.seat(n))) for n in ("owner-0", "owner-1")}
+    )
     for name in ("owner-0", "owner-1"):
         assert "owner-2 runs fedmiss 0.1.0" in str(got[name])
     assert set(board.frames) == {0}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from fedmiss.federation.gather import Board
 from fedmiss.network.demo import CLUBS, club_panels
 from fedmiss.network.kits import approve, collect_roster, enrol, make_study, open_kit
-from fedmiss.network.site import program_of
+from fedmiss.network.member import take_part
 from fedmiss.network.study import Study
+from tests.federation.network import together
 
 QUICK = {"bootstrap": 4, "rank": "0", "model": "negbin"}
 
@@ -38,16 +40,13 @@ def folder(tmp_path):
     return out
 
 
-class Direct:
-    """Carries frames to the organisations' programs in this process."""
-
-    def __init__(self, folder, panels):
-        self.programs = {c: program_of(open_kit(folder / "kits" / c), panels[c]) for c in CLUBS}
-        self.names = tuple(sorted(self.programs))
-
-    def ask(self, frames):
-        return {name: self.programs[name].answer(frame) for name, frame in frames.items()}
-
-    def close(self):
-        for program in self.programs.values():
-            program.close()
+def all_take_part(folder, panels, *, board=None, looks=None, **more):
+    """Every club of a study runs its job, as threads: club -> result's folder, or what was raised."""
+    kits = {c: open_kit(folder / "kits" / c) for c in sorted(panels)}
+    board, looks = board or Board(list(kits), patience=30.0), looks or {}
+    return together(
+        {
+            c: (lambda c=c, kit=kit: take_part(kit, panels[c], board.seat(c), look=looks.get(c), **more))
+            for c, kit in kits.items()
+        }
+    )

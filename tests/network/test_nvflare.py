@@ -13,8 +13,8 @@ pytest.importorskip("nvflare", reason="run by `make test-nvflare` in an environm
 from fedmiss.network import nvflare, nvflare_kits
 from fedmiss.network.demo import CLUBS, demo_study
 from fedmiss.network.kits import make_study, open_kit
+from fedmiss.network.member import start
 from fedmiss.network.operate import _session, end
-from fedmiss.network.site import start
 from fedmiss.network.study import read_study
 from tests.network.ends import Laws, prepared_study, uninterrupted_run
 
@@ -115,7 +115,9 @@ def test_a_job_with_code_runs_nowhere(server, tmp_path):
     assert "is not in allow_list" in said
 
     # a kit of another study with the same names: its certificate is of another root
-    other = make_study(demo_study(bootstrap=10, port=PORT), tmp_path / "other", nvflare_kits.provision)
+    other = make_study(
+        demo_study(bootstrap=10, port=PORT, engine="nvflare"), tmp_path / "other", nvflare_kits.provision
+    )
     stranger = nvflare.start_site(other / "kits" / "north", "stranger", tmp_path / "stranger.log")
     # north's certificate under a name that is not north's
     thief = tmp_path / "thief"

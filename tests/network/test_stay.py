@@ -1,77 +1,28 @@
-"""When an organisation may leave: never while a hub that was killed may come back for the last answers."""
+"""When an organisation may leave a relay: never before it has its result."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
-
-from fedmiss.network import engine, operate
-from fedmiss.network.engine import FAREWELL, Responding, farewell
-from fedmiss.network.operate import LINGER, RETURN, Stay
+from fedmiss.network import operate
+from fedmiss.network.operate import LINGER, Stay
 
 
-@pytest.fixture
-def kit(tmp_path):
-    return SimpleNamespace(done=tmp_path / "done", answered=tmp_path / "answered")
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    now = SimpleNamespace(time=1000.0)
+def test_it_stays_until_it_has_its_result_and_the_relay_is_gone_or_quiet(tmp_path, monkeypatch):
+    now, relay = SimpleNamespace(time=1000.0), SimpleNamespace(there=False)
     monkeypatch.setattr(operate.time, "monotonic", lambda: now.time)
-    return now
-
-
-def test_it_stays_until_the_hub_says_farewell_or_is_away_for_long(kit, clock):
-    hub = SimpleNamespace(there=True)
-    stay = Stay(kit, lambda: hub.there)
-    hub.there = False
-    assert not stay.over()  # the job goes on, the hub is away
-    clock.time += 10 * RETURN
+    out = tmp_path / "result"
+    stay = Stay(out, lambda: relay.there)
+    assert not stay.over()  # the job goes on, the relay is away
+    now.time += 10 * LINGER
     assert not stay.over()
-    kit.answered.touch()
-    assert not stay.over()  # all is answered, the hub was killed with answers of others to come
-    clock.time += 0.9 * RETURN
+    out.mkdir()
+    relay.there = True
+    assert not stay.over()  # others may lack its last frame
+    now.time += 0.9 * LINGER
     assert not stay.over()
-    hub.there = True
-    assert not stay.over()  # it is back
-    clock.time += 10 * RETURN
-    assert not stay.over()
-    kit.done.touch()
-    assert not stay.over()  # it has its result, and may still listen for a while
-    hub.there = False
+    relay.there = False
     assert stay.over()
-
-
-def test_it_leaves_a_hub_that_does_not_come_back_and_one_that_never_stops_listening(kit, clock):
-    kit.answered.touch()
-    stay = Stay(kit, lambda: False)
-    assert not stay.over()
-    clock.time += 1.1 * RETURN
+    relay.there = True
+    now.time += 0.2 * LINGER
     assert stay.over()
-    kit.done.touch()
-    stay = Stay(kit, lambda: True)
-    assert not stay.over()
-    clock.time += 1.1 * LINGER
-    assert stay.over()
-
-
-def test_a_farewell_is_no_question_and_a_lost_one_does_no_harm(kit):
-    program = SimpleNamespace(program=SimpleNamespace(results=[]), answer=lambda frame: b"answer")
-    site = Responding.__new__(Responding)
-    site.kit, site.program = kit, program
-    assert site.answer(b"question") == b"answer"
-    assert not kit.answered.exists()
-    program.program.results.append("outcome")
-    assert site.answer(b"question") == b"answer"
-    assert kit.answered.exists()
-    assert not kit.done.exists()
-    farewell(lambda frames: {n: site.answer(f) for n, f in frames.items()}, ["north"])
-    assert kit.done.exists()
-
-    def broken(frames):
-        assert frames == {"north": FAREWELL}
-        raise OSError
-
-    engine.farewell(broken, ["north"])

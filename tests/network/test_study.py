@@ -13,24 +13,23 @@ from typer.testing import CliRunner
 
 from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
-from fedmiss.errors import ConfigError, InputError
-from fedmiss.federation import messages as msg
-from fedmiss.federation.codec import Envelope, encode
-from fedmiss.federation.link import InProcess
+from fedmiss.errors import ConfigError, EngineError, InputError
+from fedmiss.federation.gather import Board
 from fedmiss.files import read_json, read_manifest, write_json
 from fedmiss.network.demo import CLUBS, in_process
-from fedmiss.network.hub import preview_study, run_study, status
 from fedmiss.network.kits import approve, collect_roster, enrol, make_study, new_revision, open_kit, page
+from fedmiss.network.member import check_counts, dry_run, party_of, replay, take_part
 from fedmiss.network.operate import _all_there
 from fedmiss.network.outbox import HELD, holder, ledger_of, outbox, release
 from fedmiss.network.report import joint_report, own_report
-from fedmiss.network.site import check_counts, dry_run, program_of
+from fedmiss.network.status import status
 from fedmiss.network.study import Study, job_hash, read_study_toml
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.report.html import assets
 
-from .conftest import QUICK, Direct, engine_files, small_study
+from .conftest import QUICK, all_take_part, engine_files, small_study
 
+NOBODY = Board(CLUBS, patience=0.05).seat("north")
 TOML = """
 name = "egrets"
 species = "Ardea alba"
@@ -77,7 +76,7 @@ def test_the_hash_covers_whatever_matters():
         for name, value in (
             ("revision", 2), ("minimum", 6), ("share", 0.9), ("masks", False), ("season", (2,)),
             ("species", "Ardea cinerea"),
-            ("duplicates", True), ("model", QUICK | {"seed": 1}), ("months", ("2004-01", "2010-12")),
+            ("engine", "nvflare"), ("model", QUICK | {"seed": 1}), ("months", ("2004-01", "2010-12")),
         )
     ]  # fmt: skip
     others.append(job_hash(study, roster | {"north": "another key"}))
@@ -95,7 +94,7 @@ def test_nothing_is_answered_before_the_custodian_approved_this_very_job(tmp_pat
     kit = kits["north"]
     assert kit.private.stat().st_mode & 0o077 == 0
     with pytest.raises(ConfigError, match="is not approved by the custodian"):
-        program_of(kit, panels["north"])
+        take_part(kit, panels["north"], NOBODY)
     with pytest.raises(ConfigError, match="nobody is there to ask"):
         approve(kit, ask=None)
     with pytest.raises(ConfigError, match="the approval is of job 0123456789ab"):
@@ -108,7 +107,8 @@ def test_nothing_is_answered_before_the_custodian_approved_this_very_job(tmp_pat
     approve(kit, ask=lambda text: bool(shown.append(text) or True))
     assert kit.job.hex() in shown[0]
     assert all(c in shown[0] for c in CLUBS)
-    program_of(kit, panels["north"]).close()
+    with pytest.raises(EngineError, match="no frame from central, south"):
+        take_part(kit, panels["north"], NOBODY)
 
 
 def test_a_key_that_somebody_changed_is_noticed(tmp_path):
@@ -121,13 +121,13 @@ def test_a_key_that_somebody_changed_is_noticed(tmp_path):
         collect_roster(out, files)
 
 
-def test_two_custodians_are_told_what_the_hub_can_compute(tmp_path, panels):
+def test_two_custodians_are_told_what_the_other_can_compute(tmp_path, panels):
     study = Study("pair", "Ardea alba", ("north", "south"), masks=False, model=QUICK)
     out = make_study(study, tmp_path / "study", engine_files)
     collect_roster(out, [enrol(open_kit(out / "kits" / c)) for c in ("north", "south")])
     text = page(open_kit(out / "kits" / "north"))
     assert "NOT masked" in text
-    assert "can compute from them: your birds and visits of every month" in text
+    assert "They can compute from them: your birds and visits of every month" in text
     assert "has the other's" in text
 
 
@@ -144,24 +144,23 @@ def test_another_roster_is_another_job_and_what_it_tells_is_said(folder, panels)
     assert kit.job != before
     assert kit.approval() is None
     with pytest.raises(ConfigError, match="is not approved"):
-        program_of(kit, panels["north"])
+        take_part(kit, panels["north"], NOBODY)
     assert "WARNING: you took part in egrets revision 1" in page(kit)
 
 
 def test_a_study_from_kits_to_both_reports(folder, panels, tmp_path):
-    wire = Direct(folder, panels)
-    result = run_study(folder / "hub", wire)
-    assert status(folder / "hub")["state"] == "done"
+    results = all_take_part(folder, panels)
     here = in_process(folder, panels)
-    totals = np.array(read_json(result / "totals.json")["totals"])
-    np.testing.assert_allclose(totals, here.totals, rtol=1e-8)
-    assert run_study(folder / "hub", wire) == result  # done once
+    for club, result in results.items():
+        assert status(folder / "kits" / club / "private")["state"] == "done"
+        totals = np.array(read_json(result / "totals.json")["totals"])
+        np.testing.assert_allclose(totals, here.totals, rtol=1e-8)
+    kit, result = open_kit(folder / "kits" / "north"), results["north"]
+    assert result == kit.result
     joint = joint_report(result, tmp_path / "joint").read_text()
     assert "Ardea alba" in joint
     assert "<svg" in joint
-    wire.close()
     plain = joint.replace(str(assets()["css"]), "")  # which has words like "hidden", the name of a colony
-    kit = open_kit(folder / "kits" / "north")
     own = own_report(kit, panels["north"], tmp_path / "own")
     assert own.exists()
     sites = set(read_json_column(tmp_path / "own" / "panel" / "sites.parquet", "site_id"))
@@ -171,14 +170,18 @@ def test_a_study_from_kits_to_both_reports(folder, panels, tmp_path):
         assert not [s for s in others if len(s) > 5 and s in plain]  # some colonies are called "8"
     # what went, in bytes and in words
     ledger, lines = ledger_of(kit)
-    counted = read_manifest(result, "joint")["results"]["ledger"]["groups"]["north"]
-    assert (ledger.total.bytes_up, ledger.total.bytes_down) == (counted["bytes_up"], counted["bytes_down"])
+    counted = read_manifest(result, "joint")["results"]["ledger"]
+    first = lines[0]
+    mine = counted["groups"]["north"]
+    assert (ledger.total.bytes_up - first[2], ledger.total.bytes_down - first[3]) == (
+        mine["bytes_up"], mine["bytes_down"],
+    )  # fmt: skip
     text = "\n".join(outbox(kit, panels["north"]))
-    assert text.count("--- exchange") == len(lines) == counted["exchanges"]
+    assert text.count("--- exchange") == len(lines) == counted["exchanges"] + 1
     assert (
         "months: gradient and curvature of every month's coefficients [(n, L, f (f + 3) / 2); masked]" in text
     )
-    assert "hashes: SipHash-2-4" in text
+    assert "SipHash" not in text  # of sites nothing goes, under whatever key
     assert text.count("\nasked ") == text.count("\nanswered ") > len(lines)
     assert "asked Open: opens a batch of fits" in text
     only = outbox(kit, panels["north"], last=2)
@@ -186,36 +189,30 @@ def test_a_study_from_kits_to_both_reports(folder, panels, tmp_path):
     assert sum(line.startswith("---") for line in only) == 2
 
 
+def test_the_job_can_be_joined_again_when_it_is_done(folder, panels):
+    """For the others, who may lack its last frames; the result stays as it is."""
+    board = Board(CLUBS, patience=30.0)
+    first = all_take_part(folder, panels, board=board)
+    raw = {c: (r / "totals.json").read_bytes() for c, r in first.items()}
+    assert all_take_part(folder, panels, board=board) == first
+    assert {c: (r / "totals.json").read_bytes() for c, r in first.items()} == raw
+
+
 def test_a_copied_kit_without_its_journal_cannot_take_over(folder, panels, tmp_path):
     """And neither can a study be run under another's name: the roster's key of the name is not the thief's."""
     import shutil
 
-    frames = []
-
-    class Tap(Direct):
-        def ask(self, asked):
-            frames.append(asked["north"])
-            return super().ask(asked)
-
-    wire = Tap(folder, panels)
-    run_study(folder / "hub", wire)
-    wire.close()
+    board = Board(CLUBS, patience=30.0)
+    assert all(hasattr(x, "is_dir") for x in all_take_part(folder, panels, board=board).values())
     copy = tmp_path / "stolen"
     shutil.copytree(folder / "kits" / "north", copy)
     for journal in (copy / "private").glob("*.journal"):
         journal.unlink()
     with pytest.raises(ConfigError, match="its journal is gone"):
-        program_of(open_kit(copy), panels["north"])
-    (copy / "private" / "begun.json").unlink()
-    thief = program_of(open_kit(copy), panels["north"])
-    thief.answer(frames[30])
-    assert "in order" in str(thief.program.refusal)
-    assert thief.exchange == -1
-    thief.close()
+        take_part(open_kit(copy), panels["north"], NOBODY)
     write_json(copy / "kit.json", read_json(copy / "kit.json") | {"organisation": "south"})
-    named = open_kit(copy)
     with pytest.raises(ConfigError, match="the roster's key of 'south' is not this group's"):
-        program_of(named, panels["north"])
+        party_of(open_kit(copy))
 
 
 def test_two_organisations_without_masks(tmp_path, panels):
@@ -225,22 +222,24 @@ def test_two_organisations_without_masks(tmp_path, panels):
     collect_roster(out, [enrol(k) for k in kits.values()])
     for kit in kits.values():
         approve(kit, ask=None, given=kit.job.hex())
-    programs = {c: program_of(k, panels[c]) for c, k in kits.items()}
-    result = run_study(out / "hub", InProcess(programs))
     pair = {c: panels[c] for c in study.organisations}
+    results = all_take_part(out, pair)
     here = in_process(out, pair)
-    np.testing.assert_array_equal(np.array(read_json(result / "totals.json")["totals"]), here.totals)
+    for result in results.values():
+        np.testing.assert_array_equal(np.array(read_json(result / "totals.json")["totals"]), here.totals)
 
 
 def test_a_preview_says_what_is_lost_and_the_job_goes_on_from_it(folder, panels):
-    wire = Direct(folder, panels)
-    raw = read_json(preview_study(folder / "hub", wire))
-    assert status(folder / "hub")["state"] == "previewed"
-    asked = wire.programs["north"].exchange
-    result = run_study(folder / "hub", wire)
-    manifest = read_manifest(result, "joint")["results"]
-    assert manifest["engine"] is None
+    board = Board(CLUBS, patience=30.0)
+    files = all_take_part(folder, panels, board=board, preview=True)
+    raw = read_json(files["north"])
+    kit = open_kit(folder / "kits" / "north")
+    assert status(kit.private)["state"] == "previewed"
+    asked = len(ledger_of(kit)[1])
     assert asked >= 6
+    results = all_take_part(folder, panels, board=board)
+    manifest = read_manifest(results["north"], "joint")["results"]
+    assert manifest["replayed"] == asked
     assert raw["withheld"] == manifest["withheld_visits"] > 0
     assert raw["visits"] == manifest["n_counted"]
     assert raw["released_months"] < raw["months"] == manifest["n_months"]
@@ -250,7 +249,6 @@ def test_a_preview_says_what_is_lost_and_the_job_goes_on_from_it(folder, panels)
     left_out = [m for months in raw["months_left_out"].values() for m in months]
     assert len(set(left_out)) == len(left_out) > 0
     assert raw["months"] - raw["released_months"] >= len(left_out)  # some months have no visit at all
-    wire.close()
 
 
 def read_json_column(path, name):
@@ -261,32 +259,28 @@ def read_json_column(path, name):
 
 def test_a_message_waits_until_it_is_released(folder, panels):
     kit = open_kit(folder / "kits" / "north")
-    wire = Direct(folder, panels)
-    wire.programs["north"].look = holder(kit, pause=0.01)
-    released = []
+    hold, released, stop = holder(kit, pause=0.01), [], threading.Event()
+
+    def look(exchange, questions, answers):
+        if len(released) < 5:
+            hold(exchange, questions, answers)
 
     def custodian():
-        while len(released) < 5:
+        while not stop.is_set():
             if (kit.private / HELD).exists():
                 try:
                     released.append(release(kit))
                 except InputError:
                     pass
             time.sleep(0.01)
-        wire.programs["north"].look = None
-        while not stop.is_set():  # whatever is held at this moment
-            if (kit.private / HELD).exists():
-                release(kit)
-            time.sleep(0.01)
 
-    stop = threading.Event()
     thread = threading.Thread(target=custodian)
     thread.start()
-    run_study(folder / "hub", wire)
+    results = all_take_part(folder, panels, looks={"north": look})
     stop.set()
     thread.join()
-    wire.close()
-    assert "exchange 0 of job" in released[0]
+    assert results["north"] == kit.result
+    assert "exchange 1 of job" in released[0]
     assert any("visits: number of visits" in text for text in released)
     with pytest.raises(InputError, match="holds no message now"):
         release(kit)
@@ -311,6 +305,15 @@ def test_the_commands_work_without_a_terminal(folder, panels):
     assert done.exit_code == 0, done.output
     assert "Nothing was sent" in done.output
     assert runner.invoke(app, ["federation", "status", str(folder)]).output.startswith("state      not begun")
+    assert runner.invoke(app, ["federation", "status", kit]).output.startswith("state      not begun")
+    for words, said in (
+        (["join", kit, str(panels["south"])], "Name yours: fedmiss federation join"),
+        (["join", kit, str(panels["south"]), "--folder", str(folder)], "lies in the shared folder"),
+        (["run", str(folder)], "there is no relay to run"),
+    ):
+        refused = runner.invoke(app, ["federation", *words])
+        assert refused.exit_code == 1
+        assert said in " ".join(refused.output.split())
     refused = runner.invoke(app, ["federation", "ledger", kit])
     assert refused.exit_code == 1
     assert "has sent nothing" in refused.output
@@ -318,12 +321,10 @@ def test_the_commands_work_without_a_terminal(folder, panels):
 
 def test_a_lost_journal_ends_a_job_since_its_masks_were_used(folder, panels):
     kit = open_kit(folder / "kits" / "north")
-    wire = Direct(folder, panels)
-    preview_study(folder / "hub", wire)
-    wire.close()
+    all_take_part(folder, panels, preview=True)
     kit.journal.unlink()
     with pytest.raises(ConfigError, match="its journal is gone"):
-        program_of(kit, panels["north"])
+        take_part(kit, panels["north"], NOBODY)
     assert not kit.journal.exists()
 
 
@@ -337,23 +338,18 @@ def test_least_numbers_of_contributors_and_exchanges_are_said(tmp_path):
             small_study(**more)
         assert words in str(error.value)
     two = small_study(organisations=("central", "north"), masks=False)
-    assert two.contributors == two.approved().contributors == 2
-    assert small_study().approved().contributors == 3
+    assert two.contributors == 2
+    assert small_study().contributors == 3
 
 
-def test_a_refusal_says_why_on_the_sites_own_screen_and_log(folder, panels):
-    """The hub reads a code; the custodian reads what differed, with both values."""
+def test_why_a_job_stopped_is_on_the_own_screen_and_in_a_file(folder, panels):
+    """Another organisation reads nothing; the custodian reads what differed."""
     from fedmiss.network.outbox import REFUSALS, note_refusal
 
     kit = open_kit(folder / "kits" / "north")
-    program = program_of(kit, panels["north"], refused=lambda error: note_refusal(kit, error))
-    other = Envelope(kit.job[:8], kit.study.settings(), 0)
-    raw = program.answer(encode([msg.Hello("Ardea alba", np.array([5]))], other))
-    program.close()
-    assert b"own screen" in raw
-    assert b"season" not in raw
+    note_refusal(kit, ConfigError("the season is 5, the approved study has all."))
     said = (kit.private / REFUSALS).read_text()
-    assert "exchange 0 is Hello, the approved study has SealKey" in said
+    assert "the job stopped: the season is 5" in said
     assert (kit.private / REFUSALS).stat().st_mode & 0o077 == 0
 
 
@@ -375,35 +371,33 @@ def test_a_count_that_masks_cannot_carry_is_named_before_anything_is_sent(folder
     assert not kit.journal.exists()
 
 
-def test_seconds_and_bytes_add_up_over_the_processes_of_a_job(folder, panels):
-    """A hub that is stopped in the middle goes on in a new process: the manifest has what both have carried."""
+def test_seconds_add_up_over_the_processes_of_a_job(folder, panels):
+    """A job that is stopped goes on in a new process: the manifest has the seconds of both, and every exchange once."""
+    board = Board(CLUBS, patience=30.0)
 
-    class Counting(Direct):
-        def __init__(self, *arguments, stop=10**9):
-            super().__init__(*arguments)
-            self.stop, self.carried = stop, {"bytes_up": 0, "bytes_down": 0}
+    def stop(exchange, questions, answers):
+        if exchange == 20:
+            raise KeyboardInterrupt
 
-        def ask(self, frames):
-            self.stop -= 1
-            if self.stop < 0:
-                raise KeyboardInterrupt
-            out = super().ask(frames)
-            self.carried["bytes_down"] += sum(map(len, frames.values()))
-            self.carried["bytes_up"] += sum(map(len, out.values()))
-            return out
-
-    first = Counting(folder, panels, stop=20)
-    with pytest.raises(KeyboardInterrupt):
-        run_study(folder / "hub", first)
-    first.close()
-    second = Counting(folder, panels)
-    begun = read_json(next((folder / "hub").glob("usage-*.json")))
-    facts = read_manifest(run_study(folder / "hub", second), "joint")["results"]
-    second.close()
-    ledger = facts["ledger"]
-    assert second.carried["bytes_up"] < ledger["bytes_up"]  # the second process alone has not carried all
-    assert facts["engine"] == {k: ledger[k] for k in ("bytes_up", "bytes_down")}
+    board.patience = 0.5
+    first = all_take_part(folder, panels, board=board, looks={"north": stop})
+    assert isinstance(first["north"], KeyboardInterrupt)
+    kit = open_kit(folder / "kits" / "north")
+    begun = read_json(next(kit.private.glob("usage-*.json")))
+    board.patience = 30.0
+    facts = read_manifest(all_take_part(folder, panels, board=board)["north"], "joint")["results"]
     assert facts["seconds"] > begun["seconds"] > 0
+    assert facts["replayed"] == 20
+    assert facts["ledger"]["exchanges"] == len(ledger_of(kit)[1]) - 1
+
+
+def test_a_replay_shows_what_was_asked_and_answered(folder, panels):
+    results = all_take_part(folder, panels)
+    kit = open_kit(folder / "kits" / "south")
+    again = replay(kit, panels["south"])
+    np.testing.assert_array_equal(
+        again.joint.totals, np.array(read_json(results["south"] / "totals.json")["totals"])
+    )
 
 
 def test_the_status_names_who_has_not_joined(folder):

@@ -1,4 +1,4 @@
-"""Every organisation's folder is its own user's: nobody else opens it, nor the hub's."""
+"""Every organisation's folder is its own user's: nobody else opens it, nor the relay's."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from fedmiss.network.demo import CLUBS, give_away
-from fedmiss.network.hub import preview_study
 from fedmiss.network.kits import open_kit
 
-from .conftest import Direct
+from .conftest import all_take_part
 
 USERS = {club: 61001 + i for i, club in enumerate(CLUBS)}
 
@@ -37,9 +36,7 @@ def given(folder, panels):
         pytest.skip(f"{closed[-1]} is closed to other users, so nothing below it was tried as another user")
     for path in closed:  # pytest's own folders
         path.chmod(0o711)
-    wire = Direct(folder, panels)
-    preview_study(folder / "hub", wire)
-    wire.close()
+    all_take_part(folder, panels, preview=True)
     give_away(folder, {club: folder / "kits" / club / "private" / "data.json" for club in CLUBS}, USERS)
     yield folder
     for path in closed:
@@ -55,5 +52,4 @@ def test_no_site_opens_another_ones_folder(given):
             assert opens(user, path), path
             for other, stranger in USERS.items():
                 assert opens(stranger, path) == (other == club), (other, path)
-        for path in (given / "hub", given / "hub" / "status.json", next((given / "hub").glob("*.journal"))):
-            assert not opens(user, path), path
+        assert not opens(user, given / "hub")

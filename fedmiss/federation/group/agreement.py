@@ -11,7 +11,7 @@ from fedmiss.errors import ConfigError, InputError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, Used, effort_columns
 from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms_by_key
-from fedmiss.federation.rules import behind, digits, releasable
+from fedmiss.federation.rules import digits
 from fedmiss.version import __version__
 
 if TYPE_CHECKING:
@@ -72,8 +72,6 @@ def axes(program: GroupProgram, q: msg.Axes) -> msg.Done:
     """Put the visits on the agreed axes; months with too few sites are withheld."""
     v = program.visits
     minimum = 0 if program.jointly else max(q.minimum, program.minimum)
-    program.check_release(q.released, folds=False)
-    program.check_regions(q.regions, final=q.released.size > 0)
     program.axis = Axis(q.months.astype(np.int64), q.terms, q.blanks, q.detections, minimum, q.regions)
     keep = np.ones(v.site.size, dtype=bool) if q.detections else ~np.isnan(v.count)
     index = program.axis.index(v.month, program.name)
@@ -124,14 +122,8 @@ def support(program: GroupProgram, q: msg.Support) -> msg.SupportSums:
     regions[:, 1] = regions[:, 0] > 0
     over = np.zeros((parts, L))
     if q.visits.size:
-        may = releasable(q.visits, q.sites, q.groups, program.minimum, program.contributors)
-        over = (visits > q.share * q.visits) * may.astype(float)
-        known = behind(q.regions[:, 0], q.regions[:, 1], program.minimum, program.contributors)
-        regions[:, 2] = (regions[:, 0] > q.share * q.regions[:, 0]) * known
-        program.releasable[q.folds > 0] = may & (over == 0).all(axis=0)
-        if not q.folds:
-            program.regions_behind = np.column_stack([q.regions, regions[:, 2]])
-            program.region_names = program.axis.regions
+        over = (visits > q.share * q.visits).astype(float)
+        regions[:, 2] = regions[:, 0] > q.share * q.regions[:, 0]
     return msg.SupportSums(visits, sites, groups, over, regions)
 
 

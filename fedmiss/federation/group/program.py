@@ -18,7 +18,7 @@ from fedmiss.federation.group.visits import Axis, Used, Visits
 from fedmiss.federation.keys import keyed_hashes, seed_key
 from fedmiss.federation.masks import Party
 from fedmiss.federation.messages import SQUARES
-from fedmiss.federation.rules import CONTRIBUTORS, kept_regions
+from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.models.lowrank.families import family_of
 
 __all__ = ["LEAST_VISITS", "GroupProgram", "Used"]
@@ -97,10 +97,6 @@ class GroupProgram:
         self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
         self.own_totals: dict[tuple[int, int], F64] = {}  # and so do totals over its own sites
         self._cells: dict[bool, CellIndex] = {}
-        # months that the custodian's rule releases: by whole months (False), by folds (True)
-        self.releasable: dict[bool, Bool] = {}
-        self.regions_behind = np.zeros((1, 3))  # what is behind each region, no region first
-        self.region_names: tuple[str, ...] = ()
         # of the finished job, for the group's own report: the chosen fit first
         self.results: list[msg.Outcome] = []
 
@@ -185,40 +181,6 @@ class GroupProgram:
         answers.check(self, batch, question)
         return answers.ANSWER[type(question)](self, batch, question)
 
-    def check_release(self, released: np.ndarray, *, folds: bool) -> None:
-        """The custodian's rule for sums over groups, checked at home: the hub may ask for more, never for less."""
-        if not self.jointly or (not folds and not self.releasable and not released.size):
-            return  # before the axes are final nothing but numbers of visits and sites is asked for
-        allowed = self.releasable.get(folds)
-        asked = released.astype(bool)
-        want = 0 if allowed is None else allowed.size
-        wrong = int((asked & ~allowed).sum()) if allowed is not None and asked.size == want else -1
-        if wrong:
-            got = (
-                f"a list of {asked.size} months (must have {want})"
-                if wrong < 0
-                else f"{wrong} such months (limit 0)"
-            )
-            raise ConfigError(
-                f"group {self.name!r}: the hub releases months that do not have the {self.minimum} visits and sites, or the "
-                f"{self.contributors} groups, that its custodian wants: {got}. Give the hub the same least numbers, and the "
-                "same fedmiss."
-            )
-
-    def check_regions(self, names: tuple[str, ...], *, final: bool) -> None:
-        """Regions with sums of their own must have enough behind them, and so must what is left of the whole."""
-        if not self.jointly or not final:
-            return
-        sites, groups, over = self.regions_behind.T
-        kept = kept_regions(sites, groups, over, self.minimum, self.contributors)
-        may = tuple(self.region_names[i - 1] for i in kept)
-        if wrong := [n for n in names if n not in may]:
-            raise ConfigError(
-                f"group {self.name!r}: the hub asks for sums of the region {wrong[0]!r}, which does not have the "
-                f"{self.minimum} sites and {self.contributors} groups that the custodian wants; {len(may)} have them. "
-                "Give the hub the same fedmiss."
-            )
-
     def thin(self, site: I32, month: I32, part: I64) -> Bool:
         """Visits of months that cannot be released; joint sites do not count, since their sums are known by themselves."""
         own = self.shared_at[site] < 0
@@ -281,7 +243,6 @@ class GroupProgram:
         test = None
         if q.weights == "fold":
             fold = self.fold_of(q.by, q.folds, q.seed, u)
-            self.check_release(q.released, folds=True)
             free = u.weight * ~self.thin(u.site, u.month, fold)
             if q.released.size:
                 free = free * (q.released[u.month] == 1)

@@ -1,0 +1,64 @@
+"""Real processes over a shared folder: the answer, no connection at all, kills, and a club that is off for a third of the time."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from fedmiss.network.demo import CLUBS, in_process
+from tests.network.ends import Ends, copy_of, killed_run, prepared_study, result_of, strace, whole_run
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    return prepared_study(tmp_path_factory.mktemp("folder"), engine="folder", port=8102)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(prepared, tmp_path_factory):
+    trace = tmp_path_factory.mktemp("trace") / "connect"
+    folder, panels = copy_of(prepared, "uninterrupted")
+    whole_run(folder, panels, strace(trace))
+    return folder, trace
+
+
+def test_the_answer_is_that_of_one_process(prepared, uninterrupted):
+    folder = uninterrupted[0]
+    np.testing.assert_allclose(result_of(folder), in_process(folder, prepared[1]).totals, rtol=1e-8)
+    for club in CLUBS:
+        assert (folder / "kits" / club / "joint" / "index.html").exists()
+        assert (folder / "kits" / club / "report" / "report" / "index.html").exists()
+
+
+def test_nobody_connects_to_anything(uninterrupted):
+    if not strace("x"):
+        pytest.fail("strace is not installed, so connections were NOT recorded; install it")
+    assert uninterrupted[1].exists()
+    assert "AF_INET" not in uninterrupted[1].read_text()
+
+
+def test_kill_9_changes_no_bit(prepared, uninterrupted):
+    folder, panels = copy_of(prepared, "killed")
+    killed_run(folder, panels)
+    np.testing.assert_array_equal(result_of(folder), result_of(uninterrupted[0]))
+
+
+def test_a_club_that_is_off_for_a_third_of_the_time_changes_no_bit(prepared, uninterrupted):
+    folder, panels = copy_of(prepared, "absent")
+    ends = Ends(folder, panels)
+    try:
+        for name in ends.names:
+            ends.start(name)
+        for exchanges in (15, 60, 110):
+            ends.until(exchanges)
+            ends.kill("south")
+            time.sleep(2.0)
+            ends.start("south")
+        ends.wait()
+    finally:
+        ends.stop()
+    np.testing.assert_array_equal(result_of(folder), result_of(uninterrupted[0]))

@@ -1,6 +1,6 @@
 """The reconstruction attack against every layer of protection: ``python benchmarks/federation_attacks.py``.
 
-The attacker has all messages that the hub has: agreement, cross-validation, fit, bootstrap. It knows which cells were
+The attacker has all sums of a job: agreement, cross-validation, fit, bootstrap. It knows which cells were
 visited, and which fold each is in. Everything that is linear in the counts is used: for Poisson weights at rank 0,
 gradient + curvature of a month (or joint site) is its counted total, for the whole fit and for the training part of
 every fold; counted totals and scores of folds besides. Of joint sites also the sums weighted with the months'
@@ -27,11 +27,11 @@ from fedmiss.federation import messages as msg  # noqa: E402
 from fedmiss.federation.group.folds import draw_folds  # noqa: E402
 from fedmiss.federation.hub.agree import Plan  # noqa: E402
 from fedmiss.federation.hub.job import Order, run_job  # noqa: E402
-from fedmiss.federation.keys import keyed_hashes, seed_key  # noqa: E402
-from fedmiss.federation.link import Link  # noqa: E402
+from fedmiss.federation.link import InProcess, Link  # noqa: E402
+from fedmiss.federation.masks import masked_fields  # noqa: E402
 from fedmiss.models.lowrank.data import Group, GroupPanel  # noqa: E402
 from fedmiss.models.lowrank.settings import CountSettings  # noqa: E402
-from tests.federation.network import JOB, SETTINGS, Wire, sites_of  # noqa: E402
+from tests.federation.network import JOB, SETTINGS, clubs_of  # noqa: E402
 from tests.federation.owners import owned  # noqa: E402
 
 FOLDS = 3
@@ -53,7 +53,7 @@ def planted(shared: float, seed: int = 3, n: int = 1100) -> GroupPanel:
 
 
 class Listening(Link):
-    """The hub's own view: questions, and the answers as it can use them."""
+    """Keeps questions and answers."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -67,26 +67,25 @@ class Listening(Link):
 
 
 def overheard(
-    panel: GroupPanel,
-    folder: Path,
-    *,
-    masked: bool,
-    joint: bool,
-    minimum: int,
-    jointly: bool,
-    duplicates: bool = False,
+    panel: GroupPanel, folder: Path, *, joint: bool, minimum: int, jointly: bool, own_sites: int = 0
 ):
-    """Messages of a job as the hub has them, and the owners' programs."""
-    sites = sites_of(panel, folder, masked=masked)
-    for site in sites.values():
-        site.start()
-        site.program.program.minimum = 0
-        site.program.program.jointly = jointly
-    plan = Plan(joint=joint, jointly=jointly, minimum=minimum, duplicates=duplicates)
-    link = Listening(Wire(sites), JOB[:8], SETTINGS, masked=masked)
+    """Questions and all answers of a job, by group, before masks; and the groups' programs."""
+    programs = {name: club.program() for name, club in clubs_of(panel, folder).items()}
+    for program in programs.values():
+        program.minimum, program.jointly, program.own_sites = 0, jointly, own_sites
+    plan = Plan(joint=joint, jointly=jointly, minimum=minimum)
+    link = Listening(InProcess(programs), JOB[:8], SETTINGS)
     run_job(link, Order(plan, QUASI, folds=FOLDS, by="cell", bootstrap=4))
-    programs = {name: site.program.program for name, site in sites.items()}
     return link.heard, programs
+
+
+def added(answers: dict[str, msg.Answer], names: list[str]) -> msg.Answer:
+    """The sum of some groups' answers: what masks leave of them, less what is the attackers' own."""
+    one = answers[names[0]]
+    sums = {
+        f: sum(np.asarray(getattr(answers[n], f), float) for n in names) for f in masked_fields(type(one))
+    }
+    return replace(one, **sums) if sums else one
 
 
 def cells_of(panel: GroupPanel, programs, names: Iterable[str]):
@@ -153,16 +152,26 @@ def equations(heard, cells, who: str, places):
     return np.array(rows, dtype=float), np.array(values)
 
 
-def attack(panel, folder, **options):
-    """(cells, share determined, share within 1 %, share that chance gives)."""
+def attack(panel, folder, see, **options):
+    """(cells, share determined, share within 1 %, share that chance gives).
+
+    ``see`` says how many groups' sums an attacker is left with: 0 for all of them, -1 for all but its own, 1 for one
+    (without masks, or when all others work together).
+    """
     heard, programs = overheard(panel, folder, **options)
-    targets = [["all groups", list(programs)]] if options["masked"] else [[n, [n]] for n in programs]
+    everyone = sorted(programs)
+    targets = {
+        0: [everyone],
+        1: [[n] for n in everyone],
+        -1: [[m for m in everyone if m != n] for n in everyone],
+    }[see]
     rng = np.random.default_rng(0)
     total = sure = near = luck = 0.0
-    for who, names in targets:
+    for names in targets:
         cells = cells_of(panel, programs, names)
-        places = np.zeros(0, int) if options["masked"] else programs[who].joint_place
-        A, b = equations(heard, cells, who, places)
+        places = np.zeros(0, int) if len(names) > 1 else programs[names[0]].joint_place
+        seen = [(q, {"them": added(answers, names)}) for q, answers in heard if set(names) <= set(answers)]
+        A, b = equations(seen, cells, "them", places)
         count = cells[:, 3]
         off = np.abs(A @ count - b)
         keep = (
@@ -176,21 +185,6 @@ def attack(panel, folder, **options):
         luck += np.mean([(np.abs(guess / rng.permutation(count) - 1) < 0.01).sum() for _ in range(50)])
         total += count.size
     return int(total), sure / total, near / total, luck / total
-
-
-def identified(panel, folder) -> list[tuple[str, int, float, float]]:
-    """Ids that the hub, and a member, find in the hashes of a job by trying all of 20,000: (what, hashes, hub, member)."""
-    heard, programs = overheard(
-        panel, folder, masked=True, joint=False, jointly=True, minimum=5, duplicates=True
-    )
-    key, out = programs[min(programs)].key, []
-    for question, word, what in ((msg.Sites, "L", "site"), (msg.Checklists, "S", "checklist")):
-        answers = next(a for q, a in heard if isinstance(q, question))
-        theirs = np.concatenate([a.hashes for n, a in answers.items() if n != min(programs)])
-        known = np.array([f"{word}{i}" for i in range(20_000)], dtype=object)
-        found = [np.isin(theirs, keyed_hashes(known, seed_key(what, k))).mean() for k in (bytes(16), key)]
-        out.append((f"{what}s", theirs.size, *found))
-    return out
 
 
 def placed(ids: int = 4000, folds: int = FOLDS) -> float:
@@ -209,32 +203,42 @@ def placed(ids: int = 4000, folds: int = FOLDS) -> float:
 def main() -> None:
     apart, common = planted(0.0), planted(1.0, n=2400)
     dense = planted(0.0, n=3400)
-    clear = {"masked": False, "jointly": False}
+    one_person = {"jointly": False}
     together = {"jointly": True, "minimum": 5, "joint": False}
+    in_clear = one_person | {"joint": True, "minimum": 0}
     layers = [
-        ("(a) none: joint sites in clear, no least number", common, clear | {"joint": True, "minimum": 0}),
-        ("(b) own sites at home, no least number", apart, clear | {"joint": False, "minimum": 0}),
-        ("(b) own sites at home, least number 5", dense, clear | {"joint": False, "minimum": 5}),
-        ("(c) masks, least number 5, three groups, 85 %", apart, together | {"masked": True}),
-        ("(d) shared sites as own, under masks", common, together | {"masked": True}),
         (
-            "(d) duplicate checklists found by hashes, under masks",
+            "one person's groups, joint sites in clear, no least number",
             common,
-            together | {"masked": True, "duplicates": True},
+            1,
+            in_clear,
         ),
+        (
+            "one person's groups, own sites, no least number",
+            apart,
+            1,
+            one_person | {"joint": False, "minimum": 0},
+        ),
+        (
+            "one person's groups, own sites, least number 5",
+            dense,
+            1,
+            one_person | {"joint": False, "minimum": 5},
+        ),
+        ("study: a reader of the joint result and of all sums", apart, 0, together),
+        ("study: a member, who subtracts its own part", apart, -1, together),
+        ("study: all members but one, who subtract theirs (or no masks)", apart, 1, together),
+        ("study: the same, each with 5 own sites in a month", dense, 1, together | {"own_sites": 5}),
+        ("study: a member, sites that several organisations visit", common, -1, together),
     ]
     print("| layer | cells | determined exactly | guessed within 1 % | by chance |\n|---|---|---|---|---|")
-    for name, panel, options in layers:
+    for name, panel, see, options in layers:
         with tempfile.TemporaryDirectory() as folder:
-            n, sure, near, luck = attack(panel, Path(folder), **options)
+            n, sure, near, luck = attack(panel, Path(folder), see, **options)
         print(f"| {name} | {n:,} | {sure:.1%} | {near:.1%} | {luck:.1%} |", flush=True)
     print(
         f"\nfolds that the public seed tells of 4,000 known sites: {placed():.1%}, by chance {1 / FOLDS:.1%}"
     )
-    print("\n| hashes of | number | ids found by the hub | by a member |\n|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as folder:
-        for what, n, hub, member in identified(common, Path(folder)):
-            print(f"| {what} | {n:,} | {hub:.0%} | {member:.0%} |")
 
 
 if __name__ == "__main__":

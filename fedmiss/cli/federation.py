@@ -91,6 +91,14 @@ def join(
             help="Agree only, and list what the minimum numbers leave out; `join` then continues.",
         ),
     ] = False,
+    own_sites: Annotated[
+        int | None,
+        typer.Option(
+            help="Leave out your months with fewer of your own sites, in case all others work together.",
+            show_default="that of the last time, at first 0",
+            min=0,
+        ),
+    ] = None,
     report: Annotated[
         Path | None, typer.Option(help="Folder of your own report at the end.", show_default="KIT/report")
     ] = None,
@@ -110,6 +118,8 @@ def join(
     from fedmiss.network.report import joint_report, own_report
 
     mine = open_kit(kit)
+    if own_sites is not None:
+        mine.keep_own_sites(own_sites)
     brought = brings(mine, data)
     if dry_run:
         typer.echo(page(mine))

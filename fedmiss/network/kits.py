@@ -30,6 +30,8 @@ from fedmiss.version import __version__
 
 __all__ = ["Kit", "approve", "collect_roster", "enrol", "make_study", "open_kit", "page"]
 
+OWN = "own.json"
+
 
 def make_study(
     study: Study, out: Path, provision: Callable[[Study, Path], None], *, overwrite: bool = False
@@ -80,6 +82,21 @@ class Kit:
     def journal(self) -> Path:
         """Journal of the present job."""
         return self.private / f"{self.job.hex()[:16]}.journal"
+
+    @property
+    def own_sites(self) -> int:
+        """The custodian's least number of own sites in a month: months with fewer take no part."""
+        path = self.private / OWN
+        return int(read_json(path)["sites"]) if path.exists() else 0
+
+    def keep_own_sites(self, least: int) -> None:
+        """Write the custodian's least number down; it holds for every later job too."""
+        if least < 0:
+            raise ConfigError(
+                f"the least number of own sites is {least} (must be 0 or more; 3 and 5 are customary)."
+            )
+        self.private.mkdir(exist_ok=True, mode=0o700)
+        write_json(self.private / OWN, {"sites": least})
 
     @property
     def preview(self) -> Path:
@@ -187,7 +204,9 @@ def page(kit: Kit, *, visits: str = "") -> str:
     if s.masks:
         lines += [
             "  Sums over your sites, each masked: they can read only the sum over all organisations. All of the others",
-            f"  together ({len(s.organisations) - 1} of {len(s.organisations)}) can subtract theirs, and have yours.",
+            f"  together ({len(s.organisations) - 1} of {len(s.organisations)}) can subtract theirs, and have yours, over "
+            + (f"{kit.own_sites} sites or more" if kit.own_sites > 1 else "any number of sites"),
+            "  (`join --own-sites N` leaves out your months with fewer than N of them).",
             "  In clear: first and last month with a visit, season, names of regions, the version of fedmiss.",
         ]
     else:

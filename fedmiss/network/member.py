@@ -101,7 +101,7 @@ def program_of(kit: Kit, data: Path) -> GroupProgram:
     return GroupProgram(
         kit.name, held(kit, open_data(kit, data)), key=bytes(16), secret=secret.read_bytes(),
         settings=kit.study.settings(), jointly=True, minimum=kit.study.minimum,
-        contributors=kit.study.contributors,
+        contributors=kit.study.contributors, own_sites=kit.own_sites,
     )  # fmt: skip
 
 

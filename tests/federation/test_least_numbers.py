@@ -136,3 +136,39 @@ def test_the_rest_is_the_pooled_answer_of_the_released_visits(panel, tmp_path):
     reference = GroupPanel.of(panel.J, panel.L, groups, panel.calendar, panel.site_id, panel.region).pooled()
     expected = fit_counts(reference, NEGBIN).expected().sum(axis=0)
     assert largest(joint.totals[0], expected) < 1e-9
+
+
+def test_own_sites_hold_in_every_month_and_fold_whatever_the_others_bring(panel, tmp_path):
+    """All other organisations together learn no sum over fewer of a custodian's sites than its own number."""
+    clubs = {name: club.program() for name, club in clubs_of(panel, tmp_path).items()}
+    clubs["owner-1"].own_sites = 6
+    plan = Plan(joint=False, jointly=True, minimum=2, share=1.0)
+    tap = Tapped(clubs)
+    order = Order(plan, [NEGBIN, msg_free(NEGBIN)], folds=FOLDS, by="cell", bootstrap=0)
+    run_job(Link(tap, JOB[:8], SETTINGS), order)
+    used = clubs["owner-1"].used
+    assert used.site.size
+    per = [np.unique(used.site[used.month == t]).size for t in np.unique(used.month)]
+    assert min(per) >= 6
+    others = clubs["owner-0"].used
+    assert min(np.unique(others.site[others.month == t]).size for t in np.unique(others.month)) < 6
+    batch = next(b for number, b in clubs["owner-1"].batches.items() if number == 0)
+    assert batch.rows.w.sum() == used.site.size
+
+
+def test_what_the_own_rule_withholds_stands_behind_no_fold(panel, tmp_path):
+    """Else a fold could be released that rests on two organisations, of which either has the other's part."""
+    clubs = {name: club.program() for name, club in clubs_of(panel, tmp_path).items()}
+    clubs["owner-1"].own_sites = 6
+    plan = Plan(joint=False, jointly=True, minimum=2, share=1.0)
+    tap = Tapped(clubs)
+    run_job(Link(tap, JOB[:8], SETTINGS), Order(plan, [NEGBIN, msg_free(NEGBIN)], folds=FOLDS, by="cell", bootstrap=0))
+    asked = next(q for q in tap.asked if isinstance(q, msg.Open) and q.weights == "fold")
+    program, months = clubs["owner-1"], np.flatnonzero(asked.released)
+    u = program.used
+    fold = program.fold_of("cell", FOLDS, 0, u)
+    assert months.size
+    for t in months:
+        for k in range(FOLDS):
+            here = (u.month == t) & (fold == k)
+            assert not here.any() or np.unique(u.site[here]).size >= 6

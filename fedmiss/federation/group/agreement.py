@@ -71,7 +71,7 @@ def tally(program: GroupProgram, q: msg.Tally) -> msg.Tallies:
 def axes(program: GroupProgram, q: msg.Axes) -> msg.Done:
     """Put the visits on the agreed axes; months with too few sites are withheld."""
     v = program.visits
-    minimum = 0 if program.jointly else max(q.minimum, program.minimum)
+    minimum = program.own_sites if program.jointly else max(q.minimum, program.minimum)
     program.axis = Axis(q.months.astype(np.int64), q.terms, q.blanks, q.detections, minimum, q.regions)
     keep = np.ones(v.site.size, dtype=bool) if q.detections else ~np.isnan(v.count)
     index = program.axis.index(v.month, program.name)
@@ -105,8 +105,9 @@ def axes(program: GroupProgram, q: msg.Axes) -> msg.Done:
 def support(program: GroupProgram, q: msg.Support) -> msg.SupportSums:
     """Count what is behind every month's sums; given the sums of all groups, say whether this group dominates."""
     u, L = program.need(), program.axis.L
-    live = u.weight > 0  # a visit without weight stands behind nothing
     part = program.fold_of(q.by, q.folds, q.seed, u) if q.folds else np.zeros(u.site.size, np.int64)
+    # a visit without weight, or that the custodian's own rule withholds, stands behind nothing
+    live = (u.weight > 0) & ~program.thin(u.site, u.month, part)
     parts, key, site = max(q.folds, 1), (part * L + u.month)[live], u.site[live]
     visits = np.bincount(key, minlength=parts * L).reshape(parts, L).astype(float)
     places = np.unique(key * program.share.size + site)

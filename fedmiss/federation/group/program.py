@@ -48,6 +48,8 @@ class GroupProgram:
     jointly : whether least numbers hold for the sums over groups, which is all that the hub sees of masked answers;
         otherwise for the group's own sums. Then folds follow from the secret too, and there are no joint sites
     contributors : the custodian's least number of groups behind a released sum
+    own_sites : with ``jointly``, the custodian's least number of the group's own sites in a month (and in a fold's part of
+        it): visits of months with fewer take no part, so that all other groups together learn no sum over fewer
     """
 
     def __init__(
@@ -64,11 +66,13 @@ class GroupProgram:
         settings: bytes | None = None,
         jointly: bool = False,
         contributors: int = CONTRIBUTORS,
+        own_sites: int = 0,
     ) -> None:
         # many parameters: what a custodian decides, each with its default
         self.name, self.held, self.key, self.secret = name, visits, key, secret
         self.plain_refusals, self.minimum, self.settings = plain_refusals, minimum, settings
         self.all_slopes, self.jointly, self.contributors = all_slopes, jointly, contributors
+        self.own_sites = own_sites
         # between organisations (see ``site``): what becomes of answers before they are packed; the group among the others
         self.protect: Callable[[list[msg.Answer], Envelope], list[msg.Answer]] | None = None
         self.party: Party | None = None

@@ -138,37 +138,45 @@ def test_the_rest_is_the_pooled_answer_of_the_released_visits(panel, tmp_path):
     assert largest(joint.totals[0], expected) < 1e-9
 
 
-def test_own_sites_hold_in_every_month_and_fold_whatever_the_others_bring(panel, tmp_path):
-    """All other organisations together learn no sum over fewer of a custodian's sites than its own number."""
-    clubs = {name: club.program() for name, club in clubs_of(panel, tmp_path).items()}
-    clubs["owner-1"].own_sites = 6
-    plan = Plan(joint=False, jointly=True, minimum=2, share=1.0)
+@pytest.fixture(scope="module")
+def busy():
+    return owned(3, n=2400, J=60, L=24, size=2.0, seed=8)
+
+
+def with_own_rule(panel, folder, least):
+    clubs = {name: club.program() for name, club in clubs_of(panel, folder).items()}
+    clubs["owner-1"].own_sites = least
     tap = Tapped(clubs)
+    plan = Plan(joint=False, jointly=True, minimum=2, share=1.0)
     order = Order(plan, [NEGBIN, msg_free(NEGBIN)], folds=FOLDS, by="cell", bootstrap=0)
     run_job(Link(tap, JOB[:8], SETTINGS), order)
-    used = clubs["owner-1"].used
-    assert used.site.size
-    per = [np.unique(used.site[used.month == t]).size for t in np.unique(used.month)]
-    assert min(per) >= 6
-    others = clubs["owner-0"].used
-    assert min(np.unique(others.site[others.month == t]).size for t in np.unique(others.month)) < 6
-    batch = next(b for number, b in clubs["owner-1"].batches.items() if number == 0)
-    assert batch.rows.w.sum() == used.site.size
+    return clubs, tap
 
 
-def test_what_the_own_rule_withholds_stands_behind_no_fold(panel, tmp_path):
-    """Else a fold could be released that rests on two organisations, of which either has the other's part."""
-    clubs = {name: club.program() for name, club in clubs_of(panel, tmp_path).items()}
-    clubs["owner-1"].own_sites = 6
-    plan = Plan(joint=False, jointly=True, minimum=2, share=1.0)
-    tap = Tapped(clubs)
-    run_job(Link(tap, JOB[:8], SETTINGS), Order(plan, [NEGBIN, msg_free(NEGBIN)], folds=FOLDS, by="cell", bootstrap=0))
-    asked = next(q for q in tap.asked if isinstance(q, msg.Open) and q.weights == "fold")
-    program, months = clubs["owner-1"], np.flatnonzero(asked.released)
-    u = program.used
+def least_of(used):
+    return min(np.unique(used.site[used.month == t]).size for t in np.unique(used.month))
+
+
+def test_own_sites_hold_in_every_month_and_stand_behind_no_thin_fold(busy, tmp_path):
+    """All others together learn no sum over fewer of a custodian's sites than its own number; and a fold that its rule
+    empties is not released as if it were there: it would rest on two organisations, of which either has the other's part."""
+    clubs, _ = with_own_rule(busy, tmp_path / "0", 0)
+    program, u = clubs["owner-1"], clubs["owner-1"].used
     fold = program.fold_of("cell", FOLDS, 0, u)
-    assert months.size
-    for t in months:
-        for k in range(FOLDS):
-            here = (u.month == t) & (fold == k)
-            assert not here.any() or np.unique(u.site[here]).size >= 6
+    parts = [np.unique(u.site[(u.month == t) & (fold == k)]).size for t in np.unique(u.month) for k in range(FOLDS)]
+    least = int(np.median(parts))
+    clubs, tap = with_own_rule(busy, tmp_path / "1", least)
+    program, u = clubs["owner-1"], clubs["owner-1"].used
+    assert least_of(u) >= least
+    asked = next(q for q in tap.asked if isinstance(q, msg.Open) and q.weights == "fold")
+    fold, left_out = program.fold_of("cell", FOLDS, 0, u), 0
+    for t in np.unique(u.month):
+        sites = [np.unique(u.site[(u.month == t) & (fold == k)]).size for k in range(FOLDS)]
+        assert not asked.released[t] or min(sites) >= least
+        left_out += not asked.released[t]
+    assert left_out
+    told = tap.told[tap.asked.index(asked)]
+    weight = sum(a.sums[:, 0].sum() for a in told)
+    mine = np.isin(u.month, np.flatnonzero(asked.released)).sum()
+    assert weight > 0
+    assert told[sorted(clubs).index("owner-1")].sums[:, 0].sum() == (FOLDS - 1) * mine

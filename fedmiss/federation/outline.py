@@ -2,7 +2,7 @@
 
 Every organisation runs the same job on the same sums, so all copies ask the same. Words, whole numbers and shapes are
 equal, and go into a digest. Numbers with a point differ in their last digits between processors: of each array of them the
-size of its largest number and two weighted sums are compared, to ``CLOSE`` of that size.
+size of its largest number and a weighted sum are compared, to ``CLOSE`` of that size.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Outline:
     Attributes
     ----------
     kinds : what is asked;  exact : digest of words, whole numbers and shapes (16 bytes)
-    names : of the fields with numbers;  sketch (fields, 3) : largest size, and two weighted sums over its root of length
+    names : of the fields with numbers;  sketch (fields, 2) : largest size, and a weighted sum over the root of the length
     """
 
     kinds: tuple[str, ...]
@@ -74,11 +74,11 @@ class Outline:
         if len(raw) < 6:
             raise ValueError("cut")
         n, k = struct.unpack_from("<HI", raw)
-        end = 6 + n + 16 + 24 * k
+        end = 6 + n + 16 + 16 * k
         if end > len(raw):
             raise ValueError("cut")
         words = raw[6 : 6 + n].decode()
-        sketch = np.frombuffer(raw, "<f8", 3 * k, 22 + n).reshape(k, 3)
+        sketch = np.frombuffer(raw, "<f8", 2 * k, 22 + n).reshape(k, 2)
         return cls(tuple(words.split(",")) if words else (), raw[6 + n : 22 + n], (), sketch), raw[end:]
 
 
@@ -103,17 +103,13 @@ def outline_of(questions: Sequence[Message]) -> Outline:
                 exact.update(f"{value.dtype.str}{value.shape}".encode() + value.tobytes())
             else:
                 exact.update(repr(value).encode())
-    sketch = np.array(rows, dtype=np.float64).reshape(-1, 3)
+    sketch = np.array(rows, dtype=np.float64).reshape(-1, 2)
     return Outline(tuple(type(q).__name__ for q in questions), exact.digest(), tuple(names), sketch)
 
 
-def _sketch(x: F64) -> tuple[float, float, float]:
-    """Largest size, and two sums with weights that no plain pattern of numbers cancels."""
+def _sketch(x: F64) -> tuple[float, float]:
+    """Largest size, and a sum with weights that no plain pattern of numbers cancels."""
     if not x.size:
-        return 0.0, 0.0, 0.0
+        return 0.0, 0.0
     at, root = np.arange(1.0, x.size + 1.0), np.sqrt(x.size)
-    return (
-        float(np.abs(x).max()),
-        float(x @ np.cos(2.39996 * at)) / root,
-        float(x @ np.cos(0.754878 * at + 1.0)) / root,
-    )
+    return float(np.abs(x).max()), float(x @ np.cos(2.39996 * at)) / root

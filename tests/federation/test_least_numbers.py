@@ -163,7 +163,9 @@ def test_own_sites_hold_in_every_month_and_stand_behind_no_thin_fold(busy, tmp_p
     clubs, _ = with_own_rule(busy, tmp_path / "0", 0)
     program, u = clubs["owner-1"], clubs["owner-1"].used
     fold = program.fold_of("cell", FOLDS, 0, u)
-    parts = [np.unique(u.site[(u.month == t) & (fold == k)]).size for t in np.unique(u.month) for k in range(FOLDS)]
+    parts = [
+        np.unique(u.site[(u.month == t) & (fold == k)]).size for t in np.unique(u.month) for k in range(FOLDS)
+    ]
     least = int(np.median(parts))
     clubs, tap = with_own_rule(busy, tmp_path / "1", least)
     program, u = clubs["owner-1"], clubs["owner-1"].used

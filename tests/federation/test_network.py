@@ -21,6 +21,7 @@ from fedmiss.federation.gather import STOPPED, Board, Relay, Seat, packed
 from fedmiss.federation.hub.job import run_job
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import Link
+from fedmiss.federation.masks import Masks
 from fedmiss.federation.member import Ended, Member, entries, frame_label
 from fedmiss.federation.outline import Outline, outline_of
 from fedmiss.models.lowrank.choice import default_candidates
@@ -352,8 +353,34 @@ def _remember_the_key_of_frames(monkeypatch):
     monkeypatch.setattr(Member, "_agree", agree)
 
 
-def test_masks_of_those_who_saw_different_frames_do_not_cancel(panel, tmp_path):
-    """A sum over them is noise: nobody can hand one organisation other sums than the rest and read its answer."""
+def test_masks_cancel_up_to_the_exchange_at_which_frames_differ(panel, tmp_path, monkeypatch):
+    """And not after it: nobody can hand one organisation other frames than the rest and read its next answer."""
+    sums, genuine = {}, Masks.stream
+
+    def stream(self, exchange, size, transcript=b""):
+        out = genuine(self, exchange, size, transcript)
+        sums.setdefault(exchange, []).append(out)
+        return out
+
+    monkeypatch.setattr(Masks, "stream", stream)
+    clubs = clubs_of(panel, tmp_path)
+    board = Board(list(clubs), patience=5.0)
+    seats = {name: board.seat(name) for name in clubs}
+    party = clubs["owner-1"].party
+
+    def two(got):
+        return got | {"owner-1": resigned(party, frame_label(JOB, "owner-1", 7), got["owner-1"])}
+
+    seats["owner-0"] = Liar(seats["owner-0"], 7, two)
+    run(clubs, seats=seats)
+    for exchange in range(1, 8):
+        assert not sum(sums[exchange]).any()
+    assert len({x.size for x in sums[8]}) == 1
+    assert np.count_nonzero(sum(sums[8])) > 0.99 * sums[8][0].size
+
+
+def test_masks_of_different_transcripts_do_not_cancel(panel, tmp_path):
+    """A sum over them is noise."""
     clubs = clubs_of(panel, tmp_path)
     a, b, c = (club.party for club in clubs.values())
     size = 50

@@ -697,3 +697,16 @@ def test_a_file_that_is_no_journal_stays(tmp_path, content):
     with pytest.raises(InputError, match=r"not a journal|older fedmiss"):
         Journal(tmp_path / "j")
     assert (tmp_path / "j").read_bytes() == content
+
+
+def test_two_frames_of_one_number_are_not_chosen_from(panel, tmp_path):
+    """A kit that was copied, or lost its journal, signs twice: nobody takes either."""
+    clubs = clubs_of(panel, tmp_path / "clubs")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    one, other = (shared_folder(shared, clubs[n]) for n in ("owner-0", "owner-1"))
+    label = frame_label(JOB, "owner-1", 0)
+    for body in (b"this", b"that"):
+        other.restore(0, clubs["owner-1"].party.sign(label, body))
+    with pytest.raises(EngineError, match="owner-1 has signed two frames"):
+        one.all_of(0, clubs["owner-0"].party.sign(frame_label(JOB, "owner-0", 0), b"mine"))

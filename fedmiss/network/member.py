@@ -11,6 +11,7 @@ import numpy as np
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
+from fedmiss.federation.circle import Circle, Ended
 from fedmiss.federation.gather import Gather
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import Visits
@@ -19,7 +20,7 @@ from fedmiss.federation.hub.job import Joint, Order, preview_job, run_job
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.masks import Masks, Party, identity
-from fedmiss.federation.member import Ended, Look, Member
+from fedmiss.federation.member import Look, Member, digest_of
 from fedmiss.federation.rules import LARGEST_COUNT
 from fedmiss.files import SECRET, read_json, write_json, write_secret
 from fedmiss.models.lowrank.settings import CountSettings
@@ -152,10 +153,11 @@ def take_part(
         if watch is not None:
             watch(stage, exchanges)
 
-    member = None
     try:
-        member = Member(program, party, journal, gather, exchanges=kit.study.exchanges, look=look)
-        link = Link(member, kit.job[:8], kit.study.settings(), seen, masked=kit.study.masks)
+        circle = Circle(party, journal, gather, digest_of(program.held), exchanges=kit.study.exchanges)
+        link = Link(
+            Member(program, circle, look), kit.job[:8], kit.study.settings(), seen, masked=kit.study.masks
+        )
         if preview:
             out = write_preview(kit.preview, *preview_job(link, kit.study.order()))
             note.write(state="previewed")
@@ -170,7 +172,7 @@ def take_part(
     if (
         not kit.result.exists()
     ):  # else the job was gone through again for the others, who may lack the last frames
-        write_result(kit.result, kit, joint, link, seconds=usage.seconds, replayed=member.replayed)
+        write_result(kit.result, kit, joint, link, seconds=usage.seconds, replayed=circle.replayed)
     note.write(state="done", result=str(kit.result), missing=[])
     return kit.result
 
@@ -193,7 +195,10 @@ def replay(
     ``watch`` is called with every exchange that is over, before its questions are forgotten.
     """
     program = program_of(kit, data)
-    member = Member(program, party_of(kit), opened_journal(kit), None, exchanges=kit.study.exchanges)
+    circle = Circle(
+        party_of(kit), opened_journal(kit), None, digest_of(program.held), exchanges=kit.study.exchanges
+    )
+    member = Member(program, circle)
     told = None if watch is None else lambda stage, exchanges: watch(member, member.questions)
     link = Link(member, kit.job[:8], kit.study.settings(), told, masked=kit.study.masks)
     joint = None
@@ -201,7 +206,7 @@ def replay(
         with contextlib.suppress(Ended):
             joint = run_job(link, kit.study.order())
     finally:
-        member.close()
+        circle.close()
     return Replay(program, member, link, joint)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedmiss.errors import ConfigError, EngineError
-from fedmiss.federation.member import frame_label
+from fedmiss.federation.circle import frame_label
 from fedmiss.files import read_json, write_json
 from fedmiss.network.engine import Control, engine_of
 from fedmiss.network.folder import Folder, check_folder

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from fedmiss.errors import FedmissError, InputError
 from fedmiss.federation import messages as msg
+from fedmiss.federation.circle import Entry, entries
 from fedmiss.federation.ledger import Ledger
-from fedmiss.federation.member import Entry, Member, entries
+from fedmiss.federation.member import Member
 from fedmiss.federation.words import told
 from fedmiss.files import atomic_file
 from fedmiss.network.kits import Kit
@@ -91,7 +92,7 @@ def outbox(kit: Kit, data: Path, *, first: int = 0, last: int | None = None) -> 
     lines: list[str] = []
 
     def show(member: Member, questions: Sequence[msg.Message]) -> None:
-        number = member.exchange - 1
+        number = member.circle.exchange - 1
         if number >= first and number < len(done):
             lines.append(_line(done[number]))
             lines.extend(_conversation(questions, member.answers))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 
+from fedmiss.federation.circle import Circle
 from fedmiss.federation.gather import Board
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import deal_sites
@@ -13,7 +14,7 @@ from fedmiss.federation.hub.job import Order, run_job
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.local import _visits
 from fedmiss.federation.masks import Masks, Party, identity, public_key
-from fedmiss.federation.member import Member
+from fedmiss.federation.member import Member, digest_of
 from fedmiss.models.lowrank.settings import CountSettings
 
 NEGBIN = CountSettings(rank=1, dispersion="negbin")
@@ -47,16 +48,19 @@ class Club:
     def party(self):
         return (Masks if self.masked else Party)(self.name, self.private, self.roster, self.job)
 
-    def member(self, gather, **more):
-        return Member(self.program(), self.party, self.journal, gather, **more)
+    def circle(self, gather, journal=None, **more):
+        return Circle(self.party, journal or self.journal, gather, digest_of(self.visits), **more)
 
     def run(self, gather, what=None, **more):
         """Run the job to its end, or go on with it."""
-        member = self.member(gather, **more)
+        circle = self.circle(gather, **more)
         try:
-            return run_job(Link(member, self.job[:8], SETTINGS, masked=self.masked), what or order())
+            return run_job(
+                Link(Member(self.program(), circle), self.job[:8], SETTINGS, masked=self.masked),
+                what or order(),
+            )
         finally:
-            member.close()
+            circle.close()
 
 
 def clubs_of(panel, folder, *, masked=True, job=JOB):

@@ -16,13 +16,14 @@ import pytest
 from fedmiss.errors import ConfigError, EngineError, InputError, UplinkError
 from fedmiss.federation import journal as journal_module
 from fedmiss.federation import messages as msg
+from fedmiss.federation.circle import Circle, Ended, entries, frame_label
 from fedmiss.federation.codec import decode, encode
 from fedmiss.federation.gather import STOPPED, Board, Relay, Seat, packed
 from fedmiss.federation.hub.job import run_job
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import Link
 from fedmiss.federation.masks import Masks
-from fedmiss.federation.member import Ended, Member, entries, frame_label
+from fedmiss.federation.member import Member
 from fedmiss.federation.outline import Outline, outline_of
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.network.folder import Folder, check_folder
@@ -344,13 +345,13 @@ KEY = {}
 
 @pytest.fixture(autouse=True)
 def _remember_the_key_of_frames(monkeypatch):
-    genuine = Member._agree
+    genuine = Circle._agree
 
     def agree(self):
         genuine(self)
         KEY["now"] = self.key
 
-    monkeypatch.setattr(Member, "_agree", agree)
+    monkeypatch.setattr(Circle, "_agree", agree)
 
 
 def test_masks_cancel_up_to_the_exchange_at_which_frames_differ(panel, tmp_path, monkeypatch):
@@ -548,15 +549,17 @@ def test_a_journal_gives_the_job_again_and_ends_where_it_ends(panel, masked, tmp
     journal = Journal.reading(club.journal)
     done = list(entries(journal))
     assert [e.exchange for e in done] == list(range(len(done)))
-    again = Member(club.program(), club.party, journal, None)
-    same_bits(masked[0], run_job(Link(again, JOB[:8], SETTINGS, masked=True), order()))
+    again = club.circle(None, journal)
+    same_bits(
+        masked[0], run_job(Link(Member(club.program(), again), JOB[:8], SETTINGS, masked=True), order())
+    )
     assert again.replayed == len(done)
     again.close()
     raw = club.journal.read_bytes()
     club.journal.write_bytes(raw[: len(raw) // 2])
-    half = Member(club.program(), club.party, Journal.reading(club.journal), None)
+    half = club.circle(None, Journal.reading(club.journal))
     with pytest.raises(Ended, match="ends at exchange"):
-        run_job(Link(half, JOB[:8], SETTINGS, masked=True), order())
+        run_job(Link(Member(club.program(), half), JOB[:8], SETTINGS, masked=True), order())
     assert 10 < half.replayed < len(done)
     half.close()
 

@@ -1,0 +1,333 @@
+"""An organisation among the others of a study: what it shows them, what it takes from them, and its journal.
+
+Nobody sends questions. Each organisation runs the same job; what its own copy asks it answers from its own records, masks,
+signs, and shows to the others (:mod:`.gather`). From everybody's answers all copies compute the same sums, and so the same
+next question. So nobody must be trusted with questions, and these things hold:
+
+- a frame is signed by its organisation and encrypted for the roster: what carries it learns sizes and times;
+- masks are bound to the job, the roster, the exchange, the outline of the question (:mod:`.outline`), and a digest of all
+  frames so far: where organisations have seen different frames, or ask different things, nothing can be added up, and the
+  next comparison says who differs;
+- an answer's digest is on the disk before the answer goes, and everybody's frames before they are used. A restart runs
+  the job again from there. So two messages never go out under one mask.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmiss.arrays import F64
+from fedmiss.errors import ConfigError, EngineError, UplinkError
+from fedmiss.federation.gather import Gather, packed, unpacked
+from fedmiss.federation.journal import Journal
+from fedmiss.federation.masks import U64, Masks, Party, fixed
+from fedmiss.federation.messages import PROTOCOL
+from fedmiss.federation.outline import Outline, outline_of
+from fedmiss.parsing import parse_json
+from fedmiss.version import __version__
+
+__all__ = ["MOST_BYTES", "Circle", "Ended", "Entry", "entries", "frame_label"]
+
+MOST_BYTES = 1 << 28
+_START, _MINE, _ALL = 1, 2, 3  # kinds of records
+_ENTRY = struct.Struct("<dIQ16s")  # time, exchange, bytes of the frame, its digest
+_KEYS = 0  # the number of the first frame: version, and the common key, sealed for each of the others
+
+
+class Ended(EngineError):
+    """The journal has no more exchanges."""
+
+
+def frame_label(job: bytes, name: str, exchange: int) -> bytes:
+    """What a signature is for: job, organisation and exchange."""
+    return b"\0".join([b"fedmiss frame", job, name.encode(), str(exchange).encode()])
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One exchange of a journal: when this organisation's frame was ready, its size, and the sizes of the others' frames."""
+
+    exchange: int
+    time: float
+    bytes_up: int
+    bytes_down: int
+
+
+def entries(journal: Journal) -> Iterator[Entry]:
+    """Exchanges of a journal that are over."""
+    when, size = 0.0, 0
+    for kind, body in journal.records():
+        if kind == _MINE:
+            when, _, size, _ = _ENTRY.unpack(body)
+        elif kind == _ALL:
+            exchange, frames, _ = unpacked(body)
+            yield Entry(exchange, when, size, sum(map(len, frames.values())))
+
+
+class Circle:
+    """One organisation's place in a study.
+
+    Parameters
+    ----------
+    party : the organisation and its keys, among the others; as :class:`Masks` its sums are masked
+    journal : the job's journal: a file, or one that is open for reading
+    gather : carries the frames; None to go through the journal again and no further
+    held : digest of the data: a journal is of one state of them
+    exchanges : most exchanges of the job
+
+    Raises
+    ------
+    ConfigError    the journal is of another job, version or state of the data; another organisation has another version
+    """
+
+    def __init__(
+        self,
+        party: Party,
+        journal: Path | Journal,
+        gather: Gather | None,
+        held: bytes = b"",
+        *,
+        exchanges: int = 100_000,
+    ) -> None:
+        self.party, self.gather, self.held, self.most = party, gather, held, exchanges
+        self.name, self.names = party.name, tuple(sorted(party.roster))
+        self.travelled: tuple[dict[str, int], dict[str, int]] = (
+            {},
+            {},
+        )  # bytes from each, and to each, at last
+        self.exchange = 0  # of the next frame: the first one is that of keys
+        self.replayed = 0
+        self.key = b""
+        self.transcript = hashlib.blake2b(b"fedmiss " + party.context, digest_size=32).digest()
+        self._mine = outline_of([])
+        self.journal = journal if isinstance(journal, Journal) else Journal(journal)
+        try:
+            self._kept = self._read()
+            self._agree()
+        except BaseException:
+            self.journal.close()  # a refusal must not keep the journal's lock
+            raise
+
+    # -- one exchange ----------------------------------------------------------------------------------------
+
+    def begin(self, asks: Sequence[Any]) -> bytes:
+        """Begin an exchange about what the own copy of the job asks, as dataclasses; return what masks are bound to."""
+        if self.exchange > self.most:
+            raise ConfigError(
+                f"the job of {self.name!r} asks for exchange {self.exchange} (the approved study allows {self.most}). Ask "
+                "the others to approve a revision with more, if the model needs them."
+            )
+        self._mine = outline_of(asks)
+        bound = self.transcript + self._mine.exact + ",".join(self._mine.kinds).encode()
+        return hashlib.blake2b(bound, digest_size=32).digest()
+
+    def share(self, answer: bytes) -> dict[str, bytes]:
+        """Show the answer to what was begun; return the answers of all, by name.
+
+        Raises
+        ------
+        EngineError    another organisation has seen other frames, or asks something else
+        UplinkError    a frame cannot be read, or is not signed by its organisation
+        """
+        got = self._exchanged(self.transcript + self._mine.as_bytes() + answer)
+        theirs = {other: self._opened(other, raw) for other, raw in got.items() if other != self.name}
+        self._compare(self._mine, {other: (seen, outline) for other, (seen, outline, _) in theirs.items()})
+        replies = {other: raw for other, (_, _, raw) in theirs.items()} | {self.name: answer}
+        self._advance(got)
+        return {n: replies[n] for n in self.names}
+
+    def add_up(self, asks: Sequence[Any], x: F64, bits: int = 32) -> F64:
+        """The sum over all organisations of arrays of one shape: all that any of them learns, where there are masks.
+
+        ``bits`` binary digits after the point are kept.
+        """
+        bound = self.begin(asks)
+        whole = fixed(x, bits, len(self.names), "the sum")
+        if isinstance(self.party, Masks):
+            whole = whole + self.party.stream(self.exchange, whole.size, bound).reshape(whole.shape)
+        total: U64 = np.zeros(whole.size, np.uint64)
+        for name, raw in self.share(np.ascontiguousarray(whole).tobytes()).items():
+            if len(raw) != 8 * whole.size:
+                raise UplinkError(
+                    f"{name} sent {len(raw) // 8} numbers to a sum of {whole.size}. Give all sides the same settings.",
+                    group=name,
+                )
+            total = total + np.frombuffer(raw, np.uint64)
+        out: F64 = total.view(np.int64).astype(np.float64).reshape(whole.shape) * 2.0**-bits
+        return out
+
+    def _compare(self, mine: Outline, theirs: Mapping[str, tuple[bytes, Outline]]) -> None:
+        """Raise unless all have seen the same frames, and ask the same."""
+        name, at = self.name, f"exchange {self.exchange}"
+        other = [n for n, (seen, _) in theirs.items() if seen != self.transcript]
+        if other:
+            raise EngineError(
+                f"{at}: {', '.join(other)} and {name} have seen different frames before it. Somebody sent two frames under "
+                "one number, or a kit was copied. Nothing of this exchange was used; begin a new revision of the study.",
+                groups=other,
+            )
+        apart = {n: words for n, (_, outline) in theirs.items() if (words := mine.differs(outline))}
+        if not apart:
+            return
+        first = next(iter(apart))
+        who = (
+            f"the copy of {name}"
+            if len(apart) > len(theirs) / 2 and len(theirs) > 1
+            else f"the copy of {first}"
+        )
+        raise EngineError(
+            f"{at}: {who} of the job asks something else than the others' ({first} here: {apart[first]}). Nothing of this "
+            f"exchange was used. Compare versions of fedmiss and numpy at {', '.join([name, *apart])}; then begin a new "
+            "revision of the study.",
+            groups=list(apart),
+        )
+
+    # -- frames ----------------------------------------------------------------------------------------------
+
+    def _agree(self) -> None:
+        """The first frame: versions must be equal, and the first organisation by name hands out the key of frames."""
+        party, name = self.party, self.name
+        first = self.names[0]
+        sealed = {}
+        if name == first:
+            self.key = party.common_key()
+            sealed = {n: party.seal(n, self.key).hex() for n in self.names if n != name}
+        body = json.dumps({"version": __version__, "protocol": PROTOCOL, "sealed": sealed}).encode()
+        got = self._exchanged(body)
+        for other, raw in got.items():
+            if other == name:
+                continue
+            try:
+                said = parse_json(self._verified(other, raw).decode())
+                version, keys = str(said["version"]), dict(said["sealed"])
+                if version == __version__ and other == first:
+                    self.key = party.unseal(other, bytes.fromhex(str(keys[name])))
+            except (ValueError, KeyError, TypeError):
+                raise self._strange(other) from None
+            if version != __version__:
+                raise ConfigError(
+                    f"{other} runs fedmiss {version}, {name} {__version__}. Install the same version everywhere."
+                )
+        self._advance(got)
+
+    def _exchanged(self, body: bytes) -> dict[str, bytes]:
+        """Sign and encrypt; write it down; show it to all; write down what came."""
+        name, number = self.name, self.exchange
+        raw = self.party.sign(self._label(name), self._cipher(name, body))
+        digest = hashlib.blake2b(raw, digest_size=16).digest()
+        kept = self._kept.pop(0) if self._kept else None
+        if kept is None:
+            self.journal_open()
+            self.journal.append((_MINE, _ENTRY.pack(time.time(), number, len(raw), digest)))
+        elif kept[0] != digest:
+            raise EngineError(
+                f"{name!r} does not give the same answer to exchange {number} as before its restart. Another "
+                "processor or another version of a library? Begin a new revision of the study."
+            )
+        if self.gather is not None:
+            self.gather.restore(number, raw)
+        if kept is not None and kept[1] is not None:
+            others = unpacked(kept[1])[1]
+            self.replayed += 1
+        else:
+            self.journal_open()
+            assert self.gather is not None
+            got = self.gather.all_of(number, raw)
+            others = {n: got[n] for n in self.names if n != name}
+            for other, frame in others.items():
+                self._verified(other, frame)  # what is written down is genuine
+            self.journal.append((_ALL, packed(number, others)))
+        self.travelled = (
+            {n: len(others.get(n, raw)) for n in self.names},
+            {
+                n: sum(len(f) for o, f in others.items() if o != n) + (len(raw) if n != name else 0)
+                for n in self.names
+            },
+        )
+        return {**others, name: raw}
+
+    def journal_open(self) -> None:
+        """Raise at the end of a journal that is only read."""
+        if self.gather is None:
+            raise Ended(f"the journal of {self.name!r} ends at exchange {self.exchange}.")
+
+    def _advance(self, got: Mapping[str, bytes]) -> None:
+        h = hashlib.blake2b(self.transcript, digest_size=32)
+        for name in self.names:
+            h.update(hashlib.blake2b(got[name]).digest())
+        self.transcript = h.digest()
+        self.exchange += 1
+
+    def _label(self, name: str) -> bytes:
+        return frame_label(self.party.context, name, self.exchange)
+
+    def _cipher(self, name: str, body: bytes) -> bytes:
+        return body if self.exchange == _KEYS else self.party.lock(self.key, self._label(name), body)
+
+    def _verified(self, name: str, raw: bytes) -> bytes:
+        """What an organisation has signed, still encrypted."""
+        if len(raw) > MOST_BYTES:
+            raise UplinkError(
+                f"{name} sent {len(raw):,} bytes (limit {MOST_BYTES:,}). Is this its fedmiss?", group=name
+            )
+        return self.party.verified(name, self._label(name), raw)
+
+    def _opened(self, name: str, raw: bytes) -> tuple[bytes, Outline, bytes]:
+        """Of an organisation's frame: the digest of the frames it has seen, its outline, its answers."""
+        try:
+            body = self.party.unlock(self.key, self._label(name), self._verified(name, raw))
+            if len(body) < 32:
+                raise ValueError("cut")
+            outline, answer = Outline.read(body[32:])
+            return body[:32], outline, answer
+        except ValueError:
+            raise self._strange(name) from None
+
+    def _strange(self, name: str) -> UplinkError:
+        return UplinkError(
+            f"{name} signed a frame of exchange {self.exchange} that cannot be read. Install the same fedmiss everywhere, "
+            "and begin a new revision of the study.",
+            group=name,
+        )
+
+    # -- restarting ------------------------------------------------------------------------------------------
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the next frame is in the journal already."""
+        return bool(self._kept)
+
+    def _read(self) -> list[tuple[bytes, bytes | None]]:
+        """Of every exchange in the journal the digest of the own frame, and the others' frames where they had come."""
+        name = self.name
+        start = b"\0".join([self.party.context, self.held, __version__.encode()])
+        kept: list[tuple[bytes, bytes | None]] = []
+        begun = False
+        for kind, body in self.journal.records():
+            if not begun and (kind != _START or body != start):
+                raise ConfigError(
+                    f"{self.journal.path} is the journal of another job, of another version of fedmiss, or of other data "
+                    f"of {name!r}. A job goes on with the data that it was begun with; else begin a new revision."
+                )
+            begun = True
+            if kind == _MINE:
+                kept.append((_ENTRY.unpack(body)[3], None))
+            elif kind == _ALL:
+                kept[-1] = (kept[-1][0], body)
+        if not begun:
+            self.journal_open()
+            self.journal.append((_START, start))
+        return kept
+
+    def close(self) -> None:
+        """Let go of the journal."""
+        self.journal.close()

@@ -17,8 +17,7 @@ other settings or of another worker has a wrong checksum.
 Many messages of one round from one machine (:func:`frame_batch`): the same 16 bytes once (magic b"FB"), then for each
 slot, cost, kind and length in one to five bytes each, then the payloads.
 
-Broadcasts and stored states (:mod:`fedmiss.core.letters`) have their own header. Little-endian. Nothing is ever
-unpickled.
+Little-endian. Nothing is ever unpickled.
 """
 
 from __future__ import annotations

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from fedmiss.engines.local import LocalEngine, PlainEngine
 from fedmiss.engines.lossy import LossyEngine
-from fedmiss.engines.transport import CoreWorker, TransportEngine
+from fedmiss.engines.study import StudyEngine
 
-__all__ = ["CoreWorker", "LocalEngine", "LossyEngine", "PlainEngine", "TransportEngine"]
+__all__ = ["LocalEngine", "LossyEngine", "PlainEngine", "StudyEngine"]

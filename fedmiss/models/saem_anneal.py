@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from fedmiss.arrays import F64
-from fedmiss.core.letters import theta_type
 from fedmiss.core.protocols import Model, Rows, Theta
 from fedmiss.errors import ConfigError
 
@@ -57,11 +56,6 @@ class Annealed:
     def q(self) -> int:
         """As the model."""
         return self.model.q
-
-    @property
-    def theta_type(self) -> object:
-        """As the model."""
-        return theta_type(self.model)
 
     def s_bar(self, theta: Theta, rows: Rows) -> F64:
         """As the model."""

@@ -100,8 +100,6 @@ class Counts:
     level : whether the first factor has one loading for all months: a site level, the count model's a_j
     """
 
-    theta_type = CountsTheta
-
     def __init__(
         self, L: int, *, r: int = 1, d: int = 0, observers: bool = False, level: bool = False
     ) -> None:

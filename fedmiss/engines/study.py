@@ -1,0 +1,183 @@
+"""The core's algorithms between organisations: each runs the whole algorithm, and computes its own worker's answers only.
+
+What carries the answers is the organisation's place in a study (:class:`fedmiss.federation.circle.Circle`): in threads,
+over a shared folder, or through a relay, with its signatures, masks, journal and comparison of what all copies ask.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.core.arrivals import read_uplink
+from fedmiss.core.fedem import FedEM
+from fedmiss.core.protocols import Rows
+from fedmiss.core.state import Downlink, Replies, Roster, ServerState, Uplink, WorkerState
+from fedmiss.errors import ConfigError, UplinkError
+
+__all__ = ["StudyEngine"]
+
+
+class Circle(Protocol):
+    """What is asked of a place in a study."""
+
+    name: str
+
+    def begin(self, asks: Sequence[Any]) -> bytes:
+        """Begin an exchange about what the own copy asks."""
+        ...
+
+    def share(self, answer: bytes) -> dict[str, bytes]:
+        """Show an answer; return the answers of all."""
+        ...
+
+    def add_up(self, asks: Sequence[Any], x: F64, bits: int = 32) -> F64:
+        """Return the sum of arrays over all organisations."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AskRows:
+    """How many rows the organisation has."""
+
+    weighting: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AskMemory:
+    """The first question: the worker's memory at S_0."""
+
+    settings: bytes
+    S_hat: F64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AskRound:
+    """The question of a round: who answers, at which statistic."""
+
+    settings: bytes
+    k: int
+    active: I64
+    S_hat: F64
+
+
+class StudyEngine:
+    """One worker here, the others at their organisations; gives the bits of ``LocalEngine`` at each of them.
+
+    Parameters
+    ----------
+    circle : the organisation's place in the study; its name is that of its worker in the roster
+    rows : the organisation's data: they are seen by its own worker only
+    masked : whether only the sum over all organisations of w_c Quant(D_c) is seen, in fixed point with ``bits`` binary
+        digits after the point, instead of each organisation's compressed message. Then all answer in every round, since
+        no sum is formed over a changing set, and answers go as 8 bytes a number whatever the compressor
+
+    Examples
+    --------
+    ``docs/examples/three_organisations.py`` runs a model of one's own in three processes over a shared folder.
+    """
+
+    def __init__(self, circle: Circle, rows: Rows, *, masked: bool = False, bits: int = 40) -> None:
+        self.circle, self.rows, self.masked, self.bits = circle, rows, masked, bits
+        self.worker: WorkerState | None = None
+
+    @classmethod
+    def roster(cls, circle: Circle, rows: int, weighting: str = "uniform") -> Roster:
+        """The roster of all organisations, from the numbers of rows that each of them says."""
+        circle.begin([AskRows(weighting)])
+        got = circle.share(struct.pack("<q", rows))
+        return Roster.of({name: struct.unpack("<q", raw)[0] for name, raw in got.items()}, weighting)
+
+    def start(self, algo: FedEM, S_hat: F64, init: str | F64) -> ServerState:
+        """See :class:`fedmiss.core.protocols.Engine`; memories are zero or h_c(S_0), not given values."""
+        if not isinstance(init, str) or init not in ("zero", "h"):
+            raise ConfigError("workers of a study start with init='zero' or init='h' (their local field).")
+        c = self._slot(algo)
+        if int(algo.roster.sizes[c]) != len(self.rows):
+            raise ConfigError(
+                f"{self.circle.name!r} has {len(self.rows)} rows, the roster says {algo.roster.sizes[c]}. Make the roster "
+                "from these data."
+            )
+        if self.masked and (algo.participation.prob(algo.roster.n) < 1.0).any():
+            raise ConfigError(
+                "masked messages need all workers in every round: no sum is formed over a changing set. Use Full() "
+                "participation, or masked=False."
+            )
+        n, q = algo.roster.n, algo.model.q
+        V = np.zeros((n, q))
+        server = algo.init(S_hat, V)
+        if init == "h" and algo.rule.remembers:
+            mine = algo.first_memories(
+                server, algo.model.s_bar(algo.broadcast(server).theta, self.rows)[None]
+            )[0]
+            ask = AskMemory(b"".join(algo.identity), server.S_hat)
+            if self.masked:
+                V = self._spread(algo, self.circle.add_up([ask], algo.roster.weights[c] * mine, self.bits))
+            else:
+                self.circle.begin([ask])
+                got = self.circle.share(mine.astype("<f8").tobytes())
+                V = np.stack([self._numbers(name, got[name], q) for name in algo.roster.ids])
+        else:
+            mine = V[c]
+        self.worker = WorkerState(mine, None, algo.oracle.start())
+        return algo.init(S_hat, V)
+
+    def round(self, algo: FedEM, server: ServerState, down: Downlink, active: I64) -> Replies:
+        """Answer if the own worker is active; take what the others answer."""
+        c, asked = self._slot(algo), set(active.tolist())
+        assert self.worker is not None
+        ask = AskRound(b"".join(algo.identity), down.k, active, down.S_hat)
+        up = Uplink(down.k, self.circle.name, b"")
+        if c in asked:
+            self.worker, up = algo.worker_step(self.worker, down.to(int(server.acks[c])), self.rows, c)
+        if self.masked:
+            return self._masked_round(algo, down, ask, up, c)
+        self.circle.begin([ask])
+        got = self.circle.share(up.payload)
+        ids = algo.roster.ids
+        return algo.collect(down, active, [Uplink(down.k, ids[i], got[ids[i]]) for i in sorted(asked)])
+
+    def _masked_round(self, algo: FedEM, down: Downlink, ask: AskRound, up: Uplink, c: int) -> Replies:
+        Q, count = read_uplink(algo, down, up, c)
+        total = self.circle.add_up([ask], np.append(algo.roster.weights[c] * Q, count), self.bits)
+        n = algo.roster.n
+        return Replies(
+            np.arange(n), self._spread(algo, total[:-1]), 8 * n * Q.size, round(float(total[-1])), ()
+        )
+
+    @staticmethod
+    def _spread(algo: FedEM, total: F64) -> F64:
+        """(n, q) numbers whose weighted sum is ``total``: the server uses nothing else of them."""
+        out = np.zeros((algo.roster.n, total.size))
+        first = int(np.argmax(algo.roster.weights))
+        out[first] = total / algo.roster.weights[first]
+        return out
+
+    def _slot(self, algo: FedEM) -> int:
+        name = self.circle.name
+        if name not in algo.roster.slots:
+            raise ConfigError(f"{name!r} is no worker of the roster: {', '.join(algo.roster.ids[:5])}.")
+        return algo.roster.slots[name]
+
+    @staticmethod
+    def _numbers(name: str, raw: bytes, q: int) -> F64:
+        if len(raw) != 8 * q:
+            raise UplinkError(
+                f"worker {name!r} sent a first memory of {len(raw) // 8} numbers, expected q={q}. Give all sides the same "
+                "settings.",
+                worker=name,
+            )
+        return np.frombuffer(raw, "<f8")
+
+    def save(self, algo: FedEM) -> dict[str, np.ndarray]:
+        """Not offered: the study's journal goes through the job again."""
+        raise ConfigError("a study goes on from its journal; it writes no checkpoint. Leave checkpoint out.")
+
+    def load(self, algo: FedEM, arrays: dict[str, np.ndarray]) -> None:
+        """Not offered, see :meth:`save`."""
+        raise ConfigError("a study goes on from its journal; it reads no checkpoint. Leave resume out.")

@@ -1,0 +1,175 @@
+"""The core's algorithms between organisations: the bits of one process at each of them; masks, kills, and departures."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from fedmiss.compressors import Dithering, Identity
+from fedmiss.core import Bernoulli, FedEM, Roster, Spider, Stop, run
+from fedmiss.engines import LocalEngine, StudyEngine
+from fedmiss.errors import ConfigError, EngineError
+from fedmiss.federation.circle import Circle
+from fedmiss.federation.gather import Board
+from fedmiss.federation.masks import Masks, Party, identity, public_key
+from fedmiss.models.lowrank.paper import FedMissEM
+from fedmiss.models.saem import GaussMonths, first_statistics, simulate_months
+from fedmiss.models.saem_chains import fed_saem
+from tests.core.toys import mixture
+from tests.federation.network import Kill, together
+from tests.models.panels import simulate
+
+JOB = hashlib.sha256(b"a mixture").digest()
+
+
+class Study:
+    """Keys and journals of some organisations, and the frames between them."""
+
+    def __init__(self, names, folder, masked=False):
+        folder.mkdir(parents=True, exist_ok=True)
+        keys = {n: identity(folder / n / "identity.key") for n in names}
+        roster = {n: public_key(k) for n, k in keys.items()}
+        kind = Masks if masked else Party
+        self.folder, self.board = folder, Board(list(names), patience=20.0)
+        self.parties = {n: kind(n, keys[n], roster, JOB) for n in names}
+
+    def circle(self, name):
+        return Circle(self.parties[name], self.folder / f"{name}.journal", self.board.seat(name))
+
+    def run(self, name, algo, rows, start, *, masked=False, **more):
+        circle = self.circle(name)
+        try:
+            return run(algo, StudyEngine(circle, rows, masked=masked), start, **more)
+        finally:
+            circle.close()
+
+    def all(self, algo, data, start, **more):
+        algos = algo if isinstance(algo, dict) else dict.fromkeys(data, algo)
+        return together(
+            {n: (lambda n=n: self.run(n, algos[n], data[n], start, **more)) for n in data}
+        )
+
+
+def named(model, data, oracle=None, **more):
+    ids = [f"club-{c}" for c in range(len(data))]
+    rows = dict(zip(ids, data, strict=True))
+    values = {"gamma": 0.2, "participation": Bernoulli(0.7), "seed": 3} | more
+    if oracle is not None:
+        values["oracle"] = oracle
+    return FedEM(
+        model, values.pop("quant", Dithering(4)), Roster.of({n: len(r) for n, r in rows.items()}), **values
+    ), rows
+
+
+def jobs():
+    model, data, _, start = mixture(n=3)
+    yield "mixture", *named(model, list(data)), start
+    yield "vr", *named(model, list(data), Spider(8, 5)), start
+    panel, _ = simulate(J=20, L=12, n=250, family="gaussian", groups=3)
+    paper = FedMissEM(panel, family="gaussian", rank=2, penalty=0.3, seed=0)
+    rows = paper.rows(panel)
+    algo = FedEM(paper, Dithering(4), Roster.of({n: len(r) for n, r in rows.items()}), gamma=0.2, seed=3)
+    yield "fedmissem", algo, rows, np.zeros(paper.q)
+    months, given = GaussMonths(4), simulate_months(3, 10, 4, counts=False)
+    clubs = {f"club-{c}": rows for c, rows in enumerate(given)}
+    saem = fed_saem(months, Roster.of(dict.fromkeys(clubs, 10)), Dithering(4), how="server", seed=2)
+    yield "saem", saem, clubs, first_statistics(months, given).mean(axis=0)
+
+
+@pytest.mark.parametrize("init", ["zero", "h"])
+@pytest.mark.parametrize("job", list(jobs()), ids=lambda job: job[0])
+def test_every_organisation_has_the_bits_of_one_process(job, init, tmp_path):
+    _, algo, data, start = job
+    if not algo.rule.remembers and init == "h":
+        init = "zero"
+    local = run(algo, LocalEngine(data), start, stop=Stop(rounds=25), init=init)
+    for result in Study(data, tmp_path).all(algo, data, start, stop=Stop(rounds=25), init=init).values():
+        np.testing.assert_array_equal(result.server.S_hat, local.server.S_hat)
+        np.testing.assert_array_equal(result.server.V, local.server.V)
+        np.testing.assert_array_equal(result.trace["bytes_up"], local.trace["bytes_up"])
+
+
+@pytest.mark.parametrize("init", ["zero", "h"])
+def test_under_masks_only_sums_are_seen_and_the_answer_is_the_same(init, tmp_path):
+    model, data, _, start = mixture(n=3)
+    for quant in (Identity(), Dithering(4)):
+        algo, rows = named(model, list(data), quant=quant, participation=Bernoulli(1.0))
+        local = run(algo, LocalEngine(rows), start, stop=Stop(rounds=40), init=init)
+        study = Study(rows, tmp_path / f"{quant}-{init}", masked=True)
+        got = study.all(algo, rows, start, stop=Stop(rounds=40), init=init, masked=True)
+        for result in got.values():
+            np.testing.assert_allclose(result.server.S_hat, local.server.S_hat, rtol=1e-8, atol=1e-8)
+            np.testing.assert_allclose(result.trace["evaluations"], local.trace["evaluations"])
+            np.testing.assert_array_equal(result.server.S_hat, got["club-0"].server.S_hat)
+
+
+def test_masked_sums_are_formed_over_all_or_not_at_all(tmp_path):
+    model, data, _, start = mixture(n=3)
+    algo, rows = named(model, list(data))
+    for error in Study(rows, tmp_path, masked=True).all(algo, rows, start, stop=3, masked=True).values():
+        assert isinstance(error, ConfigError)
+        assert "no sum is formed over a changing set" in str(error)
+
+
+def test_sums_of_a_circle_are_exact_and_refuse_another_shape(tmp_path):
+    names = ("a", "b", "c")
+    x = {n: np.random.default_rng(i).normal(size=(3, 4)) for i, n in enumerate(names)}
+    for masked in (False, True):
+        study = Study(names, tmp_path / str(masked), masked=masked)
+        got = together({n: (lambda n=n, study=study: study.circle(n).add_up([], x[n])) for n in names})
+        for total in got.values():
+            np.testing.assert_allclose(total, sum(x.values()), atol=3 * 2.0**-32)
+    study = Study(names, tmp_path / "odd")
+    x["c"] = x["c"][:2]
+    got = together({n: (lambda n=n: study.circle(n).add_up([], x[n])) for n in names})
+    assert "c sent 8 numbers to a sum of 12" in str(got["a"])
+
+
+def test_a_copy_with_other_settings_is_named(tmp_path):
+    model, data, _, start = mixture(n=3)
+    algo, rows = named(model, list(data))
+    other, _ = named(model, list(data), gamma=0.1)
+    study = Study(rows, tmp_path)
+    got = study.all(
+        {"club-0": algo, "club-1": other, "club-2": algo}, rows, start, stop=Stop(rounds=5), init="zero"
+    )
+    for error in got.values():
+        assert isinstance(error, EngineError)
+        assert "the copy of club-1 of the job asks something else" in str(error)
+
+
+def test_a_kill_changes_no_bit_and_the_roster_comes_from_all(tmp_path):
+    model, data, _, start = mixture(n=3)
+    algo, rows = named(model, list(data))
+    local = run(algo, LocalEngine(rows), start, stop=Stop(rounds=30))
+    study, left = Study(rows, tmp_path), [3]
+
+    def club(name):
+        while True:
+            circle = study.circle(name)
+            try:
+                roster = StudyEngine.roster(circle, len(rows[name]))
+                assert roster.ids == algo.roster.ids
+                np.testing.assert_array_equal(roster.sizes, algo.roster.sizes)
+                engine = StudyEngine(circle, rows[name])
+                genuine = engine.round
+
+                def dying(*given, genuine=genuine):
+                    if left[0] and name == "club-1" and given[1].k == 10 * left[0] - 5:
+                        left[0] -= 1
+                        raise Kill
+                    return genuine(*given)
+
+                engine.round = dying
+                return run(algo, engine, start, stop=Stop(rounds=30))
+            except Kill:
+                continue
+            finally:
+                circle.close()
+
+    got = together({n: (lambda n=n: club(n)) for n in rows})
+    assert left[0] < 3
+    for result in got.values():
+        np.testing.assert_array_equal(result.server.S_hat, local.server.S_hat)

@@ -141,6 +141,8 @@ def join(
         typer.echo(f"Wrote {result}. Say the same without --preview to go on.")
         return
     typer.echo(f"{mine.name}: done. Joint result: {result}")
+    if mine.study.method:
+        return
     page_of_all = joint_report(result, joint or mine.folder / "joint", date=date, overwrite=True)
     typer.echo(f"{mine.name}: joint report: {page_of_all}")
     own = own_report(mine, data, report or mine.folder / "report", overwrite=True)

@@ -18,7 +18,7 @@ import hashlib
 import json
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,7 @@ class Circle:
     gather : carries the frames; None to go through the journal again and no further
     held : digest of the data: a journal is of one state of them
     exchanges : most exchanges of the job
+    watch : called with the number of every exchange that is over
 
     Raises
     ------
@@ -97,7 +98,9 @@ class Circle:
         held: bytes = b"",
         *,
         exchanges: int = 100_000,
+        watch: Callable[[int], None] = lambda exchange: None,
     ) -> None:
+        self.watch = watch
         self.party, self.gather, self.held, self.most = party, gather, held, exchanges
         self.name, self.names = party.name, tuple(sorted(party.roster))
         self.travelled: tuple[dict[str, int], dict[str, int]] = (
@@ -266,6 +269,7 @@ class Circle:
             h.update(hashlib.blake2b(got[name]).digest())
         self.transcript = h.digest()
         self.exchange += 1
+        self.watch(self.exchange)
 
     def _label(self, name: str) -> bytes:
         return frame_label(self.party.context, name, self.exchange)

@@ -185,13 +185,19 @@ def page(kit: Kit, *, visits: str = "") -> str:
         if s.engine == "folder"
         else f"a relay at {s.host}, port {s.port} ({s.engine}), which sees sizes and times, no content"
     )
+    what = [f"  model        {m.model}, rank {m.rank}, {m.bootstrap} bootstrap replicates, {m.folds} folds"]
+    if s.method:
+        what = [
+            f"  method       {s.method['run']}, a function installed on your computer; it sees your data, and it alone",
+            "               says what is sent: read it, or ask somebody who has",
+        ]
     lines = [
-        f"Study {s.name}, revision {s.revision}: {s.species}",
+        f"Study {s.name}, revision {s.revision}: {s.species or 'a method of its own'}",
         f"  job          {kit.job.hex()}",
         f"  you are      {kit.name}{visits}",
         f"  carried by   {way}",
         f"  period       {months}; season: {season}",
-        f"  model        {m.model}, rank {m.rank}, {m.bootstrap} bootstrap replicates, {m.folds} folds",
+        *what,
         "  organisations and the fingerprints of their keys (compare them by telephone):",
     ]
     lines += [f"    {name:12s} {fingerprint(key)}" for name, key in sorted(kit.roster.items())]

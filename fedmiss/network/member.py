@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +23,10 @@ from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.masks import Masks, Party, identity
 from fedmiss.federation.member import Look, Member, digest_of
 from fedmiss.federation.rules import LARGEST_COUNT
-from fedmiss.files import SECRET, read_json, write_json, write_secret
+from fedmiss.files import SECRET, hash_file, read_json, write_json, write_secret
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.kits import Kit
+from fedmiss.network.method import run_method
 from fedmiss.network.result import write_preview, write_result
 from fedmiss.network.status import STATUS, Status, Usage
 from fedmiss.pipeline.panels import PanelFolder, open_panel
@@ -134,7 +136,9 @@ def take_part(
         raise ConfigError(
             f"job {kit.job.hex()[:12]} is not approved by the custodian of {kit.name!r}; nothing is answered."
         )
-    program, party, begun = program_of(kit, data), party_of(kit), kit.private / BEGUN
+    program = None if kit.study.method else program_of(kit, data)
+    held = digest_of_path(data) if program is None else digest_of(program.held)
+    party, begun = party_of(kit), kit.private / BEGUN
     jobs = list(read_json(begun)) if begun.exists() else []
     if kit.job.hex() in jobs and not kit.journal.exists():
         raise ConfigError(
@@ -154,7 +158,13 @@ def take_part(
             watch(stage, exchanges)
 
     try:
-        circle = Circle(party, journal, gather, digest_of(program.held), exchanges=kit.study.exchanges)
+        circle = Circle(
+            party, journal, gather, held, exchanges=kit.study.exchanges, watch=lambda n: seen("method", n)
+        )
+        if program is None:
+            out = run_method(kit, data, circle)
+            note.write(state="done", result=str(out), missing=[])
+            return out
         link = Link(
             Member(program, circle, look), kit.job[:8], kit.study.settings(), seen, masked=kit.study.masks
         )
@@ -217,6 +227,15 @@ def opened_journal(kit: Kit) -> Journal:
     return Journal.reading(kit.journal)
 
 
+def digest_of_path(data: Path) -> bytes:
+    """Digest of a file, or of the files of a folder: a journal is of one state of the data."""
+    if not data.exists():
+        raise InputError(f"there is no file or folder {data}.", path=str(data))
+    files = sorted(p for p in data.rglob("*") if p.is_file()) if data.is_dir() else [data]
+    words = [f"{p.relative_to(data) if data.is_dir() else p.name} {hash_file(p)}" for p in files]
+    return hashlib.blake2b("\n".join(words).encode(), digest_size=16).digest()
+
+
 def start(kit: Kit, data: Path, *, look: bool = False, preview: bool = False) -> None:
     """Write what the process that an engine starts must know: where the panel lies, and what the custodian has said."""
     write_json(kit.private / DATA, {"data": str(data.resolve()), "look": look, "preview": preview})
@@ -251,6 +270,9 @@ def warm_up() -> None:
 
 def dry_run(kit: Kit, data: Path) -> list[str]:
     """What the organisation would bring, and what its own visits alone would lose; nothing is sent."""
+    if kit.study.method:
+        digest_of_path(data)
+        return [f"{kit.name}: {data} is given to {kit.study.method['run']}, installed on this computer"]
     panel = open_data(kit, data)
     visits = held(kit, panel)
     counted = ~np.isnan(visits.count)

@@ -27,6 +27,7 @@ from fedmiss.version import __version__
 __all__ = ["ENGINES", "Study", "job_hash", "read_roster", "read_study", "read_study_toml"]
 
 ENGINES = ("folder", "nvflare")
+_FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _MODEL = (
     "model",
@@ -62,6 +63,8 @@ class Study:
     engine : carries the frames: ``folder``, one that all organisations share, or ``nvflare``, by a relay
     host, port : where the relay listens;  patience : seconds that it waits for an organisation
     model : settings of the model, as of ``fedmiss fit``
+    method : instead of the count model a function that is installed at all organisations, as
+        ``run = "package.module:name"``, and its settings; then there is no species
     """
 
     name: str
@@ -81,6 +84,7 @@ class Study:
     engine: str = "folder"
     patience: float = 600.0
     model: Mapping[str, Any] = field(default_factory=dict)
+    method: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "organisations", tuple(sorted(self.organisations)))
@@ -135,6 +139,11 @@ class Study:
             )
         if any(not 1 <= m <= 12 for m in self.season):
             raise ConfigError(f"season is {list(self.season)}; give numbers of calendar months, 1 to 12.")
+        if self.method and not _FUNCTION.fullmatch(str(self.method.get("run", ""))):
+            raise ConfigError(
+                f"[method] has run = {self.method.get('run')!r}; name a function that all organisations have installed, as "
+                'run = "package.module:function".'
+            )
         unknown = set(self.model) - set(_MODEL)
         if unknown:
             raise ConfigError(
@@ -195,6 +204,8 @@ def _study(raw: Mapping[str, object], path: Path) -> Study:
     for key in raw:
         if key not in known:
             raise ConfigError(f"{path} has the unknown setting {key!r}; it may have {', '.join(known)}.")
+    if "method" in raw:
+        raw = {"species": ""} | dict(raw)
     for key in ("name", "species", "organisations"):
         if key not in raw:
             raise ConfigError(f"{path} lacks {key!r}.")

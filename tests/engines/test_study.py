@@ -47,9 +47,7 @@ class Study:
 
     def all(self, algo, data, start, **more):
         algos = algo if isinstance(algo, dict) else dict.fromkeys(data, algo)
-        return together(
-            {n: (lambda n=n: self.run(n, algos[n], data[n], start, **more)) for n in data}
-        )
+        return together({n: (lambda n=n: self.run(n, algos[n], data[n], start, **more)) for n in data})
 
 
 def named(model, data, oracle=None, **more):

@@ -1,0 +1,123 @@
+"""A study about a method of one's own: the example of the docs, run by three organisations as the commands run it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedmiss.cli.app import app
+from fedmiss.cli.commands import register
+from fedmiss.core import Roster, pooled_s_bar
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.network.engine import provision
+from fedmiss.network.kits import approve, collect_roster, enrol, make_study, open_kit, page
+from fedmiss.network.method import function_of
+from fedmiss.network.study import read_study_toml
+from tests.network.conftest import all_take_part
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+CLUBS = ("central", "north", "south")
+TOML = """
+name = "flocks"
+organisations = ["north", "central", "south"]
+[method]
+run = "three_organisations:job"
+components = 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    for name in ("three_organisations", "poisson_mixture"):
+        sys.modules.pop(name, None)
+
+
+def prepared(tmp_path, toml=TOML):
+    (tmp_path / "study.toml").write_text(toml)
+    study = read_study_toml(tmp_path / "study.toml")
+    folder = make_study(study, tmp_path / "study", provision)
+    kits = [open_kit(folder / "kits" / c) for c in CLUBS]
+    collect_roster(folder, [enrol(kit) for kit in kits])
+    for kit in kits:
+        approve(kit, ask=None, given=kit.job.hex())
+    rng = np.random.default_rng(4)
+    data = {}
+    for c, share, m in zip(CLUBS, (0.2, 0.5, 0.8), (80, 120, 200), strict=True):
+        rows = rng.poisson(np.where(rng.random(m) < share, 2.0, 9.0))
+        data[c] = tmp_path / f"{c}.txt"
+        np.savetxt(data[c], rows)
+    return folder, data
+
+
+def test_the_example_of_the_docs_reaches_em_on_all_counts_together(tmp_path):
+    from poisson_mixture import PoissonMixture
+
+    folder, data = prepared(tmp_path)
+    results = all_take_part(folder, data)
+    rows = {c: np.loadtxt(path) for c, path in data.items()}
+    roster = Roster.of({c: r.size for c, r in rows.items()}, "pooled")
+    model, y = PoissonMixture(2), [rows[c] for c in roster.ids]
+    theta = np.array([0.5, 0.5]), np.concatenate(y).mean() * np.array([0.5, 1.5])
+    for _ in range(500):
+        theta = model.T(pooled_s_bar(model, theta, y, roster))
+    for club, result in results.items():
+        found = np.load(result / "arrays.npz")
+        np.testing.assert_allclose(found["share"], theta[0], atol=1e-6)
+        np.testing.assert_allclose(found["rates"], theta[1], atol=1e-6)
+        assert json.loads((result / "result.json").read_text())["counts"] == 400
+        assert result == open_kit(folder / "kits" / club).result
+
+
+def test_a_custodian_reads_that_a_function_sees_the_data(tmp_path):
+    folder, _ = prepared(tmp_path)
+    text = page(open_kit(folder / "kits" / "north"))
+    assert "three_organisations:job, a function installed on your computer; it sees your data" in text
+    assert "bootstrap" not in text
+
+
+def test_a_function_that_is_not_there_is_named(tmp_path):
+    for named, words in (
+        ("no_such_package:job", "no_such_package cannot be imported here"),
+        ("poisson_mixture:job", "poisson_mixture has no 'job'"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            function_of(named)
+    for run in ("os.system", "", "a:b:c", "../x:y"):
+        (tmp_path / "study.toml").write_text(TOML.replace("three_organisations:job", run))
+        with pytest.raises(
+            (ConfigError, InputError), match="name a function that all organisations have installed"
+        ):
+            read_study_toml(tmp_path / "study.toml")
+
+
+def test_a_result_that_no_file_holds_is_said(tmp_path, monkeypatch):
+    import three_organisations
+
+    folder, data = prepared(tmp_path)
+    monkeypatch.setattr(
+        three_organisations, "job", lambda circle, data, components: {"fine": 1.0, "bad": object()}
+    )
+    for error in all_take_part(folder, data).values():
+        assert isinstance(error, ConfigError)
+        assert "returned what no file can hold" in str(error)
+
+
+def test_data_that_changed_and_data_that_are_not_there(tmp_path):
+    folder, data = prepared(tmp_path)
+    assert all(r.is_dir() for r in all_take_part(folder, data).values())
+    np.savetxt(data["north"], [1.0, 2.0])
+    got = all_take_part(folder, data)
+    assert "other data of 'north'" in str(got["north"])
+    register(app)
+    kit = folder / "kits" / "south"
+    done = CliRunner().invoke(
+        app, ["federation", "join", str(kit), str(tmp_path / "nothing.csv"), "--dry-run"]
+    )
+    assert done.exit_code == 1
+    assert "there is no file or folder" in " ".join(done.output.split())

@@ -15,6 +15,7 @@ from fedmiss.core.oracles import Full as FullBatch
 from fedmiss.core.oracles import Minibatch, Spider
 from fedmiss.core.participation import Bernoulli, FixedSize, Full, Given, Remembered
 from fedmiss.core.protocols import Compressor, Engine, Model, Oracle, Own, Participation
+from fedmiss.core.revision import revise
 from fedmiss.core.schedules import Decreasing, Piecewise, SaemSteps, Times
 from fedmiss.core.state import Downlink, Dropped, Replies, Roster, RoundInfo, ServerState, Uplink, WorkerState
 from fedmiss.core.theory import Constants, estimate_constants, gamma_max, gamma_star, gamma_vr
@@ -25,6 +26,6 @@ __all__ = [
     "Participation", "Piecewise", "Remembered", "Replies", "Result", "Roster", "RoundInfo", "SaemSteps",
     "SemVr", "ServerState", "Spider", "Stop", "Streaming", "Times", "Uplink", "WorkerState", "em",
     "estimate_constants", "fed_lsa", "gamma_max", "gamma_star", "gamma_vr", "gather", "load_checkpoint",
-    "local_em", "log_likelihood", "mean_field", "naive_fedem", "pooled_s_bar", "run", "save_checkpoint", "scafflsa",
+    "local_em", "log_likelihood", "mean_field", "naive_fedem", "pooled_s_bar", "revise", "run", "save_checkpoint", "scafflsa",
     "spider_em", "theta_bytes", "vr_fedem", "watch_likelihood",
 ]  # fmt: skip

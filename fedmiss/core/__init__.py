@@ -26,6 +26,6 @@ __all__ = [
     "Participation", "Piecewise", "Remembered", "Replies", "Result", "Roster", "RoundInfo", "SaemSteps",
     "SemVr", "ServerState", "Spider", "Stop", "Streaming", "Times", "Uplink", "WorkerState", "em",
     "estimate_constants", "fed_lsa", "gamma_max", "gamma_star", "gamma_vr", "gather", "load_checkpoint",
-    "local_em", "log_likelihood", "mean_field", "naive_fedem", "pooled_s_bar", "revise", "run", "save_checkpoint", "scafflsa",
-    "spider_em", "theta_bytes", "vr_fedem", "watch_likelihood",
+    "local_em", "log_likelihood", "mean_field", "naive_fedem", "pooled_s_bar", "revise", "run", "save_checkpoint",
+    "scafflsa", "spider_em", "theta_bytes", "vr_fedem", "watch_likelihood",
 ]  # fmt: skip

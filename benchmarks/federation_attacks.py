@@ -1,10 +1,11 @@
 """The reconstruction attack against every layer of protection: ``python benchmarks/federation_attacks.py``.
 
-The attacker has all messages that the hub has: agreement, cross-validation, fit, bootstrap. It knows which cells were
+The attacker has all messages of the job as its copy reads them: agreement, cross-validation, fit, bootstrap. Under masks these
+are sums over all organisations; of all but one together, the last one's own. It knows which cells were
 visited, and which fold each is in. Everything that is linear in the counts is used: for Poisson weights at rank 0,
 gradient + curvature of a month (or joint site) is its counted total, for the whole fit and for the training part of
 every fold; counted totals and scores of folds besides. Of joint sites also the sums weighted with the months'
-coefficients, which the hub knows. Every site x month cell has one visit with a count between a million and nine. What
+coefficients, which the job knows. Every site x month cell has one visit with a count between a million and nine. What
 is said of a layer: the share of cells that the equations determine, and the share whose least-squares guess is within
 1 %, beside the share that guesses at shuffled counts hit.
 """
@@ -14,7 +15,6 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,14 +24,15 @@ sys.path.insert(0, str(ROOT))
 
 
 from fedmiss.federation import messages as msg  # noqa: E402
+from fedmiss.federation.gather import Board  # noqa: E402
 from fedmiss.federation.group.folds import draw_folds  # noqa: E402
 from fedmiss.federation.hub.agree import Plan  # noqa: E402
 from fedmiss.federation.hub.job import Order, run_job  # noqa: E402
-from fedmiss.federation.keys import keyed_hashes, seed_key  # noqa: E402
-from fedmiss.federation.link import Link  # noqa: E402
+from fedmiss.federation.link import InProcess, Link  # noqa: E402
+from fedmiss.federation.member import Member  # noqa: E402
 from fedmiss.models.lowrank.data import Group, GroupPanel  # noqa: E402
 from fedmiss.models.lowrank.settings import CountSettings  # noqa: E402
-from tests.federation.network import JOB, SETTINGS, Wire, sites_of  # noqa: E402
+from tests.federation.network import JOB, SETTINGS, clubs_of, together  # noqa: E402
 from tests.federation.owners import owned  # noqa: E402
 
 FOLDS = 3
@@ -39,21 +40,19 @@ QUASI = [CountSettings(rank=r) for r in (0, 1)]
 
 
 def planted(shared: float, seed: int = 3, n: int = 1100) -> GroupPanel:
-    """Three owners; every visited cell has one visit, with a count of its own; some checklists are held twice."""
+    """Three owners; every visited cell has one visit, with a count of its own."""
     panel = owned(3, J=60, L=24, n=n, seed=seed, shared=shared)
     numbers = np.random.default_rng(seed).permutation(np.arange(1_000_001, 9_000_001, 1000)).astype(float)
     groups, at = [], 0
     for g in panel.groups:
         first = np.unique(g.site.astype(np.int64) * 24 + g.month, return_index=True)[1]
         y, at = numbers[at : at + first.size], at + first.size
-        group = Group.of(g.name, g.site[first], g.month[first], y, g.observer[first])
-        ids = np.arange(at - first.size, at) % 2000  # a few are held twice
-        groups.append(replace(group, checklist=np.array([f"S{k}" for k in ids], dtype=object)))
+        groups.append(Group.of(g.name, g.site[first], g.month[first], y, g.observer[first]))
     return GroupPanel.of(panel.J, panel.L, groups, panel.calendar, panel.site_id, panel.region)
 
 
 class Listening(Link):
-    """The hub's own view: questions, and the answers as it can use them."""
+    """The asking half's view: questions, and the answers as it can use them."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -66,27 +65,30 @@ class Listening(Link):
         return answers
 
 
-def overheard(
-    panel: GroupPanel,
-    folder: Path,
-    *,
-    masked: bool,
-    joint: bool,
-    minimum: int,
-    jointly: bool,
-    duplicates: bool = False,
-):
-    """Messages of a job as the hub has them, and the owners' programs."""
-    sites = sites_of(panel, folder, masked=masked)
-    for site in sites.values():
-        site.start()
-        site.program.program.minimum = 0
-        site.program.program.jointly = jointly
-    plan = Plan(joint=joint, jointly=jointly, minimum=minimum, duplicates=duplicates)
-    link = Listening(Wire(sites), JOB[:8], SETTINGS, masked=masked)
-    run_job(link, Order(plan, QUASI, folds=FOLDS, by="cell", bootstrap=4))
-    programs = {name: site.program.program for name, site in sites.items()}
-    return link.heard, programs
+def overheard(panel: GroupPanel, folder: Path, *, masked: bool, joint: bool, minimum: int, jointly: bool):
+    """Messages of a job as an organisation (under masks) or one person has them, and the owners' programs."""
+    clubs = clubs_of(panel, folder)
+    order = Order(
+        Plan(joint=joint, jointly=jointly, minimum=minimum), QUASI, folds=FOLDS, by="cell", bootstrap=4
+    )
+    programs = {name: club.program() for name, club in clubs.items()}
+    for program in programs.values():
+        program.minimum, program.jointly = 0, jointly
+    if not masked:
+        link = Listening(InProcess(programs), JOB[:8], SETTINGS)
+        run_job(link, order)
+        return link.heard, programs
+    board, links = Board(list(clubs)), {}
+
+    def one(name: str) -> None:
+        member = Member(programs[name], clubs[name].party, clubs[name].journal, board.seat(name))
+        links[name] = Listening(member, JOB[:8], SETTINGS, masked=True)
+        run_job(links[name], order)
+
+    for name, error in together({name: (lambda name=name: one(name)) for name in clubs}).items():
+        if error is not None:
+            raise RuntimeError(name) from error
+    return links[min(links)].heard, programs
 
 
 def cells_of(panel: GroupPanel, programs, names: Iterable[str]):
@@ -137,7 +139,7 @@ def equations(heard, cells, who: str, places):
             elif isinstance(q, msg.Broadcast) and a.rows.size:
                 for j in range(
                     a.rows.shape[1]
-                ):  # the months' coefficients are the hub's own: a weighted sum with known weights
+                ):  # the months' coefficients are the job's own: a weighted sum with known weights
                     for k in range(1, q.T.shape[2]):
                         at = q.T.shape[2] + k * (k + 1) // 2
                         weight = (mask & (place == places[j])) * q.T[i, :, k][month.astype(int)]
@@ -178,21 +180,6 @@ def attack(panel, folder, **options):
     return int(total), sure / total, near / total, luck / total
 
 
-def identified(panel, folder) -> list[tuple[str, int, float, float]]:
-    """Ids that the hub, and a member, find in the hashes of a job by trying all of 20,000: (what, hashes, hub, member)."""
-    heard, programs = overheard(
-        panel, folder, masked=True, joint=False, jointly=True, minimum=5, duplicates=True
-    )
-    key, out = programs[min(programs)].key, []
-    for question, word, what in ((msg.Sites, "L", "site"), (msg.Checklists, "S", "checklist")):
-        answers = next(a for q, a in heard if isinstance(q, question))
-        theirs = np.concatenate([a.hashes for n, a in answers.items() if n != min(programs)])
-        known = np.array([f"{word}{i}" for i in range(20_000)], dtype=object)
-        found = [np.isin(theirs, keyed_hashes(known, seed_key(what, k))).mean() for k in (bytes(16), key)]
-        out.append((f"{what}s", theirs.size, *found))
-    return out
-
-
 def placed(ids: int = 4000, folds: int = FOLDS) -> float:
     """Share of sites whose fold the public seed and the id tell; by chance 1 / folds."""
     n = np.arange(ids)
@@ -210,18 +197,15 @@ def main() -> None:
     apart, common = planted(0.0), planted(1.0, n=2400)
     dense = planted(0.0, n=3400)
     clear = {"masked": False, "jointly": False}
-    together = {"jointly": True, "minimum": 5, "joint": False}
+    together_ = {"jointly": True, "minimum": 5, "joint": False}
     layers = [
-        ("(a) none: joint sites in clear, no least number", common, clear | {"joint": True, "minimum": 0}),
-        ("(b) own sites at home, no least number", apart, clear | {"joint": False, "minimum": 0}),
-        ("(b) own sites at home, least number 5", dense, clear | {"joint": False, "minimum": 5}),
-        ("(c) masks, least number 5, three groups, 85 %", apart, together | {"masked": True}),
-        ("(d) shared sites as own, under masks", common, together | {"masked": True}),
-        (
-            "(d) duplicate checklists found by hashes, under masks",
-            common,
-            together | {"masked": True, "duplicates": True},
-        ),
+        ("(a) one computer: joint sites, no least number", common, clear | {"joint": True, "minimum": 0}),
+        ("(b) one computer: own sites, no least number", apart, clear | {"joint": False, "minimum": 0}),
+        ("(c) one computer: own sites, least number 5", dense, clear | {"joint": False, "minimum": 5}),
+        ("(d) masks: a curious member", apart, together_ | {"masked": True}),
+        ("(d) masks: a curious member, common sites", common, together_ | {"masked": True}),
+        ("(e) masks: the two others of three together", apart, together_ | {"masked": False}),
+        ("(e) the same, common sites", common, together_ | {"masked": False}),
     ]
     print("| layer | cells | determined exactly | guessed within 1 % | by chance |\n|---|---|---|---|---|")
     for name, panel, options in layers:
@@ -231,10 +215,6 @@ def main() -> None:
     print(
         f"\nfolds that the public seed tells of 4,000 known sites: {placed():.1%}, by chance {1 / FOLDS:.1%}"
     )
-    print("\n| hashes of | number | ids found by the hub | by a member |\n|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as folder:
-        for what, n, hub, member in identified(common, Path(folder)):
-            print(f"| {what} | {n:,} | {hub:.0%} | {member:.0%} |")
 
 
 if __name__ == "__main__":

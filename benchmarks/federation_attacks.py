@@ -1,7 +1,7 @@
 """The reconstruction attack against every layer of protection: ``python benchmarks/federation_attacks.py``.
 
-The attacker has all messages of the job as its copy reads them: agreement, cross-validation, fit, bootstrap. Under masks these
-are sums over all organisations; of all but one together, the last one's own. It knows which cells were
+The attacker has all messages of the job as its copy reads them: agreement, cross-validation, fit, bootstrap. Under
+masks these are sums over all organisations; of all but one together, the last one's own. It knows which cells were
 visited, and which fold each is in. Everything that is linear in the counts is used: for Poisson weights at rank 0,
 gradient + curvature of a month (or joint site) is its counted total, for the whole fit and for the training part of
 every fold; counted totals and scores of folds besides. Of joint sites also the sums weighted with the months'

@@ -43,9 +43,7 @@ def enrol(kit: _KIT) -> None:
     from fedmiss.network.kits import open_kit
 
     path = draw(open_kit(kit))
-    typer.echo(
-        f"Send {path} to the proposer. It is public; read its fingerprint to the others by telephone:"
-    )
+    typer.echo(f"Send {path} to the proposer. It is public; read its fingerprint to the others by telephone:")
     typer.echo(f"  {read_json(path)['fingerprint']}")
 
 

@@ -52,8 +52,8 @@ def check_port(port: int) -> None:
             probe.bind(("", port))
         except OSError as error:
             raise EngineError(
-                f"port {port} of this computer cannot be opened ({error.strerror}): another relay or program has it. End that "
-                "one, or choose another port in study.toml."
+                f"port {port} of this computer cannot be opened ({error.strerror}): another relay or program has it. End "
+                "that one, or choose another port in study.toml."
             ) from None
 
 

@@ -1,4 +1,4 @@
-"""Real processes over a shared folder: the answer, no connection at all, kills, and a club that is off for a third of the time."""
+"""Real processes over a shared folder: the answer, no connection at all, kills, and a club that is off now and then."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """The reconstruction attack against every layer of protection: ``python benchmarks/federation_attacks.py``.
 
 The attacker has all messages of the job as its copy reads them: agreement, cross-validation, fit, bootstrap. Under
-masks these are sums over all organisations; of all but one together, the last one's own. It knows which cells were
-visited, and which fold each is in. Everything that is linear in the counts is used: for Poisson weights at rank 0,
-gradient + curvature of a month (or joint site) is its counted total, for the whole fit and for the training part of
-every fold; counted totals and scores of folds besides. Of joint sites also the sums weighted with the months'
-coefficients, which the job knows. Every site x month cell has one visit with a count between a million and nine. What
-is said of a layer: the share of cells that the equations determine, and the share whose least-squares guess is within
-1 %, beside the share that guesses at shuffled counts hit.
+masks these are sums over all organisations, of which it subtracts its own part; of all but one together, the last
+one's own. It knows which cells were visited, and which fold each is in. Everything that is linear in the counts is
+used: for Poisson weights at rank 0, gradient + curvature of a month (or joint site) is its counted total, for the
+whole fit and for the training part of every fold; counted totals and scores of folds besides. Of joint sites also the
+sums weighted with the months' coefficients, which the job knows. Every site x month cell has one visit with a count
+between a million and nine. What is said of a layer: the share of cells that the equations determine, and the share
+whose least-squares guess is within 1 %, beside the share that guesses at shuffled counts hit.
 """
 
 from __future__ import annotations
@@ -171,6 +171,11 @@ def attack(panel, folder, **options):
             off < 1e-6 * np.abs(b).max()
         )  # of joint fits the total of one group is not the sum of its own counts alone
         A, b = A[keep], b[keep]
+        if options[
+            "masked"
+        ]:  # the attacker is the first organisation: it knows its own counts, and looks for the others'
+            own = np.arange(count.size) < programs[names[0]].used.count.size
+            A, b, count = A[:, ~own], b - A[:, own] @ count[own], count[~own]
         inverse = np.linalg.pinv(A)
         guess = inverse @ b
         sure += (np.diag(inverse @ A) > 1 - 1e-9).sum()

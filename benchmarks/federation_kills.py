@@ -1,7 +1,7 @@
-"""Random kills -9 over an engine: ``python benchmarks/federation_kills.py --kills 50`` (in the environment of its extra).
+"""Random kills -9 in a study: ``python benchmarks/federation_kills.py --kills 50``; for a relay in its environment, --engine nvflare.
 
 A study of three clubs is run again and again from the same start; in each run some ends are killed at random: the engine of
-an organisation, `join` with its engine, or `run` with its engine. `join` and `run` are started again, nothing else is done.
+an organisation (where there is a relay), `join` with its engine, or `run` with its engine. `join` and `run` are started again, nothing else is done.
 Every result must have the bits of the run that was not interrupted.
 """
 
@@ -29,7 +29,7 @@ PER_RUN = 3  # kills in one run, unless --per-run says otherwise
 
 def started(folder: Path, panels: dict[str, Path]) -> Ends:
     ends = Ends(folder, panels)
-    for name in ("hub", *CLUBS):
+    for name in ends.names:
         ends.start(name)
     return ends
 
@@ -43,7 +43,7 @@ def killed(ends: Ends, chance: random.Random, kills: int, exchanges: int) -> lis
             ends.until(exchange, seconds=300)
         except AssertionError:
             break
-        what = chance.choice(["engine", "organisation", "hub"])
+        what = chance.choice(["organisation"] if ends.by_folder else ["engine", "organisation", "hub"])
         name = "hub" if what == "hub" else chance.choice(CLUBS)
         if ends.processes[name].poll() is not None:
             break
@@ -57,10 +57,15 @@ def killed(ends: Ends, chance: random.Random, kills: int, exchanges: int) -> lis
     return done
 
 
+def exchanges_of(folder: Path) -> int:
+    """Exchanges of a job that is done, as an organisation says."""
+    return int(read_json(folder / "kits" / CLUBS[0] / "private" / "status.json")["exchanges"])
+
+
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--kills", type=int, default=50)
-    options.add_argument("--engine", default="nvflare")
+    options.add_argument("--engine", default="folder")
     options.add_argument("--per-run", type=int, default=PER_RUN)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--port", type=int, default=8152)
@@ -79,7 +84,7 @@ def main() -> None:
                 what = killed(ends, chance, kills, exchanges)
             finally:
                 ends.stop()
-            got, exchanges = result_of(copy), int(read_json(copy / "hub" / "status.json")["exchanges"])
+            got, exchanges = result_of(copy), exchanges_of(copy)
             reference = got if reference is None else reference
             equal = bool(np.array_equal(got, reference))
             total, same, runs = total + len(what), same + equal, runs + 1

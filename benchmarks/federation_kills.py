@@ -1,7 +1,7 @@
-"""Random kills -9 in a study: ``python benchmarks/federation_kills.py --kills 50``; for a relay in its environment, --engine nvflare.
+"""Random kills -9 in a study: ``python benchmarks/federation_kills.py --kills 50``; ``--engine nvflare`` in its environment.
 
-A study of three clubs is run again and again from the same start; in each run some ends are killed at random: the engine of
-an organisation (where there is a relay), `join` with its engine, or `run` with its engine. `join` and `run` are started again, nothing else is done.
+A study of three clubs is run again and again from the same start; in each run some ends are killed at random: `join`, and
+where there is a relay also an organisation's engine, or `run`. `join` and `run` are started again, nothing else is done.
 Every result must have the bits of the run that was not interrupted.
 """
 

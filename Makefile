@@ -4,11 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 NV := .venv-nvflare
-FL := .venv-flower
-ENGINE ?= nvflare
+ENGINE ?= folder
 B ?= 200
 
-.PHONY: demo federation-demo test-nvflare test-flower test test-all lint types contracts docs check clean
+.PHONY: demo federation-demo test-nvflare test test-all lint types contracts docs check clean
 
 $(VENV)/.run: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -31,27 +30,24 @@ $(NV)/.run: pyproject.toml constraints-nvflare.txt
 	  { echo "the extra nvflare cannot be installed here, so the federation over NVFLARE was NOT tested"; exit 1; }
 	@touch $@
 
-$(FL)/.run: pyproject.toml constraints-flower.txt
-	$(PYTHON) -m venv $(FL)
-	@$(FL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-flower.txt -e '.[flower]' pytest || \
-	  { echo "the extra flower cannot be installed here, so the federation over Flower was NOT tested"; exit 1; }
+$(VENV)/.federation: $(VENV)/.run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[federation]'
 	@touch $@
 
-federation-demo: .venv-$(ENGINE)/.run  ## a study of three clubs on this computer, mutual TLS; B=200 replicates, ENGINE=nvflare or flower
+ENDS := $(if $(filter nvflare,$(ENGINE)),$(NV),$(VENV))
+
+federation-demo: $(if $(filter nvflare,$(ENGINE)),$(NV)/.run,$(VENV)/.federation)  ## a study of three clubs on this computer; B=200 replicates, ENGINE=folder or nvflare
 	rm -rf federation-demo
-	.venv-$(ENGINE)/bin/fedmiss federation demo --out federation-demo --bootstrap $(B) --engine $(ENGINE)
+	$(ENDS)/bin/fedmiss federation demo --out federation-demo --bootstrap $(B) --engine $(ENGINE)
 
 test-nvflare: $(NV)/.run  ## tests over NVFLARE: kills, strangers, code, connections
 	$(NV)/bin/python -m pytest -m nvflare tests/network
-
-test-flower: $(FL)/.run  ## tests over Flower: kills, strangers, code, connections
-	$(FL)/bin/python -m pytest -m flower tests/network
 
 test: $(VENV)/.dev  ## the default tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-all: $(VENV)/.dev  ## also the slow, Monte-Carlo and browser tests
-	$(BIN)/python -m pytest -m "slow or mc or nightly or browser or (not nvflare and not flower)"
+	$(BIN)/python -m pytest -m "slow or mc or nightly or browser or not nvflare"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -75,4 +71,4 @@ docs: $(VENV)/.docs  ## the documentation site, offline once installed; a warnin
 check: lint types contracts test
 
 clean:
-	rm -rf $(VENV) $(NV) $(FL) build dist fedmiss-demo federation-demo
+	rm -rf $(VENV) $(NV) build dist fedmiss-demo federation-demo

@@ -92,7 +92,6 @@ def test_writers_into_named_folders_are_known():
         "etl/projection.py": "the unfinished folder of the cache",
         "experiments/folder.py": "the unfinished folder of the experiment",
         "federation/masks.py": "a new file only (O_EXCL)",
-        "network/flower_kits.py": "a new file only (O_EXCL)",
         "network/nvflare_kits.py": "a temporary folder of its own, or the unfinished folder of a study",
         "network/report.py": "the unfinished folder of the report",
         "network/demo.py": "a log, added to", "network/engine.py": "a log, added to",

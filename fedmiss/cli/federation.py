@@ -12,7 +12,7 @@ from fedmiss.cli.options import Out, Overwrite
 
 __all__ = ["COMMANDS"]
 
-_KIT = Annotated[Path, typer.Argument(help="Your organisation's kit: the folder that the coordinator sent.")]
+_KIT = Annotated[Path, typer.Argument(help="Your organisation's kit: the folder that the proposer sent.")]
 _DATA = Annotated[Path, typer.Argument(help="Your organisation's panel, made by `fedmiss panel --groups 1`.")]
 _STUDY = Annotated[Path, typer.Argument(help="Folder of the study, made by `fedmiss federation new`.")]
 
@@ -43,9 +43,7 @@ def enrol(kit: _KIT) -> None:
     from fedmiss.network.kits import open_kit
 
     path = draw(open_kit(kit))
-    typer.echo(
-        f"Send {path} to the coordinator. It is public; read its fingerprint to the others by telephone:"
-    )
+    typer.echo(f"Send {path} to the proposer. It is public; read its fingerprint to the others by telephone:")
     typer.echo(f"  {read_json(path)['fingerprint']}")
 
 

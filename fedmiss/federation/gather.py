@@ -104,8 +104,8 @@ class Board:
 class Seat:
     """An organisation's end of a relay that asks it: its job runs in a thread, and waits here for everybody's frames.
 
-    A relay that was started again knows nothing: an answer holds the last two frames, of which the others may need the
-    earlier one.
+    A relay that was started again knows nothing, and brings nothing: then the answer holds the last two frames, of which the
+    others may need the earlier one.
     """
 
     def __init__(self) -> None:
@@ -145,7 +145,10 @@ class Seat:
                     self._got = (exchange, frames)
                     self._changed.notify_all()
             self._changed.wait_for(lambda: self._end or max(self._posts, default=-1) > exchange)
-            return b"".join(packed(k, {"": v}) for k, v in sorted(self._posts.items())) + self._end
+            posts = sorted(self._posts.items())
+            if exchange >= 0 and not self._end:
+                posts = posts[-1:]  # the relay has the frame before
+            return b"".join(packed(k, {"": v}) for k, v in posts) + self._end
 
 
 class Relay:
@@ -195,8 +198,13 @@ class Relay:
                 continue
             if name not in self._at:
                 out[name] = b""
-            elif len(here := self._frames.get(self._at[name], {})) == len(self.names):
+                continue
+            here = self._frames.get(self._at[name], {})
+            if len(here) == len(self.names):
                 out[name] = packed(self._at[name], here)
+            for other in self.names:  # one that is ahead has shown this frame to an earlier relay
+                if other not in here and other not in self.ended and self._at.get(other, -1) > self._at[name]:
+                    out[other] = b""
         return out
 
     def _take(self, name: str, raw: bytes) -> None:

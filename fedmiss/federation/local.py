@@ -69,7 +69,7 @@ class LocalFederation:
     held : what each group holds, by name; ``at`` says which sites of the panel its sites are
     at : name -> (J_c,) rows of the common list of J sites
     J : number of sites of the panel
-    plan : what the coordinator wants (axes, effort terms, whether sums by site may be exchanged)
+    plan : what is wanted (axes, effort terms, whether sums by site may be exchanged)
     secrets : secret of each group by name; None derives them from the groups' own visits
     weigh : weights of a replicate by group, for comparisons: (group, seed, number, spread, visits) -> (m,)
     watch : called after each exchange with (stage, exchanges so far)

@@ -7,7 +7,7 @@ the question: groups that have seen or ask different things have masks that do n
 that key is added by the group whose name comes first and subtracted by the other. The same file of 32 bytes gives a group's
 key for signatures (Ed25519).
 Numbers are fixed point, 64 bits, modulo 2^64; how many digits stand after the point is
-said by the field's type (``messages._f``). The hub adds up modulo 2^64: it needs no key, and no cryptography.
+said by the field's type (``messages._f``). Adding up modulo 2^64 needs no key, and no cryptography.
 
 The package ``cryptography`` is an optional extra, so it is imported inside the functions that use it.
 """

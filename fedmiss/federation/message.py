@@ -18,8 +18,8 @@ def described(
 ) -> Any:
     """Describe a field; of an answer also how it is hidden.
 
-    ``bits``: the hub needs only its sum over groups, which is masked with so many binary digits after the point (see
-    ``masks``). ``clear``: why it cannot be masked, and what it tells the hub. A field of an answer needs one of them.
+    ``bits``: the job needs only its sum over groups, which is masked with so many binary digits after the point (see
+    ``masks``). ``clear``: why it cannot be masked, and what it tells. A field of an answer needs one of them.
     """
     return field(
         metadata={
@@ -41,7 +41,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question(Message):
-    """What the hub sends."""
+    """What the job asks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

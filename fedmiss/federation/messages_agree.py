@@ -51,10 +51,10 @@ class Description(Answer):
         "first and last month with a visit, nothing where there is none",
         "(2,)",
         "12 year + month - 1",
-        clear="the group's first and last month: the hub needs the union",
+        clear="the group's first and last month: the job needs the union",
     )
     season: np.ndarray = _f(
-        "calendar months with a visit", "(s,)", clear="the group's season: the hub needs the union"
+        "calendar months with a visit", "(s,)", clear="the group's season: the job needs the union"
     )
     terms: int = _f(
         "number of effort terms, 0 where covariates come ready made", clear="what the panel holds"

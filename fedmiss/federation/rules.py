@@ -1,4 +1,4 @@
-"""Least numbers behind a released sum over groups: the same rule at the hub and, checked, at every group."""
+"""Least numbers behind a released sum over groups: the same rule in every copy of the job."""
 
 from __future__ import annotations
 

@@ -39,13 +39,13 @@ def _fields(kind: type[Message]) -> list[str]:
 
 def privacy_table() -> str:
     """Markdown table of everything that can leave a group, made from the types of the answers."""
-    rows = ["| message | field | what it holds | shape | unit | under masks |", "|---|---|---|---|---|---|"]
+    rows = ["| message | field | what it holds | shape | unit | members see |", "|---|---|---|---|---|---|"]
     for kind in ANSWERS:
         assert issubclass(kind, Answer)
         hidden = masked_fields(kind)
         for i, (name, text, shape, unit) in enumerate(words(kind)):
             clear = next(f.metadata["clear"] for f in fields(kind) if f.name == name)
-            seen = "only the sum over all groups" if name in hidden else f"**clear**: {clear}"
+            seen = "sum" if name in hidden else f"**clear**: {clear}"
             label = f"`{kind.__name__}`: {kind.about}" if i == 0 else ""
             rows.append(f"| {label} | `{name}` | {text} | {shape} | {unit} | {seen} |")
     return "\n".join(rows)

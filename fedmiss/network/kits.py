@@ -56,7 +56,7 @@ class Kit:
     def __init__(self, folder: Path) -> None:
         if not (folder / "kit.json").exists():
             raise InputError(
-                f"{folder} is no kit: it has no kit.json. Name the folder that the coordinator sent."
+                f"{folder} is no kit: it has no kit.json. Name the folder that the proposer sent."
             )
         self.folder = folder.resolve()
         self.name = str(read_json(folder / "kit.json")["organisation"])
@@ -126,7 +126,7 @@ def open_kit(folder: str | Path) -> Kit:
 
 
 def enrol(kit: Kit) -> Path:
-    """Draw the organisation's key, if it has none, and write the public part for the coordinator."""
+    """Draw the organisation's key, if it has none, and write the public part for the proposer."""
     kit.private.mkdir(exist_ok=True, mode=0o700)
     os.chmod(kit.private, 0o700)
     key = public_key(identity(kit.key_file))
@@ -170,7 +170,7 @@ def collect_roster(study_folder: Path, files: Sequence[Path]) -> dict[str, str]:
 
 
 def _ends(study_folder: Path, study: Study) -> list[Path]:
-    """Return the study's folder and those of its hub and kits, where they are there."""
+    """Return the study's folder and those of its relay and kits, where they are there."""
     kits = (study_folder / "kits" / n for n in study.organisations)
     return [f for f in (study_folder, study_folder / "hub", *kits) if f.is_dir()]
 

@@ -143,7 +143,7 @@ def take_part(
     if kit.job.hex() in jobs and not kit.journal.exists():
         raise ConfigError(
             f"job {kit.job.hex()[:12]} was begun here and its journal is gone, so nobody knows what was sent under its "
-            "masks, which must not be used twice. Ask the coordinator for a new revision."
+            "masks, which must not be used twice. Ask the proposer for a new revision."
         )
     journal = Journal(kit.journal)
     if kit.job.hex() not in jobs:

@@ -146,7 +146,7 @@ def _start(
 
 
 class Admin:
-    """The coordinator's session with its own server."""
+    """The session of whoever runs the relay with its own server."""
 
     def __init__(self, hub: Path, study: Study, timeout: float = 20.0) -> None:
         self.study = study
@@ -180,5 +180,5 @@ class Admin:
 
 
 def control(hub: Path, study: Study) -> Admin:
-    """Open a session with the hub's server."""
+    """Open a session with the relay's server."""
     return Admin(hub, study)

@@ -26,7 +26,7 @@ ALLOWED = [
 
 
 def provision(study: Study, out: Path) -> None:
-    """Make certificates and addresses for the hub and every organisation."""
+    """Make certificates and addresses for the relay and every organisation."""
     need("nvflare", "nvflare")
     people: list[Mapping[str, object]] = [
         {

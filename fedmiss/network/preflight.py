@@ -39,26 +39,26 @@ def check_certificate(path: Path, now: dt.datetime | None = None) -> None:
         )
     if now > last:
         raise ConfigError(
-            f"the kit expired on {last:%Y-%m-%d}, today is {now:%Y-%m-%d}. Ask the coordinator for a new one "
+            f"the kit expired on {last:%Y-%m-%d}, today is {now:%Y-%m-%d}. Ask the proposer for a new one "
             "(`fedmiss federation new`); the journal stays good."
         )
 
 
 def check_port(port: int) -> None:
-    """Raise when another program of this computer has the hub's port."""
+    """Raise when another program of this computer has the relay's port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))
         except OSError as error:
             raise EngineError(
-                f"port {port} of this computer cannot be opened ({error.strerror}): another hub or program has it. End that "
-                "one, or choose another port in study.toml."
+                f"port {port} of this computer cannot be opened ({error.strerror}): another relay or program has it. End "
+                "that one, or choose another port in study.toml."
             ) from None
 
 
 def reach(host: str, port: int, root: Path, certificate: Path, key: Path, timeout: float = 5.0) -> None:
-    """Shake hands with the hub as the engine will; raise one sentence on what failed.
+    """Shake hands with the relay as the engine will; raise one sentence on what failed.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def reach(host: str, port: int, root: Path, certificate: Path, key: Path, timeou
         address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
     except socket.gaierror:
         raise ConfigError(
-            f"the hub's name {host!r} is not known to this network. Ask the coordinator for its "
+            f"the relay's name {host!r} is not known to this network. Ask the proposer for its "
             "right name, or IT for a rule."
         ) from None
     context = ssl.create_default_context(cafile=str(root))
@@ -82,13 +82,13 @@ def reach(host: str, port: int, root: Path, certificate: Path, key: Path, timeou
             pass
     except ssl.SSLCertVerificationError as error:
         raise ConfigError(
-            f"what answers at {host} port {port} is not this study's hub: {error.verify_message}. "
+            f"what answers at {host} port {port} is not this study's relay: {error.verify_message}. "
             "A kit of another study, or "
             "somebody in between."
         ) from None
     except ssl.SSLError as error:
         raise ConfigError(
-            f"{host} port {port} does not speak TLS as the hub does "
+            f"{host} port {port} does not speak TLS as the relay does "
             f"({error.reason or 'no reason given'}). Is the port right?"
         ) from None
     except TimeoutError:
@@ -97,7 +97,7 @@ def reach(host: str, port: int, root: Path, certificate: Path, key: Path, timeou
         ) from None
     except ConnectionError:
         raise EngineError(
-            f"nothing listens at {host} port {port}: the hub is not started, or the port is wrong."
+            f"nothing listens at {host} port {port}: the relay is not started, or the port is wrong."
         ) from None
     except OSError as error:
         raise EngineError(f"{host} port {port} cannot be reached: {error.strerror or error}.") from None

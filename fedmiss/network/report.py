@@ -248,7 +248,7 @@ def _own_panel(panel: PanelFolder, stamps: I64, out: Path) -> PanelFolder:
 
 
 def _told_fit(program: GroupProgram, told: Outcome, n_counted: int) -> CountFit:
-    """Build one of the averaged fits: the hub's half from its message, the organisation's own from its program."""
+    """Build one of the averaged fits: the joint half from its message, the organisation's own from its program."""
     r = JointFacts.of(json.loads(told.results), "the job")
     P, C = program.site_posterior(told.batch, 0)
     L, p = told.T.shape

@@ -226,14 +226,14 @@ def read_roster(folder: Path, study: Study) -> dict[str, str]:
     path = folder / "roster.json"
     if not path.exists():
         raise InputError(
-            f"{folder} has no roster.json yet: the coordinator makes it when all organisations have sent their public keys "
+            f"{folder} has no roster.json yet: the proposer makes it when all organisations have sent their public keys "
             "(`fedmiss federation roster`)."
         )
     keys = {str(k): str(v) for k, v in read_json(path).items()}
     if sorted(keys) != list(study.organisations):
         raise ConfigError(
             f"{path} names {', '.join(sorted(keys))}, the study {', '.join(study.organisations)}. "
-            "Ask the coordinator for the "
+            "Ask the proposer for the "
             "roster of this revision."
         )
     return keys

@@ -80,7 +80,9 @@ def fit_wire(panel_path: str | Path, out: Path, settings: WireSettings) -> Path:
         compressor=sent(settings),
         participation=settings.participation,
     )
-    note = "Sums by site and month travelled (--method wire): the coordinator can compute a group's counts from them."
+    note = (
+        "Sums by site and month travelled (--method wire): the server can compute a group's counts from them."
+    )
     write_fit_manifest(work, folder, settings, hashes, facts, [note])
     return finish(work, out)
 

@@ -104,6 +104,36 @@ def test_every_block_of_a_page_runs(name, tmp_path):
         assert (tmp_path / "report" / "index.html").stat().st_size > 100_000
 
 
+@pytest.mark.slow
+def test_three_clubs_come_to_both_reports(tmp_path):
+    """The commands of the tutorial, as they stand there; where clubs join, at once and with the hash that was shown."""
+    env, job = environment(tmp_path), ""
+    for kind, code in blocks(DOCS / "guide" / "three-clubs.md", "sh", "toml"):
+        if kind == "toml":
+            (tmp_path / "study.toml").write_text(code)
+            continue
+        joins = code.startswith("fedmiss federation join")  # all at once: each waits for the others
+        parts = [f"{line} --approve {job}" for line in code.strip().splitlines()] if joins else [code]
+        ends = [
+            subprocess.Popen(
+                ["sh", "-e", "-c", part], cwd=tmp_path, env=env, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )
+            for part in parts
+        ]  # fmt: skip
+        for part, end in zip(parts, ends, strict=True):
+            told = end.communicate()[0]
+            if end.returncode:
+                for other in ends:
+                    other.kill()
+            assert end.returncode == 0, f"{part}\n{told[-3000:]}"
+            if found := re.search(r"--approve ([0-9a-f]{12})$", told.strip()):
+                job = found[1]
+    for club in ("central", "north", "south"):
+        for report, size in (("joint", 20_000), ("report/report", 100_000)):
+            assert (tmp_path / club / "kit" / report / "index.html").stat().st_size > size
+
+
 def test_the_headline_of_the_example_is_found_by_hand(tmp_path, monkeypatch, capsys):
     (tmp_path / "report").symlink_to(ROOT / "reports" / "example")
     monkeypatch.chdir(tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,7 @@ from fedmiss.federation.local import fit_counts
 from fedmiss.federation.rules import releasable
 from fedmiss.models.lowrank.data import Group, GroupPanel
 
-from .network import JOB, NEGBIN, SETTINGS, clubs_of
+from .network import JOB, NEGBIN, SETTINGS, Club, clubs_of, order, run
 from .owners import largest, owned
 
 MINIMUM, SHARE, FOLDS = 13, 0.55, 2
@@ -114,8 +116,6 @@ def test_a_month_with_a_thin_fold_leaves_cross_validation(panel, tmp_path):
 
 
 def msg_free(settings):
-    from dataclasses import replace
-
     return replace(settings, rank=0)
 
 
@@ -182,3 +182,36 @@ def test_own_sites_hold_in_every_month_and_stand_behind_no_thin_fold(busy, tmp_p
     mine = np.isin(u.month, np.flatnonzero(asked.released)).sum()
     assert weight > 0
     assert told[sorted(clubs).index("owner-1")].sums[:, 0].sum() == (FOLDS - 1) * mine
+
+
+def test_a_member_that_lies_can_lift_months_over_the_least_numbers(panel, tmp_path):
+    """What the page on privacy gives up: least numbers are sums that members tell, and masks hide who told what."""
+    alone = np.arange(3)  # months in which only owner-2 was out
+    groups = []
+    for g in panel.groups:
+        keep = np.ones(g.month.size, bool) if g.name == "owner-2" else ~np.isin(g.month, alone)
+        groups.append(Group.of(g.name, g.site[keep], g.month[keep], g.count[keep], g.observer[keep]))
+    thin = replace(panel, groups=tuple(groups))
+    assert np.isin(alone, groups[2].month).any()
+
+    class Liar(Club):
+        def program(self):
+            program = super().program()
+            honest = program.reply
+            program.reply = lambda question: lied(honest(question))
+            return program
+
+    def lied(answer):
+        if not isinstance(answer, msg.SupportSums):
+            return answer
+        more = {f: getattr(answer, f) + 1000.0 for f in ("visits", "sites", "groups")}
+        return replace(answer, **more)
+
+    plan = Plan(joint=False, jointly=True, minimum=MINIMUM, share=SHARE)
+    job = order(plan=plan, bootstrap=0)
+    for folder, kind in (("honest", Club), ("lying", Liar)):
+        clubs = clubs_of(thin, tmp_path / folder)
+        clubs["owner-0"].__class__ = kind
+        joint = run(clubs, job)["owner-1"]
+        released = joint.agreement.behind[alone] > 0
+        assert released.tolist() == [kind is Liar] * alone.size

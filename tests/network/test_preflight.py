@@ -69,7 +69,7 @@ class Root:
 
 @pytest.fixture
 def listening(tmp_path):
-    """A hub's port: TLS, with certificates of a study."""
+    """A relay's port: TLS, with certificates of a study."""
     root = Root(tmp_path / "study")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*root.issue("localhost"))
@@ -96,7 +96,7 @@ def test_the_right_hub_is_reached_and_a_wrong_one_named(tmp_path, listening):
     mine = root.issue("north")
     reach("localhost", port, root.path, *mine)
     other = Root(tmp_path / "other")
-    with pytest.raises(ConfigError, match="is not this study's hub"):
+    with pytest.raises(ConfigError, match="is not this study's relay"):
         reach("localhost", port, other.path, *mine)
     with pytest.raises(ConfigError, match=r"'hub\.invalid' is not known to this network"):
         reach("hub.invalid", port, root.path, *mine)
@@ -119,7 +119,7 @@ def test_a_port_where_nobody_or_something_else_listens(tmp_path):
             reach("localhost", port, root.path, *mine)
         thread.join()
     with pytest.raises(
-        EngineError, match=f"nothing listens at localhost port {port}: the hub is not started"
+        EngineError, match=f"nothing listens at localhost port {port}: the relay is not started"
     ):
         reach("localhost", port, root.path, *mine)
 

@@ -25,13 +25,13 @@ FEW_BLOCKS = 50  # ten for each of five folds
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the coordinator wants.
+    """What is wanted.
 
     ``months`` given axis (12 year + month - 1), None to agree on the union; ``effort`` auto, none or terms; ``joint``
     whether sums by site may be exchanged for sites that several groups visit; ``duplicates`` whether checklists are
     compared; ``minimum`` least number of a group's sites behind a month's sums. With ``jointly`` it is the least number of
     visits and of sites of all groups together, of ``contributors`` groups at least, none of which has more than ``share`` of
-    the visits: the rule for masked answers, of which the hub sees the sums only.
+    the visits: the rule for masked answers, of which only the sums are seen.
     """
 
     species: str = ""
@@ -49,7 +49,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """The panel, and what was found on the way, in words for the coordinator."""
+    """The panel, and what was found on the way, in words."""
 
     panel: Panel
     terms: tuple[str, ...]

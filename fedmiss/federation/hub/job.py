@@ -1,4 +1,4 @@
-"""The whole job as a coordinator runs it: agreement, choice of the model, fit, totals, bootstrap, and word to the groups.
+"""The whole job: agreement, choice of the model, fit, totals, bootstrap, and word to the groups.
 
 It knows the groups only through the link, so it runs in process, over a network, and again from a journal, with the same
 bits.

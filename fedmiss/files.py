@@ -38,6 +38,7 @@ __all__ = [
     "Manifest",
     "atomic_file",
     "atomic_folder",
+    "check_file_free",
     "check_free",
     "hash_file",
     "hash_json",
@@ -46,9 +47,8 @@ __all__ = [
     "read_checked",
     "read_json",
     "read_manifest",
-    "refuse_others",
+    "refuse_link",
     "replace_folder",
-    "replaceable",
     "scratch_folder",
     "seal",
     "update_manifest",
@@ -250,10 +250,7 @@ def check_free(path: Path, kind: str = "", *, overwrite: bool, inputs: Sequence[
     It may not be a link, an input, or hold one; it may not lie inside another folder of fedmiss; and with ``overwrite`` it
     must be of the same kind and hold nothing but what fedmiss wrote into it.
     """
-    if path.is_symlink():
-        raise ConfigError(
-            f"{path} is a link to {path.resolve()}; name a folder itself with --out.", path=str(path)
-        )
+    refuse_link(path)
     here = path.resolve()
     for given in inputs:
         source = Path(given).resolve()
@@ -279,6 +276,25 @@ def check_free(path: Path, kind: str = "", *, overwrite: bool, inputs: Sequence[
             f"the folder {path} {refusal}, so --overwrite will not delete it; choose another folder with --out, or remove "
             "it yourself.",
             path=str(path),
+        )
+
+
+def check_file_free(path: Path, *, overwrite: bool) -> None:
+    """Raise ConfigError unless a file may be made at ``path``: one of fedmiss is replaced with ``overwrite`` only."""
+    refuse_others(path)
+    if path.exists() and not overwrite:
+        raise ConfigError(
+            f"{path} exists already; choose another name with --out, or pass --overwrite to replace it.",
+            path=str(path),
+        )
+    replaceable(path)
+
+
+def refuse_link(path: Path) -> None:
+    """Raise ConfigError where an output is a link: what is made would lie elsewhere than the user says."""
+    if path.is_symlink():
+        raise ConfigError(
+            f"{path} is a link to {path.resolve()}; name a folder itself with --out.", path=str(path)
         )
 
 

@@ -40,6 +40,7 @@ __all__ = [
     "put_folder",
     "refuse_others",
     "remove_cache",
+    "remove_file",
     "remove_folder",
     "remove_own",
     "remove_state",
@@ -221,6 +222,12 @@ def refuse_others(path: Path) -> None:
                 f"{path} lies inside {above}, which holds a {found!r} of fedmiss; choose an --out outside of it.",
                 path=str(path),
             )
+
+
+def remove_file(path: Path, ours: Callable[[Path], bool]) -> None:
+    """Remove a file which itself tells that fedmiss wrote it."""
+    if path.is_file() and not path.is_symlink() and ours(path):
+        path.unlink()
 
 
 def remove_state(path: Path) -> None:

@@ -10,7 +10,7 @@ import polars.selectors as cs
 from fedmiss.errors import ConfigError
 from fedmiss.etl.cells import species_visits
 from fedmiss.etl.panel import resolve_species
-from fedmiss.files import atomic_file, read_manifest, refuse_others, replaceable
+from fedmiss.files import atomic_file, check_file_free, read_manifest
 from fedmiss.tables import load_schema
 
 __all__ = ["export_table"]
@@ -42,12 +42,7 @@ def export_table(
     separators = {".csv": ",", ".txt": "\t", ".tsv": "\t", ".parquet": ""}
     if out.suffix.lower() not in separators:
         raise ConfigError(f"{out} has the ending {out.suffix!r} (must be {', '.join(separators)}).")
-    if out.exists() and not overwrite:
-        raise ConfigError(
-            f"{out} exists already; choose another with --out, or pass --overwrite to replace it."
-        )
-    refuse_others(out)
-    replaceable(out)
+    check_file_free(out, overwrite=overwrite)
     entries = read_manifest(folder, "records", verify=True)["results"]["species"]
     seen = pl.scan_parquet(folder / "records.parquet")
     if zero_filled:

@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.files import atomic_file, refuse_others, replaceable
+from fedmiss.files import atomic_file, check_file_free
 from fedmiss.tables import read_table
 
 __all__ = ["plot_trace"]
@@ -55,13 +55,7 @@ def plot_trace(
         )
     targets = [base.with_name(f"{base.name}.{ending}") for ending in _ENDINGS]
     for target in targets:
-        refuse_others(target)
-        if target.exists() and not overwrite:
-            raise ConfigError(
-                f"{target} exists already; choose another name with --out, or pass --overwrite to replace it.",
-                path=str(target),
-            )
-        replaceable(target)
+        check_file_free(target, overwrite=overwrite)
     frame = read_table(file, "trace").to_pandas()
     if len(frame) == 0:
         raise InputError(f"the trace {file} has 0 rounds; there is nothing to draw.", path=str(file))

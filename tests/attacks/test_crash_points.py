@@ -5,8 +5,9 @@ the process is killed, or the disk is full, or it fails, or somebody presses Ctr
 which has loaded everything, and compiled the loops of fits. Figures are blank: drawing is most of a report's time, and no
 operation of files. A state of the disk that a run has gone on from already is not run again.
 
-``FEDMISS_ATTACKS=full`` stops at every operation (of ``run``, which chains the other steps, at every third, another third
-for each way), else at some of them. With ``-s`` each test prints its counts.
+``FEDMISS_ATTACKS=full`` stops at every operation in every way (``run`` chains the other steps: at every third, in one way
+after the other), else at some of them. With ``-s`` each test prints a row: step, fresh or not, operations, points, states
+that were run again, failures.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -182,15 +182,13 @@ def draw_nothing() -> None:
     Figure.draw_without_rendering = lambda self: None
 
 
-def points(step: Step, n: int) -> Iterator[tuple[int, str]]:
+def points(step: Step, n: int) -> list[tuple[int, str]]:
     """At which operations to stop, and how."""
-    for i, how in enumerate(HOWS):
-        if not FULL:
-            yield 1 + (n - 1) * i // 3, how
-        elif step.name == "run":
-            yield from ((at, how) for at in range(1 + i % 3, n + 1, 3))
-        else:
-            yield from ((at, how) for at in range(1, n + 1))
+    if not FULL:
+        return [(1 + (n - 1) * i // 3, how) for i, how in enumerate(HOWS)]
+    if step.name == "run":
+        return [(at, HOWS[i % len(HOWS)]) for i, at in enumerate(range(1, n + 1, 3))]
+    return [(at, how) for at in range(1, n + 1) for how in HOWS]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +224,7 @@ def test_stopped_at_every_operation(step, again, files):
                 if again:
                     run(words, files)
         row = (step.name, "overwrite" if again else "fresh", n, tried, len(known), len(faults))
-        print("", *row, "", sep=" | ")
+        print("", *row, "", sep=" | ", flush=True)
         assert not faults, "\n".join(faults)
     finally:
         clear(files, keep)

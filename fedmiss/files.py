@@ -49,6 +49,7 @@ __all__ = [
     "read_manifest",
     "refuse_link",
     "replace_folder",
+    "replaceable",
     "scratch_folder",
     "seal",
     "update_manifest",

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
@@ -38,12 +38,12 @@ __all__ = [
     "Manifest",
     "atomic_file",
     "atomic_folder",
-    "check_file_free",
     "check_free",
     "hash_file",
     "hash_json",
     "identity",
     "making",
+    "making_files",
     "read_checked",
     "read_json",
     "read_manifest",
@@ -280,15 +280,32 @@ def check_free(path: Path, kind: str = "", *, overwrite: bool, inputs: Sequence[
         )
 
 
-def check_file_free(path: Path, *, overwrite: bool) -> None:
-    """Raise ConfigError unless a file may be made at ``path``: one of fedmiss is replaced with ``overwrite`` only."""
-    refuse_others(path)
-    if path.exists() and not overwrite:
-        raise ConfigError(
-            f"{path} exists already; choose another name with --out, or pass --overwrite to replace it.",
-            path=str(path),
-        )
-    replaceable(path)
+@contextmanager
+def making_files(*paths: Path, overwrite: bool) -> Iterator[None]:
+    """Check that files may be made, hold their locks, and remove what a dead process left of them.
+
+    Raises
+    ------
+    ConfigError    a file is there and is not to be overwritten, was not written by fedmiss, or would lie inside a folder
+        of fedmiss
+    BusyError      another process makes one of them
+    """
+    with ExitStack() as held:
+        for path in paths:
+            tidy(path)
+            refuse_others(path)
+            if path.exists() and not overwrite:
+                raise ConfigError(
+                    f"{path} exists already; choose another name with --out, or pass --overwrite to replace it.",
+                    path=str(path),
+                )
+            replaceable(path)
+        for path in paths:
+            _make_parent(path)
+            held.enter_context(_explained(path))
+            held.enter_context(locked(path))
+            clear_leftovers(path)
+        yield
 
 
 def refuse_link(path: Path) -> None:

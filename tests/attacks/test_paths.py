@@ -226,13 +226,19 @@ def snapshot(root: Path) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("name", "relation"),
+    ("name", "relation", "overwrite"),
     [
-        pytest.param(c, r, id=f"{c}-{r}", marks=() if c in SAMPLE else pytest.mark.nightly)
-        for c, r in itertools.product(COMMANDS, RELATIONS)
+        pytest.param(
+            c,
+            r,
+            over,
+            id=f"{'overwrite' if over else ''}-{c}-{r}",
+            marks=() if c in SAMPLE else pytest.mark.nightly,
+        )
+        for over, c, r in itertools.product((False, True), COMMANDS, RELATIONS)
+        if not over or COMMANDS[c].overwrites
     ],
 )
-@pytest.mark.parametrize("overwrite", [False, True], ids=["", "overwrite"])
 def test_nothing_of_a_user_is_lost(name, relation, overwrite, base, tmp_path, monkeypatch):
     command = COMMANDS[name]
     root = tmp_path / "here"
@@ -242,7 +248,7 @@ def test_nothing_of_a_user_is_lost(name, relation, overwrite, base, tmp_path, mo
     out = RELATIONS[relation](Scene(root, command))
     before = snapshot(root)
     words = [*command.words, "--out", out + command.ending]
-    done = fedmiss(*words, *(["--overwrite"] if overwrite and command.overwrites else []))
+    done = fedmiss(*words, *(["--overwrite"] if overwrite else []))
     assert "Traceback" not in done.err, done.err
     assert relation != "nothing" or done.code == 0, done.err
     after = snapshot(root)

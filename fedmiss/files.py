@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
@@ -43,10 +43,11 @@ __all__ = [
     "hash_json",
     "identity",
     "making",
+    "making_files",
     "read_checked",
     "read_json",
     "read_manifest",
-    "refuse_others",
+    "refuse_link",
     "replace_folder",
     "replaceable",
     "scratch_folder",
@@ -250,10 +251,7 @@ def check_free(path: Path, kind: str = "", *, overwrite: bool, inputs: Sequence[
     It may not be a link, an input, or hold one; it may not lie inside another folder of fedmiss; and with ``overwrite`` it
     must be of the same kind and hold nothing but what fedmiss wrote into it.
     """
-    if path.is_symlink():
-        raise ConfigError(
-            f"{path} is a link to {path.resolve()}; name a folder itself with --out.", path=str(path)
-        )
+    refuse_link(path)
     here = path.resolve()
     for given in inputs:
         source = Path(given).resolve()
@@ -279,6 +277,42 @@ def check_free(path: Path, kind: str = "", *, overwrite: bool, inputs: Sequence[
             f"the folder {path} {refusal}, so --overwrite will not delete it; choose another folder with --out, or remove "
             "it yourself.",
             path=str(path),
+        )
+
+
+@contextmanager
+def making_files(*paths: Path, overwrite: bool) -> Iterator[None]:
+    """Check that files may be made, hold their locks, and remove what a dead process left of them.
+
+    Raises
+    ------
+    ConfigError    a file is there and is not to be overwritten, was not written by fedmiss, or would lie inside a folder
+        of fedmiss
+    BusyError      another process makes one of them
+    """
+    with ExitStack() as held:
+        for path in paths:
+            tidy(path)
+            refuse_others(path)
+            if path.exists() and not overwrite:
+                raise ConfigError(
+                    f"{path} exists already; choose another name with --out, or pass --overwrite to replace it.",
+                    path=str(path),
+                )
+            replaceable(path)
+        for path in paths:
+            _make_parent(path)
+            held.enter_context(_explained(path))
+            held.enter_context(locked(path))
+            clear_leftovers(path)
+        yield
+
+
+def refuse_link(path: Path) -> None:
+    """Raise ConfigError where an output is a link: what is made would lie elsewhere than the user says."""
+    if path.is_symlink():
+        raise ConfigError(
+            f"{path} is a link to {path.resolve()}; name a folder itself with --out.", path=str(path)
         )
 
 

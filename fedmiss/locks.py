@@ -137,9 +137,19 @@ def tidy(path: Path) -> None:
 
 
 def clear_inside(folder: Path) -> None:
-    """Remove everything unfinished in a folder whose owner does not live any more."""
+    """Remove everything unfinished in a folder whose owner does not live any more, and locks that nobody holds."""
     if not folder.is_dir():
         return
-    for name in sorted({unfinished(p)[0] for p in folder.iterdir()} - {""}):
-        with contextlib.suppress(BusyError), locked(folder / name):
+    names = {unfinished(p)[0] or _locks(p) for p in folder.iterdir()} - {""}
+    for name in sorted(names):
+        with (
+            contextlib.suppress(BusyError, ConfigError),
+            locked(folder / name),
+        ):  # ConfigError: it is the user's
             clear_leftovers(folder / name)
+
+
+def _locks(file: Path) -> str:
+    """Return the name whose lock a file would be; a blank for all else."""
+    found = re.fullmatch(r"\.(.+)\.lock", file.name, re.DOTALL)
+    return found[1] if found else ""

@@ -40,6 +40,7 @@ __all__ = [
     "put_folder",
     "refuse_others",
     "remove_cache",
+    "remove_file",
     "remove_folder",
     "remove_own",
     "remove_state",
@@ -122,10 +123,10 @@ def _mark(folder: Path, begin: str) -> dict[str, set[str]] | None:
     return found
 
 
-def _begin_mark(folder: Path, begin: str) -> None:
+def _begin_work_mark(folder: Path) -> None:
     tmp = temporary(folder / MARK)
     try:
-        tmp.write_text(begin + secrets.token_hex(16), encoding="utf-8")
+        tmp.write_text(_WORK + secrets.token_hex(16), encoding="utf-8")
         os.replace(tmp, folder / MARK)
     finally:
         tmp.unlink(missing_ok=True)
@@ -203,14 +204,21 @@ def put_file(tmp: Path, path: Path, ours: Callable[[Path], bool] | None = None) 
         if name not in (_mark(folder, _WORK) or {}):
             _note(folder, name, "0" * 64)
     elif not what and (ours is None or not ours(tmp)):
-        if not os.path.lexists(folder / MARK):
-            _begin_mark(folder, _FILES)
+        if not os.path.lexists(folder / MARK) or _is_empty(folder / MARK):
+            with open(folder / MARK, "ab") as stream:
+                if not stream.tell():
+                    stream.write(f"{_FILES}{secrets.token_hex(16)}".encode())
         known, digest = _mark(folder, _FILES), hash_file(tmp)
         if known is None:
             raise _strange_mark(folder)
         if digest not in known.get(path.name, ()):
             _note(folder, path.name, digest)
     os.replace(tmp, path)
+
+
+def _is_empty(file: Path) -> bool:
+    """Whether a mark is one whose maker was killed before the first word."""
+    return file.is_file() and not file.is_symlink() and not file.stat().st_size
 
 
 def refuse_others(path: Path) -> None:
@@ -221,6 +229,12 @@ def refuse_others(path: Path) -> None:
                 f"{path} lies inside {above}, which holds a {found!r} of fedmiss; choose an --out outside of it.",
                 path=str(path),
             )
+
+
+def remove_file(path: Path, ours: Callable[[Path], bool]) -> None:
+    """Remove a file which itself tells that fedmiss wrote it."""
+    if path.is_file() and not path.is_symlink() and ours(path):
+        path.unlink()
 
 
 def remove_state(path: Path) -> None:
@@ -386,7 +400,7 @@ def begin_work(work: Path) -> None:
         raise _in_the_way(work, "fedmiss did not make it")
     drop_unfinished(work)
     if _mark(work, _WORK) is None:
-        _begin_mark(work, _WORK)
+        _begin_work_mark(work)
 
 
 def _in_the_way(work: Path, why: str) -> ConfigError:

@@ -94,9 +94,11 @@ def test_what_a_dead_process_left_is_removed_by_the_next_one(tmp_path):
     other.write_text("of another output")
     (tmp_path / ".out.tmp-77").write_text("a user's")
     (tmp_path / file.name.replace("out", "outer")).write_text("a user's: the check is that of another name")
+    (tmp_path / ".last.lock").write_text("")  # of fedmiss, which could not remove it
+    (tmp_path / ".door.lock").write_text("a user's")
     make(tmp_path / "out")
-    users = {".out.tmp-77", file.name.replace("out", "outer")}
-    assert names(tmp_path) == {"out", other.name} | users
+    users = {".out.tmp-77", ".door.lock", file.name.replace("out", "outer")}
+    assert names(tmp_path) == {"out", other.name, ".last.lock"} | users
     locks.clear_inside(tmp_path)
     assert names(tmp_path) == {"out"} | users
 

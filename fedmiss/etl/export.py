@@ -10,7 +10,7 @@ import polars.selectors as cs
 from fedmiss.errors import ConfigError
 from fedmiss.etl.cells import species_visits
 from fedmiss.etl.panel import resolve_species
-from fedmiss.files import atomic_file, read_manifest, refuse_others, replaceable
+from fedmiss.files import atomic_file, making_files, read_manifest
 from fedmiss.tables import load_schema
 
 __all__ = ["export_table"]
@@ -42,12 +42,17 @@ def export_table(
     separators = {".csv": ",", ".txt": "\t", ".tsv": "\t", ".parquet": ""}
     if out.suffix.lower() not in separators:
         raise ConfigError(f"{out} has the ending {out.suffix!r} (must be {', '.join(separators)}).")
-    if out.exists() and not overwrite:
-        raise ConfigError(
-            f"{out} exists already; choose another with --out, or pass --overwrite to replace it."
-        )
-    refuse_others(out)
-    replaceable(out)
+    with making_files(out, overwrite=overwrite):
+        table = _table(folder, species, zero_filled=zero_filled)
+        with atomic_file(out) as tmp:
+            if out.suffix.lower() == ".parquet":
+                table.collect().write_parquet(tmp)
+            else:
+                harmless(table).sink_csv(tmp, separator=separators[out.suffix.lower()])
+        return int(table.select(pl.len()).collect().item())
+
+
+def _table(folder: Path, species: str, *, zero_filled: bool) -> pl.LazyFrame:
     entries = read_manifest(folder, "records", verify=True)["results"]["species"]
     seen = pl.scan_parquet(folder / "records.parquet")
     if zero_filled:
@@ -65,12 +70,7 @@ def export_table(
             lists, on=["checklist_row", "checklist_id"], how="left", maintain_order="left"
         )
         table = table.drop("checklist_row")
-    with atomic_file(out) as tmp:
-        if out.suffix.lower() == ".parquet":
-            table.collect().write_parquet(tmp)
-        else:
-            harmless(table).sink_csv(tmp, separator=separators[out.suffix.lower()])
-    return int(table.select(pl.len()).collect().item())
+    return table
 
 
 def harmless(table: pl.LazyFrame) -> pl.LazyFrame:

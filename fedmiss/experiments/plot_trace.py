@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.files import atomic_file, refuse_others, replaceable
+from fedmiss.files import atomic_file, making_files
 from fedmiss.tables import read_table
 
 __all__ = ["plot_trace"]
@@ -54,14 +54,12 @@ def plot_trace(
             f"--out {base} is a folder; give the figures a name in it, as {base}/trace.", path=str(base)
         )
     targets = [base.with_name(f"{base.name}.{ending}") for ending in _ENDINGS]
-    for target in targets:
-        refuse_others(target)
-        if target.exists() and not overwrite:
-            raise ConfigError(
-                f"{target} exists already; choose another name with --out, or pass --overwrite to replace it.",
-                path=str(target),
-            )
-        replaceable(target)
+    with making_files(*targets, overwrite=overwrite):
+        _draw(file, targets, by)
+    return targets
+
+
+def _draw(file: Path, targets: list[Path], by: str) -> None:
     frame = read_table(file, "trace").to_pandas()
     if len(frame) == 0:
         raise InputError(f"the trace {file} has 0 rounds; there is nothing to draw.", path=str(file))
@@ -97,7 +95,6 @@ def plot_trace(
         axes[1].set(xlabel=_AXES[by], ylabel="penalised objective")
     for ax in axes:
         ax.grid(alpha=0.3)
-    written = []
     for ending, target in zip(_ENDINGS, targets, strict=True):
         with atomic_file(target) as tmp:
             if ending == "csv":
@@ -107,5 +104,3 @@ def plot_trace(
                 meta = {"Date": None} if ending == "svg" else None
                 with rc_context({"svg.hashsalt": "fedmiss"}):  # the same bytes each time
                     fig.savefig(tmp, format=ending, dpi=150, metadata=meta)
-        written.append(target)
-    return written

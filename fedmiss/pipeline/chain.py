@@ -25,10 +25,11 @@ from fedmiss.files import (
     hash_json,
     identity,
     read_manifest,
+    refuse_link,
     update_manifest,
 )
 from fedmiss.locks import clear_inside, locked
-from fedmiss.owner import set_aside
+from fedmiss.owner import remove_file, set_aside
 from fedmiss.pipeline.cluster import over_cluster
 from fedmiss.pipeline.failures import AGAIN, in_recipe, next_move, sentence
 from fedmiss.pipeline.fitting import fit_panel
@@ -63,9 +64,16 @@ class SpeciesResult:
 def _step(folder: Path, key: str, make: Callable[..., object]) -> bool:
     """Run a step unless ``folder`` was made with the same key; returns whether it ran.
 
-    The key is kept beside the folder, so that the folder's own content stays a pure function of its inputs.
+    The key is kept beside the folder, so that the folder's own content stays a pure function of its inputs. It is also the
+    proof that a run made the folder, so one that holds for no settings is written before the folder is made.
     """
     file = folder.parent / f".{folder.name}.key"
+    if not file.exists() and folder.exists() and any(folder.iterdir()):
+        raise ConfigError(
+            f"the folder {folder} exists already, and no run of a recipe made it; choose another --out, or remove it "
+            "yourself.",
+            path=str(folder),
+        )
     if (folder / MANIFEST).exists() and file.exists() and file.read_bytes().strip() == key.encode():
         try:
             read_manifest(folder, verify=True)
@@ -73,12 +81,22 @@ def _step(folder: Path, key: str, make: Callable[..., object]) -> bool:
         except InputError as error:
             kept = set_aside(folder)
             note(f"{error} It is made again." + (f" What is there is kept as {kept}." if kept else ""))
-    make(overwrite=folder.exists())
     if file.exists() and not _is_key(file):
         note(f"{file} is damaged; what is there is kept as {set_aside(file)}.")
+    _write_key(file, "0" * 64)
+    try:
+        make(overwrite=folder.exists())
+    except BaseException:
+        if not folder.exists():
+            remove_file(file, _is_key)
+        raise
+    _write_key(file, key)
+    return True
+
+
+def _write_key(file: Path, key: str) -> None:
     with atomic_file(file, ours=_is_key) as tmp:
         tmp.write_text(f"{key}\n", encoding="utf-8")
-    return True
 
 
 def _is_key(path: Path) -> bool:
@@ -126,9 +144,11 @@ def run_recipe(
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs is {jobs} (must be at least 1).")
     inputs = input_files(recipe)
+    refuse_link(recipe.out)
     recipe.out.parent.mkdir(parents=True, exist_ok=True)
     with locked(recipe.out):
         clear_inside(recipe.out)
+        clear_inside(recipe.out / ".cache")
         return _run(recipe, inputs, say, jobs, scheduler)
 
 
@@ -302,6 +322,7 @@ def run_species(
     say: Callable[[str], None] = lambda text: None,
 ) -> SpeciesResult:
     """Panel, fit, impute and report of one species."""
+    refuse_link(folder)
     folder.mkdir(parents=True, exist_ok=True)
     clear_inside(folder)
     panel, fit, imputed, report = (folder / s for s in STEPS)

@@ -38,6 +38,9 @@ bootstrap = 10
 [report]
 date = "2026-01-01"
 """
+COUNTS = "site,year,count\n" + "".join(
+    f"{s},{y},{5 + s + y % 3}\n" for s in range(6) for y in range(2010, 2016)
+)
 
 
 def number(whole: int, sample: int) -> int:
@@ -87,14 +90,17 @@ STEPS = (
 
 
 def good_files(folder: Path) -> Path:
-    """Files, records, panel, fit, imputed counts and a recipe, all small."""
+    """Files, records, panel, fit, imputed counts, a recipe and a table of counts, all small."""
+    folder.mkdir(exist_ok=True)
     (folder / "recipe.toml").write_text(RECIPE, encoding="utf-8")
+    (folder / "counts.csv").write_text(COUNTS, encoding="utf-8")
     for words in (
         (*STEPS[0].words[:-1], "sim", "--start", "2018-01", "--end", "2020-12", "--seed", "3"),
         (*STEPS[1].words[:-1], "records"),
         (*STEPS[2].words[:-1], "panel"),
         (*STEPS[3].words[:-1], "fit"),
         (*STEPS[5].words[:-1], "imputed"),
+        ("fit", "panel", "--model", "log1p", "--rank", "0", "--bootstrap", "2", "--own", "--out", "owned"),
     ):  # fmt: skip
         done = begin(words, folder)
         _, err = done.communicate()

@@ -15,15 +15,10 @@ from fedmiss.owner import MARK
 from fedmiss.pipeline.fit_folder import saved
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.settings import FitSettings
-from tests.attacks.command import STEPS, begin, clear, finished, good_files, number
+from tests.attacks.command import STEPS, begin, clear, finished, number
 
 pytestmark = pytest.mark.slow
 EACH = number(1000, 25)  # mutations of every file
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return good_files(tmp_path_factory.mktemp("mutations"))
 
 
 def mutations(whole: bytes, n: int, rng: np.random.Generator):

@@ -7,26 +7,13 @@ import time
 import numpy as np
 import pytest
 
-from tests.attacks.command import FIT, STEPS, begin, clear, finished, good_files, leftovers, number
+from tests.attacks.command import FIT, STEPS, begin, clear, finished, leftovers, number
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cleared")]
 PAIRS = number(34, 1)  # of each of six kinds
 
 REFUSED = ("is being made by another process", "exists already")
 OTHER = ("fit", "panel", *FIT, "--seed", "9", "--out", "out")
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return good_files(tmp_path_factory.mktemp("pairs"))
-
-
-@pytest.fixture(autouse=True)
-def cleared(files):
-    """Leave the good files alone behind every test, a failed one too."""
-    keep = {p.name for p in files.iterdir()}
-    yield
-    clear(files, keep)
 
 
 def whole(step, files, keep):

@@ -13,25 +13,11 @@ from tests.attacks.command import (
     begin,
     clear,
     end,
-    good_files,
     leftovers,
     wait_until,
 )
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return good_files(tmp_path_factory.mktemp("kills"))
-
-
-@pytest.fixture(autouse=True)
-def cleared(files):
-    """Leave the good files alone behind every test, a failed one too."""
-    keep = {p.name for p in files.iterdir()}
-    yield
-    clear(files, keep)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cleared")]
 
 
 def test_workers_end_with_their_parent(files):

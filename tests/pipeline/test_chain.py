@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,11 +154,24 @@ def test_a_touched_file_is_the_same_and_a_changed_one_is_not(place):
 
 @pytest.mark.slow
 def test_a_step_that_was_cut_off_is_done_again(place):
-    """A folder without its key is not trusted: the key is written last."""
+    """A folder is trusted once its key is there, which is written last; until then the key is that of no settings."""
     run(place)
-    (place / "trend-out" / ".fit.key").unlink()
+    (place / "trend-out" / ".fit.key").write_text("0" * 64 + "\n")
     assert run(place)[0] in (("fit",), ("fit", "impute", "report"))
     assert run(place)[0] == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["records", "panel", "fit"])
+def test_a_folder_that_no_run_made_stays(place, tmp_path, step):
+    """Somebody's own records, panel or fit in the folder of results is not made again."""
+    shutil.copytree(place / "trend-out" / step, tmp_path / "out" / step)
+    before = times(tmp_path)
+    done = fedmiss("run", place / "trend.toml", "--out", tmp_path / "out")
+    assert done.code == 2
+    assert f"{step} exists already, and no run of a recipe made it" in done.err
+    after = times(tmp_path)
+    assert before.items() <= after.items()
 
 
 def test_the_same_result_through_the_chain_and_step_by_step(place, tmp_path):
@@ -258,7 +272,7 @@ def test_a_missing_file_stops_before_anything_is_written(place, tmp_path):
 def test_a_folder_of_the_users_own_is_never_replaced(place, tmp_path):
     (tmp_path / "records").mkdir()
     (tmp_path / "records" / "diary.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="was not made by fedmiss"):
+    with pytest.raises(ConfigError, match="no run of a recipe made it"):
         run_recipe(read_recipe(place / "trend.toml", tmp_path))
     assert (tmp_path / "records" / "diary.txt").read_text() == "mine"
 

@@ -58,6 +58,18 @@ class Killed(BaseException):
     """The process is gone: nothing after it runs except what the system itself would do."""
 
 
+def kill(*a, **k):
+    raise Killed
+
+
+def cut_off(monkeypatch, owner, name, panel, out, settings, how=kill):
+    """Fit until ``owner.name`` is called, which is the end of the process."""
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, how)
+        with pytest.raises(Killed):
+            fit_panel(panel, out, settings)
+
+
 def same_fit(a: Path, b: Path) -> None:
     assert digests(a) == digests(b)
     assert identity(a) == identity(b)
@@ -134,13 +146,7 @@ def test_killed_after_cross_validation(panel, tmp_path, monkeypatch):
     settings = FitSettings(model="quasi", rank="auto", max_rank=1, folds=2, bootstrap=10)
     fit_panel(panel, tmp_path / "whole", settings)
 
-    def kill(*a, **k):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LocalFederation, "fit", kill)
-        with pytest.raises(Killed):
-            fit_panel(panel, tmp_path / "cut", settings)
+    cut_off(monkeypatch, LocalFederation, "fit", panel, tmp_path / "cut", settings)
     with monkeypatch.context() as patch:
         patch.setattr(LocalFederation, "cross_validate", kill)
         fit_panel(panel, tmp_path / "cut", settings)
@@ -182,10 +188,7 @@ def test_rounds_are_kept_in_every_stage(panel, tmp_path, monkeypatch, asked, cap
             raise Killed
         return genuine(self, question)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(GroupProgram, "reply", stops)
-        with pytest.raises(Killed):
-            fit_panel(panel, tmp_path / "cut", STAGES)
+    cut_off(monkeypatch, GroupProgram, "reply", panel, tmp_path / "cut", STAGES, stops)
     asked.clear()
     fit_panel(panel, tmp_path / "cut", STAGES)
     same_fit(tmp_path / "cut", tmp_path / "whole")
@@ -197,13 +200,7 @@ def test_rounds_are_kept_in_every_stage(panel, tmp_path, monkeypatch, asked, cap
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_rounds_of_the_last_fit_are_used_unless_damaged(panel, tmp_path, monkeypatch, asked, damaged):
-    def kill(*a, **k):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fitting, "_bootstrap", kill)
-        with pytest.raises(Killed):
-            fit_panel(panel, tmp_path / "cut", STAGES)
+    cut_off(monkeypatch, fitting, "_bootstrap", panel, tmp_path / "cut", STAGES)
     for path in sorted((tmp_path / "cut.partial" / "checkpoint" / "fit").iterdir()):
         raw = bytearray(path.read_bytes())
         raw[len(raw) // 2] ^= damaged
@@ -225,23 +222,14 @@ def test_algorithm_7_killed_between_rounds(panel, whole, tmp_path, monkeypatch, 
         genuine(*a, stop=type(stop)(rounds=rounds), checkpoint_every=7, **k)
         raise Killed
 
-    with monkeypatch.context() as patch:
-        patch.setattr(algorithm7, "run", stopped)
-        with pytest.raises(Killed):
-            fit_panel(panel, tmp_path / "cut", PAPER)
+    cut_off(monkeypatch, algorithm7, "run", panel, tmp_path / "cut", PAPER, stopped)
     assert (tmp_path / "cut.partial" / "checkpoint").is_dir()
     fit_panel(panel, tmp_path / "cut", PAPER)
     same_fit(tmp_path / "cut", whole["paper"])
 
 
 def test_unfinished_work_of_other_settings_is_not_used(panel, whole, tmp_path, monkeypatch):
-    def kill(*a, **k):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fitting, "write_fit", kill)
-        with pytest.raises(Killed):
-            fit_panel(panel, tmp_path / "fit", FAST)
+    cut_off(monkeypatch, fitting, "write_fit", panel, tmp_path / "fit", FAST)
     other = FitSettings(model="quasi", rank="1", bootstrap=30, seed=9)
     fit_panel(panel, tmp_path / "fit", other)
     fit_panel(panel, tmp_path / "fresh", other)
@@ -250,13 +238,7 @@ def test_unfinished_work_of_other_settings_is_not_used(panel, whole, tmp_path, m
 
 
 def test_a_folder_of_unfinished_work_is_not_a_fit(panel, tmp_path, monkeypatch):
-    def kill(*a, **k):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fit_folder, "write_manifest", kill)
-        with pytest.raises(Killed):
-            fit_panel(panel, tmp_path / "fit", FAST)
+    cut_off(monkeypatch, fit_folder, "write_manifest", panel, tmp_path / "fit", FAST)
     with pytest.raises(FedmissError, match="has no manifest"):
         read_manifest(tmp_path / "fit.partial", "fit")
 

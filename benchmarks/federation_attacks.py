@@ -228,7 +228,7 @@ def main() -> None:
         ("study: a reader of the joint result and of all sums", apart, 0, together),
         ("study: a member, who subtracts its own part", apart, -1, together),
         ("study: all members but one, who subtract theirs (or no masks)", apart, 1, together),
-        ("study: the same, each with 5 own sites in a month", dense, 1, together | {"own_sites": 5}),
+        ("study: the same, each with 3 own sites in a month", dense, 1, together | {"own_sites": 3}),
         ("study: a member, sites that several organisations visit", common, -1, together),
     ]
     print("| layer | cells | determined exactly | guessed within 1 % | by chance |\n|---|---|---|---|---|")

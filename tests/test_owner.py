@@ -106,7 +106,7 @@ def test_writers_into_named_folders_are_known():
         "files.py": "", "owner.py": "", "locks.py": "", "tables.py": "through atomic_file",
         "federation/resume.py": "into memory",
         "federation/journal.py": "its own file, known by its first bytes",
-        "network/folder.py": "a frame whose name is the digest of what is written",
+        "network/method.py": "into an unfinished folder", "network/folder.py": "a frame whose name is the digest of what is written",
         "pipeline/chain.py": "through atomic_file", "network/outbox.py": "through atomic_file",
         "experiments/plot_trace.py": "through atomic_file", "pipeline/demo.py": "through atomic_file",
         "etl/export.py": "through atomic_file", "report/style.py": "into memory",

@@ -13,12 +13,16 @@ from typing import Protocol
 
 from fedmiss.errors import EngineError
 
-__all__ = ["OVER", "STOPPED", "Board", "Gather", "Relay", "Seat", "packed", "unpacked"]
+__all__ = ["OVER", "STOPPED", "WORKING", "Board", "Gather", "Relay", "Seat", "packed", "unpacked"]
 
 _HEAD = struct.Struct("<IH")
 _ONE = struct.Struct("<HI")
 OVER = b"fedmiss: this organisation has its result"
 STOPPED = b"fedmiss: this organisation has stopped"
+WORKING = b"fedmiss: this organisation is at work"
+PAUSE = (
+    5.0  # seconds until a relay is told that there is nothing new yet: an engine cannot end a call that waits
+)
 
 
 class Gather(Protocol):
@@ -136,15 +140,18 @@ class Seat:
     def answer(self, raw: bytes) -> bytes:
         """Take what the relay brings; return the last frames, once there is one that the relay does not have."""
         with self._changed:
-            exchange = -1
-            if raw:
+            exchange = self._got[0] if raw == WORKING else -1
+            if raw and raw != WORKING:
                 exchange, frames, _ = unpacked(raw)
                 if exchange not in self._posts:
                     exchange = -1  # this end was started again: the relay learns where it is
                 elif exchange > self._got[0]:
                     self._got = (exchange, frames)
                     self._changed.notify_all()
-            self._changed.wait_for(lambda: self._end or max(self._posts, default=-1) > exchange)
+            if not self._changed.wait_for(
+                lambda: self._end or max(self._posts, default=-1) > exchange, PAUSE
+            ):
+                return WORKING
             posts = sorted(self._posts.items())
             if exchange >= 0 and not self._end:
                 posts = posts[-1:]  # the relay has the frame before
@@ -160,6 +167,7 @@ class Relay:
         self.names, self.watch = tuple(sorted(names)), watch
         self._frames: dict[int, dict[str, bytes]] = {}
         self._at: dict[str, int] = {}  # the exchange that each waits for
+        self._working: set[str] = set()  # who has the frames that it waited for
         self.ended: dict[str, bool] = {}  # who has its result, who has stopped
 
     def run(
@@ -196,6 +204,9 @@ class Relay:
         for name in self.names:
             if name in self.ended:
                 continue
+            if name in self._working:
+                out[name] = WORKING
+                continue
             if name not in self._at:
                 out[name] = b""
                 continue
@@ -208,6 +219,10 @@ class Relay:
         return out
 
     def _take(self, name: str, raw: bytes) -> None:
+        self._working.discard(name)
+        if raw == WORKING:
+            self._working.add(name)
+            return
         try:
             while raw and raw not in (OVER, STOPPED):
                 exchange, frames, raw = unpacked(raw)

@@ -108,6 +108,13 @@ def spawn(words: Sequence[str], log: Path, more: Mapping[str, str]) -> subproces
         )  # fmt: skip
 
 
+BACK = 5.0  # seconds in which who does not answer may be back in this job of the engine; then another one is begun
+
+
+class Interrupted(EngineError):
+    """The engine's job ended before the study's."""
+
+
 class Responding:
     """An organisation's job behind an engine with a relay: it runs in a thread, once the compiled loops are ready."""
 
@@ -150,16 +157,25 @@ def relay(hub: Path, ask: Callable[[Mapping[str, bytes]], dict[str, bytes]]) -> 
     study = read_study(hub)
     job = job_hash(study, read_roster(hub, study)).hex()
     note = Status(hub / STATUS, job, study.organisations)
-    away: list[Sequence[str]] = [()]
+    away: list[str] = []
+    since = [0.0]
 
     def watch(exchange: int, missing: Sequence[str]) -> None:
         note.going("relay", exchange)
-        if list(missing) != list(away[0]):
+        if list(missing) != away:
             note.away(missing)
-            away[0] = missing
+            away[:], since[0] = missing, time.monotonic()
+
+    def pause() -> None:
+        if time.monotonic() - since[0] > BACK:
+            raise Interrupted(f"no answer from {', '.join(away)}.", groups=list(away))
+        time.sleep(1.0)
 
     try:
-        Relay(study.organisations, watch).run(ask, lambda: time.sleep(1.0))
+        Relay(study.organisations, watch).run(ask, pause)
+    except Interrupted as error:
+        note.write(state="interrupted", error=str(error))
+        raise
     except Exception as error:
         note.write(state="stopped", error=str(error))
         raise

@@ -347,7 +347,7 @@ def _watch(admin: Control, job: str, process: subprocess.Popen[bytes], hub: Path
     while process.poll() is None:
         time.sleep(0.5)
         now = status(hub)
-        if now.get("state") in ("done", "stopped"):
+        if now.get("state") in ("done", "stopped", "interrupted"):
             return
         if now.get("missing") and now["missing"] != last:
             say(f"no answer from {', '.join(now['missing'])}; asking again.")

@@ -18,7 +18,7 @@ from fedmiss.federation import journal as journal_module
 from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Circle, Ended, entries, frame_label
 from fedmiss.federation.codec import decode, encode
-from fedmiss.federation.gather import STOPPED, Board, Relay, Seat, packed
+from fedmiss.federation.gather import STOPPED, WORKING, Board, Relay, Seat, packed
 from fedmiss.federation.hub.job import run_job
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import Link
@@ -713,3 +713,31 @@ def test_two_frames_of_one_number_are_not_chosen_from(panel, tmp_path):
         other.restore(0, clubs["owner-1"].party.sign(label, body))
     with pytest.raises(EngineError, match="owner-1 has signed two frames"):
         one.all_of(0, clubs["owner-0"].party.sign(frame_label(JOB, "owner-0", 0), b"mine"))
+
+
+def test_a_relay_is_not_kept_waiting_and_brings_frames_once(monkeypatch):
+    """An organisation that computes for long says so: the relay asks again, without the frames."""
+    monkeypatch.setattr("fedmiss.federation.gather.PAUSE", 0.02)
+    seats, asked = {n: Seat() for n in "ab"}, []
+
+    def job(name):
+        got = []
+        for exchange in range(3):
+            if name == "b":
+                time.sleep(0.1)
+            got.append(seats[name].all_of(exchange, f"{name}{exchange}".encode()))
+        seats[name].end(True)
+        return got
+
+    def ask(packets):
+        asked.append(packets)
+        return {n: seats[n].answer(packet) for n, packet in packets.items()}
+
+    relay = Relay("ab")
+    got = together(
+        {"a": lambda: job("a"), "b": lambda: job("b"), "relay": lambda: relay.run(ask, lambda: None)}
+    )
+    assert got["a"] == got["b"] == [{"a": f"a{e}".encode(), "b": f"b{e}".encode()} for e in range(3)]
+    brought = [p for packets in asked for n, p in packets.items() if n == "b" and p not in (b"", WORKING)]
+    assert len(brought) == len(set(brought)) == 3
+    assert sum(p == WORKING for packets in asked for p in packets.values()) > 3

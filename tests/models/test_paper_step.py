@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.optimize import minimize
 
+from fedmiss.models.lowrank import paper_step
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import family_of
 from fedmiss.models.lowrank.paper import FedMissEM
@@ -50,6 +51,17 @@ def test_the_gradient_is_zero_to_rounding_and_the_objective_has_not_risen(family
     scale = max(terms(U, V), terms(u, v))
     assert np.hypot(np.linalg.norm(gu), np.linalg.norm(gv)) <= 3e-12 * scale
     assert value <= dense(kind, U, V, S, penalty)[0]
+
+
+@pytest.mark.parametrize("family", ["poisson", "bernoulli"])
+@pytest.mark.parametrize("block", [2_000_000, 60])
+def test_one_side_is_what_both_sides_give_for_it(monkeypatch, family, block):
+    monkeypatch.setattr(paper_step, "BLOCK", block)
+    kind, U, V, A, B, sparse = problem(family, 2, 0)
+    step = MStep(kind, 0.1, sp.csr_array(sparse), A, B)
+    for side in (0, 1):
+        np.testing.assert_allclose(step._slope(U, V, side), step.gradient(U, V)[side], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(step._curvature(U, V, (side,))[0], step._curvature(U, V)[side], rtol=1e-12)
 
 
 @pytest.mark.parametrize("family", ["poisson", "bernoulli"])

@@ -78,25 +78,37 @@ class MStep:
         mean = self.family.mean(U[b] @ V.T)
         return b, self.family.variance(mean), mean - self.A[b] @ self.B.T
 
-    def _curvature(self, U: F64, V: F64) -> Pair:
-        """Diagonal blocks of the Hessian by site (J, r, r) and by month (L, r, r), with the ridge."""
+    def _curvature(self, U: F64, V: F64, sides: tuple[int, ...] = (0, 1)) -> list[F64]:
+        """Diagonal blocks of the Hessian, with the ridge: by site (J, r, r), side 0, and by month (L, r, r), side 1."""
         r = U.shape[1]
-        GU, GV = np.zeros((self.J, r, r)), np.zeros((self.L, r, r))
+        blocks = {side: np.zeros(((self.J, self.L)[side], r, r)) for side in sides}
         for b, W, _ in self._fields(U, V):
-            GU[b] = (W @ (V[:, :, None] * V[:, None, :]).reshape(self.L, -1)).reshape(-1, r, r)
-            GV += (W.T @ (U[b][:, :, None] * U[b][:, None, :]).reshape(len(W), -1)).reshape(-1, r, r)
+            for side, G in blocks.items():
+                if side == 0:
+                    G[b] = (W @ _squares(V)).reshape(-1, r, r)
+                else:
+                    G += (W.T @ _squares(U[b])).reshape(-1, r, r)
         at = np.arange(r)
-        for G in (GU, GV):
+        for G in blocks.values():
             G[:, at, at] += self.penalty + 1e-9 * (1.0 + np.trace(G, axis1=1, axis2=2)[:, None])
-        return GU, GV
+        return list(blocks.values())
+
+    def _slope(self, U: F64, V: F64, side: int) -> F64:
+        """Gradient of one side, without the terms: a sweep moves one side and needs no more."""
+        g = self.penalty * V - self._turned @ U if side else self.penalty * U - self.sparse @ V
+        for b, _, D in self._fields(U, V):
+            if side:
+                g += D.T @ U[b]
+            else:
+                g[b] += D @ V
+        return g
 
     def _sweeps(self, U: F64, V: F64, most: int) -> Pair:
         value = self.value(U, V)
         for _ in range(most):
             before = value
             for side in (0, 1):
-                gU, gV, _ = self.gradient(U, V)
-                g, G = (gU, gV)[side], self._curvature(U, V)[side]
+                g, (G,) = self._slope(U, V, side), self._curvature(U, V, (side,))
                 step = -np.linalg.solve(G, g[:, :, None])[:, :, 0]
                 step *= np.minimum(1.0, 2.0 / np.maximum(np.abs(step).max(axis=1), 1e-300))[:, None]
                 for _ in range(30):
@@ -177,6 +189,11 @@ class MStep:
             return outU, outV
 
         return times
+
+
+def _squares(X: F64) -> F64:
+    """Outer product of each row with itself, in one row."""
+    return (X[:, :, None] * X[:, None, :]).reshape(len(X), -1)
 
 
 def _dot(X: Pair, Y: Pair) -> float:

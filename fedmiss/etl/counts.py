@@ -14,7 +14,7 @@ import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.columns import check_named, plain, squeezed
-from fedmiss.etl.one_species import fold, only, species_columns, tells_apart
+from fedmiss.etl.one_species import only, species_columns, species_columns_by_content, tells_apart
 from fedmiss.etl.rows import Rows, read_rows
 from fedmiss.etl.sources import Source, expand
 
@@ -121,18 +121,6 @@ def settle_spellings(frame: pl.DataFrame, name: str, how: str) -> tuple[pl.DataF
     return joined.with_columns(pl.col("_one").alias("site")).drop("_one"), [said]
 
 
-def _binomials(values: pl.Series) -> bool:
-    """Say whether every value looks like a scientific name, whatever the column is called."""
-    held = values.filter(values != "")
-    return held.len() > 0 and bool(
-        held.str.contains(r"^\s*[A-Z][a-z-]+[ _]+[a-z-]{3,}(\s+[a-z-]{3,})?\s*$").all()
-    )
-
-
-def _holds(values: pl.Series, asked: str) -> bool:
-    return any(fold(name) == asked for name in values.unique().to_list())
-
-
 def wide_years(header: Sequence[str], least: int = 3) -> list[str]:
     """Return the columns that are years, when there are at least ``least`` and no column is a count."""
     years = [
@@ -219,16 +207,11 @@ class _Reading:
         at = {h: f"_{i}" for i, h in reversed(list(enumerate(header)))}
         named = (self.options.columns or {}).get("species")
         check_named("--columns", {"species": named} if named else {}, NAMES, self.source.name, header)
+        known = self._known(header, years)
         taxa = [named] if named else species_columns(h for h in header if h not in years)
         if not taxa:
-            asked = fold(
-                self.options.species
-            )  # a column under any name in which the species asked for stands
-            taxa = [
-                h
-                for h in header
-                if h and h not in years and (_binomials(raw[at[h]]) or (asked and _holds(raw[at[h]], asked)))
-            ]
+            free = {h: raw[at[h]] for h in header if h and h not in years and h not in known.values()}
+            taxa = species_columns_by_content(free, self.options.species)
         name, all_rows = "", raw.height
         if taxa:
             raw, name, said = only(
@@ -287,8 +270,8 @@ class _Reading:
             before - tidy.height,
         )
 
-    def _columns(self, raw: pl.DataFrame, years: list[str], taxa: list[str]) -> dict[str, str]:
-        header = tuple(h for h in self.source.header if h not in taxa)
+    def _known(self, header: Sequence[str], years: list[str]) -> dict[str, str]:
+        """Return the columns that were named or that their names give away."""
         names = squeezed(header)
         chosen = {k: h for k, h in (self.options.columns or {}).items() if k != "species"}
         check_named("--columns", chosen, NAMES, self.source.name, header)
@@ -296,6 +279,11 @@ class _Reading:
             hit = next((names[w] for w in words if w in names and names[w] not in chosen.values()), None)
             if key not in chosen and hit is not None and not (years and key in ("year", "count")):
                 chosen[key] = hit
+        return chosen
+
+    def _columns(self, raw: pl.DataFrame, years: list[str], taxa: list[str]) -> dict[str, str]:
+        header = tuple(h for h in self.source.header if h not in taxa)
+        chosen = self._known(header, years)
         wanted = ("site",) if years else ("site", "year", "count")
         lacking = [k for k in wanted if k not in chosen]
         # A column that no name gives away may be the only one that holds years, or the only one that holds counts.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import polars as pl
 
 from fedmiss.errors import ConfigError, listed
 from fedmiss.etl.columns import near_names, plain
 
-__all__ = ["fold", "only", "same_names", "species_columns", "tells_apart"]
+__all__ = ["fold", "only", "same_names", "species_columns", "species_columns_by_content", "tells_apart"]
 
 # What the first column of these names holds is the species; the others are further names of it.
 _NAMES = (
@@ -51,6 +51,23 @@ def species_columns(header: Iterable[str]) -> list[str]:
         elif {"species", "taxon"} & set(words) and not _NO_NAME & set(words):
             found.append((len(_NAMES), at, title))
     return [title for _, _, title in sorted(found)]
+
+
+def species_columns_by_content(columns: Mapping[str, pl.Series], wanted: str) -> list[str]:
+    """Return the columns of strings that hold scientific names only, or in which the species asked for stands."""
+    key = fold(wanted)
+    return [name for name, values in columns.items() if _binomials(values) or (key and _holds(values, key))]
+
+
+def _binomials(values: pl.Series) -> bool:
+    held = values.filter(values != "")
+    return held.len() > 0 and bool(
+        held.str.contains(r"^\s*[A-Z][a-z-]+[ _]+[a-z-]{3,}(\s+[a-z-]{3,})?\s*$").all()
+    )
+
+
+def _holds(values: pl.Series, key: str) -> bool:
+    return any(fold(name or "") == key for name in values.unique().to_list())
 
 
 def same_names(values: pl.Series) -> pl.Series:

@@ -8,7 +8,7 @@ import polars as pl
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import InputError
-from fedmiss.etl.one_species import only, species_columns
+from fedmiss.etl.one_species import only, species_columns, species_columns_by_content
 from fedmiss.models.lowrank.data import Group, GroupPanel
 
 __all__ = ["from_dataframe"]
@@ -86,15 +86,20 @@ def _as_pandas(frame: object) -> pd.DataFrame:
 
 def _one_species(frame: pd.DataFrame, species: str, used: set[str | None]) -> pd.DataFrame:
     """Return the rows of the species: a column of species is a filter, always."""
-    columns = species_columns(str(c) for c in frame.columns if c not in used)
+    free = [c for c in frame.columns if c not in used]
+    columns = species_columns(map(str, free))
+    looked = columns or [c for c in free if not pd.api.types.is_float_dtype(frame[c])]
+    text = {str(c): pl.Series(_text(frame[c]), dtype=pl.String) for c in looked}
+    columns = columns or species_columns_by_content(text, species)
     if not columns:
         return frame
-    text = {c: frame[c].astype(object).where(frame[c].notna(), "").map(str) for c in columns}
-    rows = pl.DataFrame({c: pl.Series(v.tolist(), dtype=pl.String) for c, v in text.items()}).with_row_index(
-        "at"
-    )
+    rows = pl.DataFrame({c: text[c] for c in columns}).with_row_index("at")
     kept, _, _ = only(rows, columns, species, "the table", "species=")
     return frame.iloc[kept["at"].to_numpy()]
+
+
+def _text(values: pd.Series) -> list[str]:
+    return values.astype(object).where(values.notna(), "").map(str).tolist()
 
 
 def _counts(values: pd.Series) -> F64:

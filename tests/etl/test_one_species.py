@@ -156,6 +156,31 @@ def test_a_column_under_a_name_of_its_own_is_found_by_what_it_holds_or_named(tmp
         assert read_counts(path, CountOptions(columns=named, species="Tit")).frame["count"].to_list() == [2.0]
 
 
+@pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame])
+def test_a_frame_too_has_its_species_found_by_what_stands_in_a_column(kind):
+    plain = {"site": ["a", "a", "b"], "year": [2001, 2001, 2002], "count": [1.0, 200.0, 3.0]}
+    frame = kind(plain | {"x9": ["Parus major", "Parus minor", "Parus major"]})
+    with pytest.raises(ConfigError, match="the column 'x9' names 2 species"):
+        fedmiss.from_dataframe(frame, time="year")
+    panel = fedmiss.from_dataframe(frame, time="year", species="parus MAJOR")
+    assert sorted(n for g in panel.groups for n in g.count) == [1.0, 3.0]
+    lark = kind(plain | {"x9": ["tit", "lark", None], "code": [7, 8, 7]})
+    for asked in ("LARK", "8"):
+        assert fedmiss.from_dataframe(lark, time="year", species=asked).m == 1
+    assert fedmiss.from_dataframe(lark, time="year").m == 3
+
+
+def test_sites_that_look_like_scientific_names_are_sites(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("site,year,count\nNorth wood,2001,1\nSouth field,2001,2\n")
+    assert read_counts(path).frame["site"].to_list() == ["North wood", "South field"]
+    named = CountOptions(columns={"site": "where"})
+    path.write_text("where,year,count\nNorth wood,2001,1\nSouth field,2001,2\n")
+    assert read_counts(path, named).frame["site"].to_list() == ["North wood", "South field"]
+    frame = pd.DataFrame({"site": ["North wood", "South field"], "year": [2001, 2001], "count": [1, 2]})
+    assert fedmiss.from_dataframe(frame, time="year").J == 2
+
+
 def test_rows_without_a_name_are_left_out_and_said(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("site,year,count,species\na,2001,1,Parus major\na,2002,2,\nb,2001,3,Parus major\n")

@@ -40,6 +40,7 @@ __all__ = [
     "from_table",
     "names",
     "read_table",
+    "refuse_idle",
     "unknown",
 ]
 
@@ -58,6 +59,7 @@ class Setting:
     flags : names of the option, where they are not made of the field's name
     shown : what the help shows as the default, where it is not the default itself;  panel : heading of the help
     read : makes the field's value of what is typed, which is a text or of the type ``typed``
+    kinds : kinds of input for which it does something, in words; empty for all
     """
 
     help: str
@@ -70,6 +72,7 @@ class Setting:
     panel: str | None = None
     typed: type | None = None
     read: Callable[..., object] | None = None
+    kinds: tuple[str, ...] = ()
 
     def flag(self, name: str) -> str:
         """Return the name of the option of the field ``name``."""
@@ -258,6 +261,21 @@ def read_table(table: Mapping[str, object], where: str, *classes: type) -> dict[
             raise unknown(key, known, where)
         values[name] = checked(value, *fields[name], f"{where}.{key}")
     return values
+
+
+def refuse_idle(settings: Settings, inputs: Mapping[str, str]) -> None:
+    """Refuse a setting that was changed and that does nothing for any of the inputs (name -> kind)."""
+    usual = defaults(type(settings))
+    for name, (_, setting) in definitions(type(settings)).items():
+        if (
+            setting.kinds
+            and not set(setting.kinds) & set(inputs.values())
+            and getattr(settings, name) != usual[name]
+        ):
+            flag, (file, kind) = setting.flag(name), next(iter(inputs.items()))
+            raise ConfigError(
+                f"{flag} does nothing here: {file} is {kind}, and {flag} is for {_either(setting.kinds)}. Leave {flag} out."
+            )
 
 
 def from_table(cls: type[T], table: Mapping[str, object], where: str) -> T:

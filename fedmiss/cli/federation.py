@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedmiss.cli.options import Out, Overwrite
+from fedmiss.cli.options import Out, Overwrite, refuse_typed
 
 __all__ = ["COMMANDS"]
 
@@ -63,6 +63,7 @@ def roster(
 
 
 def join(
+    context: typer.Context,
     kit: _KIT,
     data: _DATA,
     dry_run: Annotated[
@@ -85,6 +86,8 @@ def join(
     ] = None,
 ) -> None:
     """Organisation: take part in a study with your data until it is done; then make your own report."""
+    if dry_run:
+        refuse_typed(context, ("approve", "look", "report"), "--dry-run sends nothing")
     from fedmiss.network.kits import approve as approved
     from fedmiss.network.kits import open_kit, page, terminal_ask
     from fedmiss.network.operate import join as take_part
@@ -106,6 +109,7 @@ def join(
 
 
 def run(
+    context: typer.Context,
     study: _STUDY,
     out: Annotated[
         Path | None,
@@ -122,6 +126,8 @@ def run(
     ] = False,
 ) -> None:
     """Coordinator: run a study to its end, or continue it; then make the joint report."""
+    if preview:
+        refuse_typed(context, ("out", "date"), "--preview makes no report")
     from fedmiss.files import read_json
     from fedmiss.network.operate import run as run_study
     from fedmiss.network.report import joint_report
@@ -156,6 +162,7 @@ def status(study: _STUDY) -> None:
 
 
 def outbox(
+    context: typer.Context,
     kit: _KIT,
     data: _DATA,
     first: Annotated[int, typer.Option(help="First exchange to show.")] = 0,
@@ -167,6 +174,8 @@ def outbox(
     ] = False,
 ) -> None:
     """Organisation: show every question and answer, before masks, in words and numbers; or the message on hold."""
+    if release:
+        refuse_typed(context, ("first", "last"), "--release shows the message on hold only")
     from fedmiss.network.kits import open_kit
     from fedmiss.network.outbox import outbox as read
     from fedmiss.network.outbox import release as let_go

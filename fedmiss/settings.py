@@ -13,6 +13,7 @@ import functools
 import inspect
 import numbers
 import os
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -202,15 +203,17 @@ def convert(value: object, hint: object, where: str) -> object:
         elif isinstance(value, bool):
             if kind is bool:
                 return value
-        elif kind in (str, float) and isinstance(value, numbers.Real):
-            return str(value) if kind is str else float(value)
+        elif kind is str and isinstance(value, numbers.Real):
+            return str(value)
+        elif kind is float and isinstance(value, numbers.Real) and abs(value) <= sys.float_info.max:  # never nan
+            return float(value)
         elif kind is str and isinstance(value, os.PathLike):
             return os.fspath(value)
         elif kind is int and isinstance(value, numbers.Integral):
             return int(value)
         elif kind is int and isinstance(value, str) and worded and value.removeprefix("-").isdecimal():
             return int(value)
-        elif isinstance(kind, type) and isinstance(value, kind):
+        elif kind is not float and isinstance(kind, type) and isinstance(value, kind):
             return value
     raise ConfigError(f"{where} is {value!r} (must be {' or '.join(map(_in_words, options))}).")
 

@@ -177,9 +177,7 @@ def trim(
             )
 
 
-def _write(
-    fit: TrimFit, out: Path, table: Path, shown: Shown, said: list[str], *, overwrite: bool
-) -> None:
+def _write(fit: TrimFit, out: Path, table: Path, shown: Shown, said: list[str], *, overwrite: bool) -> None:
     from fedmiss.files import atomic_folder, hash_file, write_manifest
     from fedmiss.report.trim.files import as_json, write_trim
 

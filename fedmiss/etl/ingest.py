@@ -82,6 +82,10 @@ def ingest(
             f"--no-cache does nothing beside --cache {cache}, which stores data. Leave one out."
         )
     sources = _sources(files, sampling, unvetted)
+    if settings.allow_absent and not settings.species:
+        raise ConfigError(
+            "--allow-absent does nothing here: no --species is named, so all are taken. Leave --allow-absent out."
+        )
     refuse_idle(settings, {s.short_name: _kind(s, settings) for s in sources})
     with making(out, "records", overwrite=overwrite, inputs=[*files, *sampling, *unvetted]):
         _import(sources, out, settings, Path(cache) if cache else None, keep_cache)

@@ -88,7 +88,8 @@ class IngestSettings(Settings):
     drop_suspected: Annotated[
         bool,
         Plain(
-            "MyEBirdData of friends: same place, date, time and duration is one shared list.", kinds=(MYEBIRD,)
+            "MyEBirdData of friends: same place, date, time and duration is one shared list.",
+            kinds=(MYEBIRD,),
         ),
     ] = False
     decimals: Annotated[

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from fedmiss.errors import EngineError
+from fedmiss.files import read_json
 from fedmiss.network.kits import open_kit
 from fedmiss.network.outbox import holder, note_refusal
 from fedmiss.network.site import DATA, program_of, warm_up
@@ -116,7 +116,7 @@ class Responding:
     def __init__(self, kit_folder: str | Path) -> None:
         self.kit = open_kit(kit_folder)
         warm_up()
-        local = json.loads((self.kit.private / DATA).read_text())
+        local = read_json(self.kit.private / DATA)
         look: Callable[..., None] | None = holder(self.kit) if local["look"] else None
         for attempt in range(60):  # the process of the job before may still end, and hold the journal
             try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit
 from fedmiss.network.kits import Kit
 from fedmiss.network.site import open_data, replayed
+from fedmiss.parsing import parse_json
 from fedmiss.pipeline.fit_folder import write_fit, write_totals
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.panels import PanelFolder, effort_names, open_panel, panel_hash
@@ -247,9 +247,22 @@ def _own_panel(panel: PanelFolder, stamps: I64, out: Path) -> PanelFolder:
     return open_panel(out)
 
 
+def _facts(told: Outcome) -> JointFacts:
+    """Read the facts of a result that the hub sent; what it sends is not trusted to be JSON, or a table."""
+    try:
+        raw = parse_json(told.results)
+    except ValueError as error:
+        raise InputError(
+            f"the result that the hub sent is not valid JSON ({error}); tell the coordinator."
+        ) from None
+    if not isinstance(raw, dict):
+        raise InputError("the result that the hub sent is no table of facts; tell the coordinator.")
+    return JointFacts.of(raw, "the job")
+
+
 def _told_fit(program: GroupProgram, told: Outcome, n_counted: int) -> CountFit:
     """Build one of the averaged fits: the hub's half from its message, the organisation's own from its program."""
-    r = JointFacts.of(json.loads(told.results), "the job")
+    r = _facts(told)
     P, C = program.site_posterior(told.batch, 0)
     L, p = told.T.shape
     q = Posterior(
@@ -263,7 +276,7 @@ def _told_fit(program: GroupProgram, told: Outcome, n_counted: int) -> CountFit:
 
 
 def _own_fit(kit: Kit, program: GroupProgram, told: list[Outcome], panel: PanelFolder, out: Path) -> None:
-    r, own = JointFacts.of(json.loads(told[0].results), "the job"), panel.facts
+    r, own = _facts(told[0]), panel.facts
     fit = AverageFit(tuple(_told_fit(program, t, own.n_counted) for t in told))
     write_fit(out, fit)
     keys = sorted(k for k in program.own_totals if k[0] >= FIRST_REPLICATES)

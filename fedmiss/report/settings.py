@@ -111,7 +111,9 @@ class ReportSettings(Settings):
             raise ConfigError(f"--unit is {self.unit!r}; give a word, as nests.", unit=self.unit)
 
         if self.photo_credit and self.photo is None:
-            raise ConfigError("--photo-credit does nothing here: there is no --photo. Leave --photo-credit out.")
+            raise ConfigError(
+                "--photo-credit does nothing here: there is no --photo. Leave --photo-credit out."
+            )
 
     @property
     def least(self) -> Least:

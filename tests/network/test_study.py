@@ -49,7 +49,7 @@ def test_a_study_is_read_and_mistakes_are_named(tmp_path):
     assert study.organisations == ("central", "north", "south")
     assert study.fit.bootstrap == 20
     for old, new, words in (
-        ("minimum = 5", "minimun = 5", "unknown setting 'minimun'"),
+        ("minimum = 5", "minimun = 5", "the setting 'minimun' is unknown. Did you mean 'minimum'"),
         ("minimum = 5", "minimum = 1", "minimum is 1"),
         ("minimum = 5", 'minimum = "5"', "not of the right kind"),
         ('"north"', '"North Club"', "'North Club' cannot be used"),

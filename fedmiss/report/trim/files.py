@@ -221,7 +221,9 @@ def _slope_lines(fit: TrimFit, table: pd.DataFrame) -> list[str]:
 
 def _total_lines(fit: TrimFit, base: Label | None) -> list[str]:
     lines = ["", " Time INDICES", "  Time     Model     std.err.     Imputed    std.err."]
-    for m, i in zip(fit.index("model", base).itertuples(), fit.index("imputed", base).itertuples(), strict=True):
+    for m, i in zip(
+        fit.index("model", base).itertuples(), fit.index("imputed", base).itertuples(), strict=True
+    ):
         # TRIM leaves the standard error of the base blank, and readers of its files count on that.
         if str(m.time) == str(fit.times[0] if base is None else base):
             lines.append(f"{m.time!s:>6}     1                       1")

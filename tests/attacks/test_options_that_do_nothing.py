@@ -272,4 +272,5 @@ def search(situation: Situation) -> list[str]:
 @pytest.mark.parametrize("situation", SITUATIONS, ids=str)
 def test_an_option_changes_something_or_is_refused(situation, files):
     with inside(files):
-        assert search(situation) == []
+        found = search(situation)
+    assert not found, "\n".join(found)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fedmiss.errors import BusyError, ConfigError
 from fedmiss.owner import end_work, remove_own, settle, unfinished
+from fedmiss.parsing import parse_json
 
 __all__ = ["clear_inside", "clear_leftovers", "locked", "tidy"]
 
@@ -103,7 +104,7 @@ def _sign(file: Path) -> None:
 
 def _owner(file: Path) -> str:
     try:
-        owner = json.loads(file.read_text(encoding="utf-8"))
+        owner = parse_json(file.read_text(encoding="utf-8"))
         return f" (process {owner['pid']} on {owner['host']}, since {owner['since']})"
     except (OSError, ValueError, KeyError, TypeError):
         return ""

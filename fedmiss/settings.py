@@ -13,6 +13,7 @@ import functools
 import inspect
 import numbers
 import os
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -40,10 +41,13 @@ __all__ = [
     "from_table",
     "names",
     "read_table",
+    "refuse_idle",
     "unknown",
 ]
 
 T = TypeVar("T")
+
+_MOST = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class Setting:
     flags : names of the option, where they are not made of the field's name
     shown : what the help shows as the default, where it is not the default itself;  panel : heading of the help
     read : makes the field's value of what is typed, which is a text or of the type ``typed``
+    kinds : kinds of input for which it does something, in words; empty for all
     """
 
     help: str
@@ -70,6 +75,7 @@ class Setting:
     panel: str | None = None
     typed: type | None = None
     read: Callable[..., object] | None = None
+    kinds: tuple[str, ...] = ()
 
     def flag(self, name: str) -> str:
         """Return the name of the option of the field ``name``."""
@@ -199,15 +205,17 @@ def convert(value: object, hint: object, where: str) -> object:
         elif isinstance(value, bool):
             if kind is bool:
                 return value
-        elif kind in (str, float) and isinstance(value, numbers.Real):
-            return str(value) if kind is str else float(value)
+        elif kind is str and isinstance(value, numbers.Real):
+            return str(value)
+        elif kind is float and isinstance(value, numbers.Real) and -_MOST <= value <= _MOST:  # type: ignore[operator]  # never nan
+            return float(value)
         elif kind is str and isinstance(value, os.PathLike):
             return os.fspath(value)
         elif kind is int and isinstance(value, numbers.Integral):
             return int(value)
         elif kind is int and isinstance(value, str) and worded and value.removeprefix("-").isdecimal():
             return int(value)
-        elif isinstance(kind, type) and isinstance(value, kind):
+        elif kind is not float and isinstance(kind, type) and isinstance(value, kind):
             return value
     raise ConfigError(f"{where} is {value!r} (must be {' or '.join(map(_in_words, options))}).")
 
@@ -258,6 +266,21 @@ def read_table(table: Mapping[str, object], where: str, *classes: type) -> dict[
             raise unknown(key, known, where)
         values[name] = checked(value, *fields[name], f"{where}.{key}")
     return values
+
+
+def refuse_idle(settings: Settings, inputs: Mapping[str, str]) -> None:
+    """Refuse a setting that was changed and that does nothing for any of the inputs (name -> kind)."""
+    usual = defaults(type(settings))
+    for name, (_, setting) in definitions(type(settings)).items():
+        if (
+            setting.kinds
+            and not set(setting.kinds) & set(inputs.values())
+            and getattr(settings, name) != usual[name]
+        ):
+            flag, (file, kind) = setting.flag(name), next(iter(inputs.items()))
+            raise ConfigError(
+                f"{flag} does nothing here: {file} is {kind}, and {flag} is for {_either(setting.kinds)}. Leave {flag} out."
+            )
 
 
 def from_table(cls: type[T], table: Mapping[str, object], where: str) -> T:

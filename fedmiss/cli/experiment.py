@@ -31,10 +31,14 @@ def experiment(
     import importlib
 
     from fedmiss.errors import ConfigError
-    from fedmiss.experiments import EXPERIMENTS
+    from fedmiss.experiments import EXPERIMENTS, WITH_DATA
 
     if name not in EXPERIMENTS:
         raise ConfigError(f"there is no experiment {name!r}; known are {', '.join(sorted(EXPERIMENTS))}.")
+    if data is not None and name not in WITH_DATA:
+        raise ConfigError(
+            f"--data does nothing here: {name} makes its own data; {', '.join(WITH_DATA)} reads some. Leave --data out."
+        )
     module, function = EXPERIMENTS[name].split(":")
     main = getattr(importlib.import_module(module), function)
     folder = main(out or Path(f"experiment-{name}"), quick=quick, seed=seed, data=data, overwrite=overwrite)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedmiss.cli.options import Out, Overwrite
+from fedmiss.cli.options import Out, Overwrite, refuse_typed
 
 __all__ = ["COMMANDS"]
 
@@ -61,6 +61,7 @@ def roster(
 
 
 def join(
+    context: typer.Context,
     kit: _KIT,
     data: _DATA,
     folder: Annotated[
@@ -108,6 +109,11 @@ def join(
     ] = None,
 ) -> None:
     """Take part in a study with your data until it is done; then make the joint report and your own."""
+    if dry_run:
+        names = ("approve", "look", "preview", "report", "joint", "date")
+        refuse_typed(context, names, "--dry-run sends nothing")
+    if preview:
+        refuse_typed(context, ("report", "joint", "date"), "--preview makes no report")
     from fedmiss.files import read_json
     from fedmiss.network.kits import approve as approved
     from fedmiss.network.kits import open_kit, page, terminal_ask
@@ -173,6 +179,7 @@ def status(
 
 
 def outbox(
+    context: typer.Context,
     kit: _KIT,
     data: _DATA,
     first: Annotated[int, typer.Option(help="First exchange to show.")] = 0,
@@ -184,6 +191,8 @@ def outbox(
     ] = False,
 ) -> None:
     """Show every question and answer, before masks, in words and numbers; or the message on hold."""
+    if release:
+        refuse_typed(context, ("first", "last"), "--release shows the message on hold only")
     from fedmiss.network.kits import open_kit
     from fedmiss.network.outbox import outbox as read
     from fedmiss.network.outbox import release as let_go

@@ -7,10 +7,13 @@ from typing import Annotated
 
 import typer
 
+from fedmiss.cli.options import refuse_typed
+
 __all__ = ["inspect"]
 
 
 def inspect(
+    context: typer.Context,
     path: Annotated[Path, typer.Argument(help="A folder or parquet file made by fedmiss.")],
     messages: Annotated[
         bool,
@@ -22,6 +25,7 @@ def inspect(
     from fedmiss.cli import show
 
     if json:
+        refuse_typed(context, ("messages",), "--json prints the manifest")
         import json as to_json
 
         from fedmiss.files import read_manifest

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, get_args, get_origin
 
 import typer
 
+from fedmiss.errors import ConfigError
 from fedmiss.settings import Setting, defaults, definitions
 
-__all__ = ["Out", "Overwrite", "options_of"]
+__all__ = ["Out", "Overwrite", "options_of", "refuse_typed"]
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")]
@@ -61,6 +62,16 @@ def options_of(
 def _was_given(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is None or source.name != "DEFAULT"
+
+
+def refuse_typed(context: typer.Context, names: Iterable[str], why: str) -> None:
+    """Refuse options that were typed, by the names of their parameters, where they do nothing."""
+    known = {p.name: p for p in context.command.params}
+    for name in names:
+        if _was_given(context, name):
+            one = known[name]
+            flag = (one.opts if context.params[name] is not False else one.secondary_opts)[0]
+            raise ConfigError(f"{flag} does nothing here: {why}. Leave {flag} out.")
 
 
 def _option(name: str, hint: object, setting: Setting, default: object) -> inspect.Parameter:

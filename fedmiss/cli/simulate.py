@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedmiss.cli.options import Out, Overwrite
+from fedmiss.cli.options import Out, Overwrite, refuse_typed
 
 if TYPE_CHECKING:
     from fedmiss.simulate.ebird import EbirdSettings
 
 __all__ = ["simulate"]
 
+_OF_FILES = ("records", "species", "end", "columns", "blank_last", "gz")
+_OF_PANELS = ("months", "observed", "family", "rank", "groups", "observer_sd", "effort_sd")
+
 
 def simulate(
+    context: typer.Context,
     out: Out = Path("simulated"),
     records: Annotated[int, typer.Option(help="Rows of the observation file, 1000 to 50 million.")] = 200_000,
     seed: Annotated[int, typer.Option(help="Seed: the same seed gives the same files.")] = 0,
@@ -57,6 +61,7 @@ def simulate(
 ) -> None:
     """Write simulated data with known truth: eBird-format files of any size, or a panel."""
     if panel:
+        refuse_typed(context, _OF_FILES, "it is for eBird files, and --panel writes a panel")
         options: dict[str, Any] = {
             "sites": sites or 1000, "months": months, "observed": observed, "kind": panel, "family": family,
             "rank": rank, "seed": seed, "observers": observers or max(100, groups), "groups": groups,
@@ -64,6 +69,7 @@ def simulate(
         }  # fmt: skip
         _panel(out, start, options, overwrite=overwrite)
         return
+    refuse_typed(context, _OF_PANELS, "it is for --panel, and eBird files are written")
     from fedmiss.simulate.ebird import EbirdSettings
 
     _ebird(

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedmiss.cli.options import refuse_typed
+
 if TYPE_CHECKING:
     from fedmiss.etl.counts import CountOptions
     from fedmiss.report.trim import TrimFit, TrimSettings
+    from fedmiss.report.trim.fit import Shown
 
 __all__ = ["trim"]
 
@@ -63,6 +66,12 @@ Months = Annotated[
     ),
 ]
 Base = Annotated[int | None, typer.Option(help="Base year of the index.", show_default="the first")]
+Level = Annotated[
+    float | None,
+    typer.Option(
+        help="Confidence level of intervals of totals and indices, as 0.95.", show_default="no intervals"
+    ),
+]
 Rule = Annotated[str, typer.Option(help="Rule of the trend class: rtrim, trim (3.61) or pecbms.")]
 Columns = Annotated[
     str | None,
@@ -101,8 +110,15 @@ Out = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the folder --out.")]
 
+# A TRIM command file says all this itself.
+_OF_TABLES = (
+    "model", "changepoints", "stepwise", "overdispersion", "serial", "covariate", "weights", "months", "columns", "species",
+    "repeats", "spellings", "wide", "missing",
+)  # fmt: skip
+
 
 def trim(
+    context: typer.Context,
     table: Table,
     model: Model = 3,
     changepoints: Changepoints = None,
@@ -113,6 +129,7 @@ def trim(
     weights: Weights = True,
     months: Months = True,
     base: Base = None,
+    level: Level = None,
     rule: Rule = "rtrim",
     columns: Columns = None,
     species: Species = "",
@@ -128,9 +145,13 @@ def trim(
     import json as to_json
 
     from fedmiss.report.trim.files import as_json
+    from fedmiss.report.trim.fit import Shown
     from fedmiss.report.trim.text import describe
 
+    if out is None:
+        refuse_typed(context, ("overwrite",), "without --out no folder is written")
     if table.suffix.lower() == ".tcf":
+        refuse_typed(context, _OF_TABLES, f"{table.name} says how its table is read and fitted")
         fit, said = _from_command(table)
     else:
         from fedmiss.etl.counts import CountOptions
@@ -145,31 +166,29 @@ def trim(
     for line in (*said, *fit.notes):
         typer.echo(f"note: {line}", err=True)
     if out is not None:
-        _write(fit, out, table, model, rule, said, overwrite=overwrite)
+        _write(fit, out, table, Shown(rule, base, level), said, overwrite=overwrite)
     if json:
-        typer.echo(to_json.dumps(as_json(fit, rule), indent=2))
+        typer.echo(to_json.dumps(as_json(fit, Shown(rule, base, level)), indent=2))
     else:
-        typer.echo(describe(fit, base, rule))
+        typer.echo(describe(fit, Shown(rule, base, level)))
         if out is not None:
             typer.echo(
                 f"Wrote {out}: TRIM's {table.stem}.out and {table.stem}.ocv, totals, parameters and imputed counts as CSV."
             )
 
 
-def _write(
-    fit: TrimFit, out: Path, table: Path, model: int, rule: str, said: list[str], *, overwrite: bool
-) -> None:
+def _write(fit: TrimFit, out: Path, table: Path, shown: Shown, said: list[str], *, overwrite: bool) -> None:
     from fedmiss.files import atomic_folder, hash_file, write_manifest
     from fedmiss.report.trim.files import as_json, write_trim
 
     with atomic_folder(out, "trim", overwrite=overwrite, inputs=[table]) as folder:
-        write_trim(fit, folder, table.stem, rule)
+        write_trim(fit, folder, table.stem, shown)
         write_manifest(
             folder,
             "trim",
-            settings={"model": model, "rule": rule},
+            settings={"model": fit.settings.model, **shown._asdict()},
             inputs={table.name: hash_file(table)},
-            results={k: v for k, v in as_json(fit, rule).items() if k != "strata"},
+            results={k: v for k, v in as_json(fit, shown).items() if k != "strata"},
             warnings=said,
         )
 
@@ -190,7 +209,7 @@ def _from_command(path: Path) -> tuple[TrimFit, list[str]]:
     from fedmiss.report.trim.command import read_tcf
 
     fit = fit_trim(**read_tcf(path).arguments)
-    return fit, [f"settings and table come from {path.name}; other options are not used."]
+    return fit, [f"settings and table come from {path.name}."]
 
 
 def _from_table(
@@ -202,6 +221,12 @@ def _from_table(
 
     read = read_counts(path, options)
     frame, said = read.frame, list(read.said)
+    for flag, idle, why in (
+        ("--no-weights", not use_weights and "weight" not in read.columns, "there is no column of weights"),
+        ("--species", options.species and not read.species, "no column names a species"),
+    ):
+        if idle:
+            raise ConfigError(f"{flag} does nothing here: {path}: {why}. Leave {flag} out.")
     for name in wanted:
         if name not in read.covariates:
             raise ConfigError(

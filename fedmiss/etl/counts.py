@@ -300,6 +300,10 @@ class _Reading:
                 f"{listed(header, 12)}); say which with --columns "
                 f"{','.join(f'{k}=...' for k in lacking)}."
             )
+        if "month" not in chosen and not self.options.months:
+            raise ConfigError(
+                f"--no-months does nothing here: {self.source.name} has no column of months. Leave --no-months out."
+            )
         return {k: chosen[k] for k in NAMES if k in chosen and (k != "month" or self.options.months)}
 
     @staticmethod

@@ -23,7 +23,7 @@ from fedmiss.etl.projection import Cache, Meta, Projection
 from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
 from fedmiss.etl.resolve import write_records
 from fedmiss.etl.select import ListRules
-from fedmiss.etl.settings import IngestSettings
+from fedmiss.etl.settings import COUNTS, EBIRD, GBIF, MYEBIRD, PLAIN, IngestSettings
 from fedmiss.etl.sites import parse_site_rule
 from fedmiss.etl.sources import Source, expand
 from fedmiss.etl.species import choose_species
@@ -31,11 +31,12 @@ from fedmiss.etl.terms import all_simulated, terms_of
 from fedmiss.files import Manifest, atomic_folder, making, read_manifest, scratch_folder, write_manifest
 from fedmiss.locks import clear_inside
 from fedmiss.progress import progress
+from fedmiss.settings import refuse_idle
 
 __all__ = ["IngestSettings", "ingest"]
 
-EBIRD = ("ebd", "sampling", "unvetted")
-FAMILIES = {**dict.fromkeys(EBIRD, "ebird"), "myebird": "myebird", "gbif": "gbif"}
+EBIRD_ROLES = ("ebd", "sampling", "unvetted")
+FAMILIES = {**dict.fromkeys(EBIRD_ROLES, "ebird"), "myebird": "myebird", "gbif": "gbif"}
 
 
 def ingest(
@@ -76,7 +77,16 @@ def ingest(
     settings = settings or IngestSettings()
     out = Path(out)
     parse_site_rule(settings.site)
+    if cache and not keep_cache:
+        raise ConfigError(
+            f"--no-cache does nothing beside --cache {cache}, which stores data. Leave one out."
+        )
     sources = _sources(files, sampling, unvetted)
+    if settings.allow_absent and not settings.species:
+        raise ConfigError(
+            "--allow-absent does nothing here: no --species is named, so all are taken. Leave --allow-absent out."
+        )
+    refuse_idle(settings, {s.short_name: _kind(s, settings) for s in sources})
     with making(out, "records", overwrite=overwrite, inputs=[*files, *sampling, *unvetted]):
         _import(sources, out, settings, Path(cache) if cache else None, keep_cache)
     return read_manifest(out, "records")
@@ -146,7 +156,7 @@ def _sources(
     unique: dict[tuple[Path, str | None], Source] = {}
     for role, paths in (("", files), ("sampling", sampling), ("unvetted", unvetted)):
         for source in (s for path in paths for s in expand(path)):
-            fits = source.role in EBIRD and (source.role == "sampling") == (role == "sampling")
+            fits = source.role in EBIRD_ROLES and (source.role == "sampling") == (role == "sampling")
             if role and not fits:
                 raise InputError(
                     f"{source.name} was given with --{role}, but its columns are those of another kind of file "
@@ -188,7 +198,7 @@ def _project(
             kept_columns(source.header, settings.keep, source.name)
     for source in sources:
         build, more = _builder(source, settings, sources)
-        if source.role in EBIRD:
+        if source.role in EBIRD_ROLES:
             lists = with_events and source.role == "ebd"
             keep = settings.keep if source.role == "ebd" else ()
             more = {"with_events": lists, "keep": keep}
@@ -221,7 +231,7 @@ def _builder(
     source: Source, settings: IngestSettings, sources: list[Source]
 ) -> tuple[Callable[..., Meta], dict[str, object]]:
     """Return the function that makes the projection of a source, and its arguments beside source and folder."""
-    if source.role in EBIRD:
+    if source.role in EBIRD_ROLES:
         from fedmiss.etl.ebird import project_ebird  # its compiled reader is not loaded for other files
 
         return project_ebird, {}
@@ -231,7 +241,7 @@ def _builder(
         return project_gbif, {"decimals": settings.decimals, "keep": settings.keep}
     given = settings.column_map or {}
     one = settings.species[0] if len(settings.species) == 1 else None
-    if "year" in given or (is_count_table(source.header) and "date" not in given):
+    if _kind(source, settings) == COUNTS:
         if settings.keep:
             raise ConfigError(
                 f"--keep: {source.name} is a table of counts by year, which become visits; columns are kept of "
@@ -260,6 +270,15 @@ def _builder(
         "rules": PlainRules(settings.repeats, settings.spellings, settings.missing, settings.dates),
         "keep": settings.keep,
     }
+
+
+def _kind(source: Source, settings: IngestSettings) -> str:
+    """Which kind of input a source is, in the words of the settings."""
+    kinds = {**dict.fromkeys(EBIRD_ROLES, EBIRD), "myebird": MYEBIRD, "gbif": GBIF}
+    if source.role in kinds:
+        return kinds[source.role]
+    given = settings.column_map or {}
+    return COUNTS if "year" in given or (is_count_table(source.header) and "date" not in given) else PLAIN
 
 
 def _observer_name(source: Source, sources: list[Source]) -> str:

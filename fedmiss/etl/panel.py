@@ -75,6 +75,8 @@ def make_panel(
     """
     settings = settings or PanelSettings()
     folders = [Path(records)] if isinstance(records, str | Path) else [Path(r) for r in records]
+    if len(folders) > 1:
+        settings.refuse_groups("each of several records folders is a group", ("group_by", "groups", "seed"))
     manifests = [read_manifest(f, "records", verify=True) for f in folders]
     with atomic_folder(out, "panel", overwrite=overwrite, inputs=folders) as tmp:
         flow = [row for m in manifests for row in m["flow"]]

@@ -6,11 +6,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
 
+from fedmiss.errors import ConfigError
 from fedmiss.etl.filters import Filters, Where, Words, preset
 from fedmiss.etl.options import parse_map
 from fedmiss.settings import Setting, Settings, definitions
 
 __all__ = ["IngestSettings", "PanelSettings", "ingest_settings"]
+
+# kinds of input, in words for messages
+EBIRD, MYEBIRD, GBIF = "an eBird file", "a MyEBirdData file", "a file of GBIF occurrences"
+PLAIN, COUNTS = "a plain table", "a table of counts"
 
 Rule = partial(Setting, panel="Rules")
 Plain = partial(Setting, panel="Plain tables and other sources")
@@ -37,7 +42,7 @@ class IngestSettings(Settings):
         str,
         Rule(
             "Shared checklists: first (keep the lowest id), merged (observers joined), raw (every copy counts).",
-            among=("first", "merged", "raw"),
+            among=("first", "merged", "raw"), kinds=(EBIRD, MYEBIRD),
         ),
     ] = "first"  # fmt: skip
     site: Annotated[str, Where("What a site is: locality, or grid:3km (equal areas).")] = "locality"
@@ -45,21 +50,25 @@ class IngestSettings(Settings):
         Words,
         Rule(
             "Exotic codes to keep, with commas; native birds are always kept. X is an escapee.",
-            shown="N,P", read=lambda text: text.split(","),
+            shown="N,P", read=lambda text: text.split(","), kinds=(EBIRD,),
         ),
     ] = ("", "N", "P")  # fmt: skip
     breeding: Annotated[
-        Words, Rule("Breeding code, or any: records without it are neither a detection nor a zero.")
+        Words,
+        Rule("Breeding code, or any: records without it are neither a detection nor a zero.", kinds=(EBIRD,)),
     ] = ()
     reviewed_only: Annotated[
         bool,
         Rule(
             "Reviewed records only; the others are neither a detection nor a zero.",
-            flags=("--reviewed",),
+            flags=("--reviewed",), kinds=(EBIRD,),
         ),
     ] = False  # fmt: skip
     sensitive: Annotated[Words, Rule("Species withheld in some places: its absence is not a zero.")] = ()
-    allow_absent: Annotated[bool, Rule("Accept a species that the files never mention.")] = False
+    allow_absent: Annotated[
+        bool,
+        Rule("Accept a species that the files never mention.", kinds=(EBIRD, MYEBIRD, GBIF, PLAIN)),
+    ] = False
     keep: Annotated[
         Words,
         Rule(
@@ -70,39 +79,52 @@ class IngestSettings(Settings):
         dict[str, str] | None,
         Plain(
             "Columns of a plain table, as observer=who,site=plot,date=day,count=n, or site=plot,year=time,count=n; or auto.",
-            flags=("--map",), read=parse_map,
+            flags=("--map",), read=parse_map, kinds=(PLAIN, COUNTS),
         ),
     ] = None  # fmt: skip
-    assume_complete: Annotated[bool, Plain("Every visit reported every species, so absence is zero.")] = False
-    drop_suspected: Annotated[
-        bool, Plain("MyEBirdData of friends: same place, date, time and duration is one shared list.")
+    assume_complete: Annotated[
+        bool, Plain("Every visit reported every species, so absence is zero.", kinds=(PLAIN,))
     ] = False
-    decimals: Annotated[int, Plain("GBIF: decimals of the coordinates that make a site.", low=0, high=5)] = 2
+    drop_suspected: Annotated[
+        bool,
+        Plain(
+            "MyEBirdData of friends: same place, date, time and duration is one shared list.",
+            kinds=(MYEBIRD,),
+        ),
+    ] = False
+    decimals: Annotated[
+        int,
+        Plain("GBIF: decimals of the coordinates that make a site.", low=0, high=5, kinds=(GBIF,)),
+    ] = 2
     repeats: Annotated[
         str,
         Plain(
             "Several counts of a species on one visit (plain tables; refuse means sum), or of a site in one year or month "
             "(tables of counts): refuse, sum, max or mean.",
-            among=("refuse", "sum", "max", "mean"),
+            among=("refuse", "sum", "max", "mean"), kinds=(PLAIN, COUNTS),
         ),
     ] = "refuse"  # fmt: skip
     spellings: Annotated[
         str,
         Plain(
             "Plain tables: sites that differ in case, blanks or accents only: refuse, join or apart.",
-            among=("refuse", "join", "apart"),
+            among=("refuse", "join", "apart"), kinds=(PLAIN, COUNTS),
         ),
     ] = "refuse"  # fmt: skip
-    wide: Annotated[bool, Plain("Table of counts with one column for each year.")] = False
-    missing: Annotated[Words, Plain("Plain tables: one more code for a missing count, as 999.")] = ()
+    wide: Annotated[bool, Plain("Table of counts with one column for each year.", kinds=(COUNTS,))] = False
+    missing: Annotated[
+        Words,
+        Plain("Plain tables: one more code for a missing count, as 999.", kinds=(PLAIN, COUNTS)),
+    ] = ()
     first_year: Annotated[
-        int | None, Plain("Table of counts whose time points are 1, 2, ...: the year of the first.")
+        int | None,
+        Plain("Table of counts whose time points are 1, 2, ...: the year of the first.", kinds=(COUNTS,)),
     ] = None
     dates: Annotated[
         str,
         Plain(
             "Plain tables: what 05/06/2024 means, day-first or month-first.",
-            among=("", "day-first", "month-first"), shown="refused",
+            among=("", "day-first", "month-first"), shown="refused", kinds=(PLAIN,),
         ),
     ] = ""  # fmt: skip
 
@@ -152,3 +174,17 @@ class PanelSettings(Settings):
     secrets: Annotated[
         bool, Setting("Give every group its own secret key, from which its bootstrap weights are drawn.")
     ] = False
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if self.group_by:
+            self.refuse_groups(f"--group-by {self.group_by} makes the groups")
+        elif self.groups == 1:
+            self.refuse_groups("there is one group", ("seed",))
+
+    def refuse_groups(self, why: str, names: tuple[str, ...] = ("groups", "seed")) -> None:
+        """Refuse what draws groups at random, where nothing is drawn."""
+        for name in names:
+            if getattr(self, name):
+                flag = definitions(PanelSettings)[name][1].flag(name)
+                raise ConfigError(f"{flag} does nothing here: {why}. Leave {flag} out.")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["EXPERIMENTS"]
+__all__ = ["EXPERIMENTS", "WITH_DATA"]
+
+WITH_DATA = ("mnist",)  # those that read a folder of input data
 
 # name -> "module:function"; each function takes (out, *, quick, seed, data, overwrite) and returns the folder
 EXPERIMENTS = {

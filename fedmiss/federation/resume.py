@@ -25,6 +25,7 @@ from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.link import InProcess
 from fedmiss.files import read_checked, write_checked
 from fedmiss.owner import empty_part
+from fedmiss.parsing import parse_json
 from fedmiss.version import __version__
 
 __all__ = ["Resumable"]
@@ -145,7 +146,7 @@ class Resumable(InProcess):
             return
         with np.load(io.BytesIO(read_checked(self._folder / STATE))) as file:
             state = {name: file[name] for name in file.files}
-        about = json.loads(state.pop("about").tobytes())
+        about = parse_json(state.pop("about").tobytes().decode())
         if about["version"] != _versions():
             raise ValueError(about["version"])
         kept: list[bytes] = []

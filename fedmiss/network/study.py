@@ -21,7 +21,7 @@ from fedmiss.files import read_json, write_json
 from fedmiss.parsing import parse_toml
 from fedmiss.pipeline.plans import base_settings, candidates
 from fedmiss.pipeline.settings import MODELS, FastSettings, FitSettings
-from fedmiss.settings import from_table
+from fedmiss.settings import convert, from_table, unknown
 from fedmiss.version import __version__
 
 __all__ = ["ENGINES", "Study", "job_hash", "read_roster", "read_study", "read_study_toml"]
@@ -129,6 +129,10 @@ class Study:
             raise ConfigError(f"minimum is {self.minimum} (must be 2 or more; 5 and 10 are customary).")
         if not 0.5 <= self.share <= 1:
             raise ConfigError(f"share is {self.share:g} (must lie between 0.5 and 1; 0.85 is customary).")
+        if not 0 < self.patience <= 86400:
+            raise ConfigError(
+                f"patience is {self.patience:g} seconds (must be above 0 and at most 86,400, which is a day)."
+            )
         if not 1024 <= self.port <= 65535:
             raise ConfigError(f"port is {self.port} (must lie between 1024 and 65535).")
         if any(not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", m) for m in self.months) or len(
@@ -144,11 +148,11 @@ class Study:
                 f"[method] has run = {self.method.get('run')!r}; name a function that all organisations have installed, as "
                 'run = "package.module:function".'
             )
-        unknown = set(self.model) - set(_MODEL)
-        if unknown:
-            raise ConfigError(
-                f"[model] has the unknown setting {min(unknown)!r}; it may have {', '.join(_MODEL)}."
-            )
+        if self.method and self.model:
+            raise ConfigError("a study has [model], of the count model, or [method], of its own; not both.")
+        for key in self.model:
+            if key not in _MODEL:
+                raise unknown(str(key), _MODEL, "[model]")
         from_table(FitSettings, dict(self.model), "[model]")
 
     @property
@@ -203,7 +207,7 @@ def _study(raw: Mapping[str, object], path: Path) -> Study:
     known = {f.name: f for f in fields(Study)}
     for key in raw:
         if key not in known:
-            raise ConfigError(f"{path} has the unknown setting {key!r}; it may have {', '.join(known)}.")
+            raise unknown(str(key), known, str(path))
     if "method" in raw:
         raw = {"species": ""} | dict(raw)
     for key in ("name", "species", "organisations"):
@@ -213,8 +217,10 @@ def _study(raw: Mapping[str, object], path: Path) -> Study:
     kinds = {"str": str, "int": int, "float": int | float, "bool": bool}
     for key, value in values.items():
         kind = kinds.get(str(known[key].type), tuple if "tuple" in str(known[key].type) else Mapping)
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
             raise ConfigError(f"{path}: {key} is {value!r}, which is not of the right kind.")
+        if kind == int | float:
+            convert(value, float, f"{path}: {key}")
     try:
         return Study(**values)
     except TypeError as error:

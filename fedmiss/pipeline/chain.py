@@ -143,6 +143,10 @@ def run_recipe(
     """
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs is {jobs} (must be at least 1).")
+    if jobs is not None and scheduler:
+        raise ConfigError(
+            "--jobs does nothing here: the workers of --scheduler are as many as the cluster has. Leave --jobs out."
+        )
     inputs = input_files(recipe)
     refuse_link(recipe.out)
     recipe.out.parent.mkdir(parents=True, exist_ok=True)

@@ -110,6 +110,11 @@ class ReportSettings(Settings):
         if not self.unit.strip() or len(self.unit) > 40:
             raise ConfigError(f"--unit is {self.unit!r}; give a word, as nests.", unit=self.unit)
 
+        if self.photo_credit and self.photo is None:
+            raise ConfigError(
+                "--photo-credit does nothing here: there is no --photo. Leave --photo-credit out."
+            )
+
     @property
     def least(self) -> Least:
         """What must be counted in a year of the index."""

@@ -122,3 +122,50 @@ def test_overdispersion_is_off_as_in_rtrim_and_the_scatter_is_said(tmp_path):
     assert two["overdispersion"] > 1.5
     se = [pd.DataFrame(x["strata"]["all"]["model"]["totals"])["se"].to_numpy() for x in (one, two)]
     np.testing.assert_allclose(se[1], se[0] * np.sqrt(two["overdispersion"]), rtol=1e-9)
+
+
+def test_the_base_and_the_level_hold_on_the_screen_in_json_and_in_files(table, tmp_path):
+    words = ("--no-months", "--repeats", "sum", "--base", "2012", "--level", "0.9")
+    done = trim(table[0], *words, "--json", "-o", tmp_path / "o")
+    assert done.exit_code == 0, done.output
+    z = 1.6448536269514722  # the 95 % quantile of the standard normal
+    files = pd.read_csv(tmp_path / "o" / "totals.csv")
+    for which, parts in json.loads(done.stdout)["strata"]["all"].items():
+        index, totals = pd.DataFrame(parts["index"]), pd.DataFrame(parts["totals"])
+        assert index.loc[index["time"] == 2012, ["index", "se", "lo", "hi"]].to_numpy().tolist() == [
+            [1, 0, 1, 1]
+        ]
+        for value, rows in (("index", index), ("total", totals)):
+            np.testing.assert_allclose(np.sqrt(rows["lo"] * rows["hi"]), rows[value])
+            np.testing.assert_allclose(np.log(rows["hi"] / rows["lo"]), 2 * z * rows["se"] / rows[value])
+        mine = files[(files["which"] == which) & (files["stratum"] == "all")]
+        np.testing.assert_allclose(mine[["index", "index_lo"]], index[["index", "lo"]])
+        np.testing.assert_allclose(mine[["lo", "hi"]], totals[["lo", "hi"]])
+    out = next((tmp_path / "o").glob("*.out")).read_text()
+    assert "  2012     1                       1\n" in out
+    assert "0.9 from" in trim(table[0], *words).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--stepwise", "--model", "2", "--changepoints", "auto"], "--stepwise does nothing"),
+        (["--overwrite"], "--overwrite does nothing"),
+        (["--species", "Parus major"], "--species does nothing"),
+        (["--level", "1"], "--level is 1 (must lie between 0 and 1"),
+        (["--level", "nan"], "--level is nan (must lie between 0 and 1"),
+    ],
+)
+def test_an_option_that_does_nothing_is_refused(table, words, said):
+    done = trim(table[0], *words)
+    assert done.exit_code == 2
+    assert said in done.stderr.replace("\n", " ")
+    bare = table[0].with_name("bare.csv")
+    bare.write_text("site,year,count\na,1,2\nb,1,3\na,2,3\nb,2,\n")
+    for flag in ("--no-weights", "--no-months"):
+        assert f"{flag} does nothing here" in trim(bare, flag).stderr
+    command = table[0].with_name("x.tcf")
+    command.write_text("FILE bare.csv\n")
+    for flag in ("--serial", "--wide", "--no-weights", "--model=3", "--missing=9"):
+        assert f"{flag.partition('=')[0]}" in trim(command, flag).stderr
+        assert "does nothing here: x.tcf says" in trim(command, flag).stderr

@@ -43,7 +43,8 @@ def records(folder: Path, rows: list[tuple[int, int, date, str]]) -> Path:
 
 
 def panel(records: Path | list[Path], out: Path, **more: object) -> Path:
-    return make_panel(records, out, PanelSettings(**{"groups": 1, "sites": "all", **more}))  # type: ignore[arg-type]
+    one = {} if "group_by" in more or isinstance(records, list) else {"groups": 1}
+    return make_panel(records, out, PanelSettings(**{"sites": "all", **one, **more}))  # type: ignore[arg-type]
 
 
 def visits(folder: Path) -> pl.DataFrame:

@@ -48,13 +48,13 @@ def test_a_study_is_read_and_mistakes_are_named(tmp_path):
     assert study.organisations == ("central", "north", "south")
     assert study.fit.bootstrap == 20
     for old, new, words in (
-        ("minimum = 5", "minimun = 5", "unknown setting 'minimun'"),
+        ("minimum = 5", "minimun = 5", "the setting 'minimun' is unknown. Did you mean 'minimum'"),
         ("minimum = 5", "minimum = 1", "minimum is 1"),
         ("minimum = 5", 'minimum = "5"', "not of the right kind"),
         ('"north"', '"North Club"', "'North Club' cannot be used"),
         ('"north", ', "", "masks need 3 organisations, the study has 2"),
         ('"north"', '"south"', "each once"),
-        ("bootstrap = 20", "bootstraps = 20", "unknown setting 'bootstraps'"),
+        ("bootstrap = 20", "bootstraps = 20", "the setting 'bootstraps' is unknown"),
         ("bootstrap = 20", "folds = 1", "must be at least 2"),
         ("season = [2, 3, 4]", "season = [13]", "1 to 12"),
         ("minimum = 5", "port = 80", "port is 80"),

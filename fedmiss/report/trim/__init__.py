@@ -67,6 +67,11 @@ def fit_trim(
         raise ConfigError(f"the model is {settings.model}; TRIM's models are 1, 2 and 3.")
     if settings.model != 2 and (settings.changepoints or settings.stepwise):
         raise ConfigError(f"change points belong to model 2, and the model is {settings.model}.")
+    if settings.stepwise and settings.changepoints == "auto":
+        raise ConfigError(
+            "--stepwise does nothing beside --changepoints auto, which removes change points step by step. Leave "
+            "--stepwise out."
+        )
     frame = pd.DataFrame({"site": np.asarray(site), "time": np.asarray(time)})
     frame["count"] = np.asarray(count, dtype=float)
     frame["month"] = 1 if month is None else np.asarray(month)

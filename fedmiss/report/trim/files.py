@@ -11,7 +11,8 @@ import pandas as pd
 
 from fedmiss.files import write_json
 from fedmiss.report.spreadsheet import harmless
-from fedmiss.report.trim.fit import TrimFit
+from fedmiss.report.trim.cells import Label
+from fedmiss.report.trim.fit import Shown, TrimFit
 from fedmiss.version import __version__
 
 __all__ = ["as_json", "out_text", "write_trim"]
@@ -22,8 +23,8 @@ _FIRST_LINE = f" TRIM 3.61 :  TRend analysis, in this layout written by fedmiss 
 _HEAD = "  Additive      std.err.   Multiplicative  std.err."
 
 
-def out_text(fit: TrimFit, title: str, rule: str = "rtrim") -> str:
-    """Lay out a fit as TRIM's ``.out`` file, for programs that read TRIM's; ``rule`` names the class of the slope."""
+def out_text(fit: TrimFit, title: str, shown: Shown = Shown()) -> str:
+    """Lay out a fit as TRIM's ``.out`` file, for programs that read TRIM's; ``shown``: rule of the class, base."""
     c, s = fit.cells, fit.settings
     lines = [
         *_head_lines(fit, title),
@@ -55,10 +56,10 @@ def out_text(fit: TrimFit, title: str, rule: str = "rtrim") -> str:
         f"  AIC (up to a constant){fit.aic:10.2f}",
         *_wald_lines(fit),
         *_coefficient_lines(fit),
-        *_total_lines(fit),
+        *_total_lines(fit, shown.base),
     ]
     for name, which in (("MODEL", "model"), ("IMPUTED+(recommended)", "imputed")):
-        row = fit.overall(which, rule=rule).iloc[0]
+        row = fit.overall(which, rule=shown.rule).iloc[0]
         stars = {"(p<0.01)": " **", "(p<0.05)": " *"}.get(row["label"].rpartition(" ")[2], "")
         numbers = f"{row['slope']:10.4f}{row['slope_se']:13.4f}{row['multiplicative']:15.4f}"
         lines += [
@@ -218,11 +219,13 @@ def _slope_lines(fit: TrimFit, table: pd.DataFrame) -> list[str]:
     return [*lines, ""]
 
 
-def _total_lines(fit: TrimFit) -> list[str]:
+def _total_lines(fit: TrimFit, base: Label | None) -> list[str]:
     lines = ["", " Time INDICES", "  Time     Model     std.err.     Imputed    std.err."]
-    for m, i in zip(fit.index("model").itertuples(), fit.index().itertuples(), strict=True):
+    for m, i in zip(
+        fit.index("model", base).itertuples(), fit.index("imputed", base).itertuples(), strict=True
+    ):
         # TRIM leaves the standard error of the base blank, and readers of its files count on that.
-        if str(m.time) == str(fit.times[0]):
+        if str(m.time) == str(fit.times[0] if base is None else base):
             lines.append(f"{m.time!s:>6}     1                       1")
         else:
             lines.append(f"{m.time:>6}{m.index:11.4f}{m.se:11.4f}{i.index:13.4f}{i.se:11.4f}")
@@ -244,7 +247,7 @@ def _rows(frame: pd.DataFrame) -> list[dict[str, object]]:
     return [{str(k): _plain(v) for k, v in row.items()} for row in frame.to_dict("records")]
 
 
-def as_json(fit: TrimFit, rule: str = "rtrim") -> dict[str, object]:
+def as_json(fit: TrimFit, shown: Shown = Shown()) -> dict[str, object]:
     """Return all results of a fit as plain lists and numbers, at full precision."""
     return {
         "model": fit.settings.model,
@@ -263,9 +266,9 @@ def as_json(fit: TrimFit, rule: str = "rtrim") -> dict[str, object]:
         "strata": {
             name: {
                 which: {
-                    "totals": _rows(fit.totals(which, name)),
-                    "index": _rows(fit.index(which, stratum=name)),
-                    "overall": _rows(fit.overall(which, rule, name))[0],
+                    "totals": _rows(fit.totals(which, name, shown.level)),
+                    "index": _rows(fit.index(which, shown.base, name, shown.level)),
+                    "overall": _rows(fit.overall(which, shown.rule, name))[0],
                 }
                 for which in ("imputed", "model")
             }
@@ -275,15 +278,19 @@ def as_json(fit: TrimFit, rule: str = "rtrim") -> dict[str, object]:
     }
 
 
-def write_trim(fit: TrimFit, folder: Path, stem: str, rule: str = "rtrim") -> list[Path]:
+def write_trim(fit: TrimFit, folder: Path, stem: str, shown: Shown = Shown()) -> list[Path]:
     """Write ``<stem>.out``, ``<stem>.ocv``, ``totals.csv``, ``coefficients.csv``, ``imputed.csv`` and ``trim.json``."""
     folder.mkdir(parents=True, exist_ok=True)
     parts = []
     for name in fit.strata:
         for which in ("imputed", "model"):
-            t, i = fit.totals(which, name), fit.index(which, stratum=name)
-            parts.append(t.assign(index=i["index"], index_se=i["se"]).assign(which=which, stratum=name))
-    totals = pd.concat(parts)[["stratum", "which", "time", "total", "se", "index", "index_se"]]
+            t = fit.totals(which, name, shown.level)
+            i = fit.index(which, shown.base, name, shown.level).drop(columns="time")
+            i.columns = ["index", *(f"index_{c}" for c in i.columns[1:])]
+            parts.append(pd.concat([t, i], axis=1).assign(which=which, stratum=name))
+    first = ["stratum", "which"]
+    totals = pd.concat(parts)
+    totals = totals[[*first, *(c for c in totals.columns if c not in first)]]
     cells = fit.cells
     n, M, J = cells.shape
     filled = pd.DataFrame(
@@ -299,7 +306,7 @@ def write_trim(fit: TrimFit, folder: Path, stem: str, rule: str = "rtrim") -> li
     filled = filled if M > 1 else filled.drop(columns="month")
     stem = re.sub(r"[^A-Za-z0-9_-]+", "_", stem).strip("_") or "trim"
     text = {
-        f"{stem}.out": out_text(fit, stem, rule),
+        f"{stem}.out": out_text(fit, stem, shown),
         f"{stem}.ocv": "\n".join("".join(f"{v:14.4f} " for v in row) for row in fit.var_imputed) + "\n",
         "totals.csv": harmless(totals).to_csv(index=False, lineterminator="\n"),
         "coefficients.csv": harmless(fit.coefficients()).to_csv(index=False, lineterminator="\n"),
@@ -307,5 +314,5 @@ def write_trim(fit: TrimFit, folder: Path, stem: str, rule: str = "rtrim") -> li
     }
     for name, content in text.items():
         (folder / name).write_text(content, encoding="utf-8")
-    write_json(folder / "trim.json", as_json(fit, rule))
+    write_json(folder / "trim.json", as_json(fit, shown))
     return [folder / name for name in (*text, "trim.json")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -13,12 +13,12 @@ from scipy import stats
 from fedmiss.arrays import F64, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.report.classes import classify
-from fedmiss.report.intervals import ratio_to_base
+from fedmiss.report.intervals import normal_quantile, ratio_to_base
 from fedmiss.report.trim.cells import Cells, Label
 from fedmiss.report.trim.design import Design
 from fedmiss.report.trim.solve import Estimate, Information
 
-__all__ = ["Step", "Stratum", "TrimFit", "TrimSettings"]
+__all__ = ["Shown", "Step", "Stratum", "TrimFit", "TrimSettings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,34 @@ class TrimSettings:
     serial_correlation: bool = False
 
 
+class Shown(NamedTuple):
+    """How results are shown: rule of the trend class, base of the index, level of intervals (None: none)."""
+
+    rule: str = "rtrim"
+    base: Label | None = None
+    level: float | None = None
+
+
 class Step(TypedDict):
     """A step of the stepwise choice: a change point ``deleted`` or ``taken back``, and its p-value."""
 
     step: str
     changepoint: Label
     p: float
+
+
+def limits(value: F64, se: F64, level: float | None) -> dict[str, F64]:
+    """Return the ends ``lo`` and ``hi`` of intervals that are symmetric on the log scale; nothing without a level.
+
+    ``value * exp(-+ z se / value)``, as in the report: both ends are positive. A value of 0 has no interval (NaN).
+    """
+    if level is None:
+        return {}
+    if not 0 < level < 1:
+        raise ConfigError(f"--level is {level:g} (must lie between 0 and 1, as 0.95).", level=level)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        half = normal_quantile(level) * np.where(value > 0, se / value, np.nan)
+    return {"lo": value * np.exp(-half), "hi": value * np.exp(half)}
 
 
 @dataclass(frozen=True)
@@ -235,15 +257,25 @@ class TrimFit:
         """Covariance of ``total_imputed``, (J, J)."""
         return self.stratum().var_imputed
 
-    def totals(self, which: str = "imputed", stratum: str = "all") -> pd.DataFrame:
-        """Return ``time``, ``total``, ``se`` (birds)."""
+    def totals(
+        self, which: str = "imputed", stratum: str = "all", level: float | None = None
+    ) -> pd.DataFrame:
+        """Return ``time``, ``total``, ``se`` (birds); with a ``level`` also ``lo`` and ``hi`` (see ``limits``)."""
         total, var = self._chosen(which, stratum)
-        return pd.DataFrame({"time": self.times, "total": total, "se": np.sqrt(np.diag(var))})
+        se = np.sqrt(np.diag(var))
+        return pd.DataFrame({"time": self.times, "total": total, "se": se, **limits(total, se, level)})
 
     def index(
-        self, which: str = "imputed", base: Label | Sequence[Label] | None = None, stratum: str = "all"
+        self,
+        which: str = "imputed",
+        base: Label | Sequence[Label] | None = None,
+        stratum: str = "all",
+        level: float | None = None,
     ) -> pd.DataFrame:
-        """Return ``time``, ``index``, ``se`` against a base time point or a list of them (default: the first)."""
+        """Return ``time``, ``index``, ``se`` against a base time point or a list of them (default: the first).
+
+        With a ``level`` also ``lo`` and ``hi`` (see ``limits``).
+        """
         total, var = self._chosen(which, stratum)
         wanted = [self.times[0]] if base is None else list(base) if isinstance(base, list | tuple) else [base]
         mask = np.isin(np.asarray(self.times), wanted)
@@ -252,7 +284,7 @@ class TrimFit:
                 f"the base {base!r} is not among the time points {self.times[0]} to {self.times[-1]}."
             )
         ratio, se = ratio_to_base(total, var, mask)
-        return pd.DataFrame({"time": self.times, "index": ratio, "se": se})
+        return pd.DataFrame({"time": self.times, "index": ratio, "se": se, **limits(ratio, se, level)})
 
     def overall(
         self,

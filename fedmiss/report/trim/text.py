@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pandas as pd
 
-from fedmiss.report.trim.cells import Label
-from fedmiss.report.trim.fit import TrimFit
+from fedmiss.report.trim.fit import Shown, TrimFit
 
 __all__ = ["describe"]
 
 
-def describe(fit: TrimFit, base: Label | Sequence[Label] | None = None, rule: str = "rtrim") -> str:
+def describe(fit: TrimFit, shown: Shown = Shown()) -> str:
     """Return what ``fedmiss trim`` prints: fit, tests, slopes, then totals and indices of every stratum."""
     s, c = fit.settings, fit.cells
     what = {1: "no change over time", 2: "slopes between change points", 3: "one effect for each time point"}[
@@ -41,19 +38,19 @@ def describe(fit: TrimFit, base: Label | Sequence[Label] | None = None, rule: st
         lines += ["", "Wald tests", _table(wald)]
     parameters = fit.coefficients()
     if len(parameters) and (s.model == 2 or len(parameters) <= 24):
-        shown = parameters[[k for k in parameters if k not in ("covariate", "category") or c.covariates]]
-        lines += ["", "Parameters (log scale, and as factors)", _table(shown)]
+        told = parameters[[k for k in parameters if k not in ("covariate", "category") or c.covariates]]
+        lines += ["", "Parameters (log scale, and as factors)", _table(told)]
     for name in fit.strata:
         lines += ["", "All sites" if name == "all" else f"Sites with {name.replace('=', ' = ')}"]
         for which in ("imputed", "model"):
-            o = fit.overall(which, rule, name).iloc[0]
+            o = fit.overall(which, shown.rule, name).iloc[0]
             slope = round(o["slope"], 5) + 0.0  # no minus sign before a zero
             lines.append(
                 f"  slope, {which:8s}{slope:10.5f} (SE {o['slope_se']:.5f}), per step x {o['multiplicative']:.5f} "
                 f"(SE {o['multiplicative_se']:.5f}): {o['label']}"
             )
         t, m = fit.totals(stratum=name), fit.totals("model", name)
-        i = fit.index(base=base, stratum=name)
+        i = fit.index(base=shown.base, stratum=name, level=shown.level)
         joined = pd.DataFrame(
             {
                 "time": t["time"],
@@ -61,6 +58,7 @@ def describe(fit: TrimFit, base: Label | Sequence[Label] | None = None, rule: st
                 "SE": t["se"],
                 "index": i["index"],
                 "SE ": i["se"],
+                **({} if shown.level is None else {f"{shown.level:.4g} from": i["lo"], "to": i["hi"]}),
                 "model": m["total"],
                 "SE  ": m["se"],
             }

@@ -1,0 +1,100 @@
+"""A wrong value of any setting is one sentence: in Python, in a recipe and on the command line; never a traceback."""
+
+# ruff: noqa: PT017, PT012, E501
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+
+import numpy as np
+import pytest
+
+from fedmiss.errors import ConfigError
+from fedmiss.network.study import Study, read_study_toml
+from fedmiss.settings import definitions, from_table
+from tests.cli.terminal import fedmiss
+from tests.test_settings import CLASSES
+
+BAD = (
+    math.nan, math.inf, -math.inf, -1, -0.5, 0, True, False, "1", "", "x", "1e400", "\0", None, [], [[]], [None], {}, {"a": {}},
+    [1, "x"], (1, 2, 3, 4), b"1", 10**400, object(), 1j, Decimal("NaN"), np.nan, np.array([1.0]), set(), print,
+)  # fmt: skip
+EVERY = [(cls, name) for _, cls in CLASSES for name in definitions(cls)]
+
+
+def one_sentence(call) -> None:
+    try:
+        call()
+    except ConfigError as error:
+        assert "\n" not in str(error).strip()
+        assert len(str(error)) < 1000
+
+
+@pytest.mark.parametrize(("cls", "name"), EVERY)
+def test_a_wrong_value_is_refused_with_a_sentence_or_taken(cls, name):
+    flag = definitions(cls)[name][1].flag(name)[2:]
+    for value in BAD:
+        one_sentence(lambda value=value: cls(**{name: value}))
+        if not isinstance(value, str | int | float | list | dict | bool):
+            continue  # no value of TOML
+        one_sentence(lambda value=value: from_table(cls, {flag: value}, "r.toml: here"))
+
+
+@pytest.mark.parametrize(("cls", "name"), EVERY)
+def test_no_number_is_nan_or_endless(cls, name):
+    """A nan is within no limits, and nothing is endless: where a number is taken, it is a number."""
+    for value in (math.nan, math.inf, -math.inf):
+        for given in (value, [value], [value] * 2, [value] * 4):
+            try:
+                made = getattr(cls(**{name: given}), name)
+            except ConfigError:
+                continue
+            flat = made if isinstance(made, tuple) else (made,)
+            assert not any(isinstance(v, float) and not math.isfinite(v) for v in flat), (name, given)
+
+
+@pytest.mark.parametrize(("command", "cls"), CLASSES)
+def test_an_unknown_key_is_refused_with_a_near_one(command, cls):
+    for name, (_, setting) in definitions(cls).items():
+        flag = setting.flag(name)[2:]
+        with pytest.raises(ConfigError, match="unknown"):
+            from_table(cls, {flag + "zz": 1}, "r.toml: here")
+        with pytest.raises((ConfigError, TypeError)):
+            cls(**{name + "zz": 1})
+
+
+@pytest.mark.parametrize("words", [
+    ("fit", "p", "--penalty=nan"), ("fit", "p", "--penalty=-inf"), ("fit", "p", "--method=wire", "--alpha=nan"),
+    ("fit", "p", "--method=wire", "--participation=nan"), ("fit", "p", "--rank=1.5"), ("fit", "p", "--rank=-1"),
+    ("ingest", "f", "--max-speed=nan"), ("ingest", "f", "--distance=..nan"), ("ingest", "f", "--bbox=nan,1,2,3"),
+    ("report", "--span=nan"), ("report", "--coarse-map=inf"), ("report", "--min-counts=0"), ("panel", "r", "--groups=0"),
+])  # fmt: skip
+def test_a_wrong_number_on_the_command_line_is_one_line(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = fedmiss(*words)
+    assert done.code == 2, done.err
+    assert "Traceback" not in done.err
+    assert words[-1].partition("=")[0] in done.err or "range" in done.err or "box" in done.err
+
+
+STUDY = {"name": "geese", "species": "Anser anser", "organisations": ("a", "b", "c")}
+
+
+@pytest.mark.parametrize("name", Study.__dataclass_fields__)
+def test_a_wrong_value_of_a_study_is_one_sentence(name, tmp_path):
+    import json
+
+    for value in (
+        *(v for v in BAD if isinstance(v, str | int | float | list | dict)),
+        ["x"],
+        [1e999],
+        {"rank": math.nan},
+    ):
+        path = tmp_path / "study.json"
+        path.write_text(json.dumps(STUDY | {name: value}))
+        from fedmiss.network.study import read_study
+
+        one_sentence(lambda: read_study(tmp_path))
+    with pytest.raises(ConfigError, match="Did you mean"):
+        (tmp_path / "study.toml").write_text("organisation = ['a']\n")
+        read_study_toml(tmp_path / "study.toml")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,6 @@ import pandas as pd
 from fedmiss.arrays import F64, Columns
 from fedmiss.core import Result
 from fedmiss.errors import InputError
-from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import AverageFit, CountFit, Posterior, coefficient_names, visited_totals
 from fedmiss.files import (
     Manifest,
@@ -33,6 +33,9 @@ from fedmiss.pipeline.panels import PanelFolder, effort_names
 from fedmiss.pipeline.settings import FastSettings, FitSettings
 from fedmiss.progress import note
 from fedmiss.tables import read_table, write_table
+
+if TYPE_CHECKING:  # what fits is slow to load, and a reader needs none of it
+    from fedmiss.federation.local import LocalFederation
 
 __all__ = [
     "MEMBERS",

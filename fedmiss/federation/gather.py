@@ -8,21 +8,35 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from fedmiss.errors import EngineError
 
-__all__ = ["OVER", "STOPPED", "WORKING", "Board", "Gather", "Relay", "Seat", "packed", "unpacked"]
+__all__ = [
+    "OVER",
+    "STOPPED",
+    "WORKING",
+    "Board",
+    "Gather",
+    "Relay",
+    "RelayGone",
+    "Seat",
+    "packed",
+    "unpacked",
+]
 
 _HEAD = struct.Struct("<IH")
 _ONE = struct.Struct("<HI")
 OVER = b"fedmiss: this organisation has its result"
 STOPPED = b"fedmiss: this organisation has stopped"
 WORKING = b"fedmiss: this organisation is at work"
+PING = b"fedmiss: the relay waits for others"
 PAUSE = (
-    5.0  # seconds until a relay is told that there is nothing new yet: an engine cannot end a call that waits
+    5.0  # seconds until a relay is told that there is nothing new yet: no engine can end a call that waits
 )
+SILENCE = 40.0  # seconds without a word of the relay after which it is gone: its engine has ended this job
 
 
 class Gather(Protocol):
@@ -105,6 +119,10 @@ class Board:
             return dict(here)
 
 
+class RelayGone(EngineError):
+    """Nobody asks for frames any more."""
+
+
 class Seat:
     """An organisation's end of a relay that asks it: its job runs in a thread, and waits here for everybody's frames.
 
@@ -117,13 +135,17 @@ class Seat:
         self._posts: dict[int, bytes] = {}
         self._got: tuple[int, dict[str, bytes]] = (-1, {})
         self._end = b""
+        self._heard = time.monotonic()
 
     def all_of(self, exchange: int, frame: bytes) -> dict[str, bytes]:
         """Leave the frame for the relay, and wait until it brings those of all."""
         with self._changed:
             self._posts = {k: v for k, v in self._posts.items() if k == exchange - 1} | {exchange: frame}
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._got[0] == exchange)
+            self._heard = time.monotonic()
+            while not self._changed.wait_for(lambda: self._got[0] == exchange, 1.0):
+                if time.monotonic() - self._heard > SILENCE:
+                    raise RelayGone(f"exchange {exchange}: the relay has been silent for {SILENCE:.0f} s.")
             return self._got[1]
 
     def restore(self, exchange: int, frame: bytes) -> None:
@@ -140,6 +162,9 @@ class Seat:
     def answer(self, raw: bytes) -> bytes:
         """Take what the relay brings; return the last frames, once there is one that the relay does not have."""
         with self._changed:
+            self._heard = time.monotonic()
+            if raw == PING:
+                return WORKING
             exchange = self._got[0] if raw == WORKING else -1
             if raw and raw != WORKING:
                 exchange, frames, _ = unpacked(raw)
@@ -148,9 +173,11 @@ class Seat:
                 elif exchange > self._got[0]:
                     self._got = (exchange, frames)
                     self._changed.notify_all()
-            if not self._changed.wait_for(
+            there = self._changed.wait_for(
                 lambda: self._end or max(self._posts, default=-1) > exchange, PAUSE
-            ):
+            )
+            self._heard = time.monotonic()
+            if not there:
                 return WORKING
             posts = sorted(self._posts.items())
             if exchange >= 0 and not self._end:
@@ -184,9 +211,12 @@ class Relay:
             asked = self._next()
             if not asked:
                 break
+            waiting = [n for n in self.names if n not in asked and n not in self.ended]
+            asked |= dict.fromkeys(waiting, PING)  # so that they know that somebody is there
             replies = ask(asked)
             for name, raw in replies.items():
-                self._take(name, raw)
+                if asked[name] != PING:
+                    self._take(name, raw)
             missing = [n for n in asked if n not in replies]
             if self.watch is not None:
                 self.watch(min(self._at.values(), default=0), missing)

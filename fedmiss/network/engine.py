@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from fedmiss.errors import EngineError
-from fedmiss.federation.gather import Relay, Seat
+from fedmiss.federation.gather import Relay, RelayGone, Seat
 from fedmiss.files import read_json
 from fedmiss.network.kits import open_kit
 from fedmiss.network.member import DATA, take_part, warm_up
@@ -126,13 +126,15 @@ class Responding:
     def _run(self) -> None:
         local = read_json(self.kit.private / DATA)
         look = holder(self.kit) if local["look"] else None
-        for attempt in range(60):  # the process of the job before may still end, and hold the journal
+        for attempt in range(120):  # the job before may still end, and hold the journal
             try:
                 take_part(self.kit, Path(local["data"]), self.seat, look=look, preview=bool(local["preview"]))
                 self.seat.end(not local["preview"])
                 return
+            except RelayGone:  # the engine has ended this job; it begins another one
+                return
             except EngineError as error:
-                if attempt < 59 and error.fields.get("busy"):
+                if attempt < 119 and error.fields.get("busy"):
                     time.sleep(0.5)
                     continue
                 self._stop(error)

@@ -159,9 +159,18 @@ def _facts(a: Analysis) -> list[tuple[str, str]]:
         ("Participation", _value(f("participation"))),
         ("Compressor", _value(f("compressor"))),
         ("Exchanges between groups and hub, whole job", _value(f("exchanges"))),
-        ("Sent by the groups, whole job", _bytes(f("bytes_up"))),
-        ("Sent to the groups, whole job", _bytes(f("bytes_down"))),
+        *_sent(a),
         ("Bootstrap replicates", count(a.n_draws)),
+    ]
+
+
+def _sent(a: Analysis) -> list[tuple[str, str]]:
+    """Return what organisations sent and got; a fit of one group sent nothing, so there is nothing to say."""
+    if int(a.data.fact("n_groups", default=len(a.data.groups))) < 2:
+        return []
+    return [
+        ("Sent by the groups, whole job", _bytes(a.data.fact("bytes_up"))),
+        ("Sent to the groups, whole job", _bytes(a.data.fact("bytes_down"))),
     ]
 
 

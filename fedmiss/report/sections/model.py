@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.fitted import fitted_years, lack_of_fit
+from fedmiss.report.fitted import fitted_years, lack_of_fit, no_clear_miss
 from fedmiss.report.prose import averaged_ranks, averaged_rows, chosen_rows, family_words, progress_words
 from fedmiss.report.sections import Cell, HtmlTable, Section, records
 from fedmiss.report.style import Plot
@@ -192,10 +192,7 @@ def _fitted(a: Analysis) -> HtmlTable | None:
     note = (
         "Sums over the visits that were made, each at its own effort. A model that follows the counts has ratios near 1, "
         "without a drift; an index is not drawn to the counts of single visits, so ratios of thin years lie farther away. "
-    ) + (
-        lack_of_fit(table)
-        or "No drift of the ratios over the years was found; a single year can still be fitted badly."
-    )
+    ) + (lack_of_fit(table) or no_clear_miss(table))
     columns = ["Year", "Visits", f"Counted {a.unit}", f"Fitted {a.unit}", "Counted / fitted"]
     return HtmlTable("Counted and fitted, year by year", columns, rows, "fitted", note)
 

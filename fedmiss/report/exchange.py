@@ -16,9 +16,7 @@ import pandas as pd
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.classes import classify
 from fedmiss.report.intervals import ratio_to_base
-from fedmiss.report.slopes import log_slope
 from fedmiss.tables import write_table
 from fedmiss.version import __version__
 
@@ -115,11 +113,11 @@ def _out_text(a: Analysis, table: pd.DataFrame, cov: F64) -> str:
     """Lay out the ``.out`` file. Model and imputed columns are the same: fedmiss has one kind of total."""
     total = table["total"].to_numpy()
     year = table["year"].to_numpy()
-    slope = float(log_slope(year, total))
-    x = year - year.mean()
-    g = x / (x @ x) / total
-    se = float(np.sqrt(max(g @ cov @ g, 0.0)))
-    label = classify(slope, se, len(year), "rtrim").label if a.classified else "Unknown"
+    # The page's own slope, error and label, so that page and file give one class.
+    slope, se = float(a.trend["slope"]), float(a.trend["slope_se"])
+    label = a.trend["label"] if a.classified else "Unknown"
+    if not np.isfinite(se):
+        se = float(a.trend["slope_se_sampling"])
     overall = (
         f"{label}\n"
         "  Additive      std.err.   Multiplicative  std.err.\n"
@@ -133,6 +131,7 @@ def _out_text(a: Analysis, table: pd.DataFrame, cov: F64) -> str:
         "",
         " Comment: totals are the mean over the months of the season of the total over sites at standard effort;",
         f" Comment: standard errors from {a.n_draws} bootstrap replicates (observers reweighted inside groups)",
+        f" Comment: overall slope, its standard error and class are those of the report, convention {a.settings.convention}",
         "",
         f" 1. Site             number of values: {c.n_sites:5d}",
         f" 2. Time             number of values: {len(year):5d}",

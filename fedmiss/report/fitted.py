@@ -10,7 +10,7 @@ import pandas as pd
 from fedmiss.arrays import I64
 from fedmiss.report.words import number
 
-__all__ = ["fitted_years", "lack_of_fit"]
+__all__ = ["fitted_years", "lack_of_fit", "no_clear_miss"]
 
 LEAST_DRIFT = 0.10  # least drift of counted / fitted over the whole period for a warning
 LEAST_GAP = 0.20  # least deviation of counted / fitted in one year for a warning
@@ -73,3 +73,13 @@ def lack_of_fit(table: pd.DataFrame) -> str:
         f"The fitted totals miss the counts of {years} by more than {100 * LEAST_GAP:.0f} %: do not lean on the index of "
         "such a year. See the table of counted and fitted birds."
     )
+
+
+def no_clear_miss(table: pd.DataFrame) -> str:
+    """Say that no miss is clear, in words that years far from 1 do not contradict."""
+    if (np.abs(table["ratio"] - 1.0) > LEAST_GAP).any():
+        return (
+            "Ratios of single years lie more than a fifth away from 1, and no drift over the years is clear: there are too "
+            "few counts to tell whether the model misses those years."
+        )
+    return "No drift of the ratios over the years was found; a single year can still be fitted badly."

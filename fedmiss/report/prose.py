@@ -148,7 +148,6 @@ def other_convention(a: Analysis) -> str:
     narrow = (
         f"95 % interval {percent(t['percent_lo_sampling'])} to {percent(t['percent_hi_sampling'])} per year"
     )
-    named = "" if t["reason"] else f", class: {t['trend_class_sampling']}"
     if t["n_years"] < 3:
         return ""  # the headline says it
     scatter = (
@@ -158,7 +157,7 @@ def other_convention(a: Analysis) -> str:
         else "no scatter of years about their line was found beyond the error of the totals; the interval still allows for "
         "some, as few years cannot exclude it"
     )
-    return f"{scatter[0].upper()}{scatter[1:]}. Without it (TRIM's convention): {narrow}{named}."
+    return f"{scatter[0].upper()}{scatter[1:]}. Without it (TRIM's convention): {narrow}."
 
 
 def _room(lo: float, hi: float) -> str:

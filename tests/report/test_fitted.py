@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedmiss.report.fitted import fitted_years, lack_of_fit
+from fedmiss.report.fitted import fitted_years, lack_of_fit, no_clear_miss
 
 
 def data(counted, fitted, variance=None, months=3):
@@ -48,6 +48,14 @@ def test_one_year_that_is_missed_is_named():
     counted = fitted.copy()
     counted[4] = 280.0
     assert "2014" in lack_of_fit(fitted_years(*data(counted, fitted)))
+
+
+def test_ratios_far_from_one_are_never_called_a_good_fit():
+    far = fitted_years(*data([144, 78.3, 138, 100], np.full(4, 100.0), np.full(4, 2500.0)))
+    near = fitted_years(*data([104, 98, 101, 100], np.full(4, 100.0)))
+    assert lack_of_fit(far) == lack_of_fit(near) == ""
+    assert "more than a fifth away from 1" in no_clear_miss(far)
+    assert "away from 1" not in no_clear_miss(near)
 
 
 @pytest.mark.slow

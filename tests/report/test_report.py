@@ -18,7 +18,7 @@ from fedmiss.files import read_manifest, write_manifest
 from fedmiss.report.analysis import ReportSettings, analyse
 from fedmiss.report.build import build_report
 from fedmiss.report.coverage import coverage
-from fedmiss.report.exchange import read_ocv, read_out_totals
+from fedmiss.report.exchange import read_ocv, read_out_totals, write_exchange
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.prose import caveats, headline
 from fedmiss.report.tables import report_tables
@@ -273,6 +273,22 @@ def test_out_file_can_be_taken_apart_the_way_readers_of_trim_files_do(report):
         assert values[0] == pytest.approx(-0.04, abs=1e-4)
         assert values[2] == pytest.approx(np.exp(values[0]), abs=1e-4)
     assert re.search(r"Site[ \t]{5,}.*?(\d+)", text)[1] == "40"
+
+
+@pytest.mark.parametrize("rule", ["pecbms", "rtrim"])
+@pytest.mark.parametrize("convention", ["long-term", "trim"])
+def test_page_and_exchange_file_give_one_slope_error_and_class(full, tmp_path, rule, convention):
+    """Scatter of years makes the long-term class uncertain; the file must not say that of the totals alone."""
+    trend = full.series.trend(rule=rule, convention=convention).iloc[0].copy()
+    if convention == "long-term":
+        trend["slope_se"], trend["trend_class"], trend["label"] = 0.3, "uncertain", "Uncertain"
+    write_exchange(replace(full, trend=trend), tmp_path)
+    text = (tmp_path / "Ardea_testa.out").read_text()
+    for part in ("MODEL", "IMPUTED"):
+        block = re.search(rf"OVERALL SLOPE {part}.*?\n[ \t]*(\n|$)", text, re.DOTALL)[0].splitlines()
+        assert block[0].endswith(f": {trend['label']}")
+        slope, se = (float(v) for v in block[2].split()[:2])
+        assert (slope, se) == pytest.approx((trend["slope"], trend["slope_se"]), abs=6e-5)
     assert re.search(r"Time[ \t]{5,}.*?(\d+)", text)[1] == "14"
 
 

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.fitted import fitted_years, lack_of_fit
+from fedmiss.report.fitted import fitted_years, lack_of_fit, no_clear_miss
 from fedmiss.report.prose import averaged_ranks, averaged_rows, chosen_rows, family_words, progress_words
 from fedmiss.report.sections import Cell, HtmlTable, Section, records
 from fedmiss.report.style import Plot
@@ -159,9 +159,18 @@ def _facts(a: Analysis) -> list[tuple[str, str]]:
         ("Participation", _value(f("participation"))),
         ("Compressor", _value(f("compressor"))),
         ("Exchanges between groups and hub, whole job", _value(f("exchanges"))),
-        ("Sent by the groups, whole job", _bytes(f("bytes_up"))),
-        ("Sent to the groups, whole job", _bytes(f("bytes_down"))),
+        *_sent(a),
         ("Bootstrap replicates", count(a.n_draws)),
+    ]
+
+
+def _sent(a: Analysis) -> list[tuple[str, str]]:
+    """Return what organisations sent and got; a fit of one group sent nothing, so there is nothing to say."""
+    if int(a.data.fact("n_groups", default=len(a.data.groups))) < 2:
+        return []
+    return [
+        ("Sent by the groups, whole job", _bytes(a.data.fact("bytes_up"))),
+        ("Sent to the groups, whole job", _bytes(a.data.fact("bytes_down"))),
     ]
 
 
@@ -183,10 +192,7 @@ def _fitted(a: Analysis) -> HtmlTable | None:
     note = (
         "Sums over the visits that were made, each at its own effort. A model that follows the counts has ratios near 1, "
         "without a drift; an index is not drawn to the counts of single visits, so ratios of thin years lie farther away. "
-    ) + (
-        lack_of_fit(table)
-        or "No drift of the ratios over the years was found; a single year can still be fitted badly."
-    )
+    ) + (lack_of_fit(table) or no_clear_miss(table))
     columns = ["Year", "Visits", f"Counted {a.unit}", f"Fitted {a.unit}", "Counted / fitted"]
     return HtmlTable("Counted and fitted, year by year", columns, rows, "fitted", note)
 

@@ -47,6 +47,8 @@ __all__ = [
 
 T = TypeVar("T")
 
+_MOST = sys.float_info.max
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -205,7 +207,7 @@ def convert(value: object, hint: object, where: str) -> object:
                 return value
         elif kind is str and isinstance(value, numbers.Real):
             return str(value)
-        elif kind is float and isinstance(value, numbers.Real) and abs(value) <= sys.float_info.max:  # never nan
+        elif kind is float and isinstance(value, numbers.Real) and -_MOST <= value <= _MOST:  # type: ignore[operator]  # never nan
             return float(value)
         elif kind is str and isinstance(value, os.PathLike):
             return os.fspath(value)

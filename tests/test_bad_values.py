@@ -1,5 +1,6 @@
 """A wrong value of any setting is one sentence: in Python, in a recipe and on the command line; never a traceback."""
 
+# ruff: noqa: PT017, PT012, E501
 from __future__ import annotations
 
 import math
@@ -83,7 +84,12 @@ STUDY = {"name": "geese", "species": "Anser anser", "organisations": ("a", "b", 
 def test_a_wrong_value_of_a_study_is_one_sentence(name, tmp_path):
     import json
 
-    for value in (*(v for v in BAD if isinstance(v, str | int | float | list | dict)), ["x"], [1e999], {"rank": math.nan}):
+    for value in (
+        *(v for v in BAD if isinstance(v, str | int | float | list | dict)),
+        ["x"],
+        [1e999],
+        {"rank": math.nan},
+    ):
         path = tmp_path / "study.json"
         path.write_text(json.dumps(STUDY | {name: value}))
         from fedmiss.network.study import read_study

@@ -3,6 +3,7 @@
 The options come from the commands themselves: a new one is tried without a line here.
 """
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 import csv
@@ -62,16 +63,19 @@ class Situation:
 
 FIT = ("--bootstrap", "0")
 HERE = "--date", "2026-01-01"
-PANEL = {"start": "2011-01", "end": "2019-12"}
-NO_CHOICE = "which is tried is settled by the data: in this panel the choice falls on the same fit"
+SPELT = {"spellings": "no site of the table has two spellings"}
+ONCE = SPELT | {"repeats": "no cell of the table has two counts"}
 SITUATIONS = (
     Situation(
         "ingest eBird", ("ingest", "sim/ebd_sim.txt", "--sampling", "sim/ebd_sim_sampling.txt", "--no-cache"),
         {"species": "American Wigeon"},
     ),
     Situation("ingest records of eBird", ("ingest", "sim/ebd_sim.txt", "--no-cache")),
-    Situation("ingest counts", ("ingest", "counts.csv", "--no-cache"), {"species": "Parus major"}),
-    Situation("ingest a plain table", ("ingest", "plain.csv", "--map", "auto", "--no-cache"), {"species": "Parus major"}),
+    Situation("ingest counts", ("ingest", "counts.csv", "--no-cache"), {"species": "Parus major"}, SPELT),
+    Situation(
+        "ingest a plain table", ("ingest", "plain.csv", "--map", "auto", "--no-cache"), {"species": "Parus major"},
+        SPELT | {"dates": "every date of the table is clear"},
+    ),
     Situation("ingest GBIF", ("ingest", "gbif.csv", "--no-cache"), {"species": "Parus major"}),
     Situation("ingest MyEBirdData", ("ingest", "ann.csv", "bob.csv", "--no-cache"), {"species": "Veery"}),
     Situation("table", ("table", "records"), {}),
@@ -93,8 +97,9 @@ SITUATIONS = (
               {"start": "2018-02", "end": "2019-11", "species": "4", "columns": "49", "panel": ""}),
     Situation("simulate a panel", ("simulate", "--panel", "random", "--sites", "30", "--months", "24"),
               {"start": "2011-01", "sites": "31", "panel": "weak", "rank": "1", "observers": "130", "species": "4"}),
-    Situation("trim", ("trim", "counts.csv", "--species", "Parus major"), {"species": "Wren"}),
-    Situation("trim slopes", ("trim", "counts.csv", "--species", "Parus major", "--model", "2", "--changepoints", "all")),
+    Situation("trim", ("trim", "counts.csv", "--species", "Parus major"), {"species": "Wren"}, ONCE),
+    Situation("trim slopes", ("trim", "counts.csv", "--species", "Parus major", "--model", "2", "--changepoints", "all"),
+              idle=ONCE),
     Situation("trim a command file", ("trim", "t.tcf")),
     Situation("plot", ("plot", "fit")),
 )  # fmt: skip
@@ -208,14 +213,12 @@ def files(tmp_path_factory):
         )
         for who in ("ann", "bob"):
             rows = [
-                f"S{k}{who[0]},Veery,Catharus fuscescens,{k},US-CT,Tolland,L{k % 2},Mill,41.5,-72.2,20{18 + k // 4}-05-0{k},"
+                f"S{k}{len(set(who))},Veery,Catharus fuscescens,{k},US-CT,Tolland,L{k % 2},Mill,41.5,-72.2,20{18 + k // 4}-05-0{k},"
                 f"06:30 AM,eBird - Traveling Count,{40 + k},1,.6,2"
                 for k in range(1, 8)
             ]
-            Path(f"{who}.csv").write_text(
-                "\n".join([head, *rows]).replace("Veery,Catharus fuscescens,7", "Wren,Troglodytes aedon,7")
-                + "\n"
-            )
+            text = "\n".join([head, *rows]).replace("Veery,Catharus fuscescens,7", "Wren,Troglodytes aedon,7")
+            Path(f"{who}.csv").write_text(text + "\n")
         Path("t.tcf").write_text("FILE t.dat\nTITLE t\nMISSING -1\nMODEL 3\n")
         Path("polygon.geojson").write_text(json.dumps({"type": "Polygon", "coordinates": [
             [[-123, 45], [-121, 45], [-121, 48], [-123, 48], [-123, 45]]]}))  # fmt: skip

@@ -1,5 +1,6 @@
 """Mutated frames: the same content or a sentence; never another error, whatever a correct checksum hides."""
 
+# ruff: noqa: PT017
 from __future__ import annotations
 
 import struct

@@ -24,7 +24,7 @@ _HEAD = "  Additive      std.err.   Multiplicative  std.err."
 
 
 def out_text(fit: TrimFit, title: str, shown: Shown = Shown()) -> str:
-    """Lay out a fit as TRIM's ``.out`` file, for programs that read TRIM's; ``shown``: rule of the class, base."""
+    """Lay out a fit as TRIM's ``.out`` file, for programs that read TRIM's; ``shown`` has the class's rule and the base."""
     c, s = fit.cells, fit.settings
     lines = [
         *_head_lines(fit, title),

@@ -169,8 +169,11 @@ def _sent(a: Analysis) -> list[tuple[str, str]]:
     if int(a.data.fact("n_groups", default=len(a.data.groups))) < 2:
         return []
     return [
-        ("Sent by the groups, whole job", _bytes(a.data.fact("bytes_up"))),
-        ("Sent to the groups, whole job", _bytes(a.data.fact("bytes_down"))),
+        (
+            "Passed by the groups to the fit (of one person's groups nothing leaves the computer)",
+            _bytes(a.data.fact("bytes_up")),
+        ),
+        ("Passed to the groups", _bytes(a.data.fact("bytes_down"))),
     ]
 
 

@@ -297,6 +297,7 @@ def _idle(asked: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             )
             for name in ("folds", "folds_by", "one_se", "average", "site_visits")
         ),
+        *((name, ranked, "the rank is given, and none is chosen") for name in ("one_se", "average")),
         (
             "own",
             asked.get("own") is True and asked.get("bootstrap") == 0,

@@ -158,9 +158,8 @@ def take_part(
             watch(stage, exchanges)
 
     try:
-        circle = Circle(
-            party, journal, gather, held, exchanges=kit.study.exchanges, watch=lambda n: seen("method", n)
-        )
+        told: Callable[[int], None] = (lambda n: seen("method", n)) if program is None else (lambda n: None)
+        circle = Circle(party, journal, gather, held, exchanges=kit.study.exchanges, watch=told)
         if program is None:
             out = run_method(kit, data, circle)
             note.write(state="done", result=str(out), missing=[])

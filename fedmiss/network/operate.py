@@ -270,6 +270,7 @@ def run(folder: Path, *, say: Say = print) -> None:
                 continue
             deaths = 0
             _all_there(admin, hub, study, say)
+            waiting(hub, job_id, study, [])  # what the status says from here on is of this job of the engine
             job = admin.submit()
             say(f"all organisations are connected; job {job[:8]} is under way.")
             _watch(admin, job, process, hub, say)
@@ -280,6 +281,7 @@ def run(folder: Path, *, say: Say = print) -> None:
             if now.get("state") == "stopped":
                 raise EngineError(str(error))
             say("the engine was interrupted; the job goes on.")
+            _ended(admin, job)  # two jobs of the engine would take each other's journals
             if (reached := int(now.get("exchanges", 0))) > before:
                 before, since = reached, time.monotonic()
         raise EngineError(
@@ -357,6 +359,18 @@ def _watch(admin: Control, job: str, process: subprocess.Popen[bytes], hub: Path
                 return
         except Exception:  # the session broke with the server
             return
+
+
+def _ended(admin: Control, job: str, seconds: float = 60.0) -> None:
+    """Wait until the engine has ended a job."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            if admin.over(job):
+                return
+        except Exception:  # the session broke with the server
+            return
+        time.sleep(0.5)
 
 
 def waiting(hub: Path, job: str, study: Study, missing: Sequence[str]) -> None:

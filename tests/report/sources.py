@@ -13,7 +13,11 @@ import pandas as pd
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
-_BYTES, _WAYS = {"kB": 1e3, "MB": 1e6, "GB": 1e9}, (("by", "up"), ("to", "down"))
+_BYTES = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
+_WAYS = (
+    ("Passed by the groups to the fit (of one person's groups nothing leaves the computer)", "up"),
+    ("Passed to the groups", "down"),
+)
 # {name}: a number as rounded, {#name}: exactly, {*name}: a list of years, {_}: words
 SENTENCES = [
     # head and foot
@@ -129,8 +133,8 @@ SENTENCES = [
     "Rounds: {#rounds}",
     "Groups: {#groups}",
     "Participation: {participation}",
-    "Exchanges between groups and hub, whole job: {#exchanges}",
-    *(f"Sent {to} the groups, whole job: {{{u.lower()}_{way}}} {u}" for to, way in _WAYS for u in _BYTES),
+    "Exchanges between the groups, whole job: {#exchanges}",
+    *(f"{words}: {{{u.lower()}_{way}}} {u}" for words, way in _WAYS for u in _BYTES),
     "Bootstrap replicates: {#replicates}",
     # data
     "Months: {#y0}-{#m0} to {#y1}-{#m1}, {#months} in all",

@@ -158,7 +158,7 @@ def _facts(a: Analysis) -> list[tuple[str, str]]:
         ("Groups", _value(f("n_groups", default=len(a.data.groups)))),
         ("Participation", _value(f("participation"))),
         ("Compressor", _value(f("compressor"))),
-        ("Exchanges between groups and hub, whole job", _value(f("exchanges"))),
+        ("Exchanges between the groups, whole job", _value(f("exchanges"))),
         *_sent(a),
         ("Bootstrap replicates", count(a.n_draws)),
     ]

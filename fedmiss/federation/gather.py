@@ -127,12 +127,14 @@ class Seat:
     """An organisation's end of a relay that asks it: its job runs in a thread, and waits here for everybody's frames.
 
     A relay that was started again knows nothing, and brings nothing: then the answer holds the last two frames, of which the
-    others may need the earlier one.
+    others may need the earlier one. While the job goes through its journal, nothing is shown: the relay would take a frame of
+    the journal for the place where this organisation is, and wait there for frames that nobody has any more.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._posts: dict[int, bytes] = {}
+        self._replaying = True
         self._got: tuple[int, dict[str, bytes]] = (-1, {})
         self._end = b""
         self._heard = time.monotonic()
@@ -140,6 +142,7 @@ class Seat:
     def all_of(self, exchange: int, frame: bytes) -> dict[str, bytes]:
         """Leave the frame for the relay, and wait until it brings those of all."""
         with self._changed:
+            self._replaying = False
             self._posts = {k: v for k, v in self._posts.items() if k == exchange - 1} | {exchange: frame}
             self._changed.notify_all()
             self._heard = time.monotonic()
@@ -174,7 +177,7 @@ class Seat:
                     self._got = (exchange, frames)
                     self._changed.notify_all()
             there = self._changed.wait_for(
-                lambda: self._end or max(self._posts, default=-1) > exchange, PAUSE
+                lambda: self._end or (not self._replaying and max(self._posts, default=-1) > exchange), PAUSE
             )
             self._heard = time.monotonic()
             if not there:

@@ -741,3 +741,32 @@ def test_a_relay_is_not_kept_waiting_and_brings_frames_once(monkeypatch):
     brought = [p for packets in asked for n, p in packets.items() if n == "b" and p not in (b"", WORKING)]
     assert len(brought) == len(set(brought)) == 3
     assert sum(p == WORKING for packets in asked for p in packets.values()) > 3
+
+
+def test_a_relay_takes_no_frame_of_the_journal_for_where_an_organisation_is(monkeypatch):
+    """All three were killed, and go through their journals at different paces while a new relay asks them already."""
+    monkeypatch.setattr("fedmiss.federation.gather.PAUSE", 0.01)
+    seats = {n: Seat() for n in "abc"}
+
+    def job(name, pace):
+        for exchange in range(20):
+            seats[name].restore(exchange, f"{name}{exchange}".encode())
+            time.sleep(pace)
+        got = seats[name].all_of(19, f"{name}19".encode())
+        seats[name].end(True)
+        return got
+
+    def ask(packets):
+        return {n: seats[n].answer(packet) for n, packet in packets.items()}
+
+    relay, asked = Relay("abc"), [0]
+
+    def limited(packets):
+        asked[0] += 1
+        assert asked[0] < 1000, "the relay goes round in circles"
+        return ask(packets)
+
+    paces = {"a": 0.001, "b": 0.004, "c": 0.008}
+    jobs = {n: (lambda n=n: job(n, paces[n])) for n in seats}
+    got = together({**jobs, "relay": lambda: relay.run(limited, lambda: None)})
+    assert got["a"] == got["b"] == got["c"] == {n: f"{n}19".encode() for n in "abc"}

@@ -127,8 +127,8 @@ class Seat:
     """An organisation's end of a relay that asks it: its job runs in a thread, and waits here for everybody's frames.
 
     A relay that was started again knows nothing, and brings nothing: then the answer holds the last two frames, of which the
-    others may need the earlier one. While the job goes through its journal, nothing is shown: the relay would take a frame of
-    the journal for the place where this organisation is, and wait there for frames that nobody has any more.
+    others may need the earlier one. While the job goes through its journal, nothing is shown: the relay would take a frame
+    of the journal for the place where this organisation is, and wait there for frames that nobody has any more.
     """
 
     def __init__(self) -> None:

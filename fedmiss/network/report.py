@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
-from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
-from fedmiss.arrays import F64, I64
+from fedmiss.arrays import I64
 from fedmiss.errors import InputError
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.hub.job import FIRST_REPLICATES
 from fedmiss.federation.messages import Outcome
 from fedmiss.federation.results import AverageFit, CountFit, Posterior, site_slopes
-from fedmiss.files import Manifest, atomic_folder, hash_file, read_json, read_manifest, write_manifest
+from fedmiss.files import atomic_folder, read_manifest, write_manifest
 from fedmiss.folders import FitFacts, JointFacts, or_nan
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit
@@ -29,171 +25,22 @@ from fedmiss.pipeline.fit_folder import write_fit, write_totals
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.panels import PanelFolder, effort_names, open_panel, panel_hash
 from fedmiss.report.build import build_report
-from fedmiss.report.fitted import fitted_years, lack_of_fit
-from fedmiss.report.html import assets, environment
-from fedmiss.report.series import MonthlySeries
-from fedmiss.report.style import BLUE, ORANGE, SKY, Plot, figure, style
-from fedmiss.report.tables import write_csv
-from fedmiss.report.words import number, per_year, percent
+from fedmiss.report.joint import joint_report as write_joint
+from fedmiss.report.settings import ReportSettings
+from fedmiss.report.years import month_table
 from fedmiss.tables import read_table, write_table
 
 __all__ = ["joint_report", "own_report"]
 
 
-def _months(stamps: I64) -> pd.DataFrame:
-    year, month = stamps // 12, stamps % 12 + 1
-    return pd.DataFrame(
-        {
-            "month_index": np.arange(stamps.size, dtype=np.int32),
-            "month": [f"{y:04d}-{m:02d}" for y, m in zip(year, month, strict=True)],
-            "year": year.astype(np.int32),
-            "month_of_year": month.astype(np.int32),
-        }
-    )
-
-
-# -- the joint report ----------------------------------------------------------------------------------------
-
-
 def joint_report(result: Path, out: Path, *, date: str | None = None, overwrite: bool = False) -> Path:
     """Write the joint report of a study's result; return its page."""
-    manifest = read_manifest(result, "joint")
-    raw = read_json(result / "totals.json")
-    months = _months(np.array(raw["months"], dtype=np.int64))
-    totals, labels = np.array(raw["totals"]), list(raw["regions"])
-    draws = _draws(result / "draws.parquet", labels, len(months))
-    behind = None if raw["visits"] is None else np.array(raw["visits"])
-    series = [MonthlySeries.of(t, months, d, behind) for t, d in zip(totals, draws, strict=True)]
-    monthly, yearly = series[0].monthly(), series[0].index()
-    rows = [s.trend().assign(region=label) for s, label in zip(series, labels, strict=True)]
-    trends = pd.concat(rows, ignore_index=True)
-    plot = _figure(yearly, trends.iloc[0])
-    fitted = fitted_years(read_table(result / "visited.parquet", "visited").to_pandas(), months)
-    notes = [n for n in (lack_of_fit(fitted), *manifest["warnings"]) if n]
-    with atomic_folder(out, "joint_report", overwrite=overwrite, inputs=[result]) as tmp:
-        (tmp / "tables").mkdir()
-        for name, table in (("monthly", monthly), ("yearly", yearly), ("trend", trends), ("fitted", fitted)):
-            write_csv(table, tmp / "tables" / f"{name}.csv")
-        (tmp / "index.html").write_text(
-            _page(manifest, yearly, trends, fitted, plot, notes, date or dt.date.today().isoformat()),
-            encoding="utf-8",
-        )
-        write_manifest(
-            tmp, "joint_report", settings={"date": date}, inputs={"totals.json": hash_file(result / "totals.json")},
-            results={"headline": _headline(manifest, trends.iloc[0])}, warnings=manifest["warnings"],
-        )  # fmt: skip
-    return out / "index.html"
+    told = JointFacts.of(read_manifest(result, "joint")["results"], "the joint result")
+    return write_joint(result, out, _effort(told), ReportSettings(date=date), overwrite=overwrite)
 
 
-def _draws(path: Path, labels: list[str], L: int) -> list[F64 | None]:
-    table = read_table(path, "draws").to_pandas()
-    out: list[F64 | None] = []
-    for label in labels:
-        part = table[table["region"] == label].sort_values(["draw", "month_index"])
-        out.append(part["total"].to_numpy(float).reshape(-1, L) if len(part) else None)
-    return out
-
-
-def _figure(yearly: pd.DataFrame, trend: pd.Series) -> Plot:
-    with style():
-        fig = figure()
-        ax = fig.subplots()
-        used = yearly[yearly["used"]]
-        year = used["year"].to_numpy(float)
-        if used["index_lo"].notna().any():
-            ax.vlines(year, used["index_lo"], used["index_hi"], color=SKY, lw=5, alpha=0.6)
-        # unused years are NaN, so that the line breaks instead of bridging a year without data
-        ax.plot(yearly["year"], yearly["index"], color=BLUE, marker="o", ms=4, lw=1.2)
-        if len(used) >= 2 and np.isfinite(trend["slope"]):
-            level = np.log(used["index"]).mean()
-            ax.plot(year, np.exp(level + trend["slope"] * (year - year.mean())), color=ORANGE, lw=1.6)
-        ax.set_ylabel(f"index ({trend['base']} = 100)")
-        ax.set_ylim(bottom=0)
-        alt = f"Yearly index, trend {per_year(trend['percent_per_year'], trend['percent_lo'], trend['percent_hi'])}."
-        return Plot(
-            "trend",
-            "Yearly index and trend",
-            "Bars: 95 % interval. Orange: straight trend.",
-            alt,
-            fig,
-            yearly,
-        )
-
-
-def _headline(manifest: Manifest, t: pd.Series) -> str:
-    change = per_year(t["percent_per_year"], t["percent_lo"], t["percent_hi"])
-    names = ", ".join(manifest["settings"]["organisations"])
-    reason = f" No class: {t['reason']}." if t["reason"] else ""
-    return (
-        f"{manifest['results']['species']}, {t['from_year']} to {t['to_year']}, of {names} together: {t['trend_class']}, "
-        f"{change}.{reason}"
-    )
-
-
-def _page(
-    manifest: Manifest,
-    yearly: pd.DataFrame,
-    trends: pd.DataFrame,
-    fitted: pd.DataFrame,
-    plot: Plot,
-    notes: list[str],
-    date: str,
-) -> str:
-    rows = [
-        [str(r["year"]), number(r["total"]), number(r["index"]), _interval(r), "yes" if r["used"] else "no"]
-        for r in yearly.to_dict("records")
-    ]
-    regions = [
-        [
-            r["region"],
-            per_year(r["percent_per_year"], r["percent_lo"], r["percent_hi"]),
-            str(r["trend_class"]),
-            f"{percent(r['percent_lo_sampling'])} to {percent(r['percent_hi_sampling'])}"
-            if np.isfinite(r["percent_lo_sampling"])
-            else "n/a",
-            str(r["reason"]),
-        ]
-        for r in trends.to_dict("records")
-    ]
-    follows = [
-        [str(r["year"]), f"{r['visits']:,.0f}", number(r["counted"]), number(r["fitted"]), number(r["ratio"])]
-        for r in fitted.to_dict("records")
-    ]
-    told, settings = JointFacts.of(manifest["results"]), manifest["settings"]
-    facts = [
-        ("Organisations", ", ".join(settings["organisations"])),
-        ("Visits with a count", f"{told.n_counted:,}"),
-        ("Sites", f"{told.n_sites_all:,.0f}"),
-        ("Model", _model_words(told)),
-        ("Bootstrap replicates", str(told.bootstrap)),
-        ("Sums masked", "yes: each organisation saw sums over all of them only" if settings["masks"] else "no"),
-        ("Left out", f"{told.withheld_visits:,} visits, for least numbers ({settings['minimum']}) behind a sum"),
-        ("Crossed the network", _traffic(told.ledger)),
-        ("Job", manifest["inputs"]["job"][:16]),
-    ]  # fmt: skip
-    return environment().get_template("joint/page.html.j2").render(
-        title=f"{told.species}: joint trend", headline=_headline(manifest, trends.iloc[0]), date=date, figure=plot,
-        yearly=rows, regions=regions, fitted=follows, facts=facts, notes=notes, advice=told.advice, **assets(),
-    )  # fmt: skip
-
-
-def _interval(year: Mapping[Hashable, Any]) -> str:
-    if not np.isfinite(year["index_lo"]):
-        return "n/a"
-    if np.isclose(year["index_lo"], year["index_hi"]):
-        return "base"
-    return f"{number(year['index_lo'])} to {number(year['index_hi'])}"
-
-
-def _model_words(told: JointFacts) -> str:
-    ranks = [str(m["rank"]) for m in told.members]
-    if len(ranks) == 1:
-        return f"{told.model}, rank {ranks[0]}"
-    return f"{told.model}: the mean of ranks {', '.join(ranks[:-1])} and {ranks[-1]}, with equal weights"
-
-
-def _traffic(ledger: Mapping[str, int]) -> str:
-    return f"{ledger['exchanges']:,} exchanges, {ledger['bytes_up'] / 1e6:.1f} MB of frames, each to all the others"
+def _effort(told: JointFacts) -> dict[str, float]:
+    return dict(zip(effort_names(tuple(told.terms), tuple(told.blanks)), told.kappa, strict=True))
 
 
 # -- an organisation's own report ----------------------------------------------------------------------------
@@ -237,7 +84,7 @@ def _own_panel(panel: PanelFolder, stamps: I64, out: Path) -> PanelFolder:
         n_counted=int(kept["visits"]["count"].notna().sum()),
         n_cells_observed=int((kept["cells"]["n_counted"] > 0).sum()),
     )
-    write_table(_months(stamps), out / "months.parquet", "months")
+    write_table(month_table(stamps), out / "months.parquet", "months")
     write_table(panel.sites, out / "sites.parquet", "sites")
     old = panel.manifest
     write_manifest(
@@ -280,11 +127,10 @@ def _own_fit(kit: Kit, program: GroupProgram, told: list[Outcome], panel: PanelF
         },
         out / "trace.parquet", "trace",
     )  # fmt: skip
-    effort = dict(zip(effort_names(tuple(r.terms), tuple(r.blanks)), r.kappa, strict=True))
     facts = FitFacts.of(
         r.as_results() | {
             "n_visits": own.n_visits, "n_counted": own.n_counted, "n_cells_observed": own.n_cells_observed,
-            "n_sites": len(panel.sites), "common_name": own.common_name, "effort": effort,
+            "n_sites": len(panel.sites), "common_name": own.common_name, "effort": _effort(r),
         }
     )  # fmt: skip
     note = (

@@ -9,10 +9,10 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from fedmiss.arrays import F64, I64
-from fedmiss.report.changes import bends, periods
+from fedmiss.arrays import F64
 from fedmiss.report.classes import NOT_CLASSIFIED, classify
 from fedmiss.report.coverage import Coverage, coverage, monthly_coverage
+from fedmiss.report.findings import REGION, Findings, found_in, region_row
 from fedmiss.report.inputs import ALL, ReportInputs
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
@@ -26,33 +26,30 @@ __all__ = ["MIN_SITE_YEARS", "Analysis", "ReportSettings", "analyse"]
 MIN_SITE_YEARS = 3  # the trend of a site counted in fewer years comes mostly from the other sites
 
 
-@dataclass(frozen=True)
-class Analysis:
-    """The numbers of one report; every frame is a table that is also written to ``tables/``.
-
-    ``series`` holds the totals of all sites; its ``n_observed`` is 0 in years that have too few counts for the index.
-    ``base`` is the base period (None: the first used year).
-    """
+@dataclass(frozen=True, kw_only=True)
+class Analysis(Findings):
+    """The numbers of one report about a panel."""
 
     data: ReportInputs
-    settings: ReportSettings
-    date: str
-    series: MonthlySeries
     coverage: Coverage
-    monthly: pd.DataFrame
-    yearly: pd.DataFrame
-    trend: pd.Series
-    periods: pd.DataFrame
-    points: pd.DataFrame
-    season: pd.DataFrame
-    curve: pd.DataFrame
-    base: str | None
     carriers: pd.DataFrame
     visits: pd.DataFrame
-    regions: pd.DataFrame
     sites: pd.DataFrame
-    covariance: tuple[I64, F64, F64] | None
-    replicates: pd.DataFrame
+
+    @property
+    def n_sites(self) -> int:
+        """Number of sites of the panel."""
+        return self.coverage.n_sites
+
+    @property
+    def found(self) -> bool:
+        """Whether any visit found the species."""
+        return self.coverage.n_detected > 0
+
+    @property
+    def thin(self) -> tuple[str, ...]:
+        """Every reason why the counts do not allow a class."""
+        return self.coverage.thin
 
     @cached_property
     def weeks(self) -> pd.DataFrame:
@@ -60,54 +57,9 @@ class Analysis:
         return weekly(self)
 
     @property
-    def years(self) -> Years:
-        """The year axis of the series."""
-        return self.series.years
-
-    @property
-    def species(self) -> str:
-        """Scientific name, or what the panel calls its species."""
-        return str(self.data.fact("species", default="") or "species not named")
-
-    @property
-    def common_name(self) -> str:
-        """Common name, blank when not known."""
-        return str(self.data.fact("common_name", default="") or "")
-
-    @property
-    def name(self) -> str:
-        """Common name where there is one, else the scientific name."""
-        return self.common_name or self.species
-
-    @property
-    def unit(self) -> str:
-        """What a total counts: birds, nests, pairs ..., or occupied sites when the fit is of presence and absence."""
-        return "occupied sites" if self.data.fact("family") == "bernoulli" else self.settings.unit
-
-    @property
-    def yearly_counts(self) -> bool:
-        """True when the counts are yearly: then the report names no month."""
-        return self.data.yearly_counts
-
-    @property
-    def cell(self) -> str:
-        """What a cell of the matrix is called."""
-        return self.data.cell
-
-    @property
     def sites_differ(self) -> bool:
         """True when sites have trends of their own to show."""
         return not self.data.one_trend and bool(self.years.used.any())
-
-    @property
-    def n_draws(self) -> int:
-        """Number of bootstrap replicates of the total."""
-        return 0 if self.series.draws is None else len(self.series.draws)
-
-    @property
-    def classified(self) -> bool:
-        """True when the data carry a class."""
-        return str(self.trend["trend_class"]) != NOT_CLASSIFIED
 
 
 def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
@@ -121,30 +73,19 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
     cover = coverage(data, years)
     refuse = "; ".join(cover.thin) or None
     by_month = monthly_coverage(data)
-    rule, convention = settings.rule, settings.convention
     sites = _sites(data, years, settings)
-    points = bends(series)
-    enough = series.draws is not None and len(series.draws) >= 2 and years.used.any()
     return Analysis(
         data=data,
         settings=settings,
         date=settings.date or dt.date.today().isoformat(),
-        series=series,
         coverage=cover,
         monthly=series.monthly().merge(by_month, on=["month_index", "month"]),
         yearly=_with_coverage(series.index(base), data, years),
-        trend=series.trend(base=base, rule=rule, refuse=refuse, convention=convention).iloc[0],
-        periods=periods(series, points, rule=rule, refuse=refuse, convention=convention),
-        points=points,
-        season=series.season(),
-        curve=series.smooth(n_missing=by_month["missing"], span=settings.span),
-        base=base,
         carriers=_withheld(carriers(data, years), settings),
         visits=visits_by_site(data.cells, sites.assign(slope=np.nan) if data.one_trend else sites),
         regions=_regions(data, settings, refuse),
         sites=sites,
-        covariance=series.covariance() if enough else None,
-        replicates=_replicates(series),
+        **found_in(series, settings, base, refuse, by_month["missing"].to_numpy(dtype=np.float64)),
     )
 
 
@@ -183,18 +124,8 @@ def _regions(data: ReportInputs, settings: ReportSettings, refuse: str | None) -
             thin = refuse or _region_reason(data, region, few)
         else:
             thin = "no year of the region has enough counts that found the species"
-        row = series.trend(rule=settings.rule, refuse=thin, convention=settings.convention).iloc[0]
-        share = float(series.totals.mean() / grand) if grand > 0 else np.nan
-        rows.append({"region": region, "n_sites": few, "share": share} | {k: row[k] for k in _REGION})
-    return pd.DataFrame(rows, columns=["region", "n_sites", "share", *_REGION])
-
-
-def _replicates(series: MonthlySeries) -> pd.DataFrame:
-    """Return the yearly total of every replicate. A reader can compare any two years or periods with it."""
-    year, total = series.years.year, series.yearly_draws
-    total = np.empty((0, year.size)) if total is None else total
-    draw, of = np.repeat(np.arange(len(total)), year.size), np.tile(year, len(total))
-    return pd.DataFrame({"draw": draw, "year": of, "total": total.ravel()})
+        rows.append(region_row(region, series, settings, n_sites=few, grand=grand, refuse=thin))
+    return pd.DataFrame(rows, columns=REGION)
 
 
 def _region_reason(data: ReportInputs, region: str, n_sites: int) -> str | None:
@@ -206,12 +137,6 @@ def _region_reason(data: ReportInputs, region: str, n_sites: int) -> str | None:
     if data.draws and region not in data.draws:
         return "the fit kept no bootstrap replicates of this region"
     return None
-
-
-_REGION = [
-    "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo", "percent_hi",
-    "trend_class", "slope_se_sampling", "percent_lo_sampling", "percent_hi_sampling", "trend_class_sampling", "reason",
-]  # fmt: skip
 
 
 def _sites(data: ReportInputs, years: Years, settings: ReportSettings) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from fedmiss.files import atomic_folder, write_manifest
 from fedmiss.progress import note
 from fedmiss.report.analysis import Analysis, ReportSettings, analyse
 from fedmiss.report.exchange import write_exchange
+from fedmiss.report.findings import Findings
 from fedmiss.report.html import page
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.language import UNTRANSLATED, read_catalog
@@ -19,7 +20,7 @@ from fedmiss.report.share import photo_uri, write_share_image
 from fedmiss.report.style import Plot, png_bytes
 from fedmiss.report.tables import write_csv, write_tables
 
-__all__ = ["build_report", "write_report"]
+__all__ = ["build_report", "report_results", "write_figures", "write_report"]
 
 
 def build_report(
@@ -73,7 +74,7 @@ def write_report(a: Analysis, folder: Path) -> None:
 
     plots = all_figures(a)
     (folder / "index.html").write_text(_translated(a, page(a, plots), folder), encoding="utf-8")
-    _write_figures(plots, folder / "figures")
+    write_figures(plots, folder / "figures")
     write_share_image(a, folder / "figures" / "share.png")
     write_tables(a, folder / "tables")
     write_exchange(a, folder / "exchange")
@@ -112,7 +113,8 @@ def _translated(a: Analysis, html: str, folder: Path) -> str:
     return html
 
 
-def _write_figures(plots: dict[str, Plot], folder: Path) -> None:
+def write_figures(plots: dict[str, Plot], folder: Path) -> None:
+    """Write every figure as SVG, PNG and the CSV of its numbers."""
     folder.mkdir()
     for name, plot in plots.items():
         (folder / f"{name}.svg").write_text(plot.svg, encoding="utf-8")
@@ -127,24 +129,29 @@ def _plain(value: object) -> object:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def _results(a: Analysis) -> dict[str, object]:
-    """Return what an index page of many species needs, and what a person reads first."""
+def report_results(a: Findings) -> dict[str, object]:
+    """Return what a person, and an index page of many species, reads first of the trend."""
     keep = [
         "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo", "percent_hi",
         "trend_class", "label", "convention", "year_sd", "slope_se_sampling", "percent_lo_sampling", "percent_hi_sampling",
         "trend_class_sampling", "reason", "base", "change_percent", "change_lo", "change_hi",
     ]  # fmt: skip
-    c = a.coverage
     return {
         "species": a.species,
         "common_name": a.common_name,
-        "headline": headline(a).sentence,
         **{k: _plain(a.trend[k]) for k in keep},
+        "n_draws": a.n_draws,
+        "span": a.curve.attrs["span"],
+    }
+
+
+def _results(a: Analysis) -> dict[str, object]:
+    c = a.coverage
+    return report_results(a) | {
+        "headline": headline(a).sentence,
         "n_sites": c.n_sites,
         "n_months": c.n_months,
         "n_counted": c.n_counted,
         "share_observed": _plain(c.share_observed),
         "share_imputed_total": _plain(c.share_imputed_total),
-        "n_draws": a.n_draws,
-        "span": a.curve.attrs["span"],
     }

@@ -16,11 +16,20 @@ import pandas as pd
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.findings import Findings
 from fedmiss.report.intervals import ratio_to_base
 from fedmiss.tables import write_table
 from fedmiss.version import __version__
 
-__all__ = ["file_stem", "index_table", "read_ocv", "read_out_totals", "write_exchange", "write_ocv"]
+__all__ = [
+    "file_stem",
+    "index_table",
+    "read_ocv",
+    "read_out_totals",
+    "write_exchange",
+    "write_ocv",
+    "write_totals",
+]
 
 
 def file_stem(species: str) -> str:
@@ -41,29 +50,39 @@ def index_table(year: I64, total: F64, cov: F64, base: Bool) -> pd.DataFrame:
 
 
 def write_exchange(a: Analysis, folder: Path) -> list[Path]:
-    """Write ``totals.csv``, ``totals.parquet``, ``covariance.csv`` and ``<species>.out``, ``<species>.ocv``.
+    """Write what :func:`write_totals` writes, and ``<species>.out``, which needs the numbers of counted cells.
 
     Returns
     -------
     The files; none when there are no replicates, because a total without its error is of no use to a scheme.
     """
+    files = write_totals(a, folder)
+    if not files:
+        return []
+    assert a.covariance is not None
+    year, total, cov = a.covariance
+    table = index_table(year, total, cov, np.isin(year, a.yearly.attrs["base"]))
+    out = folder / f"{file_stem(a.species)}.out"
+    out.write_text(_out_text(a, table, cov), encoding="ascii", errors="replace")
+    return [*files[:-1], out, files[-1]]
+
+
+def write_totals(a: Findings, folder: Path) -> list[Path]:
+    """Write ``totals.csv``, ``totals.parquet``, ``covariance.csv`` and ``<species>.ocv``; nothing without replicates."""
     if a.covariance is None or a.covariance[0].size < 2:
         return []
     year, total, cov = a.covariance
     folder.mkdir(parents=True, exist_ok=True)
-    base = np.isin(year, a.yearly.attrs["base"])
-    table = index_table(year, total, cov, base)
-    stem = file_stem(a.species)
+    table = index_table(year, total, cov, np.isin(year, a.yearly.attrs["base"]))
     table.to_csv(folder / "totals.csv", index=False, lineterminator="\n")
     write_table(table, folder / "totals.parquet", "exchange_totals")
     names = [str(int(y)) for y in year]
     pd.DataFrame(cov, columns=names).assign(year=names)[["year", *names]].to_csv(
         folder / "covariance.csv", index=False, lineterminator="\n"
     )
-    (folder / f"{stem}.out").write_text(_out_text(a, table, cov), encoding="ascii", errors="replace")
-    write_ocv(cov, folder / f"{stem}.ocv")
-    files = ["totals.csv", "totals.parquet", "covariance.csv", f"{stem}.out", f"{stem}.ocv"]
-    return [folder / f for f in files]
+    ocv = f"{file_stem(a.species)}.ocv"
+    write_ocv(cov, folder / ocv)
+    return [folder / f for f in ("totals.csv", "totals.parquet", "covariance.csv", ocv)]
 
 
 def write_ocv(cov: F64, path: Path) -> None:

@@ -5,6 +5,9 @@ This module, ``maps`` and ``sitemap`` load matplotlib, which takes a second, so 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -13,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.beside import trim_beside
+from fedmiss.report.findings import Findings
 from fedmiss.report.maps import heatmap
 from fedmiss.report.prose import progress_words
 from fedmiss.report.sitemap import site_map
@@ -27,6 +31,7 @@ __all__ = [
     "convergence",
     "cross_validation",
     "indicator_figure",
+    "joint_figures",
     "monthly_smooth",
     "regions",
     "season",
@@ -36,11 +41,23 @@ __all__ = [
 ]
 
 
+A = TypeVar("A", bound=Findings)
+
+
 def all_figures(a: Analysis) -> dict[str, Plot]:
     """Draw every figure that the data allow, in the order of the page."""
-    makers = (
+    makers: Sequence[Callable[[Analysis], Plot | None]] = (
         trend, smoothed, beside, monthly_smooth, season, weeks, heatmap, site_map, regions, cross_validation, convergence,
     )  # fmt: skip
+    return _drawn(a, makers)
+
+
+def joint_figures(a: Findings) -> dict[str, Plot]:
+    """Draw every figure that needs no site, in the order of the page."""
+    return _drawn(a, (trend, smoothed, monthly_smooth, season, regions, cross_validation))
+
+
+def _drawn(a: A, makers: Sequence[Callable[[A], Plot | None]]) -> dict[str, Plot]:
     with style():
         plots = [p for p in (make(a) for make in makers) if p is not None]
         for plot in plots:  # lay out once; the files of a figure then share one layout
@@ -61,25 +78,27 @@ def _years_axis(ax: Axes, years: ArrayLike) -> None:
     ax.set_xlim(float(np.min(years)) - 0.7, float(np.max(years)) + 0.7)
 
 
-def trend(a: Analysis) -> Plot:
+def trend(a: Findings) -> Plot:
     """Draw the yearly index with its interval and straight trend; below it, what the index rests on.
 
     Where no year has an index there is only the lower panel.
     """
-    table = a.yearly[
-        ["year", "used", "index", "index_lo", "index_hi", "cells_observed", "cells", "imputed_share"]
-    ]
+    by_cell = "cells" in a.yearly  # of several organisations' cells nothing is known, only their visits
+    support = ["cells_observed", "cells", "imputed_share"] if by_cell else ["visits"]
+    table = a.yearly[["year", "used", "index", "index_lo", "index_hi", *support]]
     used = table[table["used"]]
     left_out = [str(y) for y in table.loc[~table["used"], "year"]]
     note = f" Pale bars, not in the trend: {', '.join(left_out[:6])}{'...' if len(left_out) > 6 else ''}."
     rests = (
-        f"hare of each year's total that comes from {a.cell}s without a count (bars), and share of the {a.cell}s with a "
-        f"count (dots).{note if left_out else ''}"
-    )
+        f"share of each year's total that comes from {a.cell}s without a count (bars), and share of the {a.cell}s with a "
+        "count (dots)."
+        if by_cell
+        else "visits with a count, in the season of each year."
+    ) + (note if left_out else "")
     if used.empty:
         fig = figure(height=2.2)
         _draw_support(fig.subplots(), table)
-        caption = f"No year has enough counts for an index. S{rests}"
+        caption = f"No year has enough counts for an index. {rests[0].upper()}{rests[1:]}"
         return Plot(
             "trend", "What there is of each year", caption, "Yearly index: no year has one.", fig, table
         )
@@ -96,22 +115,24 @@ def trend(a: Analysis) -> Plot:
     )
     season = "" if a.yearly_counts else f" ({season_text(a.years.season)})"
     unit = (
-        f"Index of the mean total over all {count(a.coverage.n_sites)} sites{season}, {base} = 100. "
-        if base
-        else ""
+        f"Index of the mean total over all {count(a.n_sites)} sites{season}, {base} = 100. " if base else ""
     )
     last = used.iloc[-1]
     alt = (
         f"Line of the yearly index from {int(used['year'].iloc[0])} to {int(last['year'])}: it ends at "
         f"{number(last['index'])} with "
         f"{base} = 100; trend {per_year(t['percent_per_year'], t['percent_lo'], t['percent_hi'])}. Bars below: "
-        f"{share(table['imputed_share'].min())} to {share(table['imputed_share'].max())} of a year's total is imputed."
     )
-    caption = f"{unit}{band}Orange: straight trend on the log scale. Below: s{rests}"
+    alt += (
+        f"{share(table['imputed_share'].min())} to {share(table['imputed_share'].max())} of a year's total is imputed."
+        if by_cell
+        else f"{count(table['visits'].min())} to {count(table['visits'].max())} visits a year."
+    )
+    caption = f"{unit}{band}Orange: straight trend on the log scale. Below: {rests}"
     return Plot("trend", "Yearly index and trend", caption, alt, fig, table)
 
 
-def _draw_index(ax: Axes, a: Analysis, table: pd.DataFrame, used: pd.DataFrame) -> None:
+def _draw_index(ax: Axes, a: Findings, table: pd.DataFrame, used: pd.DataFrame) -> None:
     year = used["year"].to_numpy(dtype=float)
     if used["index_lo"].notna().any():
         ax.vlines(year, used["index_lo"], used["index_hi"], color=SKY, lw=5, alpha=0.6)
@@ -132,6 +153,12 @@ def _draw_index(ax: Axes, a: Analysis, table: pd.DataFrame, used: pd.DataFrame) 
 
 
 def _draw_support(ax: Axes, table: pd.DataFrame) -> None:
+    if "visits" in table:
+        ax.bar(table["year"], table["visits"], color=np.where(table["used"], GREY, "#dddddd"), width=0.7)
+        ax.set_ylabel("visits")
+        _thousands(ax, whole=True)
+        _years_axis(ax, table["year"])
+        return
     ax.bar(table["year"], table["imputed_share"], color=np.where(table["used"], GREY, "#dddddd"), width=0.7)
     ax.plot(table["year"], table["cells_observed"] / table["cells"], ls="none", marker="o", ms=3.5, color=INK)
     ax.set_ylim(0, 1)
@@ -140,7 +167,7 @@ def _draw_support(ax: Axes, table: pd.DataFrame) -> None:
     _years_axis(ax, table["year"])
 
 
-def smoothed(a: Analysis) -> Plot | None:
+def smoothed(a: Findings) -> Plot | None:
     """Draw the smoothed yearly index with its band, and the index of each year as dots."""
     table = smooth_index(a)
     if table.empty:
@@ -211,9 +238,9 @@ def beside(a: Analysis) -> Plot | None:
     )
 
 
-def monthly_smooth(a: Analysis) -> Plot | None:
+def monthly_smooth(a: Findings) -> Plot | None:
     """Draw the paper's figure 2: total over sites per month with LOESS, and missing cells per month with LOESS."""
-    if a.yearly_counts or not a.coverage.n_detected:  # the smoothed index says it already; nothing was found
+    if a.yearly_counts or not a.found:  # the smoothed index says it already; nothing was found
         return None
     c = a.curve
     fig = figure(height=4.8)
@@ -232,7 +259,8 @@ def monthly_smooth(a: Analysis) -> Plot | None:
     low.plot(x, c["missing"], ls="none", marker="o", ms=2.2, color=GREY, mew=0, alpha=0.8)
     below = c.dropna(subset=["missing_smooth"])
     low.plot(below["time"], below["missing_smooth"], color=ORANGE, lw=2)
-    low.set_ylabel("sites without\na count")
+    cells = "missing" in a.monthly
+    low.set_ylabel("sites without\na count" if cells else "visits")
     spread = float(np.ptp(c["missing"]))
     low.set_ylim(
         max(0.0, float(c["missing"].min()) - 0.15 * spread - 1), float(c["missing"].max()) + 0.15 * spread + 1
@@ -244,8 +272,10 @@ def monthly_smooth(a: Analysis) -> Plot | None:
     extra = f" Not drawn, above the frame: {hidden} month{'s' if hidden > 1 else ''}." if hidden else ""
     caption = (
         f"Above: estimated total over sites of each month at standard effort (dots) and LOESS curve (span {span:g}, {how}; "
-        f"{c.attrs['it']} robust iterations) with its 95 % interval where available. Below: number of sites without a "
-        f"count in each month, and its LOESS curve: what the estimate had to fill.{extra}"
+        f"{c.attrs['it']} robust iterations) with its 95 % interval where available. Below: number of "
+        + ("sites without a count" if cells else "visits with a count")
+        + " in each month, and its LOESS curve"
+        + (f": what the estimate had to fill.{extra}" if cells else f".{extra}")
     )
     filled = c.dropna(subset=["smooth"])
     alt = "Monthly totals with a LOESS curve"
@@ -254,14 +284,17 @@ def monthly_smooth(a: Analysis) -> Plot | None:
             f" from {number(filled['smooth'].iloc[0])} {a.unit} in {filled['month'].iloc[0]} to "
             f"{number(filled['smooth'].iloc[-1])} {a.unit} in {filled['month'].iloc[-1]}"
         )
+    lowest, highest = count(c["missing"].min()), count(c["missing"].max())
     alt += (
-        f"; below, sites without a count per month, between {count(c['missing'].min())} and {count(c['missing'].max())} "
-        f"of {count(a.coverage.n_sites)}."
+        f"; below, sites without a count per month, between {lowest} and {highest} of {count(a.n_sites)}."
+        if cells
+        else f"; below, visits per month, between {lowest} and {highest}."
     )
-    return Plot("monthly", "Monthly totals and missing cells", caption, alt, fig, c)
+    title = "Monthly totals and missing cells" if cells else "Monthly totals and visits"
+    return Plot("monthly", title, caption, alt, fig, c)
 
 
-def season(a: Analysis) -> Plot | None:
+def season(a: Findings) -> Plot | None:
     """Draw the seasonal profile: mean total of each month of the year."""
     s = a.season
     if len(s) < 2 or not s["n_years"].any():
@@ -316,14 +349,14 @@ def weeks(a: Analysis) -> Plot | None:
     return Plot("weeks", "Seasonal profile by week", caption, alt, fig, t)
 
 
-def _month_range(a: Analysis) -> pd.DataFrame:
+def _month_range(a: Findings) -> pd.DataFrame:
     """Smallest and largest total of each month of the year over the used years."""
     used = a.monthly[a.monthly["year"].isin(a.years.year[a.years.used])]
     by_month = used.groupby("month_of_year")["total"].agg(low_year="min", high_year="max")
     return by_month.reset_index()
 
 
-def regions(a: Analysis) -> Plot | None:
+def regions(a: Findings) -> Plot | None:
     """Draw the trend of each region with its interval, largest region first."""
     known = a.regions[a.regions["percent_lo" if a.n_draws else "percent_per_year"].notna()]  # as in the table
     table = known.sort_values("share", ascending=False).head(25)
@@ -338,8 +371,10 @@ def regions(a: Analysis) -> Plot | None:
     ax.plot(np.clip(mid, -reach, reach), y, ls="none", marker="o", color=BLUE, ms=5)
     ax.axvline(0, color=GREY, lw=0.8)
     ax.set_ylim(-0.7, len(table) - 0.3)
-    ax.set_yticks(y, [f"{r[:24]} ({n})" for r, n in zip(table["region"], table["n_sites"], strict=True)])
-    ax.set_xlabel("change per year, % (number of sites after the name)")
+    known_sites = bool((table["n_sites"] > 0).all())
+    names = zip(table["region"], table["n_sites"], strict=True)
+    ax.set_yticks(y, [f"{r[:24]} ({n})" if known_sites else r[:24] for r, n in names])
+    ax.set_xlabel(f"change per year, %{' (number of sites after the name)' if known_sites else ''}")
     caption = (
         "Trend of each region (largest totals first) with its 95 % interval where available"
         f"{'; the 25 largest of ' + str(len(known)) if len(known) > 25 else ''}. Values beyond "
@@ -358,7 +393,7 @@ def regions(a: Analysis) -> Plot | None:
     return Plot("regions", "Trends by region", caption, alt, fig, table)
 
 
-def cross_validation(a: Analysis) -> Plot | None:
+def cross_validation(a: Findings) -> Plot | None:
     """Draw the held-out deviance of each candidate."""
     if a.data.cv is None or a.data.cv.empty:
         return None

@@ -5,20 +5,22 @@ from __future__ import annotations
 import importlib
 import math
 import re
+from collections.abc import Mapping, Sequence
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.prose import headline
-from fedmiss.report.sections import ORDER
+from fedmiss.report.findings import Findings
+from fedmiss.report.prose import Headline, headline
+from fedmiss.report.sections import ORDER, Section
 from fedmiss.report.share import cite_as, meta_tags, photo_uri
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count
 from fedmiss.resources import resource
 from fedmiss.version import __version__
 
-__all__ = ["environment", "inline_svg", "page"]
+__all__ = ["environment", "inline_svg", "page", "rendered_page"]
 
 
 def inline_svg(plot: Plot) -> Markup:
@@ -69,12 +71,24 @@ def assets() -> dict[str, object]:
 
 def page(a: Analysis, plots: dict[str, Plot]) -> str:
     """Render the report of one species."""
+    modules = [importlib.import_module(f"fedmiss.report.sections.{name}") for name in ORDER]
+    sections = [s for m in modules if (s := m.build(a, plots)) is not None]
+    return rendered_page(a, sections, headline(a), tags=meta_tags(a), cite=cite_as(a))
+
+
+def rendered_page(
+    a: Findings,
+    sections: Sequence[Section],
+    head: Headline,
+    *,
+    tags: Mapping[str, str],
+    cite: str,
+    kind: str = "trend report",
+) -> str:
+    """Render a page of these sections; ``kind`` is the report of what, in words."""
     env = environment()
     rendered = []
-    for name in ORDER:
-        section = importlib.import_module(f"fedmiss.report.sections.{name}").build(a, plots)
-        if section is None:
-            continue
+    for section in sections:
         html = env.get_template(f"species/sections/{section.id}.html.j2").render(**section.values)
         rendered.append({"id": section.id, "title": section.title, "html": Markup(html)})
     months = a.data.months["year" if a.yearly_counts else "month"]
@@ -82,13 +96,14 @@ def page(a: Analysis, plots: dict[str, Plot]) -> str:
         title=a.settings.title or a.name,
         latin=a.species if a.common_name else "",
         months=f"{months.iloc[0]} to {months.iloc[-1]}",
-        n_sites=count(a.coverage.n_sites),
+        n_sites=count(a.n_sites),
         date=a.date,
-        headline=headline(a),
+        headline=head,
         sections=rendered,
-        tags=meta_tags(a),
+        tags=tags,
         photo=photo_uri(a.settings.photo),
         photo_credit=a.settings.photo_credit,
-        cite=cite_as(a),
+        cite=cite,
+        kind=kind,
         **assets(),
     )

@@ -18,18 +18,69 @@ from fedmiss.folders import FACTS
 from fedmiss.group_names import group_name
 from fedmiss.tables import read_table
 
-__all__ = ["ALL", "ReportInputs", "read_inputs"]
+__all__ = ["ALL", "ReportInputs", "Source", "read_inputs"]
 
 _FACTS = {f.name for cls in FACTS.values() for f in fields(cls)}
 ALL = "all"  # the name of the whole panel among the regions of draws.parquet
 
 
-@dataclass(frozen=True)
-class ReportInputs:
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What every report is made of, of one organisation's panel or of several organisations together.
+
+    ``draws`` region -> (B, L) replicates of monthly totals, ``cv`` scores of the candidates, ``visited`` counted and fitted
+    totals of the visits, by month.
+    """
+
+    months: pd.DataFrame
+    draws: Mapping[str, F64]
+    cv: pd.DataFrame | None
+    visited: pd.DataFrame | None
+
+    @property
+    def manifests(self) -> tuple[Mapping[str, Any], ...]:
+        """Manifests that hold facts, the first one that knows a fact first."""
+        raise NotImplementedError
+
+    @property
+    def effort(self) -> Mapping[str, float] | None:
+        """Exponents of effort in the model by name; None when it is not known."""
+        raise NotImplementedError
+
+    @property
+    def one_trend(self) -> bool:
+        """True when the model has no site x month interaction: all sites then share one trend."""
+        return bool(self.fact("rank") == 0 and not self.fact("slopes", default=False))
+
+    @property
+    def yearly_counts(self) -> bool:
+        """True when the counts are yearly: then no month is spoken of."""
+        return False
+
+    @property
+    def cell(self) -> str:
+        """What a cell of the matrix is called."""
+        return "site-year" if self.yearly_counts else "site-month"
+
+    def fact(self, *names: str, default: Any = None) -> Any:
+        """Return the first of ``names`` that some manifest knows, results before settings, fit before panel."""
+        if strange := set(names) - _FACTS:
+            raise LookupError(f"no folder has the fact {', '.join(sorted(strange))}; see fedmiss.folders")
+        for manifest in self.manifests:
+            for part in ("results", "settings"):
+                for name in names:
+                    value = manifest.get(part, {}).get(name)
+                    if value is not None:
+                        return value
+        return default
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportInputs(Source):
     """Everything a report is computed from; tables and numbers only, no record.
 
-    ``expected`` (J, L) birds at standard effort, ``observed`` (J, L) cells with a count, ``draws`` region ->
-    (B, L) replicates of monthly totals, ``cells`` one row per visited cell summed over groups, ``groups`` one row
+    ``expected`` (J, L) birds at standard effort, ``observed`` (J, L) cells with a count, ``cells`` one row per visited cell
+    summed over groups, ``groups`` one row
     per group with its counts of cells and visits, ``group_regions`` the regions that each group has visited; ``weeks``
     (None when the panel has no visits) one row per site, month and quarter of the month (days to 7, 14, 21, the end):
     visits with a count, and their sum.
@@ -39,17 +90,13 @@ class ReportInputs:
     fit: Mapping[str, Any]
     imputed: Mapping[str, Any]
     sites: pd.DataFrame
-    months: pd.DataFrame
     cells: pd.DataFrame
     groups: pd.DataFrame
     group_regions: Mapping[str, tuple[str, ...]]
     expected: F64
     observed: Bool
-    draws: Mapping[str, F64]
     trace: pd.DataFrame | None
-    cv: pd.DataFrame | None
     site_trends: pd.DataFrame | None
-    visited: pd.DataFrame | None
     hashes: Mapping[str, str]
     weeks: pd.DataFrame | None = None
 
@@ -64,19 +111,20 @@ class ReportInputs:
         return np.asarray(self.expected.sum(axis=0))
 
     @property
-    def one_trend(self) -> bool:
-        """True when the model has no site x month interaction: all sites then share one trend."""
-        return bool(self.fact("rank") == 0 and not self.fact("slopes", default=False))
+    def manifests(self) -> tuple[Mapping[str, Any], ...]:
+        """Fit before panel before imputed matrix."""
+        return self.fit, self.panel, self.imputed
+
+    @property
+    def effort(self) -> Mapping[str, float] | None:
+        """Exponents of effort in the model by name; None when it is not known."""
+        terms = self.fit.get("results", {}).get("effort")
+        return terms if isinstance(terms, dict) else None
 
     @property
     def yearly_counts(self) -> bool:
         """True when the counts are yearly: then no month is spoken of."""
         return bool(self.panel.get("results", {}).get("period") == "year")
-
-    @property
-    def cell(self) -> str:
-        """What a cell of the matrix is called."""
-        return "site-year" if self.yearly_counts else "site-month"
 
     @property
     def flow(self) -> list[FlowRow]:
@@ -90,18 +138,6 @@ class ReportInputs:
     def region_totals(self, region: str) -> F64:
         """Total over the region's sites in each month, (L,) birds."""
         return np.asarray(self.expected[(self.sites["region"] == region).to_numpy()].sum(axis=0))
-
-    def fact(self, *names: str, default: Any = None) -> Any:
-        """Return the first of ``names`` that some manifest knows, results before settings, fit before panel."""
-        if strange := set(names) - _FACTS:
-            raise LookupError(f"no folder has the fact {', '.join(sorted(strange))}; see fedmiss.folders")
-        for manifest in (self.fit, self.panel, self.imputed):
-            for part in ("results", "settings"):
-                for name in names:
-                    value = manifest.get(part, {}).get(name)
-                    if value is not None:
-                        return value
-        return default
 
 
 def _frame(path: Path, schema: str) -> pd.DataFrame:

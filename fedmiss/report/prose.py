@@ -12,6 +12,7 @@ import pandas as pd
 from fedmiss.arrays import Bool
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.cautions import carried, cautions
+from fedmiss.report.findings import Findings
 from fedmiss.report.fitted import fitted_years, lack_of_fit
 from fedmiss.report.intervals import MIN_DRAWS
 from fedmiss.report.words import count, number, per_year, percent, quantity, share, year_list
@@ -26,8 +27,10 @@ __all__ = [
     "chosen_rows",
     "family_words",
     "headline",
+    "headline_of",
     "latest",
     "limits",
+    "model_caveats",
     "other_convention",
     "progress_words",
 ]
@@ -61,46 +64,61 @@ def _interval(lo: float, hi: float) -> str:
 
 def headline(a: Analysis) -> Headline:
     """Return the headline: it follows from the trend class and the coverage, and from nothing else."""
-    t = a.trend
-    where = f"at {count(a.coverage.n_sites)} site{'s' if a.coverage.n_sites != 1 else ''}"
-    where += "" if a.yearly_counts else f", {season_text(a.years.season)}"
-    if a.coverage.n_detected == 0:
+    if not a.found:
         return Headline(
             "Never found",
-            f"{a.name} was found on none of {count(a.coverage.n_visits)} visits {where}. There is no index and no trend to "
-            f"report. {_none_found(a)}",
+            f"{a.name} was found on none of {count(a.coverage.n_visits)} visits {_where(a)}. There is no index and no trend "
+            f"to report. {_none_found(a)}",
             basis(a),
         )
+    subject = f"{a.name}, as counted where it was found," if a.coverage.no_zeros else a.name
+    return headline_of(a, basis(a), subject, " (resting on one site or count)" if carried(a) else "")
+
+
+def _where(a: Findings) -> str:
+    season = "" if a.yearly_counts else f", {season_text(a.years.season)}"
+    return f"at {count(a.n_sites)} site{'s' if a.n_sites != 1 else ''}{season}"
+
+
+def headline_of(a: Findings, support: str, subject: str, doubt: str = "") -> Headline:
+    """Return the headline of a species that was found.
+
+    Parameters
+    ----------
+    support : what the estimate rests on, a sentence
+    subject : the species, as the sentence names it
+    doubt : what is added to the class, where the fit has converged
+    """
+    t, where = a.trend, _where(a)
     if t["n_years"] < 2:
         return Headline(
             "No trend",
             f"{a.name}: the panel has {int(t['n_years'])} complete year{'' if t['n_years'] == 1 else 's'} with enough "
             "counts, so there is no trend to report.",
-            basis(a),
+            support,
         )
     period = f"from {t['from_year']} to {t['to_year']}"
     change = per_year(t["percent_per_year"], t["percent_lo"], t["percent_hi"])
     kind = str(t["trend_class"])
     provisional = " (provisional: the fit has not converged)" if a.data.fact("converged") is False else ""
-    provisional = provisional or (" (resting on one site or count)" if carried(a) else "")
-    subject = f"{a.name}, as counted where it was found," if a.coverage.no_zeros else a.name
+    provisional = provisional or doubt
     if kind in _SAID:
         sentence = (
             f"{subject} {_SAID[kind]} {period}: {change}. Over the whole period that is "
             f"{_over_the_period(t)}, {where}."
         )
-        return Headline(kind.capitalize() + provisional, sentence, basis(a))
+        return Headline(kind.capitalize() + provisional, sentence, support)
     if kind == "uncertain":
         sentence = (
             f"{subject.rstrip(',')}: the trend {period} is uncertain. The estimate is {change}; the interval includes no "
             f"change and leaves room for {_room(t['percent_lo'], t['percent_hi'])}, {where}."
         )
-        return Headline("Uncertain" + provisional, sentence, basis(a))
+        return Headline("Uncertain" + provisional, sentence, support)
     return Headline(
         "No trend class",
         f"{a.name}: no trend class is given for {t['from_year']} to {t['to_year']}, because {t['reason']}. "
         + _orientation(t, change, where),
-        basis(a),
+        support,
     )
 
 
@@ -135,7 +153,7 @@ def _orientation(t: pd.Series, change: str, where: str) -> str:
     return f"For orientation only, the estimated change is {change}, {where}."
 
 
-def other_convention(a: Analysis) -> str:
+def other_convention(a: Findings) -> str:
     """Say what TRIM's convention makes of the same numbers, or that it is the one in use."""
     t = a.trend
     if not math.isfinite(t["slope_se_sampling"]):
@@ -232,13 +250,14 @@ def caveats(a: Analysis) -> list[str]:
             f"{year_list(empty)} {'has' if len(empty) == 1 else 'have'} no count and "
             f"{'is' if len(empty) == 1 else 'are'} left out of index and trend."
         )
-    return out + _model_caveats(a)
+    return out + model_caveats(a, birds=bool(c.birds_counted))
 
 
-def _model_caveats(a: Analysis) -> list[str]:
+def model_caveats(a: Findings, *, birds: bool) -> list[str]:
+    """List what a reader must know of the model; ``birds``: whether any were counted."""
     out = []
-    terms = a.data.fit.get("results", {}).get("effort")
-    if isinstance(terms, dict) and not terms:
+    terms = a.data.effort
+    if terms is not None and not terms:
         out.append(
             "Effort does not enter the model, so a change in how long or how far people searched cannot be told from a "
             "change in birds."
@@ -279,7 +298,7 @@ def _model_caveats(a: Analysis) -> list[str]:
         bias = (
             float((chosen["total_bias"] * chosen["n"]).sum() / chosen["n"].sum()) if len(chosen) else math.nan
         )
-        if math.isfinite(bias) and a.coverage.birds_counted and not 0.9 <= bias <= 1.1:
+        if math.isfinite(bias) and birds and not 0.9 <= bias <= 1.1:
             out.append(
                 f"On visits kept out of the fit, the predicted total is {number(bias)} times the counted "
                 "one: absolute totals may be off by as much, and their intervals do not cover that. Index and "
@@ -288,10 +307,10 @@ def _model_caveats(a: Analysis) -> list[str]:
     return out
 
 
-def limits(a: Analysis) -> list[str]:
+def limits(a: Findings) -> list[str]:
     """Say what this report cannot tell, whatever its numbers are."""
     out = [
-        f"It speaks of the {count(a.coverage.n_sites)} sites in the panel, not of a country or a "
+        f"It speaks of the {count(a.n_sites)} sites in the panel, not of a country or a "
         "population: places that nobody visits are not in it.",
         "People go where they expect birds. The model uses where and when counts were made as given; if "
         f"visits follow the birds, totals of {a.cell}s without a count are too high.",
@@ -316,7 +335,7 @@ def limits(a: Analysis) -> list[str]:
     return out
 
 
-def _scatter_words(a: Analysis) -> str:
+def _scatter_words(a: Findings) -> str:
     if a.settings.convention == "trim":
         return (
             "All are of the numbers in the counted years: none covers the birds' ordinary ups and downs from year to "
@@ -328,7 +347,7 @@ def _scatter_words(a: Analysis) -> str:
     )
 
 
-def family_words(a: Analysis) -> str:
+def family_words(a: Findings) -> str:
     """Name the model in words."""
     family = str(a.data.fact("family", default="not said"))
     words = _FAMILIES.get(family, family)
@@ -339,29 +358,29 @@ def family_words(a: Analysis) -> str:
     return f"{words}{' on the log(1 + count) scale' if scale == 'log1p' else ''}"
 
 
-def progress_words(a: Analysis) -> str:
+def progress_words(a: Findings) -> str:
     """Say what the trace's ``||h||`` measures: the paper's mean field, or the movement of the fast solver."""
     if a.data.fact("method") == "fast":
         return "mean change of the fitted values from one round to the next"
     return "norm of the mean field ||h||"
 
 
-def chosen_rows(a: Analysis) -> Bool:
+def chosen_rows(a: Findings) -> Bool:
     """Mark the rows of the cross-validation that belong to the fitted candidate."""
     return _rows_of(a, [float(a.data.fact("rank", default=-1))])
 
 
-def averaged_ranks(a: Analysis) -> list[int]:
+def averaged_ranks(a: Findings) -> list[int]:
     """Ranks of the models that were averaged, the chosen one first; one or none where there is no average."""
     return [int(m["rank"]) for m in a.data.fact("members", default=[])]
 
 
-def averaged_rows(a: Analysis) -> Bool:
+def averaged_rows(a: Findings) -> Bool:
     """Mark the rows of the cross-validation that belong to the models that were averaged, the chosen one included."""
     return _rows_of(a, averaged_ranks(a))
 
 
-def _rows_of(a: Analysis, ranks: Sequence[float]) -> Bool:
+def _rows_of(a: Findings, ranks: Sequence[float]) -> Bool:
     cv = a.data.cv
     assert cv is not None
     penalty, model = a.data.fact("penalty"), a.data.fact("model")
@@ -372,11 +391,11 @@ def _rows_of(a: Analysis, ranks: Sequence[float]) -> Bool:
     return np.asarray(mask & np.asarray(same), dtype=bool)
 
 
-def _in_the_mean_month(a: Analysis) -> str:
+def _in_the_mean_month(a: Findings) -> str:
     return "" if a.yearly_counts else ", in the mean month of the season,"
 
 
-def latest(a: Analysis) -> str:
+def latest(a: Findings) -> str:
     """Say where the last complete year stands, with unit and interval."""
     used = a.yearly[a.yearly["used"]]
     if used.empty:

@@ -16,7 +16,7 @@ from fedmiss.report.loess import loess
 from fedmiss.report.years import base_years
 
 if TYPE_CHECKING:
-    from fedmiss.report.analysis import Analysis
+    from fedmiss.report.findings import Findings
 
 __all__ = ["ALERTS", "WINDOWS", "alert_of", "smooth_index", "window_trends"]
 
@@ -49,7 +49,7 @@ def _whole(percent: float, steps: int) -> float:
     return float(100.0 * ((1.0 + float(percent) / 100.0) ** steps - 1.0))
 
 
-def window_trends(a: Analysis) -> pd.DataFrame:
+def window_trends(a: Findings) -> pd.DataFrame:
     """Return the trend of all years and of the last 25, 10 and 5, longest first, each with its alert.
 
     A window of N years goes from the year N years before the last one to the last one, and is left out when the series
@@ -66,7 +66,7 @@ def window_trends(a: Analysis) -> pd.DataFrame:
     spans = [("all years", int(used[0]))]
     spans += [(f"{n} years", last - n) for n in WINDOWS if last - n > int(used[0])]
     rows = []
-    refuse = "; ".join(a.coverage.thin) or None
+    refuse = "; ".join(a.thin) or None
     for name, first in spans:
         years = None if name == "all years" else (first, last)
         row = (
@@ -87,7 +87,7 @@ def window_trends(a: Analysis) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def smooth_index(a: Analysis) -> pd.DataFrame:
+def smooth_index(a: Findings) -> pd.DataFrame:
     """Return a LOESS curve through the logarithms of the yearly index, with the band of its replicates.
 
     Every replicate is smoothed the same way and set against the same base total. Empty for fewer than five used years or

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError
 
-__all__ = ["MONTH_NAMES", "Years", "base_years", "decimal_year", "make_years", "season_text"]
+__all__ = ["MONTH_NAMES", "Years", "base_years", "decimal_year", "make_years", "month_table", "season_text"]
 
 MONTH_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -70,6 +70,19 @@ def make_years(months: pd.DataFrame, n_observed: ArrayLike | None = None) -> Yea
     if n_observed is not None:
         used &= (member & (np.asarray(n_observed)[None, :] > 0)).any(axis=1)
     return Years(year, season, W, n_months.astype(np.int64), complete, used)
+
+
+def month_table(stamps: I64) -> pd.DataFrame:
+    """The table of months of an axis given as 12 year + month - 1, (L,)."""
+    year, month = stamps // 12, stamps % 12 + 1
+    return pd.DataFrame(
+        {
+            "month_index": np.arange(stamps.size, dtype=np.int32),
+            "month": [f"{y:04d}-{m:02d}" for y, m in zip(year, month, strict=True)],
+            "year": year.astype(np.int32),
+            "month_of_year": month.astype(np.int32),
+        }
+    )
 
 
 def decimal_year(months: pd.DataFrame) -> F64:

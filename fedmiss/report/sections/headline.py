@@ -7,13 +7,14 @@ import math
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.beside import trim_beside
 from fedmiss.report.classes import NOT_CLASSIFIED
+from fedmiss.report.findings import Findings
 from fedmiss.report.prose import caveats, headline, latest, other_convention
 from fedmiss.report.sections import Cell, HtmlTable, Section, range_cell, records
 from fedmiss.report.style import Plot
 from fedmiss.report.windows import WINDOWS, window_trends
 from fedmiss.report.words import percent
 
-__all__ = ["build"]
+__all__ = ["build", "stretches", "windows"]
 
 
 def build(a: Analysis, plots: dict[str, Plot]) -> Section:
@@ -25,8 +26,8 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
             "headline": headline(a),
             "latest": latest(a),
             "other_convention": other_convention(a),
-            "stretches": _stretches(a),
-            "windows": _windows(a),
+            "stretches": stretches(a),
+            "windows": windows(a),
             "caveats": caveats(a),
             "figure": plots["trend"],
             "smoothed": plots.get("smoothed"),
@@ -36,7 +37,7 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
     )
 
 
-def _stretches(a: Analysis) -> str:
+def stretches(a: Findings) -> str:
     """Say it when a part of the years has another class than the whole."""
     whole = str(a.trend["trend_class"])
     other = [
@@ -53,7 +54,8 @@ def _stretches(a: Analysis) -> str:
     return f"Parts of the period differ from the whole: {said}."
 
 
-def _windows(a: Analysis) -> HtmlTable | None:
+def windows(a: Findings) -> HtmlTable | None:
+    """Return the table of trends and alerts by window; None where there is no trend."""
     table = window_trends(a)
     if table.empty:
         return None

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedmiss.report.analysis import Analysis
 from fedmiss.report.changes import MIN_SEGMENT
+from fedmiss.report.findings import Findings
 from fedmiss.report.sections import Cell, HtmlTable, Section, range_cell, records
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count, number, percent, share
@@ -16,7 +16,7 @@ from fedmiss.report.words import count, number, percent, share
 __all__ = ["build"]
 
 
-def build(a: Analysis, plots: dict[str, Plot]) -> Section:
+def build(a: Findings, plots: dict[str, Plot]) -> Section:
     """Return the section of indices."""
     return Section(
         "index",
@@ -33,14 +33,14 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
     )
 
 
-def _yearly(a: Analysis) -> HtmlTable:
-    rows = []
+def _yearly(a: Findings) -> HtmlTable:
+    rows, by_cell = [], "cells" in a.yearly
     for r in records(a.yearly.rename(columns={"index": "index_"})):
         few = (
             " (no count)"
-            if not r.cells_observed
+            if not (r.cells_observed if by_cell else r.visits)
             else " (too few counts)"
-            if a.coverage.n_detected
+            if a.found
             else " (none found)"
         )
         flag = "" if r.used else (" (incomplete)" if not r.complete else few)
@@ -53,8 +53,14 @@ def _yearly(a: Analysis) -> HtmlTable:
                 Cell("base", 100.0)
                 if math.isclose(r.index_lo, r.index_hi)
                 else range_cell(r.index_lo, r.index_hi, number),
-                Cell(f"{count(r.cells_observed)} of {count(r.cells)}", float(r.cells_observed)),
-                Cell(share(r.imputed_share), r.imputed_share),
+                *(
+                    [
+                        Cell(f"{count(r.cells_observed)} of {count(r.cells)}", float(r.cells_observed)),
+                        Cell(share(r.imputed_share), r.imputed_share),
+                    ]
+                    if by_cell
+                    else [Cell(count(r.visits), float(r.visits))]
+                ),
             ]
         )
     base = str(a.trend["base"])
@@ -64,8 +70,7 @@ def _yearly(a: Analysis) -> HtmlTable:
         "95 % interval",
         f"Index, {base} = 100" if base else "Index",
         "95 % interval",
-        f"{a.cell.capitalize()}s counted",
-        "Total imputed",
+        *([f"{a.cell.capitalize()}s counted", "Total imputed"] if by_cell else ["Visits"]),
     ]
     over = "" if a.yearly_counts else "mean over the months of the season of the "
     note = f"Total: {over}total over all sites, at standard effort."
@@ -99,7 +104,7 @@ def _narrow_cells(r: Any, wide: bool) -> list[Cell]:
     return [range_cell(r.percent_lo_sampling, r.percent_hi_sampling), Cell(str(r.trend_class_sampling))]
 
 
-def _periods(a: Analysis) -> HtmlTable | None:
+def _periods(a: Findings) -> HtmlTable | None:
     if a.periods.empty:
         return None
     wide = a.settings.convention != "trim"
@@ -122,7 +127,7 @@ def _periods(a: Analysis) -> HtmlTable | None:
     )
 
 
-def _points(a: Analysis) -> list[str]:
+def _points(a: Findings) -> list[str]:
     out = []
     for r in records(a.points):
         firm = (
@@ -134,28 +139,32 @@ def _points(a: Analysis) -> list[str]:
     return out
 
 
-def _region_shares(a: Analysis) -> HtmlTable:
+def _region_shares(a: Findings) -> HtmlTable:
     """Where all regions share one trend, a row of trends would repeat one number: give the sites and the share."""
     table = a.regions.sort_values("share", ascending=False).head(60)
-    rows = [
-        [Cell(str(r.region)), Cell(count(r.n_sites), float(r.n_sites)), Cell(share(r.share), r.share)]
-        for r in records(table)
-    ]
+    known = bool((table["n_sites"] > 0).all())
+    rows = [[Cell(str(r.region)), *_n_sites(r, known), Cell(share(r.share), r.share)] for r in records(table)]
     note = "All regions share one trend in this model, so it is not repeated here."
-    return HtmlTable("Regions", ["Region", "Sites", "Share of total"], rows, "regions", note)
+    columns = ["Region", *(["Sites"] if known else []), "Share of total"]
+    return HtmlTable("Regions", columns, rows, "regions", note)
 
 
-def _regions(a: Analysis) -> HtmlTable | None:
-    if len(a.regions) < 2 or not a.coverage.n_detected:
+def _n_sites(r: Any, known: bool) -> list[Cell]:
+    return [Cell(count(r.n_sites), float(r.n_sites))] if known else []
+
+
+def _regions(a: Findings) -> HtmlTable | None:
+    if len(a.regions) < 2 or not a.found:
         return None
     if a.data.one_trend:
         return _region_shares(a)
     table: pd.DataFrame = a.regions.sort_values("share", ascending=False).head(60)
+    known = bool((table["n_sites"] > 0).all())
     alike = table["reason"].nunique() == 1  # one reason for all is a note, several are a column
     rows = [
         [
             Cell(str(r.region)),
-            Cell(count(r.n_sites), float(r.n_sites)),
+            *_n_sites(r, known),
             Cell(share(r.share), r.share),
             *_trend_cells(r, a.n_draws),
             *([] if alike else [Cell(str(r.reason))]),
@@ -165,5 +174,13 @@ def _regions(a: Analysis) -> HtmlTable | None:
     note = f"The 60 largest of {len(a.regions)} regions. " if len(a.regions) > 60 else ""
     if alike and (reason := str(table["reason"].iloc[0])):
         note += f"No class: {reason}."
-    columns = ["Region", "Sites", "Share of total", "Years", "Change per year", "95 % interval", "Class"]
+    columns = [
+        "Region",
+        *(["Sites"] if known else []),
+        "Share of total",
+        "Years",
+        "Change per year",
+        "95 % interval",
+        "Class",
+    ]
     return HtmlTable("Trend by region", columns + ([] if alike else ["Why no class"]), rows, "regions", note)

@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from fedmiss.report.analysis import Analysis
+from fedmiss.report.findings import Findings
 from fedmiss.report.fitted import fitted_years, lack_of_fit, no_clear_miss
 from fedmiss.report.prose import averaged_ranks, averaged_rows, chosen_rows, family_words, progress_words
 from fedmiss.report.sections import Cell, HtmlTable, Section, records
@@ -16,7 +16,7 @@ from fedmiss.report.words import count, number
 __all__ = ["build"]
 
 
-def build(a: Analysis, plots: dict[str, Plot]) -> Section:
+def build(a: Findings, plots: dict[str, Plot]) -> Section:
     """Return the section of the model."""
     return Section(
         "model",
@@ -62,11 +62,11 @@ def _value(value: object) -> str:
     return str(value)
 
 
-def _period(a: Analysis) -> str:
+def _period(a: Findings) -> str:
     return "year" if a.yearly_counts else "month"
 
 
-def _predictor(a: Analysis) -> str:
+def _predictor(a: Findings) -> str:
     rank = a.data.fact("rank")
     interaction = f"interaction of rank {rank}" if rank else ""
     effects = "" if a.data.fact("effects") is False else f"mean + site effect + {_period(a)} effect"
@@ -74,14 +74,14 @@ def _predictor(a: Analysis) -> str:
     return " + ".join(t for t in (effects, slopes, interaction) if t) or "mean"
 
 
-def _terms(a: Analysis) -> str:
-    terms = a.data.fit.get("results", {}).get("effort")
-    if not isinstance(terms, dict):
+def _terms(a: Findings) -> str:
+    terms = a.data.effort
+    if terms is None:
         return "not recorded"
     return ", ".join(f"{k} {number(float(v), 2)}" for k, v in terms.items()) or "none"
 
 
-def _observers(a: Analysis) -> str:
+def _observers(a: Findings) -> str:
     sd = a.data.fact("observer_sd")
     if sd is not None:
         return f"yes, standard deviation {number(float(sd), 2)} on the link scale"
@@ -91,7 +91,7 @@ def _observers(a: Analysis) -> str:
 _UNSAID = ("not recorded", "identity", "none")
 
 
-def _averaged(a: Analysis) -> str:
+def _averaged(a: Findings) -> str:
     """Name the ranks that were averaged; empty where one model was enough."""
     ranks = sorted(averaged_ranks(a))
     if len(ranks) < 2:
@@ -99,7 +99,7 @@ def _averaged(a: Analysis) -> str:
     return f"ranks {', '.join(str(r) for r in ranks[:-1])} and {ranks[-1]}, with equal weights"
 
 
-def _words(a: Analysis) -> str:
+def _words(a: Findings) -> str:
     """Say in plain words how the numbers were made."""
     rank = a.data.fact("rank")
     time = _period(a)
@@ -134,7 +134,7 @@ def _words(a: Analysis) -> str:
     return f"The counts are described by this model: {family_words(a)}. {shape}{chosen}{draws}{mean}"
 
 
-def _facts(a: Analysis) -> list[tuple[str, str]]:
+def _facts(a: Findings) -> list[tuple[str, str]]:
     f = a.data.fact
     return [
         ("Model", family_words(a)),
@@ -155,7 +155,7 @@ def _facts(a: Analysis) -> list[tuple[str, str]]:
         ("Converged", _value(f("converged"))),
         ("Stopped because", _value(f("stop_reason"))),
         ("Rounds", _value(f("rounds"))),
-        ("Groups", _value(f("n_groups", default=len(a.data.groups)))),
+        ("Groups", _value(f("n_groups"))),
         ("Participation", _value(f("participation"))),
         ("Compressor", _value(f("compressor"))),
         ("Exchanges between the groups, whole job", _value(f("exchanges"))),
@@ -164,9 +164,9 @@ def _facts(a: Analysis) -> list[tuple[str, str]]:
     ]
 
 
-def _sent(a: Analysis) -> list[tuple[str, str]]:
+def _sent(a: Findings) -> list[tuple[str, str]]:
     """Return what organisations sent and got; a fit of one group sent nothing, so there is nothing to say."""
-    if int(a.data.fact("n_groups", default=len(a.data.groups))) < 2:
+    if int(a.data.fact("n_groups", default=1)) < 2:
         return []
     return [
         (
@@ -177,7 +177,7 @@ def _sent(a: Analysis) -> list[tuple[str, str]]:
     ]
 
 
-def _fitted(a: Analysis) -> HtmlTable | None:
+def _fitted(a: Findings) -> HtmlTable | None:
     """Counted beside fitted birds of every year, at the visits that were made."""
     table = fitted_years(a.data.visited, a.data.months)
     if table.empty:
@@ -200,7 +200,7 @@ def _fitted(a: Analysis) -> HtmlTable | None:
     return HtmlTable("Counted and fitted, year by year", columns, rows, "fitted", note)
 
 
-def _cv(a: Analysis) -> HtmlTable | None:
+def _cv(a: Findings) -> HtmlTable | None:
     cv = a.data.cv
     if cv is None or cv.empty:
         return None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from fedmiss.report.analysis import Analysis
+from fedmiss.report.findings import Findings
 from fedmiss.report.sections import Section
 from fedmiss.report.style import Plot
 
 __all__ = ["build"]
 
 
-def build(a: Analysis, plots: dict[str, Plot]) -> Section | None:
+def build(a: Findings, plots: dict[str, Plot]) -> Section | None:
     """Return the section, or None when the season has one month."""
     if "season" not in plots:
         return None

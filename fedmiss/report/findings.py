@@ -1,0 +1,160 @@
+"""What every report states of a series of monthly totals: of one organisation's panel, or of several together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedmiss.arrays import F64, I64
+from fedmiss.report.changes import bends, periods
+from fedmiss.report.classes import NOT_CLASSIFIED
+from fedmiss.report.inputs import Source
+from fedmiss.report.series import MonthlySeries
+from fedmiss.report.settings import ReportSettings
+from fedmiss.report.years import Years
+
+__all__ = ["REGION", "Findings", "found_in", "region_row"]
+
+_OF_TREND = [
+    "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo", "percent_hi",
+    "trend_class", "slope_se_sampling", "percent_lo_sampling", "percent_hi_sampling", "trend_class_sampling", "reason",
+]  # fmt: skip
+REGION = ["region", "n_sites", "share", *_OF_TREND]  # columns of the table of regions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """The numbers of a report that follow from totals and replicates; every frame is a table of ``tables/``.
+
+    ``series`` holds the totals of all sites; its ``n_observed`` is 0 in years that have too few counts for the index.
+    ``base`` is the base period (None: the first used year).
+    """
+
+    data: Source
+    settings: ReportSettings
+    date: str
+    series: MonthlySeries
+    monthly: pd.DataFrame
+    yearly: pd.DataFrame
+    trend: pd.Series
+    periods: pd.DataFrame
+    points: pd.DataFrame
+    season: pd.DataFrame
+    curve: pd.DataFrame
+    base: str | None
+    regions: pd.DataFrame
+    covariance: tuple[I64, F64, F64] | None
+    replicates: pd.DataFrame
+
+    @property
+    def n_sites(self) -> int:
+        """Number of sites behind the totals."""
+        raise NotImplementedError
+
+    @property
+    def found(self) -> bool:
+        """Whether the species was found at all."""
+        raise NotImplementedError
+
+    @property
+    def thin(self) -> tuple[str, ...]:
+        """Every reason why the counts do not allow a class."""
+        raise NotImplementedError
+
+    @property
+    def years(self) -> Years:
+        """The year axis of the series."""
+        return self.series.years
+
+    @property
+    def species(self) -> str:
+        """Scientific name, or what the panel calls its species."""
+        return str(self.data.fact("species", default="") or "species not named")
+
+    @property
+    def common_name(self) -> str:
+        """Common name, blank when not known."""
+        return str(self.data.fact("common_name", default="") or "")
+
+    @property
+    def name(self) -> str:
+        """Common name where there is one, else the scientific name."""
+        return self.common_name or self.species
+
+    @property
+    def unit(self) -> str:
+        """What a total counts: birds, nests, pairs ..., or occupied sites when the fit is of presence and absence."""
+        return "occupied sites" if self.data.fact("family") == "bernoulli" else self.settings.unit
+
+    @property
+    def yearly_counts(self) -> bool:
+        """True when the counts are yearly: then the report names no month."""
+        return self.data.yearly_counts
+
+    @property
+    def cell(self) -> str:
+        """What a cell of the matrix is called."""
+        return self.data.cell
+
+    @property
+    def n_draws(self) -> int:
+        """Number of bootstrap replicates of the total."""
+        return 0 if self.series.draws is None else len(self.series.draws)
+
+    @property
+    def classified(self) -> bool:
+        """True when the data carry a class."""
+        return str(self.trend["trend_class"]) != NOT_CLASSIFIED
+
+
+def found_in(
+    series: MonthlySeries, settings: ReportSettings, base: str | None, refuse: str | None, below: F64
+) -> dict[str, Any]:
+    """Fields of :class:`Findings` that follow from the series alone.
+
+    Parameters
+    ----------
+    refuse : why no class may be given, or None
+    below : (L,) what the lower curve of the monthly figure follows: cells without a count, or visits
+    """
+    rule, convention = settings.rule, settings.convention
+    points = bends(series)
+    enough = series.draws is not None and len(series.draws) >= 2 and series.years.used.any()
+    return {
+        "series": series,
+        "trend": series.trend(base=base, rule=rule, refuse=refuse, convention=convention).iloc[0],
+        "periods": periods(series, points, rule=rule, refuse=refuse, convention=convention),
+        "points": points,
+        "season": series.season(),
+        "curve": series.smooth(n_missing=below, span=settings.span),
+        "base": base,
+        "covariance": series.covariance() if enough else None,
+        "replicates": _replicates(series),
+    }
+
+
+def region_row(
+    region: str,
+    series: MonthlySeries,
+    settings: ReportSettings,
+    *,
+    n_sites: int,
+    grand: float,
+    refuse: str | None,
+) -> Mapping[str, object]:
+    """A row of the table of regions; ``grand`` is the mean monthly total of all of them."""
+    row = series.trend(rule=settings.rule, refuse=refuse, convention=settings.convention).iloc[0]
+    share = float(series.totals.mean() / grand) if grand > 0 else np.nan
+    return {"region": region, "n_sites": n_sites, "share": share} | {k: row[k] for k in _OF_TREND}
+
+
+def _replicates(series: MonthlySeries) -> pd.DataFrame:
+    """Return the yearly total of every replicate. A reader can compare any two years or periods with it."""
+    year, total = series.years.year, series.yearly_draws
+    total = np.empty((0, year.size)) if total is None else total
+    draw, of = np.repeat(np.arange(len(total)), year.size), np.tile(year, len(total))
+    return pd.DataFrame({"draw": draw, "year": of, "total": total.ravel()})

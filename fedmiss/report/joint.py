@@ -1,0 +1,337 @@
+"""The report of several organisations together: what a report states of months and regions, and nothing of any site."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedmiss.arrays import F64
+from fedmiss.errors import InputError
+from fedmiss.files import atomic_folder, hash_file, read_json, read_manifest, write_manifest
+from fedmiss.folders import JointFacts
+from fedmiss.report.build import report_results, write_figures
+from fedmiss.report.coverage import MIN_CELLS_PER_YEAR, MIN_DETECTIONS
+from fedmiss.report.exchange import write_totals
+from fedmiss.report.findings import REGION, Findings, found_in, region_row
+from fedmiss.report.fitted import fitted_years
+from fedmiss.report.html import rendered_page
+from fedmiss.report.inputs import ALL, Source
+from fedmiss.report.prose import Headline, headline_of, latest, limits, model_caveats, other_convention
+from fedmiss.report.sections import Section, index, model, season
+from fedmiss.report.sections.headline import stretches, windows
+from fedmiss.report.series import MonthlySeries
+from fedmiss.report.settings import ReportSettings
+from fedmiss.report.tables import write_csv
+from fedmiss.report.windows import smooth_index, window_trends
+from fedmiss.report.words import count, share, year_list
+from fedmiss.report.years import month_table
+from fedmiss.tables import read_table
+from fedmiss.version import __version__
+
+__all__ = ["JointFindings", "JointSource", "analyse_joint", "joint_report"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointSource(Source):
+    """The joint result of a study.
+
+    ``totals`` region -> (L,) expected birds, the whole under ``all``; ``visits`` (L,) visits behind every released month.
+    """
+
+    joint: Mapping[str, Any]
+    totals: Mapping[str, F64]
+    visits: F64
+    exponents: Mapping[str, float]
+
+    @property
+    def manifests(self) -> tuple[Mapping[str, Any], ...]:
+        """The one of the joint result."""
+        return (self.joint,)
+
+    @property
+    def effort(self) -> Mapping[str, float] | None:
+        """Exponents of effort in the model by name."""
+        return self.exponents
+
+    @property
+    def told(self) -> JointFacts:
+        """The facts of the result, with types."""
+        return JointFacts.of(self.joint["results"], "the joint result")
+
+    @classmethod
+    def read(cls, result: Path, exponents: Mapping[str, float]) -> JointSource:
+        """Read a study's result.
+
+        Raises
+        ------
+        InputError    the folder is no joint result, or is damaged
+        """
+        manifest = read_manifest(result, "joint")
+        raw = read_json(result / "totals.json")
+        months, labels = (
+            month_table(np.array(raw["months"], dtype=np.int64)),
+            [str(r) for r in raw["regions"]],
+        )
+        table = read_table(result / "draws.parquet", "draws").to_pandas()
+        draws = {}
+        for label, part in table.groupby("region", sort=True):
+            draws[str(label)] = (
+                part.sort_values(["draw", "month_index"])["total"].to_numpy(float).reshape(-1, len(months))
+            )
+        if not labels or labels[0] != ALL or len(raw["totals"]) != len(labels):
+            raise InputError(
+                f"{result}/totals.json names the regions {', '.join(labels) or 'none'}; join the study again to write it."
+            )
+        visited = read_table(result / "visited.parquet", "visited").to_pandas()
+        behind = np.zeros(len(months))
+        np.add.at(behind, visited["month_index"].to_numpy(), visited["weight"].to_numpy())
+        cv = result / "cv.parquet"
+        return cls(
+            months=months, draws=draws, cv=read_table(cv, "cv").to_pandas() if cv.exists() else None, visited=visited,
+            joint=manifest, totals={n: np.array(t, dtype=float) for n, t in zip(labels, raw["totals"], strict=True)},
+            visits=behind if raw["visits"] is None else np.array(raw["visits"], dtype=float), exponents=exponents,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointFindings(Findings):
+    """The numbers of a joint report."""
+
+    data: JointSource
+    fitted: pd.DataFrame
+
+    @property
+    def n_sites(self) -> int:
+        """Sites of all organisations."""
+        return round(self.data.told.n_sites_all)
+
+    @property
+    def found(self) -> bool:
+        """Whether a bird was counted."""
+        return self.counted > 0
+
+    @property
+    def counted(self) -> float:
+        """All birds counted."""
+        return float(self.fitted["counted"].sum())
+
+    @property
+    def thin(self) -> tuple[str, ...]:
+        """Every reason why the counts do not allow a class."""
+        return tuple(_thin(self.counted, self.yearly))
+
+    @property
+    def organisations(self) -> str:
+        """Their names, in a sentence."""
+        *first, last = [str(n) for n in self.data.joint["settings"]["organisations"]]
+        return f"{', '.join(first)} and {last}"
+
+
+def _thin(counted: float, yearly: pd.DataFrame) -> Iterator[str]:
+    if counted < MIN_DETECTIONS:
+        yield f"{count(counted)} birds were counted; a class needs {MIN_DETECTIONS}"
+    per_year = yearly.loc[yearly["used"], "visits"]
+    median = float(per_year.median()) if len(per_year) else 0.0
+    if median < MIN_CELLS_PER_YEAR:
+        yield f"the median year has {median:.0f} visits with a count; a class needs {MIN_CELLS_PER_YEAR}"
+
+
+def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
+    """Compute every table of the joint report."""
+    fitted = fitted_years(data.visited, data.months)
+    birds = float(fitted["counted"].sum())
+    seen = data.visits if birds > 0 else np.zeros_like(data.visits)  # never counted: no year has an index
+    series = MonthlySeries.of(data.totals[ALL], data.months, data.draws.get(ALL), seen)
+    years = series.years
+    yearly = series.index(settings.base)
+    attrs = dict(yearly.attrs)
+    yearly = yearly.assign(visits=np.rint((years.W > 0) @ data.visits).astype(np.int64))
+    yearly.attrs.update(attrs)
+    refuse = "; ".join(_thin(birds, yearly)) or None
+    monthly = series.monthly()
+    return JointFindings(
+        data=data,
+        settings=settings,
+        date=settings.date or dt.date.today().isoformat(),
+        monthly=monthly.assign(visits=data.visits),
+        yearly=yearly,
+        regions=_regions(data, settings, refuse),
+        fitted=fitted,
+        **found_in(series, settings, settings.base, refuse, data.visits),
+    )
+
+
+def _regions(data: JointSource, settings: ReportSettings, refuse: str | None) -> pd.DataFrame:
+    one = (
+        "the model has rank 0, so every region has the same trend by construction" if data.one_trend else None
+    )
+    grand, rows = float(data.totals[ALL].mean()), []
+    for region, totals in data.totals.items():
+        if region == ALL:
+            continue
+        series = MonthlySeries.of(totals, data.months, data.draws.get(region), data.visits)
+        rows.append(
+            region_row(region, series, settings, n_sites=0, grand=grand, refuse=refuse or one)
+        )  # sites of a region: not known
+    return pd.DataFrame(rows, columns=REGION)
+
+
+# -- words ---------------------------------------------------------------------------------------------------
+
+
+def headline(a: JointFindings) -> Headline:
+    """The sentence of a local report, and what this one rests on."""
+    support = (
+        f"It rests on {count(a.data.told.n_counted)} visits with a count in {int(a.years.used.sum())} of "
+        f"{a.years.year.size} years, of {a.organisations} together."
+    )
+    if not a.found:
+        return Headline(
+            "Never found", f"{a.name} was not counted on any visit. There is no trend to report.", support
+        )
+    return headline_of(a, support, a.name)
+
+
+def caveats(a: JointFindings) -> list[str]:
+    """What a reader must know before using the numbers."""
+    out = []
+    if a.data.fact("converged") is False:
+        out.append(
+            f"The fit did not converge (it stopped because: {a.data.fact('stop_reason', default='not said')}). Use no "
+            "number before a fit converges."
+        )
+    for years, words in (
+        (a.yearly.loc[~a.yearly["complete"], "year"], "some months of the season"),
+        (
+            a.yearly.loc[a.yearly["complete"] & (a.yearly["visits"] == 0), "year"],
+            "any month with the least numbers of visits, sites and organisations behind it",
+        ),
+    ):
+        if len(years):
+            lack, are = ("lacks", "is") if len(years) == 1 else ("lack", "are")
+            names = year_list([str(y) for y in years])
+            out.append(f"{names} {lack} {words} and {are} left out of index and trend.")
+    notes = [str(w) for w in a.data.joint["warnings"]]
+    return out + model_caveats(a, birds=a.found) + notes
+
+
+def _study(a: JointFindings) -> Section:
+    told, settings = a.data.told, a.data.joint["settings"]
+    ledger = told.ledger
+    masks = "yes: each organisation saw sums over all of them only" if settings["masks"] else "no"
+    facts = [
+        ("Organisations", a.organisations),
+        ("Visits with a count", count(told.n_counted)),
+        ("Sites", count(told.n_sites_all)),
+        (
+            "Left out",
+            f"{count(told.withheld_visits or 0)} visits, for least numbers ({settings['minimum']}) behind a sum",
+        ),
+        ("Least number of organisations behind a sum", count(settings["contributors"])),
+        ("Largest share of one organisation in a month", share(settings["share"])),
+        ("Sums masked", masks),
+        (
+            "Crossed the network",
+            f"{count(ledger['exchanges'])} exchanges, {ledger['bytes_up'] / 1e6:.1f} MB of frames, each to all the others",
+        ),
+        ("Job", str(a.data.joint["inputs"]["job"])[:16]),
+    ]
+    return Section("study", "The study", {"facts": facts, "advice": told.advice})
+
+
+def _sections(a: JointFindings, plots: dict[str, Any]) -> list[Section | None]:
+    found = {
+        "headline": headline(a),
+        "latest": latest(a),
+        "other_convention": other_convention(a),
+        "stretches": stretches(a),
+        "windows": windows(a),
+        "caveats": caveats(a),
+        "figure": plots["trend"],
+        "smoothed": plots.get("smoothed"),
+        "beside": None,
+        "no_trim": "",
+    }
+    least = (
+        "A year enters index and trend when a month of it has the least numbers of visits, sites and organisations behind "
+        "it that the study asks for."
+    )
+    reading = {
+        "limits": limits(a), "least": least, "rule": a.settings.rule, "convention": a.settings.convention, "unit": a.unit,
+        "cell": a.cell, "yearly": False, "classified": a.classified, "n_draws": a.n_draws,
+    }  # fmt: skip
+    return [
+        Section("headline", "What was found", found),
+        index.build(a, plots),
+        season.build(a, plots),
+        model.build(a, plots),
+        _study(a),
+        Section("reading", "How to read this, and what it cannot tell", reading),
+    ]
+
+
+# -- files ---------------------------------------------------------------------------------------------------
+
+
+def joint_report(
+    result: Path,
+    out: Path,
+    exponents: Mapping[str, float],
+    settings: ReportSettings | None = None,
+    *,
+    overwrite: bool = False,
+) -> Path:
+    """Write the joint report of a study's result; return its page.
+
+    Parameters
+    ----------
+    result : folder of the joint result
+    exponents : effort in the model, by name
+    """
+    from fedmiss.report.figures import joint_figures  # matplotlib takes a second to load
+
+    a = analyse_joint(JointSource.read(result, exponents), settings or ReportSettings())
+    with atomic_folder(out, "joint_report", overwrite=overwrite, inputs=[result]) as tmp:
+        plots = joint_figures(a)
+        head = headline(a)
+        html = rendered_page(
+            a,
+            [s for s in _sections(a, plots) if s is not None],
+            head,
+            tags={},
+            cite=_cite(a),
+            kind=f"joint trend report of {a.organisations}",
+        )
+        (tmp / "index.html").write_text(html, encoding="utf-8")
+        write_figures(plots, tmp / "figures")
+        (tmp / "tables").mkdir()
+        for name, table in _tables(a).items():
+            write_csv(table, tmp / "tables" / f"{name}.csv")
+        write_totals(a, tmp / "exchange")
+        write_manifest(
+            tmp, "joint_report", settings={"date": a.date}, inputs={"totals.json": hash_file(result / "totals.json")},
+            results={"headline": head.sentence, **report_results(a)}, warnings=caveats(a),
+        )  # fmt: skip
+    return out / "index.html"
+
+
+def _cite(a: JointFindings) -> str:
+    t = a.trend
+    years = f", {t['from_year']} to {t['to_year']}" if t["n_years"] >= 2 else ""
+    made = f"Made on {a.date} with fedmiss {__version__}."
+    return f"{a.organisations} ({a.date[:4]}). {a.name}: joint trend report{years}. {made}"
+
+
+def _tables(a: JointFindings) -> dict[str, pd.DataFrame]:
+    out = {
+        "yearly": a.yearly, "monthly": a.monthly, "season": a.season, "smooth": a.curve, "trend": a.trend.to_frame().T,
+        "periods": a.periods, "changepoints": a.points, "windows": window_trends(a), "smooth_index": smooth_index(a),
+        "regions": a.regions.drop(columns="n_sites"), "draws": a.replicates, "fitted": a.fitted,
+    }  # fmt: skip
+    return out if a.data.cv is None else out | {"cv": a.data.cv}

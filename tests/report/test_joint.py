@@ -1,0 +1,143 @@
+"""The joint report: the words and numbers of a local one, as far as its data bear them, and nothing of any site."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmiss.errors import InputError
+from fedmiss.files import read_json, read_manifest, write_json, write_manifest
+from fedmiss.report.joint import JointSource, analyse_joint, caveats, headline, joint_report
+from fedmiss.report.series import MonthlySeries
+from fedmiss.report.settings import ReportSettings
+from fedmiss.report.windows import window_trends
+from fedmiss.report.years import month_table
+from fedmiss.tables import write_table
+
+STAMPS = 12 * 2001 + np.arange(12 * 14)
+
+
+def facts(**more):
+    return {
+        "species": "Ardea alba", "method": "fast", "standard_effort": "one visit", "observer_effects": False,
+        "observer_sd": None, "n_groups": 3, "n_counted": 3000, "n_months": STAMPS.size, "bootstrap": 60,
+        "family": "poisson", "scale": "raw", "model": "negative binomial", "effects": True, "dispersion_model": "negbin",
+        "rank": 1, "penalty": None, "mu": 1.0, "phi": 1.0, "dispersion": 1.2, "negbin_size": 2.0, "edf": 40.0, "smear": 1.0,
+        "site_variances": [1.0], "month_variances": [1.0], "converged": True, "stop_reason": "", "rounds": 20,
+        "terms": [], "blanks": [], "kappa": [], "n_sites_all": 57.0, "regions": ["North", "South"], "notes": [],
+        "withheld_visits": 12, "ledger": {"exchanges": 150, "bytes_up": 3_000_000, "bytes_down": 6_000_000},
+    } | more  # fmt: skip
+
+
+def result_of(folder, *, slope=-0.06, visits=None, counted=20.0, sigma=0.05, regions=("North", "South"), **more):
+    """Write the joint result of a study whose totals fall by ``slope`` a year."""
+    rng = np.random.default_rng(3)
+    L = STAMPS.size
+    level = np.exp(slope * (STAMPS / 12 - 2008) + 0.3 * np.sin(2 * np.pi * STAMPS / 12))
+    parts = [400 * level, 200 * level * np.exp(0.02 * (STAMPS / 12 - 2008))][: len(regions)]
+    totals = [sum(parts), *parts] if parts else [400 * level]
+    labels = ["all", *regions]
+    draws = [t * np.exp(sigma * rng.standard_normal((60, 1)) + sigma * rng.standard_normal((60, L))) for t in totals]
+    visits = np.full(L, 18.0) if visits is None else visits
+    folder.mkdir()
+    write_json(
+        folder / "totals.json",
+        {"months": STAMPS.tolist(), "regions": labels, "totals": [t.tolist() for t in totals], "visits": visits.tolist()},
+    )
+    frames = [
+        pd.DataFrame(
+            {
+                "draw": np.repeat(np.arange(60, dtype=np.int32), L),
+                "region": label,
+                "month_index": np.tile(np.arange(L, dtype=np.int32), 60),
+                "total": d.ravel(),
+            }
+        )
+        for label, d in zip(labels, draws, strict=True)
+    ]
+    write_table(pd.concat(frames, ignore_index=True), folder / "draws.parquet", "draws")
+    seen = np.flatnonzero(visits > 0)
+    visited = {
+        "month_index": seen.astype(np.int32), "weight": visits[seen], "counted": np.full(seen.size, counted),
+        "fitted": np.full(seen.size, max(counted, 1e-3)), "variance": np.full(seen.size, 100.0),
+    }  # fmt: skip
+    write_table(pd.DataFrame(visited), folder / "visited.parquet", "visited")
+    settings = {"organisations": ["alpha", "beta", "gamma"], "masks": True, "minimum": 5, "contributors": 3, "share": 0.85}
+    write_manifest(
+        folder, "joint", settings=settings, inputs={"job": "0" * 64}, results=facts(regions=list(regions), **more),
+        warnings=["12 visits were withheld."],
+    )  # fmt: skip
+    return folder
+
+
+def findings(folder, **settings):
+    return analyse_joint(JointSource.read(folder, {}), ReportSettings(**settings))
+
+
+def test_it_says_what_a_local_report_says_of_the_same_totals(tmp_path):
+    a = findings(result_of(tmp_path / "r"))
+    raw = read_json(tmp_path / "r" / "totals.json")
+    series = MonthlySeries.of(raw["totals"][0], month_table(STAMPS), a.data.draws["all"], raw["visits"])
+    own = series.trend().iloc[0]
+    for name in ("slope", "slope_se", "percent_lo", "percent_hi", "trend_class", "slope_se_sampling"):
+        assert a.trend[name] == own[name], name
+    assert a.trend["trend_class"] in ("moderate decline", "strong decline")
+    said = headline(a).sentence
+    assert f"{abs(a.trend['percent_per_year']):.1f} % per year" in said
+    assert "alpha, beta and gamma together" in headline(a).support
+    windows = window_trends(a)
+    assert list(windows["window"]) == ["all years", "10 years", "5 years"]
+    assert windows["alert"].iloc[0]  # six per cent a year over thirteen years
+    rows = a.regions.set_index("region")
+    assert rows["share"].sum() == pytest.approx(1.0)
+    assert rows.loc["South", "slope"] - rows.loc["North", "slope"] == pytest.approx(0.02, abs=1e-6)
+
+
+def test_the_page_has_the_sections_that_its_data_bear(tmp_path):
+    page = joint_report(result_of(tmp_path / "r"), tmp_path / "out", {})
+    html = page.read_text(encoding="utf-8")
+    assert re.findall(r'<section id="(\w+)"', html) == ["headline", "index", "season", "model", "study", "reading"]
+    assert re.findall(r'<figure id="fig-(\w+)"', html) == ["trend", "smoothed", "regions", "season", "monthly"]
+    for caption in ("Trend and alerts by window", "Yearly totals and indices", "Counted and fitted, year by year"):
+        assert f"<caption>{caption}</caption>" in html
+    for name in re.findall(r'href="([^"#][^"]*)"', html):
+        assert name == "data:," or (page.parent / name).exists(), name
+    assert "(0)" not in html  # the sites of a region are not known, and not said to be none
+    assert {p.name for p in (page.parent / "exchange").iterdir()} == {
+        "totals.csv", "totals.parquet", "covariance.csv", "Ardea_alba.ocv",
+    }  # fmt: skip
+    manifest = read_manifest(page.parent, "joint_report")
+    assert manifest["results"]["headline"] in html
+
+
+def test_without_regions_years_or_birds(tmp_path):
+    """A year without a released month is named and left out; few birds give no class; none gives no trend."""
+    visits = np.full(STAMPS.size, 18.0)
+    visits[24:36] = 0
+    a = findings(result_of(tmp_path / "gap", regions=(), visits=visits))
+    assert not a.yearly.set_index("year").loc[2003, "used"]
+    assert any(c.startswith("2003 lacks any month with the least numbers") for c in caveats(a))
+    joint_report(tmp_path / "gap", tmp_path / "page", {})
+    few = findings(result_of(tmp_path / "few", counted=0.1))
+    assert not few.classified
+    assert "birds were counted; a class needs 20" in headline(few).sentence
+    none = findings(result_of(tmp_path / "none", counted=0.0))
+    assert headline(none).verdict == "Never found"
+    joint_report(tmp_path / "none", tmp_path / "nothing", {})
+
+
+def test_one_trend_is_not_repeated_by_region(tmp_path):
+    a = findings(result_of(tmp_path / "r", rank=0))
+    assert set(a.regions["trend_class"]) == {"not classified"} or a.regions["reason"].str.contains("rank 0").all()
+    html = joint_report(tmp_path / "r", tmp_path / "out", {}).read_text(encoding="utf-8")
+    assert "All regions share one trend in this model" in html
+    assert "fig-regions" not in html
+
+
+def test_a_damaged_result_is_named(tmp_path):
+    folder = result_of(tmp_path / "r")
+    raw = read_json(folder / "totals.json")
+    write_json(folder / "totals.json", raw | {"regions": ["North", "South", "East"]})
+    with pytest.raises(InputError, match=r"totals\.json names the regions North, South, East"):
+        JointSource.read(folder, {})

@@ -18,7 +18,7 @@ from fedmiss.federation import journal as journal_module
 from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Circle, Ended, entries, frame_label
 from fedmiss.federation.codec import decode, encode
-from fedmiss.federation.gather import STOPPED, WORKING, Board, Relay, Seat, packed
+from fedmiss.federation.gather import STOPPED, WORKING, Board, Relay, Seat, packed, unpacked
 from fedmiss.federation.hub.job import run_job
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import Link
@@ -243,6 +243,31 @@ def test_a_relay_says_who_stopped_and_lets_nobody_wait_for_nothing():
     with pytest.raises(EngineError, match="b stopped before the end"):
         relay.run(lambda packets: {n: posts[n] for n in packets}, lambda: None)
     assert relay.ended == {"b": False}
+
+
+def test_a_carrier_that_shares_with_a_member_learns_what_the_member_has(panel, masked, tmp_path):
+    """All that was carried lies in every member's journal already, bit by bit: two views are one."""
+    clubs = with_the_same_keys(panel, masked, tmp_path)
+    board = Board(list(clubs))
+    run(clubs, board=board)
+    for name, club in clubs.items():
+        journal = Journal.reading(club.journal)
+        held = {e: frames for kind, body in journal.records() if kind == 3 for e, frames, _ in [unpacked(body)]}
+        journal.close()
+        assert len(held) == len(board.frames) > 50
+        for exchange, frames in board.frames.items():
+            assert {n: f for n, f in frames.items() if n != name} == held[exchange]
+
+
+def test_invented_organisations_without_visits_of_their_own_are_told_nothing(panel, tmp_path):
+    """A proposer that makes two of three organisations up must make up visits too, in every month that it wants."""
+    clubs = clubs_of(panel, tmp_path)
+    for name in ("owner-1", "owner-2"):
+        empty = np.zeros(clubs[name].visits.site.size, dtype=bool)
+        clubs[name].visits = clubs[name].visits.take(empty)
+    for error in run(clubs).values():
+        assert isinstance(error, InputError), error
+        assert "all visits were withheld" in str(error)
 
 
 # -- departures ----------------------------------------------------------------------------------------------

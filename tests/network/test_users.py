@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -31,16 +32,16 @@ def given(folder, panels):
         pytest.skip(
             "not root: folders cannot be given to other users here, so nothing was tried as another user"
         )
-    closed = [p for p in (folder, *folder.parents) if not os.stat(p).st_mode & 0o001]
-    if any(Path(tempfile.gettempdir()) not in p.parents for p in closed):
+    there = Path(tempfile.mkdtemp())  # pytest closes its own folders to others whenever it starts
+    closed = [p for p in there.parents if not os.stat(p).st_mode & 0o001]
+    if closed:
         pytest.skip(f"{closed[-1]} is closed to other users, so nothing below it was tried as another user")
-    for path in closed:  # pytest's own folders
-        path.chmod(0o711)
-    all_take_part(folder, panels, preview=True)
-    give_away(folder, {club: folder / "kits" / club / "private" / "data.json" for club in CLUBS}, USERS)
-    yield folder
-    for path in closed:
-        path.chmod(0o700)
+    there.chmod(0o711)
+    study = Path(shutil.copytree(folder, there / "study"))
+    all_take_part(study, panels, preview=True)
+    give_away(study, {club: study / "kits" / club / "private" / "data.json" for club in CLUBS}, USERS)
+    yield study
+    shutil.rmtree(there)
 
 
 @pytest.mark.slow

@@ -59,6 +59,7 @@ SENTENCES = [
     "{#thin} years ({#thin_first} to {#thin_last}) have fewer than {#min_counts} site-months at {#min_sites} sites counted",
     "What is said is of {#from_year} to {#to_year}.",
     "has ratios near 1, without a drift",
+    "lie more than a fifth away from 1, and no drift",
     "The base is {#base}, the first year with enough counts for one; {#first_used} has fewer",
     "SE) with years − 2 degrees of freedom",
     "Only {share_zero} % of the visits record",

@@ -26,7 +26,7 @@ import numpy as np
 CASES = {
     "demo": ("fit0", "fit2", "cv", "bootstrap"),
     "paper": ("fit2", "cv", "bootstrap"),
-    "large": ("fit2", "penalised"),
+    "large": ("fit2",),
     "core": ("fedem", "vr"),
 }
 
@@ -97,8 +97,6 @@ def worker(name: str, folder: str) -> None:
             cross_validate(panel, default_candidates(negbin))
         elif case == "bootstrap":
             bootstrap(panel, fit, draws=draws, **more)
-        elif case == "penalised":
-            fit_counts(panel, CountSettings(rank=2, dispersion="negbin", penalty=1.0))
         else:
             fit_counts(panel, CountSettings(rank=int(case[3:]), dispersion="negbin"))
         print(time.process_time() - cpu, time.perf_counter() - wall, flush=True)

@@ -36,20 +36,18 @@ import lowrank_peers as peers  # first: it limits the BLAS threads
 # isort: split
 import numpy as np
 
-from fedmiss.federation.local import LocalFederation, fit_counts
+from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.choice import model_name
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.families import POISSON
-from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.pipeline.plans import base_settings, candidates
 from fedmiss.pipeline.settings import FitSettings
 from fedmiss.simulate.panels import Panel, simulate_panel
 
 PANELS = ("random", "preferential", "weak", "sparse", "zero-inflated")
 METHODS = (
-    "truth", "mean", "GLM", "softImpute chosen", "softImpute oracle", "fixed ridge", "ridge + CV", "default",
+    "truth", "mean", "GLM", "softImpute chosen", "softImpute oracle", "default",
 )  # fmt: skip
-RIDGES = [CountSettings(rank=r, penalty=lam) for r in (1, 2, 4) for lam in (0.5, 1.0, 2.0, 4.0)]
 ZEROS = 0.35
 FLOOR = 1e-3
 
@@ -98,17 +96,11 @@ def predictions(
         "softImpute chosen": soft[:1],
         "softImpute oracle": soft[1:],
     }
-    fixed = fit_counts(panel, CountSettings(rank=2, penalty=0.03))
-    out["fixed ridge"] = [fixed.expected()[p.test_site, p.test_month]]
-    chosen = {}
-    base = base_settings(FitSettings())
-    for name, grid in (("ridge + CV", RIDGES), ("default", candidates(FitSettings(), base))):
-        federation = LocalFederation.of_panel(panel)
-        best = federation.cross_validate(grid, seed=p.seed, site_visits=name == "default").best
-        chosen[name] = f"{model_name(best)} rank {best.rank}" + (
-            f" ridge {best.penalty:g}" if best.penalty else " visits" if best.site_visits else ""
-        )
-        out[name] = [federation.fit(best).expected()[p.test_site, p.test_month]]
+    grid = candidates(FitSettings(), base_settings(FitSettings()))
+    federation = LocalFederation.of_panel(panel)
+    best = federation.cross_validate(grid, seed=p.seed, site_visits=True).best
+    chosen = {"default": f"{model_name(best)} rank {best.rank}{' visits' if best.site_visits else ''}"}
+    out["default"] = [federation.fit(best).expected()[p.test_site, p.test_month]]
     return out, chosen
 
 

@@ -3,8 +3,7 @@
     python benchmarks/lowrank_speed.py --part a      the paper's size, Poisson: solver, default fit, cross-validation
     python benchmarks/lowrank_speed.py --part b      10^4 to 10^6 visits (--large adds 10^7): seconds, memory, deviance
     python benchmarks/lowrank_speed.py --part c      Gaussian at equal objective against softImpute-ALS
-    python benchmarks/lowrank_speed.py --part d      bytes to 10^-4 of the optimum against algorithm 7
-    python benchmarks/lowrank_speed.py --part e      bootstrap, 200 draws at the paper's size
+    python benchmarks/lowrank_speed.py --part d      bootstrap, 200 draws at the paper's size
 
 CPU seconds are those of the process (all threads); short cases are repeated and the least is kept. Compilation is not
 counted: the code has run before it is timed, or the case is repeated. Memory of part b is the peak of a process of its own.
@@ -22,18 +21,13 @@ import lowrank_peers as peers  # first: it limits the BLAS threads
 # isort: split
 import numpy as np
 
-from fedmiss.compressors import Dithering, Identity
-from fedmiss.core import Bernoulli, Full
-from fedmiss.engines import LocalEngine
 from fedmiss.federation.local import bootstrap, cross_validate, fit_counts
 from fedmiss.federation.results import CountFit
 from fedmiss.models.lowrank.certificate import fit_certified
 from fedmiss.models.lowrank.data import Cells, Group, GroupPanel
 from fedmiss.models.lowrank.families import POISSON, family_of
-from fedmiss.models.lowrank.federated import fit_federated
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.solver import Fit, Penalty, fit_cells
-from fedmiss.pipeline.algorithm7 import run_algorithm7
 from fedmiss.simulate.panels import Panel, simulate_panel
 
 PAPER = (9721, 249, 12185)  # sites, months, records
@@ -100,10 +94,8 @@ def part_a(args: argparse.Namespace) -> None:
         counts, cost = peers.measure(fit_counts, panel, CountSettings(rank=2), repeat=args.repeat)
         rows.append([f"default (variational), {name}", *seconds(cost), f"{counts.fit.sweeps} rounds"])
         print(rows[-1], flush=True)
-    grid = [CountSettings(rank=r, penalty=lam) for r in (1, 2, 4) for lam in (0.5, 1.0, 2.0, 4.0)]
-    choice, cost = peers.measure(cross_validate, many, grid)
-    picked = f"rank {choice.best.rank}, ridge {choice.best.penalty:g}"
-    rows.append(["5-fold CV, 12 (rank, ridge) pairs, 10 groups", *seconds(cost), picked])
+    choice, cost = peers.measure(cross_validate, many, [CountSettings(rank=r) for r in range(5)])
+    rows.append(["5-fold CV, ranks 0 to 4, 10 groups", *seconds(cost), f"rank {choice.best.rank}"])
     show(["9,721 x 249, 12,185 records", "CPU s", "wall s", "result"], rows)
     print(f"\npeak memory {peers.peak_mib():.0f} MiB")
 
@@ -182,7 +174,6 @@ def part_b(args: argparse.Namespace) -> None:
     fits = [
         ("default, rank 2", CountSettings(rank=2)),
         ("default, rank 4", CountSettings(rank=4)),
-        ("ridge 1, rank 2", CountSettings(rank=2, penalty=1.0)),
     ]
     if args.large:
         fits = fits[:1]
@@ -302,105 +293,10 @@ def equal_objective(
     ]
 
 
-# -- (d) bytes -----------------------------------------------------------------------------------------------------
-
-
-WIRES: tuple[tuple[str, Any, Any], ...] = (
-    ("normal equations, float64, all present", Identity(), Full()),
-    ("dithering, 16 levels, all present", Dithering(levels=16, block=5), Full()),
-    ("dithering, 8 levels, all present", Dithering(levels=8, block=5), Full()),
-    ("dithering, 8 levels, half present", Dithering(levels=8, block=5), Bernoulli(0.5)),
-)
+# -- (d) bootstrap -------------------------------------------------------------------------------------------------
 
 
 def part_d(args: argparse.Namespace) -> None:
-    """Gaussian, no effects, rank 2: bytes sent up until the objective is within 1e-4 of the optimum."""
-    J, L, n = PAPER
-    cases = (
-        ("300 x 60, 3,600 visits", simulate_panel(300, 60, 0.2, family="gaussian", observers=60)),
-        (f"{J:,} x {L}, {n:,} visits", paper_panel("gaussian")),
-    )
-    rows = []
-    for name, p in cases:
-        for row in bytes_to_target(peers.group_panel(p), 10.0, args.rounds):
-            rows.append([f"{name}: {row[0]}", *row[1:]])
-            print(rows[-1], flush=True)
-    show(
-        [
-            "panel and method",
-            "rounds",
-            "relative error",
-            "MB, round 1",
-            "MB to 1e-2",
-            "MB up",
-            "times less",
-            "CPU s",
-            "wall s",
-        ],
-        rows,
-    )
-
-
-def bytes_to_target(panel: GroupPanel, lam: float, rounds: int) -> list[list[str]]:
-    """One row per method; "times less" compares with algorithm 7, at least that where it has not arrived."""
-    cells, n, shape = filled(panel, "gaussian"), len(panel.groups), (panel.J, panel.L)
-    options: dict[str, Any] = {"family": "gaussian", "rank": 2, "effects": False, "penalty": Penalty(lam)}
-    best = min(
-        fit_cells(cells, *shape, tol=1e-12, max_sweeps=5000, seed=s, **options).objective[-1]
-        for s in (0, 1, 2)
-    )
-    target = best + 1e-4 * abs(best)
-    (result, _, _), cost = peers.measure(
-        run_algorithm7,
-        panel,
-        family="gaussian",
-        rank=2,
-        penalty=lam / n,
-        rounds=rounds,
-        compressor=Identity(),
-    )
-    values = result.trace["objective"] * n  # its objective has the mean over groups
-    seen = np.flatnonzero(~np.isnan(values))
-    hits = seen[values[seen] <= target]
-    last = int(hits[0] if hits.size else seen[-1])
-    sparse = 8 * sum(
-        c.nnz for c in cells
-    )  # a group's residuals on its own cells, their positions known already
-    most, never = sparse * (last + 1), "" if hits.size else "> "
-    near = seen[values[seen] <= best + 1e-2 * abs(best)]
-    rows = [[
-        "algorithm 7, gamma = 1, sparse residuals as float64",
-        str(last + 1) if hits.size else f"not in {last + 1}",
-        f"{(values[last] - best) / abs(best):.0e}",
-        f"{sparse / 1e6:.3f}",
-        f"{sparse * (near[0] + 1) / 1e6:.2f}" if near.size else "",
-        f"{most / 1e6:.2f}",
-        "1",
-        *seconds(cost),
-    ]]  # fmt: skip
-    for label, compressor, who in WIRES:
-        fit, cost = peers.measure(
-            fit_federated, cells, *shape, engine=LocalEngine, compressor=compressor, participation=who,
-            rounds=400, target=target, **options,
-        )  # fmt: skip
-        hit, near = fit.objective[-1] <= target, np.flatnonzero(fit.objective <= best + 1e-2 * abs(best))
-        rows.append([
-            label,
-            str(fit.rounds) if hit else f"not in {fit.rounds}",
-            f"{(fit.objective[-1] - best) / abs(best):.0e}",
-            f"{fit.bytes_up[0] / 1e6:.3f}",
-            f"{fit.bytes_up[near[0]] / 1e6:.2f}" if near.size else "",
-            f"{fit.bytes_up[-1] / 1e6:.2f}",
-            f"{never}{most / fit.bytes_up[-1]:.2g}" if hit else "",
-            *seconds(cost),
-        ])  # fmt: skip
-    return rows
-
-
-# -- (e) bootstrap -------------------------------------------------------------------------------------------------
-
-
-def part_e(args: argparse.Namespace) -> None:
     """200 replicates of the default fit at the paper's size, 10 groups."""
     panel = peers.group_panel(paper_panel())
     assert panel.calendar is not None
@@ -415,7 +311,7 @@ def part_e(args: argparse.Namespace) -> None:
     print(f"\npeak memory {peers.peak_mib():.0f} MiB")
 
 
-PARTS = {"a": part_a, "b": part_b, "c": part_c, "d": part_d, "e": part_e}
+PARTS = {"a": part_a, "b": part_b, "c": part_c, "d": part_d}
 
 
 def main() -> None:
@@ -429,7 +325,6 @@ def main() -> None:
     parser.add_argument(
         "--share", type=float, action="append", help="part c: lambda over the largest useful one"
     )
-    parser.add_argument("--rounds", type=int, default=3000, help="part d: most rounds of algorithm 7")
     args = parser.parse_args()
     for name in args.part or PARTS:
         print(f"\n## ({name}) {PARTS[name].__doc__}\n", flush=True)

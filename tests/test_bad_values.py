@@ -64,8 +64,8 @@ def test_an_unknown_key_is_refused_with_a_near_one(command, cls):
 
 
 @pytest.mark.parametrize("words", [
-    ("fit", "p", "--penalty=nan"), ("fit", "p", "--penalty=-inf"), ("fit", "p", "--method=wire", "--alpha=nan"),
-    ("fit", "p", "--method=wire", "--participation=nan"), ("fit", "p", "--rank=1.5"), ("fit", "p", "--rank=-1"),
+    ("fit", "p", "--penalty=nan"), ("fit", "p", "--penalty=-inf"), ("fit", "p", "--method=fedmissem", "--alpha=nan"),
+    ("fit", "p", "--method=saem", "--participation=nan"), ("fit", "p", "--rank=1.5"), ("fit", "p", "--rank=-1"),
     ("ingest", "f", "--max-speed=nan"), ("ingest", "f", "--distance=..nan"), ("ingest", "f", "--bbox=nan,1,2,3"),
     ("report", "--span=nan"), ("report", "--coarse-map=inf"), ("report", "--min-counts=0"), ("panel", "r", "--groups=0"),
 ])  # fmt: skip

@@ -140,7 +140,7 @@ def _fit() -> tuple[bool, str]:
     start = time.perf_counter()
     site, month = (x.ravel() for x in np.indices((8, 6)))
     count = np.exp(0.2 * site + 0.1 * month).astype(np.float64)
-    settings = CountSettings(rank=0, penalty=0.0, site_penalty=0.0, month_penalty=0.0)
+    settings = CountSettings(rank=0, time="fixed")
     fit = fit_counts(GroupPanel.of(8, 6, [Group.of("a", site, month, count)]), settings)
     fit_counts(GroupPanel.of(8, 6, [Group.of("a", site, month, np.round(count))]), CountSettings(rank=1))
     error = float(np.abs(fit.expected() / count.reshape(8, 6) - 1).max())

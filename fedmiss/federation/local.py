@@ -29,7 +29,6 @@ from fedmiss.federation.hub.state import MonthState
 from fedmiss.federation.hub.visits import ask_visits, try_site_visits
 from fedmiss.federation.keys import seed_key
 from fedmiss.federation.link import Link
-from fedmiss.federation.penalised import cross_validate_penalised, fit_penalised, replicate_penalised
 from fedmiss.federation.results import AverageFit, CountFit, Posterior
 from fedmiss.federation.resume import Resumable
 from fedmiss.models.lowrank.choice import Choice, check_candidates
@@ -183,13 +182,7 @@ class LocalFederation:
         self, settings: CountSettings, *, watch: Callable[[int, float, float], None] | None = None
     ) -> CountFit:
         """Fit the count model; the groups keep their half of it for the bootstrap."""
-        if settings.penalty is None:
-            return self.fit_average([settings], watch=watch).fits[0]
-        settings.check()
-        self.link.stage = "fit"
-        fit = fit_penalised(self, settings, watch)
-        self.members, self.last = [], fit
-        return fit
+        return self.fit_average([settings], watch=watch).fits[0]
 
     def fit_average(
         self, settings: Sequence[CountSettings], *, watch: Callable[[int, float, float], None] | None = None
@@ -207,10 +200,6 @@ class LocalFederation:
         self.members = fit_members(self.link, self.hub, settings, watch=note)
         self.last = AverageFit(tuple(self.result(m.batch, 0, m.settings, m.state) for m in self.members))
         return self.last
-
-    def run(self, batch: int, settings: CountSettings) -> MonthState:
-        """Run one variational fit of all visits as fit 0 of a batch."""
-        return fit_members(self.link, self.hub, [settings], batch=batch)[0].state
 
     def result(self, batch: int, fit: int, settings: CountSettings, state: MonthState) -> CountFit:
         """Both halves of a fit together: what only somebody who holds all groups may have."""
@@ -272,8 +261,6 @@ class LocalFederation:
         for c in candidates:
             c.check()
         self.link.stage = "cross-validation"
-        if any(c.penalty is not None for c in candidates):
-            return cross_validate_penalised(self, candidates, folds, by, seed, one_se=one_se, watch=watch)
         choice = hub_cross_validate(
             self.link, self.hub, candidates, folds=folds, by=by, seed=seed, one_se=one_se, watch=watch
         )
@@ -292,10 +279,6 @@ class LocalFederation:
         """
         assert self.last is not None, "fit first"
         self.link.stage = "bootstrap"
-        if not self.members:
-            assert isinstance(self.last, CountFit)
-            totals, slopes = replicate_penalised(self, self.last, numbers, seed, REPLICATES)
-            return Draws(totals, slopes, np.zeros((len(numbers), 0, self.L)))
         totals, places = hub_bootstrap.replicates(
             self.link, self.hub, self.members, numbers, seed=seed, batch=REPLICATES
         )
@@ -385,9 +368,8 @@ def fit_counts(
 
     ``x`` are effort covariates, zero at standard effort, so that exp(mu + a + b + UV') is the expected count of a standard
     visit. The observer effects ``o`` are estimated inside each group and never leave it. The factors are integrated out
-    with estimated variances (penalty=None: the federated default) or penalised by a given ridge (the paper's objective;
-    in process only). Over-dispersed counts: quasi-Poisson (Var = phi mu) or negative binomial (Var = mu + mu^2/size, solved
-    through its quasi-score weights 1/(1 + mu/size)).
+    with estimated variances. Over-dispersed counts: quasi-Poisson (Var = phi mu) or negative binomial
+    (Var = mu + mu^2/size, solved through its quasi-score weights 1/(1 + mu/size)).
 
     Parameters
     ----------
@@ -404,7 +386,7 @@ def fit_counts(
     --------
     >>> import numpy as np, fedmiss
     >>> g = fedmiss.Group.of("a", [0, 0, 1, 1], [0, 1, 0, 1], [2.0, 4.0, 6.0, 12.0])
-    >>> free = fedmiss.CountSettings(rank=0, penalty=0.0, site_penalty=0.0, month_penalty=0.0)
+    >>> free = fedmiss.CountSettings(rank=0, time="fixed")  # no prior at all
     >>> fit = fedmiss.fit_counts(fedmiss.GroupPanel.of(2, 2, [g]), free)
     >>> bool(np.allclose(fit.expected(), [[2, 4], [6, 12]], rtol=1e-4))
     True

@@ -167,7 +167,8 @@ def _compressor(settings: FedMissEMSettings) -> Compressor:
         quant = compressor_of(settings.compressor)
         if getattr(quant, "delta", None) is not None:
             raise ConfigError(
-                f"--method fedmissem needs an unbiased compressor; {settings.compressor} is for wire."
+                f"--method fedmissem needs an unbiased compressor, which {settings.compressor} is not; choose dithering, "
+                "natural or randk."
             )
         return quant
     return Dithering(levels=settings.levels) if settings.levels else Identity()

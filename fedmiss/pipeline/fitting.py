@@ -6,8 +6,7 @@ import hashlib
 import io
 import json
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -49,9 +48,7 @@ from fedmiss.pipeline.settings import (
     FedMissEMSettings,
     FitSettings,
     SaemSettings,
-    WireSettings,
 )
-from fedmiss.pipeline.wire import fit_wire
 from fedmiss.progress import note, progress
 from fedmiss.tables import read_table, write_table
 
@@ -91,8 +88,6 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         return fit_algorithm7(panel_path, out, settings)
     if isinstance(settings, SaemSettings):
         return fit_saem(panel_path, out, settings)
-    if isinstance(settings, WireSettings):
-        return fit_wire(panel_path, out, settings)
     if not isinstance(settings, FastSettings):
         raise ConfigError(f"settings is {settings!r} (must be made by FitSettings).")
     check_fixed(settings)
@@ -108,7 +103,7 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     if choice.advice and folder.chosen_by_detection:
         choice = replace(choice, advice=choice.advice + CHOSEN_SITES)
     members = choice.members if settings.average else (choice.best,)
-    with _kept(federation, work, "fit", members):
+    with federation.kept(work / "checkpoint" / "fit"):
         fit, trace = _fit_members(federation, members, started)
         federation.groups.save()  # replicates start from it
     ledger.save("fit")
@@ -134,19 +129,6 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     )
     write_fit_manifest(work, folder, settings, hashes, facts, federation.agreement.notes)
     return finish(work, out)
-
-
-def _kept(
-    federation: LocalFederation,
-    work: Path,
-    stage: str,
-    models: Sequence[CountSettings],
-    told: Callable[[], None] = lambda: None,
-) -> AbstractContextManager[None]:
-    """Keep the rounds of a stage, for a run after an interruption; penalised fits have none worth keeping."""
-    if any(m.penalty is not None for m in models):
-        return nullcontext()
-    return federation.kept(work / "checkpoint" / stage, told)
 
 
 def _fit_members(
@@ -246,7 +228,7 @@ def _choose(
         def told() -> None:
             note(f"continuing: {scored} of {len(cands) * s.folds} fits of the cross-validation kept.")
 
-        with _kept(federation, work, "cross-validation", cands, told):
+        with federation.kept(work / "checkpoint" / "cross-validation", told):
             choice = federation.cross_validate(
                 cands,
                 folds=s.folds,
@@ -288,7 +270,7 @@ def _bootstrap(federation: LocalFederation, ledger: Kept, s: FastSettings, work:
                 if kept:
                     note(f"continuing: {kept} of {s.bootstrap} replicates kept.")
                     kept = 0
-                with _kept(federation, work, path.stem, [f.settings for f in federation.last.fits]):
+                with federation.kept(work / "checkpoint" / path.stem):
                     part = federation.replicates(numbers, seed=s.seed)
                 # The ledger first: a kill between the two files redoes the part, which replaces its line.
                 # The other order would keep the draws and lose the line.

@@ -40,8 +40,6 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         Factors beside the effects of sites and months; 0 is TRIM's model 3 with shrunken effects.
     dispersion : {"negbin", "quasi", "none"}, default "negbin"
         Law of the counts: negative binomial, or Poisson with and without a dispersion factor.
-    tol : float, default 1e-5
-        Stop of the fit.
 
     Attributes
     ----------
@@ -69,10 +67,9 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
     True
     """
 
-    def __init__(self, rank: int = 2, dispersion: str = "negbin", tol: float = 1e-5) -> None:
+    def __init__(self, rank: int = 2, dispersion: str = "negbin") -> None:
         self.rank = rank
         self.dispersion = dispersion
-        self.tol = tol
 
     def fit(self, X: Any, y: Any = None) -> SiteMonthImputer:
         """Learn from a matrix of counts.
@@ -89,7 +86,7 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         if X.max(initial=0.0, where=np.isfinite(X)) == 0.0:
             raise ValueError("every count in X is 0, so no ratio between months or sites can be learned.")
         settings = CountSettings(
-            rank=min(int(self.rank), min(X.shape) - 1), dispersion=self.dispersion, tol=self.tol, season=False
+            rank=min(int(self.rank), min(X.shape) - 1), dispersion=self.dispersion, season=False
         )
         settings.check()
         panel = GroupPanel.of(

@@ -11,7 +11,7 @@ from fedmiss.files import hash_json
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.pipeline.panels import PanelFolder
-from fedmiss.pipeline.settings import MODELS, FastSettings, SaemSettings, WireSettings
+from fedmiss.pipeline.settings import MODELS, FastSettings, SaemSettings
 
 __all__ = ["base_settings", "candidates", "check_fixed", "federation_of", "presence_if_uncounted"]
 
@@ -21,7 +21,6 @@ def check_fixed(s: FastSettings) -> None:
     other = {
         "--model": s.model not in ("auto", "quasi"),
         "--rank": s.rank not in ("auto", 0),
-        "--penalty": s.penalty is not None,
         "--effort": s.effort not in ("auto", "none"),
         "--observers": s.observers,
         "--minimum": s.minimum > 1,
@@ -34,17 +33,19 @@ def check_fixed(s: FastSettings) -> None:
         )
 
 
-def base_settings(s: FastSettings | WireSettings, *, calibrate: bool = True) -> CountSettings:
+def base_settings(s: FastSettings, *, calibrate: bool = True) -> CountSettings:
     """Translate the step's settings into the model's, before rank and model are chosen."""
-    if isinstance(s, FastSettings) and s.time == "fixed":
+    if s.time == "fixed":
         return CountSettings(time="fixed", rank=0, season=False, slopes=False, seed=s.seed)
     chosen = MODELS["negbin" if s.model == "auto" else s.model]
     rank = 2 if s.rank == "auto" else s.rank
     return CountSettings(
-        rank=rank, penalty=s.penalty, observers=isinstance(s, FastSettings) and s.observers, seed=s.seed,
+        rank=rank,
+        observers=s.observers,
+        seed=s.seed,
         calibrate=calibrate,
         **chosen,  # type: ignore[arg-type]
-    )  # fmt: skip
+    )
 
 
 def candidates(s: FastSettings, base: CountSettings) -> list[CountSettings]:
@@ -56,8 +57,6 @@ def candidates(s: FastSettings, base: CountSettings) -> list[CountSettings]:
     if s.rank == "auto":
         return [replace(base, rank=r) for r in range(s.max_rank + 1)]
     if s.model == "auto":
-        if s.penalty is not None:
-            return [base]
         other = (MODELS[name] for name in ("quasi", "log1p"))
         return [base, *(replace(base, **{"scale": "raw", "dispersion": "quasi"} | m) for m in other)]  # type: ignore[arg-type]
     return [base]
@@ -70,7 +69,7 @@ def presence_if_uncounted(folder: PanelFolder, settings: FastSettings) -> FastSe
     return settings
 
 
-def federation_of(folder: PanelFolder, s: FastSettings | WireSettings | SaemSettings) -> LocalFederation:
+def federation_of(folder: PanelFolder, s: FastSettings | SaemSettings) -> LocalFederation:
     """Groups of a panel folder and a hub, agreed on axes, effort terms and shared sites."""
     fixed = isinstance(s, FastSettings) and s.time == "fixed"
     model = "quasi" if isinstance(s, SaemSettings) else s.model
@@ -81,7 +80,7 @@ def federation_of(folder: PanelFolder, s: FastSettings | WireSettings | SaemSett
         detections=MODELS.get(model, MODELS["quasi"])["family"] == "bernoulli",
         joint=s.joint and not fixed,
         duplicates=folder.several_sources,
-        minimum=0 if isinstance(s, WireSettings) else s.minimum,
+        minimum=s.minimum,
     )
     held, at = folder.visits(effort=s.effort != "none" and not fixed)
     return LocalFederation(

@@ -15,7 +15,6 @@ __all__ = [
     "FedMissEMSettings",
     "FitSettings",
     "SaemSettings",
-    "WireSettings",
     "sent",
 ]
 
@@ -30,20 +29,19 @@ MODELS = {
 # what more there is to say where a method lacks a setting
 WHY = {
     ("minimum", "fedmissem"): "It sends a number for each site and month, behind which one site stands.",
-    ("minimum", "wire"): "It sends sums by site, behind which one site stands.",
     ("bootstrap", "fedmissem"): "It makes no intervals.",
-    ("bootstrap", "wire"): "It makes no intervals.",
     ("bootstrap", "saem"): "It makes no intervals.",
     ("model", "saem"): "It has one model, Poisson with log-normal overdispersion.",
-    ("penalty", "saem"): "It estimates the variances.",
+    ("penalty", "fast"): "It estimates the variances of the factors.",
+    ("penalty", "saem"): "It estimates the variances of the factors.",
 }
 
 Method = Annotated[
     str,
     Setting(
-        "fast (count model), fedmissem (the paper's Algorithm 7), wire (dithered normal equations), or saem (count "
-        "model by chains: a check of fast on small panels; rank auto is 0).",
-        among=("fast", "fedmissem", "wire", "saem"),
+        "fast (count model), fedmissem (the paper's Algorithm 7), or saem (count model by chains: a check of fast on "
+        "small panels; rank auto is 0).",
+        among=("fast", "fedmissem", "saem"),
     ),
 ]
 Model = Annotated[
@@ -51,7 +49,7 @@ Model = Annotated[
 ]
 Rank = Annotated[int | Literal["auto"], Setting("auto (by cross-validation) or a number.", low=0)]
 Penalty = Annotated[
-    float | None, Setting("Ridge on the factors; without it, their variances are estimated; not saem.", low=0)
+    float | None, Setting("fedmissem: ridge on the factors; by default 1 / number of groups.", low=0)
 ]
 Effort = Annotated[str, Setting("auto, none, or any of duration,distance,observers; not fedmissem.")]
 Observers = Annotated[
@@ -73,24 +71,21 @@ Minimum = Annotated[
     ),
 ]
 Seed = Annotated[int, Setting("Seed of everything random.", low=0)]
-Rounds = Annotated[
-    int | None, Setting("fedmissem, wire, saem: rounds; by default 2,000, 100 and 900.", low=1)
-]
+Rounds = Annotated[int | None, Setting("fedmissem, saem: rounds; by default 2,000 and 900.", low=1)]
 Alpha = Annotated[
     float | None,
-    Setting("fedmissem, wire: step size of the memories; by default 1/(1+omega).", above=0, high=1),
+    Setting("fedmissem: step size of the memories; by default 1/(1+omega).", above=0, high=1),
 ]
-Levels = Annotated[int, Setting("fedmissem, wire: levels of the random dithering; 0 sends floats.", low=0)]
+Levels = Annotated[int, Setting("fedmissem: levels of the random dithering; 0 sends floats.", low=0)]
 CompressorName = Annotated[
     str,
     Setting(
-        "fedmissem, wire: the compressor, by name and numbers, for example natural or randk:k=200 (fedmissem), "
-        "topk:k=200 or dithering:levels=64,block=9 (wire). Default: dithering with --levels; wire "
-        "compresses the sums of each site apart."
+        "fedmissem: the compressor, an unbiased one, by name and numbers, for example natural or randk:k=200. Default: "
+        "dithering with --levels."
     ),
 ]
 Participation = Annotated[
-    float, Setting("fedmissem, wire, saem: probability that a group answers a round.", above=0, high=1)
+    float, Setting("fedmissem, saem: probability that a group answers a round.", above=0, high=1)
 ]
 
 
@@ -139,7 +134,6 @@ class FastSettings(FitSettings):
     method: Method = "fast"
     model: Model = "auto"
     rank: Rank = "auto"
-    penalty: Penalty = None
     time: Annotated[
         str,
         Setting(
@@ -219,26 +213,6 @@ class FedMissEMSettings(FitSettings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WireSettings(FitSettings):
-    """Settings of ``--method wire``: compressed normal equations by site and month."""
-
-    called: ClassVar[str] = "wire"
-
-    method: Method = "wire"
-    model: Model = "auto"
-    rank: Rank = "auto"
-    penalty: Penalty = None
-    effort: Effort = "auto"
-    joint: Joint = True
-    rounds: Rounds = None
-    alpha: Alpha = None
-    levels: Levels = 16
-    compressor: CompressorName = ""
-    participation: Participation = 1.0
-    seed: Seed = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SaemSettings(FitSettings):
     """Settings of ``--method saem``: the count model by chains."""
 
@@ -255,11 +229,11 @@ class SaemSettings(FitSettings):
     seed: Seed = 0
 
 
-METHODS: tuple[type[FitSettings], ...] = (FastSettings, FedMissEMSettings, WireSettings, SaemSettings)
+METHODS: tuple[type[FitSettings], ...] = (FastSettings, FedMissEMSettings, SaemSettings)
 FitSettings.take(METHODS)
 
 
-def sent(s: FedMissEMSettings | WireSettings) -> str:
+def sent(s: FedMissEMSettings) -> str:
     """What a method sends, in words."""
     return s.compressor or (f"dithering, {s.levels} levels" if s.levels else "identity")
 
@@ -285,7 +259,7 @@ def _refuse_others(kind: type[FitSettings], asked: Mapping[str, object]) -> None
 def _idle(asked: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Settings of the method that do nothing beside the others, each with the reason."""
     fixed, ranked = asked.get("time") == "fixed", asked.get("rank", "auto") != "auto"
-    chosen = asked.get("model", "auto") != "auto" or "penalty" in asked
+    chosen = asked.get("model", "auto") != "auto"
     reasons: list[tuple[str, bool, str]] = [
         ("joint", fixed, "--time fixed has no sites in common"),
         ("max_rank", fixed or ranked, "the rank is given, and none is tried"),
@@ -305,8 +279,8 @@ def _idle(asked: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         ),
         (
             "average",
-            asked.get("one_se") is True or "penalty" in asked,
-            "with --one-se or --penalty one rank is taken",
+            asked.get("one_se") is True,
+            "with --one-se one rank is taken",
         ),
         ("levels", bool(asked.get("compressor")), "--compressor says what is sent"),
         ("batch_sum", "batch" not in asked, "without --batch all visits are used"),

@@ -398,37 +398,19 @@ def cross_validation(a: Findings) -> Plot | None:
     if a.data.cv is None or a.data.cv.empty:
         return None
     cv = a.data.cv
-    keys = ["model", "rank", "penalty"]
-    weighted = (
-        cv.assign(deviance=cv["deviance"] * cv["n"])
-        .groupby(keys, as_index=False, dropna=False)[["deviance", "n"]]
-        .sum()
-    )
-    table = weighted.assign(deviance=weighted["deviance"] / weighted["n"])
-    by_rank = table["rank"].nunique() > 1
-    x, line = ("rank", ["model", "penalty"]) if by_rank else ("penalty", ["model", "rank"])
+    weighted = cv.assign(deviance=cv["deviance"] * cv["n"])
+    table = weighted.groupby(["candidate", "model", "rank"], as_index=False)[["deviance", "n"]].sum()
+    table = table.assign(deviance=table["deviance"] / table["n"])
     fig = figure(height=2.9)
     ax = fig.subplots()
     colours, marks = (BLUE, ORANGE, INK, GREY, SKY), "osD^v"
-    for i, (_, part) in enumerate(table.groupby(line, dropna=False)):
-        part = part.sort_values(x)
-        ax.plot(
-            part[x],
-            part["deviance"],
-            marker=marks[i % 5],
-            ms=4,
-            lw=1.2,
-            color=colours[i % 5],
-            label=_candidate(part, by_rank),
-        )
-    if by_rank:
-        ax.set_xticks(sorted(table["rank"].unique()))
-    elif (table["penalty"] > 0).all() and table["penalty"].nunique() > 1:
-        ax.set_xscale("log")
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-        ax.xaxis.set_minor_formatter(NullFormatter())
+    for i, (model, part) in enumerate(table.groupby("model")):
+        part = part.sort_values("rank")
+        mark, colour = marks[i % 5], colours[i % 5]
+        ax.plot(part["rank"], part["deviance"], marker=mark, ms=4, lw=1.2, color=colour, label=str(model))
+    ax.set_xticks(sorted(table["rank"].unique()))
     ax.legend(frameon=False, fontsize=8.5)
-    ax.set_xlabel("rank of the interaction" if by_rank else "penalty on the factors")
+    ax.set_xlabel("rank of the interaction")
     ax.set_ylabel("held-out deviance per visit")
     best = table.iloc[int(table["deviance"].to_numpy().argmin())]
     caption = "Deviance of visits that the fit did not see (lower is better), for each candidate model."
@@ -437,17 +419,6 @@ def cross_validation(a: Findings) -> Plot | None:
         f"{best['model']} with rank {int(best['rank'])}."
     )
     return Plot("cv", "Model choice", caption, alt, fig, table)
-
-
-def _candidate(part: pd.DataFrame, by_rank: bool) -> str:
-    first = part.iloc[0]
-    if not by_rank:
-        return f"{first['model']}, rank {first['rank']}"
-    return (
-        str(first["model"])
-        if np.isnan(first["penalty"])
-        else f"{first['model']}, penalty {number(first['penalty'])}"
-    )
 
 
 def convergence(a: Analysis) -> Plot | None:

@@ -383,12 +383,11 @@ def averaged_rows(a: Findings) -> Bool:
 def _rows_of(a: Findings, ranks: Sequence[float]) -> Bool:
     cv = a.data.cv
     assert cv is not None
-    penalty, model = a.data.fact("penalty"), a.data.fact("model")
+    model = a.data.fact("model")
     mask = cv["rank"].isin(ranks).to_numpy()
     if model is not None:
         mask = mask & (cv["model"] == model).to_numpy()
-    same = cv["penalty"].isna() if penalty is None else np.isclose(cv["penalty"], float(penalty))
-    return np.asarray(mask & np.asarray(same), dtype=bool)
+    return np.asarray(mask, dtype=bool)
 
 
 def _in_the_mean_month(a: Findings) -> str:

@@ -41,7 +41,9 @@ def test_workers_end_with_their_parent(files):
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_request_to_end_is_an_interrupt(files, how):
     if signal.getsignal(how) == signal.SIG_IGN:
-        pytest.skip("this test was started by nohup, which asks programs to go on when the terminal is closed")
+        pytest.skip(
+            "this test was started by nohup, which asks programs to go on when the terminal is closed"
+        )
     keep = {p.name for p in files.iterdir()}
     process = begin(STEPS[3].words, files)
     assert wait_until(lambda: (files / "out.partial").exists(), 60)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -136,5 +134,3 @@ def test_who_is_averaged(scores, near):
     assert list(choice.near) == [settings[i] for i in near]
     assert choice.members == (choice.best, *choice.near)
     assert choose(rows, settings, by="cell", one_se=True).near == ()
-    ridge = [replace(s, penalty=1.0) for s in settings]
-    assert choose(rows, ridge, by="cell").near == ()

@@ -312,15 +312,7 @@ def test_small_groups_do_not_all_fill_one_fold():
 @pytest.mark.slow
 def test_candidates_are_scored_the_same_alone_and_together():
     panel, _ = simulate(n=400)
-    odd = [
-        CountSettings(rank=0, penalty=0.0, site_penalty=1e-3),
-        CountSettings(rank=0, penalty=0.0, site_penalty=1e3),
-        CountSettings(rank=1, penalty=1.0, effects=False),
-    ]
-    together = cross_validate(panel, odd, folds=3).summary["deviance"]
-    for i, c in enumerate(odd):
-        assert cross_validate(panel, [c], folds=3).summary["deviance"][0] == pytest.approx(together[i])
-    mixed = [CountSettings(rank=2), CountSettings(rank=1, penalty=1.0), CountSettings(rank=1)]
+    mixed = [CountSettings(rank=2), CountSettings(rank=1, dispersion="negbin"), CountSettings(rank=1)]
     together = cross_validate(panel, mixed, folds=3).summary["deviance"]
     for i, c in enumerate(mixed):
         assert cross_validate(panel, [c], folds=3).summary["deviance"][0] == pytest.approx(together[i])
@@ -333,15 +325,9 @@ def test_panels_smaller_than_the_rank(shape):
     rng = np.random.default_rng(0)
     s, t = rng.integers(0, shape[0], 60), rng.integers(0, shape[1], 60)
     panel = split(*shape, s, t, rng.poisson(3.0, 60).astype(float), s % 1 + t % 2, t % 2)
-    for penalty in (None, 1.0):
-        fit = fit_counts(panel, CountSettings(rank=4, penalty=penalty))
-        assert np.isfinite(fit.expected()).all()
-        if penalty is None:
-            assert (
-                fit.settings.rank
-                == fit.posterior.T.shape[1] - 1
-                == max(0, min(shape[0], (shape[1] - 2) // 5))
-            )
+    fit = fit_counts(panel, CountSettings(rank=4))
+    assert np.isfinite(fit.expected()).all()
+    assert fit.settings.rank == fit.posterior.T.shape[1] - 1 == max(0, min(shape[0], (shape[1] - 2) // 5))
 
 
 def test_cross_validation_finds_the_rank():
@@ -539,13 +525,13 @@ def test_a_single_observer_is_resampled_by_site():
     assert np.unique(w[:, 0]).size == 10
 
 
-@pytest.mark.parametrize("settings", [{}, {"dispersion": "negbin"}, {"penalty": 1.0}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"dispersion": "negbin"}], ids=str)
 def test_bootstrap_is_a_function_of_seed_and_number(settings):
     panel, _ = simulate(n=500)
     panel = replace(
         panel, region=np.array(["odd" if j % 2 else "even" for j in range(panel.J)], dtype=object)
     )
-    settings = CountSettings(rank=1, observers="penalty" not in settings, **settings)
+    settings = CountSettings(rank=1, observers=True, **settings)
     fit = fit_counts(panel, settings)
     first = bootstrap(panel, fit, draws=4, seed=1)
     more = bootstrap(panel, fit, draws=6, seed=1)

@@ -252,7 +252,9 @@ def test_a_carrier_that_shares_with_a_member_learns_what_the_member_has(panel, m
     run(clubs, board=board)
     for name, club in clubs.items():
         journal = Journal.reading(club.journal)
-        held = {e: frames for kind, body in journal.records() if kind == 3 for e, frames, _ in [unpacked(body)]}
+        held = {
+            e: frames for kind, body in journal.records() if kind == 3 for e, frames, _ in [unpacked(body)]
+        }
         journal.close()
         assert len(held) == len(board.frames) > 50
         for exchange, frames in board.frames.items():

@@ -118,7 +118,6 @@ def test_years_that_no_site_links_are_refused():
     [
         ({"model": "negbin"}, "--model"),
         ({"rank": "2"}, "--rank"),
-        ({"penalty": 1.0}, "--penalty"),
         ({"effort": "duration"}, "--effort"),
         ({"observers": True}, "--observers"),
         ({"minimum": 5}, "--minimum"),

@@ -71,7 +71,7 @@ import pickle, sys
 from dataclasses import replace
 
 class Wall:
-    names = ("fedmiss.federation.group", "fedmiss.federation.local", "fedmiss.federation.penalised", "fedmiss.etl",
+    names = ("fedmiss.federation.group", "fedmiss.federation.local", "fedmiss.etl",
              "fedmiss.tables", "fedmiss.pipeline", "fedmiss.models.lowrank.data", "fedmiss.models.lowrank.kernels",
              "fedmiss.models.lowrank.solver", "fedmiss.models.lowrank.newton", "numba", "polars")
 

@@ -92,12 +92,12 @@ def test_a_setting_of_the_method_is_kept_as_it_was_given(kind, name):
     [
         ({"rank": 1, "max_rank": 2}, "--max-rank"),
         ({"rank": 1, "model": "quasi", "folds": 5}, "--folds"),
-        ({"rank": 1, "penalty": 1.0, "one_se": True}, "--one-se"),
+        ({"rank": 1, "model": "negbin", "one_se": True}, "--one-se"),
         ({"time": "fixed", "site_visits": False}, "--site-visits"),
         ({"time": "fixed", "joint": False}, "--joint"),
         ({"one_se": True, "average": True}, "--average"),
         ({"own": True, "bootstrap": 0}, "--own"),
-        ({"method": "wire", "compressor": "topk:k=9", "levels": 16}, "--levels"),
+        ({"method": "fedmissem", "compressor": "randk:k=9", "levels": 16}, "--levels"),
         ({"method": "fedmissem", "batch_sum": "full"}, "--batch-sum"),
     ],
 )

@@ -112,7 +112,7 @@ def test_a_preset_with_a_change(tmp_path, monkeypatch):
 
 
 def test_numbers_words_and_what_is_left_out(tmp_path):
-    r = recipe(tmp_path, '[fit]\nrank = 2\npenalty = 3\n[panel]\ngroup-by = "region"\n')
+    r = recipe(tmp_path, '[fit]\nmethod = "fedmissem"\nrank = 2\npenalty = 3\n[panel]\ngroup-by = "region"\n')
     assert (r.fit.rank, r.fit.penalty, r.panel.group_by) == (2, 3.0, "region")
     assert isinstance(r.fit.penalty, float)
     plain = recipe(tmp_path, "")

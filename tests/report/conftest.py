@@ -165,13 +165,15 @@ def _write_fit(fit, w, expected, months, region, rng, terms, flow):
             fit / "trace.parquet", "trace",
         )  # fmt: skip
     if w.cv:
-        grid = [(r, p, f) for r in (0, 1, 2) for p in (0.1, 1.0, 10.0) for f in (0, 1)]
+        grid = [
+            (r, p, f) for r in (0, 1, 2) for p in ("Poisson", "negative binomial", "Gaussian") for f in (0, 1)
+        ]
         write_table(
             {
-                "candidate": np.arange(len(grid), dtype=np.int32) // 2, "model": ["Poisson"] * len(grid),
+                "candidate": np.arange(len(grid), dtype=np.int32) // 2, "model": [g[1] for g in grid],
                 "rank": np.array([g[0] for g in grid], dtype=np.int32),
-                "penalty": [g[1] for g in grid], "fold": np.array([g[2] for g in grid], dtype=np.int32),
-                "n": np.full(len(grid), 500), "deviance": [2 - 0.2 * g[0] + abs(np.log10(g[1])) for g in grid],
+                "penalty": np.full(len(grid), np.nan), "fold": np.array([g[2] for g in grid], dtype=np.int32),
+                "n": np.full(len(grid), 500), "deviance": [2 - 0.2 * g[0] + (g[1] != "Poisson") for g in grid],
                 "log_rmse": np.full(len(grid), 0.7), "total_bias": np.full(len(grid), 1.02),
             },
             fit / "cv.parquet", "cv",
@@ -208,7 +210,7 @@ def _write_fit(fit, w, expected, months, region, rng, terms, flow):
     write_manifest(
         fit, "fit", settings={"seed": 0}, inputs={}, flow=flow, terms=terms,
         results={
-            "family": "poisson", "scale": "raw", "method": "fast", "rank": w.rank, "penalty": 1.0, "mu": 0.1,
+            "family": "poisson", "scale": "raw", "method": "fast", "rank": w.rank, "penalty": None, "mu": 0.1,
             "dispersion": 1.4,
             "objective": 123.4, "h_norm": 1e-7, "converged": True, "stop_reason": "the mean field is below its tolerance",
             "rounds": 30, "effort": {"duration": 0.4} if w.effort else {}, "model": "Poisson", "bytes_up": 60000,

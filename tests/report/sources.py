@@ -369,8 +369,6 @@ class Sources:
         for name in self.figures.get("map", pd.DataFrame()).get("trend_class", pd.Series(dtype=str)).unique():
             out += [f"{{#class_{name}}} {name}", f"{name} ({{#class_{name}}})"]
         out += [f"{k.removeprefix('effort_')} {{{k}}}" for k in self.facts if k.startswith("effort_")]
-        for p in self.figures.get("cv", pd.DataFrame({"penalty": []}))["penalty"].dropna().unique():
-            out.insert(0, f"penalty {p:.{max(2 - int(np.floor(np.log10(p))), 0)}f}")
         if "beside" in self.figures:
             out.append(
                 "{trim_percent} % per year (95 % interval {trim_percent_lo} % to {trim_percent_hi} %), {_}, "

@@ -30,11 +30,9 @@ def table_specs(s: Sources, one_trend: bool) -> dict:
     A column is words (``"name"``) or numbers (``["name", ...]``; ``name#`` exactly, ``name%`` a share as percent).
     """
     t = s.tables
-    cv = t.get(
-        "cv", pd.DataFrame(columns=["model", "rank", "penalty", "n", "deviance", "log_rmse", "total_bias"])
-    )
+    cv = t.get("cv", pd.DataFrame(columns=["model", "rank", "n", "deviance", "log_rmse", "total_bias"]))
     sums = cv.assign(**{m: cv[m] * cv["n"] for m in ("deviance", "log_rmse", "total_bias")})
-    sums = sums.groupby(["candidate", "model", "rank", "penalty"], as_index=False, dropna=False)[
+    sums = sums.groupby(["candidate", "model", "rank"], as_index=False, dropna=False)[
         ["n", "deviance", "log_rmse", "total_bias"]
     ].sum() if len(cv) else sums  # fmt: skip
     for m in ("deviance", "log_rmse", "total_bias"):
@@ -77,7 +75,7 @@ def table_specs(s: Sources, one_trend: bool) -> dict:
         "Regions": (regions, ["region", ["n_sites#"], ["share%"]]),
         "Sites": (sites, ["name", *where, ["cells_observed#"], ["years_counted#"], ["mean_total"], *own]),
         "Cross-validation": (sums, [
-            None, ["rank#"], ["penalty"], ["deviance"], ["log_rmse"], ["total_bias"], ["n#"],
+            None, ["rank#"], ["deviance"], ["log_rmse"], ["total_bias"], ["n#"],
         ]),
         "From the source to the panel, step by step": (t["flow"], ["step", ["rows#"], "note"]),
         "Groups of observers": (t["groups"], ["group", ["visits#"], ["counted#"], ["cells#"]]),

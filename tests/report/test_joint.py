@@ -30,7 +30,9 @@ def facts(**more):
     } | more  # fmt: skip
 
 
-def result_of(folder, *, slope=-0.06, visits=None, counted=20.0, sigma=0.05, regions=("North", "South"), **more):
+def result_of(
+    folder, *, slope=-0.06, visits=None, counted=20.0, sigma=0.05, regions=("North", "South"), **more
+):
     """Write the joint result of a study whose totals fall by ``slope`` a year."""
     rng = np.random.default_rng(3)
     L = STAMPS.size
@@ -38,12 +40,20 @@ def result_of(folder, *, slope=-0.06, visits=None, counted=20.0, sigma=0.05, reg
     parts = [400 * level, 200 * level * np.exp(0.02 * (STAMPS / 12 - 2008))][: len(regions)]
     totals = [sum(parts), *parts] if parts else [400 * level]
     labels = ["all", *regions]
-    draws = [t * np.exp(sigma * rng.standard_normal((60, 1)) + sigma * rng.standard_normal((60, L))) for t in totals]
+    draws = [
+        t * np.exp(sigma * rng.standard_normal((60, 1)) + sigma * rng.standard_normal((60, L)))
+        for t in totals
+    ]
     visits = np.full(L, 18.0) if visits is None else visits
     folder.mkdir()
     write_json(
         folder / "totals.json",
-        {"months": STAMPS.tolist(), "regions": labels, "totals": [t.tolist() for t in totals], "visits": visits.tolist()},
+        {
+            "months": STAMPS.tolist(),
+            "regions": labels,
+            "totals": [t.tolist() for t in totals],
+            "visits": visits.tolist(),
+        },
     )
     frames = [
         pd.DataFrame(
@@ -63,7 +73,13 @@ def result_of(folder, *, slope=-0.06, visits=None, counted=20.0, sigma=0.05, reg
         "fitted": np.full(seen.size, max(counted, 1e-3)), "variance": np.full(seen.size, 100.0),
     }  # fmt: skip
     write_table(pd.DataFrame(visited), folder / "visited.parquet", "visited")
-    settings = {"organisations": ["alpha", "beta", "gamma"], "masks": True, "minimum": 5, "contributors": 3, "share": 0.85}
+    settings = {
+        "organisations": ["alpha", "beta", "gamma"],
+        "masks": True,
+        "minimum": 5,
+        "contributors": 3,
+        "share": 0.85,
+    }
     write_manifest(
         folder, "joint", settings=settings, inputs={"job": "0" * 64}, results=facts(regions=list(regions), **more),
         warnings=["12 visits were withheld."],
@@ -97,9 +113,26 @@ def test_it_says_what_a_local_report_says_of_the_same_totals(tmp_path):
 def test_the_page_has_the_sections_that_its_data_bear(tmp_path):
     page = joint_report(result_of(tmp_path / "r"), tmp_path / "out", {})
     html = page.read_text(encoding="utf-8")
-    assert re.findall(r'<section id="(\w+)"', html) == ["headline", "index", "season", "model", "study", "reading"]
-    assert re.findall(r'<figure id="fig-(\w+)"', html) == ["trend", "smoothed", "regions", "season", "monthly"]
-    for caption in ("Trend and alerts by window", "Yearly totals and indices", "Counted and fitted, year by year"):
+    assert re.findall(r'<section id="(\w+)"', html) == [
+        "headline",
+        "index",
+        "season",
+        "model",
+        "study",
+        "reading",
+    ]
+    assert re.findall(r'<figure id="fig-(\w+)"', html) == [
+        "trend",
+        "smoothed",
+        "regions",
+        "season",
+        "monthly",
+    ]
+    for caption in (
+        "Trend and alerts by window",
+        "Yearly totals and indices",
+        "Counted and fitted, year by year",
+    ):
         assert f"<caption>{caption}</caption>" in html
     for name in re.findall(r'href="([^"#][^"]*)"', html):
         assert name == "data:," or (page.parent / name).exists(), name
@@ -129,7 +162,10 @@ def test_without_regions_years_or_birds(tmp_path):
 
 def test_one_trend_is_not_repeated_by_region(tmp_path):
     a = findings(result_of(tmp_path / "r", rank=0))
-    assert set(a.regions["trend_class"]) == {"not classified"} or a.regions["reason"].str.contains("rank 0").all()
+    assert (
+        set(a.regions["trend_class"]) == {"not classified"}
+        or a.regions["reason"].str.contains("rank 0").all()
+    )
     html = joint_report(tmp_path / "r", tmp_path / "out", {}).read_text(encoding="utf-8")
     assert "All regions share one trend in this model" in html
     assert "fig-regions" not in html

@@ -46,7 +46,7 @@ Sums = dict[str, F64]  # sums over groups of the fields of ``Months``, of one fi
 
 def known_line(panel: Panel, settings: CountSettings) -> F64:
     """The line x (L,) on which sites have slopes of their own; empty where they have none, or the years are too few."""
-    calendar = panel.calendar if settings.season and settings.slopes and settings.penalty is None else None
+    calendar = panel.calendar if settings.season and settings.slopes else None
     few = calendar is None or np.unique(calendar[1]).size <= LEAST_YEARS
     return np.zeros(0) if calendar is None or few else line_of(calendar[1])
 

@@ -48,7 +48,7 @@ def try_site_visits(
     them behind a sum), or where every site was visited equally often.
     """
     best = choice.best
-    if panel.least > 1 or panel.J < FEWEST_SITES or best.penalty is not None or not best.season:
+    if panel.least > 1 or panel.J < FEWEST_SITES or not best.season:
         return panel, choice
     panel = ask_visits(link, panel)
     if not panel.log_visits.size:

@@ -30,7 +30,7 @@ def default_candidates(settings: CountSettings, max_rank: int = 4) -> list[Count
     The negative binomial comes first, hence is the model that rivals have to beat (:func:`cross_validate`): it has the
     Poisson as its limit, and under heavy tails a quasi-Poisson fit of rank 1 or more overfits single counts.
     """
-    if not FAMILIES[settings.family].sized or settings.penalty is not None:
+    if not FAMILIES[settings.family].sized:
         return [replace(settings, rank=r) for r in range(max_rank + 1)]
     main = [replace(settings, rank=r, dispersion="negbin") for r in range(max_rank + 1)]
     quasi = [replace(settings, rank=r, dispersion="quasi") for r in (0, 2)]
@@ -112,14 +112,13 @@ def choose(
     ----------
     table : columns candidate, model, rank, penalty, fold and those of :func:`scores`
     by : what a fold held out
-    one_se : choose the smallest rank (then the largest penalty) within one standard error of the lowest deviance,
+    one_se : choose the smallest rank within one standard error of the lowest deviance,
         the standard error being that of the paired difference over folds
     """
     table = table.sort_values(["candidate", "fold"], ignore_index=True)
     summary = _summarise(table)
     chosen = _choose(table, summary, candidates, one_se)
-    single = one_se or candidates[chosen].penalty is not None
-    near = () if single else tuple(candidates[i] for i in _near(table, summary, chosen))
+    near = () if one_se else tuple(candidates[i] for i in _near(table, summary, chosen))
     return Choice(table, summary, candidates[chosen], f"{_advice(summary, chosen)} {HELD_OUT[by]}", near)
 
 
@@ -190,12 +189,11 @@ def _choose(
         return best
     mean, error = above(best)
     near = [i for i in range(len(candidates)) if name[i] == name[best] and mean[i] <= error[i]] or [best]
-    return min(near, key=lambda i: (candidates[i].rank, -(candidates[i].penalty or 0.0)))
+    return min(near, key=lambda i: candidates[i].rank)
 
 
 def _label(row: pd.Series) -> str:
-    ridge = "" if np.isnan(row["penalty"]) else f", ridge {row['penalty']:g}"
-    return f"{row['model']} of rank {int(row['rank'])}{ridge}"
+    return f"{row['model']} of rank {int(row['rank'])}"
 
 
 def _advice(summary: pd.DataFrame, chosen: int) -> str:

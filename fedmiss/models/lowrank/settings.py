@@ -20,20 +20,19 @@ class CountSettings:
     family : ``poisson``, ``gaussian`` or ``bernoulli``
     scale : ``raw``, or ``log1p`` (Gaussian family on log(1 + count))
     rank : number of factors r
-    penalty : None estimates the variances of the factors (variational EM); a number is the ridge lambda on U and
-        V of the penalised objective, in units of the dispersion of the rank-0 model
-    effects : with mu, a, b; without them the model is the paper's theta = U V'
-    site_penalty, month_penalty : ridges on a and b in units of the dispersion; None estimates them
+    penalty : None: the variances of the factors are estimated (variational EM). A number is the ridge lambda of a fit that
+        algorithm 7 made; the count model has none
+    effects : with mu, a, b; without them the model is the paper's theta = U V', of algorithm 7
     time : ``smooth``: effects of months have a prior; ``fixed``: the plain site and time model of
         :mod:`fedmiss.models.site_time`, a maximum likelihood fit with one free effect for each time
-    season : with penalty=None, months have a line, seasonal and smooth prior (needs a calendar)
+    season : months have a line, seasonal and smooth prior (needs a calendar)
     slopes : with ``season``, every site has a slope on the year of its own
-    site_visits : with penalty=None, the prior mean of a site's effect follows the logarithm of its number of visits
+    site_visits : the prior mean of a site's effect follows the logarithm of its number of visits
     observers : with observer effects, kept inside the groups
     dispersion : ``quasi`` (Var = phi mu), ``negbin``, or ``none`` (phi = 1)
     calibrate : negative binomial: whether fitted counts are scaled so that their total is the counted one. Set it to False
         where sites without any bird were left out: the other sites were selected by their counts, so their total is biased
-    tol, max_sweeps : stopping rule of the solver
+    max_sweeps : most rounds of each rank
 
     Examples
     --------
@@ -46,8 +45,6 @@ class CountSettings:
     rank: int = 2
     penalty: float | None = None
     effects: bool = True
-    site_penalty: float | None = None
-    month_penalty: float | None = None
     time: str = "smooth"
     season: bool = True
     slopes: bool = True
@@ -55,7 +52,6 @@ class CountSettings:
     observers: bool = False
     dispersion: str = "quasi"
     calibrate: bool = True
-    tol: float = 1e-7
     max_sweeps: int = 500
     seed: int = 0
 
@@ -76,16 +72,13 @@ class CountSettings:
             raise ConfigError(f"the rank is {self.rank} (must be 0 or more).")
         if self.time not in ("smooth", "fixed"):
             raise ConfigError(f"the time effects {self.time!r} are unknown; choose smooth or fixed.")
-        if self.time == "fixed" and (
-            family is not POISSON or self.rank or self.penalty is not None or self.observers
-        ):
+        if self.time == "fixed" and (family is not POISSON or self.rank or self.observers):
+            raise ConfigError("fixed time effects need the poisson family, rank 0, and no observers.")
+        if self.penalty is not None or not self.effects:
             raise ConfigError(
-                "fixed time effects need the poisson family, rank 0, and no penalty or observers."
+                "the count model has effects, and estimates the variances of its factors. A ridge of your own, and the "
+                "model without effects, are those of algorithm 7: FitSettings(method='fedmissem', penalty=...)."
             )
-        if self.penalty is None and not self.effects:
-            raise ConfigError("the model without effects needs a penalty; pass a number (0 for none).")
-        if self.penalty is not None and self.penalty < 0:
-            raise ConfigError(f"the penalty is {self.penalty} (must be 0 or more).")
 
 
 @dataclass(frozen=True, slots=True)

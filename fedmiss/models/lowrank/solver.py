@@ -35,7 +35,7 @@ from fedmiss.models.lowrank.theta import Fit, Penalty, Theta
 SWEEPS = 5  # alternating sweeps before the joint steps begin
 ADAPT = 2  # most Newton steps of the sites after a move of the months
 
-__all__ = ["effective_parameters", "fit_cells", "objective", "set_eta"]
+__all__ = ["fit_cells", "objective", "set_eta"]
 
 
 def start_theta(cells: Sequence[Cells], J: int, L: int, rank: int, family: Family, effects: bool) -> Theta:
@@ -272,25 +272,6 @@ def _diverged(sweep: int, value: float, family: Family, pen: Penalty) -> DomainE
         f"sweep {sweep}: the objective is {value}. A count or a weight is too large for the "
         f"{family.name} family, or the penalty is too small (factors={pen.factors:g}); raise it."
     )
-
-
-def effective_parameters(
-    cells: Sequence[Cells], theta: Theta, pen: Penalty, family: Family, *, effects: bool
-) -> float:
-    """Effective number of parameters: trace of the hat matrices of the sites' and months' blocks, and one for mu."""
-    edf = float(effects)
-    sites, months = theta.sides(effects)
-    for by_site, coef, other, ridge in ((True, sites, months, pen.sites), (False, months, sites, pen.months)):
-        p = coef.shape[1]
-        if p == 0:
-            continue
-        G = _Phase(cells, len(coef), family, by_site=by_site).sums(as_design(other, effects=effects))[1]
-        lam = np.full(p, pen.factors)
-        if effects:
-            lam[0] = ridge
-        C = np.linalg.pinv(G + np.diag(lam + 1e-10), hermitian=True)
-        edf += float(np.einsum("nij,nji->", C, G))
-    return edf
 
 
 def moved(cells: Sequence[Cells], before: list[F64]) -> float:

@@ -1,4 +1,4 @@
-"""How the numbers were made: model, choice of rank and penalty, convergence, messages."""
+"""How the numbers were made: model, choice of the rank, convergence, messages."""
 
 from __future__ import annotations
 
@@ -141,10 +141,7 @@ def _facts(a: Findings) -> list[tuple[str, str]]:
         ("Solver", _value(f("method"))),
         ("Rank of the interaction of sites and time", _value(f("rank"))),
         ("Average of models", _averaged(a) or "no: one model"),
-        (
-            "Penalty on the factors",
-            "estimated from the data" if f("penalty") is None else _value(f("penalty")),
-        ),
+        ("Penalty on the factors", _value(f("penalty"))),
         ("Dispersion", _value(f("dispersion"))),
         ("Effective number of parameters", _value(f("edf"))),
         ("Standard effort", _value(f("standard_effort"))),
@@ -206,7 +203,7 @@ def _cv(a: Findings) -> HtmlTable | None:
         return None
     means = ["deviance", "log_rmse", "total_bias"]
     weighted = cv.assign(**{m: cv[m] * cv["n"] for m in means}, chosen=chosen_rows(a), mean=averaged_rows(a))
-    keys = ["candidate", "model", "rank", "penalty", "chosen", "mean"]
+    keys = ["candidate", "model", "rank", "chosen", "mean"]
     table: pd.DataFrame = weighted.groupby(keys, as_index=False, dropna=False)[["n", *means]].sum()
     rows = []
     for r in records(table):
@@ -215,7 +212,6 @@ def _cv(a: Findings) -> HtmlTable | None:
             [
                 Cell(f"{r.model}{' (chosen)' if r.chosen else ' (averaged with it)' if r.mean else ''}"),
                 Cell(f"{r.rank}", float(r.rank)),
-                Cell("estimated" if math.isnan(r.penalty) else number(r.penalty), r.penalty),
                 Cell(number(d, 4), d),
                 Cell(number(e, 4), e),
                 Cell(number(b, 3), b),
@@ -223,7 +219,7 @@ def _cv(a: Findings) -> HtmlTable | None:
             ]
         )
     columns = [
-        "Distribution", "Rank", "Penalty", "Deviance per visit", "Error of log(1 + birds)", "Predicted / counted total",
+        "Distribution", "Rank", "Deviance per visit", "Error of log(1 + birds)", "Predicted / counted total",
         "Visits held out",
     ]  # fmt: skip
     note = "On visits that the fit did not see; lower deviance is better, a ratio of 1 is unbiased."

@@ -283,3 +283,17 @@ def test_the_names_in_a_forged_manifest_do_not_lead_outside(tmp_path):
     with files.atomic_folder(out, "report", overwrite=True) as tmp:
         files.write_manifest(tmp, "report", settings={}, inputs={})
     assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_what_a_dead_process_left_beside_a_whole_file_goes_although_the_file_stays(tmp_path):
+    """It died between the last file and the removal of its lock; the next command refuses to overwrite, and tidies up."""
+    out = tmp_path / "table.csv"
+    with files.making_files(out, overwrite=False), files.atomic_file(out) as tmp:
+        tmp.write_text("whole")
+    before = set(snapshot(tmp_path))
+    left = owner.temporary(out)
+    left.write_text("half")
+    with pytest.raises(ConfigError, match="exists already"), files.making_files(out, overwrite=False):
+        raise AssertionError("never reached")
+    assert set(snapshot(tmp_path)) == before
+    assert out.read_text() == "whole"

@@ -37,12 +37,13 @@ def in_recipe(text: str, step: str = "") -> str:
             return "fedmiss"
         for table in order:
             if key in tables[table]:
-                return f"{key} in [{table}]"
+                value = f' = "{match[2]}"' if match[2] else ""
+                return f"{key}{value} in [{table}]"
             if key.removeprefix("no_") in tables[table]:
                 return f"{key.removeprefix('no_')} = false in [{table}]"
         return match[0]
 
-    return re.sub(r"--([a-z][a-z-]*[a-z])", setting, text)
+    return re.sub(r"--([a-z][a-z-]*[a-z])(?: (auto)\b)?", setting, text)
 
 
 def sentence(error: BaseException, step: str = "") -> str:

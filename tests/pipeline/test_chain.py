@@ -11,7 +11,7 @@ import pytest
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.panel import PanelSettings, make_panel
 from fedmiss.files import read_manifest
-from fedmiss.pipeline.chain import run_recipe
+from fedmiss.pipeline.chain import _step, run_recipe, run_species
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.pipeline.recipe import read_recipe, slug
@@ -304,3 +304,28 @@ def test_the_demo_from_an_empty_folder_and_again(tmp_path, monkeypatch):
     panel = read_manifest(tmp_path / "fedmiss-demo" / "panel")["results"]
     assert panel["common_name"] == "Great Egret"
     assert len(panel["groups"]) == 10
+
+
+def test_a_failed_step_leaves_no_key_behind(tmp_path):
+    """A key is the proof that a run made the folder: beside a folder that a user makes later it would give that away."""
+
+    def fails(*, overwrite):
+        raise InputError("no")
+
+    with pytest.raises(InputError):
+        _step(tmp_path / "panel", "a" * 64, fails)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "panel").mkdir()
+    (tmp_path / "panel" / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="no run of a recipe made it"):
+        _step(tmp_path / "panel", "a" * 64, fails)
+
+
+def test_a_folder_of_a_species_that_is_a_link_is_refused(tmp_path):
+    """What a run makes and replaces would lie in the folder that it points to."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mine.txt").write_text("mine")
+    (tmp_path / "wigeon").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="is a link to"):
+        run_species(None, "Wigeon", tmp_path / "records", tmp_path / "wigeon")
+    assert [p.name for p in (tmp_path / "elsewhere").iterdir()] == ["mine.txt"]

@@ -95,5 +95,6 @@ def test_options_of_steps_are_said_as_settings():
     assert text == (
         "pass allow_absent in [ingest] or joint = false in [fit]; another --out (--jobs 1); fedmiss will not"
     )
+    assert in_recipe("Or --map auto to take it.") == 'Or map = "auto" in [ingest] to take it.'
     assert in_recipe("--seed", "panel") == "seed in [panel]"
     assert in_recipe("--seed", "fit") == "seed in [fit]"

@@ -61,7 +61,9 @@ def write_exchange(a: Analysis, folder: Path) -> list[Path]:
         return []
     assert a.covariance is not None
     year, total, cov = a.covariance
-    table = index_table(year, total, cov, np.isin(year, a.yearly.attrs["base"]))
+    table = index_table(
+        year, total, cov, year == year[0]
+    )  # readers of TRIM's files take the first year for the base
     out = folder / f"{file_stem(a.species)}.out"
     out.write_text(_out_text(a, table, cov), encoding="ascii", errors="replace")
     return [*files[:-1], out, files[-1]]

@@ -182,14 +182,15 @@ def smoothed(a: Findings) -> Plot | None:
     ax.axhline(100, color=GREY, lw=0.8, ls=(0, (4, 3)))
     ceiling = float(np.nanmax(table[["index", "smooth", "smooth_hi"]].to_numpy(dtype=float)))
     ax.set_ylim(0, max(ceiling, 100.0) * 1.08)
-    ax.set_ylabel(f"smoothed index ({a.trend['base']} = 100)")
+    ax.set_ylabel(f"index ({a.trend['base']} = 100)")
     _thousands(ax)
     _years_axis(ax, year)
     first, last = table.iloc[0], table.iloc[-1]
     caption = (
         "The curve follows the index (dots) over about ten years at a time and leaves out the ups and downs of "
         "single years. "
-        "Shaded: its 95 % interval where available. Its ends are the least certain part."
+        "Shaded: its 95 % interval where available. Its ends are the least certain part. It need not pass through 100 in "
+        "the base year: a single year lies above or below the years around it."
     )
     alt = (
         f"Smoothed index: {number(first['smooth'])} in {int(first['year'])}, {number(last['smooth'])} in "

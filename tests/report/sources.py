@@ -94,6 +94,7 @@ SENTENCES = [
     "Pale bars, not in the trend: {*years_out}",
     "Line of the yearly index from {#from_year} to {#to_year}: it ends at {last_index} with {#base} = 100",
     "{imputed_min} % to {imputed_max} % of a year's total is imputed",
+    "It need not pass through 100 in the base year",
     "Smoothed index: {smooth_first} in {#from_year}, {smooth_last} in {#to_year}, with {#base} = 100",
     "LOESS curve (span {loess_span}, {_}; {#loess_iterations} robust iterations)",
     "Not drawn, above the frame: {#hidden_months} month",

@@ -57,7 +57,7 @@ def table_specs(s: Sources, one_trend: bool) -> dict:
             ["change_lo", "change_hi"], "alert",
         ]),
         "Trend by period": (t["periods"], [
-            "period", *trend, ["percent_lo_sampling", "percent_hi_sampling"], "trend_class_sampling",
+            "period", *trend,
         ]),
         "Do visits follow what was found?": (
             t["visits"].dropna(subset="correlation").assign(

@@ -94,33 +94,20 @@ def _trend_cells(r: Any, n_draws: int) -> list[Cell]:
     ]
 
 
-NARROW = ["Without the scatter of years", "Class without it"]
-
-
-def _narrow_cells(r: Any, wide: bool) -> list[Cell]:
-    """Return interval and class by TRIM's convention, where that is not the one in use."""
-    if not wide:
-        return []
-    return [range_cell(r.percent_lo_sampling, r.percent_hi_sampling), Cell(str(r.trend_class_sampling))]
-
-
 def _periods(a: Findings) -> HtmlTable | None:
     if a.periods.empty:
         return None
-    wide = a.settings.convention != "trim"
-    rows = [
-        [Cell(str(r.period)), *_trend_cells(r, a.n_draws), *_narrow_cells(r, wide)]
-        for r in records(a.periods)
-    ]
+    rows = [[Cell(str(r.period)), *_trend_cells(r, a.n_draws)] for r in records(a.periods)]
     refused = sorted({str(r) for r in a.periods["reason"] if r})
     rules = {"pecbms": "PECBMS", "rtrim": "rtrim"}
     own = " by TRIM's convention" if a.settings.convention == "trim" else ""
-    note = f"Classes by the rule of {rules[a.settings.rule]}{own}." + (
-        f" No class where: {'; '.join(refused)}." if refused else ""
+    note = (
+        f"Classes by the rule of {rules[a.settings.rule]}{own}; those by the other convention are in the file."
+        + (f" No class where: {'; '.join(refused)}." if refused else "")
     )
     return HtmlTable(
         "Trend by period",
-        ["Period", "Years", "Change per year", "95 % interval", "Class", *(NARROW if wide else [])],
+        ["Period", "Years", "Change per year", "95 % interval", "Class"],
         rows,
         "periods",
         note,

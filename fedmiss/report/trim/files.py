@@ -11,7 +11,6 @@ import pandas as pd
 
 from fedmiss.files import write_json
 from fedmiss.report.spreadsheet import harmless
-from fedmiss.report.trim.cells import Label
 from fedmiss.report.trim.fit import Shown, TrimFit
 from fedmiss.version import __version__
 
@@ -24,7 +23,10 @@ _HEAD = "  Additive      std.err.   Multiplicative  std.err."
 
 
 def out_text(fit: TrimFit, title: str, shown: Shown = Shown()) -> str:
-    """Lay out a fit as TRIM's ``.out`` file, for programs that read TRIM's; ``shown`` has the class's rule and the base."""
+    """Lay out a fit as TRIM's ``.out`` file, for programs that read TRIM's; of ``shown`` it takes the rule of classes.
+
+    The base of its indices is the first time, as in every file of TRIM; those of another base are in ``totals.csv``.
+    """
     c, s = fit.cells, fit.settings
     lines = [
         *_head_lines(fit, title),
@@ -56,7 +58,7 @@ def out_text(fit: TrimFit, title: str, shown: Shown = Shown()) -> str:
         f"  AIC (up to a constant){fit.aic:10.2f}",
         *_wald_lines(fit),
         *_coefficient_lines(fit),
-        *_total_lines(fit, shown.base),
+        *_total_lines(fit),
     ]
     for name, which in (("MODEL", "model"), ("IMPUTED+(recommended)", "imputed")):
         row = fit.overall(which, rule=shown.rule).iloc[0]
@@ -219,13 +221,12 @@ def _slope_lines(fit: TrimFit, table: pd.DataFrame) -> list[str]:
     return [*lines, ""]
 
 
-def _total_lines(fit: TrimFit, base: Label | None) -> list[str]:
+def _total_lines(fit: TrimFit) -> list[str]:
+    """Indices and totals. Readers of TRIM's files take the first time for the base, whatever base was asked for."""
     lines = ["", " Time INDICES", "  Time     Model     std.err.     Imputed    std.err."]
-    for m, i in zip(
-        fit.index("model", base).itertuples(), fit.index("imputed", base).itertuples(), strict=True
-    ):
+    for m, i in zip(fit.index("model").itertuples(), fit.index("imputed").itertuples(), strict=True):
         # TRIM leaves the standard error of the base blank, and readers of its files count on that.
-        if str(m.time) == str(fit.times[0] if base is None else base):
+        if str(m.time) == str(fit.times[0]):
             lines.append(f"{m.time!s:>6}     1                       1")
         else:
             lines.append(f"{m.time:>6}{m.index:11.4f}{m.se:11.4f}{i.index:13.4f}{i.se:11.4f}")

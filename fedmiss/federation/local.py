@@ -178,26 +178,23 @@ class LocalFederation:
         ]
         return int(np.unique(np.concatenate(cells)).size)
 
-    def fit(
-        self, settings: CountSettings, *, watch: Callable[[int, float, float], None] | None = None
-    ) -> CountFit:
+    def fit(self, settings: CountSettings, *, watch: Callable[[int, float], None] | None = None) -> CountFit:
         """Fit the count model; the groups keep their half of it for the bootstrap."""
         return self.fit_average([settings], watch=watch).fits[0]
 
     def fit_average(
-        self, settings: Sequence[CountSettings], *, watch: Callable[[int, float, float], None] | None = None
+        self, settings: Sequence[CountSettings], *, watch: Callable[[int, float], None] | None = None
     ) -> AverageFit:
         """Fit several models side by side, the chosen one first; the groups keep their halves for the bootstrap.
 
-        ``watch`` is called after each round of the first with (round, NaN, root mean square move).
+        ``watch`` is called after each round of the first with (round, root mean square move).
         """
         for s in settings:
             s.check()
         if any(s.site_visits for s in settings) and not self.hub.log_visits.size:
             self.ask_visits()
         self.link.stage = "fit"
-        note = None if watch is None else (lambda k, move: watch(k, float("nan"), move))
-        self.members = fit_members(self.link, self.hub, settings, watch=note)
+        self.members = fit_members(self.link, self.hub, settings, watch=watch)
         self.last = AverageFit(tuple(self.result(m.batch, 0, m.settings, m.state) for m in self.members))
         return self.last
 
@@ -221,10 +218,7 @@ class LocalFederation:
     def auxiliary(self, batch: int, fit: int, state: MonthState) -> Auxiliary:
         """Everything but the low-rank part; observer effects are read from the groups' own programs."""
         observer = tuple(p.batches[batch].effects[fit].copy() for p in self.programs.values())
-        return Auxiliary(
-            state.kappa, observer, state.size, state.phi, 1.0 / float(state.tau[0]), 1.0 / float(state.noise[0]),
-            state.ridge, state.edf_visits,
-        )  # fmt: skip
+        return Auxiliary(state.kappa, observer, state.size, state.phi, state.ridge, state.edf_visits)
 
     def load(self, fit: CountFit) -> None:
         """Give the groups their half of an earlier fit, so that replicates can start from it."""
@@ -359,7 +353,7 @@ def fit_counts(
     panel: GroupPanel,
     settings: CountSettings | None = None,
     *,
-    watch: Callable[[int, float, float], None] | None = None,
+    watch: Callable[[int, float], None] | None = None,
     joint: bool = True,
 ) -> CountFit:
     """Fit the count model to groups that one person holds.
@@ -375,7 +369,7 @@ def fit_counts(
     ----------
     panel : the groups' counted visits
     settings : by default the negative binomial of rank 2
-    watch : called after each round with (round, objective or NaN, root mean square move)
+    watch : called after each round with (round, root mean square move)
     joint : see :meth:`LocalFederation.of_panel`
 
     Returns

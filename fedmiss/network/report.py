@@ -103,7 +103,7 @@ def _told_fit(program: GroupProgram, told: Outcome, n_counted: int) -> CountFit:
         r.mu, P, C, told.T, told.D, np.array(r.site_variances), np.zeros((L, p)), np.array(r.month_variances)
     )
     settings = CountSettings(family=r.family, scale=r.scale, rank=r.rank, dispersion=r.dispersion_model)
-    aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, 0.0, 0.0, 0.0)
+    aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, 0.0)
     edf = or_nan(r.edf)
     history = Fit(q.theta(), [], r.converged, r.stop_reason, r.rounds, edf=edf)
     return CountFit(settings, len(P), L, history, aux, or_nan(r.dispersion), edf, n_counted, r.smear, q)

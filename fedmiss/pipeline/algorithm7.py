@@ -237,6 +237,6 @@ def _count_fit(
         top = sum(float((1.0 + g.count).sum()) for g in raw.groups)
         eta = [np.einsum("kr,kr->k", theta.U[g.site], theta.V[g.month]) for g in panel.groups]
         smear = top / sum(float(np.exp(e).sum()) for e in eta)
-    aux = Auxiliary(np.zeros(0), (), float("inf"), 1.0, 0.0, 0.0, 0.0)
+    aux = Auxiliary(np.zeros(0), (), float("inf"), 1.0, 0.0)
     fit = Fit(zero, [], bool(result.converged), result.stop_reason, len(result.trace["k"]))
     return CountFit(settings, panel.J, panel.L, fit, aux, float("nan"), float("nan"), panel.m, smear)

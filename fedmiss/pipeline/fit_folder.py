@@ -171,7 +171,7 @@ def _read_member(path: Path, r: ModelFacts, n_counted: int) -> CountFit:
             np.zeros((L, p)),
             np.asarray(r.month_variances or np.full(p, np.inf)),
         )
-    aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, 0.0, 0.0, 0.0)
+    aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, 0.0)
     fit = Fit(theta, [], r.converged, r.stop_reason, r.rounds)
     dispersion, edf = or_nan(r.dispersion), or_nan(r.edf)
     return CountFit(settings, J, L, fit, aux, dispersion, edf, n_counted, r.smear, posterior)

@@ -140,11 +140,11 @@ def _fit_members(
     """
     total = federation.link.ledger.total
     crossed = [(total.bytes_up, total.bytes_down)]
-    rounds: list[tuple[float, float, float]] = []
+    rounds: list[tuple[float, float]] = []
     with progress("fitting") as show:
 
-        def watch(k: int, objective: float, move: float) -> None:
-            rounds.append((move**2, objective, time.perf_counter() - started))
+        def watch(k: int, move: float) -> None:
+            rounds.append((move**2, time.perf_counter() - started))
             crossed.append((total.bytes_up, total.bytes_down))
             show(k)
 
@@ -154,12 +154,12 @@ def _fit_members(
         else:
             fit = federation.fit(wanted[0], watch=watch)
     k = len(rounds)
-    h_norm2, objective, seconds = np.array(rounds, dtype=float).reshape(k, 3).T
+    h_norm2, seconds = np.array(rounds, dtype=float).reshape(k, 2).T
     up, down = np.diff(np.array(crossed, dtype=np.int64), axis=0).T
     return fit, {
         "round": np.arange(1, k + 1, dtype=np.int32),
         "h_norm2": h_norm2,
-        "objective": pa.array(objective, mask=np.isnan(objective)),
+        "objective": pa.nulls(k, pa.float64()),
         "active": np.full(k, len(federation.programs), np.int32),
         "bytes_up": up,
         "bytes_down": down,

@@ -256,7 +256,7 @@ def _count_fit(
     settings = CountSettings(rank=p - 1, dispersion="none", observers=model.observers)
     history = Fit(q.theta(), [], True, f"{rounds} rounds done, averaged over the second half", rounds)
     ridge = 1.0 / theta.tau2_o if model.observers else 0.0
-    aux = Auxiliary(theta.kappa, (), float("inf"), 1.0, 1.0 / level**2, 0.0, ridge)
+    aux = Auxiliary(theta.kappa, (), float("inf"), 1.0, ridge)
     mean_factor = float(np.exp(0.5 * theta.s2))
     return CountFit(
         settings, J, model.L, history, aux, float("nan"), float("nan"), federation.n_counted, mean_factor, q

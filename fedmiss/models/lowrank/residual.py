@@ -12,7 +12,7 @@ from fedmiss.models.lowrank.data import Cells
 from fedmiss.models.lowrank.families import Family
 from fedmiss.rng import rng_for
 
-__all__ = ["numbers_sent", "residual_svd", "residuals", "times", "times_t"]
+__all__ = ["residual_svd", "residuals", "times", "times_t"]
 
 SPARE, ITERATIONS = 5, 6  # columns beyond those asked, and products with R and R' of the power iterations
 
@@ -52,10 +52,3 @@ def residual_svd(
         V = np.linalg.qr(times_t(mats, U))[0]
     A, s, Bt = np.linalg.svd(U.T @ times(mats, V))
     return (U @ A)[:, :k], s[:k], (V @ Bt.T)[:, :k]
-
-
-def numbers_sent(J: int, L: int, k: int) -> tuple[int, int]:
-    """Numbers that a group sends and receives while :func:`residual_svd` runs: its products, and what they multiply."""
-    width = min(k + SPARE, J, L)
-    by_site, by_month = (ITERATIONS + 1) * J * width, ITERATIONS * L * width
-    return by_site + by_month, by_month + L * width + ITERATIONS * J * width

@@ -86,14 +86,12 @@ class Auxiliary:
     """Everything but the low-rank model: estimated once, then refined or held fixed.
 
     ``kappa`` (K,) effort coefficients; ``observer`` per group (n_observers,), private; ``size`` of the negative binomial
-    (inf for Poisson); ``phi`` scale of the penalties; ``sites``, ``months``, ``observers`` ridges in units of phi.
+    (inf for Poisson); ``phi`` the dispersion that enters the fit; ``observers`` ridge on them in units of phi.
     """
 
     kappa: F64
     observer: tuple[F64, ...]
     size: float
     phi: float
-    sites: float
-    months: float
     observers: float
     edf: float = 0.0  # effective parameters of effort and observers

@@ -22,10 +22,6 @@ class Penalty:
     sites: float = 0.0
     months: float = 0.0
 
-    def scaled(self, by: float) -> Penalty:
-        """Multiply every ridge (the dispersion scales the loss, so it scales the penalties)."""
-        return Penalty(self.factors * by, self.sites * by, self.months * by)
-
 
 @dataclass(frozen=True, slots=True)
 class Theta:

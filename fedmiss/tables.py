@@ -21,7 +21,7 @@ from fedmiss.errors import InputError, SchemaError
 from fedmiss.files import atomic_file
 from fedmiss.resources import resource
 
-__all__ = ["Schema", "load_schema", "read_table", "schema_names", "table_writer", "write_table"]
+__all__ = ["Schema", "is_ours", "load_schema", "read_table", "schema_names", "table_writer", "write_table"]
 
 
 class Column(TypedDict):
@@ -136,11 +136,11 @@ def _as_arrow(table: object) -> pa.Table:
 def write_table(table: object, path: str | Path, schema: str) -> None:
     """Write a table (arrow, polars, pandas or a dict of columns) as parquet, atomically, checked by schema."""
     checked = _conform(_as_arrow(table), load_schema(schema), str(path))
-    with atomic_file(path, ours=_tagged) as tmp:
+    with atomic_file(path, ours=is_ours) as tmp:
         pq.write_table(checked, tmp, compression="zstd")
 
 
-def _tagged(path: Path) -> bool:
+def is_ours(path: Path) -> bool:
     """Whether a table says itself that fedmiss wrote it."""
     try:
         return b"fedmiss_schema" in (pq.read_schema(path).metadata or {})

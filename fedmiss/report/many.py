@@ -31,7 +31,7 @@ from fedmiss.report.sections import Cell
 from fedmiss.report.style import BLUE, CLASS_COLOURS, GREY, INK
 from fedmiss.report.tables import write_csv
 from fedmiss.report.words import count, number, percent, share
-from fedmiss.tables import load_schema, read_table, write_table
+from fedmiss.tables import is_ours, load_schema, read_table, write_table
 
 __all__ = ["build_index", "index_frame", "sparkline"]
 
@@ -100,7 +100,10 @@ def build_index(
     listed = read_manifest(out)["files"] if (out / MANIFEST).exists() else {}
 
     def ours(path: Path) -> bool:
-        return path.name in listed and hash_file(path) == listed[path.name]["sha256"]
+        known = path.name in listed and hash_file(path) == listed[path.name]["sha256"]
+        return known or (
+            path.suffix == ".parquet" and is_ours(path)
+        )  # of a run that was stopped before its manifest
 
     if (out / MANIFEST).exists() and read_manifest(out)["kind"] != KIND:
         raise ConfigError(

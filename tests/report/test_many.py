@@ -7,6 +7,7 @@ import re
 import pandas as pd
 import pytest
 
+from fedmiss import files, owner
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.files import read_manifest
 from fedmiss.report.analysis import ReportSettings
@@ -75,3 +76,26 @@ def test_what_is_not_a_report_is_named(three, tmp_path):
         build_index([root.parent / "in0"], tmp_path)
     with pytest.raises(ConfigError, match="no report to list"):
         build_index([], tmp_path)
+
+
+def test_an_index_that_was_stopped_between_two_files_is_made_again(three, tmp_path, monkeypatch):
+    """No manifest lists the files yet: a table says itself who wrote it, the others are in the mark of the folder."""
+    _, reports = three
+    whole = build_index(reports, tmp_path / "whole", date="2026-01-02").parent
+    wanted = {p.name: p.read_bytes() for p in whole.iterdir() if p.suffix in (".html", ".csv", ".parquet")}
+    real = owner.put_file
+    for stop in range(1, 6):
+        out, put = tmp_path / str(stop), []
+
+        def stopped(tmp, path, ours=None, put=put, stop=stop):
+            real(tmp, path, ours)
+            put.append(path)
+            if len(put) == stop:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(files, "put_file", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            build_index(reports, out, date="2026-01-02")
+        monkeypatch.setattr(files, "put_file", real)
+        build_index(reports, out, date="2026-01-02")
+        assert {p.name: p.read_bytes() for p in out.iterdir() if p.name in wanted} == wanted

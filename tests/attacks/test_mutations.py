@@ -154,6 +154,7 @@ def test_damaged_unfinished_work_is_done_again(files, tmp_path):
         assert tables == wanted, name
 
 
+@pytest.mark.nightly
 def test_a_damaged_step_of_a_run_is_made_again(files):
     """The folders of a run: a damaged file, key or manifest costs the step, not the result."""
     keep, run = {p.name for p in files.iterdir()}, STEPS[-1]

@@ -39,6 +39,7 @@ def test_one_clear_line(case, base, here):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_message_names_what_it_refuses_to_overwrite_before_work_is_done(base, here):
     """Every command that makes a folder keeps one that is there, byte for byte."""
     (here / "kept").mkdir()

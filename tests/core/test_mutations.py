@@ -148,6 +148,7 @@ def run_tests(root, tests):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", MUTANTS)
 def test_each_planted_bug_kills_the_tests_that_guard_it(name, copy):
     edits, victims = MUTANTS[name]

@@ -105,6 +105,7 @@ def test_every_block_of_a_page_runs(name, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_three_clubs_come_to_both_reports(tmp_path):
     """The commands of the tutorial, as they stand there; where clubs join, at once and with the hash that was shown."""
     env, job = environment(tmp_path), ""

@@ -207,7 +207,9 @@ def test_damaged_files_give_an_answer_or_one_clear_error(tmp_path, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ebird", "myebird", "gbif", "plain"])
+@pytest.mark.parametrize(
+    "kind", ["ebird", *(pytest.param(k, marks=pytest.mark.nightly) for k in ("myebird", "gbif", "plain"))]
+)
 def test_many_damaged_files(tmp_path, kind):
     for seed in range(1000, 1400):
         (tmp_path / str(seed)).mkdir()

@@ -61,7 +61,16 @@ def test_the_reference_curve_of_figure_1():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gmm", "heterogeneity", "lsa", "participation", "saem"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gmm",
+        *(
+            pytest.param(n, marks=pytest.mark.nightly)
+            for n in ("heterogeneity", "lsa", "participation", "saem")
+        ),
+    ],
+)
 def test_quick_settings_write_whole_folders(name, tmp_path):
     import importlib
 
@@ -87,6 +96,7 @@ def test_quick_settings_write_whole_folders(name, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_verdict_on_personal_models_is_written_whole(tmp_path):
     main = pytest.importorskip("fedmiss.experiments.personal").main
     out = main(tmp_path / "personal", quick=True, seed=1, data=None, overwrite=False)

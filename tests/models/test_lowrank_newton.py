@@ -160,6 +160,7 @@ def test_a_start_that_a_large_ridge_emptied_is_no_trap():
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("family", "n", "ridge", "effects"),
     [

@@ -47,6 +47,7 @@ def test_kill_9_changes_no_bit(prepared, uninterrupted):
     np.testing.assert_array_equal(result_of(folder), result_of(uninterrupted[0]))
 
 
+@pytest.mark.nightly
 def test_a_club_that_is_off_for_a_third_of_the_time_changes_no_bit(prepared, uninterrupted):
     folder, panels = copy_of(prepared, "absent")
     ends = Ends(folder, panels)

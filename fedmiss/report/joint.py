@@ -51,8 +51,9 @@ class JointSource(Source):
 
     @property
     def manifests(self) -> tuple[Mapping[str, Any], ...]:
-        """The one of the joint result."""
-        return (self.joint,)
+        """What the joint result says of itself; its settings are those of the study, not of a fit."""
+        results = self.joint["results"]
+        return ({"results": results | {"exchanges": results["ledger"]["exchanges"]}},)
 
     @property
     def effort(self) -> Mapping[str, float] | None:

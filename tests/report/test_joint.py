@@ -74,12 +74,9 @@ def result_of(
     }  # fmt: skip
     write_table(pd.DataFrame(visited), folder / "visited.parquet", "visited")
     settings = {
-        "organisations": ["alpha", "beta", "gamma"],
-        "masks": True,
-        "minimum": 5,
-        "contributors": 3,
-        "share": 0.85,
-    }
+        "organisations": ["alpha", "beta", "gamma"], "masks": True, "minimum": 5, "contributors": 3, "share": 0.85,
+        "exchanges": 1000, "species": "of the study", "model": {"rank": 7},
+    }  # fmt: skip
     write_manifest(
         folder, "joint", settings=settings, inputs={"job": "0" * 64}, results=facts(regions=list(regions), **more),
         warnings=["12 visits were withheld."],
@@ -136,6 +133,7 @@ def test_the_page_has_the_sections_that_its_data_bear(tmp_path):
         assert f"<caption>{caption}</caption>" in html
     for name in re.findall(r'href="([^"#][^"]*)"', html):
         assert name == "data:," or (page.parent / name).exists(), name
+    assert "<dt>Exchanges between the groups, whole job</dt><dd>150</dd>" in html  # made, not allowed
     assert "(0)" not in html  # the sites of a region are not known, and not said to be none
     assert {p.name for p in (page.parent / "exchange").iterdir()} == {
         "totals.csv", "totals.parquet", "covariance.csv", "Ardea_alba.ocv",

@@ -99,6 +99,7 @@ def test_theorem_3_is_proposition_25_at_its_own_settings():
         bound_vr_general(C, gamma=0.01, n=16, omega=1.0, alpha=0.9, b=2, k_in=8, k_out=7)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("init", ["h", "zero"])
 def test_memories_of_vr_fedem_approach_the_local_fields_as_proposition_26_says(init):

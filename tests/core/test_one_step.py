@@ -278,6 +278,7 @@ def test_error_feedback_loses_nothing_on_a_lossy_network():
     assert engine.lost > 20
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_error_feedback_converges_to_a_noise_of_the_order_of_the_step():
     data, model = linear_data(), Linear()

@@ -107,6 +107,7 @@ def test_simulated_truth_comes_back(tmp_path, columns):
     compare(tmp_path / "sim", tmp_path)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_simulated_truth_comes_back_at_full_size(tmp_path):
     """More than 100,000 checklists, all three policies."""

@@ -46,6 +46,7 @@ def test_vr_fedem_goes_below_fedem_for_the_same_work():
     assert vr[-1] < 1e-2 * fed[-20:].mean()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_reference_curve_of_figure_1():
     """VR-FedEM at b = 5, k_in = 20, p = 0.75, gamma = alpha = 1e-2 loses a factor of 50-75 every 100 outer loops.
@@ -139,6 +140,7 @@ def digits(tmp_path):
     return folder
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_mnist_runs_on_idx_files_and_reports_beside_scikit_learn(digits, tmp_path):
     out = mnist(tmp_path / "mnist", quick=True, seed=0, data=digits, overwrite=False)

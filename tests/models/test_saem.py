@@ -439,6 +439,7 @@ def test_saem_comes_near_the_mle_and_without_averaging_does_not():
     assert ends[0][0] < 0.03
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("compressed", [False, True], ids=["all", "top-k, p = 0.5"])
 def test_model_c_reaches_the_likelihood_of_quadrature(compressed):

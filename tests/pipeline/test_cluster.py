@@ -62,6 +62,7 @@ def tables(results):
     }
 
 
+@pytest.mark.nightly
 def test_the_cluster_gives_the_same_tables_and_survives_a_killed_worker(workers, tmp_path):
     here = tables(run_recipe(recipe(tmp_path, "here"), jobs=1))
     assert set(here) == {"Alpha", "Beta", "Gamma"}

@@ -46,6 +46,7 @@ def test_what_is_not_text_is_left_alone():
     assert not c.missing
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_file_that_has_every_sentence_leaves_nothing_english(folders, tmp_path):
     plain = build_report(**folders, out=tmp_path / "plain", settings=DATE).read_text(encoding="utf-8")

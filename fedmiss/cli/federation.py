@@ -110,7 +110,7 @@ def join(
 ) -> None:
     """Take part in a study with your data until it is done; then make the joint report and your own."""
     if dry_run:
-        names = ("approve", "look", "preview", "report", "joint", "date")
+        names = ("folder", "approve", "look", "preview", "report", "joint", "date")
         refuse_typed(context, names, "--dry-run sends nothing")
     if preview:
         refuse_typed(context, ("report", "joint", "date"), "--preview makes no report")
@@ -122,9 +122,14 @@ def join(
     from fedmiss.network.report import joint_report, own_report
 
     mine = open_kit(kit)
-    if own_sites is not None:
+    if mine.study.method:
+        names = ("look", "preview", "own_sites", "report", "joint", "date")
+        refuse_typed(context, names, f"the study runs {mine.study.method['run']}, not the count model")
+    if mine.study.engine != "folder":
+        refuse_typed(context, ("folder",), f"the study's frames are carried by {mine.study.engine}")
+    brought = brings(mine, data, own_sites)
+    if own_sites is not None and not dry_run:
         mine.keep_own_sites(own_sites)
-    brought = brings(mine, data)
     if dry_run:
         typer.echo(page(mine))
         typer.echo("\n".join(brought))
@@ -238,6 +243,7 @@ def revise(
 
 
 def demo(
+    context: typer.Context,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of all results.")] = Path(
         "federation-demo"
     ),
@@ -249,6 +255,8 @@ def demo(
     ] = "folder",
 ) -> None:
     """Run a whole study on this computer: three clubs as separate processes, by a shared folder or a relay."""
+    if engine == "folder":
+        refuse_typed(context, ("port",), "a folder carries the frames; a port is of --engine nvflare")
     from fedmiss.network.demo import run_demo
 
     run_demo(out, bootstrap=bootstrap, port=port, masks=masks, engine=engine, say=typer.echo)

@@ -36,6 +36,7 @@ from fedmiss.tables import read_table
 __all__ = ["CLUBS", "club_panels", "compare", "demo_study", "give_away", "in_process", "prepare", "run_demo"]
 
 CLUBS = ("central", "north", "south")
+PORT = 8102
 
 
 def club_panels(out: Path) -> dict[str, Path]:
@@ -62,11 +63,12 @@ def club_panels(out: Path) -> dict[str, Path]:
     return panels
 
 
-def demo_study(*, bootstrap: int, port: int, masks: bool = True, engine: str = "folder") -> Study:
+def demo_study(*, bootstrap: int, port: int = PORT, masks: bool = True, engine: str = "folder") -> Study:
     """The study of the demo."""
+    relay: dict[str, Any] = {"port": port, "patience": 120.0} if engine == "nvflare" else {}
     return Study(
-        name="egrets", species="Ardea alba", organisations=CLUBS, minimum=5, port=port, patience=120.0, masks=masks,
-        engine=engine, model={"bootstrap": bootstrap},
+        name="egrets", species="Ardea alba", organisations=CLUBS, minimum=5, masks=masks, engine=engine,
+        model={"bootstrap": bootstrap}, **relay,
     )  # fmt: skip
 
 
@@ -96,7 +98,7 @@ def run_demo(
     out: Path,
     *,
     bootstrap: int = 200,
-    port: int = 8102,
+    port: int = PORT,
     masks: bool = True,
     engine: str = "folder",
     say: Callable[[str], None] = print,

@@ -177,59 +177,90 @@ def _ends(study_folder: Path, study: Study) -> list[Path]:
 
 def page(kit: Kit, *, visits: str = "") -> str:
     """Return what a custodian reads before approving: one page of plain text."""
-    s, m = kit.study, kit.study.fit
-    season = ", ".join(map(str, s.season)) if s.season else "all months"
-    months = f"{s.months[0]} to {s.months[1]}" if s.months else "all months that the organisations have"
+    s = kit.study
     way = (
         "a folder that all of you share; whoever keeps it sees sizes and times, no content"
         if s.engine == "folder"
         else f"a relay at {s.host}, port {s.port} ({s.engine}), which sees sizes and times, no content"
     )
-    what = [f"  model        {m.model}, rank {m.rank}, {m.bootstrap} bootstrap replicates, {m.folds} folds"]
-    if s.method:
-        what = [
-            f"  method       {s.method['run']}, a function installed on your computer; it sees your data, and it alone",
-            "               says what is sent: read it, or ask somebody who has",
+    return "\n".join(
+        [
+            f"Study {s.name}, revision {s.revision}: {s.species or 'a method of its own'}",
+            f"  job          {kit.job.hex()}",
+            f"  you are      {kit.name}{visits}",
+            f"  carried by   {way}",
+            *(_method(s) if s.method else _model(s)),
+            "  organisations and the fingerprints of their keys (compare them by telephone):",
+            *(f"    {name:12s} {fingerprint(key)}" for name, key in sorted(kit.roster.items())),
+            "Who asks",
+            "  Nobody. Your computer runs the whole job, as the others' do, and answers what its own copy asks.",
+            f"  It stops where another copy asks something else, and after {s.exchanges:,} exchanges.",
+            "What the other organisations see, and nobody else",
+            *(_seen_of_method(s) if s.method else _seen_of_model(s, kit.own_sites)),
+            *_differences(kit),
         ]
-    lines = [
-        f"Study {s.name}, revision {s.revision}: {s.species or 'a method of its own'}",
-        f"  job          {kit.job.hex()}",
-        f"  you are      {kit.name}{visits}",
-        f"  carried by   {way}",
+    )
+
+
+def _method(s: Study) -> list[str]:
+    settings = ", ".join(f"{k} = {v!r}" for k, v in s.method.items() if k != "run")
+    return [
+        f"  method       {s.method['run']}, a function installed on your computer; it sees your data, and it alone",
+        "               says what is sent: read it, or ask somebody who has",
+        *([f"  its settings {settings}"] if settings else []),
+    ]
+
+
+def _model(s: Study) -> list[str]:
+    m = s.fit
+    season = ", ".join(map(str, s.season)) if s.season else "all months"
+    months = f"{s.months[0]} to {s.months[1]}" if s.months else "all months that the organisations have"
+    return [
         f"  period       {months}; season: {season}",
-        *what,
-        "  organisations and the fingerprints of their keys (compare them by telephone):",
+        f"  model        {m.model}, rank {m.rank}, {m.bootstrap} bootstrap replicates, {m.folds} folds",
     ]
-    lines += [f"    {name:12s} {fingerprint(key)}" for name, key in sorted(kit.roster.items())]
-    lines += [
-        "Who asks",
-        "  Nobody. Your computer runs the whole job, as the others' do, and answers what its own copy asks.",
-        f"  It stops where another copy asks something else, and after {s.exchanges:,} exchanges.",
-        "What the other organisations see, and nobody else",
-    ]
+
+
+def _seen_of_method(s: Study) -> list[str]:
+    """What fedmiss can promise of a function that it does not know."""
     if s.masks:
-        lines += [
+        sums = [
+            "  What the function adds up is masked: they can read only the sum over all organisations. All of the others",
+            f"  together ({len(s.organisations) - 1} of {len(s.organisations)}) can subtract theirs, and have yours.",
+        ]
+    else:
+        sums = ["  What the function adds up, NOT masked: they see yours."]
+    return [
+        *sums,
+        "  What it shows without adding up, what it computes from the sums, and the version of fedmiss: in clear.",
+        "  fedmiss checks no least number of rows or contributors here: only the function knows what its sums are of.",
+    ]
+
+
+def _seen_of_model(s: Study, own_sites: int) -> list[str]:
+    if s.masks:
+        lines = [
             "  Sums over your sites, each masked: they can read only the sum over all organisations. All of the others",
             f"  together ({len(s.organisations) - 1} of {len(s.organisations)}) can subtract theirs, and have yours, over "
-            + (f"{kit.own_sites} sites or more" if kit.own_sites > 1 else "any number of sites"),
+            + (f"{own_sites} sites or more" if own_sites > 1 else "any number of sites"),
             "  (`join --own-sites N` leaves out your months with fewer than N of them).",
             "  In clear: first and last month with a visit, season, names of regions, the version of fedmiss.",
         ]
     else:
-        lines += [
+        lines = [
             "  Sums over your sites by month, NOT masked. They can compute from them: your birds and visits of every month,",
             "  of every fold of the cross-validation, and your expected birds by month and region.",
             f"  With {len(s.organisations)} organisations, each can subtract its own part of the joint result and has the "
             + ("other's." if len(s.organisations) == 2 else "sum of the others'."),
         ]
-    lines += [
+    return [
+        *lines,
         f"  Months with fewer than {s.minimum} visits or sites of all organisations together, with fewer than",
         f"  {s.contributors} organisations, or with more than {s.share:.0%} of the visits from one, are left out; months",
         "  with such a fold are left out of the choice of the model. Of these months the numbers of visits and sites are",
         "  seen, no birds.",
         "  Sites are compared with nobody's: one that two organisations visit counts in each.",
     ]
-    return "\n".join([*lines, *_differences(kit)])
 
 
 def _differences(kit: Kit) -> list[str]:

@@ -267,8 +267,8 @@ def warm_up() -> None:
         )
 
 
-def dry_run(kit: Kit, data: Path) -> list[str]:
-    """What the organisation would bring, and what its own visits alone would lose; nothing is sent."""
+def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
+    """What the organisation would bring, and what its own visits alone would lose; nothing is sent or kept."""
     if kit.study.method:
         digest_of_path(data)
         return [f"{kit.name}: {data} is given to {kit.study.method['run']}, installed on this computer"]
@@ -279,6 +279,8 @@ def dry_run(kit: Kit, data: Path) -> list[str]:
     months, sites = np.unique(key[0], return_counts=True)
     per = np.unique(visits.month[counted], return_counts=True)[1]
     few = (sites < kit.study.minimum) | (per < kit.study.minimum)
+    least = kit.own_sites if own_sites is None else own_sites
+    out = int((sites < least).sum())
     return [
         f"{kit.name}: {visits.site.size:,} visits at {np.unique(visits.site).size:,} sites, "
         f"{counted.sum():,} with a count, in "
@@ -286,4 +288,9 @@ def dry_run(kit: Kit, data: Path) -> list[str]:
         f"  {int(few.sum())} of these months have fewer than {kit.study.minimum} of your own "
         "visits or sites: they take part "
         "only if the others have enough there",
+        *(
+            [f"  {out} of them have fewer than {least} of your own sites: you bring nothing in these"]
+            if least > 1
+            else []
+        ),
     ]

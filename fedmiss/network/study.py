@@ -29,6 +29,16 @@ __all__ = ["ENGINES", "Study", "job_hash", "read_roster", "read_study", "read_st
 ENGINES = ("folder", "nvflare")
 _FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+_RELAY = ("host", "port", "patience")  # do nothing where a folder carries the frames
+_COUNTS = (
+    "species",
+    "season",
+    "months",
+    "minimum",
+    "share",
+    "sites",
+    "contributors",
+)  # of the count model only
 _MODEL = (
     "model",
     "rank",
@@ -109,10 +119,11 @@ class Study:
                 f"masks need {FEWEST} organisations, the study has {len(self.organisations)}. Find a third one, or say "
                 "masks = false; both custodians will then be shown what the other can compute."
             )
+        self._refuse_idle()
         least = FEWEST if self.masks or len(self.organisations) > 2 else 2
-        if not self.contributors:
+        if not self.contributors and not self.method:
             object.__setattr__(self, "contributors", least)
-        if not least <= self.contributors <= len(self.organisations):
+        if not self.method and not least <= self.contributors <= len(self.organisations):
             raise ConfigError(
                 f"contributors is {self.contributors} (must lie between {least} and {len(self.organisations)}, the number "
                 "of organisations): with fewer behind a sum, one could subtract its own part and have another's."
@@ -154,6 +165,22 @@ class Study:
             if key not in _MODEL:
                 raise unknown(str(key), _MODEL, "[model]")
         from_table(FitSettings, dict(self.model), "[model]")
+
+    def _refuse_idle(self) -> None:
+        """Refuse what would be approved and would do nothing."""
+        idle = {
+            name: f"a relay's, and the engine is {self.engine}" for name in _RELAY if self.engine == "folder"
+        }
+        if self.method:
+            idle |= {
+                name: f"the count model's, and [method] runs {self.method.get('run')!r}" for name in _COUNTS
+            }
+        usual = {f.name: f.default for f in fields(Study)} | {"species": "", "contributors": 0}
+        for name, why in idle.items():
+            if getattr(self, name) != usual[name]:
+                raise ConfigError(
+                    f"{name} = {getattr(self, name)!r} does nothing here: it is {why}. Leave {name} out."
+                )
 
     @property
     def fit(self) -> FastSettings:

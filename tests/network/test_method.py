@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -79,6 +80,14 @@ def test_a_custodian_reads_that_a_function_sees_the_data(tmp_path):
     text = page(open_kit(folder / "kits" / "north"))
     assert "three_organisations:job, a function installed on your computer; it sees your data" in text
     assert "bootstrap" not in text
+    assert "its settings components = 2" in text
+    assert "fedmiss checks no least number" in text
+    assert "What the function adds up is masked" in text
+    for promise in ("are left out", "Sums over your sites", "--own-sites", "share of the visits", "period"):
+        assert promise not in text, "of a function that fedmiss does not know it cannot be said"
+    (tmp_path / "bare").mkdir()
+    folder, _ = prepared(tmp_path / "bare", TOML.replace("[method]", "masks = false\n[method]"))
+    assert "NOT masked: they see yours" in page(open_kit(folder / "kits" / "north"))
 
 
 def test_a_function_that_is_not_there_is_named(tmp_path):
@@ -121,3 +130,36 @@ def test_data_that_changed_and_data_that_are_not_there(tmp_path):
     )
     assert done.exit_code == 1
     assert "there is no file or folder" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('species = "Ardea alba"', "species = 'Ardea alba' does nothing here: it is the count model's"),
+        ("season = [5]", "season = (5,) does nothing here"),
+        ('months = ["2004-01", "2005-12"]', "does nothing here"),
+        ("minimum = 9", "minimum = 9 does nothing here"),
+        ("share = 0.6", "share = 0.6 does nothing here"),
+        ('sites = "all"', "sites = 'all' does nothing here"),
+        ("contributors = 3", "contributors = 3 does nothing here"),
+    ],
+)
+def test_a_rule_of_the_count_model_that_the_method_would_not_keep_is_refused(line, words, tmp_path):
+    (tmp_path / "study.toml").write_text(line + TOML)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        read_study_toml(tmp_path / "study.toml")
+
+
+@pytest.mark.parametrize(
+    "option", ["--look", "--preview", "--own-sites=5", "--report=r", "--joint=j", "--date=2026-01-31"]
+)
+def test_an_option_that_does_nothing_for_a_method_is_refused(option, tmp_path):
+    folder, data = prepared(tmp_path)
+    words = ["federation", "join", str(folder / "kits" / "north"), str(data["north"]), option]
+    register(app)
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    flag = option.split("=")[0]
+    assert f"{flag} does nothing here: the study runs three_organisations:job" in " ".join(
+        done.output.split()
+    )

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,7 +58,10 @@ def test_a_study_is_read_and_mistakes_are_named(tmp_path):
         ("bootstrap = 20", "bootstraps = 20", "the setting 'bootstraps' is unknown"),
         ("bootstrap = 20", "folds = 1", "must be at least 2"),
         ("season = [2, 3, 4]", "season = [13]", "1 to 12"),
-        ("minimum = 5", "port = 80", "port is 80"),
+        ("minimum = 5", 'engine = "nvflare"\nport = 80', "port is 80"),
+        ("minimum = 5", "port = 9000", "port = 9000 does nothing here: it is a relay's"),
+        ("minimum = 5", "patience = 60", "patience = 60 does nothing here"),
+        ("minimum = 5", 'host = "hub.example"', "host = 'hub.example' does nothing here"),
         ("minimum = 5", 'engine = "post"', "engine 'post' is unknown"),
         ('species = "Ardea alba"', "", "lacks 'species'"),
         ('name = "egrets"', "name = ", "not valid TOML"),
@@ -304,7 +308,12 @@ def test_the_commands_work_without_a_terminal(folder, panels):
     register(app)
     runner = CliRunner()
     kit = str(folder / "kits" / "south")
-    done = runner.invoke(app, ["federation", "join", kit, str(panels["south"]), "--dry-run"])
+    words = ["federation", "join", kit, str(panels["south"]), "--dry-run"]
+    done = runner.invoke(app, [*words, "--own-sites", "900"])
+    assert done.exit_code == 0, done.output
+    assert "have fewer than 900 of your own sites" in done.output
+    assert open_kit(Path(kit)).own_sites == 0, "a dry run keeps nothing"
+    done = runner.invoke(app, words)
     assert done.exit_code == 0, done.output
     assert "Nothing was sent" in done.output
     assert runner.invoke(app, ["federation", "status", str(folder)]).output.startswith("state      not begun")

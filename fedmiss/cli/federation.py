@@ -110,7 +110,7 @@ def join(
 ) -> None:
     """Take part in a study with your data until it is done; then make the joint report and your own."""
     if dry_run:
-        names = ("folder", "approve", "look", "preview", "report", "joint", "date")
+        names: tuple[str, ...] = ("folder", "approve", "look", "preview", "report", "joint", "date")
         refuse_typed(context, names, "--dry-run sends nothing")
     if preview:
         refuse_typed(context, ("report", "joint", "date"), "--preview makes no report")

@@ -205,6 +205,30 @@ def test_the_job_can_be_joined_again_when_it_is_done(folder, panels):
     assert {c: (r / "totals.json").read_bytes() for c, r in first.items()} == raw
 
 
+@pytest.mark.slow
+def test_a_flipped_bit_in_a_kits_journal_stops_whoever_reads_it(folder, panels):
+    """Joining again, what was sent, and the ledger: each names the file; nothing is written to it, and no lock is left."""
+    board = Board(CLUBS, patience=30.0)
+    all_take_part(folder, panels, board=board)
+    kit = open_kit(folder / "kits" / "north")
+    raw = kit.journal.read_bytes()
+    rng = np.random.default_rng(1)
+    for bit in rng.integers(0, 8 * len(raw), 40):
+        bad = bytearray(raw)
+        bad[bit // 8] ^= 1 << bit % 8
+        kit.journal.write_bytes(bad)
+        for use in (
+            lambda: take_part(kit, panels["north"], board.seat("north")),
+            lambda: outbox(kit, panels["north"]),
+            lambda: ledger_of(kit),
+        ):
+            with pytest.raises(InputError, match=re.escape(str(kit.journal)) + " is damaged at byte"):
+                use()
+        assert kit.journal.read_bytes() == bad
+    kit.journal.write_bytes(raw)
+    assert all_take_part(folder, panels, board=board)["north"] == kit.result
+
+
 def test_a_copied_kit_without_its_journal_cannot_take_over(folder, panels, tmp_path):
     """And neither can a study be run under another's name: the roster's key of the name is not the thief's."""
     import shutil

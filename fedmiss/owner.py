@@ -39,6 +39,7 @@ __all__ = [
     "put_file",
     "put_folder",
     "refuse_others",
+    "refuse_strangers",
     "remove_cache",
     "remove_file",
     "remove_folder",
@@ -401,6 +402,18 @@ def begin_work(work: Path) -> None:
     drop_unfinished(work)
     if _mark(work, _WORK) is None:
         _begin_work_mark(work)
+    refuse_strangers(work)
+
+
+def refuse_strangers(work: Path) -> None:
+    """Raise ConfigError where unfinished work holds a file that fedmiss did not put there.
+
+    It would come into the finished folder, and be removed with it one day.
+    """
+    known = {*(_mark(work, _WORK) or {}), MANIFEST}
+    for name in files_of(work):
+        if name not in known and name.rpartition("/")[2] not in _DROPPINGS:
+            raise _in_the_way(work, f"holds {name}, which fedmiss did not write there")
 
 
 def _in_the_way(work: Path, why: str) -> ConfigError:
@@ -425,11 +438,8 @@ def empty_work(work: Path, names: Iterable[str] | None = None) -> None:
                 with contextlib.suppress(OSError):  # it holds something
                     (work / name).parent.rmdir()
         return
-    own = {*known, MANIFEST} if MANIFEST in known else {*known}
-    strange = [p for p in files_of(work) if p not in own and p.rpartition("/")[2] not in _DROPPINGS]
-    if strange:
-        raise _in_the_way(work, f"holds {strange[0]}, which fedmiss did not write there")
-    _remove_files(work, own, MARK)
+    refuse_strangers(work)
+    _remove_files(work, known, MARK)
 
 
 def empty_part(part: Path) -> None:

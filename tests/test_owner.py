@@ -219,6 +219,25 @@ def test_a_work_folder_is_emptied_of_its_own_files_only(tmp_path):
     assert {p for p in snapshot(work) if p != owner.MARK} == {"key.json"}
 
 
+@pytest.mark.parametrize("name", ["photo.jpg", "checkpoint/fit/notes.txt", "members/2/mine.parquet"])
+def test_a_file_of_a_users_in_unfinished_work_never_becomes_a_part_of_the_fit(tmp_path, name):
+    """It was listed in the fit's manifest, and so removed with the fit at the next --overwrite."""
+    work = partial_folder(tmp_path / "fit", "key")
+    files.write_checked(work / "checkpoint" / "fit" / "a.bin", b"x")
+    files.write_json(work / "members" / "2" / "a.json", 1)
+    files.write_manifest(work, "fit", settings={}, inputs={})
+    (work / name).write_text("mine")
+    before = snapshot(tmp_path)
+    for step in (lambda: finish(work, tmp_path / "fit"), lambda: partial_folder(tmp_path / "fit", "key")):
+        with pytest.raises(ConfigError, match=f"holds {name}, which fedmiss did not write there"):
+            step()
+        assert snapshot(tmp_path) == before
+    (work / name).unlink()
+    partial_folder(tmp_path / "fit", "key")
+    finish(work, tmp_path / "fit")
+    assert set(files.read_manifest(tmp_path / "fit", verify=True)["files"]) == {"members/2/a.json"}
+
+
 def test_what_an_interrupted_write_left_deep_in_a_work_folder_is_dropped(tmp_path):
     """A kill while an averaged fit was written left a temporary file two folders down, and the finished folder had it."""
     work = partial_folder(tmp_path / "fit", "key")

@@ -28,7 +28,15 @@ from fedmiss.folders import FitFacts, ModelFacts, or_nan
 from fedmiss.models.lowrank.choice import Choice, model_name
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit, Theta
-from fedmiss.owner import begin_work, drop_unfinished, empty_part, empty_work, end_work, files_of
+from fedmiss.owner import (
+    begin_work,
+    drop_unfinished,
+    empty_part,
+    empty_work,
+    end_work,
+    files_of,
+    refuse_strangers,
+)
 from fedmiss.pipeline.panels import PanelFolder, effort_names
 from fedmiss.pipeline.settings import FastSettings, FitSettings
 from fedmiss.progress import note
@@ -91,6 +99,8 @@ def checkpoint(work: Path) -> Path:
 
 def finish(work: Path, out: Path) -> Path:
     """Remove the checkpoints and rename the work folder to its final name."""
+    drop_unfinished(work)
+    refuse_strangers(work)  # somebody may have put one there meanwhile
     # The key first: work without one is done anew. With a key and without its ledger it would go on, and count anew.
     names = (
         "key.json",
@@ -100,7 +110,6 @@ def finish(work: Path, out: Path) -> Path:
     )
     empty_work(work, names)
     empty_part(work / "checkpoint")
-    drop_unfinished(work)
     seal(work)
     replace_folder(work, out)
     end_work(out)

@@ -55,6 +55,7 @@ def test_soft_impute_of_a_complete_matrix_is_the_thresholded_svd(peers):
     assert np.allclose((fit.U * fit.d) @ fit.V.T, want, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_soft_impute_never_rises_and_reaches_the_certified_optimum(peers, seed):
     row, col, x, shape = masked(seed)

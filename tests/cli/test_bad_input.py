@@ -177,6 +177,7 @@ def test_a_truly_full_disk(step, base, here):
 # --- interruptions
 
 
+@pytest.mark.slow
 def test_ctrl_c_during_a_fit_leaves_no_result_but_a_fit_to_resume(base, here):
     words = ("fit", base / "panel", *QUICK[:-2], "--bootstrap", 20, "--out", "fit")
     with interrupted(here):

@@ -41,6 +41,7 @@ def test_records_name_their_species_the_filters_and_the_terms(base, here):
     assert "bbox" not in text
 
 
+@pytest.mark.slow
 def test_panel_fit_and_imputed(base):
     for name, words in (
         (
@@ -118,6 +119,7 @@ def test_a_group_a_recipes_folder_loose_tables_and_unfinished_work(base, here):
     assert "an unfinished fit" in said(here / "fit.partial")
 
 
+@pytest.mark.slow
 def test_the_species_list_that_an_error_points_to(base, here):
     done = fedmiss("panel", base / "records", "--species", "Ostrich", "--out", "new")
     assert "`fedmiss inspect` lists the species" in done.err

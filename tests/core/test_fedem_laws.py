@@ -259,6 +259,7 @@ def test_vr_fedem_with_full_batches_is_fedem():
     np.testing.assert_allclose(a.server.S_hat, b.server.S_hat, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_vr_fedem_converges_where_fedem_stalls_and_counts_its_work():
     model, data, roster, S_0 = mixture(n=5, m=40)
     settings = {

@@ -301,6 +301,7 @@ def test_the_citation_of_the_download_is_kept(run, tmp_path):
     assert "Version: EBD_relApr-2024." in cited.manifest["terms"]["citation"]
 
 
+@pytest.mark.slow
 def test_simulated_files_are_not_credited_to_ebird(run, tmp_path):
     from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
     from fedmiss.simulate.truth import TERMS

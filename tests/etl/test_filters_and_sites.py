@@ -326,6 +326,7 @@ def test_effort_travels_with_units(pair):
     assert (got["protocol"], got["region"], got["date"]) == ("Traveling", "US-WA-033", date(2020, 5, 14))
 
 
+@pytest.mark.slow
 def test_flow_of_every_filter_adds_up_on_random_files(pair):
     rng = np.random.default_rng(11)
     rows = []

@@ -46,6 +46,7 @@ def test_union_of_the_members_lists(pair):
     assert out.visits("Yellow-rumped Warbler") == {"S1": 1}
 
 
+@pytest.mark.slow
 def test_members_that_disagree_on_completeness_give_no_false_zero(pair):
     """Line 13 (t43): the incomplete copy saw 3; the complete one, kept or not, must not turn that into 0."""
     a, b = shared("S1", "S2")

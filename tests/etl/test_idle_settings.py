@@ -41,6 +41,7 @@ def test_defaults_are_taken_for_every_kind(counts, tmp_path):
     assert (tmp_path / "out" / "manifest.json").exists()
 
 
+@pytest.mark.slow
 def test_a_number_of_groups_beside_a_column_of_groups_is_refused(counts, tmp_path):
     register(app)
     ingest([counts], tmp_path / "records", IngestSettings(species="Parus major"))

@@ -97,6 +97,7 @@ def test_other_kinds_of_files(tmp_path):
 HARD = ("備考", "メモ", "größe", "grüße", "Ring no.", "Ring-no", "row")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_names_that_are_alike_or_of_other_alphabets(tmp_path, suffix):
     rows = [f"a,p{i},2020-05-01,greg,3,30,1," + ",".join(f"{h}{i}" for h in HARD) for i in range(3)]

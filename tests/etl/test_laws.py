@@ -285,6 +285,7 @@ def test_dictionary_codes_survive_growth(tmp_path):
     assert pl.read_parquet(tmp_path / "words.parquet")["word"].to_list() == words
 
 
+@pytest.mark.slow
 def test_the_cache_answers_the_second_time(tmp_path, monkeypatch):
     """Another species of the same file reads no text; a changed file is read again."""
     records, visits = random_rows(3)
@@ -454,6 +455,7 @@ def _fields_of(words: list[str]) -> tuple:
     return buf, np.cumsum(length, dtype=np.int32) - length, length
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(

@@ -30,7 +30,7 @@ import polars
 
 
 @pytest.mark.parametrize("module", ["fedmiss.etl.ingest", "fedmiss.etl.plain", "fedmiss.pipeline.chain"])
-@pytest.mark.parametrize("own", [None, "dirty_decay_ms:7"])
+@pytest.mark.parametrize("own", [pytest.param(None, marks=pytest.mark.slow), "dirty_decay_ms:7"])
 def test_polars_is_told_before_it_is_loaded_and_a_users_choice_stays(module, own):
     env = {k: v for k, v in os.environ.items() if k != "_RJEM_MALLOC_CONF"}
     env |= {"_RJEM_MALLOC_CONF": own} if own else {}
@@ -39,6 +39,7 @@ def test_polars_is_told_before_it_is_loaded_and_a_users_choice_stays(module, own
     assert done.stdout.split() == [own or "dirty_decay_ms:0,muzzy_decay_ms:0"]
 
 
+@pytest.mark.slow
 def test_a_reader_of_fits_loads_nothing_that_fits():
     code = "import sys, fedmiss.pipeline.imputing as _; print(*{'numba', 'scipy.stats'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

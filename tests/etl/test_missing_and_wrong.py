@@ -166,6 +166,7 @@ def test_cells_that_a_spreadsheet_would_run():
         assert harmless(frame.to_pandas())["a"].tolist() == wanted
 
 
+@pytest.mark.slow
 def test_personal_exports_make_one_group_each(run, tmp_path):
     from fedmiss.etl.panel import PanelSettings, make_panel
     from fedmiss.files import read_manifest

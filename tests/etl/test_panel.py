@@ -259,6 +259,7 @@ NAMES = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(NAMES)
 def test_every_name_of_a_group_has_a_folder_of_its_own(names):

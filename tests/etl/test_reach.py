@@ -59,6 +59,7 @@ def test_the_file_name_says_what_was_asked_for(run, tmp_path, name, expected):
     assert not cut or cut[0].startswith(f"{len(LISTS) - len(expected)} complete")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counties", [True, False])
 def test_many_species_have_records_wherever_somebody_looked(run, tmp_path, monkeypatch, counties):
     """All species of a region and a time: days, counties or states without any record are not in the file."""

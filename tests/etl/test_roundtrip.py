@@ -101,6 +101,7 @@ def compare(folder: Path, tmp_path: Path) -> None:
         assert got.equals(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", ["46", "52"])
 def test_simulated_truth_comes_back(tmp_path, columns):
     simulate_ebird(tmp_path / "sim", EbirdSettings(records=6_000, species=5, seed=4, columns=columns))

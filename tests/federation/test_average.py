@@ -68,6 +68,7 @@ def test_a_replicate_of_the_average_is_that_of_the_member_it_is_dealt_to(panel, 
         np.testing.assert_array_equal(draws.slopes[[i, i + 3]], mine.slopes)
 
 
+@pytest.mark.slow
 def test_a_job_between_organisations_gives_the_mean_and_tells_every_member(panel, tmp_path):
     def there(folder):
         """Organisations without a rule for released sums."""

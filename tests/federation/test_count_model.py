@@ -330,6 +330,7 @@ def test_panels_smaller_than_the_rank(shape):
     assert fit.settings.rank == fit.posterior.T.shape[1] - 1 == max(0, min(shape[0], (shape[1] - 2) // 5))
 
 
+@pytest.mark.slow
 def test_cross_validation_finds_the_rank():
     flat, _ = simulate(J=60, L=36, n=2500, scale=0.0)
     rich, _ = simulate(J=60, L=36, n=2500, scale=0.8)
@@ -355,6 +356,7 @@ def bursts(J=200, L=24, seed=2, season=1.1):
     return split(J, L, s, t, y, s % 20, s % 3), eta
 
 
+@pytest.mark.slow
 def test_factors_enter_one_by_one_and_a_path_passes_through_the_lower_ranks():
     panel, eta = bursts()
     fits = [fit_counts(panel, CountSettings(rank=r, dispersion="negbin")) for r in (0, 1, 2, 4)]
@@ -498,6 +500,7 @@ def test_bootstrap_weights_stay_inside_groups():
         ).any()  # only who has the secret can know the weights
 
 
+@pytest.mark.slow
 def test_few_effective_observers_get_wider_weights():
     who = np.repeat(np.arange(29), [72] + [6] * 28)  # one of them makes 30 % of the visits
     s, t = np.divmod(np.arange(240), 24)

@@ -184,6 +184,7 @@ def test_own_sites_hold_in_every_month_and_stand_behind_no_thin_fold(busy, tmp_p
     assert told[sorted(clubs).index("owner-1")].sums[:, 0].sum() == (FOLDS - 1) * mine
 
 
+@pytest.mark.slow
 def test_a_member_that_lies_can_lift_months_over_the_least_numbers(panel, tmp_path):
     """What the page on privacy gives up: least numbers are sums that members tell, and masks hide who told what."""
     alone = np.arange(3)  # months in which only owner-2 was out

@@ -104,6 +104,7 @@ def test_a_panel_without_any_bird_has_the_result_of_its_prior(settings):
         assert monthly(fit).min() > 0.0
 
 
+@pytest.mark.slow
 def test_the_level_of_a_panel_without_any_bird_comes_to_rest(monkeypatch):
     monkeypatch.setattr(rounds, "TOL", 0.0)
     early, late = (fit_counts(birds_at([]), replace(NEGBIN, max_sweeps=n)).posterior.mu for n in (300, 900))
@@ -118,6 +119,7 @@ def test_the_level_goes_where_birds_and_prior_balance():
     assert level > -8.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", [[], [7]])
 def test_folds_and_replicates_without_a_bird_have_finite_results(places):
     federation = LocalFederation.of_panel(birds_at(places))

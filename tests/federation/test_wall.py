@@ -110,6 +110,7 @@ pickle.dump((choice.table["deviance"].to_numpy(), members[0].state.T, totals), s
 """
 
 
+@pytest.mark.slow
 def test_the_hub_runs_where_the_groups_side_cannot_be_imported():
     panel = owned(3, shared=0.3, size=2.0, n=500)
     transport = Recording(programs_of(panel))
@@ -168,6 +169,7 @@ def test_the_same_bits_with_every_group_in_a_process_of_its_own():
     assert link.ledger.as_dict() == here.ledger.as_dict()
 
 
+@pytest.mark.slow
 def test_the_ledger_is_what_the_engine_carried():
     panel = owned(3, shared=0.3, size=2.0, n=500)
     transport = Recording(programs_of(panel))

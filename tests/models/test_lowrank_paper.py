@@ -72,6 +72,7 @@ def test_sparse_form_is_the_dense_algorithm(family, gamma):
     assert model.h_norm2(H, carry, theta) == pytest.approx((h**2).sum() / gamma**2, rel=1e-4, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_em_never_raises_the_objective_and_ends_where_the_fast_solver_does(family):
     panel, model, data = setting(family, penalty=1.0)

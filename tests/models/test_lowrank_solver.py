@@ -192,6 +192,7 @@ def test_empty_rows_columns_and_zero_sites_have_defined_answers():
     assert expected[1].max() < expected[0].min()  # the site of zeros stays below the site of birds
 
 
+@pytest.mark.slow
 def test_one_enormous_count_is_fitted_without_overflow():
     panel, _ = simulate()
     g = panel.groups[0]

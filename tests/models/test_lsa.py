@@ -150,6 +150,7 @@ def test_with_the_talks_sign_it_diverges():
     assert not np.abs(bad - theta).max() < 1e6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaffold", [False, True], ids=["fedlsa", "scafflsa"])
 def test_exact_second_moments_are_those_of_200_runs(scaffold):
     data = linear_pools(4, 3, 12, seed=5)

@@ -364,6 +364,7 @@ def test_compression_has_the_expected_figures(p):
         assert end(TopK(10), memory="bare", kept=True) > 0.3  # the report: Top-k of the statistic itself
 
 
+@pytest.mark.slow
 def test_top_k_of_the_statistic_itself_keeps_a_bias():
     """The report's Top-k, on a statistic whose M-step has no domain to leave: off by what it never sends."""
     from tests.core.toys import Linear, linear_data
@@ -456,6 +457,7 @@ def test_model_c_reaches_the_likelihood_of_quadrature(compressed):
     assert sum(len(rows) * model.log_likelihood(result.theta, rows) for rows in data) > best - 0.5
 
 
+@pytest.mark.slow
 def test_standard_errors_of_louis_are_those_of_the_likelihood():
     data = simulate_months(4, 30, 3, seed=3)
     model, roster = PoissonMonths(3), Roster.of([30] * 4)

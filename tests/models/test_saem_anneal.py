@@ -31,6 +31,7 @@ def path(algo, data, S_0, rounds, **settings):
     return np.array([*seen, variances(result.theta)]), result
 
 
+@pytest.mark.slow
 def test_a_variance_of_model_a_falls_by_at_most_three_percent_and_ends_where_it_would():
     data, model, roster = simulate_months(4, 30, 6, counts=False), GaussMonths(6), Roster.of([30] * 4)
     S_0 = first_statistics(model, data).mean(axis=0)

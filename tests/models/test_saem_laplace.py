@@ -25,6 +25,7 @@ def months():
     return model, theta, counts.reshape(-1, 6)
 
 
+@pytest.mark.slow
 def test_moments_are_those_of_quadrature_for_counts_of_0_and_of_500(months):
     model, theta, rows = months
     rng, M, state, shares = np.random.default_rng(0), 40, model.latent_start(rows, 40), []

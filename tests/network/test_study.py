@@ -152,6 +152,7 @@ def test_another_roster_is_another_job_and_what_it_tells_is_said(folder, panels)
     assert "WARNING: you took part in egrets revision 1" in page(kit)
 
 
+@pytest.mark.slow
 def test_a_study_from_kits_to_both_reports(folder, panels, tmp_path):
     results = all_take_part(folder, panels)
     here = in_process(folder, panels)
@@ -196,6 +197,7 @@ def test_a_study_from_kits_to_both_reports(folder, panels, tmp_path):
     assert sum(line.startswith("---") for line in only) == 2
 
 
+@pytest.mark.slow
 def test_the_job_can_be_joined_again_when_it_is_done(folder, panels):
     """For the others, who may lack its last frames; the result stays as it is."""
     board = Board(CLUBS, patience=30.0)
@@ -229,6 +231,7 @@ def test_a_flipped_bit_in_a_kits_journal_stops_whoever_reads_it(folder, panels):
     assert all_take_part(folder, panels, board=board)["north"] == kit.result
 
 
+@pytest.mark.slow
 def test_a_copied_kit_without_its_journal_cannot_take_over(folder, panels, tmp_path):
     """And neither can a study be run under another's name: the roster's key of the name is not the thief's."""
     import shutil
@@ -260,6 +263,7 @@ def test_two_organisations_without_masks(tmp_path, panels):
         np.testing.assert_array_equal(np.array(read_json(result / "totals.json")["totals"]), here.totals)
 
 
+@pytest.mark.slow
 def test_a_preview_says_what_is_lost_and_the_job_goes_on_from_it(folder, panels):
     board = Board(CLUBS, patience=30.0)
     files = all_take_part(folder, panels, board=board, preview=True)
@@ -288,6 +292,7 @@ def read_json_column(path, name):
     return pl.read_parquet(path)[name].to_list()
 
 
+@pytest.mark.slow
 def test_a_message_waits_until_it_is_released(folder, panels):
     kit = open_kit(folder / "kits" / "north")
     hold, released, stop = holder(kit, pause=0.01), [], threading.Event()
@@ -407,6 +412,7 @@ def test_a_count_that_masks_cannot_carry_is_named_before_anything_is_sent(folder
     assert not kit.journal.exists()
 
 
+@pytest.mark.slow
 def test_seconds_add_up_over_the_processes_of_a_job(folder, panels):
     """A job that is stopped goes on in a new process: the manifest has the seconds of both, and every exchange once."""
     board = Board(CLUBS, patience=30.0)
@@ -427,6 +433,7 @@ def test_seconds_add_up_over_the_processes_of_a_job(folder, panels):
     assert facts["ledger"]["exchanges"] == len(ledger_of(kit)[1]) - 1
 
 
+@pytest.mark.slow
 def test_a_replay_shows_what_was_asked_and_answered(folder, panels):
     results = all_take_part(folder, panels)
     kit = open_kit(folder / "kits" / "south")
@@ -436,6 +443,7 @@ def test_a_replay_shows_what_was_asked_and_answered(folder, panels):
     )
 
 
+@pytest.mark.slow
 def test_the_status_names_who_has_not_joined(folder):
     hub, study = folder / "hub", small_study()
     assert status(hub)["state"] == "not begun"

@@ -43,6 +43,7 @@ def fit(panel, tmp_path, both_ranks) -> Path:
     return fit_panel(panel, tmp_path / "fit", AVERAGE)
 
 
+@pytest.mark.slow
 def test_a_folder_with_an_average_reads_back_as_the_mean_of_its_members(panel, fit, tmp_path):
     manifest, read = read_fit(fit)
     assert isinstance(read, AverageFit)
@@ -71,6 +72,7 @@ def settings_of(s: FitSettings) -> dict:
     return {f.name: getattr(s, f.name) for f in fields(s)}
 
 
+@pytest.mark.slow
 def test_an_average_that_was_cut_off_goes_on(panel, fit, tmp_path, monkeypatch):
     genuine = LocalFederation.replicates
 

@@ -123,6 +123,7 @@ def test_a_second_run_redoes_nothing(place):
     assert times(place / "trend-out") == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "redone"),
     [
@@ -174,6 +175,7 @@ def test_a_folder_that_no_run_made_stays(place, tmp_path, step):
     assert before.items() <= after.items()
 
 
+@pytest.mark.slow
 def test_the_same_result_through_the_chain_and_step_by_step(place, tmp_path):
     """`fedmiss run` writes what the single commands write: every table, byte for byte."""
     run(place)
@@ -215,7 +217,7 @@ def test_the_same_result_through_the_chain_and_step_by_step(place, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_many_species_one_of_them_hopeless(place, tmp_path, jobs):
     """A species that fails costs nothing to the others; the page of all names it with its reason."""
     text = RECIPE.replace(

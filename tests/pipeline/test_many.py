@@ -46,6 +46,7 @@ def write(folder: Path, species: tuple[str, ...], more: str = "") -> Path:
     return folder / "many.toml"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", ["", pytest.param("allow_absent = true", marks=pytest.mark.slow)])
 def test_three_species_of_six_fail_each_in_its_way(tmp_path, more):
     recipe = write(tmp_path, (*GOOD, *BAD), more)

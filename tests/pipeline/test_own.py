@@ -15,6 +15,7 @@ from fedmiss.simulate.panels import simulate_panel
 from fedmiss.tables import read_table
 
 
+@pytest.mark.slow
 def test_the_own_report_has_the_groups_sites_and_their_numbers(tmp_path):
     made = simulate_panel(30, 36, 0.08, rank=1, seed=5, observers=12, groups=3)
     panel = write_panel(made, tmp_path / "panel", start="2012-01", settings={})

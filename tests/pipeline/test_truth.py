@@ -25,7 +25,7 @@ bootstrap = 20
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kept", ["seen", "all"])
+@pytest.mark.parametrize("kept", [pytest.param("seen", marks=pytest.mark.nightly), "all"])
 def test_fitted_totals_against_the_truth(tmp_path, kept):
     """200,000 records: monthly totals follow the truth, and their sum is near it, at the sites with a detection.
 

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pandas as pd
+import pytest
 from matplotlib.colors import LogNorm
 
 from fedmiss.report.analysis import ReportSettings, analyse
@@ -80,6 +81,7 @@ def test_no_index_is_drawn_where_no_year_has_one(small):
     assert a.sites["percent_per_year"].isna().all()
 
 
+@pytest.mark.slow
 def test_a_region_has_a_dot_where_the_table_has_a_number(folders):
     data = read_inputs(**folders)
     del data.draws["XX-02"]  # no replicates: no interval, and then no number either

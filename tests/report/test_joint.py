@@ -142,6 +142,7 @@ def test_the_page_has_the_sections_that_its_data_bear(tmp_path):
     assert manifest["results"]["headline"] in html
 
 
+@pytest.mark.slow
 def test_without_regions_years_or_birds(tmp_path):
     """A year without a released month is named and left out; few birds give no class; none gives no trend."""
     visits = np.full(STAMPS.size, 18.0)
@@ -158,6 +159,7 @@ def test_without_regions_years_or_birds(tmp_path):
     joint_report(tmp_path / "none", tmp_path / "nothing", {})
 
 
+@pytest.mark.slow
 def test_one_trend_is_not_repeated_by_region(tmp_path):
     a = findings(result_of(tmp_path / "r", rank=0))
     assert (

@@ -62,6 +62,7 @@ def test_species_are_sorted_by_trend_and_failures_are_shown(three):
     assert all((r / "index.html").exists() for r in reports)
 
 
+@pytest.mark.slow
 def test_an_index_page_of_somebody_else_is_left_alone(three, tmp_path):
     _, reports = three
     (tmp_path / "index.html").write_text("mine")
@@ -78,6 +79,7 @@ def test_what_is_not_a_report_is_named(three, tmp_path):
         build_index([], tmp_path)
 
 
+@pytest.mark.slow
 def test_an_index_that_was_stopped_between_two_files_is_made_again(three, tmp_path, monkeypatch):
     """No manifest lists the files yet: a table says itself who wrote it, the others are in the mark of the folder."""
     _, reports = three

@@ -72,6 +72,7 @@ def test_a_frame_holds_its_places_and_the_page_stays_light(width, lon, lat):
     assert 0.08 < length / f.km <= 0.26
 
 
+@pytest.mark.slow
 def test_hexagons_are_the_nearest_and_keep_the_sums(tmp_path):
     rng = np.random.default_rng(2)
     x, y = 6 * rng.random(500), 5 * rng.random(500)
@@ -90,6 +91,7 @@ def test_hexagons_are_the_nearest_and_keep_the_sums(tmp_path):
     assert h["percent_per_year"].to_numpy() == pytest.approx(np.full(len(h), 100 * np.expm1(-0.04)), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_map_of_one_trend_shows_means_and_visits_and_no_trend(tmp_path):
     f = make_folders(tmp_path, World(rank=0))
     plot = site_map(analyse(read_inputs(**f), ReportSettings(date="2026-01-02")))
@@ -120,6 +122,7 @@ def test_trim_beside_speaks_of_the_same_cells(tmp_path):
         assert np.polyfit(both["year"], np.log(both[column]), 1)[0] == pytest.approx(-0.04, abs=0.015)
 
 
+@pytest.mark.slow
 def test_units_citation_and_photo(tmp_path):
     data = read_inputs(**make_folders(tmp_path, World()))
     a = analyse(data, ReportSettings(date="2026-01-02", unit="nests", author="A Club", url="https://x.org/r"))
@@ -137,6 +140,7 @@ def test_units_citation_and_photo(tmp_path):
         photo_uri(str(tmp_path / "p.png"))
 
 
+@pytest.mark.slow
 def test_the_imputed_share_is_that_of_the_years_and_months_of_the_trend(tmp_path):
     """A last year cut short is not in the trend, so its cells do not count."""
     a = analyse(

@@ -120,6 +120,7 @@ def test_numbers_on_the_page_are_those_of_the_tables(full, report):
     np.testing.assert_allclose(table["imputed_share"], 1 - seen / table["total"])
 
 
+@pytest.mark.slow
 def test_coverage_counts_what_was_seen(folders):
     a = analyse(read_inputs(**folders), ReportSettings(date=DATE))
     c, data = a.coverage, a.data
@@ -164,6 +165,7 @@ def test_an_uncertain_trend_says_what_is_not_excluded(full, lo, hi, room):
     assert room in got.sentence
 
 
+@pytest.mark.slow
 def test_a_bare_panel_is_told_as_it_is(bare_report):
     out = bare_report
     words = text_of(out / "index.html")
@@ -213,6 +215,7 @@ def test_thin_panels_get_no_class(tmp_path, change, expected):
     assert headline(a).verdict == "No trend class"
 
 
+@pytest.mark.slow
 def test_years_that_no_site_links_get_no_class(tmp_path):
     f = make_folders(tmp_path, World(regions=0))
     data = read_inputs(**f)
@@ -368,6 +371,7 @@ def test_one_site_one_year_one_month_is_a_report_too(tmp_path):
     assert "No site has coordinates" in words
 
 
+@pytest.mark.slow
 def test_command_line(small, tmp_path, monkeypatch, capsys):
     from fedmiss.cli import app as module
 

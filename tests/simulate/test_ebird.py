@@ -199,6 +199,7 @@ def test_truth_on_file_is_the_law_that_drew_the_counts(tmp_path):
         assert effects.get(f"obsr{number}", world.observer_effect[i]) == world.observer_effect[i]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -260,6 +261,7 @@ def test_counts_follow_the_truth():
                 assert abs(gap.mean()) < 5 * gap.std() / np.sqrt(gap.size), bird.common
 
 
+@pytest.mark.slow
 def test_marginals_are_near_those_of_real_extracts(tmp_path):
     """At 150,000 records every calibrated marginal is within the tolerance that the guide states."""
     out = simulate_ebird(tmp_path / "sim", EbirdSettings(records=150_000, seed=1))
@@ -288,6 +290,7 @@ def test_marginals_are_near_those_of_real_extracts(tmp_path):
     assert np.abs(np.array(months["simulated"]) - months["real"]).max() < 0.05
 
 
+@pytest.mark.slow
 def test_same_seed_same_bytes(sim, tmp_path):
     again = simulate_ebird(tmp_path / "again", EbirdSettings(records=4000, seed=5))
     other = simulate_ebird(tmp_path / "other", EbirdSettings(records=4000, seed=6))

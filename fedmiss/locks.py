@@ -29,7 +29,8 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
     """Hold the lock of an output while the block runs; its folder must exist.
 
     The lock is the system's (``filelock``): it ends with its process, so a dead owner holds nothing. A block inside another
-    on the same path passes; True is yielded to the outermost only.
+    on the same path passes; True is yielded to the outermost only. In an unfinished folder no lock is needed, and none made:
+    one that could not be removed would come into the finished folder.
 
     Parameters
     ----------
@@ -46,6 +47,11 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
     path = path.parent.resolve() / path.name
     if path in _MINE.get():
         yield False
+        return
+    if any(
+        unfinished(above)[0] for above in path.parents
+    ):  # only its maker knows the name of an unfinished folder
+        yield True
         return
     file = path.with_name(f".{path.name}.lock")
     if not _is_lock(file):

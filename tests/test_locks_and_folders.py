@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -84,6 +85,24 @@ def test_who_waits_gets_the_lock_when_the_owner_is_done(tmp_path):
 
 
 # --- leftovers
+
+
+def test_a_folder_inside_an_unfinished_one_makes_no_lock_that_could_stay_in_it(tmp_path, monkeypatch):
+    """`own` makes a report in the folder that it makes; a disk that refused to remove the inner lock left it there."""
+    genuine = Path.unlink
+
+    def refuse(self, missing_ok=False):
+        if self.name.endswith(".lock"):
+            raise OSError(errno.EIO, "no luck")
+        genuine(self, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with files.atomic_folder(tmp_path / "own", "own") as outer:
+        with files.atomic_folder(outer / "report", "report") as inner:
+            (inner / "page").write_text("x")
+            files.write_manifest(inner, "report", settings={}, inputs={})
+        files.write_manifest(outer, "own", settings={}, inputs={})
+    assert names(tmp_path / "own") == {"manifest.json", "report"}
 
 
 def test_what_a_dead_process_left_is_removed_by_the_next_one(tmp_path):

@@ -51,8 +51,7 @@ class Model(Protocol):
     ``carry_start(S_hat) -> dict[str, array]``, ``advance(carry, theta, gamma) -> dict[str, array]``
         A companion of S_hat on the server, for a part common(theta) of s_bar that all workers share and the
         server knows: s_bar then leaves it out, ``advance`` returns (1 - gamma) carry + gamma common(theta), and
-        the M-step is called as ``T(S_hat, carry)``. With common(theta) = 0 it may hold what T remembers of the last
-        theta, see :class:`fedmiss.models.saem_anneal.Annealed`.
+        the M-step is called as ``T(S_hat, carry)``. See :class:`fedmiss.models.lowrank.paper.FedMissEM`.
     ``h_norm2(H, carry, theta) -> float``
         ||H + common(theta) - carry||^2, the squared norm of the whole field of such a model.
     ``to_wire(theta, D)``, ``from_wire(theta, Q)``

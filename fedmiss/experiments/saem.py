@@ -26,10 +26,10 @@ from fedmiss.core import (
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.experiments.folder import Folder, columns_of, experiment_folder, padded
-from fedmiss.models.saem import GaussMonths, Months, PoissonMonths, first_statistics, simulate_months
-from fedmiss.models.saem_chains import Chains, Langevin, fed_saem, langevin_variance
-from fedmiss.models.saem_counts import Counts, simulate_counts
-from fedmiss.models.saem_louis import louis
+from fedmiss.models.saem.algorithm import fed_saem, louis
+from fedmiss.models.saem.chains import Chains, Langevin, langevin_variance
+from fedmiss.models.saem.counts import Counts, simulate_counts
+from fedmiss.models.saem.months import GaussMonths, Months, PoissonMonths, first_statistics, simulate_months
 from fedmiss.rng import rng_for
 
 __all__ = ["main"]

@@ -12,9 +12,9 @@ __all__ = ["MODELS", "model", "register"]
 MODELS: dict[str, str | Callable[..., Model]] = {  # "module:class" is loaded when first asked for
     "gmm": "fedmiss.models.gmm:GMM",
     "lsa": "fedmiss.models.lsa:LSA",
-    "saem-counts": "fedmiss.models.saem_counts:Counts",
-    "saem-gauss": "fedmiss.models.saem:GaussMonths",
-    "saem-poisson": "fedmiss.models.saem:PoissonMonths",
+    "saem-counts": "fedmiss.models.saem.counts:Counts",
+    "saem-gauss": "fedmiss.models.saem.months:GaussMonths",
+    "saem-poisson": "fedmiss.models.saem.months:PoissonMonths",
     "ridge-logistic": "fedmiss.models.fedavg:RidgeLogistic",
 }
 

@@ -23,11 +23,10 @@ from fedmiss.federation.results import CountFit, Posterior
 from fedmiss.files import hash_json
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit
-from fedmiss.models.saem import first_statistics
-from fedmiss.models.saem_chains import Langevin, fed_saem
-from fedmiss.models.saem_counts import Counts, CountsTheta, Visits
-from fedmiss.models.saem_louis import louis
-from fedmiss.models.saem_shift import ShiftedCounts
+from fedmiss.models.saem.algorithm import fed_saem, louis
+from fedmiss.models.saem.chains import Langevin
+from fedmiss.models.saem.counts import Counts, CountsTheta, ShiftedCounts, Visits
+from fedmiss.models.saem.months import first_statistics
 from fedmiss.pipeline.fit_folder import (
     checkpoint,
     finish,
@@ -157,7 +156,7 @@ def _rounds(settings: SaemSettings) -> int:
 
 
 def fit_saem(panel_path: str | Path, out: Path, settings: SaemSettings) -> Path:
-    """Write a fit folder made by FL-SAEM (model C: :class:`fedmiss.models.saem_shift.ShiftedCounts`).
+    """Write a fit folder made by FL-SAEM (model C: :class:`fedmiss.models.saem.counts.ShiftedCounts`).
 
     Rank 0 has a site level, rank r also r factors with loadings free in each month; S is averaged over the second half of
     the rounds. It has no bootstrap. With ``participation`` below 1 silent workers count with what is remembered of them.
@@ -166,7 +165,7 @@ def fit_saem(panel_path: str | Path, out: Path, settings: SaemSettings) -> Path:
     ------
     ConfigError   a panel that is too large, months without a bird, groups that share sites with ``joint=False``
 
-    Source: Karimi's weekly report of 2021; Kuhn and Lavielle (2005). Differs in what ``models/saem_chains.py`` says.
+    Source: Karimi's weekly report of 2021; Kuhn and Lavielle (2005). Differs in what ``models/saem/algorithm.py`` says.
     """
     rounds = _rounds(settings)
     folder = open_panel(panel_path)

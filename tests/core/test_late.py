@@ -10,8 +10,8 @@ from fedmiss.core import Bernoulli, FedEM, FullBatch, Late, Minibatch, Roster, r
 from fedmiss.core.testing import check_oracle
 from fedmiss.engines import LocalEngine, LossyEngine, PlainEngine
 from fedmiss.errors import ConfigError
-from fedmiss.models.saem import PoissonMonths, first_statistics, simulate_months
-from fedmiss.models.saem_chains import Chains
+from fedmiss.models.saem.chains import Chains
+from fedmiss.models.saem.months import PoissonMonths, first_statistics, simulate_months
 from tests.core.toys import Linear, linear_data
 
 N5 = Roster.of([8] * 5)

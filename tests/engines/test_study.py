@@ -15,8 +15,8 @@ from fedmiss.federation.circle import Circle
 from fedmiss.federation.gather import Board
 from fedmiss.federation.masks import Masks, Party, identity, public_key
 from fedmiss.models.lowrank.paper import FedMissEM
-from fedmiss.models.saem import GaussMonths, first_statistics, simulate_months
-from fedmiss.models.saem_chains import fed_saem
+from fedmiss.models.saem.algorithm import fed_saem
+from fedmiss.models.saem.months import GaussMonths, first_statistics, simulate_months
 from tests.core.toys import mixture
 from tests.federation.network import Kill, together
 from tests.models.panels import simulate

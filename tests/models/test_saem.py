@@ -15,19 +15,17 @@ from fedmiss.core import Bernoulli, FedEM, FullBatch, Remembered, Roster, SaemSt
 from fedmiss.core.testing import check_model, check_oracle
 from fedmiss.engines import LocalEngine, LossyEngine, PlainEngine
 from fedmiss.errors import ConfigError, DomainError
-from fedmiss.models.saem import GaussMonths, Months, PoissonMonths, first_statistics, simulate_months
-from fedmiss.models.saem_chains import (
-    Chains,
-    Langevin,
-    Smoothed,
-    fed_saem,
-    kappa,
-    langevin_variance,
-    quantize,
+from fedmiss.models.saem.algorithm import Smoothed, fed_saem, louis
+from fedmiss.models.saem.chains import Chains, Langevin, kappa, langevin_variance, quantize
+from fedmiss.models.saem.counts import Counts, Visits, simulate_counts
+from fedmiss.models.saem.months import (
+    GaussMonths,
+    Months,
+    PoissonMonths,
+    first_statistics,
+    poisson_normal,
+    simulate_months,
 )
-from fedmiss.models.saem_counts import Counts, Visits, simulate_counts
-from fedmiss.models.saem_louis import louis
-from fedmiss.models.saem_quadrature import poisson_normal
 
 # ---- the chain -----------------------------------------------------------------------------------------------------
 

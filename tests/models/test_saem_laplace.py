@@ -9,10 +9,10 @@ from fedmiss.compressors import Identity
 from fedmiss.core import Roster, SaemSteps, em, run
 from fedmiss.engines import LocalEngine, PlainEngine
 from fedmiss.errors import ConfigError
-from fedmiss.models.saem import PoissonMonths, first_statistics, simulate_months
-from fedmiss.models.saem_chains import Chains, Langevin, fed_saem
-from fedmiss.models.saem_counts import Counts, simulate_counts
-from fedmiss.models.saem_laplace import Laplace
+from fedmiss.models.saem.algorithm import fed_saem
+from fedmiss.models.saem.chains import Chains, Langevin, Laplace
+from fedmiss.models.saem.counts import Counts, simulate_counts
+from fedmiss.models.saem.months import PoissonMonths, first_statistics, simulate_months
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,8 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.files import read_manifest
-from fedmiss.models.saem_chains import Langevin
-from fedmiss.models.saem_counts import Counts, simulate_counts
-from fedmiss.models.saem_shift import ShiftedCounts
+from fedmiss.models.saem.chains import Langevin
+from fedmiss.models.saem.counts import Counts, ShiftedCounts, simulate_counts
 from fedmiss.pipeline.fit_folder import read_fit
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.results import open_fit

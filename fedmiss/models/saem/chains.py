@@ -1,26 +1,81 @@
-"""FL-SAEM's E-step: Langevin chains with a quantized gradient, inside the worker, as an oracle of the core."""
+"""The E-step of FL-SAEM: Langevin chains with a quantized gradient, inside the worker, as an oracle of the core."""
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.core import FedEM, Full, Remembered, Roster, SaemSteps
 from fedmiss.core.oracles import OneByOne
-from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Participation, Rows, Shards
+from fedmiss.core.protocols import Model, Own, Rows, Theta
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError, DomainError
-from fedmiss.models.saem_anneal import Annealed
-from fedmiss.models.saem_parts import Kernel, State, Target
 from fedmiss.rng import rng_for
 
-__all__ = ["Chains", "Langevin", "Smoothed", "fed_saem", "kappa", "langevin_variance", "quantize"]
+__all__ = [
+    "Chains",
+    "Kernel",
+    "Langevin",
+    "Laplace",
+    "Latent",
+    "State",
+    "Target",
+    "kappa",
+    "langevin_variance",
+    "quantize",
+]
+
+State = Mapping[str, np.ndarray]  # of the chains of a worker; the first axis of each array is the chain
+Target = Callable[[F64], tuple[F64, F64]]  # z -> (log density of each entry, its gradient), both (M, N)
+
+
+class Kernel(Protocol):
+    """One step of M chains, see :meth:`Langevin.move`."""
+
+    def move(
+        self, rng: np.random.Generator, z: F64, P: F64, target: Target, starts: I64
+    ) -> tuple[F64, float]:
+        """Return new z, share accepted."""
+        ...
+
+
+class Latent(Protocol):
+    """A model whose latents are drawn by chains, and whose complete log-likelihood is linear in its statistic."""
+
+    @property
+    def q(self) -> int:
+        """Number of entries of the statistic."""
+        ...
+
+    def latent_start(self, rows: Rows, M: int) -> State:
+        """Return the first state of M chains."""
+        ...
+
+    def move(
+        self, theta: Theta, rows: Rows, state: State, kernel: Kernel, rng: np.random.Generator
+    ) -> tuple[State, float]:
+        """Return the state after one step, and the share accepted."""
+        ...
+
+    def statistic(self, rows: Rows, state: State) -> F64:
+        """(q,) mean over chains and rows."""
+        ...
+
+    def unit_totals(self, rows: Rows, state: State) -> F64:
+        """(M, units, q) statistics of the units that are independent given theta."""
+        ...
+
+    def vector(self, theta: Theta) -> F64:
+        """(k,) the parameter as numbers."""
+        ...
+
+    def complete(self, vector: F64, S: F64) -> float:
+        """Mean complete log-likelihood at a statistic, without what theta does not touch."""
+        ...
 
 
 def quantize(g: F64, u: F64, levels: int, starts: I64) -> F64:
@@ -155,6 +210,69 @@ class Langevin:
 
 
 @dataclass(frozen=True, slots=True)
+class Laplace:
+    """Independent Metropolis: z' = mode + t_df / sqrt(curvature), accepted latent by latent.
+
+    For latents that are independent given theta and the rest of the state, with log-concave densities: models A, B and C
+    (:class:`fedmiss.models.saem.months.PoissonMonths`, :class:`fedmiss.models.saem.counts.Counts`). The mode is found by
+    Newton steps from the chain's place, which it forgets; the curvature by differences of the gradient. A step costs about
+    ten gradients, and leaves almost no correlation with the step before, so one step a round is enough.
+
+    Source: f-SAEM, Karimi, Lavielle, Moulines (2020); the weekly report names Langevin only.
+    Differs in: t instead of normal proposals, since a Poisson latent's left tail is its prior's, which is wider.
+
+    Parameters
+    ----------
+    df : degrees of freedom of the proposal, above 2
+    """
+
+    df: float = 8.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.df) and self.df > 2):
+            raise ConfigError(f"Laplace proposals with df={self.df} (must be above 2); try 8.")
+
+    def move(
+        self, rng: np.random.Generator, z: F64, P: F64, target: Target, starts: I64
+    ) -> tuple[F64, float]:
+        """One step of M chains, as :meth:`Langevin.move`; ``starts`` is not needed.
+
+        Parameters
+        ----------
+        z : (M, N) latents
+        P : (N,) scale on which differences are taken
+        target : z -> (log density of each entry, its gradient), both (M, N)
+
+        Returns
+        -------
+        new z, share of latents accepted
+        """
+        mode, h = z.copy(), 1e-4 * np.sqrt(P)
+        for _ in range(60):
+            curve = self._curvature(target, mode, h)
+            step = np.clip(target(mode)[1] / curve, -1.0, 1.0)  # short steps where exp(z) is far too large
+            mode += step
+            if float(np.abs(step).max(initial=0.0)) < 1e-7:
+                break
+        scale = 1.0 / np.sqrt(self._curvature(target, mode, h))
+        draw = rng.standard_t(self.df, z.shape)
+        new = mode + scale * draw
+        old = (z - mode) / scale
+        power = 0.5 * (self.df + 1.0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            ratio = target(new)[0] - target(z)[0]
+            ratio += power * (np.log1p(draw * draw / self.df) - np.log1p(old * old / self.df))
+        accept = np.log(rng.random(z.shape)) < ratio  # nan compares as false
+        return np.where(accept, new, z), float(accept.mean())
+
+    @staticmethod
+    def _curvature(target: Target, at: F64, h: F64) -> F64:
+        """Minus the second derivative of each entry's log density, above 0."""
+        low: F64 = (target(at - h)[1] - target(at + h)[1]) / (2.0 * h)
+        return np.maximum(low, 1e-8)
+
+
+@dataclass(frozen=True, slots=True)
 class Chains(OneByOne):
     """S_c = mean over M chains, each moved K steps at theta_k, of the statistic of their latents.
 
@@ -219,164 +337,3 @@ class Chains(OneByOne):
             for state, part in zip(known.values(), parts, strict=True):
                 state[name] = np.ascontiguousarray(part)
         return [known.get(c) for c in range(n)]
-
-
-@dataclass(frozen=True, slots=True)
-class Smoothed:
-    """Stochastic approximation at the worker: S~_c <- S~_c + rho_j (S_c - S~_c), j the worker's own count of answers.
-
-    S~_c starts at what the server knows, V_c of memory="statistic". Source: Delyon, Lavielle, Moulines (1999), done where
-    the report's algorithm 1 names "surrogate statistics" without defining them.
-    """
-
-    inner: Oracle
-    rho: SaemSteps
-
-    @property
-    def wants_own(self) -> bool:
-        """V_c is the start."""
-        return True
-
-    @property
-    def draws(self) -> int:
-        """As the oracle inside."""
-        return self.inner.draws
-
-    def costs(self, m: int) -> tuple[int, ...]:
-        """As the oracle inside."""
-        inner: Any = self.inner
-        return tuple(inner.costs(m))
-
-    def start(self) -> tuple[int, None, object]:
-        """(answers given, S~_c, memory of the oracle inside)."""
-        return (0, None, self.inner.start())
-
-    def _own(self, own: Own) -> tuple[Own, ...]:
-        return (own,) if getattr(self.inner, "wants_own", False) else ()
-
-    def one(
-        self,
-        model: Model,
-        memory: tuple[int, F64 | None, object],
-        down: Downlink,
-        rows: Rows,
-        u: F64,
-        *own: Own,
-    ) -> tuple[F64, tuple[int, F64, object], int]:
-        """Ask the oracle inside and move towards its answer."""
-        j, S, inner = memory
-        S_c, inner, cost = self.inner.one(model, inner, down, rows, u, *self._own(own[0]))
-        S = own[0].V_i if S is None else S
-        S = S + self.rho(j) * (S_c - S)
-        return S, (j + 1, S, inner), cost
-
-    def start_many(self, n: int, q: int) -> tuple[I64, F64, object]:
-        """Counts, statistics (nan: none yet), memory of the oracle inside."""
-        return np.zeros(n, dtype=np.int64), np.full((n, q), np.nan), self.inner.start_many(n, q)
-
-    def many(
-        self,
-        model: Model,
-        memory: tuple[I64, F64, object],
-        down: Downlink,
-        data: Shards,
-        slots: I64,
-        u: F64,
-        *own: Own,
-    ) -> tuple[F64, int]:
-        """Ask the oracle inside for all, and move each towards its answer."""
-        count, S, inner = memory
-        new, cost = self.inner.many(model, inner, down, data, slots, u, *self._own(own[0]))
-        for i, c in enumerate(slots):
-            was = own[0].V_i[i] if count[c] == 0 else S[c]
-            S[c] = was + self.rho(int(count[c])) * (new[i] - was)
-            count[c] += 1
-        return S[slots], cost
-
-    def pack(self, memory: tuple[I64, F64, object]) -> dict[str, np.ndarray]:
-        """Counts, statistics, and the memory inside."""
-        inner = {f"inner.{k}": v for k, v in self.inner.pack(memory[2]).items()}
-        return {"count": memory[0], "S": memory[1]} | inner
-
-    def unpack(
-        self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int
-    ) -> tuple[I64, F64, object]:
-        """Return what ``pack`` saw."""
-        inner = {k[6:]: v for k, v in arrays.items() if k.startswith("inner.")}
-        return np.array(arrays["count"]), np.array(arrays["S"]), self.inner.unpack(model, inner, n, q)
-
-
-def fed_saem(
-    model: Model,
-    roster: Roster,
-    compressor: Compressor,
-    *,
-    how: str = "memory",
-    estep: Oracle | None = None,
-    steps: SaemSteps | None = None,
-    participation: Participation | None = None,
-    seed: int = 0,
-    anneal: float | None = None,
-    **settings: Any,
-) -> FedEM:
-    """FL-SAEM: averaged statistics, one M-step at the server, stochastic approximation, compression.
-
-    Parameters
-    ----------
-    how : where the stochastic approximation is
-        "server": S <- S + rho H, FedEM's step, for unbiased compressors
-        "memory": at the worker, its change is compressed and remembered: S = mean_c G_c; the safe order
-        "error": rho (S_c - S) is compressed with error feedback, for Top-k
-    estep : the oracle, default :class:`Chains` (M = 4, K = 5, Metropolis)
-    steps : rho; default R1 = 300, a = 0.7, capped at 0.2 ("memory") or 0.3 where anything is compressed
-    anneal : share of a variance that is left at least after each of the first R1 rounds, see
-        :class:`~fedmiss.models.saem_anneal.Annealed`; saemix has 0.97, None is off
-
-    Start with ``init=`` the workers' first statistics for "memory". With full participation and nothing compressed the
-    three give the same S for the same draws.
-
-    Source: Karimi's weekly report, algorithm 1. Differs in: rho, which the report leaves undefined; weights w_c; 1/p or
-    remembered statistics instead of an unweighted mean over those present; what is sent is a change and not Top-k of the
-    statistic, which keeps a bias for ever.
-    """
-    # many parameters: the documented interface, given by name
-    exact = getattr(compressor, "delta", None) is None and compressor.omega(model.q) == 0.0
-    cap = 1.0 if exact else (0.2 if how == "memory" else 0.3)
-    rho, who, oracle = steps or SaemSteps(cap=cap), participation or Full(), estep or Chains()
-    if anneal is not None:
-        model = Annealed(model, rho.R1, anneal)
-    if how == "server":
-        algo = FedEM(model, compressor, roster, rho, participation=who, oracle=oracle, seed=seed, **settings)
-        if not exact:
-            omega, p = compressor.omega(model.q), float(who.prob(roster.n).mean())
-            if omega / (roster.n * p) > 1.0:
-                warnings.warn(
-                    f"omega/(n p) = {omega / (roster.n * p):.2g} is above 1 (omega={omega:.3g}, n={roster.n}, p={p:g}): "
-                    "one round's noise exceeds its signal; use how='memory' with Top-k, k = q/5.",
-                    stacklevel=2,
-                )
-        return algo
-    if how not in ("memory", "error"):
-        raise ConfigError(f"how={how!r} is unknown; use 'server', 'memory' or 'error'.")
-    kept = who if isinstance(who, (Full, Remembered)) else Remembered(who)
-    if how == "error":
-        return FedEM(
-            model,
-            compressor,
-            roster,
-            rho,
-            participation=kept,
-            oracle=oracle,
-            seed=seed,
-            memory="error",
-            **settings,
-        )
-    return FedEM(
-        model, compressor, roster, 1.0, participation=kept, oracle=Smoothed(oracle, rho), seed=seed,
-        memory="statistic", **settings,
-    )  # fmt: skip
-
-
-def with_seed(algo: FedEM, seed: int) -> FedEM:
-    """The same method with other draws."""
-    return replace(algo, seed=seed)

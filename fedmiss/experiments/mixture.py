@@ -48,10 +48,13 @@ class Mixture:
     """Data of the mixture, its model and start, and runs on it.
 
     Components at (-1, 0) and (1, 0.5) with weights 0.25 and 0.75, Sigma = I; N = n m rows. ``sort`` deals them to
-    the workers in the order of their first coordinate, so that workers differ as much as they can.
+    the workers in the order of their first coordinate, so that workers differ as much as they can. ``far`` starts where
+    ``||h||^2`` is about 1, the top of the axis of figure 1; else near the solution, at about 1e-2.
     """
 
-    def __init__(self, *, n: int = 100, m: int = 100, seed: int = 0, sort: bool = False) -> None:
+    def __init__(
+        self, *, n: int = 100, m: int = 100, seed: int = 0, sort: bool = False, far: bool = False
+    ) -> None:
         rng = rng_for(seed, "mixture")
         means = np.array([[-1.0, 0.0], [1.0, 0.5]])
         Y = means[(rng.random(n * m) < 0.75).astype(int)] + rng.standard_normal((n * m, 2))
@@ -62,6 +65,10 @@ class Mixture:
         self.roster = Roster.of([m] * n)
         theta = GMMParams(np.array([0.5, 0.5]), np.array([[-0.5, 0.0], [0.5, 0.0]]), np.eye(2))
         self.S_0: F64 = pooled_s_bar(self.model, theta, self.data, self.roster)
+        if far:
+            self.S_0 = np.array(
+                [0.5, 0.5, -1.1, -0.5, 1.1, 0.5]
+            )  # weights, and weights times (-2.2, -1) and (2.2, 1)
 
     @property
     def total(self) -> int:

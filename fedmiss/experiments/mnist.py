@@ -38,11 +38,12 @@ from fedmiss.rng import rng_for
 __all__ = ["main", "normalised_mutual_information", "purity"]
 
 G, N_PC, B, K_IN = 10, 20, 20, 35
+FIRST = 30.0  # epochs that the paper shows of the weights of FedEM
 
 
 def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: bool) -> Path:
-    """Run 100 epochs of both, at the paper's gamma = 1e-3 and at 3e-2 (quick: 10,000 images, 10 epochs)."""
-    epochs, n, most = (10.0, 20, 10_000) if quick else (100.0, 100, 70_000)
+    """Run 100 epochs of both, at the paper's gamma = 1e-3 and at 2e-2 (quick: 10,000 images, 30 epochs)."""
+    epochs, n, most = (30.0, 20, 10_000) if quick else (100.0, 100, 70_000)
     with experiment_folder(out, "mnist", quick=quick, overwrite=overwrite) as folder:
         images, labels, used, hashes = load_mnist(data)
         n = min(n, len(images) // (2 * B))
@@ -58,7 +59,7 @@ def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: boo
         fits = _fits(digits, runs, int(epochs), seconds)
         for figure, names in (
             ("figure3", ("FedEM", "VR-FedEM")),
-            ("figure3_gamma_3e-2", ("FedEM, gamma = 3e-2", "VR-FedEM, gamma = 3e-2")),
+            ("figure3_gamma_2e-2", ("FedEM, gamma = 2e-2", "VR-FedEM, gamma = 2e-2")),
         ):
             _weights_and_field(folder, figure, names, runs, digits.roster)
         folder.say(
@@ -125,7 +126,7 @@ def _runs(
     runs: dict[str, Result] = {}
     for name, oracle, gamma in (
         ("FedEM", Minibatch(B), 1e-3), ("VR-FedEM", Spider(B, K_IN), 1e-3),
-        ("FedEM, gamma = 3e-2", Minibatch(B), 3e-2), ("VR-FedEM, gamma = 3e-2", Spider(B, K_IN), 3e-2),
+        ("FedEM, gamma = 2e-2", Minibatch(B), 2e-2), ("VR-FedEM, gamma = 2e-2", Spider(B, K_IN), 2e-2),
     ):  # fmt: skip
         algo = FedEM(d.model, Dithering(levels=4), roster, gamma, oracle=oracle, seed=seed)
         start = time.process_time()
@@ -245,13 +246,15 @@ def _write(
         f"VR-FedEM ({half['FedEM'] / half['VR-FedEM']:.3g} times lower). With the paper's step {epochs:g} epochs are "
         f"{len(runs['FedEM'].trace['k']):,} rounds, that is the way of "
         f"{1e-3 * len(runs['FedEM'].trace['k']):.1f} EM iterations for FedEM and "
-        f"{1e-3 * len(runs['VR-FedEM'].trace['k']):.1f} for VR-FedEM: hence the runs at thirty times the step."
+        f"{1e-3 * len(runs['VR-FedEM'].trace['k']):.1f} for VR-FedEM: hence the runs at twenty times the step."
     )
-    vr = runs["VR-FedEM, gamma = 3e-2"].trace["h_norm2"]
+    vr, fed = (runs[f"{name}, gamma = 2e-2"].trace["h_norm2"] for name in ("VR-FedEM", "FedEM"))
+    low, high = np.quantile(fed, (0.01, 0.99))
     folder.say(
-        f"At gamma = 3e-2 VR-FedEM's ||H||^2 goes from {vr[:20].max():.2g} to {vr[-20:].mean():.2g} (the paper's panel: "
-        ".037 to 4e-5), at 1e-3 it hardly moves. Small-step EM from the same start agrees, so the stated gamma cannot give "
-        "the paper's curve when epochs are counted as it says; which of the two is a misprint cannot be told from the paper."
+        f"At gamma = 2e-2 VR-FedEM's ||H||^2 goes from {vr[:20].max():.2g} to {vr[-20:].mean():.2g} (ticks of the paper's "
+        f"panel: 5e-2, 5e-3, 5e-4), FedEM's stays between {low:.2g} and {high:.2g} (ticks: 0.02 to 0.20); at 1e-3 VR-FedEM's "
+        "hardly moves. Small-step EM from the same start agrees, so the stated gamma cannot give the paper's curve when "
+        "epochs are counted as it says; which of the two is a misprint cannot be told from the paper."
     )
 
 
@@ -272,7 +275,8 @@ def _weights_and_field(
 
     def draw(axes: Sequence[Axes]) -> None:
         for (name, e, h, pi), (left, right) in zip(parts, (axes[:2], axes[2:]), strict=True):
-            left.plot(e, pi.T, lw=0.9)
+            early = slice(None) if name.startswith("VR") else e <= FIRST
+            left.plot(e[early], pi.T[early], lw=0.9)
             left.set(title=f"{name}: weights", xlabel="epochs")
             right.semilogy(e, h, lw=0.5, color="#c33")
             right.set(title=f"{name}: $||H||^2$", xlabel="epochs")

@@ -12,7 +12,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.models._lsa_kernels import walk
 from fedmiss.rng import rng_for
 
-__all__ = ["LSA", "garnet", "linear_pools", "mean_system"]
+__all__ = ["LSA", "Law", "garnet", "linear_pools", "mean_system"]
 
 
 class LSA:
@@ -45,16 +45,26 @@ class LSA:
         return S.copy()
 
     def local_walk(
-        self, x: F64, data: Sequence[F64] | F64, slots: I64, index: I64 | None, eta: float, H: int, shift: F64
+        self,
+        x: F64,
+        data: Sequence[F64 | Law] | F64,
+        slots: I64,
+        index: I64 | None,
+        eta: float,
+        H: int,
+        shift: F64,
     ) -> F64:
         """H steps theta <- theta - eta (A(Z) theta - b(Z) - shift) of each worker, see LocalSteps."""
         none = np.empty(0, dtype=np.int64)
         b = 1 if index is None else index.shape[1] // H
         for i, c in enumerate(slots):
-            rows = data[c]
+            rows, chosen = data[c], none if index is None else index[i]
             if index is None:  # the mean of the pool does not change: take it once
                 rows = rows.mean(axis=0, keepdims=True)
-            walk(np.ascontiguousarray(rows), none if index is None else index[i], b, eta, H, shift[i], x[i])
+            elif isinstance(rows, Law):
+                chosen = rows.pick(chosen)
+                rows = rows.atoms
+            walk(np.ascontiguousarray(rows), chosen, b, eta, H, shift[i], x[i])
         return x
 
     def noise(self, rows: F64, theta: F64) -> F64:
@@ -64,7 +74,7 @@ class LSA:
         return out
 
 
-def mean_system(data: Sequence[F64] | F64) -> tuple[F64, F64]:
+def mean_system(data: Sequence[F64 | Law] | F64) -> tuple[F64, F64]:
     """A (n, p, p) and b (n, p): means of the workers' pools.
 
     Source: the system that FedLSA solves, Mangold et al. (2024).
@@ -93,6 +103,40 @@ def linear_pools(
     return rows
 
 
+class Law:
+    """Rows that are draws of [A | b] with given probabilities, as many as one likes: a worker's data without a finite pool.
+
+    It stands where a pool stands: 2^32 rows, of which as many are atom k as its probability says.
+
+    Parameters
+    ----------
+    atoms : (k, p, p + 1)
+    probability : (k,) their probabilities
+    """
+
+    SIZE = 2**32
+
+    def __init__(self, atoms: F64, probability: F64) -> None:
+        self.atoms, self.probability = np.ascontiguousarray(atoms), probability / probability.sum()
+        self._up_to = np.cumsum(self.probability)[:-1]
+
+    def __len__(self) -> int:
+        return self.SIZE
+
+    def pick(self, index: I64) -> I64:
+        """Atoms of the rows with these numbers."""
+        out: I64 = np.searchsorted(self._up_to, (index + 0.5) / self.SIZE, side="right")
+        return out
+
+    def __getitem__(self, index: I64) -> F64:
+        return self.atoms[self.pick(index)]
+
+    def mean(self, axis: int = 0, keepdims: bool = False) -> F64:
+        """(p, p + 1) expected [A | b]; with a first axis of 1 where ``keepdims``."""
+        out: F64 = np.tensordot(self.probability, self.atoms, axes=1)
+        return out[None] if keepdims else out
+
+
 def garnet(
     n: int = 10,
     *,
@@ -101,43 +145,44 @@ def garnet(
     branching: int = 2,
     p: int = 8,
     gamma: float = 0.95,
-    m: int = 2000,
+    spread: float = 0.02,
     heterogeneous: bool = True,
     seed: int = 0,
-) -> F64:
-    """(n, m, p, p + 1) pools of TD(0) learning on Garnet problems: A = phi(s) (phi(s) - gamma phi(s'))', b = phi(s) r.
+) -> list[Law]:
+    """A law of [A | b] for each agent of TD(0) on Garnet problems: A = phi(s) (phi(s) - gamma phi(s'))', b = phi(s) r.
 
-    A Garnet problem has ``branching`` successors for each of ``states`` x ``actions``, with random probabilities, and
-    random rewards on [0, 1]; the policy is uniform. Agents share features on the unit sphere of R^p and follow one
-    kernel; heterogeneous agents alternate between two kernels with opposite rewards. A draw is a state from the
-    kernel's stationary law and its successor.
+    Each of ``states`` x ``actions`` has ``branching`` successors, with weights 1 + U(0, spread) of each agent's own;
+    features are uniform and divided by their sum; the policy is deterministic. Homogeneous agents have one graph, and
+    rewards that differ by U(0, spread); heterogeneous ones alternate between two graphs, with opposite rewards. A draw is
+    a state from the agent's stationary law and its successor, independent of the last one.
 
-    Source: the experiment of the talk and of Mangold et al. (2024), section 6; Garnet problems are of Archibald et al.
-    (1995). Differs in: states are drawn independently, not along one trajectory.
+    Source: the experiment of the talk and of Mangold et al. (2024), section 6, as the authors' program has it; Garnet
+    problems are of Archibald et al. (1995). Differs in: the random numbers.
     """
     # many parameters: the documented interface, given by name
     rng = rng_for(seed, "garnet")
-    phi = rng.standard_normal((states, p))
-    phi /= np.linalg.norm(phi, axis=1, keepdims=True)
+    graphs = [
+        np.argsort(rng.random((states, actions, states)), axis=-1) < branching
+        for _ in range(2 if heterogeneous else 1)
+    ]
+    phi = rng.random((states, p))
+    phi /= phi.sum(axis=1, keepdims=True)
+    action = rng.integers(0, actions, states)
     reward = rng.random(states)
-    kinds: list[tuple[F64, F64, float]] = []
-    for sign in (1.0, -1.0) if heterogeneous else (1.0,):
-        P = np.zeros((states, states))
-        for state in range(states):
-            for _ in range(actions):
-                to = rng.permutation(states)[:branching]
-                P[state, to] += rng.dirichlet(np.ones(branching)) / actions
+    laws = []
+    for c in range(n):
+        linked = graphs[c % len(graphs)][np.arange(states), action]
+        P = linked * (1.0 + spread * rng.random((states, states)))
+        P /= P.sum(axis=1, keepdims=True)
         values, vectors = np.linalg.eig(P.T)
         mu = np.abs(np.real(vectors[:, np.argmax(np.real(values))]))
-        kinds.append((P, mu / mu.sum(), sign))
-    rows = np.empty((n, m, p, p + 1))
-    for c in range(n):
-        P, mu, sign = kinds[c % len(kinds)]
-        now = rng.choice(states, size=m, p=mu)
-        after = (rng.random((m, 1)) > np.cumsum(P[now], axis=1)).sum(axis=1).clip(max=states - 1)
-        rows[c, :, :, :p] = phi[now][:, :, None] * (phi[now] - gamma * phi[after])[:, None, :]
-        rows[c, :, :, p] = phi[now] * (sign * reward[now])[:, None]
-    return rows
+        mu /= mu.sum()
+        r = reward * (1.0 if c % 2 == 0 else -1.0) if heterogeneous else reward + spread * rng.random(states)
+        now, after = np.nonzero(P)
+        A = phi[now][:, :, None] * (phi[now] - gamma * phi[after])[:, None, :]
+        b = phi[now] * r[now, None]
+        laws.append(Law(np.concatenate([A, b[..., None]], axis=-1), mu[now] * P[now, after]))
+    return laws
 
 
 def as_pools(data: Iterable[npt.ArrayLike]) -> list[F64]:

@@ -12,7 +12,8 @@ import pytest
 
 from fedmiss.core import FullBatch, Minibatch, Spider, Stop
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.experiments import EXPERIMENTS
+from fedmiss.experiments import EXPERIMENTS, lsa
+from fedmiss.experiments.folder import experiment_folder
 from fedmiss.experiments.mixture import Mixture, Setting
 from fedmiss.experiments.mnist import main as mnist
 from fedmiss.experiments.mnist import normalised_mutual_information, purity
@@ -85,7 +86,7 @@ def test_quick_settings_write_whole_folders(name, tmp_path):
     figures = {
         "gmm": ["figure1", "figure1_outer_loops"],
         "heterogeneity": ["heterogeneity", "weights"],
-        "lsa": ["rounds", "bias", "accuracy", "extrapolation", "compressed"],
+        "lsa": ["td_homogeneous", "td_heterogeneous", "bias", "accuracy", "extrapolation", "compressed"],
         "saem": ["variance", "counts", "distance", "bytes", "model_c"],
     }.get(name, [name])
     for figure in figures:
@@ -94,6 +95,33 @@ def test_quick_settings_write_whole_folders(name, tmp_path):
     trace = read_table(out / "trace.parquet", "trace").to_pandas()
     assert trace.groupby("run")["round"].apply(lambda r: (np.diff(r) == 1).all()).all()
     assert json.loads((out / "manifest.json").read_text())["kind"] == "experiment"
+
+
+@pytest.mark.slow
+def test_the_talks_figure_of_td_learning(tmp_path):
+    """Within the authors' axes; agents alike: one curve; agents that differ: FedLSA stops at its bias, SCAFFLSA does not."""
+    with experiment_folder(tmp_path / "lsa", "lsa", quick=True, overwrite=False) as folder:
+        lsa._td(folder, 3, True)
+        folder.finish("TD learning", {}, {})
+    for kind in ("homogeneous", "heterogeneous"):
+        table = pd.read_csv(tmp_path / "lsa" / f"td_{kind}.csv")
+        for H in (100, 1000):
+            fed, scaffold = (
+                table[f"{name} eta=0.1 H={H}"].dropna().to_numpy() for name in ("FedLSA", "SCAFFLSA")
+            )
+            low, high = lsa.LIMITS[0.1]
+            assert fed[0] == pytest.approx(8.0), "theta* + 1"
+            for curve in (fed, scaffold):
+                assert (curve > low).all()
+                assert (curve < high).all()
+            late = [float(v[-len(v) // 5 :].mean()) for v in (fed, scaffold)]
+            level = float(table[f"squared bias eta=0.1 H={H}"].iloc[0])
+            if kind == "homogeneous":
+                assert late[0] == pytest.approx(late[1], rel=0.3)
+                assert level < 1e-8
+            elif H == 1000:
+                assert late[0] == pytest.approx(level, rel=0.3)
+                assert late[1] < 0.1 * level
 
 
 @pytest.mark.slow

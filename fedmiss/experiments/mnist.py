@@ -252,9 +252,9 @@ def _write(
     low, high = np.quantile(fed, (0.01, 0.99))
     folder.say(
         f"At gamma = 2e-2 VR-FedEM's ||H||^2 goes from {vr[:20].max():.2g} to {vr[-20:].mean():.2g} (ticks of the paper's "
-        f"panel: 5e-2, 5e-3, 5e-4), FedEM's stays between {low:.2g} and {high:.2g} (ticks: 0.02 to 0.20); at 1e-3 VR-FedEM's "
-        "hardly moves. Small-step EM from the same start agrees, so the stated gamma cannot give the paper's curve when "
-        "epochs are counted as it says; which of the two is a misprint cannot be told from the paper."
+        f"panel: 5e-2, 5e-3, 5e-4), FedEM's stays between {low:.2g} and {high:.2g} (ticks: 0.02 to 0.20); at 1e-3 that of "
+        "VR-FedEM hardly moves. Small-step EM from the same start agrees, so the stated gamma cannot give the paper's curve "
+        "when epochs are counted as it says; which of the two is a misprint cannot be told from the paper."
     )
 
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import struct
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from fedmiss.core import FullBatch, Minibatch, Spider, Stop
+from fedmiss.compressors import Dithering
+from fedmiss.core import FedEM, FullBatch, Minibatch, Spider, Stop, run
+from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.experiments import EXPERIMENTS, lsa
+from fedmiss.experiments import EXPERIMENTS, figure2, lsa
+from fedmiss.experiments import mnist as mnist_module
 from fedmiss.experiments.folder import experiment_folder
 from fedmiss.experiments.mixture import Mixture, Setting
 from fedmiss.experiments.mnist import main as mnist
@@ -95,6 +100,69 @@ def test_quick_settings_write_whole_folders(name, tmp_path):
     trace = read_table(out / "trace.parquet", "trace").to_pandas()
     assert trace.groupby("run")["round"].apply(lambda r: (np.diff(r) == 1).all()).all()
     assert json.loads((out / "manifest.json").read_text())["kind"] == "experiment"
+
+
+def test_figure_1_begins_at_1e0_and_both_curves_take_their_place(tmp_path):
+    """FedEM stays at the level of its noise, VR-FedEM falls below it by a constant factor every 100 outer loops."""
+    mix = Mixture(far=True)
+    fed = mix.run(Setting(), Stop(epochs=60.0), every=20).trace["true_h_norm2"][::20]
+    vr = mix.run(Setting(Spider(5, 20)), Stop(rounds=2001), every=200).trace["true_h_norm2"][::200]
+    assert 0.5 < fed[0] < 2.0
+    assert fed[0] == vr[0]
+    assert fed[-5:].max() < 1e-2
+    assert vr[-1] < 1e-6
+    assert (vr[1:] < vr[:-1]).all()
+
+
+def test_figure_2_has_the_printed_dates_sizes_and_axes(tmp_path):
+    with experiment_folder(tmp_path / "f", "ebird", quick=True, overwrite=False) as folder:
+        figure2.figure2(folder, seed=0, quick=True)
+        folder.finish("figure 2", {}, {})
+    table = pd.read_csv(tmp_path / "f" / "figure2.csv")
+    for name, one in figure2.SPECIES.items():
+        t = {
+            k: table[f"{name} {k}"].dropna().to_numpy()
+            for k in ("stamp", "total", "missing", "missing loess")
+        }
+        at = t["stamp"].astype(int)
+        assert (np.diff(at) > 0).all()
+        assert [f"{s // 12}-{s % 12 + 1:02d}" for s in at[:: one.step]][: len(one.ticks)] == list(one.ticks)
+        assert abs((one.sites - t["missing"]).sum() / one.records - 1) < 0.01
+        low, high = one.missing
+        assert t["missing"].min() == pytest.approx(low, abs=0.02 * low)
+        assert t["missing"].max() == pytest.approx(high, abs=0.02 * high)
+        assert t["missing loess"][-1] < t["missing loess"][0] - 0.5 * (high - low)
+        top = one.counts[1]
+        assert 0.6 * top < t["total"].max() < 1.5 * top
+        others = [
+            table[f"{name} {k}"].max()
+            for k in ("mean over groups, zeros elsewhere", "counts, month means elsewhere")
+        ]
+        assert others[0] < 0.2 * top < 4 * top < others[1]
+
+
+@pytest.mark.slow
+@pytest.mark.realdata
+@pytest.mark.skipif(not os.environ.get("FEDMISS_DATA"), reason="FEDMISS_DATA names no folder")
+def test_figure_3_at_two_hundredths_spans_the_printed_ticks(tmp_path):
+    """FedEM's ||H||^2 in 0.02 to 0.20, VR-FedEM's from about 5e-2 to between 5e-5 and 5e-4; weights up to 0.30 and 0.5."""
+    images, labels, used, _ = load_mnist(Path(os.environ["FEDMISS_DATA"]) / "mnist")
+    order = np.random.default_rng(0).permutation(len(images))
+    digits = mnist_module._start(pca(images[order], 20, used), labels[order], 100, 0)
+    for oracle, top in ((Minibatch(20), 0.30), (Spider(20, 35), 0.5)):
+        algo = FedEM(digits.model, Dithering(levels=4), digits.roster, 2e-2, oracle=oracle, seed=0)
+        weights = []
+        result = run(
+            algo, LocalEngine(digits.shards), digits.S_0, stop=Stop(epochs=100.0),
+            observe=lambda server, down, weights=weights: weights.append(down.theta.pi) or {},
+        )  # fmt: skip
+        h = result.trace["h_norm2"]
+        if isinstance(oracle, Minibatch):
+            assert 0.02 < h.min() < h.max() < 0.20
+        else:
+            assert 0.025 < h[:20].max() < 0.1
+            assert 5e-5 < np.median(h[-20:]) < 5e-4
+        assert 0.0 < np.min(weights) < np.max(weights) < top
 
 
 @pytest.mark.slow

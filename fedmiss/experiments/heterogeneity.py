@@ -18,8 +18,8 @@ __all__ = ["main"]
 
 
 def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: bool) -> Path:
-    """Run exact local statistics, gamma = 5e-2, alpha = 0.2, p = 0.5, for 8,000 rounds (1,500 when quick)."""
-    rounds = 1500 if quick else 8000
+    """Run exact local statistics, gamma = 5e-2, alpha = 0.2, p = 0.5, for 8,000 rounds (3,000 when quick)."""
+    rounds = 3000 if quick else 8000
     with experiment_folder(out, "heterogeneity", quick=quick, overwrite=overwrite) as folder:
         curves, floor = {}, {}
         for kind in ("homogeneous", "heterogeneous"):
@@ -71,7 +71,7 @@ def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: boo
 
 def _weights(folder: Folder, seed: int, quick: bool) -> None:
     """The talk's figure: the weight of the first component against epochs, FedEM, naive and VR-FedEM."""
-    epochs = 60.0 if quick else 300.0
+    epochs = 200.0 if quick else 300.0
     columns: dict[str, F64] = {}
     levels: dict[tuple[str, str], float] = {}
     exact = {}

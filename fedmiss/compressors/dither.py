@@ -58,6 +58,25 @@ class Dithering:
         """3 in a frame's header."""
         return 3
 
+    @classmethod
+    def of(cls, q: int, omega: float = 1.0, norm: float = 2.0) -> Dithering:
+        """The fewest levels with which the noise of a vector of ``q`` numbers is at most ``omega`` times its length squared.
+
+        Examples
+        --------
+        >>> import fedmiss
+        >>> fedmiss.Dithering.of(100)
+        Dithering(levels=6, norm=2.0, block=None)
+        """
+        levels = 1
+        while cls(levels, norm).omega(q) > omega:
+            levels *= 2
+        low = levels // 2
+        while levels - low > 1:
+            middle = (low + levels) // 2
+            low, levels = (low, middle) if cls(middle, norm).omega(q) <= omega else (middle, levels)
+        return cls(levels, norm)
+
     def draws(self, q: int) -> int:
         """One uniform per number."""
         return q

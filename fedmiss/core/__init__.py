@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedmiss.core.em import em, mean_field, pooled_s_bar
 from fedmiss.core.fedem import FedEM, theta_bytes
 from fedmiss.core.finite_sum import Fiem, SemVr, Streaming
+from fedmiss.core.first import first_run
 from fedmiss.core.gather import gather
 from fedmiss.core.late import Late
 from fedmiss.core.likelihood import log_likelihood, watch_likelihood
@@ -25,7 +26,7 @@ __all__ = [
     "FixedSize", "Full", "FullBatch", "Given", "Late", "LocalSteps", "Minibatch", "Model", "Oracle", "Own",
     "Participation", "Piecewise", "Remembered", "Replies", "Result", "Roster", "RoundInfo", "SaemSteps",
     "SemVr", "ServerState", "Spider", "Stop", "Streaming", "Times", "Uplink", "WorkerState", "em",
-    "estimate_constants", "fed_lsa", "gamma_max", "gamma_star", "gamma_vr", "gather", "load_checkpoint",
+    "estimate_constants", "fed_lsa", "first_run", "gamma_max", "gamma_star", "gamma_vr", "gather", "load_checkpoint",
     "local_em", "log_likelihood", "mean_field", "naive_fedem", "pooled_s_bar", "revise", "run", "save_checkpoint",
     "scafflsa", "spider_em", "theta_bytes", "vr_fedem", "watch_likelihood",
 ]  # fmt: skip

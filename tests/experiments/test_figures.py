@@ -74,7 +74,7 @@ def test_the_reference_curve_of_figure_1():
         "gmm",
         *(
             pytest.param(n, marks=pytest.mark.nightly)
-            for n in ("heterogeneity", "lsa", "participation", "saem")
+            for n in ("fedmm", "heterogeneity", "lsa", "participation", "saem")
         ),
     ],
 )

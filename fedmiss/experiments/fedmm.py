@@ -64,8 +64,8 @@ class Dictionary:
     def T(self, S: F64, /) -> F64:
         """(d, K) minimum of the surrogate."""
         A, B = S[: self.K**2].reshape(self.K, self.K), S[self.K**2 :].reshape(self.d, self.K)
-        out: F64 = np.linalg.solve(0.5 * (A + A.T) + self.ridge * np.eye(self.K), B.T).T
-        return out
+        theta = np.linalg.solve(0.5 * (A + A.T) + self.ridge * np.eye(self.K), B.T).T
+        return np.asarray(theta, dtype=np.float64)
 
     def project(self, S: F64) -> F64:
         """Nearest statistic whose first part is symmetric and has no eigenvalue below 0: the set of surrogates."""

@@ -22,8 +22,8 @@ class FedMM(Field):
     trace is that of the step before it.
 
     Source: the idea of Dieuleveut, Fort, Hegazy, Wai (arXiv 2507.17534). Differs from it: a projection only, no general
-    proximal term; its norm is the caller's choice, fixed over rounds. ``fedmiss experiment fedmm`` draws the paper's curves on
-    a problem of our own sizes, since its text could not be had.
+    proximal term; its norm is the caller's choice, fixed over rounds. ``fedmiss experiment fedmm`` draws the paper's
+    curves on a problem of our own sizes, since its text could not be had.
 
     Parameters
     ----------

@@ -23,8 +23,8 @@ STEPS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 
 
 def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: bool) -> Path:
-    """Run the paper's setting (500 epochs, 20 seeds) or a quick one (60 epochs, 3 seeds)."""
-    epochs, seeds = (60.0, 3) if quick else (500.0, 20)
+    """Run the paper's setting (500 epochs, 20 seeds) or a quick one (200 epochs, 3 seeds)."""
+    epochs, seeds = (200.0, 3) if quick else (500.0, 20)
     mix = Mixture(seed=seed, far=True)
     settings = {"FedEM": Setting(), "VR-FedEM": Setting(oracle=Spider(5, 20))}
     with experiment_folder(out, "gmm", quick=quick, overwrite=overwrite) as folder:

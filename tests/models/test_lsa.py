@@ -240,11 +240,11 @@ def test_td_on_garnet_problems_is_the_talks_problem():
 
 def test_draws_of_a_law_have_its_probabilities():
     law = garnet(1, seed=3)[0]
-    u = np.arange(0, len(law), 2**12)
+    u = np.arange(0, len(law), 2**16)
     share = np.bincount(law.pick(u), minlength=60) / u.size
     np.testing.assert_allclose(share, law.probability, atol=2.0 / u.size)
     np.testing.assert_array_equal(law[u[:50]], law.atoms[law.pick(u[:50])])
-    np.testing.assert_allclose(law[u].mean(axis=0), law.mean(), atol=1e-5)
+    np.testing.assert_allclose(law[u].mean(axis=0), law.mean(), atol=1e-3)
 
 
 def test_a_run_on_a_law_has_the_mean_of_the_exact_formula():

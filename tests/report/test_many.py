@@ -71,6 +71,7 @@ def test_an_index_page_of_somebody_else_is_left_alone(three, tmp_path):
     assert (tmp_path / "index.html").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_what_is_not_a_report_is_named(three, tmp_path):
     root, _reports = three
     with pytest.raises(InputError, match="in0"):

@@ -90,10 +90,21 @@ class Kit:
         return int(read_json(path)["sites"]) if path.exists() else 0
 
     def keep_own_sites(self, least: int) -> None:
-        """Write the custodian's least number down; it holds for every later job too."""
+        """Write the custodian's least number down; it holds for every later job too.
+
+        Raises
+        ------
+        ConfigError    the present job was begun with another: what has been answered must be answered the same again
+        """
         if least < 0:
             raise ConfigError(
                 f"the least number of own sites is {least} (must be 0 or more; 3 and 5 are customary)."
+            )
+        if self.journal.exists() and least != self.own_sites:
+            raise ConfigError(
+                f"job {self.job.hex()[:12]} was begun here with own-sites {self.own_sites}; what was answered stands, so it "
+                f"cannot be {least} now. Leave --own-sites out to go on, or ask the proposer for a new revision "
+                "(`fedmiss federation revise`) and say it there."
             )
         self.private.mkdir(exist_ok=True, mode=0o700)
         write_json(self.private / OWN, {"sites": least})

@@ -208,6 +208,23 @@ def test_the_job_can_be_joined_again_when_it_is_done(folder, panels):
 
 
 @pytest.mark.slow
+def test_the_least_number_of_own_sites_stands_once_a_job_is_begun(folder, panels):
+    """Changed in between, every later join failed, and blamed the processor."""
+    register(app)
+    kit = open_kit(folder / "kits" / "north")
+    kit.keep_own_sites(3)
+    board = Board(CLUBS, patience=30.0)
+    done = all_take_part(folder, panels, board=board)
+    words = ["federation", "join", str(kit.folder), str(panels["north"]), "--folder", str(folder.parent)]
+    refused = CliRunner().invoke(app, [*words, "--own-sites", "5"])
+    assert refused.exit_code == 2
+    assert "was begun here with own-sites 3" in " ".join(refused.output.split())
+    assert open_kit(kit.folder).own_sites == 3
+    kit.keep_own_sites(3)
+    assert all_take_part(folder, panels, board=board) == done
+
+
+@pytest.mark.slow
 def test_a_flipped_bit_in_a_kits_journal_stops_whoever_reads_it(folder, panels):
     """Joining again, what was sent, and the ledger: each names the file; nothing is written to it, and no lock is left."""
     board = Board(CLUBS, patience=30.0)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedmiss.errors import FedmissError, InputError
+from fedmiss.errors import ConfigError, FedmissError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Entry, entries
 from fedmiss.federation.ledger import Ledger
@@ -85,7 +85,16 @@ def outbox(kit: Kit, data: Path, *, first: int = 0, last: int | None = None) -> 
     Parameters
     ----------
     first : first exchange to show;  last : how many of the last exchanges to show, None for all
+
+    Raises
+    ------
+    ConfigError    the study runs a method of its own: its frames are in no words that fedmiss knows
     """
+    if kit.study.method:
+        raise ConfigError(
+            f"the study runs {kit.study.method['run']}, and only that function knows what its frames say; read it. "
+            f"`fedmiss federation ledger {kit.folder}` shows when they went, and their sizes."
+        )
     done = list(entries(opened_journal(kit)))
     if last is not None:
         first = max(first, len(done) - last)

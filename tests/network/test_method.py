@@ -18,6 +18,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.network.engine import provision
 from fedmiss.network.kits import approve, collect_roster, enrol, make_study, open_kit, page
 from fedmiss.network.method import function_of
+from fedmiss.network.outbox import outbox
 from fedmiss.network.study import read_study_toml
 from tests.network.conftest import all_take_part
 
@@ -131,6 +132,13 @@ def test_data_that_changed_and_data_that_are_not_there(tmp_path):
     )
     assert done.exit_code == 1
     assert "there is no file or folder" in " ".join(done.output.split())
+
+
+def test_the_outbox_of_a_method_says_who_knows(tmp_path):
+    folder, data = prepared(tmp_path)
+    kit = open_kit(folder / "kits" / "north")
+    with pytest.raises(ConfigError, match="only that function knows what its frames say"):
+        outbox(kit, data["north"])
 
 
 @pytest.mark.parametrize(

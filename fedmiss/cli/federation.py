@@ -110,11 +110,12 @@ def join(
 ) -> None:
     """Take part in a study with your data until it is done; then make the joint report and your own."""
     if dry_run:
-        names: tuple[str, ...] = ("folder", "approve", "look", "preview", "report", "joint", "date")
+        names: tuple[str, ...] = ("approve", "look", "preview", "report", "joint", "date")
         refuse_typed(context, names, "--dry-run sends nothing")
     if preview:
         refuse_typed(context, ("report", "joint", "date"), "--preview makes no report")
     from fedmiss.files import read_json
+    from fedmiss.network.folder import check_folder
     from fedmiss.network.kits import approve as approved
     from fedmiss.network.kits import open_kit, page, terminal_ask
     from fedmiss.network.member import dry_run as brings
@@ -133,6 +134,8 @@ def join(
     if dry_run:
         typer.echo(page(mine))
         typer.echo("\n".join(brought))
+        if folder is not None:
+            typer.echo(f"{check_folder(folder, mine.folder)} can carry the study.")
         typer.echo(f"Nothing was sent. To approve: --approve {mine.job.hex()[:12]}")
         return
     typer.echo("\n".join(brought))

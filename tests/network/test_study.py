@@ -350,18 +350,21 @@ def test_data_that_do_not_fit_the_study_are_refused(tmp_path, folder, panels):
 
 
 @pytest.mark.slow
-def test_the_commands_work_without_a_terminal(folder, panels):
+def test_the_commands_work_without_a_terminal(folder, panels, tmp_path_factory):
     register(app)
-    runner = CliRunner()
+    runner, tmp_path = CliRunner(), tmp_path_factory.mktemp("shared")
     kit = str(folder / "kits" / "south")
     words = ["federation", "join", kit, str(panels["south"]), "--dry-run"]
     done = runner.invoke(app, [*words, "--own-sites", "900"])
     assert done.exit_code == 0, done.output
     assert "have fewer than 900 of your own sites" in done.output
     assert open_kit(Path(kit)).own_sites == 0, "a dry run keeps nothing"
-    done = runner.invoke(app, words)
+    done = runner.invoke(app, [*words, "--folder", str(tmp_path)])
     assert done.exit_code == 0, done.output
+    assert "can carry the study" in " ".join(done.output.split())
     assert "Nothing was sent" in done.output
+    assert not list(tmp_path.iterdir()), "nothing is written there"
+    assert runner.invoke(app, [*words, "--folder", str(tmp_path / "none")]).exit_code == 1
     assert runner.invoke(app, ["federation", "status", str(folder)]).output.startswith("state      not begun")
     assert runner.invoke(app, ["federation", "status", kit]).output.startswith("state      not begun")
     for words, said, code in (  # 2 for what was asked, 1 for what lies there

@@ -131,7 +131,8 @@ class Seat:
     of the journal for the place where this organisation is, and wait there for frames that nobody has any more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self._changed = threading.Condition()
         self._posts: dict[int, bytes] = {}
         self._replaying = True
@@ -140,7 +141,7 @@ class Seat:
         self._heard = time.monotonic()
 
     def all_of(self, exchange: int, frame: bytes) -> dict[str, bytes]:
-        """Leave the frame for the relay, and wait until it brings those of all."""
+        """Leave the frame for the relay, and wait until it brings those of all others."""
         with self._changed:
             self._replaying = False
             self._posts = {k: v for k, v in self._posts.items() if k == exchange - 1} | {exchange: frame}
@@ -149,7 +150,7 @@ class Seat:
             while not self._changed.wait_for(lambda: self._got[0] == exchange, 1.0):
                 if time.monotonic() - self._heard > SILENCE:
                     raise RelayGone(f"exchange {exchange}: the relay has been silent for {SILENCE:.0f} s.")
-            return self._got[1]
+            return self._got[1] | {self.name: frame}
 
     def restore(self, exchange: int, frame: bytes) -> None:
         """Keep a frame of the journal."""
@@ -189,7 +190,7 @@ class Seat:
 
 
 class Relay:
-    """The middle of a star: it brings everybody's frames to everybody, and can read none of them."""
+    """The middle of a star: it brings everybody's frames to all others, and can read none of them."""
 
     def __init__(
         self, names: Sequence[str], watch: Callable[[int, Sequence[str]], None] | None = None
@@ -245,7 +246,7 @@ class Relay:
                 continue
             here = self._frames.get(self._at[name], {})
             if len(here) == len(self.names):
-                out[name] = packed(self._at[name], here)
+                out[name] = packed(self._at[name], {n: frame for n, frame in here.items() if n != name})
             for other in self.names:  # one that is ahead has shown this frame to an earlier relay
                 if other not in here and other not in self.ended and self._at.get(other, -1) > self._at[name]:
                     out[other] = b""

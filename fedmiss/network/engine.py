@@ -119,7 +119,8 @@ class Responding:
     """An organisation's job behind an engine with a relay: it runs in a thread, once the compiled loops are ready."""
 
     def __init__(self, kit_folder: str | Path) -> None:
-        self.kit, self.seat = open_kit(kit_folder), Seat()
+        self.kit = open_kit(kit_folder)
+        self.seat = Seat(self.kit.name)
         warm_up()
         threading.Thread(target=self._run, daemon=True).start()
 

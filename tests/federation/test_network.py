@@ -192,7 +192,7 @@ class Star:
     """A relay and seats whose connections lose, repeat and damage packets; the relay forgets everything now and then."""
 
     def __init__(self, names, seed):
-        self.chance, self.seats = random.Random(seed), {n: Seat() for n in names}
+        self.chance, self.seats = random.Random(seed), {n: Seat(n) for n in names}
         self.old, self.restarts = {}, 0
 
     def ask(self, packets):
@@ -757,7 +757,7 @@ def test_two_frames_of_one_number_are_not_chosen_from(panel, tmp_path):
 def test_a_relay_is_not_kept_waiting_and_brings_frames_once(monkeypatch):
     """An organisation that computes for long says so: the relay asks again, without the frames."""
     monkeypatch.setattr("fedmiss.federation.gather.PAUSE", 0.02)
-    seats, asked = {n: Seat() for n in "ab"}, []
+    seats, asked = {n: Seat(n) for n in "ab"}, []
 
     def job(name):
         got = []
@@ -779,13 +779,14 @@ def test_a_relay_is_not_kept_waiting_and_brings_frames_once(monkeypatch):
     assert got["a"] == got["b"] == [{"a": f"a{e}".encode(), "b": f"b{e}".encode()} for e in range(3)]
     brought = [p for packets in asked for n, p in packets.items() if n == "b" and p not in (b"", WORKING)]
     assert len(brought) == len(set(brought)) == 3
+    assert [unpacked(p)[1] for p in brought] == [{"a": f"a{e}".encode()} for e in range(3)], "not b's own"
     assert sum(p == WORKING for packets in asked for p in packets.values()) > 3
 
 
 def test_a_relay_takes_no_frame_of_the_journal_for_where_an_organisation_is(monkeypatch):
     """All three were killed, and go through their journals at different paces while a new relay asks them already."""
     monkeypatch.setattr("fedmiss.federation.gather.PAUSE", 0.01)
-    seats = {n: Seat() for n in "abc"}
+    seats = {n: Seat(n) for n in "abc"}
 
     def job(name, pace):
         for exchange in range(20):

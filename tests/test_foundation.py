@@ -41,6 +41,14 @@ def test_a_workers_draws_do_not_depend_on_who_else_draws(seed, k, slots, size):
     assert ((together >= 0) & (together < 1)).all()
 
 
+@pytest.mark.parametrize("slots", [range(5), range(3, 9), range(7, 8), range(0), range(0, 9, 2)])
+@pytest.mark.parametrize("size", [0, 1, 4])
+def test_a_range_of_workers_is_their_list(slots, size):
+    together, one_by_one = uniforms(3, "x", 2, slots, size), uniforms(3, "x", 2, list(slots), size)
+    assert together.shape == one_by_one.shape == (len(slots), size)
+    assert (together == one_by_one).all()
+
+
 def test_different_keys_give_different_draws():
     keys = [(0,), (1,), ("a",), ("a", 0), ("a", 1), ("b", 0), ("a", 0, 0), (0, "a")]
     draws = {float(rng_for(7, *key).random()) for key in keys} | {float(rng_for(8, "a").random())}

@@ -31,7 +31,7 @@ def problem(name, n, seed, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("n", "p"), [(3, 1.0), *(pytest.param(10, p, marks=pytest.mark.slow) for p in (1.0, 0.5))]
+    ("n", "p"), [(3, 1.0), *(pytest.param(10, p, marks=pytest.mark.nightly) for p in (1.0, 0.5))]
 )
 @pytest.mark.parametrize("name", NAMES)
 def test_it_reaches_em_without_a_domain_error(name, n, p, monkeypatch):

@@ -57,7 +57,7 @@ def test_a_projection_is_the_nearest_surrogate():
     assert np.linalg.norm(P - S) <= np.linalg.norm(inside - S)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_surrogates_reach_mm_on_all_rows_and_parameters_only_where_workers_are_alike():
     """Nothing compressed, all there: the gap of parameters is a bias, not noise."""
     gaps = {}

@@ -137,6 +137,8 @@ def _solve(p, j, acc, phi, tau, reach, M, P, C, square, family, A, B, step):
     The sums grow with the exponential of the variance, and the covariance ``B`` is the inverse of the sums: a full step of C
     swings for good where a site that has zeros only has a large prior variance. ``hub.priors.share_of_step`` says how far
     C goes; a site that is well known takes the full step. ``square`` (p,) are the mean squares of the months' coefficients.
+    A pivot of the Cholesky factor is at least that of the prior, 1 / tau; sums that are large beyond all measure (a fit that
+    runs away, which the hub then stops) lose that to rounding.
     """
     q = p
     for a in range(p):
@@ -147,6 +149,8 @@ def _solve(p, j, acc, phi, tau, reach, M, P, C, square, family, A, B, step):
                 s += 1.0 / tau[a]
             for k in range(b):
                 s -= A[a, k] * A[b, k]
+            if a == b and not s > 1.0 / tau[a]:
+                s = 1.0 / tau[a]
             A[a, b] = math.sqrt(s) if a == b else s / A[b, b]
     for c in range(p):  # columns of the inverse
         for a in range(p):

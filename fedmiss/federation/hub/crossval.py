@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import F64
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, DomainError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import folds_like_gaps
 from fedmiss.federation.hub.fit import AskScore, Request, fit_path
@@ -105,9 +105,31 @@ def cross_validate(
                 most = most_rank(panel, longest[i].rank)
                 score = _scorer(longest[i], members[i], most, fold, rows, watch)
                 lanes.append(Lane(first_batch + i, at, fit_path(panel, longest[i], sums[at], each=score)))
-        run_lockstep(link, panel, lanes)
+        for lane, state in zip(lanes, run_lockstep(link, panel, lanes), strict=True):
+            if state.away:
+                i = lane.batch - first_batch
+                _ranks_that_ran_away(rows, members[i], longest[i], mine[i][lane.fit])
+        if watch:
+            watch(len(rows))
         link.ask([msg.Close(np.array([first_batch + i for i in mine]))])
     return choose(pd.DataFrame(rows), candidates, by=by, one_se=one_se)
+
+
+def _ranks_that_ran_away(
+    rows: list[dict[str, object]], ranks: dict[int, int], settings: CountSettings, fold: int
+) -> None:
+    """Give ranks without a score in this fold that of the largest rank below them: so much the panel can bear."""
+    scored = {r["candidate"]: r for r in rows if r["fold"] == fold}
+    below: dict[str, object] = {}
+    for rank in sorted(ranks):
+        below = scored.get(ranks[rank], below)
+        if not below:
+            raise DomainError(
+                f"fold {fold}: the {settings.family} model has run away on these visits, at a rank up to {rank}. Let lower "
+                "ranks take part in the choice, or choose another --model."
+            )
+        if ranks[rank] not in scored:
+            rows.append(below | {"candidate": ranks[rank]})
 
 
 def _scorer(

@@ -48,6 +48,8 @@ POWER = 3  # block power iterations that start a factor
 WIDTH = 6  # vectors in the block
 TOL, REPLICATE_TOL = 3e-3, 1e-2
 REPLICATE_ROUNDS = 25
+FAR = 3.0  # root mean square move of a round, in units of the link, that only a fit which runs away makes
+SETTLED = 5  # rounds of a rank after which it is looked at
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,6 +115,15 @@ def fit_path(
     each : called at the end of every rank with the finished state; may ask more (scores of held-out visits)
     watch : called after each round with (round, root mean square move)
     months : whether counted and fitted totals are wanted by month at the end
+
+    Returns
+    -------
+    The state of the largest rank. Where a rank runs away, which heavy counts among many zeros make it do, the state of the
+    rank below, with ``away`` set: the hub's half only, since the groups' half is lost.
+
+    Raises
+    ------
+    DomainError    rank 0 runs away
     """
     if settings.time == "fixed":
         return (yield from fit_fixed(panel, settings, float(start[0]), months=months))
@@ -120,6 +131,7 @@ def fit_path(
     begin = 1
     most = most_rank(panel, settings.rank)
     for rank in range(most + 1):
+        good = state
         if rank:
             v = (
                 None
@@ -131,6 +143,10 @@ def fit_path(
         state = yield from _rounds(
             state, panel, settings, begin, learn=True, tol=TOL, most=settings.max_sweeps, watch=watch
         )
+        if state.away:
+            if not rank:
+                raise DomainError(_ran_away(state, settings))
+            return replace(good, away=rank)
         state = yield from _summary(state, settings, months=months and rank == most)
         if each is not None:
             yield from each(state)
@@ -215,7 +231,16 @@ def fit_replicate(
         most=REPLICATE_ROUNDS,
         watch=None,
     )
+    if state.away:
+        raise DomainError(_ran_away(state, settings))
     return (yield from _summary(state, settings))
+
+
+def _ran_away(state: MonthState, settings: CountSettings) -> str:
+    return (
+        f"round {state.k}: the {settings.family} model has run away on these visits, at rank {state.rank}: fit with "
+        "--rank 0 or another --model, and report this as a fault of fedmiss."
+    )
 
 
 def _rounds(
@@ -240,11 +265,9 @@ def _rounds(
         sums = yield AskRound(state, begin, nodes, effort, observers)
         begin = 0
         state = after_round(state, sums, panel, settings, nodes, learn=learn, tol=tol)
-        if not (np.isfinite(state.T).all() and np.isfinite(state.mu)):
-            raise DomainError(
-                f"round {k}: the months' coefficients are not finite. The {settings.family} model has run away on these "
-                "visits: fit with --rank 0 or another --model, and report this as a fault of fedmiss."
-            )
+        finite = np.isfinite(state.T).all() and np.isfinite(state.mu)
+        if not finite or (state.rank and k > SETTLED and state.moves[-1] > FAR):  # rank 0 finds its way back
+            return replace(state, away=max(state.rank, 1))
         if watch is not None:
             watch(state.rounds, state.moves[-1])
         if state.converged:

@@ -7,7 +7,7 @@ for one fit, once for each member. All members are fitted side by side, in the s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedmiss.errors import InputError
 from fedmiss.federation.hub.crossval import open_batch, starts
@@ -62,7 +62,29 @@ def fit_members(
         path = fit_path(panel, s, start[0], watch=None if i else watch, months=True)
         lanes.append(Lane(at, 0, path))
     states = run_lockstep(link, panel, lanes)
-    return [Member(s, state, at) for s, state, at in zip(settings, states, batches, strict=True)]
+    members = [Member(s, state, at) for s, state, at in zip(settings, states, batches, strict=True)]
+    return _borne(link, panel, members, watch)
+
+
+def _borne(
+    link: Link, panel: Panel, members: list[Member], watch: Callable[[int, float], None] | None
+) -> list[Member]:
+    """Fit members that ran away again at the last rank that did not; a rank that others have already is left out.
+
+    The groups' half of such a fit is lost, so all of it is done again: the same rounds up to that rank.
+    """
+    kept = {m.state.rank for m in members if not m.state.away}
+    out = []
+    for m in members:
+        if m.state.away:
+            rank = m.state.rank
+            if rank in kept:
+                continue
+            kept.add(rank)
+            (again,) = fit_members(link, panel, [replace(m.settings, rank=rank)], batch=m.batch, watch=watch)
+            m = replace(again, state=replace(again.state, away=m.state.away))
+        out.append(m)
+    return out
 
 
 def dealt(numbers: Sequence[int], members: int) -> list[list[int]]:

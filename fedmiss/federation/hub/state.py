@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -65,6 +65,7 @@ class MonthState:
     rounds : of all ranks so far
     visited : (L, 4) of the visits of each month: weights, counted and fitted total, variance; as in ``messages.FitSums``
     unit : standard deviation of the values for the Gaussian family, else 1: what moves are measured in
+    away : rank at which the fit ran away, so that this state is the one below; 0 for none
     """
 
     mu: float
@@ -97,6 +98,7 @@ class MonthState:
     unit: float = 1.0
     visited: F64 | None = None
     origin: float = 0.0
+    away: int = 0
 
     @property
     def p(self) -> int:
@@ -121,6 +123,8 @@ class MonthState:
     @property
     def stop_reason(self) -> str:
         """Why the fit ended, in words."""
+        if self.away:
+            return f"{replace(self, away=0).stop_reason}; rank {self.away} ran away on these counts and is left out"
         if np.isinf(self.noise).all():
             return "no time effect moved by more than 1e-10"
         if self.converged:

@@ -26,7 +26,7 @@ FEWEST_SITES = 20  # fewer sites are too few for a regression over sites
 
 
 def ask_visits(link: Link, panel: Panel) -> Panel:
-    """Mean and standard deviation over sites of log(visits + 1/2); joint sites are counted over all groups."""
+    """Mean and deviation over visited sites of log(visits + 1/2); joint sites are counted over all groups."""
     none = np.zeros(0)
     (answers,) = link.ask([msg.SiteVisits(none)])
     if panel.n_joint:
@@ -34,7 +34,8 @@ def ask_visits(link: Link, panel: Panel) -> Panel:
         for name, a in answers.items():
             joint[panel.joint[name]] += total({name: a}, "joint", (panel.joint[name].size,))
         (answers,) = link.ask({name: [msg.SiteVisits(joint[panel.joint[name]])] for name in link.names})
-    first, second = total(answers, "sums", (2,)) / panel.J
+    first, second, sites = total(answers, "sums", (3,))
+    first, second = first / max(sites, 1.0), second / max(sites, 1.0)
     variance = second - first**2
     return replace(panel, log_visits=np.array([first, variance**0.5]) if variance > 1e-6 else none)
 

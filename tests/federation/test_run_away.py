@@ -1,0 +1,98 @@
+"""Heavy counts among many zeros: a rank that runs away does not stop a job, and leaves no mark on the others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmiss import CountSettings, Group, GroupPanel
+from fedmiss.errors import DomainError
+from fedmiss.federation.hub import fit
+from fedmiss.federation.local import LocalFederation
+
+
+def ibises(seed=0, J=30, L=48):
+    """Four of five counts are zero, the others up to thousands, and change from month to month."""
+    rng = np.random.default_rng(seed)
+    site, month = (x.ravel() for x in np.meshgrid(np.arange(J), np.arange(L), indexing="ij"))
+    seen = rng.random(site.size) < 0.5
+    site, month = site[seen], month[seen]
+    big = rng.random(site.size) < 0.2
+    count = np.where(big, np.floor(np.exp(rng.normal(4.5, 2.0, site.size))), 0.0)
+    calendar = (np.arange(L) % 12 + 1, 2000 + np.arange(L) // 12)
+    return GroupPanel.of(J, L, [Group.of("all", site, month, count)], calendar)
+
+
+def _runs_away_at(monkeypatch, rank):
+    """The hub takes every fit of this rank for one that runs away in its sixth round."""
+    real = fit.after_round
+
+    def after(state, *rest, **words):
+        new = real(state, *rest, **words)
+        if new.rank != rank or new.k != 6:
+            return new
+        from dataclasses import replace
+
+        return replace(new, moves=(*new.moves[:-1], 10 * fit.FAR), mu=new.mu if rank else float("nan"))
+
+    monkeypatch.setattr(fit, "after_round", after)
+
+
+@pytest.fixture
+def panel():
+    return ibises()
+
+
+def test_a_fit_that_runs_away_is_the_one_of_the_rank_below(panel, monkeypatch):
+    """The same bits as asking for that rank, and the reason says what was left out."""
+    want = LocalFederation.of_panel(panel).fit(CountSettings(rank=1, dispersion="negbin"))
+    _runs_away_at(monkeypatch, 2)
+    got = LocalFederation.of_panel(panel).fit(CountSettings(rank=3, dispersion="negbin"))
+    np.testing.assert_array_equal(got.expected(), want.expected())
+    assert got.settings.rank == 1
+    assert "rank 2 ran away" in got.fit.stop_reason
+
+
+def test_scores_of_such_a_rank_are_those_of_the_rank_below(panel, monkeypatch):
+    candidates = [CountSettings(rank=r, dispersion="negbin") for r in (0, 1, 2, 3)]
+    want = LocalFederation.of_panel(panel).cross_validate(candidates[:2], folds=3)
+    _runs_away_at(monkeypatch, 2)
+    got = LocalFederation.of_panel(panel).cross_validate(candidates, folds=3)
+    wide = got.table.pivot(index="fold", columns="candidate", values="deviance")
+    assert list(wide.columns) == [0, 1, 2, 3]
+    np.testing.assert_array_equal(
+        wide[[0, 1]], want.table.pivot(index="fold", columns="candidate", values="deviance")
+    )
+    np.testing.assert_array_equal(wide[2], wide[1])
+    np.testing.assert_array_equal(wide[3], wide[1])
+    assert got.best.rank <= 1
+
+
+def test_members_that_fall_to_one_rank_are_one(panel, monkeypatch):
+    _runs_away_at(monkeypatch, 1)
+    settings = [CountSettings(rank=r, dispersion="negbin") for r in (2, 0, 1)]
+    average = LocalFederation.of_panel(panel).fit_average(settings)
+    assert [f.settings.rank for f in average.fits] == [0]
+
+
+def test_rank_0_that_runs_away_is_an_error_that_says_what_to_do(panel, monkeypatch):
+    _runs_away_at(monkeypatch, 0)
+    with pytest.raises(DomainError, match="at rank 0: fit with --rank 0 or another --model"):
+        LocalFederation.of_panel(panel).fit(CountSettings(rank=1, dispersion="negbin"))
+    with pytest.raises(DomainError, match="rank 0"):
+        LocalFederation.of_panel(panel).cross_validate(
+            [CountSettings(rank=r, dispersion="negbin") for r in (0, 1)]
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_heavy_counts_end_with_finite_numbers(seed):
+    """The whole choice of ranks on such counts, and ranks that the counts cannot bear."""
+    federation = LocalFederation.of_panel(ibises(seed))
+    choice = federation.cross_validate(
+        [CountSettings(rank=r, dispersion="negbin", max_sweeps=150) for r in range(4)], folds=2
+    )
+    average = federation.fit_average(choice.members)
+    assert np.isfinite(average.expected()).all()
+    assert np.isfinite(choice.summary["deviance"]).all()

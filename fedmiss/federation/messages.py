@@ -87,7 +87,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 5  # raise it whenever a type below changes
+PROTOCOL = 6  # raise it whenever a type below changes
 
 
 # -- fits ----------------------------------------------------------------------------------------------------

@@ -256,7 +256,9 @@ class VisitSums(Answer):
     """Sums over the group's sites of the log number of visits."""
 
     about: ClassVar[str] = "sums of the log number of visits of sites"
-    sums: np.ndarray = _f("sum over sites of log(visits + 1/2), and of its square", "(2,)", bits=30)
+    sums: np.ndarray = _f(
+        "sum over visited sites of log(visits + 1/2), of its square, and of 1", "(3,)", bits=30
+    )
     joint: np.ndarray = _f(
         "the group's visits at every joint site, as long as their totals are not known",
         "(S,)",

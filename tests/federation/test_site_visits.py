@@ -132,3 +132,26 @@ def test_a_group_without_a_site_changes_nothing():
         federation.ask_visits()
         fits.append(federation.fit(SETTINGS))
     np.testing.assert_allclose(fits[1].expected(), fits[0].expected(), rtol=1e-9)
+
+
+def test_a_site_without_a_counted_visit_has_the_prior_of_the_mean_site():
+    """The scale is that of the visited sites, and the others stand at 0; both ways of dealing visits say the same."""
+    p = simulate_design("preferred", 1)
+    seen = ~np.isin(p.site, (3, 17))
+    rest = SimpleNamespace(
+        **{k: getattr(p, k)[seen] for k in ("site", "month", "count", "observer")},
+        year=p.year,
+        expected=p.expected,
+    )
+    visits = np.bincount(rest.site, minlength=len(p.expected))
+    want = np.log(visits[visits > 0] + 0.5)
+    for by in ("none", "site", "observer"):
+        federation = federation_of(rest, by)
+        np.testing.assert_allclose(federation.hub.log_visits, [want.mean(), want.std()], rtol=1e-9)
+    federation = federation_of(rest)
+    (program,) = federation.programs.values()
+    z = program._standardised(federation.hub.log_visits)
+    assert z[[3, 17]].tolist() == [0.0, 0.0]
+    np.testing.assert_allclose(z[visits > 0], (want - want.mean()) / want.std(), rtol=1e-9)
+    low = federation.fit(SETTINGS).expected().mean(axis=1)
+    assert low[[3, 17]].min() > np.quantile(low, 0.1), "not at the bottom, where the line ends"

@@ -144,8 +144,9 @@ def count_visits(program: GroupProgram, q: msg.SiteVisits) -> msg.VisitSums:
     mine = visits[S] if not q.joint.size else np.zeros(0)
     visits[S] = q.joint if q.joint.size else visits[S]
     program.log_visits = np.log(visits + 0.5)
-    z = program.log_visits
-    return msg.VisitSums(np.array([program.share @ z, program.share @ z**2]), mine)
+    program.unvisited = visits == 0
+    z, part = program.log_visits, program.share * ~program.unvisited
+    return msg.VisitSums(np.array([part @ z, part @ z**2, part.sum()]), mine)
 
 
 def outcome(program: GroupProgram, q: msg.Outcome) -> msg.Done:

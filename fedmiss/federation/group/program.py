@@ -97,6 +97,7 @@ class GroupProgram:
         self.joint_place, self.n_joint = np.zeros(0, dtype=np.int64), 0
         self.shared_sites = np.zeros(0, dtype=np.int64)
         self.log_visits = np.zeros(0)  # (J,) log(visits + 1/2), of all groups at joint sites
+        self.unvisited = np.zeros(0, bool)  # (J,) whether a site has no counted visit
         self.batches: dict[int, Batch] = {}
         self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
         self.own_totals: dict[tuple[int, int], F64] = {}  # and so do totals over its own sites
@@ -275,7 +276,11 @@ class GroupProgram:
         )
 
     def _standardised(self, scale: F64) -> F64:
-        """Log visits of the sites, centred and scaled; empty where they are not wanted."""
+        """Log visits of the sites, centred and scaled; empty where they are not wanted.
+
+        0, the mean site's, for a site without a counted visit: the regression is about sites that people went to, and says
+        nothing of one where nobody counted.
+        """
         if not scale.size:
             return np.zeros(0)
         if scale.shape != (2,) or not scale[1] > 0 or self.log_visits.shape != self.share.shape:
@@ -283,7 +288,7 @@ class GroupProgram:
                 f"group {self.name!r} was sent a scale of visits that it cannot use. Install the same fedmiss on all sides, "
                 "and start the job again."
             )
-        out: F64 = (self.log_visits - scale[0]) / scale[1]
+        out: F64 = np.where(self.unvisited, 0.0, (self.log_visits - scale[0]) / scale[1])
         return out
 
     def forget(self) -> None:

@@ -66,7 +66,7 @@ def project_counts(
         date=pl.date("year", "month", _DAY),
         complete=pl.lit(1, pl.Int8),
         species=pl.lit(species),
-        common_name=pl.lit(asked if asked.casefold() != species.casefold() else ""),
+        common_name=pl.lit(table.common_name or (asked if asked.casefold() != species.casefold() else "")),
         **{key: pl.col(column).fill_null("") for key, column in found.items()},
     )
     dates = write_projection(folder, out)

@@ -14,11 +14,26 @@ import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.columns import check_named, plain, squeezed
-from fedmiss.etl.one_species import only, species_columns, species_columns_by_content, tells_apart
+from fedmiss.etl.one_species import (
+    common_name,
+    names_in,
+    only,
+    species_columns,
+    species_columns_by_content,
+    tells_apart,
+)
 from fedmiss.etl.rows import Rows, read_rows
 from fedmiss.etl.sources import Source, expand
 
-__all__ = ["CountOptions", "CountTable", "is_count_table", "read_counts", "settle_spellings", "wide_years"]
+__all__ = [
+    "CountOptions",
+    "CountTable",
+    "is_count_table",
+    "read_counts",
+    "settle_spellings",
+    "species_of_counts",
+    "wide_years",
+]
 
 NAMES: dict[str, tuple[str, ...]] = {
     "site": ("site", "siteid", "sitecode", "plot", "plotid", "plotcode", "station", "colony", "square", "transect",
@@ -70,8 +85,8 @@ class CountTable:
     ``frame`` has ``line``, ``site`` (string), ``year`` (int64), ``month`` (int64, if there is one), ``count`` (float64,
     null where missing), ``weight`` (float64, if there is one) and the covariates as strings (null where blank).
     ``said`` has a sentence for each thing that was found or decided. ``species`` is the name in the table's own words,
-    blank where no column names one. Of the ``rows_read`` (one for each year where years are columns) ``other_species`` are
-    of others, and ``joined`` were added to another row of their cell.
+    blank where no column names one; ``common_name`` what a second column calls it. Of the ``rows_read`` (one for each year
+    where years are columns) ``other_species`` are of others, and ``joined`` were added to another row of their cell.
     """
 
     source: Source
@@ -81,6 +96,7 @@ class CountTable:
     said: tuple[str, ...]
     rows_read: int
     species: str = ""
+    common_name: str = ""
     other_species: int = 0
     joined: int = 0
 
@@ -177,6 +193,21 @@ def read_counts(path: str | Path | Source, options: CountOptions | None = None) 
         raise ConfigError(
             f"--wide: {source.name} has no columns named by years; it has {', '.join(source.header[:8])}."
         )
+    raw, n = _raw(source)
+    return _Reading(source, options, n).table(raw, years)
+
+
+def species_of_counts(source: Source, options: CountOptions) -> dict[str, int]:
+    """Return the species that a table of counts names, with their rows; none for a table without a species column."""
+    raw, n = _raw(source)
+    taxa = _Reading(source, options, n).taxa(raw, wide_years(source.header))
+    held = [names_in(raw[f"_{source.header.index(h)}"]) for h in taxa]
+    first = next((names for names in held if names), {})
+    return {name: rows for name, rows in sorted(first.values())}
+
+
+def _raw(source: Source) -> tuple[pl.DataFrame, int]:
+    """Return all values of a table as texts, columns ``_0``, ``_1``, ... and ``_line``; and how many rows were read."""
     rows = Rows(source)
     names = {f"c{i}": i for i in range(len(source.header))}
     parts = list(read_rows(source, names, rows, quoted=source.separator in (",", ";")))
@@ -186,7 +217,7 @@ def read_counts(path: str | Path | Source, options: CountOptions | None = None) 
         raise InputError(
             f"{source.name} {rows.examples[0]}; a value with a comma in it needs quotes around it."
         )
-    return _Reading(source, options, rows.read).table(parts, years)
+    return pl.concat(parts).rename({f"c{i}": f"_{i}" for i in range(len(source.header))}), rows.read
 
 
 def _one(path: str | Path) -> Source:
@@ -201,22 +232,31 @@ class _Reading:
         self.source, self.options, self.n = source, options, n
         self.said: list[str] = []
 
-    def table(self, parts: list[pl.DataFrame], years: list[str]) -> CountTable:
-        header = self.source.header
-        raw = pl.concat(parts).rename({f"c{i}": f"_{i}" for i in range(len(header))})
-        at = {h: f"_{i}" for i, h in reversed(list(enumerate(header)))}
+    @property
+    def _at(self) -> dict[str, str]:
+        return {h: f"_{i}" for i, h in reversed(list(enumerate(self.source.header)))}
+
+    def taxa(self, raw: pl.DataFrame, years: list[str]) -> list[str]:
+        """Columns that name the species of a row, the best first."""
+        header, at = self.source.header, self._at
         named = (self.options.columns or {}).get("species")
         check_named("--columns", {"species": named} if named else {}, NAMES, self.source.name, header)
         known = self._known(header, years)
         taxa = [named] if named else species_columns(h for h in header if h not in years)
-        if not taxa:
-            free = {h: raw[at[h]] for h in header if h and h not in years and h not in known.values()}
-            taxa = species_columns_by_content(free, self.options.species)
-        name, all_rows = "", raw.height
+        if taxa:
+            return taxa
+        free = {h: raw[at[h]] for h in header if h and h not in years and h not in known.values()}
+        return species_columns_by_content(free, self.options.species)
+
+    def table(self, raw: pl.DataFrame, years: list[str]) -> CountTable:
+        header, at = self.source.header, self._at
+        taxa = self.taxa(raw, years)
+        name, common, all_rows = "", "", raw.height
         if taxa:
             raw, name, said = only(
                 raw.rename({at[h]: h for h in taxa}), taxa, self.options.species, self.source.short_name
             )
+            common = common_name(raw, taxa)
             raw = raw.rename({h: at[h] for h in taxa})
             self.said += said
         others = all_rows - raw.height
@@ -266,6 +306,7 @@ class _Reading:
             tuple(self.said),
             self.n + more,
             name,
+            common,
             others,
             before - tidy.height,
         )

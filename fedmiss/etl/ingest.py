@@ -13,7 +13,7 @@ import polars as pl
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.columns import kept_columns
 from fedmiss.etl.count_visits import project_counts
-from fedmiss.etl.counts import CountOptions, is_count_table
+from fedmiss.etl.counts import CountOptions, is_count_table, species_of_counts
 from fedmiss.etl.flow import orphan_warning, row_flow, source_warnings, summarise, why_no_zeros
 from fedmiss.etl.lists import make_checklists
 from fedmiss.etl.memory import give_back
@@ -33,7 +33,7 @@ from fedmiss.locks import clear_inside
 from fedmiss.progress import progress
 from fedmiss.settings import refuse_idle
 
-__all__ = ["IngestSettings", "ingest"]
+__all__ = ["IngestSettings", "counted_species", "ingest"]
 
 EBIRD_ROLES = ("ebd", "sampling", "unvetted")
 FAMILIES = {**dict.fromkeys(EBIRD_ROLES, "ebird"), "myebird": "myebird", "gbif": "gbif"}
@@ -239,7 +239,6 @@ def _builder(
         return project_myebird, {"observer": _observer_name(source, sources), "keep": settings.keep}
     if source.role == "gbif":
         return project_gbif, {"decimals": settings.decimals, "keep": settings.keep}
-    given = settings.column_map or {}
     one = settings.species[0] if len(settings.species) == 1 else None
     if _kind(source, settings) == COUNTS:
         if settings.keep:
@@ -247,16 +246,13 @@ def _builder(
                 f"--keep: {source.name} is a table of counts by year, which become visits; columns are kept of "
                 "tables of records only. Leave --keep out."
             )
-        named = {k: v for k, v in given.items() if k != "auto"}
         if len(settings.species) > 1:
             raise ConfigError(
                 f"{source.name} is a table of counts by year: a site without a row of one species was perhaps not visited "
                 f"for it, so each species is imported by itself. Give one --species ({listed(list(settings.species), 3)}), "
                 "and another --out for each."
             )
-        options = CountOptions(
-            named, settings.missing, settings.repeats, settings.wide, settings.spellings, species=one or ""
-        )
+        options = _count_options(settings)
         return project_counts, {
             "options": options,
             "one_species": one or "",
@@ -270,6 +266,29 @@ def _builder(
         "rules": PlainRules(settings.repeats, settings.spellings, settings.missing, settings.dates),
         "keep": settings.keep,
     }
+
+
+def _count_options(settings: IngestSettings) -> CountOptions:
+    named = {k: v for k, v in (settings.column_map or {}).items() if k != "auto"}
+    one = settings.species[0] if len(settings.species) == 1 else ""
+    return CountOptions(
+        named, settings.missing, settings.repeats, settings.wide, settings.spellings, species=one
+    )
+
+
+def counted_species(files: Sequence[str | Path], settings: IngestSettings) -> dict[str, int] | None:
+    """Return the species that tables of counts by year name, with their rows; None where a file is of another kind.
+
+    Such a table is imported one species at a time: a site without a row of one species was perhaps not visited for it.
+    """
+    sources = _sources(files, (), ())
+    if any(_kind(s, settings) != COUNTS for s in sources):
+        return None
+    found: dict[str, int] = {}
+    for source in sources:
+        for name, rows in species_of_counts(source, _count_options(replace(settings, species=()))).items():
+            found[name] = found.get(name, 0) + rows
+    return found
 
 
 def _kind(source: Source, settings: IngestSettings) -> str:

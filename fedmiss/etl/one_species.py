@@ -10,7 +10,16 @@ import polars as pl
 from fedmiss.errors import ConfigError, listed
 from fedmiss.etl.columns import near_names, plain
 
-__all__ = ["fold", "only", "same_names", "species_columns", "species_columns_by_content", "tells_apart"]
+__all__ = [
+    "common_name",
+    "fold",
+    "names_in",
+    "only",
+    "same_names",
+    "species_columns",
+    "species_columns_by_content",
+    "tells_apart",
+]
 
 # What the first column of these names holds is the species; the others are further names of it.
 _NAMES = (
@@ -20,6 +29,7 @@ _NAMES = (
     "bird birdspecies speciescode speciesid speciesnumber speciesnr speciesno spcode sppcode sp spp spec taxoncode taxonid "
     "euring euringcode euringnr alphacode aou aoucode"
 ).split()
+_COMMON = ("commonname", "englishname", "vernacularname", "birdname")
 _NO_NAME = {
     "n",
     "number",
@@ -72,11 +82,19 @@ def _holds(values: pl.Series, key: str) -> bool:
 
 def same_names(values: pl.Series) -> pl.Series:
     """Return names with every spelling (case, accents, blanks) replaced by its most frequent one."""
-    best, held = _names(values), values.drop_nulls().unique()
+    best, held = names_in(values), values.drop_nulls().unique()
     clean = [best[fold(name)][0] if fold(name) else "" for name in held]
     return values.replace_strict(
         held, pl.Series(clean, dtype=pl.String), default=None, return_dtype=pl.String
     )
+
+
+def common_name(frame: pl.DataFrame, columns: Sequence[str]) -> str:
+    """Return what the rows of one species call it in a column of common names after the first; blank without one."""
+    for title in columns[1:]:
+        if re.sub(r"[^a-z0-9]", "", fold(title)) in _COMMON and len(names := names_in(frame[title])) == 1:
+            return next(iter(names.values()))[0]
+    return ""
 
 
 def only(
@@ -94,7 +112,7 @@ def only(
     ------
     ConfigError : several species and none asked for; a name that is not there (with near ones); a name of several
     """
-    held = {c: _names(frame[c]) for c in columns}
+    held = {c: names_in(frame[c]) for c in columns}
     held = {c: names for c, names in held.items() if names}  # a column without a name says nothing
     if not held:
         return frame, wanted.strip(), []
@@ -116,21 +134,21 @@ def only(
             raise _unknown(wanted, held, where)
     mine = _is(frame[column], key)
     kept = frame.filter(mine)
-    if column != main and len(names := _names(kept[main])) > 1:
+    if column != main and len(names := names_in(kept[main])) > 1:
         raise ConfigError(
             f"{where}: {wanted!r} in the column {column!r} is {len(names)} species in the column {main!r} "
             f"({listed([name for name, _ in names.values()], 4)}); choose one of those.",
             species=wanted,
         )
     blank = int(_is(frame[column], "").sum())
-    name = next(iter(_names(kept[main]).values()), (held[column][key][0], 0))[0]
+    name = next(iter(names_in(kept[main]).values()), (held[column][key][0], 0))[0]
     said = [f"{where}: {column} = {held[column][key][0]}, {kept.height:,} of {frame.height:,} rows."]
     if blank:
         said.append(f"{blank:,} rows name no species in the column {column!r}; they are left out.")
     return kept, name, said
 
 
-def _names(values: pl.Series) -> dict[str, tuple[str, int]]:
+def names_in(values: pl.Series) -> dict[str, tuple[str, int]]:
     """Return the names in a column: folded -> the most frequent spelling, and how many rows have it in any."""
     found: dict[str, tuple[str, int]] = {}
     counts = values.alias("name").value_counts(sort=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Thread
 
 from fedmiss.errors import ConfigError, FedmissError, InputError
-from fedmiss.etl.ingest import ingest
+from fedmiss.etl.ingest import counted_species, ingest
 from fedmiss.etl.panel import make_panel
 from fedmiss.files import (
     MANIFEST,
@@ -160,12 +160,11 @@ def _run(
     recipe: Recipe, inputs: list[Path], say: Callable[[str], None], jobs: int | None, scheduler: str | None
 ) -> list[SpeciesResult]:
     """Run a recipe whose folder is locked."""
+    if apart := _species_of_counts(recipe, say):
+        return _all_species(recipe, apart, None, [], say, jobs, scheduler)
     records = recipe.out / "records"
     say("ingest")
-    files = [(p.name, hash_file(p)) for p in inputs if p.is_file()]
-    filters = replace(recipe.ingest.filters, polygon=None)  # its content is among the files
-    key = hash_json([__version__, files, asdict(replace(recipe.ingest, filters=filters)), recipe.terms])
-    ran = _step(records, key, partial(_ingest, recipe, records))
+    ran = _step(records, _ingest_key(recipe, inputs), partial(_ingest, recipe, records))
     say("  done" if ran else "  unchanged, kept")
     refused = read_manifest(records, "records")["results"].get(REFUSED, {})
     failed = [
@@ -178,6 +177,52 @@ def _run(
     names = [name for name in _species(recipe, records) if name not in refused]
     if len(names) == 1 and not failed:
         return [run_species(recipe, names[0], records, recipe.out, say=say)]
+    return _all_species(recipe, names, records, failed, say, jobs, scheduler)
+
+
+def _species_of_counts(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
+    """Return the species of a recipe about tables of counts by year that names several; none for any other recipe.
+
+    Each of them is imported by itself: a site without a row of one species was perhaps not visited for it.
+    """
+    every = recipe.species == ("all",)
+    named = recipe.ingest.species or (() if every else recipe.species)
+    if not every and len(named) < 2:
+        return []
+    held = counted_species(recipe.files, recipe.ingest)
+    if held is None:
+        return []
+    if not every:
+        return list(dict.fromkeys(named))
+    names = sorted(name for name, rows in held.items() if rows >= recipe.min_records)
+    if not names:
+        most = max(held.values(), default=0)
+        raise ConfigError(
+            f"no species has {recipe.min_records} rows (the most is {most}); lower min_records in the recipe."
+        )
+    if few := len(held) - len(names):
+        say(
+            f"{few} of {len(held)} species have fewer than {recipe.min_records} rows (min_records) and are left out"
+        )
+    return names
+
+
+def _ingest_key(recipe: Recipe, inputs: list[Path]) -> str:
+    files = [(p.name, hash_file(p)) for p in inputs if p.is_file()]
+    filters = replace(recipe.ingest.filters, polygon=None)  # its content is among the files
+    return hash_json([__version__, files, asdict(replace(recipe.ingest, filters=filters)), recipe.terms])
+
+
+def _all_species(
+    recipe: Recipe,
+    names: list[str],
+    records: Path | None,
+    failed: list[SpeciesResult],
+    say: Callable[[str], None],
+    jobs: int | None,
+    scheduler: str | None,
+) -> list[SpeciesResult]:
+    """Run several species and write their index; without ``records`` each imports its own."""
     one_by_one = (
         _on_cluster(recipe, names, records, scheduler)
         if scheduler
@@ -231,11 +276,28 @@ def _ingest(recipe: Recipe, records: Path, *, overwrite: bool) -> None:
         update_manifest(records, terms=manifest["terms"] | recipe.terms)
 
 
-def _one_of_many(recipe: Recipe, records: Path, name: str) -> SpeciesResult:
+def _own_records(recipe: Recipe, name: str, folder: Path, say: Callable[[str], None]) -> Path:
+    """Import one species of a table of counts into a folder of its own; returns it."""
+    records, one = folder / "records", replace(recipe, ingest=replace(recipe.ingest, species=(name,)))
+    refuse_link(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    say("ingest")
+    _step(records, _ingest_key(one, input_files(one)), partial(_ingest, one, records))
+    return records
+
+
+def _one_of_many(recipe: Recipe, records: Path | None, name: str) -> SpeciesResult:
     """Run one species; an error becomes its result, so that the others go on."""
     folder = recipe.out / slug(name)
     said = ["start"]
     try:
+        if records is None:
+            records = _own_records(recipe, name, folder, said.append)
+            (species,) = _species(
+                replace(recipe, species=(), ingest=replace(recipe.ingest, species=())), records
+            )
+            recipe = replace(recipe, panel=replace(recipe.panel, species=""))
+            return replace(run_species(recipe, species, records, folder, say=said.append), species=name)
         return run_species(recipe, name, records, folder, say=said.append)
     except Exception as error:
         step = next(text for text in reversed(said) if not text.startswith(" "))
@@ -244,7 +306,9 @@ def _one_of_many(recipe: Recipe, records: Path, name: str) -> SpeciesResult:
         return SpeciesResult(name, folder, None, sentence(error, step), step=step, next=move)
 
 
-def _each_species(recipe: Recipe, names: list[str], records: Path, jobs: int) -> Iterator[SpeciesResult]:
+def _each_species(
+    recipe: Recipe, names: list[str], records: Path | None, jobs: int
+) -> Iterator[SpeciesResult]:
     """Run the species one after the other, or in parallel processes; yields each when it is done."""
     if jobs == 1:
         yield from (_one_of_many(recipe, records, name) for name in names)
@@ -286,9 +350,11 @@ def _begin_worker() -> None:
     Thread(target=follow, daemon=True).start()
 
 
-def _on_cluster(recipe: Recipe, names: list[str], records: Path, scheduler: str) -> Iterator[SpeciesResult]:
+def _on_cluster(
+    recipe: Recipe, names: list[str], records: Path | None, scheduler: str
+) -> Iterator[SpeciesResult]:
     here = replace(recipe, out=recipe.out.resolve())
-    work = partial(_one_of_many, here, records.resolve())
+    work = partial(_one_of_many, here, records and records.resolve())
     for name, result, error in over_cluster(scheduler, work, names, recipe.out.resolve()):
         yield result if result is not None else _lost(recipe, name, error, AGAIN)
 

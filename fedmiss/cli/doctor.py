@@ -30,7 +30,8 @@ _NEEDED = (
 )
 _EXTRAS = {"scikit-learn": "SiteMonthImputer, experiments", "dask": "runs over a cluster"}
 _FILES = (("data_schema", "visits.v1.json"), ("reports", "species", "page.html.j2"), ("reports", "basemap", "world.npz"),
-          ("pipelines", "everglades-egrets.toml"), ("demo_data", "everglades_great_egret_flights_long.csv"))  # fmt: skip
+          ("pipelines", "everglades-egrets.toml"), ("demo_data", "everglades_great_egret_flights_long.csv"),
+          ("pipelines", "everglades-birds.toml"), ("demo_data", "everglades_peak_counts.csv"))  # fmt: skip
 
 
 def doctor(json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False) -> None:

@@ -1,4 +1,4 @@
-"""The demo: the whole chain on the embedded survey of great egrets in the Everglades."""
+"""The demo: the whole chain on the embedded survey of wading birds in the Everglades: one species, or all."""
 
 from __future__ import annotations
 
@@ -10,12 +10,27 @@ import polars as pl
 
 from fedmiss.files import atomic_file
 from fedmiss.pipeline.chain import SpeciesResult, run_recipe
-from fedmiss.pipeline.recipe import read_recipe
+from fedmiss.pipeline.recipe import Recipe, read_recipe
 from fedmiss.resources import resource
 
-__all__ = ["run_demo", "write_survey"]
+__all__ = ["SPECIES", "peak_counts", "published_totals", "run_all", "run_demo", "write_survey"]
 
 SURVEY = "everglades_great_egret_flights_long.csv"
+PEAKS = "everglades_peak_counts.csv"
+COMPLETE = 0.95  # share of the published total from which the table holds the counts of all colonies
+LEAST_YEARS = 3
+# The species that every survey looks for, so that a colony counted for another one had none.
+SPECIES = {
+    "gbhe": ("Ardea herodias", "Great Blue Heron"), "greg": ("Ardea alba", "Great Egret"),
+    "lbhe": ("Egretta caerulea", "Little Blue Heron"), "rosp": ("Platalea ajaja", "Roseate Spoonbill"),
+    "sneg": ("Egretta thula", "Snowy Egret"), "whib": ("Eudocimus albus", "White Ibis"),
+    "wost": ("Mycteria americana", "Wood Stork"),
+}  # fmt: skip
+
+
+REGIONS = {
+    "1": "Loxahatchee (WCA 1)", "2": "WCA 2", "3": "WCA 3", "enp": "Everglades National Park", "other": "elsewhere",
+}  # fmt: skip
 
 
 def write_survey(path: Path) -> int:
@@ -39,20 +54,94 @@ def write_survey(path: Path) -> int:
     return nests.height
 
 
+def peak_counts() -> pl.DataFrame:
+    """Yearly peak counts of nests of the species that every survey looks for, by colony, with zeros.
+
+    The survey writes down no zeros. It covers the whole area, so where the counts of a year add up to its published total,
+    a colony without a row had no nest. Where they fall short, counts of colonies are missing in the table: only colonies
+    that were counted for another species get a zero. Colonies in which the species was found in fewer than three years are
+    left out.
+
+    Returns
+    -------
+    site, species, common_name, year, count, region, latitude, longitude
+    """
+    texts = {"site": pl.String, "region": pl.String}
+    rows = pl.read_csv(resource("demo_data", PEAKS), schema_overrides=texts)
+    rows = rows.with_columns(pl.col("region").replace_strict(REGIONS))
+    places = rows.group_by("site").agg(pl.col("region", "latitude", "longitude").first())
+    found = rows.filter(pl.col("species").is_in(list(SPECIES))).select("site", "species", "year", "count")
+    sums = found.group_by("species", "year").agg(counted=pl.col("count").sum())
+    published = (
+        published_totals().filter(pl.col("region") == "all").select("species", "year", published="count")
+    )
+    whole = (
+        sums.join(published, on=["species", "year"])
+        .filter(pl.col("counted") >= COMPLETE * pl.col("published"))
+        .select("species", "year")
+    )
+    sites = found.filter(pl.len().over("site", "species") >= LEAST_YEARS).select("site", "species").unique()
+    cells = pl.concat(
+        [sites.join(whole, on="species"), sites.join(rows.select("site", "year").unique(), on="site")]
+    )
+    latin, english = ({code: names[i] for code, names in SPECIES.items()} for i in (0, 1))
+    return (
+        cells.unique()
+        .join(found, on=["site", "species", "year"], how="left")
+        .with_columns(
+            pl.col("count").fill_null(0),
+            common_name=pl.col("species").replace_strict(english),
+            species=pl.col("species").replace_strict(latin),
+        )
+        .join(places, on="site")
+        .select("site", "species", "common_name", "year", "count", "region", "latitude", "longitude")
+        .sort("species", "site", "year")
+    )
+
+
+def published_totals() -> pl.DataFrame:
+    """The survey's own totals of nests: year, region (all, loxahatchee, wca2-3, wcas, enp), species (code), count."""
+    return pl.read_csv(resource("demo_data", "everglades_published_totals.csv"))
+
+
+def run_all(
+    out: Path,
+    *,
+    bootstrap: int | None = None,
+    date: str | None = None,
+    jobs: int | None = None,
+    say: Callable[[str], None] = print,
+) -> list[SpeciesResult]:
+    """Run the recipe ``pipelines/everglades-birds.toml`` on the embedded peak counts, in the folder ``out``."""
+    table = out / "wading_birds.csv"
+    if not table.exists():
+        counts = peak_counts()
+        with atomic_file(table) as tmp:
+            counts.write_csv(tmp)
+        say(
+            f"survey: {counts.height:,} yearly counts of {len(SPECIES)} species, {counts['site'].n_unique():,} colonies, "
+            f"Everglades, {min(counts['year'])}-{max(counts['year'])} (CC0, Weecology lab) -> {table}"
+        )
+    return run_recipe(_recipe("everglades-birds.toml", out, table, bootstrap, date), say=say, jobs=jobs)
+
+
 def run_demo(
     out: Path, *, bootstrap: int | None = None, date: str | None = None, say: Callable[[str], None] = print
 ) -> SpeciesResult:
     """Run the recipe ``pipelines/everglades-egrets.toml`` on the embedded data, in the folder ``out``."""
-    recipe = read_recipe(resource("pipelines", "everglades-egrets.toml"), out)
     table = out / "great_egret_nests.csv"
     if not table.exists():
         n = write_survey(table)
         say(
             f"survey: {n} counts of nesting great egrets, Everglades, 2004-2026 (CC0, Weecology lab) -> {table}"
         )
-    recipe = replace(recipe, files=(table,))
+    return run_recipe(_recipe("everglades-egrets.toml", out, table, bootstrap, date), say=say)[0]
+
+
+def _recipe(name: str, out: Path, table: Path, bootstrap: int | None, date: str | None) -> Recipe:
+    recipe = replace(read_recipe(resource("pipelines", name), out), files=(table,))
     if bootstrap is not None:
         recipe = replace(recipe, fit=replace(recipe.fit, bootstrap=bootstrap))  # type: ignore[type-var]
     if date is not None:
         recipe = replace(recipe, report=replace(recipe.report, date=date))
-    return run_recipe(recipe, say=say)[0]
+    return recipe

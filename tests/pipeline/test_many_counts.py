@@ -1,0 +1,130 @@
+"""Several species in one table of yearly counts: a run imports, fits and reports each by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmiss.errors import ConfigError
+from fedmiss.etl.ingest import counted_species
+from fedmiss.etl.settings import IngestSettings
+from fedmiss.files import read_manifest
+from fedmiss.pipeline.chain import run_recipe
+from fedmiss.pipeline.demo import COMPLETE, SPECIES, peak_counts, published_totals, run_all
+from fedmiss.pipeline.recipe import read_recipe, slug
+from fedmiss.resources import resource
+from fedmiss.tables import read_table
+
+NAMES = {"Alauda arvensis": "Skylark", "Parus major": "Great Tit", "Turdus merula": "Blackbird"}
+RECIPE = """
+out = "out"
+species = {species}
+min_records = 20
+[ingest]
+files = "counts.csv"
+[fit]
+model = "quasi"
+rank = 0
+bootstrap = 0
+[report]
+date = "2026-01-02"
+"""
+
+
+def write(folder: Path, species: str, names=NAMES, doubled: str = "") -> Path:
+    """8 sites, 8 years; every species was counted at sites of its own."""
+    rows = ["site;species;common name;year;count"]
+    for k, (latin, english) in enumerate(names.items()):
+        for s in range(k, k + 8):
+            for y in range(2012, 2020):
+                if (s + y + k) % 5:
+                    rows.append(f"S{s};{latin};{english};{y};{(s + 3) * (k + 2) + (s * y) % 4}")
+        if latin == doubled:
+            rows.append(f"S{k};{latin};{english};2014;77")
+    rows.append("S1;Struthio camelus;Ostrich;2013;1")
+    (folder / "counts.csv").write_text("\n".join(rows) + "\n")
+    (folder / "r.toml").write_text(RECIPE.format(species=species))
+    return folder / "r.toml"
+
+
+def test_all_species_of_a_table_each_by_itself(tmp_path):
+    said: list[str] = []
+    recipe = read_recipe(write(tmp_path, '"all"'))
+    results = run_recipe(recipe, jobs=1, say=said.append)
+    assert [r.species for r in results] == sorted(NAMES)
+    assert all(r.page is not None and r.page.exists() for r in results)
+    assert any("1 of 4 species have fewer than 20 rows" in text for text in said)
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    for k, (latin, english) in enumerate(NAMES.items()):
+        folder = tmp_path / "out" / slug(latin)
+        records = read_table(folder / "records" / "records.parquet", "records").to_pandas()
+        assert set(records["species"]) == {latin}
+        sites = read_table(folder / "panel" / "sites.parquet", "sites")["site_id"].to_pylist()
+        assert sorted(sites) == sorted(f"S{s}" for s in range(k, k + 8)), "no site of another species"
+        assert english in page
+    again = run_recipe(recipe, jobs=1)
+    assert all(r.redone == () for r in again), "nothing is made twice"
+
+
+def test_a_species_that_fails_does_not_stop_the_others(tmp_path):
+    recipe = read_recipe(
+        write(tmp_path, '["Skylark", "Parus major", "Turdus merulla"]', doubled="Parus major")
+    )
+    results = {r.species: r for r in run_recipe(recipe, jobs=1)}
+    assert results["Skylark"].page is not None, "by any of its names"
+    assert results["Parus major"].step == results["Turdus merulla"].step == "ingest"
+    assert "S1" in results["Parus major"].error, "the doubled row has its place"
+    assert "Turdus merula" in results["Turdus merulla"].error, "the near name"
+    assert all(results[n].next for n in ("Parus major", "Turdus merulla"))
+
+
+def test_too_few_rows_of_every_species_are_an_error(tmp_path):
+    path = write(tmp_path, '"all"')
+    path.write_text(path.read_text().replace("min_records = 20", "min_records = 500"))
+    with pytest.raises(ConfigError, match=r"no species has 500 rows \(the most is \d+\); lower min_records"):
+        run_recipe(read_recipe(path), jobs=1)
+
+
+def test_only_tables_of_counts_are_taken_apart(tmp_path):
+    write(tmp_path, '"all"')
+    held = counted_species([tmp_path / "counts.csv"], IngestSettings())
+    assert held is not None
+    assert sorted(held) == sorted([*NAMES, "Struthio camelus"])
+    (tmp_path / "visits.csv").write_text("observer,site,date,species,count\no,S,2020-05-01,Parus major,3\n")
+    assert counted_species([tmp_path / "visits.csv"], IngestSettings(column_map={"auto": ""})) is None
+
+
+# -- the embedded survey ---------------------------------------------------------------------------------------------------
+
+
+def test_zeros_of_the_survey_stand_where_its_table_is_complete():
+    """A colony has a row in every complete year; counts are those of the table, and none of its colonies' is lost."""
+    table = peak_counts().to_pandas()
+    raw = pd.read_csv(resource("demo_data", "everglades_peak_counts.csv"), dtype={"site": str, "region": str})
+    published = published_totals().to_pandas()
+    published = published[published["region"] == "all"].set_index(["species", "year"])["count"]
+    assert not table.duplicated(["site", "species", "year"]).any()
+    for code, (latin, _) in SPECIES.items():
+        mine, part = raw[raw["species"] == code], table[table["species"] == latin]
+        wide = part.pivot(index="site", columns="year", values="count")
+        full = wide.columns[wide.notna().all()]
+        sums = mine.groupby("year")["count"].sum()
+        complete = sums.index[sums >= COMPLETE * published[code].reindex(sums.index)]
+        assert set(full) == set(complete)
+        kept = mine[mine["site"].isin(wide.index)].set_index(["site", "year"])["count"].sort_index()
+        found = part[part["count"] > 0].set_index(["site", "year"])["count"].sort_index()
+        pd.testing.assert_series_equal(found, kept[kept > 0], check_dtype=False)
+        assert mine.groupby("site").size()[wide.index].min() >= 3
+
+
+@pytest.mark.nightly
+def test_the_demo_of_all_species(tmp_path):
+    results = run_all(tmp_path / "birds", bootstrap=25, date="2026-01-02")
+    assert [r.error for r in results] == [""] * len(SPECIES)
+    index = read_table(tmp_path / "birds" / "index.parquet", "report_index").to_pandas()
+    assert set(index["common_name"]) == {names[1] for names in SPECIES.values()}
+    assert np.isfinite(index["percent_lo"]).all()
+    assert read_manifest(tmp_path / "birds")["results"]["n_failed"] == 0

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fedmiss.pipeline.panels import open_panel
     from fedmiss.pipeline.recipe import read_recipe
     from fedmiss.pipeline.results import SpeciesFit, open_fit
-    from fedmiss.pipeline.settings import FitSettings
+    from fedmiss.pipeline.settings import FitSettings, ImputeSettings
     from fedmiss.report.build import build_report
     from fedmiss.report.changes import change_points, period_trends
     from fedmiss.report.classes import classify
@@ -73,6 +73,7 @@ __all__ = [
     "FitSettings",
     "Group",
     "GroupPanel",
+    "ImputeSettings",
     "IngestSettings",
     "InputError",
     "LocalEngine",
@@ -142,6 +143,7 @@ _HOME = {
     "Fit and impute": {
         "fit_panel": "pipeline.fitting",
         "FitSettings": "pipeline.settings",
+        "ImputeSettings": "pipeline.settings",
         "impute_panel": "pipeline.imputing",
         "open_fit": "pipeline.results",
         "SpeciesFit": "pipeline.results",

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtri
 
 from fedmiss.arrays import F64, I64
+from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.state import MonthState
 from fedmiss.models.lowrank.families import FAMILIES, SCALES
+from fedmiss.models.lowrank.predictive import LEVEL, Law
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit, Theta
 
 __all__ = [
+    "POINTS_ONLY",
     "AverageFit",
     "CountFit",
+    "Intervals",
     "Posterior",
     "coefficient_names",
+    "moments",
     "predictor",
     "row_blocks",
     "site_slopes",
@@ -26,6 +32,7 @@ __all__ = [
     "visited_totals",
 ]
 
+POINTS_ONLY = "only fits of --method fast know the errors of their cells; fit with --method fast."
 BLOCK = 4_000_000  # cells of the imputed matrix held at a time
 
 
@@ -112,6 +119,10 @@ class CountFit:
             )
         return to_counts(self.theta.eta(site, month), self.settings, self.smear)
 
+    def interval(self, site: slice | I64 = slice(None), level: float = LEVEL) -> Intervals:
+        """Intervals of the cells of some sites; see :class:`Intervals`."""
+        return AverageFit((self,)).interval(site, level)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AverageFit:
@@ -142,6 +153,92 @@ class AverageFit:
         out: F64 = np.mean([f.expected(site, month) for f in self.fits], axis=0)
         return out
 
+    @property
+    def law(self) -> Law:
+        """Law of the count of one visit at standard effort, with the mean of the fits' parameters."""
+        s = self.settings
+        sizes = [1.0 / f.aux.size for f in self.fits]  # 0 where there is none
+        quasi = s.dispersion == "quasi" and FAMILIES[s.family].sized
+        phis = [max(f.aux.phi, f.dispersion) if quasi else f.aux.phi for f in self.fits]
+        observers = [
+            1.0 / f.aux.observers if f.settings.observers and f.aux.observers > 0 else 0.0 for f in self.fits
+        ]
+        return FAMILIES[s.family].law(
+            phi=float(np.mean(phis)), inverse_size=float(np.mean(sizes)), observers=float(np.mean(observers))
+        )
+
+    def moments(self, site: slice | I64 = slice(None)) -> tuple[F64, F64]:
+        """Mean and variance of the predictor of the cells of some sites, (rows, L) each, calibration included.
+
+        Of several fits those of their mixture.
+
+        Raises
+        ------
+        ConfigError    a fit has no posterior: algorithm 7 makes point estimates
+        """
+        scale, means, variances = SCALES[self.settings.scale], [], []
+        for f in self.fits:
+            if f.posterior is None:
+                raise ConfigError(POINTS_ONLY)
+            eta, var = moments(f.posterior, site)
+            means.append(eta + scale.shift(f.smear))
+            variances.append(var)
+        return np.mean(means, axis=0), np.mean(variances, axis=0) + np.var(means, axis=0)
+
+    def draw(self, rng: np.random.Generator) -> Callable[[slice | I64], F64]:
+        """Draw one of the fits, its sites and its months; return the predictor (rows, L) of some sites under the draw.
+
+        The error of a site is common to its cells, that of a month to all sites. :meth:`counts_at` and :meth:`draw_counts`
+        make expected and drawn counts of it.
+
+        Raises
+        ------
+        ConfigError    a fit has no posterior
+        """
+        f = self.fits[int(rng.integers(len(self.fits)))]
+        q = f.posterior
+        if q is None:
+            raise ConfigError(POINTS_ONLY)
+        P, T = (m + _normal(c, rng) for m, c in ((q.P, q.C), (q.T, q.D)))
+        base, shift = q.mu, SCALES[self.settings.scale].shift(f.smear)
+
+        def predictor(site: slice | I64) -> F64:
+            eta: F64 = base + P[site][:, :1] + T[:, 0] + P[site][:, 1:] @ T[:, 1:].T
+            return eta + shift
+
+        return predictor
+
+    def draw_counts(self, eta: F64, rng: np.random.Generator) -> F64:
+        """Draw the count of one visit at each predictor."""
+        return SCALES[self.settings.scale].birds(self.law.draw(eta, rng))
+
+    def counts_at(self, eta: F64) -> F64:
+        """Expected counts at predictors that hold the calibration, as :meth:`moments` and :meth:`draw` give them."""
+        log = SCALES[self.settings.scale].log
+        return to_counts(eta, self.settings, float(np.mean([f.smear for f in self.fits])) if log else 1.0)
+
+    def interval(self, site: slice | I64 = slice(None), level: float = LEVEL) -> Intervals:
+        """Intervals of the cells of some sites; see :class:`Intervals`."""
+        eta, var = self.moments(site)
+        half = ndtri(0.5 + level / 2) * np.sqrt(var)
+        lower, upper = (SCALES[self.settings.scale].birds(x) for x in self.law.interval(eta, var, level))
+        return Intervals(lower, upper, self.counts_at(eta - half), self.counts_at(eta + half))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Intervals:
+    """Intervals of the cells of some sites, (rows, L) each.
+
+    ``lower``, ``upper`` hold the count of one visit at standard effort (errors of sites and months, observers, and the
+    scatter of counts); ``expected_lower``, ``expected_upper`` the expected count (errors of sites and months only).
+    Variances of the model are taken as known.
+    """
+
+    lower: F64
+    upper: F64
+    expected_lower: F64
+    expected_upper: F64
+
 
 def coefficient_names(columns: int, *, slopes: bool) -> list[tuple[str, str]]:
     """Names of the coefficients after the effects, of a site and of a month: the slope and the line x, then the factors."""
@@ -154,8 +251,16 @@ def to_counts(eta: F64, settings: CountSettings, smear: float = 1.0) -> F64:
     return SCALES[settings.scale].counts(FAMILIES[settings.family].mean(eta), smear)
 
 
-def predictor(q: Posterior, site: slice | I64, family: str) -> F64:
-    """Predictor (rows of ``site`` x L) that has the posterior mean of every cell, observed or not."""
+def _normal(covariances: F64, rng: np.random.Generator) -> F64:
+    """Normal draws (n, p) of mean 0 and these covariances (n, p, p), some of which may be 0."""
+    values, vectors = np.linalg.eigh(covariances)
+    z = rng.standard_normal(values.shape) * np.sqrt(np.maximum(values, 0.0))
+    out: F64 = np.einsum("npq,nq->np", vectors, z)
+    return out
+
+
+def moments(q: Posterior, site: slice | I64) -> tuple[F64, F64]:
+    """Mean and variance of the predictor (rows of ``site`` x L) of every cell, observed or not."""
     P, C = q.P[site], q.C[site]
     eta: F64 = q.mu + P[:, :1] + q.T[:, 0] + P[:, 1:] @ q.T[:, 1:].T
     x = np.column_stack([np.ones(q.T.shape[0]), q.T[:, 1:]])
@@ -166,7 +271,12 @@ def predictor(q: Posterior, site: slice | I64, family: str) -> F64:
     zz = (z[:, :, None] * z[:, None, :]).reshape(-1, p * p)
     var = C.reshape(-1, p * p) @ xx.T + zz @ q.D.reshape(-1, p * p).T
     var += C[:, 1:, 1:].reshape(len(P), -1) @ q.D[:, 1:, 1:].reshape(len(q.T), -1).T
-    return FAMILIES[family].marginal(eta, var)
+    return eta, var
+
+
+def predictor(q: Posterior, site: slice | I64, family: str) -> F64:
+    """Predictor (rows of ``site`` x L) that has the posterior mean of every cell, observed or not."""
+    return FAMILIES[family].marginal(*moments(q, site))
 
 
 def visited_totals(fits: Sequence[tuple[MonthState, CountSettings]]) -> dict[str, F64 | I64]:

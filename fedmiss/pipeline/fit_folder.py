@@ -145,13 +145,13 @@ def read_fit(path: str | Path) -> tuple[Manifest, CountFit | AverageFit]:
     path = Path(path)
     manifest = read_manifest(path, "fit", verify=True)
     facts = FitFacts.of(manifest["results"], path)
-    fits = [_read_member(path, facts, facts.n_counted)]
+    fits = [_read_member(path, facts, facts)]
     for i, member in enumerate(facts.members[1:]):
-        fits.append(_read_member(path / MEMBERS / str(i + 2), ModelFacts.of(member, path), facts.n_counted))
+        fits.append(_read_member(path / MEMBERS / str(i + 2), ModelFacts.of(member, path), facts))
     return manifest, fits[0] if len(fits) == 1 else AverageFit(tuple(fits))
 
 
-def _read_member(path: Path, r: ModelFacts, n_counted: int) -> CountFit:
+def _read_member(path: Path, r: ModelFacts, of: FitFacts) -> CountFit:
     """One of the models of a fit, from the tables in ``path``."""
     sites = read_table(path / "site_factors.parquet", "site_factors").to_pandas()
     months = read_table(path / "month_factors.parquet", "month_factors").to_pandas()
@@ -166,6 +166,7 @@ def _read_member(path: Path, r: ModelFacts, n_counted: int) -> CountFit:
         penalty=r.penalty,
         dispersion=r.dispersion_model,
         effects=r.effects,
+        observers=of.observer_effects,
     )
     J, L, p = len(sites), len(months), 1 + len(names)
     posterior = None
@@ -180,10 +181,11 @@ def _read_member(path: Path, r: ModelFacts, n_counted: int) -> CountFit:
             np.zeros((L, p)),
             np.asarray(r.month_variances or np.full(p, np.inf)),
         )
-    aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, 0.0)
+    ridge = of.observer_sd**-2 if of.observer_sd else 0.0
+    aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, ridge)
     fit = Fit(theta, [], r.converged, r.stop_reason, r.rounds)
     dispersion, edf = or_nan(r.dispersion), or_nan(r.edf)
-    return CountFit(settings, J, L, fit, aux, dispersion, edf, n_counted, r.smear, posterior)
+    return CountFit(settings, J, L, fit, aux, dispersion, edf, of.n_counted, r.smear, posterior)
 
 
 def _covariances(table: pd.DataFrame, p: int) -> F64:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ except ImportError as error:  # pragma: no cover - the extra is in every develop
     ) from error
 
 from fedmiss.federation.local import fit_counts
-from fedmiss.federation.results import CountFit
+from fedmiss.federation.results import AverageFit, CountFit
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.rng import rng_for
 
 __all__ = ["SiteMonthImputer"]
 
@@ -100,8 +102,41 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         check_is_fitted(self)
         X = self._checked(X, reset=False)
         seen = np.isfinite(X)
-        expected = self._rows(np.where(seen, X, 0.0), seen)
-        return np.where(seen, X, expected)
+        eta, _ = self._rows(np.where(seen, X, 0.0), seen)
+        return np.where(seen, X, np.exp(eta))
+
+    def draw(self, X: Any, number: int = 20, random_state: int = 0) -> F64:
+        """Return ``number`` completed copies of ``X``, (number, n_sites, n_months): multiple imputation.
+
+        A row's coefficients are drawn around their estimate, with the errors that its counts leave, then a count for every
+        NaN; observed counts stay as they are. The months are taken as known.
+
+        Raises
+        ------
+        ValueError
+            ``number`` below 1.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from fedmiss import SiteMonthImputer
+        >>> X = np.outer([1.0, 2.0, 4.0, 8.0], [3.0, 6.0, 9.0])
+        >>> X[0, 1] = np.nan
+        >>> imputer = SiteMonthImputer(rank=0, dispersion="none").fit(X)
+        >>> imputer.draw(X, 5).shape
+        (5, 4, 3)
+        """
+        check_is_fitted(self)
+        if number < 1:
+            raise ValueError(f"number is {number}; draw 1 or more copies.")
+        X = self._checked(X, reset=False)
+        seen = np.isfinite(X)
+        eta, spread = self._rows(np.where(seen, X, 0.0), seen)
+        law, rng = AverageFit((self.fit_,)).law, rng_for(random_state, "draws of an imputer")
+        out = np.empty((number, *X.shape))
+        for i in range(number):
+            out[i] = np.where(seen, X, law.draw(eta + spread(rng), rng))
+        return out
 
     def _checked(self, X: Any, *, reset: bool) -> F64:
         X = validate_data(
@@ -122,8 +157,11 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
             )
         return np.asarray(X, dtype=np.float64)
 
-    def _rows(self, y: F64, seen: Any) -> F64:
-        """Expected counts of rows at the fitted months: Newton steps on a row's coefficients, all rows at once."""
+    def _rows(self, y: F64, seen: Any) -> tuple[F64, Callable[[np.random.Generator], F64]]:
+        """Log expected counts of rows at the fitted months, and what draws their errors.
+
+        Newton steps on a row's coefficients, all rows at once; the errors are those of the curvature at the end.
+        """
         fit = self.fit_
         theta = fit.theta
         z = np.column_stack([np.ones(fit.L), theta.V])  # (L, p)
@@ -134,7 +172,7 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         )  # prior variances: those of the fitted sites
         size = fit.aux.size
         phi = max(fit.dispersion if self.dispersion == "quasi" else 1.0, 1.0)
-        coef = np.zeros((y.shape[0], z.shape[1]))
+        coef, H = np.zeros((y.shape[0], z.shape[1])), np.zeros(0)
         for _ in range(_ROUNDS):
             mu = np.exp(np.clip(base + coef @ z.T, -50.0, 50.0))
             w = np.where(seen, 1.0 / (1.0 + mu / size) if np.isfinite(size) else 1.0, 0.0) / phi
@@ -145,8 +183,13 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
             coef = coef + step
             if np.abs(step).max(initial=0.0) < 1e-9:
                 break
-        out: F64 = fit.smear * np.exp(np.clip(base + coef @ z.T, -50.0, 50.0))
-        return out
+        root = np.linalg.cholesky(np.linalg.inv(H))
+
+        def spread(rng: np.random.Generator) -> F64:
+            errors: F64 = np.einsum("ipq,iq->ip", root, rng.standard_normal(coef.shape)) @ z.T
+            return errors
+
+        return np.log(fit.smear) + np.clip(base + coef @ z.T, -50.0, 50.0), spread
 
     def __sklearn_tags__(self) -> Any:
         """Say what the estimator takes: counts, with holes."""

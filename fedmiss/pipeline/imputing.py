@@ -1,22 +1,28 @@
-"""The impute step: every site x month cell at standard effort, streamed to parquet."""
+"""The impute step: every site x month cell at standard effort, with intervals and draws, streamed to parquet."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
 
-from fedmiss.federation.results import row_blocks
+from fedmiss.arrays import F64
+from fedmiss.errors import ConfigError
+from fedmiss.federation.results import POINTS_ONLY, AverageFit, row_blocks
 from fedmiss.files import atomic_folder, write_manifest
 from fedmiss.folders import FitFacts, ImputedFacts
 from fedmiss.pipeline.fit_folder import read_fit
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
+from fedmiss.pipeline.settings import ImputeSettings
+from fedmiss.progress import progress
+from fedmiss.rng import rng_for
 from fedmiss.tables import read_table, table_writer
 
-__all__ = ["counted_visits", "impute_panel"]
+__all__ = ["counted_visits", "drawn", "impute_panel"]
 
 
 def counted_visits(panel: PanelFolder, J: int, L: int) -> sp.csr_array:
@@ -28,10 +34,43 @@ def counted_visits(panel: PanelFolder, J: int, L: int) -> sp.csr_array:
     return sp.csr_array(sp.coo_array((n, (j, month)), shape=(J, L)))
 
 
+def drawn(fit: AverageFit, number: int, seed: int) -> Iterator[tuple[F64, F64]]:
+    """Draws of the whole matrix, one after the other: (J, L) log expected counts, and counts of one visit around them."""
+    for d in range(number):
+        eta = fit.draw(rng_for(seed, "draw of the imputed matrix", d))(slice(None))
+        yield eta, fit.draw_counts(eta, rng_for(seed, "counts of the imputed matrix", d))
+
+
+def _draws(fit: AverageFit, settings: ImputeSettings) -> Iterator[dict[str, object]]:
+    """Tables of draws, a block of sites of one draw at a time."""
+    J, L = fit.J, fit.L
+    with progress("draws", settings.draws) as show:
+        for d, (eta, counts) in enumerate(drawn(fit, settings.draws, settings.seed)):
+            for rows in row_blocks(J, L):
+                n = rows.stop - rows.start
+                yield {
+                    "draw": np.full(n * L, d, dtype=np.int32),
+                    "site_index": np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), L),
+                    "month_index": np.tile(np.arange(L, dtype=np.int32), n),
+                    "expected": fit.counts_at(eta[rows]).ravel(),
+                    "count": counts[rows].ravel(),
+                }
+            show(d + 1)
+
+
 def impute_panel(
-    panel_path: str | Path, fit_path: str | Path, out: str | Path, *, overwrite: bool = False
+    panel_path: str | Path,
+    fit_path: str | Path,
+    out: str | Path,
+    settings: ImputeSettings | None = None,
+    *,
+    overwrite: bool = False,
 ) -> Path:
-    """Write ``imputed.parquet``: J x L rows, by site then month, a block of sites at a time.
+    """Write ``imputed.parquet``: J x L rows, by site then month, a block of sites at a time; and ``draws.parquet``.
+
+    Raises
+    ------
+    ConfigError    draws of a fit that has point estimates only
 
     Examples
     --------
@@ -48,7 +87,10 @@ def impute_panel(
     manifest, fit = read_fit(fit_path)
     check_same_panel(panel, manifest, fit_path)
     facts = FitFacts.of(manifest["results"], fit_path)
-    J, L = fit.J, fit.L
+    settings, fit = settings or ImputeSettings(), AverageFit(fit.fits)
+    J, L, errors = fit.J, fit.L, facts.method == "fast"
+    if settings.draws and not errors:
+        raise ConfigError(f"--draws {settings.draws} is impossible: {POINTS_ONLY}")
     n = counted_visits(panel, J, L)
     names = {"site_id": pa.array(panel.sites["site_id"]), "month": pa.array(panel.months["month"])}
     total = observed_total = 0.0
@@ -58,6 +100,11 @@ def impute_panel(
         for rows in row_blocks(J, L):
             expected = fit.expected(rows)
             seen = n[rows].toarray()
+            band = fit.interval(rows) if errors else None
+            limits = {
+                name: pa.nulls(expected.size, pa.float64()) if band is None else getattr(band, name).ravel()
+                for name in ("expected_lower", "expected_upper", "lower", "upper")
+            }
             total += float(expected.sum())
             observed_total += float(expected[seen > 0].sum())
             site = np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), L)
@@ -68,16 +115,19 @@ def impute_panel(
                 "site_id": names["site_id"].take(pa.array(site)),
                 "month": names["month"].take(pa.array(month)),
                 "expected": expected.ravel(),
+                **limits,
                 "observed": (seen > 0).ravel(),
                 "n_counted": seen.ravel(),
             }
 
     with atomic_folder(out, "imputed", overwrite=overwrite, inputs=[panel_path, fit_path]) as tmp:
         cells_written = table_writer(tmp / "imputed.parquet", "imputed", chunks())
+        if settings.draws:
+            table_writer(tmp / "draws.parquet", "imputed_draws", _draws(fit, settings))
         write_manifest(
             tmp,
             "imputed",
-            settings={},
+            settings=asdict(settings),
             inputs={
                 **{f"panel/{k}": v for k, v in manifest["inputs"].items()},
                 **{

@@ -7,14 +7,16 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError
-from fedmiss.federation.results import AverageFit, CountFit
+from fedmiss.federation.results import POINTS_ONLY, AverageFit, CountFit
 from fedmiss.files import Manifest
+from fedmiss.folders import FitFacts
 from fedmiss.pipeline.fit_folder import read_fit
-from fedmiss.pipeline.imputing import counted_visits
+from fedmiss.pipeline.imputing import counted_visits, drawn
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.report import plots, trends
 from fedmiss.report.support import Least, first_base, usable_counts
@@ -47,7 +49,7 @@ class SpeciesFit:
     >>> fit = fedmiss.fit_panel(panel, "fit", settings)
     >>> species = fedmiss.open_fit(panel, fit)
     >>> species.imputed().columns.to_list()
-    ['site_id', 'month', 'expected', 'observed']
+    ['site_id', 'month', 'expected', 'expected_lower', 'expected_upper', 'lower', 'upper', 'observed']
     >>> ax = species.plot_index()
     """
 
@@ -130,16 +132,40 @@ class SpeciesFit:
         return head + str(shown.to_html(index=False))
 
     def imputed(self) -> pd.DataFrame:
-        """Every cell: site_id, month, expected count at standard effort, whether it was observed."""
+        """Every cell: site_id, month, expected count at standard effort, whether it was observed.
+
+        ``expected_lower``, ``expected_upper``: 95 % interval of the expected count; ``lower``, ``upper``: of the count of
+        one visit. They are NaN for a fit of another method than ``fast``.
+        """
         J, L = self.expected.shape
+        band = AverageFit(self.fit.fits).interval() if self._errors else None
+        names = ("expected_lower", "expected_upper", "lower", "upper")
         return pd.DataFrame(
             {
                 "site_id": self.panel.sites["site_id"].repeat(L).to_numpy(),
                 "month": list(self.panel.months["month"]) * J,
                 "expected": self.expected.ravel(),
+                **{n: np.full(J * L, np.nan) if band is None else getattr(band, n).ravel() for n in names},
                 "observed": self.observed.ravel(),
             }
         )
+
+    @property
+    def _errors(self) -> bool:
+        """Whether the errors of the cells are known."""
+        return FitFacts.of(self.manifest["results"]).method == "fast"
+
+    def draw_counts(self, number: int = 20, seed: int = 0) -> F64:
+        """Draw ``number`` matrices (number, J, L) of counts of one visit at standard effort, for multiple imputation.
+
+        Raises
+        ------
+        ConfigError    a fit of another method than ``fast``
+        """
+        if not self._errors:
+            raise ConfigError(POINTS_ONLY)
+        fit = AverageFit(self.fit.fits)
+        return np.stack([counts for _, counts in drawn(fit, number, seed)])
 
     def cell(self, site_id: str, month: str) -> float:
         """Expected count of one cell; a site or month outside the panel is an error that says why."""

@@ -14,6 +14,7 @@ __all__ = [
     "FastSettings",
     "FedMissEMSettings",
     "FitSettings",
+    "ImputeSettings",
     "SaemSettings",
     "sent",
 ]
@@ -227,6 +228,30 @@ class SaemSettings(FitSettings):
     rounds: Rounds = None
     participation: Participation = 1.0
     seed: Seed = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImputeSettings(Settings):
+    """Settings of ``fedmiss impute``.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.ImputeSettings(draws=20).draws
+    20
+    """
+
+    draws: Annotated[
+        int, Setting("Draws of the whole matrix, for multiple imputation; 0 for none.", low=0, high=1000)
+    ] = 0
+    seed: Annotated[int, Setting("Seed of the draws.", low=0)] = 0
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if self.seed and not self.draws:
+            raise ConfigError(
+                "--seed does nothing here: nothing is drawn. Give --draws, or leave --seed out."
+            )
 
 
 METHODS: tuple[type[FitSettings], ...] = (FastSettings, FedMissEMSettings, SaemSettings)

@@ -132,6 +132,7 @@ def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
             "site_id": np.repeat([f"S{j}" for j in range(J)], L),
             "month": np.tile([f"month {i}" for i in range(L)], J),
             "expected": expected.ravel(),
+            **{name: expected.ravel() for name in ("expected_lower", "expected_upper", "lower", "upper")},
             "observed": seen.ravel(),
             "n_counted": seen.ravel().astype(np.int32),
         },

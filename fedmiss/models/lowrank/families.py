@@ -18,6 +18,7 @@ from scipy.special import xlogy
 
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
+from fedmiss.models.lowrank.predictive import CountLaw, Law, PresenceLaw, ValueLaw
 
 __all__ = [
     "BERNOULLI",
@@ -104,6 +105,10 @@ class Family(ABC):
     def conjugate(self, s: F64, E: F64) -> F64:
         """Convex conjugate of E psi at ``s``."""
 
+    @abstractmethod
+    def law(self, *, phi: float, inverse_size: float, observers: float) -> Law:
+        """Law of an observation: dispersion, 1 / size of the negative binomial, variance of observer effects."""
+
 
 class Gaussian(Family):
     """psi = eta^2 / 2."""
@@ -149,6 +154,10 @@ class Gaussian(Family):
         """See :meth:`Family.conjugate`."""
         out: F64 = s**2 / (2 * E)
         return out
+
+    def law(self, *, phi: float, inverse_size: float, observers: float) -> Law:
+        """See :meth:`Family.law`."""
+        return ValueLaw(phi, observers)
 
 
 class Poisson(Family):
@@ -196,6 +205,10 @@ class Poisson(Family):
         out: F64 = xlogy(s, s / E) - s
         return out
 
+    def law(self, *, phi: float, inverse_size: float, observers: float) -> Law:
+        """See :meth:`Family.law`."""
+        return CountLaw(inverse_size, phi, observers)
+
 
 class Bernoulli(Family):
     """psi = log(1 + exp(eta))."""
@@ -240,6 +253,10 @@ class Bernoulli(Family):
         out: F64 = E * (xlogy(p, p) + xlogy(1 - p, 1 - p))
         return out
 
+    def law(self, *, phi: float, inverse_size: float, observers: float) -> Law:
+        """See :meth:`Family.law`."""
+        return PresenceLaw(observers)
+
 
 GAUSSIAN, POISSON, BERNOULLI = Gaussian(), Poisson(), Bernoulli()
 FAMILIES: dict[str, Family] = {f.name: f for f in (GAUSSIAN, POISSON, BERNOULLI)}
@@ -273,6 +290,14 @@ class Scale:
         """Expected counts, from the family's mean and the calibration of totals."""
         return smear * mean
 
+    def shift(self, smear: float) -> float:
+        """What the calibration adds to the predictor of an observation."""
+        return float(np.log(smear))
+
+    def birds(self, value: F64) -> F64:
+        """Observations on this scale as counts."""
+        return value
+
     def judge(self, family: Family) -> Family:
         """Return the family whose deviance compares predicted with counted birds."""
         return family
@@ -290,6 +315,14 @@ class Log1p(Scale):
     def counts(self, mean: F64, smear: float) -> F64:
         """See :meth:`Scale.counts`."""
         return np.maximum(smear * np.exp(np.minimum(mean, ETA_MAX)) - 1.0, 0.0)
+
+    def shift(self, smear: float) -> float:
+        """See :meth:`Scale.shift`: it belongs to the mean of exp(value), not to the values."""
+        return 0.0
+
+    def birds(self, value: F64) -> F64:
+        """See :meth:`Scale.birds`: whole numbers."""
+        return np.maximum(np.rint(np.expm1(np.minimum(value, ETA_MAX))), 0.0)
 
     def judge(self, family: Family) -> Family:
         """See :meth:`Scale.judge`."""

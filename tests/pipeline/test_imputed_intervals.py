@@ -1,0 +1,137 @@
+"""Imputed cells with intervals and draws: what is held out is covered, and draws have the laws of the intervals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmiss import (
+    FitSettings,
+    ImputeSettings,
+    SiteMonthImputer,
+    fit_panel,
+    impute_panel,
+    open_fit,
+    read_table,
+)
+from fedmiss.errors import ConfigError
+from fedmiss.simulate.panel_folder import write_panel
+from fedmiss.simulate.panels import simulate_panel
+
+LIMITS = ("expected_lower", "expected_upper", "lower", "upper")
+
+
+def _world(folder, seed=3):
+    """40 sites, 24 months, half of the cells seen; the truth of all cells."""
+    p = simulate_panel(40, 24, 0.5, seed=seed, groups=2)
+    return p, write_panel(p, folder / "panel")
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("intervals")
+    p, panel = _world(folder)
+    fit = fit_panel(panel, folder / "fit", FitSettings(rank=1, bootstrap=0))
+    imputed = impute_panel(panel, fit, folder / "imputed", ImputeSettings(draws=60))
+    return p, panel, fit, imputed
+
+
+def test_the_table_has_intervals_that_hold_the_expected_count(chain):
+    _, panel, fit, imputed = chain
+    table = read_table(imputed / "imputed.parquet", "imputed").to_pandas()
+    assert table[list(LIMITS)].notna().all().all()
+    assert (table["expected_lower"] <= table["expected"]).all()
+    assert (table["expected"] <= table["expected_upper"]).all()
+    # scatter comes on top: one visit's count varies more than its expectation
+    assert (table["upper"] >= np.floor(table["expected_upper"])).all()
+    assert (table["lower"] == np.rint(table["lower"])).all()
+    frame = open_fit(panel, fit).imputed()
+    for name in ("expected", *LIMITS):
+        np.testing.assert_array_equal(frame[name], table[name])
+
+
+def test_draws_have_the_moments_and_the_quantiles_of_the_intervals(chain):
+    """Over draws: mean log expectation and its standard deviation, and the share of counts inside the interval."""
+    _, _, _, imputed = chain
+    table = read_table(imputed / "imputed.parquet", "imputed").to_pandas()
+    draws = read_table(imputed / "draws.parquet", "imputed_draws").to_pandas()
+    n, cells = 60, len(table)
+    assert len(draws) == n * cells
+    assert sorted(draws["draw"].unique()) == list(range(n))
+    log = np.log(draws["expected"].to_numpy().reshape(n, cells))
+    middle = 0.5 * np.log(table["expected_lower"] * table["expected_upper"])
+    sd = np.log(table["expected_upper"] / table["expected_lower"]) / (2 * 1.96)
+    z = (log.mean(axis=0) - middle) / (sd / np.sqrt(n))
+    assert (
+        abs(z.mean()) < 0.6
+    )  # months are drawn once for all sites: their errors do not average out over cells
+    assert 0.85 < (log.std(axis=0, ddof=1) / sd).mean() < 1.15
+    counts = draws["count"].to_numpy().reshape(n, cells)
+    inside = (counts >= table["lower"].to_numpy()) & (counts <= table["upper"].to_numpy())
+    assert 0.945 < inside.mean() < 0.995
+
+
+def test_draws_do_not_depend_on_their_number_and_follow_the_seed(chain, tmp_path):
+    _, panel, fit, imputed = chain
+    few = impute_panel(panel, fit, tmp_path / "few", ImputeSettings(draws=3))
+    a = read_table(imputed / "draws.parquet", "imputed_draws").to_pandas()
+    b = read_table(few / "draws.parquet", "imputed_draws").to_pandas()
+    np.testing.assert_array_equal(a["count"][: len(b)], b["count"])
+    other = impute_panel(panel, fit, tmp_path / "other", ImputeSettings(draws=3, seed=1))
+    c = read_table(other / "draws.parquet", "imputed_draws").to_pandas()
+    assert (b["count"] != c["count"]).any()
+    np.testing.assert_array_equal(open_fit(panel, fit).draw_counts(3).ravel(), b["count"])
+
+
+@pytest.mark.slow
+def test_hidden_counts_are_covered():
+    """Whole process on ten panels: 92 to 98.5 % of counts in cells that nobody saw lie inside their intervals."""
+    from fedmiss import CountSettings, Group, GroupPanel, fit_counts
+    from fedmiss.federation.results import AverageFit
+
+    inside, total = 0, 0
+    for seed in range(10):
+        p = simulate_panel(60, 36, 0.35, seed=seed, groups=1)
+        out = np.random.default_rng(seed).random(p.y.size) < 0.25
+        j, t = p.site_index, p.month_index
+        group = Group.of("all", j[~out], t[~out], p.y[~out])
+        fit = fit_counts(GroupPanel.of(60, 36, [group]), CountSettings(rank=2, dispersion="negbin"))
+        band = AverageFit(fit.fits).interval()
+        y, at = p.y[out], (j[out], t[out])
+        inside += int(((y >= band.lower[at]) & (y <= band.upper[at])).sum())
+        total += int(out.sum())
+    assert 0.92 < inside / total < 0.985
+
+
+def test_methods_without_errors_leave_the_limits_empty(tmp_path):
+    p = simulate_panel(20, 12, 0.6, seed=2, groups=2)
+    panel = write_panel(p, tmp_path / "panel")
+    fit = fit_panel(panel, tmp_path / "fit", FitSettings(method="fedmissem", rank=1, rounds=20))
+    table = read_table(impute_panel(panel, fit, tmp_path / "i") / "imputed.parquet", "imputed").to_pandas()
+    assert table[list(LIMITS)].isna().all().all()
+    assert open_fit(panel, fit).imputed()["lower"].isna().all()
+    with pytest.raises(ConfigError, match="only fits of --method fast"):
+        impute_panel(panel, fit, tmp_path / "j", ImputeSettings(draws=2))
+    assert not (tmp_path / "j").exists()
+    with pytest.raises(ConfigError, match="--seed does nothing"):
+        ImputeSettings(seed=3)
+
+
+def test_the_imputer_draws_completed_matrices():
+    """Observed counts stay; the mean over draws is the filled value; rows with fewer counts vary more."""
+    rng = np.random.default_rng(0)
+    mean = np.exp(1.5 + rng.normal(0, 0.7, 80)[:, None] + rng.normal(0, 0.3, 20)[None, :])
+    X = rng.poisson(mean).astype(float)
+    X[rng.random(X.shape) < 0.3] = np.nan
+    X[:20, 1:] = np.nan  # one count each, at most
+    imputer = SiteMonthImputer(rank=0, dispersion="none").fit(X)
+    draws = imputer.draw(X, 300, random_state=4)
+    seen = np.isfinite(X)
+    np.testing.assert_array_equal(draws[:, seen], np.tile(X[seen], (300, 1)))
+    filled = imputer.transform(X)
+    np.testing.assert_allclose(draws[:, 20:][:, ~seen[20:]].mean(), filled[20:][~seen[20:]].mean(), rtol=0.05)
+    spread = draws.std(axis=0) / np.sqrt(np.maximum(filled, 1e-9))
+    assert spread[:20][~seen[:20]].mean() > 1.3 * spread[20:][~seen[20:]].mean()
+    np.testing.assert_array_equal(imputer.draw(X, 2, random_state=4), draws[:2])
+    with pytest.raises(ValueError, match="number is 0"):
+        imputer.draw(X, 0)

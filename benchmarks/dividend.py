@@ -217,7 +217,14 @@ def figure(rows: pd.DataFrame, path: Path) -> None:
         ax.plot(part["counts"], a, "o", mfc="white", mec="#d55e00", label="alone")
         ax.plot(part["counts"], b, "o", color="#0072b2", label="together")
         ax.set(xscale="log", yscale="log", title=SETS.get(name, name), xlabel="counts of the owner")
-        ax.yaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:g}"))
+        for axis, ticks in (
+            (ax.xaxis, (10, 20, 50, 100, 200, 500, 1000)),
+            (ax.yaxis, (0.2, 0.3, 0.5, 1, 2, 3, 5, 10)),
+        ):
+            low, high = axis.get_view_interval()
+            axis.set_ticks([t for t in ticks if low <= t <= high])
+            axis.set_major_formatter("{x:g}")
+            axis.set_ticks([], minor=True)
     axes[0, 0].set_ylabel("standard error of the own trend, % a year")
     axes[0, 0].legend(frameon=False)
     fig.savefig(path, dpi=150)

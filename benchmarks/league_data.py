@@ -1,7 +1,7 @@
 """Real panels of the league, and the masks that hide a part of them.
 
-Not a script: ``league.py`` and ``dividend.py`` import it. The Everglades survey ships with fedmiss; the other sets are read
-from the folder that FEDMISS_DATA names, and are left out, with a line, where it has none.
+Not a script: ``league.py`` and ``dividend.py`` import it. The Everglades survey's yearly counts ship with fedmiss; the other
+sets are read from the folder that FEDMISS_DATA names, and are left out, with a line, where it has none.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+
+from fedmiss.resources import resource
 
 HIDDEN = 0.2  # share of cells, sites, observers that a mask hides
 
@@ -77,23 +79,13 @@ def everglades_flights(species: str) -> Callable[[], Visits]:
 
 
 def everglades_peaks(species: str) -> Callable[[], Visits]:
-    """Yearly peak numbers of nests by colony; only colonies with birds are recorded. Owner: the region's agency."""
+    """Yearly peak numbers of nests by colony, the embedded data; only colonies with birds. Owner: the region's agency."""
 
     def load() -> Visits:
-        folder = data_folder() / "everglades"
-        large, small = pd.read_csv(folder / "maxcounts.csv"), pd.read_csv(folder / "maxcounts_under40.csv")
-        places = (
-            pd.read_csv(folder / "colonies.csv").drop_duplicates("group_id").set_index("group_id")["region"]
-        )
-        large["region"] = large["group_id"].map(places)
-        both = pd.concat([large, small])
-        both = both[(both["species"] == species) & (both["count"] > 0) & both["region"].notna()]
-        # colonies without a number of their own are known by their place
-        at = both["group_id"].astype(str) + "_" + both["latitude"].round(3).astype(str)
-        one = both.assign(site=np.where(both["group_id"].notna(), both["group_id"].astype(str), at))
-        one = one.groupby(["site", "year", "region"], as_index=False)["count"].max()
-        one = one.drop_duplicates(["site", "year"])
-        table = _table(one["site"], one["year"], np.ones(len(one)), one["count"], owner=one["region"])
+        texts = {"site": str, "region": str}
+        t = pd.read_csv(str(resource("demo_data", "everglades_peak_counts.csv")), dtype=texts)
+        t = t[(t["species"] == species) & (t["count"] > 0)]
+        table = _table(t["site"], t["year"], np.ones(len(t)), t["count"], owner=t["region"])
         return Visits(f"Everglades peaks, {species}", _seen_often(table), owned=True)
 
     return load

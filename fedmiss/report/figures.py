@@ -375,9 +375,10 @@ def regions(a: Findings) -> Plot | None:
     known_sites = bool((table["n_sites"] > 0).all())
     names = zip(table["region"], table["n_sites"], strict=True)
     ax.set_yticks(y, [f"{r[:24]} ({n})" if known_sites else r[:24] for r, n in names])
-    ax.set_xlabel(f"change per year, %{' (number of sites after the name)' if known_sites else ''}")
+    ax.set_xlabel("change per year, %")
     caption = (
         "Trend of each region (largest totals first) with its 95 % interval where available"
+        f"{', and its number of sites after its name' if known_sites else ''}"
         f"{'; the 25 largest of ' + str(len(known)) if len(known) > 25 else ''}. Values beyond "
         f"±{reach:.0f} % are drawn at the edge."
         f"{' Regions without enough counts for a number are in the table only.' if len(known) < len(a.regions) else ''}"

@@ -39,7 +39,7 @@ KIND = "report-index"
 _FILES = ("index.html", "index.csv", "index.parquet", "indicator.csv", "indicator.parquet")
 COLUMNS = [
     "Species", "Index", "Trend and interval", "Change per year", "95 % interval", "Class", "Years", "Sites",
-    "Visits with a count", "Site-months counted", "Total imputed",
+    "Visits with a count", "Cells counted", "Total imputed",
 ]  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def _reach(frame: pd.DataFrame) -> float:
     return float(np.clip(np.ceil(np.quantile(known, 0.9)), 5, 50)) if known.size else 5.0
 
 
-def _bar(r: Mapping[Hashable, Any], reach: float, width: int = 160, height: int = 18) -> str:
+def _bar(r: Mapping[Hashable, Any], reach: float, width: int = 120, height: int = 18) -> str:
     """Draw estimate and interval on a scale that all species share; an arrow where a limit lies beyond it."""
     mid, lo, hi = (_float(r[k]) for k in ("percent_per_year", "percent_lo", "percent_hi"))
     if not math.isfinite(mid):
@@ -207,7 +207,7 @@ def _bar(r: Mapping[Hashable, Any], reach: float, width: int = 160, height: int 
     )
 
 
-def sparkline(yearly: pd.DataFrame, width: int = 120, height: int = 28) -> str:
+def sparkline(yearly: pd.DataFrame, width: int = 100, height: int = 28) -> str:
     """Return a small line of the index as SVG, for tables: from 0 up, the base dashed, the last value behind it."""
     used = yearly[yearly["used"] & yearly["index"].notna()]
     if len(used) < 2:

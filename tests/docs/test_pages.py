@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer.main
 
@@ -141,6 +142,19 @@ def test_the_headline_of_the_example_is_found_by_hand(tmp_path, monkeypatch, cap
     ((_, code),) = blocks(DOCS / "howto" / "check.md", "python")
     exec(compile(code, "check.md", "exec"), {})
     assert "% per year, 95 % interval" in capsys.readouterr().out
+
+
+def test_the_block_on_multiple_imputation_runs(tmp_path, monkeypatch, capsys):
+    """Rubin's error is larger than that of one matrix: the draws differ."""
+    p = fedmiss.simulate_panel(40, 24, 0.3, seed=1, groups=2)
+    panel = fedmiss.write_panel(p, tmp_path / "panel")
+    fedmiss.fit_panel(panel, tmp_path / "fit", fedmiss.FitSettings(rank=1, bootstrap=0))
+    monkeypatch.chdir(tmp_path)
+    ((_, code),) = blocks(DOCS / "howto" / "multiple-imputation.md", "python")
+    found: dict[str, float] = {}
+    exec(compile(code, "multiple-imputation.md", "exec"), found)
+    assert "standard error" in capsys.readouterr().out
+    assert found["error"] > np.sqrt(found["within"]) > 0
 
 
 @pytest.mark.slow

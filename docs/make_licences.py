@@ -59,7 +59,7 @@ def page() -> str:
             "|---|---|---|---|",
             *rows,
             "",
-            "Data that ship with it: counts of great egrets in the Everglades (CC0 1.0, EvergladesWadingBird data of",
+            "Data that ship with it: counts of wading birds in the Everglades (CC0 1.0, EvergladesWadingBird data of",
             "weecology); coasts and borders of Natural Earth (public domain).",
             "",
         ]

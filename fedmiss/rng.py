@@ -49,22 +49,19 @@ def uniforms(seed: int, stream: str, k: int, slots: Sequence[int], size: int) ->
     -------
     (len(slots), size) float64
     """
-    if isinstance(slots, range) and slots.step == 1 and len(slots) and size:  # all workers, in every round
+
+    def block(first: int, rows: int) -> F64:
         bits = _bits(seed, stream, k)
-        bits.advance(slots.start * size)
-        return np.random.Generator(bits).random((len(slots), size))
+        bits.advance(first * size)
+        return np.random.Generator(bits).random((rows, size))
+
+    if isinstance(slots, range) and slots.step == 1 and len(slots) and size:  # all workers, in every round
+        return block(slots.start, len(slots))
     index = np.asarray(slots, dtype=np.int64)
     if index.size == 0 or size == 0:
         return np.empty((index.size, size))
     lo, hi = int(index.min()), int(index.max()) + 1
     if 2 * index.size >= hi - lo:  # most slots of the span are wanted: one call, then pick the rows
-        bits = _bits(seed, stream, k)
-        bits.advance(lo * size)
-        block = np.random.Generator(bits).random((hi - lo, size))
-        return block if index.size == hi - lo and bool((np.diff(index) == 1).all()) else block[index - lo]
-    out = np.empty((index.size, size))
-    for row, c in zip(out, index, strict=True):
-        bits = _bits(seed, stream, k)
-        bits.advance(int(c) * size)
-        np.random.Generator(bits).random(out=row)
-    return out
+        drawn = block(lo, hi - lo)
+        return drawn if index.size == hi - lo and bool((np.diff(index) == 1).all()) else drawn[index - lo]
+    return np.concatenate([block(int(c), 1) for c in index])

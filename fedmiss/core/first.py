@@ -11,7 +11,7 @@ from fedmiss.core.oracles import s_bar_many
 from fedmiss.core.participation import Full
 from fedmiss.core.protocols import Compressor, Model, Participation, Shards
 from fedmiss.core.state import Roster
-from fedmiss.core.theory import Constants, gamma_max
+from fedmiss.core.theory import gamma_noise, nearby
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.rng import rng_for
 
@@ -39,9 +39,8 @@ def lipschitz(
     s = np.array(S_0, dtype=np.float64)
     h = fields(s)
     for _ in range(rounds):
-        others = [s + rng.uniform(0.02, 0.3) * h[c] for c in rng.permutation(roster.n)[:3]]
         following = s + roster.weights @ h
-        for t in (*others, following):
+        for t in (*nearby(s, h, rng), following):
             gap = float(np.linalg.norm(t - s))
             if gap <= 1e-10 * max(float(np.linalg.norm(s)), 1.0):
                 continue
@@ -89,10 +88,7 @@ def first_run(
         raise ConfigError(f"{compressor!r} is biased; take an unbiased one, or EF21 with ef21_step.")
     who = participation or Full()
     L = max(lipschitz(model, data, roster, S_0, rounds=rounds, seed=seed), 1e-12)
-    free = Constants(
-        v_min=2.0, v_max=2.0, L_W=1.0, L=L, L_rows=L, sigma2=0.0, W_gap=0.0
-    )  # its first term is 1
     p = float(who.prob(roster.n).min())
-    gamma = min(1.0, gamma_max(free, n=roster.n, omega=compressor.omega(model.q), p=p))
+    gamma = min(1.0, gamma_noise(L, n=roster.n, omega=compressor.omega(model.q), p=p))
     memory = FedMM() if hasattr(model, "project") else "field"
     return FedEM(model, compressor, roster, gamma, participation=who, memory=memory, seed=seed)

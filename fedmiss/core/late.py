@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.core.protocols import Model, Oracle, Own, Rows, Shards
+from fedmiss.core.oracles import Around
+from fedmiss.core.protocols import Model, Own, Rows, Shards
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
 
@@ -17,7 +17,7 @@ __all__ = ["Late"]
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class Late(Around):
     """Asynchronous answers: S_c = S_k + h_c(S_j), j the round in which c was asked before (its first answer is fresh).
 
     The worker starts to compute when it is asked and hands the result over when it is asked again, so nobody waits: its
@@ -32,8 +32,6 @@ class Late:
     Bertsekas, Athans 1986). For models without a carry.
     """
 
-    inner: Oracle
-
     def __post_init__(self) -> None:
         if getattr(self.inner, "corrects", False):
             raise ConfigError(
@@ -45,16 +43,6 @@ class Late:
     def wants_own(self) -> bool:
         """As the oracle inside."""
         return bool(getattr(self.inner, "wants_own", False))
-
-    @property
-    def draws(self) -> int:
-        """As the oracle inside."""
-        return self.inner.draws
-
-    def costs(self, m: int) -> tuple[int, ...]:
-        """As the oracle inside."""
-        inner: Any = self.inner
-        return tuple(inner.costs(m))
 
     def start(self) -> tuple[None, object]:
         """(S_j, memory of the oracle inside)."""
@@ -100,12 +88,11 @@ class Late:
 
     def pack(self, memory: tuple[F64, object]) -> dict[str, np.ndarray]:
         """S_j, and the memory inside."""
-        return {"S": memory[0]} | {f"inner.{k}": v for k, v in self.inner.pack(memory[1]).items()}
+        return {"S": memory[0]} | self.pack_inner(memory[1])
 
     def unpack(self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int) -> tuple[F64, object]:
         """Return what ``pack`` saw."""
-        inner = {k[6:]: v for k, v in arrays.items() if k.startswith("inner.")}
-        return np.array(arrays["S"]), self.inner.unpack(model, inner, n, q)
+        return np.array(arrays["S"]), self.unpack_inner(model, arrays, n, q)
 
 
 def _some(own: Own, at: I64) -> Callable[..., np.random.Generator]:

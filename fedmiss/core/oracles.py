@@ -13,11 +13,21 @@ from typing import Any
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.core.protocols import Model, Own, Rows, Shards, Theta
+from fedmiss.core.protocols import Model, Oracle, Own, Rows, Shards, Theta
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError, DomainError
 
-__all__ = ["Full", "Minibatch", "NoMemory", "OneByOne", "Spider", "draw_rows", "s_bar_many", "sizes_of"]
+__all__ = [
+    "Around",
+    "Full",
+    "Minibatch",
+    "NoMemory",
+    "OneByOne",
+    "Spider",
+    "draw_rows",
+    "s_bar_many",
+    "sizes_of",
+]
 
 Answered = tuple[int, F64, Theta, F64]  # round, S_hat, theta and S_c of SPIDER's last answer
 
@@ -139,6 +149,33 @@ class NoMemory(OneByOne):
 
     def unpack(self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int) -> None:
         """Nothing to restore."""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """Base of an oracle around another: what both say alike."""
+
+    inner: Oracle
+
+    @property
+    def draws(self) -> int:
+        """As the oracle inside."""
+        return self.inner.draws
+
+    def costs(self, m: int) -> tuple[int, ...]:
+        """As the oracle inside."""
+        inner: Any = self.inner
+        return tuple(inner.costs(m))
+
+    def pack_inner(self, memory: object) -> dict[str, np.ndarray]:
+        """Arrays of the memory inside."""
+        return {f"inner.{k}": v for k, v in self.inner.pack(memory).items()}
+
+    def unpack_inner(self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int) -> object:
+        """Return the memory inside that ``pack_inner`` saw."""
+        inner = {k.removeprefix("inner."): v for k, v in arrays.items() if k.startswith("inner.")}
+        out: object = self.inner.unpack(model, inner, n, q)
+        return out
 
 
 def _ith(own: Own, i: int) -> Callable[..., np.random.Generator]:

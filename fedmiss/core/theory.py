@@ -61,11 +61,15 @@ def gamma_max(c: Constants, *, n: int, omega: float, p: float = 1.0) -> float:
     min( v_min / (2 L_W),  p sqrt(n) / (2 sqrt(2) L (1 + omega) sqrt(omega_p)) ); the second is infinite when nothing
     is compressed and nobody is absent.
     """
-    first = c.v_min / (2.0 * c.L_W)
+    return min(c.v_min / (2.0 * c.L_W), gamma_noise(c.L, n=n, omega=omega, p=p))
+
+
+def gamma_noise(L: float, *, n: int, omega: float, p: float = 1.0) -> float:
+    """The second term of :func:`gamma_max`, which compression and absences ask for."""
     spread = omega_p(omega, p)
     if spread == 0.0:
-        return first
-    return min(first, p * math.sqrt(n) / (2.0 * math.sqrt(2.0) * c.L * (1.0 + omega) * math.sqrt(spread)))
+        return math.inf
+    return p * math.sqrt(n) / (2.0 * math.sqrt(2.0) * L * (1.0 + omega) * math.sqrt(spread))
 
 
 def gamma_star(c: Constants, *, n: int, omega: float, k_max: int, p: float = 1.0) -> float:
@@ -103,15 +107,19 @@ def k_in_best(m: int, omega: float) -> int:
     return max(1, round((1.0 + omega) * math.sqrt(m / 2.0)))
 
 
+def nearby(s: F64, h: F64, rng: np.random.Generator) -> list[F64]:
+    """Points between s (q,) and what three workers would say, whose fields at s are ``h`` (n, q)."""
+    return [s + rng.uniform(0.02, 0.3) * h[c] for c in rng.permutation(len(h))[:3]]
+
+
 def _pairs(
     model: Model, data: Shards, path: Sequence[F64], slots: I64, rng: np.random.Generator
 ) -> list[tuple[F64, F64]]:
     """Points to compare: those of the path, and points between them and what single workers would say."""
     pairs = []
     for s in path:
-        local = s_bar_many(model, model.T(s), data, slots, None)
-        for c in rng.permutation(len(slots))[:3]:
-            pairs.append((s, s + rng.uniform(0.02, 0.3) * (local[c] - s)))
+        h = s_bar_many(model, model.T(s), data, slots, None) - s
+        pairs += [(s, t) for t in nearby(s, h, rng)]
     return pairs
 
 

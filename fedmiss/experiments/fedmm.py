@@ -114,7 +114,7 @@ def workers(kind: str, seed: int) -> list[F64]:
 
 
 def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: bool) -> Path:
-    """Ten runs (quick: three) of each way on each kind of workers: objective, and how far a round moves."""
+    """Ten runs (quick: two) of each way on each kind of workers: objective, and how far a round moves."""
     rounds, runs = (300, 2) if quick else (600, 10)
     with experiment_folder(out, "fedmm", quick=quick, overwrite=overwrite) as folder:
         columns: dict[str, F64] = {"round": np.arange(0.0, rounds, EVERY)}

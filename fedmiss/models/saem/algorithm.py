@@ -11,6 +11,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core import FedEM, Full, Remembered, Roster, SaemSteps
+from fedmiss.core.oracles import Around
 from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Participation, Rows, Shards, Theta
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
@@ -21,30 +22,19 @@ __all__ = ["Smoothed", "fed_saem", "louis"]
 
 
 @dataclass(frozen=True, slots=True)
-class Smoothed:
+class Smoothed(Around):
     """Stochastic approximation at the worker: S~_c <- S~_c + rho_j (S_c - S~_c), j the worker's own count of answers.
 
     S~_c starts at what the server knows, V_c of memory="statistic". Source: Delyon, Lavielle, Moulines (1999), done where
     the report's algorithm 1 names "surrogate statistics" without defining them.
     """
 
-    inner: Oracle
     rho: SaemSteps
 
     @property
     def wants_own(self) -> bool:
         """V_c is the start."""
         return True
-
-    @property
-    def draws(self) -> int:
-        """As the oracle inside."""
-        return self.inner.draws
-
-    def costs(self, m: int) -> tuple[int, ...]:
-        """As the oracle inside."""
-        inner: Any = self.inner
-        return tuple(inner.costs(m))
 
     def start(self) -> tuple[int, None, object]:
         """(answers given, S~_c, memory of the oracle inside)."""
@@ -94,15 +84,13 @@ class Smoothed:
 
     def pack(self, memory: tuple[I64, F64, object]) -> dict[str, np.ndarray]:
         """Counts, statistics, and the memory inside."""
-        inner = {f"inner.{k}": v for k, v in self.inner.pack(memory[2]).items()}
-        return {"count": memory[0], "S": memory[1]} | inner
+        return {"count": memory[0], "S": memory[1]} | self.pack_inner(memory[2])
 
     def unpack(
         self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int
     ) -> tuple[I64, F64, object]:
         """Return what ``pack`` saw."""
-        inner = {k[6:]: v for k, v in arrays.items() if k.startswith("inner.")}
-        return np.array(arrays["count"]), np.array(arrays["S"]), self.inner.unpack(model, inner, n, q)
+        return np.array(arrays["count"]), np.array(arrays["S"]), self.unpack_inner(model, arrays, n, q)
 
 
 def fed_saem(

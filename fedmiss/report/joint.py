@@ -61,6 +61,11 @@ class JointSource(Source):
         return self.exponents
 
     @property
+    def yearly_counts(self) -> bool:
+        """True where all counts stand in one month of the year, as yearly counts do."""
+        return self.months["month_of_year"].nunique() == 1
+
+    @property
     def told(self) -> JointFacts:
         """The facts of the result, with types."""
         return JointFacts.of(self.joint["results"], "the joint result")
@@ -265,7 +270,7 @@ def _sections(a: JointFindings, plots: dict[str, Any]) -> list[Section | None]:
     )
     reading = {
         "limits": limits(a), "least": least, "rule": a.settings.rule, "convention": a.settings.convention, "unit": a.unit,
-        "cell": a.cell, "yearly": False, "classified": a.classified, "n_draws": a.n_draws,
+        "cell": a.cell, "yearly": a.yearly_counts, "classified": a.classified, "n_draws": a.n_draws,
     }  # fmt: skip
     return [
         Section("headline", "What was found", found),

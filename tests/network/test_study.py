@@ -168,7 +168,9 @@ def test_a_study_from_kits_to_both_reports(folder, panels, tmp_path):
     assert "joint trend report of central, north and south" in joint
     assert "Ardea alba" in joint
     assert "<svg" in joint
-    plain = joint.replace(str(assets()["css"]), "")  # which has words like "hidden", the name of a colony
+    plain = joint
+    for part in ("css", "js"):  # which have words like "hidden", the name of a colony
+        plain = plain.replace(str(assets()[part]), "")
     own = own_report(kit, panels["north"], tmp_path / "own")
     assert own.exists()
     sites = set(read_json_column(tmp_path / "own" / "panel" / "sites.parquet", "site_id"))

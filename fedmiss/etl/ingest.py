@@ -276,17 +276,21 @@ def _count_options(settings: IngestSettings) -> CountOptions:
     )
 
 
-def counted_species(files: Sequence[str | Path], settings: IngestSettings) -> dict[str, int] | None:
-    """Return the species that tables of counts by year name, with their rows; None where a file is of another kind.
+def counted_species(files: Sequence[str | Path], settings: IngestSettings) -> dict[str, int]:
+    """Return the species that tables of counts by year name, with their rows.
 
-    Such a table is imported one species at a time: a site without a row of one species was perhaps not visited for it.
+    None where a file is of another kind, or a table names no species. Such a table is imported one species at a time: a
+    site without a row of one species was perhaps not visited for it.
     """
     sources = _sources(files, (), ())
     if any(_kind(s, settings) != COUNTS for s in sources):
-        return None
+        return {}
     found: dict[str, int] = {}
     for source in sources:
-        for name, rows in species_of_counts(source, _count_options(replace(settings, species=()))).items():
+        named = species_of_counts(source, _count_options(replace(settings, species=())))
+        if not named:
+            return {}
+        for name, rows in named.items():
             found[name] = found.get(name, 0) + rows
     return found
 

@@ -32,7 +32,7 @@ __all__ = [
     "visited_totals",
 ]
 
-POINTS_ONLY = "only fits of --method fast know the errors of their cells; fit with --method fast."
+POINTS_ONLY = "only fits of --method fast with --time smooth know the errors of their cells."
 BLOCK = 4_000_000  # cells of the imputed matrix held at a time
 
 

@@ -13,6 +13,7 @@ from fedmiss.arrays import I64
 from fedmiss.errors import InputError
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.hub.job import FIRST_REPLICATES
+from fedmiss.federation.hub.members import OTHERS
 from fedmiss.federation.messages import Outcome
 from fedmiss.federation.results import AverageFit, CountFit, Posterior, site_slopes
 from fedmiss.files import atomic_folder, read_manifest, write_manifest
@@ -113,7 +114,7 @@ def _own_fit(kit: Kit, program: GroupProgram, told: list[Outcome], panel: PanelF
     r, own = JointFacts.of(json.loads(told[0].results), "the job"), panel.facts
     fit = AverageFit(tuple(_told_fit(program, t, own.n_counted) for t in told))
     write_fit(out, fit)
-    keys = sorted(k for k in program.own_totals if k[0] >= FIRST_REPLICATES)
+    keys = sorted(k for k in program.own_totals if FIRST_REPLICATES <= k[0] < OTHERS)
     if keys:
         write_totals(out / "draws.parquet", np.stack([program.own_totals[k] for k in keys])[:, None], ["all"])
         _own_slopes(out, program, fit, panel, keys)

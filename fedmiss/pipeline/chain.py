@@ -186,13 +186,13 @@ def _species_of_counts(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     Each of them is imported by itself: a site without a row of one species was perhaps not visited for it.
     """
     every = recipe.species == ("all",)
-    named = recipe.ingest.species or (() if every else recipe.species)
+    named = recipe.ingest.species if every else recipe.species or recipe.ingest.species
     if not every and len(named) < 2:
         return []
     held = counted_species(recipe.files, recipe.ingest)
-    if held is None:
+    if not held:
         return []
-    if not every:
+    if named:
         return list(dict.fromkeys(named))
     names = sorted(name for name, rows in held.items() if rows >= recipe.min_records)
     if not names:
@@ -223,6 +223,13 @@ def _all_species(
     scheduler: str | None,
 ) -> list[SpeciesResult]:
     """Run several species and write their index; without ``records`` each imports its own."""
+    folders: dict[str, str] = {}
+    for name in names:
+        if (other := folders.setdefault(slug(name), name)) != name:
+            raise ConfigError(
+                f"{other!r} and {name!r} would have one folder, {slug(name)}: a folder has the letters a to z and digits of "
+                "the name. Name one of them otherwise, or run them with recipes of their own."
+            )
     one_by_one = (
         _on_cluster(recipe, names, records, scheduler)
         if scheduler

@@ -88,7 +88,7 @@ def impute_panel(
     check_same_panel(panel, manifest, fit_path)
     facts = FitFacts.of(manifest["results"], fit_path)
     settings, fit = settings or ImputeSettings(), AverageFit(fit.fits)
-    J, L, errors = fit.J, fit.L, facts.method == "fast"
+    J, L, errors = fit.J, fit.L, facts.method == "fast" and facts.time != "fixed"
     if settings.draws and not errors:
         raise ConfigError(f"--draws {settings.draws} is impossible: {POINTS_ONLY}")
     n = counted_visits(panel, J, L)

@@ -153,7 +153,8 @@ class SpeciesFit:
     @property
     def _errors(self) -> bool:
         """Whether the errors of the cells are known."""
-        return FitFacts.of(self.manifest["results"]).method == "fast"
+        facts = FitFacts.of(self.manifest["results"])
+        return facts.method == "fast" and facts.time != "fixed"
 
     def draw_counts(self, number: int = 20, seed: int = 0) -> F64:
         """Draw ``number`` matrices (number, J, L) of counts of one visit at standard effort, for multiple imputation.

@@ -75,6 +75,26 @@ def test_members_that_fall_to_one_rank_are_one(panel, monkeypatch):
     assert [f.settings.rank for f in average.fits] == [0]
 
 
+def test_replicates_follow_a_fit_that_ran_away(panel, monkeypatch):
+    """The same draws as of a fit that was asked for that rank."""
+    federation = LocalFederation.of_panel(panel)
+    federation.fit(CountSettings(rank=1, dispersion="negbin"))
+    want = federation.replicates(range(3), seed=1).totals
+    _runs_away_at(monkeypatch, 2)
+    federation = LocalFederation.of_panel(panel)
+    federation.fit(CountSettings(rank=3, dispersion="negbin"))
+    np.testing.assert_array_equal(federation.replicates(range(3), seed=1).totals, want)
+
+
+def test_the_chosen_fit_stays_first_where_another_has_its_rank(panel, monkeypatch):
+    rounds: list[int] = []
+    _runs_away_at(monkeypatch, 2)
+    settings = [CountSettings(rank=r, dispersion="negbin") for r in (2, 0, 1)]
+    average = LocalFederation.of_panel(panel).fit_average(settings, watch=lambda k, _: rounds.append(k))
+    assert [f.settings.rank for f in average.fits] == [1, 0]
+    assert "rank 2 ran away" in average.fits[0].fit.stop_reason
+
+
 def test_rank_0_that_runs_away_is_an_error_that_says_what_to_do(panel, monkeypatch):
     _runs_away_at(monkeypatch, 0)
     with pytest.raises(DomainError, match="at rank 0: fit with --rank 0 or another --model"):

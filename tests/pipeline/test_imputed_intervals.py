@@ -110,6 +110,9 @@ def test_methods_without_errors_leave_the_limits_empty(tmp_path):
     table = read_table(impute_panel(panel, fit, tmp_path / "i") / "imputed.parquet", "imputed").to_pandas()
     assert table[list(LIMITS)].isna().all().all()
     assert open_fit(panel, fit).imputed()["lower"].isna().all()
+    fixed = fit_panel(panel, tmp_path / "fixed", FitSettings(time="fixed", bootstrap=0))
+    table = read_table(impute_panel(panel, fixed, tmp_path / "k") / "imputed.parquet", "imputed").to_pandas()
+    assert table[list(LIMITS)].isna().all().all()
     with pytest.raises(ConfigError, match="only fits of --method fast"):
         impute_panel(panel, fit, tmp_path / "j", ImputeSettings(draws=2))
     assert not (tmp_path / "j").exists()

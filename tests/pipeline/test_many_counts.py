@@ -91,10 +91,30 @@ def test_too_few_rows_of_every_species_are_an_error(tmp_path):
 def test_only_tables_of_counts_are_taken_apart(tmp_path):
     write(tmp_path, '"all"')
     held = counted_species([tmp_path / "counts.csv"], IngestSettings())
-    assert held is not None
     assert sorted(held) == sorted([*NAMES, "Struthio camelus"])
     (tmp_path / "visits.csv").write_text("observer,site,date,species,count\no,S,2020-05-01,Parus major,3\n")
-    assert counted_species([tmp_path / "visits.csv"], IngestSettings(column_map={"auto": ""})) is None
+    assert counted_species([tmp_path / "visits.csv"], IngestSettings(column_map={"auto": ""})) == {}
+
+
+def test_a_table_without_species_is_never_read_as_several(tmp_path):
+    (tmp_path / "counts.csv").write_text(
+        "site;year;count\n" + "".join(f"a;{y};4\n" for y in range(2001, 2009))
+    )
+    (tmp_path / "r.toml").write_text(RECIPE.format(species='["wren", "robin"]'))
+    with pytest.raises(ConfigError, match="each species is imported by itself"):
+        run_recipe(read_recipe(tmp_path / "r.toml"), jobs=1)
+    (tmp_path / "r.toml").write_text(
+        RECIPE.format(species='"all"').replace("min_records = 20", "min_records = 5")
+    )
+    (result,) = run_recipe(read_recipe(tmp_path / "r.toml"), jobs=1)
+    assert result.species == "counts", "named by its file"
+
+
+def test_two_species_of_one_folder_are_refused(tmp_path):
+    path = write(tmp_path, '"all"', names={"зяблик": "a", "синица": "b"})
+    with pytest.raises(ConfigError, match="would have one folder, species"):
+        run_recipe(read_recipe(path), jobs=1)
+    assert not (tmp_path / "out" / "species").exists()
 
 
 # -- the embedded survey ---------------------------------------------------------------------------------------------------

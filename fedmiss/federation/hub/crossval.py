@@ -129,7 +129,7 @@ def _ranks_that_ran_away(
                 "ranks take part in the choice, or choose another --model."
             )
         if ranks[rank] not in scored:
-            rows.append(below | {"candidate": ranks[rank]})
+            rows.append(below | {"candidate": ranks[rank], "rank": rank})
 
 
 def _scorer(

@@ -266,7 +266,8 @@ def _rounds(
         begin = 0
         state = after_round(state, sums, panel, settings, nodes, learn=learn, tol=tol)
         finite = np.isfinite(state.T).all() and np.isfinite(state.mu)
-        if not finite or (state.rank and k > SETTLED and state.moves[-1] > FAR):  # rank 0 finds its way back
+        # rank 0 finds its way back, and replicates have their variances
+        if not finite or (learn and state.rank and k > SETTLED and state.moves[-1] > FAR):
             return replace(state, away=max(state.rank, 1))
         if watch is not None:
             watch(state.rounds, state.moves[-1])

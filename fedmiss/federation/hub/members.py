@@ -17,7 +17,7 @@ from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = ["FULL", "Member", "dealt", "fit_members"]
+__all__ = ["FULL", "OTHERS", "Member", "dealt", "fit_members"]
 
 FULL = 0  # batch of the chosen fit
 OTHERS = 10_000  # batches of the others begin here, beyond those of replicates and folds
@@ -73,18 +73,19 @@ def _borne(
 
     The groups' half of such a fit is lost, so all of it is done again: the same rounds up to that rank.
     """
-    kept = {m.state.rank for m in members if not m.state.away}
-    out = []
-    for m in members:
-        if m.state.away:
-            rank = m.state.rank
-            if rank in kept:
-                continue
-            kept.add(rank)
-            (again,) = fit_members(link, panel, [replace(m.settings, rank=rank)], batch=m.batch, watch=watch)
-            m = replace(again, state=replace(again.state, away=m.state.away))
-        out.append(m)
-    return out
+    kept = {m.state.rank: m for m in members if not m.state.away}
+    out: dict[int, Member] = {}
+    for i, m in enumerate(members):
+        rank, away = m.state.rank, m.state.away
+        if rank in out:
+            continue
+        if away and rank in kept:
+            m = kept[rank]
+        elif away:
+            mine = None if i else watch
+            (m,) = fit_members(link, panel, [replace(m.settings, rank=rank)], batch=m.batch, watch=mine)
+        out[rank] = replace(m, state=replace(m.state, away=away)) if away else m
+    return list(out.values())
 
 
 def dealt(numbers: Sequence[int], members: int) -> list[list[int]]:

@@ -97,6 +97,7 @@ def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | 
         shift=np.zeros(full.p),
         stretch=np.ones(full.p),
         refill=False,
+        away=0,
     )
     if rng is None:
         return state

@@ -38,7 +38,7 @@ def prepared_study(out, *, engine, port, bootstrap=10):
 def strangers(trace):
     """Calls of connect and sendto, as strace wrote them, that go elsewhere than to this computer."""
     # several tracers write into one file, and one line may hold the calls of two processes
-    calls = re.split(r"\n|(?=\d+ (?:connect|sendto)\()", trace.read_text())
+    calls = re.split(r"\n|(?=\d+ +(?:connect|sendto)\()", trace.read_text())
     calls = [line for line in calls if "AF_INET" in line]
     assert calls, "nothing was recorded"
     out = []

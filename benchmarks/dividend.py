@@ -33,6 +33,7 @@ from fedmiss.federation.results import AverageFit
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.report.trends import overall_trend, yearly_index
 from fedmiss.report.years import month_table
 
@@ -63,9 +64,20 @@ def fitted(task: Task, owners: list[str], minimum: int) -> tuple[LocalFederation
         t = task.train[task.train["owner"] == name]
         who = np.unique(t["observer"], return_inverse=True)[1]
         groups.append(Group.of(name, t["j"].to_numpy(), t["t"].to_numpy(), t["count"].to_numpy(), who))
-    panel = GroupPanel.of(task.J, task.L, groups, task.calendar, site_id=task.sites)
+    panel = GroupPanel.of(
+        task.J,
+        task.L,
+        groups,
+        task.calendar,
+        site_id=task.sites,
+        region=task.region,
+        covariates=task.covariates,
+    )
     federation = LocalFederation.of_panel(panel, joint=False, minimum=minimum)
-    choice = federation.cross_validate(default_candidates(CountSettings(dispersion="negbin")))
+    tried = FEATURES[1:]  # how often a site was visited is not told to other organisations
+    choice = federation.cross_validate(
+        default_candidates(CountSettings(dispersion="negbin")), structure=tried
+    )
     fit = federation.fit_average(choice.members)
     federation.own = True
     return federation, fit, federation.replicates(range(DRAWS), seed=0).own
@@ -122,7 +134,7 @@ def rows_of(name: str, seed: int) -> list[dict[str, object]]:
         }
         rows.append(row | of_owner(task, fit, draws, mine, test))
 
-    everyone = Task.of(table[kept].reset_index(drop=True), away[kept])
+    everyone = Task.of(table[kept].reset_index(drop=True), away[kept], visits.known)
     for mode, minimum in (("together", 0), ("minimum 5", 5)):
         try:
             federation, fit, draws = fitted(everyone, owners, minimum)
@@ -133,7 +145,7 @@ def rows_of(name: str, seed: int) -> list[dict[str, object]]:
             add(mode, everyone, fit, draws[:, i], owner)
     for owner in owners:
         own = (table["owner"] == owner).to_numpy()
-        task = Task.of(table[own].reset_index(drop=True), away[own])
+        task = Task.of(table[own].reset_index(drop=True), away[own], visits.known)
         try:
             _, fit, draws = fitted(task, [owner], 0)
             add("alone", task, fit, draws[:, 0], owner)

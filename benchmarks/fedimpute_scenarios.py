@@ -35,6 +35,7 @@ from fedmiss.errors import DomainError
 from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.pipeline.demo import peak_counts
 
 ICE_ROUNDS = 10
@@ -209,7 +210,7 @@ def _fedmiss(X: np.ndarray, client: np.ndarray, years: np.ndarray) -> np.ndarray
     panel = GroupPanel.of(*X.shape, groups, (np.ones(years.size, np.int64), years.astype(np.int64)))
     federation = LocalFederation.of_panel(panel)
     choice = federation.cross_validate(
-        default_candidates(CountSettings(dispersion="negbin")), site_visits=True
+        default_candidates(CountSettings(dispersion="negbin")), structure=FEATURES
     )
     return federation.fit_average(choice.members).expected()
 

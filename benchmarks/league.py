@@ -42,7 +42,7 @@ def scored(panel: str, mask: str, seed: int) -> list[dict[str, object]]:
     away = hidden(visits, mask, seed)
     if not away.any():
         return []
-    task = Task.of(visits.table, away)
+    task = Task.of(visits.table, away, visits.known)
     y = task.test["count"].to_numpy()
     rows = []
     for name, method in METHODS.items():

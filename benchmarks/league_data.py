@@ -24,14 +24,14 @@ class Visits:
     """Counts of one species.
 
     ``table``: site, year, month (1 where counts are yearly), count, observer, owner; ``observed``: whether observers are
-    known; ``owned``: whether owners are.
+    known; ``owned``: whether owners are; ``known``: what is known of the sites (longitude, latitude, region, habitat).
     """
 
     name: str
     table: pd.DataFrame
     observed: bool = False
     owned: bool = False
-    about: str = ""
+    known: pd.DataFrame | None = None
 
     @property
     def yearly(self) -> bool:
@@ -54,6 +54,12 @@ def _table(site, year, month, count, observer=None, owner=None) -> pd.DataFrame:
     )  # fmt: skip
 
 
+def _known(site, columns: pd.DataFrame) -> pd.DataFrame:
+    """Columns by site: means of numbers, the first text."""
+    by = columns.groupby(np.asarray(site).astype(str))
+    return pd.DataFrame({c: by[c].mean() if columns[c].dtype.kind == "f" else by[c].first() for c in columns})
+
+
 def _seen_often(t: pd.DataFrame, least: int = 2) -> pd.DataFrame:
     """Sites with at least ``least`` counts: one count cannot be hidden and predicted."""
     return t[t.groupby("site")["site"].transform("size") >= least].reset_index(drop=True)
@@ -73,7 +79,8 @@ def everglades_flights(species: str) -> Callable[[], Visits]:
         t = flights.merge(mine, how="left").fillna({"count": 0.0})
         t = t[t.groupby("colony")["count"].transform("sum") > 0]
         table = _table(t["colony"], t["date"].dt.year, t["date"].dt.month, t["count"], t["team"])
-        return Visits(f"Everglades flights, {species}", _seen_often(table), observed=True)
+        known = _known(f["colony"], f[["longitude", "latitude"]])
+        return Visits(f"Everglades flights, {species}", _seen_often(table), observed=True, known=known)
 
     return load
 
@@ -86,7 +93,8 @@ def everglades_peaks(species: str) -> Callable[[], Visits]:
         t = pd.read_csv(str(resource("demo_data", "everglades_peak_counts.csv")), dtype=texts)
         t = t[(t["species"] == species) & (t["count"] > 0)]
         table = _table(t["site"], t["year"], np.ones(len(t)), t["count"], owner=t["region"])
-        return Visits(f"Everglades peaks, {species}", _seen_often(table), owned=True)
+        known = _known(t["site"], t[["longitude", "latitude", "region"]])
+        return Visits(f"Everglades peaks, {species}", _seen_often(table), owned=True, known=known)
 
     return load
 
@@ -95,7 +103,8 @@ def bbs_wren() -> Visits:
     """Pacific Wren on routes of the Breeding Bird Survey; only runs with a bird. Owner: state or province."""
     t = pd.read_csv(data_folder() / "bbs" / "pacific_wren.csv")
     table = _table(t["route_id"], t["year"], np.ones(len(t)), t["count"], t["obs_n"], t["state"])
-    return Visits("BBS Pacific Wren", _seen_often(table), observed=True, owned=True)
+    known = _known(t["route_id"], t[["longitude", "latitude"]].assign(region=t["bcr"].astype(str)))
+    return Visits("BBS Pacific Wren", _seen_often(table), observed=True, owned=True, known=known)
 
 
 def penguins(species: str) -> Callable[[], Visits]:
@@ -105,7 +114,8 @@ def penguins(species: str) -> Callable[[], Visits]:
         t = pd.read_csv(data_folder() / "penguins" / "nests.csv")
         t = t[(t["species_id"] == species) & t["count"].notna() & (t["season"] >= 1980)]
         table = _table(t["site_id"], t["season"], np.ones(len(t)), t["count"].round(), owner=t["source"])
-        return Visits(f"penguins, {species}", _seen_often(table), owned=True)
+        known = _known(t["site_id"], t[["longitude", "latitude", "region"]])
+        return Visits(f"penguins, {species}", _seen_often(table), owned=True, known=known)
 
     return load
 
@@ -113,7 +123,10 @@ def penguins(species: str) -> Callable[[], Visits]:
 def skylark() -> Visits:
     """rtrim's skylarks: 55 sites, 8 years."""
     t = pd.read_csv(data_folder() / "trim" / "skylark2.csv").dropna(subset=["count"])
-    return Visits("skylark", _seen_often(_table(t["site"], t["year"], np.ones(len(t)), t["count"])))
+    known = _known(t["site"], t[["habitat"]].assign(deposition=t["deposition"].astype(float)))
+    return Visits(
+        "skylark", _seen_often(_table(t["site"], t["year"], np.ones(len(t)), t["count"])), known=known
+    )
 
 
 PANELS: dict[str, Callable[[], Visits]] = {

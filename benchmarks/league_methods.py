@@ -22,6 +22,7 @@ from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import SCALES
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.models.lowrank.structure import FEATURES
 
 DRAWS = 400
 
@@ -47,9 +48,11 @@ class Task:
     L: int
     calendar: tuple[np.ndarray, np.ndarray]
     sites: np.ndarray
+    region: np.ndarray | None
+    covariates: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, table: pd.DataFrame, away: np.ndarray) -> Task:
+    def of(cls, table: pd.DataFrame, away: np.ndarray, known: pd.DataFrame | None = None) -> Task:
         """The axes are those of all visits: which times and sites there are is known."""
         times = table[["year", "month"]].drop_duplicates().sort_values(["year", "month"])
         sites, j = np.unique(table["site"], return_inverse=True)
@@ -57,7 +60,13 @@ class Task:
         t = np.searchsorted(key, table["year"].to_numpy() * 12 + table["month"].to_numpy())
         table = table.assign(j=j, t=t)
         calendar = (times["month"].to_numpy(np.int64), times["year"].to_numpy(np.int64))
-        return cls(table[~away], table[away], sites.size, len(times), calendar, sites)
+        known = pd.DataFrame(index=sites) if known is None else known.reindex(sites)
+        columns = {
+            c: known[c].to_numpy() if known[c].dtype.kind == "f" else known[c].fillna("").to_numpy(object)
+            for c in known
+        }
+        region = columns.pop("region", None)
+        return cls(table[~away], table[away], sites.size, len(times), calendar, sites, region, columns)
 
 
 # -- what the others are read as: counts scatter by a negative binomial around their predictions ---------------------
@@ -132,7 +141,15 @@ def panel_of(task: Task) -> GroupPanel:
     group = Group.of(
         "all", task.train["j"].to_numpy(), task.train["t"].to_numpy(), task.train["count"].to_numpy(), who
     )
-    return GroupPanel.of(task.J, task.L, [group], task.calendar, site_id=task.sites)
+    return GroupPanel.of(
+        task.J,
+        task.L,
+        [group],
+        task.calendar,
+        site_id=task.sites,
+        region=task.region,
+        covariates=task.covariates,
+    )
 
 
 def predicted(task: Task, fit: AverageFit) -> Prediction:
@@ -175,7 +192,8 @@ def fedmiss(task: Task) -> Prediction:
     federation = LocalFederation.of_panel(panel_of(task))
     zeros = bool((task.train["count"] == 0).any())  # else sites are listed because birds were seen
     choice = federation.cross_validate(
-        default_candidates(CountSettings(dispersion="negbin")), site_visits=zeros
+        default_candidates(CountSettings(dispersion="negbin")),
+        structure=[f for f in FEATURES if f != "visits" or zeros],
     )
     return predicted(task, federation.fit_average(choice.members))
 

@@ -40,6 +40,7 @@ from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.choice import model_name
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.families import POISSON
+from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.pipeline.plans import base_settings, candidates
 from fedmiss.pipeline.settings import FitSettings
 from fedmiss.simulate.panels import Panel, simulate_panel
@@ -98,8 +99,8 @@ def predictions(
     }
     grid = candidates(FitSettings(), base_settings(FitSettings()))
     federation = LocalFederation.of_panel(panel)
-    best = federation.cross_validate(grid, seed=p.seed, site_visits=True).best
-    chosen = {"default": f"{model_name(best)} rank {best.rank}{' visits' if best.site_visits else ''}"}
+    best = federation.cross_validate(grid, seed=p.seed, structure=FEATURES).best
+    chosen = {"default": f"{model_name(best)} rank {best.rank}{''.join(f' {f}' for f in best.features)}"}
     out["default"] = [federation.fit(best).expected()[p.test_site, p.test_month]]
     return out, chosen
 

@@ -32,6 +32,7 @@ from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import totals_by_region
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.rng import rng_for
 from fedmiss.simulate.designs import TrendPanel, simulate_design
 
@@ -56,7 +57,7 @@ def rare_panel(visits: int, sites: int, occupied: float, seed: int) -> TrendPane
 def fit_default(p: TrendPanel, seed: int, draws: int = 0):
     """The default fit of a panel: the average of fits, and the yearly totals of the replicates."""
     federation = LocalFederation.of_panel(panel_of(p))
-    choice = federation.cross_validate(default_candidates(CountSettings()), seed=seed, site_visits=True)
+    choice = federation.cross_validate(default_candidates(CountSettings()), seed=seed, structure=FEATURES)
     fit = federation.fit_average(choice.members)
     return fit, choice, federation.replicates(range(draws), seed=seed).totals[:, 0] if draws else None
 

@@ -30,7 +30,7 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 import pandas as pd
 
-from fedmiss.federation.hub.visits import try_site_visits
+from fedmiss.federation.hub.structure import try_structure
 from fedmiss.federation.local import LocalFederation, fit_counts
 from fedmiss.federation.results import site_slopes, totals_by_region
 from fedmiss.models.lowrank.choice import Choice
@@ -99,7 +99,7 @@ def fitted(p, rank, seed):
     """The federation of a panel, and its fit."""
     federation = LocalFederation.of_panel(panel_of(p))
     choice = Choice(pd.DataFrame(), pd.DataFrame(), CountSettings(rank=rank, dispersion="negbin"), "")
-    federation.hub, choice = try_site_visits(federation.link, federation.hub, choice, folds=5, seed=seed)
+    federation.hub, choice = try_structure(federation.link, federation.hub, choice, folds=5, seed=seed)
     return federation, federation.fit(choice.best)
 
 

@@ -134,8 +134,8 @@ class ModelFacts(Facts):
     """Facts of one fitted model: what it is, and what its tables of coefficients need to be read.
 
     ``mu`` is the level on the link scale, ``phi`` the dispersion that enters the fit, ``negbin_size`` None for other models,
-    ``edf`` the effective degrees of freedom, ``smear`` the factor of expected counts, ``lift`` what a site's visits add to
-    its level.
+    ``edf`` the effective degrees of freedom, ``smear`` the factor of expected counts, ``features`` what the expectation
+    for a site follows, ``observers`` whether there are observer effects.
     """
 
     family: str
@@ -158,16 +158,17 @@ class ModelFacts(Facts):
     rounds: int
     time: str = "smooth"
     slopes: bool = False
-    site_visits: bool = False
-    lift: float = 0.0
+    features: list[str] = field(default_factory=list)
+    observers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts(ModelFacts):
     """Facts of both a fit and a joint result: the chosen model, those averaged with it, messages between groups and hub.
 
-    ``members`` are the facts of the averaged fits, the chosen one first; ``h_norm`` is the length of the last move. What is
-    None by default is written by some methods only.
+    ``members`` are the facts of the averaged fits, the chosen one first; ``h_norm`` is the length of the last move;
+    ``site_covariates`` the names of the covariates that the expectation for a site follows, ``explained`` the share of the
+    variance between sites that each kind of feature explains. What is None by default is written by some methods only.
     """
 
     species: str
@@ -185,6 +186,8 @@ class JobFacts(ModelFacts):
     participation: float = 1.0
     compressor: str = "identity"
     advice: str = ""
+    site_covariates: list[str] = field(default_factory=list)
+    explained: dict[str, float] = field(default_factory=dict)
     cv_summary: list[dict[str, Any]] = field(default_factory=list)
     exchanges: int | None = field(default=None, metadata=_SOMETIMES)
     bytes_up: int | None = field(default=None, metadata=_SOMETIMES)

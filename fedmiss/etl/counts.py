@@ -30,6 +30,7 @@ __all__ = [
     "CountTable",
     "is_count_table",
     "read_counts",
+    "read_texts",
     "settle_spellings",
     "species_of_counts",
     "wide_years",
@@ -193,20 +194,20 @@ def read_counts(path: str | Path | Source, options: CountOptions | None = None) 
         raise ConfigError(
             f"--wide: {source.name} has no columns named by years; it has {', '.join(source.header[:8])}."
         )
-    raw, n = _raw(source)
+    raw, n = read_texts(source)
     return _Reading(source, options, n).table(raw, years)
 
 
 def species_of_counts(source: Source, options: CountOptions) -> dict[str, int]:
     """Return the species that a table of counts names, with their rows; none for a table without a species column."""
-    raw, n = _raw(source)
+    raw, n = read_texts(source)
     taxa = _Reading(source, options, n).taxa(raw, wide_years(source.header))
     held = [names_in(raw[f"_{source.header.index(h)}"]) for h in taxa]
     first = next((names for names in held if names), {})
     return {name: rows for name, rows in sorted(first.values())}
 
 
-def _raw(source: Source) -> tuple[pl.DataFrame, int]:
+def read_texts(source: Source) -> tuple[pl.DataFrame, int]:
     """Return all values of a table as texts, columns ``_0``, ``_1``, ... and ``_line``; and how many rows were read."""
     rows = Rows(source)
     names = {f"c{i}": i for i in range(len(source.header))}

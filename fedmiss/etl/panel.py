@@ -17,14 +17,16 @@ import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.cells import species_visits
-from fedmiss.etl.codes import NEVER_DETECTED
+from fedmiss.etl.codes import FRAME, NEVER_DETECTED
 from fedmiss.etl.count_visits import MONTH_OF_YEARLY
 from fedmiss.etl.settings import PanelSettings
+from fedmiss.etl.site_table import SiteTable, read_site_table
 from fedmiss.files import (
     SECRET,
     FlowRow,
     Manifest,
     atomic_folder,
+    hash_file,
     read_manifest,
     write_manifest,
     write_secret,
@@ -94,6 +96,12 @@ def make_panel(
         visits = _choose_sites(visits, settings, flow)
         warnings += _odd_counts(species, visits)
         sites = _site_axis(visits)
+        table = read_site_table(settings.site_table) if settings.site_table else None
+        if table is not None:
+            warnings += [*table.said, *table.beside(sites)]
+            if settings.sites == "frame":
+                warnings += table.beyond(sites)
+                sites = _with_frame(sites, table, flow)
         months = _months(visits["date"], warnings)
         visits = (
             visits.with_columns(pl.col("date").dt.strftime("%Y-%m").alias("month"))
@@ -104,17 +112,22 @@ def make_panel(
         warnings += _apart(visits) if len(folders) > 1 or settings.group_by == "file" else []
         write_table(sites, tmp / "sites.parquet", "sites")
         write_table(months, tmp / "months.parquet", "months")
+        if table is not None and table.covariates:
+            write_table(table.long(sites), tmp / "site_covariates.parquet", "site_covariates")
         groups = _write_groups(tmp / "groups", visits, secrets=settings.secrets)
         flow.append({"step": "visits written", "rows": visits.height, "note": f"{len(groups)} groups"})
         write_manifest(
             tmp,
             "panel",
-            settings=asdict(settings),
+            settings=asdict(
+                replace(settings, site_table=Path(settings.site_table).name if settings.site_table else None)
+            ),
             inputs={
                 f"{name}/{n}": m["files"][n]["sha256"]
                 for name, m in zip(named, manifests, strict=True)
                 for n in ("records.parquet", "checklists.parquet")
-            },
+            }
+            | ({"site table": hash_file(settings.site_table)} if settings.site_table else {}),
             results=_facts(species, common, visits, sites, months, groups).as_results(),
             flow=flow,
             terms=manifests[0]["terms"],
@@ -315,6 +328,19 @@ def _site_axis(visits: pl.DataFrame) -> pl.DataFrame:
         .with_row_index("site_index")
         .with_columns(pl.col("site_index").cast(pl.Int32))
         .select("site_index", "site_id", "site_name", "latitude", "longitude", "region")
+    )
+
+
+def _with_frame(sites: pl.DataFrame, table: SiteTable, flow: list[FlowRow]) -> pl.DataFrame:
+    """The panel's sites, and those of the table that nobody visited."""
+    more = table.frame.filter(~pl.col("site_id").is_in(sites["site_id"].to_list()))
+    flow.append({"step": FRAME, "rows": 0, "note": f"{more.height} sites"})
+    columns = ["site_id", "site_name", "latitude", "longitude", "region"]
+    both = pl.concat([sites.select(columns), more.select(columns)], how="vertical_relaxed").sort("site_id")
+    return (
+        both.with_row_index("site_index")
+        .with_columns(pl.col("site_index").cast(pl.Int32))
+        .select(sites.columns)
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from fedmiss.errors import ConfigError
@@ -167,8 +168,20 @@ class PanelSettings(Settings):
         str, Setting("Column that makes the groups: region, observer_id, protocol; or file, for own exports.")
     ] = ""
     sites: Annotated[
-        str, Setting("seen: sites with at least one detection; all: every site.", among=("seen", "all"))
+        str,
+        Setting(
+            "seen: sites with at least one detection; all: every site; frame: every site, and those of --site-table that "
+            "nobody visited, whose numbers follow from their covariates.",
+            among=("seen", "all", "frame"),
+        ),
     ] = "seen"
+    site_table: Annotated[
+        str | None,
+        Setting(
+            "Table of sites: a column that names the site, and covariates (numbers or categories: elevation, habitat).",
+            typed=Path,
+        ),
+    ] = None
     min_visits: Annotated[int, Setting("Minimum number of visits of a site.", low=1)] = 1
     seed: Annotated[int, Setting("Seed of the random groups.", low=0)] = 0
     secrets: Annotated[
@@ -177,6 +190,8 @@ class PanelSettings(Settings):
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
+        if self.sites == "frame" and not self.site_table:
+            raise ConfigError("--sites frame needs the sites: name their table with --site-table.")
         if self.group_by:
             self.refuse_groups(f"--group-by {self.group_by} makes the groups")
         elif self.groups == 1:

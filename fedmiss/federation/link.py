@@ -157,7 +157,8 @@ _EXPECTED = {
     "Drop": "Done", "Gaps": "GapSums", "Open": "OpenSums", "Broadcast": "SharedRows", "Solve": "Months",
     "Predict": "FitSums", "Score": "ScoreSums", "SharedProduct": "SharedRows", "Product": "ProductSums",
     "Totals": "RegionTotals",
-    "SiteTime": "SiteTimeSums", "SiteVisits": "VisitSums",
+    "SiteTime": "SiteTimeSums", "SiteVisits": "VisitSums", "Covariates": "CovariateSums",
+    "Features": "FeatureSums",
     "Close": "Done", "Tally": "Tallies", "Support": "SupportSums", "Outcome": "Done",
 }  # fmt: skip
 assert set(_EXPECTED.values()) | {"Refusal"} == {k.__name__ for k in ANSWERS}

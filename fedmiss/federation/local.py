@@ -18,6 +18,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
+from fedmiss.federation.group.features import expanded
 from fedmiss.federation.group.program import GroupProgram, Used
 from fedmiss.federation.group.visits import Visits, deal_sites
 from fedmiss.federation.hub import bootstrap as hub_bootstrap
@@ -26,7 +27,7 @@ from fedmiss.federation.hub.crossval import cross_validate as hub_cross_validate
 from fedmiss.federation.hub.crossval import open_batch
 from fedmiss.federation.hub.members import FULL, Member, fit_members
 from fedmiss.federation.hub.state import MonthState
-from fedmiss.federation.hub.visits import ask_visits, try_site_visits
+from fedmiss.federation.hub.structure import features_of, try_structure
 from fedmiss.federation.keys import seed_key
 from fedmiss.federation.link import Link
 from fedmiss.federation.results import AverageFit, CountFit, Posterior
@@ -191,8 +192,7 @@ class LocalFederation:
         """
         for s in settings:
             s.check()
-        if any(s.site_visits for s in settings) and not self.hub.log_visits.size:
-            self.ask_visits()
+        self.ask_features(settings)
         self.link.stage = "fit"
         self.members = fit_members(self.link, self.hub, settings, watch=watch)
         self.last = AverageFit(tuple(self.result(m.batch, 0, m.settings, m.state) for m in self.members))
@@ -227,6 +227,7 @@ class LocalFederation:
             return
         if fit.state is None:
             raise ConfigError("a fit that was read from a folder cannot be resampled; fit the panel again.")
+        self.ask_features([fit.settings])
         self.link.ask([open_batch(self.hub, FULL, fit.settings)])
         p = fit.state.p
         for i, (name, program) in enumerate(self.programs.items()):
@@ -247,24 +248,30 @@ class LocalFederation:
         by: str = "auto",
         seed: int = 0,
         one_se: bool = False,
-        site_visits: bool = False,
+        structure: Sequence[str] | None = None,
         watch: Callable[[int], None] | None = None,
     ) -> Choice:
-        """Score every candidate on held-out visits and choose; ``site_visits``: also try the prior that follows visits."""
+        """Score every candidate on held-out visits and choose.
+
+        ``structure``: features of sites to try, and with them observers and slopes of sites; None for no such trial.
+        """
         check_candidates(candidates, folds)
         for c in candidates:
             c.check()
+        self.ask_features(candidates, structure)
         self.link.stage = "cross-validation"
         choice = hub_cross_validate(
             self.link, self.hub, candidates, folds=folds, by=by, seed=seed, one_se=one_se, watch=watch
         )
-        if site_visits:
-            self.hub, choice = try_site_visits(self.link, self.hub, choice, folds=folds, seed=seed)
+        if structure is not None:
+            self.hub, choice = try_structure(
+                self.link, self.hub, choice, folds=folds, by=by, seed=seed, features=structure
+            )
         return choice
 
-    def ask_visits(self) -> None:
-        """Ask again how often sites were visited, for an earlier choice whose prior follows it."""
-        self.hub = ask_visits(self.link, self.hub)
+    def ask_features(self, settings: Sequence[CountSettings], tried: Sequence[str] | None = None) -> None:
+        """Agree on the features of sites that settings name or that are to be tried, where that was not done yet."""
+        self.hub = features_of(self.link, self.hub, settings, tried)
 
     def replicates(self, numbers: Sequence[int], *, seed: int) -> Draws:
         """Bootstrap replicates of the last fit, side by side; site slopes are taken from the groups.
@@ -346,6 +353,7 @@ def _visits(panel: GroupPanel, g: Group, mine: I64) -> Visits:
         region=np.asarray(region, dtype=object)[mine],
         given=True,
         calendar=panel.calendar is not None,
+        covariates={name: column[mine] for name, column in expanded(panel.covariates).items()},
     )
 
 

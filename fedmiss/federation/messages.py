@@ -2,10 +2,10 @@
 
 Axes of arrays: ``n`` fits side by side, ``L`` months, ``p`` coefficients of a site (effect, slope on the line x, factors),
 ``f`` of them free in a month (x is known), ``q`` = p (p + 3) / 2 numbers of a gradient and the lower triangle of a
-curvature, ``K`` effort coefficients, ``S`` shared sites of the receiver (or sender), ``R`` regions, ``w`` columns of a
-product, ``m`` nodes. A question asks about the fits ``fits`` of the batch ``batch``: folds or replicates
-that run in lockstep. Each field says in words what it holds; ``docs/guide/privacy.md`` and
-``fedmiss inspect --messages`` are made from these words.
+curvature, ``K`` effort coefficients, ``k`` features of sites, ``c`` coefficients that follow them (effect, slope), ``S``
+shared sites of the receiver (or sender), ``R`` regions, ``w`` columns of a product, ``m`` nodes. A question
+asks about the fits ``fits`` of the batch ``batch``: folds or replicates that run in lockstep. Each field says in words
+what it holds; ``docs/guide/privacy.md`` and ``fedmiss inspect --messages`` are made from these words.
 """
 
 from __future__ import annotations
@@ -20,9 +20,13 @@ from fedmiss.federation.message import described as _f
 from fedmiss.federation.messages_agree import (
     Axes,
     Checklists,
+    Covariates,
+    CovariateSums,
     Description,
     Done,
     Drop,
+    Features,
+    FeatureSums,
     Gaps,
     GapSums,
     Hello,
@@ -47,9 +51,13 @@ __all__ = [
     "Broadcast",
     "Checklists",
     "Close",
+    "CovariateSums",
+    "Covariates",
     "Description",
     "Done",
     "Drop",
+    "FeatureSums",
+    "Features",
     "FitSums",
     "GapSums",
     "Gaps",
@@ -87,7 +95,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 6  # raise it whenever a type below changes
+PROTOCOL = 7  # raise it whenever a type below changes
 
 
 # -- fits ----------------------------------------------------------------------------------------------------
@@ -114,10 +122,8 @@ class Open(Question):
     )
     source: int = _f("replicates: batch of the full fit that they start from, -1 for none")
     released: np.ndarray = _f("folds: 1 for months that take part, empty for all", "(L,)")
-    visits: np.ndarray = _f(
-        "mean and deviation over sites of log(visits + 1/2), where the prior of site effects follows it; else empty",
-        "(2,)",
-    )
+    features: np.ndarray = _f("which features of sites the prior follows, empty for none", "(k,)")
+    centre: np.ndarray = _f("their means over all sites", "(k,)")
     line: np.ndarray = _f("the known line x that every site has a slope on, empty for none", "(L,)")
 
 
@@ -161,8 +167,10 @@ class Broadcast(Question):
     inverse_size: np.ndarray = _f("1 / size of the negative binomial, 0 for none", "(n,)")
     kappa: np.ndarray = _f("effort coefficients", "(n, K)")
     ridge: np.ndarray = _f("precision of observer effects", "(n,)")
-    lift: np.ndarray = _f(
-        "prior mean of a site's effect for one standard deviation of its log visits", "(n,)"
+    B: np.ndarray = _f(
+        "prior means of the sites' effects (and slopes) for one unit of each feature",
+        "(n, k, c)",
+        "link scale",
     )
     shift: np.ndarray = _f("subtract from the sites' coefficients first", "(n, p)")
     stretch: np.ndarray = _f("multiply the sites' coefficients first", "(n, p)")
@@ -195,6 +203,7 @@ class Solve(Question):
     effort: bool = _f("whether score and curvature of effort are wanted")
     observers: bool = _f("whether observer effects take a step")
     nodes: np.ndarray = _f("values of 1 / size at which the dispersion is wanted", "(n, m)")
+    features: bool = _f("whether the equations of the features' coefficients are wanted")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,14 +215,19 @@ class Months(Answer):
         "gradient and curvature of every month's coefficients", "(n, L, f (f + 3) / 2)", bits=32
     )
     sites: np.ndarray = _f(
-        "sums over sites: effective parameters, squared move and weight of the cells, coefficients (p), their squares (p), "
-        "their variances (p)",
-        "(n, 3 + 3 p)",
+        "effective parameters, squared move and weight of the cells; number of visited sites, and sums over them of "
+        "coefficients about their prior means (p), their squares (p), their variances (p)",
+        "(n, 4 + 3 p)",
         bits=32,
     )
-    lift: np.ndarray = _f(
-        "regression of site effects on log visits: weighted products, weighted squares, products",
-        "(n, 3)",
+    features: np.ndarray = _f(
+        "of the coefficients of the features and a constant for the effect, then the slope: gradient and curvature",
+        "(n, d (d + 3) / 2), d = c (k + 1)",
+        bits=24,
+    )
+    distances: np.ndarray = _f(
+        "with features: sums over sites of the coefficients' squared distances from their prior means",
+        "(n, p)",
         bits=32,
     )
     effort: np.ndarray = _f("score and curvature of the effort coefficients", "(n, K + K^2)", bits=30)
@@ -248,9 +262,9 @@ class FitSums(Answer):
         "weighted squared residuals over the variance, at every node", "(n, m)", bits=24
     )
     months: np.ndarray = _f(
-        "by month: sums of weights, counted and fitted total (log1p: of 1 + count), and variance of the counts for a "
-        "dispersion of 1; empty unless asked for",
-        "(n, L, 4)",
+        "by month: sums of weights, counted and fitted total (log1p: of 1 + count), variance of the counts for a "
+        "dispersion of 1, effect of effort and its square; empty unless asked for",
+        "(n, L, 6)",
         "visits, birds",
         bits=24,
     )
@@ -321,6 +335,7 @@ class Totals(Question):
     D: np.ndarray = _f("their covariances", "(n, L, f (f + 1) / 2)", "link scale squared")
     smear: np.ndarray = _f("calibration of the fitted totals", "(n,)")
     drawn: bool = _f("whether coefficients are draws, so that no variance is left to integrate over")
+    visited: bool = _f("whether a sum over the visited sites is wanted beside that over all")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -329,7 +344,10 @@ class RegionTotals(Answer):
 
     about: ClassVar[str] = "expected counts by month, summed over sites, whole and by region"
     totals: np.ndarray = _f(
-        "sums over sites: whole panel, then each region", "(n, R + 1, L)", "birds", bits=30
+        "sums over sites: whole panel, each region, visited sites if asked for",
+        "(n, R + 1 or R + 2, L)",
+        "birds",
+        bits=30,
     )
 
 
@@ -387,11 +405,11 @@ class Refusal(Answer):
 # The order is part of the protocol: a type's number on the wire is its place here.
 QUESTIONS: tuple[type[Question], ...] = (
     Hello, Axes, Sites, Checklists, Shared, Drop, Gaps, Open, Broadcast, Solve, Predict, Score, SharedProduct, Product,
-    Totals, Close, Tally, Support, Outcome, SiteTime, SiteVisits,
+    Totals, Close, Tally, Support, Outcome, SiteTime, SiteVisits, Covariates, Features,
 )  # fmt: skip
 ANSWERS: tuple[type[Answer], ...] = (
     Description, Done, KeyedHashes, GapSums, OpenSums, SharedRows, Months, FitSums, ScoreSums, ProductSums, RegionTotals,
-    Refusal, Tallies, SupportSums, SiteTimeSums, VisitSums,
+    Refusal, Tallies, SupportSums, SiteTimeSums, VisitSums, CovariateSums, FeatureSums,
 )  # fmt: skip
 
 
@@ -401,7 +419,9 @@ def words(kind: type[Message]) -> list[tuple[str, str, str, str]]:
 
 
 OF_VISITS = (
+    CovariateSums,
     Description,
+    FeatureSums,
     GapSums,
     OpenSums,
     SupportSums,

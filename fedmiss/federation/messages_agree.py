@@ -10,12 +10,21 @@ import numpy as np
 from fedmiss.federation.message import Answer, Question
 from fedmiss.federation.message import described as _f
 
+LEVEL = ": "  # between the name of a category and one of its values
+PLACE = ("longitude", "latitude")  # covariates of the smooth
+
 __all__ = [
+    "LEVEL",
+    "PLACE",
     "Axes",
     "Checklists",
+    "CovariateSums",
+    "Covariates",
     "Description",
     "Done",
     "Drop",
+    "FeatureSums",
+    "Features",
     "GapSums",
     "Gaps",
     "Hello",
@@ -64,6 +73,15 @@ class Description(Answer):
     )
     regions: tuple[str, ...] = _f(
         "names of the regions of the group's sites", clear="in which regions it has sites"
+    )
+    site_covariates: tuple[str, ...] = _f(
+        "names of the sites' covariates, and of the values of categories",
+        clear="which covariates its sites have, and which categories",
+    )
+    magnitudes: np.ndarray = _f(
+        "of each the power of 2 that its values stay below",
+        "(c,)",
+        clear="how large the largest value is, within a factor of 2",
     )
     calendar: bool = _f("whether months are calendar months", clear="what the panel holds")
     minimum: int = _f(
@@ -265,3 +283,52 @@ class VisitSums(Answer):
         "visits",
         clear="how often the group visited each joint site; empty without joint sites",
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Covariates(Question):
+    """Ask for the scale of the sites' covariates."""
+
+    about: ClassVar[str] = "asks for sums of the sites' covariates, for their mean and deviation"
+    names: tuple[str, ...] = _f("names of the covariates")
+    unit: np.ndarray = _f("what each is divided by, powers of 2", "(c,)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CovariateSums(Answer):
+    """Sums over the group's sites of their covariates."""
+
+    about: ClassVar[str] = "sums of the sites' covariates"
+    sums: np.ndarray = _f(
+        "for each covariate: visited sites that have it, sum of their values, sum of the squares; all sites that have it",
+        "(c, 4)",
+        bits=30,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Features(Question):
+    """Tell a group which features of sites the prior may follow; ask what is behind each, or for their sums."""
+
+    about: ClassVar[str] = "which features of sites the prior may follow, and what is behind each"
+    blocks: tuple[str, ...] = _f("kinds of features: visits, covariates, regions, smooth")
+    names: tuple[str, ...] = _f("names of the covariates")
+    mean: np.ndarray = _f("their means over visited sites", "(c,)")
+    deviation: np.ndarray = _f("their standard deviations over visited sites", "(c,)")
+    visits: np.ndarray = _f("mean and deviation over sites of log(visits + 1/2), or empty", "(2,)")
+    knots: np.ndarray = _f("places of the smooth's knots, in deviations of longitude and latitude", "(m, 2)")
+    kept: np.ndarray = _f("1 for features that are used; empty: not known yet", "(u,)")
+    behind: np.ndarray = _f("sites of all groups behind each feature; empty: not known yet", "(u,)")
+    share: float = _f("largest share of one group in the sites behind a feature")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FeatureSums(Answer):
+    """What is behind each feature; for those that are used their sums over sites."""
+
+    about: ClassVar[str] = "what is behind each feature of sites, and sums of those that are used"
+    behind: np.ndarray = _f("sites behind each feature", "(u,)", "sites", bits=30)
+    groups: np.ndarray = _f("1 where the group has such a site", "(u,)", "flag", bits=0)
+    over: np.ndarray = _f("1 where the group has too large a share of them", "(u,)", "flag", bits=0)
+    sums: np.ndarray = _f("sums over sites of the features that are used", "(k,)", bits=30)
+    products: np.ndarray = _f("and of their products", "(k (k + 1) / 2,)", bits=30)

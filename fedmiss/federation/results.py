@@ -292,14 +292,15 @@ def visited_totals(fits: Sequence[tuple[MonthState, CountSettings]]) -> dict[str
 
 def _visited(state: MonthState, settings: CountSettings) -> dict[str, F64]:
     assert state.visited is not None
-    weight, counted, fitted, variance = state.visited.T
+    weight, counted, fitted, variance, effort, square = state.visited.T
     if SCALES[settings.scale].log:  # sums of 1 + count, whose logarithm has the variance phi
         counted, fitted = counted - weight, state.smear * fitted - weight
         variance = state.smear**2 * variance * np.expm1(state.phi) * np.exp(state.phi)
     else:
         variance = state.smear**2 * variance * state.dispersion
         fitted = state.smear * fitted
-    return {"weight": weight, "counted": counted, "fitted": fitted, "variance": variance}
+    sums = {"weight": weight, "counted": counted, "fitted": fitted, "variance": variance}
+    return sums | {"effort": effort, "effort_square": square}
 
 
 def row_blocks(J: int, L: int) -> list[slice]:

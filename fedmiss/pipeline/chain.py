@@ -414,7 +414,8 @@ def run_species(
         else:
             say("  unchanged, kept")
 
-    key = _manifest_key(records, asdict(panel_settings))
+    table = panel_settings.site_table
+    key = _manifest_key(records, asdict(panel_settings) | {"site_table": hash_file(table) if table else None})
     step("panel", panel, key, partial(make_panel, records, panel, panel_settings))
     key = _manifest_key(panel, asdict(recipe.fit))  # type: ignore[call-overload]
     step("fit", fit, key, partial(fit_panel, panel, fit, recipe.fit))

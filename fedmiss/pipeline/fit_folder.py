@@ -14,6 +14,7 @@ import pandas as pd
 from fedmiss.arrays import F64, Columns
 from fedmiss.core import Result
 from fedmiss.errors import InputError
+from fedmiss.federation.hub.features import covariate_names, explained
 from fedmiss.federation.results import AverageFit, CountFit, Posterior, coefficient_names, visited_totals
 from fedmiss.files import (
     Manifest,
@@ -243,8 +244,8 @@ def model_facts(fit: CountFit) -> ModelFacts:
         dispersion_model=fit.settings.dispersion,
         rank=fit.settings.rank,
         slopes=fit.slopes,
-        site_visits=fit.settings.site_visits,
-        lift=fit.state.lift if fit.state is not None else 0.0,
+        features=list(fit.settings.features),
+        observers=fit.settings.observers,
         time=fit.settings.time,
         penalty=fit.settings.penalty,
         mu=fit.theta.mu,
@@ -291,6 +292,8 @@ def fit_facts(
         n_cells_observed=federation.n_cells(),
         bootstrap=s.bootstrap if isinstance(s, FastSettings) else 0,
         advice=choice.advice if choice else "",
+        site_covariates=covariate_names(federation.hub, chosen.state.features) if chosen.state else [],
+        explained=explained(federation.hub, chosen.state.features, chosen.state.tau) if chosen.state else {},
         cv_summary=json.loads(choice.summary.to_json(orient="records"))
         if choice is not None and len(choice.summary)
         else [],

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from fedmiss.arrays import Columns
 from fedmiss.errors import ConfigError
+from fedmiss.federation.hub.state import ALL
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
 from fedmiss.federation.results import AverageFit, CountFit, site_slopes
@@ -41,6 +42,7 @@ from fedmiss.pipeline.plans import (
     check_fixed,
     federation_of,
     presence_if_uncounted,
+    tried,
 )
 from fedmiss.pipeline.saem import fit_saem
 from fedmiss.pipeline.settings import (
@@ -111,9 +113,9 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     write_fit(work, fit)
     write_table(trace, work / "trace.parquet", "trace")
     if draws is not None:
-        _write_draws(work, draws, folder, fit, list(federation.hub.regions))
+        _write_draws(work, draws, folder, fit, federation.hub.rows)
         for k, name in enumerate(federation.programs if settings.own else ()):
-            write_totals(work / "own" / name / "draws.parquet", draws.own[:, k : k + 1], ["all"])
+            write_totals(work / "own" / name / "draws.parquet", draws.own[:, k : k + 1], [ALL])
     traffic = ledger.as_dict()
     facts = replace(
         fit_facts(fit, federation, folder, choice, settings),
@@ -212,10 +214,8 @@ def _choose(
     table_file = work / "cv.parquet"
     if raw and table_file.exists() and hash_file(table_file) == raw["table"]:
         table = read_table(table_file, "cv").to_pandas()
-        best, *near = (replace(cands[i], site_visits=raw["site_visits"]) for i in (raw["best"], *raw["near"]))
-        if best.site_visits:
-            federation.ask_visits()
-            ledger.ledger.clear()  # counted already, in the line of the part before the interruption
+        kept: dict[str, Any] = raw["structure"] | {"features": tuple(raw["structure"]["features"])}
+        best, *near = (replace(cands[i], **kept) for i in (raw["best"], *raw["near"]))
         return Choice(table, pd.DataFrame(raw["summary"]), best, raw["advice"], tuple(near))
     scored = 0
     with progress("cross-validation", len(cands) * s.folds) as show:
@@ -235,16 +235,19 @@ def _choose(
                 by=s.folds_by,
                 seed=s.seed,
                 one_se=s.one_se,
-                site_visits=s.site_visits and not folder.listed_by_detection,
+                structure=tried(s, folder),
                 watch=watch,
             )
     ledger.save("cross-validation")
     write_table(choice.table, table_file, "cv")
     summary = json.loads(choice.summary.to_json(orient="records"))
+    before_trial: dict[str, Any] = {
+        name: getattr(cands[0], name) for name in ("features", "observers", "slopes")
+    }
     raw = {
-        "best": cands.index(replace(choice.best, site_visits=False)),
-        "near": [cands.index(replace(c, site_visits=False)) for c in choice.near],
-        "site_visits": choice.best.site_visits,
+        "best": cands.index(replace(choice.best, **before_trial)),
+        "near": [cands.index(replace(c, **before_trial)) for c in choice.near],
+        "structure": {name: getattr(choice.best, name) for name in before_trial},
         "advice": choice.advice,
         "summary": summary,
     }
@@ -288,7 +291,7 @@ def _write_draws(
     work: Path, draws: Draws, folder: PanelFolder, fit: CountFit | AverageFit, names: list[str]
 ) -> None:
     B = len(draws.totals)
-    write_totals(work / "draws.parquet", draws.totals, ["all", *names])
+    write_totals(work / "draws.parquet", draws.totals, names)
     slope, mean = site_slopes(fit, folder.calendar[1], folder.calendar[0])
     known = ~np.isnan(slope)
     write_table(

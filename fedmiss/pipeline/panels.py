@@ -11,6 +11,7 @@ import pandas as pd
 from fedmiss.arrays import I64
 from fedmiss.errors import InputError
 from fedmiss.etl.codes import NEVER_DETECTED
+from fedmiss.federation.group.features import expanded
 from fedmiss.federation.group.visits import Visits, deal_sites
 from fedmiss.files import SECRET, Manifest, read_manifest
 from fedmiss.folders import PanelFacts
@@ -72,6 +73,11 @@ class PanelFolder:
         """Whether sites are in the panel because the species was found there: others were dropped, or zeros unwritten."""
         return self.chosen_by_detection or self.facts.n_zeros == 0
 
+    @property
+    def frame(self) -> bool:
+        """Whether the panel has sites of a table that nobody visited (``fedmiss panel --sites frame``)."""
+        return bool(self.manifest["settings"].get("sites") == "frame")
+
     def wanted_terms(self, wanted: str) -> str | tuple[str, ...]:
         """Read ``auto``, ``none`` or a comma list of effort terms; which of them ``auto`` takes is agreed by the groups."""
         if wanted in ("auto", "none"):
@@ -86,7 +92,7 @@ class PanelFolder:
         """
         ids = self.sites["site_id"].to_numpy(object)
         region = self.sites["region"].fillna("").to_numpy(object)
-        stamps = self.stamps
+        stamps, covariates = self.stamps, expanded(self.covariates())
         columns = ["observer_id", "site_index", "month_index", "count", "detected"]
         columns += ["checklist_id"] if self.several_sources else []
         columns += list(_COLUMNS.values()) if effort else []
@@ -113,8 +119,29 @@ class PanelFolder:
                 species=self.facts.species,
                 checklist=t["checklist_id"].to_numpy(object) if self.several_sources else None,
                 given=not effort,
+                covariates={name: column[at] for name, column in covariates.items()},
             )
         return held, mine
+
+    def covariates(self) -> dict[str, np.ndarray]:
+        """Covariates (J,) of the sites by name: numbers, NaN for a gap; texts, empty for a gap; and the sites' places."""
+        J = len(self.sites)
+        out = {name: self.sites[name].to_numpy(float, na_value=np.nan) for name in ("latitude", "longitude")}
+        out = {name: column for name, column in out.items() if not np.isnan(column).all()}
+        if "site_covariates.parquet" not in self.manifest["files"]:
+            return out
+        table = read_table(self.path / "site_covariates.parquet", "site_covariates").to_pandas()
+        for name, part in table.groupby("covariate", sort=True):
+            at = part["site_index"].to_numpy()
+            if part["category"].notna().any():
+                texts = np.full(J, "", dtype=object)
+                texts[at] = part["category"].fillna("").to_numpy(object)
+                out[str(name)] = texts
+            else:
+                numbers = np.full(J, np.nan)
+                numbers[at] = part["value"].to_numpy(float, na_value=np.nan)
+                out[str(name)] = numbers
+        return out
 
     def load(self, family: str) -> GroupPanel:
         """Counts of every group without effort (X left out), or detections for the Bernoulli family."""
@@ -175,7 +202,7 @@ def panel_hash(panel: PanelFolder) -> dict[str, str]:
     return {
         name: entry["sha256"]
         for name, entry in files
-        if name in ("sites.parquet", "months.parquet")
+        if name in ("sites.parquet", "months.parquet", "site_covariates.parquet")
         or (name.startswith("groups/") and name.endswith(".parquet"))
     }
 

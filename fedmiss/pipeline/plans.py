@@ -10,10 +10,11 @@ from fedmiss.federation.local import LocalFederation
 from fedmiss.files import hash_json
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.pipeline.panels import PanelFolder
-from fedmiss.pipeline.settings import MODELS, FastSettings, SaemSettings
+from fedmiss.pipeline.settings import MODELS, FastSettings, SaemSettings, named_features
 
-__all__ = ["base_settings", "candidates", "check_fixed", "federation_of", "presence_if_uncounted"]
+__all__ = ["base_settings", "candidates", "check_fixed", "federation_of", "presence_if_uncounted", "tried"]
 
 
 def check_fixed(s: FastSettings) -> None:
@@ -42,10 +43,21 @@ def base_settings(s: FastSettings, *, calibrate: bool = True) -> CountSettings:
     return CountSettings(
         rank=rank,
         observers=s.observers,
+        features=named_features(s.structure),
         seed=s.seed,
         calibrate=calibrate,
         **chosen,  # type: ignore[arg-type]
     )
+
+
+def tried(s: FastSettings, folder: PanelFolder) -> tuple[str, ...] | None:
+    """Features of sites that the choice tries; None for no trial.
+
+    Not the number of visits where sites are listed because the species was seen there.
+    """
+    if s.structure != "auto":
+        return None
+    return tuple(f for f in FEATURES if f != "visits" or not folder.listed_by_detection)
 
 
 def candidates(s: FastSettings, base: CountSettings) -> list[CountSettings]:
@@ -81,9 +93,10 @@ def federation_of(folder: PanelFolder, s: FastSettings | SaemSettings) -> LocalF
         joint=s.joint and not fixed,
         duplicates=folder.several_sources,
         minimum=s.minimum,
+        frame=folder.frame,
     )
     held, at = folder.visits(effort=s.effort != "none" and not fixed)
-    return LocalFederation(
+    federation = LocalFederation(
         held,
         at,
         len(folder.sites),
@@ -92,3 +105,8 @@ def federation_of(folder: PanelFolder, s: FastSettings | SaemSettings) -> LocalF
         more=hash_json(asdict(s)).encode(),
         own=isinstance(s, FastSettings) and s.own,
     )
+    if isinstance(s, FastSettings):
+        federation.ask_features(
+            [base_settings(s)], tried(s, folder) if len(candidates(s, base_settings(s))) > 1 else None
+        )
+    return federation

@@ -118,6 +118,9 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
     species = convert(raw.get("species", []), tuple[str, ...], f"{where}: species")
     if "species" not in ingest and species and species != ("all",):
         ingest["species"] = list(species)
+    panel = dict(_table(raw, "panel", where))
+    if isinstance(panel.get("site_table"), str):
+        panel["site_table"] = str(base / panel["site_table"])
     return Recipe(
         name=convert(raw.get("name", path.stem), str, f"{where}: name"),
         out=Path(out) if out else base / convert(raw.get("out", f"{path.stem}-out"), str, f"{where}: out"),
@@ -125,7 +128,7 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
         species=species,
         min_records=convert(raw.get("min_records", 200), int, f"{where}: min_records"),
         ingest=_ingest(ingest, f"{where}: ingest", base),
-        panel=from_table(PanelSettings, _table(raw, "panel", where), f"{where}: panel"),
+        panel=from_table(PanelSettings, panel, f"{where}: panel"),
         fit=from_table(FitSettings, _table(raw, "fit", where), f"{where}: fit"),
         report=from_table(ReportSettings, _table(raw, "report", where), f"{where}: report"),
         terms=_terms(_table(raw, "terms", where), f"{where}: terms"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from fedmiss.errors import ConfigError
+from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.settings import Setting, Settings, checked, definitions
 
 __all__ = [
@@ -158,13 +159,14 @@ class FastSettings(FitSettings):
         bool,
         Setting("fast: average the ranks that cross-validation cannot distinguish from the best rank."),
     ] = True
-    site_visits: Annotated[
-        bool,
+    structure: Annotated[
+        str,
         Setting(
-            "fast: with the cross-validation, try whether a site's number of visits speaks for its abundance; used only "
-            "where left-out sites are predicted clearly better."
+            "fast: what the expectation for a site follows: a comma list of visits (how often it was visited), covariates, "
+            "regions, smooth (over places); none; or auto: with the cross-validation each of these is tried, and observers "
+            "and slopes of sites too, and taken where held-out data are predicted clearly better."
         ),
-    ] = True
+    ] = "auto"
     max_rank: Annotated[int, Setting("fast: largest rank tried.", low=0)] = 4
     bootstrap: Annotated[int, Setting("fast: bootstrap replicates for the intervals; 0 for none.", low=0)] = (
         200
@@ -258,6 +260,19 @@ METHODS: tuple[type[FitSettings], ...] = (FastSettings, FedMissEMSettings, SaemS
 FitSettings.take(METHODS)
 
 
+def named_features(structure: str) -> tuple[str, ...]:
+    """Features of sites that a setting names; none for ``auto`` and ``none``."""
+    if structure in ("auto", "none"):
+        return ()
+    names = [f.strip() for f in structure.split(",")]
+    wrong = [f for f in names if f not in FEATURES]
+    if wrong or len(set(names)) < len(names):
+        raise ConfigError(
+            f"--structure is {structure!r} (must be auto, none, or a comma list of {', '.join(FEATURES)}, each once)."
+        )
+    return tuple(f for f in FEATURES if f in names)
+
+
 def sent(s: FedMissEMSettings) -> str:
     """What a method sends, in words."""
     return s.compressor or (f"dithering, {s.levels} levels" if s.levels else "identity")
@@ -287,6 +302,7 @@ def _idle(asked: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     chosen = asked.get("model", "auto") != "auto"
     reasons: list[tuple[str, bool, str]] = [
         ("joint", fixed, "--time fixed has no sites in common"),
+        ("structure", fixed, "--time fixed has one effect for each site, and nothing that it follows"),
         ("max_rank", fixed or ranked, "the rank is given, and none is tried"),
         *(
             (
@@ -294,7 +310,7 @@ def _idle(asked: Mapping[str, object]) -> Iterator[tuple[str, str]]:
                 fixed or (ranked and chosen),
                 "there is one model, and nothing is chosen by cross-validation",
             )
-            for name in ("folds", "folds_by", "one_se", "average", "site_visits")
+            for name in ("folds", "folds_by", "one_se", "average")
         ),
         *((name, ranked, "the rank is given, and none is chosen") for name in ("one_se", "average")),
         (

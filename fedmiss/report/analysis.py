@@ -13,7 +13,7 @@ from fedmiss.arrays import F64
 from fedmiss.report.classes import NOT_CLASSIFIED, classify
 from fedmiss.report.coverage import Coverage, coverage, monthly_coverage
 from fedmiss.report.findings import REGION, Findings, found_in, region_row
-from fedmiss.report.inputs import ALL, ReportInputs
+from fedmiss.report.inputs import ALL, VISITED, ReportInputs
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.slopes import log_slope
@@ -35,6 +35,7 @@ class Analysis(Findings):
     carriers: pd.DataFrame
     visits: pd.DataFrame
     sites: pd.DataFrame
+    visited: pd.DataFrame
 
     @property
     def n_sites(self) -> int:
@@ -84,6 +85,7 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
         carriers=_withheld(carriers(data, years), settings),
         visits=visits_by_site(data.cells, sites.assign(slope=np.nan) if data.one_trend else sites),
         regions=_regions(data, settings, refuse),
+        visited=_visited(data, settings, refuse),
         sites=sites,
         **found_in(series, settings, base, refuse, by_month["missing"].to_numpy(dtype=np.float64)),
     )
@@ -126,6 +128,20 @@ def _regions(data: ReportInputs, settings: ReportSettings, refuse: str | None) -
             thin = "no year of the region has enough counts that found the species"
         rows.append(region_row(region, series, settings, n_sites=few, grand=grand, refuse=thin))
     return pd.DataFrame(rows, columns=REGION)
+
+
+def _visited(data: ReportInputs, settings: ReportSettings, refuse: str | None) -> pd.DataFrame:
+    """The trend of the visited sites, where the panel has sites that stand for an area; else no row."""
+    at = data.observed.any(axis=1)
+    if VISITED not in data.draws or at.all() or not at.any():
+        return pd.DataFrame(columns=REGION)
+    seen = usable_counts(data.observed, data.months, settings.least)
+    totals: F64 = data.expected[at].sum(axis=0)
+    series = MonthlySeries.of(totals, data.months, data.draws[VISITED], seen)
+    row = region_row(
+        VISITED, series, settings, n_sites=int(at.sum()), grand=data.totals.mean(), refuse=refuse
+    )
+    return pd.DataFrame([row], columns=REGION)
 
 
 def _region_reason(data: ReportInputs, region: str, n_sites: int) -> str | None:

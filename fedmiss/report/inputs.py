@@ -21,7 +21,7 @@ from fedmiss.tables import read_table
 __all__ = ["ALL", "ReportInputs", "Source", "read_inputs"]
 
 _FACTS = {f.name for cls in FACTS.values() for f in fields(cls)}
-ALL = "all"  # the name of the whole panel among the regions of draws.parquet
+ALL, VISITED = "all", "visited sites"  # names of the whole panel and its visited sites in draws.parquet
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from fedmiss.files import atomic_folder, hash_file, read_json, read_manifest, wr
 from fedmiss.folders import JointFacts
 from fedmiss.report.build import report_results, write_figures
 from fedmiss.report.coverage import MIN_CELLS_PER_YEAR, MIN_DETECTIONS
+from fedmiss.report.effort import sensitivity
 from fedmiss.report.exchange import write_totals
 from fedmiss.report.findings import REGION, Findings, found_in, region_row
 from fedmiss.report.fitted import fitted_years
@@ -254,6 +255,7 @@ def _study(a: JointFindings) -> Section:
 def _sections(a: JointFindings, plots: dict[str, Any]) -> list[Section | None]:
     found = {
         "headline": headline(a),
+        "area": "",
         "latest": latest(a),
         "other_convention": other_convention(a),
         "stretches": stretches(a),
@@ -339,5 +341,6 @@ def _tables(a: JointFindings) -> dict[str, pd.DataFrame]:
         "yearly": a.yearly, "monthly": a.monthly, "season": a.season, "smooth": a.curve, "trend": a.trend.to_frame().T,
         "periods": a.periods, "changepoints": a.points, "windows": window_trends(a), "smooth_index": smooth_index(a),
         "regions": a.regions.drop(columns="n_sites"), "draws": a.replicates, "fitted": a.fitted,
+        "sensitivity": sensitivity(a),
     }  # fmt: skip
     return out if a.data.cv is None else out | {"cv": a.data.cv}

@@ -12,6 +12,7 @@ import pandas as pd
 from fedmiss.arrays import Bool
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.cautions import carried, cautions
+from fedmiss.report.effort import effort_caution
 from fedmiss.report.findings import Findings
 from fedmiss.report.fitted import fitted_years, lack_of_fit
 from fedmiss.report.intervals import MIN_DRAWS
@@ -20,6 +21,7 @@ from fedmiss.report.years import season_text
 
 __all__ = [
     "Headline",
+    "area",
     "averaged_ranks",
     "averaged_rows",
     "basis",
@@ -201,6 +203,28 @@ def basis(a: Analysis) -> str:
     )
 
 
+def area(a: Analysis) -> str:
+    """Set the trend of the area beside that of the visited sites; empty where every site was visited."""
+    if a.visited.empty:
+        return ""
+    r = a.visited.iloc[0]
+    went = int(r["n_sites"])
+    trend = (
+        f" At the visited sites alone the trend is {per_year(r['percent_per_year'], r['percent_lo'], r['percent_hi'])}."
+        if math.isfinite(r["percent_lo"])
+        else ""
+    )
+    follows = (
+        "follow from what they have in common with the visited ones"
+        if a.data.fact("features", default=[])
+        else "are those of a mean site, since nothing that is known of the sites predicts their counts clearly better"
+    )
+    return (
+        f"The area is {count(a.n_sites)} sites, of which {count(went)} were visited; the numbers of the others, "
+        f"{share(1.0 - r['share'])} of the total, {follows}.{trend}"
+    )
+
+
 def caveats(a: Analysis) -> list[str]:
     """List what a reader must know before using the numbers; only what holds for these data."""
     c, out = a.coverage, []
@@ -262,6 +286,7 @@ def model_caveats(a: Findings, *, birds: bool) -> list[str]:
             "Effort does not enter the model, so a change in how long or how far people searched cannot be told from a "
             "change in birds."
         )
+    out += effort_caution(a)
     if a.n_draws == 0:
         out.append(
             "No bootstrap replicates were made, so no number has an interval. Fit again with bootstrap "
@@ -307,15 +332,29 @@ def model_caveats(a: Findings, *, birds: bool) -> list[str]:
     return out
 
 
+def _spoken_of(a: Findings) -> str:
+    if isinstance(a, Analysis) and not a.visited.empty:
+        return (
+            f"It speaks of the {count(a.n_sites)} sites of the table. What it says of those that nobody visited holds as "
+            "far as they are like visited sites with the same covariates; beyond what visited sites span, the number at the "
+            "edge is used."
+        )
+    return (
+        f"It speaks of the {count(a.n_sites)} sites in the panel, not of a country or a "
+        "population: places that nobody visits are not in it."
+    )
+
+
 def limits(a: Findings) -> list[str]:
     """Say what this report cannot tell, whatever its numbers are."""
     out = [
-        f"It speaks of the {count(a.n_sites)} sites in the panel, not of a country or a "
-        "population: places that nobody visits are not in it.",
+        _spoken_of(a),
         "People go where they expect birds. The model uses where and when counts were made as given; if "
         f"visits follow the birds, totals of {a.cell}s without a count are too high.",
         "Standard effort is the model's reference visit. A total at standard effort is comparable from "
         "year to year; it is not a census.",
+        "Effort that is not recorded looks like birds: if visits became longer, or eyes better, by one per cent a year, and "
+        "nobody wrote it down, the trend is too high by up to one per cent a year.",
         "Intervals cover who happened to be counting (observers are redrawn inside each group). "
         + _scatter_words(a)
         + " None "

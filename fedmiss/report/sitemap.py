@@ -16,7 +16,7 @@ from fedmiss.report.analysis import MIN_SITE_YEARS, Analysis
 from fedmiss.report.basemap import CREDIT, Frame, draw_basemap, draw_scale, frame_of
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.slopes import log_slope
-from fedmiss.report.style import CLASS_COLOURS, INK, Plot, figure
+from fedmiss.report.style import CLASS_COLOURS, GREY, INK, Plot, figure
 from fedmiss.report.words import count, number, percent
 
 __all__ = ["HEXAGONS_FROM", "hexagons", "site_map"]
@@ -113,8 +113,16 @@ def _draw_classes(fig: Figure, ax: Axes, table: pd.DataFrame) -> tuple[str, str]
     areas = _areas(table)
     order = np.argsort(-areas, kind="stable")
     present = []
+    never = (table["visits"] == 0).to_numpy()
+    if never.any():
+        pick = order[never[order]]
+        ax.scatter(
+            table["longitude"].iloc[pick], table["latitude"].iloc[pick], s=areas[pick], linewidths=0.6, facecolors="none",
+            edgecolors=GREY, label=f"never visited ({pick.size})", zorder=2,
+        )  # fmt: skip
+        present.append(f"{pick.size} never visited")
     for name, colour in reversed(CLASS_COLOURS.items()):  # sites without a class are drawn first
-        pick = order[(table["trend_class"] == name).to_numpy()[order]]
+        pick = order[((table["trend_class"] == name).to_numpy() & ~never)[order]]
         if pick.size == 0:
             continue
         part = table.iloc[pick]
@@ -132,6 +140,7 @@ def _draw_classes(fig: Figure, ax: Axes, table: pd.DataFrame) -> tuple[str, str]
         "Each circle is a site. Its area is the mean estimated total, its colour the class of the site's own "
         "trend. White: no "
         f"class (counted in fewer than {MIN_SITE_YEARS} years, or no interval)."
+        + (" Grey rings: sites that nobody visited, with what is expected there." if never.any() else "")
     )
     return caption, f"Map of {count(len(table))} sites: {', '.join(present)}."
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.effort import sensitivity
 from fedmiss.report.facts import fact_table
 from fedmiss.report.fitted import fitted_years
 from fedmiss.report.spreadsheet import harmless
@@ -30,8 +31,10 @@ def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
         "windows": ("report_windows", window_trends(a)),
         "smooth_index": ("report_smooth_index", smooth_index(a)),
         "regions": ("report_regions", a.regions),
+        "visited": ("report_regions", a.visited),
         "sites": ("report_sites", a.sites),
         "carriers": ("report_carriers", a.carriers),
+        "sensitivity": ("report_sensitivity", sensitivity(a)),
         "visits": ("report_visits", a.visits),
         "groups": ("report_groups", a.data.groups),
         "draws": ("report_draws", a.replicates),

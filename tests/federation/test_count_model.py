@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from fedmiss.federation.group import kernels
 from fedmiss.federation.group.folds import draw_folds, replicate_weights
 from fedmiss.federation.hub.agree import folds_like_gaps as like_gaps
 from fedmiss.federation.hub.bootstrap import effective_observers, spread_of, totals_of
+from fedmiss.federation.hub.features import start_coefficients
 from fedmiss.federation.hub.season import SeriesPrior
 from fedmiss.federation.hub.state import MonthState
 from fedmiss.federation.hub.steps import after_round, switched_off, with_factor
@@ -68,7 +70,7 @@ def sums(cells, q, family, by_site):
             kernels.shared_sums(0, 1, *arguments)
         else:
             # every site's sums are given: such that its covariance comes out as it is, and no step is allowed
-            part, stats = np.zeros((1, L, out.shape[1])), np.zeros((1, 3 + 3 * p))
+            part, stats = np.zeros((1, L, out.shape[1])), np.zeros((1, 4 + 3 * p))
             totals = np.zeros((1, J, out.shape[1]))
             totals[0, :, p:] = to_triangle(np.linalg.inv(q.C))
             P, C, eta = q.P[None].copy(), q.C[None].copy(), np.zeros((1, c.nnz))
@@ -380,6 +382,7 @@ def month_state(L, p, seed=0):
     return MonthState(
         0.3, rng.normal(size=(L, p)), np.tile(0.01 * np.eye(p), (L, 1, 1)), np.zeros((L, p)), np.ones(p), np.ones(p),
         kappa=np.zeros(0), shift=np.zeros(p), stretch=np.ones(p), squares=np.ones(p),
+        features=start_coefficients(SimpleNamespace(features=None), (), 1.0, slopes=False),
     )  # fmt: skip
 
 
@@ -419,8 +422,9 @@ def test_steps_are_pure():
     state, p, L = fit.state, 2, 24
     rng = np.random.default_rng(0)
     sums_in = {
-        "months": np.abs(rng.normal(size=(L, p + 3))), "sites": np.abs(rng.normal(size=3 + 3 * p)) + 1,
-        "effort": np.zeros(0), "observers": np.zeros(3), "dispersion": np.array([100.0, 90.0]),
+        "months": np.abs(rng.normal(size=(L, p + 3))), "sites": np.abs(rng.normal(size=4 + 3 * p)) + 1,
+        "effort": np.zeros(0), "observers": np.zeros(3), "features": np.zeros((1, 0)),
+        "distances": np.zeros(0), "dispersion": np.array([100.0, 90.0]),
     }  # fmt: skip
     before = [a.copy() for a in (state.T, state.D, state.prior, state.noise, state.tau)]
     copies = {k: v.copy() for k, v in sums_in.items()}

@@ -186,7 +186,7 @@ def test_what_a_site_sends_under_masks_tells_nothing(tmp_path, monkeypatch):
         "Description.version", "Description.species", "Description.months", "Description.season", "Description.terms",
         "Description.covariates", "Description.regions", "Description.calendar", "Description.minimum",
         "KeyedHashes.hashes", "GapSums.masks", "Refusal.code", "Refusal.text", "VisitSums.joint",
-        "Description.contributors", "SharedRows.rows",
+        "Description.contributors", "SharedRows.rows", "Description.site_covariates", "Description.magnitudes",
     }  # fmt: skip
 
 

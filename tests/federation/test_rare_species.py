@@ -15,6 +15,7 @@ from fedmiss.federation.results import totals_by_region
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.rng import rng_for
 from fedmiss.simulate.designs import simulate_design
 
@@ -78,7 +79,7 @@ def test_fits_of_rare_species_end_and_stay_bounded(size, seed):
 def test_default_fits_of_rare_species_end(seed):
     visits, sites, occupied = ((100, 40, 0.4), (170, 57, 0.3), (600, 80, 0.1), (1200, 80, 0.05))[seed % 4]
     federation = LocalFederation.of_panel(rare(seed, visits, sites, occupied))
-    choice = federation.cross_validate(default_candidates(CountSettings()), seed=seed, site_visits=True)
+    choice = federation.cross_validate(default_candidates(CountSettings()), seed=seed, structure=FEATURES)
     fit = federation.fit_average(choice.members)
     for one in fit.fits:
         if one.settings.family == "poisson":

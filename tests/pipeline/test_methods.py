@@ -20,7 +20,7 @@ ALL = definitions(FitSettings)
 DEFAULTS = {f.name: f.default for kind in reversed(METHODS) for f in fields(kind)}
 OTHER = {
     "model": "log1p", "rank": 1, "penalty": 2.0, "time": "fixed", "effort": "none", "observers": True, "folds": 3,
-    "folds_by": "cell", "one_se": True, "average": False, "site_visits": False, "max_rank": 1, "bootstrap": 3, "seed": 9,
+    "folds_by": "cell", "one_se": True, "average": False, "structure": "none", "max_rank": 1, "bootstrap": 3, "seed": 9,
     "joint": False, "minimum": 2, "own": True, "rounds": 12, "gamma": 0.3, "alpha": 0.3, "levels": 8,
     "compressor": "natural", "participation": 0.5, "batch": 4, "batch_sum": "paper",
 }  # fmt: skip
@@ -93,7 +93,7 @@ def test_a_setting_of_the_method_is_kept_as_it_was_given(kind, name):
         ({"rank": 1, "max_rank": 2}, "--max-rank"),
         ({"rank": 1, "model": "quasi", "folds": 5}, "--folds"),
         ({"rank": 1, "model": "negbin", "one_se": True}, "--one-se"),
-        ({"time": "fixed", "site_visits": False}, "--site-visits"),
+        ({"time": "fixed", "structure": "none"}, "--structure"),
         ({"time": "fixed", "joint": False}, "--joint"),
         ({"one_se": True, "average": True}, "--average"),
         ({"own": True, "bootstrap": 0}, "--own"),

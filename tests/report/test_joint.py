@@ -71,6 +71,7 @@ def result_of(
     visited = {
         "month_index": seen.astype(np.int32), "weight": visits[seen], "counted": np.full(seen.size, counted),
         "fitted": np.full(seen.size, max(counted, 1e-3)), "variance": np.full(seen.size, 100.0),
+        "effort": np.zeros(seen.size), "effort_square": np.zeros(seen.size),
     }  # fmt: skip
     write_table(pd.DataFrame(visited), folder / "visited.parquet", "visited")
     settings = {

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmiss.errors import ConfigError, InputError, UplinkError
+from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
+from fedmiss.federation.group.features import count_visits, covariate_sums, features, magnitudes
 from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, Used, effort_columns
 from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms_by_key
 from fedmiss.federation.rules import digits
@@ -42,6 +43,8 @@ def hello(program: GroupProgram, q: msg.Hello) -> msg.Description:
         0 if v.given else len(EFFORT_TERMS),
         v.effort.shape[1] if v.given else 0,
         tuple(sorted({str(r) for r in np.unique(v.region) if r})),
+        tuple(v.covariates),
+        magnitudes(v.covariates),
         v.calendar,
         program.minimum,
         program.contributors,
@@ -126,27 +129,6 @@ def support(program: GroupProgram, q: msg.Support) -> msg.SupportSums:
         over = (visits > q.share * q.visits).astype(float)
         regions[:, 2] = regions[:, 0] > q.share * q.regions[:, 0]
     return msg.SupportSums(visits, sites, groups, over, regions)
-
-
-def count_visits(program: GroupProgram, q: msg.SiteVisits) -> msg.VisitSums:
-    """Count the visits of every site, at joint sites with those of the other groups. Not between organisations."""
-    if program.party is not None or program.jointly:
-        raise ConfigError(
-            f"group {program.name!r} does not tell how often sites were visited to other organisations. Leave --site-visits "
-            "out of the job."
-        )
-    u, S = program.need(), program.shared_sites
-    visits = np.bincount(u.site, minlength=program.share.size).astype(float)
-    if q.joint.size and q.joint.shape != S.shape:
-        raise UplinkError(
-            f"group {program.name!r} was sent visits of {q.joint.size} joint sites; it has {S.size}."
-        )
-    mine = visits[S] if not q.joint.size else np.zeros(0)
-    visits[S] = q.joint if q.joint.size else visits[S]
-    program.log_visits = np.log(visits + 0.5)
-    program.unvisited = visits == 0
-    z, part = program.log_visits, program.share * ~program.unvisited
-    return msg.VisitSums(np.array([part @ z, part @ z**2, part.sum()]), mine)
 
 
 def outcome(program: GroupProgram, q: msg.Outcome) -> msg.Done:
@@ -234,5 +216,7 @@ AGREEMENT: dict[type[msg.Message], Callable[..., msg.Answer]] = {
     msg.Tally: tally,
     msg.Support: support,
     msg.SiteVisits: count_visits,
+    msg.Covariates: covariate_sums,
+    msg.Features: features,
     msg.Outcome: outcome,
 }

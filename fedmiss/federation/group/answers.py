@@ -12,6 +12,7 @@ from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group import kernels
 from fedmiss.federation.group.batch import Batch
+from fedmiss.federation.group.features import feature_sums, move_prior_means
 from fedmiss.federation.keys import keyed_hashes, normals, seed_key
 from fedmiss.federation.triangle import free_columns, free_places, from_triangle, to_triangle
 from fedmiss.models.site_time import site_effects, site_time
@@ -62,7 +63,7 @@ def check(program: GroupProgram, b: Batch, question: Any) -> None:
     shapes = {
         "T": (k, L, f), "D": (k, L, f * (f + 1) // 2), "tau": (k, p), "mu": (k,), "phi": (k,), "inverse_size": (k,),
         "kappa": (k, K), "ridge": (k,),
-        "lift": (k,), "time": (k, L), "shift": (k, p), "stretch": (k, p), "refill": (k,), "smear": (k,),
+        "B": (k, *b.B.shape[1:]), "time": (k, L), "shift": (k, p), "stretch": (k, p), "refill": (k,), "smear": (k,),
     }  # fmt: skip
     if isinstance(question, msg.Product | msg.SharedProduct):
         q = question.V.shape[-1]
@@ -120,8 +121,7 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
     b.mu[at], (b.T[at, :, :p], b.D[at, :, :p, :p]) = q.mu, _months(b, q)
     b.tau[at, :p], b.phi[at], b.inverse_size[at] = q.tau, q.phi, q.inverse_size
     b.kappa[at], b.ridge[at] = q.kappa, q.ridge
-    if b.z.size and (q.begin == 3 or not b.drawn):
-        b.M[at, :, 0] = q.lift[:, None] * b.z
+    move_prior_means(b, at, q.B)
     if q.begin == 3:
         _jolt(program, b, fits, p)
     if q.begin:
@@ -146,7 +146,6 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
 def _jolt(program: GroupProgram, b: Batch, fits: I64, p: int) -> None:
     """Draw the prior means of the sites of replicates, keyed by their ids, and start at each site's own response to them."""
     place = keyed_hashes(program.visits.site_id, seed_key("prior noise", b.seed))
-    b.drawn = True
     for f in fits:
         z = normals(place, p, "sites", b.seed, int(b.numbers[f]))
         b.M[f, :, :p] += z * np.sqrt(b.tau[f, :p])
@@ -158,7 +157,7 @@ def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
     fits, p, c = q.fits, q.p, b.cells
     n, L = fits.size, b.T.shape[1]
     month = np.zeros((n * b.chunks, L, p + p * (p + 1) // 2))
-    stats = np.zeros((n * b.chunks, 3 + 3 * p))
+    stats = np.zeros((n * b.chunks, 4 + 3 * p))
     offset, by_visit = b.cell_offset()
     totals = q.totals if q.totals.size else np.zeros((n, 1, 1))
     b.run(
@@ -179,22 +178,12 @@ def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
             watched[i] = _observer_step(b, int(f)) * (b.effects.shape[1] >= program.axis.minimum)
         b.set_offsets(fits)
     free = _added(month, n)[:, :, free_places(p, slopes=b.slopes)]
-    lift = np.stack([_lift(program, b, int(f)) for f in fits]) if b.z.size else np.zeros((n, 3))
-    return msg.Months(free, _added(stats, n), lift, effort, watched, _dispersion(b, fits, q.nodes))
-
-
-def _lift(program: GroupProgram, b: Batch, f: int) -> F64:
-    """Sums for the regression of site effects on log visits: weighted products and squares, and products of the means.
-
-    The posterior of an effect is taken apart into its prior and what the data say (precision H, centre y), so that the
-    effects themselves are integrated out: y has the variance tau + 1 / H about the regression.
-    """
-    P, C, tau = b.P[f, :, 0], b.C[f, :, 0, 0], b.tau[f, 0]
-    H = np.maximum(1.0 / np.maximum(C, 1e-12) - 1.0 / tau, 0.0)
-    seen = H > 1e-9 / tau
-    y = np.where(seen, (P / np.maximum(C, 1e-12) - b.M[f, :, 0] / tau) / np.where(seen, H, 1.0), 0.0)
-    w = program.share * H / (1.0 + tau * H)
-    return np.array([w @ (b.z * y), w @ b.z**2, program.share @ (b.z * P)])
+    equations, about = np.zeros((n, 0)), np.zeros((n, 0))
+    if q.features:
+        equations, about = feature_sums(program, b, fits, p)
+    return msg.Months(
+        free, _added(stats, n), equations, about, effort, watched, _dispersion(b, fits, q.nodes)
+    )
 
 
 def _added(parts: F64, n: int) -> F64:
@@ -249,7 +238,7 @@ def predict(program: GroupProgram, b: Batch, q: msg.Predict) -> msg.FitSums:
 
 def fit_sums(program: GroupProgram, b: Batch, fits: I64, nodes: F64, *, months: bool = False) -> msg.FitSums:
     """Sums at the predictor that the cells have; with ``months`` also month by month."""
-    totals, by_month = np.zeros((fits.size, 3)), np.zeros((fits.size, b.T.shape[1] * months, 4))
+    totals, by_month = np.zeros((fits.size, 3)), np.zeros((fits.size, b.T.shape[1] * months, 6))
     month = b.cells.col[b.cells.visit_cell] if b.off else b.cells.col
     for i, f in enumerate(fits):
         w = b.weights[f]
@@ -265,7 +254,7 @@ def fit_sums(program: GroupProgram, b: Batch, fits: I64, nodes: F64, *, months: 
 
 
 def _by_month(program: GroupProgram, b: Batch, f: int, month: I32, weight: F64, fitted: F64) -> F64:
-    """Weights, counted and fitted totals, and the counts' variance at dispersion 1: (L, 4)."""
+    """Weights, counted and fitted totals, the counts' variance at dispersion 1, effect of effort and its square: (L, 6)."""
     L, counted = b.T.shape[1], b.rows.wy[f]
     if b.scale.log:
         assert program.used is not None
@@ -276,8 +265,10 @@ def _by_month(program: GroupProgram, b: Batch, f: int, month: I32, weight: F64, 
     else:
         counted = np.bincount(month, counted, L)
         variance = b.family.variance(fitted) + b.inverse_size[f] * fitted**2
-    rest = [np.bincount(month, weight * x, L) for x in (np.ones_like(fitted), fitted, variance)]
-    return np.column_stack([rest[0], counted, rest[1], rest[2]])
+    effect = b.effort @ b.kappa[f] if b.kappa.shape[1] else np.zeros_like(fitted)
+    sums = [np.ones_like(fitted), fitted, variance, effect, effect**2]
+    rest = [np.bincount(month, weight * x, L) for x in sums]
+    return np.column_stack([rest[0], counted, *rest[1:]])
 
 
 def _counted_log1p(program: GroupProgram, w: F64) -> float:
@@ -341,20 +332,23 @@ def totals(program: GroupProgram, b: Batch, q: msg.Totals) -> msg.RegionTotals:
     some = int((program.share > 0).sum()) >= axis.minimum
     year_of, years = _complete_years(axis.months, program.visits.calendar)
     x = years - years.mean() if years.size else years.astype(float)
-    out = np.zeros((q.fits.size, len(axis.regions) + 1, axis.L))
+    rows = len(axis.regions) + 1 + q.visited
+    out = np.zeros((q.fits.size, rows, axis.L))
+    visited = np.bincount(program.need().site, minlength=J) > 0
     T, D = _months(b, q)
     D = D * (not q.drawn)
     chunks = kernels.chunks_of(J * axis.L)
     for i, f in enumerate(q.fits):
         P, C = b.P[f, :, :p], b.C[f, :, :p, :p] * (not q.drawn)
-        sums, yearly = np.zeros((chunks, len(axis.regions) + 2, axis.L)), np.zeros((J, years.size))
+        sums, yearly = np.zeros((chunks, len(axis.regions) + 3, axis.L)), np.zeros((J, years.size))
         kernels.spread_out(
             kernels.expected_totals, chunks, J * axis.L, p, chunks, q.mu[i], np.ascontiguousarray(P),
             np.ascontiguousarray(C), T[i], D[i],
-            b.family.code, b.scale.log, q.smear[i], program.all_slopes, program.share, region, year_of, sums, yearly,
+            b.family.code, b.scale.log, q.smear[i], program.all_slopes, program.share, region, visited,
+            year_of, sums, yearly,
         )  # fmt: skip
         added = sums.sum(axis=0)
-        out[i] = added[:-1] * some
+        out[i] = added[:rows] * some
         program.own_totals[q.batch, int(f)] = added[-1]
         if years.size >= 3:
             program.slopes[q.batch, int(f)] = np.log(np.maximum(yearly, 1e-9)) @ x / float(x @ x)

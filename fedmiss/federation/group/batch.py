@@ -75,7 +75,7 @@ class CellParts:
 
 _ZERO = np.zeros((1, 1))
 _CHANGING = (
-    "mu", "T", "D", "tau", "phi", "inverse_size", "kappa", "ridge", "M", "P", "C", "eta", "y", "E", "shrink", "offset",
+    "mu", "T", "D", "tau", "phi", "inverse_size", "kappa", "ridge", "B", "M", "P", "C", "eta", "y", "E", "shrink", "offset",
     "effects", "rank", "old",
 )  # fmt: skip
 
@@ -112,9 +112,9 @@ class Batch:
     inverse_size: F64
     kappa: F64
     ridge: F64
-    M: F64  # prior means of the sites' coefficients: zero but for what visits say, or a replicate's draws
-    z: F64  # (J,) standardised log number of visits, where the prior of site effects follows it, else empty
-    drawn: bool  # whether the prior means hold draws
+    F: F64  # (J, k) features of the sites that the prior follows
+    B: F64  # (n, k, c) their coefficients for effect (and slope)
+    M: F64  # prior means of the sites' coefficients: F B, and a replicate's draws
     P: F64
     C: F64
     eta: F64
@@ -129,7 +129,7 @@ class Batch:
 
     @classmethod
     def of(
-        cls, q: msg.Open, u: Used, cells: CellIndex, weights: F64, *, test: F64 | None, z: F64, L: int
+        cls, q: msg.Open, u: Used, cells: CellIndex, weights: F64, *, test: F64 | None, F: F64, L: int
     ) -> Batch:
         """Make the state of ``len(weights)`` fits at coefficients of zero, but for the known ``q.line`` (L,)."""
         family, scale = FAMILIES[q.family], SCALES[q.scale]
@@ -143,7 +143,8 @@ class Batch:
             observer=u.observer if q.observers else u.observer[:0], p=q.p, chunks=kernels.chunks_of(cells.nnz),
             mu=np.zeros(n), T=_months(n, L, q.p, q.line), D=np.zeros((n, L, q.p, q.p)), tau=np.ones((n, q.p)),
             phi=np.ones(n), inverse_size=np.zeros(n), kappa=np.zeros((n, K)), ridge=np.ones(n),
-            M=np.zeros((n, J, q.p)), z=z, drawn=False, P=np.zeros((n, J, q.p)), C=np.zeros((n, J, q.p, q.p)),
+            F=F, B=np.zeros((n, F.shape[1], 1 + (q.line.size > 0))), M=np.zeros((n, J, q.p)),
+            P=np.zeros((n, J, q.p)), C=np.zeros((n, J, q.p, q.p)),
             eta=np.zeros((n, cells.nnz)), y=np.zeros((n, cells.nnz)), E=np.zeros((n, cells.nnz)),
             shrink=np.ones((n, R)) if family.sized else _ZERO, offset=_ZERO if plain else np.zeros((n, R)),
             effects=np.zeros((n, int(u.observer.max(initial=-1)) + 1 if q.observers else 0)),
@@ -152,13 +153,12 @@ class Batch:
 
     def changing(self) -> dict[str, Any]:
         """What rounds change, by name; all else follows from the question that opened the batch."""
-        return {name: np.asarray(getattr(self, name)) for name in (*_CHANGING, "drawn")}
+        return {name: np.asarray(getattr(self, name)) for name in _CHANGING}
 
     def restore(self, before: Mapping[str, Any]) -> None:
         """Go back to what :meth:`changing` gave."""
         for name in _CHANGING:
             getattr(self, name)[...] = before[name]
-        self.drawn = bool(before["drawn"])
 
     @property
     def off(self) -> bool:

@@ -214,7 +214,8 @@ def round_sums(
     shared_at : (J,)       row of ``totals`` (n, S, p (p + 3) / 2) with the sums of all groups, -1 for an own site
     month : (n chunks, L, p (p + 3) / 2)      out: gradient and lower triangle of the curvature of every month
     M : (n, J, p)                             prior means of the sites' coefficients
-    stats : (n chunks, 3 + 3 p)               out: edf, sum E (move)^2, sum E, then sums of P, P^2 and diag C (p each)
+    stats : (n chunks, 4 + 3 p)               out: edf, sum E (move)^2, sum E, number of sites whose cells say something,
+                                              then their sums of P - M, P^2 and diag C (p each)
     """
     J, width = ptr.size - 1, p + p * (p + 1) // 2
     own, e, A, B, step = np.zeros((1, width)), np.empty(p), np.empty((p, p)), np.empty((p, p)), np.empty(p)
@@ -239,10 +240,14 @@ def round_sums(
             edf = _solve(p, j, own, phif, tauf, reach, Mf, Pf, Cf, square, family, A, B, step)
             w = share[j]
             parameters += edf if at < 0 else w * edf  # k owners of a site apart estimate it k times
-            for a in range(p):
-                stats[task, 3 + a] += w * Pf[j, a]
-                stats[task, 3 + p + a] += w * Pf[j, a] * Pf[j, a]
-                stats[task, 3 + 2 * p + a] += w * Cf[j, a, a]
+            if (
+                own[0, p] > 0.0
+            ):  # a site without a visit is its prior, and says nothing of the variance between sites
+                stats[task, 3] += w
+                for a in range(p):
+                    stats[task, 4 + a] += w * (Pf[j, a] - Mf[j, a])
+                    stats[task, 4 + p + a] += w * Pf[j, a] * Pf[j, a]
+                    stats[task, 4 + 2 * p + a] += w * Cf[j, a, a]
             for k in range(ptr[j], ptr[j + 1]):
                 if Ef[k] == 0.0:
                     continue
@@ -394,7 +399,7 @@ def product_sums(first, last, chunks, fits, ptr, col, shared_at, totals, y, E, e
 
 @njit(cache=True, nogil=True)
 def expected_totals(
-    first, last, p, chunks, mu, P, C, T, D, family, log1p, smear, every, share, region, year_of, sums, yearly
+    first, last, p, chunks, mu, P, C, T, D, family, log1p, smear, every, share, region, visited, year_of, sums, yearly
 ):  # fmt: skip
     """Expected counts at standard effort, summed over sites, and by year at every site.
 
@@ -402,8 +407,10 @@ def expected_totals(
     ----------
     every : whether sites that count nothing get their years too
     share : (J,) what a site counts;  region : (J,) row of its region in ``sums`` less one, -1 for none
+    visited : (J,) whether the site counts in the sum over visited sites
     year_of : (L,) column of the month in ``yearly``, -1 for months of incomplete years
-    sums : (chunks, regions + 2, L) out, the whole panel in row 0; the group's own report in the last: every site counts 1
+    sums : (chunks, regions + 3, L) out: the whole panel, the regions, visited sites, and every site with a weight of 1 for
+        the group's own report
     yearly : (J, years) out
     """
     J, L = P.shape[0], T.shape[0]
@@ -425,3 +432,5 @@ def expected_totals(
                 sums[c, -1, l] += value
                 if region[j] >= 0:
                     sums[c, region[j] + 1, l] += share[j] * value
+                if visited[j]:
+                    sums[c, -2, l] += share[j] * value

@@ -98,6 +98,7 @@ class GroupProgram:
         self.shared_sites = np.zeros(0, dtype=np.int64)
         self.log_visits = np.zeros(0)  # (J,) log(visits + 1/2), of all groups at joint sites
         self.unvisited = np.zeros(0, bool)  # (J,) whether a site has no counted visit
+        self.features = np.zeros((J, 0))  # of the sites, as the groups agreed on
         self.batches: dict[int, Batch] = {}
         self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
         self.own_totals: dict[tuple[int, int], F64] = {}  # and so do totals over its own sites
@@ -260,8 +261,9 @@ class GroupProgram:
         else:
             weights = np.repeat(u.weight[None], q.numbers.size, axis=0)
         by_visit = not family.sums_offsets and (q.observers or u.effort.shape[1] > 0)
-        z = self._standardised(q.visits)
-        batch = Batch.of(q, u, self._indexed(by_visit), weights, test=test, z=z, L=self.axis.L)
+        batch = Batch.of(
+            q, u, self._indexed(by_visit), weights, test=test, F=self._features(q), L=self.axis.L
+        )
         if q.source >= 0 and q.source not in self.batches:
             raise UplinkError(
                 f"group {self.name!r}: batch {q.source} was never opened here. Start the job again."
@@ -275,21 +277,17 @@ class GroupProgram:
             np.stack(sums, axis=1), in_two(batch.rows.wyy.sum(axis=1)), float(self.share.sum())
         )
 
-    def _standardised(self, scale: F64) -> F64:
-        """Log visits of the sites, centred and scaled; empty where they are not wanted.
-
-        0, the mean site's, for a site without a counted visit: the regression is about sites that people went to, and says
-        nothing of one where nobody counted.
-        """
-        if not scale.size:
-            return np.zeros(0)
-        if scale.shape != (2,) or not scale[1] > 0 or self.log_visits.shape != self.share.shape:
+    def _features(self, q: msg.Open) -> F64:
+        """Features (J, k) of the sites about their means; none where the prior follows none."""
+        if not q.features.size:
+            return np.zeros((self.share.size, 0))
+        k = self.features.shape[1]
+        if q.features.min() < 0 or q.features.max() >= k or q.centre.shape != q.features.shape:
             raise UplinkError(
-                f"group {self.name!r} was sent a scale of visits that it cannot use. Install the same fedmiss on all sides, "
-                "and start the job again."
+                f"group {self.name!r} was asked for feature {int(q.features.max())} of {k}. Install the same fedmiss on all "
+                "sides, and start the job again."
             )
-        out: F64 = np.where(self.unvisited, 0.0, (self.log_visits - scale[0]) / scale[1])
-        return out
+        return np.ascontiguousarray(self.features[:, q.features] - q.centre)
 
     def forget(self) -> None:
         """Forget what was made on other axes."""

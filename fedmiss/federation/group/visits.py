@@ -34,6 +34,7 @@ class Visits:
     weight : (m,) float64           prior weight of the visit
     checklist : (m,) texts or None  ids, for finding checklists that two groups hold
     calendar : whether ``month`` is a calendar month
+    covariates : name -> (J,) of the sites, NaN for a gap; categories as columns of 0 and 1 (``features.expanded``)
     """
 
     site_id: np.ndarray
@@ -49,6 +50,7 @@ class Visits:
     checklist: np.ndarray | None = None
     given: bool = False
     calendar: bool = True
+    covariates: Mapping[str, F64] = field(default_factory=dict)
 
     def take(self, keep: np.ndarray) -> Visits:
         """Return some of the visits; sites and observers keep their numbers."""

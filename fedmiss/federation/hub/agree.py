@@ -10,6 +10,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, InputError, UplinkError
 from fedmiss.federation import messages as msg
+from fedmiss.federation.hub.features import covariates_of
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.hub.support import FEWEST_REGIONS, release_jointly
 from fedmiss.federation.link import Link, total
@@ -31,7 +32,8 @@ class Plan:
     whether sums by site may be exchanged for sites that several groups visit; ``duplicates`` whether checklists are
     compared; ``minimum`` least number of a group's sites behind a month's sums. With ``jointly`` it is the least number of
     visits and of sites of all groups together, of ``contributors`` groups at least, none of which has more than ``share`` of
-    the visits: the rule for masked answers, of which only the sums are seen.
+    the visits: the rule for masked answers, of which only the sums are seen. ``frame``: whether the panel
+    has sites that stand for an area, so that totals of the visited ones are wanted too.
     """
 
     species: str = ""
@@ -45,6 +47,7 @@ class Plan:
     jointly: bool = False
     share: float = 0.85
     contributors: int = CONTRIBUTORS
+    frame: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,8 @@ def agree(link: Link, plan: Plan) -> Agreement:
         contributors=contributors,
         least=minimum if plan.jointly else 0,
         share=plan.share,
+        covariates=covariates_of(groups, notes),
+        frame=plan.frame,
     )
     dropped = sum(d.size for d in drops.values())
     withheld = sum(a.withheld for a in ready.values()) + out

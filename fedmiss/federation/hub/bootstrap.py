@@ -106,10 +106,11 @@ def totals_of(
         question = msg.Totals(
             batch, np.arange(len(states)), states[0].p, np.array([s.mu for s in states]), T[:, :, free],
             to_triangle(D[:, :, free[:, None], free]), np.array([s.smear for s in states]), drawn,
+            panel.frame,
         )  # fmt: skip
         questions.append(question)
     answers = link.ask(questions)
     return [
-        total(a, "totals", (len(states), len(panel.regions) + 1, panel.L))
+        total(a, "totals", (len(states), len(panel.rows), panel.L))
         for a, (_, states) in zip(answers, fits, strict=True)
     ]

@@ -13,6 +13,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import DomainError, InputError
 from fedmiss.federation.hub.dispersion import table_nodes
+from fedmiss.federation.hub.features import start_coefficients
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import (
     LEARN_EVERY,
@@ -61,6 +62,7 @@ class AskRound:
     nodes: F64
     effort: bool
     observers: bool
+    features: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,6 +186,7 @@ def fit_fixed(
     L, free = panel.L, np.full(1, np.inf)
     state = MonthState(
         0.0, b[:, None], np.zeros((L, 1, 1)), np.zeros((L, 1)), free, free, kappa=np.zeros(panel.K), shift=np.zeros(1),
+        features=start_coefficients(panel, (), 1.0, slopes=False),
         stretch=np.ones(1), squares=np.zeros(1), weight=weight, edf=float(sums["sums"][1]) + L - 1.0, k=rounds,
         rounds=rounds, converged=True,
     )  # fmt: skip
@@ -262,7 +265,8 @@ def _rounds(
         observers = (
             observer_turn(panel, settings, k) if update else settings.observers and not learn and k % 2 == 0
         )
-        sums = yield AskRound(state, begin, nodes, effort, observers)
+        features = state.features.k > 0
+        sums = yield AskRound(state, begin, nodes, effort, observers, features)
         begin = 0
         state = after_round(state, sums, panel, settings, nodes, learn=learn, tol=tol)
         finite = np.isfinite(state.T).all() and np.isfinite(state.mu)

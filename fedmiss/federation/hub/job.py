@@ -18,10 +18,11 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import Agreement, Plan, agree, folds_like_gaps
 from fedmiss.federation.hub.bootstrap import lockstep_size, replicates, totals_of
 from fedmiss.federation.hub.crossval import cross_validate
+from fedmiss.federation.hub.features import covariate_names, explained
 from fedmiss.federation.hub.members import Member, fit_members
 from fedmiss.federation.hub.state import Panel
+from fedmiss.federation.hub.structure import features_of, try_structure
 from fedmiss.federation.hub.support import released_months
-from fedmiss.federation.hub.visits import try_site_visits
 from fedmiss.federation.link import Link
 from fedmiss.folders import JointFacts, ModelFacts
 from fedmiss.models.lowrank.choice import Choice, model_name
@@ -37,9 +38,9 @@ class Order:
     """What is to be computed.
 
     ``candidates`` to choose from, one for no choice; ``folds``, ``by``, ``one_se`` of the cross-validation; ``bootstrap``
-    number of replicates, 0 for none; ``seed`` of everything that is random at the hub;
-    ``site_visits``: try the prior of site
-    effects that follows visits (:mod:`.visits`); ``average``: average the ranks that folds cannot tell from the best one.
+    number of replicates, 0 for none; ``seed`` of everything that is random at the hub; ``structure``: features of sites to
+    try, observers and slopes with them (:mod:`.structure`), None for no trial; ``average``: average the ranks that folds
+    cannot tell from the best one.
     """
 
     plan: Plan
@@ -49,7 +50,7 @@ class Order:
     one_se: bool = False
     bootstrap: int = 200
     seed: int = 0
-    site_visits: bool = False
+    structure: tuple[str, ...] | None = None
     average: bool = True
 
 
@@ -80,7 +81,7 @@ def run_job(link: Link, order: Order) -> Joint:
     """
     link.stage = "agree"
     agreement = agree(link, order.plan)
-    panel = agreement.panel
+    panel = features_of(link, agreement.panel, order.candidates, order.structure)
     link.stage = "cross-validation"
     choice = Choice(pd.DataFrame(), pd.DataFrame(), order.candidates[0], "")
     if len(order.candidates) > 1:
@@ -93,8 +94,10 @@ def run_job(link: Link, order: Order) -> Joint:
             seed=order.seed,
             one_se=order.one_se,
         )
-        if order.site_visits:
-            panel, choice = try_site_visits(link, panel, choice, folds=order.folds, seed=order.seed)
+        if order.structure is not None:
+            panel, choice = try_structure(
+                link, panel, choice, folds=order.folds, by=order.by, seed=order.seed, features=order.structure
+            )
     link.stage = "fit"
     trace: list[float] = []
     wanted = choice.members if order.average else (choice.best,)
@@ -103,7 +106,7 @@ def run_job(link: Link, order: Order) -> Joint:
     link.stage = "bootstrap"
     draws = _draws(link, order, panel, members)
     link.stage = "end"
-    facts = _facts(link, order, agreement, choice, members)
+    facts = _facts(link, order, agreement, panel, choice, members)
     moves = np.array(trace)
     link.ask(
         [
@@ -128,7 +131,10 @@ def preview_job(link: Link, order: Order) -> tuple[Agreement, np.ndarray]:
     """
     link.stage = "agree"
     agreement = agree(link, order.plan)
-    panel, months = agreement.panel, np.zeros(0, np.uint8)
+    panel, months = (
+        features_of(link, agreement.panel, order.candidates, order.structure),
+        np.zeros(0, np.uint8),
+    )
     if len(order.candidates) > 1:
         link.stage = "cross-validation"
         by = folds_like_gaps(link, panel) if order.by == "auto" else order.by
@@ -139,7 +145,7 @@ def preview_job(link: Link, order: Order) -> tuple[Agreement, np.ndarray]:
 def _draws(link: Link, order: Order, panel: Panel, members: Sequence[Member]) -> F64:
     """Replicates in blocks; every block has batches of its own, so that groups can tell their parts apart."""
     size = lockstep_size(panel, max(m.state.p for m in members))
-    parts = [np.zeros((0, len(panel.regions) + 1, panel.L))]
+    parts = [np.zeros((0, len(panel.rows), panel.L))]
     for block, first in enumerate(range(0, order.bootstrap, size)):
         numbers = range(first, min(first + size, order.bootstrap))
         batch = FIRST_REPLICATES + block * len(members)
@@ -161,8 +167,8 @@ def model_facts(m: Member) -> ModelFacts:
         time=s.time,
         rank=state.rank,
         slopes=state.slopes,
-        site_visits=s.site_visits,
-        lift=state.lift,
+        features=list(s.features),
+        observers=s.observers,
         penalty=s.penalty,
         mu=state.mu,
         phi=state.phi,
@@ -179,9 +185,9 @@ def model_facts(m: Member) -> ModelFacts:
 
 
 def _facts(
-    link: Link, order: Order, agreement: Agreement, choice: Choice, members: Sequence[Member]
+    link: Link, order: Order, agreement: Agreement, panel: Panel, choice: Choice, members: Sequence[Member]
 ) -> JointFacts:
-    best, panel, state = choice.best, agreement.panel, members[0].state
+    best, state = choice.best, members[0].state
     return JointFacts.of_members(
         [model_facts(m) for m in members],
         species=order.plan.species,
@@ -203,6 +209,8 @@ def _facts(
         shared_sites=agreement.shared,
         joint_sites=panel.n_joint,
         advice=choice.advice,
+        site_covariates=covariate_names(panel, state.features),
+        explained=explained(panel, state.features, state.tau),
         cv_summary=json.loads(choice.summary.to_json(orient="records")) if len(choice.summary) else [],
         notes=list(agreement.notes),
     )

@@ -68,7 +68,7 @@ def run_lockstep(
 def _key(lane: Lane) -> tuple[object, ...]:
     r = lane.request
     if isinstance(r, AskRound):
-        return (lane.batch, "round", r.state.p, r.begin, r.nodes.size, r.effort, r.observers)
+        return (lane.batch, "round", r.state.p, r.begin, r.nodes.size, r.effort, r.observers, r.features)
     if isinstance(r, AskSummary):
         return (lane.batch, "summary", r.state.p, r.nodes.size, r.months)
     return (lane.batch, type(r).__name__)
@@ -96,7 +96,8 @@ def _broadcast(pack: list[Lane], *, begin: int, sums: bool) -> msg.Broadcast:
     return msg.Broadcast(
         pack[0].batch, _fits(pack), begin, sums, np.array([s.refill for s in states], dtype=np.uint8), stack("mu"),
         stack("T")[:, :, free], to_triangle(stack("D")[:, :, free[:, None], free]), stack("tau"), stack("phi"),
-        stack("inverse_size"), stack("kappa"), stack("ridge"), stack("lift"), stack("shift"), stack("stretch"),
+        stack("inverse_size"), stack("kappa"), stack("ridge"),
+        np.stack([s.features.B for s in states]), stack("shift"), stack("stretch"),
     )  # fmt: skip
 
 
@@ -175,7 +176,7 @@ def _ask(
             )
             if isinstance(r, AskRound):
                 questions.append(
-                    msg.Solve(pack[0].batch, fits, r.state.p, mine, r.effort, r.observers, nodes)
+                    msg.Solve(pack[0].batch, fits, r.state.p, mine, r.effort, r.observers, nodes, r.features)
                 )
             elif isinstance(r, AskProduct):
                 questions.append(msg.Product(pack[0].batch, fits, _vectors(pack), mine, _units(pack)))
@@ -189,16 +190,18 @@ def _sums(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> lis
     n, r = len(pack), pack[0].request
     if isinstance(r, AskRound):
         p, f, K = r.state.p, r.state.free.size, panel.K
+        q = (1 + r.state.slopes) * (r.state.features.k + 1)
         shapes = {
             "months": (n, panel.L, f + f * (f + 1) // 2),
-            "sites": (n, 3 + 3 * p),
-            "lift": (n, 3),
+            "sites": (n, 4 + 3 * p),
+            "features": (n, q * (q + 3) // 2 * r.features),
+            "distances": (n, p * r.features),
             "effort": (n, K + K * K),
             "observers": (n, 3),
             "dispersion": (n, r.nodes.size),
         }
     elif isinstance(r, AskSummary):
-        shapes = {"totals": (n, 3), "dispersion": (n, r.nodes.size), "months": (n, panel.L * r.months, 4)}
+        shapes = {"totals": (n, 3), "dispersion": (n, r.nodes.size), "months": (n, panel.L * r.months, 6)}
     elif isinstance(r, AskScore):
         shapes = {"sums": (n, 5)}
     elif isinstance(r, AskSiteTime):

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fedmiss.arrays import F64, I64
+from fedmiss.federation.hub.features import Coefficients, SiteFeatures
 from fedmiss.federation.hub.season import SeriesPrior
 from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.federation.triangle import free_columns
 
-__all__ = ["MonthState", "Panel"]
+__all__ = ["ALL", "VISITED", "MonthState", "Panel"]
+
+ALL, VISITED = "all", "visited sites"  # rows of totals beside those of regions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +24,9 @@ class Panel:
     ``L`` months, ``J`` sites counted once each, ``K`` effort coefficients, ``calendar`` (month_of_year, year) each (L,) or
     None, ``visits`` that take part, ``joint`` owners of joint sites: group -> places in the list of joint sites.
     ``least`` number of visits and sites of all groups behind a released sum, 0 where groups see to it by themselves;
-    ``share`` largest share of one group; ``contributors`` least number of groups.
+    ``share`` largest share of one group; ``contributors`` least number of groups. ``covariates`` of sites: name -> power of
+    two that all values stay below; ``frame``: whether totals of the visited sites are wanted beside those of all;
+    ``features`` of sites that the groups agreed on, None: not asked.
     """
 
     L: int
@@ -33,11 +38,17 @@ class Panel:
     observers: F64  # (2,) sum over observers of visits, and of squares
     joint: dict[str, I64]
     n_joint: int
-    # (2,) mean and deviation over sites; empty: not asked
-    log_visits: F64 = field(default_factory=lambda: np.zeros(0))
+    covariates: dict[str, int] = field(default_factory=dict)
+    frame: bool = False
+    features: SiteFeatures | None = None
     least: int = 0
     share: float = 1.0
     contributors: int = CONTRIBUTORS
+
+    @property
+    def rows(self) -> list[str]:
+        """Names of the rows of totals."""
+        return [ALL, *self.regions, *([VISITED] if self.frame else [])]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +65,7 @@ class MonthState:
     phi, inverse_size : dispersion; 1 / size of the negative binomial, 0 for none
     kappa : (K,) effort coefficients;  ridge : precision of observer effects;  edf_observers : their effective number
     edf : effective number of parameters of sites and months
-    lift : prior mean of a site's effect for one standard deviation of its log visits
+    features : coefficients of the sites' features
     shift, stretch : (p,)        what the sites still have to do to their coefficients: subtract, multiply
     slopes : whether every site has a slope on x of its own
     jolt : (L, p) prior means of the months' noise, for replicates; None is zero
@@ -63,7 +74,8 @@ class MonthState:
     weight : sum of the visits' weights
     moves : the last three root mean square moves
     rounds : of all ranks so far
-    visited : (L, 4) of the visits of each month: weights, counted and fitted total, variance; as in ``messages.FitSums``
+    visited : (L, 6) of the visits of each month: weights, counted and fitted total, variance, effect of effort and its
+        square; as in ``messages.FitSums``
     unit : standard deviation of the values for the Gaussian family, else 1: what moves are measured in
     away : rank at which the fit ran away, so that this state is the one below; 0 for none
     """
@@ -78,8 +90,8 @@ class MonthState:
     shift: F64
     stretch: F64
     squares: F64
+    features: Coefficients
     slopes: bool = False
-    lift: float = 0.0
     jolt: F64 | None = None
     phi: float = 1.0
     inverse_size: float = 0.0

@@ -18,6 +18,7 @@ import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.federation.hub.dispersion import inverse_size_of, pearson_at
+from fedmiss.federation.hub.features import feature_step, start_coefficients
 from fedmiss.federation.hub.priors import EFFORT_SD, FEWEST_BIRDS, level_pull, share_of_step, shrunk_variances
 from fedmiss.federation.hub.season import LEAST_YEARS, SeriesPrior, line_of
 from fedmiss.federation.hub.state import MonthState, Panel
@@ -73,7 +74,8 @@ def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
     state = MonthState(
         mu, T, np.zeros((L, p, p)), np.zeros((L, p)), np.full(p, unit),
         unit * np.array([1.0, START_SLOPE])[:p],
-        kappa=np.zeros(panel.K), shift=np.zeros(p), stretch=np.ones(p), squares=np.zeros(p), slopes=slopes, weight=weight,
+        kappa=np.zeros(panel.K), shift=np.zeros(p), stretch=np.ones(p), squares=np.zeros(p), slopes=slopes,
+        features=start_coefficients(panel, settings.features, unit, slopes=slopes), weight=weight,
         phi=unit,
         ridge=4.0 / unit, unit=float(np.sqrt(unit)), origin=mu,
     )  # fmt: skip
@@ -117,6 +119,7 @@ def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | 
         prior=full.prior + move,
         jolt=jolt,
         series=series,
+        features=full.features.drawn(rng),
     )
 
 
@@ -183,7 +186,7 @@ def after_round(
 
     Parameters
     ----------
-    sums : of ``messages.Months``: ``months`` (L, p (p + 3) / 2) of the free columns, ``sites`` (3 + 3 p,), ``effort``
+    sums : of ``messages.Months``: ``months`` (L, p (p + 3) / 2) of the free columns, ``sites`` (4 + 3 p,), ``effort``
         (K + K^2,), ``observers`` (3,), ``dispersion`` (m,)
     nodes : (m,) values of 1 / size at which ``dispersion`` was computed
     learn : re-estimate the prior variances (False: keep them, for replicates; prior means still follow)
@@ -191,18 +194,15 @@ def after_round(
         square) in three rounds in a row (effort, observers and dispersion are updated every third round)
     """
     p, k = state.p, state.k + 1
-    sites, J = sums["sites"], panel.J
-    edf_sites = float(sites[0])
+    sites = sums["sites"]
+    edf_sites, J = float(sites[0]), max(float(sites[3]), 1.0)
     moved = float(np.sqrt(sites[1] / max(sites[2], 1e-300)))
-    mean, squares, spread = sites[3 : 3 + p] / J, sites[3 + p : 3 + 2 * p] / J, sites[3 + 2 * p :] / J
-    lift = state.lift
-    if settings.site_visits:
-        # tau is about the regression on log visits, which have mean 0 and mean square 1
-        about = squares.copy()
-        about[0] += lift**2 - 2.0 * lift * float(sums["lift"][2]) / J
-        lift = float(sums["lift"][0] / (sums["lift"][1] + 1.0 / state.unit**2)) if learn and k > 2 else lift
-    else:
-        about = squares
+    mean, squares, spread = sites[4 : 4 + p] / J, sites[4 + p : 4 + 2 * p] / J, sites[4 + 2 * p :] / J
+    about, features = squares, state.features
+    if sums["distances"].size:
+        about = sums["distances"] / J  # tau is about the prior means that follow the features
+        about[: features.B.shape[1]] += features.uncertainty(panel) / panel.J
+        features = feature_step(state, sums["features"], learn=learn) if k > 2 or not learn else features
     tau = state.tau
     if learn and k > 2:
         tau = np.maximum(shrunk_variances(about + spread, J, state.unit, slopes=state.slopes), SMALLEST)
@@ -220,8 +220,8 @@ def after_round(
     T[:, 0] -= level
     prior[:, 0] += line - level
     new = replace(
-        state, mu=mu, T=T, D=D, prior=prior, tau=tau, lift=lift, shift=shift, stretch=np.ones(p), squares=squares,
-        edf=edf_sites + edf_months + 1.0, k=k, rounds=state.rounds + 1, refill=False,
+        state, mu=mu, T=T, D=D, prior=prior, tau=tau, features=features, shift=shift, stretch=np.ones(p), squares=squares,
+        edf=edf_sites + edf_months + features.edf + 1.0, k=k, rounds=state.rounds + 1, refill=False,
     )  # fmt: skip
     if k > 2 or not learn:
         new = _prior_step(new, learn=learn)

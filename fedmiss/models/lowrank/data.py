@@ -6,7 +6,7 @@ computes from them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -164,7 +164,8 @@ class GroupPanel:
 
     ``calendar`` is (month_of_year, year), each (L,), when the months are calendar months. ``site_id`` (J,) texts are the
     sites' own names (their numbers where there are none): folds and prior noise are keyed by them. ``region`` (J,) texts,
-    empty for none.
+    empty for none. ``covariates``: name -> (J,) of the sites, numbers with NaN for a gap or texts with an empty one;
+    ``longitude`` and ``latitude`` in degrees are their places.
 
     Examples
     --------
@@ -182,6 +183,7 @@ class GroupPanel:
     calendar: tuple[I64, I64] | None = None
     site_id: np.ndarray | None = None
     region: np.ndarray | None = None
+    covariates: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"GroupPanel({self.J} sites x {self.L} months, {self.m} visits, groups {len(self.groups)})"
@@ -195,6 +197,7 @@ class GroupPanel:
         calendar: tuple[I64, I64] | None = None,
         site_id: np.ndarray | None = None,
         region: np.ndarray | None = None,
+        covariates: Mapping[str, np.ndarray] | None = None,
     ) -> GroupPanel:
         """Sort the groups by name: sums are taken in this order on every engine."""
         names = [g.name for g in groups]
@@ -202,7 +205,13 @@ class GroupPanel:
             raise InputError(f"two groups have the same name among {sorted(names)}; names must differ.")
         if not any(g.count.size for g in groups):
             raise InputError("no group has a counted visit: there is nothing to fit.")
-        return cls(J, L, tuple(sorted(groups, key=lambda g: g.name)), calendar, site_id, region)
+        for name, column in (covariates or {}).items():
+            if np.shape(column) != (J,):
+                raise InputError(
+                    f"the covariate {name!r} has the shape {np.shape(column)}, the panel {J} sites."
+                )
+        by_name = tuple(sorted(groups, key=lambda g: g.name))
+        return cls(J, L, by_name, calendar, site_id, region, dict(covariates or {}))
 
     @property
     def m(self) -> int:

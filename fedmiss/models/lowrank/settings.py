@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
 from fedmiss.models.lowrank.families import FAMILIES, POISSON, SCALES, family_of
+from fedmiss.models.lowrank.structure import FEATURES
 
 __all__ = ["Auxiliary", "CountSettings"]
 
@@ -27,7 +28,8 @@ class CountSettings:
         :mod:`fedmiss.models.site_time`, a maximum likelihood fit with one free effect for each time
     season : months have a line, seasonal and smooth prior (needs a calendar)
     slopes : with ``season``, every site has a slope on the year of its own
-    site_visits : the prior mean of a site's effect follows the logarithm of its number of visits
+    features : what the prior means of sites' effects and slopes follow, of ``FEATURES``: how often a site was visited (the
+        effect only), its covariates, its region, a smooth over the places
     observers : with observer effects, kept inside the groups
     dispersion : ``quasi`` (Var = phi mu), ``negbin``, or ``none`` (phi = 1)
     calibrate : negative binomial: whether fitted counts are scaled so that their total is the counted one. Set it to False
@@ -48,7 +50,7 @@ class CountSettings:
     time: str = "smooth"
     season: bool = True
     slopes: bool = True
-    site_visits: bool = False
+    features: tuple[str, ...] = ()
     observers: bool = False
     dispersion: str = "quasi"
     calibrate: bool = True
@@ -68,6 +70,8 @@ class CountSettings:
         if self.dispersion == "negbin" and not family.sized:
             able = " or ".join(f.name for f in FAMILIES.values() if f.sized)
             raise ConfigError(f"negbin dispersion needs the {able} family, not {self.family}.")
+        if wrong := [f for f in self.features if f not in FEATURES]:
+            raise ConfigError(f"the feature {wrong[0]!r} is unknown; choose some of {', '.join(FEATURES)}.")
         if self.rank < 0:
             raise ConfigError(f"the rank is {self.rank} (must be 0 or more).")
         if self.time not in ("smooth", "fixed"):

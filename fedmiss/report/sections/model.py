@@ -6,12 +6,14 @@ import math
 
 import pandas as pd
 
+from fedmiss.errors import listed
+from fedmiss.models.lowrank.structure import IN_WORDS
 from fedmiss.report.findings import Findings
 from fedmiss.report.fitted import fitted_years, lack_of_fit, no_clear_miss
 from fedmiss.report.prose import averaged_ranks, averaged_rows, chosen_rows, family_words, progress_words
 from fedmiss.report.sections import Cell, HtmlTable, Section, records
 from fedmiss.report.style import Plot
-from fedmiss.report.words import count, number
+from fedmiss.report.words import count, number, share
 
 __all__ = ["build"]
 
@@ -113,6 +115,7 @@ def _words(a: Findings) -> str:
         f"sites differ in their course: {', and '.join(own)}" if own else "all sites rise and fall together"
     )
     shape = f"Every site has its own level, and every {time} its own; {differ}."
+    shape += f" {_structure(a)}" if _structure(a) else ""
     chosen = (
         " How many patterns was decided by predicting counts that had been kept out of the fit."
         if a.data.cv is not None
@@ -134,6 +137,33 @@ def _words(a: Findings) -> str:
     return f"The counts are described by this model: {family_words(a)}. {shape}{chosen}{draws}{mean}"
 
 
+def _structure(a: Findings) -> str:
+    """Say what the expectation for a site follows, and that observers have effects; empty where neither is so."""
+    said, shares = [], a.data.fact("explained", default={})
+    names = a.data.fact("site_covariates", default=[])
+    for feature in a.data.fact("features", default=[]):
+        words = f"its {listed(names, 6)}" if feature == "covariates" else IN_WORDS[feature]
+        said.append(
+            f"{words} ({share(shares[feature])} of the variance between sites)"
+            if feature in shares
+            else words
+        )
+    follows = f"What is expected at a site follows {' and '.join(said)}." if said else ""
+    who = (
+        "Observers count differently, and the model knows it."
+        if a.data.fact("observer_effects") is True
+        else ""
+    )
+    return " ".join(t for t in (follows, who) if t)
+
+
+def _tried(a: Findings) -> str:
+    """The part of the advice that says which structure was tried; empty where none was."""
+    advice = str(a.data.fact("advice", default=""))
+    at = [i for i in (advice.find("What the expectation"), advice.find("Judged by")) if i >= 0]
+    return advice[min(at) :] if at else ""
+
+
 def _facts(a: Findings) -> list[tuple[str, str]]:
     f = a.data.fact
     return [
@@ -147,6 +177,7 @@ def _facts(a: Findings) -> list[tuple[str, str]]:
         ("Standard effort", _value(f("standard_effort"))),
         ("Effort in the model (exponents)", _terms(a)),
         ("Observer effects, kept inside the groups", _observers(a)),
+        ("Structure that was tried", _tried(a) or "none"),
         ("Objective at the end", _value(f("objective"))),
         (f"At the end, {progress_words(a)} (0 at a solution)", _value(f("h_norm"))),
         ("Converged", _value(f("converged"))),

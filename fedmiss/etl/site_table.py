@@ -1,0 +1,256 @@
+"""A table of sites: their covariates (numbers and categories), places, regions; visited or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from fedmiss.errors import InputError, listed
+from fedmiss.etl.columns import squeezed
+from fedmiss.etl.counts import read_texts
+from fedmiss.etl.sources import expand
+
+__all__ = ["SiteTable", "read_site_table"]
+
+_ABSENT = ("", "NA", "N/A", "NAN", "NULL", "NONE", "-")
+_FIXED = {
+    "site_id": ("siteid", "site", "locality", "localityid", "plot", "square", "station", "id"),
+    "site_name": ("sitename", "name", "localityname"),
+    "latitude": ("latitude", "lat", "decimallatitude", "y"),
+    "longitude": ("longitude", "lon", "long", "lng", "decimallongitude", "x"),
+    "region": ("region", "county", "state", "stratum", "province"),
+}
+MOST_LEVELS = 20  # values of a category
+LARGEST = 1e9  # of a number
+MOSTLY = 0.8  # share of numbers above which a text among them is taken for an error
+SPAN = 2.5  # deviations from the mean of visited sites that the model follows a number (federation/group/features.py)
+NEAR = 0.5  # degrees between the place in the table and that of the records that are worth a word
+
+
+@dataclass(frozen=True, slots=True)
+class SiteTable:
+    """Sites by ``site_id``, with ``site_name``, ``latitude``, ``longitude``, ``region``, and the covariates.
+
+    ``frame`` has the covariates as numbers or texts, null for a gap; ``covariates`` their names; ``said`` what is worth a
+    warning.
+    """
+
+    frame: pl.DataFrame
+    covariates: tuple[str, ...]
+    said: tuple[str, ...]
+
+    def long(self, sites: pl.DataFrame) -> pl.DataFrame:
+        """Covariates of the panel's sites, one row each (schema ``site_covariates``)."""
+        joined = sites.select("site_index", "site_id").join(
+            self.frame, on="site_id", how="left", maintain_order="left"
+        )
+        parts = []
+        for name in self.covariates:
+            number = joined[name].dtype == pl.Float64
+            parts.append(
+                joined.select(
+                    "site_index",
+                    covariate=pl.lit(name),
+                    value=pl.col(name) if number else pl.lit(None, pl.Float64),
+                    category=pl.lit(None, pl.String) if number else pl.col(name),
+                )
+            )
+        return pl.concat(parts)
+
+    def beyond(self, sites: pl.DataFrame) -> list[str]:
+        """Say which numbers of the table lie beyond what the visited ``sites`` span, as the model sees it."""
+        here = self.frame["site_id"].is_in(sites["site_id"].to_list())
+        said = []
+        for name in self.covariates:
+            if self.frame[name].dtype != pl.Float64:
+                lost = sorted(
+                    set(self.frame[name].drop_nulls()) - set(self.frame.filter(here)[name].drop_nulls())
+                )
+                if lost:
+                    said.append(
+                        f"no visited site has {name} {listed(lost, 4)}; sites that have it are expected to be like the mean."
+                    )
+                continue
+            seen = self.frame.filter(here)[name].drop_nulls()
+            if seen.len() < 2:
+                continue
+            mean, reach = float(seen.mean() or 0.0), SPAN * float(seen.std(ddof=0) or 0.0)  # type: ignore[arg-type]
+            out = int(((self.frame[name] - mean).abs() > reach).sum())
+            if out:
+                said.append(
+                    f"{out:,} of {self.frame.height:,} sites of the table have a {name} beyond what visited sites span "
+                    f"({mean - reach:,.4g} to {mean + reach:,.4g}); they count as the edge of it."
+                )
+        return said
+
+    def beside(self, sites: pl.DataFrame) -> list[str]:
+        """What is to be said of these sites and the panel's; no site in common is an error."""
+        ids = set(self.frame["site_id"].to_list())
+        own = sites["site_id"].to_list()
+        here = [s for s in own if s in ids]
+        if not here:
+            raise InputError(
+                f"the table of sites has no site of the panel: its ids are like {self.frame['site_id'][0]!r}, those of the "
+                f"panel like {own[0]!r}. Write the panel's ids into the column of sites (`fedmiss inspect` shows them)."
+            )
+        said = []
+        if lacking := [s for s in own if s not in ids]:
+            said.append(
+                f"{len(lacking):,} of {len(own):,} sites of the panel are not in the table of sites "
+                f"({listed(lacking, 3)}); their covariates count as the mean of the others."
+            )
+        both = sites.join(self.frame, on="site_id", suffix="_table").drop_nulls(
+            ["latitude", "longitude", "latitude_table", "longitude_table"]
+        )
+        if both.height:
+            lat, lon, lat2, lon2 = (
+                both[c].to_numpy() for c in ("latitude", "longitude", "latitude_table", "longitude_table")
+            )
+            straight = np.abs(lat - lat2) + np.abs(lon - lon2)
+            crossed = np.abs(lat - lon2) + np.abs(lon - lat2)
+            at = int(np.argmax(straight))
+            if (straight > NEAR).mean() > 0.5 and (crossed < straight).mean() > 0.5:
+                raise InputError(
+                    f"the table of sites has {both['site_id'][at]} at latitude {lat2[at]:g}, longitude {lon2[at]:g}, the "
+                    f"records at {lat[at]:g}, {lon[at]:g}: latitude and longitude are swapped. Correct the columns' names."
+                )
+            if straight.max() > NEAR:
+                said.append(
+                    f"{both['site_id'][at]} is at {lat[at]:.2f}, {lon[at]:.2f} in the records and at {lat2[at]:.2f}, "
+                    f"{lon2[at]:.2f} in the table of sites; the records' place is used."
+                )
+        return said
+
+
+def read_site_table(path: str | Path) -> SiteTable:
+    r"""Read a table of sites: one row a site, a column that names it, any further columns as covariates.
+
+    Columns of latitude, longitude, region and name are known by their usual names. Blank, NA, NaN and - are gaps. A
+    column of numbers is a number (a decimal comma too), any other a category.
+
+    Raises
+    ------
+    InputError    no column of sites, a site twice, coordinates out of range, a text among numbers, too many categories
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> n = Path("sites.csv").write_text("site,elevation,habitat\na,400,forest\nb,,farm\n")
+    >>> read_site_table("sites.csv").covariates
+    ('elevation', 'habitat')
+    """
+    found = expand(path)
+    if len(found) != 1:
+        raise InputError(f"{path} holds {len(found)} tables; give one table of sites.", path=str(path))
+    source = found[0]
+    raw, _ = read_texts(source)
+    columns = squeezed(source.header)
+    at = {
+        key: columns[s]
+        for key, names in _FIXED.items()
+        if (s := next((n for n in names if n in columns), None))
+    }
+    if "site_id" not in at:
+        raise InputError(
+            f"{source.name} has no column that names the site (its columns: {listed(source.header, 8)}); call it site_id."
+        )
+    place = {name: i for i, name in enumerate(source.header)}
+    text = {name: raw[f"_{i}"].str.strip_chars() for name, i in place.items()}
+    line = raw["_line"].to_numpy()
+    ids = text[at["site_id"]]
+    _check_ids(source.name, ids, line, at["site_id"])
+    out: dict[str, pl.Series] = {"site_id": ids}
+    for key in ("site_name", "region"):
+        out[key] = _gaps(text[at[key]]) if key in at else pl.Series([None] * ids.len(), dtype=pl.String)
+    for key, limit in (("latitude", 90.0), ("longitude", 180.0)):
+        if key not in at:
+            out[key] = pl.Series([None] * ids.len(), dtype=pl.Float64)
+            continue
+        number = _number(source.name, at[key], text[at[key]], line, strict=True)
+        assert number is not None
+        bad = (number.abs() > limit).fill_null(False)
+        if bad.any():
+            i = int(bad.arg_max() or 0)
+            swapped = (
+                " Are latitude and longitude swapped?" if key == "latitude" and abs(number[i]) <= 180 else ""
+            )
+            raise InputError(
+                f"{source.name} line {line[i]}, column {at[key]!r}: {number[i]:g} is no {key} "
+                f"(-{limit:g} to {limit:g} degrees).{swapped}",
+                line=int(line[i]),
+            )
+        out[key] = number
+    covariates, said = [], []
+    for name in source.header:
+        if name in at.values():
+            continue
+        values = _gaps(text[name])
+        if values.null_count() == values.len():
+            said.append(f"the column {name!r} of {source.name} is empty; it is left out.")
+            continue
+        number = _number(source.name, name, text[name], line, strict=False)
+        if number is None:
+            levels = values.n_unique() - int(values.null_count() > 0)
+            if levels > MOST_LEVELS:
+                some = listed(values.drop_nulls().unique().sort().to_list(), 3)
+                raise InputError(
+                    f"{source.name}, column {name!r}: {levels} different texts ({some}); a "
+                    f"category has at most {MOST_LEVELS}. Join some of them, or leave the column out."
+                )
+            if values.str.contains(": ", literal=True).any():
+                values = values.str.replace_all(": ", ":", literal=True)
+        out[name] = values if number is None else number
+        covariates.append(name)
+    return SiteTable(pl.DataFrame(out), tuple(covariates), tuple(said))
+
+
+def _gaps(text: pl.Series) -> pl.Series:
+    out: pl.Series = text.set(text.str.to_uppercase().is_in(_ABSENT), None)
+    return out
+
+
+def _check_ids(where: str, ids: pl.Series, line: np.ndarray, column: str) -> None:
+    empty = ids == ""
+    if empty.any():
+        i = int(empty.arg_max() or 0)
+        raise InputError(
+            f"{where} line {line[i]}, column {column!r}: the site has no name.", line=int(line[i])
+        )
+    twice = ids.is_duplicated()
+    if twice.any():
+        i = int(twice.arg_max() or 0)
+        again = int(np.flatnonzero((ids == ids[i]).to_numpy())[1])
+        raise InputError(
+            f"{where} line {line[again]}, column {column!r}: {ids[i]!r} stands in line {line[i]} too; give every "
+            "site one row.",
+            line=int(line[again]),
+        )
+
+
+def _number(where: str, column: str, text: pl.Series, line: np.ndarray, *, strict: bool) -> pl.Series | None:
+    """The column as numbers, null for gaps; None where it is one of texts."""
+    gap = text.str.to_uppercase().is_in(_ABSENT)
+    value = text.str.replace(",", ".", literal=True).cast(pl.Float64, strict=False)
+    value = value.set(gap, None)
+    bad = ~gap & (value.is_null() | ~value.is_finite().fill_null(False))
+    if bad.any():
+        good = int((~bad & ~gap).sum())
+        if not strict and good < MOSTLY * int((~gap).sum()):
+            return None
+        i = int(bad.arg_max() or 0)
+        raise InputError(
+            f"{where} line {line[i]}, column {column!r}: {text[i]!r} is no number, and "
+            f"{f'the other {good:,} values are' if good else 'a number is needed'}; correct it, or leave it blank.",
+            line=int(line[i]),
+        )
+    large = (value.abs() > LARGEST).fill_null(False)
+    if large.any():
+        i = int(large.arg_max() or 0)
+        raise InputError(
+            f"{where} line {line[i]}, column {column!r}: {value[i]:g} is beyond {LARGEST:g}; give it in a larger unit.",
+            line=int(line[i]),
+        )
+    return value

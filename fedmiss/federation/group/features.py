@@ -1,0 +1,234 @@
+"""Features of sites that the prior of their coefficients follows: what a group makes of its covariates, regions and places.
+
+The prior of site j is p_j ~ N(B' f_j, diag(tau)) for its effect, and its slope; f_j stays at home. A feature is a column:
+
+``visits``      log(visits + 1/2) of the site, 0 (the mean) where nobody counted
+``covariates``  of a number z and (z^2 - 1) / sqrt 2, z the value less the mean of visited sites over their deviation, at
+                most LIMIT deviations from the mean, so that a site beyond what was seen gets what was seen at the edge; of
+                a category 0 or 1; a gap counts as the mean
+``regions``     0 or 1 for every region of the job
+``smooth``      a Gaussian process over longitude and latitude by its values at knots: k(x, knots) K^(-1/2) (predictive
+                process: Banerjee et al., JRSS B 2008)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64
+from fedmiss.errors import ConfigError, UplinkError
+from fedmiss.federation import messages as msg
+from fedmiss.federation.messages_agree import LEVEL, PLACE
+from fedmiss.federation.rules import digits
+from fedmiss.federation.triangle import to_triangle
+
+if TYPE_CHECKING:
+    from fedmiss.federation.group.batch import Batch
+    from fedmiss.federation.group.program import GroupProgram
+
+__all__ = [
+    "count_visits", "covariate_sums", "expanded", "feature_sums", "features", "log_visits", "magnitudes",
+    "move_prior_means",
+]  # fmt: skip
+
+LIMIT = 2.5  # deviations from the mean beyond which nothing more is made of a number
+WIDTH = 0.8  # of the smooth, in deviations of longitude and latitude
+NEAR = 0.5  # least weight of a knot at a site that stands behind it
+
+
+def expanded(table: Mapping[str, np.ndarray]) -> dict[str, F64]:
+    """Numbers as they are, NaN for a gap; a category (texts, empty for a gap) as one column of 0 and 1 for each value."""
+    out: dict[str, F64] = {}
+    for name, given in table.items():
+        column = np.asarray(given)
+        if column.dtype.kind in "fiub":
+            out[name] = column.astype(float)
+            continue
+        known = column != ""
+        for value in sorted({str(v) for v in column[known]}):
+            out[f"{name}{LEVEL}{value}"] = np.where(known, (column == value).astype(float), np.nan)
+    return out
+
+
+def magnitudes(columns: Mapping[str, F64]) -> I64:
+    """Of every column the least power of two that its values stay below."""
+    most = [float(np.nanmax(np.abs(c), initial=0.0, where=~np.isnan(c))) for c in columns.values()]
+    return np.array([int(np.floor(np.log2(m))) + 1 if m > 0 else 0 for m in most], dtype=np.int64)
+
+
+def _column(program: GroupProgram, name: str) -> F64:
+    """Values of a covariate at the group's sites; of a value of a category 0 where the category is known, else gaps."""
+    own = program.visits.covariates
+    if name in own:
+        return own[name]
+    if LEVEL in name:
+        same = [c for other, c in own.items() if other.split(LEVEL)[0] == name.split(LEVEL)[0]]
+        if same:
+            return np.where(np.isnan(same[0]), np.nan, 0.0)
+    return np.full(program.share.size, np.nan)
+
+
+def covariate_sums(program: GroupProgram, q: msg.Covariates) -> msg.CovariateSums:
+    """Visited sites that have a covariate, sums of its values and squares in the unit asked for, and sites that have it.
+
+    The scale is that of visited sites: what lies LIMIT deviations from their mean is beyond what they can speak for.
+    """
+    out = np.zeros((len(q.names), 4))
+    went = np.bincount(program.need().site, minlength=program.share.size) > 0
+    for i, name in enumerate(q.names):
+        x = _column(program, name) / q.unit[i]
+        known = program.share * ~np.isnan(x)
+        w, x = known * went, np.nan_to_num(x)
+        out[i] = w.sum(), w @ x, w @ x**2, known.sum()
+    return msg.CovariateSums(out)
+
+
+def count_visits(program: GroupProgram, q: msg.SiteVisits) -> msg.VisitSums:
+    """Count the visits of every site, at joint sites with those of the other groups. Not between organisations."""
+    if program.party is not None or program.jointly:
+        raise ConfigError(
+            f"group {program.name!r} does not tell how often sites were visited to other organisations. Leave the feature "
+            "'visits' out of the job."
+        )
+    u, S = program.need(), program.shared_sites
+    visits = np.bincount(u.site, minlength=program.share.size).astype(float)
+    if q.joint.size and q.joint.shape != S.shape:
+        raise UplinkError(
+            f"group {program.name!r} was sent visits of {q.joint.size} joint sites; it has {S.size}."
+        )
+    mine = visits[S] if not q.joint.size else np.zeros(0)
+    visits[S] = q.joint if q.joint.size else visits[S]
+    program.log_visits = np.log(visits + 0.5)
+    program.unvisited = visits == 0
+    z, part = program.log_visits, program.share * ~program.unvisited
+    return msg.VisitSums(np.array([part @ z, part @ z**2, part.sum()]), mine)
+
+
+def log_visits(program: GroupProgram, scale: F64) -> F64:
+    """Log visits of the sites, centred and scaled.
+
+    0, the mean site's, for a site without a counted visit: the regression is about sites that people went to, and says
+    nothing of one where nobody counted.
+    """
+    if scale.shape != (2,) or not scale[1] > 0 or program.log_visits.shape != program.share.shape:
+        raise UplinkError(
+            f"group {program.name!r} was sent a scale of visits that it cannot use. Install the same fedmiss on all sides, "
+            "and start the job again."
+        )
+    out: F64 = np.where(program.unvisited, 0.0, (program.log_visits - scale[0]) / scale[1])
+    return out
+
+
+def _columns(program: GroupProgram, q: msg.Features) -> tuple[F64, F64]:
+    """Features (J, u) before the smooth is made of its knots, and whether a site stands behind each (J, u)."""
+    J = program.share.size
+    columns, support = [np.zeros((J, 0))], [np.zeros((J, 0))]
+
+    def add(x: F64, there: np.ndarray) -> None:
+        columns.append(x)
+        support.append(there.astype(float))
+
+    z = {
+        name: (_column(program, name) - q.mean[i]) / q.deviation[i]
+        if LEVEL not in name
+        else _column(program, name)
+        for i, name in enumerate(q.names)
+    }
+    for block in q.blocks:
+        if block == "visits":
+            add(log_visits(program, q.visits)[:, None], np.ones((J, 1)))
+        elif block == "covariates":
+            for i, name in enumerate(q.names):
+                if name in PLACE:
+                    continue
+                x, known = z[name], ~np.isnan(z[name])[:, None]
+                if LEVEL in name:
+                    add(np.where(np.isnan(x), q.mean[i], x)[:, None], (x == 1.0)[:, None])
+                else:
+                    x = np.clip(x, -LIMIT, LIMIT)
+                    both = np.column_stack([x, (x**2 - 1.0) / np.sqrt(2.0)])
+                    add(np.nan_to_num(both), np.repeat(known, 2, axis=1))
+        elif block == "regions":
+            at = np.column_stack([program.visits.region == name for name in program.axis.regions])
+            add(at.astype(float), at)
+        else:
+            x = np.column_stack([z[name] for name in PLACE])
+            near = np.nan_to_num(_near(x, q.knots))
+            add(near, near > NEAR)
+    return np.hstack(columns), np.hstack(support)
+
+
+def _near(x: F64, knots: F64) -> F64:
+    d2 = ((x[:, None, :] - knots[None, :, :]) ** 2).sum(axis=2)
+    out: F64 = np.exp(-0.5 * d2 / WIDTH**2)
+    return out
+
+
+def features(program: GroupProgram, q: msg.Features) -> msg.FeatureSums:
+    """Make the features, and say what is behind each; of those that are kept, keep the columns and return their sums."""
+    x, there = _columns(program, q)
+    if any(part.size not in (0, x.shape[1]) for part in (q.kept, q.behind)):
+        raise UplinkError(
+            f"group {program.name!r} was asked about {max(q.kept.size, q.behind.size)} features; it makes {x.shape[1]}. "
+            "Install the same fedmiss on all sides, and start the job again."
+        )
+    behind = digits(program.part @ there)
+    over = behind > q.share * q.behind if q.behind.size else np.zeros(behind.size)
+    none = np.zeros(0)
+    if not q.kept.size:
+        return msg.FeatureSums(behind, (behind > 0).astype(float), over.astype(float), none, none)
+    kept = q.kept == 1
+    smooth = np.zeros(x.shape[1], dtype=bool)
+    if "smooth" in q.blocks:  # the last block
+        smooth[x.shape[1] - len(q.knots) :] = True
+        knots = q.knots[kept[smooth]]
+        values, vectors = np.linalg.eigh(_near(knots, knots))
+        root = vectors @ np.diag(1.0 / np.sqrt(np.maximum(values, 1e-6))) @ vectors.T
+        x = np.hstack([x[:, kept & ~smooth], x[:, kept & smooth] @ root])
+    else:
+        x = x[:, kept]
+    program.features = np.ascontiguousarray(x)
+    weighted = program.share[:, None] * x
+    return msg.FeatureSums(
+        behind,
+        (behind > 0).astype(float),
+        over.astype(float),
+        weighted.sum(axis=0),
+        to_triangle(weighted.T @ x),
+    )
+
+
+def move_prior_means(b: Batch, at: slice | I64, B: F64) -> None:
+    """Move the prior means of the sites' coefficients from the batch's coefficients of features to ``B`` (n, k, c)."""
+    change = B - b.B[at]
+    if change.any():
+        b.M[at, :, : B.shape[2]] += np.matmul(b.F, change)
+        b.B[at] = B
+
+
+def feature_sums(program: GroupProgram, b: Batch, fits: I64, p: int) -> tuple[F64, F64]:
+    """Equations of the coefficients B of the features, and the squares of the sites' coefficients about their prior means.
+
+    The marginal likelihood of site j's data has in its prior mean m (c,) the gradient (P - m) / tau and the curvature
+    1 / tau - C / (tau tau'), P and C the posterior mean and covariance: the site's coefficients are integrated out. The last
+    column of the features is a constant, whose coefficients are the level and the line.
+    """
+    F = np.column_stack([b.F, np.ones(len(b.F))])
+    k, c = F.shape[1], b.B.shape[2]
+    q = c * k
+    equations, about = np.zeros((fits.size, q * (q + 3) // 2)), np.zeros((fits.size, p))
+    for i, f in enumerate(fits):
+        away, tau, C = b.P[f, :, :p] - b.M[f, :, :p], b.tau[f, :c], b.C[f, :, :c, :c]
+        about[i] = program.share @ away**2
+        w = program.share[:, None, None] * (np.diag(1.0 / tau) - C / (tau[:, None] * tau[None, :]))
+        A = np.zeros((c, k, c, k))
+        for x in range(c):
+            equations[i, x * k : (x + 1) * k] = F.T @ (program.share * away[:, x]) / tau[x]
+            for y in range(x + 1):
+                A[x, :, y] = (F * w[:, x, y, None]).T @ F
+                A[y, :, x] = A[x, :, y].T
+        equations[i, q:] = to_triangle(A.reshape(q, q))
+    return equations, about

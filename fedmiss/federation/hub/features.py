@@ -1,0 +1,379 @@
+"""The hub's half of the features of sites: agreeing on them, and the M-step of their coefficients and variances.
+
+Site j's effect (and slope) has the prior N(B' f_j, tau). Columns of f come in blocks (:mod:`..group.features`); the
+coefficients of a block b have the prior N(0, rho_b), and rho_b is estimated, so that a block that says nothing switches
+itself off. B moves by Newton steps of the marginal likelihood of the sites' data, with the site's coefficient integrated
+out; rho by MacKay's fixed point rho = sum B^2 / (k - tr(cov) / rho) (Neural Computation 4, 1992). Sums over sites of k and
+k (k + 1) / 2 numbers cross for each coefficient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64, Bool
+from fedmiss.errors import ConfigError, InputError, listed
+from fedmiss.federation import messages as msg
+from fedmiss.federation.link import Link, total
+from fedmiss.federation.messages_agree import LEVEL, PLACE
+from fedmiss.federation.rules import behind, kept_regions
+from fedmiss.federation.triangle import from_triangle
+from fedmiss.models.lowrank.structure import FEATURES
+
+if TYPE_CHECKING:
+    from fedmiss.federation.hub.state import MonthState, Panel
+
+__all__ = [
+    "Coefficients", "SiteFeatures", "agree_features", "covariate_names", "covariates_of", "explained", "feature_step",
+    "start_coefficients",
+]  # fmt: skip
+
+MOST_COLUMNS = 60  # of covariates
+OTHER_UNITS = 2  # powers of two between groups' largest values that are worth a word
+KNOTS, EXTENT = 6, 2.0  # a side of the smooth's grid, and its half width in deviations of the places
+SHARE = 0.5  # of a Newton step: sites answer to new variances over a few rounds, and a full step swings
+FARTHEST = 0.3  # that a coefficient moves in a round, in units of the link
+START, SLOPES, LEAST, MOST = 0.1, 0.02, 1e-6, 4.0  # variance of coefficients, in units of the link squared
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SiteFeatures:
+    """Features that the groups agreed on: ``columns`` of each block, ``centre`` (F,), ``gram`` (F, F) about the centre."""
+
+    columns: dict[str, I64]
+    names: tuple[str, ...]
+    centre: F64
+    gram: F64
+    notes: tuple[str, ...] = ()
+
+    def of(self, blocks: Sequence[str]) -> I64:
+        """Columns of some blocks."""
+        none = [np.zeros(0, dtype=np.int64)]
+        out: I64 = np.concatenate(
+            none + [self.columns[b] for b in FEATURES if b in blocks and b in self.columns]
+        )
+        return out
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coefficients:
+    """Coefficients of the features of one fit.
+
+    Attributes
+    ----------
+    columns : (k,) features;  block : (k,) which of ``blocks`` each belongs to
+    B : (k, c) coefficients of the effect (and the slope);  prior : their prior means, zero but for replicates
+    rho : (blocks, c) their prior variances;  cov : (c, k, k) posterior covariances
+    """
+
+    blocks: tuple[str, ...]
+    columns: I64
+    block: I64
+    B: F64
+    prior: F64
+    rho: F64
+    cov: F64
+
+    @property
+    def k(self) -> int:
+        """Number of features."""
+        return int(self.columns.size)
+
+    @property
+    def edf(self) -> float:
+        """Effective number of coefficients."""
+        if not self.k:
+            return 0.0
+        spread = np.einsum("caa->ac", self.cov)
+        return float(np.where(self.used, 1.0 - spread / self.rho[self.block], 0.0).sum())
+
+    @property
+    def used(self) -> Bool:
+        """(k, c) whether a feature may move a coefficient: visits speak for the effect only."""
+        out = np.ones_like(self.B, dtype=bool)
+        out[np.array([self.blocks[b] == "visits" for b in self.block], dtype=bool), 1:] = False
+        return out
+
+    def uncertainty(self, panel: Panel) -> F64:
+        """(c,) what the coefficients' uncertainty adds to the sites' squared distances from their prior means."""
+        if panel.features is None or not self.k:
+            return np.zeros(self.B.shape[1])
+        out: F64 = np.einsum("cab,ab->c", self.cov, panel.features.gram[np.ix_(self.columns, self.columns)])
+        return out
+
+    def drawn(self, rng: np.random.Generator) -> Coefficients:
+        """Draw the prior means, for a replicate that starts at its own response to them."""
+        prior = np.where(self.used, rng.standard_normal(self.B.shape) * np.sqrt(self.rho[self.block]), 0.0)
+        move = np.einsum("cab,bc->ac", self.cov, prior / self.rho[self.block]) if self.k else prior
+        return replace(self, prior=prior, B=self.B + move)
+
+
+def start_coefficients(panel: Panel, blocks: Sequence[str], unit: float, *, slopes: bool) -> Coefficients:
+    """Coefficients of zero; ``unit`` is the variance of the link's unit."""
+    f, c = panel.features, 1 + slopes
+    there = tuple(b for b in FEATURES if f is not None and b in blocks and f.columns.get(b, np.zeros(0)).size)
+    if f is None or not there:
+        none = np.zeros(0, dtype=np.int64)
+        return Coefficients(
+            (), none, none, np.zeros((0, c)), np.zeros((0, c)), np.zeros((0, c)), np.zeros((c, 0, 0))
+        )
+    columns = f.of(there)
+    block = np.repeat(np.arange(len(there)), [f.columns[b].size for b in there])
+    rho, k = np.full((len(there), c), START * unit), columns.size
+    rho[:, 1:] *= SLOPES
+    cov = np.stack([np.diag(rho[block, a]) for a in range(c)])
+    return Coefficients(there, columns, block, np.zeros((k, c)), np.zeros((k, c)), rho, cov)
+
+
+def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
+    """One Newton step of all coefficients; with ``learn`` their variances too. ``sums`` (d (d + 3) / 2,), d = c (k + 1).
+
+    The constants take part in the equations and are not moved: what visited sites have in common is the level's (and the
+    line's), which move in the same round. Without them both would correct the same, and swing.
+    """
+    q, unit = state.features, state.unit**2
+    k, c = q.B.shape
+    d = c * (k + 1)
+    moved = np.vstack([q.used, np.zeros((1, c), dtype=bool)]).T.ravel()  # (d,) in the order of the sums
+    at = np.flatnonzero(moved | (np.arange(d) % (k + 1) == k))
+    precision, pull = np.full((c, k + 1), 1.0 / (MOST * unit)), np.zeros((c, k + 1))
+    precision[:, :k] = 1.0 / q.rho[q.block].T
+    pull[:, :k] = precision[:, :k] * (q.B - q.prior).T
+    A = from_triangle(sums[d:], d)[np.ix_(at, at)] + np.diag(precision.ravel()[at])
+    inner = np.zeros((d, d))
+    inner[np.ix_(at, at)] = np.linalg.inv(0.5 * (A + A.T))
+    step = SHARE * (inner @ (sums[:d] - pull.ravel())).reshape(c, k + 1)[:, :k].T
+    cov = np.stack([inner[a * (k + 1) : a * (k + 1) + k, a * (k + 1) : a * (k + 1) + k] for a in range(c)])
+    new = replace(
+        q,
+        B=q.B + np.where(q.used, np.clip(step, -FARTHEST * state.unit, FARTHEST * state.unit), 0.0),
+        cov=cov,
+    )
+    if not learn:
+        return new
+    spread = np.einsum("caa->ac", cov)
+    known = np.where(q.used, 1.0 - spread / q.rho[q.block], 0.0)
+    rho = [
+        (new.B[q.block == i] ** 2).sum(axis=0) / np.maximum(known[q.block == i].sum(axis=0), 1e-3)
+        for i in range(len(q.blocks))
+    ]
+    return replace(new, rho=np.clip(np.array(rho), LEAST * unit, MOST * unit))
+
+
+def explained(panel: Panel, q: Coefficients, tau: F64) -> dict[str, float]:
+    """Share of the variance between sites' levels that each block explains: that of B' f over that of B' f and tau."""
+    f = panel.features
+    if f is None or not q.k:
+        return {}
+    B, gram = q.B[:, 0], f.gram[np.ix_(q.columns, q.columns)] / panel.J
+    whole = float(B @ gram @ B + tau[0])
+    at = {b: q.block == i for i, b in enumerate(q.blocks)}
+    return {b: float(B[own] @ gram[np.ix_(own, own)] @ B[own]) / whole for b, own in at.items()}
+
+
+def covariate_names(panel: Panel, q: Coefficients) -> list[str]:
+    """Names of the covariates, a category once, that are among the features of a fit."""
+    if panel.features is None or "covariates" not in q.blocks:
+        return []
+    columns = [panel.features.names[i] for i in panel.features.columns["covariates"]]
+    return sorted({c.removeprefix("of ").removesuffix(", squared").split(LEVEL)[0] for c in columns})
+
+
+# -- agreement -----------------------------------------------------------------------------------------------
+
+
+def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: bool = False) -> Panel:
+    """Agree on the features of sites: scales by sums over all groups, and which features have enough sites behind them.
+
+    Parameters
+    ----------
+    wanted : blocks to make, of ``FEATURES``
+    strict : whether a block that cannot be made is an error
+
+    Raises
+    ------
+    ConfigError    too many covariates, or with ``strict`` a block that cannot be made
+    """
+    blocks = tuple(b for b in FEATURES if b in wanted)
+    notes: list[str] = []
+    visits = _ask_visits(link, panel) if "visits" in blocks else np.zeros(0)
+    names, mean, deviation = _scales(link, panel, blocks, notes)
+    placed = all(name in names for name in PLACE)
+    plain = [n for n in names if n not in PLACE]
+    able = {
+        "visits": visits.size > 0,
+        "covariates": bool(plain),
+        "regions": len(panel.regions) > 1,
+        "smooth": placed,
+    }
+    if strict and (wrong := [b for b in blocks if not able[b]]):
+        raise ConfigError(_WHY[wrong[0]])
+    blocks = tuple(b for b in blocks if able[b])
+    if not blocks:
+        return replace(panel, features=SiteFeatures({}, (), np.zeros(0), np.zeros((0, 0)), tuple(notes)))
+    side = np.linspace(-EXTENT, EXTENT, KNOTS)
+    knots = np.array([(x, y) for x in side for y in side]) if "smooth" in blocks else np.zeros((0, 2))
+    none = np.zeros(0)
+    ask = msg.Features(
+        blocks, tuple(names), mean, deviation, visits, knots, np.zeros(0, np.uint8), none, panel.share
+    )
+    columns = _column_names(blocks, names, panel.regions, len(knots))
+    u = len(columns)
+    least, contributors = (panel.least, panel.contributors) if panel.least else (1, 1)
+    sums: dict[str, F64] = {}
+    for _ in range(
+        2 if panel.least else 1
+    ):  # who has too large a share of the sums is said once they are known
+        (answers,) = link.ask([ask])
+        sums = {name: total(answers, name, (u,)) for name in ("behind", "groups", "over")}
+        ask = replace(ask, behind=sums["behind"])
+    kept = behind(sums["behind"], sums["groups"], least, contributors) & (sums["over"] == 0)
+    kept &= _levels(columns, sums, panel.J, least, contributors)
+    lost = [columns[i] for i in np.flatnonzero(~kept) if not columns[i].startswith("knot ")]
+    if lost and panel.least:
+        notes.append(
+            f"features that rest on fewer than {least} sites or {contributors} organisations are left out: "
+            f"{listed(lost, 6)}."
+        )
+    k = int(kept.sum())
+    (answers,) = link.ask([replace(ask, kept=kept.astype(np.uint8))])
+    centre = total(answers, "sums", (k,)) / panel.J
+    gram = from_triangle(total(answers, "products", (k * (k + 1) // 2,)), k) - panel.J * np.outer(
+        centre, centre
+    )
+    left = [columns[i] for i in np.flatnonzero(kept)]
+    at = {b: np.array([i for i, c in enumerate(left) if _block(c) == b], dtype=np.int64) for b in blocks}
+    return replace(panel, features=SiteFeatures(at, tuple(left), centre, gram, tuple(notes)))
+
+
+_WHY = {
+    "visits": "the prior cannot follow how often sites were visited: all were visited equally often. Leave the feature "
+    "visits out.",
+    "covariates": "the sites have no covariates: give a table of them (fedmiss panel --site-table), or leave the feature "
+    "covariates out.",
+    "regions": "the sites have no regions, or one only: leave the feature regions out.",
+    "smooth": "the sites have no places that differ (latitude, longitude): leave the feature smooth out.",
+}
+
+
+def _block(column: str) -> str:
+    if column == "visits" or column.startswith("knot "):
+        return "visits" if column == "visits" else "smooth"
+    return "regions" if column.startswith("region ") else "covariates"
+
+
+def _column_names(
+    blocks: Sequence[str], names: Sequence[str], regions: Sequence[str], knots: int
+) -> list[str]:
+    out: list[str] = []
+    for block in blocks:
+        if block == "visits":
+            out.append("visits")
+        elif block == "covariates":
+            for n in names:
+                if n not in PLACE:
+                    out += [f"of {n}"] if LEVEL in n else [f"of {n}", f"of {n}, squared"]
+        elif block == "regions":
+            out += [f"region {r}" for r in regions]
+        else:
+            out += [f"knot {i}" for i in range(knots)]
+    return out
+
+
+def _levels(columns: Sequence[str], sums: dict[str, F64], J: float, least: int, contributors: int) -> Bool:
+    """Values of a category that may have sums of their own: what is left of the category has enough sites as well."""
+    kept = np.ones(len(columns), dtype=bool)
+    categories: dict[str, list[int]] = {}
+    for i, c in enumerate(columns):
+        if c.startswith("of ") and LEVEL in c:
+            categories.setdefault(c.split(LEVEL)[0], []).append(i)
+    if least <= 1:
+        return kept
+    for at in categories.values():
+        rest = max(J - float(sums["behind"][at].sum()), 0.0)
+        some = kept_regions(
+            np.r_[rest, sums["behind"][at]], np.r_[contributors, sums["groups"][at]], np.r_[0.0, sums["over"][at]],
+            least, contributors,
+        )  # fmt: skip
+        kept[[i for n, i in enumerate(at) if n + 1 not in some]] = False
+    return kept
+
+
+def _scales(link: Link, panel: Panel, blocks: Sequence[str], notes: list[str]) -> tuple[list[str], F64, F64]:
+    """Names, means and standard deviations of the covariates that are needed and vary."""
+    known = panel.covariates
+    names = [
+        n for n in known if (n in PLACE and "smooth" in blocks) or (n not in PLACE and "covariates" in blocks)
+    ]
+    wide = sum(1 if LEVEL in n else 2 for n in names if n not in PLACE)
+    if wide > MOST_COLUMNS:
+        raise ConfigError(
+            f"the sites' covariates make {wide} features (a number makes two, a category one for each value); at most "
+            f"{MOST_COLUMNS} are possible. Leave the least useful columns out of the table."
+        )
+    if not names:
+        return [], np.zeros(0), np.zeros(0)
+    unit = np.array([2.0 ** known[n] for n in names])
+    (answers,) = link.ask([msg.Covariates(tuple(names), unit)])
+    sums = total(answers, "sums", (len(names), 4))
+    have = np.maximum(sums[:, 0], 1e-9)
+    mean = sums[:, 1] / have
+    deviation = np.sqrt(np.maximum(sums[:, 2] / have - mean**2, 0.0))
+    varies = (sums[:, 0] > 1) & (deviation > 1e-6)
+    for i, n in enumerate(names):
+        if not varies[i]:
+            notes.append(f"the covariate {n} is the same at all visited sites that have it; it is left out.")
+        elif sums[i, 3] < panel.J - 1e-3 and n not in PLACE:
+            notes.append(
+                f"{panel.J - sums[i, 3]:.0f} of {panel.J:.0f} sites have no {n}; they count as the mean of the others."
+            )
+    at = np.flatnonzero(varies)
+    return [names[i] for i in at], (mean * unit)[at], (deviation * unit)[at]
+
+
+def _ask_visits(link: Link, panel: Panel) -> F64:
+    """Mean and deviation over visited sites of log(visits + 1/2); joint sites are counted over all groups."""
+    none = np.zeros(0)
+    if panel.least:
+        return none
+    (answers,) = link.ask([msg.SiteVisits(none)])
+    if panel.n_joint:
+        joint = np.zeros(panel.n_joint)
+        for name, a in answers.items():
+            joint[panel.joint[name]] += total({name: a}, "joint", (panel.joint[name].size,))
+        (answers,) = link.ask({name: [msg.SiteVisits(joint[panel.joint[name]])] for name in link.names})
+    first, second, sites = total(answers, "sums", (3,))
+    first, second = first / max(sites, 1.0), second / max(sites, 1.0)
+    variance = second - first**2
+    return np.array([first, variance**0.5]) if variance > 1e-6 else none
+
+
+def covariates_of(groups: dict[str, msg.Description], notes: list[str]) -> dict[str, int]:
+    """Names of the covariates of all groups with the power of two that all values stay below; says who lacks which."""
+    out: dict[str, int] = {}
+    least: dict[str, int] = {}
+    for name, d in groups.items():
+        if len(d.site_covariates) != d.magnitudes.size:
+            raise InputError(
+                f"group {name!r} described its covariates wrongly. Install the same fedmiss everywhere."
+            )
+        for n, m in zip(d.site_covariates, d.magnitudes.tolist(), strict=True):
+            out[n], least[n] = max(out.get(n, m), m), min(least.get(n, m), m)
+    columns = {n.split(LEVEL)[0] for n in out}
+    for name, d in groups.items():
+        missing = sorted(columns - {n.split(LEVEL)[0] for n in d.site_covariates} - set(PLACE))
+        if missing:
+            notes.append(
+                f"group {name!r} has no covariate {listed(missing, 4)}; its sites count as the mean of the others."
+            )
+    for n in sorted(out):
+        if n not in PLACE and LEVEL not in n and out[n] - least[n] >= OTHER_UNITS:
+            notes.append(
+                f"the values of the covariate {n} are below {2.0 ** out[n]:g} in one group and below {2.0 ** least[n]:g} in "
+                "another; check that both give it in the same unit."
+            )
+    return dict(sorted(out.items()))

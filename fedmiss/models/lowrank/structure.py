@@ -1,0 +1,13 @@
+"""Kinds of features of sites that the model's prior may follow; light, because settings and reports name them too."""
+
+from __future__ import annotations
+
+__all__ = ["FEATURES", "IN_WORDS"]
+
+IN_WORDS = {  # what the expectation for a site follows, in the order of their columns
+    "visits": "how often it was visited",
+    "covariates": "its covariates",
+    "regions": "its region",
+    "smooth": "its place",
+}
+FEATURES = tuple(IN_WORDS)

@@ -1,0 +1,142 @@
+"""The table of sites: what it may hold, every fault a sentence, and what a panel makes of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl.ingest import ingest
+from fedmiss.etl.panel import make_panel
+from fedmiss.etl.settings import IngestSettings, PanelSettings
+from fedmiss.etl.site_table import read_site_table
+from fedmiss.files import read_manifest
+from fedmiss.pipeline.panels import open_panel
+from fedmiss.pipeline.recipe import read_recipe
+
+ROWS = "site,year,count,latitude,longitude\n" + "".join(
+    f"{s},{y},{(7 * y + i) % 5},{45 + i / 10},{6 + i / 10}\n"
+    for i, s in enumerate("abcd")
+    for y in range(2001, 2009)
+)
+SITES = "site_id;elevation;habitat;empty\na;400,5;forest;\nb;NA;farm;\nd;120;-;\nx;2000;forest;\n"
+
+
+@pytest.fixture
+def records(tmp_path):
+    (tmp_path / "counts.csv").write_text(ROWS)
+    ingest([tmp_path / "counts.csv"], tmp_path / "records", settings=IngestSettings())
+    return tmp_path / "records"
+
+
+def table_of(tmp_path, text):
+    path = tmp_path / "sites.csv"
+    path.write_text(text)
+    return path
+
+
+def test_numbers_categories_and_gaps_reach_the_panel(tmp_path, records):
+    path = table_of(tmp_path, SITES)
+    panel = make_panel(records, tmp_path / "panel", PanelSettings(site_table=str(path)))
+    folder = open_panel(panel)
+    assert folder.sites["site_id"].to_list() == ["a", "b", "c", "d"]
+    columns = folder.covariates()
+    np.testing.assert_array_equal(columns["elevation"], [400.5, np.nan, np.nan, 120.0])
+    assert columns["habitat"].tolist() == ["forest", "farm", "", ""]
+    assert sorted(columns) == ["elevation", "habitat", "latitude", "longitude"]
+    manifest = read_manifest(panel, "panel")
+    assert manifest["settings"]["site_table"] == "sites.csv", "the name, not the path"
+    said = " ".join(manifest["warnings"])
+    assert "1 of 4 sites of the panel are not in the table of sites (c)" in said
+    assert "'empty'" in said
+    held, at = folder.visits()
+    for name, v in held.items():
+        assert sorted(v.covariates) == [
+            "elevation", "habitat: farm", "habitat: forest", "latitude", "longitude"
+        ]  # fmt: skip
+        np.testing.assert_array_equal(v.covariates["elevation"], columns["elevation"][at[name]])
+
+
+def test_a_frame_adds_the_sites_that_nobody_visited(tmp_path, records):
+    path = table_of(tmp_path, SITES)
+    panel = make_panel(records, tmp_path / "panel", PanelSettings(site_table=str(path), sites="frame"))
+    folder = open_panel(panel)
+    assert folder.sites["site_id"].to_list() == ["a", "b", "c", "d", "x"]
+    assert folder.frame
+    assert folder.covariates()["elevation"][4] == 2000.0
+    assert any(
+        "nobody visited" in row["step"] and row["note"] == "1 sites" for row in folder.manifest["flow"]
+    )
+    assert sum(v.site_id.size for v in folder.visits()[0].values()) == 5, "each site is held by one group"
+
+
+def test_another_table_makes_another_fit(tmp_path, records):
+    """A fit is of a panel whose covariates are part of its identity."""
+    hashes = []
+    for i, text in enumerate((SITES, SITES.replace("120", "121"))):
+        panel = make_panel(
+            records, tmp_path / f"panel{i}", PanelSettings(site_table=str(table_of(tmp_path, text)))
+        )
+        files = read_manifest(panel, "panel")["files"]
+        hashes.append(files["site_covariates.parquet"]["sha256"])
+    assert hashes[0] != hashes[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("elevation\n4\n", "no column that names the site"),
+        ("site,e\na,4\na,5\n", "line 3, column 'site': 'a' stands in line 2 too"),
+        ("site,e\n,4\nb,5\n", "line 2, column 'site': the site has no name"),
+        (
+            "site,e\na,1\nb,2\nc,3\nd,4\nx,4OO\n",
+            "line 6, column 'e': '4OO' is no number, and the other 4 values are",
+        ),
+        ("site,e\na,1e12\nb,2\n", "line 2, column 'e': 1e[+]12 is beyond 1e[+]09; give it in a larger unit"),
+        ("site,e\na,inf\nb,2\nc,3\nd,4\ne,5\n", "line 2, column 'e': 'inf' is no number"),
+        ("site,lat,lon\na,145,45\n", "145 is no latitude .*Are latitude and longitude swapped"),
+        ("site,lat,lon\na,45,200\n", "200 is no longitude"),
+        ("site,e\nq,4\nr,5\n", "no site of the panel: its ids are like 'q', those of the panel like 'a'"),
+        ("site,h\n" + "".join(f"s{i},h{i}\n" for i in range(30)), "30 different texts .*at most 20"),
+        ("site,lat,lon\na,6,45\nb,6.1,45.1\nc,6.2,45.2\n", "latitude and longitude are swapped"),
+        ("site,e\n", "nothing to read"),
+    ],
+)
+def test_every_fault_is_a_sentence(tmp_path, records, text, words):
+    path = table_of(tmp_path, text)
+    with pytest.raises(InputError, match=words):
+        make_panel(records, tmp_path / "panel", PanelSettings(site_table=str(path)))
+    assert not (tmp_path / "panel").exists()
+
+
+def test_a_frame_without_a_table_is_refused():
+    with pytest.raises(ConfigError, match="--sites frame needs the sites"):
+        PanelSettings(sites="frame")
+
+
+def test_a_table_that_is_not_there(tmp_path, records):
+    with pytest.raises(InputError, match="nowhere"):
+        make_panel(records, tmp_path / "panel", PanelSettings(site_table=str(tmp_path / "nowhere.csv")))
+
+
+def test_a_site_elsewhere_in_the_table_is_said(tmp_path, records):
+    path = table_of(tmp_path, "site,lat,lon,e\na,45,6,1\nb,45.1,6.1,2\nc,45.2,9.9,3\n")
+    panel = make_panel(records, tmp_path / "panel", PanelSettings(site_table=str(path)))
+    assert any("c is at 45.20, 6.20 in the records" in w for w in read_manifest(panel, "panel")["warnings"])
+
+
+def test_in_a_recipe_the_table_lies_beside_it(tmp_path):
+    (tmp_path / "counts.csv").write_text(ROWS)
+    (tmp_path / "r.toml").write_text('[ingest]\nfiles = ["counts.csv"]\n[panel]\nsite_table = "sites.csv"\n')
+    assert read_recipe(tmp_path / "r.toml").panel.site_table == str(tmp_path / "sites.csv")
+
+
+def test_numbers_written_in_other_ways_are_the_same(tmp_path):
+    """Separator, decimal comma, quotes, order of the rows and a byte order mark change nothing."""
+    one = read_site_table(table_of(tmp_path, "site_id,elevation,habitat\na,1.5,x\nb,-2,y\n")).frame
+    for text in (
+        "site_id;elevation;habitat\na;1,5;x\nb;-2,0;y\n",
+        "site_id\televation\thabitat\nb\t-2\ty\na\t1.50\tx\n",
+        '\ufeff"site_id","elevation","habitat"\n"a","1.5","x"\n"b","-2","y"\n',
+    ):
+        assert read_site_table(table_of(tmp_path, text)).frame.sort("site_id").equals(one)

@@ -1,0 +1,417 @@
+"""Features of sites in the prior: equations, scales, limits, where they are taken; and that groups do not matter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmiss.errors import ConfigError
+from fedmiss.federation import messages as msg
+from fedmiss.federation.group.features import expanded, feature_sums, log_visits
+from fedmiss.federation.hub.agree import Plan
+from fedmiss.federation.hub.features import agree_features
+from fedmiss.federation.hub.structure import try_structure
+from fedmiss.federation.local import LocalFederation, fit_counts
+from fedmiss.federation.triangle import from_triangle
+from fedmiss.models.lowrank.choice import Choice
+from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.models.lowrank.structure import FEATURES
+from fedmiss.rng import rng_for
+from fedmiss.simulate.designs import simulate_design
+
+PLAIN = CountSettings(rank=0, dispersion="negbin")
+SETTINGS = replace(PLAIN, features=("visits",))
+COVARIATES = replace(PLAIN, features=("covariates",))
+
+
+def panel_of(p, by, covariates=None):
+    """The visits of a simulated panel, dealt to groups by site or by observer."""
+    key = {"site": p.site % 3, "observer": p.observer % 3, "none": np.zeros(p.site.size, int)}[by]
+    members = [
+        Group.of(
+            f"g{g}",
+            p.site[key == g],
+            p.month[key == g],
+            p.count[key == g],
+            np.unique(p.observer[key == g], return_inverse=True)[1],
+        )
+        for g in np.unique(key)
+    ]
+    L = p.year.size
+    return GroupPanel.of(len(p.expected), L, members, (np.arange(L) % 12 + 1, p.year), covariates=covariates)
+
+
+def federation_of(p, by="none", features=("visits",)):
+    federation = LocalFederation.of_panel(panel_of(p, by))
+    federation.ask_features([replace(PLAIN, features=features)])
+    return federation
+
+
+def scale_of(federation):
+    """Mean and deviation of log visits: what turns the groups' own numbers into the feature."""
+    z = np.concatenate([p.log_visits[~p.unvisited] for p in federation.programs.values()])
+    f = np.concatenate([p.features[~p.unvisited, 0] for p in federation.programs.values()])
+    slope, mean = np.polyfit(f, z, 1)
+    return mean, slope
+
+
+def country(seed, *, J=120, years=6, share=0.5, hidden=0.25):
+    """Sites of which ``share`` of the variance follows an elevation and a habitat; some are never visited.
+
+    Returns the columns of visits, the true means (J, L), the hidden sites, and the covariates.
+    """
+    rng = rng_for(seed, "country")
+    L = 12 * years
+    height, habitat = rng.normal(size=J), rng.choice(np.array(["farm", "forest", "town"], dtype=object), J)
+    e = 0.8 * height - 0.4 * height**2 + 0.8 * (habitat == "forest")
+    e = (e - e.mean()) / e.std()
+    a = np.sqrt(share) * e + np.sqrt(1 - share) * rng.normal(size=J)
+    t = np.arange(L)
+    mean = np.exp(0.5 + a[:, None] + 0.5 * np.sin(2 * np.pi * t / 12) - 0.03 * t / 12)
+    gone = np.arange(J) < hidden * J
+    site, month = np.nonzero((rng.random((J, L)) < 0.15) & ~gone[:, None])
+    count = rng.negative_binomial(2.0, 2.0 / (2.0 + mean[site, month])).astype(float)
+    visits = SimpleNamespace(
+        site=site,
+        month=month,
+        count=count,
+        observer=rng.integers(0, 12, site.size),
+        year=2000 + t // 12,
+        expected=mean,
+    )
+    return visits, gone, {"elevation": 800 + 300 * height, "habitat": habitat}
+
+
+def deviance(y, mean):
+    """Poisson deviance, mean over all cells."""
+    return float((2 * (np.where(y > 0, y * np.log(np.maximum(y, 1e-12) / mean), 0.0) - (y - mean))).mean())
+
+
+def test_the_equations_are_the_derivatives_of_the_marginal_likelihood():
+    """Site j says y_j ~ N(m_j, tau + 1/H_j), m = F B: gradient and curvature in B by differences of its logarithm."""
+    rng = np.random.default_rng(0)
+    n, k, tau = 50, 3, 0.7
+    F, H, y, B = rng.normal(size=(n, k)), rng.gamma(2.0, 2.0, n), rng.normal(size=n), rng.normal(size=k)
+    C = 1.0 / (H + 1.0 / tau)
+    P = C * (H * y + F @ B / tau)
+    batch = SimpleNamespace(
+        P=P[None, :, None], C=C[None, :, None, None], M=(F @ B)[None, :, None], tau=np.array([[tau]]), F=F,
+        B=B[None, :, None],
+    )  # fmt: skip
+    sums, distances = feature_sums(SimpleNamespace(share=np.ones(n)), batch, np.array([0]), 1)
+
+    def log_likelihood(b):
+        return float((-0.5 * (y - F @ b) ** 2 / (tau + 1.0 / H)).sum())
+
+    step = 1e-4 * np.eye(k)
+    gradient = [(log_likelihood(B + d) - log_likelihood(B - d)) / 2e-4 for d in step]
+    np.testing.assert_allclose(sums[0, :k], gradient, rtol=1e-6)
+    w, wide = 1.0 / (tau + 1.0 / H), np.column_stack([F, np.ones(n)])  # the last is the constant
+    np.testing.assert_allclose(from_triangle(sums[0, k + 1 :], k + 1), (wide * w[:, None]).T @ wide)
+    np.testing.assert_allclose(distances[0, 0], ((P - F @ B) ** 2).sum())
+
+
+def test_a_fit_ends_where_the_posterior_of_the_coefficients_is_stationary():
+    """Sum f (P - M) / tau = B / rho, and MacKay's rho = sum B^2 / (k - tr(cov) / rho) where it is inside its limits."""
+    visits, _, covariates = country(3)
+    federation = LocalFederation.of_panel(panel_of(visits, "site", covariates))
+    fit = federation.fit(COVARIATES)
+    state, gradient = fit.state, 0.0
+    q = state.features
+    for program in federation.programs.values():
+        b = program.batches[0]
+        away = (b.P - b.M)[0, :, 0]
+        gradient = gradient + b.F.T @ (program.share * away) / state.tau[0]
+    weight = np.sqrt(np.diag(q.cov[0]))  # in standard errors of the coefficients
+    assert np.abs(weight * (gradient - q.B[:, 0] / q.rho[0, 0])).max() < 0.05
+    known = (1 - np.diag(q.cov[0]) / q.rho[0, 0]).sum()
+    np.testing.assert_allclose(q.rho[0, 0], (q.B[:, 0] ** 2).sum() / known, rtol=0.05)
+
+
+@pytest.mark.parametrize("features", [("visits",), ("covariates", "smooth"), FEATURES])
+def test_the_fit_does_not_depend_on_the_groups(features):
+    visits, _, covariates = country(2, J=60, years=4)
+    rng = rng_for(2, "places")
+    covariates |= {"longitude": rng.random(60), "latitude": 45 + rng.random(60)}
+    regions = np.where(np.arange(60) % 2, "east", "west")
+    fits = []
+    for by in ("none", "site", "observer"):  # by observer sites are joint
+        panel = replace(panel_of(visits, by, covariates), region=regions)
+        fits.append(LocalFederation.of_panel(panel).fit(replace(PLAIN, features=features)))
+    for other in fits[1:]:
+        np.testing.assert_allclose(other.expected(), fits[0].expected(), rtol=1e-8)
+    assert fits[0].state.features.k > 0
+
+
+def test_without_features_it_is_the_plain_model():
+    visits, _, covariates = country(3, J=40, years=4)
+    with_them = fit_counts(panel_of(visits, "none", covariates), PLAIN)
+    without = fit_counts(panel_of(visits, "none"), PLAIN)
+    np.testing.assert_array_equal(with_them.expected(), without.expected())
+
+
+def test_the_unit_of_a_covariate_does_not_matter():
+    visits, _, covariates = country(4, J=60, years=4)
+    fits = []
+    for factor, shift in ((1.0, 0.0), (3.28, -5.0)):
+        other = covariates | {"elevation": shift + factor * covariates["elevation"]}
+        fits.append(fit_counts(panel_of(visits, "site", other), COVARIATES))
+    np.testing.assert_allclose(fits[1].expected(), fits[0].expected(), rtol=1e-6)
+
+
+def test_sites_that_nobody_visited_are_predicted_better_by_their_covariates():
+    """Covariates that explain half of the variance between sites: at least a fifth of the deviance at hidden sites."""
+    gains = []
+    for seed in range(4):
+        visits, gone, covariates = country(seed)
+        federation = LocalFederation.of_panel(panel_of(visits, "site", covariates))
+        plain, with_them = (federation.fit(s).expected()[gone] for s in (PLAIN, COVARIATES))
+        truth = visits.expected[gone]
+        gains.append(1 - deviance(truth, with_them) / deviance(truth, plain))
+    assert np.mean(gains) > 0.2
+
+
+def test_a_value_far_outside_counts_as_one_at_the_edge():
+    visits, gone, covariates = country(5)
+    far = covariates["elevation"].copy()
+    far[np.flatnonzero(gone)[:2]] = [20_000.0, 40_000.0]
+    expected = fit_counts(
+        panel_of(visits, "site", covariates | {"elevation": far, "habitat": np.full(120, "farm", object)}),
+        COVARIATES,
+    ).expected()
+    np.testing.assert_allclose(expected[0], expected[1], rtol=1e-6)
+    assert expected[0].mean() < 20 * expected[~gone].mean()
+
+
+def test_gaps_stand_at_the_mean_and_are_said():
+    """A site without a value is expected like one whose features are the mean; a group without the column has gaps."""
+    visits, _, covariates = country(6, J=60, years=4)
+    height = covariates["elevation"].copy()
+    height[:10] = np.nan
+    federation = LocalFederation.of_panel(panel_of(visits, "none", {"elevation": height}))
+    federation.fit(COVARIATES)
+    (program,) = federation.programs.values()
+    b = program.batches[0]
+    np.testing.assert_allclose(b.F.mean(axis=0), 0.0, atol=1e-12)
+    assert np.ptp(b.F[:10], axis=0).max() == 0.0
+    assert any("10 of 60 sites have no elevation" in n for n in federation.hub.features.notes)
+
+
+def test_constant_and_collinear_covariates_do_no_harm():
+    visits, _, covariates = country(7, J=60, years=4)
+    same = covariates | {
+        "flat": np.full(60, 7.0),
+        "again": 2 * covariates["elevation"],
+        "once more": 1 - covariates["elevation"],
+    }
+    federation = LocalFederation.of_panel(panel_of(visits, "site", same))
+    plain = fit_counts(panel_of(visits, "site", covariates), COVARIATES)
+    fit = federation.fit(COVARIATES)
+    assert fit.state.converged
+    assert any("flat is the same at all visited sites" in n for n in federation.hub.features.notes)
+    np.testing.assert_allclose(np.log(fit.expected()), np.log(plain.expected()), atol=0.3)
+
+
+def test_too_many_covariates_are_refused():
+    visits, _, _ = country(8, J=30, years=3)
+    many = {f"x{i}": np.arange(30.0) ** (i % 3) + i for i in range(200)}
+    with pytest.raises(ConfigError, match=r"make 400 features .* at most 60"):
+        fit_counts(panel_of(visits, "none", many), COVARIATES)
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_feature_that_cannot_be_made_is_refused_by_name(feature):
+    site, month = np.divmod(np.arange(30 * 24), 24)
+    one = Group.of("g", site, month, np.ones(site.size), site)
+    even = GroupPanel.of(30, 24, [one], (np.arange(24) % 12 + 1, 2000 + np.arange(24) // 12))
+    with pytest.raises(ConfigError, match=rf"feature\s+{feature}"):
+        fit_counts(even, replace(PLAIN, features=(feature,)))
+
+
+def test_a_category_that_one_group_alone_has_is_zero_elsewhere():
+    """Its column is 0 at the other groups' sites, whose habitat is known, and not a gap."""
+    table = expanded(
+        {"habitat": np.array(["marsh", "", "farm"], dtype=object), "height": np.array([1, 2, 3])}
+    )
+    np.testing.assert_array_equal(table["habitat: marsh"], [1.0, np.nan, 0.0])
+    assert sorted(table) == ["habitat: farm", "habitat: marsh", "height"]
+    visits, _, _ = country(9, J=60, years=4)
+    habitat = np.where(np.arange(60) % 3 == 0, "marsh", "farm").astype(
+        object
+    )  # marshes are those of group g0
+    pooled = fit_counts(panel_of(visits, "none", {"habitat": habitat}), COVARIATES)
+    dealt = fit_counts(panel_of(visits, "site", {"habitat": habitat}), COVARIATES)
+    np.testing.assert_allclose(dealt.expected(), pooled.expected(), rtol=1e-8)
+
+
+def test_features_with_too_few_sites_or_groups_behind_them_are_left_out_under_least_numbers():
+    """With least numbers for sums over groups: a habitat of 4 sites, or of one group, gives no sum of its own."""
+    visits, _, covariates = country(10, J=90, years=4, hidden=0.0)
+    habitat = np.full(90, "farm", dtype=object)
+    habitat[:40] = "forest"
+    habitat[40:44] = "cliff"
+    habitat[np.arange(90) % 6 + 100 * (np.arange(90) < 45) == 0] = "harbour"  # of group g0 alone
+    panel = panel_of(visits, "site", {"habitat": habitat, "elevation": covariates["elevation"]})
+    held = {
+        g.name: p.held
+        for g, p in zip(panel.groups, LocalFederation.of_panel(panel).programs.values(), strict=True)
+    }
+    at = LocalFederation.of_panel(panel).at
+    federation = LocalFederation(
+        held,
+        at,
+        90,
+        Plan(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, jointly=True, minimum=5, joint=False),
+    )
+    hub = agree_features(federation.link, federation.hub, ("covariates", "smooth", "regions"))
+    assert hub.features.names == (
+        "of elevation",
+        "of elevation, squared",
+        "of habitat: forest",
+    )  # farms are what is left
+    assert not any("cliff" in n or "harbour" in n for n in hub.features.names)
+    assert any("cliff" in n and "harbour" in n for n in hub.features.notes)
+    with pytest.raises(ConfigError, match="does not tell how often sites were visited"):
+        next(iter(federation.programs.values())).reply(msg.SiteVisits(np.zeros(0)))
+
+
+def test_draws_of_a_site_that_nobody_visited_hold_the_variance_between_sites_and_of_the_coefficients():
+    """The log of its total has, over replicates, at least the variance tau; and draws of B have about their covariance."""
+    visits, _, covariates = country(11, J=80, years=4)
+    panel = panel_of(visits, "site", covariates)
+    federation = LocalFederation.of_panel(panel)
+    fit = federation.fit(COVARIATES)
+    n = 60
+    totals = federation.replicates(range(n), seed=3).totals
+    assert np.isfinite(totals).all()
+    own = []
+    for batch in range(n):
+        own.append(fit.state.features.drawn(rng_for(3, "prior-noise", batch)).B[:, 0])
+    spread = np.std(own, axis=0) / np.sqrt(np.diag(fit.state.features.cov[0]))
+    # a start moves by cov / rho times a draw of the prior: less than the posterior's spread, which the data add to
+    assert (spread < 1.3).all()
+    assert (spread > 0).all()
+
+
+def test_sites_that_nobody_visited_change_nothing_at_the_others():
+    """A frame of any size: the variance between sites is that of visited ones, and they are fitted as without it."""
+    visits, _, covariates = country(14, J=60, years=4, hidden=0.0)
+    kept = visits.site < 40
+    part = SimpleNamespace(
+        site=visits.site[kept], month=visits.month[kept], count=visits.count[kept], observer=visits.observer[kept],
+        year=visits.year, expected=visits.expected,
+    )  # fmt: skip
+    without = SimpleNamespace(**{**vars(part), "expected": visits.expected[:40]})
+    small = fit_counts(panel_of(without, "site"), PLAIN)
+    large = fit_counts(panel_of(part, "site"), PLAIN)
+    np.testing.assert_allclose(large.expected()[:40], small.expected(), rtol=1e-9)
+    np.testing.assert_allclose(large.posterior.tau, small.posterior.tau, rtol=1e-9)
+    np.testing.assert_allclose(large.posterior.P[40:], 0.0, atol=3e-3)  # but for the last round's common part
+    height = covariates["elevation"]
+    known = {"elevation": np.r_[height[:40], np.full(20, height[:40].mean())]}
+    centred = fit_counts(panel_of(part, "site", known), COVARIATES).expected()
+    alone = fit_counts(panel_of(without, "site", {"elevation": height[:40]}), COVARIATES).expected()
+    np.testing.assert_allclose(np.log(centred[:40]), np.log(alone), atol=0.05)
+
+
+# -- how often sites were visited --------------------------------------------------------------------------------
+
+
+def test_mean_and_deviation_of_log_visits_are_those_of_all_groups():
+    p = simulate_design("preferred", 1)
+    z = np.log(np.bincount(p.site, minlength=len(p.expected)) + 0.5)
+    for by in (
+        "none",
+        "site",
+        "observer",
+    ):  # by observer sites are joint, and their visits are added up first
+        np.testing.assert_allclose(scale_of(federation_of(p, by)), [z.mean(), z.std()], rtol=1e-9)
+
+
+def test_a_fit_that_follows_visits_does_not_depend_on_the_groups():
+    p = simulate_design("preferred", 2, sites=40, years=5, visits=800)
+    one, sites, observers = (federation_of(p, by).fit(SETTINGS) for by in ("none", "site", "observer"))
+    np.testing.assert_allclose(sites.expected(), one.expected(), rtol=1e-8)
+    np.testing.assert_allclose(observers.expected(), one.expected(), rtol=1e-8)
+    assert one.state.features.B[0, 0] > 0.4
+    assert (one.state.features.B[:, 1:] == 0).all(), "visits speak for the effect, not for the slope"
+
+
+def tried(federation, features):
+    """Choice after the trial of features, from a rank of 0."""
+    none = Choice(pd.DataFrame(), pd.DataFrame(), PLAIN, "")
+    federation.hub, choice = try_structure(
+        federation.link, federation.hub, none, folds=5, by="cell", seed=0, features=features
+    )
+    return choice
+
+
+@pytest.mark.parametrize(("design", "taken"), [("preferred", True), ("handover", False)])
+def test_it_is_taken_where_visits_follow_the_birds_and_nowhere_else(design, taken):
+    p = simulate_design(design, 4)
+    federation = LocalFederation.of_panel(panel_of(p, "none"))
+    choice = tried(federation, ("visits",))
+    assert (choice.best.features == ("visits",)) is taken
+    assert "how often it was visited" in choice.advice
+
+
+@pytest.mark.parametrize(("share", "taken"), [(0.5, True), (0.0, False)])
+def test_covariates_are_taken_where_they_speak_and_nowhere_else(share, taken):
+    visits, _, covariates = country(12, share=share)
+    federation = LocalFederation.of_panel(panel_of(visits, "site", covariates))
+    choice = tried(federation, FEATURES)
+    assert ("covariates" in choice.best.features) is taken
+
+
+def test_a_choice_that_was_kept_is_fitted_again_as_it_was():
+    """Coefficients depend on the columns asked for, not on which other features were tried beside them."""
+    visits, _, covariates = country(13, J=60, years=4)
+    federation = LocalFederation.of_panel(panel_of(visits, "site", covariates))
+    federation.ask_features([COVARIATES], FEATURES)
+    alone = LocalFederation.of_panel(panel_of(visits, "site", covariates)).fit(COVARIATES)
+    np.testing.assert_allclose(federation.fit(COVARIATES).expected(), alone.expected(), rtol=1e-10)
+
+
+def test_few_sites_are_not_tried():
+    p = simulate_design("preferred", 5, sites=12, years=4, visits=300)
+    assert "may follow" not in tried(LocalFederation.of_panel(panel_of(p, "none")), FEATURES).advice
+
+
+def test_a_group_without_a_site_changes_nothing():
+    """A club whose visits are all elsewhere: its sums are zeros, also where the prior follows the number of visits."""
+    p = simulate_design("preferred", 2, sites=30, years=4, visits=500)
+    panel = panel_of(p, "site")
+    none = Group.of("g9", p.site[:0], p.month[:0], p.count[:0], p.observer[:0])
+    with_it = GroupPanel.of(panel.J, panel.L, [*panel.groups, none], panel.calendar)
+    fits = []
+    for one in (panel, with_it):
+        fits.append(LocalFederation.of_panel(one).fit(SETTINGS))
+    np.testing.assert_allclose(fits[1].expected(), fits[0].expected(), rtol=1e-9)
+
+
+def test_a_site_without_a_counted_visit_has_the_prior_of_the_mean_site():
+    """The scale is that of the visited sites, and the others stand at 0; both ways of dealing visits say the same."""
+    p = simulate_design("preferred", 1)
+    seen = ~np.isin(p.site, (3, 17))
+    rest = SimpleNamespace(
+        **{k: getattr(p, k)[seen] for k in ("site", "month", "count", "observer")},
+        year=p.year,
+        expected=p.expected,
+    )
+    visits = np.bincount(rest.site, minlength=len(p.expected))
+    want = np.log(visits[visits > 0] + 0.5)
+    for by in ("none", "site", "observer"):
+        federation = federation_of(rest, by)
+        np.testing.assert_allclose(scale_of(federation), [want.mean(), want.std()], rtol=1e-9)
+    federation = federation_of(rest)
+    (program,) = federation.programs.values()
+    z = log_visits(program, np.array([want.mean(), want.std()]))
+    assert z[[3, 17]].tolist() == [0.0, 0.0]
+    np.testing.assert_allclose(z[visits > 0], (want - want.mean()) / want.std(), rtol=1e-9)
+    low = federation.fit(SETTINGS).expected().mean(axis=1)
+    assert low[[3, 17]].min() > np.quantile(low, 0.1), "not at the bottom, where the line ends"

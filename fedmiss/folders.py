@@ -168,7 +168,8 @@ class JobFacts(ModelFacts):
 
     ``members`` are the facts of the averaged fits, the chosen one first; ``h_norm`` is the length of the last move;
     ``site_covariates`` the names of the covariates that the expectation for a site follows, ``explained`` the share of the
-    variance between sites that each kind of feature explains. What is None by default is written by some methods only.
+    variance between sites that each kind of feature explains, ``trials`` the steps of the structure that were tried. What is
+    None by default is written by some methods only.
     """
 
     species: str
@@ -188,6 +189,7 @@ class JobFacts(ModelFacts):
     advice: str = ""
     site_covariates: list[str] = field(default_factory=list)
     explained: dict[str, float] = field(default_factory=dict)
+    trials: list[dict[str, Any]] = field(default_factory=list)
     cv_summary: list[dict[str, Any]] = field(default_factory=list)
     exchanges: int | None = field(default=None, metadata=_SOMETIMES)
     bytes_up: int | None = field(default=None, metadata=_SOMETIMES)

@@ -212,7 +212,7 @@ class LocalFederation:
         history = Fit(q.theta(), [], state.converged, state.stop_reason, state.rounds, edf=state.edf)
         return CountFit(
             replace(settings, rank=state.rank), J, self.L, history, self.auxiliary(batch, fit, state),
-            state.dispersion, state.edf, self.n_counted, state.smear, q, state,
+            state.dispersion, state.edf, self.n_counted, state.calibration, q, state,
         )  # fmt: skip
 
     def auxiliary(self, batch: int, fit: int, state: MonthState) -> Auxiliary:

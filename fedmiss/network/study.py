@@ -18,9 +18,10 @@ from fedmiss.federation.hub.job import Order
 from fedmiss.federation.masks import FEWEST
 from fedmiss.federation.messages import PROTOCOL
 from fedmiss.files import read_json, write_json
+from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.parsing import parse_toml
 from fedmiss.pipeline.plans import base_settings, candidates
-from fedmiss.pipeline.settings import MODELS, FastSettings, FitSettings
+from fedmiss.pipeline.settings import MODELS, FastSettings, FitSettings, named_features
 from fedmiss.settings import convert, from_table, unknown
 from fedmiss.version import __version__
 
@@ -48,6 +49,7 @@ _MODEL = (
     "folds_by",
     "one_se",
     "average",
+    "structure",
     "max_rank",
     "bootstrap",
     "seed",
@@ -164,7 +166,12 @@ class Study:
         for key in self.model:
             if key not in _MODEL:
                 raise unknown(str(key), _MODEL, "[model]")
-        from_table(FitSettings, dict(self.model), "[model]")
+        settings = from_table(FitSettings, dict(self.model), "[model]")
+        if "visits" in named_features(getattr(settings, "structure", "none")):
+            raise ConfigError(
+                "[model] structure names visits: how often a site was visited is not told to other organisations. Leave it "
+                "out."
+            )
 
     def _refuse_idle(self) -> None:
         """Refuse what would be approved and would do nothing."""
@@ -203,7 +210,19 @@ class Study:
             minimum=self.minimum, jointly=True, share=self.share, contributors=self.contributors,
         )  # fmt: skip
         chosen = candidates(s, base_settings(s, calibrate=self.sites == "all"))
-        return Order(plan, chosen, s.folds, s.folds_by, s.one_se, s.bootstrap, s.seed, average=s.average)
+        # how often a site was visited is not told to other organisations
+        tried = FEATURES[1:] if s.structure == "auto" and len(chosen) > 1 else None
+        return Order(
+            plan,
+            chosen,
+            s.folds,
+            s.folds_by,
+            s.one_se,
+            s.bootstrap,
+            s.seed,
+            structure=tried,
+            average=s.average,
+        )
 
     def settings(self) -> bytes:
         """Digest of everything that the result depends on (8 bytes): in every frame."""

@@ -292,6 +292,7 @@ def fit_facts(
         n_cells_observed=federation.n_cells(),
         bootstrap=s.bootstrap if isinstance(s, FastSettings) else 0,
         advice=choice.advice if choice else "",
+        trials=[t._asdict() for t in choice.trials] if choice else [],
         site_covariates=covariate_names(federation.hub, chosen.state.features) if chosen.state else [],
         explained=explained(federation.hub, chosen.state.features, chosen.state.tau) if chosen.state else {},
         cv_summary=json.loads(choice.summary.to_json(orient="records"))

@@ -22,7 +22,7 @@ from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
 from fedmiss.federation.results import AverageFit, CountFit, site_slopes
 from fedmiss.files import hash_file, hash_json, making, write_checked
-from fedmiss.models.lowrank.choice import Choice
+from fedmiss.models.lowrank.choice import Choice, Trial
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.owner import empty_part
 from fedmiss.pipeline.algorithm7 import fit_algorithm7
@@ -216,7 +216,8 @@ def _choose(
         table = read_table(table_file, "cv").to_pandas()
         kept: dict[str, Any] = raw["structure"] | {"features": tuple(raw["structure"]["features"])}
         best, *near = (replace(cands[i], **kept) for i in (raw["best"], *raw["near"]))
-        return Choice(table, pd.DataFrame(raw["summary"]), best, raw["advice"], tuple(near))
+        trials = tuple(Trial(**t) for t in raw["trials"])
+        return Choice(table, pd.DataFrame(raw["summary"]), best, raw["advice"], tuple(near), trials)
     scored = 0
     with progress("cross-validation", len(cands) * s.folds) as show:
 
@@ -248,6 +249,7 @@ def _choose(
         "best": cands.index(replace(choice.best, **before_trial)),
         "near": [cands.index(replace(c, **before_trial)) for c in choice.near],
         "structure": {name: getattr(choice.best, name) for name in before_trial},
+        "trials": [t._asdict() for t in choice.trials],
         "advice": choice.advice,
         "summary": summary,
     }

@@ -79,6 +79,7 @@ def _fitted(a: Analysis) -> dict[str, float | None]:
     terms = a.data.fit.get("results", {}).get("effort")
     if isinstance(terms, dict):
         facts |= {f"effort_{k}": v for k, v in terms.items()}
+    facts |= {f"explained_{k}": v for k, v in a.data.fact("explained", default={}).items()}
     cv = a.data.cv
     if cv is not None and len(cv) and len(chosen := cv[chosen_rows(a)]):
         facts["predicted_over_counted"] = float(np.average(chosen["total_bias"], weights=chosen["n"]))

@@ -341,6 +341,6 @@ def _tables(a: JointFindings) -> dict[str, pd.DataFrame]:
         "yearly": a.yearly, "monthly": a.monthly, "season": a.season, "smooth": a.curve, "trend": a.trend.to_frame().T,
         "periods": a.periods, "changepoints": a.points, "windows": window_trends(a), "smooth_index": smooth_index(a),
         "regions": a.regions.drop(columns="n_sites"), "draws": a.replicates, "fitted": a.fitted,
-        "sensitivity": sensitivity(a),
+        "sensitivity": sensitivity(a), "trials": model.trials(a),
     }  # fmt: skip
     return out if a.data.cv is None else out | {"cv": a.data.cv}

@@ -10,6 +10,7 @@ from fedmiss.report.analysis import Analysis
 from fedmiss.report.effort import sensitivity
 from fedmiss.report.facts import fact_table
 from fedmiss.report.fitted import fitted_years
+from fedmiss.report.sections.model import trials
 from fedmiss.report.spreadsheet import harmless
 from fedmiss.report.windows import smooth_index, window_trends
 from fedmiss.tables import load_schema, write_table
@@ -44,6 +45,7 @@ def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
     rows = [(str(r.get("step", "")), r.get("rows"), str(r.get("note", ""))) for r in a.data.flow]
     frame = pd.DataFrame(rows, columns=["step", "rows", "note"])
     out["flow"] = ("report_flow", frame.astype({"rows": "Int64"}))
+    out["trials"] = ("report_trials", trials(a))
     if a.data.cv is not None:
         out["cv"] = ("cv", a.data.cv)
     return out

@@ -357,7 +357,9 @@ def test_it_is_taken_where_visits_follow_the_birds_and_nowhere_else(design, take
     federation = LocalFederation.of_panel(panel_of(p, "none"))
     choice = tried(federation, ("visits",))
     assert (choice.best.features == ("visits",)) is taken
-    assert "how often it was visited" in choice.advice
+    (trial,) = [t for t in choice.trials if "how often it was visited" in t.what]
+    assert trial.taken is taken
+    assert trial.judged_by == "whole sites left out"
 
 
 @pytest.mark.parametrize(("share", "taken"), [(0.5, True), (0.0, False)])

@@ -77,6 +77,7 @@ def table_specs(s: Sources, one_trend: bool) -> dict:
         "Cross-validation": (sums, [
             None, ["rank#"], ["deviance"], ["log_rmse"], ["total_bias"], ["n#"],
         ]),
+        "Structure that was tried": (t["trials"], ["what", "judged_by", ["gain%"], ["error%"], None]),
         "From the source to the panel, step by step": (t["flow"], ["step", ["rows#"], "note"]),
         "Groups of observers": (t["groups"], ["group", ["visits#"], ["counted#"], ["cells#"]]),
     }  # fmt: skip

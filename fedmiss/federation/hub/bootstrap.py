@@ -105,7 +105,7 @@ def totals_of(
         T, D = np.stack([s.T for s in states]), np.stack([s.D for s in states])
         question = msg.Totals(
             batch, np.arange(len(states)), states[0].p, np.array([s.mu for s in states]), T[:, :, free],
-            to_triangle(D[:, :, free[:, None], free]), np.array([s.smear for s in states]), drawn,
+            to_triangle(D[:, :, free[:, None], free]), np.array([s.calibration for s in states]), drawn,
             panel.frame,
         )  # fmt: skip
         questions.append(question)

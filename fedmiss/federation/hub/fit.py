@@ -5,6 +5,7 @@ A fit never touches the wire. :mod:`.lockstep` runs many of them side by side an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 
@@ -318,4 +319,6 @@ def summarised(state: MonthState, settings: CountSettings, totals: F64, pearson:
     free = max(weight - state.edf - state.edf_visits, 0.05 * weight)
     calibrated = SCALES[settings.scale].log or (settings.calibrate and state.inverse_size > 0)
     smear = counted / fitted if calibrated and counted > 0 and fitted > 0 else 1.0
-    return replace(state, smear=smear, dispersion=pearson / free, weight=weight)
+    # effects of observers are normal on the log scale: the mean observer finds more than the one in the middle
+    found = math.exp(0.5 / state.ridge) if settings.observers and FAMILIES[settings.family].counts else 1.0
+    return replace(state, smear=smear, found=found, dispersion=pearson / free, weight=weight)

@@ -72,6 +72,8 @@ class MonthState:
     refill : whether visits' weights must be computed again
     squares : (p,)               mean squared coefficient of the sites
     weight : sum of the visits' weights
+    smear : factor that makes the fitted total of the visits the counted one
+    found : what the mean observer finds of what one with an effect of zero does, exp(variance / 2)
     moves : the last three root mean square moves
     rounds : of all ranks so far
     visited : (L, 6) of the visits of each month: weights, counted and fitted total, variance, effect of effort and its
@@ -106,6 +108,7 @@ class MonthState:
     moves: tuple[float, ...] = (np.inf,)
     converged: bool = False
     smear: float = 1.0
+    found: float = 1.0
     dispersion: float = 1.0
     unit: float = 1.0
     visited: F64 | None = None
@@ -148,6 +151,11 @@ class MonthState:
             "mean square; a fit ends below 0.003). The counts are too few for so many terms; choose "
             + ("--rank 0" if self.rank else "a larger area or a longer span of years for the panel")
         )
+
+    @property
+    def calibration(self) -> float:
+        """Factor of expected counts of a standard visit by any observer."""
+        return self.smear * self.found
 
     @property
     def size(self) -> float:

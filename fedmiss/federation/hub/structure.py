@@ -12,8 +12,9 @@ species was seen) such a regression is flat or harmful, hence the trial.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from fedmiss.federation.hub.features import agree_features
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.hub.steps import known_line
 from fedmiss.federation.link import Link
-from fedmiss.models.lowrank.choice import Choice
+from fedmiss.models.lowrank.choice import Choice, Trial
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS
 
@@ -36,21 +37,18 @@ CLEAR, CLEARLY = 0.5, 2.0
 FEWEST_SITES = 20  # fewer sites are too few for a regression over sites
 FEWEST_OBSERVERS = 5.0  # effective number of observers
 BATCH = 2000  # first of the trials' batches
+STEPS = {"observers": "effects of observers", "slopes": "no slopes of sites"}
+JUDGES = {
+    "site": "whole sites left out",
+    "cell": "site x month cells left out",
+    "block": "years of sites left out",
+    "visit": "visits left out",
+    "observer": "observers left out",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """Gain in the mean deviance of held-out data as a share, its standard error, and whether it is clear."""
-
-    gain: float
-    error: float
-
-    def clear(self, errors: float = CLEARLY) -> bool:
-        return self.gain > errors * self.error
-
-    @property
-    def words(self) -> str:
-        return f"{100 * abs(self.gain):.1f} % {'better' if self.gain > 0 else 'worse'}"
+def _clear(t: Trial, errors: float = CLEARLY) -> bool:
+    return t.gain > errors * t.error
 
 
 def features_of(
@@ -86,27 +84,25 @@ def try_structure(
         return panel, choice
     plain = replace(best, rank=0, features=())
     panel = features_of(link, panel, [choice.best], features)
-    taken, said = _features(link, panel, plain, features, folds=folds, by=by, seed=seed)
-    steps = _steps(panel, plain)
-    settings = replace(best, features=taken)
-    near = [replace(c, features=taken) for c in choice.near]
-    if steps:
-        if by == "auto":
-            by = folds_like_gaps(link, panel)
-        tried = _compare(link, panel, plain, list(steps.values()), folds=folds, by=by, seed=seed)
-        parts = []
-        for (name, step), trial in zip(steps.items(), tried, strict=True):
-            if trial.clear():
-                change = {"observers": step.observers} if name == "observers" else {"slopes": step.slopes}
-                settings = replace(settings, **change)  # type: ignore[arg-type]
-                near = [replace(c, **change) for c in near]  # type: ignore[arg-type]
-            what = "effects of observers" if name == "observers" else "no slopes of sites"
-            parts.append(f"{what} ({trial.words}, {_verdict(taken=trial.clear())})")
-        said.append(f"Judged by held-out visits: {', '.join(parts)}.")
-    if panel.features is not None and taken:
-        said += [_sentence(n) for n in panel.features.notes]
-    words = " ".join(["", *said]) if said else ""
-    return panel, replace(choice, best=settings, near=tuple(near), advice=choice.advice + words)
+    taken, trials = _features(link, panel, plain, features, folds=folds, by=by, seed=seed)
+    change: dict[str, Any] = {"features": taken}
+    if steps := _steps(panel, plain):
+        by = folds_like_gaps(link, panel) if by == "auto" else by
+        tried = _compare(link, panel, plain, steps, folds=folds, by=by, seed=seed)
+        for name, trial in tried.items():
+            taken_too = _clear(trial)
+            trials.append(trial._replace(what=STEPS[name], taken=taken_too))
+            if taken_too:
+                change[name] = getattr(steps[name], name)
+    near = tuple(replace(c, **change) for c in choice.near)
+    said = [
+        f"Taken after trials on held-out data: {', '.join(t.what for t in trials if t.taken) or 'none of these'}."
+    ]
+    said += panel.features.notes if panel.features is not None and taken else ()
+    words = " ".join(["", *(_sentence(n) for n in said)]) if trials else ""
+    return panel, replace(
+        choice, best=replace(best, **change), near=near, advice=choice.advice + words, trials=tuple(trials)
+    )
 
 
 def _sentence(text: str) -> str:
@@ -115,7 +111,7 @@ def _sentence(text: str) -> str:
 
 def _features(
     link: Link, panel: Panel, plain: CountSettings, wanted: Sequence[str], *, folds: int, by: str, seed: int
-) -> tuple[tuple[str, ...], list[str]]:
+) -> tuple[tuple[str, ...], list[Trial]]:
     """Try the features one by one, then those that help together."""
     known = panel.features
     there = [f for f in wanted if known is not None and known.columns.get(f, np.zeros(0)).size]
@@ -125,25 +121,20 @@ def _features(
         by = folds_like_gaps(link, panel) if by == "auto" else by
     else:
         by = "site"
-    alone = [replace(plain, features=(f,)) for f in there]
-    trials = dict(zip(there, _compare(link, panel, plain, alone, folds=folds, by=by, seed=seed), strict=True))
-    good = sorted(
-        (f for f in there if trials[f].clear(CLEARLY if f == "visits" else CLEAR)),
-        key=lambda f: -trials[f].gain,
-    )
+    alone = {f: replace(plain, features=(f,)) for f in there}
+    trials = _compare(link, panel, plain, alone, folds=folds, by=by, seed=seed)
+    good = [f for f in there if _clear(trials[f], CLEARLY if f == "visits" else CLEAR)]
+    good.sort(key=lambda f: -trials[f].gain)
     taken = tuple(good[:1])
     together = tuple(f for f in FEATURES if f in good)
     if len(good) > 1:
         first, both = replace(plain, features=taken), replace(plain, features=together)
-        (trial,) = _compare(link, panel, first, [both], folds=folds, by=by, seed=seed)
-        taken = together if trial.gain > 0 else taken
-    what = "sites left out of the fit" if by == "site" else "held-out visits"
-    parts = [f"{IN_WORDS[f]} ({trials[f].words}, {_verdict(taken=f in taken)})" for f in there]
-    return taken, [f"What the expectation for a site may follow, judged by {what}: {', '.join(parts)}."]
-
-
-def _verdict(*, taken: bool) -> str:
-    return "taken" if taken else "not taken"
+        if _compare(link, panel, first, {"both": both}, folds=folds, by=by, seed=seed)["both"].gain > 0:
+            taken = together
+    return taken, [
+        trials[f]._replace(what=f"what is expected at a site follows {IN_WORDS[f]}", taken=f in taken)
+        for f in there
+    ]
 
 
 def _steps(panel: Panel, plain: CountSettings) -> dict[str, CountSettings]:
@@ -160,26 +151,21 @@ def _compare(
     link: Link,
     panel: Panel,
     plain: CountSettings,
-    others: Sequence[CountSettings],
+    others: Mapping[str, CountSettings],
     *,
     folds: int,
     by: str,
     seed: int,
-) -> list[_Trial]:
+) -> dict[str, Trial]:
     """Paired gains over folds of other settings over ``plain``."""
-    table = cross_validate(
-        link, panel, [plain, *others], folds=folds, by=by, seed=seed, first_batch=BATCH
-    ).table
+    candidates = [plain, *others.values()]
+    table = cross_validate(link, panel, candidates, folds=folds, by=by, seed=seed, first_batch=BATCH).table
     wide = table.pivot(index="fold", columns="candidate", values="deviance")
     base = float(wide[0].mean())
-    out = []
-    for i in range(1, len(others) + 1):
+    out = {}
+    for i, name in enumerate(others, 1):
         gain = (wide[0] - wide[i]).dropna()
-        error = float(gain.std(ddof=1) / np.sqrt(len(gain))) if len(gain) > 1 else np.inf
-        out.append(
-            _Trial(
-                float(gain.mean()) / base if base > 0 and len(gain) else 0.0,
-                error / base if base > 0 else np.inf,
-            )
-        )
+        able = base > 0 and len(gain) > 1
+        error = float(gain.std(ddof=1) / np.sqrt(len(gain))) / base if able else 1.0
+        out[name] = Trial(name, JUDGES[by], float(gain.mean()) / base if able else 0.0, error)
     return out

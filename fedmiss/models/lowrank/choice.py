@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.models.lowrank.families import FAMILIES, SCALES
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = ["Choice", "check_candidates", "choose", "default_candidates", "model_name", "scores"]
+__all__ = ["Choice", "Trial", "check_candidates", "choose", "default_candidates", "model_name", "scores"]
 
 
 def model_name(s: CountSettings) -> str:
@@ -49,13 +50,27 @@ HELD_OUT = {
 }
 
 
+class Trial(NamedTuple):
+    """A step of the structure that was tried.
+
+    ``what`` it is and ``judged_by`` in words; ``gain``: share by which the deviance of held-out data was lower;
+    ``error``: its standard error; whether it was ``taken``.
+    """
+
+    what: str
+    judged_by: str
+    gain: float
+    error: float
+    taken: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Outcome of a cross-validation.
 
     ``table`` has one row per candidate and fold (schema ``cv``), ``summary`` one per candidate, ``best`` the chosen
     settings, ``advice`` a sentence that says which candidate wins which score, ``near`` the other ranks of its distribution
-    whose scores hardly differ from its (:func:`_near`).
+    whose scores hardly differ from its (:func:`_near`), ``trials`` the steps of its structure that were tried.
     """
 
     table: pd.DataFrame
@@ -63,6 +78,7 @@ class Choice:
     best: CountSettings
     advice: str
     near: tuple[CountSettings, ...] = ()
+    trials: tuple[Trial, ...] = ()
 
     @property
     def members(self) -> tuple[CountSettings, ...]:

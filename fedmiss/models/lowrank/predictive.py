@@ -78,7 +78,8 @@ class CountLaw:
     """How counts scatter around their expected value.
 
     ``inverse_size`` 1 / size of the negative binomial, 0 for none; ``phi`` dispersion of a quasi-Poisson law, whose counts
-    are read as negative binomial with the variance phi mu; ``observers`` variance of observer effects.
+    are read as negative binomial with the variance phi mu; ``observers`` variance of observer effects, whose mean on the
+    scale of counts is one, so that the expected value is that of any observer's visit.
     """
 
     inverse_size: float = 0.0
@@ -93,7 +94,7 @@ class CountLaw:
     def interval(self, eta: F64, var: F64, level: float = LEVEL) -> tuple[F64, F64]:
         """See :meth:`Law.interval`: whole numbers, from means and variances of the logarithm of the expected count."""
         shape = np.shape(eta)
-        m = np.clip(np.ravel(eta), LOW + 4.0, HIGH - 8.0)
+        m = np.clip(np.ravel(eta) - 0.5 * self.observers, LOW + 4.0, HIGH - 8.0)
         sd = np.sqrt(np.clip(np.ravel(var) + self.observers, 0.0, MOST_SD**2))
         if not m.size:
             return np.zeros(shape), np.zeros(shape)
@@ -114,7 +115,7 @@ class CountLaw:
     def draw(self, eta: F64, rng: np.random.Generator) -> F64:
         """See :meth:`Law.draw`."""
         if self.observers:
-            eta = eta + np.sqrt(self.observers) * rng.standard_normal(np.shape(eta))
+            eta = eta + np.sqrt(self.observers) * rng.standard_normal(np.shape(eta)) - 0.5 * self.observers
         mean = np.exp(np.minimum(eta, HIGH))
         k = self.inverse_size_at(eta)
         shape = 1.0 / np.maximum(k, 1e-9)

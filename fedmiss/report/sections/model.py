@@ -13,9 +13,9 @@ from fedmiss.report.fitted import fitted_years, lack_of_fit, no_clear_miss
 from fedmiss.report.prose import averaged_ranks, averaged_rows, chosen_rows, family_words, progress_words
 from fedmiss.report.sections import Cell, HtmlTable, Section, records
 from fedmiss.report.style import Plot
-from fedmiss.report.words import count, number, share
+from fedmiss.report.words import count, number, percent, share
 
-__all__ = ["build"]
+__all__ = ["build", "trials"]
 
 
 def build(a: Findings, plots: dict[str, Plot]) -> Section:
@@ -28,6 +28,7 @@ def build(a: Findings, plots: dict[str, Plot]) -> Section:
             "facts": [(name, value) for name, value in _facts(a) if value not in _UNSAID],
             "fitted": _fitted(a),
             "cv": _cv(a),
+            "trials": _trials(a),
             "cv_figure": plots.get("cv"),
             "convergence_figure": plots.get("convergence"),
             "period": _period(a),
@@ -157,11 +158,33 @@ def _structure(a: Findings) -> str:
     return " ".join(t for t in (follows, who) if t)
 
 
-def _tried(a: Findings) -> str:
-    """The part of the advice that says which structure was tried; empty where none was."""
-    advice = str(a.data.fact("advice", default=""))
-    at = [i for i in (advice.find("What the expectation"), advice.find("Judged by")) if i >= 0]
-    return advice[min(at) :] if at else ""
+def trials(a: Findings) -> pd.DataFrame:
+    """Steps of the structure that were tried (schema ``report_trials``)."""
+    columns = ["what", "judged_by", "gain", "error", "taken"]
+    table = pd.DataFrame(a.data.fact("trials", default=[]), columns=columns)
+    return table.astype({"what": str, "judged_by": str, "gain": float, "error": float, "taken": bool})
+
+
+def _trials(a: Findings) -> HtmlTable | None:
+    table = trials(a)
+    if table.empty:
+        return None
+    rows = [
+        [
+            Cell(str(r.what)),
+            Cell(str(r.judged_by)),
+            Cell(percent(100 * r.gain), r.gain),
+            Cell(percent(100 * r.error), r.error),
+            Cell("yes" if r.taken else "no"),
+        ]
+        for r in records(table)
+    ]
+    note = (
+        "Gain: how much better what was left out was predicted, as a share of the deviance. Taken: better by half a "
+        "standard error or more (the number of visits, observers, and slopes: by two)."
+    )
+    columns = ["Step", "Judged by", "Gain", "Standard error", "Taken"]
+    return HtmlTable("Structure that was tried", columns, rows, "trials", note)
 
 
 def _facts(a: Findings) -> list[tuple[str, str]]:
@@ -177,7 +200,6 @@ def _facts(a: Findings) -> list[tuple[str, str]]:
         ("Standard effort", _value(f("standard_effort"))),
         ("Effort in the model (exponents)", _terms(a)),
         ("Observer effects, kept inside the groups", _observers(a)),
-        ("Structure that was tried", _tried(a) or "none"),
         ("Objective at the end", _value(f("objective"))),
         (f"At the end, {progress_words(a)} (0 at a solution)", _value(f("h_norm"))),
         ("Converged", _value(f("converged"))),

@@ -33,6 +33,8 @@ def digest_of(visits: Visits) -> bytes:
         visits.weight,
     ):
         h.update(np.ascontiguousarray(x).tobytes())
+    for name, column in visits.covariates.items():
+        h.update(name.encode() + np.ascontiguousarray(column).tobytes())
     for texts in (visits.site_id, visits.region, visits.checklist):
         h.update(b"\0".join(str(t).encode() for t in texts) if texts is not None else b"-")
     return h.digest()

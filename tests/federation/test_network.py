@@ -27,6 +27,7 @@ from fedmiss.federation.member import Member
 from fedmiss.federation.outline import Outline, outline_of
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.network.folder import Folder, check_folder
+from fedmiss.rng import rng_for
 
 from .network import JOB, NEGBIN, SETTINGS, Kill, clubs_of, in_one_process, order, run, together
 from .owners import largest, owned
@@ -634,6 +635,40 @@ def test_a_choice_of_models_goes_through_masks(panel, tmp_path):
     assert got.choice.best == here.choice.best
     np.testing.assert_allclose(got.choice.table["deviance"], here.choice.table["deviance"], rtol=1e-8)
     assert largest(got.totals[0], here.totals[0]) < 1e-8
+
+
+@pytest.mark.slow
+def test_features_of_sites_go_through_masks(tmp_path):
+    """Covariates stay at home; the joint result is that of one process, and a category of one organisation is left out."""
+    panel = owned(3, n=900, J=60, L=24, size=2.0, seed=6)
+    rng = rng_for(6, "covariates")
+    home = np.zeros(60, dtype=np.int64)
+    for k, g in enumerate(panel.groups):
+        home[g.site] = k
+    level = np.zeros(60)
+    for g in panel.groups:
+        np.add.at(level, g.site, np.log1p(g.count) / np.bincount(g.site, minlength=60).clip(1)[g.site])
+    habitat = np.where(level > np.median(level), "marsh", "farm").astype(object)
+    habitat[home == 0] = "harbour"
+    panel = replace(panel, covariates={"height": level + 0.3 * rng.normal(size=60), "habitat": habitat})
+    chosen = replace(NEGBIN, rank=0, features=("covariates",))
+    what = order([chosen], bootstrap=2)
+    here = in_one_process(clubs_of(panel, tmp_path / "a"), what)
+    got = run(clubs_of(panel, tmp_path / "b"), what)
+    for joint in got.values():
+        same_bits(got["owner-0"], joint)
+        assert largest(joint.totals[0], here.totals[0]) < 1e-8
+        assert largest(joint.draws[1, 0], here.draws[1, 0]) < 1e-8
+    assert here.facts.site_covariates == ["height"]
+    assert here.facts.explained["covariates"] > 0.3
+    tried = order([replace(NEGBIN, rank=0), NEGBIN], bootstrap=0, structure=("covariates", "smooth"))
+    one, many = (
+        in_one_process(clubs_of(panel, tmp_path / "c"), tried),
+        run(clubs_of(panel, tmp_path / "d"), tried),
+    )
+    assert many["owner-1"].choice.best == one.choice.best
+    assert [t.taken for t in many["owner-1"].choice.trials] == [t.taken for t in one.choice.trials]
+    assert largest(many["owner-1"].totals[0], one.totals[0]) < 1e-8
 
 
 def test_a_damaged_journal_is_refused_and_a_cut_one_goes_on(tmp_path):

@@ -54,7 +54,8 @@ def project_counts(
     found = _places(table.covariates)
     if others := [c for c in table.covariates if c not in found.values()]:
         said.append(
-            f"the columns {', '.join(others)} are not used by this model; `fedmiss trim --covariate` uses them."
+            f"the columns {', '.join(others)} are not used: `fedmiss trim --covariate` uses them, and what belongs to the "
+            "sites the model gets by `fedmiss panel --site-table`."
         )
     name = frame.select(pl.concat_str("site", "year", "month", separator="|").alias("name")).to_series()
     out = frame.select(

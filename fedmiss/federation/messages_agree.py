@@ -318,7 +318,9 @@ class Features(Question):
     visits: np.ndarray = _f("mean and deviation over sites of log(visits + 1/2), or empty", "(2,)")
     knots: np.ndarray = _f("places of the smooth's knots, in deviations of longitude and latitude", "(m, 2)")
     kept: np.ndarray = _f("1 for features that are used; empty: not known yet", "(u,)")
-    behind: np.ndarray = _f("sites of all groups behind each feature; empty: not known yet", "(u,)")
+    behind: np.ndarray = _f(
+        "visited sites of all groups behind each feature, and in all; empty: not known yet", "(u + 1,)"
+    )
     share: float = _f("largest share of one group in the sites behind a feature")
 
 
@@ -327,8 +329,13 @@ class FeatureSums(Answer):
     """What is behind each feature; for those that are used their sums over sites."""
 
     about: ClassVar[str] = "what is behind each feature of sites, and sums of those that are used"
-    behind: np.ndarray = _f("sites behind each feature", "(u,)", "sites", bits=30)
-    groups: np.ndarray = _f("1 where the group has such a site", "(u,)", "flag", bits=0)
-    over: np.ndarray = _f("1 where the group has too large a share of them", "(u,)", "flag", bits=0)
+    behind: np.ndarray = _f("visited sites behind each feature, and in all", "(u + 1,)", "sites", bits=30)
+    groups: np.ndarray = _f("1 where the group has such a site", "(u + 1,)", "flag", bits=0)
+    over: np.ndarray = _f(
+        "1 where the group has too large a share of them, or fewer than its own least number",
+        "(u + 1,)",
+        "flag",
+        bits=0,
+    )
     sums: np.ndarray = _f("sums over sites of the features that are used", "(k,)", bits=30)
     products: np.ndarray = _f("and of their products", "(k (k + 1) / 2,)", bits=30)

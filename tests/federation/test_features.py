@@ -280,6 +280,28 @@ def test_features_with_too_few_sites_or_groups_behind_them_are_left_out_under_le
         next(iter(federation.programs.values())).reply(msg.SiteVisits(np.zeros(0)))
 
 
+def test_a_custodian_keeps_sums_that_rest_on_few_of_its_own_sites():
+    """With an own least number of 5: a habitat that the organisation has at 3 sites, or lacks at 3, is not used."""
+    visits, _, covariates = country(10, J=90, years=4, hidden=0.0)
+    g0 = np.flatnonzero(np.arange(90) % 3 == 0)
+    habitat = np.where(np.arange(90) % 2 == 0, "farm", "forest").astype(object)
+    few, most = habitat.copy(), habitat.copy()
+    few[g0] = "farm"
+    few[g0[:3]] = "forest"
+    for table, least, left in ((few, 5, False), (few, 2, True), (most, 5, True)):
+        panel = panel_of(visits, "site", {"habitat": table, "elevation": covariates["elevation"]})
+        plain = LocalFederation.of_panel(panel)
+        plan = Plan(
+            months=panel.calendar[1] * 12 + panel.calendar[0] - 1, jointly=True, minimum=2, joint=False
+        )
+        federation = LocalFederation({n: p.held for n, p in plain.programs.items()}, plain.at, 90, plan)
+        for program in federation.programs.values():
+            program.axis = replace(program.axis, minimum=least)
+        names = agree_features(federation.link, federation.hub, ("covariates",)).features.names
+        assert ("of habitat: forest" in names) is ("of habitat: farm" in names) is left
+        assert "of elevation" in names
+
+
 def test_draws_of_a_site_that_nobody_visited_hold_the_variance_between_sites_and_of_the_coefficients():
     """The log of its total has, over replicates, at least the variance tau; and draws of B have about their covariance."""
     visits, _, covariates = country(11, J=80, years=4)

@@ -168,22 +168,32 @@ def _near(x: F64, knots: F64) -> F64:
 
 
 def features(program: GroupProgram, q: msg.Features) -> msg.FeatureSums:
-    """Make the features, and say what is behind each; of those that are kept, keep the columns and return their sums."""
+    """Make the features, and say what is behind each; of those that are kept, keep the columns and return their sums.
+
+    Of a sum that rests on fewer of the group's own sites than its custodian allows, or leaves out fewer, the group says that
+    it is not to be used.
+    """
     x, there = _columns(program, q)
-    if any(part.size not in (0, x.shape[1]) for part in (q.kept, q.behind)):
+    u = x.shape[1]
+    if q.kept.size not in (0, u) or q.behind.size not in (0, u + 1):
         raise UplinkError(
-            f"group {program.name!r} was asked about {max(q.kept.size, q.behind.size)} features; it makes {x.shape[1]}. "
+            f"group {program.name!r} was asked about {max(q.kept.size, q.behind.size - 1)} features; it makes {u}. "
             "Install the same fedmiss on all sides, and start the job again."
         )
-    behind = digits(program.part @ there)
-    over = behind > q.share * q.behind if q.behind.size else np.zeros(behind.size)
-    none = np.zeros(0)
+    went = (
+        np.bincount(program.need().site, minlength=len(x)) > 0
+    )  # a site without a visit says nothing, and hides nothing
+    there = np.column_stack([there, np.ones(len(x))]) * went[:, None]
+    behind, own, least = digits(program.part @ there), there.sum(axis=0), program.axis.minimum
+    few = ((own > 0) & (own < least)) | ((own < own[-1]) & (own[-1] - own < least))
+    over = (behind > q.share * q.behind) | few if q.behind.size else few
+    flags = ((behind > 0).astype(float), over.astype(float))
     if not q.kept.size:
-        return msg.FeatureSums(behind, (behind > 0).astype(float), over.astype(float), none, none)
+        return msg.FeatureSums(behind, *flags, np.zeros(0), np.zeros(0))
     kept = q.kept == 1
-    smooth = np.zeros(x.shape[1], dtype=bool)
+    smooth = np.zeros(u, dtype=bool)
     if "smooth" in q.blocks:  # the last block
-        smooth[x.shape[1] - len(q.knots) :] = True
+        smooth[u - len(q.knots) :] = True
         knots = q.knots[kept[smooth]]
         values, vectors = np.linalg.eigh(_near(knots, knots))
         root = vectors @ np.diag(1.0 / np.sqrt(np.maximum(values, 1e-6))) @ vectors.T
@@ -192,13 +202,7 @@ def features(program: GroupProgram, q: msg.Features) -> msg.FeatureSums:
         x = x[:, kept]
     program.features = np.ascontiguousarray(x)
     weighted = program.share[:, None] * x
-    return msg.FeatureSums(
-        behind,
-        (behind > 0).astype(float),
-        over.astype(float),
-        weighted.sum(axis=0),
-        to_triangle(weighted.T @ x),
-    )
+    return msg.FeatureSums(behind, *flags, weighted.sum(axis=0), to_triangle(weighted.T @ x))
 
 
 def move_prior_means(b: Batch, at: slice | I64, B: F64) -> None:

@@ -229,10 +229,10 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
         2 if panel.least else 1
     ):  # who has too large a share of the sums is said once they are known
         (answers,) = link.ask([ask])
-        sums = {name: total(answers, name, (u,)) for name in ("behind", "groups", "over")}
+        sums = {name: total(answers, name, (u + 1,)) for name in ("behind", "groups", "over")}
         ask = replace(ask, behind=sums["behind"])
     kept = behind(sums["behind"], sums["groups"], least, contributors) & (sums["over"] == 0)
-    kept &= _levels(columns, sums, panel.J, least, contributors)
+    kept = kept[:-1] & _levels(columns, sums, least, contributors)
     lost = [columns[i] for i in np.flatnonzero(~kept) if not columns[i].startswith("knot ")]
     if lost and panel.least:
         notes.append(
@@ -284,7 +284,7 @@ def _column_names(
     return out
 
 
-def _levels(columns: Sequence[str], sums: dict[str, F64], J: float, least: int, contributors: int) -> Bool:
+def _levels(columns: Sequence[str], sums: dict[str, F64], least: int, contributors: int) -> Bool:
     """Values of a category that may have sums of their own: what is left of the category has enough sites as well."""
     kept = np.ones(len(columns), dtype=bool)
     categories: dict[str, list[int]] = {}
@@ -294,7 +294,7 @@ def _levels(columns: Sequence[str], sums: dict[str, F64], J: float, least: int, 
     if least <= 1:
         return kept
     for at in categories.values():
-        rest = max(J - float(sums["behind"][at].sum()), 0.0)
+        rest = max(float(sums["behind"][-1]) - float(sums["behind"][at].sum()), 0.0)
         some = kept_regions(
             np.r_[rest, sums["behind"][at]], np.r_[contributors, sums["groups"][at]], np.r_[0.0, sums["over"][at]],
             least, contributors,

@@ -81,7 +81,7 @@ class SiteTable:
             out = int(((self.frame[name] - mean).abs() > reach).sum())
             if out:
                 said.append(
-                    f"{out:,} of {self.frame.height:,} sites of the table have a {name} beyond what visited sites span "
+                    f"{out:,} of {self.frame.height:,} sites of the table lie beyond what visited sites span in {name} "
                     f"({mean - reach:,.4g} to {mean + reach:,.4g}); they count as the edge of it."
                 )
         return said

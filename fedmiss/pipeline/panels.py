@@ -20,6 +20,7 @@ from fedmiss.tables import read_table
 
 __all__ = ["PanelFolder", "check_same_panel", "effort_names", "open_panel", "panel_hash"]
 
+FEWEST_ZEROS = 0.01  # share of counts that are zero above which zeros are written down
 _COLUMNS = {"duration": "duration_minutes", "distance": "distance_km", "observers": "n_observers"}
 
 
@@ -70,8 +71,11 @@ class PanelFolder:
 
     @property
     def listed_by_detection(self) -> bool:
-        """Whether sites are in the panel because the species was found there: others were dropped, or zeros unwritten."""
-        return self.chosen_by_detection or self.facts.n_zeros == 0
+        """Whether sites are in the panel because the species was found there: others were dropped, or zeros unwritten.
+
+        A survey that writes zeros has more than one in a hundred.
+        """
+        return self.chosen_by_detection or self.facts.n_zeros <= FEWEST_ZEROS * self.facts.n_counted
 
     @property
     def frame(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -48,8 +48,8 @@ class Task:
     L: int
     calendar: tuple[np.ndarray, np.ndarray]
     sites: np.ndarray
-    region: np.ndarray | None
-    covariates: dict[str, np.ndarray]
+    region: np.ndarray | None = None
+    covariates: dict[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
     def of(cls, table: pd.DataFrame, away: np.ndarray, known: pd.DataFrame | None = None) -> Task:

@@ -121,6 +121,11 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
     panel = dict(_table(raw, "panel", where))
     if isinstance(panel.get("site_table"), str):
         panel["site_table"] = str(base / panel["site_table"])
+        if not Path(panel["site_table"]).is_file():
+            raise InputError(
+                f"{where}: panel.site_table: there is no file {panel['site_table']}.",
+                path=panel["site_table"],
+            )
     return Recipe(
         name=convert(raw.get("name", path.stem), str, f"{where}: name"),
         out=Path(out) if out else base / convert(raw.get("out", f"{path.stem}-out"), str, f"{where}: out"),

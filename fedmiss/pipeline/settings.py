@@ -178,6 +178,10 @@ class FastSettings(FitSettings):
         bool, Setting("fast: keep what each group needs for a report about its own sites (fedmiss own).")
     ] = False
 
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        named_features(self.structure)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedMissEMSettings(FitSettings):

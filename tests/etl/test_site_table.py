@@ -128,6 +128,9 @@ def test_a_site_elsewhere_in_the_table_is_said(tmp_path, records):
 def test_in_a_recipe_the_table_lies_beside_it(tmp_path):
     (tmp_path / "counts.csv").write_text(ROWS)
     (tmp_path / "r.toml").write_text('[ingest]\nfiles = ["counts.csv"]\n[panel]\nsite_table = "sites.csv"\n')
+    with pytest.raises(InputError, match=r"panel\.site_table: there is no file"):
+        read_recipe(tmp_path / "r.toml")
+    table_of(tmp_path, SITES)
     assert read_recipe(tmp_path / "r.toml").panel.site_table == str(tmp_path / "sites.csv")
 
 

@@ -87,6 +87,14 @@ def test_a_setting_of_the_method_is_kept_as_it_was_given(kind, name):
     assert set(made) == set(definitions(kind))
 
 
+@pytest.mark.parametrize("structure", ["covariate", "visits,visits", "", "smooth;visits"])
+def test_a_structure_of_unknown_words_is_refused_at_once(structure):
+    with pytest.raises(
+        ConfigError, match=r"--structure is .* \(must be auto, none, or a comma list of visits"
+    ):
+        FitSettings(structure=structure)
+
+
 @pytest.mark.parametrize(
     ("settings", "flag"),
     [

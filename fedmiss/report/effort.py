@@ -60,7 +60,8 @@ def _rows(a: Findings) -> dict[str, tuple[float, float, float, float]]:
         return {}
     growth, within = _growth(a)
     shift = -growth * (1.0 / _attenuation(a, within) - 1.0)
-    logs = np.log1p(np.array([t["percent_per_year"], t["percent_lo"], t["percent_hi"]], dtype=float) / 100.0)
+    percents = np.array([t["percent_per_year"], t["percent_lo"], t["percent_hi"]], dtype=float)
+    logs = np.log1p(np.maximum(percents / 100.0, -1.0 + 1e-12))  # an interval may end at -100 %
     rows = {AS_IS: logs}
     if growth and a.data.fact("family") != "bernoulli":
         off = logs + shift

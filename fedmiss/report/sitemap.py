@@ -53,7 +53,7 @@ def site_map(a: Analysis) -> Plot | None:
     elif not a.sites_differ:
         caption, alt = _draw_means(fig, ax, table, a)
     else:
-        caption, alt = _draw_classes(fig, ax, table)
+        caption, alt = _draw_classes(fig, ax, table, frame_of_sites=not a.visited.empty)
     return Plot("map", "Map of sites", f"{caption}{_beside(a)} {CREDIT}", alt, fig, table)
 
 
@@ -109,11 +109,11 @@ def _size_legend(fig: Figure, table: pd.DataFrame, areas: F64, unit: str) -> Non
     )  # fmt: skip
 
 
-def _draw_classes(fig: Figure, ax: Axes, table: pd.DataFrame) -> tuple[str, str]:
+def _draw_classes(fig: Figure, ax: Axes, table: pd.DataFrame, *, frame_of_sites: bool) -> tuple[str, str]:
     areas = _areas(table)
     order = np.argsort(-areas, kind="stable")
     present = []
-    never = (table["visits"] == 0).to_numpy()
+    never = (table["visits"] == 0).to_numpy() & frame_of_sites
     if never.any():
         pick = order[never[order]]
         ax.scatter(

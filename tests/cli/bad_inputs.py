@@ -346,7 +346,7 @@ CASES = (
     Case(
         "unknown choice of sites",
         lambda b, f: ("panel", b / "records", *WIGEON, "--sites", "some", "--out", "new"),
-        ("'some'", "seen or all"),
+        ("'some'", "seen, all or frame"),
         2,
     ),
     Case(

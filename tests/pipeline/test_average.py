@@ -23,7 +23,7 @@ from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel
 from fedmiss.tables import read_table
 
-AVERAGE = FitSettings(model="quasi", max_rank=1, folds=2, bootstrap=24, own=True)
+AVERAGE = FitSettings(model="quasi", max_rank=1, folds=2, structure="none", bootstrap=24, own=True)
 
 
 @pytest.fixture(scope="module")

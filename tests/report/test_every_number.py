@@ -77,7 +77,10 @@ def table_specs(s: Sources, one_trend: bool) -> dict:
         "Cross-validation": (sums, [
             None, ["rank#"], ["deviance"], ["log_rmse"], ["total_bias"], ["n#"],
         ]),
-        "Structure that was tried": (t["trials"], ["what", "judged_by", ["gain%"], ["error%"], None]),
+        "Structure that was tried": (
+            t["trials"].assign(yes=t["trials"]["taken"].map({True: "yes", False: "no"})),
+            ["what", "judged_by", ["gain%"], ["error%"], "yes"],
+        ),
         "From the source to the panel, step by step": (t["flow"], ["step", ["rows#"], "note"]),
         "Groups of observers": (t["groups"], ["group", ["visits#"], ["counted#"], ["cells#"]]),
     }  # fmt: skip

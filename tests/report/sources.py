@@ -340,8 +340,15 @@ class Sources:
             "rounds",
             "participation",
             "exchanges",
+            "observer_sd",
         )
         out = {n: f.get(n) for n in names}
+        out |= {k: 100 * v for k, v in f.items() if k.startswith("explained_")}
+        off = self.tables["sensitivity"].set_index("what")
+        if "recorded effort off by half" in off.index:
+            row = off.loc["recorded effort off by half"]
+            out |= {"effort_adds": row["effort_percent"], "effort_off": row["percent_per_year"]}
+            out |= {"effort_lo": row["percent_lo"], "effort_hi": row["percent_hi"]}
         for way in ("up", "down"):
             out |= {f"{u.lower()}_{way}": f.get(f"bytes_{way}", np.nan) / size for u, size in _BYTES.items()}
         draws = self.tables["draws"]
@@ -370,6 +377,14 @@ class Sources:
         for name in self.figures.get("map", pd.DataFrame()).get("trend_class", pd.Series(dtype=str)).unique():
             out += [f"{{#class_{name}}} {name}", f"{name} ({{#class_{name}}})"]
         out += [f"{k.removeprefix('effort_')} {{{k}}}" for k in self.facts if k.startswith("effort_")]
+        out += [
+            f"({{{k}}} % of the variance between sites)" for k in self.facts if k.startswith("explained_")
+        ]
+        out += [
+            "standard deviation {observer_sd} on the link scale",
+            "by itself it changes counts by {effort_adds} % a year",
+            "the trend may be {effort_off} % per year (95 % interval {effort_lo} % to {effort_hi} %)",
+        ]
         if "beside" in self.figures:
             out.append(
                 "{trim_percent} % per year (95 % interval {trim_percent_lo} % to {trim_percent_hi} %), {_}, "

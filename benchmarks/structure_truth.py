@@ -154,6 +154,13 @@ def sites_panel(job: tuple[int, str]) -> dict[str, object]:
     return out
 
 
+def resampled(federation: LocalFederation, s: CountSettings, seed: int, draws: int) -> tuple:
+    """The fit, its monthly totals (L,), and those of its replicates (draws, L)."""
+    fit = federation.fit(s)
+    monthly = totals_by_region(fit, np.full(SQUARES, -1), 0)[0]
+    return fit, monthly, federation.replicates(range(draws), seed=seed).totals[:, 0]
+
+
 def area_panel(job: tuple[int, int]) -> dict[str, tuple[float, float]]:
     """Error and standard error of the slope of the area, with and without features; of the visited sites alone."""
     seed, draws = job
@@ -162,19 +169,11 @@ def area_panel(job: tuple[int, int]) -> dict[str, tuple[float, float]]:
     federation = federation_of(c)
     out = {}
     for name, features in {"none": (), "chosen": None}.items():
-        fit = federation.fit(settings_of(federation, features, seed))
-        monthly = totals_by_region(fit, np.full(SQUARES, -1), 0)[0]
-        rep = federation.replicates(range(draws), seed=seed).totals[:, 0]
-        level = np.log(monthly.mean() / c.mean.sum(axis=0).mean())
-        out[name] = (
-            slope_of(monthly) - truth,
-            slope_of(rep).std(ddof=1),
-            level,
-            np.log(rep.mean(axis=1)).std(ddof=1),
-        )
+        fit, monthly, rep = resampled(federation, settings_of(federation, features, seed), seed, draws)
+        out[name] = slope_of(monthly) - truth, slope_of(rep).std(ddof=1)
         if name == "none":
             seen = slope_of(fit.expected()[c.visited].sum(axis=0))
-            out["visited sites for the area"] = seen - truth, np.nan, np.nan, np.nan
+            out["visited sites for the area"] = seen - truth, np.nan
     return out
 
 
@@ -186,9 +185,7 @@ def regions_panel(job: tuple[int, int]) -> dict[str, tuple[float, float]]:
     federation = federation_of(c)
     out = {}
     for name, features in {"one line": (), "region lines": ("regions",), "chosen": None}.items():
-        fit = federation.fit(settings_of(federation, features, seed))
-        monthly = totals_by_region(fit, np.full(SQUARES, -1), 0)[0]
-        rep = federation.replicates(range(draws), seed=seed).totals[:, 0]
+        _, monthly, rep = resampled(federation, settings_of(federation, features, seed), seed, draws)
         out[name] = slope_of(monthly) - truth, slope_of(rep).std(ddof=1)
     table = pd.DataFrame({"site": c.site, "year": c.month // 12, "count": c.count})
     table = table.groupby(["site", "year"], as_index=False)["count"].mean()

@@ -13,7 +13,9 @@ from fedmiss.errors import InputError
 from fedmiss.parsing import misfit
 
 __all__ = [
+    "ALL",
     "FACTS",
+    "VISITED",
     "Facts",
     "FitFacts",
     "ImputedFacts",
@@ -135,7 +137,7 @@ class ModelFacts(Facts):
 
     ``mu`` is the level on the link scale, ``phi`` the dispersion that enters the fit, ``negbin_size`` None for other models,
     ``edf`` the effective degrees of freedom, ``smear`` the factor of expected counts, ``features`` what the expectation
-    for a site follows, ``observers`` whether there are observer effects.
+    for a site follows.
     """
 
     family: str
@@ -159,7 +161,6 @@ class ModelFacts(Facts):
     time: str = "smooth"
     slopes: bool = False
     features: list[str] = field(default_factory=list)
-    observers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +262,9 @@ class RecordsFacts(Facts):
     n_zero_ok: int
     species: list[SpeciesRow]
 
+
+# Names of the whole panel, and of its visited sites, among the regions of draws.parquet.
+ALL, VISITED = "all", "visited sites"
 
 FACTS: dict[str, type[Facts]] = {
     "records": RecordsFacts, "panel": PanelFacts, "fit": FitFacts, "imputed": ImputedFacts, "joint": JointFacts,

@@ -316,32 +316,27 @@ def _choose_sites(visits: pl.DataFrame, settings: PanelSettings, flow: list[Flow
 
 
 def _site_axis(visits: pl.DataFrame) -> pl.DataFrame:
-    return (
-        visits.group_by("site_id")
-        .agg(
-            pl.col("site_name").drop_nulls().sort().first(),
-            pl.col("latitude").mean(),
-            pl.col("longitude").mean(),
-            pl.col("region").drop_nulls().sort().first(),
-        )
-        .sort("site_id")
-        .with_row_index("site_index")
-        .with_columns(pl.col("site_index").cast(pl.Int32))
-        .select("site_index", "site_id", "site_name", "latitude", "longitude", "region")
+    sites = visits.group_by("site_id").agg(
+        pl.col("site_name").drop_nulls().sort().first(),
+        pl.col("latitude").mean(),
+        pl.col("longitude").mean(),
+        pl.col("region").drop_nulls().sort().first(),
     )
+    return _numbered(sites)
+
+
+def _numbered(sites: pl.DataFrame) -> pl.DataFrame:
+    """Sites in the order of their ids, with their numbers."""
+    index = pl.int_range(pl.len(), dtype=pl.Int32).alias("site_index")
+    return sites.sort("site_id").select(index, "site_id", "site_name", "latitude", "longitude", "region")
 
 
 def _with_frame(sites: pl.DataFrame, table: SiteTable, flow: list[FlowRow]) -> pl.DataFrame:
     """The panel's sites, and those of the table that nobody visited."""
     more = table.frame.filter(~pl.col("site_id").is_in(sites["site_id"].to_list()))
     flow.append({"step": FRAME, "rows": 0, "note": f"{more.height} sites"})
-    columns = ["site_id", "site_name", "latitude", "longitude", "region"]
-    both = pl.concat([sites.select(columns), more.select(columns)], how="vertical_relaxed").sort("site_id")
-    return (
-        both.with_row_index("site_index")
-        .with_columns(pl.col("site_index").cast(pl.Int32))
-        .select(sites.columns)
-    )
+    columns = sites.columns[1:]
+    return _numbered(pl.concat([sites.select(columns), more.select(columns)], how="vertical_relaxed"))
 
 
 def _months(dates: pl.Series, warnings: list[str]) -> pl.DataFrame:

@@ -12,6 +12,7 @@ from fedmiss.errors import InputError, listed
 from fedmiss.etl.columns import squeezed
 from fedmiss.etl.counts import read_texts
 from fedmiss.etl.sources import expand
+from fedmiss.models.lowrank.structure import LIMIT
 
 __all__ = ["SiteTable", "read_site_table"]
 
@@ -26,7 +27,6 @@ _FIXED = {
 MOST_LEVELS = 20  # values of a category
 LARGEST = 1e9  # of a number
 MOSTLY = 0.8  # share of numbers above which a text among them is taken for an error
-SPAN = 2.5  # deviations from the mean of visited sites that the model follows a number (federation/group/features.py)
 NEAR = 0.5  # degrees between the place in the table and that of the records that are worth a word
 
 
@@ -77,7 +77,7 @@ class SiteTable:
             seen = self.frame.filter(here)[name].drop_nulls()
             if seen.len() < 2:
                 continue
-            mean, reach = float(seen.mean() or 0.0), SPAN * float(seen.std(ddof=0) or 0.0)  # type: ignore[arg-type]
+            mean, reach = float(seen.mean() or 0.0), LIMIT * float(seen.std(ddof=0) or 0.0)  # type: ignore[arg-type]
             out = int(((self.frame[name] - mean).abs() > reach).sum())
             if out:
                 said.append(

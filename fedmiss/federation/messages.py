@@ -203,7 +203,6 @@ class Solve(Question):
     effort: bool = _f("whether score and curvature of effort are wanted")
     observers: bool = _f("whether observer effects take a step")
     nodes: np.ndarray = _f("values of 1 / size at which the dispersion is wanted", "(n, m)")
-    features: bool = _f("whether the equations of the features' coefficients are wanted")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

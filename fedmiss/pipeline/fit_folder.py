@@ -14,7 +14,7 @@ import pandas as pd
 from fedmiss.arrays import F64, Columns
 from fedmiss.core import Result
 from fedmiss.errors import InputError
-from fedmiss.federation.hub.features import covariate_names, explained
+from fedmiss.federation.hub.structure import structure_facts
 from fedmiss.federation.results import AverageFit, CountFit, Posterior, coefficient_names, visited_totals
 from fedmiss.files import (
     Manifest,
@@ -245,7 +245,6 @@ def model_facts(fit: CountFit) -> ModelFacts:
         rank=fit.settings.rank,
         slopes=fit.slopes,
         features=list(fit.settings.features),
-        observers=fit.settings.observers,
         time=fit.settings.time,
         penalty=fit.settings.penalty,
         mu=fit.theta.mu,
@@ -292,9 +291,7 @@ def fit_facts(
         n_cells_observed=federation.n_cells(),
         bootstrap=s.bootstrap if isinstance(s, FastSettings) else 0,
         advice=choice.advice if choice else "",
-        trials=[t._asdict() for t in choice.trials] if choice else [],
-        site_covariates=covariate_names(federation.hub, chosen.state.features) if chosen.state else [],
-        explained=explained(federation.hub, chosen.state.features, chosen.state.tau) if chosen.state else {},
+        **structure_facts(federation.hub, choice, chosen.state),
         cv_summary=json.loads(choice.summary.to_json(orient="records"))
         if choice is not None and len(choice.summary)
         else [],

@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from fedmiss.arrays import Columns
 from fedmiss.errors import ConfigError
-from fedmiss.federation.hub.state import ALL
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
 from fedmiss.federation.results import AverageFit, CountFit, site_slopes
 from fedmiss.files import hash_file, hash_json, making, write_checked
+from fedmiss.folders import ALL
 from fedmiss.models.lowrank.choice import Choice, Trial
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.owner import empty_part

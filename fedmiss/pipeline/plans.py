@@ -106,7 +106,6 @@ def federation_of(folder: PanelFolder, s: FastSettings | SaemSettings) -> LocalF
         own=isinstance(s, FastSettings) and s.own,
     )
     if isinstance(s, FastSettings):
-        federation.ask_features(
-            [base_settings(s)], tried(s, folder) if len(candidates(s, base_settings(s))) > 1 else None
-        )
+        chosen = candidates(s, base_settings(s))
+        federation.ask_features(chosen, tried(s, folder) if len(chosen) > 1 else None)
     return federation

@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import F64
+from fedmiss.folders import ALL, VISITED
 from fedmiss.report.classes import NOT_CLASSIFIED, classify
 from fedmiss.report.coverage import Coverage, coverage, monthly_coverage
 from fedmiss.report.findings import REGION, Findings, found_in, region_row
-from fedmiss.report.inputs import ALL, VISITED, ReportInputs
+from fedmiss.report.inputs import ReportInputs
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.slopes import log_slope

@@ -18,10 +18,9 @@ from fedmiss.folders import FACTS
 from fedmiss.group_names import group_name
 from fedmiss.tables import read_table
 
-__all__ = ["ALL", "ReportInputs", "Source", "read_inputs"]
+__all__ = ["ReportInputs", "Source", "read_inputs"]
 
 _FACTS = {f.name for cls in FACTS.values() for f in fields(cls)}
-ALL, VISITED = "all", "visited sites"  # names of the whole panel and its visited sites in draws.parquet
 
 
 @dataclass(frozen=True, kw_only=True)

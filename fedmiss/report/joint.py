@@ -14,7 +14,7 @@ import pandas as pd
 from fedmiss.arrays import F64
 from fedmiss.errors import InputError
 from fedmiss.files import atomic_folder, hash_file, read_json, read_manifest, write_manifest
-from fedmiss.folders import JointFacts
+from fedmiss.folders import ALL, JointFacts
 from fedmiss.report.build import report_results, write_figures
 from fedmiss.report.coverage import MIN_CELLS_PER_YEAR, MIN_DETECTIONS
 from fedmiss.report.effort import sensitivity
@@ -22,7 +22,7 @@ from fedmiss.report.exchange import write_totals
 from fedmiss.report.findings import REGION, Findings, found_in, region_row
 from fedmiss.report.fitted import fitted_years
 from fedmiss.report.html import rendered_page
-from fedmiss.report.inputs import ALL, Source
+from fedmiss.report.inputs import Source
 from fedmiss.report.prose import Headline, headline_of, latest, limits, model_caveats, other_convention
 from fedmiss.report.sections import Section, index, model, season
 from fedmiss.report.sections.headline import stretches, windows

@@ -236,7 +236,7 @@ def opened(**more):
             r"V of shape \(1, 99, 6\)",
         ),
         (
-            msg.Solve(0, np.array([0]), 9, np.zeros((0, 0, 0)), False, False, np.zeros((1, 0)), False),
+            msg.Solve(0, np.array([0]), 9, np.zeros((0, 0, 0)), False, False, np.zeros((1, 0))),
             "9 coefficients of at most 2",
         ),
         (msg.Predict(0, np.array([0, 0]), np.zeros((2, 1)), False), r"fits \[0, 0\] of 1"),

@@ -179,7 +179,7 @@ def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
         b.set_offsets(fits)
     free = _added(month, n)[:, :, free_places(p, slopes=b.slopes)]
     equations, about = np.zeros((n, 0)), np.zeros((n, 0))
-    if q.features:
+    if b.F.shape[1]:
         equations, about = feature_sums(program, b, fits, p)
     return msg.Months(
         free, _added(stats, n), equations, about, effort, watched, _dispersion(b, fits, q.nodes)
@@ -334,7 +334,7 @@ def totals(program: GroupProgram, b: Batch, q: msg.Totals) -> msg.RegionTotals:
     x = years - years.mean() if years.size else years.astype(float)
     rows = len(axis.regions) + 1 + q.visited
     out = np.zeros((q.fits.size, rows, axis.L))
-    visited = np.bincount(program.need().site, minlength=J) > 0
+    visited = program.visited
     T, D = _months(b, q)
     D = D * (not q.drawn)
     chunks = kernels.chunks_of(J * axis.L)

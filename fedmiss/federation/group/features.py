@@ -24,6 +24,7 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.messages_agree import LEVEL, PLACE
 from fedmiss.federation.rules import digits
 from fedmiss.federation.triangle import to_triangle
+from fedmiss.models.lowrank.structure import LIMIT
 
 if TYPE_CHECKING:
     from fedmiss.federation.group.batch import Batch
@@ -34,7 +35,6 @@ __all__ = [
     "move_prior_means",
 ]  # fmt: skip
 
-LIMIT = 2.5  # deviations from the mean beyond which nothing more is made of a number
 WIDTH = 0.8  # of the smooth, in deviations of longitude and latitude
 NEAR = 0.5  # least weight of a knot at a site that stands behind it
 
@@ -77,7 +77,7 @@ def covariate_sums(program: GroupProgram, q: msg.Covariates) -> msg.CovariateSum
     The scale is that of visited sites: what lies LIMIT deviations from their mean is beyond what they can speak for.
     """
     out = np.zeros((len(q.names), 4))
-    went = np.bincount(program.need().site, minlength=program.share.size) > 0
+    went = program.visited
     for i, name in enumerate(q.names):
         x = _column(program, name) / q.unit[i]
         known = program.share * ~np.isnan(x)
@@ -180,10 +180,8 @@ def features(program: GroupProgram, q: msg.Features) -> msg.FeatureSums:
             f"group {program.name!r} was asked about {max(q.kept.size, q.behind.size - 1)} features; it makes {u}. "
             "Install the same fedmiss on all sides, and start the job again."
         )
-    went = (
-        np.bincount(program.need().site, minlength=len(x)) > 0
-    )  # a site without a visit says nothing, and hides nothing
-    there = np.column_stack([there, np.ones(len(x))]) * went[:, None]
+    # a site without a visit says nothing, and hides nothing
+    there = np.column_stack([there, np.ones(len(x))]) * program.visited[:, None]
     behind, own, least = digits(program.part @ there), there.sum(axis=0), program.axis.minimum
     few = ((own > 0) & (own < least)) | ((own < own[-1]) & (own[-1] - own < least))
     over = (behind > q.share * q.behind) | few if q.behind.size else few

@@ -240,9 +240,8 @@ def round_sums(
             edf = _solve(p, j, own, phif, tauf, reach, Mf, Pf, Cf, square, family, A, B, step)
             w = share[j]
             parameters += edf if at < 0 else w * edf  # k owners of a site apart estimate it k times
-            if (
-                own[0, p] > 0.0
-            ):  # a site without a visit is its prior, and says nothing of the variance between sites
+            # a site without a visit is its prior, and says nothing of the variance between sites
+            if own[0, p] > 0.0:
                 stats[task, 3] += w
                 for a in range(p):
                     stats[task, 4 + a] += w * (Pf[j, a] - Mf[j, a])

@@ -213,6 +213,12 @@ class GroupProgram:
             )
         return self.used
 
+    @property
+    def visited(self) -> Bool:
+        """Sites (J,) where a visit of the group's own takes part."""
+        out: Bool = np.bincount(self.need().site, minlength=self.share.size) > 0
+        return out
+
     def _indexed(self, by_visit: bool) -> CellIndex:
         if by_visit not in self._cells:
             u = self.need()

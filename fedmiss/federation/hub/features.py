@@ -225,9 +225,8 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
     u = len(columns)
     least, contributors = (panel.least, panel.contributors) if panel.least else (1, 1)
     sums: dict[str, F64] = {}
-    for _ in range(
-        2 if panel.least else 1
-    ):  # who has too large a share of the sums is said once they are known
+    # who has too large a share of the sums is said once they are known
+    for _ in range(2 if panel.least else 1):
         (answers,) = link.ask([ask])
         sums = {name: total(answers, name, (u + 1,)) for name in ("behind", "groups", "over")}
         ask = replace(ask, behind=sums["behind"])

@@ -63,7 +63,6 @@ class AskRound:
     nodes: F64
     effort: bool
     observers: bool
-    features: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -266,8 +265,7 @@ def _rounds(
         observers = (
             observer_turn(panel, settings, k) if update else settings.observers and not learn and k % 2 == 0
         )
-        features = state.features.k > 0
-        sums = yield AskRound(state, begin, nodes, effort, observers, features)
+        sums = yield AskRound(state, begin, nodes, effort, observers)
         begin = 0
         state = after_round(state, sums, panel, settings, nodes, learn=learn, tol=tol)
         finite = np.isfinite(state.T).all() and np.isfinite(state.mu)

@@ -18,10 +18,9 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import Agreement, Plan, agree, folds_like_gaps
 from fedmiss.federation.hub.bootstrap import lockstep_size, replicates, totals_of
 from fedmiss.federation.hub.crossval import cross_validate
-from fedmiss.federation.hub.features import covariate_names, explained
 from fedmiss.federation.hub.members import Member, fit_members
 from fedmiss.federation.hub.state import Panel
-from fedmiss.federation.hub.structure import features_of, try_structure
+from fedmiss.federation.hub.structure import features_of, structure_facts, try_structure
 from fedmiss.federation.hub.support import released_months
 from fedmiss.federation.link import Link
 from fedmiss.folders import JointFacts, ModelFacts
@@ -131,10 +130,8 @@ def preview_job(link: Link, order: Order) -> tuple[Agreement, np.ndarray]:
     """
     link.stage = "agree"
     agreement = agree(link, order.plan)
-    panel, months = (
-        features_of(link, agreement.panel, order.candidates, order.structure),
-        np.zeros(0, np.uint8),
-    )
+    panel = features_of(link, agreement.panel, order.candidates, order.structure)
+    months = np.zeros(0, np.uint8)
     if len(order.candidates) > 1:
         link.stage = "cross-validation"
         by = folds_like_gaps(link, panel) if order.by == "auto" else order.by
@@ -168,7 +165,6 @@ def model_facts(m: Member) -> ModelFacts:
         rank=state.rank,
         slopes=state.slopes,
         features=list(s.features),
-        observers=s.observers,
         penalty=s.penalty,
         mu=state.mu,
         phi=state.phi,
@@ -209,9 +205,7 @@ def _facts(
         shared_sites=agreement.shared,
         joint_sites=panel.n_joint,
         advice=choice.advice,
-        trials=[t._asdict() for t in choice.trials],
-        site_covariates=covariate_names(panel, state.features),
-        explained=explained(panel, state.features, state.tau),
+        **structure_facts(panel, choice, state),
         cv_summary=json.loads(choice.summary.to_json(orient="records")) if len(choice.summary) else [],
         notes=list(agreement.notes),
     )

@@ -68,7 +68,7 @@ def run_lockstep(
 def _key(lane: Lane) -> tuple[object, ...]:
     r = lane.request
     if isinstance(r, AskRound):
-        return (lane.batch, "round", r.state.p, r.begin, r.nodes.size, r.effort, r.observers, r.features)
+        return (lane.batch, "round", r.state.p, r.begin, r.nodes.size, r.effort, r.observers)
     if isinstance(r, AskSummary):
         return (lane.batch, "summary", r.state.p, r.nodes.size, r.months)
     return (lane.batch, type(r).__name__)
@@ -176,7 +176,7 @@ def _ask(
             )
             if isinstance(r, AskRound):
                 questions.append(
-                    msg.Solve(pack[0].batch, fits, r.state.p, mine, r.effort, r.observers, nodes, r.features)
+                    msg.Solve(pack[0].batch, fits, r.state.p, mine, r.effort, r.observers, nodes)
                 )
             elif isinstance(r, AskProduct):
                 questions.append(msg.Product(pack[0].batch, fits, _vectors(pack), mine, _units(pack)))
@@ -190,12 +190,13 @@ def _sums(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> lis
     n, r = len(pack), pack[0].request
     if isinstance(r, AskRound):
         p, f, K = r.state.p, r.state.free.size, panel.K
+        follows = r.state.features.k > 0
         q = (1 + r.state.slopes) * (r.state.features.k + 1)
         shapes = {
             "months": (n, panel.L, f + f * (f + 1) // 2),
             "sites": (n, 4 + 3 * p),
-            "features": (n, q * (q + 3) // 2 * r.features),
-            "distances": (n, p * r.features),
+            "features": (n, q * (q + 3) // 2 * follows),
+            "distances": (n, p * follows),
             "effort": (n, K + K * K),
             "observers": (n, 3),
             "dispersion": (n, r.nodes.size),

@@ -11,10 +11,9 @@ from fedmiss.federation.hub.features import Coefficients, SiteFeatures
 from fedmiss.federation.hub.season import SeriesPrior
 from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.federation.triangle import free_columns
+from fedmiss.folders import ALL, VISITED
 
-__all__ = ["ALL", "VISITED", "MonthState", "Panel"]
-
-ALL, VISITED = "all", "visited sites"  # rows of totals beside those of regions
+__all__ = ["MonthState", "Panel"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

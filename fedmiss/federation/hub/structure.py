@@ -21,15 +21,15 @@ import numpy as np
 from fedmiss.federation.hub.agree import folds_like_gaps
 from fedmiss.federation.hub.bootstrap import effective_observers
 from fedmiss.federation.hub.crossval import cross_validate
-from fedmiss.federation.hub.features import agree_features
-from fedmiss.federation.hub.state import Panel
+from fedmiss.federation.hub.features import agree_features, covariate_names, explained
+from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import known_line
 from fedmiss.federation.link import Link
-from fedmiss.models.lowrank.choice import Choice, Trial
+from fedmiss.models.lowrank.choice import HELD_OUT, Choice, Trial
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS
 
-__all__ = ["features_of", "try_structure"]
+__all__ = ["features_of", "structure_facts", "try_structure"]
 
 # Standard errors by which held-out data must be predicted better. Half a one for features, which switch themselves off where
 # they say nothing, and cost nothing (benchmarks/structure_truth.py). Two for the others.
@@ -38,13 +38,6 @@ FEWEST_SITES = 20  # fewer sites are too few for a regression over sites
 FEWEST_OBSERVERS = 5.0  # effective number of observers
 BATCH = 2000  # first of the trials' batches
 STEPS = {"observers": "effects of observers", "slopes": "no slopes of sites"}
-JUDGES = {
-    "site": "whole sites left out",
-    "cell": "site x month cells left out",
-    "block": "years of sites left out",
-    "visit": "visits left out",
-    "observer": "observers left out",
-}
 
 
 def _clear(t: Trial, errors: float = CLEARLY) -> bool:
@@ -62,6 +55,17 @@ def features_of(
     elif tried and panel.features is None and panel.J >= FEWEST_SITES:
         panel = agree_features(link, panel, tried)
     return panel
+
+
+def structure_facts(panel: Panel, choice: Choice | None, state: MonthState | None) -> dict[str, Any]:
+    """What was tried, what the features are, and what they explain, by their names in the manifest."""
+    facts: dict[str, Any] = {"trials": [t._asdict() for t in choice.trials] if choice else []}
+    if state is None:  # algorithm 7 has no structure
+        return facts
+    return facts | {
+        "site_covariates": covariate_names(panel, state.features),
+        "explained": explained(panel, state.features, state.tau),
+    }
 
 
 def try_structure(
@@ -84,10 +88,11 @@ def try_structure(
         return panel, choice
     plain = replace(best, rank=0, features=())
     panel = features_of(link, panel, [choice.best], features)
-    taken, trials = _features(link, panel, plain, features, folds=folds, by=by, seed=seed)
+    by = folds_like_gaps(link, panel) if by == "auto" else by
+    whole = "site" if panel.least <= 1 else by
+    taken, trials = _features(link, panel, plain, features, folds=folds, by=whole, seed=seed)
     change: dict[str, Any] = {"features": taken}
     if steps := _steps(panel, plain):
-        by = folds_like_gaps(link, panel) if by == "auto" else by
         tried = _compare(link, panel, plain, steps, folds=folds, by=by, seed=seed)
         for name, trial in tried.items():
             taken_too = _clear(trial)
@@ -117,10 +122,6 @@ def _features(
     there = [f for f in wanted if known is not None and known.columns.get(f, np.zeros(0)).size]
     if not there or panel.J < FEWEST_SITES:
         return (), []
-    if panel.least > 1:
-        by = folds_like_gaps(link, panel) if by == "auto" else by
-    else:
-        by = "site"
     alone = {f: replace(plain, features=(f,)) for f in there}
     trials = _compare(link, panel, plain, alone, folds=folds, by=by, seed=seed)
     good = [f for f in there if _clear(trials[f], CLEARLY if f == "visits" else CLEAR)]
@@ -167,5 +168,5 @@ def _compare(
         gain = (wide[0] - wide[i]).dropna()
         able = base > 0 and len(gain) > 1
         error = float(gain.std(ddof=1) / np.sqrt(len(gain))) / base if able else 1.0
-        out[name] = Trial(name, JUDGES[by], float(gain.mean()) / base if able else 0.0, error)
+        out[name] = Trial(name, f"{HELD_OUT[by]} left out", float(gain.mean()) / base if able else 0.0, error)
     return out

@@ -14,7 +14,16 @@ from fedmiss.errors import ConfigError
 from fedmiss.models.lowrank.families import FAMILIES, SCALES
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = ["Choice", "Trial", "check_candidates", "choose", "default_candidates", "model_name", "scores"]
+__all__ = [
+    "HELD_OUT",
+    "Choice",
+    "Trial",
+    "check_candidates",
+    "choose",
+    "default_candidates",
+    "model_name",
+    "scores",
+]
 
 
 def model_name(s: CountSettings) -> str:
@@ -42,11 +51,11 @@ def default_candidates(settings: CountSettings, max_rank: int = 4) -> list[Count
 NEAR_ERRORS, NEAR_SHARE = 2.0, 0.05  # a member is worse by at most so many standard errors and this share
 SAME = 1e-3  # relative difference of all scores below which two candidates are one fit
 HELD_OUT = {
-    "cell": "Folds held out single site x month cells.",
-    "block": "Folds held out whole years of sites.",
-    "visit": "Folds held out single visits.",
-    "observer": "Folds held out observers.",
-    "site": "Folds held out whole sites.",
+    "cell": "single site x month cells",
+    "block": "whole years of sites",
+    "visit": "single visits",
+    "observer": "observers",
+    "site": "whole sites",
 }
 
 
@@ -135,7 +144,9 @@ def choose(
     summary = _summarise(table)
     chosen = _choose(table, summary, candidates, one_se)
     near = () if one_se else tuple(candidates[i] for i in _near(table, summary, chosen))
-    return Choice(table, summary, candidates[chosen], f"{_advice(summary, chosen)} {HELD_OUT[by]}", near)
+    return Choice(
+        table, summary, candidates[chosen], f"{_advice(summary, chosen)} Folds held out {HELD_OUT[by]}.", near
+    )
 
 
 def _near(table: pd.DataFrame, summary: pd.DataFrame, chosen: int) -> list[int]:

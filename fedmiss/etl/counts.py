@@ -31,6 +31,7 @@ __all__ = [
     "is_count_table",
     "read_counts",
     "read_texts",
+    "refuse_thousands",
     "settle_spellings",
     "species_of_counts",
     "wide_years",
@@ -221,6 +222,19 @@ def read_texts(source: Source) -> tuple[pl.DataFrame, int]:
     return pl.concat(parts).rename({f"c{i}": f"_{i}" for i in range(len(source.header))}), rows.read
 
 
+def refuse_thousands(source: str, column: str, text: pl.Series, lines: pl.Series) -> None:
+    """Refuse a column whose every comma may stand before thousands, as in 1,234; 0,125 can be a decimal comma only."""
+    commas = text.str.contains(r"^-?\d+,\d+$")
+    if not commas.any() or not text.str.contains(r"^-?[1-9]\d{0,2},\d{3}$").filter(commas).all():
+        return
+    i = int(commas.arg_max() or 0)
+    raise InputError(
+        f"{source} line {lines[i]}, column {column!r}: {text[i]!r} may be thousands or a decimal comma; write it without "
+        "the comma.",
+        line=int(lines[i]),
+    )
+
+
 def _one(path: str | Path) -> Source:
     found = expand(path)
     if len(found) != 1 or found[0].role != "plain":
@@ -384,13 +398,7 @@ class _Reading:
             self.said.append(
                 f"{column}: {int(commas.sum()):,} values with a decimal comma ({text.filter(commas)[0]})."
             )
-        if commas.any() and text.str.contains(r"^\d{1,3},\d{3}$").filter(commas).all():
-            first = frame.filter(commas).row(0, named=True)
-            raise InputError(
-                f"{self.source.name} line {first['line']}, column {column!r}: {first[key]!r} may be thousands or a "
-                "decimal comma; write it without the comma.",
-                line=first["line"],
-            )
+        refuse_thousands(self.source.name, column, text, frame["line"])
         value = text.str.replace(",", ".", literal=True).cast(pl.Float64, strict=False)
         absent = text.str.to_uppercase().is_in(words)
         value = value.set(absent, None)

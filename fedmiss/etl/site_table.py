@@ -10,7 +10,7 @@ import polars as pl
 
 from fedmiss.errors import InputError, listed
 from fedmiss.etl.columns import squeezed
-from fedmiss.etl.counts import read_texts
+from fedmiss.etl.counts import read_texts, refuse_thousands
 from fedmiss.etl.sources import expand
 from fedmiss.models.lowrank.structure import LIMIT
 
@@ -159,7 +159,7 @@ def read_site_table(path: str | Path) -> SiteTable:
         )
     place = {name: i for i, name in enumerate(source.header)}
     text = {name: raw[f"_{i}"].str.strip_chars() for name, i in place.items()}
-    line = raw["_line"].to_numpy()
+    line = raw["_line"]
     ids = text[at["site_id"]]
     _check_ids(source.name, ids, line, at["site_id"])
     out: dict[str, pl.Series] = {"site_id": ids}
@@ -212,7 +212,7 @@ def _gaps(text: pl.Series) -> pl.Series:
     return out
 
 
-def _check_ids(where: str, ids: pl.Series, line: np.ndarray, column: str) -> None:
+def _check_ids(where: str, ids: pl.Series, line: pl.Series, column: str) -> None:
     empty = ids == ""
     if empty.any():
         i = int(empty.arg_max() or 0)
@@ -230,16 +230,18 @@ def _check_ids(where: str, ids: pl.Series, line: np.ndarray, column: str) -> Non
         )
 
 
-def _number(where: str, column: str, text: pl.Series, line: np.ndarray, *, strict: bool) -> pl.Series | None:
+def _number(where: str, column: str, text: pl.Series, line: pl.Series, *, strict: bool) -> pl.Series | None:
     """The column as numbers, null for gaps; None where it is one of texts."""
     gap = text.str.to_uppercase().is_in(_ABSENT)
     value = text.str.replace(",", ".", literal=True).cast(pl.Float64, strict=False)
     value = value.set(gap, None)
     bad = ~gap & (value.is_null() | ~value.is_finite().fill_null(False))
+    good = int((~bad & ~gap).sum())
+    if not strict and good < MOSTLY * int((~gap).sum()):
+        return None
+    if not strict:  # no degree has thousands
+        refuse_thousands(where, column, text, line)
     if bad.any():
-        good = int((~bad & ~gap).sum())
-        if not strict and good < MOSTLY * int((~gap).sum()):
-            return None
         i = int(bad.arg_max() or 0)
         raise InputError(
             f"{where} line {line[i]}, column {column!r}: {text[i]!r} is no number, and "

@@ -94,6 +94,10 @@ def test_another_table_makes_another_fit(tmp_path, records):
         ),
         ("site,e\na,1e12\nb,2\n", "line 2, column 'e': 1e[+]12 is beyond 1e[+]09; give it in a larger unit"),
         ("site,e\na,inf\nb,2\nc,3\nd,4\ne,5\n", "line 2, column 'e': 'inf' is no number"),
+        (
+            "site;e\na;1,234\nb;950\nc;2,100\n",
+            "line 2, column 'e': '1,234' may be thousands or a decimal comma; write it without",
+        ),
         ("site,lat,lon\na,145,45\n", "145 is no latitude .*Are latitude and longitude swapped"),
         ("site,lat,lon\na,45,200\n", "200 is no longitude"),
         ("site,e\nq,4\nr,5\n", "no site of the panel: its ids are like 'q', those of the panel like 'a'"),
@@ -143,3 +147,15 @@ def test_numbers_written_in_other_ways_are_the_same(tmp_path):
         '\ufeff"site_id","elevation","habitat"\n"a","1.5","x"\n"b","-2","y"\n',
     ):
         assert read_site_table(table_of(tmp_path, text)).frame.sort("site_id").equals(one)
+
+
+@pytest.mark.parametrize("share", ["0,125;0,250", "12,125;3,5", "-0,500;1,000"])
+def test_a_decimal_comma_that_can_be_nothing_else_is_read(tmp_path, share):
+    rows = "".join(f"{s};{v}\n" for s, v in zip("ab", share.split(";"), strict=True))
+    got = read_site_table(table_of(tmp_path, "site;share\n" + rows)).frame
+    assert got["share"].to_list() == [float(v.replace(",", ".")) for v in share.split(";")]
+
+
+def test_a_degree_has_no_thousands(tmp_path):
+    got = read_site_table(table_of(tmp_path, "site;lat;lon\na;47,123;8,456\nb;46,001;7,002\n")).frame
+    assert got["latitude"].to_list() == [47.123, 46.001]

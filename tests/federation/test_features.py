@@ -269,12 +269,12 @@ def test_features_with_too_few_sites_or_groups_behind_them_are_left_out_under_le
         Plan(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, jointly=True, minimum=5, joint=False),
     )
     hub = agree_features(federation.link, federation.hub, ("covariates", "smooth", "regions"))
-    assert hub.features.names == (
-        "of elevation",
-        "of elevation, squared",
-        "of habitat: forest",
+    assert tuple(map(str, hub.features.made)) == (
+        "elevation",
+        "elevation squared",
+        "habitat forest",
     )  # farms are what is left
-    assert not any("cliff" in n or "harbour" in n for n in hub.features.names)
+    assert not {"cliff", "harbour"} & {c.level for c in hub.features.made}
     assert any("cliff" in n and "harbour" in n for n in hub.features.notes)
     with pytest.raises(ConfigError, match="does not tell how often sites were visited"):
         next(iter(federation.programs.values())).reply(msg.SiteVisits(np.zeros(0)))
@@ -297,9 +297,10 @@ def test_a_custodian_keeps_sums_that_rest_on_few_of_its_own_sites():
         federation = LocalFederation({n: p.held for n, p in plain.programs.items()}, plain.at, 90, plan)
         for program in federation.programs.values():
             program.axis = replace(program.axis, minimum=least)
-        names = agree_features(federation.link, federation.hub, ("covariates",)).features.names
-        assert ("of habitat: forest" in names) is ("of habitat: farm" in names) is left
-        assert "of elevation" in names
+        names = agree_features(federation.link, federation.hub, ("covariates",)).features.made
+        names = [str(column) for column in names]
+        assert ("habitat forest" in names) is ("habitat farm" in names) is left
+        assert "elevation" in names
 
 
 def test_draws_of_a_site_that_nobody_visited_hold_the_variance_between_sites_and_of_the_coefficients():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -40,12 +40,24 @@ FARTHEST = 0.3  # that a coefficient moves in a round, in units of the link
 START, SLOPES, LEAST, MOST = 0.1, 0.02, 1e-6, 4.0  # variance of coefficients, in units of the link squared
 
 
+class Column(NamedTuple):
+    """A feature: its block, the covariate or region that it is made of, and the value of a category that it stands for."""
+
+    block: str
+    of: str = ""
+    level: str = ""
+    squared: bool = False
+
+    def __str__(self) -> str:
+        return " ".join(t for t in (self.of or self.block, self.level, "squared" * self.squared) if t)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SiteFeatures:
     """Features that the groups agreed on: ``columns`` of each block, ``centre`` (F,), ``gram`` (F, F) about the centre."""
 
     columns: dict[str, I64]
-    names: tuple[str, ...]
+    made: tuple[Column, ...]
     centre: F64
     gram: F64
     notes: tuple[str, ...] = ()
@@ -179,8 +191,7 @@ def covariate_names(panel: Panel, q: Coefficients) -> list[str]:
     """Names of the covariates, a category once, that are among the features of a fit."""
     if panel.features is None or "covariates" not in q.blocks:
         return []
-    columns = [panel.features.names[i] for i in panel.features.columns["covariates"]]
-    return sorted({c.removeprefix("of ").removesuffix(", squared").split(LEVEL)[0] for c in columns})
+    return sorted({panel.features.made[i].of for i in panel.features.columns["covariates"]})
 
 
 # -- agreement -----------------------------------------------------------------------------------------------
@@ -221,7 +232,7 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
     ask = msg.Features(
         blocks, tuple(names), mean, deviation, visits, knots, np.zeros(0, np.uint8), none, panel.share
     )
-    columns = _column_names(blocks, names, panel.regions, len(knots))
+    columns = [c for b in blocks for c in _columns(b, names, panel.regions, len(knots))]
     u = len(columns)
     least, contributors = (panel.least, panel.contributors) if panel.least else (1, 1)
     sums: dict[str, F64] = {}
@@ -232,7 +243,7 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
         ask = replace(ask, behind=sums["behind"])
     kept = behind(sums["behind"], sums["groups"], least, contributors) & (sums["over"] == 0)
     kept = kept[:-1] & _levels(columns, sums, least, contributors)
-    lost = [columns[i] for i in np.flatnonzero(~kept) if not columns[i].startswith("knot ")]
+    lost = [str(columns[i]) for i in np.flatnonzero(~kept) if columns[i].block != "smooth"]
     if lost and panel.least:
         notes.append(
             f"features that rest on fewer than {least} sites or {contributors} organisations are left out: "
@@ -245,7 +256,7 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
         centre, centre
     )
     left = [columns[i] for i in np.flatnonzero(kept)]
-    at = {b: np.array([i for i, c in enumerate(left) if _block(c) == b], dtype=np.int64) for b in blocks}
+    at = {b: np.array([i for i, c in enumerate(left) if c.block == b], dtype=np.int64) for b in blocks}
     return replace(panel, features=SiteFeatures(at, tuple(left), centre, gram, tuple(notes)))
 
 
@@ -259,37 +270,29 @@ _WHY = {
 }
 
 
-def _block(column: str) -> str:
-    if column == "visits" or column.startswith("knot "):
-        return "visits" if column == "visits" else "smooth"
-    return "regions" if column.startswith("region ") else "covariates"
-
-
-def _column_names(
-    blocks: Sequence[str], names: Sequence[str], regions: Sequence[str], knots: int
-) -> list[str]:
-    out: list[str] = []
-    for block in blocks:
-        if block == "visits":
-            out.append("visits")
-        elif block == "covariates":
-            for n in names:
-                if n not in PLACE:
-                    out += [f"of {n}"] if LEVEL in n else [f"of {n}", f"of {n}, squared"]
-        elif block == "regions":
-            out += [f"region {r}" for r in regions]
-        else:
-            out += [f"knot {i}" for i in range(knots)]
+def _columns(block: str, names: Sequence[str], regions: Sequence[str], knots: int) -> list[Column]:
+    """Columns of a block, in the order in which groups make them (:mod:`..group.features`)."""
+    if block == "regions":
+        return [Column(block, region) for region in regions]
+    if block != "covariates":
+        return [Column(block)] * (knots if block == "smooth" else 1)
+    out: list[Column] = []
+    for name in names:
+        of, category, level = name.partition(LEVEL)
+        if category:
+            out.append(Column(block, of, level))
+        elif name not in PLACE:
+            out += [Column(block, of), Column(block, of, squared=True)]
     return out
 
 
-def _levels(columns: Sequence[str], sums: dict[str, F64], least: int, contributors: int) -> Bool:
+def _levels(columns: Sequence[Column], sums: dict[str, F64], least: int, contributors: int) -> Bool:
     """Values of a category that may have sums of their own: what is left of the category has enough sites as well."""
     kept = np.ones(len(columns), dtype=bool)
     categories: dict[str, list[int]] = {}
     for i, c in enumerate(columns):
-        if c.startswith("of ") and LEVEL in c:
-            categories.setdefault(c.split(LEVEL)[0], []).append(i)
+        if c.level:
+            categories.setdefault(c.of, []).append(i)
     if least <= 1:
         return kept
     for at in categories.values():

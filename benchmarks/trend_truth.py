@@ -12,9 +12,10 @@ true effect of effort, which no user knows.
 
 ``ratio``: 100 sites x 96 months, random visits, slope +-0.05 a year; the ratio is averaged over pairs of panels with both
 signs. ``cover``: bias and root mean square error of the slope, coverage of the nominal 95 % intervals of slope and yearly
-index, and how often the report's class is a direction (an increase or a decline), by both conventions of the trend's
-error: ``long-term``, which holds the scatter of years, and ``trim``. ``--flat sites`` makes the mean of the sites' slopes
-zero; ``--flat total`` makes the slope of the true yearly totals exactly zero in every panel.
+index, how often the report's class is a direction (an increase or a decline), by both conventions of the trend's error:
+``long-term``, which holds the scatter of years, and ``trim``; and how often late first visits or early last ones make the
+report say so and withhold the class. ``--flat sites`` makes the mean of the sites' slopes zero; ``--flat total`` makes the
+slope of the true yearly totals exactly zero in every panel.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("FEDMISS_THREADS", "1")
 
 from concurrent.futures import ProcessPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -36,8 +38,10 @@ from fedmiss.federation.results import site_slopes, totals_by_region
 from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.report.entries import FIRST, LAST, entries, entry_reason
+from fedmiss.report.series import MonthlySeries
+from fedmiss.report.settings import ReportSettings
 from fedmiss.report.support import visits_by_site
-from fedmiss.report.trends import overall_trend
 from fedmiss.report.trim import TrimSettings, fit_trim
 from fedmiss.simulate.designs import EFFORT, simulate_design
 
@@ -91,6 +95,7 @@ def trim_panel(p):
     out["month"] = (np.full(1, np.nan), np.full(1, np.nan))
     held, said = abs(out["slope"][0]) < 1.96 * out["slope"][1], abs(logs @ w) > 1.96 * out["slope"][1]
     out |= {"trim": (held, said), "long-term": (np.nan, np.nan), "slope_se": np.nan, "year_sd": np.nan}
+    out |= {"withheld": np.nan, "caution": np.nan}
     out["level"] = float(total.mean() / p.yearly.mean()), 0.0
     return out
 
@@ -114,12 +119,27 @@ def design_panel(design, seed, flat):
     return p
 
 
-def said_by_the_report(monthly, draws, p):
-    """Return (limits hold the truth, a direction is said) by each convention."""
+def entries_of(p, fit, draws=None):
+    """What the report says of late first and early last visits, and the series that it says it of."""
     months = pd.DataFrame({"year": p.year, "month_of_year": np.arange(p.year.size) % 12 + 1})
-    row = overall_trend(monthly, months, draws).iloc[0]
+    cells = pd.DataFrame(
+        {"site_index": p.site, "month_index": p.month, "n_visits": 1, "n_detected": p.count > 0}
+    )
+    cells = cells.groupby(["site_index", "month_index"], as_index=False).sum()
+    data = SimpleNamespace(expected=fit.expected(), cells=cells, fact=lambda name, default: default)
+    series = MonthlySeries.of(data.expected.sum(axis=0), months, draws)
+    return {e.what: e for e in entries(data, series, ReportSettings())}, series
+
+
+def said_by_the_report(draws, p, fit):
+    """Return (limits hold the truth, a direction is said) by each convention, and whether visits withhold the class."""
+    found, series = entries_of(p, fit, draws)
+    row = series.trend().iloc[0]
+    reason = entry_reason(list(found.values()), row["percent_lo"], row["percent_hi"])
+    row = series.trend(refuse=reason).iloc[0]
     truth = 100 * np.expm1(p.slope)
-    out = {"year_sd": row["year_sd"], "slope_se": row["slope_se"]}
+    out = {"year_sd": row["year_sd"], "slope_se": row["slope_se"], "withheld": reason is not None}
+    out["caution"] = any(e.clear for e in found.values())
     for name, end in (("long-term", ""), ("trim", "_sampling")):
         held = row[f"percent_lo{end}"] < truth < row[f"percent_hi{end}"]
         out[name] = (held, row[f"trend_class{end}"].split()[-1] in ("increase", "decline"))
@@ -136,7 +156,7 @@ def cover_panel(job):
     monthly = totals_by_region(fit, np.full(fit.J, -1), 0)[0]
     est, rep = yearly(monthly, p.year), yearly(B, p.year)
     out = {"slope": (slope_of(est) - p.slope, slope_of(rep).std(ddof=1))}
-    out |= said_by_the_report(monthly, B, p)
+    out |= said_by_the_report(B, p, fit)
     out["index"] = (log_index(est) - log_index(p.yearly), log_index(rep).std(axis=0, ddof=1))
     month = np.log(p.expected.sum(axis=0))
     est_m = np.log(totals_by_region(fit, np.full(fit.J, -1), 0)[0])
@@ -154,14 +174,18 @@ def visits_panel(job):
     seen = cells.assign(year=p.year[p.month]).groupby("site_index")["year"].nunique()
     years = seen.reindex(range(fit.J), fill_value=0).to_numpy()
     sites = pd.DataFrame({"slope": slope, "mean_total": mean, "years_counted": years})
-    table = visits_by_site(cells, sites)
-    return [(bool(r.clear), r.correlation) for r in table.itertuples()]
+    found = {r.compared: (bool(r.clear), r.correlation) for r in visits_by_site(cells, sites).itertuples()}
+    late = entries_of(p, fit)[0]
+    return found | {
+        what: (late[what].clear, late[what].found) if what in late else (False, np.nan)
+        for what in (FIRST, LAST)
+    }
 
 
 def report_visits(design, rows):
-    said = [[r[i][0] for r in rows] for i in range(3)]
-    mean = [np.nanmean([r[i][1] for r in rows]) for i in range(3)]
-    cells = [f"{100 * np.mean(s):.0f} % ({m:+.2f})" for s, m in zip(said, mean, strict=True)]
+    said = {what: np.mean([r[what][0] for r in rows]) for what in rows[0]}
+    mean = {what: np.nanmean([r[what][1] for r in rows]) for what in rows[0]}
+    cells = [f"{100 * s:.0f} % ({mean[what]:+.2f})" for what, s in said.items()]
     print(f"| {design} | {' | '.join(cells)} |", flush=True)
 
 
@@ -183,6 +207,7 @@ def report_cover(design, rows, flat):
         *(f"{100 * np.mean(x):.0f} %" for x in (*hit, ih, mh)),
         f"{level.mean():.3f}",
         *(f"{100 * x:.1f} %" for x in said),
+        *(f"{100 * np.mean([r[what] for r in rows]):.0f} %" for what in ("caution", "withheld")),
     ]
     cells = ["" if "nan" in c else c for c in cells]  # TRIM has no months and one convention
     print(f"| {' | '.join(cells)} |", flush=True)
@@ -197,7 +222,9 @@ def main():
     parser.add_argument("--flat", choices=["sites", "total"], default="")
     parser.add_argument("--method", choices=["default", "trim"], default="default")
     parser.add_argument(
-        "--designs", nargs="*", default=["random", "preferred", "abandoned", "learning", "handover"]
+        "--designs",
+        nargs="*",
+        default=["random", "preferred", "abandoned", "learning", "handover", "arrivals", "losses"],
     )
     parser.add_argument("--workers", type=int, default=2)
     a = parser.parse_args()
@@ -215,7 +242,8 @@ def main():
             return
         if a.what == "visits":
             print(
-                "| design | visits and birds | visits and trend | last visit and trend |\n|---|---|---|---|"
+                "| design | visits and birds | visits and trend | first visit and trend | last visit and trend | late first "
+                "visits | early last visits |\n|---|---|---|---|---|---|---|"
             )
             for design in a.designs:
                 jobs = [(design, seed, a.rank) for seed in range(a.panels)]
@@ -223,9 +251,9 @@ def main():
             return
         print(
             "| design | bias of the slope (se) | RMSE | mean se, trim | long-term | covers slope, long-term | trim "
-            "| index | month | total / true | direction said, long-term | trim |"
+            "| index | month | total / true | direction said, long-term | trim | caution of visits | class withheld |"
         )
-        print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+        print("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
         for design in a.designs:
             jobs = [(design, seed, a.rank, a.draws, a.flat, a.method) for seed in range(a.panels)]
             report_cover(design, list(pool.map(cover_panel, jobs, chunksize=2)), a.flat)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +13,7 @@ from fedmiss.arrays import F64
 from fedmiss.folders import ALL, VISITED
 from fedmiss.report.classes import NOT_CLASSIFIED, classify
 from fedmiss.report.coverage import Coverage, coverage, monthly_coverage
+from fedmiss.report.entries import Entry, entries, entry_reason
 from fedmiss.report.findings import REGION, Findings, found_in, region_row
 from fedmiss.report.inputs import ReportInputs
 from fedmiss.report.series import MonthlySeries
@@ -35,6 +36,7 @@ class Analysis(Findings):
     coverage: Coverage
     carriers: pd.DataFrame
     visits: pd.DataFrame
+    entries: list[Entry]
     sites: pd.DataFrame
     visited: pd.DataFrame
 
@@ -73,6 +75,10 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
     years = series.years
     base = settings.base or first_base(data.observed, years, settings.least)
     cover = coverage(data, years)
+    entered = entries(data, series, settings)
+    t = series.trend(base=base, rule=settings.rule, convention=settings.convention).iloc[0]
+    if reason := entry_reason(entered, float(t["percent_lo"]), float(t["percent_hi"])):
+        cover = replace(cover, thin=(*cover.thin, reason))
     refuse = "; ".join(cover.thin) or None
     by_month = monthly_coverage(data)
     sites = _sites(data, years, settings)
@@ -85,6 +91,7 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
         yearly=_with_coverage(series.index(base), data, years),
         carriers=_withheld(carriers(data, years), settings),
         visits=visits_by_site(data.cells, sites.assign(slope=np.nan) if data.one_trend else sites),
+        entries=entered,
         regions=_regions(data, settings, refuse),
         visited=_visited(data, settings, refuse),
         sites=sites,

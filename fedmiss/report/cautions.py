@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.entries import entry_cautions
 from fedmiss.report.sections import records
 from fedmiss.report.support import Least, groups_apart
 from fedmiss.report.words import count, number, percent, share, year_list
@@ -32,7 +33,15 @@ SITE_CARRIES = 0.5  # share of the fitted total at one site
 
 def cautions(a: Analysis) -> list[str]:
     """Return every sentence, the most serious first."""
-    return [*uncounted(a), *carried(a), *pooled(a), *moved_season(a), *thin_years(a), *biased_visits(a)]
+    return [
+        *uncounted(a),
+        *entry_cautions(a.entries, a.unit),
+        *carried(a),
+        *pooled(a),
+        *moved_season(a),
+        *thin_years(a),
+        *biased_visits(a),
+    ]
 
 
 def asked(a: Analysis) -> tuple[Least, Least]:
@@ -208,6 +217,16 @@ _BIASED = {
         False,
     ): "Sites that were visited more have the worse fitted trends ({rho}): the trend of sites that are "
     "hardly visited is the model's guess.",
+    (
+        "first visit and trend",
+        True,
+    ): "Sites that were first visited later have the better fitted trends ({rho}): people may have begun to go where {unit} "
+    "had come, and what was there before is the model's guess. The true trend may be higher.",
+    (
+        "first visit and trend",
+        False,
+    ): "Sites that were first visited later have the worse fitted trends ({rho}): people may have begun to go where {unit} "
+    "were most, and what was there before is the model's guess. The true trend may be lower.",
     (
         "last visit and trend",
         True,

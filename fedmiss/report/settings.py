@@ -87,6 +87,10 @@ class ReportSettings(Settings):
         "birds"
     )
     trim: Annotated[bool, Setting("Also show TRIM's index (model 3) of the same counts.")] = False
+    free_sites: Annotated[
+        bool,
+        Setting("Sites were taken up without regard to the species, so late first visits say nothing of it."),
+    ] = False
     photo: Annotated[str | None, Setting("A picture (JPEG or PNG) for the top of the page.")] = None
     photo_credit: Annotated[str, Setting("Who took the picture, and its licence.")] = ""
     language: Annotated[

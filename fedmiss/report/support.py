@@ -111,7 +111,8 @@ def carriers(data: ReportInputs, years: Years) -> pd.DataFrame:
 def visits_by_site(cells: pd.DataFrame, sites: pd.DataFrame) -> pd.DataFrame:
     """Return Spearman's rank correlations of visits with birds and trends, over the visited sites.
 
-    Columns: ``compared`` (``visits and birds``, ``visits and trend``, ``last visit and trend``), ``n_sites``,
+    Columns: ``compared`` (``visits and birds``, ``visits and trend``, ``first visit and trend``,
+    ``last visit and trend``), ``n_sites``,
     ``correlation``, ``p_value``, ``clear`` (at least 0.3 either way, p below 0.001). Fewer than 20 sites, or values that
     are all alike, give no correlation; trends are of sites counted in three years or more. Fitted trends of thinly
     visited sites lie near the mean, so correlations with them are smaller than with the true ones.
@@ -122,13 +123,15 @@ def visits_by_site(cells: pd.DataFrame, sites: pd.DataFrame) -> pd.DataFrame:
     sites : the table of sites, with ``mean_total``, ``slope`` and ``years_counted``
     """
     J = len(sites)
-    visits, last = np.zeros(J), np.full(J, -1)
+    visits, first, last = np.zeros(J), np.full(J, np.iinfo(np.int64).max), np.full(J, -1)
     np.add.at(visits, cells["site_index"].to_numpy(), cells["n_visits"].to_numpy())
+    np.minimum.at(first, cells["site_index"].to_numpy(), cells["month_index"].to_numpy())
     np.maximum.at(last, cells["site_index"].to_numpy(), cells["month_index"].to_numpy())
     size, slope = (sites[c].to_numpy(dtype=np.float64) for c in ("mean_total", "slope"))
     pairs = {
         "visits and birds": (visits, size),
         "visits and trend": (visits, slope),
+        "first visit and trend": (first, slope),
         "last visit and trend": (last, slope),
     }
     rows = []

@@ -8,6 +8,7 @@ import pandas as pd
 
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.effort import sensitivity
+from fedmiss.report.entries import entry_table
 from fedmiss.report.facts import fact_table
 from fedmiss.report.fitted import fitted_years
 from fedmiss.report.sections.model import trials
@@ -37,6 +38,7 @@ def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
         "carriers": ("report_carriers", a.carriers),
         "sensitivity": ("report_sensitivity", sensitivity(a)),
         "visits": ("report_visits", a.visits),
+        "entries": ("report_entries", entry_table(a.entries)),
         "groups": ("report_groups", a.data.groups),
         "draws": ("report_draws", a.replicates),
         "facts": ("report_facts", fact_table(a)),

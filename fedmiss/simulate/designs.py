@@ -12,6 +12,8 @@ preferred ``random`` with visits in proportion to exp(0.8 a_j)
 abandoned ``preferred``, and declining sites are given up first
 learning  ``random`` with new observers who find 35 % fewer birds at first and learn over some 60 visits
 handover  ``random`` with one observer for each site, who hands it to another one at a random time
+arrivals  ``random``; six of ten sites have no birds until a random year, and are visited from that year on
+losses    ``random``; four of ten sites lose their birds in a random year, and are visited to the end of that year
 ========  =============================================================================================
 """
 
@@ -21,13 +23,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmiss.arrays import F64, I32
+from fedmiss.arrays import F64, I32, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.rng import rng_for
 
 __all__ = ["DESIGNS", "TrendPanel", "simulate_design"]
 
-DESIGNS = ("plain", "random", "preferred", "abandoned", "learning", "handover")
+DESIGNS = ("plain", "random", "preferred", "abandoned", "learning", "handover", "arrivals", "losses")
 EFFORT = 0.7  # power of effort in the mean
 NEW = 0.65  # what a new observer finds, where observers learn
 VISITS_TO_LEARN = 60.0
@@ -102,10 +104,11 @@ def simulate_design(
     season = 0.5 * np.sin(2 * np.pi * (np.arange(L) % 12) / 12)
     site_year = np.zeros((sites, years)) if plain else _autoregressive(rng, sites, years, sd=0.2, rho=0.5)
     eta = 0.7 + a[:, None] + s[:, None] * x[year] + season + site_year[:, year]
-    at, month = _visits(rng, design, a, s - trend, year, visits)
+    here, known = _presence(rng, design, sites, years)
+    at, month = _visits(rng, design, a, s - trend, year, visits, known)
     observer, found = _observers(rng, design, at, year[month], years)
     log_effort = np.zeros(visits) if plain else 0.07 * x[year[month]] + 0.3 * rng.standard_normal(visits)
-    mean = np.exp(eta[at, month] + EFFORT * log_effort + found)
+    mean = here[at, year[month]] * np.exp(eta[at, month] + EFFORT * log_effort + found)
     rate = mean * rng.gamma(size, 1 / size, visits) if np.isfinite(size) else mean
     count = rng.poisson(rate).astype(float)
     return TrendPanel(
@@ -114,7 +117,7 @@ def simulate_design(
         observer.astype(np.int32),
         log_effort,
         count,
-        np.exp(eta),
+        np.where(here[:, year], np.exp(eta), 0.0),
         2010 + year,
     )
 
@@ -127,8 +130,21 @@ def _autoregressive(rng: np.random.Generator, rows: int, steps: int, *, sd: floa
     return out
 
 
+def _presence(rng: np.random.Generator, design: str, sites: int, years: int) -> tuple[Bool, Bool]:
+    """Whether a site (J, Y) has birds in a year, and whether anybody goes there."""
+    here = np.ones((sites, years), dtype=bool)
+    if design not in ("arrivals", "losses"):
+        return here, here
+    t, turn = np.arange(years), rng.integers(1, years, sites)[:, None]
+    if design == "arrivals":
+        here = (rng.random(sites) >= 0.6)[:, None] | (t >= turn)
+        return here, here
+    here = (rng.random(sites) >= 0.4)[:, None] | (t < turn)
+    return here, here | (t == turn)
+
+
 def _visits(
-    rng: np.random.Generator, design: str, a: F64, s: F64, year: np.ndarray, visits: int
+    rng: np.random.Generator, design: str, a: F64, s: F64, year: np.ndarray, visits: int, known: Bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw the cells that are visited, sorted by month: (visits,) sites and months."""
     J, L, years = a.size, year.size, int(year[-1]) + 1
@@ -142,7 +158,9 @@ def _visits(
         end = np.minimum(end, gone)
     end = np.maximum(end, start + 1)
     weight = np.exp(0.8 * a) if design in ("preferred", "abandoned") else rng.gamma(1.0, 1.0, J)
-    open_cells = (year[None, :] >= start[:, None]) & (year[None, :] < end[:, None])
+    if design in ("arrivals", "losses"):  # sites are taken up and given up for the birds' sake only
+        start, end = np.zeros(J), np.full(J, years)
+    open_cells = (year[None, :] >= start[:, None]) & (year[None, :] < end[:, None]) & known[:, year]
     p = weight[:, None] * open_cells * np.linspace(0.6, 1.4, L)[None, :]  # more visits in later years
     cell = rng.choice(J * L, size=visits, p=(p / p.sum()).ravel())
     month = cell % L

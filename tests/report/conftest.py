@@ -33,6 +33,7 @@ class World:
     cv: bool = True
     effort: bool = True
     rank: int = 2
+    late: float = 0.0  # share of the sites that nobody visited in the first half of the years
 
 
 def month_axis(w: World) -> pd.DataFrame:
@@ -59,6 +60,7 @@ def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
     b = w.slope * (months["year"] - w.first) + 0.8 * np.sin(2 * np.pi * months["month_of_year"] / 12)
     expected = np.exp(a[:, None] + b.to_numpy()[None, :])
     seen = rng.random((J, L)) < w.seen
+    seen[: int(w.late * J), months["year"] < w.first + w.n_years // 2] = False
     counts = rng.poisson(expected)
     if not w.zeros:
         counts = np.maximum(counts, 1)

@@ -20,6 +20,7 @@ TICK = re.compile(rf"^(?:{NUMBER}|1 0 (?:− )?\d+)?(?:\s?%| km)?$")  # also a p
 COMPARED = {
     "visits and birds": "number of visits, and {unit}",
     "visits and trend": "number of visits, and trend",
+    "first visit and trend": "time of the first visit, and trend",
     "last visit and trend": "time of the last visit, and trend",
 }
 

@@ -83,6 +83,7 @@ def _visits(a: Analysis) -> HtmlTable | None:
     names = {
         "visits and birds": f"number of visits, and {a.settings.unit}",
         "visits and trend": "number of visits, and trend",
+        "first visit and trend": "time of the first visit, and trend",
         "last visit and trend": "time of the last visit, and trend",
     }
     rows = [

@@ -109,7 +109,8 @@ class PanelFacts(Facts):
     """Facts of a panel folder.
 
     ``effort`` is the share of visits that tell each effort column; ``groups`` the counts of each group's folder;
-    ``period`` is year where the counts have no months; ``share_complete`` the share of complete checklists.
+    ``period`` is year where the counts have no months; ``share_complete`` the share of complete checklists,
+    ``implied_zeros`` whether some of them imply zeros: lists of all species do, counts of one species have their own.
     """
 
     species: str
@@ -129,6 +130,7 @@ class PanelFacts(Facts):
     groups: dict[str, dict[str, int]]
     period: str = "month"
     share_complete: float | None = field(default=None, metadata=_SOMETIMES)
+    implied_zeros: bool | None = field(default=None, metadata=_SOMETIMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

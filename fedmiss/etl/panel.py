@@ -128,7 +128,10 @@ def make_panel(
                 for n in ("records.parquet", "checklists.parquet")
             }
             | ({"site table": hash_file(settings.site_table)} if settings.site_table else {}),
-            results=_facts(species, common, visits, sites, months, groups).as_results(),
+            results=replace(
+                _facts(species, common, visits, sites, months, groups),
+                implied_zeros=any(row["zeros"] for m in manifests for row in m["results"]["species"]),
+            ).as_results(),
             flow=flow,
             terms=manifests[0]["terms"],
             warnings=warnings,

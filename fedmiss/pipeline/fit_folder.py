@@ -14,7 +14,7 @@ import pandas as pd
 from fedmiss.arrays import F64, Columns
 from fedmiss.core import Result
 from fedmiss.errors import InputError
-from fedmiss.federation.hub.structure import structure_facts
+from fedmiss.federation.hub.features import structure_facts
 from fedmiss.federation.results import AverageFit, CountFit, Posterior, coefficient_names, visited_totals
 from fedmiss.files import (
     Manifest,

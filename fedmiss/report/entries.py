@@ -80,8 +80,8 @@ def entries(data: ReportInputs, series: MonthlySeries, settings: ReportSettings)
     member = series.years.W[used] > 0
     visited, found = (_by_year(data, member, column) for column in ("n_visits", "n_detected"))
     total: F64 = data.expected @ series.years.W[used].T
-    checklists: float = data.fact("share_complete", default=0.0)
-    free = settings.free_sites or checklists >= CHECKLISTS
+    lists: float = data.fact("share_complete", default=0.0) * data.fact("implied_zeros", default=False)
+    free = settings.free_sites or lists >= CHECKLISTS
     back = np.s_[:, ::-1]
     both = (
         _entry(FIRST, year, visited, found, total, free=free),

@@ -39,7 +39,11 @@ def found_in(visited, found, expected, *, settings=None, complete=0.0):
         }
     )
     expected = np.broadcast_to(expected, (J, Y)).astype(float)
-    data = SimpleNamespace(expected=expected, cells=cells, fact=lambda name, default: complete)
+    data = SimpleNamespace(
+        expected=expected,
+        cells=cells,
+        fact=lambda name, default: {"share_complete": complete, "implied_zeros": True}[name],
+    )
     series = MonthlySeries.of(expected.sum(axis=0), months, None)
     return {e.what: e for e in entries(data, series, settings or ReportSettings())}
 
@@ -175,7 +179,11 @@ def test_the_page_says_it_and_withholds_the_class(tmp_path):
     free = analyse(data, ReportSettings(date="2026-01-01", free_sites=True))
     assert free.classified
     assert not any("first visited" in s for s in cautions(free))
-    checklists = dataclasses.replace(
-        data, panel={**data.panel, "results": {**data.panel["results"], "share_complete": 0.8}}
-    )
-    assert analyse(checklists, ReportSettings(date="2026-01-01")).classified
+    facts = data.panel["results"] | {"share_complete": 0.8}
+    for implied, classified in (
+        (True, True),
+        (False, False),
+    ):  # a table of counts is complete, and implies no zero
+        panel = {**data.panel, "results": facts | {"implied_zeros": implied}}
+        lists = dataclasses.replace(data, panel=panel)
+        assert analyse(lists, ReportSettings(date="2026-01-01")).classified is classified

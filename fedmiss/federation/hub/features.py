@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,10 +26,11 @@ from fedmiss.models.lowrank.structure import FEATURES
 
 if TYPE_CHECKING:
     from fedmiss.federation.hub.state import MonthState, Panel
+    from fedmiss.models.lowrank.choice import Choice
 
 __all__ = [
     "Coefficients", "SiteFeatures", "agree_features", "covariate_names", "covariates_of", "explained", "feature_step",
-    "start_coefficients",
+    "start_coefficients", "structure_facts",
 ]  # fmt: skip
 
 MOST_COLUMNS = 60  # of covariates
@@ -192,6 +193,17 @@ def covariate_names(panel: Panel, q: Coefficients) -> list[str]:
     if panel.features is None or "covariates" not in q.blocks:
         return []
     return sorted({panel.features.made[i].of for i in panel.features.columns["covariates"]})
+
+
+def structure_facts(panel: Panel, choice: Choice | None, state: MonthState | None) -> dict[str, Any]:
+    """What was tried, what the features are, and what they explain, by their names in the manifest."""
+    facts: dict[str, Any] = {"trials": [t._asdict() for t in choice.trials] if choice else []}
+    if state is None:  # algorithm 7 has no structure
+        return facts
+    return facts | {
+        "site_covariates": covariate_names(panel, state.features),
+        "explained": explained(panel, state.features, state.tau),
+    }
 
 
 # -- agreement -----------------------------------------------------------------------------------------------

@@ -18,9 +18,10 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import Agreement, Plan, agree, folds_like_gaps
 from fedmiss.federation.hub.bootstrap import lockstep_size, replicates, totals_of
 from fedmiss.federation.hub.crossval import cross_validate
+from fedmiss.federation.hub.features import structure_facts
 from fedmiss.federation.hub.members import Member, fit_members
 from fedmiss.federation.hub.state import Panel
-from fedmiss.federation.hub.structure import features_of, structure_facts, try_structure
+from fedmiss.federation.hub.structure import features_of, try_structure
 from fedmiss.federation.hub.support import released_months
 from fedmiss.federation.link import Link
 from fedmiss.folders import JointFacts, ModelFacts

@@ -21,15 +21,15 @@ import numpy as np
 from fedmiss.federation.hub.agree import folds_like_gaps
 from fedmiss.federation.hub.bootstrap import effective_observers
 from fedmiss.federation.hub.crossval import cross_validate
-from fedmiss.federation.hub.features import agree_features, covariate_names, explained
-from fedmiss.federation.hub.state import MonthState, Panel
+from fedmiss.federation.hub.features import agree_features
+from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.hub.steps import known_line
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.choice import HELD_OUT, Choice, Trial
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS
 
-__all__ = ["features_of", "structure_facts", "try_structure"]
+__all__ = ["features_of", "try_structure"]
 
 # Standard errors by which held-out data must be predicted better. Half a one for features, which switch themselves off where
 # they say nothing, and cost nothing (benchmarks/structure_truth.py). Two for the others.
@@ -55,17 +55,6 @@ def features_of(
     elif tried and panel.features is None and panel.J >= FEWEST_SITES:
         panel = agree_features(link, panel, tried)
     return panel
-
-
-def structure_facts(panel: Panel, choice: Choice | None, state: MonthState | None) -> dict[str, Any]:
-    """What was tried, what the features are, and what they explain, by their names in the manifest."""
-    facts: dict[str, Any] = {"trials": [t._asdict() for t in choice.trials] if choice else []}
-    if state is None:  # algorithm 7 has no structure
-        return facts
-    return facts | {
-        "site_covariates": covariate_names(panel, state.features),
-        "explained": explained(panel, state.features, state.tau),
-    }
 
 
 def try_structure(

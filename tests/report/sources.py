@@ -51,6 +51,16 @@ SENTENCES = [
     "{#visits_and_birds_sites} sites)",
     "Sites that were visited more have {_} fitted trends (rank correlation {visits_and_trend} over "
     "{#visits_and_trend_sites} sites)",
+    "Sites that were first visited later have {_} fitted trends (rank correlation {first_visit_and_trend} over "
+    "{#first_visit_and_trend_sites} sites",
+    "{#late_n} of {#late_of} sites were first visited in {#late_year} or later, and {late_found} % of them had {unit} in "
+    "the first year. Of the total of the years before, {late_share} % is what the model expects there.",
+    "had come, the trend is {late_if} % per year",
+    "{#early_n} of {#early_of} sites were last visited in {#early_year} or before: {early_found} % of them had {unit} in "
+    "the last year, {early_otherwise} % in the years before.",
+    "If they stayed empty, the trend is {early_if} % per year",
+    "{#late_n} of {#late_of} sites were first visited in {#late_year} or later, and the class",
+    "{#early_n} of {#early_of} sites were last visited in {#early_year} or before, and the class",
     "Sites whose last visit is longer ago have {_} fitted trends (rank correlation {last_visit_and_trend} over "
     "{#last_visit_and_trend_sites} sites)",
     "over the period counted birds drift {drift} % {_} the fitted ones",
@@ -228,6 +238,17 @@ class Sources:
         out |= {"years_thin": thin, "thin": len(thin)}
         if thin:
             out |= {"thin_first": thin[0], "thin_last": thin[-1]}
+        for r in self.tables["entries"].itertuples():
+            values = {
+                "n": r.n_sites,
+                "of": r.sites,
+                "year": r.year,
+                "found": 100 * r.found,
+                "otherwise": 100 * r.otherwise,
+            }
+            values |= {"share": 100 * r.share, "if": 100 * np.expm1(r.slope_if)}
+            kind = "late" if r.what == "first visits" else "early"
+            out |= {f"{kind}_{name}": value for name, value in values.items()}
         out |= self._fit_of_years()
         for r in self.tables["visits"].itertuples():
             name = r.compared.replace(" ", "_")
@@ -344,6 +365,9 @@ class Sources:
         )
         out = {n: f.get(n) for n in names}
         out |= {k: 100 * v for k, v in f.items() if k.startswith("explained_")}
+        shift = self.tables["trials"]["shift"].dropna()
+        if len(shift):
+            out["shift_most"] = 100 * np.expm1(shift[shift.abs().idxmax()])
         off = self.tables["sensitivity"].set_index("what")
         if "recorded effort off by half" in off.index:
             row = off.loc["recorded effort off by half"]
@@ -383,6 +407,7 @@ class Sources:
         out += [
             "standard deviation {observer_sd} on the link scale",
             "by itself it changes counts by {effort_adds} % a year",
+            "changes the trend most, by {shift_most} % per year",
             "the trend may be {effort_off} % per year (95 % interval {effort_lo} % to {effort_hi} %)",
         ]
         if "beside" in self.figures:

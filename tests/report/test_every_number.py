@@ -79,8 +79,10 @@ def table_specs(s: Sources, one_trend: bool) -> dict:
             None, ["rank#"], ["deviance"], ["log_rmse"], ["total_bias"], ["n#"],
         ]),
         "Structure that was tried": (
-            t["trials"].assign(yes=t["trials"]["taken"].map({True: "yes", False: "no"})),
-            ["what", "judged_by", ["gain%"], ["error%"], "yes"],
+            t["trials"].assign(
+                yes=t["trials"]["taken"].map({True: "yes", False: "no"}), trend=100 * np.expm1(t["trials"]["shift"])
+            ),
+            ["what", "judged_by", ["gain%"], ["error%"], "yes", ["trend"]],
         ),
         "From the source to the panel, step by step": (t["flow"], ["step", ["rows#"], "note"]),
         "Groups of observers": (t["groups"], ["group", ["visits#"], ["counted#"], ["cells#"]]),

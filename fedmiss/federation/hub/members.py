@@ -17,7 +17,7 @@ from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = ["FULL", "OTHERS", "Member", "dealt", "fit_members"]
+__all__ = ["FULL", "OTHERS", "Member", "dealt", "fit_all", "fit_members"]
 
 FULL = 0  # batch of the chosen fit
 OTHERS = 10_000  # batches of the others begin here, beyond those of replicates and folds
@@ -53,6 +53,17 @@ def fit_members(
     InputError    no visit has a positive weight
     """
     batches = [batch, *range(OTHERS, OTHERS + len(settings) - 1)]
+    return _borne(link, panel, fit_all(link, panel, settings, batches, watch), watch)
+
+
+def fit_all(
+    link: Link,
+    panel: Panel,
+    settings: Sequence[CountSettings],
+    batches: Sequence[int],
+    watch: Callable[[int, float], None] | None = None,
+) -> list[Member]:
+    """Fit all visits by every model side by side, each in a batch of its own; some may have run away."""
     answers = link.ask([open_batch(panel, b, s) for b, s in zip(batches, settings, strict=True)])
     lanes = []
     for i, (at, s, opened) in enumerate(zip(batches, settings, answers, strict=True)):
@@ -62,8 +73,7 @@ def fit_members(
         path = fit_path(panel, s, start[0], watch=None if i else watch, months=True)
         lanes.append(Lane(at, 0, path))
     states = run_lockstep(link, panel, lanes)
-    members = [Member(s, state, at) for s, state, at in zip(settings, states, batches, strict=True)]
-    return _borne(link, panel, members, watch)
+    return [Member(s, state, at) for s, state, at in zip(settings, states, batches, strict=True)]
 
 
 def _borne(

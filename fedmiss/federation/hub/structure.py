@@ -18,10 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from fedmiss.arrays import F64, I64
+from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import folds_like_gaps
-from fedmiss.federation.hub.bootstrap import effective_observers
+from fedmiss.federation.hub.bootstrap import effective_observers, totals_of
 from fedmiss.federation.hub.crossval import cross_validate
 from fedmiss.federation.hub.features import agree_features
+from fedmiss.federation.hub.members import fit_all
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.hub.steps import known_line
 from fedmiss.federation.link import Link
@@ -35,9 +38,12 @@ __all__ = ["features_of", "try_structure"]
 # they say nothing, and cost nothing (benchmarks/structure_truth.py). Two for the others.
 CLEAR, CLEARLY = 0.5, 2.0
 FEWEST_SITES = 20  # fewer sites are too few for a regression over sites
-FEWEST_OBSERVERS = 5.0  # effective number of observers
+FEWEST_OBSERVERS = 2.0  # effective number of observers
 BATCH = 2000  # first of the trials' batches
-STEPS = {"observers": "effects of observers", "slopes": "no slopes of sites"}
+STEPS = {f: f"what is expected at a site follows {words}" for f, words in IN_WORDS.items()} | {
+    "observers": "effects of observers",
+    "slopes": "no slopes of sites",
+}
 
 
 def _clear(t: Trial, errors: float = CLEARLY) -> bool:
@@ -85,18 +91,18 @@ def try_structure(
         tried = _compare(link, panel, plain, steps, folds=folds, by=by, seed=seed)
         for name, trial in tried.items():
             taken_too = _clear(trial)
-            trials.append(trial._replace(what=STEPS[name], taken=taken_too))
+            trials.append(trial._replace(what=name, taken=taken_too))
             if taken_too:
                 change[name] = getattr(steps[name], name)
+    best = replace(best, **change)
+    trials = _shifts(link, panel, best, trials)
     near = tuple(replace(c, **change) for c in choice.near)
     said = [
         f"Taken after trials on held-out data: {', '.join(t.what for t in trials if t.taken) or 'none of these'}."
     ]
     said += panel.features.notes if panel.features is not None and taken else ()
     words = " ".join(["", *(_sentence(n) for n in said)]) if trials else ""
-    return panel, replace(
-        choice, best=replace(best, **change), near=near, advice=choice.advice + words, trials=tuple(trials)
-    )
+    return panel, replace(choice, best=best, near=near, advice=choice.advice + words, trials=tuple(trials))
 
 
 def _sentence(text: str) -> str:
@@ -121,10 +127,7 @@ def _features(
         first, both = replace(plain, features=taken), replace(plain, features=together)
         if _compare(link, panel, first, {"both": both}, folds=folds, by=by, seed=seed)["both"].gain > 0:
             taken = together
-    return taken, [
-        trials[f]._replace(what=f"what is expected at a site follows {IN_WORDS[f]}", taken=f in taken)
-        for f in there
-    ]
+    return taken, [trials[f]._replace(taken=f in taken) for f in there]
 
 
 def _steps(panel: Panel, plain: CountSettings) -> dict[str, CountSettings]:
@@ -135,6 +138,38 @@ def _steps(panel: Panel, plain: CountSettings) -> dict[str, CountSettings]:
     if known_line(panel, plain).size:
         steps["slopes"] = replace(plain, slopes=False)
     return steps
+
+
+def _other_way(best: CountSettings, step: str) -> CountSettings:
+    """The model without a step that it has, or with one that it has not."""
+    if step in FEATURES:
+        return replace(best, features=tuple(f for f in FEATURES if (f in best.features) != (f == step)))
+    if step == "observers":
+        return replace(best, observers=not best.observers)
+    return replace(best, slopes=not best.slopes)
+
+
+def _shifts(link: Link, panel: Panel, best: CountSettings, trials: Sequence[Trial]) -> list[Trial]:
+    """Trials in words, with what each adds to the slope of the totals: that of fits with the step the other way tells."""
+    shifts: list[float | None] = [None] * len(trials)
+    if trials and panel.calendar is not None:
+        batches = range(BATCH, BATCH + 1 + len(trials))
+        members = fit_all(link, panel, [best, *(_other_way(best, t.what) for t in trials)], batches)
+        totals = totals_of(link, panel, [(m.batch, [m.state]) for m in members])
+        link.ask([msg.Close(np.array(batches))])
+        base, *others = (slope_of(t[0, 0], *panel.calendar) for t in totals)
+        able = [not (m.state.away or members[0].state.away) for m in members[1:]]
+        signs = [1 if t.taken else -1 for t in trials]
+        shifts = [d * (base - s) if ok else None for d, s, ok in zip(signs, others, able, strict=True)]
+    return [t._replace(what=STEPS[t.what], shift=s) for t, s in zip(trials, shifts, strict=True)]
+
+
+def slope_of(totals: F64, month: I64, year: I64) -> float:
+    """Slope of log monthly totals on the year, within months of the year, so that a part of a year changes nothing."""
+    of = month[:, None] == np.unique(month)
+    within = np.stack([np.log(np.maximum(totals, 1e-12)), year.astype(float)])
+    y, x = within - (within @ of / of.sum(axis=0)) @ of.T
+    return float(x @ y / max(x @ x, 1e-12))
 
 
 def _compare(

@@ -63,7 +63,8 @@ class Trial(NamedTuple):
     """A step of the structure that was tried.
 
     ``what`` it is and ``judged_by`` in words; ``gain``: share by which the deviance of held-out data was lower;
-    ``error``: its standard error; whether it was ``taken``.
+    ``error``: its standard error; whether it was ``taken``; ``shift``: what it adds to the slope of the totals, log per
+    year, None where that is not known.
     """
 
     what: str
@@ -71,6 +72,7 @@ class Trial(NamedTuple):
     gain: float
     error: float
     taken: bool = False
+    shift: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ def _words(a: Findings) -> str:
 
 
 def _structure(a: Findings) -> str:
-    """Say what the expectation for a site follows, and that observers have effects; empty where neither is so."""
+    """Say what the expectation for a site follows, that observers have effects, and which step matters most to the trend."""
     said, shares = [], a.data.fact("explained", default={})
     names = a.data.fact("site_covariates", default=[])
     for feature in a.data.fact("features", default=[]):
@@ -155,14 +155,26 @@ def _structure(a: Findings) -> str:
         if a.data.fact("observer_effects") is True
         else ""
     )
-    return " ".join(t for t in (follows, who) if t)
+    most = max(records(trials(a).dropna(subset="shift")), key=lambda r: abs(r.shift), default=None)
+    step = (
+        f"Of the steps that were tried, '{most.what}' changes the trend most, by {percent(_percent(most.shift))} per year."
+        if most is not None
+        else ""
+    )
+    return " ".join(t for t in (follows, who, step) if t)
+
+
+def _percent(slope: float) -> float:
+    return 100 * math.expm1(slope)
 
 
 def trials(a: Findings) -> pd.DataFrame:
     """Steps of the structure that were tried (schema ``report_trials``)."""
-    columns = ["what", "judged_by", "gain", "error", "taken"]
+    columns = ["what", "judged_by", "gain", "error", "taken", "shift"]
     table = pd.DataFrame(a.data.fact("trials", default=[]), columns=columns)
-    return table.astype({"what": str, "judged_by": str, "gain": float, "error": float, "taken": bool})
+    return table.astype(
+        {"what": str, "judged_by": str, "gain": float, "error": float, "taken": bool, "shift": float}
+    )
 
 
 def _trials(a: Findings) -> HtmlTable | None:
@@ -176,14 +188,16 @@ def _trials(a: Findings) -> HtmlTable | None:
             Cell(percent(100 * r.gain), r.gain),
             Cell(percent(100 * r.error), r.error),
             Cell("yes" if r.taken else "no"),
+            Cell(percent(_percent(r.shift)), _percent(r.shift)),
         ]
         for r in records(table)
     ]
     note = (
         "Gain: how much better what was left out was predicted, as a share of the deviance. Taken: better by half a "
-        "standard error or more (the number of visits, observers, and slopes: by two)."
+        "standard error or more (the number of visits, observers, and slopes: by two). "
+        "Trend: what the step adds to the change per year, the other steps being as they are."
     )
-    columns = ["Step", "Judged by", "Gain", "Standard error", "Taken"]
+    columns = ["Step", "Judged by", "Gain", "Standard error", "Taken", "Trend"]
     return HtmlTable("Structure that was tried", columns, rows, "trials", note)
 
 

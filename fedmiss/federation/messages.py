@@ -95,7 +95,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 7  # raise it whenever a type below changes
+PROTOCOL = 8  # raise it whenever a type below changes
 
 
 # -- fits ----------------------------------------------------------------------------------------------------
@@ -110,6 +110,7 @@ class Open(Question):
     family: str = _f("distribution: poisson, gaussian or bernoulli")
     scale: str = _f("raw, or log1p of the counts")
     observers: bool = _f("whether the group estimates observer effects")
+    learning: bool = _f("whether effort has a column more, for observers who are new")
     p: int = _f("largest number of coefficients of a site")
     weights: str = _f("all, fold or replicate")
     by: str = _f("what a fold holds out: cell, block, visit or observer")

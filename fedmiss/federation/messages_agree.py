@@ -176,8 +176,9 @@ class Done(Answer):
         "number of visits withheld because their month has too few sites", unit="visits", bits=0
     )
     observers: np.ndarray = _f(
-        "sum over observers of their visits, and of the squares (effective number of observers)",
-        "(2,)",
+        "sum over observers of their visits, and of the squares (effective number of observers); visits of those who "
+        "began after the first year",
+        "(3,)",
         "visits",
         bits=10,
     )

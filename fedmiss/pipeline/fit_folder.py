@@ -271,12 +271,15 @@ def fit_facts(
     """Return the facts that all methods know after the last round; each method adds its own with ``replace``."""
     agreed, panel = federation.agreement, folder.facts
     chosen = fit.fits[0]
+    K = federation.hub.K
+    kappa, learning = chosen.aux.kappa[:K].tolist(), chosen.aux.kappa[K:].tolist()
     return FitFacts.of_members(
         [model_facts(f) for f in fit.fits],
         species=panel.species,
         common_name=panel.common_name,
         method="fast",
-        effort=dict(zip(effort_names(agreed.terms, agreed.blanks), chosen.aux.kappa.tolist(), strict=True)),
+        effort=dict(zip(effort_names(agreed.terms, agreed.blanks), kappa, strict=True)),
+        learning=learning[0] if learning else None,
         standard_effort=agreed.standard_effort,
         observer_effects=chosen.settings.observers,
         observer_sd=(1.0 / chosen.aux.observers) ** 0.5 if chosen.settings.observers else None,

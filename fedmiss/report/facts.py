@@ -79,6 +79,8 @@ def _fitted(a: Analysis) -> dict[str, float | None]:
     terms = a.data.fit.get("results", {}).get("effort")
     if isinstance(terms, dict):
         facts |= {f"effort_{k}": v for k, v in terms.items()}
+    less = a.data.fact("learning")
+    facts |= {} if less is None else {"new_observer": math.exp(-less)}
     facts |= {f"explained_{k}": v for k, v in a.data.fact("explained", default={}).items()}
     cv = a.data.cv
     if cv is not None and len(cv) and len(chosen := cv[chosen_rows(a)]):

@@ -7,12 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedmiss.federation.hub.structure import slope_of
+from fedmiss.errors import ConfigError
+from fedmiss.federation.group.visits import TO_LEARN, experience
+from fedmiss.federation.hub.structure import FEWEST_NEW, slope_of
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import totals_by_region
+from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS
-from fedmiss.simulate.designs import simulate_design
-from tests.federation.test_features import panel_of, tried
+from fedmiss.simulate.designs import NEW, simulate_design
+from tests.federation.test_features import PLAIN, panel_of, tried
 
 
 def test_the_slope_is_that_of_the_years_whatever_the_season_and_the_first_month():
@@ -45,7 +48,9 @@ def test_what_a_step_adds_to_the_trend_is_the_difference_of_two_fits(design):
             turned = tuple(f for f in FEATURES if (f in choice.best.features) != (f == feature))
             other = replace(choice.best, features=turned)
         elif t.what == "effects of observers":
-            other = replace(choice.best, observers=not choice.best.observers)
+            without = choice.best.observers
+            new = bool(federation.hub.observers[2] >= FEWEST_NEW)
+            other = replace(choice.best, observers=not without, learning=new and not without)
         else:
             other = replace(choice.best, slopes=not choice.best.slopes)
         added = (with_all - slope(other)) * (1 if t.taken else -1)
@@ -58,3 +63,45 @@ def test_observers_are_tried_where_two_take_part_and_not_where_one_does():
         few = replace(p, observer=observers.astype(np.int32))
         choice = tried(LocalFederation.of_panel(panel_of(few, "none")), ())
         assert ("effects of observers" in {t.what for t in choice.trials}) is there
+
+
+def test_experience_is_counted_by_observer_and_month_whatever_the_order_of_the_visits():
+    """An exact small case: a starts in the first year, b later with one, three and one visits."""
+    month = np.array([0, 20, 15, 16, 16, 16, 17, 30])
+    observer = np.array([0, 0, 1, 1, 1, 1, 1, 0], dtype=np.int32)
+    expected = np.r_[0, 0, -np.exp(-np.array([0, 2, 2, 2, 4]) / TO_LEARN), 0]
+    order = np.random.default_rng(0).permutation(month.size)
+    np.testing.assert_allclose(experience(observer, month, 0), expected)
+    np.testing.assert_allclose(experience(observer[order], month[order], 0), expected[order])
+    assert experience(observer[:0], month[:0], 0).shape == (0,)
+
+
+@pytest.mark.slow
+def test_what_a_new_observer_counts_less_is_found_and_groups_do_not_matter():
+    found = []
+    for seed in range(4):
+        p = simulate_design("learning", seed, visits=4000)
+        panel = panel_of(p, "observer")
+        settings = replace(PLAIN, observers=True, learning=True)
+        fit = LocalFederation.of_panel(panel).fit(settings)
+        found.append(fit.aux.kappa[-1])
+        if not seed:
+            one = LocalFederation.of_panel(panel_of(p, "none")).fit(settings)
+            np.testing.assert_allclose(one.expected(), fit.expected(), rtol=1e-7)
+    error = np.std(found, ddof=1) / 2
+    assert np.mean(found) > 0.5 * -np.log(NEW), "shrunk, and of the right sign"
+    assert np.mean(found) < -np.log(NEW) + 3 * error
+
+
+def test_learning_is_part_of_the_trial_of_observers_where_new_ones_came():
+    p = simulate_design("learning", 1, sites=40, years=5, visits=900)
+    choice = tried(LocalFederation.of_panel(panel_of(p, "none")), ())
+    assert choice.best.observers
+    assert choice.best.learning
+    same = replace(p, observer=(p.observer % 4).astype(np.int32))  # all of them there in the first year
+    assert not tried(LocalFederation.of_panel(panel_of(same, "none")), ()).best.learning
+
+
+def test_a_learning_curve_without_observers_is_refused():
+    with pytest.raises(ConfigError, match="needs effects of observers"):
+        CountSettings(learning=True).check()

@@ -10,7 +10,7 @@ import numpy as np
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.features import count_visits, covariate_sums, features, magnitudes
-from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, Used, effort_columns
+from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, Used, effort_columns, experience
 from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms_by_key
 from fedmiss.federation.rules import digits
 from fedmiss.version import __version__
@@ -100,6 +100,7 @@ def axes(program: GroupProgram, q: msg.Axes) -> msg.Done:
         v.observer[order],
         effort[order],
         v.weight[order],
+        experience(v.observer[order], v.month[order], int(q.months[0])),
     )
     program.forget()
     return program.ready()

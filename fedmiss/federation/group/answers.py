@@ -265,7 +265,8 @@ def _by_month(program: GroupProgram, b: Batch, f: int, month: I32, weight: F64, 
     else:
         counted = np.bincount(month, counted, L)
         variance = b.family.variance(fitted) + b.inverse_size[f] * fitted**2
-    effect = b.effort @ b.kappa[f] if b.kappa.shape[1] else np.zeros_like(fitted)
+    K = b.terms
+    effect = b.effort[:, :K] @ b.kappa[f, :K] if K else np.zeros_like(fitted)
     sums = [np.ones_like(fitted), fitted, variance, effect, effect**2]
     rest = [np.bincount(month, weight * x, L) for x in sums]
     return np.column_stack([rest[0], counted, *rest[1:]])

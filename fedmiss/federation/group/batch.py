@@ -124,6 +124,7 @@ class Batch:
     offset: F64
     effects: F64  # (n, observers) observer effects
     slopes: bool  # whether the second coefficient is the slope on the known line
+    terms: int  # columns of effort but for experience
     rank: I64  # coefficients that every fit uses now
     old: U8  # whether ``shrink`` holds earlier weights
 
@@ -133,13 +134,14 @@ class Batch:
     ) -> Batch:
         """Make the state of ``len(weights)`` fits at coefficients of zero, but for the known ``q.line`` (L,)."""
         family, scale = FAMILIES[q.family], SCALES[q.scale]
-        n, K, J = len(weights), u.effort.shape[1], cells.J
+        effort = np.column_stack([u.effort, u.experience]) if q.learning else u.effort
+        n, K, J = len(weights), effort.shape[1], cells.J
         plain = K == 0 and not q.observers
         rows = CellParts.of(cells, scale.values(family.values(u.count)), weights, plain=plain)
         R = rows.w.shape[1]
         return cls(
             family=family, scale=scale, cells=cells, rows=rows, weights=weights, numbers=q.numbers, seed=q.seed,
-            test=np.zeros((0, 0)) if test is None else test, effort=u.effort, observers=q.observers,
+            test=np.zeros((0, 0)) if test is None else test, effort=effort, observers=q.observers,
             observer=u.observer if q.observers else u.observer[:0], p=q.p, chunks=kernels.chunks_of(cells.nnz),
             mu=np.zeros(n), T=_months(n, L, q.p, q.line), D=np.zeros((n, L, q.p, q.p)), tau=np.ones((n, q.p)),
             phi=np.ones(n), inverse_size=np.zeros(n), kappa=np.zeros((n, K)), ridge=np.ones(n),
@@ -148,7 +150,8 @@ class Batch:
             eta=np.zeros((n, cells.nnz)), y=np.zeros((n, cells.nnz)), E=np.zeros((n, cells.nnz)),
             shrink=np.ones((n, R)) if family.sized else _ZERO, offset=_ZERO if plain else np.zeros((n, R)),
             effects=np.zeros((n, int(u.observer.max(initial=-1)) + 1 if q.observers else 0)),
-            slopes=q.line.size > 0, rank=np.ones(n, dtype=np.int64), old=np.zeros(n, dtype=np.uint8),
+            slopes=q.line.size > 0, terms=u.effort.shape[1], rank=np.ones(n, dtype=np.int64),
+            old=np.zeros(n, dtype=np.uint8),
         )  # fmt: skip
 
     def changing(self) -> dict[str, Any]:

@@ -199,7 +199,7 @@ class GroupProgram:
         return msg.Done(
             0 if u is None else int(u.site.size),
             self.withheld,
-            np.array([per.sum(), (per**2).sum()]),
+            np.array([per.sum(), (per**2).sum(), 0.0 if u is None else u.weight @ (u.experience < 0.0)]),
             float(self.share.sum()),
         )
 

@@ -10,9 +10,10 @@ import numpy as np
 from fedmiss.arrays import F64, I32, I64
 from fedmiss.errors import InputError
 
-__all__ = ["EFFORT_TERMS", "Axis", "Used", "Visits", "deal_sites", "effort_columns"]
+__all__ = ["EFFORT_TERMS", "Axis", "Used", "Visits", "deal_sites", "effort_columns", "experience"]
 
 EFFORT_TERMS = ("duration", "distance", "observers")
+TO_LEARN = 50.0  # visits in which what an observer lacks in experience falls to a third
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +135,27 @@ def effort_columns(raw: F64, terms: tuple[str, ...], blanks: tuple[str, ...]) ->
     return np.column_stack(columns) if columns else np.zeros((len(raw), 0))
 
 
+def experience(observer: I32, month: I64, first: int) -> F64:
+    """What is lacking in experience at a visit (m,): -exp(-n / TO_LEARN), n the observer's earlier visits; towards 0.
+
+    0 for observers who were there in the year from the month ``first`` on, of whom nobody knows how long they had counted.
+    Visits of one month have no order: each has the mean of their numbers.
+    """
+    order = np.lexsort((month, observer))
+    o, m = observer[order], month[order]
+    starts = np.flatnonzero(np.r_[True, o[1:] != o[:-1]]) if o.size else np.zeros(0, np.int64)
+    same = np.flatnonzero(np.r_[True, (o[1:] != o[:-1]) | (m[1:] != m[:-1])]) if o.size else starts
+    size = np.diff(np.r_[same, o.size])
+    begin = np.repeat(starts, np.diff(np.r_[starts, o.size]))
+    n = np.repeat(same + (size - 1) / 2, size) - begin
+    out = np.empty(o.size)
+    out[order] = np.where(m[begin] < first + 12, 0.0, -np.exp(-n / TO_LEARN))
+    return out
+
+
 @dataclass(frozen=True, slots=True)
 class Used:
-    """The visits that take part, sorted by (site, month), on the agreed axes."""
+    """The visits that take part, sorted by (site, month), on the agreed axes; ``experience`` as :func:`experience`."""
 
     site: I32
     month: I32
@@ -145,3 +164,4 @@ class Used:
     observer: I32
     effort: F64
     weight: F64
+    experience: F64

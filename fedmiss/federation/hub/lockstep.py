@@ -189,7 +189,7 @@ def _sums(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> lis
     """Add the groups' answers, in the order of their names, and split them by fit."""
     n, r = len(pack), pack[0].request
     if isinstance(r, AskRound):
-        p, f, K = r.state.p, r.state.free.size, panel.K
+        p, f, K = r.state.p, r.state.free.size, r.state.kappa.size
         follows = r.state.features.k > 0
         q = (1 + r.state.slopes) * (r.state.features.k + 1)
         shapes = {

@@ -12,10 +12,11 @@ import numpy as np
 
 from fedmiss.arrays import F64
 
-__all__ = ["EFFORT_SD", "FEWEST_BIRDS", "level_pull", "share_of_step", "shrunk_variances"]
+__all__ = ["EFFORT_SD", "FEWEST_BIRDS", "LEARNING_SD", "level_pull", "share_of_step", "shrunk_variances"]
 
 SITE_SD, SLOPE_SD = 1.0, 0.3  # scales of the half-normal priors of standard deviations, on the log scale
 LEVEL_SD = 5.0  # of the level around the logarithm of the mean count
+LEARNING_SD = 0.25  # of what a new observer counts less at first
 EFFORT_SD = 1.0  # of the powers of effort, else one flock among zeros is put down to a long visit
 FEWEST_BIRDS = 0.5  # counts without a bird start, and are centred, at the level of half a bird
 

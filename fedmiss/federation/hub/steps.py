@@ -19,7 +19,14 @@ import numpy as np
 from fedmiss.arrays import F64
 from fedmiss.federation.hub.dispersion import inverse_size_of, pearson_at
 from fedmiss.federation.hub.features import feature_step, start_coefficients
-from fedmiss.federation.hub.priors import EFFORT_SD, FEWEST_BIRDS, level_pull, share_of_step, shrunk_variances
+from fedmiss.federation.hub.priors import (
+    EFFORT_SD,
+    FEWEST_BIRDS,
+    LEARNING_SD,
+    level_pull,
+    share_of_step,
+    shrunk_variances,
+)
 from fedmiss.federation.hub.season import LEAST_YEARS, SeriesPrior, line_of
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.triangle import from_triangle
@@ -74,8 +81,8 @@ def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
     state = MonthState(
         mu, T, np.zeros((L, p, p)), np.zeros((L, p)), np.full(p, unit),
         unit * np.array([1.0, START_SLOPE])[:p],
-        kappa=np.zeros(panel.K), shift=np.zeros(p), stretch=np.ones(p), squares=np.zeros(p), slopes=slopes,
-        features=start_coefficients(panel, settings.features, unit, slopes=slopes), weight=weight,
+        kappa=np.zeros(panel.K + settings.learning), shift=np.zeros(p), stretch=np.ones(p), squares=np.zeros(p),
+        slopes=slopes, features=start_coefficients(panel, settings.features, unit, slopes=slopes), weight=weight,
         phi=unit,
         ridge=4.0 / unit, unit=float(np.sqrt(unit)), origin=mu,
     )  # fmt: skip
@@ -235,7 +242,7 @@ def after_round(
     # Months without a visit move no cell: they are watched by themselves, and so are effort's coefficients.
     move = max(moved, float(np.sqrt(((new.T[:, 0] - before) ** 2).mean())))
     move = max(move, float(np.abs(new.kappa - state.kappa).max(initial=0.0))) / state.unit
-    both = bool(panel.K) and settings.observers  # take turns: a full turn is twice as long
+    both = bool(state.kappa.size) and settings.observers  # take turns: a full turn is twice as long
     moves = (*state.moves[-(5 if both else 2) :], move)
     return replace(new, moves=moves, converged=bool(k > 5 and max(moves) < tol))
 
@@ -250,12 +257,12 @@ def _common_variance(state: MonthState, J: float) -> float:
 
 def effort_turn(panel: Panel, settings: CountSettings, k: int) -> bool:
     """Whether the update after round ``k`` is effort's: with observer effects they take turns, else they undo each other."""
-    return panel.K > 0 and (not settings.observers or k // LEARN_EVERY % 2 == 1)
+    return panel.K + settings.learning > 0 and (not settings.observers or k // LEARN_EVERY % 2 == 1)
 
 
 def observer_turn(panel: Panel, settings: CountSettings, k: int) -> bool:
     """Whether the update after round ``k`` is the observers'."""
-    return settings.observers and (panel.K == 0 or k // LEARN_EVERY % 2 == 0)
+    return settings.observers and (panel.K + settings.learning == 0 or k // LEARN_EVERY % 2 == 0)
 
 
 def _newton(state: MonthState, sums: F64, family: Family) -> tuple[F64, F64, float]:
@@ -331,8 +338,9 @@ def _visit_step(
     K = state.kappa.size
     kappa, ridge, used = state.kappa, state.ridge, state.edf_observers
     if effort_turn(panel, settings, state.k):
-        weak = state.phi / (EFFORT_SD * state.unit) ** 2
-        H = sums["effort"][K:].reshape(K, K) + weak * np.eye(K)
+        sd = np.where(np.arange(K) < panel.K, EFFORT_SD, LEARNING_SD)
+        weak = state.phi / (sd * state.unit) ** 2
+        H = sums["effort"][K:].reshape(K, K) + np.diag(weak)
         step = np.linalg.solve(H, sums["effort"][:K] - weak * kappa)
         kappa = kappa + np.clip(step, -family.effort_cap, family.effort_cap)
     if observer_turn(panel, settings, state.k):

@@ -35,10 +35,11 @@ from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS
 __all__ = ["features_of", "try_structure"]
 
 # Standard errors by which held-out data must be predicted better. Half a one for features, which switch themselves off where
-# they say nothing, and cost nothing (benchmarks/structure_truth.py). Two for the others.
-CLEAR, CLEARLY = 0.5, 2.0
+# they say nothing, and cost nothing (benchmarks/structure_truth.py); one for observers, who are few; two for the others.
+ENOUGH = {"visits": 2.0, "covariates": 0.5, "regions": 0.5, "smooth": 0.5, "observers": 1.0, "slopes": 2.0}
 FEWEST_SITES = 20  # fewer sites are too few for a regression over sites
 FEWEST_OBSERVERS = 2.0  # effective number of observers
+FEWEST_NEW = 50  # visits of observers who began after the first year
 BATCH = 2000  # first of the trials' batches
 STEPS = {f: f"what is expected at a site follows {words}" for f, words in IN_WORDS.items()} | {
     "observers": "effects of observers",
@@ -46,8 +47,8 @@ STEPS = {f: f"what is expected at a site follows {words}" for f, words in IN_WOR
 }
 
 
-def _clear(t: Trial, errors: float = CLEARLY) -> bool:
-    return t.gain > errors * t.error
+def _clear(t: Trial) -> bool:
+    return t.gain > ENOUGH[t.what] * t.error
 
 
 def features_of(
@@ -87,15 +88,20 @@ def try_structure(
     whole = "site" if panel.least <= 1 else by
     taken, trials = _features(link, panel, plain, features, folds=folds, by=whole, seed=seed)
     change: dict[str, Any] = {"features": taken}
-    if steps := _steps(panel, plain):
-        tried = _compare(link, panel, plain, steps, folds=folds, by=by, seed=seed)
-        for name, trial in tried.items():
-            taken_too = _clear(trial)
-            trials.append(trial._replace(what=name, taken=taken_too))
-            if taken_too:
-                change[name] = getattr(steps[name], name)
+    steps = _steps(panel, plain)
+    tried = _compare(
+        link, panel, plain, {n: replace(plain, **s) for n, s in steps.items()}, folds=folds, by=by, seed=seed
+    )
+    for name, trial in tried.items():
+        trials.append(trial._replace(taken=_clear(trial)))
+        if trials[-1].taken:
+            change |= steps[name]
     best = replace(best, **change)
-    trials = _shifts(link, panel, best, trials)
+    others = [_turned(best, t, plain, steps) for t in trials]
+    trials = [
+        t._replace(what=STEPS[t.what], shift=shift)
+        for t, shift in zip(trials, _shifts(link, panel, best, trials, others), strict=True)
+    ]
     near = tuple(replace(c, **change) for c in choice.near)
     said = [
         f"Taken after trials on held-out data: {', '.join(t.what for t in trials if t.taken) or 'none of these'}."
@@ -119,7 +125,7 @@ def _features(
         return (), []
     alone = {f: replace(plain, features=(f,)) for f in there}
     trials = _compare(link, panel, plain, alone, folds=folds, by=by, seed=seed)
-    good = [f for f in there if _clear(trials[f], CLEARLY if f == "visits" else CLEAR)]
+    good = [f for f in there if _clear(trials[f])]
     good.sort(key=lambda f: -trials[f].gain)
     taken = tuple(good[:1])
     together = tuple(f for f in FEATURES if f in good)
@@ -130,38 +136,40 @@ def _features(
     return taken, [trials[f]._replace(taken=f in taken) for f in there]
 
 
-def _steps(panel: Panel, plain: CountSettings) -> dict[str, CountSettings]:
-    """Steps away from the plain model that do not concern the features of sites."""
-    steps: dict[str, CountSettings] = {}
+def _steps(panel: Panel, plain: CountSettings) -> dict[str, dict[str, Any]]:
+    """Steps away from the plain model that do not concern the features of sites: what each changes."""
+    steps: dict[str, dict[str, Any]] = {}
     if not plain.observers and effective_observers(panel) >= FEWEST_OBSERVERS:
-        steps["observers"] = replace(plain, observers=True)
+        steps["observers"] = {"observers": True, "learning": bool(panel.observers[2] >= FEWEST_NEW)}
     if known_line(panel, plain).size:
-        steps["slopes"] = replace(plain, slopes=False)
+        steps["slopes"] = {"slopes": False}
     return steps
 
 
-def _other_way(best: CountSettings, step: str) -> CountSettings:
-    """The model without a step that it has, or with one that it has not."""
-    if step in FEATURES:
-        return replace(best, features=tuple(f for f in FEATURES if (f in best.features) != (f == step)))
-    if step == "observers":
-        return replace(best, observers=not best.observers)
-    return replace(best, slopes=not best.slopes)
+def _turned(
+    best: CountSettings, trial: Trial, plain: CountSettings, steps: Mapping[str, Mapping[str, Any]]
+) -> CountSettings:
+    """The chosen model without a step that it has, or with one that it has not."""
+    if trial.what in FEATURES:
+        return replace(best, features=tuple(f for f in FEATURES if (f in best.features) != (f == trial.what)))
+    step = steps[trial.what]
+    return replace(best, **({name: getattr(plain, name) for name in step} if trial.taken else step))
 
 
-def _shifts(link: Link, panel: Panel, best: CountSettings, trials: Sequence[Trial]) -> list[Trial]:
-    """Trials in words, with what each adds to the slope of the totals: that of fits with the step the other way tells."""
-    shifts: list[float | None] = [None] * len(trials)
-    if trials and panel.calendar is not None:
-        batches = range(BATCH, BATCH + 1 + len(trials))
-        members = fit_all(link, panel, [best, *(_other_way(best, t.what) for t in trials)], batches)
-        totals = totals_of(link, panel, [(m.batch, [m.state]) for m in members])
-        link.ask([msg.Close(np.array(batches))])
-        base, *others = (slope_of(t[0, 0], *panel.calendar) for t in totals)
-        able = [not (m.state.away or members[0].state.away) for m in members[1:]]
-        signs = [1 if t.taken else -1 for t in trials]
-        shifts = [d * (base - s) if ok else None for d, s, ok in zip(signs, others, able, strict=True)]
-    return [t._replace(what=STEPS[t.what], shift=s) for t, s in zip(trials, shifts, strict=True)]
+def _shifts(
+    link: Link, panel: Panel, best: CountSettings, trials: Sequence[Trial], others: Sequence[CountSettings]
+) -> list[float | None]:
+    """What each step adds to the slope of the totals: the difference of fits of all visits with it and without it."""
+    if not trials or panel.calendar is None:
+        return [None] * len(trials)
+    batches = range(BATCH, BATCH + 1 + len(others))
+    members = fit_all(link, panel, [best, *others], batches)
+    totals = totals_of(link, panel, [(m.batch, [m.state]) for m in members])
+    link.ask([msg.Close(np.array(batches))])
+    base, *slopes = (slope_of(t[0, 0], *panel.calendar) for t in totals)
+    able = [not (m.state.away or members[0].state.away) for m in members[1:]]
+    signs = [1 if t.taken else -1 for t in trials]
+    return [sign * (base - s) if ok else None for sign, s, ok in zip(signs, slopes, able, strict=True)]
 
 
 def slope_of(totals: F64, month: I64, year: I64) -> float:
@@ -183,6 +191,8 @@ def _compare(
     seed: int,
 ) -> dict[str, Trial]:
     """Paired gains over folds of other settings over ``plain``."""
+    if not others:
+        return {}
     candidates = [plain, *others.values()]
     table = cross_validate(link, panel, candidates, folds=folds, by=by, seed=seed, first_batch=BATCH).table
     wide = table.pivot(index="fold", columns="candidate", values="deviance")

@@ -31,6 +31,7 @@ class CountSettings:
     features : what the prior means of sites' effects and slopes follow, of ``FEATURES``: how often a site was visited (the
         effect only), its covariates, its region, a smooth over the places
     observers : with observer effects, kept inside the groups
+    learning : with ``observers``, those who began after the first year may count fewer at first
     dispersion : ``quasi`` (Var = phi mu), ``negbin``, or ``none`` (phi = 1)
     calibrate : negative binomial: whether fitted counts are scaled so that their total is the counted one. Set it to False
         where sites without any bird were left out: the other sites were selected by their counts, so their total is biased
@@ -52,6 +53,7 @@ class CountSettings:
     slopes: bool = True
     features: tuple[str, ...] = ()
     observers: bool = False
+    learning: bool = False
     dispersion: str = "quasi"
     calibrate: bool = True
     max_sweeps: int = 500
@@ -72,6 +74,8 @@ class CountSettings:
             raise ConfigError(f"negbin dispersion needs the {able} family, not {self.family}.")
         if wrong := [f for f in self.features if f not in FEATURES]:
             raise ConfigError(f"the feature {wrong[0]!r} is unknown; choose some of {', '.join(FEATURES)}.")
+        if self.learning and not self.observers:
+            raise ConfigError("a learning curve of observers needs effects of observers (observers=True).")
         if self.rank < 0:
             raise ConfigError(f"the rank is {self.rank} (must be 0 or more).")
         if self.time not in ("smooth", "fixed"):

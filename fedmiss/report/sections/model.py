@@ -155,6 +155,9 @@ def _structure(a: Findings) -> str:
         if a.data.fact("observer_effects") is True
         else ""
     )
+    less = a.data.fact("learning", default=None)
+    if less is not None:
+        who += f" At first a new observer counts {share(math.exp(-less))} of what the same observer counts later."
     most = max(records(trials(a).dropna(subset="shift")), key=lambda r: abs(r.shift), default=None)
     step = (
         f"Of the steps that were tried, '{most.what}' changes the trend most, by {percent(_percent(most.shift))} per year."
@@ -194,7 +197,7 @@ def _trials(a: Findings) -> HtmlTable | None:
     ]
     note = (
         "Gain: how much better what was left out was predicted, as a share of the deviance. Taken: better by half a "
-        "standard error or more (the number of visits, observers, and slopes: by two). "
+        "standard error or more (observers: by one; the number of visits, and slopes: by two). "
         "Trend: what the step adds to the change per year, the other steps being as they are."
     )
     columns = ["Step", "Judged by", "Gain", "Standard error", "Taken", "Trend"]

@@ -68,16 +68,8 @@ def test_the_reference_curve_of_figure_1():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "gmm",
-        *(
-            pytest.param(n, marks=pytest.mark.nightly)
-            for n in ("fedmm", "heterogeneity", "lsa", "participation", "saem")
-        ),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["gmm", "fedmm", "heterogeneity", "lsa", "participation", "saem"])
 def test_quick_settings_write_whole_folders(name, tmp_path):
     import importlib
 

@@ -505,6 +505,7 @@ def test_bootstrap_weights_stay_inside_groups():
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_few_effective_observers_get_wider_weights():
     who = np.repeat(np.arange(29), [72] + [6] * 28)  # one of them makes 30 % of the visits
     s, t = np.divmod(np.arange(240), 24)

@@ -73,9 +73,7 @@ def test_fits_of_rare_species_end_and_stay_bounded(size, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "seed", [*range(8), *(pytest.param(s, marks=pytest.mark.nightly) for s in range(8, 30))]
-)
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(s, marks=pytest.mark.nightly) for s in range(2, 30))])
 def test_default_fits_of_rare_species_end(seed):
     visits, sites, occupied = ((100, 40, 0.4), (170, 57, 0.3), (600, 80, 0.1), (1200, 80, 0.05))[seed % 4]
     federation = LocalFederation.of_panel(rare(seed, visits, sites, occupied))

@@ -307,6 +307,7 @@ def test_derivatives_are_finite_differences(logistic):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_bias_of_fedavg_has_order_1_and_extrapolation_order_2(logistic):
     model, data = logistic
     etas = (0.04, 0.02, 0.01)
@@ -398,6 +399,7 @@ def test_local_em_steps_have_the_bias_of_lsa_and_control_variates_none():
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("low", "high", "pays"), [(0.01, 0.05, True), (0.2, 0.9, False)])
 def test_local_em_steps_pay_where_little_is_seen_and_harm_elsewhere(low, high, pays):
     data = seen_data(low, high)

@@ -34,6 +34,7 @@ def panel(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_totals_and_sites_agree_with_the_default_fit_of_rank_0(panel, tmp_path):
     """Tolerance: 2 % between seeds is Monte Carlo; 6 % in a month and 2.5 % root mean square against the default.
 

@@ -55,7 +55,7 @@ Penalty = Annotated[
 ]
 Effort = Annotated[str, Setting("auto, none, or any of duration,distance,observers; not fedmissem.")]
 Observers = Annotated[
-    bool, Setting("fast, saem: observer effects, kept inside groups; they may absorb part of a trend.")
+    bool, Setting("fast, saem: observer effects, kept inside groups (fast: tried with --structure auto).")
 ]
 Joint = Annotated[
     bool,
@@ -97,8 +97,8 @@ class FitSettings(Settings):
     Each method has a class of its own, which holds what the method uses. A setting of another method is refused, and so is
     one that does nothing beside the others that were given.
 
-    Observer effects take part of a trend for themselves where observers come and go, and the intervals do not show it:
-    hence there are none unless asked for. Without ``joint`` the owner of a shared site treats it as its own.
+    Effects of observers are tried with the structure, or named (``observers=True``). Without ``joint`` the owner of a shared
+    site treats it as its own.
 
     Examples
     --------

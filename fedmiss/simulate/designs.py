@@ -12,6 +12,7 @@ preferred ``random`` with visits in proportion to exp(0.8 a_j)
 abandoned ``preferred``, and declining sites are given up first
 learning  ``random`` with new observers who find 35 % fewer birds at first and learn over some 60 visits
 handover  ``random`` with one observer for each site, who hands it to another one at a random time
+turnover  ``random`` with four new observers every year, who count for that year only
 arrivals  ``random``; six of ten sites have no birds until a random year, and are visited from that year on
 losses    ``random``; four of ten sites lose their birds in a random year, and are visited to the end of that year
 ========  =============================================================================================
@@ -29,7 +30,17 @@ from fedmiss.rng import rng_for
 
 __all__ = ["DESIGNS", "TrendPanel", "simulate_design"]
 
-DESIGNS = ("plain", "random", "preferred", "abandoned", "learning", "handover", "arrivals", "losses")
+DESIGNS = (
+    "plain",
+    "random",
+    "preferred",
+    "abandoned",
+    "learning",
+    "handover",
+    "turnover",
+    "arrivals",
+    "losses",
+)
 EFFORT = 0.7  # power of effort in the mean
 NEW = 0.65  # what a new observer finds, where observers learn
 VISITS_TO_LEARN = 60.0
@@ -180,6 +191,9 @@ def _observers(
         at = rng.integers(1, years, J)
         observer = site * 2 + (year >= at[site])
         return observer, 0.3 * rng.standard_normal(2 * J)[observer]
+    if design == "turnover":
+        observer = 4 * year + rng.integers(4, size=n)
+        return observer, 0.2 * rng.standard_normal(4 * years)[observer]
     I = 16
     first = np.sort(np.r_[np.zeros(6), rng.integers(0, max(years - 2, 1), I - 6)])
     share = (1 + rng.pareto(1.2, I))[None, :] * (first[None, :] <= np.arange(years)[:, None])

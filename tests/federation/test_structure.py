@@ -66,14 +66,15 @@ def test_observers_are_tried_where_two_take_part_and_not_where_one_does():
 
 
 def test_experience_is_counted_by_observer_and_month_whatever_the_order_of_the_visits():
-    """An exact small case: a starts in the first year, b later with one, three and one visits."""
-    month = np.array([0, 20, 15, 16, 16, 16, 17, 30])
-    observer = np.array([0, 0, 1, 1, 1, 1, 1, 0], dtype=np.int32)
-    expected = np.r_[0, 0, -np.exp(-np.array([0, 2, 2, 2, 4]) / TO_LEARN), 0]
+    """An exact small case: a starts in the first year, b later with one, three and one visits, c keeps to one site."""
+    month = np.array([0, 20, 15, 16, 16, 16, 17, 30, 31, 32])
+    observer = np.array([0, 0, 1, 1, 1, 1, 1, 0, 2, 2], dtype=np.int32)
+    site = np.array([0, 1, 0, 0, 1, 1, 0, 0, 4, 4], dtype=np.int32)
+    expected = np.r_[0, 0, -np.exp(-np.array([0, 2, 2, 2, 4]) / TO_LEARN), 0, 0, 0]
     order = np.random.default_rng(0).permutation(month.size)
-    np.testing.assert_allclose(experience(observer, month, 0), expected)
-    np.testing.assert_allclose(experience(observer[order], month[order], 0), expected[order])
-    assert experience(observer[:0], month[:0], 0).shape == (0,)
+    np.testing.assert_allclose(experience(observer, site, month, 0), expected)
+    np.testing.assert_allclose(experience(observer[order], site[order], month[order], 0), expected[order])
+    assert experience(observer[:0], site[:0], month[:0], 0).shape == (0,)
 
 
 @pytest.mark.slow

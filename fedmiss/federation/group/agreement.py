@@ -100,7 +100,7 @@ def axes(program: GroupProgram, q: msg.Axes) -> msg.Done:
         v.observer[order],
         effort[order],
         v.weight[order],
-        experience(v.observer[order], v.month[order], int(q.months[0])),
+        experience(v.observer[order], v.site[order], v.month[order], int(q.months[0])),
     )
     program.forget()
     return program.ready()

@@ -135,11 +135,12 @@ def effort_columns(raw: F64, terms: tuple[str, ...], blanks: tuple[str, ...]) ->
     return np.column_stack(columns) if columns else np.zeros((len(raw), 0))
 
 
-def experience(observer: I32, month: I64, first: int) -> F64:
+def experience(observer: I32, site: I32, month: I64, first: int) -> F64:
     """What is lacking in experience at a visit (m,): -exp(-n / TO_LEARN), n the observer's earlier visits; towards 0.
 
-    0 for observers who were there in the year from the month ``first`` on, of whom nobody knows how long they had counted.
-    Visits of one month have no order: each has the mean of their numbers.
+    0 for observers who were there in the year from the month ``first`` on, of whom nobody knows how long they had counted,
+    and for those of one site: what they learn cannot be told from how the site changed (in a table without observers they
+    are the sites). Visits of one month have no order: each has the mean of their numbers.
     """
     order = np.lexsort((month, observer))
     o, m = observer[order], month[order]
@@ -149,7 +150,11 @@ def experience(observer: I32, month: I64, first: int) -> F64:
     begin = np.repeat(starts, np.diff(np.r_[starts, o.size]))
     n = np.repeat(same + (size - 1) / 2, size) - begin
     out = np.empty(o.size)
-    out[order] = np.where(m[begin] < first + 12, 0.0, -np.exp(-n / TO_LEARN))
+    sites = np.bincount(
+        np.unique(np.stack([observer, site]), axis=1)[0], minlength=int(observer.max(initial=-1)) + 1
+    )
+    known = (m[begin] < first + 12) | (sites[o] < 2)
+    out[order] = np.where(known, 0.0, -np.exp(-n / TO_LEARN))
     return out
 
 

@@ -47,6 +47,7 @@ __all__ = [
 
 SMALLEST = 1e-4  # least prior variance
 SLIGHT = 0.01  # root mean square of u_k v_k below which a factor has been switched off
+STRIDE = 4.0  # factor by which the variance of observers moves at most
 LEARN_EVERY = 3  # rounds between two updates of effort, observers and dispersion
 
 Sums = dict[str, F64]  # sums over groups of the fields of ``Months``, of one fit
@@ -345,7 +346,11 @@ def _visit_step(
         kappa = kappa + np.clip(step, -family.effort_cap, family.effort_cap)
     if observer_turn(panel, settings, state.k):
         squares, number, used = (float(v) for v in sums["observers"])
-        ridge = 1.0 / max(squares / max(number, 1.0), 1e-4)
+        # MacKay's fixed point, sum o^2 / sum (1 - C / var): that of EM, in a third of its rounds where observers are alike
+        effects = max(squares - (number - used) / ridge, 0.0)
+        ridge = float(
+            np.clip(max(used, 1e-12) / max(effects, 1e-4 * used, 1e-12), ridge / STRIDE, ridge * STRIDE)
+        )
     edf_visits = K + used
     free = max(state.weight - state.edf - edf_visits, 0.2 * state.weight)
     inverse_size, phi = state.inverse_size, state.phi

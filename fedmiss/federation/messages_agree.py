@@ -177,8 +177,8 @@ class Done(Answer):
     )
     observers: np.ndarray = _f(
         "sum over observers of their visits, and of the squares (effective number of observers); visits of those who "
-        "began after the first year",
-        "(3,)",
+        "began after the first year; visits that can tell an observer from a site",
+        "(4,)",
         "visits",
         bits=10,
     )

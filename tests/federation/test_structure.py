@@ -57,9 +57,9 @@ def test_what_a_step_adds_to_the_trend_is_the_difference_of_two_fits(design):
         assert t.shift == pytest.approx(added, abs=1e-8), t.what
 
 
-def test_observers_are_tried_where_two_take_part_and_not_where_one_does():
+def test_observers_are_tried_where_two_take_part_and_not_where_one_does_or_they_are_the_sites():
     p = simulate_design("plain", 3, sites=30, years=4, visits=600)
-    for observers, there in ((p.observer % 3, True), (p.observer * 0, False)):
+    for observers, there in ((p.observer % 3, True), (p.observer * 0, False), (p.site, False)):
         few = replace(p, observer=observers.astype(np.int32))
         choice = tried(LocalFederation.of_panel(panel_of(few, "none")), ())
         assert ("effects of observers" in {t.what for t in choice.trials}) is there

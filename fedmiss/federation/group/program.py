@@ -199,7 +199,9 @@ class GroupProgram:
         return msg.Done(
             0 if u is None else int(u.site.size),
             self.withheld,
-            np.array([per.sum(), (per**2).sum(), 0.0 if u is None else u.weight @ (u.experience < 0.0)]),
+            np.array(
+                [per.sum(), (per**2).sum(), *([0.0, 0.0] if u is None else (u.weight @ u.told).tolist())]
+            ),
             float(self.share.sum()),
         )
 

@@ -170,3 +170,11 @@ class Used:
     effort: F64
     weight: F64
     experience: F64
+
+    @property
+    def told(self) -> F64:
+        """(m, 2) whether the observer is new, and can be told from the site: goes to others too, or others come to it."""
+        pairs = np.unique(np.stack([self.observer, self.site]), axis=1)
+        sites, observers = (np.bincount(p) if p.size else np.zeros(1, np.int64) for p in pairs)
+        apart = (sites[self.observer] > 1) | (observers[self.site] > 1)
+        return np.column_stack([self.experience < 0.0, apart]).astype(float)

@@ -34,7 +34,7 @@ class Panel:
     visits: int
     calendar: tuple[I64, I64] | None
     regions: tuple[str, ...]
-    observers: F64  # (3,) sum over observers of visits, and of squares; visits of those who began after the first year
+    observers: F64  # (4,) as in ``messages.Done``
     joint: dict[str, I64]
     n_joint: int
     covariates: dict[str, int] = field(default_factory=dict)

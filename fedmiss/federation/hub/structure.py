@@ -139,7 +139,8 @@ def _features(
 def _steps(panel: Panel, plain: CountSettings) -> dict[str, dict[str, Any]]:
     """Steps away from the plain model that do not concern the features of sites: what each changes."""
     steps: dict[str, dict[str, Any]] = {}
-    if not plain.observers and effective_observers(panel) >= FEWEST_OBSERVERS:
+    apart = panel.observers[3] > 0  # in a table without observers they are the sites
+    if apart and not plain.observers and effective_observers(panel) >= FEWEST_OBSERVERS:
         steps["observers"] = {"observers": True, "learning": bool(panel.observers[2] >= FEWEST_NEW)}
     if known_line(panel, plain).size:
         steps["slopes"] = {"slopes": False}

@@ -176,8 +176,8 @@ class Done(Answer):
         "number of visits withheld because their month has too few sites", unit="visits", bits=0
     )
     observers: np.ndarray = _f(
-        "sum over observers of their visits, and of the squares (effective number of observers); visits of those who "
-        "began after the first year; visits that can tell an observer from a site",
+        "sum over observers of their visits, and of the squares (effective number of observers); experience that "
+        "is lacking, over visits; visits that can tell an observer from a site",
         "(4,)",
         "visits",
         bits=10,

@@ -173,8 +173,8 @@ class Used:
 
     @property
     def told(self) -> F64:
-        """(m, 2) whether the observer is new, and can be told from the site: goes to others too, or others come to it."""
+        """(m, 2) what experience is lacking; whether an observer can be told from the site, by other sites or observers."""
         pairs = np.unique(np.stack([self.observer, self.site]), axis=1)
         sites, observers = (np.bincount(p) if p.size else np.zeros(1, np.int64) for p in pairs)
         apart = (sites[self.observer] > 1) | (observers[self.site] > 1)
-        return np.column_stack([self.experience < 0.0, apart]).astype(float)
+        return np.column_stack([-self.experience, apart]).astype(float)

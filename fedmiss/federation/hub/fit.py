@@ -149,7 +149,7 @@ def fit_path(
             if not rank:
                 raise DomainError(_ran_away(state, settings))
             return replace(good, away=rank)
-        state = yield from _summary(state, settings, months=months and rank == most)
+        state = yield from _summary(panel, state, settings, months=months and rank == most)
         if each is not None:
             yield from each(state)
     return state
@@ -190,7 +190,7 @@ def fit_fixed(
         stretch=np.ones(1), squares=np.zeros(1), weight=weight, edf=float(sums["sums"][1]) + L - 1.0, k=rounds,
         rounds=rounds, converged=True,
     )  # fmt: skip
-    return (yield from _summary(state, settings, months=months))
+    return (yield from _summary(panel, state, settings, months=months))
 
 
 def _no_birds(panel: Panel, empty: I64) -> str:
@@ -236,7 +236,7 @@ def fit_replicate(
     )
     if state.away:
         raise DomainError(_ran_away(state, settings))
-    return (yield from _summary(state, settings))
+    return (yield from _summary(panel, state, settings))
 
 
 def _ran_away(state: MonthState, settings: CountSettings) -> str:
@@ -296,7 +296,7 @@ def _direction(
     return v
 
 
-def _summary(state: MonthState, settings: CountSettings, *, months: bool = False) -> Fitting:
+def _summary(panel: Panel, state: MonthState, settings: CountSettings, *, months: bool = False) -> Fitting:
     """Dispersion on visits, and the ratio of the counted to the fitted total.
 
     log1p: of (1 + count) to exp(eta), Duan's smearing factor (JASA 1983) as a ratio of totals. Negative binomial: of count
@@ -308,6 +308,9 @@ def _summary(state: MonthState, settings: CountSettings, *, months: bool = False
     nodes = np.array([state.inverse_size])
     sums = yield AskSummary(state, nodes, months)
     state = summarised(state, settings, sums["totals"], float(sums["dispersion"][0]))
+    if settings.learning:  # an expected count is that of the mean visit, new observers' among them
+        less = math.exp(-float(state.kappa[-1]) * panel.observers[2] / panel.observers[0])
+        state = replace(state, found=state.found * less)
     return replace(state, visited=sums["months"]) if months else state
 
 

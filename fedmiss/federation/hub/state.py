@@ -72,7 +72,7 @@ class MonthState:
     squares : (p,)               mean squared coefficient of the sites
     weight : sum of the visits' weights
     smear : factor that makes the fitted total of the visits the counted one
-    found : what the mean observer finds of what one with an effect of zero does, exp(variance / 2)
+    found : what the mean observer finds at the mean experience of what one with an effect of zero does who has it all
     moves : the last three root mean square moves
     rounds : of all ranks so far
     visited : (L, 6) of the visits of each month: weights, counted and fitted total, variance, effect of effort and its

@@ -39,7 +39,7 @@ __all__ = ["features_of", "try_structure"]
 ENOUGH = {"visits": 2.0, "covariates": 0.5, "regions": 0.5, "smooth": 0.5, "observers": 1.0, "slopes": 2.0}
 FEWEST_SITES = 20  # fewer sites are too few for a regression over sites
 FEWEST_OBSERVERS = 2.0  # effective number of observers
-FEWEST_NEW = 50  # visits of observers who began after the first year
+FEWEST_NEW = 20.0  # experience that is lacking, over visits
 BATCH = 2000  # first of the trials' batches
 STEPS = {f: f"what is expected at a site follows {words}" for f, words in IN_WORDS.items()} | {
     "observers": "effects of observers",

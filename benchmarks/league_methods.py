@@ -160,12 +160,12 @@ def predicted(task: Task, fit: AverageFit) -> Prediction:
     band = fit.interval()
     rng = np.random.default_rng(0)
     totals = np.empty(DRAWS)
-    scale = SCALES[fit.settings.scale]
     for b in range(DRAWS):
-        totals[b] = scale.birds(fit.law.draw(fit.draw(rng)(slice(None))[j, t], rng)).sum()
-    return Prediction(
-        fit.expected()[j, t], band.lower[j, t], band.upper[j, t], log_score(fit, eta, var, y), totals
-    )
+        totals[b] = fit.draw_counts(fit.draw(rng)(slice(None))[j, t], rng).sum()
+    here = np.broadcast_to(fit.present(), (task.J, task.L))[j, t]  # probability that the site is occupied
+    score = np.log(here) + log_score(fit, eta, var, y)
+    score = np.where(y == 0, np.logaddexp(score, np.log(np.maximum(1.0 - here, 1e-300))), score)
+    return Prediction(fit.expected()[j, t], band.lower[j, t], band.upper[j, t], score, totals)
 
 
 def log_score(

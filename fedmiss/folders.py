@@ -139,7 +139,8 @@ class ModelFacts(Facts):
 
     ``mu`` is the level on the link scale, ``phi`` the dispersion that enters the fit, ``negbin_size`` None for other models,
     ``edf`` the effective degrees of freedom, ``smear`` the factor of expected counts, ``features`` what the expectation
-    for a site follows.
+    for a site follows, ``occupancy`` the probabilities that a site is occupied in the first year, gained and lost from one
+    year to the next; empty where no site may be empty.
     """
 
     family: str
@@ -163,6 +164,7 @@ class ModelFacts(Facts):
     time: str = "smooth"
     slopes: bool = False
     features: list[str] = field(default_factory=list)
+    occupancy: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +249,10 @@ class JointFacts(JobFacts):
 
 @dataclass(frozen=True, slots=True)
 class ImputedFacts(Facts):
-    """Facts of an imputed folder; ``imputed_share`` is the part of the total in cells without a count."""
+    """Facts of an imputed folder; ``imputed_share`` is the part of the total in cells without a count.
+
+    ``occupied``: expected number of occupied sites in the first and the last year, None where no site may be empty.
+    """
 
     species: str
     cells: int
@@ -255,6 +260,7 @@ class ImputedFacts(Facts):
     total: float
     imputed_share: float
     standard_effort: str
+    occupied: list[float] | None = field(default=None, metadata=_SOMETIMES)
 
 
 @dataclass(frozen=True, slots=True)

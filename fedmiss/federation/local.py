@@ -34,6 +34,7 @@ from fedmiss.federation.results import AverageFit, CountFit, Posterior
 from fedmiss.federation.resume import Resumable
 from fedmiss.models.lowrank.choice import Choice, check_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.occupancy import ChainPosterior
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit
 
@@ -209,10 +210,14 @@ class LocalFederation:
         P /= np.maximum(owners, 1)[:, None]
         C /= np.maximum(owners, 1)[:, None, None]
         q = Posterior(state.mu, P, C, state.T, state.D, state.tau, state.prior, state.noise)
+        chains = {name: program.site_presence(batch, fit) for name, program in self.programs.items()}
+        known = [c for c in chains.values() if c is not None]
+        presence = ChainPosterior.mean_of(known, list(self.at.values()), J) if known else None
         history = Fit(q.theta(), [], state.converged, state.stop_reason, state.rounds, edf=state.edf)
         return CountFit(
             replace(settings, rank=state.rank), J, self.L, history, self.auxiliary(batch, fit, state),
             state.dispersion, state.edf, self.n_counted, state.calibration, q, state,
+            presence, self.agreement.year if presence is not None else None,
         )  # fmt: skip
 
     def auxiliary(self, batch: int, fit: int, state: MonthState) -> Auxiliary:
@@ -237,6 +242,9 @@ class LocalFederation:
                 fit.posterior.C[self.at[name]],
             )
             batch.effects[0] = fit.aux.observer[i]
+            if batch.presence is not None and fit.presence is not None:
+                batch.presence.q[0] = fit.presence.present[self.at[name]]
+                batch.weigh(0)
             batch.rank[:] = p
         self.members, self.last = [Member(fit.settings, fit.state)], fit
 

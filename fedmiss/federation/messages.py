@@ -95,7 +95,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 8  # raise it whenever a type below changes
+PROTOCOL = 9  # raise it whenever a type below changes
 
 
 # -- fits ----------------------------------------------------------------------------------------------------
@@ -111,6 +111,7 @@ class Open(Question):
     scale: str = _f("raw, or log1p of the counts")
     observers: bool = _f("whether the group estimates observer effects")
     learning: bool = _f("whether effort has a column more, for observers who are new")
+    occupancy: bool = _f("whether sites may be empty in some years")
     p: int = _f("largest number of coefficients of a site")
     weights: str = _f("all, fold or replicate")
     by: str = _f("what a fold holds out: cell, block, visit or observer")
@@ -173,6 +174,9 @@ class Broadcast(Question):
         "(n, k, c)",
         "link scale",
     )
+    chain: np.ndarray = _f(
+        "with occupancy: probabilities that a site is occupied in the first year, gained, lost", "(n, 3)"
+    )
     shift: np.ndarray = _f("subtract from the sites' coefficients first", "(n, p)")
     stretch: np.ndarray = _f("multiply the sites' coefficients first", "(n, p)")
 
@@ -228,6 +232,12 @@ class Months(Answer):
     distances: np.ndarray = _f(
         "with features: sums over sites of the coefficients' squared distances from their prior means",
         "(n, p)",
+        bits=32,
+    )
+    chain: np.ndarray = _f(
+        "with occupancy, expected numbers: sites occupied at first and sites, occupied site-years and losses, empty ones "
+        "and gains, squared move, and visits by the probability that their site was occupied",
+        "(n, 8)",
         bits=32,
     )
     effort: np.ndarray = _f("score and curvature of the effort coefficients", "(n, K + K^2)", bits=30)

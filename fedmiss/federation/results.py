@@ -12,6 +12,7 @@ from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.state import MonthState
 from fedmiss.models.lowrank.families import FAMILIES, SCALES
+from fedmiss.models.lowrank.occupancy import ChainPosterior, log_yearly, zero_inflated
 from fedmiss.models.lowrank.predictive import LEVEL, Law
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit, Theta
@@ -91,6 +92,8 @@ class CountFit:
     smear: float = 1.0
     posterior: Posterior | None = None
     state: MonthState | None = None  # the hub's half of a variational fit
+    presence: ChainPosterior | None = None  # of the sites, where they may be empty in some years
+    year: I64 | None = None  # (L,) of every month, from 0: the columns of ``presence``
 
     def __repr__(self) -> str:
         how = "converged" if self.fit.converged else "not converged"
@@ -114,10 +117,20 @@ class CountFit:
     def expected(self, site: slice | I64 = slice(None), month: slice | I64 = slice(None)) -> F64:
         """Expected count (or detection probability) at standard effort, for a block of cells."""
         if self.posterior is not None:
-            return to_counts(
-                predictor(self.posterior, site, self.settings.family)[:, month], self.settings, self.smear
-            )
+            eta = predictor(self.posterior, site, self.settings.family)[:, month]
+            return to_counts(eta, self.settings, self.smear) * self.present(site)[:, month]
         return to_counts(self.theta.eta(site, month), self.settings, self.smear)
+
+    def present(self, site: slice | I64 = slice(None), states: F64 | None = None) -> F64:
+        """Probability (rows, L) that some sites were occupied; (1, L) of ones where no site may be empty.
+
+        ``states`` (J, Y): drawn ones in the place of the probabilities.
+        """
+        if self.presence is None:
+            return np.ones((1, self.L))
+        assert self.year is not None
+        out: F64 = (self.presence.present if states is None else states)[site][:, self.year]
+        return out
 
     def interval(self, site: slice | I64 = slice(None), level: float = LEVEL) -> Intervals:
         """Intervals of the cells of some sites; see :class:`Intervals`."""
@@ -153,6 +166,10 @@ class AverageFit:
         out: F64 = np.mean([f.expected(site, month) for f in self.fits], axis=0)
         return out
 
+    def present(self, site: slice | I64 = slice(None)) -> F64:
+        """Probability that some sites were occupied; see :meth:`CountFit.present`."""
+        return np.asarray(np.mean([f.present(site) for f in self.fits], axis=0))
+
     @property
     def law(self) -> Law:
         """Law of the count of one visit at standard effort, with the mean of the fits' parameters."""
@@ -170,7 +187,7 @@ class AverageFit:
     def moments(self, site: slice | I64 = slice(None)) -> tuple[F64, F64]:
         """Mean and variance of the predictor of the cells of some sites, (rows, L) each, calibration included.
 
-        Of several fits those of their mixture.
+        Of several fits those of their mixture. Where sites may be empty, they are those of an occupied one.
 
         Raises
         ------
@@ -189,7 +206,7 @@ class AverageFit:
         """Draw one of the fits, its sites and its months; return the predictor (rows, L) of some sites under the draw.
 
         The error of a site is common to its cells, that of a month to all sites. :meth:`counts_at` and :meth:`draw_counts`
-        make expected and drawn counts of it.
+        make expected and drawn counts of it. An empty site has the predictor -inf.
 
         Raises
         ------
@@ -201,16 +218,21 @@ class AverageFit:
             raise ConfigError(POINTS_ONLY)
         P, T = (m + _normal(c, rng) for m, c in ((q.P, q.C), (q.T, q.D)))
         base, shift = q.mu, SCALES[self.settings.scale].shift(f.smear)
+        states = None if f.presence is None else f.presence.draw(rng.random(f.presence.came.shape))
 
         def predictor(site: slice | I64) -> F64:
             eta: F64 = base + P[site][:, :1] + T[:, 0] + P[site][:, 1:] @ T[:, 1:].T
-            return eta + shift
+            return (
+                eta + shift if states is None else np.where(f.present(site, states) > 0, eta + shift, -np.inf)
+            )
 
         return predictor
 
     def draw_counts(self, eta: F64, rng: np.random.Generator) -> F64:
-        """Draw the count of one visit at each predictor."""
-        return SCALES[self.settings.scale].birds(self.law.draw(eta, rng))
+        """Draw the count of one visit at each predictor; zero where the site is empty."""
+        empty = np.isneginf(eta)
+        counts = SCALES[self.settings.scale].birds(self.law.draw(np.where(empty, 0.0, eta), rng))
+        return np.where(empty, 0.0, counts)
 
     def counts_at(self, eta: F64) -> F64:
         """Expected counts at predictors that hold the calibration, as :meth:`moments` and :meth:`draw` give them."""
@@ -220,6 +242,8 @@ class AverageFit:
     def interval(self, site: slice | I64 = slice(None), level: float = LEVEL) -> Intervals:
         """Intervals of the cells of some sites; see :class:`Intervals`."""
         eta, var = self.moments(site)
+        if any(f.presence is not None for f in self.fits):
+            return Intervals(*zero_inflated(self.law, self.counts_at, eta, var, self.present(site), level))
         half = ndtri(0.5 + level / 2) * np.sqrt(var)
         lower, upper = (SCALES[self.settings.scale].birds(x) for x in self.law.interval(eta, var, level))
         return Intervals(lower, upper, self.counts_at(eta - half), self.counts_at(eta + half))
@@ -329,7 +353,7 @@ def site_slopes(fit: CountFit | AverageFit, year: I64, month_of_year: I64) -> tu
 
     A year is complete when it has every calendar month of the panel. With fewer than three of them the slope is NaN.
     """
-    season = np.unique(month_of_year).size
+    season, empty = np.unique(month_of_year).size, any(f.presence is not None for f in fit.fits)
     years, counts = np.unique(year, return_counts=True)
     full = years[counts == season]
     slopes, means = np.full(fit.J, np.nan), np.zeros(fit.J)
@@ -343,5 +367,5 @@ def site_slopes(fit: CountFit | AverageFit, year: I64, month_of_year: I64) -> tu
         yearly = values @ pick
         means[rows] = yearly.mean(axis=1)
         if full.size >= 3:
-            slopes[rows] = np.log(np.maximum(yearly, 1e-9)) @ x / float(x @ x)
+            slopes[rows] = log_yearly(yearly, empty=empty) @ x / float(x @ x)
     return slopes, means

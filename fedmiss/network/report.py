@@ -107,7 +107,12 @@ def _told_fit(program: GroupProgram, told: Outcome, n_counted: int) -> CountFit:
     aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, 0.0)
     edf = or_nan(r.edf)
     history = Fit(q.theta(), [], r.converged, r.stop_reason, r.rounds, edf=edf)
-    return CountFit(settings, len(P), L, history, aux, or_nan(r.dispersion), edf, n_counted, r.smear, q)
+    presence = program.site_presence(told.batch, 0)
+    year = None if presence is None else program.axis.year
+    dispersion = or_nan(r.dispersion)
+    return CountFit(
+        settings, len(P), L, history, aux, dispersion, edf, n_counted, r.smear, q, None, presence, year
+    )
 
 
 def _own_fit(kit: Kit, program: GroupProgram, told: list[Outcome], panel: PanelFolder, out: Path) -> None:

@@ -45,6 +45,7 @@ _MODEL = (
     "rank",
     "effort",
     "observers",
+    "occupancy",
     "folds",
     "folds_by",
     "one_se",

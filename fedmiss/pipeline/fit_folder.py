@@ -27,6 +27,7 @@ from fedmiss.files import (
 )
 from fedmiss.folders import FitFacts, ModelFacts, or_nan
 from fedmiss.models.lowrank.choice import Choice, model_name
+from fedmiss.models.lowrank.occupancy import ChainPosterior
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit, Theta
 from fedmiss.owner import (
@@ -137,6 +138,11 @@ def _write_factors(work: Path, fit: CountFit) -> None:
     if fit.posterior is not None:
         for table, cov in ((sites, fit.posterior.C), (months, fit.posterior.D)):
             table |= {f"cov_{i}_{j}": cov[:, i, j] for i in range(cov.shape[1]) for j in range(i + 1)}
+    if fit.presence is not None:
+        assert fit.year is not None
+        months["year"] = fit.year.astype(np.int32)
+        for y in range(fit.presence.came.shape[1]):
+            sites |= {f"came_{y}": fit.presence.came[:, y], f"stayed_{y}": fit.presence.stayed[:, y]}
     write_table(sites, work / "site_factors.parquet", "site_factors")
     write_table(months, work / "month_factors.parquet", "month_factors")
 
@@ -168,6 +174,7 @@ def _read_member(path: Path, r: ModelFacts, of: FitFacts) -> CountFit:
         dispersion=r.dispersion_model,
         effects=r.effects,
         observers=of.observer_effects,
+        occupancy=bool(r.occupancy),
     )
     J, L, p = len(sites), len(months), 1 + len(names)
     posterior = None
@@ -182,11 +189,21 @@ def _read_member(path: Path, r: ModelFacts, of: FitFacts) -> CountFit:
             np.zeros((L, p)),
             np.asarray(r.month_variances or np.full(p, np.inf)),
         )
+    presence, year = None, None
+    if r.occupancy:
+        year = months["year"].to_numpy(np.int64)
+        both = (
+            sites[[f"{kind}_{y}" for y in range(int(year.max()) + 1)]].to_numpy(float)
+            for kind in ("came", "stayed")
+        )
+        presence = ChainPosterior(*both)
     ridge = of.observer_sd**-2 if of.observer_sd else 0.0
     aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, ridge)
     fit = Fit(theta, [], r.converged, r.stop_reason, r.rounds)
     dispersion, edf = or_nan(r.dispersion), or_nan(r.edf)
-    return CountFit(settings, J, L, fit, aux, dispersion, edf, of.n_counted, r.smear, posterior)
+    return CountFit(
+        settings, J, L, fit, aux, dispersion, edf, of.n_counted, r.smear, posterior, None, presence, year
+    )
 
 
 def _covariances(table: pd.DataFrame, p: int) -> F64:
@@ -245,6 +262,7 @@ def model_facts(fit: CountFit) -> ModelFacts:
         rank=fit.settings.rank,
         slopes=fit.slopes,
         features=list(fit.settings.features),
+        occupancy=fit.state.chain.tolist() if fit.state is not None else [],
         time=fit.settings.time,
         penalty=fit.settings.penalty,
         mu=fit.theta.mu,

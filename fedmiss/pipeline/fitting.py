@@ -243,7 +243,7 @@ def _choose(
     write_table(choice.table, table_file, "cv")
     summary = json.loads(choice.summary.to_json(orient="records"))
     before_trial: dict[str, Any] = {
-        name: getattr(cands[0], name) for name in ("features", "observers", "learning", "slopes")
+        name: getattr(cands[0], name) for name in ("features", "observers", "learning", "occupancy", "slopes")
     }
     raw = {
         "best": cands.index(replace(choice.best, **before_trial)),

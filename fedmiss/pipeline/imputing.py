@@ -93,10 +93,11 @@ def impute_panel(
         raise ConfigError(f"--draws {settings.draws} is impossible: {POINTS_ONLY}")
     n = counted_visits(panel, J, L)
     names = {"site_id": pa.array(panel.sites["site_id"]), "month": pa.array(panel.months["month"])}
-    total = observed_total = 0.0
+    total, observed_total, ends = 0.0, 0.0, np.zeros(2)
+    empty = any(f.presence is not None for f in fit.fits)
 
     def chunks() -> Iterator[dict[str, object]]:
-        nonlocal total, observed_total
+        nonlocal total, observed_total, ends
         for rows in row_blocks(J, L):
             expected = fit.expected(rows)
             seen = n[rows].toarray()
@@ -105,6 +106,8 @@ def impute_panel(
                 name: pa.nulls(expected.size, pa.float64()) if band is None else getattr(band, name).ravel()
                 for name in ("expected_lower", "expected_upper", "lower", "upper")
             }
+            present = fit.present(rows)
+            ends = ends + present[:, [0, -1]].sum(axis=0)
             total += float(expected.sum())
             observed_total += float(expected[seen > 0].sum())
             site = np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), L)
@@ -116,6 +119,7 @@ def impute_panel(
                 "month": names["month"].take(pa.array(month)),
                 "expected": expected.ravel(),
                 **limits,
+                "occupied": present.ravel() if empty else pa.nulls(expected.size, pa.float64()),
                 "observed": (seen > 0).ravel(),
                 "n_counted": seen.ravel(),
             }
@@ -143,6 +147,7 @@ def impute_panel(
                 total=total,
                 imputed_share=1.0 - observed_total / total if total > 0 else 0.0,
                 standard_effort=facts.standard_effort,
+                occupied=ends.tolist() if empty else None,
             ).as_results(),
             flow=manifest["flow"],
             terms=manifest["terms"],

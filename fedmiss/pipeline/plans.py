@@ -24,6 +24,7 @@ def check_fixed(s: FastSettings) -> None:
         "--rank": s.rank not in ("auto", 0),
         "--effort": s.effort not in ("auto", "none"),
         "--observers": s.observers,
+        "--occupancy": s.occupancy,
         "--minimum": s.minimum > 1,
     }
     wrong = [name for name, bad in other.items() if bad]
@@ -43,6 +44,7 @@ def base_settings(s: FastSettings, *, calibrate: bool = True) -> CountSettings:
     return CountSettings(
         rank=rank,
         observers=s.observers,
+        occupancy=s.occupancy,
         features=named_features(s.structure),
         seed=s.seed,
         calibrate=calibrate,
@@ -64,14 +66,15 @@ def candidates(s: FastSettings, base: CountSettings) -> list[CountSettings]:
     """Candidates of the cross-validation; one means that nothing is to be chosen."""
     if s.time == "fixed":
         return [base]
+    out = [base]
     if s.rank == "auto" and s.model == "auto":
-        return default_candidates(base, s.max_rank)
-    if s.rank == "auto":
-        return [replace(base, rank=r) for r in range(s.max_rank + 1)]
-    if s.model == "auto":
+        out = default_candidates(base, s.max_rank)
+    elif s.rank == "auto":
+        out = [replace(base, rank=r) for r in range(s.max_rank + 1)]
+    elif s.model == "auto":
         other = (MODELS[name] for name in ("quasi", "log1p"))
-        return [base, *(replace(base, **{"scale": "raw", "dispersion": "quasi"} | m) for m in other)]  # type: ignore[arg-type]
-    return [base]
+        out += [replace(base, **{"scale": "raw", "dispersion": "quasi"} | m) for m in other]  # type: ignore[arg-type]
+    return [c for c in out if not (s.occupancy and c.scale == "log1p")]  # a logarithm has no zero of its own
 
 
 def presence_if_uncounted(folder: PanelFolder, settings: FastSettings) -> FastSettings:

@@ -145,6 +145,12 @@ class FastSettings(FitSettings):
     ] = "smooth"
     effort: Effort = "auto"
     observers: Observers = False
+    occupancy: Annotated[
+        bool,
+        Setting(
+            "fast: sites may be empty in some years, and be gained and lost (tried with --structure auto)."
+        ),
+    ] = False
     folds: Annotated[int, Setting("fast: folds of the cross-validation.", low=2)] = 5
     folds_by: Annotated[
         str,
@@ -163,8 +169,8 @@ class FastSettings(FitSettings):
         str,
         Setting(
             "fast: what the expectation for a site follows: a comma list of visits (how often it was visited), covariates, "
-            "regions, smooth (over places); none; or auto: with the cross-validation each of these is tried, and observers "
-            "and slopes of sites too, and taken where held-out data are predicted clearly better."
+            "regions, smooth (over places); none; or auto: with the cross-validation each of these is tried, and "
+            "observers, occupancy and slopes of sites too, and taken where held-out data are predicted clearly better."
         ),
     ] = "auto"
     max_rank: Annotated[int, Setting("fast: largest rank tried.", low=0)] = 4

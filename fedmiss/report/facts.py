@@ -81,6 +81,10 @@ def _fitted(a: Analysis) -> dict[str, float | None]:
         facts |= {f"effort_{k}": v for k, v in terms.items()}
     less = a.data.fact("learning")
     facts |= {} if less is None else {"new_observer": math.exp(-less)}
+    chain = zip(("first", "gained", "lost"), a.data.fact("occupancy", default=[]), strict=False)
+    facts |= {f"occupied_{name}": v for name, v in chain}
+    ends = zip(("start", "end"), a.data.fact("occupied", default=[]), strict=False)
+    facts |= {f"sites_occupied_{name}": v for name, v in ends}
     facts |= {f"explained_{k}": v for k, v in a.data.fact("explained", default={}).items()}
     cv = a.data.cv
     if cv is not None and len(cv) and len(chosen := cv[chosen_rows(a)]):

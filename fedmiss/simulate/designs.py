@@ -15,6 +15,8 @@ handover  ``random`` with one observer for each site, who hands it to another on
 turnover  ``random`` with four new observers every year, who count for that year only
 arrivals  ``random``; six of ten sites have no birds until a random year, and are visited from that year on
 losses    ``random``; four of ten sites lose their birds in a random year, and are visited to the end of that year
+colonised the sites of ``arrivals``, visited in all years
+vacated   the sites of ``losses``, visited in all years
 ========  =============================================================================================
 """
 
@@ -40,6 +42,8 @@ DESIGNS = (
     "turnover",
     "arrivals",
     "losses",
+    "colonised",
+    "vacated",
 )
 EFFORT = 0.7  # power of effort in the mean
 NEW = 0.65  # what a new observer finds, where observers learn
@@ -144,14 +148,14 @@ def _autoregressive(rng: np.random.Generator, rows: int, steps: int, *, sd: floa
 def _presence(rng: np.random.Generator, design: str, sites: int, years: int) -> tuple[Bool, Bool]:
     """Whether a site (J, Y) has birds in a year, and whether anybody goes there."""
     here = np.ones((sites, years), dtype=bool)
-    if design not in ("arrivals", "losses"):
+    if design not in ("arrivals", "losses", "colonised", "vacated"):
         return here, here
     t, turn = np.arange(years), rng.integers(1, years, sites)[:, None]
-    if design == "arrivals":
+    if design in ("arrivals", "colonised"):
         here = (rng.random(sites) >= 0.6)[:, None] | (t >= turn)
-        return here, here
+        return here, here | (design == "colonised")
     here = (rng.random(sites) >= 0.4)[:, None] | (t < turn)
-    return here, here | (t == turn)
+    return here, here | (t == turn) | (design == "vacated")
 
 
 def _visits(
@@ -169,7 +173,12 @@ def _visits(
         end = np.minimum(end, gone)
     end = np.maximum(end, start + 1)
     weight = np.exp(0.8 * a) if design in ("preferred", "abandoned") else rng.gamma(1.0, 1.0, J)
-    if design in ("arrivals", "losses"):  # sites are taken up and given up for the birds' sake only
+    if design in (
+        "arrivals",
+        "losses",
+        "colonised",
+        "vacated",
+    ):  # sites are taken up and given up for the birds' sake only
         start, end = np.zeros(J), np.full(J, years)
     open_cells = (year[None, :] >= start[:, None]) & (year[None, :] < end[:, None]) & known[:, year]
     p = weight[:, None] * open_cells * np.linspace(0.6, 1.4, L)[None, :]  # more visits in later years

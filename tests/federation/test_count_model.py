@@ -153,7 +153,7 @@ def test_series_prior_recovers_its_variances():
     for _ in range(200):
         var = 1 / (1 / exact + 1 / prior.noise)  # the posterior of nearly exact data under the current prior
         mean = var * (series / exact + f / prior.noise)
-        prior, f, _ = prior.update(mean, var, f, learn=True)
+        prior, f, _ = prior.update(mean, var, f, np.full(mean.size, prior.noise), learn=True)
     assert prior.season == pytest.approx(np.var(season), rel=0.6)
     assert prior.step < 0.1
     assert prior.noise == pytest.approx(0.04, rel=0.4)
@@ -608,3 +608,28 @@ def test_without_joint_sums_the_page_and_the_hub_agree_on_average():
     assert fit.expected().sum() == pytest.approx(hub.sum(), rel=0.05)
     draws = f.replicates(range(3), seed=0)
     assert np.isnan(draws.slopes).all() or np.isfinite(draws.slopes).all()
+
+
+def test_a_counted_year_is_free_where_a_month_is_a_year_and_an_uncounted_one_is_not():
+    """A crash of one year is found nearly whole; a year that nobody counted stays at its neighbours' line."""
+    rng = np.random.default_rng(3)
+    J, years = 60, 9
+    level = rng.normal(1.5, 0.5, J)
+    b = np.r_[0.0, 0.0, -0.8, np.zeros(6)]
+    site, year = np.nonzero(np.ones((J, years)))
+    keep = year != 6
+    site, year = site[keep], year[keep]
+    count = rng.poisson(np.exp(level[site] + b[year])).astype(float)
+    calendar = (np.ones(years, dtype=np.int64), np.arange(2000, 2000 + years))
+    panel = GroupPanel.of(J, years, [Group.of("a", site, year, count)], calendar)
+    fit = fit_counts(panel, CountSettings(rank=0))
+    index = np.log(fit.expected().sum(axis=0))
+    seen = np.array([count[year == t].sum() if t != 6 else np.nan for t in range(years)])
+    other = np.array([0, 1, 3, 4, 5, 7, 8])
+    error = 1 / np.sqrt(seen[2])
+    assert index[2] - index[other].mean() == pytest.approx(
+        np.log(seen[2] / seen[other].mean()), abs=0.5 * error
+    )
+    assert fit.state.widths[2, 0] == 1.0
+    assert fit.state.widths[6, 0] == fit.state.noise[0] < 0.5
+    assert index[6] == pytest.approx(index[other].mean(), abs=0.15)

@@ -651,7 +651,7 @@ def test_features_of_sites_go_through_masks(tmp_path):
     habitat = np.where(level > np.median(level), "marsh", "farm").astype(object)
     habitat[home == 0] = "harbour"
     panel = replace(panel, covariates={"height": level + 0.3 * rng.normal(size=60), "habitat": habitat})
-    chosen = replace(NEGBIN, rank=0, features=("covariates",))
+    chosen = replace(NEGBIN, rank=0, features=("covariates",), occupancy=True)
     what = order([chosen], bootstrap=2)
     here = in_one_process(clubs_of(panel, tmp_path / "a"), what)
     got = run(clubs_of(panel, tmp_path / "b"), what)

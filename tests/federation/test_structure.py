@@ -51,7 +51,10 @@ def test_what_a_step_adds_to_the_trend_is_the_difference_of_two_fits(design):
             without = choice.best.observers
             new = bool(federation.hub.observers[2] >= FEWEST_NEW)
             other = replace(choice.best, observers=not without, learning=new and not without)
+        elif t.what == "sites that are empty in some years":
+            other = replace(choice.best, occupancy=not choice.best.occupancy)
         else:
+            assert t.what == "no slopes of sites"
             other = replace(choice.best, slopes=not choice.best.slopes)
         added = (with_all - slope(other)) * (1 if t.taken else -1)
         assert t.shift == pytest.approx(added, abs=1e-8), t.what

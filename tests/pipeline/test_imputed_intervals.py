@@ -15,6 +15,9 @@ from fedmiss import (
     read_table,
 )
 from fedmiss.errors import ConfigError
+from fedmiss.pipeline.fit_folder import read_fit
+from fedmiss.pipeline.panels import open_panel
+from fedmiss.pipeline.plans import base_settings, federation_of
 from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel
 
@@ -138,3 +141,18 @@ def test_the_imputer_draws_completed_matrices():
     np.testing.assert_array_equal(imputer.draw(X, 2, random_state=4), draws[:2])
     with pytest.raises(ValueError, match="number is 0"):
         imputer.draw(X, 0)
+
+
+def test_empty_sites_go_through_the_folders(tmp_path):
+    """Probability of presence, expected counts and limits are the same before and after the fit was written."""
+    _, panel = _world(tmp_path)
+    settings = FitSettings(rank=0, model="quasi", bootstrap=3, occupancy=True)
+    fit = fit_panel(panel, tmp_path / "fit", settings)
+    imputed = impute_panel(panel, fit, tmp_path / "imputed", ImputeSettings(draws=2))
+    table = read_table(imputed / "imputed.parquet", "imputed").to_pandas()
+    manifest, read = read_fit(fit)
+    np.testing.assert_allclose(read.expected(), table["expected"].to_numpy().reshape(read.J, read.L))
+    here = federation_of(open_panel(panel), settings).fit(base_settings(settings))
+    np.testing.assert_allclose(table["occupied"], here.present().ravel(), atol=1e-9)
+    np.testing.assert_allclose(table["expected"], here.expected().ravel(), rtol=1e-9)
+    assert len(manifest["results"]["occupancy"]) == 3

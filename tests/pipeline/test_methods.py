@@ -19,7 +19,8 @@ from tests.cli.terminal import fedmiss
 ALL = definitions(FitSettings)
 DEFAULTS = {f.name: f.default for kind in reversed(METHODS) for f in fields(kind)}
 OTHER = {
-    "model": "log1p", "rank": 1, "penalty": 2.0, "time": "fixed", "effort": "none", "observers": True, "folds": 3,
+    "model": "log1p", "rank": 1, "penalty": 2.0, "time": "fixed", "effort": "none", "observers": True, "occupancy": True,
+    "folds": 3,
     "folds_by": "cell", "one_se": True, "average": False, "structure": "none", "max_rank": 1, "bootstrap": 3, "seed": 9,
     "joint": False, "minimum": 2, "own": True, "rounds": 12, "gamma": 0.3, "alpha": 0.3, "levels": 8,
     "compressor": "natural", "participation": 0.5, "batch": 4, "batch_sum": "paper",

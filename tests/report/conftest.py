@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from fedmiss.files import write_manifest
@@ -33,6 +34,7 @@ class World:
     cv: bool = True
     effort: bool = True
     rank: int = 2
+    occupied: bool = False  # whether the model knows empty sites
     late: float = 0.0  # share of the sites that nobody visited in the first half of the years
 
 
@@ -135,13 +137,15 @@ def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
             "month": np.tile([f"month {i}" for i in range(L)], J),
             "expected": expected.ravel(),
             **{name: expected.ravel() for name in ("expected_lower", "expected_upper", "lower", "upper")},
+            "occupied": pa.nulls(expected.size, pa.float64()),
             "observed": seen.ravel(),
             "n_counted": seen.ravel().astype(np.int32),
         },
         imputed / "imputed.parquet",
         "imputed",
     )
-    write_manifest(imputed, "imputed", settings={}, inputs={}, flow=flow, terms=terms)
+    known = {"occupied": [0.8 * J, 0.6 * J]} if w.occupied else {}
+    write_manifest(imputed, "imputed", settings={}, inputs={}, flow=flow, terms=terms, results=known)
     return {"panel": panel, "fit": fit, "imputed": imputed}
 
 
@@ -218,6 +222,7 @@ def _write_fit(fit, w, expected, months, region, rng, terms, flow):
             "objective": 123.4, "h_norm": 1e-7, "converged": True, "stop_reason": "the mean field is below its tolerance",
             "rounds": 30, "effort": {"duration": 0.4} if w.effort else {}, "model": "Poisson", "bytes_up": 60000,
             "bytes_down": 27000, "n_groups": 3, "participation": 1.0, "compressor": "dithering",
+            "occupancy": [0.8, 0.05, 0.1] if w.occupied else [],
         },
     )  # fmt: skip
 

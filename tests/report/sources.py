@@ -366,6 +366,8 @@ class Sources:
         out = {n: f.get(n) for n in names}
         out |= {k: 100 * v for k, v in f.items() if k.startswith("explained_")}
         out["new_observer"] = 100 * f.get("new_observer", np.nan)
+        out |= {k: 100 * v for k, v in f.items() if k.startswith("occupied_")}
+        out |= {k: v for k, v in f.items() if k.startswith("sites_occupied_")}
         shift = self.tables["trials"]["shift"].dropna()
         if len(shift):
             out["shift_most"] = 100 * np.expm1(shift[shift.abs().idxmax()])
@@ -408,6 +410,8 @@ class Sources:
         out += [
             "standard deviation {observer_sd} on the link scale",
             "a new observer counts {new_observer} % of what",
+            "lost with a probability of {occupied_lost} %, an empty one gained with {occupied_gained} %; {occupied_first} %",
+            "about {sites_occupied_start} were occupied in its first year, {sites_occupied_end} in its last",
             "by itself it changes counts by {effort_adds} % a year",
             "changes the trend most, by {shift_most} % per year",
             "the trend may be {effort_off} % per year (95 % interval {effort_lo} % to {effort_hi} %)",

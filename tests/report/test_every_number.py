@@ -342,7 +342,10 @@ def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path
     [
         ({"n_sites": 450, "n_years": 8}, {}),  # hexagons
         ({"n_sites": 450, "n_years": 8, "rank": 0}, {"coarse_map": 0.01}),  # hexagons by visits
-        ({"rank": 0, "n_draws": 12}, {"trim": True}),  # means on the map, too few replicates
+        (
+            {"rank": 0, "n_draws": 12, "occupied": True},
+            {"trim": True},
+        ),  # means on the map, too few replicates
         ({"n_years": 3, "seen": 0.02, "n_draws": 0}, {}),  # too thin for a class
         ({"n_sites": 4, "regions": 0, "slope": 0.06, "n_draws": 60}, {"coarse_map": 0.1, "rule": "rtrim"}),
         (

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.special import ndtr
 
 from fedmiss.arrays import F64, I32, I64
 from fedmiss.errors import ConfigError, UplinkError
@@ -13,8 +14,10 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.group import kernels
 from fedmiss.federation.group.batch import Batch
 from fedmiss.federation.group.features import feature_sums, move_prior_means
+from fedmiss.federation.group.presence import LEAST
 from fedmiss.federation.keys import keyed_hashes, normals, seed_key
 from fedmiss.federation.triangle import free_columns, free_places, from_triangle, to_triangle
+from fedmiss.models.lowrank.occupancy import SURE, log_yearly
 from fedmiss.models.site_time import site_effects, site_time
 
 if TYPE_CHECKING:
@@ -35,6 +38,10 @@ def start_from(batch: Batch, full: Batch) -> None:
     batch.P[:, :, :p], batch.C[:, :, :p, :p] = full.P[0, :, :p], full.C[0, :, :p, :p]
     batch.effects[:] = full.effects[0]
     batch.rank[:] = p
+    if batch.presence is not None and full.presence is not None:
+        batch.presence.q[:] = full.presence.q[0]
+        for f in range(len(batch.mu)):
+            batch.weigh(f)
 
 
 def check(program: GroupProgram, b: Batch, question: Any) -> None:
@@ -62,7 +69,7 @@ def check(program: GroupProgram, b: Batch, question: Any) -> None:
     f = p - b.slopes
     shapes = {
         "T": (k, L, f), "D": (k, L, f * (f + 1) // 2), "tau": (k, p), "mu": (k,), "phi": (k,), "inverse_size": (k,),
-        "kappa": (k, K), "ridge": (k,),
+        "kappa": (k, K), "ridge": (k,), "chain": (k, 3 if b.presence is not None else 0),
         "B": (k, *b.B.shape[1:]), "time": (k, L), "shift": (k, p), "stretch": (k, p), "refill": (k,), "smear": (k,),
     }  # fmt: skip
     if isinstance(question, msg.Product | msg.SharedProduct):
@@ -70,6 +77,8 @@ def check(program: GroupProgram, b: Batch, question: Any) -> None:
         shapes |= {"V": (k, L, q), "unit": (k,)}
     if isinstance(question, msg.Solve | msg.Predict):
         shapes["nodes"] = (k, question.nodes.shape[-1])
+    if isinstance(question, msg.Solve) and b.presence is not None:
+        q += b.presence.years
     if S and isinstance(question, msg.Product | msg.Solve):
         shapes["totals"] = (k, S, q)
     for name, shape in shapes.items():
@@ -108,6 +117,10 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
     if q.begin == 1:
         b.P[at], b.C[at] = 0.0, 0.0
         b.effects[at] = 0.0
+        if b.presence is not None:
+            b.presence.q[at], b.presence.evidence[at] = 1.0, SURE
+            for f in fits:
+                b.weigh(int(f))
     elif q.begin == 2:
         b.P[at, :, p - 1], b.C[at, :, p - 1, :], b.C[at, :, :, p - 1] = 0.0, 0.0, 0.0
     if q.shift.any():
@@ -121,6 +134,8 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
     b.mu[at], (b.T[at, :, :p], b.D[at, :, :p, :p]) = q.mu, _months(b, q)
     b.tau[at, :p], b.phi[at], b.inverse_size[at] = q.tau, q.phi, q.inverse_size
     b.kappa[at], b.ridge[at] = q.kappa, q.ridge
+    if b.presence is not None:
+        b.presence.chain[at] = q.chain
     move_prior_means(b, at, q.B)
     if q.begin == 3:
         _jolt(program, b, fits, p)
@@ -140,16 +155,29 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
             kernels.shared_sums, fits, fits, p, S, b.cells.ptr, b.cells.col, b.y, b.E, offset, by_visit, b.mu,
             b.T, b.D, b.P, b.C, b.family.code, rows,
         )  # fmt: skip
+    if b.presence is not None:
+        seen = (
+            [b.evidence(int(f))[S] for f in fits]
+            if rows.shape[1]
+            else np.zeros((fits.size, 0, b.presence.years))
+        )
+        rows = np.concatenate([rows, seen], axis=2)
     return msg.SharedRows(rows)
 
 
 def _jolt(program: GroupProgram, b: Batch, fits: I64, p: int) -> None:
-    """Draw the prior means of the sites of replicates, keyed by their ids, and start at each site's own response to them."""
+    """Draw the prior means of replicates: of observers, and of sites, keyed by their ids and started at their response."""
     place = keyed_hashes(program.visits.site_id, seed_key("prior noise", b.seed))
+    who = keyed_hashes(
+        np.arange(b.effects.shape[1]).astype(str), seed_key("observer noise", b.seed, program.name)
+    )
     for f in fits:
         z = normals(place, p, "sites", b.seed, int(b.numbers[f]))
         b.M[f, :, :p] += z * np.sqrt(b.tau[f, :p])
         b.P[f, :, :p] += np.einsum("nab,nb->na", b.C[f, :, :p, :p], z / np.sqrt(b.tau[f, :p]))
+        if b.observers:
+            drawn = normals(who, 1, "observers", b.seed, int(b.numbers[f]))[:, 0]
+            b.leaning[f] = drawn * np.sqrt(1.0 / b.ridge[f])
 
 
 def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
@@ -160,6 +188,7 @@ def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
     stats = np.zeros((n * b.chunks, 4 + 3 * p))
     offset, by_visit = b.cell_offset()
     totals = q.totals if q.totals.size else np.zeros((n, 1, 1))
+    evidence = [b.evidence(int(f)) for f in fits] if b.presence is not None else []
     b.run(
         kernels.round_sums, fits, fits, p, b.chunks, c.ptr, c.col, program.share, program.shared_at, totals, b.y, b.E,
         offset, by_visit, b.mu, b.T, b.D, b.tau, b.phi, b.family.reach, b.M, b.P, b.C, b.eta, b.family.code, month, stats,
@@ -177,13 +206,30 @@ def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
         for i, f in enumerate(fits):
             watched[i] = _observer_step(b, int(f)) * (b.effects.shape[1] >= program.axis.minimum)
         b.set_offsets(fits)
+    chain = np.zeros((n, 8 if b.presence is not None else 0))
+    for i, seen in enumerate(evidence):
+        if q.totals.size:
+            seen[program.shared_sites] = q.totals[i][:, -seen.shape[1] :]
+        chain[i] = _presence_step(program, b, int(fits[i]), seen)
     free = _added(month, n)[:, :, free_places(p, slopes=b.slopes)]
     equations, about = np.zeros((n, 0)), np.zeros((n, 0))
     if b.F.shape[1]:
         equations, about = feature_sums(program, b, fits, p)
     return msg.Months(
-        free, _added(stats, n), equations, about, effort, watched, _dispersion(b, fits, q.nodes)
+        free, _added(stats, n), equations, about, chain, effort, watched, _dispersion(b, fits, q.nodes)
     )
+
+
+def _presence_step(program: GroupProgram, b: Batch, f: int, evidence: F64) -> F64:
+    """Bring the sites' presence up to what their counts say; the sums of ``messages.Months.chain``."""
+    known = b.presence
+    assert known is not None
+    seen = np.bincount(known.row_at // known.years, known.w[f], len(evidence)) > 0
+    exposure = known.of_years(known.cell_at, b.E[f])
+    factor, sums = known.step(f, evidence, program.share * seen, exposure)
+    b.E[f] *= factor.ravel()[known.cell_at]
+    b.weigh(f)
+    return np.append(sums, b.rows.w[f].sum())
 
 
 def _added(parts: F64, n: int) -> F64:
@@ -204,7 +250,7 @@ def _observer_step(b: Batch, f: int) -> F64:
     ridge = b.phi[f] * b.ridge[f]
     grad = np.bincount(b.observer, w * (count - mu), n)
     curve = np.bincount(b.observer, w * b.family.variance(mu), n)
-    step = (grad - ridge * b.effects[f]) / (curve + ridge)
+    step = (grad - ridge * (b.effects[f] - b.leaning[f])) / (curve + ridge)
     o = b.effects[f] + np.clip(step, -b.family.observer_cap, b.family.observer_cap)
     active = np.bincount(b.observer, b.weights[f], n) > 0
     o[~active] = 0.0
@@ -265,6 +311,9 @@ def _by_month(program: GroupProgram, b: Batch, f: int, month: I32, weight: F64, 
     else:
         counted = np.bincount(month, counted, L)
         variance = b.family.variance(fitted) + b.inverse_size[f] * fitted**2
+    if b.presence is not None:  # visits of sites that were perhaps empty scatter by that too
+        place = b.presence.visit_at if b.off else b.presence.cell_at
+        variance = variance + (1.0 - b.presence.q[f].ravel()[place]) * fitted**2
     K = b.terms
     effect = b.effort[:, :K] @ b.kappa[f, :K] if K else np.zeros_like(fitted)
     sums = [np.ones_like(fitted), fitted, variance, effect, effect**2]
@@ -291,6 +340,8 @@ def score(program: GroupProgram, b: Batch, q: msg.Score) -> msg.ScoreSums:
         if b.summed_off:
             eta = eta + b.offset[f][test]
         y, w = used.count[test], b.test[f][test]
+        if b.presence is not None:
+            eta = eta + np.log(np.maximum(b.presence.q[f].ravel()[b.presence.visit_at[test]], LEAST))
         mu, family = b.scale.counts(b.family.mean(eta), q.smear[i]), b.scale.judge(b.family)
         y = family.values(y)
         if family.counts:
@@ -339,21 +390,36 @@ def totals(program: GroupProgram, b: Batch, q: msg.Totals) -> msg.RegionTotals:
     T, D = _months(b, q)
     D = D * (not q.drawn)
     chunks = kernels.chunks_of(J * axis.L)
+    time = np.zeros(axis.L, dtype=np.int64) if b.presence is None else b.presence.year
     for i, f in enumerate(q.fits):
+        present = _drawn_presence(program, b, q.batch, int(f), drawn=q.drawn)
         P, C = b.P[f, :, :p], b.C[f, :, :p, :p] * (not q.drawn)
         sums, yearly = np.zeros((chunks, len(axis.regions) + 3, axis.L)), np.zeros((J, years.size))
         kernels.spread_out(
             kernels.expected_totals, chunks, J * axis.L, p, chunks, q.mu[i], np.ascontiguousarray(P),
             np.ascontiguousarray(C), T[i], D[i],
             b.family.code, b.scale.log, q.smear[i], program.all_slopes, program.share, region, visited,
-            year_of, sums, yearly,
+            year_of, present, time, sums, yearly,
         )  # fmt: skip
         added = sums.sum(axis=0)
         out[i] = added[:rows] * some
         program.own_totals[q.batch, int(f)] = added[-1]
         if years.size >= 3:
-            program.slopes[q.batch, int(f)] = np.log(np.maximum(yearly, 1e-9)) @ x / float(x @ x)
+            program.slopes[q.batch, int(f)] = (
+                log_yearly(yearly, empty=b.presence is not None) @ x / float(x @ x)
+            )
     return msg.RegionTotals(out)
+
+
+def _drawn_presence(program: GroupProgram, b: Batch, batch: int, f: int, *, drawn: bool) -> F64:
+    """Probability (J, Y) that sites are occupied; where coefficients are ``drawn`` a draw, keyed by the sites' ids."""
+    chain = program.site_presence(batch, f)
+    if chain is None:
+        return np.ones((b.cells.J, 1))
+    if not drawn:
+        return chain.present
+    place = keyed_hashes(program.visits.site_id, seed_key("presence", b.seed))
+    return chain.draw(ndtr(normals(place, chain.came.shape[1], "presence", b.seed, int(b.numbers[f]))))
 
 
 def site_time_sums(program: GroupProgram, b: Batch, q: msg.SiteTime) -> msg.SiteTimeSums:

@@ -11,9 +11,11 @@ import numpy as np
 from fedmiss.arrays import F64, I32, I64, U8
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group import kernels
+from fedmiss.federation.group.presence import Presence
 from fedmiss.federation.group.visits import Used
 from fedmiss.models.lowrank.data import index_cells
 from fedmiss.models.lowrank.families import FAMILIES, SCALES, Family, Scale
+from fedmiss.models.lowrank.occupancy import SURE, log_zero
 
 __all__ = ["Batch", "CellIndex", "CellParts"]
 
@@ -76,7 +78,7 @@ class CellParts:
 _ZERO = np.zeros((1, 1))
 _CHANGING = (
     "mu", "T", "D", "tau", "phi", "inverse_size", "kappa", "ridge", "B", "M", "P", "C", "eta", "y", "E", "shrink", "offset",
-    "effects", "rank", "old",
+    "effects", "leaning", "rank", "old",
 )  # fmt: skip
 
 
@@ -123,22 +125,33 @@ class Batch:
     shrink: F64
     offset: F64
     effects: F64  # (n, observers) observer effects
+    leaning: F64  # and their prior means: zero, or a replicate's draws
     slopes: bool  # whether the second coefficient is the slope on the known line
     terms: int  # columns of effort but for experience
     rank: I64  # coefficients that every fit uses now
     old: U8  # whether ``shrink`` holds earlier weights
+    presence: Presence | None = None  # where sites may be empty
 
     @classmethod
     def of(
-        cls, q: msg.Open, u: Used, cells: CellIndex, weights: F64, *, test: F64 | None, F: F64, L: int
+        cls, q: msg.Open, u: Used, cells: CellIndex, weights: F64, *, test: F64 | None, F: F64, year: I64
     ) -> Batch:
-        """Make the state of ``len(weights)`` fits at coefficients of zero, but for the known ``q.line`` (L,)."""
+        """Make the state of ``len(weights)`` fits at coefficients of zero, but for the known ``q.line`` (L,).
+
+        ``year`` (L,) of every month.
+        """
         family, scale = FAMILIES[q.family], SCALES[q.scale]
         effort = np.column_stack([u.effort, u.experience]) if q.learning else u.effort
-        n, K, J = len(weights), effort.shape[1], cells.J
+        n, K, J, L = len(weights), effort.shape[1], cells.J, year.size
         plain = K == 0 and not q.observers
         rows = CellParts.of(cells, scale.values(family.values(u.count)), weights, plain=plain)
         R = rows.w.shape[1]
+        I = int(u.observer.max(initial=-1)) + 1 if q.observers else 0
+        presence = None
+        if q.occupancy:
+            row_cell = np.repeat(np.arange(cells.nnz), np.diff(rows.ptr))
+            site = np.repeat(np.arange(J), np.diff(cells.ptr))
+            presence = Presence.of(year, site, cells.col, row_cell, cells.visit_cell, J, rows.w, weights)
         return cls(
             family=family, scale=scale, cells=cells, rows=rows, weights=weights, numbers=q.numbers, seed=q.seed,
             test=np.zeros((0, 0)) if test is None else test, effort=effort, observers=q.observers,
@@ -149,19 +162,27 @@ class Batch:
             P=np.zeros((n, J, q.p)), C=np.zeros((n, J, q.p, q.p)),
             eta=np.zeros((n, cells.nnz)), y=np.zeros((n, cells.nnz)), E=np.zeros((n, cells.nnz)),
             shrink=np.ones((n, R)) if family.sized else _ZERO, offset=_ZERO if plain else np.zeros((n, R)),
-            effects=np.zeros((n, int(u.observer.max(initial=-1)) + 1 if q.observers else 0)),
+            effects=np.zeros((n, I)), leaning=np.zeros((n, I)),
             slopes=q.line.size > 0, terms=u.effort.shape[1], rank=np.ones(n, dtype=np.int64),
-            old=np.zeros(n, dtype=np.uint8),
+            old=np.zeros(n, dtype=np.uint8), presence=presence,
         )  # fmt: skip
 
     def changing(self) -> dict[str, Any]:
         """What rounds change, by name; all else follows from the question that opened the batch."""
-        return {name: np.asarray(getattr(self, name)) for name in _CHANGING}
+        out = {name: np.asarray(getattr(self, name)) for name in _CHANGING}
+        if self.presence is not None:
+            out |= {name: getattr(self.presence, name) for name in ("chain", "evidence", "q")}
+        return out
 
     def restore(self, before: Mapping[str, Any]) -> None:
         """Go back to what :meth:`changing` gave."""
         for name in _CHANGING:
             getattr(self, name)[...] = before[name]
+        if self.presence is not None:
+            for name in ("chain", "evidence", "q"):
+                getattr(self.presence, name)[...] = before[name]
+            for f in range(len(self.weights)):
+                self.weigh(f)
 
     @property
     def off(self) -> bool:
@@ -172,6 +193,21 @@ class Batch:
     def summed_off(self) -> bool:
         """Whether rows have offsets that the predictor of their cell does not hold."""
         return self.off and not self.cells.by_visit
+
+    def weigh(self, f: int) -> None:
+        """Weigh visits of fit ``f`` by the probability that their site was occupied."""
+        assert self.presence is not None
+        self.rows.w[f], self.weights[f] = self.presence.weigh(f)
+
+    def evidence(self, f: int) -> F64:
+        """Log odds (J, Y) of presence from the counts of every site-year, at the predictor that the cells have."""
+        b = self.presence
+        assert b is not None
+        eta = self.eta[f][b.row_cell]
+        if self.summed_off:
+            eta = eta + self.offset[f]
+        zero = log_zero(self.family.mean(eta), float(self.inverse_size[f]), float(self.phi[f]))
+        return b.of_years(b.row_at, np.where(self.rows.wy[f] > 0, SURE, b.w[f] * zero))
 
     def run(self, loop: Callable[..., None], fits: I64, *arguments: Any, chunks: int = 1) -> None:
         """Run a compiled loop over the tasks of these fits, on all cores where there is work for them."""

@@ -398,7 +398,8 @@ def product_sums(first, last, chunks, fits, ptr, col, shared_at, totals, y, E, e
 
 @njit(cache=True, nogil=True)
 def expected_totals(
-    first, last, p, chunks, mu, P, C, T, D, family, log1p, smear, every, share, region, visited, year_of, sums, yearly
+    first, last, p, chunks, mu, P, C, T, D, family, log1p, smear, every, share, region, visited, year_of, present, time,
+    sums, yearly,
 ):  # fmt: skip
     """Expected counts at standard effort, summed over sites, and by year at every site.
 
@@ -408,6 +409,7 @@ def expected_totals(
     share : (J,) what a site counts;  region : (J,) row of its region in ``sums`` less one, -1 for none
     visited : (J,) whether the site counts in the sum over visited sites
     year_of : (L,) column of the month in ``yearly``, -1 for months of incomplete years
+    present : (J, Y) probability that a site is occupied;  time : (L,) column of the month in it
     sums : (chunks, regions + 3, L) out: the whole panel, the regions, visited sites, and every site with a weight of 1 for
         the group's own report
     yearly : (J, years) out
@@ -425,6 +427,7 @@ def expected_totals(
                     value = max(smear * math.exp(min(h, ETA_MAX)) - 1.0, 0.0)
                 else:
                     value *= smear
+                value *= present[j, time[l]]
                 if year_of[l] >= 0:
                     yearly[j, year_of[l]] += value
                 sums[c, 0, l] += share[j] * value

@@ -20,6 +20,7 @@ from fedmiss.federation.masks import Party
 from fedmiss.federation.messages import SQUARES
 from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.models.lowrank.families import family_of
+from fedmiss.models.lowrank.occupancy import ChainPosterior, chain_posterior
 
 __all__ = ["LEAST_VISITS", "GroupProgram", "Used"]
 
@@ -270,7 +271,7 @@ class GroupProgram:
             weights = np.repeat(u.weight[None], q.numbers.size, axis=0)
         by_visit = not family.sums_offsets and (q.observers or u.effort.shape[1] > 0)
         batch = Batch.of(
-            q, u, self._indexed(by_visit), weights, test=test, F=self._features(q), L=self.axis.L
+            q, u, self._indexed(by_visit), weights, test=test, F=self._features(q), year=self.axis.year
         )
         if q.source >= 0 and q.source not in self.batches:
             raise UplinkError(
@@ -307,6 +308,11 @@ class GroupProgram:
         for b in q.batches:
             self.batches.pop(int(b), None)
         return self.ready()
+
+    def site_presence(self, batch: int, fit: int) -> ChainPosterior | None:
+        """Chains of the group's sites in one fit, None where no site may be empty: they stay with the group."""
+        b = self.batches[batch].presence
+        return None if b is None else chain_posterior(b.evidence[fit], b.chain[fit])
 
     def site_posterior(self, batch: int, fit: int) -> tuple[F64, F64]:
         """Coefficients (J, p) and covariances (J, p, p) of the group's sites in one fit: they stay with the group."""

@@ -95,6 +95,11 @@ class Axis:
             )
         return at.astype(np.int32)
 
+    @property
+    def year(self) -> I64:
+        """Years (L,) from that of the first month on."""
+        return self.months // 12 - self.months[:1] // 12
+
     def years(self, calendar: bool) -> I64:
         """Year 0, 1, ... of every month: calendar years, or twelve months each."""
         if not calendar:

@@ -68,6 +68,11 @@ class Agreement:
     lost: dict[str, I64] | None = None  # places of the months that each of these rules left out
 
     @property
+    def year(self) -> I64:
+        """Years (L,) from that of the first month on."""
+        return self.months // 12 - self.months[:1] // 12
+
+    @property
     def standard_effort(self) -> str:
         """The visit that expected counts are of, in words."""
         return "one hour, standing still, one observer" if self.terms else "one visit"

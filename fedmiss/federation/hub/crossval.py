@@ -39,7 +39,7 @@ def open_batch(panel: Panel, batch: int, settings: CountSettings, numbers: Seque
     columns = np.zeros(0, np.int64) if f is None else f.of(settings.features)
     centre = np.zeros(0) if f is None else f.centre[columns]
     return msg.Open(
-        batch, settings.family, settings.scale, settings.observers, settings.learning,
+        batch, settings.family, settings.scale, settings.observers, settings.learning, settings.occupancy,
         p=settings.rank + 1 + (line.size > 0), weights="all", by="cell", folds=0, seed=0,
         numbers=np.array(numbers, dtype=np.int64), spread=np.zeros(3), source=-1, released=np.zeros(0, np.uint8),
         features=columns, centre=centre, line=line,

@@ -39,8 +39,8 @@ class Order:
 
     ``candidates`` to choose from, one for no choice; ``folds``, ``by``, ``one_se`` of the cross-validation; ``bootstrap``
     number of replicates, 0 for none; ``seed`` of everything that is random at the hub; ``structure``: features of sites to
-    try, observers and slopes with them (:mod:`.structure`), None for no trial; ``average``: average the ranks that folds
-    cannot tell from the best one.
+    try, observers, occupancy and slopes with them (:mod:`.structure`), None for no trial; ``average``: average the ranks
+    that folds cannot tell from the best one.
     """
 
     plan: Plan
@@ -166,6 +166,7 @@ def model_facts(m: Member) -> ModelFacts:
         rank=state.rank,
         slopes=state.slopes,
         features=list(s.features),
+        occupancy=state.chain.tolist(),
         penalty=s.penalty,
         mu=state.mu,
         phi=state.phi,

@@ -97,7 +97,7 @@ def _broadcast(pack: list[Lane], *, begin: int, sums: bool) -> msg.Broadcast:
         pack[0].batch, _fits(pack), begin, sums, np.array([s.refill for s in states], dtype=np.uint8), stack("mu"),
         stack("T")[:, :, free], to_triangle(stack("D")[:, :, free[:, None], free]), stack("tau"), stack("phi"),
         stack("inverse_size"), stack("kappa"), stack("ridge"),
-        np.stack([s.features.B for s in states]), stack("shift"), stack("stretch"),
+        np.stack([s.features.B for s in states]), stack("chain"), stack("shift"), stack("stretch"),
     )  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def _ask_shared(link: Link, panel: Panel, packs: list[list[Lane]]) -> list[np.nd
     if not asked:
         return out
     for i, answers in zip(asked, link.ask(questions), strict=True):
-        shape = (len(packs[i]), panel.n_joint, _width(packs[i][0]))
+        shape = (len(packs[i]), panel.n_joint, _width(panel, packs[i][0]))
         joint = np.zeros(shape)
         for name, answer in answers.items():
             at = panel.joint[name]
@@ -129,13 +129,13 @@ def _ask_shared(link: Link, panel: Panel, packs: list[list[Lane]]) -> list[np.nd
     return out
 
 
-def _width(lane: Lane) -> int:
+def _width(panel: Panel, lane: Lane) -> int:
     """Numbers by joint site in the answer to a lane's request."""
     r = lane.request
     if isinstance(r, AskProduct):
         return int(r.V.shape[1])
     assert isinstance(r, AskRound)
-    return r.state.p * (r.state.p + 3) // 2
+    return r.state.p * (r.state.p + 3) // 2 + (panel.n_years if r.state.chain.size else 0)
 
 
 def _vectors(pack: list[Lane]) -> F64:
@@ -197,6 +197,7 @@ def _sums(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> lis
             "sites": (n, 4 + 3 * p),
             "features": (n, q * (q + 3) // 2 * follows),
             "distances": (n, p * follows),
+            "chain": (n, 8 if r.state.chain.size else 0),
             "effort": (n, K + K * K),
             "observers": (n, 3),
             "dispersion": (n, r.nodes.size),

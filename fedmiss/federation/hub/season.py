@@ -21,7 +21,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedmiss.arrays import F64, I64
+from fedmiss.arrays import F64, I64, Bool
 
 __all__ = ["LEAST_YEARS", "SeriesPrior", "line_of"]
 
@@ -30,6 +30,7 @@ LINE_VARIANCE = (
     25.0  # of the coefficient of x: five units on the log scale for one standard deviation of the years
 )
 YEAR_SD = 0.3  # least standard deviation of the deviations of years from the line
+FREE_SD = 1.0  # and of a counted year's deviation from its prior mean, where a month is a year
 LEAST_YEARS = 3  # fewer years have no line
 
 
@@ -108,16 +109,17 @@ class SeriesPrior:
         return cls(B, sizes, scale, scale / 3, scale / 3, scale / 3, scale / 3, yearly=yearly)
 
     def update(
-        self, mean: F64, var: F64, prior: F64, *, learn: bool, jolt: F64 | None = None
+        self, mean: F64, var: F64, prior: F64, width: F64, *, learn: bool, jolt: F64 | None = None
     ) -> tuple[SeriesPrior, F64, F64]:
         """Re-estimate the series, and the column given it; with ``learn`` one EM step of the variances.
 
-        The posterior N(mean, var) of a month that was computed under the prior N(prior, noise) is taken apart into
+        The posterior N(mean, var) of a month that was computed under the prior N(prior, width) is taken apart into
         what the data say (precision H = 1/var - 1/noise, centre y) and the prior, so that the series is fitted
         to data of variance noise + 1/H: the month's own deviation is integrated out, not held at its last value.
 
         Parameters
         ----------
+        width : (L,) of :meth:`widths`
         jolt : (L,) prior mean of the months' own noise, for replicates; None is zero
 
         Returns
@@ -127,16 +129,17 @@ class SeriesPrior:
         """
         noise = self.noise
         e = np.zeros(mean.size) if jolt is None else jolt
-        H = np.maximum(1.0 / np.maximum(var, 1e-12) - 1.0 / noise, 0.0)
-        seen = H > 1e-9 / noise
-        y = np.where(seen, (mean / np.maximum(var, 1e-12) - prior / noise) / np.where(seen, H, 1.0), 0.0)
+        drawn = e * np.sqrt(noise / width)  # the same draw, as the series sees it
+        H = np.maximum(1.0 / np.maximum(var, 1e-12) - 1.0 / width, 0.0)
+        seen = H > 1e-9 / width
+        y = np.where(seen, (mean / np.maximum(var, 1e-12) - prior / width) / np.where(seen, H, 1.0), 0.0)
         weight = np.where(seen, 1.0 / (noise + 1.0 / np.where(seen, H, 1.0)), 0.0)
         precision = 1.0 / self.variances()
         cov: F64 = np.asarray(np.linalg.inv((self.B.T * weight) @ self.B + np.diag(precision)), dtype=float)
-        pull = self.B.T @ (weight * (y - e))
+        pull = self.B.T @ (weight * (y - drawn))
         coef = cov @ (pull if self.mean is None else pull + precision * self.mean)
         f = self.B @ coef + e
-        shrink = H / (H + 1.0 / noise)
+        shrink, freely = H / (H + 1.0 / noise), H / (H + 1.0 / width)
         new = replace(self, cov=cov)
         if learn:
             _, season, year, step = np.split(coef**2 + np.diag(cov), np.cumsum(self.sizes)[:-1])
@@ -150,7 +153,16 @@ class SeriesPrior:
                 step=max(float(step.mean()), 1e-6) if step.size else self.step,
                 noise=max(float(deviation.mean()), least if self.yearly else 1e-5),
             )
-        return new, f, f + shrink * (y - f)
+        return new, f, f + freely * (y - f)
+
+    def widths(self, counted: Bool) -> F64:
+        """Prior variances (L,) of the months about the series, as their posteriors are computed.
+
+        ``noise``; wider for a counted year where a month is a year: what was counted there says its level, and a prior that
+        was learned from few years would pull an index towards its line. A year without counts keeps ``noise``.
+        """
+        wide = max(self.noise, self.unit * FREE_SD**2) if self.yearly else self.noise
+        return np.where(counted, wide, self.noise)
 
     def variances(self) -> F64:
         """Prior variances of the coefficients, (K,)."""

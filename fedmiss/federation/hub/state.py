@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedmiss.arrays import F64, I64
+from fedmiss.arrays import F64, I64, Bool
 from fedmiss.federation.hub.features import Coefficients, SiteFeatures
 from fedmiss.federation.hub.season import SeriesPrior
 from fedmiss.federation.rules import CONTRIBUTORS
@@ -45,6 +45,11 @@ class Panel:
     contributors: int = CONTRIBUTORS
 
     @property
+    def n_years(self) -> int:
+        """Number of years from the first to the last."""
+        return (self.L - 1) // 12 + 1 if self.calendar is None else int(np.ptp(self.calendar[1])) + 1
+
+    @property
     def rows(self) -> list[str]:
         """Names of the rows of totals."""
         return [ALL, *self.regions, *([VISITED] if self.frame else [])]
@@ -67,6 +72,9 @@ class MonthState:
     features : coefficients of the sites' features
     shift, stretch : (p,)        what the sites still have to do to their coefficients: subtract, multiply
     slopes : whether every site has a slope on x of its own
+    chain : (3,) probabilities that a site is occupied in the first year, gained and lost from one year to the next; (0,)
+        where no site may be empty
+    counted : (L,) months with a counted visit, None before the first round
     jolt : (L, p) prior means of the months' noise, for replicates; None is zero
     refill : whether visits' weights must be computed again
     squares : (p,)               mean squared coefficient of the sites
@@ -93,6 +101,8 @@ class MonthState:
     squares: F64
     features: Coefficients
     slopes: bool = False
+    chain: F64 = field(default_factory=lambda: np.zeros(0))
+    counted: Bool | None = None
     jolt: F64 | None = None
     phi: float = 1.0
     inverse_size: float = 0.0
@@ -123,6 +133,14 @@ class MonthState:
     def free(self) -> I64:
         """Columns of ``T`` that are estimated: all but the line x, which is known."""
         return free_columns(self.p, slopes=self.slopes)
+
+    @property
+    def widths(self) -> F64:
+        """Prior variances (L, free columns) of the months about their prior means (:meth:`.season.SeriesPrior.widths`)."""
+        out = np.tile(self.noise[self.free], (len(self.T), 1))
+        if self.series is not None and self.counted is not None:
+            out[:, 0] = replace(self.series[0], noise=float(self.noise[0])).widths(self.counted)
+        return out
 
     @property
     def rank(self) -> int:

@@ -83,7 +83,8 @@ def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
         mu, T, np.zeros((L, p, p)), np.zeros((L, p)), np.full(p, unit),
         unit * np.array([1.0, START_SLOPE])[:p],
         kappa=np.zeros(panel.K + settings.learning), shift=np.zeros(p), stretch=np.ones(p), squares=np.zeros(p),
-        slopes=slopes, features=start_coefficients(panel, settings.features, unit, slopes=slopes), weight=weight,
+        slopes=slopes, chain=START_CHAIN if settings.occupancy else np.zeros(0),
+        features=start_coefficients(panel, settings.features, unit, slopes=slopes), weight=weight,
         phi=unit,
         ridge=4.0 / unit, unit=float(np.sqrt(unit)), origin=mu,
     )  # fmt: skip
@@ -113,14 +114,14 @@ def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | 
         return state
     free = full.free
     jolt = np.zeros_like(full.T)
-    jolt[:, free] = np.sqrt(full.noise[free]) * rng.standard_normal((len(full.T), free.size))
+    jolt[:, free] = np.sqrt(full.widths) * rng.standard_normal((len(full.T), free.size))
     move, series = jolt.copy(), full.series
     if series is not None:
         drawn = [s.jolted(rng.standard_normal((s.B.shape[1],))) for s in series]
         series = tuple(s for s, _ in drawn)
         move[:, free] += np.stack([m for _, m in drawn], axis=1)
     pull = np.zeros_like(move)
-    pull[:, free] = move[:, free] / full.noise[free]
+    pull[:, free] = move[:, free] / full.widths
     return replace(
         state,
         T=full.T + np.einsum("nab,nb->na", full.D, pull),
@@ -154,7 +155,7 @@ def with_factor(state: MonthState, v: F64 | None, panel: Panel) -> MonthState:
         third = noise / 3
         assert panel.calendar is not None
         fresh = SeriesPrior.of(*panel.calendar, noise)
-        _, prior, _ = fresh.update(column, np.full(L, third / 2), prior, learn=False)
+        _, prior, _ = fresh.update(column, np.full(L, third / 2), prior, np.full(L, third), learn=False)
         column, noise, series = prior, third, (*state.series, fresh)
     D = np.zeros((L, p + 1, p + 1))
     D[:, :p, :p] = state.D
@@ -176,6 +177,7 @@ def with_factor(state: MonthState, v: F64 | None, panel: Panel) -> MonthState:
     )
 
 
+START_CHAIN = np.array([0.5, 0.1, 0.1])  # presence at first, gained, lost; EM moves them
 START_TAU = 0.25  # prior variance of the sites' coefficients of a new factor; EM moves it
 START_SLOPE = 0.02  # and of their slopes, for one standard deviation of the years
 
@@ -202,6 +204,7 @@ def after_round(
         square) in three rounds in a row (effort, observers and dispersion are updated every third round)
     """
     p, k = state.p, state.k + 1
+    state = replace(state, counted=sums["months"][:, state.free.size] > 0)
     sites = sums["sites"]
     edf_sites, J = float(sites[0]), max(float(sites[3]), 1.0)
     moved = float(np.sqrt(sites[1] / max(sites[2], 1e-300)))
@@ -214,6 +217,10 @@ def after_round(
     tau = state.tau
     if learn and k > 2:
         tau = np.maximum(shrunk_variances(about + spread, J, state.unit, slopes=state.slopes), SMALLEST)
+    chain, weight = state.chain, state.weight
+    if chain.size:
+        moved = float(np.sqrt(moved**2 + sums["chain"][6] / max(sites[2], 1e-300)))
+        chain, weight = chain_step(sums["chain"]) if learn else chain, float(sums["chain"][7])
     T, D, edf_months = _newton(state, sums["months"], FAMILIES[settings.family])
     # What all sites have in common belongs to the months: their mean effect, and their mean slope.
     shift = np.zeros(p)
@@ -228,7 +235,8 @@ def after_round(
     T[:, 0] -= level
     prior[:, 0] += line - level
     new = replace(
-        state, mu=mu, T=T, D=D, prior=prior, tau=tau, features=features, shift=shift, stretch=np.ones(p), squares=squares,
+        state, mu=mu, T=T, D=D, prior=prior, tau=tau, features=features, chain=chain, weight=weight,
+        shift=shift, stretch=np.ones(p), squares=squares,
         edf=edf_sites + edf_months + features.edf + 1.0, k=k, rounds=state.rounds + 1, refill=False,
     )  # fmt: skip
     if k > 2 or not learn:
@@ -246,6 +254,14 @@ def after_round(
     both = bool(state.kappa.size) and settings.observers  # take turns: a full turn is twice as long
     moves = (*state.moves[-(5 if both else 2) :], move)
     return replace(new, moves=moves, converged=bool(k > 5 and max(moves) < tol))
+
+
+def chain_step(sums: F64) -> F64:
+    """Probabilities of the sites' chain from its expected numbers, with a year's worth of one site as prior."""
+    first, sites, occupied, lost, empty, gained = sums[:6]
+    return np.array(
+        [(first + 0.5) / (sites + 1.0), (gained + 1.0) / (empty + 50.0), (lost + 0.05) / (occupied + 1.0)]
+    )
 
 
 def _common_variance(state: MonthState, J: float) -> float:
@@ -269,12 +285,12 @@ def observer_turn(panel: Panel, settings: CountSettings, k: int) -> bool:
 def _newton(state: MonthState, sums: F64, family: Family) -> tuple[F64, F64, float]:
     """One damped Newton step of every month; means, covariances and effective degrees of freedom."""
     free = state.free
-    n, noise = free.size, state.noise[free]
+    n, width = free.size, state.widths
     g, H = sums[:, :n], from_triangle(sums[:, n:], n) / state.phi
     A = H.copy()
-    A[:, np.arange(n), np.arange(n)] += 1.0 / noise
+    A[:, np.arange(n), np.arange(n)] += 1.0 / width
     cov: F64 = np.asarray(np.linalg.inv(A), dtype=float)
-    step = np.einsum("nab,nb->na", cov, g / state.phi - (state.T - state.prior)[:, free] / noise)
+    step = np.einsum("nab,nb->na", cov, g / state.phi - (state.T - state.prior)[:, free] / width)
     step *= np.minimum(1.0, family.reach / np.maximum(np.abs(step).max(axis=1), 1e-12))[:, None]
     T, D = state.T.copy(), np.zeros_like(state.D)
     T[:, free] += step
@@ -297,10 +313,10 @@ def _prior_step(state: MonthState, *, learn: bool) -> MonthState:
         return replace(state, noise=np.maximum((state.T**2 + spread).mean(axis=0), SMALLEST))
     prior, T, noise = state.prior.copy(), state.T.copy(), state.noise.copy()
     series = []
-    for i, s in zip(state.free, state.series, strict=True):
+    for i, s, width in zip(state.free, state.series, state.widths.T, strict=True):
         jolt = None if state.jolt is None else state.jolt[:, i]
         one, prior[:, i], T[:, i] = replace(s, noise=float(noise[i])).update(
-            T[:, i], spread[:, i], prior[:, i], learn=learn, jolt=jolt
+            T[:, i], spread[:, i], prior[:, i], width, learn=learn, jolt=jolt
         )
         noise[i] = one.noise
         series.append(one)

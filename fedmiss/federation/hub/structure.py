@@ -1,9 +1,9 @@
-"""Which structure of the model pays, decided by held-out data: features of sites, observers, slopes of sites.
+"""Which structure of the model pays, decided by held-out data: features of sites, observers, occupancy, slopes of sites.
 
 Whole sites are held out to judge what the prior of a site may follow (how often it was visited, its covariates, its
 region, a smooth over the places), each site counting once: that is what a feature is for. Cells are held out to judge
-observer effects and slopes of sites. All steps start from the chosen distribution at rank 0, side by side. A step is taken
-where it predicts clearly better; features that are taken one by one are then tried together.
+observer effects, occupancy and slopes of sites. All steps start from the chosen distribution at rank 0, side by side. A
+step is taken where it predicts clearly better; features that are taken one by one are then tried together.
 
 People go where birds are: then a site that was hardly visited has fewer birds than the mean site, which its few visits
 cannot say. Where visits have other reasons (nest sites that are counted because they are few; sites listed because the
@@ -29,6 +29,7 @@ from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.hub.steps import known_line
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.choice import HELD_OUT, Choice, Trial
+from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS
 
@@ -36,13 +37,16 @@ __all__ = ["features_of", "try_structure"]
 
 # Standard errors by which held-out data must be predicted better. Half a one for features, which switch themselves off where
 # they say nothing, and cost nothing (benchmarks/structure_truth.py); one for observers, who are few; two for the others.
-ENOUGH = {"visits": 2.0, "covariates": 0.5, "regions": 0.5, "smooth": 0.5, "observers": 1.0, "slopes": 2.0}
+ENOUGH = {
+    "visits": 2.0, "covariates": 0.5, "regions": 0.5, "smooth": 0.5, "observers": 1.0, "occupancy": 2.0, "slopes": 2.0,
+}  # fmt: skip
 FEWEST_SITES = 20  # fewer sites are too few for a regression over sites
 FEWEST_OBSERVERS = 2.0  # effective number of observers
 FEWEST_NEW = 20.0  # experience that is lacking, over visits
 BATCH = 2000  # first of the trials' batches
 STEPS = {f: f"what is expected at a site follows {words}" for f, words in IN_WORDS.items()} | {
     "observers": "effects of observers",
+    "occupancy": "sites that are empty in some years",
     "slopes": "no slopes of sites",
 }
 
@@ -142,6 +146,9 @@ def _steps(panel: Panel, plain: CountSettings) -> dict[str, dict[str, Any]]:
     apart = panel.observers[3] > 0  # in a table without observers they are the sites
     if apart and not plain.observers and effective_observers(panel) >= FEWEST_OBSERVERS:
         steps["observers"] = {"observers": True, "learning": bool(panel.observers[2] >= FEWEST_NEW)}
+    counts = FAMILIES[plain.family].counts and plain.scale == "raw"
+    if known_line(panel, plain).size and counts and not plain.occupancy:
+        steps["occupancy"] = {"occupancy": True}
     if known_line(panel, plain).size:
         steps["slopes"] = {"slopes": False}
     return steps

@@ -32,6 +32,7 @@ class CountSettings:
         effect only), its covariates, its region, a smooth over the places
     observers : with observer effects, kept inside the groups
     learning : with ``observers``, those who began after the first year may count fewer at first
+    occupancy : sites may be empty in some years: a chain of two states for each (:mod:`fedmiss.models.lowrank.occupancy`)
     dispersion : ``quasi`` (Var = phi mu), ``negbin``, or ``none`` (phi = 1)
     calibrate : negative binomial: whether fitted counts are scaled so that their total is the counted one. Set it to False
         where sites without any bird were left out: the other sites were selected by their counts, so their total is biased
@@ -54,6 +55,7 @@ class CountSettings:
     features: tuple[str, ...] = ()
     observers: bool = False
     learning: bool = False
+    occupancy: bool = False
     dispersion: str = "quasi"
     calibrate: bool = True
     max_sweeps: int = 500
@@ -76,6 +78,12 @@ class CountSettings:
             raise ConfigError(f"the feature {wrong[0]!r} is unknown; choose some of {', '.join(FEATURES)}.")
         if self.learning and not self.observers:
             raise ConfigError("a learning curve of observers needs effects of observers (observers=True).")
+        if self.occupancy and (
+            not family.counts or self.scale != "raw" or self.time == "fixed" or not self.season
+        ):
+            raise ConfigError(
+                "occupancy needs the poisson family on the raw scale, and smooth effects of a calendar's months."
+            )
         if self.rank < 0:
             raise ConfigError(f"the rank is {self.rank} (must be 0 or more).")
         if self.time not in ("smooth", "fixed"):

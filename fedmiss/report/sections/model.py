@@ -155,6 +155,17 @@ def _structure(a: Findings) -> str:
         if a.data.fact("observer_effects") is True
         else ""
     )
+    chain = a.data.fact("occupancy", default=[])
+    if chain:
+        first, gained, lost = chain
+        who += (
+            f" Sites may be empty: from one year to the next an occupied site was lost with a probability of {share(lost)}, "
+            f"an empty one gained with {share(gained)}; {share(first)} were occupied in the first year."
+        )
+        ends = a.data.fact("occupied")
+        if ends is not None:
+            start, end = (count(round(x)) for x in ends)
+            who += f" Of the sites of this panel about {start} were occupied in its first year, {end} in its last."
     less = a.data.fact("learning", default=None)
     if less is not None:
         who += f" At first a new observer counts {share(math.exp(-less))} of what the same observer counts later."
@@ -197,7 +208,7 @@ def _trials(a: Findings) -> HtmlTable | None:
     ]
     note = (
         "Gain: how much better what was left out was predicted, as a share of the deviance. Taken: better by half a "
-        "standard error or more (observers: by one; the number of visits, and slopes: by two). "
+        "standard error or more (observers: by one; the number of visits, occupancy and slopes: by two). "
         "Trend: what the step adds to the change per year, the other steps being as they are."
     )
     columns = ["Step", "Judged by", "Gain", "Standard error", "Taken", "Trend"]

@@ -1,0 +1,98 @@
+"""Whether a site was occupied in a year: a chain of two states for each site, of which the group knows its zeros.
+
+A site that was occupied (z = 1) loses the species from one year to the next with one probability, an empty one gains it
+with another. Counts are zero where z = 0, and those of the count model where z = 1. One bird shows that the site was
+occupied; zeros of a whole year say log P(zeros | z = 1), at the rates that the site's coefficients expect, with their
+posterior uncertainty inside. Given the chain's probabilities the posterior of z is a chain again: its transition
+probabilities follow from one pass over the years backward (Rabiner 1989, section III; MacKenzie et al. 2003 for the
+model). A visit then weighs as much in all other sums as its site was probably occupied: the E-step of variational EM.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedmiss.arrays import F64, I32, I64
+from fedmiss.models.lowrank.occupancy import SURE, chain_posterior
+
+__all__ = ["LEAST", "Presence"]
+
+LEAST = (
+    1e-6  # probability of presence that weights are computed with: sums of cells are scaled up again from it
+)
+
+
+@dataclass(slots=True)
+class Presence:
+    """What the fits of a batch know of their sites' presence.
+
+    ``year`` (L,) year of every month, from 0; ``row_cell`` (R,) cell of every row; ``cell_at`` (nnz,), ``visit_at`` (m,)
+    site-year of every cell and visit; ``w`` (n, R), ``weights`` (n, m) as they are where the site is occupied; ``chain``
+    (n, 3) probabilities: occupied in the first year, gained, lost; ``evidence`` (n, J, Y) log P(counts | present) -
+    log P(counts | absent) of the site-years, of all groups at joint sites; ``q`` (n, J, Y) probability of presence.
+    """
+
+    year: I64
+    row_cell: I64
+    cell_at: I64
+    visit_at: I64
+    w: F64
+    weights: F64
+    chain: F64
+    evidence: F64
+    q: F64
+
+    @classmethod
+    def of(
+        cls, year: I64, site: I64, col: I32, row_cell: I64, visit_cell: I32, J: int, w: F64, weights: F64
+    ) -> Presence:
+        """Every site is occupied in every year: where a fit begins. ``site``, ``col`` (nnz,) of the cells."""
+        Y, n = int(year.max()) + 1, len(w)
+        cell_at = site * Y + year[col]
+        return cls(
+            year, row_cell, cell_at, cell_at[visit_cell], w.copy(), weights.copy(), np.tile([1.0, 0.0, 0.0], (n, 1)),
+            np.full((n, J, Y), SURE), np.ones((n, J, Y)),
+        )  # fmt: skip
+
+    @property
+    def years(self) -> int:
+        """Number of years."""
+        return int(self.q.shape[2])
+
+    @property
+    def row_at(self) -> I64:
+        """Site-year (R,) of every row."""
+        return self.cell_at[self.row_cell]
+
+    def of_years(self, at: I64, values: F64) -> F64:
+        """Sum values by the site-years ``at`` that they belong to: (J, Y)."""
+        return np.bincount(at, values, self.q[0].size).astype(np.float64).reshape(self.q.shape[1:])
+
+    def step(self, f: int, evidence: F64, share: F64, exposure: F64) -> tuple[F64, F64]:
+        """Posterior of the chain of fit ``f`` after new ``evidence`` (J, Y).
+
+        Parameters
+        ----------
+        share : (J,) what a site counts in sums over sites, 0 where it has no visit
+        exposure : (J, Y) sums of E, the expected counts at a predictor of 0
+
+        Returns
+        -------
+        factor (J, Y) of the weights, new over old;  sums (7,) over sites: occupied at first, sites, transitions 1 -> 0 and
+        0 -> 1 and what they are of, and sum E (move of q)^2
+        """
+        before, old = np.maximum(self.q[f], LEAST), self.evidence[f]
+        # half-way to what it was: presence and the sites' effects, each from the other's last value, would swing for good
+        both = np.maximum(old, evidence) < SURE / 2
+        self.evidence[f] = evidence = np.where(both, 0.5 * (old + evidence), evidence)
+        post = chain_posterior(evidence, self.chain[f])
+        self.q[f] = post.present
+        now = np.maximum(self.q[f], LEAST)
+        return now / before, np.r_[post.sums(share), float((exposure * (now - before) ** 2).sum())]
+
+    def weigh(self, f: int) -> tuple[F64, F64]:
+        """Weights of rows and visits of fit ``f``."""
+        now = np.maximum(self.q[f], LEAST).ravel()
+        return self.w[f] * now[self.row_at], self.weights[f] * now[self.visit_at]

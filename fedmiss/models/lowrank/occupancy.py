@@ -1,0 +1,145 @@
+"""A chain of two states for every site: occupied or empty, year by year."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit, ndtr, ndtri
+
+from fedmiss.arrays import F64, I64
+from fedmiss.models.lowrank.predictive import Law
+
+__all__ = ["SURE", "ChainPosterior", "chain_posterior", "log_yearly", "log_zero", "zero_inflated"]
+
+SURE = 1e6  # log odds of presence where a bird was counted
+PROBIT_STEP = 0.5  # between the probits at which quantiles of counts are computed
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPosterior:
+    """Posterior of the chain of every site, itself a chain.
+
+    ``came``, ``stayed`` (J, Y): probability of being occupied in a year, given that the site was empty, or occupied, in the
+    year before and given all counts; equal in the first year.
+    """
+
+    came: F64
+    stayed: F64
+
+    @classmethod
+    def mean_of(cls, chains: Sequence[ChainPosterior], rows: Sequence[I64], J: int) -> ChainPosterior:
+        """Chains of ``J`` sites from those of groups, whose sites are ``rows``; a site of several has the mean of theirs."""
+        owners = np.bincount(np.concatenate(list(rows)), minlength=J)
+        both = np.zeros((2, J, chains[0].came.shape[1]))
+        for one, at in zip(chains, rows, strict=True):
+            both[:, at] += one.came, one.stayed
+        return cls(*(both / np.maximum(owners, 1)[:, None]))
+
+    @property
+    def present(self) -> F64:
+        """Probability (J, Y) that a site was occupied."""
+        out = np.empty_like(self.came)
+        out[:, 0] = self.came[:, 0]
+        for y in range(1, out.shape[1]):
+            out[:, y] = self.came[:, y] + out[:, y - 1] * (self.stayed[:, y] - self.came[:, y])
+        return out
+
+    def draw(self, uniform: F64) -> F64:
+        """Draw states (J, Y), 0 or 1, from uniform numbers (J, Y)."""
+        z = np.empty_like(self.came)
+        before = np.zeros(len(z))
+        for y in range(z.shape[1]):
+            before = (uniform[:, y] < np.where(before > 0, self.stayed[:, y], self.came[:, y])).astype(float)
+            z[:, y] = before
+        return z
+
+    def sums(self, share: F64) -> F64:
+        """Expected numbers (6,) over sites of weight ``share`` (J,), for the M-step of the chain.
+
+        Occupied in the first year, sites; occupied site-years that another year follows, and how many of them were lost;
+        empty ones, and how many of them were gained.
+        """
+        q = self.present
+        before, came, stayed = q[:, :-1], self.came[:, 1:], self.stayed[:, 1:]
+        parts = [before, before * (1.0 - stayed), 1.0 - before, (1.0 - before) * came]
+        return np.array([share @ q[:, 0], share.sum(), *(float((share @ x).sum()) for x in parts)])
+
+
+def chain_posterior(evidence: F64, chain: F64) -> ChainPosterior:
+    """Posterior of the chains of all sites.
+
+    Parameters
+    ----------
+    evidence : (J, Y) log P(counts of the year | occupied) - log P(counts | empty), 0 where nobody went
+    chain : (3,) probabilities: occupied in the first year, gained (empty -> occupied), lost (occupied -> empty)
+
+    Source: the backward recursion of hidden Markov models (Rabiner 1989, "A tutorial on hidden Markov models", section III)
+    on the log odds r_y = log P(counts from y on | z_y = 1) - log P(counts from y on | z_y = 0).
+    """
+    first, gain, lose = np.clip(chain, 1e-9, 1.0 - 1e-9)
+    J, Y = evidence.shape
+    came, stayed = np.empty((J, Y)), np.empty((J, Y))
+    ahead = np.zeros(J)  # log odds from the years that follow
+    for y in range(Y - 1, -1, -1):
+        r = evidence[:, y] + ahead
+        came[:, y], stayed[:, y] = expit(r + np.log(gain / (1 - gain))), expit(r + np.log((1 - lose) / lose))
+        # log [(1 - lose) R + lose] - log [gain R + 1 - gain], R = exp(r)
+        ahead = np.logaddexp(np.log(1 - lose) + r, np.log(lose)) - np.logaddexp(
+            np.log(gain) + r, np.log(1 - gain)
+        )
+        if not y:
+            came[:, 0] = stayed[:, 0] = expit(r + np.log(first / (1 - first)))
+    return ChainPosterior(came, stayed)
+
+
+def log_zero(mu: F64, inverse_size: float, phi: float) -> F64:
+    """Log probability of a zero of the count's law at means ``mu``.
+
+    The negative binomial's, (1 + mu / size)^-size. Where the variance is phi mu that of the negative binomial with this
+    variance, exp(-mu log(phi) / (phi - 1)); of both, the product of the exponents.
+    """
+    rate = np.log1p(mu * inverse_size) / inverse_size if inverse_size > 0 else mu
+    over = np.log(phi) / (phi - 1.0) if phi > 1.0 + 1e-6 else 1.0
+    return -rate * over
+
+
+def log_yearly(yearly: F64, *, empty: bool) -> F64:
+    """Logarithm of yearly totals (J, Y) of sites; where sites may be ``empty``, at least that of 1/50 of the site's mean.
+
+    An empty site has no logarithm: the slope of a site that was lost says that it fell, and not how far below one bird.
+    """
+    least = 0.02 * yearly.mean(axis=1, keepdims=True) if empty else 0.0
+    out: F64 = np.log(np.maximum(np.maximum(yearly, least), 1e-9))
+    return out
+
+
+def zero_inflated(
+    law: Law, counts_at: Callable[[F64], F64], eta: F64, var: F64, present: F64, level: float
+) -> tuple[F64, F64, F64, F64]:
+    """Limits of cells that are zero with probability 1 - ``present``: both of a visit's count, both of the expected count.
+
+    A quantile a of the mixture is 0 up to a = 1 - present, and beyond that the quantile (a - 1 + present) / present of the
+    occupied site. Quantiles of counts are computed at probits that are ``PROBIT_STEP`` apart, and interpolated.
+    """
+    out = []
+    for a in ((1 - level) / 2, (1 + level) / 2):
+        part = (a - 1.0 + present) / np.maximum(present, 1e-12)
+        z = np.where(part > 0, ndtri(np.clip(part, 1e-4, 1.0 - 1e-4)), -np.inf)
+        z = np.where(present > 1.0 - 1e-9, ndtri(a), z)
+        count, mean, some = np.zeros(eta.shape), np.zeros(eta.shape), z > -np.inf
+        mean[some] = counts_at(eta[some] + z[some] * np.sqrt(var[some]))
+        sure = present > 1.0 - 1e-9
+        count[sure] = _quantile(law, eta[sure], var[sure], a)
+        place = np.where(some & ~sure, np.floor(z / PROBIT_STEP), np.inf)
+        for k in np.unique(place[np.isfinite(place)]):
+            at = place == k
+            low, high = (_quantile(law, eta[at], var[at], float(ndtr(PROBIT_STEP * i))) for i in (k, k + 1))
+            count[at] = np.ceil(low + (z[at] / PROBIT_STEP - k) * (high - low))
+        out.append((count, mean))
+    return out[0][0], out[1][0], out[0][1], out[1][1]
+
+
+def _quantile(law: Law, eta: F64, var: F64, a: float) -> F64:
+    return law.interval(eta, var, 2.0 * a - 1.0)[1] if eta.size else eta

@@ -573,6 +573,28 @@ def test_bootstrap_intervals_cover():
     assert 0.88 <= hits / total <= 0.995
 
 
+def test_replicates_spread_as_three_new_observers_a_year_leave_every_year_unknown():
+    """Year and mean of the year's observers share one sum: it is known to sd / sqrt(3), apart from counting."""
+    J, years, new = 40, 8, 3
+    s, t = np.nonzero(np.ones((J, years)))
+    who = t * new + s % new
+    ratios = []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        level, true = rng.normal(1.5, 0.5, J), rng.normal(0, 0.4, years * new)
+        y = rng.poisson(np.exp(level[s] + true[who])).astype(float)
+        when = (np.full(years, 6), 2010 + np.arange(years))
+        federation = LocalFederation.of_panel(GroupPanel.of(J, years, [Group.of("a", s, t, y, who)], when))
+        federation.fit(CountSettings(rank=0, observers=True))
+        draws = np.log(federation.replicates(range(60), seed=1).totals[:, 0])
+        draws -= draws.mean(axis=1, keepdims=True)
+        variance = draws.var(axis=0).mean() * years / (years - 1)
+        ratios.append(
+            variance / (1 / (federation.members[0].state.ridge * new) + 1 / np.bincount(t, y).mean())
+        )
+    assert 0.9 < np.sqrt(np.mean(ratios)) < 1.2
+
+
 @pytest.mark.parametrize("scale", [1.0, 100.0, 10_000.0])
 def test_gaussian_values_may_have_any_scale(scale):
     panel, eta = simulate(n=900, family="gaussian", seed=3)

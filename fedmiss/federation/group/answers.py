@@ -166,7 +166,12 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
 
 
 def _jolt(program: GroupProgram, b: Batch, fits: I64, p: int) -> None:
-    """Draw the prior means of replicates: of observers, and of sites, keyed by their ids and started at their response."""
+    """Draw the prior means of replicates, of sites and of observers, and start where the fit will go for them.
+
+    Sites, keyed by their ids, start at their response with all else held. Observers start at the whole of their draw: where
+    an observer is known apart from years and sites, one step takes it back; where all observers of a year are new, the year
+    and they share one sum of counts, and steps in turn would take long to get there.
+    """
     place = keyed_hashes(program.visits.site_id, seed_key("prior noise", b.seed))
     who = keyed_hashes(
         np.arange(b.effects.shape[1]).astype(str), seed_key("observer noise", b.seed, program.name)
@@ -178,6 +183,7 @@ def _jolt(program: GroupProgram, b: Batch, fits: I64, p: int) -> None:
         if b.observers:
             drawn = normals(who, 1, "observers", b.seed, int(b.numbers[f]))[:, 0]
             b.leaning[f] = drawn * np.sqrt(1.0 / b.ridge[f])
+            b.effects[f] += b.leaning[f]
 
 
 def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:

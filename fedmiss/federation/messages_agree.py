@@ -92,6 +92,9 @@ class Description(Answer):
     contributors: int = _f(
         "the custodian's least number of groups behind a sum", unit="groups", clear="the custodian's rule"
     )
+    frame: bool = _f(
+        "whether sites that nobody visited stand for an area", clear="whether its panel has such sites"
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -338,5 +341,5 @@ class FeatureSums(Answer):
         "flag",
         bits=0,
     )
-    sums: np.ndarray = _f("sums over sites of the features that are used", "(k,)", bits=30)
+    sums: np.ndarray = _f("sums over visited sites of the features that are used", "(k,)", bits=30)
     products: np.ndarray = _f("and of their products", "(k (k + 1) / 2,)", bits=30)

@@ -255,7 +255,8 @@ def _seen_of_model(s: Study, own_sites: int) -> list[str]:
             f"  together ({len(s.organisations) - 1} of {len(s.organisations)}) can subtract theirs, and have yours, over "
             + (f"{own_sites} sites or more" if own_sites > 1 else "any number of sites"),
             "  (`join --own-sites N` leaves out your months with fewer than N of them).",
-            "  In clear: first and last month with a visit, season, names of regions, the version of fedmiss.",
+            "  In clear: first and last month with a visit, season, names of regions and of sites' covariates, whether you",
+            "  list sites that nobody visited, the version of fedmiss.",
         ]
     else:
         lines = [

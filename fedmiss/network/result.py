@@ -54,7 +54,7 @@ def write_result(out: Path, kit: Kit, joint: Joint, link: Link, *, seconds: floa
         ledger=link.ledger.as_dict(),
         h_norm=float(joint.trace[-1]),
     )
-    labels = ["all", *joint.agreement.panel.regions]
+    labels = joint.agreement.panel.rows
     B, R, L = joint.draws.shape
     state = joint.members[0].state
     with atomic_folder(out) as tmp:

@@ -124,6 +124,7 @@ class PanelFolder:
                 checklist=t["checklist_id"].to_numpy(object) if self.several_sources else None,
                 given=not effort,
                 covariates={name: column[at] for name, column in covariates.items()},
+                frame=self.frame,
             )
         return held, mine
 

@@ -96,7 +96,6 @@ def federation_of(folder: PanelFolder, s: FastSettings | SaemSettings) -> LocalF
         joint=s.joint and not fixed,
         duplicates=folder.several_sources,
         minimum=s.minimum,
-        frame=folder.frame,
     )
     held, at = folder.visits(effort=s.effort != "none" and not fixed)
     federation = LocalFederation(

@@ -38,7 +38,6 @@ class Analysis(Findings):
     visits: pd.DataFrame
     entries: list[Entry]
     sites: pd.DataFrame
-    visited: pd.DataFrame
 
     @property
     def n_sites(self) -> int:

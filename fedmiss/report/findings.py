@@ -31,7 +31,8 @@ class Findings:
     """The numbers of a report that follow from totals and replicates; every frame is a table of ``tables/``.
 
     ``series`` holds the totals of all sites; its ``n_observed`` is 0 in years that have too few counts for the index.
-    ``base`` is the base period (None: the first used year).
+    ``base`` is the base period (None: the first used year). ``visited`` has one row, the trend of the visited sites, where
+    other sites stand for an area; else none.
     """
 
     data: Source
@@ -47,6 +48,7 @@ class Findings:
     curve: pd.DataFrame
     base: str | None
     regions: pd.DataFrame
+    visited: pd.DataFrame
     covariance: tuple[I64, F64, F64] | None
     replicates: pd.DataFrame
 

@@ -14,7 +14,7 @@ import pandas as pd
 from fedmiss.arrays import F64
 from fedmiss.errors import InputError
 from fedmiss.files import atomic_folder, hash_file, read_json, read_manifest, write_manifest
-from fedmiss.folders import ALL, JointFacts
+from fedmiss.folders import ALL, VISITED, JointFacts
 from fedmiss.report.build import report_results, write_figures
 from fedmiss.report.coverage import MIN_CELLS_PER_YEAR, MIN_DETECTIONS
 from fedmiss.report.effort import sensitivity
@@ -23,7 +23,7 @@ from fedmiss.report.findings import REGION, Findings, found_in, region_row
 from fedmiss.report.fitted import fitted_years
 from fedmiss.report.html import rendered_page
 from fedmiss.report.inputs import Source
-from fedmiss.report.prose import Headline, headline_of, latest, limits, model_caveats, other_convention
+from fedmiss.report.prose import Headline, area, headline_of, latest, limits, model_caveats, other_convention
 from fedmiss.report.sections import Section, index, model, season
 from fedmiss.report.sections.headline import stretches, windows
 from fedmiss.report.series import MonthlySeries
@@ -169,24 +169,29 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
         monthly=monthly.assign(visits=data.visits),
         yearly=yearly,
         regions=_regions(data, settings, refuse),
+        visited=_visited(data, settings, refuse),
         fitted=fitted,
         **found_in(series, settings, settings.base, refuse, data.visits),
     )
 
 
 def _regions(data: JointSource, settings: ReportSettings, refuse: str | None) -> pd.DataFrame:
+    """Sites of a region are not known: regions have trends, and their share of the whole."""
     one = (
         "the model has rank 0, so every region has the same trend by construction" if data.one_trend else None
     )
-    grand, rows = float(data.totals[ALL].mean()), []
-    for region, totals in data.totals.items():
-        if region == ALL:
-            continue
-        series = MonthlySeries.of(totals, data.months, data.draws.get(region), data.visits)
-        rows.append(
-            region_row(region, series, settings, n_sites=0, grand=grand, refuse=refuse or one)
-        )  # sites of a region: not known
+    regions = [name for name in data.totals if name not in (ALL, VISITED)]
+    return pd.DataFrame([_row(data, name, settings, refuse or one) for name in regions], columns=REGION)
+
+
+def _visited(data: JointSource, settings: ReportSettings, refuse: str | None) -> pd.DataFrame:
+    rows = [_row(data, VISITED, settings, refuse)] if VISITED in data.totals else []
     return pd.DataFrame(rows, columns=REGION)
+
+
+def _row(data: JointSource, name: str, settings: ReportSettings, refuse: str | None) -> Mapping[str, object]:
+    series = MonthlySeries.of(data.totals[name], data.months, data.draws.get(name), data.visits)
+    return region_row(name, series, settings, n_sites=0, grand=float(data.totals[ALL].mean()), refuse=refuse)
 
 
 # -- words ---------------------------------------------------------------------------------------------------
@@ -224,6 +229,11 @@ def caveats(a: JointFindings) -> list[str]:
             lack, are = ("lacks", "is") if len(years) == 1 else ("lack", "are")
             names = year_list([str(y) for y in years])
             out.append(f"{names} {lack} {words} and {are} left out of index and trend.")
+    if not a.visited.empty:
+        out.append(
+            "Sites that nobody visited come from the organisations' own tables of sites. A place that two of them list, or "
+            "that one lists and another visited, counts twice: nobody sees the others' sites."
+        )
     notes = [str(w) for w in a.data.joint["warnings"]]
     return out + model_caveats(a, birds=a.found) + notes
 
@@ -255,7 +265,7 @@ def _study(a: JointFindings) -> Section:
 def _sections(a: JointFindings, plots: dict[str, Any]) -> list[Section | None]:
     found = {
         "headline": headline(a),
-        "area": "",
+        "area": area(a),
         "latest": latest(a),
         "other_convention": other_convention(a),
         "stretches": stretches(a),
@@ -340,7 +350,8 @@ def _tables(a: JointFindings) -> dict[str, pd.DataFrame]:
     out = {
         "yearly": a.yearly, "monthly": a.monthly, "season": a.season, "smooth": a.curve, "trend": a.trend.to_frame().T,
         "periods": a.periods, "changepoints": a.points, "windows": window_trends(a), "smooth_index": smooth_index(a),
-        "regions": a.regions.drop(columns="n_sites"), "draws": a.replicates, "fitted": a.fitted,
+        "regions": a.regions.drop(columns="n_sites"), "visited": a.visited.drop(columns="n_sites"), "draws": a.replicates,
+        "fitted": a.fitted,
         "sensitivity": sensitivity(a), "trials": model.trials(a),
     }  # fmt: skip
     return out if a.data.cv is None else out | {"cv": a.data.cv}

@@ -203,12 +203,12 @@ def basis(a: Analysis) -> str:
     )
 
 
-def area(a: Analysis) -> str:
+def area(a: Findings) -> str:
     """Set the trend of the area beside that of the visited sites; empty where every site was visited."""
     if a.visited.empty:
         return ""
     r = a.visited.iloc[0]
-    went = int(r["n_sites"])
+    went = f"of which {count(r['n_sites'])} were visited" if r["n_sites"] else "visited and not"
     trend = (
         f" At the visited sites alone the trend is {per_year(r['percent_per_year'], r['percent_lo'], r['percent_hi'])}."
         if math.isfinite(r["percent_lo"])
@@ -220,7 +220,7 @@ def area(a: Analysis) -> str:
         else "are those of a mean site, since nothing that is known of the sites predicts their counts clearly better"
     )
     return (
-        f"The area is {count(a.n_sites)} sites, of which {count(went)} were visited; the numbers of the others, "
+        f"The area is {count(a.n_sites)} sites, {went}; the numbers of those that nobody visited, "
         f"{share(1.0 - r['share'])} of the total, {follows}.{trend}"
     )
 
@@ -333,7 +333,7 @@ def model_caveats(a: Findings, *, birds: bool) -> list[str]:
 
 
 def _spoken_of(a: Findings) -> str:
-    if isinstance(a, Analysis) and not a.visited.empty:
+    if not a.visited.empty:
         return (
             f"It speaks of the {count(a.n_sites)} sites of the table. What it says of those that nobody visited holds as "
             "far as they are like visited sites with the same covariates; beyond what visited sites span, the number at the "

@@ -637,6 +637,14 @@ def test_a_choice_of_models_goes_through_masks(panel, tmp_path):
     assert largest(got.totals[0], here.totals[0]) < 1e-8
 
 
+def with_squares(visits, n):
+    """The visits of an organisation whose table of sites has ``n`` more, like its first ones."""
+    sites = np.r_[np.arange(len(visits.site_id)), np.arange(n) % len(visits.site_id)]
+    ids = np.r_[visits.site_id, [f"square-{i}" for i in range(n)]]
+    covariates = {name: column[sites] for name, column in visits.covariates.items()}
+    return replace(visits, site_id=ids, region=visits.region[sites], covariates=covariates, frame=True)
+
+
 @pytest.mark.slow
 def test_features_of_sites_go_through_masks(tmp_path):
     """Covariates stay at home; the joint result is that of one process, and a category of one organisation is left out."""
@@ -653,8 +661,15 @@ def test_features_of_sites_go_through_masks(tmp_path):
     panel = replace(panel, covariates={"height": level + 0.3 * rng.normal(size=60), "habitat": habitat})
     chosen = replace(NEGBIN, rank=0, features=("covariates",), occupancy=True)
     what = order([chosen], bootstrap=2)
-    here = in_one_process(clubs_of(panel, tmp_path / "a"), what)
-    got = run(clubs_of(panel, tmp_path / "b"), what)
+    plain = in_one_process(clubs_of(panel, tmp_path / "plain"), what)
+    clubs = {name: clubs_of(panel, tmp_path / name) for name in ("a", "b")}
+    for one in clubs.values():  # one organisation lists squares that nobody visited
+        one["owner-1"].visits = with_squares(one["owner-1"].visits, 15)
+    here = in_one_process(clubs["a"], what)
+    assert here.agreement.panel.rows == [*plain.agreement.panel.rows, "visited sites"]
+    assert largest(here.totals[-1], plain.totals[0]) < 1e-8  # they change nothing at the others
+    assert (here.totals[0] > 1.05 * here.totals[-1]).all()
+    got = run(clubs["b"], what)
     for joint in got.values():
         same_bits(got["owner-0"], joint)
         assert largest(joint.totals[0], here.totals[0]) < 1e-8

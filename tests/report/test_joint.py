@@ -172,6 +172,19 @@ def test_one_trend_is_not_repeated_by_region(tmp_path):
     assert "fig-regions" not in html
 
 
+@pytest.mark.slow
+def test_sites_that_nobody_visited_stand_beside_the_visited_ones(tmp_path):
+    page = joint_report(
+        result_of(tmp_path / "r", regions=("North", "visited sites"), rank=1), tmp_path / "out", {}
+    )
+    html = page.read_text(encoding="utf-8")
+    assert "sites, visited and not; the numbers of those that nobody visited, 67 % of the total" in html
+    assert "counts twice" in html
+    row = pd.read_csv(page.parent / "tables" / "visited.csv")
+    assert row["region"].to_list() == ["visited sites"]
+    assert pd.read_csv(page.parent / "tables" / "regions.csv")["region"].to_list() == ["North"]
+
+
 def test_a_damaged_result_is_named(tmp_path):
     folder = result_of(tmp_path / "r")
     raw = read_json(folder / "totals.json")

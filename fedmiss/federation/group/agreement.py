@@ -48,6 +48,7 @@ def hello(program: GroupProgram, q: msg.Hello) -> msg.Description:
         v.calendar,
         program.minimum,
         program.contributors,
+        v.frame,
     )
 
 

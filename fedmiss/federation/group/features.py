@@ -199,7 +199,7 @@ def features(program: GroupProgram, q: msg.Features) -> msg.FeatureSums:
     else:
         x = x[:, kept]
     program.features = np.ascontiguousarray(x)
-    weighted = program.share[:, None] * x
+    weighted = (program.share * program.visited)[:, None] * x
     return msg.FeatureSums(behind, *flags, weighted.sum(axis=0), to_triangle(weighted.T @ x))
 
 

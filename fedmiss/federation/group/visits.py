@@ -36,6 +36,7 @@ class Visits:
     checklist : (m,) texts or None  ids, for finding checklists that two groups hold
     calendar : whether ``month`` is a calendar month
     covariates : name -> (J,) of the sites, NaN for a gap; categories as columns of 0 and 1 (``features.expanded``)
+    frame : whether sites that nobody visited stand for an area, so that totals of the visited ones are wanted too
     """
 
     site_id: np.ndarray
@@ -52,6 +53,7 @@ class Visits:
     given: bool = False
     calendar: bool = True
     covariates: Mapping[str, F64] = field(default_factory=dict)
+    frame: bool = False
 
     def take(self, keep: np.ndarray) -> Visits:
         """Return some of the visits; sites and observers keep their numbers."""

@@ -32,8 +32,7 @@ class Plan:
     whether sums by site may be exchanged for sites that several groups visit; ``duplicates`` whether checklists are
     compared; ``minimum`` least number of a group's sites behind a month's sums. With ``jointly`` it is the least number of
     visits and of sites of all groups together, of ``contributors`` groups at least, none of which has more than ``share`` of
-    the visits: the rule for masked answers, of which only the sums are seen. ``frame``: whether the panel
-    has sites that stand for an area, so that totals of the visited ones are wanted too.
+    the visits: the rule for masked answers, of which only the sums are seen.
     """
 
     species: str = ""
@@ -47,7 +46,6 @@ class Plan:
     jointly: bool = False
     share: float = 0.85
     contributors: int = CONTRIBUTORS
-    frame: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +129,7 @@ def agree(link: Link, plan: Plan) -> Agreement:
         least=minimum if plan.jointly else 0,
         share=plan.share,
         covariates=covariates_of(groups, notes),
-        frame=plan.frame,
+        frame=any(d.frame for d in groups.values()),
     )
     dropped = sum(d.size for d in drops.values())
     withheld = sum(a.withheld for a in ready.values()) + out

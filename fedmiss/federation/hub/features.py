@@ -55,12 +55,12 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SiteFeatures:
-    """Features that the groups agreed on: ``columns`` of each block, ``centre`` (F,), ``gram`` (F, F) about the centre."""
+    """Features that the groups agreed on: ``columns`` of each block; their mean and covariance over the visited sites."""
 
     columns: dict[str, I64]
     made: tuple[Column, ...]
     centre: F64
-    gram: F64
+    covariance: F64
     notes: tuple[str, ...] = ()
 
     def of(self, blocks: Sequence[str]) -> I64:
@@ -112,10 +112,11 @@ class Coefficients:
         return out
 
     def uncertainty(self, panel: Panel) -> F64:
-        """(c,) what the coefficients' uncertainty adds to the sites' squared distances from their prior means."""
+        """(c,) what the coefficients' uncertainty adds to a site's squared distance from its prior mean, on average."""
         if panel.features is None or not self.k:
             return np.zeros(self.B.shape[1])
-        out: F64 = np.einsum("cab,ab->c", self.cov, panel.features.gram[np.ix_(self.columns, self.columns)])
+        spread = panel.features.covariance[np.ix_(self.columns, self.columns)]
+        out: F64 = np.einsum("cab,ab->c", self.cov, spread)
         return out
 
     def drawn(self, rng: np.random.Generator) -> Coefficients:
@@ -182,10 +183,10 @@ def explained(panel: Panel, q: Coefficients, tau: F64) -> dict[str, float]:
     f = panel.features
     if f is None or not q.k:
         return {}
-    B, gram = q.B[:, 0], f.gram[np.ix_(q.columns, q.columns)] / panel.J
-    whole = float(B @ gram @ B + tau[0])
+    B, spread = q.B[:, 0], f.covariance[np.ix_(q.columns, q.columns)]
+    whole = float(B @ spread @ B + tau[0])
     at = {b: q.block == i for i, b in enumerate(q.blocks)}
-    return {b: float(B[own] @ gram[np.ix_(own, own)] @ B[own]) / whole for b, own in at.items()}
+    return {b: float(B[own] @ spread[np.ix_(own, own)] @ B[own]) / whole for b, own in at.items()}
 
 
 def covariate_names(panel: Panel, q: Coefficients) -> list[str]:
@@ -263,13 +264,13 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
         )
     k = int(kept.sum())
     (answers,) = link.ask([replace(ask, kept=kept.astype(np.uint8))])
-    centre = total(answers, "sums", (k,)) / panel.J
-    gram = from_triangle(total(answers, "products", (k * (k + 1) // 2,)), k) - panel.J * np.outer(
-        centre, centre
-    )
+    visited = float(sums["behind"][-1])
+    centre = total(answers, "sums", (k,)) / visited
+    spread = from_triangle(total(answers, "products", (k * (k + 1) // 2,)), k) / visited
+    spread -= np.outer(centre, centre)
     left = [columns[i] for i in np.flatnonzero(kept)]
     at = {b: np.array([i for i, c in enumerate(left) if c.block == b], dtype=np.int64) for b in blocks}
-    return replace(panel, features=SiteFeatures(at, tuple(left), centre, gram, tuple(notes)))
+    return replace(panel, features=SiteFeatures(at, tuple(left), centre, spread, tuple(notes)))
 
 
 _WHY = {

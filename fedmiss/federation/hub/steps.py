@@ -212,7 +212,7 @@ def after_round(
     about, features = squares, state.features
     if sums["distances"].size:
         about = sums["distances"] / J  # tau is about the prior means that follow the features
-        about[: features.B.shape[1]] += features.uncertainty(panel) / panel.J
+        about[: features.B.shape[1]] += features.uncertainty(panel)
         features = feature_step(state, sums["features"], learn=learn) if k > 2 or not learn else features
     tau = state.tau
     if learn and k > 2:

@@ -358,6 +358,7 @@ def _visits(panel: GroupPanel, g: Group, mine: I64) -> Visits:
         effort=g.effort,
         weight=g.weight,
         checklist=g.checklist,
+        exposure=g.exposure,
         region=np.asarray(region, dtype=object)[mine],
         given=True,
         calendar=panel.calendar is not None,

@@ -125,7 +125,8 @@ class Open(Question):
     source: int = _f("replicates: batch of the full fit that they start from, -1 for none")
     released: np.ndarray = _f("folds: 1 for months that take part, empty for all", "(L,)")
     features: np.ndarray = _f("which features of sites the prior follows, empty for none", "(k,)")
-    centre: np.ndarray = _f("their means over all sites", "(k,)")
+    centre: np.ndarray = _f("their means over visited sites", "(k,)")
+    responses: bool = _f("whether months respond to these features, and no prior follows them")
     line: np.ndarray = _f("the known line x that every site has a slope on, empty for none", "(L,)")
 
 

@@ -102,6 +102,7 @@ def axes(program: GroupProgram, q: msg.Axes) -> msg.Done:
         effort[order],
         v.weight[order],
         experience(v.observer[order], v.site[order], v.month[order], int(q.months[0])),
+        None if v.exposure is None else v.exposure[order],
     )
     program.forget()
     return program.ready()

@@ -116,6 +116,8 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
     at = slice(None) if fits.size == len(b.mu) and (np.diff(fits) > 0).all() else fits  # a slice is a view
     if q.begin == 1:
         b.P[at], b.C[at] = 0.0, 0.0
+        known = slice(1 + b.slopes, 1 + b.slopes + b.responses.shape[1])
+        b.P[at, :, known] = b.M[at, :, known] = b.responses
         b.effects[at] = 0.0
         if b.presence is not None:
             b.presence.q[at], b.presence.evidence[at] = 1.0, SURE

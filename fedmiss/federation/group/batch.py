@@ -114,6 +114,10 @@ class Batch:
     inverse_size: F64
     kappa: F64
     ridge: F64
+    known: F64  # (R,) log exposure of rows that sum visits, else empty
+    responses: (
+        F64  # (J, k) features of the sites that months respond to: coefficients of the sites that are known
+    )
     F: F64  # (J, k) features of the sites that the prior follows
     B: F64  # (n, k, c) their coefficients for effect (and slope)
     M: F64  # prior means of the sites' coefficients: F B, and a replicate's draws
@@ -143,7 +147,8 @@ class Batch:
         family, scale = FAMILIES[q.family], SCALES[q.scale]
         effort = np.column_stack([u.effort, u.experience]) if q.learning else u.effort
         n, K, J, L = len(weights), effort.shape[1], cells.J, year.size
-        plain = K == 0 and not q.observers
+        plain = K == 0 and not q.observers and u.exposure is None
+        responses, F = (F, F[:, :0]) if q.responses else (F[:, :0], F)
         rows = CellParts.of(cells, scale.values(family.values(u.count)), weights, plain=plain)
         R = rows.w.shape[1]
         I = int(u.observer.max(initial=-1)) + 1 if q.observers else 0
@@ -158,6 +163,7 @@ class Batch:
             observer=u.observer if q.observers else u.observer[:0], p=q.p, chunks=kernels.chunks_of(cells.nnz),
             mu=np.zeros(n), T=_months(n, L, q.p, q.line), D=np.zeros((n, L, q.p, q.p)), tau=np.ones((n, q.p)),
             phi=np.ones(n), inverse_size=np.zeros(n), kappa=np.zeros((n, K)), ridge=np.ones(n),
+            known=np.zeros(0) if u.exposure is None else np.log(u.exposure), responses=responses,
             F=F, B=np.zeros((n, F.shape[1], 1 + (q.line.size > 0))), M=np.zeros((n, J, q.p)),
             P=np.zeros((n, J, q.p)), C=np.zeros((n, J, q.p, q.p)),
             eta=np.zeros((n, cells.nnz)), y=np.zeros((n, cells.nnz)), E=np.zeros((n, cells.nnz)),
@@ -214,11 +220,12 @@ class Batch:
         kernels.spread_out(loop, fits.size * chunks, fits.size * self.cells.nnz, *arguments)
 
     def set_offsets(self, fits: I64) -> None:
-        """Offset of every row: effort and observer."""
+        """Offset of every row: exposure, effort and observer."""
         if not self.off:
             return
         for f in fits:
             o = self.effort @ self.kappa[f] if self.kappa.shape[1] else np.zeros(self.offset.shape[1])
+            o = o + self.known if self.known.size else o
             self.offset[f] = o + self.effects[f][self.observer] if self.observers else o
 
     def cell_offset(self) -> tuple[F64, bool]:

@@ -269,7 +269,8 @@ class GroupProgram:
             weights = np.stack([self.weigh(q.seed, int(b), q.spread, u) for b in q.numbers])
         else:
             weights = np.repeat(u.weight[None], q.numbers.size, axis=0)
-        by_visit = not family.sums_offsets and (q.observers or u.effort.shape[1] > 0)
+        offsets = q.observers or u.effort.shape[1] > 0 or u.exposure is not None
+        by_visit = not family.sums_offsets and offsets
         batch = Batch.of(
             q, u, self._indexed(by_visit), weights, test=test, F=self._features(q), year=self.axis.year
         )
@@ -281,7 +282,8 @@ class GroupProgram:
             answers.start_from(batch, self.batches[q.source])
         self.batches[q.batch] = batch
         w = batch.rows.w.sum(axis=1)
-        sums = [w, batch.rows.wy.sum(axis=1), w]
+        exposed = batch.rows.w @ np.exp(batch.known) if batch.known.size and family.counts else w
+        sums = [w, batch.rows.wy.sum(axis=1), exposed]
         return msg.OpenSums(
             np.stack(sums, axis=1), in_two(batch.rows.wyy.sum(axis=1)), float(self.share.sum())
         )

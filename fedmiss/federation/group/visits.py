@@ -34,6 +34,7 @@ class Visits:
         effort, when ``given`` is set
     weight : (m,) float64           prior weight of the visit
     checklist : (m,) texts or None  ids, for finding checklists that two groups hold
+    exposure : (m,) float64 or None how many standard visits a row sums, above 0; None for 1
     calendar : whether ``month`` is a calendar month
     covariates : name -> (J,) of the sites, NaN for a gap; categories as columns of 0 and 1 (``features.expanded``)
     frame : whether sites that nobody visited stand for an area, so that totals of the visited ones are wanted too
@@ -50,6 +51,7 @@ class Visits:
     region: np.ndarray
     species: str = ""
     checklist: np.ndarray | None = None
+    exposure: F64 | None = None
     given: bool = False
     calendar: bool = True
     covariates: Mapping[str, F64] = field(default_factory=dict)
@@ -67,6 +69,7 @@ class Visits:
             effort=self.effort[keep],
             weight=self.weight[keep],
             checklist=None if self.checklist is None else self.checklist[keep],
+            exposure=None if self.exposure is None else self.exposure[keep],
         )
 
 
@@ -167,7 +170,10 @@ def experience(observer: I32, site: I32, month: I64, first: int) -> F64:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """The visits that take part, sorted by (site, month), on the agreed axes; ``experience`` as :func:`experience`."""
+    """The visits that take part, sorted by (site, month), on the agreed axes; ``experience`` as :func:`experience`.
+
+    ``exposure`` (m,) how many standard visits each sums; None: one.
+    """
 
     site: I32
     month: I32
@@ -177,6 +183,7 @@ class Used:
     effort: F64
     weight: F64
     experience: F64
+    exposure: F64 | None = None
 
     @property
     def told(self) -> F64:

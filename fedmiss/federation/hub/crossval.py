@@ -19,7 +19,7 @@ from fedmiss.federation.hub.agree import folds_like_gaps
 from fedmiss.federation.hub.fit import AskScore, Request, fit_path
 from fedmiss.federation.hub.lockstep import Lane, run_lockstep
 from fedmiss.federation.hub.state import MonthState, Panel
-from fedmiss.federation.hub.steps import Sums, known_line, most_rank
+from fedmiss.federation.hub.steps import Sums, known_line, most_rank, responding
 from fedmiss.federation.hub.support import released_months
 from fedmiss.federation.link import Link, total
 from fedmiss.models.lowrank.choice import Choice, choose, model_name, scores
@@ -36,13 +36,13 @@ def open_batch(panel: Panel, batch: int, settings: CountSettings, numbers: Seque
     For folds and replicates ``replace`` the fields from ``weights`` on.
     """
     line, f = known_line(panel, settings), panel.features
-    columns = np.zeros(0, np.int64) if f is None else f.of(settings.features)
+    columns = np.zeros(0, np.int64) if f is None else f.of(settings.responses or settings.features)
     centre = np.zeros(0) if f is None else f.centre[columns]
     return msg.Open(
         batch, settings.family, settings.scale, settings.observers, settings.learning, settings.occupancy,
-        p=settings.rank + 1 + (line.size > 0), weights="all", by="cell", folds=0, seed=0,
+        p=settings.rank + 1 + (line.size > 0) + responding(panel, settings), weights="all", by="cell", folds=0, seed=0,
         numbers=np.array(numbers, dtype=np.int64), spread=np.zeros(3), source=-1, released=np.zeros(0, np.uint8),
-        features=columns, centre=centre, line=line,
+        features=columns, centre=centre, responses=bool(settings.responses), line=line,
     )  # fmt: skip
 
 

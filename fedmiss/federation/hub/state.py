@@ -72,6 +72,7 @@ class MonthState:
     features : coefficients of the sites' features
     shift, stretch : (p,)        what the sites still have to do to their coefficients: subtract, multiply
     slopes : whether every site has a slope on x of its own
+    responses : number of sites' features that the months respond to: columns after the effect whose sites' half is known
     chain : (3,) probabilities that a site is occupied in the first year, gained and lost from one year to the next; (0,)
         where no site may be empty
     counted : (L,) months with a counted visit, None before the first round
@@ -101,6 +102,7 @@ class MonthState:
     squares: F64
     features: Coefficients
     slopes: bool = False
+    responses: int = 0
     chain: F64 = field(default_factory=lambda: np.zeros(0))
     counted: Bool | None = None
     jolt: F64 | None = None
@@ -145,7 +147,7 @@ class MonthState:
     @property
     def rank(self) -> int:
         """Number of factors."""
-        return self.p - 1 - int(self.slopes)
+        return self.p - 1 - int(self.slopes) - self.responses
 
     @property
     def edf_visits(self) -> float:

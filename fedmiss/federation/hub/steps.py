@@ -40,6 +40,7 @@ __all__ = [
     "first_state",
     "known_line",
     "most_rank",
+    "responding",
     "start_replicate",
     "switched_off",
     "with_factor",
@@ -60,6 +61,11 @@ def known_line(panel: Panel, settings: CountSettings) -> F64:
     return np.zeros(0) if calendar is None or few else line_of(calendar[1])
 
 
+def responding(panel: Panel, settings: CountSettings) -> int:
+    """Number of sites' features that every month responds to with a coefficient of its own."""
+    return 0 if panel.features is None else panel.features.of(settings.responses).size
+
+
 def most_rank(panel: Panel, rank: int) -> int:
     """The rank that a panel can bear: at most its sites, and one factor for every five months after the first two."""
     return int(max(0, min(rank, round(panel.J), (panel.L - 2) // 5)))
@@ -75,15 +81,16 @@ def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
     family, L = FAMILIES[settings.family], panel.L
     mu = family.link(max(value, FEWEST_BIRDS) / exposure if family.counts else value / exposure)
     x = known_line(panel, settings)
-    slopes = x.size > 0
-    p = 1 + slopes
+    slopes, known = x.size > 0, responding(panel, settings)
+    p = 1 + slopes + known
     unit = family.unit(square / weight - (value / weight) ** 2)
-    T = np.column_stack([np.zeros(L), *([x] if slopes else [])])
+    T = np.column_stack([np.zeros(L), *([x] if slopes else []), np.zeros((L, known))])
+    tau = unit * np.r_[1.0, [START_SLOPE] * slopes, [KNOWN] * known]
     state = MonthState(
-        mu, T, np.zeros((L, p, p)), np.zeros((L, p)), np.full(p, unit),
-        unit * np.array([1.0, START_SLOPE])[:p],
+        mu, T, np.zeros((L, p, p)), np.zeros((L, p)), np.full(p, unit), tau,
         kappa=np.zeros(panel.K + settings.learning), shift=np.zeros(p), stretch=np.ones(p), squares=np.zeros(p),
-        slopes=slopes, chain=START_CHAIN if settings.occupancy else np.zeros(0),
+        slopes=slopes, responses=known, inverse_size=settings.inverse_size or 0.0,
+        chain=START_CHAIN if settings.occupancy else np.zeros(0),
         features=start_coefficients(panel, settings.features, unit, slopes=slopes), weight=weight,
         phi=unit,
         ridge=4.0 / unit, unit=float(np.sqrt(unit)), origin=mu,
@@ -179,6 +186,7 @@ def with_factor(state: MonthState, v: F64 | None, panel: Panel) -> MonthState:
 
 START_CHAIN = np.array([0.5, 0.1, 0.1])  # presence at first, gained, lost; EM moves them
 START_TAU = 0.25  # prior variance of the sites' coefficients of a new factor; EM moves it
+KNOWN = 1e-8  # prior variance of sites' coefficients that are features, hence known
 START_SLOPE = 0.02  # and of their slopes, for one standard deviation of the years
 
 
@@ -217,6 +225,8 @@ def after_round(
     tau = state.tau
     if learn and k > 2:
         tau = np.maximum(shrunk_variances(about + spread, J, state.unit, slopes=state.slopes), SMALLEST)
+        known = slice(1 + state.slopes, 1 + state.slopes + state.responses)
+        tau[known] = state.tau[known]
     chain, weight = state.chain, state.weight
     if chain.size:
         moved = float(np.sqrt(moved**2 + sums["chain"][6] / max(sites[2], 1e-300)))
@@ -370,7 +380,7 @@ def _visit_step(
     edf_visits = K + used
     free = max(state.weight - state.edf - edf_visits, 0.2 * state.weight)
     inverse_size, phi = state.inverse_size, state.phi
-    if settings.dispersion == "negbin":
+    if settings.dispersion == "negbin" and settings.inverse_size is None:
         inverse_size = inverse_size_of(nodes, sums["dispersion"] / free, state.inverse_size)
     if settings.dispersion != "none" and family.dispersed:
         phi = max(pearson_at(nodes, sums["dispersion"], inverse_size) / free, family.least_phi)

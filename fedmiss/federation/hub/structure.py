@@ -59,7 +59,7 @@ def features_of(
     link: Link, panel: Panel, settings: Sequence[CountSettings], tried: Sequence[str] | None = None
 ) -> Panel:
     """The panel with the features that settings name or that are tried, agreed on where they were not yet."""
-    named = {f for s in settings for f in s.features}
+    named = {f for s in settings for f in (*s.features, *s.responses)}
     known = set(panel.features.columns) if panel.features is not None else set()
     if named - known:
         panel = agree_features(link, panel, sorted(named | known), strict=True)

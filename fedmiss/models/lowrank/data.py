@@ -31,6 +31,7 @@ class Group:
     effort : (m, K) float64       effort covariates, 0 at standard effort (see fedmiss.federation.group.visits)
     weight : (m,) float64         prior weight of the visit, 1 by default
     checklist : (m,) texts or None   ids, where the same checklist may be in another group
+    exposure : (m,) float64 or None  how many standard visits a row sums, 1 by default
 
     Examples
     --------
@@ -50,6 +51,7 @@ class Group:
     effort: F64
     weight: F64
     checklist: np.ndarray | None = None
+    exposure: F64 | None = None
 
     @classmethod
     def of(
@@ -62,6 +64,7 @@ class Group:
         effort: F64 | None = None,
         weight: F64 | None = None,
         checklist: np.ndarray | None = None,
+        exposure: F64 | None = None,
     ) -> Group:
         """Sort visits by (site, month) and fill in what is not given."""
         # many parameters: the columns of a table of visits, given by name
@@ -81,7 +84,8 @@ class Group:
         x = np.zeros((s.size, 0)) if effort is None else np.asarray(effort, dtype=float)
         w = np.ones(s.size) if weight is None else np.asarray(weight, dtype=float)
         ids = None if checklist is None else np.asarray(checklist, dtype=object)[order]
-        return cls(name, s[order], t[order], y[order], who[order], x[order], w[order], ids)
+        sums = None if exposure is None else np.asarray(exposure, dtype=float)[order]
+        return cls(name, s[order], t[order], y[order], who[order], x[order], w[order], ids, sums)
 
     @property
     def n_observers(self) -> int:

@@ -30,10 +30,12 @@ class CountSettings:
     slopes : with ``season``, every site has a slope on the year of its own
     features : what the prior means of sites' effects and slopes follow, of ``FEATURES``: how often a site was visited (the
         effect only), its covariates, its region, a smooth over the places
+    responses : features of sites that every month (in a community: every species) responds to with coefficients of its own
     observers : with observer effects, kept inside the groups
     learning : with ``observers``, those who began after the first year may count fewer at first
     occupancy : sites may be empty in some years: a chain of two states for each (:mod:`fedmiss.models.lowrank.occupancy`)
     dispersion : ``quasi`` (Var = phi mu), ``negbin``, or ``none`` (phi = 1)
+    inverse_size : 1 / size of the negative binomial, held at this value; None estimates it
     calibrate : negative binomial: whether fitted counts are scaled so that their total is the counted one. Set it to False
         where sites without any bird were left out: the other sites were selected by their counts, so their total is biased
     max_sweeps : most rounds of each rank
@@ -53,10 +55,12 @@ class CountSettings:
     season: bool = True
     slopes: bool = True
     features: tuple[str, ...] = ()
+    responses: tuple[str, ...] = ()
     observers: bool = False
     learning: bool = False
     occupancy: bool = False
     dispersion: str = "quasi"
+    inverse_size: float | None = None
     calibrate: bool = True
     max_sweeps: int = 500
     seed: int = 0
@@ -74,8 +78,12 @@ class CountSettings:
         if self.dispersion == "negbin" and not family.sized:
             able = " or ".join(f.name for f in FAMILIES.values() if f.sized)
             raise ConfigError(f"negbin dispersion needs the {able} family, not {self.family}.")
-        if wrong := [f for f in self.features if f not in FEATURES]:
+        if wrong := [f for f in (*self.features, *self.responses) if f not in FEATURES]:
             raise ConfigError(f"the feature {wrong[0]!r} is unknown; choose some of {', '.join(FEATURES)}.")
+        if self.inverse_size is not None and (self.dispersion != "negbin" or not self.inverse_size >= 0):
+            raise ConfigError(
+                f"1 / size is held at {self.inverse_size:g}: that needs negbin dispersion, and a number of 0 or more."
+            )
         if self.learning and not self.observers:
             raise ConfigError("a learning curve of observers needs effects of observers (observers=True).")
         if self.occupancy and (

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from fedmiss.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from fedmiss.community.run import build_community
+    from fedmiss.community.settings import CommunitySettings
     from fedmiss.compressors.dither import Dithering
     from fedmiss.core.em import em
     from fedmiss.core.fedem import FedEM
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GMM",
     "Bernoulli",
+    "CommunitySettings",
     "ConfigError",
     "CountFit",
     "CountOptions",
@@ -87,6 +90,7 @@ __all__ = [
     "TrimFit",
     "TrimSettings",
     "bootstrap",
+    "build_community",
     "build_index",
     "build_report",
     "change_points",
@@ -157,6 +161,8 @@ _HOME = {
         "bootstrap": "federation.local",
         "LocalFederation": "federation.local",
         "own_report": "pipeline.own",
+        "build_community": "community.run",
+        "CommunitySettings": "community.settings",
     },
     "Trends": {
         "monthly_totals": "report.trends",

@@ -442,6 +442,7 @@ def seal(folder: Path) -> None:
 _MAKER = {
     "records": "ingest", "panel": "panel", "fit": "fit", "imputed": "impute", "report": "report", "own": "own",
     "report-index": "run", "simulation": "simulate", "experiment": "experiment", "study": "federation init",
+    "community": "community",
 }  # fmt: skip
 
 

@@ -94,6 +94,7 @@ def test_writers_into_named_folders_are_known():
         "federation/masks.py": "a new file only (O_EXCL)",
         "network/nvflare_kits.py": "a temporary folder of its own, or the unfinished folder of a study",
         "network/demo.py": "a log, added to", "network/engine.py": "a log, added to",
+        "community/page.py": "the unfinished folder of the community",
         "pipeline/cluster.py": "an unfinished name of its own",
         "pipeline/own.py": "the unfinished folder of one organisation's panel",
         "report/build.py": "the unfinished report", "report/exchange.py": "the unfinished report",

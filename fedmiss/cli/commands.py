@@ -20,8 +20,8 @@ __all__ = ["COMMANDS", "register"]
 
 # command -> module of fedmiss.cli that defines a function of the same name (dashes become underscores)
 COMMANDS = (
-    "demo", "ingest", "table", "panel", "fit", "impute", "report", "own", "run", "inspect", "simulate", "trim", "doctor",
-    "experiment", "plot",
+    "demo", "ingest", "table", "panel", "fit", "impute", "report", "own", "run", "community", "inspect", "simulate", "trim",
+    "doctor", "experiment", "plot",
 )  # fmt: skip
 
 

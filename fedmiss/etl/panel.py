@@ -18,6 +18,7 @@ import polars as pl
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.cells import species_visits
 from fedmiss.etl.codes import FRAME, NEVER_DETECTED
+from fedmiss.etl.community import scores_without
 from fedmiss.etl.count_visits import MONTH_OF_YEARLY
 from fedmiss.etl.settings import PanelSettings
 from fedmiss.etl.site_table import SiteTable, read_site_table
@@ -27,6 +28,7 @@ from fedmiss.files import (
     Manifest,
     atomic_folder,
     hash_file,
+    identity,
     read_manifest,
     write_manifest,
     write_secret,
@@ -96,7 +98,7 @@ def make_panel(
         visits = _choose_sites(visits, settings, flow)
         warnings += _odd_counts(species, visits)
         sites = _site_axis(visits)
-        table = read_site_table(settings.site_table) if settings.site_table else None
+        table = _about_sites(settings, species)
         if table is not None:
             warnings += [*table.said, *table.beside(sites)]
             if settings.sites == "frame":
@@ -119,15 +121,14 @@ def make_panel(
         write_manifest(
             tmp,
             "panel",
-            settings=asdict(
-                replace(settings, site_table=Path(settings.site_table).name if settings.site_table else None)
-            ),
+            settings=asdict(settings) | _named(settings),
             inputs={
                 f"{name}/{n}": m["files"][n]["sha256"]
                 for name, m in zip(named, manifests, strict=True)
                 for n in ("records.parquet", "checklists.parquet")
             }
-            | ({"site table": hash_file(settings.site_table)} if settings.site_table else {}),
+            | ({"site table": hash_file(settings.site_table)} if settings.site_table else {})
+            | ({"community": identity(settings.community)} if settings.community else {}),
             results=replace(
                 _facts(species, common, visits, sites, months, groups),
                 implied_zeros=any(row["zeros"] for m in manifests for row in m["results"]["species"]),
@@ -137,6 +138,21 @@ def make_panel(
             warnings=warnings,
         )
     return Path(out)
+
+
+def _named(settings: PanelSettings) -> dict[str, str]:
+    """What is known of the sites beside the records: setting -> name of the file or folder, without its path."""
+    paths = {"site_table": settings.site_table, "community": settings.community}
+    return {k: Path(v).name for k, v in paths.items() if v}
+
+
+def _about_sites(settings: PanelSettings, species: str) -> SiteTable | None:
+    """The table of sites, with the scores of the other species in a community beside it."""
+    table = read_site_table(settings.site_table) if settings.site_table else None
+    if not settings.community:
+        return table
+    scores = scores_without(settings.community, species)
+    return table.joined(scores) if table else scores
 
 
 def _facts(

@@ -182,6 +182,13 @@ class PanelSettings(Settings):
             typed=Path,
         ),
     ] = None
+    community: Annotated[
+        str | None,
+        Setting(
+            "Folder of `fedmiss community`: what the other species say of the sites becomes covariates of them.",
+            typed=Path,
+        ),
+    ] = None
     min_visits: Annotated[int, Setting("Minimum number of visits of a site.", low=1)] = 1
     seed: Annotated[int, Setting("Seed of the random groups.", low=0)] = 0
     secrets: Annotated[

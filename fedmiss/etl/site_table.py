@@ -60,6 +60,15 @@ class SiteTable:
             )
         return pl.concat(parts)
 
+    def joined(self, other: SiteTable) -> SiteTable:
+        """Join the covariates of another one to this one, and the sites that this one lacks."""
+        more = other.frame.select("site_id", *other.covariates)
+        place = [c for c in other.frame.columns if c not in other.covariates]
+        lacking = other.frame.filter(~pl.col("site_id").is_in(self.frame["site_id"].to_list())).select(place)
+        rows = pl.concat([self.frame, lacking], how="diagonal_relaxed")
+        frame = rows.join(more, on="site_id", how="left", maintain_order="left")
+        return SiteTable(frame, (*self.covariates, *other.covariates), (*self.said, *other.said))
+
     def beyond(self, sites: pl.DataFrame) -> list[str]:
         """Say which numbers of the table lie beyond what the visited ``sites`` span, as the model sees it."""
         here = self.frame["site_id"].is_in(sites["site_id"].to_list())

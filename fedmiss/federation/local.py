@@ -257,10 +257,12 @@ class LocalFederation:
         seed: int = 0,
         one_se: bool = False,
         structure: Sequence[str] | None = None,
+        inverse_size: float = 0.0,
         watch: Callable[[int], None] | None = None,
     ) -> Choice:
         """Score every candidate on held-out visits and choose.
 
+        ``inverse_size``: deviance of the negative binomial with this 1 / size in place of the family's.
         ``structure``: features of sites to try, and with them observers and slopes of sites; None for no such trial.
         """
         check_candidates(candidates, folds)
@@ -269,8 +271,9 @@ class LocalFederation:
         self.ask_features(candidates, structure)
         self.link.stage = "cross-validation"
         choice = hub_cross_validate(
-            self.link, self.hub, candidates, folds=folds, by=by, seed=seed, one_se=one_se, watch=watch
-        )
+            self.link, self.hub, candidates, folds=folds, by=by, seed=seed, one_se=one_se, inverse_size=inverse_size,
+            watch=watch,
+        )  # fmt: skip
         if structure is not None:
             self.hub, choice = try_structure(
                 self.link, self.hub, choice, folds=folds, by=by, seed=seed, features=structure

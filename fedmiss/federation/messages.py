@@ -289,6 +289,9 @@ class Score(Question):
     batch: int = _f("number of the batch")
     fits: np.ndarray = _f("which fits of the batch", "(n,)")
     smear: np.ndarray = _f("calibration of the fitted totals", "(n,)")
+    inverse_size: np.ndarray = _f(
+        "1 / size of the negative binomial whose deviance is meant, 0: the family's", "(n,)"
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

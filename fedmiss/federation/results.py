@@ -112,7 +112,7 @@ class CountFit:
     @property
     def slopes(self) -> bool:
         """Whether every site has a slope of its own on the line x, the centred and scaled year."""
-        return self.theta.rank > self.settings.rank
+        return self.theta.rank > self.settings.rank and not self.settings.responses
 
     def expected(self, site: slice | I64 = slice(None), month: slice | I64 = slice(None)) -> F64:
         """Expected count (or detection probability) at standard effort, for a block of cells."""

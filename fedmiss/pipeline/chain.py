@@ -415,7 +415,12 @@ def run_species(
             say("  unchanged, kept")
 
     table = panel_settings.site_table
-    key = _manifest_key(records, asdict(panel_settings) | {"site_table": hash_file(table) if table else None})
+    others = panel_settings.community
+    about = {
+        "site_table": hash_file(table) if table else None,
+        "community": identity(others) if others else None,
+    }
+    key = _manifest_key(records, asdict(panel_settings) | about)
     step("panel", panel, key, partial(make_panel, records, panel, panel_settings))
     key = _manifest_key(panel, asdict(recipe.fit))  # type: ignore[call-overload]
     step("fit", fit, key, partial(fit_panel, panel, fit, recipe.fit))

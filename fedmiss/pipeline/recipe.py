@@ -126,6 +126,8 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
                 f"{where}: panel.site_table: there is no file {panel['site_table']}.",
                 path=panel["site_table"],
             )
+    if isinstance(panel.get("community"), str):
+        panel["community"] = str(base / panel["community"])
     return Recipe(
         name=convert(raw.get("name", path.stem), str, f"{where}: name"),
         out=Path(out) if out else base / convert(raw.get("out", f"{path.stem}-out"), str, f"{where}: out"),

@@ -240,7 +240,7 @@ def opened(**more):
             "9 coefficients of at most 2",
         ),
         (msg.Predict(0, np.array([0, 0]), np.zeros((2, 1)), False), r"fits \[0, 0\] of 1"),
-        (msg.Score(0, np.array([0]), np.ones(1)), "without held-out visits"),
+        (msg.Score(0, np.array([0]), np.ones(1), np.zeros(1)), "without held-out visits"),
         (msg.Predict(77, np.array([0]), np.zeros((1, 1)), False), "batch 77 was never opened"),
     ],
     ids=["fits", "totals", "V", "rank", "twice", "score", "batch"],

@@ -187,6 +187,7 @@ def test_what_a_site_sends_under_masks_tells_nothing(tmp_path, monkeypatch):
         "Description.covariates", "Description.regions", "Description.calendar", "Description.minimum",
         "KeyedHashes.hashes", "GapSums.masks", "Refusal.code", "Refusal.text", "VisitSums.joint",
         "Description.contributors", "SharedRows.rows", "Description.site_covariates", "Description.magnitudes",
+        "Description.frame",
     }  # fmt: skip
 
 

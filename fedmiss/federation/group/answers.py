@@ -17,6 +17,7 @@ from fedmiss.federation.group.features import feature_sums, move_prior_means
 from fedmiss.federation.group.presence import LEAST
 from fedmiss.federation.keys import keyed_hashes, normals, seed_key
 from fedmiss.federation.triangle import free_columns, free_places, from_triangle, to_triangle
+from fedmiss.models.lowrank.families import negbin_deviance
 from fedmiss.models.lowrank.occupancy import SURE, log_yearly
 from fedmiss.models.site_time import site_effects, site_time
 
@@ -354,7 +355,8 @@ def score(program: GroupProgram, b: Batch, q: msg.Score) -> msg.ScoreSums:
         y = family.values(y)
         if family.counts:
             mu = np.maximum(mu, 1e-3)  # a mean of 0 would make any bird impossible
-        out[i] = (w @ family.deviance(y, mu), w @ family.gap(y, mu) ** 2, w @ mu, w @ y, w.sum())
+        judge = negbin_deviance(y, mu, q.inverse_size[i]) if q.inverse_size[i] > 0 else family.deviance(y, mu)
+        out[i] = (w @ judge, w @ family.gap(y, mu) ** 2, w @ mu, w @ y, w.sum())
     return msg.ScoreSums(out)
 
 

@@ -67,13 +67,15 @@ def cross_validate(
     by: str = "auto",
     seed: int = 0,
     one_se: bool = False,
+    inverse_size: float = 0.0,
     first_batch: int = 1000,
     watch: Callable[[int], None] | None = None,
 ) -> Choice:
     """Score every candidate on held-out visits and choose as ``fedmiss.models.lowrank.choice`` says.
 
     Candidates that differ in rank only are stages of one path, since factors enter one by one; the folds of all paths run
-    side by side.
+    side by side. ``inverse_size`` above 0: the deviance is that of the negative binomial with this 1 / size, for which few
+    large counts decide less.
     """
     # many parameters: those of the public function, and the numbers that its batches get
     by = folds_like_gaps(link, panel) if by == "auto" else by
@@ -105,8 +107,8 @@ def cross_validate(
                         f"fold {fold} leaves no visit to train on; use fewer folds, folds by visit, or a lower least "
                         "number of sites (--minimum)."
                     )
-                most = most_rank(panel, longest[i].rank)
-                score = _scorer(longest[i], members[i], most, fold, rows, watch)
+                most = most_rank(panel, longest[i])
+                score = _scorer(longest[i], members[i], most, fold, rows, inverse_size, watch)
                 lanes.append(Lane(first_batch + i, at, fit_path(panel, longest[i], sums[at], each=score)))
         for lane, state in zip(lanes, run_lockstep(link, panel, lanes), strict=True):
             if state.away:
@@ -141,6 +143,7 @@ def _scorer(
     most: int,
     fold: int,
     rows: list[dict[str, object]],
+    inverse_size: float,
     watch: Callable[[int], None] | None,
 ) -> Callable[[MonthState], Generator[Request, Sums, None]]:
     def score(state: MonthState) -> Generator[Request, Sums, None]:
@@ -148,7 +151,7 @@ def _scorer(
         wanted = [r for r in ranks if r == state.rank or (last and r > state.rank)]
         if not wanted:
             return
-        sums = yield AskScore(state.smear)
+        sums = yield AskScore(state.smear, inverse_size)
         for rank in wanted:
             rows.append(
                 {

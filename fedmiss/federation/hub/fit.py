@@ -84,9 +84,10 @@ class AskSummary:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskScore:
-    """Scores of held-out visits."""
+    """Scores of held-out visits; ``inverse_size`` of the negative binomial whose deviance is meant, 0: the family's."""
 
     smear: float
+    inverse_size: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,7 +132,7 @@ def fit_path(
         return (yield from fit_fixed(panel, settings, float(start[0]), months=months))
     state = first_state(panel, settings, start)
     begin = 1
-    most = most_rank(panel, settings.rank)
+    most = most_rank(panel, settings)
     for rank in range(most + 1):
         good = state
         if rank:

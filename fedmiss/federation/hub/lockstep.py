@@ -164,9 +164,8 @@ def _ask(
             nodes = np.stack([lane.request.nodes for lane in pack])  # type: ignore[union-attr]
             common.append(msg.Predict(pack[0].batch, fits, nodes, r.months))
         elif isinstance(r, AskScore):
-            common.append(
-                msg.Score(pack[0].batch, fits, np.array([lane.request.smear for lane in pack]))  # type: ignore[union-attr]
-            )
+            smear = np.array([lane.request.smear for lane in pack])  # type: ignore[union-attr]
+            common.append(msg.Score(pack[0].batch, fits, smear, np.full(len(pack), r.inverse_size)))
         elif isinstance(r, AskSiteTime):
             common.append(msg.SiteTime(pack[0].batch, fits, np.stack([lane.request.time for lane in pack])))  # type: ignore[union-attr]
         for name, questions in lists.items():

@@ -78,6 +78,7 @@ class MonthState:
     counted : (L,) months with a counted visit, None before the first round
     jolt : (L, p) prior means of the months' noise, for replicates; None is zero
     refill : whether visits' weights must be computed again
+    damping : (L, n) last steps of the months, and (L,) the share of a full step that each takes
     squares : (p,)               mean squared coefficient of the sites
     weight : sum of the visits' weights
     smear : factor that makes the fitted total of the visits the counted one
@@ -113,6 +114,7 @@ class MonthState:
     series: tuple[SeriesPrior, ...] | None = None
     edf: float = 1.0
     refill: bool = False
+    damping: tuple[F64, F64] = field(default_factory=lambda: (np.zeros((0, 0)), np.zeros(0)))
     weight: float = 0.0
     k: int = 0
     rounds: int = 0

@@ -66,9 +66,14 @@ def responding(panel: Panel, settings: CountSettings) -> int:
     return 0 if panel.features is None else panel.features.of(settings.responses).size
 
 
-def most_rank(panel: Panel, rank: int) -> int:
-    """The rank that a panel can bear: at most its sites, and one factor for every five months after the first two."""
-    return int(max(0, min(rank, round(panel.J), (panel.L - 2) // 5)))
+def most_rank(panel: Panel, settings: CountSettings) -> int:
+    """The rank that a panel can bear: at most its sites, and one factor for every five months after the first two.
+
+    Where months are no months but species (``season=False``), one for every two after the first: neighbours in time are
+    alike, and a factor that follows noise is a smooth one there.
+    """
+    bears = (panel.L - 2) // 5 if settings.season else (panel.L - 1) // 2
+    return int(max(0, min(settings.rank, round(panel.J), bears)))
 
 
 def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
@@ -231,7 +236,9 @@ def after_round(
     if chain.size:
         moved = float(np.sqrt(moved**2 + sums["chain"][6] / max(sites[2], 1e-300)))
         chain, weight = chain_step(sums["chain"]) if learn else chain, float(sums["chain"][7])
-    T, D, edf_months = _newton(state, sums["months"], FAMILIES[settings.family])
+    T, D, edf_months, damping = _newton(
+        state, sums["months"], FAMILIES[settings.family], damped=settings.inverse_size is not None
+    )
     # What all sites have in common belongs to the months: their mean effect, and their mean slope.
     shift = np.zeros(p)
     shift[: 1 + state.slopes] = mean[: 1 + state.slopes]
@@ -248,6 +255,7 @@ def after_round(
         state, mu=mu, T=T, D=D, prior=prior, tau=tau, features=features, chain=chain, weight=weight,
         shift=shift, stretch=np.ones(p), squares=squares,
         edf=edf_sites + edf_months + features.edf + 1.0, k=k, rounds=state.rounds + 1, refill=False,
+        damping=damping,
     )  # fmt: skip
     if k > 2 or not learn:
         new = _prior_step(new, learn=learn)
@@ -292,8 +300,15 @@ def observer_turn(panel: Panel, settings: CountSettings, k: int) -> bool:
     return settings.observers and (panel.K + settings.learning == 0 or k // LEARN_EVERY % 2 == 0)
 
 
-def _newton(state: MonthState, sums: F64, family: Family) -> tuple[F64, F64, float]:
-    """One damped Newton step of every month; means, covariances and effective degrees of freedom."""
+def _newton(
+    state: MonthState, sums: F64, family: Family, *, damped: bool
+) -> tuple[F64, F64, float, tuple[F64, F64]]:
+    """One Newton step of every month; means, covariances, effective degrees of freedom, steps and their damping.
+
+    The curvature is the expected one of the negative binomial. Where a month (a species, in a community) holds a count far
+    above its mean the true one is larger, and with a size that is held full steps swing for good. ``damped``: a month whose
+    step turns back takes half of it, and more again when not.
+    """
     free = state.free
     n, width = free.size, state.widths
     g, H = sums[:, :n], from_triangle(sums[:, n:], n) / state.phi
@@ -302,16 +317,23 @@ def _newton(state: MonthState, sums: F64, family: Family) -> tuple[F64, F64, flo
     cov: F64 = np.asarray(np.linalg.inv(A), dtype=float)
     step = np.einsum("nab,nb->na", cov, g / state.phi - (state.T - state.prior)[:, free] / width)
     step *= np.minimum(1.0, family.reach / np.maximum(np.abs(step).max(axis=1), 1e-12))[:, None]
+    last, part = state.damping
+    if damped and last.shape == step.shape:
+        back = (step * last).sum(axis=1) < 0
+        part = np.where(back, np.maximum(0.5 * part, 0.05), np.minimum(1.2 * part, 1.0))
+        step *= part[:, None]
+    else:
+        part = np.ones(len(step))
     T, D = state.T.copy(), np.zeros_like(state.D)
     T[:, free] += step
     known = np.einsum("nab,nba->n", cov, H)
     if family.tilts:
         old = state.D[:, free[:, None], free[None, :]]
         square = np.where(np.arange(n) == 0, 1.0, state.squares[free])
-        part = share_of_step(np.einsum("naa,a->n", old, square), np.einsum("naa,a->n", cov, square), known)
-        cov = np.where(part[:, None, None] == 1.0, cov, old + part[:, None, None] * (cov - old))
+        share = share_of_step(np.einsum("naa,a->n", old, square), np.einsum("naa,a->n", cov, square), known)
+        cov = np.where(share[:, None, None] == 1.0, cov, old + share[:, None, None] * (cov - old))
     D[:, free[:, None], free[None, :]] = cov
-    return T, D, float(known.sum())
+    return T, D, float(known.sum()), (step, part)
 
 
 def _prior_step(state: MonthState, *, learn: bool) -> MonthState:
@@ -380,9 +402,12 @@ def _visit_step(
     edf_visits = K + used
     free = max(state.weight - state.edf - edf_visits, 0.2 * state.weight)
     inverse_size, phi = state.inverse_size, state.phi
-    if settings.dispersion == "negbin" and settings.inverse_size is None:
+    held = (
+        settings.inverse_size is not None
+    )  # then phi is 1: the Pearson ratio of a size too large is few cells' doing
+    if settings.dispersion == "negbin" and not held:
         inverse_size = inverse_size_of(nodes, sums["dispersion"] / free, state.inverse_size)
-    if settings.dispersion != "none" and family.dispersed:
+    if settings.dispersion != "none" and family.dispersed and not held:
         phi = max(pearson_at(nodes, sums["dispersion"], inverse_size) / free, family.least_phi)
     return replace(
         state, kappa=kappa, ridge=ridge, edf_observers=used, inverse_size=inverse_size, phi=phi, refill=True

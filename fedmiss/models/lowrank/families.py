@@ -31,6 +31,7 @@ __all__ = [
     "Family",
     "Scale",
     "family_of",
+    "negbin_deviance",
 ]
 
 ETA_MAX = 50.0  # exp(50) birds: beyond this the exponential is continued by its tangent
@@ -260,6 +261,13 @@ class Bernoulli(Family):
 
 GAUSSIAN, POISSON, BERNOULLI = Gaussian(), Poisson(), Bernoulli()
 FAMILIES: dict[str, Family] = {f.name: f for f in (GAUSSIAN, POISSON, BERNOULLI)}
+
+
+def negbin_deviance(y: F64, mu: F64, inverse_size: float) -> F64:
+    """Unit deviance of the negative binomial with variance mu + mu^2 * ``inverse_size`` (above 0)."""
+    k, mu = 1.0 / inverse_size, np.maximum(mu, 1e-12)
+    out: F64 = 2.0 * (xlogy(y, y / mu) - (y + k) * np.log((y + k) / (mu + k)))
+    return out
 
 
 def family_of(name: str | Family) -> Family:

@@ -80,6 +80,10 @@ class CountSettings:
             raise ConfigError(f"negbin dispersion needs the {able} family, not {self.family}.")
         if wrong := [f for f in (*self.features, *self.responses) if f not in FEATURES]:
             raise ConfigError(f"the feature {wrong[0]!r} is unknown; choose some of {', '.join(FEATURES)}.")
+        if self.responses and (self.features or self.season):
+            raise ConfigError(
+                "responses of months go with season=False, and without features that the prior follows."
+            )
         if self.inverse_size is not None and (self.dispersion != "negbin" or not self.inverse_size >= 0):
             raise ConfigError(
                 f"1 / size is held at {self.inverse_size:g}: that needs negbin dispersion, and a number of 0 or more."

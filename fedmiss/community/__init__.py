@@ -1,0 +1,1 @@
+"""All species of a site together: the low rank over sites and species."""

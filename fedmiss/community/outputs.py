@@ -1,0 +1,180 @@
+"""What follows from a fitted community: axes, associations, richness, and what the others say of each species."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.special import polygamma
+
+from fedmiss.arrays import F64, I64
+from fedmiss.community.model import Cells, Community
+from fedmiss.federation.results import AverageFit, Posterior, moments
+from fedmiss.models.lowrank.predictive import LEVEL
+from fedmiss.rng import rng_for
+
+__all__ = ["Axes", "associations", "axes_of", "gains_by", "left_out_scores", "richness", "usual_visits"]
+
+DRAWS = 400
+TAILS = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Axes of the community, by the share of the factors' variance that they carry, the largest first.
+
+    ``scores`` (J, r) of the sites, of mean 0 and variance 1, with errors ``scores_se``; ``loadings`` (S, r) of the species,
+    their change on the log scale for a deviation of the sites, with ``loadings_se``; ``share`` (r,). ``turn`` (r, r) makes
+    scores of the factors' coefficients about their mean ``centre``; ``back`` (r, r) makes loadings.
+    """
+
+    scores: F64
+    scores_se: F64
+    loadings: F64
+    loadings_se: F64
+    share: F64
+    turn: F64
+    back: F64
+    centre: F64
+
+
+def axes_of(c: Community) -> Axes:
+    """Turn the factors, which are known up to a turn only, to principal axes; the largest loading of each is positive."""
+    q, r = _posterior(c), c.rank
+    if not r:
+        sites, species, square = np.zeros((len(q.P), 0)), np.zeros((len(q.T), 0)), np.zeros((0, 0))
+        return Axes(sites, sites, species, species, np.zeros(0), square, square, np.zeros(0))
+    U, C, W, D = q.P[:, -r:], q.C[:, -r:, -r:], q.T[:, -r:], q.D[:, -r:, -r:]
+    centre = U.mean(axis=0)
+    spread = np.atleast_2d(np.cov(U.T, bias=True)) + C.mean(axis=0)
+    root = np.linalg.cholesky(spread)
+    _, size, right = np.linalg.svd(W @ root, full_matrices=False)
+    back = root @ right.T
+    back = back * np.where((W @ back)[np.abs(W @ back).argmax(axis=0), np.arange(r)] < 0, -1.0, 1.0)
+    turn = np.linalg.inv(back).T
+    return Axes(
+        (U - centre) @ turn, _errors(C, turn), W @ back, _errors(D, back), size**2 / max(float((size**2).sum()), 1e-300),
+        turn, back, centre,
+    )  # fmt: skip
+
+
+def _posterior(c: Community) -> Posterior:
+    assert c.fit.posterior is not None
+    return c.fit.posterior
+
+
+def _errors(covariances: F64, turn: F64) -> F64:
+    out: F64 = np.sqrt(np.maximum(np.einsum("ka,nkl,la->na", turn, covariances, turn), 0.0))
+    return out
+
+
+def associations(c: Community, axes: Axes, *, seed: int = 0) -> tuple[F64, F64, F64]:
+    """Correlation (S, S) of the species over sites, on the log scale, after effort, covariates and the sites' own levels.
+
+    r_st = w_s . w_t / sqrt((w_s . w_s + psi) (w_t . w_t + psi)): psi, the variance of a cell's own level, is that of the
+    logarithm of the gamma factor of the negative binomial, trigamma(size), and pi^2 / 3 for presence. Without it one axis
+    would make every correlation 1 or -1.
+
+    Returns
+    -------
+    estimate, and the ends of the 95 % interval by draws of the loadings
+    """
+    counts = c.fit.settings.family == "poisson"
+    psi = float(polygamma(1, min(c.fit.aux.size, 1e6))) if counts else np.pi**2 / 3
+    rng, S = rng_for(seed, "associations"), len(axes.loadings)
+    draws = np.empty((DRAWS, S, S), dtype=np.float32)
+    for i in range(DRAWS):
+        draws[i] = _correlation(
+            axes.loadings + axes.loadings_se * rng.standard_normal(axes.loadings.shape), psi
+        )
+    low, high = np.quantile(draws, TAILS, axis=0)
+    return _correlation(axes.loadings, psi), low.astype(float), high.astype(float)
+
+
+def _correlation(W: F64, psi: float) -> F64:
+    covariance = W @ W.T
+    sd = np.sqrt(np.diag(covariance) + psi)
+    out: F64 = covariance / np.maximum(sd[:, None] * sd[None, :], 1e-12)
+    np.fill_diagonal(out, 1.0)
+    return out
+
+
+def usual_visits(c: Community) -> float:
+    """Standard visits to the site in the middle, 1 at least: as many as richness is of, so that it is no extrapolation."""
+    n = c.cells.weight if c.cells.exposure is None else c.cells.exposure
+    each = np.bincount(c.cells.site * c.cells.S + c.cells.species, n, c.cells.J * c.cells.S)
+    most = each.reshape(c.cells.J, c.cells.S).max(axis=1)
+    return float(max(1.0, np.round(np.median(most[most > 0]))))
+
+
+def richness(c: Community, *, visits: float, seed: int = 0) -> tuple[F64, F64, F64]:
+    """Species (J,) found on ``visits`` standard visits to each site: expected number, and its 95 % interval by draws."""
+    fit, rng = AverageFit((c.fit,)), rng_for(seed, "richness")
+    counts = c.fit.settings.family == "poisson"
+    size = min(c.fit.aux.size, 1e9)
+    expected, drawn = np.zeros(c.cells.J), np.empty((DRAWS, c.cells.J), dtype=np.int32)
+    for i in range(DRAWS):
+        eta = fit.draw(rng)(slice(None))
+        if counts:
+            found = -np.expm1(-size * np.log1p(visits * np.exp(np.minimum(eta, 30.0)) / size))
+        else:
+            found = -np.expm1(visits * -np.logaddexp(0.0, eta))
+        expected += found.sum(axis=1) / DRAWS
+        drawn[i] = (rng.random(found.shape) < found).sum(axis=1)
+    low, high = np.quantile(drawn, TAILS, axis=0)
+    return expected, low, high
+
+
+def left_out_scores(c: Community, axes: Axes) -> Iterator[F64]:
+    """Scores (J, r) of the sites as the other species give them, species by species: its own counts are taken out.
+
+    The posterior of a site's coefficients is Gaussian with precision A, and at its mean the gradient is zero; without the
+    species' cell its precision is A - H and its gradient -g, so that one Newton step gives (A - H)^-1 (-g): exact but for
+    the change of the other cells' curvature on the way.
+    """
+    q, r = _posterior(c), c.rank
+    J, p = q.P.shape
+    eta, var = moments(q, slice(None))
+    A, floor = np.linalg.inv(q.C + 1e-12 * np.eye(p)), np.diag(1.0 / q.tau)
+    order = np.argsort(c.cells.species, kind="stable")
+    ends = np.searchsorted(c.cells.species[order], np.arange(c.cells.S + 1))
+    for s in range(c.cells.S):
+        cells = c.cells.take(order[ends[s] : ends[s + 1]])
+        gradient, curve = _of_cells(c, q, cells, s, eta[cells.site, s], var[cells.site, s])
+        G, H = np.zeros((J, p)), np.zeros((J, p, p))
+        np.add.at(G, cells.site, gradient / c.fit.aux.phi)
+        np.add.at(H, cells.site, curve / c.fit.aux.phi)
+        values, vectors = np.linalg.eigh(A - H - floor)  # never below the prior's own precision
+        rest = floor + np.einsum("nab,nb,ncb->nac", vectors, np.maximum(values, 0.0), vectors)
+        moved: F64 = (q.P - np.linalg.solve(rest, G[:, :, None])[:, :, 0])[:, p - r :]
+        yield (moved - axes.centre) @ axes.turn
+
+
+def _of_cells(c: Community, q: Posterior, cells: Cells, species: int, eta: F64, var: F64) -> tuple[F64, F64]:
+    """Gradient (n, p) and curvature (n, p, p) of a species' cells in the coefficients of their sites."""
+    z, D = np.r_[1.0, q.T[species, 1:]], q.D[species].copy()
+    D[0], D[:, 0] = 0.0, 0.0  # the species' own level is no coefficient of the site
+    if c.fit.settings.family == "poisson":
+        mean = cells.effort * np.exp(eta + var / 2)
+        weight = cells.weight / (1.0 + mean / c.fit.aux.size)
+        pull = np.hstack([np.ones((len(eta), 1)), q.P[cells.site, 1:]]) @ D
+        gradient = weight[:, None] * ((cells.count - mean)[:, None] * z - mean[:, None] * pull)
+        curve = weight * mean
+    else:
+        mean = 1.0 / (1.0 + np.exp(-eta))
+        gradient = (cells.weight * (cells.count - mean))[:, None] * z
+        curve = cells.weight * mean * (1.0 - mean)
+    return gradient, curve[:, None, None] * (np.outer(z, z) + D)
+
+
+def gains_by(c: Community, lists: F64) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Deviance of left-out cells: by species, and by the number of lists (J,) of their site."""
+    g = c.gains
+    by_species = g.groupby("species")[["none", "chosen"]].sum().reindex(range(c.cells.S), fill_value=0.0)
+    steps: I64 = np.searchsorted([2, 4, 10], lists[g["site"]], side="right")
+    by_lists = g.assign(step=steps).groupby("step")[["none", "chosen"]].sum()
+    sites = pd.Series(np.searchsorted([2, 4, 10], lists, side="right")).value_counts()
+    by_lists["n_sites"] = sites.reindex(by_lists.index).fillna(0).astype(int)
+    return by_species, by_lists.rename(index=dict(enumerate(("1", "2 to 3", "4 to 9", "10 or more"))))

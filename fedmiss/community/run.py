@@ -1,0 +1,150 @@
+"""``fedmiss community``: from a records folder to the folder of a community fit, with its page."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from fedmiss.community.model import cells_of, effort_of, fit_community
+from fedmiss.community.settings import CommunitySettings
+from fedmiss.community.tables import Tables, expected_rows, score_rows, tables_of
+from fedmiss.errors import ConfigError
+from fedmiss.etl.community import Lists, read_lists
+from fedmiss.etl.site_table import read_site_table
+from fedmiss.files import atomic_folder, hash_file, read_manifest, write_manifest
+from fedmiss.progress import progress
+from fedmiss.tables import table_writer, write_table
+
+__all__ = ["build_community"]
+
+KIND = "community"
+STAGES = 6  # what progress counts: effort, three or four steps of the fit, results
+
+
+def build_community(
+    records: str | Path,
+    out: str | Path,
+    settings: CommunitySettings | None = None,
+    *,
+    overwrite: bool = False,
+) -> Path:
+    """Fit all species of the complete checklists of a records folder together; return the folder made.
+
+    Raises
+    ------
+    InputError    no complete checklist, fewer than three species or five sites, a table of sites with a fault
+    ConfigError   a rank that so few species cannot bear
+
+    Examples
+    --------
+    >>> import fedmiss, numpy as np, pandas as pd
+    >>> rng = np.random.default_rng(1)
+    >>> lists = pd.DataFrame({"site": np.repeat([f"s{j}" for j in range(12)], 3), "date": "2020-05-01", "complete": 1})
+    >>> birds = pd.DataFrame(rng.poisson(2.0, (36, 6)), columns=[f"Avis species{s}" for s in range(6)])
+    >>> table = lists.join(birds).reset_index(names="checklist")
+    >>> table = table.melt(["checklist", "site", "date", "complete"], var_name="species", value_name="count")
+    >>> table[table["count"] > 0].to_csv("lists.csv", index=False)
+    >>> records = fedmiss.ingest(["lists.csv"], "records")
+    >>> folder = fedmiss.build_community("records", "community", fedmiss.CommunitySettings(rank=0))
+    >>> fedmiss.read_table("community/species.parquet", "community_species").num_rows
+    6
+    """
+    s, source, out = settings or CommunitySettings(), Path(records), Path(out)
+    manifest = read_manifest(source, "records", verify=True)
+    with (
+        atomic_folder(out, KIND, overwrite=overwrite, inputs=[source]) as tmp,
+        progress("community", STAGES) as show,
+    ):
+        lists = read_lists(source, min_sites=s.min_sites)
+        known, said = _covariates(s, lists)
+        if s.model == "presence" and s.effort not in ("auto", "none"):
+            raise ConfigError("--model presence counts lists, whatever their effort; leave --effort out.")
+        effort = effort_of(lists, s.effort if s.model == "counts" else "none")
+        done = 1
+        show(done)
+
+        def watch(what: str) -> None:
+            nonlocal done
+            done += 1
+            show(min(done, STAGES - 1))
+
+        fit = fit_community(cells_of(lists, effort, s.model), s, covariates=known, watch=watch)
+        t = tables_of(lists, fit, effort)
+        warnings = [*lists.warnings, *said, *_said(t, s)]
+        for name in ("species", "sites", "loadings", "responses", "associations", "visits"):
+            write_table(getattr(t, name), tmp / f"{name}.parquet", f"community_{name}")
+        table_writer(tmp / "expected.parquet", "community_expected", [expected_rows(t)])
+        table_writer(tmp / "scores.parquet", "community_scores", score_rows(t))
+        from fedmiss.community.page import write_page  # matplotlib takes a second to load
+
+        write_page(tmp, t, s, warnings, dt.date.today().isoformat())
+        write_manifest(
+            tmp,
+            KIND,
+            settings=asdict(replace(s, site_table=Path(s.site_table).name if s.site_table else None)),
+            inputs={n: manifest["files"][n]["sha256"] for n in ("records.parquet", "checklists.parquet")}
+            | ({"site table": hash_file(s.site_table)} if s.site_table else {}),
+            results=_results(t),
+            flow=[{"step": step, "rows": n, "note": note} for step, n, note in lists.flow],
+            terms=manifest["terms"],
+            warnings=warnings,
+        )
+        show(STAGES)
+    return out
+
+
+def _covariates(s: CommunitySettings, lists: Lists) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Covariates (J,) of the sites by name, and what is worth a warning."""
+    if not s.site_table:
+        return {}, []
+    table = read_site_table(s.site_table)
+    joined = lists.sites.select("site_id").join(table.frame, on="site_id", how="left", maintain_order="left")
+    out = {}
+    for name in table.covariates:
+        column = joined[name]
+        number = column.dtype == pl.Float64
+        out[name] = (
+            column.to_numpy().astype(float) if number else column.fill_null("").to_numpy().astype(object)
+        )
+    return out, [*table.said, *table.beside(lists.sites)]
+
+
+def _results(t: Tables) -> dict[str, object]:
+    whole = t.species[["deviance_alone", "deviance"]].sum()
+    return {
+        "n_sites": t.lists.J, "n_species": t.lists.S, "n_lists": int(t.lists.site.size),
+        "birds": int(t.species["birds"].sum()),
+        "rank": t.fit.rank, "share": [round(float(x), 4) for x in t.axes.share],
+        "inverse_size": t.fit.fit.settings.inverse_size, "effort": {k: round(v, 4) for k, v in t.effort.terms.items()},
+        "responses": list(t.fit.responses), "converged": bool(t.fit.fit.fit.converged),
+        "gain": round(1.0 - float(whole["deviance"] / max(whole["deviance_alone"], 1e-12)), 4),
+        "visits_of_richness": t.usual,
+    }  # fmt: skip
+
+
+def _said(t: Tables, s: CommunitySettings) -> list[str]:
+    """What the user must know of this fit."""
+    said = []
+    if not t.fit.fit.fit.converged:
+        said.append(f"The fit did not converge ({t.fit.fit.fit.stop_reason}); use no number of it.")
+    if s.site_table and not t.fit.responses:
+        said.append(
+            "The covariates do not predict left-out cells clearly better, so that no species responds to them."
+        )
+    if not t.fit.rank:
+        said.append(
+            "Other species do not predict left-out cells clearly better than the levels of site and species alone: no "
+            "axes, no associations, and nothing for trends to follow."
+        )
+    everywhere = [
+        n for n, k in zip(t.lists.species, t.species["n_lists"], strict=True) if k == t.lists.site.size
+    ]
+    if everywhere:
+        said.append(
+            f"On every list: {', '.join(everywhere[:4])}{' and more' if len(everywhere) > 4 else ''}."
+        )
+    return said

@@ -1,0 +1,42 @@
+"""The settings of ``fedmiss community``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fedmiss.settings import Setting, Settings
+
+__all__ = ["CommunitySettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class CommunitySettings(Settings):
+    """How all species of a site are fitted together.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.CommunitySettings(rank=2).rank
+    2
+    """
+
+    model: Annotated[
+        str,
+        Setting(
+            "counts (negative binomial) or presence (found or not on a list).", among=("counts", "presence")
+        ),
+    ] = "counts"
+    rank: Annotated[
+        int | Literal["auto"],
+        Setting("Number of axes: auto (by left-out site x species cells) or a number.", low=0),
+    ] = "auto"
+    max_rank: Annotated[int, Setting("Most axes that auto tries.", low=0, high=20)] = 5
+    min_sites: Annotated[int, Setting("Least number of sites at which a species was found.", low=1)] = 3
+    site_table: Annotated[
+        str | None, Setting("CSV of the sites' covariates: species respond to them, each in its own way.")
+    ] = None
+    effort: Annotated[str, Setting("auto, none, or any of duration,distance,observers.")] = "auto"
+    folds: Annotated[int, Setting("Folds of the choice.", low=2, high=50)] = 5
+    seed: Annotated[int, Setting("Seed of folds and draws.", low=0)] = 0
+    title: Annotated[str, Setting("Title of the page.")] = "All species together"

@@ -1,0 +1,253 @@
+"""All species of the complete checklists of a records folder at once: counts by site and species, and effort."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from fedmiss.arrays import F64, I32, Bool
+from fedmiss.errors import InputError, listed
+from fedmiss.etl.cells import MISSING
+from fedmiss.etl.site_table import SiteTable
+from fedmiss.files import read_manifest
+from fedmiss.tables import read_table
+
+__all__ = ["Lists", "read_lists", "scores_without"]
+
+EFFORT = ("duration_minutes", "distance_km", "n_observers")
+NEAR = 0.92  # likeness of two names that may be one species
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """The complete checklists of a records folder, and what was found on them.
+
+    Attributes
+    ----------
+    species, common : (S,) names, by the number of lists that they were found on, the most first
+    sites : site_id, site_name, latitude, longitude, region, by site_id
+    site : (m,) int32 row of ``sites`` of each list;  effort : (m, 3) minutes, km, observers, NaN where unknown
+    month : (m,) int32 calendar month, 1 to 12
+    list_, found, count : records: list (k,), species (k,), birds (k,), NaN where present but not counted (X)
+    missing : (n, 2) list and species of records that are neither a detection nor a zero (not accepted, escaped)
+    flow : what was left out: (step, lists or species, note);  warnings : sentences
+    """
+
+    species: tuple[str, ...]
+    common: tuple[str, ...]
+    sites: pl.DataFrame
+    site: I32
+    effort: F64
+    month: I32
+    list_: I32
+    found: I32
+    count: F64
+    missing: I32
+    flow: tuple[tuple[str, int, str], ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def J(self) -> int:
+        """Number of sites."""
+        return self.sites.height
+
+    @property
+    def S(self) -> int:
+        """Number of species."""
+        return len(self.species)
+
+    @property
+    def visits(self) -> F64:
+        """Lists (J,) of every site."""
+        return np.bincount(self.site, minlength=self.J).astype(float)
+
+    def summed(self, weight: F64 | None = None) -> tuple[F64, F64, F64]:
+        """Birds, exposure and lists with a detection, each (J, S).
+
+        ``weight`` (m,) is what each list counts for, 1 by default. A list on which a species was present but not counted,
+        or on which its record is missing, has no part in the birds and the exposure of that species.
+        """
+        w = np.ones(self.site.size) if weight is None else weight
+        shape, S = (self.J, self.S), self.S
+        exposure: F64 = np.repeat(np.bincount(self.site, w, self.J)[:, None], S, axis=1)
+        counted = ~np.isnan(self.count)
+        at = self.site[self.list_].astype(np.int64) * S + self.found
+        lost = np.concatenate(
+            [at[~counted], self.site[self.missing[:, 0]].astype(np.int64) * S + self.missing[:, 1]]
+        )
+        lists = np.concatenate([self.list_[~counted], self.missing[:, 0]])
+        exposure -= np.bincount(lost, w[lists], self.J * S).reshape(shape)
+        birds = np.bincount(at[counted], self.count[counted], self.J * S).astype(float).reshape(shape)
+        seen = np.bincount(at, minlength=self.J * S).astype(float).reshape(shape)
+        return birds, np.where(exposure > 1e-9, exposure, 0.0), seen
+
+    def totals(self) -> tuple[F64, Bool]:
+        """Birds (m,) of all species on each list, and whether all of them were counted."""
+        counted = ~np.isnan(self.count)
+        birds = np.bincount(self.list_[counted], self.count[counted], self.site.size).astype(float)
+        whole = np.ones(self.site.size, dtype=bool)
+        whole[self.list_[~counted]] = False
+        return birds, whole
+
+
+def read_lists(records: str | Path, *, min_sites: int = 3) -> Lists:
+    """Read the complete checklists of a records folder, and the species found at ``min_sites`` sites or more.
+
+    Raises
+    ------
+    InputError    a folder of another kind; no complete checklist; fewer than three species, or than five sites
+    """
+    folder = Path(records)
+    manifest = read_manifest(folder, "records", verify=True)
+    entries = {e["species"]: e for e in manifest["results"]["species"]}
+    everything = pl.read_parquet(folder / "checklists.parquet").with_row_index("row")
+    flow: list[tuple[str, int, str]] = [("checklists of the records", everything.height, "")]
+    lists = everything.filter("zero_ok")
+    if lost := everything.height - lists.height:
+        flow.append(("left out: not complete, so that what is missing on them is no zero", -lost, ""))
+    if lists.is_empty():
+        raise InputError(
+            f"{folder} has no complete checklist ({everything.height:,} checklists in all): nobody can say what was absent "
+            "on the others. A table of lists says so in a column `complete`; an EBD comes with its sampling file "
+            "(`fedmiss ingest EBD --sampling FILE`)."
+        )
+    at = pl.DataFrame(
+        {"row": lists["row"].cast(pl.Int64), "list_": pl.int_range(lists.height, dtype=pl.Int32, eager=True)}
+    )
+    found = (
+        pl.scan_parquet(folder / "records.parquet")
+        .select(pl.col("checklist_row").cast(pl.Int64).alias("row"), "species", "count", "detected", "reason")
+        .join(at.lazy(), on="row")
+        .collect()
+    )
+    missing = found.filter(pl.col("reason").is_in(MISSING).fill_null(False))
+    found = found.filter(pl.col("detected") & ~pl.col("reason").is_in(MISSING).fill_null(False))
+    sites = _sites(lists)
+    place = dict(zip(sites["site_id"].to_list(), range(sites.height), strict=True))
+    site = lists["site_id"].replace_strict(place, return_dtype=pl.Int32).to_numpy()
+    names, common = _species(found, site, entries, sites.height, min_sites, flow)
+    number = {n: i for i, n in enumerate(names)}
+    keep = pl.col("species").is_in(names)
+    found, missing = found.filter(keep), missing.filter(keep)
+    code = found["species"].replace_strict(number, return_dtype=pl.Int32).to_numpy()
+    lost_of = (
+        missing["species"].replace_strict(number, return_dtype=pl.Int32).to_numpy()
+        if missing.height
+        else np.zeros(0)
+    )
+    _enough(folder, names, sites.height, min_sites)
+    warnings = list(manifest["warnings"])
+    warnings += _one_in_two_names(names, found, code)
+    effort = lists.select(pl.col(EFFORT).cast(pl.Float64)).to_numpy().astype(float)
+    return Lists(
+        names, common, sites, site.astype(np.int32), effort, lists["date"].dt.month().to_numpy().astype(np.int32),
+        found["list_"].to_numpy().astype(np.int32), code.astype(np.int32),
+        found["count"].cast(pl.Float64).fill_null(float("nan")).to_numpy().astype(float),
+        np.column_stack([missing["list_"].to_numpy(), lost_of]).astype(np.int32).reshape(-1, 2), tuple(flow),
+        tuple(warnings),
+    )  # fmt: skip
+
+
+def _sites(lists: pl.DataFrame) -> pl.DataFrame:
+    return (
+        lists.group_by("site_id")
+        .agg(
+            pl.col("site_name").drop_nulls().sort().first(),
+            pl.col("latitude").mean(),
+            pl.col("longitude").mean(),
+            pl.col("region").drop_nulls().sort().first(),
+        )
+        .sort("site_id")
+    )
+
+
+def _species(
+    found: pl.DataFrame, site: I32, entries: dict[str, dict[str, object]], J: int, min_sites: int,
+    flow: list[tuple[str, int, str]],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:  # fmt: skip
+    """The species that take part; what leaves the others out is said in the flow."""
+    places = (
+        found.with_columns(site=pl.Series(site)[found["list_"]])
+        .group_by("species")
+        .agg(n_sites=pl.col("site").n_unique(), n_lists=pl.col("list_").n_unique())
+        .sort(["n_lists", "species"], descending=[True, False])
+    )
+    flow.append(("species found", places.height, f"at {J:,} sites"))
+    hidden = {name for name, e in entries.items() if not e["zeros_allowed"]}
+    mute = places.filter(pl.col("species").is_in(list(hidden)))
+    if mute.height:
+        flow.append(
+            (
+                "left out: species without zeros (sensitive)",
+                -mute.height,
+                listed(mute["species"].to_list(), 4),
+            )
+        )
+    places = places.filter(~pl.col("species").is_in(list(hidden)))
+    rare = places.filter(pl.col("n_sites") < min_sites)
+    if rare.height:
+        note = listed(rare["species"].to_list(), 4)
+        flow.append((f"left out: species at fewer than {min_sites} sites", -rare.height, note))
+    names = tuple(places.filter(pl.col("n_sites") >= min_sites)["species"].to_list())
+    return names, tuple(str(entries[n]["common_name"] or "") for n in names)
+
+
+def _enough(folder: Path, names: tuple[str, ...], J: int, min_sites: int) -> None:
+    if len(names) < 3:
+        raise InputError(
+            f"{folder} has {len(names)} species that were found at {min_sites} sites or more on complete checklists; other "
+            "species can tell something from three on. Import all species (`fedmiss ingest` without --species), or lower "
+            "--min-sites."
+        )
+    if J < 5:
+        raise InputError(
+            f"{folder} has complete checklists at {J} sites; what species have in common shows over sites, from five on. "
+            "Import a larger area, or smaller sites (`fedmiss ingest --site grid:1km`)."
+        )
+
+
+def _one_in_two_names(names: tuple[str, ...], found: pl.DataFrame, code: I32) -> list[str]:
+    """Name pairs of species with names alike that are never on one list: perhaps one species under two names."""
+    lists = [set(found["list_"].to_numpy()[code == i].tolist()) for i in range(len(names))]
+    said = []
+    for i, a in enumerate(names):
+        for k in range(i + 1, len(names)):
+            alike = difflib.SequenceMatcher(None, a.casefold(), names[k].casefold()).ratio() >= NEAR
+            if alike and not lists[i] & lists[k]:
+                said.append(
+                    f"{a} and {names[k]} are never on the same list: perhaps one species in two names; if so, name it once."
+                )
+    return said
+
+
+def scores_without(community: str | Path, species: str) -> SiteTable:
+    """Scores of the sites on the axes of a community as covariates; the species' own counts have no part in them.
+
+    Raises
+    ------
+    InputError    another kind of folder; a community without axes
+    """
+    folder = Path(community)
+    results = read_manifest(folder, "community", verify=True)["results"]
+    if not results["rank"]:
+        raise InputError(
+            f"{folder} has no axes: other species say nothing of the sites that left-out counts would show. Leave "
+            "--community out.",
+            path=str(folder),
+        )
+    scores = pl.from_arrow(read_table(folder / "scores.parquet", "community_scores"))
+    assert isinstance(scores, pl.DataFrame)
+    own = scores.filter(pl.col("without") == species)
+    if own.is_empty():  # found at too few sites to take part, so that no score knows of it
+        own = scores.filter(pl.col("without").is_null())
+    wide = own.with_columns(axis=pl.format("axis {} of other species", "axis")).pivot(
+        "axis", index="site_id", values="score"
+    )
+    place = pl.read_parquet(
+        folder / "sites.parquet", columns=["site_id", "site_name", "latitude", "longitude", "region"]
+    )
+    return SiteTable(place.join(wide, on="site_id", maintain_order="left"), tuple(wide.columns[1:]), ())

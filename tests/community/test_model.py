@@ -1,0 +1,302 @@
+"""Laws of the community model: groups, exposure, responses, rank, left-out scores, intervals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.special import xlogy
+
+from fedmiss.community.model import _best, _clear, cell_deviance, fit_community
+from fedmiss.community.outputs import associations, axes_of, left_out_scores, richness, usual_visits
+from fedmiss.community.settings import CommunitySettings
+from fedmiss.errors import ConfigError
+from fedmiss.federation.local import fit_counts
+from fedmiss.federation.results import AverageFit
+from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.settings import CountSettings
+from tests.community.worlds import SIZE, lists_of, records_of, world
+
+COUNTS = CountSettings(rank=1, dispersion="none", season=False, slopes=False)
+
+
+def poisson(y: np.ndarray, m: np.ndarray) -> np.ndarray:
+    m = np.maximum(m, 1e-9)
+    return 2 * (xlogy(y, y / m) - (y - m))
+
+
+# --- what the count model lends
+
+
+def test_a_row_that_sums_visits_is_those_visits():
+    rng = np.random.default_rng(3)
+    J, S = 25, 14
+    n = rng.integers(1, 5, (J, S))
+    eta = rng.normal(size=J)[:, None] + rng.normal(size=S) + np.outer(rng.normal(size=J), rng.normal(size=S))
+    j, s = np.repeat(np.indices((J, S)).reshape(2, -1), n.ravel(), axis=1)
+    y = rng.poisson(np.exp(eta[j, s])).astype(float)
+    summed = np.zeros((J, S))
+    np.add.at(summed, (j, s), y)
+    at, of = np.indices((J, S)).reshape(2, -1)
+    each = fit_counts(GroupPanel.of(J, S, [Group.of("all", j, s, y)]), COUNTS)
+    sums = Group.of("all", at, of, summed.ravel(), exposure=n.ravel().astype(float))
+    whole = fit_counts(GroupPanel.of(J, S, [sums]), COUNTS)
+    np.testing.assert_allclose(whole.expected(), each.expected(), rtol=1e-6)
+
+
+def test_twice_the_exposure_is_half_the_rate():
+    w = world(0, J=30, S=12, rank=0)
+    c, _, _ = w.cells()
+    settings = replace(COUNTS, rank=0)
+    once = fit_counts(c.panel({}, None), settings)
+    twice = fit_counts(replace(c, exposure=2 * c.exposure).panel({}, None), settings)
+    np.testing.assert_allclose(2 * twice.expected(), once.expected(), rtol=1e-6)
+
+
+def test_a_held_size_is_held():
+    c, _, _ = world(1, J=30, S=12, rank=0).cells()
+    settings = replace(COUNTS, rank=0, dispersion="negbin", inverse_size=0.37)
+    assert fit_counts(c.panel({}, None), settings).aux.size == pytest.approx(1 / 0.37)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_responses_are_those_of_the_truth_within_their_errors(seed):
+    w = world(seed, J=150, S=25, rank=0, covariate=True, most=1)
+    c, _, _ = w.cells()
+    settings = replace(COUNTS, rank=0, dispersion="negbin", responses=("covariates",))
+    q = fit_counts(c.panel({"x": w.x}, None), settings).posterior
+    assert q is not None
+    made, error = (
+        q.T[:, 1] / w.x.std(),
+        np.sqrt(q.D[:, 1, 1]) / w.x.std(),
+    )  # features are in standard deviations
+    z = (made - w.responses) / error
+    # a response that all species have in common is the sites' level as well: take the mean out of both
+    z = z - z.mean()
+    assert 0.6 < np.sqrt((z**2).mean()) < 1.4
+    assert np.corrcoef(made, w.responses)[0, 1] > 0.95
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"responses": ("covariates",), "season": True}, "season=False"),
+        ({"responses": ("covariates",), "features": ("visits",)}, "without features"),
+        ({"responses": ("trees",)}, "'trees' is unknown"),
+        ({"inverse_size": 0.5}, "needs negbin"),
+        ({"inverse_size": -1.0, "dispersion": "negbin"}, "0 or more"),
+    ],
+)
+def test_what_the_settings_cannot_be(wrong, said):
+    with pytest.raises(ConfigError, match=said):
+        replace(COUNTS, **wrong).check()
+
+
+# --- the community
+
+
+def test_groups_make_no_difference():
+    w = world(5, J=40, S=14, rank=1, covariate=True)
+    c, _, _ = w.cells(0.2)
+    s = CommunitySettings(rank=1, folds=2)
+    one = fit_community(c, s, covariates={"x": w.x})
+    ten = fit_community(c, s, covariates={"x": w.x}, groups=np.array([f"g{j % 10}" for j in range(40)]))
+    assert one.responses == ten.responses
+    np.testing.assert_allclose(ten.fit.expected(), one.fit.expected(), rtol=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hide", [0.5, 0.8, 0.95])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_chosen_rank_is_never_worse_than_none(hide, rank):
+    w = world(11, J=150, S=40, rank=rank, covariate=True)
+    c, y, hidden = w.cells(hide)
+    chosen = fit_community(c, covariates={"x": w.x})
+    none = fit_community(c, CommunitySettings(rank=0), covariates={"x": w.x})
+    n = w.visits[:, None]
+    a, b = (poisson(y, n * f.fit.expected())[hidden].mean() for f in (chosen, none))
+    assert a <= 1.01 * b
+    if rank and hide == 0.5:
+        assert a < 0.8 * b
+    assert (chosen.fit.expected() < 50 * y.max()).all()
+
+
+def test_without_structure_no_axis_is_taken():
+    c, _, _ = world(2, J=60, S=12, rank=0).cells()
+    assert fit_community(c, CommunitySettings(folds=3)).rank == 0
+
+
+def test_sites_and_species_without_a_count_stay_at_their_prior():
+    w = world(4, J=40, S=14, rank=1)
+    c, y, _ = w.cells()
+    keep = (c.site != 7) & (c.species != 3)
+    made = fit_community(c.take(keep), CommunitySettings(rank=1))
+    e = made.fit.expected()
+    assert np.isfinite(e).all()
+    assert e[7].max() < 10 * e.max(axis=0).max()
+    assert e[:, 3].max() <= y.max()
+
+
+def test_a_rank_that_so_few_species_cannot_bear_is_refused():
+    c, _, _ = world(0, J=20, S=8, rank=0).cells()
+    with pytest.raises(ConfigError, match=r"rank 4 needs 9 species or more; there are 8 \(at most rank 3\)"):
+        fit_community(c, CommunitySettings(rank=4))
+
+
+def test_more_axes_are_taken_only_where_clearly_better():
+    import pandas as pd
+
+    from fedmiss.models.lowrank.choice import Choice
+
+    tried = [replace(COUNTS, rank=r) for r in (0, 1, 2)]
+
+    def picked(*deviance, log=((0.5, 0.5, 0.5),) * 3):
+        rows = [
+            {"candidate": k, "fold": f, "deviance": d[f], "log_rmse": e[f]}
+            for k, (d, e) in enumerate(zip(deviance, log, strict=True))
+            for f in range(3)
+        ]
+        made = Choice.__new__(Choice)
+        object.__setattr__(made, "table", pd.DataFrame(rows))
+        best = _best(made, tried, range(3))
+        return best.rank, _clear(made, 0, best.rank)
+
+    assert picked([1.0, 1.1, 1.2], [0.5, 0.6, 0.7], [0.4999, 0.6, 0.7]) == (1, True), (
+        "the smaller of two alike"
+    )
+    assert picked([1.0, 1.1, 1.2], [0.5, 0.6, 0.7], [0.3, 0.4, 0.5]) == (2, True)
+    one = ([1.0, 1.1, 1.2], [0.2, 1.4, 1.6], [1.1, 1.2, 1.3])
+    assert picked(*one) == (1, False), "one fold decides nothing"
+    assert picked(*one, log=([0.5, 0.5, 0.5], [0.3, 0.3, 0.3], [0.5, 0.5, 0.5])) == (1, True)
+    worse = ([1.0, 1.1, 1.2], [1.1, 1.2, 1.3], [1.1, 1.2, 1.3])
+    assert picked(*worse, log=([0.5, 0.5, 0.5], [0.3, 0.3, 0.3], [0.3, 0.3, 0.3])) == (0, False)
+
+
+def test_the_deviance_of_a_cell_is_zero_where_the_mean_is_the_count():
+    y = np.array([0.0, 1.0, 7.0])
+    for inverse in (0.0, 0.4):
+        np.testing.assert_allclose(cell_deviance(y, np.maximum(y, 1e-13), inverse, "poisson"), 0.0, atol=1e-9)
+        assert (cell_deviance(y, y + 1.0, inverse, "poisson") > 0).all()
+    assert cell_deviance(np.array([1.0]), np.array([0.25]), 0.0, "bernoulli") == pytest.approx(2 * np.log(4))
+
+
+# --- what follows from it
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    w = world(8, J=120, S=25, rank=2)
+    c, _, _ = w.cells()
+    return w, fit_community(c, CommunitySettings(rank=2, folds=2))
+
+
+def test_axes_are_a_turn_of_the_factors(fitted):
+    _, c = fitted
+    axes, q = axes_of(c), c.fit.posterior
+    U = q.P[:, -2:] - q.P[:, -2:].mean(axis=0)
+    np.testing.assert_allclose(axes.scores @ axes.loadings.T, U @ q.T[:, -2:].T, atol=1e-9)
+    np.testing.assert_allclose(axes.scores.mean(axis=0), 0.0, atol=1e-9)
+    square = axes.loadings.T @ axes.loadings
+    assert square[0, 0] >= square[1, 1]
+    assert abs(square[0, 1]) < 1e-8 * square[0, 0]
+    np.testing.assert_allclose(axes.share.sum(), 1.0)
+    # variance 1 of the sites: means and what is not known of them
+    spread = (axes.scores**2).mean(axis=0) + (axes.scores_se**2).mean(axis=0)
+    np.testing.assert_allclose(spread, 1.0, atol=1e-6)
+
+
+def test_associations_are_those_of_the_truth(fitted):
+    w, c = fitted
+    r, low, high = associations(c, axes_of(c))
+    np.testing.assert_allclose(r, r.T)
+    assert (np.abs(r) <= 1 + 1e-9).all()
+    a, b = np.triu_indices(len(r), 1)
+    truth = (w.W @ w.W.T)[a, b]
+    assert np.corrcoef(truth, r[a, b])[0, 1] > 0.9
+    clear = (low[a, b] > 0) | (high[a, b] < 0)
+    assert (np.sign(truth) == np.sign(r[a, b]))[clear].mean() > 0.95
+    assert clear.mean() > 0.2
+
+
+def test_scores_without_a_species_are_those_of_a_fit_without_it(fitted):
+    _, c = fitted
+    axes = axes_of(c)
+    left = list(left_out_scores(c, axes))
+    for s in (0, 11):
+        keep = c.cells.species != s
+        cells = c.cells.take(keep)
+        less = replace(cells, S=c.cells.S - 1, species=cells.species - (cells.species > s))
+        alone = axes_of(
+            replace(c, fit=fit_community(less, CommunitySettings(rank=2, folds=2)).fit, cells=less)
+        )
+        # the axes are known up to a turn: regress one set on the other
+        turn, *_ = np.linalg.lstsq(alone.scores, left[s], rcond=None)
+        assert np.corrcoef((alone.scores @ turn).ravel(), left[s].ravel())[0, 1] > 0.99
+
+
+def test_its_own_counts_have_no_part_in_the_scores_without_a_species(fitted):
+    """Counts of one species that are turned upside down leave its left-out scores, and move those with it."""
+    _, c = fitted
+    axes = axes_of(c)
+    s = int(np.argmax(np.abs(axes.loadings[:, 0])))
+    before = list(left_out_scores(c, axes))[s]
+    after = list(left_out_scores(replace(c, cells=c.cells.take(c.cells.species != s)), axes))[s]
+    with_it = np.corrcoef(axes.scores[:, 0], before[:, 0])[0, 1]
+    assert with_it < 0.9999
+    np.testing.assert_allclose(after, axes.scores, atol=1e-6)  # nothing to take out: the scores themselves
+
+
+@pytest.mark.slow
+def test_held_out_counts_are_within_their_intervals():
+    inside, n = 0.0, 0
+    for seed in (21, 22):
+        w = world(seed, J=150, S=40, rank=2, covariate=True)
+        c, y, hidden = w.cells(0.5)
+        made = fit_community(c, covariates={"x": w.x})
+        fit, rng, k = AverageFit((made.fit,)), np.random.default_rng(seed), made.fit.aux.size
+        drawn = []
+        for _ in range(150):
+            mean = w.visits[:, None] * np.exp(np.minimum(fit.draw(rng)(slice(None)), 20))
+            drawn.append(rng.poisson(rng.gamma(k, mean / k)))
+        low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+        inside += ((y >= low) & (y <= high))[hidden].sum()
+        n += hidden.sum()
+    assert 0.92 < inside / n < 0.985
+
+
+@pytest.mark.slow
+def test_richness_is_what_visits_would_find():
+    inside, n, bias = 0.0, 0, []
+    for seed in (31, 32):
+        w = world(seed, J=150, S=40, rank=2)
+        c, _, _ = w.cells()
+        made = fit_community(c)
+        v = usual_visits(made)
+        expected, low, high = richness(made, visits=v)
+        found = np.zeros_like(w.eta, dtype=bool)
+        for _ in range(int(v)):
+            found |= w.rng.poisson(w.rng.gamma(SIZE, np.exp(w.eta) / SIZE)) > 0
+        rich = found.sum(axis=1)
+        inside += ((rich >= low) & (rich <= high)).sum()
+        n += rich.size
+        bias.append((expected - rich).mean())
+    assert 0.9 < inside / n <= 1.0
+    assert np.abs(bias).max() < 1.0
+
+
+def test_cells_of_presence_are_the_lists_with_and_without(tmp_path):
+    from fedmiss.community.model import Effort, cells_of
+    from fedmiss.etl.community import read_lists
+
+    w = world(3, J=20, S=8, rank=0)
+    table = lists_of(w, tmp_path / "lists.csv")
+    lists = read_lists(records_of(table, tmp_path))
+    c = cells_of(lists, Effort(np.ones(lists.site.size)), "presence")
+    total = np.zeros((c.J, c.S))
+    np.add.at(total, (c.site, c.species), c.weight)
+    np.testing.assert_array_equal(total, np.repeat(lists.visits[:, None], c.S, axis=1))
+    found = table.groupby(["site", "species"]).size()
+    some = c.take(c.count == 1)
+    for j, s, n in zip(some.site, some.species, some.weight, strict=True):
+        assert found[lists.sites["site_id"][int(j)], lists.species[s]] == n

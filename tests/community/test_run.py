@@ -1,0 +1,279 @@
+"""``fedmiss community``: its folder, its page, what it says of bad records, and trends that follow other species."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedmiss
+from fedmiss.community.run import build_community
+from fedmiss.community.settings import CommunitySettings
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl.community import read_lists, scores_without
+from fedmiss.etl.ingest import ingest
+from fedmiss.etl.options import parse_map
+from fedmiss.etl.panel import make_panel
+from fedmiss.etl.settings import IngestSettings, PanelSettings
+from fedmiss.files import read_manifest
+from fedmiss.pipeline.panels import open_panel
+from fedmiss.tables import read_table
+from tests.cli.terminal import fedmiss as run
+from tests.community.worlds import MAP, lists_of, records_of, world
+
+FAST = CommunitySettings(rank=1, folds=2)
+TABLES = ["species", "sites", "loadings", "responses", "associations", "visits", "scores", "expected"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Lists of a world of rank 1, its records, and its community."""
+    folder = tmp_path_factory.mktemp("community")
+    w = world(7, J=40, S=14, rank=1, covariate=True)
+    table = lists_of(w, folder / "lists.csv")
+    records = records_of(table, folder)
+    sites = pd.DataFrame({"site_id": [f"s{j:03d}" for j in range(40)], "wet": w.x})
+    sites.to_csv(folder / "sites.csv", index=False)
+    settings = CommunitySettings(rank=1, folds=2, site_table=str(folder / "sites.csv"))
+    return table, records, build_community(records, folder / "community", settings)
+
+
+def frame(folder, name):
+    return read_table(folder / f"{name}.parquet", f"community_{name}").to_pandas()
+
+
+# --- the folder
+
+
+def test_the_folder_holds_every_table_by_its_schema(made):
+    table, _, out = made
+    for name in TABLES:
+        frame(out, name)
+    species = frame(out, "species").set_index("species")
+    lists = table.groupby("species")["checklist"].nunique()
+    pd.testing.assert_series_equal(
+        species["n_lists"], lists[species.index], check_names=False, check_dtype=False
+    )
+    birds = table.assign(count=table["count"].astype(int)).groupby("species")["count"].sum()
+    pd.testing.assert_series_equal(
+        species["birds"], birds[species.index], check_names=False, check_dtype=False
+    )
+    sites = frame(out, "sites").set_index("site_id")
+    rich = table.groupby("site")["species"].nunique()
+    pd.testing.assert_series_equal(sites["found"], rich[sites.index], check_names=False, check_dtype=False)
+    assert (sites["richness_lower"] <= sites["richness"]).all()
+    assert (sites["richness"] <= sites["richness_upper"]).all()
+    S, J = len(species), len(sites)
+    assert len(frame(out, "associations")) == S * (S - 1) // 2
+    assert len(frame(out, "expected")) == S * J
+    assert len(frame(out, "scores")) == J * (1 + S), "by all species, and by all but each"
+    r = read_manifest(out, "community", verify=True)["results"]
+    assert (r["n_sites"], r["n_species"], r["rank"]) == (J, S, 1)
+    assert r["n_lists"] == table["checklist"].nunique()
+
+
+def test_expected_counts_are_of_one_standard_visit(made):
+    table, _, out = made
+    e = frame(out, "expected")
+    counted = table.assign(count=table["count"].astype(int)).groupby(["site", "species"])["count"].sum()
+    total = (e["expected"] * e["visits"]).sum()
+    assert total == pytest.approx(counted.sum(), rel=0.1)
+    lists = table.groupby("site")["checklist"].nunique()
+    np.testing.assert_allclose(e["visits"], lists[e["site_id"]], rtol=1e-9)
+
+
+def test_the_same_records_give_the_same_bytes(made, tmp_path):
+    _, records, _ = made
+    one, two = (build_community(records, tmp_path / n, FAST) for n in ("one", "two"))
+    for path in sorted(one.rglob("*")):
+        if path.is_file() and path.name != "manifest.json":
+            assert path.read_bytes() == (two / path.relative_to(one)).read_bytes(), path
+
+
+def test_the_page_shows_what_the_tables_say(made):
+    _, _, out = made
+    page = (out / "index.html").read_text()
+    assert "These are associations and no interactions" in page
+    for name in ("ordination", "axis-1", "associations", "richness", "gain-by-lists", "gain-by-species"):
+        assert f'id="fig-{name}"' in page
+        for ending in ("svg", "png", "csv"):
+            assert (out / "figures" / f"{name}.{ending}").stat().st_size > 0
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "wet" in page, "the covariate"
+
+
+def test_presence_has_probabilities(made, tmp_path):
+    _, records, _ = made
+    out = build_community(
+        records, tmp_path / "presence", CommunitySettings(model="presence", rank=1, folds=2)
+    )
+    e = frame(out, "expected")
+    assert e["expected"].between(0, 1).all()
+    assert (e["lower"] <= e["upper"]).all()
+    with pytest.raises(ConfigError, match="whatever their effort"):
+        build_community(records, tmp_path / "no", CommunitySettings(model="presence", effort="duration"))
+
+
+def test_the_command_says_what_it_wrote(made, tmp_path):
+    _, records, _ = made
+    told = run("community", records, "--out", tmp_path / "c", "--rank", "0", "--folds", "2")
+    assert told.code == 0, told.err
+    assert "n species 14" in told.out
+    assert "there are no axes" in " ".join(told.out.split()) or "no axes, no associations" in " ".join(
+        told.out.split()
+    )
+    assert "index.html" in told.out
+    assert run("inspect", tmp_path / "c").code == 0
+    again = run("community", records, "--out", tmp_path / "c", "--rank", "0")
+    assert again.code != 0
+    assert "--overwrite" in again.err
+
+
+# --- bad records
+
+
+def edited(table, tmp_path, edit):
+    return records_of(edit(table.copy()), tmp_path)
+
+
+def test_lists_that_are_not_complete_are_left_out_and_counted(made, tmp_path):
+    table, _, _ = made
+    some = {f"c{n}" for n in range(0, 30)}
+    records = edited(table, tmp_path, lambda t: t.assign(complete=(~t["checklist"].isin(some)).astype(int)))
+    lists = read_lists(records)
+    assert lists.site.size == table["checklist"].nunique() - len(some & set(table["checklist"]))
+    step, n, _ = lists.flow[1]
+    assert n == -len(some & set(table["checklist"]))
+    assert "not complete" in step
+
+
+def test_no_complete_list_is_an_error(made, tmp_path):
+    table, _, _ = made
+    records = edited(table, tmp_path, lambda t: t.assign(complete=0))
+    with pytest.raises(InputError, match=r"has no complete checklist \(\d+ checklists in all\)"):
+        build_community(records, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("keep", "said"),
+    [
+        (lambda t: t[t["species"].isin(["Avis species00"])], "1 species that were found at 3 sites or more"),
+        (lambda t: t[t["site"].isin(["s000", "s001", "s002"])], "complete checklists at 3 sites"),
+    ],
+)
+def test_too_little_for_a_community_is_a_sentence(made, tmp_path, keep, said):
+    records = edited(made[0], tmp_path, keep)
+    with pytest.raises(InputError, match=said):
+        build_community(records, tmp_path / "out")
+
+
+def test_rare_species_are_left_out_and_named(made, tmp_path):
+    table, _, _ = made
+    first = table.iloc[[0]].assign(species="Rara avis")
+    lists = read_lists(edited(table, tmp_path, lambda t: pd.concat([t, first])))
+    assert "Rara avis" not in lists.species
+    assert any(
+        step.startswith("left out: species at fewer") and "Rara avis" in note for step, _, note in lists.flow
+    )
+
+
+def test_present_but_not_counted_is_no_part_of_the_counts(made, tmp_path):
+    table, _, _ = made
+    name, site = table.iloc[0][["species", "site"]]
+    mine = (table["species"] == name) & (table["site"] == site)
+    lists = read_lists(edited(table, tmp_path, lambda t: t.assign(count=t["count"].where(~mine, "X"))))
+    birds, exposure, found = lists.summed()
+    j, s = lists.sites["site_id"].to_list().index(site), lists.species.index(name)
+    n = table[table["site"] == site]["checklist"].nunique()
+    assert (birds[j, s], exposure[j, s], found[j, s]) == (0.0, n - mine.sum(), mine.sum())
+
+
+def test_one_species_in_two_names_is_noticed(made, tmp_path):
+    table, _, _ = made
+    half = (table["species"] == "Avis species03") & (table["site"] > "s020")
+    lists = read_lists(
+        edited(table, tmp_path, lambda t: t.assign(species=t["species"].where(~half, "Avis species03b")))
+    )
+    assert any("Avis species03" in w and "one species in two names" in w for w in lists.warnings)
+
+
+def test_a_species_on_every_list_is_named(made, tmp_path):
+    table, _, _ = made
+    one = table.drop_duplicates("checklist").assign(species="Avis ubique", count="3")
+    records = edited(table, tmp_path, lambda t: pd.concat([t, one]))
+    out = build_community(records, tmp_path / "out", FAST)
+    assert any(w.startswith("On every list: Avis ubique") for w in read_manifest(out)["warnings"])
+
+
+def test_a_list_handed_in_twice_counts_once(made, tmp_path):
+    table, records, _ = made
+    table.to_csv(tmp_path / "a.csv", index=False)
+    table.to_csv(tmp_path / "b.csv", index=False)
+    ingest(
+        [tmp_path / "a.csv", tmp_path / "b.csv"],
+        tmp_path / "records",
+        IngestSettings(column_map=parse_map(MAP)),
+    )
+    once, twice = read_lists(records), read_lists(tmp_path / "records")
+    np.testing.assert_array_equal(once.visits, twice.visits)
+
+
+# --- trends that follow the others
+
+
+def test_a_panel_takes_the_scores_that_its_own_counts_have_no_part_in(made, tmp_path):
+    _, records, out = made
+    name = "Avis species05"
+    panel = make_panel(
+        records, tmp_path / "panel", PanelSettings(species=name, community=str(out), sites="all")
+    )
+    folder = open_panel(panel)
+    scores = frame(out, "scores")
+    own = scores[scores["without"] == name].set_index("site_id")["score"]
+    np.testing.assert_allclose(
+        folder.covariates()["axis 1 of other species"], own[folder.sites["site_id"].to_list()]
+    )
+    every = scores[scores["without"].isna()].set_index("site_id")["score"]
+    assert np.abs(own - every).max() > 1e-3
+    m = read_manifest(panel, "panel")
+    assert m["settings"]["community"] == "community"
+    assert "community" in m["inputs"]
+
+
+def test_covariates_of_the_sites_stand_beside_the_scores(made, tmp_path):
+    _, records, out = made
+    (tmp_path / "more.csv").write_text("site_id,height\ns000,5\ns001,7\nelsewhere,9\n")
+    settings = PanelSettings(
+        species="Avis species05", community=str(out), site_table=str(tmp_path / "more.csv"), sites="all"
+    )
+    columns = open_panel(make_panel(records, tmp_path / "panel", settings)).covariates()
+    assert columns["height"][:2].tolist() == [5.0, 7.0]
+    assert np.isnan(columns["height"][2:]).all()
+    assert np.isfinite(columns["axis 1 of other species"]).all()
+
+
+def test_a_species_without_part_takes_the_scores_of_all(made):
+    _, _, out = made
+    scores = frame(out, "scores")
+    every = scores[scores["without"].isna()].set_index("site_id")["score"]
+    table = scores_without(out, "Rara avis")
+    np.testing.assert_allclose(
+        table.frame["axis 1 of other species"], every[table.frame["site_id"].to_list()]
+    )
+
+
+def test_a_community_without_axes_is_no_help_and_says_so(made, tmp_path):
+    _, records, _ = made
+    out = build_community(records, tmp_path / "none", CommunitySettings(rank=0, folds=2))
+    with pytest.raises(InputError, match="has no axes"):
+        make_panel(records, tmp_path / "panel", PanelSettings(species="Avis species05", community=str(out)))
+    with pytest.raises(InputError, match="a 'community' is needed here"):
+        make_panel(
+            records, tmp_path / "panel", PanelSettings(species="Avis species05", community=str(records))
+        )
+
+
+def test_the_names_are_those_of_the_package():
+    assert fedmiss.build_community is build_community
+    assert fedmiss.CommunitySettings is CommunitySettings

@@ -15,6 +15,7 @@ from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from threading import Thread
 
+from fedmiss.community.run import build_community
 from fedmiss.errors import ConfigError, FedmissError, InputError
 from fedmiss.etl.ingest import counted_species, ingest
 from fedmiss.etl.panel import make_panel
@@ -161,6 +162,11 @@ def _run(
 ) -> list[SpeciesResult]:
     """Run a recipe whose folder is locked."""
     if apart := _species_of_counts(recipe, say):
+        if recipe.community:
+            raise ConfigError(
+                "[community] needs complete checklists of all species; a table of counts by year does not say that "
+                "a species was absent where another was counted. Leave [community] out."
+            )
         return _all_species(recipe, apart, None, [], say, jobs, scheduler)
     records = recipe.out / "records"
     say("ingest")
@@ -175,9 +181,29 @@ def _run(
         for name, why in refused.items()
     ]  # fmt: skip
     names = [name for name in _species(recipe, records) if name not in refused]
+    if recipe.community:
+        recipe = _with_community(recipe, records, say)
     if len(names) == 1 and not failed:
         return [run_species(recipe, names[0], records, recipe.out, say=say)]
     return _all_species(recipe, names, records, failed, say, jobs, scheduler)
+
+
+def _with_community(recipe: Recipe, records: Path, say: Callable[[str], None]) -> Recipe:
+    """Fit all species together, and give the recipe's panels the scores of the sites, where there are any."""
+    settings, folder = recipe.community, recipe.out / "community"
+    assert settings is not None
+    say("community")
+    table = hash_file(settings.site_table) if settings.site_table else None
+    key = _manifest_key(records, asdict(settings) | {"site_table": table})
+    try:
+        ran = _step(folder, key, partial(build_community, records, folder, settings))
+    except (ConfigError, InputError) as error:
+        raise type(error)(in_recipe(str(error), "community"), **error.fields) from None
+    say("  done" if ran else "  unchanged, kept")
+    if not read_manifest(folder, "community")["results"]["rank"]:
+        say("  other species say nothing of the sites: no trend follows them")
+        return recipe
+    return replace(recipe, panel=replace(recipe.panel, community=str(folder)))
 
 
 def _species_of_counts(recipe: Recipe, say: Callable[[str], None]) -> list[str]:

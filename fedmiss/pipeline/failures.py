@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from fedmiss.community.settings import CommunitySettings
 from fedmiss.errors import in_words
 from fedmiss.etl.settings import PanelSettings
 from fedmiss.pipeline.recipe import ingest_options
@@ -22,6 +23,7 @@ def in_recipe(text: str, step: str = "") -> str:
     """Say options of single steps as settings of the recipe, those of ``step`` first: ``run`` does not have them."""
     tables = {
         "ingest": ingest_options(),
+        "community": names(CommunitySettings),
         "panel": names(PanelSettings),
         "fit": names(FitSettings),
         "report": names(ReportSettings),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedmiss.community.settings import CommunitySettings
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.settings import IngestSettings, PanelSettings, ingest_settings
@@ -29,6 +30,7 @@ class Recipe:
     files, sampling, unvetted : inputs of ingest, resolved against the recipe's own folder
     species : species to report; ``["all"]`` takes every species with at least ``min_records`` records
     ingest, panel, fit, report : settings of the steps
+    community : settings of a fit of all species together, whose scores the panels get; None for no such step
     terms : licence and citation of records that come without them (plain tables); kept with every result
     """
 
@@ -40,6 +42,7 @@ class Recipe:
     species: tuple[str, ...] = ()
     min_records: int = 200
     ingest: IngestSettings = field(default_factory=IngestSettings)
+    community: CommunitySettings | None = None
     panel: PanelSettings = field(default_factory=PanelSettings)
     fit: FitSettings = field(default_factory=FastSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
@@ -103,7 +106,18 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
         raise InputError(f"there is no recipe {path}.", path=str(path)) from None
     except (ValueError, IsADirectoryError) as error:
         raise InputError(f"{path} is not a TOML recipe: {error}.", path=str(path)) from None
-    tables = {"name", "out", "species", "min_records", "ingest", "panel", "fit", "report", "terms"}
+    tables = {
+        "name",
+        "out",
+        "species",
+        "min_records",
+        "ingest",
+        "community",
+        "panel",
+        "fit",
+        "report",
+        "terms",
+    }
     for key in raw:
         if key not in tables:
             raise unknown(key, sorted(tables), where)
@@ -116,16 +130,22 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
     if not inputs["files"]:
         raise ConfigError(f"{where}: ingest.files is missing; name the files to read.")
     species = convert(raw.get("species", []), tuple[str, ...], f"{where}: species")
-    if "species" not in ingest and species and species != ("all",):
+    if "species" not in ingest and species and species != ("all",) and "community" not in raw:
         ingest["species"] = list(species)
     panel = dict(_table(raw, "panel", where))
-    if isinstance(panel.get("site_table"), str):
-        panel["site_table"] = str(base / panel["site_table"])
-        if not Path(panel["site_table"]).is_file():
-            raise InputError(
-                f"{where}: panel.site_table: there is no file {panel['site_table']}.",
-                path=panel["site_table"],
-            )
+    others = dict(_table(raw, "community", where))
+    for name, table in (("panel", panel), ("community", others)):
+        if isinstance(table.get("site_table"), str):
+            table["site_table"] = str(base / table["site_table"])
+            if not Path(table["site_table"]).is_file():
+                raise InputError(
+                    f"{where}: {name}.site_table: there is no file {table['site_table']}.",
+                    path=table["site_table"],
+                )
+    if "community" in raw and "community" in panel:
+        raise ConfigError(
+            f"{where}: panel.community names a folder, and [community] makes one; leave one of them out."
+        )
     if isinstance(panel.get("community"), str):
         panel["community"] = str(base / panel["community"])
     return Recipe(
@@ -135,6 +155,9 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
         species=species,
         min_records=convert(raw.get("min_records", 200), int, f"{where}: min_records"),
         ingest=_ingest(ingest, f"{where}: ingest", base),
+        community=from_table(CommunitySettings, others, f"{where}: community")
+        if "community" in raw
+        else None,
         panel=from_table(PanelSettings, panel, f"{where}: panel"),
         fit=from_table(FitSettings, _table(raw, "fit", where), f"{where}: fit"),
         report=from_table(ReportSettings, _table(raw, "report", where), f"{where}: report"),

@@ -16,7 +16,9 @@ from fedmiss.etl.options import parse_map
 from fedmiss.etl.panel import make_panel
 from fedmiss.etl.settings import IngestSettings, PanelSettings
 from fedmiss.files import read_manifest
+from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.panels import open_panel
+from fedmiss.pipeline.recipe import read_recipe
 from fedmiss.tables import read_table
 from tests.cli.terminal import fedmiss as run
 from tests.community.worlds import MAP, lists_of, records_of, world
@@ -277,3 +279,27 @@ def test_a_community_without_axes_is_no_help_and_says_so(made, tmp_path):
 def test_the_names_are_those_of_the_package():
     assert fedmiss.build_community is build_community
     assert fedmiss.CommunitySettings is CommunitySettings
+
+
+def test_a_recipe_fits_all_species_first_and_the_trends_follow(made, tmp_path):
+    table, _, _ = made
+    table.to_csv(tmp_path / "lists.csv", index=False)
+    columns = ", ".join(f'{a} = "{b}"' for a, b in (pair.split("=") for pair in MAP.split(",")))
+    text = (
+        'species = ["Avis species05", "Avis species07"]\n'
+        f'[ingest]\nfiles = ["lists.csv"]\nmap = {{ {columns} }}\n'
+        '[community]\nrank = 1\nfolds = 2\n[panel]\nsites = "all"\ngroups = 2\n'
+        '[fit]\nrank = 0\nbootstrap = 0\nstructure = "covariates"\n'
+    )
+    (tmp_path / "two.toml").write_text(text)
+    recipe = read_recipe(tmp_path / "two.toml", tmp_path / "out")
+    done = run_recipe(recipe, jobs=1)
+    assert [r.error for r in done] == ["", ""], done
+    for r in done:
+        m = read_manifest(r.folder / "panel")
+        assert m["settings"]["community"] == "community"
+        assert open_panel(r.folder / "panel").covariates()["axis 1 of other species"].size == 40
+    assert run_recipe(recipe, jobs=1)[0].redone == (), "nothing changed, nothing is made again"
+    (tmp_path / "no.toml").write_text(text.replace('sites = "all"', 'community = "x"'))
+    with pytest.raises(ConfigError, match="leave one of them out"):
+        read_recipe(tmp_path / "no.toml")

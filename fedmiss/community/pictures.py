@@ -13,7 +13,7 @@ from fedmiss.arrays import F64
 from fedmiss.community.tables import Tables
 from fedmiss.report.basemap import CREDIT, draw_basemap, draw_scale, frame_of
 from fedmiss.report.style import BLUE, GREY, INK, ORANGE, Plot, figure, style
-from fedmiss.report.words import count, number, share
+from fedmiss.report.words import count, share
 
 __all__ = ["all_pictures"]
 
@@ -169,7 +169,7 @@ def _axis_map(t: Tables, axis: int) -> Plot | None:
 
 def _richness(t: Tables) -> Plot | None:
     text = (
-        f"Species expected on {number(t.usual)} standard visit{'s' if t.usual > 1 else ''} to each site: the usual number "
+        f"Species expected on {count(t.usual)} standard visit{'s' if t.usual > 1 else ''} to each site: the usual number "
         "of visits, so that sites with few visits and sites with many can be compared."
     )
     made = _map(

@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 
 from fedmiss.community.model import cells_of, effort_of, fit_community
 from fedmiss.community.settings import CommunitySettings
@@ -43,12 +42,13 @@ def build_community(
     --------
     >>> import fedmiss, numpy as np, pandas as pd
     >>> rng = np.random.default_rng(1)
-    >>> lists = pd.DataFrame({"site": np.repeat([f"s{j}" for j in range(12)], 3), "date": "2020-05-01", "complete": 1})
+    >>> site = np.repeat([f"s{j}" for j in range(12)], 3)
+    >>> lists = pd.DataFrame({"site": site, "date": "2020-05-01", "observer": "Kim", "complete": 1})
     >>> birds = pd.DataFrame(rng.poisson(2.0, (36, 6)), columns=[f"Avis species{s}" for s in range(6)])
     >>> table = lists.join(birds).reset_index(names="checklist")
-    >>> table = table.melt(["checklist", "site", "date", "complete"], var_name="species", value_name="count")
+    >>> table = table.melt(list(table.columns[:5]), var_name="species", value_name="count")
     >>> table[table["count"] > 0].to_csv("lists.csv", index=False)
-    >>> records = fedmiss.ingest(["lists.csv"], "records")
+    >>> records = fedmiss.ingest(["lists.csv"], "records", fedmiss.IngestSettings(column_map={"auto": ""}))
     >>> folder = fedmiss.build_community("records", "community", fedmiss.CommunitySettings(rank=0))
     >>> fedmiss.read_table("community/species.parquet", "community_species").num_rows
     6
@@ -106,7 +106,7 @@ def _covariates(s: CommunitySettings, lists: Lists) -> tuple[dict[str, np.ndarra
     out = {}
     for name in table.covariates:
         column = joined[name]
-        number = column.dtype == pl.Float64
+        number = column.dtype.is_numeric()
         out[name] = (
             column.to_numpy().astype(float) if number else column.fill_null("").to_numpy().astype(object)
         )

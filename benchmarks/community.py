@@ -26,7 +26,6 @@ from pathlib import Path
 import lowrank_peers as peers
 import numpy as np
 import pandas as pd
-from scipy.special import xlogy
 
 from fedmiss.community.model import Cells, Community, fit_community
 from fedmiss.community.outputs import axes_of, left_out_scores
@@ -34,6 +33,7 @@ from fedmiss.community.settings import CommunitySettings
 from fedmiss.federation.local import fit_counts
 from fedmiss.federation.results import AverageFit
 from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.families import POISSON
 from fedmiss.models.lowrank.settings import CountSettings
 
 SIZE = 1.0
@@ -72,8 +72,7 @@ def whole(w: World, count: np.ndarray, hide: float = 0.0) -> tuple[Cells, np.nda
 
 def deviance(y: np.ndarray, m: np.ndarray) -> np.ndarray:
     """Poisson deviance of each count."""
-    m = np.maximum(m, 1e-6)
-    return 2 * (xlogy(y, y / m) - (y - m))
+    return POISSON.deviance(y, np.maximum(m, 1e-6))
 
 
 def alone(w: World, y: np.ndarray, features: dict[str, np.ndarray]) -> np.ndarray:

@@ -37,7 +37,6 @@ SIZES = (1.0, 0.5, 0.25, 0.125)  # fractions of the 1 / size of rank 0 that are 
 COVARIATES = ("covariates",)
 ROUNDS = 30  # of each rank while models are compared: scores of left-out cells move less after them than between folds
 SAME = 0.005  # share of the deviance by which a model with more axes must be better
-FEWEST = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ def cells_of(lists: Lists, effort: Effort, model: str) -> Cells:
     """Cells of the community model from lists."""
     birds, exposure, found = lists.summed(effort.weight)
     if model == "counts":
-        j, s = np.nonzero(exposure > FEWEST)
+        j, s = np.nonzero(exposure > 0)
         return Cells(lists.J, lists.S, j, s, birds[j, s], exposure[j, s], np.ones(j.size))
     lost = np.zeros((lists.J, lists.S))
     np.add.at(lost, (lists.site[lists.missing[:, 0]], lists.missing[:, 1]), 1.0)

@@ -38,20 +38,15 @@ def write_page(tmp: Path, t: Tables, settings: CommunitySettings, warnings: list
     (tmp / "index.html").write_text(html, encoding="utf-8")
 
 
-def _gain(t: Tables) -> float:
-    whole = t.species[["deviance_alone", "deviance"]].sum()
-    return 1.0 - float(whole["deviance"]) / max(float(whole["deviance_alone"]), 1e-12)
-
-
 def _headline(t: Tables) -> str:
-    gain, named = _gain(t), {1: "One axis", 2: "Two axes", 3: "Three axes", 4: "Four axes", 5: "Five axes"}
+    named = {1: "One axis", 2: "Two axes", 3: "Three axes", 4: "Four axes", 5: "Five axes"}
     if not t.fit.rank:
         return "The species of these sites say nothing of each other that left-out counts would show."
     beside = "covariates and levels" if t.fit.responses else "levels"
     take = "takes" if t.fit.rank == 1 else "take"
     return (
-        f"{named.get(t.fit.rank, f'{t.fit.rank} axes')} that species follow together {take} {share(gain)} off the deviance "
-        f"of left-out counts, beside the {beside} of site and species alone."
+        f"{named.get(t.fit.rank, f'{t.fit.rank} axes')} that species follow together {take} {share(t.gain)} off the "
+        f"deviance of left-out counts, beside the {beside} of site and species alone."
     )
 
 

@@ -11,7 +11,7 @@ from scipy.spatial.distance import squareform
 
 from fedmiss.arrays import F64
 from fedmiss.community.tables import Tables
-from fedmiss.report.basemap import CREDIT, draw_basemap, draw_scale, frame_of
+from fedmiss.report.basemap import CREDIT, empty_map, frame_of
 from fedmiss.report.style import BLUE, GREY, INK, ORANGE, Plot, figure, style
 from fedmiss.report.words import count, share
 
@@ -127,18 +127,7 @@ def _map(
         return None
     x, y, v = (table[c].to_numpy(dtype=float) for c in ("longitude", "latitude", "value"))
     frame = frame_of(x, y)
-    fig = figure(
-        height=float(
-            np.clip(
-                4.7 * (frame.north - frame.south) * frame.squeeze / (frame.east - frame.west) + 0.8, 3.0, 6.6
-            )
-        )
-    )
-    ax = fig.subplots()
-    draw_basemap(ax, frame)
-    draw_scale(ax, frame)
-    ax.set_xticks([])
-    ax.set_yticks([])
+    fig, ax = empty_map(frame, more=0.8, least=3.0)
     reach = float(np.quantile(np.abs(v), 0.98)) or 1.0
     norm = (
         Normalize(-reach, reach)

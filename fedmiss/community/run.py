@@ -54,7 +54,7 @@ def build_community(
     6
     """
     s, source, out = settings or CommunitySettings(), Path(records), Path(out)
-    manifest = read_manifest(source, "records", verify=True)
+    manifest = read_manifest(source, "records")  # read_lists checks the files
     with (
         atomic_folder(out, KIND, overwrite=overwrite, inputs=[source]) as tmp,
         progress("community", STAGES) as show,
@@ -114,14 +114,13 @@ def _covariates(s: CommunitySettings, lists: Lists) -> tuple[dict[str, np.ndarra
 
 
 def _results(t: Tables) -> dict[str, object]:
-    whole = t.species[["deviance_alone", "deviance"]].sum()
     return {
         "n_sites": t.lists.J, "n_species": t.lists.S, "n_lists": int(t.lists.site.size),
         "birds": int(t.species["birds"].sum()),
         "rank": t.fit.rank, "share": [round(float(x), 4) for x in t.axes.share],
         "inverse_size": t.fit.fit.settings.inverse_size, "effort": {k: round(v, 4) for k, v in t.effort.terms.items()},
         "responses": list(t.fit.responses), "converged": bool(t.fit.fit.fit.converged),
-        "gain": round(1.0 - float(whole["deviance"] / max(whole["deviance_alone"], 1e-12)), 4),
+        "gain": round(t.gain, 4),
         "visits_of_richness": t.usual,
     }  # fmt: skip
 

@@ -45,6 +45,12 @@ class Tables:
     visits: pd.DataFrame
     usual: float
 
+    @property
+    def gain(self) -> float:
+        """Share of the deviance of left-out cells that the axes take off."""
+        whole = self.species[["deviance_alone", "deviance"]].sum()
+        return 1.0 - float(whole["deviance"]) / max(float(whole["deviance_alone"]), 1e-12)
+
     def named(self, index: int) -> str:
         """Common name of a species, else its scientific name."""
         return self.lists.common[index] or self.lists.species[index]

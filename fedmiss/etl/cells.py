@@ -12,7 +12,7 @@ import polars as pl
 from fedmiss.errors import InputError
 from fedmiss.files import read_manifest
 
-__all__ = ["Aggregate", "aggregate", "species_visits"]
+__all__ = ["Aggregate", "aggregate", "sites_of", "species_visits"]
 
 # reasons of a blank count that make the whole visit missing: neither a detection nor a zero
 MISSING = ("unvetted", "exotic")
@@ -189,3 +189,13 @@ def _visited(path: Path) -> tuple[pl.DataFrame, Callable[[pl.Expr], dict[str, pl
         }
 
     return lists.collect(engine="streaming"), labels
+
+
+def sites_of(visits: pl.DataFrame) -> pl.DataFrame:
+    """The sites of visits or checklists, in no order: site_id, site_name, mean place, region."""
+    return visits.group_by("site_id").agg(
+        pl.col("site_name").drop_nulls().sort().first(),
+        pl.col("latitude").mean(),
+        pl.col("longitude").mean(),
+        pl.col("region").drop_nulls().sort().first(),
+    )

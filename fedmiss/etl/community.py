@@ -11,7 +11,7 @@ import polars as pl
 
 from fedmiss.arrays import F64, I32, Bool
 from fedmiss.errors import InputError, listed
-from fedmiss.etl.cells import MISSING
+from fedmiss.etl.cells import MISSING, sites_of
 from fedmiss.etl.site_table import SiteTable
 from fedmiss.files import read_manifest
 from fedmiss.tables import read_table
@@ -126,7 +126,7 @@ def read_lists(records: str | Path, *, min_sites: int = 3) -> Lists:
     )
     missing = found.filter(pl.col("reason").is_in(MISSING).fill_null(False))
     found = found.filter(pl.col("detected") & ~pl.col("reason").is_in(MISSING).fill_null(False))
-    sites = _sites(lists)
+    sites = sites_of(lists).sort("site_id")
     place = dict(zip(sites["site_id"].to_list(), range(sites.height), strict=True))
     site = lists["site_id"].replace_strict(place, return_dtype=pl.Int32).to_numpy()
     names, common = _species(found, site, entries, sites.height, min_sites, flow)
@@ -150,19 +150,6 @@ def read_lists(records: str | Path, *, min_sites: int = 3) -> Lists:
         np.column_stack([missing["list_"].to_numpy(), lost_of]).astype(np.int32).reshape(-1, 2), tuple(flow),
         tuple(warnings),
     )  # fmt: skip
-
-
-def _sites(lists: pl.DataFrame) -> pl.DataFrame:
-    return (
-        lists.group_by("site_id")
-        .agg(
-            pl.col("site_name").drop_nulls().sort().first(),
-            pl.col("latitude").mean(),
-            pl.col("longitude").mean(),
-            pl.col("region").drop_nulls().sort().first(),
-        )
-        .sort("site_id")
-    )
 
 
 def _species(
@@ -212,12 +199,11 @@ def _enough(folder: Path, names: tuple[str, ...], J: int, min_sites: int) -> Non
 
 def _one_in_two_names(names: tuple[str, ...], found: pl.DataFrame, code: I32) -> list[str]:
     """Name pairs of species with names alike that are never on one list: perhaps one species under two names."""
-    lists = [set(found["list_"].to_numpy()[code == i].tolist()) for i in range(len(names))]
-    said = []
+    at, said = found["list_"].to_numpy(), []
     for i, a in enumerate(names):
         for k in range(i + 1, len(names)):
             alike = difflib.SequenceMatcher(None, a.casefold(), names[k].casefold()).ratio() >= NEAR
-            if alike and not lists[i] & lists[k]:
+            if alike and not np.isin(at[code == i], at[code == k]).any():
                 said.append(
                     f"{a} and {names[k]} are never on the same list: perhaps one species in two names; if so, name it once."
                 )

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
-from fedmiss.etl.cells import species_visits
+from fedmiss.etl.cells import sites_of, species_visits
 from fedmiss.etl.codes import FRAME, NEVER_DETECTED
 from fedmiss.etl.community import scores_without
 from fedmiss.etl.count_visits import MONTH_OF_YEARLY
@@ -335,13 +335,7 @@ def _choose_sites(visits: pl.DataFrame, settings: PanelSettings, flow: list[Flow
 
 
 def _site_axis(visits: pl.DataFrame) -> pl.DataFrame:
-    sites = visits.group_by("site_id").agg(
-        pl.col("site_name").drop_nulls().sort().first(),
-        pl.col("latitude").mean(),
-        pl.col("longitude").mean(),
-        pl.col("region").drop_nulls().sort().first(),
-    )
-    return _numbered(sites)
+    return _numbered(sites_of(visits))
 
 
 def _numbered(sites: pl.DataFrame) -> pl.DataFrame:

@@ -12,14 +12,16 @@ from typing import NamedTuple
 import numpy as np
 import shapely
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from shapely.geometry import LinearRing, LineString, Polygon
 
 from fedmiss.arrays import F64, I64
+from fedmiss.report.style import figure
 from fedmiss.resources import resource
 
-__all__ = ["CREDIT", "Frame", "draw_basemap", "draw_scale", "frame_of"]
+__all__ = ["CREDIT", "Frame", "draw_basemap", "draw_scale", "empty_map", "frame_of"]
 
 CREDIT = "Coasts and borders: Natural Earth (public domain)."
 LAND, SEA, LINE = "#f3f1ea", "#e3edf5", "#a9a89f"
@@ -128,3 +130,20 @@ def draw_scale(ax: Axes, f: Frame) -> None:
     tick = 0.012 * (f.north - f.south)
     ax.plot([x, x, x + degrees, x + degrees], [y + tick, y, y, y + tick], color="#333333", lw=1.1, zorder=5)
     ax.annotate(f"{length:g} km", (x + degrees / 2, y + tick), ha="center", va="bottom", fontsize=8, zorder=5)
+
+
+def empty_map(f: Frame, *, more: float, least: float) -> tuple[Figure, Axes]:
+    """A figure of the frame's shape with coasts and scale, to draw sites on.
+
+    Parameters
+    ----------
+    more : inches beside the map itself, for legends and colour bars;  least : height at least, inches
+    """
+    height = 4.7 * (f.north - f.south) * f.squeeze / (f.east - f.west) + more
+    fig = figure(height=float(np.clip(height, least, 6.6)))
+    ax = fig.subplots()
+    draw_basemap(ax, f)
+    draw_scale(ax, f)
+    ax.set_xticks([])
+    ax.set_yticks([])
+    return fig, ax

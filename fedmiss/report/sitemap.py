@@ -13,10 +13,10 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from fedmiss.arrays import F64
 from fedmiss.report.analysis import MIN_SITE_YEARS, Analysis
-from fedmiss.report.basemap import CREDIT, Frame, draw_basemap, draw_scale, frame_of
+from fedmiss.report.basemap import CREDIT, Frame, empty_map, frame_of
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.slopes import log_slope
-from fedmiss.report.style import CLASS_COLOURS, GREY, INK, Plot, figure
+from fedmiss.report.style import CLASS_COLOURS, GREY, INK, Plot
 from fedmiss.report.words import count, number, percent
 
 __all__ = ["HEXAGONS_FROM", "hexagons", "site_map"]
@@ -35,18 +35,7 @@ def site_map(a: Analysis) -> Plot | None:
     if a.settings.coarse_map > 0:
         table = _merge_places(table)
     frame = frame_of(table["longitude"].to_numpy(), table["latitude"].to_numpy())
-    fig = figure(
-        height=float(
-            np.clip(
-                4.7 * (frame.north - frame.south) * frame.squeeze / (frame.east - frame.west) + 1.1, 3.2, 6.6
-            )
-        )
-    )
-    ax = fig.subplots()
-    draw_basemap(ax, frame)
-    draw_scale(ax, frame)
-    ax.set_xticks([])
-    ax.set_yticks([])
+    fig, ax = empty_map(frame, more=1.1, least=3.2)
     if len(table) > HEXAGONS_FROM:
         table = hexagons(table, a, frame)
         caption, alt = _draw_hexagons(fig, ax, table, a, frame)

@@ -159,7 +159,7 @@ _EXPECTED = {
     "Totals": "RegionTotals",
     "SiteTime": "SiteTimeSums", "SiteVisits": "VisitSums", "Covariates": "CovariateSums",
     "Features": "FeatureSums",
-    "Close": "Done", "Tally": "Tallies", "Support": "SupportSums", "Outcome": "Done",
+    "Close": "Done", "Keep": "Done", "Tally": "Tallies", "Support": "SupportSums", "Outcome": "Done",
 }  # fmt: skip
 assert set(_EXPECTED.values()) | {"Refusal"} == {k.__name__ for k in ANSWERS}
 

@@ -62,6 +62,7 @@ __all__ = [
     "GapSums",
     "Gaps",
     "Hello",
+    "Keep",
     "KeyedHashes",
     "Message",
     "Months",
@@ -95,7 +96,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 9  # raise it whenever a type below changes
+PROTOCOL = 10  # raise it whenever a type below changes
 
 
 # -- fits ----------------------------------------------------------------------------------------------------
@@ -395,6 +396,15 @@ class Close(Question):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Keep(Question):
+    """Keep what the fits of a batch have come to as a batch of its own: the path of ranks goes on from here."""
+
+    about: ClassVar[str] = "keeps a rank that is finished, while the fit goes on to the next"
+    batch: int = _f("number of the batch")
+    to: int = _f("number of the batch that keeps it")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Outcome(Question):
     """Give a group what its own report needs of the finished job: nothing in it was computed for one group alone."""
 
@@ -419,7 +429,7 @@ class Refusal(Answer):
 # The order is part of the protocol: a type's number on the wire is its place here.
 QUESTIONS: tuple[type[Question], ...] = (
     Hello, Axes, Sites, Checklists, Shared, Drop, Gaps, Open, Broadcast, Solve, Predict, Score, SharedProduct, Product,
-    Totals, Close, Tally, Support, Outcome, SiteTime, SiteVisits, Covariates, Features,
+    Totals, Close, Tally, Support, Outcome, SiteTime, SiteVisits, Covariates, Features, Keep,
 )  # fmt: skip
 ANSWERS: tuple[type[Answer], ...] = (
     Description, Done, KeyedHashes, GapSums, OpenSums, SharedRows, Months, FitSums, ScoreSums, ProductSums, RegionTotals,

@@ -12,6 +12,7 @@ from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.state import MonthState
 from fedmiss.models.lowrank.families import FAMILIES, SCALES
+from fedmiss.models.lowrank.moments import moments as _moments
 from fedmiss.models.lowrank.occupancy import ChainPosterior, log_yearly, zero_inflated
 from fedmiss.models.lowrank.predictive import LEVEL, Law
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
@@ -285,17 +286,7 @@ def _normal(covariances: F64, rng: np.random.Generator) -> F64:
 
 def moments(q: Posterior, site: slice | I64) -> tuple[F64, F64]:
     """Mean and variance of the predictor (rows of ``site`` x L) of every cell, observed or not."""
-    P, C = q.P[site], q.C[site]
-    eta: F64 = q.mu + P[:, :1] + q.T[:, 0] + P[:, 1:] @ q.T[:, 1:].T
-    x = np.column_stack([np.ones(q.T.shape[0]), q.T[:, 1:]])
-    z = np.hstack([np.ones((P.shape[0], 1)), P[:, 1:]])
-    p = x.shape[1]
-    # var = x'C x + z'D z + tr(C D) over the factor block, as three matrix products
-    xx = (x[:, :, None] * x[:, None, :]).reshape(-1, p * p)
-    zz = (z[:, :, None] * z[:, None, :]).reshape(-1, p * p)
-    var = C.reshape(-1, p * p) @ xx.T + zz @ q.D.reshape(-1, p * p).T
-    var += C[:, 1:, 1:].reshape(len(P), -1) @ q.D[:, 1:, 1:].reshape(len(q.T), -1).T
-    return eta, var
+    return _moments(q.mu, q.P[site], q.C[site], q.T, q.D)
 
 
 def predictor(q: Posterior, site: slice | I64, family: str) -> F64:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from fedmiss.errors import ConfigError
+from fedmiss.federation import messages as msg
+from fedmiss.federation.group import answers
 from fedmiss.federation.local import LocalFederation, bootstrap, fit_counts
 from fedmiss.federation.results import AverageFit, totals_by_region
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -47,6 +49,26 @@ def test_groups_do_not_matter_joint_sites_among_them(rank, dispersion):
     np.testing.assert_allclose(many.state.chain, one.state.chain, rtol=1e-7)
     totals = [fit.expected().sum(axis=0) for fit in (one, many)]
     np.testing.assert_allclose(totals[0], totals[1], rtol=1e-7)
+
+
+def test_a_group_with_too_few_sites_says_nothing_of_them(monkeypatch):
+    p = simulate_design("vacated", 3, sites=40, years=6, visits=900)
+    few = p.site < 4
+    groups = [Group.of(n, p.site[m], p.month[m], p.count[m]) for n, m in (("few", few), ("many", ~few))]
+    calendar = (np.arange(p.year.size) % 12 + 1, p.year)
+    federation = LocalFederation.of_panel(GroupPanel.of(40, p.year.size, groups, calendar), minimum=5)
+    said = {"few": [], "many": []}
+
+    def solve(program, batch, question):
+        answer = answers.solve(program, batch, question)
+        said[program.name].append(answer.chain[0, :7])
+        return answer
+
+    monkeypatch.setitem(answers.ANSWER, msg.Solve, solve)
+    federation.fit(replace(CHAIN, max_sweeps=8))
+    assert len(said["few"]) == len(said["many"]) > 0
+    assert not np.any(said["few"])
+    assert np.all(np.array(said["many"])[:, 1] == 36)  # its sites
 
 
 def test_a_site_with_birds_is_occupied_and_the_fit_is_at_rest():

@@ -149,15 +149,47 @@ def test_the_priors_are_not_seen_where_sites_have_birds(monkeypatch):
 
 
 def test_a_step_of_the_variances_solves_its_equation_and_shrinks_less_with_more_sites():
-    squares = np.array([0.01, 0.3, 2.0, 50.0])
+    squares, spread = np.array([0.005, 0.2, 1.0, 40.0]), np.array([0.005, 0.1, 1.0, 10.0])
+    scale = 2.0 * np.array(
+        [priors.SITE_SD, priors.SLOPE_SD, priors.SITE_SD, priors.SITE_SD]
+    )  # unit of values
+    wanted = squares + spread
     for J in (5.0, 100.0, 1e6):
-        v = priors.shrunk_variances(squares, J, 2.0, slopes=True)
-        scale = 2.0 * np.array(
-            [priors.SITE_SD, priors.SLOPE_SD, priors.SITE_SD, priors.SITE_SD]
-        )  # unit of values
-        np.testing.assert_allclose(v + v**2 / (J * scale**2), squares)
-        assert (v < squares).all()
-    np.testing.assert_allclose(v, squares, rtol=1e-3)
+        v = priors.shrunk_variances(squares, spread, 0.1 * wanted, J, 2.0, slopes=True)  # upwards: EM's step
+        np.testing.assert_allclose(v + v**2 / (J * scale**2), wanted)
+        assert (v < wanted).all()
+    np.testing.assert_allclose(v, wanted, rtol=1e-3)
+
+
+@pytest.mark.parametrize("J", [5.0, 1e6])
+def test_variances_that_fall_come_to_the_fixed_point_of_em_sooner(J):
+    """Terms with one datum each of variance 1: their posterior variance is v / (1 + v), their mean v / (1 + v) times it."""
+    data, rounds = np.full(1, 1.3), {}
+    for quick in (True, False):
+        v, k = np.full(1, 4.0), 0
+        while k < 10_000:
+            part = v / (1.0 + v)
+            a, s = part**2 * data, part
+            em = priors.shrunk_variances(a, s, np.full(1, 1e-9), J, 1.0, slopes=False)
+            new = priors.shrunk_variances(a, s, v, J, 1.0, slopes=False) if quick else em
+            k += 1
+            if abs(new - v) < 1e-9 * v:
+                break
+            v = new
+        rounds[quick] = k
+        np.testing.assert_allclose(v, em, rtol=1e-6)  # where EM would stay
+    assert rounds[True] < 0.6 * rounds[False]
+
+
+def test_a_step_down_has_the_fixed_point_of_em_and_is_bounded():
+    squares, known, v = np.array([0.3, 0.01, 0.05]), np.array([0.8, 0.1, 0.4]), 5.0
+    fallen = priors.next_variance(squares, known, v)
+    assert fallen == v / priors.STRIDE
+    for _ in range(100):
+        v = priors.next_variance(squares, known, v)
+    assert v == pytest.approx(squares.sum() / known.sum())
+    assert v == pytest.approx((squares + (1 - known) * v).mean())
+    assert priors.next_variance(squares, known, 0.01) == pytest.approx((squares + (1 - known) * 0.01).mean())
 
 
 def test_a_share_of_the_step_makes_the_iteration_of_a_variance_converge():

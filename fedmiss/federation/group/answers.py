@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import ndtr
 
 from fedmiss.arrays import F64, I32, I64
 from fedmiss.errors import ConfigError, UplinkError
@@ -14,11 +13,13 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.group import kernels
 from fedmiss.federation.group.batch import Batch
 from fedmiss.federation.group.features import feature_sums, move_prior_means
+from fedmiss.federation.group.months import months_of
 from fedmiss.federation.group.presence import LEAST
+from fedmiss.federation.group.totals import totals
 from fedmiss.federation.keys import keyed_hashes, normals, seed_key
-from fedmiss.federation.triangle import free_columns, free_places, from_triangle, to_triangle
+from fedmiss.federation.triangle import free_places, to_triangle
 from fedmiss.models.lowrank.families import negbin_deviance
-from fedmiss.models.lowrank.occupancy import SURE, log_yearly
+from fedmiss.models.lowrank.occupancy import SURE
 from fedmiss.models.site_time import site_effects, site_time
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ __all__ = ["ANSWER", "check", "start_from"]
 BLOCK = 4_000_000  # cells of sites x months held at a time
 NO_BIRD = -50.0  # log effect of a site at which no bird was counted: it has none
 
-_SEEN: dict[Any, tuple[Any, ...]] = {}  # what was computed from the last question
+_CHECKED: list[tuple[Any, tuple[int, ...]] | None] = [None]  # the last question that was found right
 
 
 def start_from(batch: Batch, full: Batch) -> None:
@@ -49,7 +50,7 @@ def check(program: GroupProgram, b: Batch, question: Any) -> None:
     """Refuse a question that names fits, ranks or shapes that are not there: compiled loops check no bounds."""
     fits, (n, L) = question.fits, b.T.shape[:2]
     there = (n, L, b.kappa.shape[1], b.p, program.shared_sites.size, b.test.shape[0])
-    last = _SEEN.get(check)
+    last = _CHECKED[0]
     if last is not None and last[0] is question and last[1] == there:
         return  # in one process the very same question goes to every group
     wrong = []
@@ -93,22 +94,7 @@ def check(program: GroupProgram, b: Batch, question: Any) -> None:
             f"group {program.name!r} was asked {type(question).__name__} about {wrong[0]}. Install the same fedmiss on all "
             "sides, and start the job again."
         )
-    _SEEN[check] = (question, there)
-
-
-def _months(b: Batch, q: msg.Broadcast | msg.Totals) -> tuple[F64, F64]:
-    """Months' coefficients and covariances with the known line among them; made once for the same question to all groups."""
-    last = _SEEN.get(_months)
-    if last is None or last[0] is not q or last[1] != b.slopes:
-        n, L, f = q.T.shape
-        free = free_columns(f + b.slopes, slopes=b.slopes)
-        T, D = np.zeros((n, L, f + b.slopes)), np.zeros((n, L, f + b.slopes, f + b.slopes))
-        if b.slopes:
-            T[:, :, 1] = b.T[0, :, 1]
-        T[:, :, free] = q.T
-        D[:, :, free[:, None], free[None, :]] = from_triangle(q.D, f)
-        last = _SEEN[_months] = (q, b.slopes, T, D)
-    return last[2], last[3]
+    _CHECKED[0] = (question, there)
 
 
 def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRows:
@@ -134,7 +120,7 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
             b.P[f, :, :p] *= s
             b.C[f, :, :p, :p] *= s[:, None] * s[None, :]
     b.rank[at] = p
-    b.mu[at], (b.T[at, :, :p], b.D[at, :, :p, :p]) = q.mu, _months(b, q)
+    b.mu[at], (b.T[at, :, :p], b.D[at, :, :p, :p]) = q.mu, months_of(b, q)
     b.tau[at, :p], b.phi[at], b.inverse_size[at] = q.tau, q.phi, q.inverse_size
     b.kappa[at], b.ridge[at] = q.kappa, q.ridge
     if b.presence is not None:
@@ -235,7 +221,9 @@ def _presence_step(program: GroupProgram, b: Batch, f: int, evidence: F64) -> F6
     assert known is not None
     seen = np.bincount(known.row_at // known.years, known.w[f], len(evidence)) > 0
     exposure = known.of_years(known.cell_at, b.E[f])
-    factor, sums = known.step(f, evidence, program.share * seen, exposure)
+    share = program.share * seen
+    factor, sums = known.step(f, evidence, share, exposure)
+    sums = sums * (np.count_nonzero(share) >= program.axis.minimum)
     b.E[f] *= factor.ravel()[known.cell_at]
     b.weigh(f)
     return np.append(sums, b.rows.w[f].sum())
@@ -384,54 +372,6 @@ def product(program: GroupProgram, b: Batch, q: msg.Product) -> msg.ProductSums:
     return msg.ProductSums(_added(out, n) / q.unit[:, None, None])
 
 
-def totals(program: GroupProgram, b: Batch, q: msg.Totals) -> msg.RegionTotals:
-    """Expected counts summed over sites; slopes of the group's sites stay here."""
-    axis, p, J = program.axis, q.p, b.cells.J
-    region = np.full(J, -1, dtype=np.int64)
-    for i, name in enumerate(axis.regions):
-        region[program.visits.region == name] = i
-    region = _released(region, program.share > 0, axis.minimum)
-    some = int((program.share > 0).sum()) >= axis.minimum
-    year_of, years = _complete_years(axis.months, program.visits.calendar)
-    x = years - years.mean() if years.size else years.astype(float)
-    rows = len(axis.regions) + 1 + q.visited
-    out = np.zeros((q.fits.size, rows, axis.L))
-    visited = program.visited
-    T, D = _months(b, q)
-    D = D * (not q.drawn)
-    chunks = kernels.chunks_of(J * axis.L)
-    time = np.zeros(axis.L, dtype=np.int64) if b.presence is None else b.presence.year
-    for i, f in enumerate(q.fits):
-        present = _drawn_presence(program, b, q.batch, int(f), drawn=q.drawn)
-        P, C = b.P[f, :, :p], b.C[f, :, :p, :p] * (not q.drawn)
-        sums, yearly = np.zeros((chunks, len(axis.regions) + 3, axis.L)), np.zeros((J, years.size))
-        kernels.spread_out(
-            kernels.expected_totals, chunks, J * axis.L, p, chunks, q.mu[i], np.ascontiguousarray(P),
-            np.ascontiguousarray(C), T[i], D[i],
-            b.family.code, b.scale.log, q.smear[i], program.all_slopes, program.share, region, visited,
-            year_of, present, time, sums, yearly,
-        )  # fmt: skip
-        added = sums.sum(axis=0)
-        out[i] = added[:rows] * some
-        program.own_totals[q.batch, int(f)] = added[-1]
-        if years.size >= 3:
-            program.slopes[q.batch, int(f)] = (
-                log_yearly(yearly, empty=b.presence is not None) @ x / float(x @ x)
-            )
-    return msg.RegionTotals(out)
-
-
-def _drawn_presence(program: GroupProgram, b: Batch, batch: int, f: int, *, drawn: bool) -> F64:
-    """Probability (J, Y) that sites are occupied; where coefficients are ``drawn`` a draw, keyed by the sites' ids."""
-    chain = program.site_presence(batch, f)
-    if chain is None:
-        return np.ones((b.cells.J, 1))
-    if not drawn:
-        return chain.present
-    place = keyed_hashes(program.visits.site_id, seed_key("presence", b.seed))
-    return chain.draw(ndtr(normals(place, chain.came.shape[1], "presence", b.seed, int(b.numbers[f]))))
-
-
 def site_time_sums(program: GroupProgram, b: Batch, q: msg.SiteTime) -> msg.SiteTimeSums:
     """Equations of free time effects; the sites' own effects stay in the batch, as for every other fit."""
     if program.axis.minimum > 1 or program.shared_sites.size or b.off:
@@ -461,36 +401,6 @@ def site_time_sums(program: GroupProgram, b: Batch, q: msg.SiteTime) -> msg.Site
         b.C[f] = 0.0
     b.rank[q.fits] = 1
     return msg.SiteTimeSums(sums, counted, gradient, to_triangle(information))
-
-
-def _released(region: I64, counted: np.ndarray, minimum: int) -> I64:
-    """Regions of sites, -1 where the group has fewer than ``minimum`` of them: nor may the rest of the whole be so few."""
-    out = region.copy()
-    if minimum <= 1 or not region.size:
-        return out
-    count = np.bincount(region[counted & (region >= 0)], minlength=int(region.max()) + 1)
-    out[np.isin(region, np.flatnonzero(count < minimum))] = -1
-    rest = int((counted & (out < 0)).sum())
-    if 0 < rest < minimum and (out >= 0).any():
-        kept = np.flatnonzero(count >= minimum)
-        out[out == kept[np.argmin(count[kept])]] = -1
-    return out
-
-
-def _complete_years(months: I64, calendar: bool) -> tuple[I64, I64]:
-    """Column of each month in the table of complete years, -1 for others, and those years."""
-    if not calendar:
-        return np.full(months.size, -1, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    year, season = months // 12, np.unique(months % 12).size
-    years, counts = np.unique(year, return_counts=True)
-    full = years[counts == season]
-    at = np.searchsorted(full, year)
-    known = (
-        (at < full.size) & (full[np.minimum(at, max(full.size - 1, 0))] == year)
-        if full.size
-        else np.zeros(year.size, bool)
-    )
-    return np.where(known, at, -1).astype(np.int64), full
 
 
 ANSWER: dict[type, Callable[[GroupProgram, Batch, Any], msg.Answer]] = {

@@ -24,11 +24,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fedmiss.models.lowrank.families import ETA_MAX
 from fedmiss.models.lowrank.family_kernels import curvature, mean, predictor, tilts, variance, visit_sums
 
 __all__ = [
-    "chunks_of", "dispersion_sums", "effort_sums", "expected_totals", "fill_cells", "predict_cells", "product_sums",
+    "chunks_of", "dispersion_sums", "effort_sums", "fill_cells", "predict_cells", "product_sums",
     "round_sums", "shared_products", "shared_sums", "spread_out",
 ]  # fmt: skip
 
@@ -394,45 +393,3 @@ def product_sums(first, last, chunks, fits, ptr, col, shared_at, totals, y, E, e
                 res = y[f, k] - E[f, k] * mean(eta[f, k], family)
                 for a in range(width):
                     out[task, col[k], a] += res * t[a]
-
-
-@njit(cache=True, nogil=True)
-def expected_totals(
-    first, last, p, chunks, mu, P, C, T, D, family, log1p, smear, every, share, region, visited, year_of, present, time,
-    sums, yearly,
-):  # fmt: skip
-    """Expected counts at standard effort, summed over sites, and by year at every site.
-
-    Parameters
-    ----------
-    every : whether sites that count nothing get their years too
-    share : (J,) what a site counts;  region : (J,) row of its region in ``sums`` less one, -1 for none
-    visited : (J,) whether the site counts in the sum over visited sites
-    year_of : (L,) column of the month in ``yearly``, -1 for months of incomplete years
-    present : (J, Y) probability that a site is occupied;  time : (L,) column of the month in it
-    sums : (chunks, regions + 3, L) out: the whole panel, the regions, visited sites, and every site with a weight of 1 for
-        the group's own report
-    yearly : (J, years) out
-    """
-    J, L = P.shape[0], T.shape[0]
-    for c in range(first, last):
-        for j in range(c * J // chunks, (c + 1) * J // chunks):
-            if share[j] == 0.0 and not every:
-                continue
-            for l in range(L):
-                line, var = _linear(mu, 0.0, p, j, l, P, C, T, D)
-                h = predictor(line, var, family)
-                value = mean(h, family)
-                if log1p:
-                    value = max(smear * math.exp(min(h, ETA_MAX)) - 1.0, 0.0)
-                else:
-                    value *= smear
-                value *= present[j, time[l]]
-                if year_of[l] >= 0:
-                    yearly[j, year_of[l]] += value
-                sums[c, 0, l] += share[j] * value
-                sums[c, -1, l] += value
-                if region[j] >= 0:
-                    sums[c, region[j] + 1, l] += share[j] * value
-                if visited[j]:
-                    sums[c, -2, l] += share[j] * value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import numpy as np
 
@@ -185,6 +186,9 @@ class GroupProgram:
             raise UplinkError(
                 f"group {self.name!r}: batch {question.batch} was never opened here. Start the job again."  # type: ignore[attr-defined]
             )
+        if isinstance(question, msg.Keep):
+            self.batches[question.to] = deepcopy(batch)
+            return self.ready()
         answers.check(self, batch, question)
         return answers.ANSWER[type(question)](self, batch, question)
 

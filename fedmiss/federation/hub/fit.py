@@ -6,7 +6,7 @@ A fit never touches the wire. :mod:`.lockstep` runs many of them side by side an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Container, Generator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from fedmiss.federation.hub.dispersion import table_nodes
 from fedmiss.federation.hub.features import start_coefficients
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import (
-    LEARN_EVERY,
+    STARTS,
     Sums,
     after_round,
     effort_turn,
@@ -35,6 +35,7 @@ from fedmiss.models.site_time import ascent
 from fedmiss.rng import rng_for
 
 __all__ = [
+    "AskKeep",
     "AskProduct",
     "AskRound",
     "AskScore",
@@ -97,7 +98,14 @@ class AskSiteTime:
     time: F64
 
 
-Request = AskRound | AskProduct | AskSummary | AskScore | AskSiteTime
+@dataclass(frozen=True, slots=True, eq=False)
+class AskKeep:
+    """Keep the groups' half of the fit, as it is now, as the batch ``to``."""
+
+    to: int
+
+
+Request = AskRound | AskProduct | AskSummary | AskScore | AskSiteTime | AskKeep
 Fitting = Generator[Request, Sums, MonthState]
 
 
@@ -108,7 +116,7 @@ def fit_path(
     *,
     each: Callable[[MonthState], Generator[Request, Sums, None]] | None = None,
     watch: Callable[[int, float], None] | None = None,
-    months: bool = False,
+    months: Container[int] = (),
 ) -> Fitting:
     """Fit ranks 0 to ``settings.rank``, factors entering one by one.
 
@@ -117,7 +125,7 @@ def fit_path(
     start : (4,) sums of weights, values, exposures and squares
     each : called at the end of every rank with the finished state; may ask more (scores of held-out visits)
     watch : called after each round with (round, root mean square move)
-    months : whether counted and fitted totals are wanted by month at the end
+    months : ranks of which counted and fitted totals are wanted by month; the largest stands for all above it
 
     Returns
     -------
@@ -129,7 +137,7 @@ def fit_path(
     DomainError    rank 0 runs away
     """
     if settings.time == "fixed":
-        return (yield from fit_fixed(panel, settings, float(start[0]), months=months))
+        return (yield from fit_fixed(panel, settings, float(start[0]), months=0 in months))
     state = first_state(panel, settings, start)
     begin = 1
     most = most_rank(panel, settings)
@@ -150,7 +158,9 @@ def fit_path(
             if not rank:
                 raise DomainError(_ran_away(state, settings))
             return replace(good, away=rank)
-        state = yield from _summary(panel, state, settings, months=months and rank == most)
+        state = yield from _summary(
+            panel, state, settings, months=rank in months or (rank == most and settings.rank in months)
+        )
         if each is not None:
             yield from each(state)
     return state
@@ -259,7 +269,7 @@ def _rounds(
     watch: Callable[[int, float], None] | None,
 ) -> Fitting:
     for k in range(1, most + 1):
-        update = learn and k % LEARN_EVERY == 0
+        update = learn and k > STARTS
         dispersed = settings.dispersion != "none" and FAMILIES[settings.family].dispersed
         nodes = table_nodes(settings.dispersion, state.inverse_size) if update and dispersed else np.zeros(0)
         effort = update and effort_turn(panel, settings, k)

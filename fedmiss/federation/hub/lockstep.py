@@ -10,6 +10,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.fit import (
+    AskKeep,
     AskProduct,
     AskRound,
     AskScore,
@@ -168,6 +169,8 @@ def _ask(
             common.append(msg.Score(pack[0].batch, fits, smear, np.full(len(pack), r.inverse_size)))
         elif isinstance(r, AskSiteTime):
             common.append(msg.SiteTime(pack[0].batch, fits, np.stack([lane.request.time for lane in pack])))  # type: ignore[union-attr]
+        elif isinstance(r, AskKeep):
+            common.append(msg.Keep(pack[0].batch, r.to))
         for name, questions in lists.items():
             questions.extend(common)
             mine = (
@@ -205,6 +208,8 @@ def _sums(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> lis
         shapes = {"totals": (n, 3), "dispersion": (n, r.nodes.size), "months": (n, panel.L * r.months, 6)}
     elif isinstance(r, AskScore):
         shapes = {"sums": (n, 5)}
+    elif isinstance(r, AskKeep):
+        shapes = {}
     elif isinstance(r, AskSiteTime):
         L = panel.L
         shapes = {"sums": (n, 2), "counted": (n, L), "gradient": (n, L), "information": (n, L * (L + 1) // 2)}

@@ -1,19 +1,20 @@
 """Fits of all visits whose expected counts are averaged: the chosen model, and those whose scores hardly differ from its.
 
 The mean is arithmetic, so totals of the average are the mean of the members' totals: nothing crosses for it but what crosses
-for one fit, once for each member. All members are fitted side by side, in the same exchanges.
+for one fit of the largest rank, and its summary at every rank that is a member.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedmiss.errors import InputError
 from fedmiss.federation.hub.crossval import open_batch, starts
-from fedmiss.federation.hub.fit import fit_path
+from fedmiss.federation.hub.fit import AskKeep, Request, fit_path
 from fedmiss.federation.hub.lockstep import Lane, run_lockstep
 from fedmiss.federation.hub.state import MonthState, Panel
+from fedmiss.federation.hub.steps import Sums, most_rank
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.settings import CountSettings
 
@@ -63,17 +64,53 @@ def fit_all(
     batches: Sequence[int],
     watch: Callable[[int, float], None] | None = None,
 ) -> list[Member]:
-    """Fit all visits by every model side by side, each in a batch of its own; some may have run away."""
-    answers = link.ask([open_batch(panel, b, s) for b, s in zip(batches, settings, strict=True)])
+    """Fit all visits by every model side by side; some may have run away.
+
+    Models that differ in rank only are stages of one path: the largest has the path's batch, the others a copy of what the
+    groups had come to at their rank. ``watch`` hears of the rounds up to the first model's rank.
+    """
+    bases = [replace(s, rank=0) for s in settings]
+    paths = [[i for i, b in enumerate(bases) if b == base] for base in dict.fromkeys(bases)]
+    longest = [max(path, key=lambda i: settings[i].rank) for path in paths]
+    answers = link.ask([open_batch(panel, batches[i], settings[i]) for i in longest])
+    kept: dict[int, MonthState] = {}
     lanes = []
-    for i, (at, s, opened) in enumerate(zip(batches, settings, answers, strict=True)):
+    for path, i, opened in zip(paths, longest, answers, strict=True):
         start = starts(opened, 1)
         if not start[0, 0] > 0:
             raise InputError("no visit has a positive weight: there is nothing to fit. Check the weights.")
-        path = fit_path(panel, s, start[0], watch=None if i else watch, months=True)
-        lanes.append(Lane(at, 0, path))
-    states = run_lockstep(link, panel, lanes)
-    return [Member(s, state, at) for s, state, at in zip(settings, states, batches, strict=True)]
+        stages = {settings[k].rank: k for k in path if k != i}
+        fitting = fit_path(
+            panel, settings[i], start[0], each=_keeper(stages, batches, kept, most_rank(panel, settings[i])),
+            watch=_until(kept, watch) if 0 in path else None, months={settings[k].rank for k in path},
+        )  # fmt: skip
+        lanes.append(Lane(batches[i], 0, fitting))
+    for path, end in zip(paths, run_lockstep(link, panel, lanes), strict=True):
+        kept |= {k: end for k in path if k not in kept}  # of a path that ran away, or its last rank
+    return [Member(s, kept[i], at) for i, (s, at) in enumerate(zip(settings, batches, strict=True))]
+
+
+def _keeper(
+    stages: Mapping[int, int], batches: Sequence[int], kept: dict[int, MonthState], most: int
+) -> Callable[[MonthState], Generator[Request, Sums, None]]:
+    """Keep the states of some ranks of a path, and let the groups keep theirs; the panel bears ranks up to ``most``."""
+
+    def keep(state: MonthState) -> Generator[Request, Sums, None]:
+        for rank, member in stages.items():
+            if rank == state.rank or rank > state.rank == most:
+                yield AskKeep(batches[member])
+                kept[member] = state
+
+    return keep
+
+
+def _until(
+    kept: Mapping[int, MonthState], watch: Callable[[int, float], None] | None
+) -> Callable[[int, float], None] | None:
+    """Watch the rounds until the first model is finished."""
+    if watch is None:
+        return None
+    return lambda rounds, move: None if 0 in kept else watch(rounds, move)
 
 
 def _borne(

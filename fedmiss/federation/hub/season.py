@@ -7,7 +7,7 @@ The effects b of the months are modelled as
 x the centred and scaled year. The line is what a report is about: beta has a wide variance that is never re-estimated. The
 deviations of years are orthogonal to a constant and to x, so they cannot take from the line, and their standard deviation
 is at least ``YEAR_SD``: a year that was counted is believed, and only one with next to no data is drawn to the line. The
-other variances are estimated by EM. A factor column has season, walk and noise only.
+other variances are estimated (:func:`.priors.next_variance`). A factor column has season, walk and noise only.
 
 Months without a visit then follow line, season and neighbours instead of falling back to zero. The walk is kept in the
 leading eigenvectors of its covariance (eigenvalues fall as 1/k^2), so a step costs a small matrix however long the series
@@ -22,6 +22,7 @@ from functools import lru_cache
 import numpy as np
 
 from fedmiss.arrays import F64, I64, Bool
+from fedmiss.federation.hub.priors import next_variance
 
 __all__ = ["LEAST_YEARS", "SeriesPrior", "line_of"]
 
@@ -111,7 +112,7 @@ class SeriesPrior:
     def update(
         self, mean: F64, var: F64, prior: F64, width: F64, *, learn: bool, jolt: F64 | None = None
     ) -> tuple[SeriesPrior, F64, F64]:
-        """Re-estimate the series, and the column given it; with ``learn`` one EM step of the variances.
+        """Re-estimate the series, and the column given it; with ``learn`` one step of the variances.
 
         The posterior N(mean, var) of a month that was computed under the prior N(prior, width) is taken apart into
         what the data say (precision H = 1/var - 1/noise, centre y) and the prior, so that the series is fitted
@@ -142,18 +143,26 @@ class SeriesPrior:
         shrink, freely = H / (H + 1.0 / noise), H / (H + 1.0 / width)
         new = replace(self, cov=cov)
         if learn:
-            _, season, year, step = np.split(coef**2 + np.diag(cov), np.cumsum(self.sizes)[:-1])
+            # the months' own deviations: squared posterior means, and how much of each the data determine
             spread = ((self.B @ cov) * self.B).sum(axis=1)
-            deviation = (shrink * (y - f)) ** 2 + 1.0 / (H + 1.0 / noise) + shrink**2 * spread
+            known = shrink - shrink**2 * spread / noise
             least = self.unit * YEAR_SD**2
             new = replace(
                 new,
-                season=max(float(season.mean()), 1e-6) if season.size else self.season,
-                year=max(float(year.mean()), least) if year.size else self.year,
-                step=max(float(step.mean()), 1e-6) if step.size else self.step,
-                noise=max(float(deviation.mean()), least if self.yearly else 1e-5),
+                season=self._step(1, coef, cov, 1e-6),
+                year=self._step(2, coef, cov, least),
+                step=self._step(3, coef, cov, 1e-6),
+                noise=next_variance((shrink * (y - f)) ** 2, known, noise, least if self.yearly else 1e-5),
             )
         return new, f, f + freely * (y - f)
+
+    def _step(self, part: int, coef: F64, cov: F64, least: float) -> float:
+        """The next variance of the coefficients of one part: season 1, years 2, walk 3."""
+        old = (self.season, self.year, self.step)[part - 1]
+        if not self.sizes[part]:
+            return old
+        at = slice(sum(self.sizes[:part]), sum(self.sizes[: part + 1]))
+        return next_variance(coef[at] ** 2, 1.0 - np.diag(cov)[at] / old, old, least)
 
     def widths(self, counted: Bool) -> F64:
         """Prior variances (L,) of the months about the series, as their posteriors are computed.
@@ -170,7 +179,13 @@ class SeriesPrior:
 
     def scaled(self, c: float) -> SeriesPrior:
         """Return the prior of the column divided by ``c``; its line keeps its width."""
-        return replace(self, season=self.season / c**2, year=self.year / c**2, step=self.step / c**2)
+        return replace(
+            self,
+            season=self.season / c**2,
+            year=self.year / c**2,
+            step=self.step / c**2,
+            cov=self.cov / c**2,
+        )
 
     def jolted(self, z: F64) -> tuple[SeriesPrior, F64]:
         """Draw the prior mean of the coefficients from ``z`` (K,) standard normal; also what that moves the series by.
@@ -179,5 +194,9 @@ class SeriesPrior:
         covariance C K C: the part of its uncertainty that the data do not determine (perturb and solve: Papandreou and
         Yuille, NIPS 2010).
         """
-        mean: F64 = z * np.sqrt(self.variances())
-        return replace(self, mean=mean), self.B @ (self.cov @ (mean / self.variances()))
+        variances = self.variances()
+        mean: F64 = z * np.sqrt(variances)
+        # variances may have moved since the covariance was computed: a coefficient answers by its whole mean at most
+        return replace(self, mean=mean), self.B @ (
+            self.cov @ (mean / np.maximum(variances, np.diag(self.cov)))
+        )

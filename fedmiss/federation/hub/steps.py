@@ -23,6 +23,7 @@ from fedmiss.federation.hub.priors import (
     EFFORT_SD,
     FEWEST_BIRDS,
     LEARNING_SD,
+    STRIDE,
     level_pull,
     share_of_step,
     shrunk_variances,
@@ -34,7 +35,7 @@ from fedmiss.models.lowrank.families import FAMILIES, Family
 from fedmiss.models.lowrank.settings import CountSettings
 
 __all__ = [
-    "LEARN_EVERY",
+    "STARTS",
     "Sums",
     "after_round",
     "first_state",
@@ -48,8 +49,7 @@ __all__ = [
 
 SMALLEST = 1e-4  # least prior variance
 SLIGHT = 0.01  # root mean square of u_k v_k below which a factor has been switched off
-STRIDE = 4.0  # factor by which the variance of observers moves at most
-LEARN_EVERY = 3  # rounds between two updates of effort, observers and dispersion
+STARTS = 2  # rounds in which a fit finds its place, before variances, effort, observers and dispersion move
 
 Sums = dict[str, F64]  # sums over groups of the fields of ``Months``, of one fit
 
@@ -132,8 +132,9 @@ def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | 
         drawn = [s.jolted(rng.standard_normal((s.B.shape[1],))) for s in series]
         series = tuple(s for s, _ in drawn)
         move[:, free] += np.stack([m for _, m in drawn], axis=1)
+    # variances may have moved since the covariances were computed: a month answers by its whole move at most
     pull = np.zeros_like(move)
-    pull[:, free] = move[:, free] / full.widths
+    pull[:, free] = move[:, free] / np.maximum(full.widths, np.einsum("naa->na", full.D)[:, free])
     return replace(
         state,
         T=full.T + np.einsum("nab,nb->na", full.D, pull),
@@ -214,7 +215,7 @@ def after_round(
     nodes : (m,) values of 1 / size at which ``dispersion`` was computed
     learn : re-estimate the prior variances (False: keep them, for replicates; prior means still follow)
     tol : the fit has converged when neither the cells' predictors nor the months moved by more than ``tol`` (root mean
-        square) in three rounds in a row (effort, observers and dispersion are updated every third round)
+        square) in three rounds in a row
     """
     p, k = state.p, state.k + 1
     state = replace(state, counted=sums["months"][:, state.free.size] > 0)
@@ -226,10 +227,12 @@ def after_round(
     if sums["distances"].size:
         about = sums["distances"] / J  # tau is about the prior means that follow the features
         about[: features.B.shape[1]] += features.uncertainty(panel)
-        features = feature_step(state, sums["features"], learn=learn) if k > 2 or not learn else features
+        features = feature_step(state, sums["features"], learn=learn) if k > STARTS or not learn else features
     tau = state.tau
-    if learn and k > 2:
-        tau = np.maximum(shrunk_variances(about + spread, J, state.unit, slopes=state.slopes), SMALLEST)
+    if learn and k > STARTS:
+        tau = np.maximum(
+            shrunk_variances(about, spread, state.tau, J, state.unit, slopes=state.slopes), SMALLEST
+        )
         known = slice(1 + state.slopes, 1 + state.slopes + state.responses)
         tau[known] = state.tau[known]
     chain, weight = state.chain, state.weight
@@ -257,11 +260,11 @@ def after_round(
         edf=edf_sites + edf_months + features.edf + 1.0, k=k, rounds=state.rounds + 1, refill=False,
         damping=damping,
     )  # fmt: skip
-    if k > 2 or not learn:
+    if k > STARTS or not learn:
         new = _prior_step(new, learn=learn)
-    if k > 2 and learn:
+    if k > STARTS and learn:
         new = _rescale(new)
-    learns = learn and k % LEARN_EVERY == 0
+    learns = learn and k > STARTS
     if learns:
         new = _visit_step(new, sums, nodes, panel, settings)
     elif settings.observers and not learn and k % 2 == 0:
@@ -269,8 +272,7 @@ def after_round(
     # Months without a visit move no cell: they are watched by themselves, and so are effort's coefficients.
     move = max(moved, float(np.sqrt(((new.T[:, 0] - before) ** 2).mean())))
     move = max(move, float(np.abs(new.kappa - state.kappa).max(initial=0.0))) / state.unit
-    both = bool(state.kappa.size) and settings.observers  # take turns: a full turn is twice as long
-    moves = (*state.moves[-(5 if both else 2) :], move)
+    moves = (*state.moves[-2:], move)
     return replace(new, moves=moves, converged=bool(k > 5 and max(moves) < tol))
 
 
@@ -292,12 +294,12 @@ def _common_variance(state: MonthState, J: float) -> float:
 
 def effort_turn(panel: Panel, settings: CountSettings, k: int) -> bool:
     """Whether the update after round ``k`` is effort's: with observer effects they take turns, else they undo each other."""
-    return panel.K + settings.learning > 0 and (not settings.observers or k // LEARN_EVERY % 2 == 1)
+    return panel.K + settings.learning > 0 and (not settings.observers or k % 2 == 1)
 
 
 def observer_turn(panel: Panel, settings: CountSettings, k: int) -> bool:
     """Whether the update after round ``k`` is the observers'."""
-    return settings.observers and (panel.K + settings.learning == 0 or k // LEARN_EVERY % 2 == 0)
+    return settings.observers and (panel.K + settings.learning == 0 or k % 2 == 0)
 
 
 def _newton(

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from fedmiss.arrays import F64, I64
 from fedmiss.federation import messages as msg
@@ -28,7 +29,7 @@ from fedmiss.federation.hub.members import fit_all
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.hub.steps import known_line
 from fedmiss.federation.link import Link
-from fedmiss.models.lowrank.choice import HELD_OUT, Choice, Trial
+from fedmiss.models.lowrank.choice import HELD_OUT, Choice, Trial, model_name
 from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS
@@ -94,8 +95,9 @@ def try_structure(
     change: dict[str, Any] = {"features": taken}
     steps = _steps(panel, plain)
     tried = _compare(
-        link, panel, plain, {n: replace(plain, **s) for n, s in steps.items()}, folds=folds, by=by, seed=seed
-    )
+        link, panel, plain, {n: replace(plain, **s) for n, s in steps.items()}, folds=folds, by=by, seed=seed,
+        known=_known_scores(choice, plain),
+    )  # fmt: skip
     for name, trial in tried.items():
         trials.append(trial._replace(taken=_clear(trial)))
         if trials[-1].taken:
@@ -167,17 +169,15 @@ def _turned(
 def _shifts(
     link: Link, panel: Panel, best: CountSettings, trials: Sequence[Trial], others: Sequence[CountSettings]
 ) -> list[float | None]:
-    """What each step adds to the slope of the totals: the difference of fits of all visits with it and without it."""
+    """What each step adds to the slope of the totals: fits of all visits at rank 0, with it less without it."""
     if not trials or panel.calendar is None:
         return [None] * len(trials)
     batches = range(BATCH, BATCH + 1 + len(others))
-    members = fit_all(link, panel, [best, *others], batches)
+    members = fit_all(link, panel, [replace(s, rank=0) for s in (best, *others)], batches)
     totals = totals_of(link, panel, [(m.batch, [m.state]) for m in members])
     link.ask([msg.Close(np.array(batches))])
     base, *slopes = (slope_of(t[0, 0], *panel.calendar) for t in totals)
-    able = [not (m.state.away or members[0].state.away) for m in members[1:]]
-    signs = [1 if t.taken else -1 for t in trials]
-    return [sign * (base - s) if ok else None for sign, s, ok in zip(signs, slopes, able, strict=True)]
+    return [(1 if t.taken else -1) * (base - s) for t, s in zip(trials, slopes, strict=True)]
 
 
 def slope_of(totals: F64, month: I64, year: I64) -> float:
@@ -186,6 +186,14 @@ def slope_of(totals: F64, month: I64, year: I64) -> float:
     within = np.stack([np.log(np.maximum(totals, 1e-12)), year.astype(float)])
     y, x = within - (within @ of / of.sum(axis=0)) @ of.T
     return float(x @ y / max(x @ x, 1e-12))
+
+
+def _known_scores(choice: Choice, plain: CountSettings) -> pd.DataFrame | None:
+    """The rows of the plain model in the table of the choice before, which has the same folds; None where it has none."""
+    if choice.best.features or not len(choice.table):
+        return None
+    rows = choice.table[(choice.table["model"] == model_name(plain)) & (choice.table["rank"] == 0)]
+    return rows if len(rows) else None
 
 
 def _compare(
@@ -197,17 +205,19 @@ def _compare(
     folds: int,
     by: str,
     seed: int,
+    known: pd.DataFrame | None = None,
 ) -> dict[str, Trial]:
-    """Paired gains over folds of other settings over ``plain``."""
+    """Paired gains over folds of other settings over ``plain``, whose scores may be ``known``."""
     if not others:
         return {}
-    candidates = [plain, *others.values()]
+    candidates = [*([plain] if known is None else []), *others.values()]
     table = cross_validate(link, panel, candidates, folds=folds, by=by, seed=seed, first_batch=BATCH).table
-    wide = table.pivot(index="fold", columns="candidate", values="deviance")
-    base = float(wide[0].mean())
+    wide = [rows.set_index("fold")["deviance"] for _, rows in table.groupby("candidate")]
+    first = wide.pop(0) if known is None else known.set_index("fold")["deviance"]
+    base = float(first.mean())
     out = {}
-    for i, name in enumerate(others, 1):
-        gain = (wide[0] - wide[i]).dropna()
+    for name, deviance in zip(others, wide, strict=True):
+        gain = (first - deviance).dropna()
         able = base > 0 and len(gain) > 1
         error = float(gain.std(ddof=1) / np.sqrt(len(gain))) / base if able else 1.0
         out[name] = Trial(name, f"{HELD_OUT[by]} left out", float(gain.mean()) / base if able else 0.0, error)

@@ -1,0 +1,114 @@
+"""Expected counts at standard effort, summed over a group's sites by month and region; slopes of its sites stay at home."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import ndtr
+
+from fedmiss.arrays import F64, I64, Bool
+from fedmiss.federation import messages as msg
+from fedmiss.federation.group.batch import Batch
+from fedmiss.federation.group.months import months_of
+from fedmiss.federation.keys import keyed_hashes, normals, seed_key
+from fedmiss.models.lowrank.moments import means, moments
+from fedmiss.models.lowrank.occupancy import log_yearly
+
+if TYPE_CHECKING:
+    from fedmiss.federation.group.program import GroupProgram
+
+__all__ = ["totals"]
+
+BLOCK = 65_536  # cells of sites x months held at a time: they stay in the cache
+
+
+def totals(program: GroupProgram, b: Batch, q: msg.Totals) -> msg.RegionTotals:
+    """Sums over sites of every fit: all, by region, and with ``q.visited`` those with a visit."""
+    axis, J = program.axis, b.cells.J
+    region = np.full(J, -1, dtype=np.int64)
+    for i, name in enumerate(axis.regions):
+        region[program.visits.region == name] = i
+    region = _released(region, program.share > 0, axis.minimum)
+    some = int((program.share > 0).sum()) >= axis.minimum
+    # weights (rows, J) of the sums; the last row is of the group's own report, in which every site counts whole
+    weight = np.zeros((len(axis.regions) + 1 + q.visited, J))
+    weight[0] = program.share
+    for i in range(len(axis.regions)):
+        weight[i + 1] = program.share * (region == i)
+    if q.visited:
+        weight[-1] = program.share * program.visited
+    counted = np.flatnonzero((program.share > 0.0) | program.all_slopes)
+    first, full, x = _complete_years(axis.months, program.visits.calendar)
+    T, D = months_of(b, q)
+    out = np.zeros((q.fits.size, len(weight), axis.L))
+    for i, f in enumerate(q.fits):
+        present = _presence(program, b, q.batch, int(f), drawn=q.drawn)
+        own, yearly = np.zeros(axis.L), np.zeros((J, x.size))
+        for at in np.array_split(counted, max(1, counted.size * axis.L // BLOCK)):
+            value = _expected(b, q, i, at, T[i], D[i])
+            if b.presence is not None and present is not None:
+                value *= present[at][:, b.presence.year]
+            own += value.sum(axis=0)
+            for row, w in zip(out[i], weight, strict=True):
+                mine = w[at]
+                if mine.all():
+                    row += (mine[:, None] * value).sum(axis=0)
+                elif mine.any():
+                    row += (mine[mine > 0, None] * value[mine > 0]).sum(axis=0)
+            if x.size:
+                yearly[at] = np.add.reduceat(value, first, axis=1)[:, full]
+        out[i] *= some
+        program.own_totals[q.batch, int(f)] = own
+        if x.size >= 3:
+            logs = log_yearly(yearly, empty=b.presence is not None)
+            program.slopes[q.batch, int(f)] = logs @ x / float(x @ x)
+    return msg.RegionTotals(out)
+
+
+def _expected(b: Batch, q: msg.Totals, i: int, at: I64, T: F64, D: F64) -> F64:
+    """Expected counts (sites ``at``, L) of the ``i``-th fit asked about; drawn coefficients have no variance."""
+    f, p, mu = int(q.fits[i]), q.p, float(q.mu[i])
+    P = b.P[f, at, :p]
+    if q.drawn:
+        eta = means(mu, P, T)
+        eta = b.family.marginal(eta, np.zeros(1))
+    else:
+        eta = b.family.marginal(*moments(mu, P, b.C[f, at, :p, :p], T, D))
+    return b.scale.counts(b.family.mean(eta), float(q.smear[i]))
+
+
+def _presence(program: GroupProgram, b: Batch, batch: int, f: int, *, drawn: bool) -> F64 | None:
+    """Probability (J, Y) that sites are occupied, or where coefficients are ``drawn`` a draw, keyed by the sites' ids.
+
+    None where no site may be empty.
+    """
+    chain = program.site_presence(batch, f)
+    if chain is None or not drawn:
+        return None if chain is None else chain.present
+    place = keyed_hashes(program.visits.site_id, seed_key("presence", b.seed))
+    return chain.draw(ndtr(normals(place, chain.came.shape[1], "presence", b.seed, int(b.numbers[f]))))
+
+
+def _released(region: I64, counted: np.ndarray, minimum: int) -> I64:
+    """Regions of sites, -1 where the group has fewer than ``minimum`` of them: nor may the rest of the whole be so few."""
+    out = region.copy()
+    if minimum <= 1 or not region.size:
+        return out
+    count = np.bincount(region[counted & (region >= 0)], minlength=int(region.max()) + 1)
+    out[np.isin(region, np.flatnonzero(count < minimum))] = -1
+    rest = int((counted & (out < 0)).sum())
+    if 0 < rest < minimum and (out >= 0).any():
+        kept = np.flatnonzero(count >= minimum)
+        out[out == kept[np.argmin(count[kept])]] = -1
+    return out
+
+
+def _complete_years(months: I64, calendar: bool) -> tuple[I64, Bool, F64]:
+    """First month of every year, which years have all months of the panel's season, and these years about their mean."""
+    if not calendar:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool), np.zeros(0)
+    years, first, counts = np.unique(months // 12, return_index=True, return_counts=True)
+    full: Bool = counts == np.unique(months % 12).size
+    x = years[full].astype(float)
+    return first.astype(np.int64), full, x - x.mean() if x.size else x

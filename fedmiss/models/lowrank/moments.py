@@ -1,0 +1,32 @@
+"""Mean and variance of the predictor of every cell, from Gaussian posteriors of sites and months."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedmiss.arrays import F64
+
+__all__ = ["means", "moments"]
+
+
+def means(mu: float, P: F64, T: F64) -> F64:
+    """Mean (J, L) of eta = mu + a_j + b_l + u_j . v_l; ``P`` (J, p), ``T`` (L, p) hold the effect, then the factors."""
+    eta: F64 = mu + P[:, :1] + T[:, 0] + P[:, 1:] @ T[:, 1:].T
+    return eta
+
+
+def moments(mu: float, P: F64, C: F64, T: F64, D: F64) -> tuple[F64, F64]:
+    """Mean and variance (J, L) of eta for sites N(P_j, C_j) and months N(T_l, D_l), all independent.
+
+    With the designs x_l = (1, v_l) and z_j = (1, u_j) the variance is x'C x + z'D z + tr(C D), the trace over the factors:
+    three matrix products.
+    """
+    p = T.shape[1]
+    x = np.column_stack([np.ones(len(T)), T[:, 1:]])
+    z = np.column_stack([np.ones(len(P)), P[:, 1:]])
+    xx = (x[:, :, None] * x[:, None, :]).reshape(-1, p * p)
+    zz = (z[:, :, None] * z[:, None, :]).reshape(-1, p * p)
+    var = C.reshape(-1, p * p) @ xx.T + zz @ D.reshape(-1, p * p).T
+    k = (p - 1) ** 2
+    var += C[:, 1:, 1:].reshape(len(P), k) @ D[:, 1:, 1:].reshape(len(T), k).T
+    return means(mu, P, T), var

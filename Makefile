@@ -66,6 +66,7 @@ $(VENV)/.docs: $(VENV)/.run
 
 docs: $(VENV)/.docs  ## the documentation site, offline once installed; a warning is an error
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -c docs/research -d build/methods-doctrees docs build/site/methods
 	@echo "open build/site/index.html"
 
 check: lint types contracts test

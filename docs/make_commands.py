@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDE = ROOT / "docs" / "guide"
+SHARED = 3  # commands from which an option of the same words stands once for all; tables: one less
 MADE = "<!-- written by docs/make_commands.py; change the code, then run it again -->\n\n"
 
 
@@ -22,7 +24,7 @@ def cell(text: str) -> str:
 
 
 def commands() -> str:
-    """Every command with every argument and option, as the program itself knows them."""
+    """Every command with every argument and option, as the program itself knows them; what many share stands once."""
     import typer
 
     from fedmiss.cli.commands import COMMANDS, register
@@ -30,30 +32,38 @@ def commands() -> str:
     app = typer.Typer()
     register(app)
     known: Any = typer.main.get_command(app)
-    parts = [
-        MADE,
-        "# Commands\n\nThe same as `fedmiss COMMAND --help`, on one page. Exit codes: 0 done, 1 the data or ",
-    ]
-    parts.append("the model, 2 the usage, 130 interrupted. `fedmiss --version` prints the version; ")
-    parts.append("`fedmiss --debug COMMAND ...` shows the traceback of an error.\n")
     single = {name: known.commands[name] for name in COMMANDS}
     several = known.commands["federation"].commands
-    for name, command in (single | {f"federation {n}": c for n, c in several.items()}).items():
-        rows, words = [], []
-        for parameter in command.params:
-            flags = [f for f in (*parameter.opts, *parameter.secondary_opts) if f.startswith("-")]
-            if not flags:
-                flags = [parameter.name.upper() + ("..." if parameter.nargs == -1 else "")]
-                words += flags
-            names = ", ".join(f"`{f}`" for f in flags)
-            rows.append(f"| {names} | {cell(parameter.help or '')} | {shown(parameter)} |")
-        usage = " ".join(["fedmiss", name, *words, "[OPTIONS]"])
-        about = cell(command.help or "")
-        parts.append(
-            f"\n## fedmiss {name}\n\n{about}\n\n    {usage}\n\n| option | meaning | default |\n|---|---|---|\n"
-        )
-        parts.append("\n".join(rows) + "\n")
+    all_of_them = single | {f"federation {n}": c for n, c in several.items()}
+    rows = {name: [option(p) for p in command.params] for name, command in all_of_them.items()}
+    often = Counter(text for lines in rows.values() for _, text in set(lines))
+    common = sorted(text for text, n in often.items() if n >= SHARED - 1 and text.startswith("`--"))
+    parts = [
+        MADE,
+        "# Commands and their options\n\nThe same as `fedmiss COMMAND --help`. Exit codes: 0 done, 1 the data or ",
+        "the model, 2 the usage, 130 interrupted. `fedmiss --version` prints the version; ",
+        "`fedmiss --debug COMMAND ...` shows the traceback of an error.\n\nOptions of many commands:\n\n",
+        "".join(f"- {text}\n" for text in common),
+    ]
+    for name, command in all_of_them.items():
+        own = [text for _, text in rows[name] if text not in common]
+        words = [first for first, text in rows[name] if not first.startswith("-")]
+        as_above = [f"`{first}`" for first, text in rows[name] if text in common]
+        usage = " ".join(["fedmiss", name, *words])
+        parts.append(f"\n## fedmiss {name}\n\n{cell(command.help or '')}\n\n    {usage}\n\n")
+        parts.append("".join(f"- {text}\n" for text in own))
+        parts.append(f"- as above: {', '.join(as_above)}\n" if as_above else "")
     return "".join(parts)
+
+
+def option(parameter: Any) -> tuple[str, str]:
+    """Return the first name of an option or argument, and its line."""
+    flags = [f for f in (*parameter.opts, *parameter.secondary_opts) if f.startswith("-")]
+    if not flags:
+        flags = [parameter.name.upper() + ("..." if parameter.nargs == -1 else "")]
+    default = shown(parameter)
+    said = {"": "", "needed": " Needed."}.get(default, f" Default: {default}.")
+    return flags[0], f"{'/'.join(f'`{f}`' for f in flags)}: {cell(parameter.help or '')}{said}"
 
 
 def shown(parameter: Any) -> str:
@@ -68,27 +78,38 @@ def shown(parameter: Any) -> str:
 
 
 def tables() -> str:
-    """Every table with every column."""
+    """Every table with every column, one line each; columns that several tables share stand once."""
     from fedmiss.tables import load_schema, schema_names
 
+    schemas = {name: load_schema(name) for name in schema_names()}
+    lines = {name: {c["name"]: column(c) for c in s.columns} for name, s in schemas.items()}
+    often = Counter(item for columns in lines.values() for item in columns.items())
+    common: dict[str, str] = {}
+    for (name, text), n in sorted(often.items(), key=lambda item: (-item[1], item[0])):
+        if n >= SHARED - 1 and "the same" not in text:  # as what stands before it
+            common.setdefault(name, text)
     parts = [
         MADE,
-        "# Tables\n\nEvery table that fedmiss writes is a parquet file with a schema of `data_schema/`, ",
+        "# Tables and their columns\n\nEvery table that fedmiss writes is a parquet file with a schema of `data_schema/`, ",
+        "checked when it is written and when it is read. `fedmiss inspect FILE` prints the same for a file. ",
+        "A column with ? may be blank; its unit is in brackets; its type is in the schema. ",
+        '"As shared" names columns of this list:\n\n',
+        "".join(f"- {text}\n" for _, text in sorted(common.items())),
     ]
-    parts.append(
-        "checked when it is written and when it is read. `fedmiss inspect FILE` prints the same for a file.\n"
-    )
-    for name in schema_names():
-        s = load_schema(name)
-        parts.append(f"\n## {name} (version {s.version})\n\n{s.description}")
-        parts.append(" Further columns may follow.\n\n" if s.open else "\n\n")
-        parts.append("| column | type | unit | blanks | meaning |\n|---|---|---|---|---|\n")
-        for c in s.columns:
-            blanks = "yes" if c["nullable"] else "no"
-            parts.append(
-                f"| `{c['name']}` | {c['type']} | {cell(c['unit'] or '')} | {blanks} | {cell(c['description'])} |\n"
-            )
+    for name, s in schemas.items():
+        about = f"{s.description}{' Further columns may follow.' if s.open else ''}"
+        parts.append(f"\n## {name}, v{s.version}\n\n{about}\n\n")
+        own = [text for key, text in lines[name].items() if common.get(key) != text]
+        shared = [f"`{key}`" for key, text in lines[name].items() if common.get(key) == text]
+        parts.append("".join(f"- {text}\n" for text in own))
+        parts.append(f"- as shared: {', '.join(shared)}\n" if shared else "")
     return "".join(parts)
+
+
+def column(c: dict[str, Any]) -> str:
+    """Return the line of a column: name, whether it may be blank, unit, meaning."""
+    unit = f" ({cell(c['unit'])})" if c["unit"] else ""
+    return f"`{c['name']}`{'?' * c['nullable']}{unit}: {cell(c['description'])}"
 
 
 def first_line(node: ast.AST) -> str:
@@ -154,32 +175,22 @@ def _default(node: ast.expr) -> str:
     return f"{found[1]}()" if found and "factory" in text else (found[1] if found else text)
 
 
-def example(node: ast.AST) -> str:
-    """Return the lines of the docstring's example as a page shows them."""
-    text = ast.get_docstring(node) or "" if isinstance(node, ast.FunctionDef | ast.ClassDef) else ""
-    found = re.search(r"Examples\n-+\n(.*?)(?:\n\n[A-Z]\w+\n-+\n|\Z)", text, re.S)
-    return found[1].strip() if found else ""
-
-
 def python() -> str:
-    """Every public name with its arguments and example, by what it is about; then the packages."""
+    """Every public name with its arguments, by what it is about; then the packages."""
     import fedmiss
 
     parts = [
         MADE,
-        "# Python\n\nWhat `import fedmiss` gives: ",
-        f"{len(fedmiss.__all__)} names. The import is light; a name ",
+        "# Python, in short\n\nWhat `import fedmiss` gives: ",
+        f"{len(fedmiss.__all__)} names, each fetched when first used. Parameters, units, errors and an example that ",
+        "runs are in [public names](../reference/api.md) and in `help(name)`.\n",
     ]
-    parts.append(
-        "is fetched when first used. Every example runs as it stands, in an empty folder. Parameters, units and "
-    )
-    parts.append("errors are in [the reference](../reference/api.md) and in `help(name)`.\n")
     for title, names in fedmiss._HOME.items():
-        parts.append(f"\n## {title}\n")
+        parts.append(f"\n## {title}\n\n")
         for name, home in names.items():
             node = definition(name, home)
-            parts.append(f"\n### {name}\n\n`{signature(node)}`\n\n{first_line(node)}\n")
-            parts.append(f"\n```pycon\n{example(node)}\n```\n")
+            called = signature(node) if isinstance(node, ast.FunctionDef) else name
+            parts.append(f"- `{called}`: {first_line(node)}\n")
     parts.append("\n## Packages\n\nFor those who build on the parts: what each package names as public.\n")
     for path in sorted((ROOT / "fedmiss").glob("*/**/__init__.py")):
         package = ".".join(path.parent.relative_to(ROOT).parts)

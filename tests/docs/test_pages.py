@@ -235,3 +235,16 @@ def test_every_room_is_described():
         ):
             name = path.name + "/" * path.is_dir()
             assert f"`{name}" in rooms, name
+
+
+def test_the_walks_name_functions_that_are_there():
+    """Of the page of rooms: `file.py: name` is a function or class of that file, and every file that is named exists."""
+    rooms = (DOCS / "reference" / "rooms.md").read_text(encoding="utf-8")
+    walks = rooms[rooms.index("## The walk of a record") : rooms.index("## Add a feature of sites")]
+    named = re.findall(r"`([\w/]+\.py): (\w+)`", walks)
+    assert len(named) >= 20
+    for file, name in named:
+        text = (ROOT / "fedmiss" / file).read_text(encoding="utf-8")
+        assert re.search(rf"^(def|class) {name}\b", text, re.M), (file, name)
+    for file in re.findall(r"`([\w/]+/[\w/]+\.py)\b", walks):
+        assert (ROOT / "fedmiss" / file).exists(), file

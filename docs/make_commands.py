@@ -1,7 +1,7 @@
 """Write the reference pages of the guide from the code: ``python docs/make_commands.py``.
 
-``commands.md`` from the options of the command line, ``tables.md`` from ``data_schema/``, ``python.md`` and ``api.md`` from
-the docstrings of the public names. A test fails when a page is not what this script writes.
+``commands.md`` from the options of the command line, ``tables.md`` from ``data_schema/``, ``python.md`` from the packages,
+``api.md`` from the public names. A test fails when a page is not what this script writes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def commands() -> str:
         MADE,
         "# Commands and their options\n\nThe same as `fedmiss COMMAND --help`. Exit codes: 0 done, 1 the data or ",
         "the model, 2 the usage, 130 interrupted. `fedmiss --version` prints the version; ",
-        "`fedmiss --debug COMMAND ...` shows the traceback of an error.\n\nOptions of many commands:\n\n",
+        "`fedmiss --debug COMMAND ...` shows the traceback of an error. Defaults are in square brackets.\n\n",
+        "Options of many commands:\n\n",
         "".join(f"- {text}\n" for text in common),
     ]
     for name, command in all_of_them.items():
@@ -50,7 +51,8 @@ def commands() -> str:
         words = [first for first, text in rows[name] if not first.startswith("-")]
         as_above = [f"`{first}`" for first, text in rows[name] if text in common]
         usage = " ".join(["fedmiss", name, *words])
-        parts.append(f"\n## fedmiss {name}\n\n{cell(command.help or '')}\n\n    {usage}\n\n")
+        line = f"    {usage}\n\n" if words else ""
+        parts.append(f"\n## fedmiss {name}\n\n{cell(command.help or '')}\n\n{line}")
         parts.append("".join(f"- {text}\n" for text in own))
         parts.append(f"- as above: {', '.join(as_above)}\n" if as_above else "")
     return "".join(parts)
@@ -62,7 +64,7 @@ def option(parameter: Any) -> tuple[str, str]:
     if not flags:
         flags = [parameter.name.upper() + ("..." if parameter.nargs == -1 else "")]
     default = shown(parameter)
-    said = {"": "", "needed": " Needed."}.get(default, f" Default: {default}.")
+    said = {"": "", "needed": " Needed."}.get(default, f" [{default}]")
     return flags[0], f"{'/'.join(f'`{f}`' for f in flags)}: {cell(parameter.help or '')}{said}"
 
 
@@ -146,57 +148,18 @@ def definition(name: str, home: str) -> ast.FunctionDef | ast.ClassDef:
     raise LookupError(f"{name} is not defined in fedmiss.{home}")
 
 
-def signature(node: ast.FunctionDef | ast.ClassDef) -> str:
-    """Return name and arguments with their defaults; of a dataclass its fields."""
-    if isinstance(node, ast.ClassDef):
-        made = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
-        if not made:
-            fields = [
-                ast.unparse(n.target) + (f"={_default(n.value)}" if n.value else "")
-                for n in node.body
-                if isinstance(n, ast.AnnAssign) and not ast.unparse(n.target).startswith("_")
-            ]
-            return f"{node.name}({', '.join(fields)})"
-    args = (made[0] if isinstance(node, ast.ClassDef) else node).args
-    plain = [a for a in [*args.posonlyargs, *args.args] if a.arg != "self"]
-    given: list[ast.expr | None] = [None] * (len(plain) - len(args.defaults)) + list(args.defaults)
-    words = [a.arg + (f"={_default(d)}" if d else "") for a, d in zip(plain, given, strict=True)]
-    words += ["*"] if args.kwonlyargs else []
-    words += [
-        a.arg + (f"={_default(d)}" if d else "")
-        for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True)
-    ]
-    return f"{node.name}({', '.join(words)})"
-
-
-def _default(node: ast.expr) -> str:
-    text = ast.unparse(node)
-    found = re.search(r"default_factory=(\w+)", text) or re.search(r"default=(\S+?)[,)]", text)
-    return f"{found[1]}()" if found and "factory" in text else (found[1] if found else text)
-
-
 def python() -> str:
-    """Every public name with its arguments, by what it is about; then the packages."""
-    import fedmiss
-
+    """What each package names as public; the names at the top have a page of their own."""
     parts = [
         MADE,
-        "# Python, in short\n\nWhat `import fedmiss` gives: ",
-        f"{len(fedmiss.__all__)} names, each fetched when first used. Parameters, units, errors and an example that ",
-        "runs are in [public names](../reference/api.md) and in `help(name)`.\n",
+        "# Packages, for those who build on the parts\n\nWhat `import fedmiss` gives, with parameters, units, errors and ",
+        "examples: [public names](../reference/api.md). What each package below names as public:\n",
     ]
-    for title, names in fedmiss._HOME.items():
-        parts.append(f"\n## {title}\n\n")
-        for name, home in names.items():
-            node = definition(name, home)
-            called = signature(node) if isinstance(node, ast.FunctionDef) else name
-            parts.append(f"- `{called}`: {first_line(node)}\n")
-    parts.append("\n## Packages\n\nFor those who build on the parts: what each package names as public.\n")
     for path in sorted((ROOT / "fedmiss").glob("*/**/__init__.py")):
         package = ".".join(path.parent.relative_to(ROOT).parts)
         if names := public(path):
             about = first_line(ast.parse(path.read_text(encoding="utf-8")))
-            parts.append(f"\n### {package}\n\n{about}\n\n{', '.join(f'`{n}`' for n in names)}\n")
+            parts.append(f"\n## {package}\n\n{about}\n\n{', '.join(f'`{n}`' for n in names)}\n")
     return "".join(parts)
 
 
@@ -206,9 +169,9 @@ def reference() -> str:
 
     parts = [
         MADE,
-        "# Public names\n\nEvery name with its parameters, results, errors and example. A shorter list: ",
+        "# Python: public names\n\nEvery name with its parameters, results, errors and example. ",
+        "Names of the parts: [packages](../guide/python.md).\n",
     ]
-    parts.append("[Python](../guide/python.md).\n")
     for title, names in fedmiss._HOME.items():
         parts.append(f"\n## {title}\n\n```{{eval-rst}}\n.. currentmodule:: fedmiss\n\n")
         for name, home in names.items():

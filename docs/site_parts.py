@@ -44,12 +44,20 @@ def link_parts(app: Any, page: str, source: list[str]) -> None:
 def _math(self: Any, node: Any, block: bool) -> None:
     from docutils import nodes
     from docutils.utils.math.latex2mathml import MathError, tex2mathml
+    from sphinx.util.math import get_node_equation_number
 
     try:
         made = tex2mathml(node.astext(), as_block=block)
     except MathError as reason:
         raise ValueError(f"an equation that MathML cannot say: {node.astext()!r}: {reason}") from reason
-    self.body.append(f'<div class="equation">{made}</div>' if block else made)
+    if not block:
+        self.body.append(made)
+        raise nodes.SkipNode
+    self.body.append(self.starttag(node, "div", CLASS="equation"))
+    self.body.append(made)
+    if node["number"]:
+        self.body.append(f'<span class="eqno">({get_node_equation_number(self, node)})</span>')
+    self.body.append("</div>\n")
     raise nodes.SkipNode
 
 

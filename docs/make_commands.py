@@ -103,9 +103,18 @@ def tables() -> str:
         parts.append(f"\n## {name}, v{s.version}\n\n{about}\n\n")
         own = [text for key, text in lines[name].items() if common.get(key) != text]
         shared = [f"`{key}`" for key, text in lines[name].items() if common.get(key) == text]
-        parts.append("".join(f"- {text}\n" for text in own))
+        parts.append(joined(own))
         parts.append(f"- as shared: {', '.join(shared)}\n" if shared else "")
     return "".join(parts)
+
+
+def joined(lines: list[str]) -> str:
+    """Return the lines of columns; an upper limit joins the lower limit before it."""
+    text = "".join(f"- {line}\n" for line in lines)
+    upper = r"- (`\w+`\??)(?: \([^)]*\))?: (?:its )?upper (?:limit|end)[^\n]*\n"
+    return re.sub(
+        rf"- (`\w+`\??)( \([^)]*\))?: lower (?:limit|end)([^\n]*)\n{upper}", r"- \1, \4\2: limits\3\n", text
+    )
 
 
 def column(c: dict[str, Any]) -> str:

@@ -29,7 +29,7 @@ ASKED = {
     "what leaves my computer": "guide/privacy",
 }
 RESEARCHERS = {
-    "federated core": "research/core",
+    "step sizes": "research/core",
     "range coder": "decisions/0028-range-coder",
     "coverage": "research/truth",
 }

@@ -9,12 +9,12 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDE = ROOT / "docs" / "guide"
-SHARED = 3  # commands from which an option of the same words stands once for all; tables: one less
 MADE = "<!-- written by docs/make_commands.py; change the code, then run it again -->\n\n"
 
 
@@ -36,26 +36,35 @@ def commands() -> str:
     several = known.commands["federation"].commands
     all_of_them = single | {f"federation {n}": c for n, c in several.items()}
     rows = {name: [option(p) for p in command.params] for name, command in all_of_them.items()}
-    often = Counter(text for lines in rows.values() for _, text in set(lines))
-    common = sorted(text for text, n in often.items() if n >= SHARED - 1 and text.startswith("`--"))
+    common = often_said([row for row in lines if row[0].startswith("-")] for lines in rows.values())
     parts = [
         MADE,
         "# Commands and their options\n\nThe same as `fedmiss COMMAND --help`. Exit codes: 0 done, 1 the data or ",
         "the model, 2 the usage, 130 interrupted. `fedmiss --version` prints the version; ",
         "`fedmiss --debug COMMAND ...` shows the traceback of an error. Defaults are in square brackets.\n\n",
         "Options of many commands:\n\n",
-        "".join(f"- {text}\n" for text in common),
+        "".join(f"- {text}\n" for text in sorted(common.values())),
     ]
     for name, command in all_of_them.items():
-        own = [text for _, text in rows[name] if text not in common]
+        own = [text for first, text in rows[name] if common.get(first) != text]
         words = [first for first, text in rows[name] if not first.startswith("-")]
-        as_above = [f"`{first}`" for first, text in rows[name] if text in common]
+        as_above = [f"`{first}`" for first, text in rows[name] if common.get(first) == text]
         usage = " ".join(["fedmiss", name, *words])
         line = f"    {usage}\n\n" if words else ""
         parts.append(f"\n## fedmiss {name}\n\n{cell(command.help or '')}\n\n{line}")
         parts.append("".join(f"- {text}\n" for text in own))
         parts.append(f"- as above: {', '.join(as_above)}\n" if as_above else "")
     return "".join(parts)
+
+
+def often_said(places: Iterable[Iterable[tuple[str, str]]]) -> dict[str, str]:
+    """Name -> the words that most places have for it, of at least two; such a line stands once for all."""
+    often = Counter(item for place in places for item in set(place))
+    found: dict[str, str] = {}
+    for (name, text), n in sorted(often.items(), key=lambda item: (-item[1], item[0])):
+        if n > 1 and "the same" not in text:  # as what stands before it
+            found.setdefault(name, text)
+    return found
 
 
 def option(parameter: Any) -> tuple[str, str]:
@@ -85,11 +94,7 @@ def tables() -> str:
 
     schemas = {name: load_schema(name) for name in schema_names()}
     lines = {name: {c["name"]: column(c) for c in s.columns} for name, s in schemas.items()}
-    often = Counter(item for columns in lines.values() for item in columns.items())
-    common: dict[str, str] = {}
-    for (name, text), n in sorted(often.items(), key=lambda item: (-item[1], item[0])):
-        if n >= SHARED - 1 and "the same" not in text:  # as what stands before it
-            common.setdefault(name, text)
+    common = often_said(columns.items() for columns in lines.values())
     parts = [
         MADE,
         "# Tables and their columns\n\nEvery table that fedmiss writes is a parquet file with a schema of `data_schema/`, ",

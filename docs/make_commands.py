@@ -1,7 +1,7 @@
 """Write the reference pages of the guide from the code: ``python docs/make_commands.py``.
 
-``commands.md`` from the options of the command line, ``tables.md`` from ``data_schema/``, ``python.md`` from the packages,
-``api.md`` from the public names. A test fails when a page is not what this script writes.
+Two ``commands.md`` from the options of the command line, ``tables.md`` from ``data_schema/``, ``python.md`` from the
+packages, ``api.md`` from the public names. A test fails when a page is not what this script writes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,14 @@ def cell(text: str) -> str:
     return re.sub(r"\s+", " ", text).replace("|", "\\|").strip()
 
 
-def commands() -> str:
-    """Every command with every argument and option, as the program itself knows them; what many share stands once."""
+FOR_RESEARCHERS = ("experiment", "plot", "simulate")
+
+
+def commands(*, research: bool = False) -> str:
+    """Every command with every argument and option, as the program itself knows them; what many share stands once.
+
+    Those for method researchers have a page of their own.
+    """
     import typer
 
     from fedmiss.cli.commands import COMMANDS, register
@@ -35,16 +41,24 @@ def commands() -> str:
     single = {name: known.commands[name] for name in COMMANDS}
     several = known.commands["federation"].commands
     all_of_them = single | {f"federation {n}": c for n, c in several.items()}
+    all_of_them = {n: c for n, c in all_of_them.items() if (n in FOR_RESEARCHERS) == research}
     rows = {name: [option(p) for p in command.params] for name, command in all_of_them.items()}
     common = often_said([row for row in lines if row[0].startswith("-")] for lines in rows.values())
-    parts = [
-        MADE,
-        "# Commands and their options\n\nThe same as `fedmiss COMMAND --help`. Exit codes: 0 done, 1 the data or ",
-        "the model, 2 the usage, 130 interrupted. `fedmiss --version` prints the version; ",
-        "`fedmiss --debug COMMAND ...` shows the traceback of an error. Defaults are in square brackets.\n\n",
-        "Options of many commands:\n\n",
-        "".join(f"- {text}\n" for text in sorted(common.values())),
-    ]
+    if research:
+        parts = [
+            MADE,
+            "# Commands of method researchers\n\nAll others: [commands](../guide/commands.md).\n\n",
+        ]
+    else:
+        parts = [
+            MADE,
+            "# Commands and their options\n\nThe same as `fedmiss COMMAND --help`. Exit codes: 0 done, 1 the data or ",
+            "the model, 2 the usage, 130 interrupted. `fedmiss --version` prints the version; ",
+            "`fedmiss --debug COMMAND ...` shows the traceback of an error. Defaults are in square brackets. ",
+            f"{', '.join(f'`{n}`' for n in FOR_RESEARCHERS)}: [for method researchers](../research/commands.md).\n\n",
+            "Options of many commands:\n\n",
+        ]
+    parts.append("".join(f"- {text}\n" for text in sorted(common.values())))
     for name, command in all_of_them.items():
         own = [text for first, text in rows[name] if common.get(first) != text]
         words = [first for first, text in rows[name] if not first.startswith("-")]
@@ -206,6 +220,7 @@ def reference() -> str:
 
 PAGES = {
     "guide/commands.md": commands,
+    "research/commands.md": lambda: commands(research=True),
     "guide/tables.md": tables,
     "guide/python.md": python,
     "reference/api.md": reference,

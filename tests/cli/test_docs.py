@@ -26,7 +26,8 @@ def load():
 
 
 @pytest.mark.parametrize(
-    "page", ["guide/commands.md", "guide/tables.md", "guide/python.md", "reference/api.md"]
+    "page",
+    ["guide/commands.md", "research/commands.md", "guide/tables.md", "guide/python.md", "reference/api.md"],
 )
 def test_the_page_is_up_to_date(page):
     assert (GUIDE.parent / page).read_text(encoding="utf-8") == load().PAGES[page](), (
@@ -45,7 +46,9 @@ def test_every_command_and_option_that_the_program_has_is_in_the_guide():
     """The program itself is asked, not the script that wrote the page."""
     from fedmiss.cli import commands
 
-    page = (GUIDE / "commands.md").read_text(encoding="utf-8")
+    page = "".join(
+        (GUIDE.parent / p / "commands.md").read_text(encoding="utf-8") for p in ("guide", "research")
+    )
     app = typer.Typer()
     commands.register(app)
     group = typer.main.get_command(app)

@@ -65,7 +65,9 @@ $(VENV)/.docs: $(VENV)/.run
 	@touch $@
 
 docs: $(VENV)/.docs  ## the documentation site, offline once installed; a warning is an error
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
+	@# -a: Sphinx's search forgets the index entries of pages that are not written again
+	$(BIN)/python -m sphinx -a -W --keep-going -q -b html docs build/site
+	$(BIN)/python -m sphinx -a -W --keep-going -q -b html -c docs/research -d build/methods-doctrees docs build/site/methods
 	@echo "open build/site/index.html"
 
 check: lint types contracts test

@@ -1,13 +1,15 @@
 """Write the reference pages of the guide from the code: ``python docs/make_commands.py``.
 
-``commands.md`` from the options of the command line, ``tables.md`` from ``data_schema/``, ``python.md`` and ``api.md`` from
-the docstrings of the public names. A test fails when a page is not what this script writes.
+Two ``commands.md`` from the options of the command line, ``tables.md`` from ``data_schema/``, ``python.md`` from the
+packages, ``api.md`` from the public names. A test fails when a page is not what this script writes.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,14 @@ def cell(text: str) -> str:
     return re.sub(r"\s+", " ", text).replace("|", "\\|").strip()
 
 
-def commands() -> str:
-    """Every command with every argument and option, as the program itself knows them."""
+FOR_RESEARCHERS = ("experiment", "plot", "simulate")
+
+
+def commands(*, research: bool = False) -> str:
+    """Every command with every argument and option, as the program itself knows them; what many share stands once.
+
+    Those for method researchers have a page of their own.
+    """
     import typer
 
     from fedmiss.cli.commands import COMMANDS, register
@@ -30,30 +38,57 @@ def commands() -> str:
     app = typer.Typer()
     register(app)
     known: Any = typer.main.get_command(app)
-    parts = [
-        MADE,
-        "# Commands\n\nThe same as `fedmiss COMMAND --help`, on one page. Exit codes: 0 done, 1 the data or ",
-    ]
-    parts.append("the model, 2 the usage, 130 interrupted. `fedmiss --version` prints the version; ")
-    parts.append("`fedmiss --debug COMMAND ...` shows the traceback of an error.\n")
     single = {name: known.commands[name] for name in COMMANDS}
     several = known.commands["federation"].commands
-    for name, command in (single | {f"federation {n}": c for n, c in several.items()}).items():
-        rows, words = [], []
-        for parameter in command.params:
-            flags = [f for f in (*parameter.opts, *parameter.secondary_opts) if f.startswith("-")]
-            if not flags:
-                flags = [parameter.name.upper() + ("..." if parameter.nargs == -1 else "")]
-                words += flags
-            names = ", ".join(f"`{f}`" for f in flags)
-            rows.append(f"| {names} | {cell(parameter.help or '')} | {shown(parameter)} |")
-        usage = " ".join(["fedmiss", name, *words, "[OPTIONS]"])
-        about = cell(command.help or "")
-        parts.append(
-            f"\n## fedmiss {name}\n\n{about}\n\n    {usage}\n\n| option | meaning | default |\n|---|---|---|\n"
-        )
-        parts.append("\n".join(rows) + "\n")
+    all_of_them = single | {f"federation {n}": c for n, c in several.items()}
+    all_of_them = {n: c for n, c in all_of_them.items() if (n in FOR_RESEARCHERS) == research}
+    rows = {name: [option(p) for p in command.params] for name, command in all_of_them.items()}
+    common = often_said([row for row in lines if row[0].startswith("-")] for lines in rows.values())
+    if research:
+        parts = [
+            MADE,
+            "# Commands of method researchers\n\nAll others: [commands](../guide/commands.md).\n\n",
+        ]
+    else:
+        parts = [
+            MADE,
+            "# Commands and their options\n\nThe same as `fedmiss COMMAND --help`. Exit codes: 0 done, 1 the data or ",
+            "the model, 2 the usage, 130 interrupted. `fedmiss --version` prints the version; ",
+            "`fedmiss --debug COMMAND ...` shows the traceback of an error. Defaults are in square brackets. ",
+            f"{', '.join(f'`{n}`' for n in FOR_RESEARCHERS)}: [for method researchers](../research/commands.md).\n\n",
+            "Options of many commands:\n\n",
+        ]
+    parts.append("".join(f"- {text}\n" for text in sorted(common.values())))
+    for name, command in all_of_them.items():
+        own = [text for first, text in rows[name] if common.get(first) != text]
+        words = [first for first, text in rows[name] if not first.startswith("-")]
+        as_above = [f"`{first}`" for first, text in rows[name] if common.get(first) == text]
+        usage = " ".join(["fedmiss", name, *words])
+        line = f"    {usage}\n\n" if words else ""
+        parts.append(f"\n## fedmiss {name}\n\n{cell(command.help or '')}\n\n{line}")
+        parts.append("".join(f"- {text}\n" for text in own))
+        parts.append(f"- as above: {', '.join(as_above)}\n" if as_above else "")
     return "".join(parts)
+
+
+def often_said(places: Iterable[Iterable[tuple[str, str]]]) -> dict[str, str]:
+    """Name -> the words that most places have for it, of at least two; such a line stands once for all."""
+    often = Counter(item for place in places for item in set(place))
+    found: dict[str, str] = {}
+    for (name, text), n in sorted(often.items(), key=lambda item: (-item[1], item[0])):
+        if n > 1 and "the same" not in text:  # as what stands before it
+            found.setdefault(name, text)
+    return found
+
+
+def option(parameter: Any) -> tuple[str, str]:
+    """Return the first name of an option or argument, and its line."""
+    flags = [f for f in (*parameter.opts, *parameter.secondary_opts) if f.startswith("-")]
+    if not flags:
+        flags = [parameter.name.upper() + ("..." if parameter.nargs == -1 else "")]
+    default = shown(parameter)
+    said = {"": "", "needed": " Needed."}.get(default, f" [{default}]")
+    return flags[0], f"{'/'.join(f'`{f}`' for f in flags)}: {cell(parameter.help or '')}{said}"
 
 
 def shown(parameter: Any) -> str:
@@ -68,27 +103,43 @@ def shown(parameter: Any) -> str:
 
 
 def tables() -> str:
-    """Every table with every column."""
+    """Every table with every column, one line each; columns that several tables share stand once."""
     from fedmiss.tables import load_schema, schema_names
 
+    schemas = {name: load_schema(name) for name in schema_names()}
+    lines = {name: {c["name"]: column(c) for c in s.columns} for name, s in schemas.items()}
+    common = often_said(columns.items() for columns in lines.values())
     parts = [
         MADE,
-        "# Tables\n\nEvery table that fedmiss writes is a parquet file with a schema of `data_schema/`, ",
+        "# Tables and their columns\n\nEvery table that fedmiss writes is a parquet file with a schema of `data_schema/`, ",
+        "checked when it is written and when it is read. `fedmiss inspect FILE` prints the same for a file. ",
+        "A column with ? may be blank; its unit is in brackets; its type is in the schema. ",
+        '"As shared" names columns of this list:\n\n',
+        "".join(f"- {text}\n" for _, text in sorted(common.items())),
     ]
-    parts.append(
-        "checked when it is written and when it is read. `fedmiss inspect FILE` prints the same for a file.\n"
-    )
-    for name in schema_names():
-        s = load_schema(name)
-        parts.append(f"\n## {name} (version {s.version})\n\n{s.description}")
-        parts.append(" Further columns may follow.\n\n" if s.open else "\n\n")
-        parts.append("| column | type | unit | blanks | meaning |\n|---|---|---|---|---|\n")
-        for c in s.columns:
-            blanks = "yes" if c["nullable"] else "no"
-            parts.append(
-                f"| `{c['name']}` | {c['type']} | {cell(c['unit'] or '')} | {blanks} | {cell(c['description'])} |\n"
-            )
+    for name, s in schemas.items():
+        about = f"{s.description}{' Further columns may follow.' if s.open else ''}"
+        parts.append(f"\n## {name}, v{s.version}\n\n{about}\n\n")
+        own = [text for key, text in lines[name].items() if common.get(key) != text]
+        shared = [f"`{key}`" for key, text in lines[name].items() if common.get(key) == text]
+        parts.append(joined(own))
+        parts.append(f"- as shared: {', '.join(shared)}\n" if shared else "")
     return "".join(parts)
+
+
+def joined(lines: list[str]) -> str:
+    """Return the lines of columns; an upper limit joins the lower limit before it."""
+    text = "".join(f"- {line}\n" for line in lines)
+    upper = r"- (`\w+`\??)(?: \([^)]*\))?: (?:its )?upper (?:limit|end)[^\n]*\n"
+    return re.sub(
+        rf"- (`\w+`\??)( \([^)]*\))?: lower (?:limit|end)([^\n]*)\n{upper}", r"- \1, \4\2: limits\3\n", text
+    )
+
+
+def column(c: dict[str, Any]) -> str:
+    """Return the line of a column: name, whether it may be blank, unit, meaning."""
+    unit = f" ({cell(c['unit'])})" if c["unit"] else ""
+    return f"`{c['name']}`{'?' * c['nullable']}{unit}: {cell(c['description'])}"
 
 
 def first_line(node: ast.AST) -> str:
@@ -125,67 +176,18 @@ def definition(name: str, home: str) -> ast.FunctionDef | ast.ClassDef:
     raise LookupError(f"{name} is not defined in fedmiss.{home}")
 
 
-def signature(node: ast.FunctionDef | ast.ClassDef) -> str:
-    """Return name and arguments with their defaults; of a dataclass its fields."""
-    if isinstance(node, ast.ClassDef):
-        made = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
-        if not made:
-            fields = [
-                ast.unparse(n.target) + (f"={_default(n.value)}" if n.value else "")
-                for n in node.body
-                if isinstance(n, ast.AnnAssign) and not ast.unparse(n.target).startswith("_")
-            ]
-            return f"{node.name}({', '.join(fields)})"
-    args = (made[0] if isinstance(node, ast.ClassDef) else node).args
-    plain = [a for a in [*args.posonlyargs, *args.args] if a.arg != "self"]
-    given: list[ast.expr | None] = [None] * (len(plain) - len(args.defaults)) + list(args.defaults)
-    words = [a.arg + (f"={_default(d)}" if d else "") for a, d in zip(plain, given, strict=True)]
-    words += ["*"] if args.kwonlyargs else []
-    words += [
-        a.arg + (f"={_default(d)}" if d else "")
-        for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True)
-    ]
-    return f"{node.name}({', '.join(words)})"
-
-
-def _default(node: ast.expr) -> str:
-    text = ast.unparse(node)
-    found = re.search(r"default_factory=(\w+)", text) or re.search(r"default=(\S+?)[,)]", text)
-    return f"{found[1]}()" if found and "factory" in text else (found[1] if found else text)
-
-
-def example(node: ast.AST) -> str:
-    """Return the lines of the docstring's example as a page shows them."""
-    text = ast.get_docstring(node) or "" if isinstance(node, ast.FunctionDef | ast.ClassDef) else ""
-    found = re.search(r"Examples\n-+\n(.*?)(?:\n\n[A-Z]\w+\n-+\n|\Z)", text, re.S)
-    return found[1].strip() if found else ""
-
-
 def python() -> str:
-    """Every public name with its arguments and example, by what it is about; then the packages."""
-    import fedmiss
-
+    """What each package names as public; the names at the top have a page of their own."""
     parts = [
         MADE,
-        "# Python\n\nWhat `import fedmiss` gives: ",
-        f"{len(fedmiss.__all__)} names. The import is light; a name ",
+        "# Packages, for those who build on the parts\n\nWhat `import fedmiss` gives, with parameters, units, errors and ",
+        "examples: [public names](../reference/api.md). What each package below names as public:\n",
     ]
-    parts.append(
-        "is fetched when first used. Every example runs as it stands, in an empty folder. Parameters, units and "
-    )
-    parts.append("errors are in [the reference](../reference/api.md) and in `help(name)`.\n")
-    for title, names in fedmiss._HOME.items():
-        parts.append(f"\n## {title}\n")
-        for name, home in names.items():
-            node = definition(name, home)
-            parts.append(f"\n### {name}\n\n`{signature(node)}`\n\n{first_line(node)}\n")
-            parts.append(f"\n```pycon\n{example(node)}\n```\n")
-    parts.append("\n## Packages\n\nFor those who build on the parts: what each package names as public.\n")
     for path in sorted((ROOT / "fedmiss").glob("*/**/__init__.py")):
         package = ".".join(path.parent.relative_to(ROOT).parts)
         if names := public(path):
             about = first_line(ast.parse(path.read_text(encoding="utf-8")))
-            parts.append(f"\n### {package}\n\n{about}\n\n{', '.join(f'`{n}`' for n in names)}\n")
+            parts.append(f"\n## {package}\n\n{about}\n\n{', '.join(f'`{n}`' for n in names)}\n")
     return "".join(parts)
 
 
@@ -195,9 +197,9 @@ def reference() -> str:
 
     parts = [
         MADE,
-        "# Public names\n\nEvery name with its parameters, results, errors and example. A shorter list: ",
+        "# Python: public names\n\nEvery name with its parameters, results, errors and example. ",
+        "Names of the parts: [packages](../guide/python.md).\n",
     ]
-    parts.append("[Python](../guide/python.md).\n")
     for title, names in fedmiss._HOME.items():
         parts.append(f"\n## {title}\n\n```{{eval-rst}}\n.. currentmodule:: fedmiss\n\n")
         for name, home in names.items():
@@ -218,6 +220,7 @@ def reference() -> str:
 
 PAGES = {
     "guide/commands.md": commands,
+    "research/commands.md": lambda: commands(research=True),
     "guide/tables.md": tables,
     "guide/python.md": python,
     "reference/api.md": reference,

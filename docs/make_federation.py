@@ -1,4 +1,4 @@
-"""Write the numbers of docs/guide/federation.md by running its example: ``python docs/make_federation.py``."""
+"""Write the numbers of docs/research/federation.md by running its example: ``python docs/make_federation.py``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 
-PAGE = Path(__file__).with_name("guide") / "federation.md"
+PAGE = Path(__file__).with_name("research") / "federation.md"
 BEGIN, END = "<!-- numbers: made by docs/make_federation.py -->", "<!-- end of numbers -->"
 
 

@@ -43,10 +43,9 @@ def brought() -> dict[str, tuple[str, str, bool]]:
 
 def page() -> str:
     """The page's text."""
-    rows = [
-        f"| {name} | {version} | {terms} | {'yes' if direct else ''} |"
-        for name, (version, terms, direct) in sorted(brought().items())
-    ]
+    found = sorted(brought().items())
+    rows = [f"| {name} | {version}: {terms} | yes |" for name, (version, terms, direct) in found if direct]
+    others = [f"{name} {version} ({terms})" for name, (version, terms, direct) in found if not direct]
     return "\n".join(
         [
             "<!-- written by docs/make_licences.py -->",
@@ -55,9 +54,11 @@ def page() -> str:
             "The MIT licence covers fedmiss itself. `pip install fedmiss` brings these packages, in the versions of",
             "`constraints.txt`, with the licences that they state:",
             "",
-            "| package | version | licence | named by fedmiss |",
-            "|---|---|---|---|",
+            "| package | version: licence | named by fedmiss |",
+            "|---|---|---|",
             *rows,
+            "",
+            f"And what these need: {', '.join(others)}.",
             "",
             "Data that ship with it: counts of wading birds in the Everglades (CC0 1.0, EvergladesWadingBird data of",
             "weecology); coasts and borders of Natural Earth (public domain).",

@@ -1,4 +1,4 @@
-"""Write the table of docs/guide/privacy.md from the types of the messages: ``python docs/make_privacy.py``."""
+"""Write the table of docs/research/messages.md from the types of the messages: ``python docs/make_privacy.py``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedmiss.federation.words import privacy_table
 
-PAGE = Path(__file__).with_name("guide") / "privacy.md"
+PAGE = Path(__file__).with_name("research") / "messages.md"
 BEGIN, END = "<!-- table: made by docs/make_privacy.py -->", "<!-- end of table -->"
 
 

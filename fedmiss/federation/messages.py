@@ -5,7 +5,7 @@ Axes of arrays: ``n`` fits side by side, ``L`` months, ``p`` coefficients of a s
 curvature, ``K`` effort coefficients, ``k`` features of sites, ``c`` coefficients that follow them (effect, slope), ``S``
 shared sites of the receiver (or sender), ``R`` regions, ``w`` columns of a product, ``m`` nodes. A question
 asks about the fits ``fits`` of the batch ``batch``: folds or replicates that run in lockstep. Each field says in words
-what it holds; ``docs/guide/privacy.md`` and ``fedmiss inspect --messages`` are made from these words.
+what it holds; ``docs/research/messages.md`` and ``fedmiss inspect --messages`` are made from these words.
 """
 
 from __future__ import annotations

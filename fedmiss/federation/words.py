@@ -38,17 +38,18 @@ def _fields(kind: type[Message]) -> list[str]:
 
 
 def privacy_table() -> str:
-    """Markdown table of everything that can leave a group, made from the types of the answers."""
-    rows = ["| message | field | what it holds | shape | unit | members see |", "|---|---|---|---|---|---|"]
+    """Markdown of everything that can leave a group, made from the types of the answers: a line for each field."""
+    lines: list[str] = []
     for kind in ANSWERS:
         assert issubclass(kind, Answer)
         hidden = masked_fields(kind)
-        for i, (name, text, shape, unit) in enumerate(words(kind)):
+        lines += [*([""] if lines else []), f"**`{kind.__name__}`**: {kind.about}", ""]
+        for name, text, shape, unit in words(kind):
+            measure = ", ".join(x for x in (shape, unit) if x)
             clear = next(f.metadata["clear"] for f in fields(kind) if f.name == name)
-            seen = "sum" if name in hidden else f"**clear**: {clear}"
-            label = f"`{kind.__name__}`: {kind.about}" if i == 0 else ""
-            rows.append(f"| {label} | `{name}` | {text} | {shape} | {unit} | {seen} |")
-    return "\n".join(rows)
+            seen = "" if name in hidden else f"; **clear**: {clear}"
+            lines.append(f"- `{name}`{f' [{measure}]' if measure else ''}: {text}{seen}")
+    return "\n".join(lines)
 
 
 def told(message: Message) -> list[str]:

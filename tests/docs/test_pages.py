@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +27,7 @@ RUN = (
     "tutorials/trim-table.md",
     "tutorials/own-ebird.md",
     "tutorials/notebook.md",
-    "coming-from/softimpute.md",
+    "coming-from/others.md",
 )
 
 
@@ -110,7 +112,7 @@ def test_every_block_of_a_page_runs(name, tmp_path):
 def test_three_clubs_come_to_both_reports(tmp_path):
     """The commands of the tutorial, as they stand there; where clubs join, at once and with the hash that was shown."""
     env, job = environment(tmp_path), ""
-    for kind, code in blocks(DOCS / "guide" / "three-clubs.md", "sh", "toml"):
+    for kind, code in blocks(DOCS / "tutorials" / "three-clubs.md", "sh", "toml"):
         if kind == "toml":
             (tmp_path / "study.toml").write_text(code)
             continue
@@ -170,16 +172,37 @@ def test_the_blocks_for_r_run_in_r(tmp_path):
 
 
 def test_every_page_is_in_a_table_of_contents():
-    listed = set()
-    for page in (DOCS / "index.md", DOCS / "decisions" / "index.md"):
-        for block in re.findall(r"```\{toctree\}(.*?)```", page.read_text(), re.S):
-            for line in block.splitlines():
-                if line.strip() and not line.startswith(":"):
-                    found = list(page.parent.glob(f"{line.strip()}.md"))
-                    assert found, line
-                    listed |= set(found)
-    there = {p for p in DOCS.rglob("*.md") if p.name != "README.md"} - {DOCS / "index.md"}
-    assert there - listed == set()
+    """Each page of one part only: the users', or that for method researchers (with the decisions)."""
+    listed: dict[str, set[Path]] = {}
+    for root in ("index.md", "research/index.md", "decisions/index.md"):
+        found = listed.setdefault(root, set())
+        for block in re.findall(r"```\{toctree\}(.*?)```", (DOCS / root).read_text(encoding="utf-8"), re.S):
+            for line in block.split():
+                if not line.startswith(":") and "/" in line + "/" and not line.isdigit():
+                    found |= {p.resolve() for p in (DOCS / root).parent.glob(f"{line}.md")}
+    there = {p.resolve() for p in DOCS.rglob("*.md") if "archive" not in p.parts}
+    assert there - set.union(*listed.values()) == {DOCS / "index.md", DOCS / "research" / "index.md"}
+    research = listed["research/index.md"] | listed["decisions/index.md"]
+    assert not listed["index.md"] & research
+    parts = runpy.run_path(str(DOCS / "site_parts.py"))["RESEARCH"]
+    names = [p.relative_to(DOCS).as_posix() for p in research]
+    assert all(any(fnmatch(name, pattern) for pattern in parts) for name in names)
+
+
+def test_every_link_between_pages_leads_to_a_page_and_to_a_heading():
+    """Of all pages, of the README and its neighbours, and of messages in the program that name a page."""
+    for page in [*DOCS.rglob("*.md"), *ROOT.glob("*.md")]:
+        text = re.sub(r"^```(?!\{).*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        for target, anchor in re.findall(r"\]\(([^)\s:#]*)(#[^)\s]*)?\)", text):
+            there = (page.parent / target).resolve() if target else page
+            assert there.exists(), f"{page.relative_to(ROOT)}: {target}"
+            if anchor and there.suffix == ".md":
+                heads = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), re.M)
+                slugs = {re.sub(r"[^\w -]", "", h.lower()).strip().replace(" ", "-") for h in heads}
+                assert anchor[1:] in slugs, f"{page.relative_to(ROOT)}: {target}{anchor}"
+    for file in (*(ROOT / "fedmiss").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py"), *DOCS.glob("*.py")):
+        for named in re.findall(r"\bdocs/[\w/.-]+\.(?:md|py)\b", file.read_text(encoding="utf-8")):
+            assert (ROOT / named).exists(), f"{file.relative_to(ROOT)}: {named}"
 
 
 def test_the_version_stands_in_one_way():
@@ -212,3 +235,16 @@ def test_every_room_is_described():
         ):
             name = path.name + "/" * path.is_dir()
             assert f"`{name}" in rooms, name
+
+
+def test_the_walks_name_functions_that_are_there():
+    """Of the page of rooms: `file.py: name` is a function or class of that file, and every file that is named exists."""
+    rooms = (DOCS / "reference" / "rooms.md").read_text(encoding="utf-8")
+    walks = rooms[rooms.index("## The walk of a record") : rooms.index("## Add a feature of sites")]
+    named = re.findall(r"`([\w/]+\.py): (\w+)`", walks)
+    assert len(named) >= 20
+    for file, name in named:
+        text = (ROOT / "fedmiss" / file).read_text(encoding="utf-8")
+        assert re.search(rf"^(def|class) {name}\b", text, re.M), (file, name)
+    for file in re.findall(r"`([\w/]+/[\w/]+\.py)\b", walks):
+        assert (ROOT / "fedmiss" / file).exists(), file

@@ -54,7 +54,7 @@ def test_the_example_runs_in_an_empty_folder(name, tmp_path, monkeypatch):
 
 def test_entries_of_docstrings_reach_the_site_as_name_and_text():
     """Napoleon takes the text behind the colon for a type, and shows errors as raw markup."""
-    conf = runpy.run_path(str(ROOT / "docs" / "conf.py"))
+    conf = runpy.run_path(str(ROOT / "docs" / "research" / "conf.py"))
     for name in ("ingest", "read_counts"):
         lines = inspect.getdoc(getattr(fedmiss, name)).splitlines()
         conf["_one_line_entries"](None, "function", name, None, None, lines)

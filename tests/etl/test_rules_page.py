@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "guide" / "ingest-rules.md"
+PAGE = HERE.parents[1] / "docs" / "research" / "ingest-rules.md"
 
 
 def test_every_rule_has_a_test_that_exists():

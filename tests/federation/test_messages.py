@@ -18,7 +18,7 @@ from fedmiss.federation.words import describe_kinds, privacy_table
 from fedmiss.resources import resource
 
 ENVELOPE = Envelope(b"12345678", b"abcdefgh", 7)
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide"
+RESEARCH = Path(__file__).resolve().parents[2] / "docs" / "research"
 
 
 def sample(kind, seed=0):
@@ -138,7 +138,7 @@ def test_messages_in_words_name_every_kind_that_was_sent():
 
 
 def test_the_page_on_privacy_lists_what_the_types_say():
-    page = (GUIDE / "privacy.md").read_text()
+    page = (RESEARCH / "messages.md").read_text()
     assert privacy_table() in page, "run python docs/make_privacy.py"
 
 
@@ -146,4 +146,4 @@ def test_the_walk_through_has_the_numbers_of_its_example():
     script = importlib.util.spec_from_file_location("make_federation", resource("docs", "make_federation.py"))
     module = importlib.util.module_from_spec(script)
     script.loader.exec_module(module)
-    assert module.numbers() in (GUIDE / "federation.md").read_text(), "run python docs/make_federation.py"
+    assert module.numbers() in (RESEARCH / "federation.md").read_text(), "run python docs/make_federation.py"

@@ -16,7 +16,7 @@ from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import folds_like_gaps
-from fedmiss.federation.hub.fit import AskScore, Request, fit_path
+from fedmiss.federation.hub.fit import FOLD_TOL, AskScore, Request, fit_path
 from fedmiss.federation.hub.lockstep import Lane, run_lockstep
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import Sums, known_line, most_rank, responding
@@ -109,7 +109,8 @@ def cross_validate(
                     )
                 most = most_rank(panel, longest[i])
                 score = _scorer(longest[i], members[i], most, fold, rows, inverse_size, watch)
-                lanes.append(Lane(first_batch + i, at, fit_path(panel, longest[i], sums[at], each=score)))
+                path = fit_path(panel, longest[i], sums[at], each=score, tol=FOLD_TOL)
+                lanes.append(Lane(first_batch + i, at, path))
         for lane, state in zip(lanes, run_lockstep(link, panel, lanes), strict=True):
             if state.away:
                 i = lane.batch - first_batch

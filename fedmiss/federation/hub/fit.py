@@ -35,6 +35,7 @@ from fedmiss.models.site_time import ascent
 from fedmiss.rng import rng_for
 
 __all__ = [
+    "FOLD_TOL",
     "AskKeep",
     "AskProduct",
     "AskRound",
@@ -49,7 +50,7 @@ __all__ = [
 
 POWER = 3  # block power iterations that start a factor
 WIDTH = 6  # vectors in the block
-TOL, REPLICATE_TOL = 3e-3, 1e-2
+TOL, FOLD_TOL, REPLICATE_TOL = 3e-3, 1e-2, 1e-2  # held-out counts and replicates scatter by far more
 REPLICATE_ROUNDS = 25
 FAR = 3.0  # root mean square move of a round, in units of the link, that only a fit which runs away makes
 SETTLED = 5  # rounds of a rank after which it is looked at
@@ -117,6 +118,7 @@ def fit_path(
     each: Callable[[MonthState], Generator[Request, Sums, None]] | None = None,
     watch: Callable[[int, float], None] | None = None,
     months: Container[int] = (),
+    tol: float = TOL,
 ) -> Fitting:
     """Fit ranks 0 to ``settings.rank``, factors entering one by one.
 
@@ -126,6 +128,7 @@ def fit_path(
     each : called at the end of every rank with the finished state; may ask more (scores of held-out visits)
     watch : called after each round with (round, root mean square move)
     months : ranks of which counted and fitted totals are wanted by month; the largest stands for all above it
+    tol : a rank is finished when a round moves it by less than this, see :func:`.steps.after_round`
 
     Returns
     -------
@@ -152,7 +155,7 @@ def fit_path(
             state = with_factor(state, v, panel)
             begin = 2
         state = yield from _rounds(
-            state, panel, settings, begin, learn=True, tol=TOL, most=settings.max_sweeps, watch=watch
+            state, panel, settings, begin, learn=True, tol=tol, most=settings.max_sweeps, watch=watch
         )
         if state.away:
             if not rank:

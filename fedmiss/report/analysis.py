@@ -14,7 +14,7 @@ from fedmiss.folders import ALL, VISITED
 from fedmiss.report.classes import NOT_CLASSIFIED, classify
 from fedmiss.report.coverage import Coverage, coverage, monthly_coverage
 from fedmiss.report.entries import Entry, entries, entry_reason
-from fedmiss.report.findings import REGION, Findings, found_in, region_row
+from fedmiss.report.findings import REGION, Findings, Part, found_in, region_row
 from fedmiss.report.inputs import ReportInputs
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
@@ -81,6 +81,7 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
     refuse = "; ".join(cover.thin) or None
     by_month = monthly_coverage(data)
     sites = _sites(data, years, settings)
+    parts, grand = _parts(data, settings, refuse), data.totals.mean()
     return Analysis(
         data=data,
         settings=settings,
@@ -91,7 +92,14 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
         carriers=_withheld(carriers(data, years), settings),
         visits=visits_by_site(data.cells, sites.assign(slope=np.nan) if data.one_trend else sites),
         entries=entered,
-        regions=_regions(data, settings, refuse),
+        parts=parts,
+        regions=pd.DataFrame(
+            [
+                region_row(name, p.series, settings, n_sites=p.n_sites, grand=grand, refuse=p.refuse)
+                for name, p in parts.items()
+            ],
+            columns=REGION,
+        ),
         visited=_visited(data, settings, refuse),
         sites=sites,
         **found_in(series, settings, base, refuse, by_month["missing"].to_numpy(dtype=np.float64)),
@@ -118,10 +126,10 @@ def _with_coverage(yearly: pd.DataFrame, data: ReportInputs, years: Years) -> pd
     return out
 
 
-def _regions(data: ReportInputs, settings: ReportSettings, refuse: str | None) -> pd.DataFrame:
-    rows = []
+def _parts(data: ReportInputs, settings: ReportSettings, refuse: str | None) -> dict[str, Part]:
+    """Return the series of each region, where there are two or more."""
+    parts = {}
     names = data.region_names()
-    grand = data.totals.mean()
     for region in names if len(names) > 1 else []:
         mask = (data.sites["region"] == region).to_numpy()
         seen = usable_counts(data.observed[mask], data.months, settings.least)
@@ -133,8 +141,8 @@ def _regions(data: ReportInputs, settings: ReportSettings, refuse: str | None) -
             thin = refuse or _region_reason(data, region, few)
         else:
             thin = "no year of the region has enough counts that found the species"
-        rows.append(region_row(region, series, settings, n_sites=few, grand=grand, refuse=thin))
-    return pd.DataFrame(rows, columns=REGION)
+        parts[region] = Part(series, thin, few)
+    return parts
 
 
 def _visited(data: ReportInputs, settings: ReportSettings, refuse: str | None) -> pd.DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.years import Years
 
-__all__ = ["REGION", "Findings", "found_in", "region_row"]
+__all__ = ["REGION", "Findings", "Part", "found_in", "region_row"]
 
 _OF_TREND = [
     "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo", "percent_hi",
@@ -26,12 +26,20 @@ _OF_TREND = [
 REGION = ["region", "n_sites", "share", *_OF_TREND]  # columns of the table of regions
 
 
+class Part(NamedTuple):
+    """The series of a region, why it may have no class (None: it may), and its number of sites (0: not known)."""
+
+    series: MonthlySeries
+    refuse: str | None
+    n_sites: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Findings:
     """The numbers of a report that follow from totals and replicates; every frame is a table of ``tables/``.
 
     ``series`` holds the totals of all sites; its ``n_observed`` is 0 in years that have too few counts for the index.
-    ``base`` is the base period (None: the first used year). ``visited`` has one row, the trend of the visited sites, where
+    ``base`` is the base period (None: the first used year), ``parts`` the series of each region. ``visited`` has one row, the trend of the visited sites, where
     other sites stand for an area; else none.
     """
 
@@ -47,6 +55,7 @@ class Findings:
     season: pd.DataFrame
     curve: pd.DataFrame
     base: str | None
+    parts: Mapping[str, Part]
     regions: pd.DataFrame
     visited: pd.DataFrame
     covariance: tuple[I64, F64, F64] | None

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-from fedmiss.arrays import F64, I64, Bool
+from fedmiss.arrays import F32, F64, I64, Bool
 from fedmiss.errors import InputError
 from fedmiss.files import MANIFEST, FlowRow, identity, read_manifest
 from fedmiss.folders import FACTS
@@ -78,7 +78,8 @@ class Source:
 class ReportInputs(Source):
     """Everything a report is computed from; tables and numbers only, no record.
 
-    ``expected`` (J, L) birds at standard effort, ``observed`` (J, L) cells with a count, ``cells`` one row per visited cell
+    ``expected`` (J, L) birds at standard effort, ``limits`` its 95 % limits (NaN where the fit has none), ``observed``
+    (J, L) cells with a count, ``cells`` one row per visited cell
     summed over groups, ``groups`` one row
     per group with its counts of cells and visits, ``group_regions`` the regions that each group has visited; ``weeks``
     (None when the panel has no visits) one row per site, month and quarter of the month (days to 7, 14, 21, the end):
@@ -93,6 +94,7 @@ class ReportInputs(Source):
     groups: pd.DataFrame
     group_regions: Mapping[str, tuple[str, ...]]
     expected: F64
+    limits: tuple[F32, F32]
     observed: Bool
     trace: pd.DataFrame | None
     site_trends: pd.DataFrame | None
@@ -196,8 +198,9 @@ def _read_weeks(panel: Path) -> pd.DataFrame | None:
     return pd.DataFrame({c: whole[c].to_numpy() for c in whole.columns})
 
 
-def _read_matrix(path: Path, n_sites: int, n_months: int) -> tuple[F64, Bool]:
-    table = read_table(path, "imputed", columns=["site_index", "month_index", "expected", "observed"])
+def _read_matrix(path: Path, n_sites: int, n_months: int) -> tuple[F64, tuple[F32, F32], Bool]:
+    limits = ["expected_lower", "expected_upper"]
+    table = read_table(path, "imputed", columns=["site_index", "month_index", "expected", *limits, "observed"])
     site, month = table["site_index"].to_numpy(), table["month_index"].to_numpy()
     if site.size != n_sites * n_months:
         raise InputError(
@@ -209,15 +212,18 @@ def _read_matrix(path: Path, n_sites: int, n_months: int) -> tuple[F64, Bool]:
             f"{path} names site {site.max()} or month {month.max()}, which the panel does not have."
         )
     expected = np.full((n_sites, n_months), np.nan)
+    low, high = (np.full((n_sites, n_months), np.nan, dtype=np.float32) for _ in limits)
     observed = np.zeros((n_sites, n_months), dtype=bool)
     expected[site, month] = table["expected"].to_numpy()
+    for values, name in zip((low, high), limits, strict=True):
+        values[site, month] = table[name].to_numpy(zero_copy_only=False)
     observed[site, month] = table["observed"].to_numpy(zero_copy_only=False)
     if not np.isfinite(expected).all():
         j, m = (int(i[0]) for i in np.nonzero(~np.isfinite(expected)))
         raise InputError(
             f"{path} has no finite value for site {j}, month {m}; fit again with a larger penalty."
         )
-    return expected, observed
+    return expected, (low, high), observed
 
 
 def _read_draws(path: Path, n_months: int) -> dict[str, F64]:
@@ -256,7 +262,7 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
             f"the panel {panel} has {len(sites)} sites and {len(months)} months; a report needs some of each."
         )
     cells, groups, group_regions = _read_cells(panel, sites, len(months))
-    expected, observed = _read_matrix(imputed / "imputed.parquet", len(sites), len(months))
+    expected, limits, observed = _read_matrix(imputed / "imputed.parquet", len(sites), len(months))
     site_trends = _optional(fit / "site_trends.parquet", "site_trends")
     if site_trends is not None and len(site_trends) != len(sites):
         raise InputError(
@@ -272,6 +278,7 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
         groups=groups,
         group_regions=group_regions,
         expected=expected,
+        limits=limits,
         observed=observed,
         draws=_read_draws(fit / "draws.parquet", len(months)),
         trace=_optional(fit / "trace.parquet", "trace"),

@@ -19,7 +19,7 @@ from fedmiss.report.build import report_results, write_figures
 from fedmiss.report.coverage import MIN_CELLS_PER_YEAR, MIN_DETECTIONS
 from fedmiss.report.effort import sensitivity
 from fedmiss.report.exchange import write_totals
-from fedmiss.report.findings import REGION, Findings, found_in, region_row
+from fedmiss.report.findings import REGION, Findings, Part, found_in, region_row
 from fedmiss.report.fitted import fitted_years
 from fedmiss.report.html import rendered_page
 from fedmiss.report.inputs import Source
@@ -162,36 +162,39 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
     yearly.attrs.update(attrs)
     refuse = "; ".join(_thin(birds, yearly)) or None
     monthly = series.monthly()
+    one = (
+        "the model has rank 0, so every region has the same trend by construction" if data.one_trend else None
+    )
+    parts = {n: _part(data, n, refuse or one) for n in data.totals if n not in (ALL, VISITED)}
+    visited = {n: _part(data, n, refuse) for n in data.totals if n == VISITED}
     return JointFindings(
         data=data,
         settings=settings,
         date=settings.date or dt.date.today().isoformat(),
         monthly=monthly.assign(visits=data.visits),
         yearly=yearly,
-        regions=_regions(data, settings, refuse),
-        visited=_visited(data, settings, refuse),
+        parts=parts,
+        regions=_rows(data, parts, settings),
+        visited=_rows(data, visited, settings),
         fitted=fitted,
         **found_in(series, settings, settings.base, refuse, data.visits),
     )
 
 
-def _regions(data: JointSource, settings: ReportSettings, refuse: str | None) -> pd.DataFrame:
+def _part(data: JointSource, name: str, refuse: str | None) -> Part:
     """Sites of a region are not known: regions have trends, and their share of the whole."""
-    one = (
-        "the model has rank 0, so every region has the same trend by construction" if data.one_trend else None
+    return Part(
+        MonthlySeries.of(data.totals[name], data.months, data.draws.get(name), data.visits), refuse, 0
     )
-    regions = [name for name in data.totals if name not in (ALL, VISITED)]
-    return pd.DataFrame([_row(data, name, settings, refuse or one) for name in regions], columns=REGION)
 
 
-def _visited(data: JointSource, settings: ReportSettings, refuse: str | None) -> pd.DataFrame:
-    rows = [_row(data, VISITED, settings, refuse)] if VISITED in data.totals else []
+def _rows(data: JointSource, parts: Mapping[str, Part], settings: ReportSettings) -> pd.DataFrame:
+    grand = float(data.totals[ALL].mean())
+    rows = [
+        region_row(name, p.series, settings, n_sites=0, grand=grand, refuse=p.refuse)
+        for name, p in parts.items()
+    ]
     return pd.DataFrame(rows, columns=REGION)
-
-
-def _row(data: JointSource, name: str, settings: ReportSettings, refuse: str | None) -> Mapping[str, object]:
-    series = MonthlySeries.of(data.totals[name], data.months, data.draws.get(name), data.visits)
-    return region_row(name, series, settings, n_sites=0, grand=float(data.totals[ALL].mean()), refuse=refuse)
 
 
 # -- words ---------------------------------------------------------------------------------------------------

@@ -64,9 +64,13 @@ def assets() -> dict[str, object]:
     """Return what every page contains: style, script, version."""
     return {
         "css": Markup(resource("reports", "style.css").read_text(encoding="utf-8")),
-        "js": Markup(resource("reports", "sort.js").read_text(encoding="utf-8")),
+        "js": Markup("\n".join(_script(n) for n in ("sort", "hover", "question", "ask"))),
         "version": __version__,
     }
+
+
+def _script(name: str) -> str:
+    return resource("reports", f"{name}.js").read_text(encoding="utf-8")
 
 
 def page(a: Analysis, plots: dict[str, Plot]) -> str:
@@ -90,7 +94,9 @@ def rendered_page(
     rendered = []
     for section in sections:
         html = env.get_template(f"species/sections/{section.id}.html.j2").render(**section.values)
-        rendered.append({"id": section.id, "title": section.title, "html": Markup(html)})
+        rendered.append(
+            {"id": section.id, "title": section.title, "html": Markup(html), "hidden": section.scripted}
+        )
     months = a.data.months["year" if a.yearly_counts else "month"]
     return env.get_template("species/page.html.j2").render(
         title=a.settings.title or a.name,

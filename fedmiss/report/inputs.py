@@ -200,7 +200,9 @@ def _read_weeks(panel: Path) -> pd.DataFrame | None:
 
 def _read_matrix(path: Path, n_sites: int, n_months: int) -> tuple[F64, tuple[F32, F32], Bool]:
     limits = ["expected_lower", "expected_upper"]
-    table = read_table(path, "imputed", columns=["site_index", "month_index", "expected", *limits, "observed"])
+    table = read_table(
+        path, "imputed", columns=["site_index", "month_index", "expected", *limits, "observed"]
+    )
     site, month = table["site_index"].to_numpy(), table["month_index"].to_numpy()
     if site.size != n_sites * n_months:
         raise InputError(

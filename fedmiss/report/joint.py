@@ -24,7 +24,7 @@ from fedmiss.report.fitted import fitted_years
 from fedmiss.report.html import rendered_page
 from fedmiss.report.inputs import Source
 from fedmiss.report.prose import Headline, area, headline_of, latest, limits, model_caveats, other_convention
-from fedmiss.report.sections import Section, index, model, season
+from fedmiss.report.sections import Section, index, model, question, season
 from fedmiss.report.sections.headline import stretches, windows
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
@@ -289,6 +289,7 @@ def _sections(a: JointFindings, plots: dict[str, Any]) -> list[Section | None]:
     }  # fmt: skip
     return [
         Section("headline", "What was found", found),
+        question.build(a, plots),
         index.build(a, plots),
         season.build(a, plots),
         model.build(a, plots),

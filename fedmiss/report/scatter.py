@@ -87,7 +87,9 @@ def year_variance(year: F64, logs: F64, cov: F64) -> float:
         return 0.0
     a, b = grid[best - 1], grid[min(best + 1, grid.size - 1)]
     s = float(optimize.minimize_scalar(loss, bounds=(a, b), method="bounded").x)
-    for _ in range(_NEWTON):  # a minimum is known to half the digits; the zero of its derivative to all of them
+    for _ in range(
+        _NEWTON
+    ):  # a minimum is known to half the digits; the zero of its derivative to all of them
         d = np.maximum(s + lam, 1e-300)
         slope, bend = (1.0 / d - z2 / d**2).sum(), (2.0 * z2 / d**3 - 1.0 / d**2).sum()
         s = float(np.clip(s - slope / bend, a, b)) if bend > 0 else s

@@ -11,6 +11,7 @@ from fedmiss.report.effort import sensitivity
 from fedmiss.report.entries import entry_table
 from fedmiss.report.facts import fact_table
 from fedmiss.report.fitted import fitted_years
+from fedmiss.report.question import site_years
 from fedmiss.report.sections.model import trials
 from fedmiss.report.spreadsheet import harmless
 from fedmiss.report.windows import smooth_index, window_trends
@@ -35,6 +36,7 @@ def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
         "regions": ("report_regions", a.regions),
         "visited": ("report_regions", a.visited),
         "sites": ("report_sites", a.sites),
+        "site_years": ("report_site_years", site_years(a)),
         "carriers": ("report_carriers", a.carriers),
         "sensitivity": ("report_sensitivity", sensitivity(a)),
         "visits": ("report_visits", a.visits),

@@ -13,7 +13,7 @@ from fedmiss.report.words import percent
 
 __all__ = ["ORDER", "Cell", "HtmlTable", "Section", "range_cell", "records"]
 
-ORDER = ("headline", "index", "season", "places", "model", "data", "reading")
+ORDER = ("headline", "question", "index", "season", "places", "model", "data", "reading")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,15 @@ class HtmlTable:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page: rendered from ``reports/species/sections/<id>.html.j2`` with ``values``."""
+    """A part of the page: rendered from ``reports/species/sections/<id>.html.j2`` with ``values``.
+
+    ``scripted``: hidden, until a script of the page shows it.
+    """
 
     id: str
     title: str
     values: dict[str, object] = field(default_factory=dict)
+    scripted: bool = False
 
 
 def range_cell(lo: float, hi: float, words: Callable[[float], str] = percent) -> Cell:

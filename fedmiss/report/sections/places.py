@@ -7,6 +7,7 @@ import math
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.cautions import biased_visits
 from fedmiss.report.sections import Cell, HtmlTable, Section, range_cell, records
+from fedmiss.report.sections.question import askable
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count, number, percent
 
@@ -27,6 +28,8 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
             "visits": _visits(a),
             "biased": biased_visits(a),
             "n_sites": count(a.coverage.n_sites),
+            "asked": askable(a),
+            "one_month": len(a.years.season) == 1,
         },
     )
 

@@ -1,0 +1,258 @@
+"""What a reader may ask of a page: other base, window, region, rule, sites left out; and what the page needs to answer.
+
+``answer`` is the report's own arithmetic for one choice. The page holds ``stored`` and computes the same in the browser
+(``reports/question.js``); a test holds the two against each other.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import DTypeLike
+from scipy import stats
+
+from fedmiss.arrays import F32, F64, I64
+from fedmiss.errors import ConfigError
+from fedmiss.folders import ALL
+from fedmiss.report.analysis import Analysis
+from fedmiss.report.classes import NOT_CLASSIFIED
+from fedmiss.report.findings import Findings, Part
+from fedmiss.report.intervals import MIN_DRAWS, normal_quantile
+from fedmiss.report.series import MIN_YEARS, MonthlySeries
+from fedmiss.report.settings import RULES
+from fedmiss.report.words import count
+
+__all__ = ["Answer", "Choice", "answer", "site_years", "stored"]
+
+SITE_BYTES = 300_000  # the page stays below 1 MB at 200 sites, and below 3 MB at 10,000
+REGION_BYTES = 250_000
+
+NO_DRAWS = (
+    "The stored replicates are totals of whole regions, so with single sites left out there is no interval and no class. "
+    "Leave out a whole region to have both"
+)
+NO_BASE = "The base has no year with enough counts here; choose another."
+NO_SITE = "Every site is left out; take one back."
+OTHER_SEASON = "This region is compared in other months of the year than the whole, so nothing can be left out of it or without it."
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One question. ``None`` is what the report itself uses.
+
+    ``region`` a name or ``all``; ``without``: everything but that region; ``base`` and ``window`` first and last year;
+    ``left_out`` rows of ``sites.parquet``.
+    """
+
+    region: str = ALL
+    without: bool = False
+    base: tuple[int, int] | None = None
+    window: tuple[int, int] | None = None
+    rule: str | None = None
+    convention: str | None = None
+    left_out: frozenset[int] = frozenset()
+
+
+class Answer(NamedTuple):
+    """``index`` one row a year, as ``yearly_index``; ``trend`` as ``overall_trend``."""
+
+    index: pd.DataFrame
+    trend: pd.Series
+
+
+def answer(a: Findings, choice: Choice) -> Answer:
+    """Compute what the report would say for a choice; it has a base, so some year has enough counts.
+
+    Raises
+    ------
+    ConfigError : a base without a usable year, no site left, or a region whose season differs, with sites left out
+    """
+    series, refuse = _chosen(a, choice)
+    published = a.yearly.attrs["base"]
+    first, last = choice.base or (int(published[0]), int(published[-1]))
+    base, years = f"{first}-{last}", series.years
+    if not (years.used & (years.year >= first) & (years.year <= last)).any():
+        raise ConfigError(NO_BASE)
+    trend = series.trend(
+        base=base,
+        rule=choice.rule or a.settings.rule,
+        years=choice.window,
+        refuse=refuse,
+        convention=choice.convention or a.settings.convention,
+    )
+    return Answer(series.index(base), trend.iloc[0])
+
+
+def _whole(a: Findings) -> Part:
+    return Part(a.series, "; ".join(a.thin) or None, a.n_sites)
+
+
+def _chosen(a: Findings, choice: Choice) -> tuple[MonthlySeries, str | None]:
+    """Return the series of a choice, and why it gets no class."""
+    whole = _whole(a)
+    part = whole if choice.region == ALL else a.parts[choice.region]
+    series, refuse = part.series, part.refuse
+    if (choice.without or choice.left_out) and not _same_season(a, part):
+        raise ConfigError(OTHER_SEASON)
+    if choice.without and part is not whole:
+        draws = None if series.draws is None or a.series.draws is None else a.series.draws - series.draws
+        rest = a.series.totals - series.totals
+        series = MonthlySeries.of(rest, a.series.months, draws, a.series.n_observed)
+        refuse = whole.refuse
+    if choice.left_out and isinstance(a, Analysis):
+        inside = np.ones(a.n_sites, dtype=bool)
+        if choice.region != ALL:
+            inside = ((a.data.sites["region"] == choice.region) != choice.without).to_numpy()
+        out = np.array(sorted(j for j in choice.left_out if inside[j]), dtype=np.int64)
+        if out.size == inside.sum():
+            raise ConfigError(NO_SITE)
+        if out.size:
+            rest = series.totals - a.data.expected[out].sum(axis=0)
+            series, refuse = MonthlySeries.of(rest, series.months, None, series.n_observed), NO_DRAWS
+    return series, refuse
+
+
+def _same_season(a: Findings, part: Part) -> bool:
+    return part.series.years.season == a.years.season
+
+
+# -- what the page holds -------------------------------------------------------------------------------------
+
+
+def _packed(values: Iterable[float] | F64 | F32, kind: DTypeLike = "<f8") -> str:
+    return base64.b64encode(np.ascontiguousarray(values, dtype=kind).tobytes()).decode("ascii")
+
+
+def _source(a: Findings, name: str, part: Part) -> dict[str, Any]:
+    s = part.series
+    draws = s.yearly_draws
+    return {
+        "name": name,
+        "n": part.n_sites,
+        "used": "".join("1" if u else "0" for u in s.years.used),
+        "refuse": part.refuse,
+        "same": _same_season(a, part),
+        "total": _packed(s.yearly),
+        "draws": None if draws is None else _packed(draws),
+        "b": 0 if draws is None else len(draws),
+    }
+
+
+def stored(a: Findings, places: Mapping[int, tuple[float, float]] | None = None) -> dict[str, Any]:
+    """Return what a page needs to answer questions, as a JSON object; arrays are base64 of little-endian floats.
+
+    Parameters
+    ----------
+    places : site -> its point in the map's own units; sites without one cannot be clicked
+    """
+    Y = a.years.year.size
+    each = 11 * Y * (1 + a.n_draws)  # bytes of a region: eight a number, and a third for base64
+    room = max(1, REGION_BYTES // max(each, 1))
+    parts = dict(sorted(a.parts.items(), key=lambda p: -p[1].series.totals.sum())[:room])
+    notes = []
+    if len(parts) < len(a.parts):
+        notes.append(
+            f"The page holds the replicates of the {len(parts)} largest of {count(len(a.parts))} regions."
+        )
+    df = range(1, max(Y - 1, 1))
+    sites = None
+    if isinstance(a, Analysis):
+        table = site_years(a)
+        sites = _sites(a, table, parts, places or {})
+        n = len(sites["index"])
+        if n < a.n_sites:
+            notes.append(
+                f"The page holds the yearly numbers of the {count(n)} largest of {count(a.n_sites)} sites; the others "
+                "cannot be chosen or left out."
+            )
+        notes += [f"{NO_DRAWS}."]
+        if a.settings.coarse_map > 0:
+            notes.append("Positions are coarse, so counts of single sites are not on the page.")
+    return {
+        "years": a.years.year.tolist(),
+        "base": [int(y) for y in a.yearly.attrs["base"]],
+        "rule": a.settings.rule,
+        "rules": list(RULES),
+        "convention": a.settings.convention,
+        "unit": a.unit,
+        "z": normal_quantile(0.95),
+        "t": [[float(q) for q in stats.t.ppf([0.975, 0.9995], n)] for n in df],
+        "least": [MIN_YEARS, MIN_DRAWS],
+        "none": NOT_CLASSIFIED,
+        "said": {"draws": NO_DRAWS, "base": NO_BASE, "site": NO_SITE, "season": OTHER_SEASON},
+        "notes": notes,
+        "absent": [n for n in a.parts if n not in parts],
+        "sources": [_source(a, ALL, _whole(a)), *(_source(a, n, p) for n, p in parts.items())],
+        "sites": sites,
+    }
+
+
+def _kept_sites(a: Analysis) -> I64:
+    """Sites whose yearly numbers the page holds: the largest, as many as fit."""
+    each = 27 * a.years.year.size + 60  # a double and three floats a year, and a third for base64
+    order = np.argsort(-a.sites["mean_total"].fillna(0.0).to_numpy(), kind="stable")
+    return np.sort(order[: max(1, SITE_BYTES // each)])
+
+
+def site_years(a: Analysis) -> pd.DataFrame:
+    """Return what was counted and what is expected at each site in each year (schema ``report_site_years``).
+
+    ``lo``, ``hi``: means over the season's months of the limits of each month, which is the limits of the year where it has
+    one month, and the widest that they can be where it has more. Counts are withheld where positions are coarse. Sites that
+    the page has no room for are left out, the smallest first.
+    """
+    keep, W, Y = _kept_sites(a), a.years.W, a.years.year.size
+    cells = a.data.cells
+    weight = (W > 0).astype(np.float64)
+    sums = np.zeros((2, a.n_sites, len(a.data.months)))
+    for k, name in enumerate(("n_counted", "count_sum")):
+        np.add.at(
+            sums[k], (cells["site_index"].to_numpy(), cells["month_index"].to_numpy()), cells[name].to_numpy()
+        )
+    visits, birds = (s[keep] @ weight.T for s in sums)
+    with np.errstate(invalid="ignore"):
+        mean = np.where(visits > 0, birds / np.maximum(visits, 1), np.nan)
+    if a.settings.coarse_map > 0:
+        visits, mean = np.zeros_like(visits), np.full_like(mean, np.nan)
+    lo, hi = (limit[keep].astype(np.float64) @ W.T for limit in a.data.limits)
+    return pd.DataFrame(
+        {
+            "site_index": np.repeat(keep.astype(np.int32), Y),
+            "year": np.tile(a.years.year.astype(np.int32), keep.size),
+            "visits": visits.ravel().astype(np.int64),
+            "mean_count": mean.ravel(),
+            "expected": (a.data.expected[keep] @ W.T).ravel(),
+            "lo": lo.ravel(),
+            "hi": hi.ravel(),
+        }
+    )
+
+
+def _sites(
+    a: Analysis, table: pd.DataFrame, parts: Mapping[str, Part], places: Mapping[int, tuple[float, float]]
+) -> dict[str, Any]:
+    Y = a.years.year.size
+    index = table["site_index"].to_numpy()[::Y]
+    rows = a.sites.iloc[index]
+    names = rows["site_name"].where(
+        rows["site_name"].astype(bool) & rows["site_name"].notna(), rows["site_id"]
+    )
+    if a.settings.coarse_map > 0:
+        names = "site " + rows["site_index"].astype(str)
+    number = {name: k + 1 for k, name in enumerate(parts)}
+    return {
+        "index": index.tolist(),
+        "name": [str(n) for n in names],
+        "region": [number.get(r, 0) if isinstance(r, str) else 0 for r in rows["region"]],
+        "at": [places.get(int(j)) for j in index],
+        "kind": rows["trend_class"].tolist(),
+        "slope": _packed(rows["slope"].to_numpy()),
+        "se": _packed(rows["slope_se"].to_numpy()),
+        "expected": _packed(table["expected"].to_numpy()),
+        **{k: _packed(table[k].to_numpy(), "<f4") for k in ("mean_count", "lo", "hi")},
+    }

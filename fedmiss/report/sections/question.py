@@ -1,0 +1,52 @@
+"""The part of the page that answers: hidden where scripts do not run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from markupsafe import Markup
+
+from fedmiss.report.analysis import Analysis
+from fedmiss.report.findings import Findings
+from fedmiss.report.question import stored
+from fedmiss.report.sections import Section
+from fedmiss.report.style import Plot
+
+__all__ = ["askable", "build", "in_script"]
+
+
+def build(a: Findings, plots: dict[str, Plot]) -> Section | None:
+    """Return the section, or None where two years cannot be compared."""
+    if not askable(a):
+        return None
+    data = stored(a, _places(a, plots.get("map")))
+    return Section(
+        "question", "Ask this report", {"data": in_script(data), "regions": len(a.parts) > 1}, True
+    )
+
+
+def askable(a: Findings) -> bool:
+    """Return True where two years can be compared."""
+    return a.found and int(a.years.used.sum()) >= 2 and bool(a.yearly.attrs["base"])
+
+
+def in_script(data: dict[str, Any]) -> Markup:
+    """Return JSON that cannot end the script element that holds it, whatever names are in it."""
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _places(a: Findings, plot: Plot | None) -> dict[int, tuple[float, float]]:
+    """Return where each site stands on the map, in the units of its SVG (points from the upper left corner)."""
+    if plot is None or not isinstance(a, Analysis):
+        return {}
+    table = a.sites[a.sites["latitude"].notna() & a.sites["longitude"].notna()]
+    fig = plot.figure
+    xy = fig.axes[0].transData.transform(table[["longitude", "latitude"]].to_numpy(dtype=float))
+    xy = xy * 72.0 / fig.dpi
+    high = 72.0 * fig.get_figheight()
+    return {
+        int(j): (round(float(x), 1), round(high - float(y), 1))
+        for j, (x, y) in zip(table["site_index"], xy, strict=True)
+    }

@@ -1,0 +1,208 @@
+// What a reader chooses, and what the page says to it. The arithmetic is in question.js.
+(function () {
+  "use strict";
+  var M = window.fedmissQuestion;
+  if (!M) { return; }
+  var Q = M.data, S = M.sites, left = [], NS = "http://www.w3.org/2000/svg";
+  function el(id) { return document.getElementById(id); }
+  function made(tag, text, parent) {
+    var e = document.createElement(tag);
+    if (text !== undefined) { e.textContent = text; }
+    if (parent) { parent.appendChild(e); }
+    return e;
+  }
+  function fill(select, items, value) { // items: [value, text]
+    items.forEach(function (i) { var o = made("option", i[1], select); o.value = i[0]; o.defaultSelected = i[0] === value; });
+    select.value = value;
+  }
+
+  // -- numbers as words.py writes them ---------------------------------------------------------------------
+  function number(v) {
+    if (!isFinite(v)) { return "n/a"; }
+    if (v === 0) { return "0"; }
+    var power = Math.floor(Math.log10(Math.abs(v))), places = 2 - power, unit = Math.pow(10, Math.max(-places, 0));
+    if (power < -4) { return v.toExponential(1).replace(/-/g, "−"); }
+    var text = (Math.round(v / unit) * unit).toLocaleString("en-US", { minimumFractionDigits: Math.max(places, 0),
+      maximumFractionDigits: Math.max(places, 0) });
+    return (places > 0 ? v.toLocaleString("en-US", { minimumFractionDigits: places, maximumFractionDigits: places }) : text).replace("-", "−");
+  }
+  function percent(v) {
+    if (!isFinite(v)) { return "n/a"; }
+    var text = Math.abs(v) >= 100 ? Math.round(v).toLocaleString("en-US") : v.toFixed(1);
+    if (Number(v.toFixed(1)) === 0) { return "0.0 %"; }
+    return (v > 0 ? "+" : "") + text.replace("-", "−") + " %";
+  }
+  function range(lo, hi, words) { return isFinite(lo) && isFinite(hi) ? words(lo) + " to " + words(hi) : "no interval"; }
+
+  // -- figures ---------------------------------------------------------------------------------------------
+  function shape(tag, at, parent, kind) {
+    var e = document.createElementNS(NS, tag);
+    Object.keys(at).forEach(function (k) { e.setAttribute(k, at[k]); });
+    if (kind) { e.setAttribute("class", kind); }
+    parent.appendChild(e);
+    return e;
+  }
+  function nice(top) {
+    var p = Math.pow(10, Math.floor(Math.log10(top / 4 || 1))), f = top / 4 / p;
+    return p * (f > 5 ? 10 : f > 2 ? 5 : f > 1 ? 2 : 1);
+  }
+  // f: value, lo, hi, dots, fit (arrays over the years, NaN where there is none), base, label, unit, say(i)
+  function draw(place, f) {
+    place.textContent = "";
+    var W = 560, H = 270, L = 58, R = 10, T = 14, B = 28, n = Q.years.length;
+    var svg = shape("svg", { viewBox: "0 0 " + W + " " + H, role: "img", "aria-label": f.label }, place, "chart");
+    var all = [].concat(f.value, f.hi || [], f.dots || []).filter(isFinite), top = Math.max.apply(null, all.concat(f.base || 1e-9)) * 1.06;
+    var first = Q.years[0] - 0.6, last = Q.years[n - 1] + 0.6;
+    function X(y) { return L + (y - first) / (last - first) * (W - L - R); }
+    function V(v) { return H - B - Math.max(0, Math.min(1, v / top)) * (H - T - B); }
+    for (var t = 0, step = nice(top); t <= top; t += step) {
+      shape("path", { d: "M" + L + " " + V(t) + "H" + (W - R) }, svg, "grid");
+      shape("text", { x: L - 6, y: V(t) + 4, "text-anchor": "end" }, svg).textContent = Number(t.toPrecision(6)).toLocaleString("en-US");
+    }
+    var every = Math.ceil(n / 8);
+    Q.years.forEach(function (y, i) {
+      if (i % every === 0) { shape("text", { x: X(y), y: H - 8, "text-anchor": "middle" }, svg).textContent = y; }
+    });
+    shape("text", { x: 12, y: (H - B) / 2, "text-anchor": "middle", transform: "rotate(-90 12 " + (H - B) / 2 + ")" }, svg).textContent = f.unit;
+    if (f.base) { shape("path", { d: "M" + L + " " + V(f.base) + "H" + (W - R) }, svg, "base"); }
+    function line(values, kind) {
+      var d = "", pen = false;
+      values.forEach(function (v, i) { d += isFinite(v) ? (pen ? "L" : "M") + X(Q.years[i]).toFixed(1) + " " + V(v).toFixed(1) : ""; pen = isFinite(v); });
+      shape("path", { d: d || "M0 0" }, svg, kind);
+    }
+    Q.years.forEach(function (y, i) {
+      if (f.lo && isFinite(f.lo[i])) { shape("path", { d: "M" + X(y) + " " + V(f.lo[i]) + "V" + V(f.hi[i]) }, svg, "bar"); }
+    });
+    if (f.fit) { line(f.fit, "fit"); }
+    line(f.value, "line");
+    f.value.forEach(function (v, i) { if (isFinite(v) && !f.dots) { shape("circle", { cx: X(Q.years[i]), cy: V(v), r: 3.2 }, svg, "point"); } });
+    (f.dots || []).forEach(function (v, i) { if (isFinite(v)) { shape("circle", { cx: X(Q.years[i]), cy: V(v), r: 3.6 }, svg, "count"); } });
+    Q.years.forEach(function (y, i) {
+      var r = shape("rect", { x: X(y - 0.5), y: T - 8, width: X(y + 0.5) - X(y - 0.5), height: H - T - B + 8 }, svg, "h");
+      shape("title", {}, r).textContent = f.say(i);
+    });
+    window.fedmissHover(svg);
+  }
+
+  // -- the form --------------------------------------------------------------------------------------------
+  var years = Q.years.filter(function (_, i) { return Q.sources[0].used[i] === "1"; });
+  var ends = [years[0], years[years.length - 1]], b0 = Q.base[0], b1 = Q.base[Q.base.length - 1];
+  [["ask-from", ends[0]], ["ask-to", ends[1]], ["ask-base", b0], ["ask-base-to", b1]].forEach(function (p) {
+    fill(el(p[0]), years.map(function (y) { return [String(y), y]; }), String(p[1]));
+  });
+  fill(el("ask-rule"), Q.rules.map(function (r) { return [r, r === "pecbms" ? "PECBMS" : r]; }), Q.rule);
+  el("ask-convention").querySelectorAll("option").forEach(function (o) { o.defaultSelected = o.value === Q.convention; });
+  el("ask-convention").value = Q.convention;
+  if (el("ask-region")) {
+    fill(el("ask-region"), Q.sources.map(function (s, k) { return [String(k), k ? s.name : "all"]; }), "0");
+    Q.absent.forEach(function (name) { made("option", name + " (not held by the page)", el("ask-region")).disabled = true; });
+  }
+  Q.notes.forEach(function (n) { made("li", n, el("ask-notes")); });
+  function value(id) { return Number(el(id).value); }
+  function choice() {
+    var region = el("ask-region") ? value("ask-region") : 0, base = [value("ask-base"), value("ask-base-to")];
+    var window_ = [value("ask-from"), value("ask-to")];
+    return { region: region, without: Boolean(region) && el("ask-without").checked, base: base, window: window_,
+      rule: el("ask-rule").value, convention: el("ask-convention").value, left: left.slice() };
+  }
+  function tell(c, a) {
+    var who = c.region ? (c.without ? "All but " : "") + Q.sources[c.region].name + ", " : "";
+    var without = c.left.length ? ", without " + c.left.length + (c.left.length === 1 ? " site" : " sites") : "";
+    var kind = a.trend_class === Q.none ? "No trend class" : a.trend_class[0].toUpperCase() + a.trend_class.slice(1);
+    var limits = isFinite(a.percent_lo) ? " (95 % interval " + range(a.percent_lo, a.percent_hi, percent) + ")" : " (no interval)";
+    var text = who + a.from_year + " to " + a.to_year + without + ": " + percent(a.percent_per_year) + " per year" + limits +
+      "; slope " + a.slope.toFixed(4) + (isFinite(a.slope_se) ? ", standard error " + a.slope_se.toFixed(4) : "") + " (logarithms).";
+    return [kind, text.charAt(0).toUpperCase() + text.slice(1)];
+  }
+  function renew() {
+    var c = choice(), a = M.answer(c), box = el("ask-answer"), echo = el("site-echo");
+    var said = a.error ? ["No answer", a.error] : tell(c, a);
+    box.querySelector("strong").textContent = said[0];
+    box.querySelector("p").textContent = said[1];
+    el("ask-why").textContent = a.reason ? "No class: " + a.reason + "." : "";
+    box.classList.toggle("grey", Boolean(a.error || a.reason));
+    if (echo) { echo.textContent = left.length ? said[0] + ". " + said[1] : ""; }
+    if (el("ask-without")) { el("ask-without").disabled = !c.region || !Q.sources[c.region].same; }
+    el("ask-left").textContent = left.length ? "Left out (press to take back): " : "";
+    left.forEach(function (j) {
+      var b = made("button", Q.sites.name[j] + " ×", el("ask-left"));
+      b.type = "button";
+      b.addEventListener("click", function () { leave(j); });
+    });
+    el("ask-figure").textContent = el("ask-table").textContent = el("ask-caption").textContent = "";
+    if (!a.error) { show(c, a); }
+  }
+  function show(c, a) {
+    var base = c.base[0] === c.base[1] ? c.base[0] : c.base.join(" to ");
+    var fit = Q.years.map(function (y, i) { // the trend's line, through the index
+      var inside = y >= a.from_year && y <= a.to_year && isFinite(a.slope);
+      return inside ? Math.exp(a.shift + a.slope * (y - a.mid)) : NaN;
+    });
+    var rows = Q.years.map(function (y, i) {
+      return [y, number(a.index[i]), a.index[i] === 100 && a.lo[i] === a.hi[i] ? "base" : range(a.lo[i], a.hi[i], number)];
+    });
+    draw(el("ask-figure"), { value: a.index, lo: a.lo, hi: a.hi, fit: fit, base: 100, unit: "index (" + base + " = 100)",
+      label: "Yearly index with its interval, and the straight trend. " + el("ask-answer").textContent,
+      say: function (i) { return isFinite(a.index[i]) ? rows[i][0] + ": index " + rows[i][1] + " (" + rows[i][2] + ")" : rows[i][0] + ": not used"; } });
+    el("ask-caption").textContent = "Index, " + base + " = 100; bars: 95 % interval; orange: straight trend of the chosen years. Arrow keys move from year to year.";
+    var table = made("table", undefined, el("ask-table")), head = made("tr", undefined, made("thead", undefined, table));
+    made("caption", "Index, " + base + " = 100", table);
+    ["Year", "Index", "95 % interval"].forEach(function (t) { made("th", t, head).scope = "col"; });
+    var body = made("tbody", undefined, table);
+    rows.forEach(function (r) { var tr = made("tr", undefined, body); r.forEach(function (t) { made("td", t, tr); }); });
+  }
+  function leave(j) {
+    left = left.indexOf(j) < 0 ? left.concat(j) : left.filter(function (k) { return k !== j; });
+    renew();
+    site();
+  }
+  el("ask").addEventListener("change", function (e) {
+    [["ask-from", "ask-to"], ["ask-base", "ask-base-to"]].forEach(function (p) { // the first year is not after the last
+      if (value(p[0]) > value(p[1])) { el(p[e.target.id === p[0] ? 1 : 0]).value = e.target.value; }
+    });
+    renew();
+  });
+  el("ask").addEventListener("reset", function () { left = []; setTimeout(function () { renew(); site(); }); });
+
+  // -- one site --------------------------------------------------------------------------------------------
+  var picker = el("site-pick"), map = document.querySelector("#fig-map svg"), ring;
+  function part(v, j) { return Array.from(v.subarray(j * Q.years.length, (j + 1) * Q.years.length)); }
+  function site() {
+    if (!picker || picker.value === "") { return; }
+    var j = Number(picker.value), name = Q.sites.name[j], mean = part(S.expected, j), count = part(S.count, j);
+    var lo = part(S.lo, j), hi = part(S.hi, j), b = S.slope[j], se = S.se[j], pc = function (v) { return 100 * (Math.exp(v) - 1); };
+    var limits = isFinite(se) ? " (95 % interval " + range(pc(b - 1.96 * se), pc(b + 1.96 * se), percent) + ")" : " (no interval)";
+    var words = [name + (isFinite(b) ? ": " + percent(pc(b)) + " per year" + limits + ", " + Q.sites.kind[j] + "." : ".")];
+    el("site-said").textContent = words[0];
+    draw(el("site-figure"), { value: mean, dots: count, lo: lo, hi: hi, unit: Q.unit + " a visit", label: "Counts and fitted line of " + words[0],
+      say: function (i) {
+        return Q.years[i] + ": " + (isFinite(count[i]) ? "counted " + number(count[i]) : "no count") + ", expected " + number(mean[i]) +
+          (isFinite(lo[i]) ? " (" + range(lo[i], hi[i], number) + ")" : "");
+      } });
+    el("site-out").textContent = left.indexOf(j) < 0 ? "Leave this site out" : "Take this site back";
+    if (ring) { ring.remove(); ring = null; }
+    if (map && Q.sites.at[j]) { ring = shape("circle", { cx: Q.sites.at[j][0], cy: Q.sites.at[j][1], r: 9 }, map, "ring"); }
+  }
+  if (picker && Q.sites) {
+    el("site").hidden = false;
+    fill(picker, [["", "choose"]].concat(Q.sites.name.map(function (n, j) { return [String(j), n]; }).sort(function (u, v) {
+      return u[1].localeCompare(v[1]);
+    })), "");
+    el("site-one").hidden = true;
+    picker.addEventListener("change", function () { el("site-one").hidden = picker.value === ""; site(); });
+    el("site-out").addEventListener("click", function () { leave(Number(picker.value)); });
+    if (map) {
+      map.classList.add("clicked");
+      map.addEventListener("click", function (e) {
+        var p = new DOMPoint(e.clientX, e.clientY).matrixTransform(map.getScreenCTM().inverse()), best = -1, near = 900;
+        Q.sites.at.forEach(function (at, j) {
+          var d = at ? Math.pow(at[0] - p.x, 2) + Math.pow(at[1] - p.y, 2) : Infinity;
+          if (d < near) { near = d; best = j; }
+        });
+        if (best >= 0) { picker.value = String(best); picker.dispatchEvent(new Event("change")); }
+      });
+    }
+  }
+  document.querySelectorAll("#question, nav a[href='#question']").forEach(function (e) { e.hidden = false; });
+  renew();
+})();

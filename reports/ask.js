@@ -111,7 +111,7 @@
     var kind = a.trend_class === Q.none ? "No trend class" : a.trend_class[0].toUpperCase() + a.trend_class.slice(1);
     var limits = isFinite(a.percent_lo) ? " (95 % interval " + range(a.percent_lo, a.percent_hi, percent) + ")" : " (no interval)";
     var text = who + a.from_year + " to " + a.to_year + without + ": " + percent(a.percent_per_year) + " per year" + limits +
-      "; slope " + a.slope.toFixed(4) + (isFinite(a.slope_se) ? ", standard error " + a.slope_se.toFixed(4) : "") + " (logarithms).";
+      "; slope " + a.slope.toFixed(4).replace("-", "−") + (isFinite(a.slope_se) ? ", standard error " + a.slope_se.toFixed(4) : "") + " (logarithms).";
     return [kind, text.charAt(0).toUpperCase() + text.slice(1)];
   }
   function renew() {
@@ -121,7 +121,7 @@
     box.querySelector("p").textContent = said[1];
     el("ask-why").textContent = a.reason ? "No class: " + a.reason + "." : "";
     box.classList.toggle("grey", Boolean(a.error || a.reason));
-    if (echo) { echo.textContent = left.length ? said[0] + ". " + said[1] : ""; }
+    if (echo) { echo.textContent = left.length ? said.join(". ") + " " + el("ask-why").textContent : ""; }
     if (el("ask-without")) { el("ask-without").disabled = !c.region || !Q.sources[c.region].same; }
     el("ask-left").textContent = left.length ? "Left out (press to take back): " : "";
     left.forEach(function (j) {

@@ -6,7 +6,7 @@ This module, ``maps`` and ``sitemap`` load matplotlib, which takes a second, so 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -129,7 +129,20 @@ def trend(a: Findings) -> Plot:
         else f"{count(table['visits'].min())} to {count(table['visits'].max())} visits a year."
     )
     caption = f"{unit}{band}Orange: straight trend on the log scale. Below: {rests}"
-    return Plot("trend", "Yearly index and trend", caption, alt, fig, table)
+    marks = [_year_words(r, by_cell) for r in table.rename(columns={"index": "index_"}).itertuples()]
+    return Plot("trend", "Yearly index and trend", caption, alt, fig, table, marks)
+
+
+def _year_words(r: Any, by_cell: bool) -> tuple[float, str]:
+    """Say the values of a year."""
+    index = f"index {_with_limits(r.index_, r.index_lo, r.index_hi)}" if r.used else "no index"
+    rests = f"{share(r.imputed_share)} imputed" if by_cell else f"{count(r.visits)} visits"
+    return float(r.year), f"{r.year}: {index}; {rests}"
+
+
+def _with_limits(value: float, lo: float, hi: float) -> str:
+    known = np.isfinite(lo) and np.isfinite(hi) and not np.isclose(lo, hi)  # the base has no interval
+    return number(value) + (f" ({number(lo)} to {number(hi)})" if known else "")
 
 
 def _draw_index(ax: Axes, a: Findings, table: pd.DataFrame, used: pd.DataFrame) -> None:
@@ -197,7 +210,14 @@ def smoothed(a: Findings) -> Plot | None:
         f"{int(last['year'])}, "
         f"with {a.trend['base']} = 100."
     )
-    return Plot("smoothed", "Smoothed index", caption, alt, fig, table)
+    marks = [
+        (
+            float(r.year),
+            f"{r.year}: smoothed {_with_limits(r.smooth, r.smooth_lo, r.smooth_hi)}; index {number(r.index_)}",
+        )
+        for r in table.rename(columns={"index": "index_"}).itertuples()
+    ]
+    return Plot("smoothed", "Smoothed index", caption, alt, fig, table, marks)
 
 
 def beside(a: Analysis) -> Plot | None:
@@ -292,7 +312,8 @@ def monthly_smooth(a: Findings) -> Plot | None:
         else f"; below, visits per month, between {lowest} and {highest}."
     )
     title = "Monthly totals and missing cells" if cells else "Monthly totals and visits"
-    return Plot("monthly", title, caption, alt, fig, c)
+    marks = [(float(r.time), f"{r.month}: {number(r.total)} {a.unit}") for r in c.itertuples()]
+    return Plot("monthly", title, caption, alt, fig, c, marks)
 
 
 def season(a: Findings) -> Plot | None:
@@ -321,7 +342,14 @@ def season(a: Findings) -> Plot | None:
     )
     high = MONTH_NAMES[int(peak["month_of_year"]) - 1]
     alt = f"Seasonal profile: highest in {high} with {number(peak['total'])} {a.unit}."
-    return Plot("season", "Seasonal profile", caption, alt, fig, s)
+    marks = [
+        (
+            float(r.month_of_year),
+            f"{MONTH_NAMES[r.month_of_year - 1]}: {_with_limits(r.total, r.lo, r.hi)} {a.unit}",
+        )
+        for r in s.itertuples()
+    ]
+    return Plot("season", "Seasonal profile", caption, alt, fig, s, marks)
 
 
 def weeks(a: Analysis) -> Plot | None:
@@ -468,4 +496,9 @@ def indicator_figure(table: pd.DataFrame, alt: str) -> Plot:
         ax.set_ylim(bottom=0)
         ax.set_ylabel(f"indicator ({int(table['year'].iloc[0])} = 100)")
         ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    return Plot("indicator", "Indicator", "", alt, fig, table)
+        fig.draw_without_rendering()
+    marks = [
+        (float(r.year), f"{r.year}: {_with_limits(r.index_, r.lo, r.hi)}")
+        for r in table.rename(columns={"index": "index_"}).itertuples()
+    ]
+    return Plot("indicator", "Indicator", "", alt, fig, table, marks)

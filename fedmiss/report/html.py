@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -15,12 +16,15 @@ from fedmiss.report.findings import Findings
 from fedmiss.report.prose import Headline, headline
 from fedmiss.report.sections import ORDER, Section
 from fedmiss.report.share import cite_as, meta_tags, photo_uri
-from fedmiss.report.style import Plot
+from fedmiss.report.style import PAINTS, Plot
 from fedmiss.report.words import count
 from fedmiss.resources import resource
 from fedmiss.version import __version__
 
 __all__ = ["environment", "inline_svg", "page", "rendered_page"]
+
+
+_PAINT = re.compile(rf"\b(fill|stroke): ({'|'.join(PAINTS)})(?![0-9a-f])")
 
 
 def inline_svg(plot: Plot) -> Markup:
@@ -31,8 +35,29 @@ def inline_svg(plot: Plot) -> Markup:
     text = re.sub(r'(xlink:href|href)="#([^"]+)"', rf'\1="#{plot.name}-\2"', text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{plot.name}-\1)", text)
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = _PAINT.sub(lambda m: f"{m[1]}: var(--f-{PAINTS[m[2]]})", text)
+    text = text.replace("</svg>", f"{_marks(plot)}</svg>")
     label = f'role="img" aria-label="{escape(plot.alt)}"'
     return Markup(_open_tag(text, label))
+
+
+def _marks(plot: Plot) -> str:
+    """Return a rectangle over each mark of a figure, with its words as title: browsers show them without a script."""
+    if not plot.marks:
+        return ""
+    fig, axes = plot.figure, plot.figure.axes
+    at = np.array([x for x, _ in plot.marks], dtype=float)
+    px = axes[0].transData.transform(np.column_stack([at, np.zeros(at.size)]))[:, 0] * 72.0 / fig.dpi
+    middle = (px[1:] + px[:-1]) / 2.0
+    half = float(np.min(np.diff(px))) / 2.0 if px.size > 1 else 9.0
+    edges = np.concatenate([[px[0] - half], middle, [px[-1] + half]])
+    high = 72.0 * fig.get_figheight()
+    boxes = [a.get_position() for a in axes]
+    top, bottom = (1.0 - max(b.y1 for b in boxes)) * high, (1.0 - min(b.y0 for b in boxes)) * high
+    return "".join(
+        f'<rect class="h" x="{a:.1f}" y="{top:.1f}" width="{b - a:.1f}" height="{bottom - top:.1f}"><title>{escape(words)}</title></rect>'
+        for a, b, (_, words) in zip(edges[:-1], edges[1:], plot.marks, strict=True)
+    )
 
 
 def _open_tag(text: str, label: str) -> str:
@@ -60,11 +85,11 @@ def environment() -> Environment:
     return env
 
 
-def assets() -> dict[str, object]:
-    """Return what every page contains: style, script, version."""
+def assets(*scripts: str) -> dict[str, object]:
+    """Return what every page contains: style, version, the scripts of all pages, and those named."""
     return {
         "css": Markup(resource("reports", "style.css").read_text(encoding="utf-8")),
-        "js": Markup("\n".join(_script(n) for n in ("sort", "hover", "question", "ask"))),
+        "js": Markup("\n".join(_script(n) for n in ("sort", "hover", *scripts))),
         "version": __version__,
     }
 
@@ -111,5 +136,5 @@ def rendered_page(
         photo_credit=a.settings.photo_credit,
         cite=cite,
         kind=kind,
-        **assets(),
+        **assets("question", "ask"),
     )

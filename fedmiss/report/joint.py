@@ -23,7 +23,16 @@ from fedmiss.report.findings import REGION, Findings, Part, found_in, region_row
 from fedmiss.report.fitted import fitted_years
 from fedmiss.report.html import rendered_page
 from fedmiss.report.inputs import Source
-from fedmiss.report.prose import Headline, area, headline_of, latest, limits, model_caveats, other_convention
+from fedmiss.report.prose import (
+    Headline,
+    area,
+    headline_of,
+    latest,
+    limits,
+    model_caveats,
+    other_convention,
+    over_the_period,
+)
 from fedmiss.report.sections import Section, index, model, question, season
 from fedmiss.report.sections.headline import stretches, windows
 from fedmiss.report.series import MonthlySeries
@@ -271,6 +280,8 @@ def _sections(a: JointFindings, plots: dict[str, Any]) -> list[Section | None]:
         "area": area(a),
         "latest": latest(a),
         "other_convention": other_convention(a),
+        "whole": over_the_period(a),
+        "rule": a.settings.rule,
         "stretches": stretches(a),
         "windows": windows(a),
         "caveats": caveats(a),

@@ -28,6 +28,7 @@ from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.html import assets, environment, inline_svg
 from fedmiss.report.indicator import indicator
 from fedmiss.report.sections import Cell
+from fedmiss.report.sections.question import in_script
 from fedmiss.report.style import BLUE, CLASS_COLOURS, GREY, INK
 from fedmiss.report.tables import write_csv
 from fedmiss.report.words import count, number, percent, share
@@ -156,7 +157,7 @@ def _render(
         title=title, date=date, columns=COLUMNS, rows=[_row(r, out, reach) for r in frame.to_dict("records")],
         classes=sorted(set(frame["trend_class"].astype(str))), indicator=plot and inline_svg(plot),
         indicator_words=words, reach=f"{reach:.0f}", failures=sorted(failures.items()),
-        summary=_summary(frame, failures), **assets(),
+        summary=_summary(frame, failures), compared=in_script(_compared(frame, out)), **assets("compare"),
     )  # fmt: skip
 
 
@@ -220,13 +221,18 @@ def sparkline(yearly: pd.DataFrame, width: int = 100, height: int = 28) -> str:
     points = " ".join(f"{u:.1f},{v:.1f}" for u, v in zip(px, py, strict=True))
     label = f"index {int(x[0])} to {int(x[-1])}: {number(y[0])} to {number(y[-1])}"
     full, last = width + 44, f"{y[-1]:,.0f}"
+    edges = [0.0, *((px[1:] + px[:-1]) / 2), float(width)]
+    marks = "".join(
+        f'<rect class="h" x="{a:.1f}" y="0" width="{b - a:.1f}" height="{height}"><title>{int(u)}: {number(v)}</title></rect>'
+        for a, b, u, v in zip(edges[:-1], edges[1:], x, y, strict=True)
+    )
     return (
         f'<svg width="{full}" height="{height}" viewBox="0 0 {full} {height}" role="img" aria-label="{label}">'
         f'<path d="M2 {base:.1f}H{width - 2}" stroke="{GREY}" stroke-width="0.8" stroke-dasharray="3 2"/>'
         f'<path d="M2 {height - 1.5}H{width - 2}" stroke="{GREY}" stroke-width="0.6"/>'
         f'<polyline points="{points}" fill="none" stroke="{BLUE}" stroke-width="1.5"/>'
         f'<text x="{width + 3}" y="{min(max(float(py[-1]) + 4, 11), height - 3):.1f}" font-size="11" '
-        f'font-family="sans-serif" fill="{INK}">{last}</text></svg>'
+        f'font-family="sans-serif" fill="{INK}">{last}</text>{marks}</svg>'
     )
 
 
@@ -294,6 +300,16 @@ def _row(r: Mapping[Hashable, Any], out: Path, reach: float) -> dict[str, object
         "slope": _float(r["percent_per_year"]),
         "kind": str(r["trend_class"]),
     }
+
+
+def _compared(frame: pd.DataFrame, out: Path) -> list[list[list[float]]]:
+    """Return the used years of each species with their totals, for another base year."""
+    rows = []
+    for folder in frame["folder"]:
+        yearly = read_table(_folder(out, folder) / "tables" / "yearly.parquet", "report_yearly").to_pandas()
+        used = yearly[yearly["used"] & yearly["index"].notna()]
+        rows.append([used["year"].astype(float).tolist(), used["total"].tolist()])
+    return rows
 
 
 def _summary(frame: pd.DataFrame, failures: Mapping[str, str]) -> str:

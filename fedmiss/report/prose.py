@@ -34,6 +34,7 @@ __all__ = [
     "limits",
     "model_caveats",
     "other_convention",
+    "over_the_period",
     "progress_words",
 ]
 
@@ -49,11 +50,12 @@ _FAMILIES = {"poisson": "Poisson (log link)", "gaussian": "Gaussian", "bernoulli
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The class in a few words, the sentence that carries it, and the one that says what it rests on."""
+    """The class in a few words, the sentence that carries it, the one that says what it rests on; since when and how sure."""
 
     verdict: str
     sentence: str
     support: str
+    sure: str = ""
 
 
 def _interval(lo: float, hi: float) -> str:
@@ -105,17 +107,14 @@ def headline_of(a: Findings, support: str, subject: str, doubt: str = "") -> Hea
     provisional = " (provisional: the fit has not converged)" if a.data.fact("converged") is False else ""
     provisional = provisional or doubt
     if kind in _SAID:
-        sentence = (
-            f"{subject} {_SAID[kind]} {period}: {change}. Over the whole period that is "
-            f"{_over_the_period(t)}, {where}."
-        )
-        return Headline(kind.capitalize() + provisional, sentence, support)
+        sentence = f"{subject} {_SAID[kind]} {period}: {change}, {where}."
+        return Headline(kind.capitalize() + provisional, sentence, support, "" if provisional else _sure(t))
     if kind == "uncertain":
         sentence = (
             f"{subject.rstrip(',')}: the trend {period} is uncertain. The estimate is {change}; the interval includes no "
             f"change and leaves room for {_room(t['percent_lo'], t['percent_hi'])}, {where}."
         )
-        return Headline("Uncertain" + provisional, sentence, support)
+        return Headline("Uncertain" + provisional, sentence, support, "" if provisional else _sure(t))
     return Headline(
         "No trend class",
         f"{a.name}: no trend class is given for {t['from_year']} to {t['to_year']}, because {t['reason']}. "
@@ -124,8 +123,28 @@ def headline_of(a: Findings, support: str, subject: str, doubt: str = "") -> Hea
     )
 
 
+def _sure(t: pd.Series) -> str:
+    """Say since when, and how sure, for a reader of one line."""
+    kind = str(t["trend_class"])
+    if kind == "uncertain":
+        return f"since {t['from_year']}: it may have risen or fallen"
+    if kind == "stable":
+        return f"since {t['from_year']}: changes above 5 % per year are excluded"
+    return f"since {t['from_year']}: the direction is clear"
+
+
+def over_the_period(a: Findings) -> str:
+    """Return the change of the trend line from the first to the last year; empty where the trend has no class."""
+    t = a.trend
+    if str(t["trend_class"]) not in _SAID:
+        return ""
+    return (
+        f"Over the whole period that is {_over_the_period(t)}: the same line, from its first year to its last. Two single "
+        "years may differ by more or less."
+    )
+
+
 def _over_the_period(t: pd.Series) -> str:
-    """Return the change of the trend line from the first to the last year: it cannot contradict the yearly change."""
     steps = int(t["to_year"]) - int(t["from_year"])
     change, lo, hi = (
         100 * math.expm1(steps * math.log1p(t[k] / 100)) if t[k] > -100 else -100.0

@@ -127,7 +127,7 @@ def _draw_classes(fig: Figure, ax: Axes, table: pd.DataFrame, *, frame_of_sites:
         handle.set_sizes([40])  # type: ignore[union-attr]
     caption = (
         "Each circle is a site. Its area is the mean estimated total, its colour the class of the site's own "
-        "trend. White: no "
+        "trend. Unfilled: no "
         f"class (counted in fewer than {MIN_SITE_YEARS} years, or no interval)."
         + (" Grey rings: sites that nobody visited, with what is expected there." if never.any() else "")
     )

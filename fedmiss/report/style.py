@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +22,7 @@ __all__ = [
     "GREY",
     "INK",
     "ORANGE",
+    "PAINTS",
     "SKY",
     "Plot",
     "figure",
@@ -40,6 +41,14 @@ CLASS_COLOURS = {
     "uncertain": "#bbbbbb",
     "not classified": "#ffffff",
 }
+
+# What the page paints in its own colours, so that a dark page has dark figures: reports/style.css has both palettes.
+PAINTS = {
+    INK: "ink", "#333333": "ink", "#444444": "axis", "#777777": "axis", GREY: "grey", "#dddddd": "pale", "#dcdcdc": "pale",
+    "#d0d0d0": "pale", "#ffffff": "paper", BLUE.lower(): "blue", SKY.lower(): "sky", ORANGE.lower(): "orange",
+    GREEN.lower(): "green", "#e69f00": "gold", "#f0b48c": "peach", "#bbbbbb": "dim", "#f3f1ea": "land", "#e3edf5": "sea",
+    "#a9a89f": "coast",
+}  # fmt: skip
 
 _RC: dict[Any, Any] = {
     "svg.hashsalt": "fedmiss",
@@ -64,7 +73,10 @@ _RC: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Plot:
-    """One figure: file name, caption, text for those who do not see it, and the numbers it shows."""
+    """One figure: file name, caption, text for those who do not see it, and the numbers it shows.
+
+    ``marks``: places on the axis of the first axes, in order, and the values there in words; the page shows them on pointing.
+    """
 
     name: str
     title: str
@@ -72,6 +84,7 @@ class Plot:
     alt: str
     figure: Figure
     data: pd.DataFrame
+    marks: Sequence[tuple[float, str]] = ()
 
     @cached_property
     def svg(self) -> str:

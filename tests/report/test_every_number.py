@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from tests.report.page import NUMBER, Page, Sentences, agrees
-from tests.report.sources import Sources, csv
+from tests.report.sources import MONTHS, Sources, csv
 
 TICK = re.compile(rf"^(?:{NUMBER}|1 0 (?:− )?\d+)?(?:\s?%| km)?$")  # also a power of ten
 
@@ -149,6 +149,36 @@ def joined(page: Page) -> list[tuple[str, str]]:
     return out
 
 
+def check_mark(text: str, t: dict[str, pd.DataFrame]) -> bool:
+    """Hold the words of a mark of a figure against the row of its table; False where the text is no mark."""
+    found = re.fullmatch(r"(\d{4}-\d\d|\d{4}|[A-Z][a-z]{2}): (.*)", text)
+    if not found:
+        return False
+    when, words = found.groups()
+    said, values = re.findall(NUMBER, words), ["total", "lo", "hi"]
+    if len(when) == 7:
+        row = t["monthly"].set_index("month").loc[when]
+    elif when.isalpha():
+        row = t["season"].set_index("month_of_year").loc[MONTHS.index(when) + 1]
+    elif "smoothed" in words:
+        row, values = t["smooth_index"].set_index("year").loc[int(when)], ["smooth", "smooth_lo", "smooth_hi"]
+        assert agrees(said.pop(), row["index"]), text
+    elif "indicator" in t:
+        row, values = t["indicator"].set_index("year").loc[int(when)], ["index", "lo", "hi"]
+    else:
+        row, values = t["yearly"].set_index("year").loc[int(when)], ["index", "index_lo", "index_hi"]
+        if "imputed" in words:
+            assert (
+                agrees(said.pop(), 100 * row["imputed_share"])
+                if "n/a" not in words
+                else np.isnan(row["imputed_share"])
+            )
+        assert row["used"] == ("no index" not in words), text
+    assert len(said) in (0, 1, 3), text
+    assert all(agrees(p, row[v]) for p, v in zip(said, values, strict=False)), text
+    return True
+
+
 def unexplained(page: Page, s: Sources, *, quoted=(), unit="birds") -> tuple[list[str], int]:
     """Return the texts with a number that no sentence of the sources explains, and how many numbers were explained.
 
@@ -159,6 +189,9 @@ def unexplained(page: Page, s: Sources, *, quoted=(), unit="birds") -> tuple[lis
     for tag, text in joined(page):
         if tag == "text" and TICK.match(text):
             continue  # the label of an axis
+        if tag == "title" and check_mark(text, s.tables):
+            n += 1
+            continue
         before = len(re.findall(NUMBER, text))
         for words in quoted:
             text = text.replace(words, " ")
@@ -324,7 +357,9 @@ def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path
                 agrees(said[2], values[f"i{k}"]) and agrees(said[3], values[f"j{k}"])
                 for k in range(len(table))
             ), text
-        elif not (tag == "text" and TICK.match(text)):
+        elif not (tag == "text" and TICK.match(text)) and not (
+            tag == "title" and check_mark(text, {"indicator": whole})
+        ):
             rest = Sentences(sentences[: -2 * len(table)], values).left(text)
             lost += [rest] if re.search(r"\d", rest) else []
     assert lost == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from dataclasses import replace
@@ -85,8 +86,12 @@ def test_every_figure_and_table_takes_any_text_of_a_users(folders, tmp_path, one
     write_report(analyse(hostile, settings), tmp_path)
     html = (tmp_path / "index.html").read_text(encoding="utf-8")
     tags = Counter(tag for tag, _ in Tags.of(html))
-    assert tags["script"] == 1  # the page's own
-    assert tags["title"] == tags["main"] == 1
+    assert tags["script"] == 2  # the page's own, and what it holds
+    held = html.split('id="question-data">')[1].split("</script>")[0]
+    assert not set("<>&") & set(held)
+    assert json.loads(held)["sites"]["name"] == names
+    marks = sum(tag == "rect" and dict(attrs).get("class") == "h" for tag, attrs in Tags.of(html))
+    assert tags["title"] - marks == tags["main"] == 1
     assert tags["img"] == 0
     assert not any("onerror" in dict(attrs) for _, attrs in Tags.of(html))
     assert "{{ 7 * 7 }}" in html

@@ -8,7 +8,7 @@ from fedmiss.report.analysis import Analysis
 from fedmiss.report.beside import trim_beside
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.findings import Findings
-from fedmiss.report.prose import area, caveats, headline, latest, other_convention
+from fedmiss.report.prose import area, caveats, headline, latest, other_convention, over_the_period
 from fedmiss.report.sections import Cell, HtmlTable, Section, range_cell, records
 from fedmiss.report.style import Plot
 from fedmiss.report.windows import WINDOWS, window_trends
@@ -27,6 +27,8 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
             "latest": latest(a),
             "area": area(a),
             "other_convention": other_convention(a),
+            "whole": over_the_period(a),
+            "rule": a.settings.rule,
             "stretches": stretches(a),
             "windows": windows(a),
             "caveats": caveats(a),

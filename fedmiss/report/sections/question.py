@@ -21,9 +21,8 @@ def build(a: Findings, plots: dict[str, Plot]) -> Section | None:
     if not askable(a):
         return None
     data = stored(a, _places(a, plots.get("map")))
-    return Section(
-        "question", "Ask this report", {"data": in_script(data), "regions": len(a.parts) > 1}, True
-    )
+    values = {"data": in_script(data), "regions": len(a.parts) > 1, "sites": data["sites"] is not None}
+    return Section("question", "Ask this report", values, scripted=True)
 
 
 def askable(a: Findings) -> bool:
@@ -31,7 +30,7 @@ def askable(a: Findings) -> bool:
     return a.found and int(a.years.used.sum()) >= 2 and bool(a.yearly.attrs["base"])
 
 
-def in_script(data: dict[str, Any]) -> Markup:
+def in_script(data: Any) -> Markup:
     """Return JSON that cannot end the script element that holds it, whatever names are in it."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

@@ -6,7 +6,7 @@ This module, ``maps`` and ``sitemap`` load matplotlib, which takes a second, so 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from fedmiss.report.analysis import Analysis
 from fedmiss.report.beside import trim_beside
 from fedmiss.report.findings import Findings
 from fedmiss.report.maps import heatmap
+from fedmiss.report.marks import indicator_marks, monthly_marks, season_marks, smoothed_marks, trend_marks
 from fedmiss.report.prose import progress_words
 from fedmiss.report.sitemap import site_map
 from fedmiss.report.style import BLUE, GREY, INK, ORANGE, SKY, Plot, figure, style
@@ -129,20 +130,7 @@ def trend(a: Findings) -> Plot:
         else f"{count(table['visits'].min())} to {count(table['visits'].max())} visits a year."
     )
     caption = f"{unit}{band}Orange: straight trend on the log scale. Below: {rests}"
-    marks = [_year_words(r, by_cell) for r in table.rename(columns={"index": "index_"}).itertuples()]
-    return Plot("trend", "Yearly index and trend", caption, alt, fig, table, marks)
-
-
-def _year_words(r: Any, by_cell: bool) -> tuple[float, str]:
-    """Say the values of a year."""
-    index = f"index {_with_limits(r.index_, r.index_lo, r.index_hi)}" if r.used else "no index"
-    rests = f"{share(r.imputed_share)} imputed" if by_cell else f"{count(r.visits)} visits"
-    return float(r.year), f"{r.year}: {index}; {rests}"
-
-
-def _with_limits(value: float, lo: float, hi: float) -> str:
-    known = np.isfinite(lo) and np.isfinite(hi) and not np.isclose(lo, hi)  # the base has no interval
-    return number(value) + (f" ({number(lo)} to {number(hi)})" if known else "")
+    return Plot("trend", "Yearly index and trend", caption, alt, fig, table, trend_marks(table))
 
 
 def _draw_index(ax: Axes, a: Findings, table: pd.DataFrame, used: pd.DataFrame) -> None:
@@ -210,14 +198,7 @@ def smoothed(a: Findings) -> Plot | None:
         f"{int(last['year'])}, "
         f"with {a.trend['base']} = 100."
     )
-    marks = [
-        (
-            float(r.year),
-            f"{r.year}: smoothed {_with_limits(r.smooth, r.smooth_lo, r.smooth_hi)}; index {number(r.index_)}",
-        )
-        for r in table.rename(columns={"index": "index_"}).itertuples()
-    ]
-    return Plot("smoothed", "Smoothed index", caption, alt, fig, table, marks)
+    return Plot("smoothed", "Smoothed index", caption, alt, fig, table, smoothed_marks(table))
 
 
 def beside(a: Analysis) -> Plot | None:
@@ -312,8 +293,7 @@ def monthly_smooth(a: Findings) -> Plot | None:
         else f"; below, visits per month, between {lowest} and {highest}."
     )
     title = "Monthly totals and missing cells" if cells else "Monthly totals and visits"
-    marks = [(float(r.time), f"{r.month}: {number(r.total)} {a.unit}") for r in c.itertuples()]
-    return Plot("monthly", title, caption, alt, fig, c, marks)
+    return Plot("monthly", title, caption, alt, fig, c, monthly_marks(a))
 
 
 def season(a: Findings) -> Plot | None:
@@ -342,14 +322,7 @@ def season(a: Findings) -> Plot | None:
     )
     high = MONTH_NAMES[int(peak["month_of_year"]) - 1]
     alt = f"Seasonal profile: highest in {high} with {number(peak['total'])} {a.unit}."
-    marks = [
-        (
-            float(r.month_of_year),
-            f"{MONTH_NAMES[r.month_of_year - 1]}: {_with_limits(r.total, r.lo, r.hi)} {a.unit}",
-        )
-        for r in s.itertuples()
-    ]
-    return Plot("season", "Seasonal profile", caption, alt, fig, s, marks)
+    return Plot("season", "Seasonal profile", caption, alt, fig, s, season_marks(s, a.unit))
 
 
 def weeks(a: Analysis) -> Plot | None:
@@ -497,8 +470,4 @@ def indicator_figure(table: pd.DataFrame, alt: str) -> Plot:
         ax.set_ylabel(f"indicator ({int(table['year'].iloc[0])} = 100)")
         ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
         fig.draw_without_rendering()
-    marks = [
-        (float(r.year), f"{r.year}: {_with_limits(r.index_, r.lo, r.hi)}")
-        for r in table.rename(columns={"index": "index_"}).itertuples()
-    ]
-    return Plot("indicator", "Indicator", "", alt, fig, table, marks)
+    return Plot("indicator", "Indicator", "", alt, fig, table, indicator_marks(table))

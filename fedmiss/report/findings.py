@@ -39,8 +39,8 @@ class Findings:
     """The numbers of a report that follow from totals and replicates; every frame is a table of ``tables/``.
 
     ``series`` holds the totals of all sites; its ``n_observed`` is 0 in years that have too few counts for the index.
-    ``base`` is the base period (None: the first used year), ``parts`` the series of each region. ``visited`` has one row, the trend of the visited sites, where
-    other sites stand for an area; else none.
+    ``base`` is the base period (None: the first used year), ``parts`` the series of each region. ``visited`` has one row,
+    the trend of the visited sites, where other sites stand for an area; else none.
     """
 
     data: Source

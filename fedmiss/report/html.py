@@ -55,7 +55,8 @@ def _marks(plot: Plot) -> str:
     boxes = [a.get_position() for a in axes]
     top, bottom = (1.0 - max(b.y1 for b in boxes)) * high, (1.0 - min(b.y0 for b in boxes)) * high
     return "".join(
-        f'<rect class="h" x="{a:.1f}" y="{top:.1f}" width="{b - a:.1f}" height="{bottom - top:.1f}"><title>{escape(words)}</title></rect>'
+        f'<rect class="h" x="{a:.1f}" y="{top:.1f}" width="{b - a:.1f}" height="{bottom - top:.1f}">'
+        f"<title>{escape(words)}</title></rect>"
         for a, b, (_, words) in zip(edges[:-1], edges[1:], plot.marks, strict=True)
     )
 

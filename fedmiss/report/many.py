@@ -223,7 +223,8 @@ def sparkline(yearly: pd.DataFrame, width: int = 100, height: int = 28) -> str:
     full, last = width + 44, f"{y[-1]:,.0f}"
     edges = [0.0, *((px[1:] + px[:-1]) / 2), float(width)]
     marks = "".join(
-        f'<rect class="h" x="{a:.1f}" y="0" width="{b - a:.1f}" height="{height}"><title>{int(u)}: {number(v)}</title></rect>'
+        f'<rect class="h" x="{a:.1f}" y="0" width="{b - a:.1f}" height="{height}">'
+        f"<title>{int(u)}: {number(v)}</title></rect>"
         for a, b, u, v in zip(edges[:-1], edges[1:], x, y, strict=True)
     )
     return (

@@ -50,7 +50,7 @@ _FAMILIES = {"poisson": "Poisson (log link)", "gaussian": "Gaussian", "bernoulli
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The class in a few words, the sentence that carries it, the one that says what it rests on; since when and how sure."""
+    """The class in a few words, the sentence that carries it, what it rests on; since when and how sure."""
 
     verdict: str
     sentence: str

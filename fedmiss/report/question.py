@@ -7,16 +7,16 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 from scipy import stats
 
-from fedmiss.arrays import F32, F64, I64
+from fedmiss.arrays import I64
 from fedmiss.errors import ConfigError
 from fedmiss.folders import ALL
 from fedmiss.report.analysis import Analysis
@@ -38,7 +38,9 @@ NO_DRAWS = (
 )
 NO_BASE = "The base has no year with enough counts here; choose another."
 NO_SITE = "Every site is left out; take one back."
-OTHER_SEASON = "This region is compared in other months of the year than the whole, so nothing can be left out of it or without it."
+OTHER_SEASON = (
+    "This region is compared in other months than the whole; neither it nor a site of it can be left out."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,9 @@ class Choice:
 
 
 class Answer(NamedTuple):
-    """``index`` one row a year, as ``yearly_index``; ``trend`` as ``overall_trend``."""
+    """``yearly`` one row a year, as ``yearly_index``; ``trend`` as ``overall_trend``."""
 
-    index: pd.DataFrame
+    yearly: pd.DataFrame
     trend: pd.Series
 
 
@@ -124,7 +126,7 @@ def _same_season(a: Findings, part: Part) -> bool:
 # -- what the page holds -------------------------------------------------------------------------------------
 
 
-def _packed(values: Iterable[float] | F64 | F32, kind: DTypeLike = "<f8") -> str:
+def _packed(values: ArrayLike, kind: DTypeLike = "<f8") -> str:
     return base64.b64encode(np.ascontiguousarray(values, dtype=kind).tobytes()).decode("ascii")
 
 
@@ -207,14 +209,14 @@ def site_years(a: Analysis) -> pd.DataFrame:
     the page has no room for are left out, the smallest first.
     """
     keep, W, Y = _kept_sites(a), a.years.W, a.years.year.size
-    cells = a.data.cells
-    weight = (W > 0).astype(np.float64)
-    sums = np.zeros((2, a.n_sites, len(a.data.months)))
-    for k, name in enumerate(("n_counted", "count_sum")):
-        np.add.at(
-            sums[k], (cells["site_index"].to_numpy(), cells["month_index"].to_numpy()), cells[name].to_numpy()
-        )
-    visits, birds = (s[keep] @ weight.T for s in sums)
+    cells, member = a.data.cells, W > 0
+    month = cells["month_index"].to_numpy()
+    place = (cells["site_index"].to_numpy(), member.argmax(axis=0)[month])
+    season = member.any(axis=0)[month]
+    visits, birds = np.zeros((a.n_sites, Y)), np.zeros((a.n_sites, Y))
+    np.add.at(visits, place, season * cells["n_counted"].to_numpy())
+    np.add.at(birds, place, season * cells["count_sum"].to_numpy())
+    visits, birds = visits[keep], birds[keep]
     with np.errstate(invalid="ignore"):
         mean = np.where(visits > 0, birds / np.maximum(visits, 1), np.nan)
     if a.settings.coarse_map > 0:

@@ -75,7 +75,7 @@ _RC: dict[Any, Any] = {
 class Plot:
     """One figure: file name, caption, text for those who do not see it, and the numbers it shows.
 
-    ``marks``: places on the axis of the first axes, in order, and the values there in words; the page shows them on pointing.
+    ``marks``: places on the axis of the first axes, in order, and the values there in words, shown on pointing.
     """
 
     name: str

@@ -338,11 +338,14 @@ def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path
         "Indicator of {#species} species.", "indicator ({#first_year} = 100)", "its 95 % interval",
         "from −{#reach} to +{#reach} % per year",
     ]  # fmt: skip
+    by_year: dict[int, list[float]] = {}
     for r in table.itertuples():
         values[f"p{r.Index}"] = r.percent_per_year
         sentences.append(f"{{p{r.Index}}} % per year")
         y = csv(folder / r.folder / "tables" / "yearly.csv")
         y = y[y["used"]]
+        for year, index in zip(y["year"], y["index"], strict=True):
+            by_year.setdefault(int(year), []).append(index)
         values |= {f"i{r.Index}": y["index"].iloc[0], f"j{r.Index}": y["index"].iloc[-1]}
         sentences.append(
             f"index {y['year'].iloc[0]} to {y['year'].iloc[-1]}: {{i{r.Index}}} to {{j{r.Index}}}"
@@ -357,6 +360,9 @@ def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path
                 agrees(said[2], values[f"i{k}"]) and agrees(said[3], values[f"j{k}"])
                 for k in range(len(table))
             ), text
+        elif tag == "title" and re.match(r"\d{4}: [\d,.]+$", text):  # a year of a species' line
+            year, said = text.split(": ")
+            assert any(agrees(said, v) for v in by_year[int(year)]), text
         elif not (tag == "text" and TICK.match(text)) and not (
             tag == "title" and check_mark(text, {"indicator": whole})
         ):

@@ -13,13 +13,16 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.folders import ALL
+from fedmiss.report import question
 from fedmiss.report.analysis import analyse
 from fedmiss.report.build import write_report
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.joint import JointSource, analyse_joint, joint_report
-from fedmiss.report.question import NO_DRAWS, Choice, answer, stored
+from fedmiss.report.many import build_index
+from fedmiss.report.question import NO_DRAWS, Choice, answer, site_years, stored
 from fedmiss.report.settings import ReportSettings
 from fedmiss.rng import rng_for
+from fedmiss.tables import read_table
 
 from .test_browser import CHROMIUM, FLAGS
 from .test_joint import result_of
@@ -78,42 +81,61 @@ def asked_in_browser(page, a, asked, tmp_path) -> dict:
          "rule": c.rule, "convention": c.convention, "left": sorted(place[j] for j in c.left_out)}
         for c in asked
     ]  # fmt: skip
-    script = """<script>window.addEventListener("load", function () {
-      var asked = %s, slowest = 0, plain = function (k, v) { return typeof v === "number" && !isFinite(v) ? null : v; };
+    script = """
+      var asked = ASKED, slowest = 0;
       var out = asked.map(function (c) {
         var t = performance.now(), a = fedmissQuestion.answer(c);
         slowest = Math.max(slowest, performance.now() - t);
         return a;
       });
-      var pre = document.createElement("pre");
+      return { answers: out, slowest: slowest };
+    """
+    return in_browser(page, script.replace("ASKED", json.dumps(raw)), tmp_path)
+
+
+def in_browser(page, script: str, tmp_path, width: int = 1000) -> dict:
+    """Return what a script returns once the page is loaded; errors of the page fail."""
+    script = """<script>var errors = [];
+    window.addEventListener("error", function (e) { errors.push(String(e.message)); });
+    document.addEventListener("securitypolicyviolation", function (e) { errors.push("blocked: " + e.blockedURI); });
+    window.addEventListener("load", function () {
+      var plain = function (k, v) { return typeof v === "number" && !isFinite(v) ? null : v; };
+      var got = (function () { SCRIPT })(), pre = document.createElement("pre");
       pre.id = "answers";
-      pre.textContent = JSON.stringify({ answers: out, slowest: slowest }, plain);
+      pre.textContent = JSON.stringify({ got: got, errors: errors,
+        requests: performance.getEntriesByType("resource").length }, plain);
       document.body.appendChild(pre);
-    });</script></body>""" % json.dumps(raw)
-    page.write_text(page.read_text(encoding="utf-8").replace("</body>", script, 1), encoding="utf-8")
+    });</script></head>""".replace("SCRIPT", script)
+    page.write_text(page.read_text(encoding="utf-8").replace("</head>", script, 1), encoding="utf-8")
     run = subprocess.run(
-        [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", page.as_uri()],
+        [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900",
+         "--dump-dom", page.as_uri()],
         capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     seen = re.search(r'<pre id="answers">(.*?)</pre>', run.stdout, re.DOTALL)
     assert seen, run.stderr[-2000:]
-    return json.loads(html.unescape(seen[1]))
+    out = json.loads(html.unescape(seen[1]))
+    assert (out["errors"], out["requests"]) == ([], 0)
+    return out["got"]
 
 
 def held_against_python(a, asked, got) -> dict[str, int]:
     """Compare; return how often each kind of answer was met."""
     met = dict.fromkeys(("error", "interval", "scatter", "class", "left"), 0)
     for c, theirs in zip(asked, got, strict=True):
+        problem, ours = "", None
         try:
             ours = answer(a, c)
         except ConfigError as error:
-            assert theirs == {"error": str(error)}, c
+            problem = str(error)
+        if ours is None:
+            assert theirs == {"error": problem}, c
             met["error"] += 1
             continue
         for column, name in (("index", "index"), ("index_lo", "lo"), ("index_hi", "hi")):
             values = np.array(theirs[name], dtype=float)
             np.testing.assert_allclose(
-                values, ours.index[column], rtol=1e-9, atol=1e-9, err_msg=f"{c} {column}"
+                values, ours.yearly[column], rtol=1e-9, atol=1e-9, err_msg=f"{c} {column}"
             )
         for name in NUMBERS:
             value = np.nan if theirs[name] is None else theirs[name]
@@ -157,17 +179,111 @@ def test_the_answer_to_no_question_is_the_report(folders):
     same = answer(a, Choice())
     for name in (*NUMBERS, *WORDS):
         assert same.trend[name] == a.trend[name]
-    np.testing.assert_array_equal(same.index["index"], a.yearly["index"])
+    np.testing.assert_array_equal(same.yearly["index"], a.yearly["index"])
     for region, part in a.parts.items():  # the whole is the sum of a region and of all but it
         rest = answer(a, Choice(region=region, without=True))
-        np.testing.assert_allclose(rest.index["total"] + part.series.yearly, a.yearly["total"], rtol=1e-12)
+        np.testing.assert_allclose(rest.yearly["total"] + part.series.yearly, a.yearly["total"], rtol=1e-12)
     inside = np.flatnonzero(a.data.sites["region"] == region)[:2]
     less = answer(a, Choice(region=region, left_out=frozenset(inside.tolist())))
     np.testing.assert_allclose(
-        less.index["total"], part.series.yearly - (a.data.expected[inside] @ a.years.W.T).sum(axis=0)
+        less.yearly["total"], part.series.yearly - (a.data.expected[inside] @ a.years.W.T).sum(axis=0)
     )
     assert np.isnan(less.trend["percent_lo"])
     with pytest.raises(ConfigError, match="take one back"):
         answer(a, Choice(left_out=frozenset(range(a.n_sites))))
     with pytest.raises(ConfigError, match="choose another"):
         answer(a, Choice(base=(1900, 1901)))
+
+
+WALK = """
+  var at = function (id) { return document.getElementById(id); }, out = {};
+  var set = function (id, value) { at(id).value = value; at(id).dispatchEvent(new Event("change", { bubbles: true })); };
+  var said = function () { return at("ask-answer").textContent.trim(); };
+  out.first = said();
+  set("ask-from", "2014"); out.window = said(); set("ask-base", "2016"); set("ask-region", "1"); out.region = said();
+  at("ask").reset();
+  return (function () {
+    var map = document.querySelector("#fig-map svg"), m = map.getScreenCTM(), p = fedmissQuestion.data.sites.at[3];
+    map.dispatchEvent(new MouseEvent("click", { clientX: m.a * p[0] + m.e, clientY: m.d * p[1] + m.f, bubbles: true }));
+    out.site = at("site-said").textContent; out.marks = at("site-figure").querySelectorAll(".h").length;
+    at("site-out").click(); out.without = said(); out.why = at("ask-why").textContent; out.chip = at("ask-left").textContent;
+    out.inside = at("ask-left").querySelectorAll("img, script, b").length + at("site-said").children.length;
+    var svg = document.querySelector("#fig-trend svg"), tip = document.querySelector(".tip");
+    svg.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight" })); out.tip = tip.textContent;
+    out.live = document.querySelectorAll("[role=status]").length;
+    out.named = Array.from(document.querySelectorAll("select, button, input")).filter(function (e) {
+      return !(e.labels && e.labels.length) && !e.textContent.trim() && !e.getAttribute("aria-label"); }).length;
+    out.wide = document.documentElement.scrollWidth - window.innerWidth; out.shown = !at("question").hidden;
+    return out;
+  })();
+"""
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("width", [400, 1200])
+def test_a_reader_walks_through_the_page(width, folders, tmp_path):
+    """Years, base, region and site are chosen with hostile names about; all is said in words, and nothing runs."""
+    bad = "<img src=x onerror=alert(1)><script>errors.push('ran')</script>"
+    data = uneven(folders)
+    sites = data.sites.assign(site_name=[f"{bad} {j}" for j in range(len(data.sites))])
+    names = {r: f"{r}{bad}" for r in data.region_names()}
+    draws = {names.get(n, n): d for n, d in data.draws.items()}
+    of = {g: tuple(names[r] for r in v) for g, v in data.group_regions.items()}
+    data = replace(data, sites=sites.assign(region=sites["region"].map(names)), draws=draws, group_regions=of)
+    a = analyse(data, DATE)
+    (tmp_path / "report").mkdir()
+    write_report(a, tmp_path / "report")
+    page = tmp_path / "report" / "index.html"
+    got = in_browser(page, WALK, tmp_path, width)
+    assert a.trend["trend_class"] in got["first"].lower()
+    assert "2014 to 2021" in got["window"]
+    assert "onerror" in got["region"]
+    assert got["site"].startswith(bad)
+    assert got["marks"] == a.years.year.size
+    assert "without 1 site" in got["without"]
+    assert NO_DRAWS in got["why"]
+    assert bad in got["chip"]
+    assert got["inside"] == got["named"] == 0
+    assert got["tip"].startswith("2008: index 100")
+    assert got["live"] >= 3
+    assert got["shown"]
+    assert got["wide"] <= 0
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_species_are_compared_with_another_base(report, bare_report, tmp_path):
+    page = build_index([report, bare_report], tmp_path / "index", date="2026-01-02")
+    walk = """var s = document.getElementById("compare-base");
+      var read = function () { return Array.from(document.querySelectorAll("tr[data-class]")).map(function (r) {
+        return parseFloat(r.cells[1].dataset.sort); }); };
+      var was = read(), html = document.querySelector("tbody").innerHTML;
+      s.value = "2012"; s.dispatchEvent(new Event("change")); var now = read();
+      s.value = ""; s.dispatchEvent(new Event("change"));
+      return { was: was, now: now, back: read(), same: document.querySelector("tbody").innerHTML === html };"""
+    got = in_browser(page, walk, tmp_path)
+    assert got["back"] == got["was"]
+    listed = read_table(page.parent / "index.parquet", "report_index").to_pandas()["folder"]
+    for folder, value in zip(listed, got["now"], strict=True):
+        y = read_table(page.parent / folder / "tables" / "yearly.parquet", "report_yearly").to_pandas()
+        y = y[y["used"]].set_index("year")["total"]
+        assert value == pytest.approx(100 * y.iloc[-1] / y[2012], rel=1e-12)
+
+
+def test_a_large_panel_has_a_page_of_bounded_size(folders, monkeypatch):
+    """What does not fit is left out, and the page says so."""
+    a = analyse(uneven(folders), DATE)
+    monkeypatch.setattr(question, "SITE_BYTES", 5 * (27 * a.years.year.size + 60))
+    monkeypatch.setattr(question, "REGION_BYTES", 1)
+    held = stored(a)
+    largest = a.sites["mean_total"].nlargest(5).index
+    assert held["sites"]["index"] == sorted(largest)
+    assert [s["name"] for s in held["sources"]] == [ALL, "XX-01"]
+    assert held["absent"] == ["XX-00", "XX-02"]
+    assert len(site_years(a)) == 5 * a.years.year.size
+    assert any("1 largest of 3 regions" in n for n in held["notes"])
+    assert any("5 largest of 40 sites" in n for n in held["notes"])
+    coarse = analyse(uneven(folders), replace(DATE, coarse_map=0.1))
+    assert site_years(coarse)["mean_count"].isna().all()
+    assert stored(coarse)["sites"]["name"][0].startswith("site ")

@@ -199,10 +199,7 @@ def _read_weeks(panel: Path) -> pd.DataFrame | None:
 
 
 def _read_matrix(path: Path, n_sites: int, n_months: int) -> tuple[F64, tuple[F32, F32], Bool]:
-    limits = ["expected_lower", "expected_upper"]
-    table = read_table(
-        path, "imputed", columns=["site_index", "month_index", "expected", *limits, "observed"]
-    )
+    table = read_table(path, "imputed", columns=["site_index", "month_index", "expected", "observed"])
     site, month = table["site_index"].to_numpy(), table["month_index"].to_numpy()
     if site.size != n_sites * n_months:
         raise InputError(
@@ -214,12 +211,13 @@ def _read_matrix(path: Path, n_sites: int, n_months: int) -> tuple[F64, tuple[F3
             f"{path} names site {site.max()} or month {month.max()}, which the panel does not have."
         )
     expected = np.full((n_sites, n_months), np.nan)
-    low, high = (np.full((n_sites, n_months), np.nan, dtype=np.float32) for _ in limits)
     observed = np.zeros((n_sites, n_months), dtype=bool)
     expected[site, month] = table["expected"].to_numpy()
-    for values, name in zip((low, high), limits, strict=True):
-        values[site, month] = table[name].to_numpy(zero_copy_only=False)
     observed[site, month] = table["observed"].to_numpy(zero_copy_only=False)
+    del table
+    low, high = (np.full((n_sites, n_months), np.nan, dtype=np.float32) for _ in range(2))
+    for values, name in ((low, "expected_lower"), (high, "expected_upper")):  # one at a time: they are large
+        values[site, month] = read_table(path, "imputed", columns=[name])[name].to_numpy(zero_copy_only=False)
     if not np.isfinite(expected).all():
         j, m = (int(i[0]) for i in np.nonzero(~np.isfinite(expected)))
         raise InputError(

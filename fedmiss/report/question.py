@@ -183,7 +183,7 @@ def stored(a: Findings, places: Mapping[int, tuple[float, float]] | None = None)
         "convention": a.settings.convention,
         "unit": a.unit,
         "z": normal_quantile(0.95),
-        "t": [[float(q) for q in stats.t.ppf([0.975, 0.9995], n)] for n in df],
+        "t": [[float(stats.t.ppf(p, n)) for p in (0.975, 0.9995)] for n in df],
         "least": [MIN_YEARS, MIN_DRAWS],
         "none": NOT_CLASSIFIED,
         "said": {"draws": NO_DRAWS, "base": NO_BASE, "site": NO_SITE, "season": OTHER_SEASON},
@@ -205,14 +205,14 @@ def site_years(a: Analysis) -> pd.DataFrame:
     """Return what was counted and what is expected at each site in each year (schema ``report_site_years``).
 
     ``lo``, ``hi``: means over the season's months of the limits of each month, which is the limits of the year where it has
-    one month, and the widest that they can be where it has more. Counts are withheld where positions are coarse. Sites that
+    one month; where it has more, they are as wide as if all months erred alike. Counts are withheld where positions are coarse. Sites that
     the page has no room for are left out, the smallest first.
     """
     keep, W, Y = _kept_sites(a), a.years.W, a.years.year.size
     cells, member = a.data.cells, W > 0
     month = cells["month_index"].to_numpy()
     place = (cells["site_index"].to_numpy(), member.argmax(axis=0)[month])
-    season = member.any(axis=0)[month]
+    season = np.asarray(member.any(axis=0))[month]
     visits, birds = np.zeros((a.n_sites, Y)), np.zeros((a.n_sites, Y))
     np.add.at(visits, place, season * cells["n_counted"].to_numpy())
     np.add.at(birds, place, season * cells["count_sum"].to_numpy())

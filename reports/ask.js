@@ -3,7 +3,7 @@
   "use strict";
   var M = window.fedmissQuestion;
   if (!M) { return; }
-  var Q = M.data, S = M.sites, left = [], NS = "http://www.w3.org/2000/svg";
+  var Q = M.data, S = M.sites, left = [], published, NS = "http://www.w3.org/2000/svg";
   function el(id) { return document.getElementById(id); }
   function made(tag, text, parent) {
     var e = document.createElement(tag);
@@ -49,7 +49,7 @@
   // f: value, lo, hi, dots, fit (arrays over the years, NaN where there is none), base, label, unit, say(i)
   function draw(place, f) {
     place.textContent = "";
-    var W = 560, H = 270, L = 58, R = 10, T = 14, B = 28, n = Q.years.length;
+    var W = Math.max(300, Math.min(560, place.clientWidth || 560)), H = 270, L = 58, R = 10, T = 14, B = 28, n = Q.years.length;
     var svg = shape("svg", { viewBox: "0 0 " + W + " " + H, role: "img", "aria-label": f.label }, place, "chart");
     var all = [].concat(f.value, f.hi || [], f.dots || []).filter(isFinite), top = Math.max.apply(null, all.concat(f.base || 1e-9)) * 1.06;
     var first = Q.years[0] - 0.6, last = Q.years[n - 1] + 0.6;
@@ -59,7 +59,7 @@
       shape("path", { d: "M" + L + " " + V(t) + "H" + (W - R) }, svg, "grid");
       shape("text", { x: L - 6, y: V(t) + 4, "text-anchor": "end" }, svg).textContent = Number(t.toPrecision(6)).toLocaleString("en-US");
     }
-    var every = Math.ceil(n / 8);
+    var every = Math.ceil(n / (W / 70));
     Q.years.forEach(function (y, i) {
       if (i % every === 0) { shape("text", { x: X(y), y: H - 8, "text-anchor": "middle" }, svg).textContent = y; }
     });
@@ -111,7 +111,8 @@
     var kind = a.trend_class === Q.none ? "No trend class" : a.trend_class[0].toUpperCase() + a.trend_class.slice(1);
     var limits = isFinite(a.percent_lo) ? " (95 % interval " + range(a.percent_lo, a.percent_hi, percent) + ")" : " (no interval)";
     var text = who + a.from_year + " to " + a.to_year + without + ": " + percent(a.percent_per_year) + " per year" + limits +
-      "; slope " + a.slope.toFixed(4).replace("-", "−") + (isFinite(a.slope_se) ? ", standard error " + a.slope_se.toFixed(4) : "") + " (logarithms).";
+      "; slope " + a.slope.toFixed(4).replace("-", "−") + (isFinite(a.slope_se) ? ", standard error " + a.slope_se.toFixed(4) : "") + " (logarithms). Rule: " + (c.rule === "pecbms" ? "PECBMS" : c.rule) +
+      (c.convention === "trim" ? ", without the scatter of years." : ", with the scatter of years.");
     return [kind, text.charAt(0).toUpperCase() + text.slice(1)];
   }
   function renew() {
@@ -119,6 +120,9 @@
     var said = a.error ? ["No answer", a.error] : tell(c, a);
     box.querySelector("strong").textContent = said[0];
     box.querySelector("p").textContent = said[1];
+    var now = JSON.stringify(c);
+    published = published || now;
+    el("question").classList.toggle("asked", now !== published); // paper repeats no answer that it has already
     el("ask-why").textContent = a.reason ? "No class: " + a.reason + "." : "";
     box.classList.toggle("grey", Boolean(a.error || a.reason));
     if (echo) { echo.textContent = left.length ? said.join(". ") + " " + el("ask-why").textContent : ""; }
@@ -139,7 +143,7 @@
       return inside ? Math.exp(a.shift + a.slope * (y - a.mid)) : NaN;
     });
     var rows = Q.years.map(function (y, i) {
-      return [y, number(a.index[i]), a.index[i] === 100 && a.lo[i] === a.hi[i] ? "base" : range(a.lo[i], a.hi[i], number)];
+      return [y, number(a.index[i]), Math.abs(a.lo[i] - a.hi[i]) < 1e-9 ? "base" : range(a.lo[i], a.hi[i], number)];
     });
     draw(el("ask-figure"), { value: a.index, lo: a.lo, hi: a.hi, fit: fit, base: 100, unit: "index (" + base + " = 100)",
       label: "Yearly index with its interval, and the straight trend. " + el("ask-answer").textContent,
@@ -158,7 +162,7 @@
   }
   el("ask").addEventListener("change", function (e) {
     [["ask-from", "ask-to"], ["ask-base", "ask-base-to"]].forEach(function (p) { // the first year is not after the last
-      if (value(p[0]) > value(p[1])) { el(p[e.target.id === p[0] ? 1 : 0]).value = e.target.value; }
+      if (p.indexOf(e.target.id) >= 0 && value(p[0]) > value(p[1])) { el(p[e.target.id === p[0] ? 1 : 0]).value = e.target.value; }
     });
     renew();
   });

@@ -32,10 +32,7 @@ __all__ = ["Answer", "Choice", "answer", "site_years", "stored"]
 SITE_BYTES = 300_000  # the page stays below 1 MB at 200 sites, and below 3 MB at 10,000
 REGION_BYTES = 250_000
 
-NO_DRAWS = (
-    "The stored replicates are totals of whole regions, so with single sites left out there is no interval and no class. "
-    "Leave out a whole region to have both"
-)
+NO_DRAWS = "the stored replicates are totals of whole regions, so with single sites left out there is no interval and no class"
 NO_BASE = "The base has no year with enough counts here; choose another."
 NO_SITE = "Every site is left out; take one back."
 OTHER_SEASON = (
@@ -172,7 +169,10 @@ def stored(a: Findings, places: Mapping[int, tuple[float, float]] | None = None)
                 f"The page holds the yearly numbers of the {count(n)} largest of {count(a.n_sites)} sites; the others "
                 "cannot be chosen or left out."
             )
-        notes += [f"{NO_DRAWS}."]
+        notes.append(
+            f"{NO_DRAWS[0].upper()}{NO_DRAWS[1:]}."
+            + (" With a whole region left out there are both." if len(a.parts) > 1 else "")
+        )
         if a.settings.coarse_map > 0:
             notes.append("Positions are coarse, so counts of single sites are not on the page.")
     return {

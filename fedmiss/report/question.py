@@ -32,7 +32,7 @@ __all__ = ["Answer", "Choice", "answer", "site_years", "stored"]
 SITE_BYTES = 300_000  # the page stays below 1 MB at 200 sites, and below 3 MB at 10,000
 REGION_BYTES = 250_000
 
-NO_DRAWS = "the stored replicates are totals of whole regions, so with single sites left out there is no interval and no class"
+NO_DRAWS = "the replicates held are totals of whole regions, so with single sites left out there is no interval and no class"
 NO_BASE = "The base has no year with enough counts here; choose another."
 NO_SITE = "Every site is left out; take one back."
 OTHER_SEASON = (
@@ -204,9 +204,9 @@ def _kept_sites(a: Analysis) -> I64:
 def site_years(a: Analysis) -> pd.DataFrame:
     """Return what was counted and what is expected at each site in each year (schema ``report_site_years``).
 
-    ``lo``, ``hi``: means over the season's months of the limits of each month, which is the limits of the year where it has
-    one month; where it has more, they are as wide as if all months erred alike. Counts are withheld where positions are coarse. Sites that
-    the page has no room for are left out, the smallest first.
+    ``lo``, ``hi``: means over the season's months of the limits of each month, which are the limits of the year where it
+    has one month; where it has more, they are as wide as if all months erred alike. Counts are withheld where positions are
+    coarse. Sites that the page has no room for are left out, the smallest first.
     """
     keep, W, Y = _kept_sites(a), a.years.W, a.years.year.size
     cells, member = a.data.cells, W > 0

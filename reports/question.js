@@ -132,11 +132,9 @@
       return [name, Math.max(lo, 0), hi];
     }
     if (n < 3) { return [Q.none, NaN, NaN]; }
-    var t = Q.t[n - 3], l1 = Math.exp(b - t[0] * se), h1 = Math.exp(b + t[0] * se);
-    var l2 = Math.exp(b - t[1] * se), h2 = Math.exp(b + t[1] * se), e = 1e-7;
-    var kind = l2 > 1.05 ? "strong increase" : h2 < 0.95 ? "strong decline" : l1 > 1.05 ? "strong increase" :
-      h1 < 0.95 ? "strong decline" : l2 > 1 + e ? "moderate increase" : h2 < 1 - e ? "moderate decline" :
-      l1 > 1 + e ? "moderate increase" : h1 < 1 - e ? "moderate decline" : l1 > 0.95 && h1 < 1.05 ? "stable" : "uncertain";
+    var l1 = Math.exp(b - Q.t[n - 3] * se), h1 = Math.exp(b + Q.t[n - 3] * se), e = 1e-7; // stricter levels change the label only
+    var kind = l1 > 1.05 ? "strong increase" : h1 < 0.95 ? "strong decline" : l1 > 1 + e ? "moderate increase" :
+      h1 < 1 - e ? "moderate decline" : l1 > 0.95 && h1 < 1.05 ? "stable" : "uncertain";
     return [kind, l1, h1];
   }
 
@@ -200,7 +198,7 @@
       sigma2 = scatter(x, logs(total), cov);
     }
     if (c.convention === "trim") { se = sampling; }
-    else { se = n < 3 ? NaN : Math.sqrt(sampling * sampling + sigma2 / dot(x, x)); q = n < 3 ? NaN : Q.t[n - 3][0]; }
+    else { se = n < 3 ? NaN : Math.sqrt(sampling * sampling + sigma2 / dot(x, x)); q = n < 3 ? NaN : Q.t[n - 3]; }
     var verdict = classify(slope, se, n, c.rule, q), percent = function (m) { return 100 * (m - 1); };
     var reason = s.refuse || (n < Q.least[0] ? "there are " + n + " complete years with counts; a class needs " + Q.least[0] :
       !total.every(function (t) { return t > 0; }) ? "the total of some year is not positive" :

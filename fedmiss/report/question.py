@@ -183,7 +183,7 @@ def stored(a: Findings, places: Mapping[int, tuple[float, float]] | None = None)
         "convention": a.settings.convention,
         "unit": a.unit,
         "z": normal_quantile(0.95),
-        "t": [[float(stats.t.ppf(p, n)) for p in (0.975, 0.9995)] for n in df],
+        "t": [float(stats.t.ppf(0.975, n)) for n in df],
         "least": [MIN_YEARS, MIN_DRAWS],
         "none": NOT_CLASSIFIED,
         "said": {"draws": NO_DRAWS, "base": NO_BASE, "site": NO_SITE, "season": OTHER_SEASON},

@@ -43,7 +43,7 @@ def uneven(folders, *, kind="plain"):
     if (
         kind == "hard"
     ):  # a region with replicates that are not positive, one with a shorter season, one hardly counted
-        draws[regions[0]] = draws[regions[0]] - 1.001 * draws[regions[0]].min()
+        draws[regions[0]] = draws[regions[0]] - 0.97 * draws[regions[0]].mean(axis=0)
         draws[ALL] = draws[ALL] - 0.9 * draws[ALL].min()
         observed[
             np.ix_(

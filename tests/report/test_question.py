@@ -82,13 +82,13 @@ def asked_in_browser(page, a, asked, tmp_path) -> dict:
         for c in asked
     ]  # fmt: skip
     script = """
-      var asked = ASKED, slowest = 0;
+      var asked = ASKED, times = [];
       var out = asked.map(function (c) {
         var t = performance.now(), a = fedmissQuestion.answer(c);
-        slowest = Math.max(slowest, performance.now() - t);
+        times.push(performance.now() - t);
         return a;
       });
-      return { answers: out, slowest: slowest };
+      return { answers: out, times: times };
     """
     return in_browser(page, script.replace("ASKED", json.dumps(raw)), tmp_path)
 
@@ -165,7 +165,7 @@ def test_the_browser_answers_as_python(kind, n, folders, tmp_path):
     asked = choices(a, n)
     got = asked_in_browser(page, a, asked, tmp_path)
     met = held_against_python(a, asked, got["answers"])
-    assert got["slowest"] < 100, "milliseconds"
+    assert np.quantile(got["times"], 0.99) < 100, "milliseconds; the machine may be busy once"
     wanted = {
         "plain": ("interval", "scatter", "class", "left"),
         "hard": ("error", "interval", "left"),

@@ -21,7 +21,7 @@ _TABLE = "The table"
 Table = Annotated[
     Path,
     typer.Argument(
-        help="site, year[, month], count[, weight][, covariates] as CSV or parquet; or a TRIM .tcf file."
+        help="site, year[, month], count[, weight][, covariates] as CSV, .xlsx, .ods or parquet; or a TRIM .tcf file."
     ),
 ]
 Model = Annotated[
@@ -97,6 +97,19 @@ Spellings = Annotated[
     ),
 ]
 Wide = Annotated[bool, typer.Option("--wide", help="One column for each year.", rich_help_panel=_TABLE)]
+Sheet = Annotated[
+    str,
+    typer.Option(help="Sheet of a workbook that has several.", rich_help_panel=_TABLE, show_default=False),
+]
+HeaderRow = Annotated[
+    int | None,
+    typer.Option(
+        help="Row or line in which the column names stand.",
+        min=1,
+        rich_help_panel=_TABLE,
+        show_default="found",
+    ),
+]
 Missing = Annotated[
     list[str] | None,
     typer.Option(
@@ -113,7 +126,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the folder
 # A TRIM command file says all this itself.
 _OF_TABLES = (
     "model", "changepoints", "stepwise", "overdispersion", "serial", "covariate", "weights", "months", "columns", "species",
-    "repeats", "spellings", "wide", "missing",
+    "repeats", "spellings", "wide", "missing", "sheet", "header_row",
 )  # fmt: skip
 
 
@@ -137,6 +150,8 @@ def trim(
     spellings: Spellings = "refuse",
     wide: Wide = False,
     missing: Missing = None,
+    sheet: Sheet = "",
+    header_row: HeaderRow = None,
     out: Out = None,
     json: AsJson = False,
     overwrite: Overwrite = False,
@@ -159,7 +174,15 @@ def trim(
         from fedmiss.report.trim import TrimSettings
 
         options = CountOptions(
-            parse_map(columns), tuple(missing or ()), repeats, wide, spellings, months, species
+            parse_map(columns),
+            tuple(missing or ()),
+            repeats,
+            wide,
+            spellings,
+            months,
+            species,
+            sheet,
+            header_row,
         )
         settings = TrimSettings(model, _points(changepoints), stepwise, overdispersion, serial)
         fit, said = _from_table(table, options, settings, tuple(covariate or ()), weights)

@@ -290,8 +290,11 @@ def test_plain_filters(tmp_path, run):
     out.check_flow_adds_up()
 
 
-def test_latin1_in_a_csv_names_the_line(tmp_path, run):
+def test_windows_text_in_a_csv_is_read_and_said_and_other_bytes_name_the_line(tmp_path, run):
     path = csv(tmp_path, "plots.csv", ["a,p1,2020-05-01,greg,3,30,1"] * 3, PLAIN)
-    path.write_bytes(path.read_bytes() + "é,p1,2020-05-01,greg,3,30,1\n".encode("latin-1"))
+    rows = path.read_bytes()
+    path.write_bytes(rows + "é,p1,2020-05-01,greg,3,30,1\n".encode("latin-1"))
+    assert any("CP1252" in w and "line 5" in w for w in run(path, column_map=MAP).manifest["warnings"])
+    path.write_bytes(rows + b"\xa3,p1,2020-05-01,greg,3,30,1\n")
     with pytest.raises(InputError, match="line 5"):
         run(path, column_map=MAP)

@@ -17,6 +17,7 @@ from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.columns import NAMES, check_named, plain, squeezed, wide_years
 from fedmiss.etl.one_species import (
     common_name,
+    fold,
     names_in,
     only,
     refuse_mixed,
@@ -31,12 +32,14 @@ from fedmiss.etl.spreadsheets import serial_date
 __all__ = [
     "CountOptions",
     "CountTable",
+    "SplitCounts",
     "advice",
     "read_counts",
     "read_texts",
     "refuse_thousands",
     "settle_spellings",
     "species_of_counts",
+    "split_counts",
 ]
 
 _MISSING = ("", "NA", "N/A", "NAN", "NULL", "NONE", ".", "-")
@@ -135,8 +138,16 @@ def settle_spellings(frame: pl.DataFrame, name: str, how: str) -> tuple[pl.DataF
     return joined.with_columns(pl.col("_one").alias("site")).drop("_one"), [said]
 
 
-def read_counts(path: str | Path | Source, options: CountOptions | None = None) -> CountTable:
+def read_counts(
+    path: str | Path | Source, options: CountOptions | None = None, rows: pl.DataFrame | None = None
+) -> CountTable:
     r"""Read a table of counts: a sheet of a workbook, text with commas, semicolons or tabs, plain or packed, or parquet.
+
+    Parameters
+    ----------
+    path : the file
+    options : what to do where the table leaves a choice
+    rows : some of the table's rows as texts, where they were read before
 
     Raises
     ------
@@ -172,8 +183,57 @@ def read_counts(path: str | Path | Source, options: CountOptions | None = None) 
         raise ConfigError(
             f"--wide: {source.name} has no columns named by years; it has {', '.join(source.header[:8])}."
         )
-    raw, n = read_texts(source)
+    raw, n = read_texts(source) if rows is None else (rows, rows.height)
     return _Reading(source, options, n).table(raw, years)
+
+
+def split_counts(path: str | Path, options: CountOptions) -> SplitCounts:
+    """Read a table of counts once, and take its species apart; each is then read by ``SplitCounts.table``.
+
+    Raises
+    ------
+    ConfigError : no column names a species
+    """
+    source = _one(path, options)
+    raw, n = read_texts(source)
+    taxa = _Reading(source, options, n).taxa(raw, wide_years(source.header, 1 if options.wide else 3))
+    held = {h: raw[f"_{source.header.index(h)}"] for h in taxa}
+    main = next((h for h, values in held.items() if names_in(values)), "")
+    if not main:
+        raise ConfigError(
+            f"{source.name}: no column names a species (its columns: {listed(source.header, 12)}); say which with "
+            "--columns species=..."
+        )
+    parts: dict[str, list[str]] = {}
+    for name in held[main].unique(maintain_order=True).to_list():
+        parts.setdefault(fold(name or ""), []).append(name)
+    names = {shown: parts[key] for key, (shown, _) in names_in(held[main]).items()}
+    rows = {shown: raw.filter(held[main].is_in(written)) for shown, written in sorted(names.items())}
+    others: dict[str, str] = {}
+    for column in taxa:
+        at = f"_{source.header.index(column)}"
+        for shown, part in rows.items():
+            others |= {key: shown for key in names_in(part[at]) if key not in others}
+    return SplitCounts(
+        source, rows, others, int(parts.get("") is not None and held[main].is_in(parts[""]).sum())
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SplitCounts:
+    """The species of one table: ``rows`` of each as texts, and ``names``: any name, folded, to that of its rows.
+
+    ``unnamed`` rows name no species.
+    """
+
+    source: Source
+    rows: dict[str, pl.DataFrame]
+    names: dict[str, str]
+    unnamed: int
+
+    def table(self, name: str, options: CountOptions) -> CountTable:
+        """Read the rows of one species, as ``read_counts`` does."""
+        return read_counts(self.source, options, self.rows[name])
 
 
 def species_of_counts(source: Source, options: CountOptions) -> dict[str, int]:
@@ -449,8 +509,9 @@ class _Reading:
         if self.options.repeats == "refuse":
             lines = ", ".join(map(str, same["line"][:3]))
             counts = ", ".join("NA" if c is None else f"{c:g}" for c in same["count"][:3])
+            unit = "rows" if self.source.sheet else "lines"
             raise InputError(
-                f"{self.source.name}: {cell} stands {same.height} times (lines {lines}; counts {counts}); remove copies, "
+                f"{self.source.name}: {cell} stands {same.height} times ({unit} {lines}; counts {counts}); remove copies, "
                 f"or pass --repeats sum, max or mean. Repeated cells: {frame.filter(doubled).select(keys).n_unique():,}."
                 f"{perhaps}",
                 line=first["line"],

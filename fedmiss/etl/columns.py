@@ -75,11 +75,13 @@ _DATE = {"date", "observationdate", "surveydate", "visitdate", "eventdate"}
 # What the columns of a table of counts are called. For species see `one_species`.
 NAMES: dict[str, tuple[str, ...]] = {
     "site": ("site", "siteid", "sitecode", "plot", "plotid", "plotcode", "station", "colony", "square", "transect",
-             "locality", "location", "route", "lieu", "ort", "gebied", "sitio"),
-    "year": ("year", "time", "timepoint", "annee", "année", "jahr", "jaar", "ano", "año"),
+             "locality", "location", "route", "lieu", "ort", "gebied", "sitio",
+             "eeacellcode", "eqdcellcode", "isea3hcellcode", "mgrscellcode"),
+    "year": ("year", "time", "timepoint", "annee", "année", "jahr", "jaar", "ano", "año", "yearmonth"),
     "month": ("month", "mois", "monat", "maand", "mes"),
     "count": ("count", "counts", "n", "number", "abundance", "individuals", "total", "birds", "pairs", "nests",
-              "territories", "nombre", "anzahl", "aantal"),
+              "territories", "nombre", "anzahl", "aantal",
+              "occurrences"),
     "weight": ("weight", "weights", "wt", "siteweight", "poids", "gewicht"),
     "species": (),
 }  # fmt: skip

@@ -304,6 +304,17 @@ def _one(path: str | Path, options: CountOptions) -> Source:
     return found[0]
 
 
+_CUBE = (
+    "the counts are numbers of occurrence records (a cube of GBIF), not of birds: without effort and without zeros, more "
+    "records may be more observers."
+)
+
+
+def _are_months(text: pl.Series) -> bool:
+    """Whether all values of a column of years are months, as 2024-05."""
+    return text.len() > 0 and bool(text.str.contains(r"^\d{4}-(0[1-9]|1[0-2])$").all())
+
+
 class _Reading:
     def __init__(self, source: Source, options: CountOptions, n: int) -> None:
         self.source, self.options, self.n = source, options, n
@@ -355,6 +366,11 @@ class _Reading:
                 variable_name="year",
                 value_name="count",
             ).with_columns(pl.col("year").str.strip_prefix("year ").str.strip_chars_start("Xx"))
+        if "month" not in frame.columns and self.options.months and _are_months(frame["year"]):
+            frame = frame.with_columns(frame["year"].str.slice(0, 4), month=frame["year"].str.slice(5, 2))
+            columns["month"] = columns["year"]
+        if squeezed([columns.get("count", "")]).keys() & {"occurrences"}:
+            self.said.append(_CUBE)
         more = frame.height - raw.height  # rows that years as columns add
         frame = self._values(frame, columns)
         before = frame.height

@@ -29,7 +29,7 @@ _NAMES = (
     "nomescientifico species speciesname speciesscientificname specie espece especie art vogelart artname artnamn "
     "soort soortnaam vogelsoort arter druh gatunek laji taxon taxonname commonname englishname vernacularname birdname "
     "bird birdspecies speciescode speciesid speciesnumber speciesnr speciesno spcode sppcode sp spp spec taxoncode taxonid "
-    "euring euringcode euringnr alphacode aou aoucode"
+    "euring euringcode euringnr alphacode aou aoucode specieskey"
 ).split()
 _COMMON = ("commonname", "englishname", "vernacularname", "birdname")
 _NO_NAME = {

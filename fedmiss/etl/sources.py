@@ -281,7 +281,8 @@ def _near(name: str, names: list[str]) -> str:
 
 
 def _members(path: Path, members: list[str]) -> list[Source]:
-    found = []
+    found: list[Source] = []
+    plain: list[Source] = []
     citation = next((m for m in members if m.lower().rsplit("/", 1)[-1] == CITATION), None)
     cited = _citation(path, citation) if citation else ""
     for member in members:
@@ -292,8 +293,9 @@ def _members(path: Path, members: list[str]) -> list[Source]:
             source = _describe(path, member)
         except InputError:
             continue  # a README, a citation: no table
-        if source.role != "plain":
-            found.append(replace(source, citation=cited))
+        (found if source.role != "plain" else plain).append(replace(source, citation=cited))
+    if not found and len(plain) == 1:  # a table packed by itself, as a cube of GBIF
+        return plain
     if not found:
         listed = ", ".join(members[:5]) or "nothing"
         raise InputError(

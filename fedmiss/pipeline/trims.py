@@ -38,7 +38,17 @@ _MOVES = {
 
 @dataclass(frozen=True, slots=True)
 class Trims:
-    """What every species of a table is fitted and shown with."""
+    """What every species of a table is fitted and shown with.
+
+    ``options`` of reading, ``settings`` of the model, ``shown``: rule of classes, base of indices and level of intervals;
+    ``covariates`` of the model, also strata of the results; ``weights``: whether a column of them is used.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.Trims(covariates=("region",)).covariates
+    ('region',)
+    """
 
     options: CountOptions = field(default_factory=CountOptions)
     settings: TrimSettings = field(default_factory=TrimSettings)

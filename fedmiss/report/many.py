@@ -214,11 +214,16 @@ def _render(
         plot = indicator_figure(table, f"Indicator of {which}. {words}", f"indicator-{len(shown)}")
         shown.append({"name": which, "figure": inline_svg(plot), "words": words, "at": plot.name})
     reach = _reach(frame)
+    unclassed = [
+        (r["common_name"] or r["species"], f"Not classified: {r['reason']}.")
+        for r in frame.to_dict("records")
+        if r["trend_class"] == NOT_CLASSIFIED and r["reason"]
+    ]
     rows = [_row(r, found[str(r["folder"])].yearly, reach) for r in frame.to_dict("records")]
     return environment().get_template("index/page.html.j2").render(
         title=title, date=date, columns=COLUMNS, rows=rows,
         classes=sorted(set(frame["trend_class"].astype(str))), indicators=shown, reach=f"{reach:.0f}",
-        failures=sorted(failures.items()), summary=_summary(frame, failures), **assets(),
+        failures=sorted(failures.items()), unclassed=unclassed, summary=_summary(frame, failures), **assets(),
     )  # fmt: skip
 
 

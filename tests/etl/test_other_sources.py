@@ -181,6 +181,17 @@ def test_gbif_is_presence_only(tmp_path, run):
     assert set(run(tmp_path / "0001.csv", decimals=0).checklists["site_id"]) == {"0.0,-91.0"}
 
 
+def test_effort_in_terms_of_the_humboldt_extension(tmp_path, run):
+    rows = [
+        gbif_row(k) + f"\t{v}\t{u}"
+        for k, (v, u) in enumerate([(2, "hours"), (45, "minutes"), (3, "trap days"), ("", "")], 1)
+    ]
+    out = run(csv(tmp_path, "0001.csv", rows, GBIF + "\tsamplingEffortValue\tsamplingEffortUnit"))
+    known = out.checklists.sort("checklist_id")["duration_minutes"].to_list()
+    assert known == [120.0, 45.0, None, None]
+    assert any("samplingEffortUnit" in w for w in out.manifest["warnings"])
+
+
 def test_gbif_lower_case_names(tmp_path, run):
     """Line I: the bulk file writes its names in lower case."""
     out = run(csv(tmp_path, "eod.csv", [gbif_row(1)], GBIF.lower()))

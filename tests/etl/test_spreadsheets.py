@@ -226,3 +226,41 @@ def test_a_table_of_counts_may_name_observer_and_effort(tmp_path):
     rows[2][5] = "long"
     with pytest.raises(InputError, match=r"Counts!F4, column 'effort': 'long' is no effort"):
         fedmiss.ingest([xlsx(tmp_path / "d.xlsx", [head, *rows])], tmp_path / "s")
+
+
+def test_a_cube_of_gbif_is_a_table_of_records_by_cell_and_month(tmp_path):
+    """Columns as GBIF's SQL downloads name them: a tab-separated table in a zip."""
+    head = [
+        "specieskey",
+        "species",
+        "yearmonth",
+        "eeacellcode",
+        "occurrences",
+        "mincoordinateuncertaintyinmeters",
+    ]
+    rows = [
+        [k, name, f"20{y}-0{m}", f"1kmE3872N310{c}", y + m + c, 250]
+        for k, name in ((2481139, "Larus argentatus"), (9515886, "Larus fuscus"))
+        for y in (18, 19) for m in (5, 6) for c in (1, 2)
+    ]  # fmt: skip
+    table = text(tmp_path / "0001.csv", [head, *rows], "\t")
+    with zipfile.ZipFile(tmp_path / "cube.zip", "w") as archive:
+        archive.write(table, "0001.csv")
+    got = read_counts(table, CountOptions(species="Larus fuscus"))
+    assert got.columns == {
+        "site": "eeacellcode",
+        "year": "yearmonth",
+        "count": "occurrences",
+        "month": "yearmonth",
+    }
+    assert got.frame["month"].unique().sort().to_list() == [5, 6]
+    assert got.frame["count"].sum() == sum(r[4] for r in rows[8:])
+    assert any("not of birds" in s for s in got.said)
+    done = fedmiss.ingest(
+        [tmp_path / "cube.zip"], tmp_path / "r", fedmiss.IngestSettings(species=("Larus fuscus",))
+    )
+    assert done["results"]["n_records"] == 8
+    assert any("not of birds" in w for w in done["warnings"])
+    by_key = read_counts(text(tmp_path / "k.csv", [[h for h in head if h != "species"], *([r[0], *r[2:]] for r in rows)]),
+                         CountOptions(species="2481139"))  # fmt: skip
+    assert by_key.frame.height == 8

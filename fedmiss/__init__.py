@@ -40,10 +40,11 @@ if TYPE_CHECKING:
     from fedmiss.pipeline.recipe import read_recipe
     from fedmiss.pipeline.results import SpeciesFit, open_fit
     from fedmiss.pipeline.settings import FitSettings, ImputeSettings
+    from fedmiss.pipeline.trims import Trims, run_trims
     from fedmiss.report.build import build_report
     from fedmiss.report.changes import change_points, period_trends
     from fedmiss.report.classes import classify
-    from fedmiss.report.indicator import indicator
+    from fedmiss.report.indicator import indicator, indicator_trends
     from fedmiss.report.many import build_index
     from fedmiss.report.plots import (
         plot_index,
@@ -89,6 +90,7 @@ __all__ = [
     "Stop",
     "TrimFit",
     "TrimSettings",
+    "Trims",
     "bootstrap",
     "build_community",
     "build_index",
@@ -103,6 +105,7 @@ __all__ = [
     "from_dataframe",
     "impute_panel",
     "indicator",
+    "indicator_trends",
     "ingest",
     "make_panel",
     "monthly_totals",
@@ -123,6 +126,7 @@ __all__ = [
     "read_table",
     "run",
     "run_recipe",
+    "run_trims",
     "seasonal",
     "simulate_ebird",
     "simulate_panel",
@@ -173,6 +177,9 @@ _HOME = {
         "change_points": "report.changes",
         "classify": "report.classes",
         "indicator": "report.indicator",
+        "indicator_trends": "report.indicator",
+        "Trims": "pipeline.trims",
+        "run_trims": "pipeline.trims",
     },
     "TRIM": {
         "fit_trim": "report.trim",

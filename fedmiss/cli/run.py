@@ -47,18 +47,21 @@ def conclude(results: list[SpeciesResult]) -> None:
     """Say what was found and where the pages are, then what became of every species; exit 1 when one failed."""
     from fedmiss.files import read_manifest
 
-    for r in results:
-        if r.page is not None:
+    done = [r for r in results if r.page is not None]
+    if len(results) == 1:
+        for r in done:
+            assert r.page is not None
             found = read_manifest(r.page.parent)["results"].get("headline", "")
-            typer.echo(f"\n{found}" if found else "")
-            typer.echo(f"Report: {r.page.resolve()}")
-    if len(results) > 1:
+            typer.echo(f"\n{found}\nReport: {r.page.resolve()}")
+    else:
         typer.echo("")
         width = max(len(r.species) for r in results)
         for r in results:
             typer.echo(f"{r.species:<{width}}  {_became(r)}")
         if results[0].index is not None:
-            typer.echo(f"All species: {results[0].index.resolve()}")
+            typer.echo(
+                f"{len(done)} of {len(results)} species done. All species: {results[0].index.resolve()}"
+            )
     failed = [r for r in results if r.page is None]
     if failed:
         for r in failed:
@@ -67,9 +70,12 @@ def conclude(results: list[SpeciesResult]) -> None:
 
 
 def _became(result: SpeciesResult) -> str:
-    from fedmiss.files import read_manifest
+    from fedmiss.files import MANIFEST, read_manifest
 
     if result.page is None:
         return f"failed at {result.step}"
-    fit = read_manifest(result.folder / "fit", "fit")["results"]
-    return "done" if fit.get("converged", True) else "done; its fit did not converge (see the report)"
+    results = read_manifest(result.page.parent)["results"]
+    fit = result.folder / "fit"
+    known = {} if not (fit / MANIFEST).exists() else read_manifest(fit, "fit")["results"]
+    told = str(results.get("headline", "") or "done")
+    return told if known.get("converged", True) else f"{told} (its fit did not converge; see the report)"

@@ -10,8 +10,8 @@ import typer
 from fedmiss.cli.options import refuse_typed
 
 if TYPE_CHECKING:
-    from fedmiss.etl.counts import CountOptions
-    from fedmiss.report.trim import TrimFit, TrimSettings
+    from fedmiss.pipeline.trims import Trims
+    from fedmiss.report.trim import TrimFit
     from fedmiss.report.trim.fit import Shown
 
 __all__ = ["trim"]
@@ -21,7 +21,7 @@ _TABLE = "The table"
 Table = Annotated[
     Path,
     typer.Argument(
-        help="site, year[, month], count[, weight][, covariates] as CSV or parquet; or a TRIM .tcf file."
+        help="site, year[, month], count[, weight][, covariates] as CSV, .xlsx, .ods or parquet; or a TRIM .tcf file."
     ),
 ]
 Model = Annotated[
@@ -97,6 +97,19 @@ Spellings = Annotated[
     ),
 ]
 Wide = Annotated[bool, typer.Option("--wide", help="One column for each year.", rich_help_panel=_TABLE)]
+Sheet = Annotated[
+    str,
+    typer.Option(help="Sheet of a workbook that has several.", rich_help_panel=_TABLE, show_default=False),
+]
+HeaderRow = Annotated[
+    int | None,
+    typer.Option(
+        help="Row or line in which the column names stand.",
+        min=1,
+        rich_help_panel=_TABLE,
+        show_default="found",
+    ),
+]
 Missing = Annotated[
     list[str] | None,
     typer.Option(
@@ -108,12 +121,37 @@ Out = Annotated[
     typer.Option("--out", "-o", help="Folder for TRIM's .out and .ocv, and CSV tables.", show_default=False),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
+_MANY = "All species of a table"
+AllSpecies = Annotated[
+    bool,
+    typer.Option(
+        "--all-species",
+        help="Fit every species of the table by itself into --out, with the tables of all; run again to go on.",
+        rich_help_panel=_MANY,
+    ),
+]
+SpeciesGroups = Annotated[
+    Path | None,
+    typer.Option(
+        help="Table of species and group (habitat); each group gets an indicator.",
+        rich_help_panel=_MANY,
+        show_default=False,
+    ),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(help="Species at a time.", min=1, rich_help_panel=_MANY, show_default="one per core"),
+]
+Date = Annotated[
+    str | None,
+    typer.Option(help="Date on the page of all species.", rich_help_panel=_MANY, show_default="today"),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the folder --out.")]
 
 # A TRIM command file says all this itself.
 _OF_TABLES = (
     "model", "changepoints", "stepwise", "overdispersion", "serial", "covariate", "weights", "months", "columns", "species",
-    "repeats", "spellings", "wide", "missing",
+    "repeats", "spellings", "wide", "missing", "sheet", "header_row",
 )  # fmt: skip
 
 
@@ -137,9 +175,15 @@ def trim(
     spellings: Spellings = "refuse",
     wide: Wide = False,
     missing: Missing = None,
+    sheet: Sheet = "",
+    header_row: HeaderRow = None,
     out: Out = None,
     json: AsJson = False,
     overwrite: Overwrite = False,
+    all_species: AllSpecies = False,
+    species_groups: SpeciesGroups = None,
+    jobs: Jobs = None,
+    date: Date = None,
 ) -> None:
     """Fit TRIM's models 1, 2 or 3: totals, indices, slopes and tests; no low rank, no federation."""
     import json as to_json
@@ -150,19 +194,39 @@ def trim(
 
     if out is None:
         refuse_typed(context, ("overwrite",), "without --out no folder is written")
+    if not all_species:
+        refuse_typed(context, ("species_groups", "jobs", "date"), "they are of --all-species")
     if table.suffix.lower() == ".tcf":
         refuse_typed(context, _OF_TABLES, f"{table.name} says how its table is read and fitted")
         fit, said = _from_command(table)
     else:
         from fedmiss.etl.counts import CountOptions
         from fedmiss.etl.options import parse_map
+        from fedmiss.pipeline.trims import Trims
         from fedmiss.report.trim import TrimSettings
 
         options = CountOptions(
-            parse_map(columns), tuple(missing or ()), repeats, wide, spellings, months, species
+            parse_map(columns),
+            tuple(missing or ()),
+            repeats,
+            wide,
+            spellings,
+            months,
+            species,
+            sheet,
+            header_row,
         )
         settings = TrimSettings(model, _points(changepoints), stepwise, overdispersion, serial)
-        fit, said = _from_table(table, options, settings, tuple(covariate or ()), weights)
+        plan = Trims(options, settings, Shown(rule, base, level), tuple(covariate or ()), weights)
+        if all_species:
+            refuse_typed(
+                context,
+                ("species", "json", "overwrite"),
+                "--all-species writes all into --out, and goes on where it was",
+            )
+            _all(table, plan, out, species_groups, jobs, date)
+            return
+        fit, said = _from_table(table, plan)
     for line in (*said, *fit.notes):
         typer.echo(f"note: {line}", err=True)
     if out is not None:
@@ -212,43 +276,28 @@ def _from_command(path: Path) -> tuple[TrimFit, list[str]]:
     return fit, [f"settings and table come from {path.name}."]
 
 
-def _from_table(
-    path: Path, options: CountOptions, settings: TrimSettings, wanted: tuple[str, ...], use_weights: bool
-) -> tuple[TrimFit, list[str]]:
-    from fedmiss.errors import ConfigError, InputError
+def _from_table(path: Path, plan: Trims) -> tuple[TrimFit, list[str]]:
+    from fedmiss.errors import ConfigError
     from fedmiss.etl.counts import read_counts
-    from fedmiss.report.trim import fit_trim
+    from fedmiss.pipeline.trims import fit_table
 
-    read = read_counts(path, options)
-    frame, said = read.frame, list(read.said)
+    read = read_counts(path, plan.options)
     for flag, idle, why in (
-        ("--no-weights", not use_weights and "weight" not in read.columns, "there is no column of weights"),
-        ("--species", options.species and not read.species, "no column names a species"),
+        ("--no-weights", not plan.weights and "weight" not in read.columns, "there is no column of weights"),
+        ("--species", plan.options.species and not read.species, "no column names a species"),
     ):
         if idle:
             raise ConfigError(f"{flag} does nothing here: {path}: {why}. Leave {flag} out.")
-    for name in wanted:
-        if name not in read.covariates:
-            raise ConfigError(
-                f"--covariate {name!r}: the table's covariates are {', '.join(read.covariates) or 'none'}."
-            )
-        blank = frame.filter(frame[name].is_null())
-        if blank.height:
-            raise InputError(
-                f"{path} line {blank['line'][0]}: the covariate {name!r} is blank at site {blank['site'][0]!r} "
-                f"(rows: {blank.height}); give every row of a site its category, or leave the site out."
-            )
-    weight = frame["weight"].to_numpy() if use_weights and "weight" in frame.columns else None
-    month = frame["month"].to_numpy() if "month" in frame.columns else None
-    if weight is not None:
-        said.append("the weights count in the totals; --no-weights leaves them out.")
-    fit = fit_trim(
-        frame["site"].to_list(),
-        frame["year"].to_numpy(),
-        frame["count"].to_numpy(),
-        settings,
-        month=month,
-        weights=weight,
-        covariates={name: frame[name].to_list() for name in wanted},
-    )
-    return fit, said
+    return fit_table(read, plan)
+
+
+def _all(
+    table: Path, plan: Trims, out: Path | None, groups: Path | None, jobs: int | None, date: str | None
+) -> None:
+    from fedmiss.cli.run import conclude
+    from fedmiss.errors import ConfigError
+    from fedmiss.pipeline.trims import run_trims
+
+    if out is None:
+        raise ConfigError("--all-species needs a folder for the results: add --out trends.")
+    conclude(run_trims(table, out, plan, groups=groups, jobs=jobs, date=date, say=typer.echo))

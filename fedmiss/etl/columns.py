@@ -11,8 +11,8 @@ from fedmiss.errors import ConfigError, SchemaError, listed
 from fedmiss.tables import load_schema
 
 __all__ = [
-    "EBD_RECORD", "EVENT", "KEEP", "PLACE", "REACH", "check_named", "kept_columns", "near_names", "normal", "plain",
-    "resolve", "squeezed",
+    "EBD_RECORD", "EVENT", "KEEP", "NAMES", "PLACE", "REACH", "check_named", "find_header", "is_count_table", "kept_columns",
+    "near_names", "normal", "plain", "resolve", "squeezed", "wide_years",
 ]  # fmt: skip
 
 KEEP = "keep "  # before the names of columns that are kept on request
@@ -70,6 +70,21 @@ RENAMED = (
     ("checklist comments", "trip comments"),
 )
 REACH = {k: {**EVENT, **PLACE}[k] for k in ("date", "country_code", "state_code", "county_code")}
+
+_DATE = {"date", "observationdate", "surveydate", "visitdate", "eventdate"}
+# What the columns of a table of counts are called. For species see `one_species`.
+NAMES: dict[str, tuple[str, ...]] = {
+    "site": ("site", "siteid", "sitecode", "plot", "plotid", "plotcode", "station", "colony", "square", "transect",
+             "locality", "location", "route", "lieu", "ort", "gebied", "sitio",
+             "eeacellcode", "eqdcellcode", "isea3hcellcode", "mgrscellcode"),
+    "year": ("year", "time", "timepoint", "annee", "année", "jahr", "jaar", "ano", "año", "yearmonth"),
+    "month": ("month", "mois", "monat", "maand", "mes"),
+    "count": ("count", "counts", "n", "number", "abundance", "individuals", "total", "birds", "pairs", "nests",
+              "territories", "nombre", "anzahl", "aantal",
+              "occurrences"),
+    "weight": ("weight", "weights", "wt", "siteweight", "poids", "gewicht"),
+    "species": (),
+}  # fmt: skip
 
 
 def plain(text: str) -> str:
@@ -177,3 +192,32 @@ def kept_columns(header: Sequence[str], keep: Iterable[str], where: str) -> dict
             )
         found[KEEP + name] = places[0]
     return found
+
+
+def wide_years(header: Sequence[str], least: int = 3) -> list[str]:
+    """Return the columns that are years, when there are at least ``least`` and no column is a count."""
+    years = [
+        h for h in header if h.strip().lstrip("Xx").isdigit() and 1800 <= int(h.strip().lstrip("Xx")) <= 2100
+    ]
+    return years if len(years) >= least and not any(n in squeezed(header) for n in NAMES["count"]) else []
+
+
+def is_count_table(header: Sequence[str]) -> bool:
+    """Say whether a header looks like a table of yearly or monthly counts: site and year, and no date."""
+    names = squeezed(header)
+    if _DATE & set(names):
+        return False
+    has = {k: any(n in names for n in words) for k, words in NAMES.items()}
+    return has["site"] and (has["year"] or bool(wide_years(header)))
+
+
+def find_header(rows: Sequence[Sequence[str]], least: int = 20) -> int:
+    """Return which of the first rows holds the names of the columns, counted from 0.
+
+    That is the first that names a site, and a year or a date; or else the first that holds anything.
+    """
+    for at, row in enumerate(rows[:least]):
+        names = squeezed(row)
+        if any(n in names for n in NAMES["site"]) and (is_count_table(row) or _DATE & set(names)):
+            return at
+    return next((at for at, row in enumerate(rows) if any(v.strip() for v in row)), 0)

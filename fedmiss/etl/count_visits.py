@@ -22,7 +22,11 @@ _PLACE = {
     "latitude": ("latitude", "lat", "decimallatitude", "y"),
     "longitude": ("longitude", "lon", "long", "lng", "decimallongitude", "x"),
     "site_name": ("site name", "sitename", "name"),
+    "observer": ("observer", "observer_id", "observer id", "recorder", "surveyor", "counter"),
+    "duration": ("effort", "duration", "minutes", "duration_minutes", "effort_minutes"),
+    "distance": ("distance", "distance_km", "km"),
 }
+_EFFORT = {"duration": "minutes", "distance": "km"}
 
 
 def project_counts(
@@ -37,8 +41,8 @@ def project_counts(
     """Write the projection of a table of counts; return its meta data.
 
     ``one_species`` is the name that was asked for; where neither it nor the table names the species, the file does. The
-    observer of a visit is its site, so that replicates of a bootstrap draw sites. A row with a missing count is no
-    visit. ``first_year`` turns time points 1, 2, ... into years.
+    observer of a visit is its site where no column names one, so that replicates of a bootstrap draw sites. A row with a
+    missing count is no visit. ``first_year`` turns time points 1, 2, ... into years.
     """
     table = read_counts(source, options)
     said = list(table.said)
@@ -58,16 +62,20 @@ def project_counts(
             "sites the model gets by `fedmiss panel --site-table`."
         )
     name = frame.select(pl.concat_str("site", "year", "month", separator="|").alias("name")).to_series()
+    effort = {key: _amount(frame, found.pop(key), source) for key in _EFFORT if key in found}
+    for key, (column, _) in effort.items():
+        said.append(f"the column {column!r} is the {key} of the visits, in {_EFFORT[key]}.")
     out = frame.select(
         name,
         "site",
         event=digest_ids(name),
         count=pl.col("count").cast(pl.Int64),
-        observer=pl.col("site"),
+        observer=pl.col(found.pop("observer")).fill_null("") if "observer" in found else pl.col("site"),
         date=pl.date("year", "month", _DAY),
         complete=pl.lit(1, pl.Int8),
         species=pl.lit(species),
         common_name=pl.lit(table.common_name or (asked if asked.casefold() != species.casefold() else "")),
+        **{key: value for key, (_, value) in effort.items()},
         **{key: pl.col(column).fill_null("") for key, column in found.items()},
     )
     dates = write_projection(folder, out)
@@ -79,12 +87,25 @@ def project_counts(
     )  # fmt: skip
 
 
+def _amount(frame: pl.DataFrame, column: str, source: Source) -> tuple[str, pl.Series]:
+    """Return a column of effort as numbers, with its name; a blank is an effort that nobody noted."""
+    value = frame[column].str.replace(",", ".", literal=True).cast(pl.Float64, strict=False)
+    bad = frame[column].is_not_null() & ~((value >= 0) & value.is_finite()).fill_null(False)
+    if bad.any():
+        row = frame.filter(bad).row(0, named=True)
+        raise InputError(
+            f"{source.place(row['line'], column)}: {row[column]!r} is no effort; write a number, or leave it blank.",
+            line=row["line"],
+        )
+    return column, value
+
+
 def _whole(frame: pl.DataFrame, source: Source) -> pl.DataFrame:
     odd = frame.filter(pl.col("count") != pl.col("count").round())
     if odd.height:
         row = odd.row(0, named=True)
         raise InputError(
-            f"{source.name} line {row['line']}: the count {row['count']:g} is no whole number (rows: {odd.height:,}), and "
+            f"{source.place(row['line'])}: the count {row['count']:g} is no whole number (rows: {odd.height:,}), and "
             "this model is one of whole counts. Round them if they are rounded means, or use `fedmiss trim`, which takes "
             "them as they are.",
             line=row["line"],

@@ -6,6 +6,7 @@ are missing. Anything that is no count is refused with its line: a guess here wo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,41 +14,36 @@ from pathlib import Path
 import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
-from fedmiss.etl.columns import check_named, plain, squeezed
+from fedmiss.etl.columns import NAMES, check_named, plain, squeezed, wide_years
 from fedmiss.etl.one_species import (
     common_name,
+    fold,
     names_in,
     only,
+    refuse_mixed,
     species_columns,
     species_columns_by_content,
     tells_apart,
 )
 from fedmiss.etl.rows import Rows, read_rows
 from fedmiss.etl.sources import Source, expand
+from fedmiss.etl.spreadsheets import serial_date
 
 __all__ = [
     "CountOptions",
     "CountTable",
-    "is_count_table",
+    "SplitCounts",
+    "advice",
     "read_counts",
     "read_texts",
     "refuse_thousands",
     "settle_spellings",
     "species_of_counts",
-    "wide_years",
+    "split_counts",
 ]
 
-NAMES: dict[str, tuple[str, ...]] = {
-    "site": ("site", "siteid", "sitecode", "plot", "plotid", "plotcode", "station", "colony", "square", "transect",
-             "locality", "location", "route", "lieu", "ort", "gebied", "sitio"),
-    "year": ("year", "time", "timepoint", "annee", "année", "jahr", "jaar", "ano", "año"),
-    "month": ("month", "mois", "monat", "maand", "mes"),
-    "count": ("count", "counts", "n", "number", "abundance", "individuals", "total", "birds", "pairs", "nests",
-              "territories", "nombre", "anzahl", "aantal"),
-    "weight": ("weight", "weights", "wt", "siteweight", "poids", "gewicht"),
-    "species": (),  # see `one_species`
-}  # fmt: skip
 _MISSING = ("", "NA", "N/A", "NAN", "NULL", "NONE", ".", "-")
+_NO_YEAR = 20_000  # from here on a number is a date as spreadsheets count days
 _REPEATS = ("refuse", "sum", "max", "mean")
 _SPELLINGS = ("refuse", "join", "apart")
 
@@ -60,7 +56,8 @@ class CountOptions:
     (as 999); ``repeats`` of a site and time point: ``refuse``, ``sum``, ``max`` or ``mean``; ``wide`` one column for
     each year; ``spellings`` of a site that differ in case, blanks or accents only: ``refuse``, ``join`` or ``apart``;
     ``months`` False leaves the month column out, so that the counts of a year are repeats. ``species``: the one to read
-    of a table with a column of species, by any of its names; needed where there are several.
+    of a table with a column of species, by any of its names; needed where there are several. ``sheet`` of a workbook;
+    ``header_row``: in which row or line the column names stand, where that is not found.
 
     Examples
     --------
@@ -78,6 +75,8 @@ class CountOptions:
     spellings: str = "refuse"
     months: bool = True
     species: str = ""
+    sheet: str = ""
+    header_row: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,27 +138,16 @@ def settle_spellings(frame: pl.DataFrame, name: str, how: str) -> tuple[pl.DataF
     return joined.with_columns(pl.col("_one").alias("site")).drop("_one"), [said]
 
 
-def wide_years(header: Sequence[str], least: int = 3) -> list[str]:
-    """Return the columns that are years, when there are at least ``least`` and no column is a count."""
-    years = [
-        h for h in header if h.strip().lstrip("Xx").isdigit() and 1800 <= int(h.strip().lstrip("Xx")) <= 2100
-    ]
-    return years if len(years) >= least and not any(n in squeezed(header) for n in NAMES["count"]) else []
+def read_counts(
+    path: str | Path | Source, options: CountOptions | None = None, rows: pl.DataFrame | None = None
+) -> CountTable:
+    r"""Read a table of counts: a sheet of a workbook, text with commas, semicolons or tabs, plain or packed, or parquet.
 
-
-def is_count_table(header: Sequence[str]) -> bool:
-    """Say whether a header looks like a table of yearly or monthly counts: site and year, no date and no observer."""
-    names = squeezed(header)
-    if {"date", "observationdate", "surveydate", "visitdate", "eventdate", "observer", "observerid"} & set(
-        names
-    ):
-        return False
-    has = {k: any(n in names for n in words) for k, words in NAMES.items()}
-    return has["site"] and (has["year"] or bool(wide_years(header)))
-
-
-def read_counts(path: str | Path | Source, options: CountOptions | None = None) -> CountTable:
-    r"""Read a table of counts: comma, semicolon or tab, decimal comma, plain or packed, or parquet.
+    Parameters
+    ----------
+    path : the file
+    options : what to do where the table leaves a choice
+    rows : some of the table's rows as texts, where they were read before
 
     Raises
     ------
@@ -184,7 +172,7 @@ def read_counts(path: str | Path | Source, options: CountOptions | None = None) 
     ):
         if value not in known:
             raise ConfigError(f"--{name} is {value!r} (must be {', '.join(known)}).")
-    source = path if isinstance(path, Source) else _one(path)
+    source = path if isinstance(path, Source) else _one(path, options)
     years = wide_years(source.header, 1 if options.wide else 3)
     if years and not options.wide:
         raise InputError(
@@ -195,8 +183,57 @@ def read_counts(path: str | Path | Source, options: CountOptions | None = None) 
         raise ConfigError(
             f"--wide: {source.name} has no columns named by years; it has {', '.join(source.header[:8])}."
         )
-    raw, n = read_texts(source)
+    raw, n = read_texts(source) if rows is None else (rows, rows.height)
     return _Reading(source, options, n).table(raw, years)
+
+
+def split_counts(path: str | Path, options: CountOptions) -> SplitCounts:
+    """Read a table of counts once, and take its species apart; each is then read by ``SplitCounts.table``.
+
+    Raises
+    ------
+    ConfigError : no column names a species
+    """
+    source = _one(path, options)
+    raw, n = read_texts(source)
+    taxa = _Reading(source, options, n).taxa(raw, wide_years(source.header, 1 if options.wide else 3))
+    held = {h: raw[f"_{source.header.index(h)}"] for h in taxa}
+    main = next((h for h, values in held.items() if names_in(values)), "")
+    if not main:
+        raise ConfigError(
+            f"{source.name}: no column names a species (its columns: {listed(source.header, 12)}); say which with "
+            "--columns species=..."
+        )
+    parts: dict[str, list[str]] = {}
+    for name in held[main].unique(maintain_order=True).to_list():
+        parts.setdefault(fold(name or ""), []).append(name)
+    names = {shown: parts[key] for key, (shown, _) in names_in(held[main]).items()}
+    rows = {shown: raw.filter(held[main].is_in(written)) for shown, written in sorted(names.items())}
+    others: dict[str, str] = {}
+    for column in taxa:
+        at = f"_{source.header.index(column)}"
+        for shown, part in rows.items():
+            others |= {key: shown for key in names_in(part[at]) if key not in others}
+    return SplitCounts(
+        source, rows, others, int(parts.get("") is not None and held[main].is_in(parts[""]).sum())
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SplitCounts:
+    """The species of one table: ``rows`` of each as texts, and ``names``: any name, folded, to that of its rows.
+
+    ``unnamed`` rows name no species.
+    """
+
+    source: Source
+    rows: dict[str, pl.DataFrame]
+    names: dict[str, str]
+    unnamed: int
+
+    def table(self, name: str, options: CountOptions) -> CountTable:
+        """Read the rows of one species, as ``read_counts`` does."""
+        return read_counts(self.source, options, self.rows[name])
 
 
 def species_of_counts(source: Source, options: CountOptions) -> dict[str, int]:
@@ -222,30 +259,66 @@ def read_texts(source: Source) -> tuple[pl.DataFrame, int]:
     return pl.concat(parts).rename({f"c{i}": f"_{i}" for i in range(len(source.header))}), rows.read
 
 
-def refuse_thousands(source: str, column: str, text: pl.Series, lines: pl.Series) -> None:
+def refuse_thousands(source: Source, column: str, text: pl.Series, lines: pl.Series) -> None:
     """Refuse a column whose every comma may stand before thousands, as in 1,234; 0,125 can be a decimal comma only."""
     commas = text.str.contains(r"^-?\d+,\d+$")
     if not commas.any() or not text.str.contains(r"^-?[1-9]\d{0,2},\d{3}$").filter(commas).all():
         return
     i = int(commas.arg_max() or 0)
     raise InputError(
-        f"{source} line {lines[i]}, column {column!r}: {text[i]!r} may be thousands or a decimal comma; write it without "
+        f"{source.place(int(lines[i]), column)}: {text[i]!r} may be thousands or a decimal comma; write it without "
         "the comma.",
         line=int(lines[i]),
     )
 
 
-def _one(path: str | Path) -> Source:
-    found = expand(path)
+_RANGE = re.compile(r"(\d+)\s*(?:-|\u2013|to|bis)\s*(\d+)")
+_ABOUT = re.compile(r"(?:c|ca|circa|about|around|approx|etwa|env|~)[. ]*\s*(\d+)|(\d+)\s*\?", re.IGNORECASE)
+_LIMIT = re.compile(r"[<>\u2264\u2265+]=?\s*(\d+)|(\d+)\s*\+")
+
+
+def advice(key: str, text: str) -> str:
+    """Say what to write for a value that people do write where a number is needed; blank for any other."""
+    text = text.strip()
+    if key in ("year", "date") and (day := serial_date(text)):
+        return f"it is the date {day} as Excel counts days; write {day[:4] if key == 'year' else day}"
+    if key != "count":
+        return ""
+    else_missing = "else NA (--missing takes a value as NA)"
+    if found := _RANGE.fullmatch(text):
+        middle = (int(found[1]) + int(found[2])) // 2
+        return f"a range needs your choice: write one number, as its middle {middle}; {else_missing}"
+    if found := _ABOUT.fullmatch(text):
+        return f"if the estimate is to count, write {found[1] or found[2]}; {else_missing}"
+    if found := _LIMIT.fullmatch(text):
+        return f"it is a limit: write {found[1] or found[2]} if so many were counted; {else_missing}"
+    if re.fullmatch(r"\d{4}-\d{2}-\d{2}( .*)?", text):
+        return "it is a date, which spreadsheets make of ranges such as 10-12: look what was written, and write one number"
+    return ""
+
+
+def _one(path: str | Path, options: CountOptions) -> Source:
+    found = expand(path, options.sheet, options.header_row)
     if len(found) != 1 or found[0].role != "plain":
         raise InputError(f"{path} is no table of counts ({', '.join(sorted({s.role for s in found}))}).")
     return found[0]
 
 
+_CUBE = (
+    "the counts are numbers of occurrence records (a cube of GBIF), not of birds: without effort and without zeros, more "
+    "records may be more observers."
+)
+
+
+def _are_months(text: pl.Series) -> bool:
+    """Whether all values of a column of years are months, as 2024-05."""
+    return text.len() > 0 and bool(text.str.contains(r"^\d{4}-(0[1-9]|1[0-2])$").all())
+
+
 class _Reading:
     def __init__(self, source: Source, options: CountOptions, n: int) -> None:
         self.source, self.options, self.n = source, options, n
-        self.said: list[str] = []
+        self.said: list[str] = list(source.said)
 
     @property
     def _at(self) -> dict[str, str]:
@@ -259,6 +332,8 @@ class _Reading:
         known = self._known(header, years)
         taxa = [named] if named else species_columns(h for h in header if h not in years)
         if taxa:
+            for h in taxa:
+                refuse_mixed(self.source, h, raw[at[h]], raw["_line"])
             return taxa
         free = {h: raw[at[h]] for h in header if h and h not in years and h not in known.values()}
         return species_columns_by_content(free, self.options.species)
@@ -291,6 +366,11 @@ class _Reading:
                 variable_name="year",
                 value_name="count",
             ).with_columns(pl.col("year").str.strip_prefix("year ").str.strip_chars_start("Xx"))
+        if "month" not in frame.columns and self.options.months and _are_months(frame["year"]):
+            frame = frame.with_columns(frame["year"].str.slice(0, 4), month=frame["year"].str.slice(5, 2))
+            columns["month"] = columns["year"]
+        if squeezed([columns.get("count", "")]).keys() & {"occurrences"}:
+            self.said.append(_CUBE)
         more = frame.height - raw.height  # rows that years as columns add
         frame = self._values(frame, columns)
         before = frame.height
@@ -300,7 +380,7 @@ class _Reading:
         missing = int(frame["count"].null_count())
         first, last = (int(str(y)) for y in (frame["year"].min(), frame["year"].max()))
         self.said.insert(
-            0,
+            len(self.source.said),
             f"{self.source.short_name}: {', '.join(f'{k} = {h}' for k, h in columns.items())}"
             + (f", years {years[0]} to {years[-1]} = columns" if years else "")
             + (f"; covariates {', '.join(rest)}" if rest else "")
@@ -352,9 +432,10 @@ class _Reading:
                     lacking.remove(key)
         if lacking:
             raise InputError(
-                f"{self.source.name}: no column is clearly the {' or the '.join(lacking)} (its columns: "
+                f"{self.source.name}: no column is clearly the {' or the '.join(lacking)} (its columns"
+                f"{'' if self.source.separator else f', from row {self.source.header_row}'}: "
                 f"{listed(header, 12)}); say which with --columns "
-                f"{','.join(f'{k}=...' for k in lacking)}."
+                f"{','.join(f'{k}=...' for k in lacking)}, or --header-row N if the names stand in another row."
             )
         if "month" not in chosen and not self.options.months:
             raise ConfigError(
@@ -381,7 +462,7 @@ class _Reading:
             if key in frame.columns:
                 value = frame[key].str.strip_suffix(".0").cast(pl.Int64, strict=False)
                 bad = value.is_null() | (
-                    (value < 1) | (value > 12) if key == "month" else value < 0
+                    (value < 1) | (value > 12) if key == "month" else (value < 0) | (value >= _NO_YEAR)
                 ).fill_null(False)
                 self._refuse(frame, bad, key, columns.get(key, key), remedy)
                 out[key] = value
@@ -398,13 +479,13 @@ class _Reading:
             self.said.append(
                 f"{column}: {int(commas.sum()):,} values with a decimal comma ({text.filter(commas)[0]})."
             )
-        refuse_thousands(self.source.name, column, text, frame["line"])
+        refuse_thousands(self.source, column, text, frame["line"])
         value = text.str.replace(",", ".", literal=True).cast(pl.Float64, strict=False)
         absent = text.str.to_uppercase().is_in(words)
         value = value.set(absent, None)
         bad = ~absent & (value.is_null() | ~value.is_finite().fill_null(False) | (value < 0).fill_null(False))
         remedy = {
-            "count": "give one number, or NA where it was not counted (a range or an estimate needs your choice)",
+            "count": "give one number, or NA where it was not counted (--missing takes a value as NA)",
             "weight": "weights are above 0",
         }[key]
         if key == "weight":
@@ -417,8 +498,11 @@ class _Reading:
         if n:
             row = frame.filter(bad).row(0, named=True)
             more = f" {n:,} rows are like this." if n > 1 else ""
+            if column not in self.source.header and key == "count":  # one column for each year
+                column = next(h for h in self.source.header if h.strip().lstrip("Xx") == str(row["year"]))
+            remedy = advice(key, row[key]) or remedy
             raise InputError(
-                f"{self.source.name} line {row['line']}, column {column!r}: {row[key]!r} is no {key}; {remedy}.{more}",
+                f"{self.source.place(row['line'], column)}: {row[key]!r} is no {key}; {remedy}.{more}",
                 line=row["line"],
                 value=row[key],
             )
@@ -441,8 +525,9 @@ class _Reading:
         if self.options.repeats == "refuse":
             lines = ", ".join(map(str, same["line"][:3]))
             counts = ", ".join("NA" if c is None else f"{c:g}" for c in same["count"][:3])
+            unit = "rows" if self.source.sheet else "lines"
             raise InputError(
-                f"{self.source.name}: {cell} stands {same.height} times (lines {lines}; counts {counts}); remove copies, "
+                f"{self.source.name}: {cell} stands {same.height} times ({unit} {lines}; counts {counts}); remove copies, "
                 f"or pass --repeats sum, max or mean. Repeated cells: {frame.filter(doubled).select(keys).n_unique():,}."
                 f"{perhaps}",
                 line=first["line"],

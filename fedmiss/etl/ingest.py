@@ -11,9 +11,9 @@ from pathlib import Path
 import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
-from fedmiss.etl.columns import kept_columns
+from fedmiss.etl.columns import is_count_table, kept_columns
 from fedmiss.etl.count_visits import project_counts
-from fedmiss.etl.counts import CountOptions, is_count_table, species_of_counts
+from fedmiss.etl.counts import CountOptions, species_of_counts
 from fedmiss.etl.flow import orphan_warning, row_flow, source_warnings, summarise, why_no_zeros
 from fedmiss.etl.lists import make_checklists
 from fedmiss.etl.memory import give_back
@@ -81,7 +81,7 @@ def ingest(
         raise ConfigError(
             f"--no-cache does nothing beside --cache {cache}, which stores data. Leave one out."
         )
-    sources = _sources(files, sampling, unvetted)
+    sources = _sources(files, sampling, unvetted, settings)
     if settings.allow_absent and not settings.species:
         raise ConfigError(
             "--allow-absent does nothing here: no --species is named, so all are taken. Leave --allow-absent out."
@@ -151,11 +151,14 @@ def _import(
 
 
 def _sources(
-    files: Sequence[str | Path], sampling: Sequence[str | Path], unvetted: Sequence[str | Path]
+    files: Sequence[str | Path],
+    sampling: Sequence[str | Path],
+    unvetted: Sequence[str | Path],
+    settings: IngestSettings,
 ) -> list[Source]:
     unique: dict[tuple[Path, str | None], Source] = {}
     for role, paths in (("", files), ("sampling", sampling), ("unvetted", unvetted)):
-        for source in (s for path in paths for s in expand(path)):
+        for source in (s for path in paths for s in expand(path, settings.sheet, settings.header_row)):
             fits = source.role in EBIRD_ROLES and (source.role == "sampling") == (role == "sampling")
             if role and not fits:
                 raise InputError(
@@ -282,7 +285,7 @@ def counted_species(files: Sequence[str | Path], settings: IngestSettings) -> di
     None where a file is of another kind, or a table names no species. Such a table is imported one species at a time: a
     site without a row of one species was perhaps not visited for it.
     """
-    sources = _sources(files, (), ())
+    sources = _sources(files, (), (), settings)
     if any(_kind(s, settings) != COUNTS for s in sources):
         return {}
     found: dict[str, int] = {}

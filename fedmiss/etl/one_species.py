@@ -7,14 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import polars as pl
 
-from fedmiss.errors import ConfigError, listed
+from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.columns import near_names, plain
+from fedmiss.etl.sources import Source
 
 __all__ = [
     "common_name",
     "fold",
     "names_in",
     "only",
+    "refuse_mixed",
     "same_names",
     "species_columns",
     "species_columns_by_content",
@@ -27,7 +29,7 @@ _NAMES = (
     "nomescientifico species speciesname speciesscientificname specie espece especie art vogelart artname artnamn "
     "soort soortnaam vogelsoort arter druh gatunek laji taxon taxonname commonname englishname vernacularname birdname "
     "bird birdspecies speciescode speciesid speciesnumber speciesnr speciesno spcode sppcode sp spp spec taxoncode taxonid "
-    "euring euringcode euringnr alphacode aou aoucode"
+    "euring euringcode euringnr alphacode aou aoucode specieskey"
 ).split()
 _COMMON = ("commonname", "englishname", "vernacularname", "birdname")
 _NO_NAME = {
@@ -86,6 +88,33 @@ def same_names(values: pl.Series) -> pl.Series:
     clean = [best[fold(name)][0] if fold(name) else "" for name in held]
     return values.replace_strict(
         held, pl.Series(clean, dtype=pl.String), default=None, return_dtype=pl.String
+    )
+
+
+_CODE = re.compile(r"\d+|[A-Z]{4,7}")
+
+
+def refuse_mixed(source: Source, column: str, values: pl.Series, lines: pl.Series) -> None:
+    """Refuse a column that names species by code in some rows and by name in others: one of them would be two.
+
+    Codes are numbers, or four to seven capital letters beside scientific names.
+
+    Raises
+    ------
+    InputError : with the place of the first of each
+    """
+    names = [name for name in values.unique(maintain_order=True) if name and name.strip()]
+    codes = [name for name in names if _CODE.fullmatch(name.strip())]
+    latin = [name for name in names if re.fullmatch(r"[A-Z][a-z-]+[ _]+[a-z-]{3,}.*", name.strip())]
+    others = [name for name in names if name not in codes]
+    if not codes or not others or not (latin or all(c.strip().isdigit() for c in codes)):
+        return
+    code, name = codes[0], (latin or others)[0]
+    at = {n: int(lines[int((values == n).arg_max() or 0)]) for n in (code, name)}
+    raise InputError(
+        f"{source.place(at[code], column)}: {code!r} is a code, and row {at[name]} has the name {name!r}; write all species "
+        f"by code or all by name, so that none is read as two ({len(codes)} codes, {len(others)} names).",
+        line=at[code],
     )
 
 

@@ -60,7 +60,10 @@ GBIF: dict[str, tuple[str, ...]] = {
     "country_code": ("countrycode", "publishingcountry"),
     "state": ("stateprovince",),
     "licence": ("license",),
+    "effort": ("samplingeffortvalue",),  # of the Humboldt extension
+    "unit": ("samplingeffortunit",),
 }
+_MINUTES = {"minute": 1.0, "minutes": 1.0, "min": 1.0, "hour": 60.0, "hours": 60.0, "h": 60.0}
 
 
 def project_myebird(
@@ -187,7 +190,8 @@ def project_gbif(
 ) -> Meta:
     """Write the projection of GBIF occurrences (simple download or Darwin Core); return its meta data.
 
-    There is no checklist in them, so every record is a visit of its own, at a site of rounded coordinates.
+    There is no checklist in them, so every record is a visit of its own, at a site of rounded coordinates. Sampling
+    effort in minutes or hours (terms of the Humboldt extension) is the duration of the visit; in other units it is not used.
     """
     rows = Rows(source)
     squeezed = tuple(normal(h).replace(" ", "") for h in source.header)
@@ -232,6 +236,10 @@ def _gbif(frame: pl.DataFrame, rows: Rows, key: str, species: pl.Expr, decimals:
     """Return the columns of the projection of a chunk of occurrences."""
     count, odd = parse_count(frame["count"])
     rows.blank(frame, odd, "individualCount", "count")
+    minutes = frame["unit"].str.to_lowercase().replace_strict(_MINUTES, default=None, return_dtype=pl.Float64)
+    rows.blank(
+        frame, minutes.is_null() & (frame["effort"] != ""), "samplingEffortUnit (minutes or hours)", "unit"
+    )
     absent = pl.col("status").str.to_uppercase() == "ABSENT"
     event = digest_ids(frame[key])
 
@@ -249,6 +257,7 @@ def _gbif(frame: pl.DataFrame, rows: Rows, key: str, species: pl.Expr, decimals:
         species=species,
         category=_category(species),
         observer=pl.when(pl.col("observer") == "").then(pl.lit("not stated")).otherwise("observer"),
+        duration=rows.numbers(frame, "effort", "samplingEffortValue") * minutes,
         count=pl.when(absent).then(0).when(pl.lit(count) == 0).then(COUNT_BAD).otherwise(count),
         date=pl.col("day"),
         site=pl.concat_str(rounded("lat"), rounded("lon"), separator=","),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +12,8 @@ import polars.selectors as cs
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.columns import KEEP, check_named, kept_columns, squeezed
-from fedmiss.etl.counts import settle_spellings
-from fedmiss.etl.one_species import same_names, species_columns
+from fedmiss.etl.counts import advice, settle_spellings
+from fedmiss.etl.one_species import refuse_mixed, same_names, species_columns
 from fedmiss.etl.projection import Meta
 from fedmiss.etl.rows import (
     Rows,
@@ -154,6 +154,8 @@ def project_plain(
     if one_species is not None:
         frame = frame.with_columns(species=pl.lit(one_species))
     else:
+        if "species" in column_map:
+            refuse_mixed(source, column_map["species"], frame["species"], frame["line"])
         frame = frame.with_columns(same_names(frame["species"]), same_names(frame["common_name"]))
     if assume_complete:
         frame = frame.with_columns(complete=pl.lit(1, pl.Int8))
@@ -173,7 +175,7 @@ def project_plain(
         dates=dates,
         explicit_zeros=True,
         any_name=True,
-        said=spelt + said,
+        said=[*source.said, *spelt, *said],
         missing=missing,
     )
 
@@ -208,31 +210,36 @@ def _joined(frame: pl.DataFrame, repeats: str) -> tuple[pl.DataFrame, list[str]]
     return pl.concat([frame.filter(~doubled), joined.select(frame.columns)]), [said]
 
 
-def _refuse(chunk: pl.DataFrame, bad: pl.Series, key: str, rows: Rows, why: str) -> None:
-    """Raise with the line and the value of the first bad one."""
+def _refuse(chunk: pl.DataFrame, bad: pl.Series, key: str, rows: Rows, why: str, column: str = "") -> None:
+    """Raise with the place and the value of the first bad one, and with what people mean by it, if that is known."""
     if bad.any():
         row = chunk.row(int(bad.arg_max() or 0), named=True)
+        if said := advice(key, row[key]):
+            why = f"is no {key}; {said}."
         raise InputError(
-            f"{rows.source.name} line {row['_line']}, {key}: {row[key]!r} {why}", line=row["_line"]
+            f"{rows.source.place(row['_line'], column or key)}: {row[key]!r} {why}", line=row["_line"]
         )
 
 
-def _usable(chunk: pl.DataFrame, rows: Rows, columns: Container[str], rules: PlainRules) -> pl.DataFrame:
+def _usable(chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], rules: PlainRules) -> pl.DataFrame:
     """Leave out rows that do not say who, where, what or when; refuse a date that may be two. Adds ``read_date``."""
     for key in ("observer", "site", "species"):
         if key in columns:
             chunk = rows.leave_out(chunk, chunk[key] == "", key, key)
+    title = {key: rows.source.header[at] for key, at in columns.items()}
+    serial = chunk["date"].str.contains(r"^[2-6]\d{4}(\.\d+)?$")
+    _refuse(chunk, serial, "date", rows, "", title["date"])
     day = parse_dates(chunk["date"].str.slice(0, 10), (*_DATES, *DATES[rules.dates]))
     if not rules.dates:
         _refuse(
             chunk, day.is_null() & chunk["date"].str.contains(_EITHER), "date", rows,
-            "may be two days. Write it as 2024-05-31, or pass --dates day-first or month-first.",
+            "may be two days. Write it as 2024-05-31, or pass --dates day-first or month-first.", title["date"],
         )  # fmt: skip
     chunk = chunk.with_columns(day.alias("read_date"))
     return rows.leave_out(chunk, day.is_null(), "date (write it as 2024-05-31)", "date")
 
 
-def _visits(chunk: pl.DataFrame, rows: Rows, columns: Container[str], rules: PlainRules) -> pl.DataFrame:
+def _visits(chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], rules: PlainRules) -> pl.DataFrame:
     """Return the columns of the projection; values that cannot be read are noted and blank, and a bad count is refused."""
     dotted = chunk.with_columns(pl.col(_DECIMALS).str.replace(r"^(-?\d+),(\d+)$", "$1.$2"))
     # 2,0 and 2.00 are 2; a sign of a missing count is blank
@@ -242,7 +249,7 @@ def _visits(chunk: pl.DataFrame, rows: Rows, columns: Container[str], rules: Pla
     _refuse(
         chunk, odd, "count", rows,
         "is no count. Give one number, X where birds were present but not counted, or NA where nobody counted "
-        "(--missing takes a value as NA).",
+        "(--missing takes a value as NA).", rows.source.header[columns["count"]],
     )  # fmt: skip
     clock = (
         chunk["start"]

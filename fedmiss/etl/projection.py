@@ -37,7 +37,7 @@ from fedmiss.progress import note
 __all__ = ["Cache", "Meta", "ParquetSink", "Projection", "kept", "meta_of", "row_groups"]
 
 # Raised whenever the meaning of a projection changes: older ones are then made again.
-VERSION = 12
+VERSION = 13
 ROW_GROUP = 1 << 16
 STRETCH = 8  # row groups that are sorted together
 EVENT_COLUMNS = {
@@ -262,7 +262,7 @@ class Cache:
         stat = source.path.stat()
         digest = hashlib.sha256(
             f"{VERSION}|{source.path.resolve()}|{source.member}|{stat.st_size}|{stat.st_mtime_ns}|{source.role}|"
-            f"{with_events}|{extra}".encode()
+            f"{source.sheet}|{source.header_row}|{source.encoding}|{with_events}|{extra}".encode()
         )
         with open(source.path, "rb") as stream:
             digest.update(stream.read(1 << 20))

@@ -31,6 +31,7 @@ from fedmiss.etl.projection import (
     meta_of,
 )
 from fedmiss.etl.sources import EXAMPLES, Faults, Source, broken_input, open_source
+from fedmiss.etl.spreadsheets import sheet_rows
 from fedmiss.files import hash_file
 
 __all__ = [
@@ -132,6 +133,9 @@ def read_rows(
     InputError : not UTF-8 (with its line), a quote that is never closed, a damaged archive
     """
     absent = [pl.lit("").alias(k) for k in blanks if k not in columns]
+    if source.sheet:
+        yield _of_sheet(source, columns, rows).with_columns(absent)
+        return
     if source.separator == "":
         frame = pl.read_parquet(
             source.path, columns=list(dict.fromkeys(source.header[p] for p in columns.values()))
@@ -157,6 +161,19 @@ def read_rows(
         yield pl.DataFrame(got, schema, orient="row").with_columns(absent)
 
 
+def _of_sheet(source: Source, columns: dict[str, int], rows: Rows) -> pl.DataFrame:
+    """Return the rows below the header of a sheet that hold anything; ``_line`` is the number that the sheet shows."""
+    held = [
+        (line, row)
+        for line, row in enumerate(sheet_rows(source.path, source.sheet), 1)
+        if line > source.header_row and any(row)
+    ]
+    rows.read += len(held)
+    values = {k: [row[p] for _, row in held] for k, p in columns.items()}
+    schema = {"_line": pl.Int64(), **dict.fromkeys(columns, pl.String())}
+    return pl.DataFrame({"_line": [line for line, _ in held], **values}, schema)
+
+
 def _records(
     source: Source, rows: Rows, quoted: bool, advance: Callable[[float], None]
 ) -> Iterator[tuple[int, list[str]]]:
@@ -165,13 +182,16 @@ def _records(
     with (
         broken_input(source.name),
         open_source(source) as (stream, position),
-        io.TextIOWrapper(io.BufferedReader(stream), encoding="utf-8-sig", newline="") as text,
+        io.TextIOWrapper(io.BufferedReader(stream), encoding=source.encoding, newline="") as text,
     ):
+        above = source.header_row - 1
         if quoted:
             reader = csv.reader(text, delimiter=source.separator, strict=True)
         else:
             reader = csv.reader(text, delimiter=source.separator, quoting=csv.QUOTE_NONE)
         try:
+            for _ in range(above):
+                text.readline()
             next(reader)
             for row in reader:
                 if not row:
@@ -184,15 +204,15 @@ def _records(
                     rows.malformed[what] = rows.malformed.get(what, 0) + 1
                     if len(rows.examples) < EXAMPLES:
                         rows.examples.append(
-                            f"line {reader.line_num}: {len(row)} columns, the header has {width}"
+                            f"line {reader.line_num + above}: {len(row)} columns, the header has {width}"
                         )
                     continue
                 rows.short += len(row) < width
-                yield reader.line_num, row + [""] * (width - len(row))
+                yield reader.line_num + above, row + [""] * (width - len(row))
         except csv.Error as error:
             raise InputError(
-                f"{source.name} line {reader.line_num}: {error}; the file is damaged or was cut short.",
-                line=reader.line_num,
+                f"{source.name} line {reader.line_num + above}: {error}; the file is damaged or was cut short.",
+                line=reader.line_num + above,
             ) from None
         except UnicodeDecodeError as error:
             line = _undecodable_line(source)

@@ -117,6 +117,16 @@ class IngestSettings(Settings):
         Words,
         Plain("Plain tables: one more code for a missing count, as 999.", kinds=(PLAIN, COUNTS)),
     ] = ()
+    sheet: Annotated[
+        str, Plain("Sheet of a workbook (.xlsx, .ods) that has several.", kinds=(PLAIN, COUNTS, GBIF))
+    ] = ""
+    header_row: Annotated[
+        int | None,
+        Plain(
+            "Row or line in which the column names stand.",
+            low=1, shown="the first of 20 that names a site and a year or date", kinds=(PLAIN, COUNTS, GBIF),
+        ),
+    ] = None  # fmt: skip
     first_year: Annotated[
         int | None,
         Plain("Table of counts whose time points are 1, 2, ...: the year of the first.", kinds=(COUNTS,)),

@@ -11,7 +11,7 @@ import polars as pl
 from fedmiss.errors import InputError, listed
 from fedmiss.etl.columns import squeezed
 from fedmiss.etl.counts import read_texts, refuse_thousands
-from fedmiss.etl.sources import expand
+from fedmiss.etl.sources import Source, expand
 from fedmiss.models.lowrank.structure import LIMIT
 
 __all__ = ["SiteTable", "read_site_table"]
@@ -170,7 +170,7 @@ def read_site_table(path: str | Path) -> SiteTable:
     text = {name: raw[f"_{i}"].str.strip_chars() for name, i in place.items()}
     line = raw["_line"]
     ids = text[at["site_id"]]
-    _check_ids(source.name, ids, line, at["site_id"])
+    _check_ids(source, ids, line, at["site_id"])
     out: dict[str, pl.Series] = {"site_id": ids}
     for key in ("site_name", "region"):
         out[key] = _gaps(text[at[key]]) if key in at else pl.Series([None] * ids.len(), dtype=pl.String)
@@ -178,7 +178,7 @@ def read_site_table(path: str | Path) -> SiteTable:
         if key not in at:
             out[key] = pl.Series([None] * ids.len(), dtype=pl.Float64)
             continue
-        number = _number(source.name, at[key], text[at[key]], line, strict=True)
+        number = _number(source, at[key], text[at[key]], line, strict=True)
         assert number is not None
         bad = (number.abs() > limit).fill_null(False)
         if bad.any():
@@ -187,7 +187,7 @@ def read_site_table(path: str | Path) -> SiteTable:
                 " Are latitude and longitude swapped?" if key == "latitude" and abs(number[i]) <= 180 else ""
             )
             raise InputError(
-                f"{source.name} line {line[i]}, column {at[key]!r}: {number[i]:g} is no {key} "
+                f"{source.place(int(line[i]), at[key])}: {number[i]:g} is no {key} "
                 f"(-{limit:g} to {limit:g} degrees).{swapped}",
                 line=int(line[i]),
             )
@@ -200,7 +200,7 @@ def read_site_table(path: str | Path) -> SiteTable:
         if values.null_count() == values.len():
             said.append(f"the column {name!r} of {source.name} is empty; it is left out.")
             continue
-        number = _number(source.name, name, text[name], line, strict=False)
+        number = _number(source, name, text[name], line, strict=False)
         if number is None:
             levels = values.n_unique() - int(values.null_count() > 0)
             if levels > MOST_LEVELS:
@@ -221,25 +221,25 @@ def _gaps(text: pl.Series) -> pl.Series:
     return out
 
 
-def _check_ids(where: str, ids: pl.Series, line: pl.Series, column: str) -> None:
+def _check_ids(source: Source, ids: pl.Series, line: pl.Series, column: str) -> None:
     empty = ids == ""
     if empty.any():
         i = int(empty.arg_max() or 0)
-        raise InputError(
-            f"{where} line {line[i]}, column {column!r}: the site has no name.", line=int(line[i])
-        )
+        raise InputError(f"{source.place(int(line[i]), column)}: the site has no name.", line=int(line[i]))
     twice = ids.is_duplicated()
     if twice.any():
         i = int(twice.arg_max() or 0)
         again = int(np.flatnonzero((ids == ids[i]).to_numpy())[1])
         raise InputError(
-            f"{where} line {line[again]}, column {column!r}: {ids[i]!r} stands in line {line[i]} too; give every "
+            f"{source.place(int(line[again]), column)}: {ids[i]!r} stands in line {line[i]} too; give every "
             "site one row.",
             line=int(line[again]),
         )
 
 
-def _number(where: str, column: str, text: pl.Series, line: pl.Series, *, strict: bool) -> pl.Series | None:
+def _number(
+    source: Source, column: str, text: pl.Series, line: pl.Series, *, strict: bool
+) -> pl.Series | None:
     """The column as numbers, null for gaps; None where it is one of texts."""
     gap = text.str.to_uppercase().is_in(_ABSENT)
     value = text.str.replace(",", ".", literal=True).cast(pl.Float64, strict=False)
@@ -249,11 +249,11 @@ def _number(where: str, column: str, text: pl.Series, line: pl.Series, *, strict
     if not strict and good < MOSTLY * int((~gap).sum()):
         return None
     if not strict:  # no degree has thousands
-        refuse_thousands(where, column, text, line)
+        refuse_thousands(source, column, text, line)
     if bad.any():
         i = int(bad.arg_max() or 0)
         raise InputError(
-            f"{where} line {line[i]}, column {column!r}: {text[i]!r} is no number, and "
+            f"{source.place(int(line[i]), column)}: {text[i]!r} is no number, and "
             f"{f'the other {good:,} values are' if good else 'a number is needed'}; correct it, or leave it blank.",
             line=int(line[i]),
         )
@@ -261,7 +261,7 @@ def _number(where: str, column: str, text: pl.Series, line: pl.Series, *, strict
     if large.any():
         i = int(large.arg_max() or 0)
         raise InputError(
-            f"{where} line {line[i]}, column {column!r}: {value[i]:g} is beyond {LARGEST:g}; give it in a larger unit.",
+            f"{source.place(int(line[i]), column)}: {value[i]:g} is beyond {LARGEST:g}; give it in a larger unit.",
             line=int(line[i]),
         )
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import hashlib
 import io
@@ -19,8 +20,9 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from fedmiss.arrays import U8
-from fedmiss.errors import InputError
-from fedmiss.etl.columns import normal
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl.columns import find_header, normal
+from fedmiss.etl.spreadsheets import address, choose_sheet, is_workbook, refuse_hidden, sheet_rows
 from fedmiss.files import hash_file
 
 __all__ = [
@@ -32,6 +34,12 @@ Stream = io.RawIOBase | io.BufferedIOBase
 BLOCK_BYTES = 2 << 20
 EXAMPLES = 5  # faults that are shown
 HEAD_BYTES = 1 << 16
+_LOOKED = 20  # lines in which the names of columns are looked for
+_OLD_EXCEL = bytes.fromhex("d0cf11e0a1b11ae1")
+_ASCII = bytes(range(128))
+_WINDOWS = "cp1252"
+_MARKS = "\u2018\u2019\u201c\u201d\u2013\u2014\u2026\u00b0\u00ab\u00bb\u00a7\u00a0\u20ac\u00b7"
+_ODD = "\u0192\u02c6\u00aa\u00ba\u00b5"  # letters to Unicode, and no part of names
 MOST_LINE = 4 * BLOCK_BYTES  # eBird's comments stay below a hundredth of it
 ROLES = {
     "ebd": "eBird Basic Dataset",
@@ -65,10 +73,14 @@ class Source:
     path: Path
     member: str | None  # name inside an archive
     role: str  # key of ROLES
-    separator: str  # "\t", ";" or ","; "" for parquet
+    separator: str  # "\t", ";" or ","; "" for parquet and sheets
     header: tuple[str, ...]
     header_bytes: int  # length of the header line with its end and a byte order mark
     citation: str = ""  # what the provider asks to be cited, where it came with the file
+    sheet: str = ""  # of a workbook
+    header_row: int = 1  # in which row or line the names of the columns stand
+    encoding: str = "utf-8-sig"
+    said: tuple[str, ...] = ()  # what was found where the file left a choice
 
     @property
     def name(self) -> str:
@@ -79,6 +91,15 @@ class Source:
     def short_name(self) -> str:
         """The file's own name, for messages and manifests."""
         return self.path.name if self.member is None else f"{self.path.name}:{self.member}"
+
+    def place(self, line: int, column: str = "") -> str:
+        """Say where a value stands: line and column of a text, the address of a cell of a sheet."""
+        if self.sheet and column in self.header:
+            return (
+                f"{self.name}, cell {address(line, self.header.index(column), self.sheet)}, column {column!r}"
+            )
+        where = f"{self.name}, row {self.sheet}!{line}" if self.sheet else f"{self.name} line {line}"
+        return where + (f", column {column!r}" if column else "")
 
 
 @dataclass(slots=True)
@@ -106,28 +127,38 @@ class Faults:
 
 
 class _Head:
-    """What the first bytes of a table say."""
+    """What the first bytes of a table say; ``row`` is where the column names stand, or None to look for them."""
 
-    def __init__(self, data: bytes, name: str) -> None:
+    def __init__(self, data: bytes, name: str, row: int | None = None) -> None:
+        self.encoding = "utf-8-sig"
         if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            raise InputError(f"{name} is UTF-16 text; save it as UTF-8 and try again.", path=name)
-        self.bom = 3 if data.startswith(b"\xef\xbb\xbf") else 0
-        line, newline, _ = data[self.bom :].partition(b"\n")
+            self.encoding = "utf-16"
+            data = data[: len(data) // 2 * 2].decode("utf-16", "replace").encode()
+        bom = 3 if data.startswith(b"\xef\xbb\xbf") else 0
+        lines = data[bom:].split(b"\n")
+        texts = [line.rstrip(b"\r").decode("utf-8", "replace") for line in lines[:_LOOKED]]
+        self.row = row or find_header([_split(text)[1] for text in texts]) + 1
+        if self.row > len(lines):
+            raise ConfigError(f"--header-row {self.row}: the beginning of {name} has {len(lines)} lines.")
+        line = lines[self.row - 1]
         if b"\0" in line or len(line) > HEAD_BYTES - 4:
             raise InputError(f"{name} is not a text table: its first line holds binary data.", path=name)
-        self.bytes = self.bom + len(line) + len(newline)
+        self.bytes = bom + len(b"\n".join(lines[: self.row])) + (self.row < len(lines))
         try:
             text = line.rstrip(b"\r").decode("utf-8")
         except UnicodeDecodeError as error:
-            raise InputError(
-                f"{name} line 1, byte {error.start + 1}: {line[error.start : error.start + 1]!r} is not UTF-8; "
+            self.wrong = InputError(
+                f"{name} line {self.row}, byte {error.start + 1}: {line[error.start : error.start + 1]!r} is not UTF-8; "
                 "convert the file (for example: iconv -f LATIN1 -t UTF-8).",
                 path=name,
-            ) from None
+            )
+            self.encoding, text = _WINDOWS, line.rstrip(b"\r").decode(_WINDOWS, "replace")
         if not text.strip():
-            raise InputError(f"{name} has a blank first line where column names must stand.", path=name)
-        self.separator = max("\t;,", key=text.count) if any(s in text for s in "\t;,") else ","
-        self.columns = tuple(c.strip().strip('"') for c in text.split(self.separator))
+            raise InputError(
+                f"{name} has a blank {'first line' if self.row == 1 else f'line {self.row}'} where column names must stand.",
+                path=name,
+            )
+        self.separator, self.columns = _split(text)
         if _RECORD_ID.match(self.columns[0]) or {"S", "obsr"} <= {
             _EBIRD_ID.sub(r"\1", c) for c in self.columns
         }:
@@ -137,6 +168,12 @@ class _Head:
                 path=name,
             )
         refuse_doubles(self.columns, name)
+
+
+def _split(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the separator of a line of column names, and the names."""
+    separator = max("\t;,", key=text.count) if any(s in text for s in "\t;,") else ","
+    return separator, tuple(c.strip().strip('"') for c in text.split(separator))
 
 
 def refuse_doubles(columns: tuple[str, ...], name: str) -> None:
@@ -177,12 +214,18 @@ def broken_input(name: str) -> Iterator[None]:
         ) from None
 
 
-def expand(path: str | Path) -> list[Source]:
+def expand(path: str | Path, sheet: str = "", header_row: int | None = None) -> list[Source]:
     """Return the tables that a file holds, an archive's members among them.
+
+    Parameters
+    ----------
+    sheet : of a workbook; needed where several hold something
+    header_row : where the column names stand, counted from 1; by default the first row that looks like names
 
     Raises
     ------
-    InputError : no such file, a folder, an empty file, no text, a damaged archive, nothing usable inside
+    InputError : no such file, a folder, an empty file, no text, a damaged archive, nothing usable inside, merged cells
+    ConfigError : a sheet or a row that is not there, several sheets and none chosen
     """
     path = Path(path)
     if not path.exists():
@@ -195,6 +238,12 @@ def expand(path: str | Path) -> list[Source]:
         raise InputError(f"{path} is empty (0 bytes); download it again.", path=str(path))
     with open(path, "rb") as stream:
         magic = stream.read(8)
+    if magic[:2] == b"PK" and is_workbook(path):
+        return [_sheet(path, sheet, header_row)]
+    if magic == _OLD_EXCEL:
+        raise InputError(f"{path} is a workbook of an old Excel (.xls); save it as .xlsx.", path=str(path))
+    if sheet:
+        raise ConfigError(f"--sheet does nothing here: {path} is no workbook. Leave --sheet out.")
     if magic[:4] == b"PAR1":
         try:
             columns = tuple(pq.read_schema(path).names)
@@ -211,7 +260,7 @@ def expand(path: str | Path) -> list[Source]:
             with tarfile.open(path) as tar:
                 members = [m.name for m in tar.getmembers() if m.isfile() and m.size]
             return _members(path, members)
-    source = _describe(path, None)
+    source = _describe(path, None, header_row)
     beside = path.with_name(CITATION)
     if source.role in ("ebd", "sampling", "unvetted") and beside.is_file():
         cited = _citation(beside, None)
@@ -232,7 +281,8 @@ def _near(name: str, names: list[str]) -> str:
 
 
 def _members(path: Path, members: list[str]) -> list[Source]:
-    found = []
+    found: list[Source] = []
+    plain: list[Source] = []
     citation = next((m for m in members if m.lower().rsplit("/", 1)[-1] == CITATION), None)
     cited = _citation(path, citation) if citation else ""
     for member in members:
@@ -243,8 +293,9 @@ def _members(path: Path, members: list[str]) -> list[Source]:
             source = _describe(path, member)
         except InputError:
             continue  # a README, a citation: no table
-        if source.role != "plain":
-            found.append(replace(source, citation=cited))
+        (found if source.role != "plain" else plain).append(replace(source, citation=cited))
+    if not found and len(plain) == 1:  # a table packed by itself, as a cube of GBIF
+        return plain
     if not found:
         listed = ", ".join(members[:5]) or "nothing"
         raise InputError(
@@ -254,23 +305,90 @@ def _members(path: Path, members: list[str]) -> list[Source]:
     return found
 
 
-def _describe(path: Path, member: str | None) -> Source:
+def _describe(path: Path, member: str | None, header_row: int | None = None) -> Source:
     name = str(path) if member is None else f"{path}:{member}"
     with broken_input(name), _open(path, member) as (stream, _):
-        data = b""
-        while len(data) < HEAD_BYTES and b"\n" not in data and (more := stream.read(HEAD_BYTES)):
+        data = stream.read(HEAD_BYTES) or b""
+        while 0 < len(data) < HEAD_BYTES and b"\n" not in data and (more := stream.read(HEAD_BYTES)):
             data += more
     if not data:
         raise InputError(f"{name} is empty; download it again.", path=name)
-    head = _Head(data, name)
-    return Source(
-        path,
-        member,
-        _role(head.columns, (member or path.name).rsplit("/", 1)[-1]),
-        head.separator,
-        head.columns,
-        head.bytes,
+    head = _Head(data, name, header_row)
+    role = _role(head.columns, (member or path.name).rsplit("/", 1)[-1])
+    source = Source(
+        path, member, role, head.separator, head.columns, head.bytes, header_row=head.row, encoding=head.encoding
+    )  # fmt: skip
+    if role in ("ebd", "sampling", "unvetted"):  # their reader takes UTF-8 only, from the first line on
+        if head.encoding == "utf-16":
+            raise InputError(f"{name} is UTF-16 text; save it as UTF-8 and try again.", path=name)
+        if head.encoding == _WINDOWS:
+            raise head.wrong
+    elif role == "plain" and head.encoding != "utf-16":
+        source = _decoded(source)
+    elif head.encoding == _WINDOWS:
+        raise head.wrong
+    if head.row > 1 and header_row is None:
+        source = replace(source, said=(*source.said, _found_names(source)))
+    return source
+
+
+def _found_names(source: Source) -> str:
+    return (
+        f"{source.short_name}: the column names stand in row {source.header_row}; what is above them is left out "
+        "(--header-row says otherwise)."
     )
+
+
+def _sheet(path: Path, sheet: str, header_row: int | None) -> Source:
+    """Return the table on a sheet of a workbook."""
+    name = choose_sheet(path, sheet)
+    rows = sheet_rows(path, name)
+    if header_row and header_row > len(rows):
+        raise ConfigError(f"--header-row {header_row}: the sheet {name} of {path} has {len(rows)} rows.")
+    row = header_row or find_header(rows) + 1
+    columns = rows[row - 1] if rows else ()
+    if not any(columns):
+        raise InputError(
+            f"{path}: row {row} of the sheet {name} is blank, where column names must stand.", path=str(path)
+        )
+    refuse_hidden(path, name, row)
+    refuse_doubles(columns, f"{path}, sheet {name}")
+    role = _role(columns, path.name)
+    if role in ("ebd", "sampling", "unvetted", "myebird"):
+        raise InputError(
+            f"{path} is {ROLES[role]} as a workbook; give the text file as it was downloaded.", path=str(path)
+        )
+    source = Source(path, None, role, "", columns, 0, sheet=name, header_row=row)
+    return replace(source, said=(_found_names(source),)) if row > 1 and header_row is None else source
+
+
+def _decoded(source: Source) -> Source:
+    """Return a plain table with the encoding in which its whole text can be read: UTF-8, or else that of old Windows.
+
+    The second one gives a meaning to every byte, so it is taken only where each is a letter or a mark of text, and said.
+    """
+    seen, line, first = set[int](), 0, 0
+    utf8 = True
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with broken_input(source.name), _open(source.path, source.member) as (stream, _):
+        while block := stream.read(1 << 20):
+            if utf8:
+                try:
+                    decoder.decode(block)
+                except UnicodeDecodeError:
+                    utf8 = False
+            if high := block.translate(None, _ASCII):
+                if not first:
+                    first = line + 1 + block[: next(i for i, b in enumerate(block) if b > 127)].count(b"\n")
+                seen |= set(high)
+            line += block.count(b"\n")
+    if utf8:
+        return source
+    text = bytes(seen).decode(_WINDOWS, "replace")
+    if any(not (c.isalpha() or c in _MARKS) or c in _ODD for c in text):
+        return replace(source, encoding="utf-8")  # its reader names the line and the byte
+    said = f"{source.short_name} is not UTF-8; it is read as Windows text (CP1252): look at the names in line {first}."
+    return replace(source, encoding=_WINDOWS, said=(said,))
 
 
 @contextmanager

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import re
-import signal
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
-from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
-from threading import Thread
 
 from fedmiss.community.run import build_community
 from fedmiss.errors import ConfigError, FedmissError, InputError
 from fedmiss.etl.ingest import counted_species, ingest
+from fedmiss.etl.one_species import fold
 from fedmiss.etl.panel import make_panel
+from fedmiss.etl.species_groups import not_counted, read_groups
 from fedmiss.files import (
-    MANIFEST,
-    atomic_file,
     hash_file,
     hash_json,
     identity,
@@ -30,13 +23,13 @@ from fedmiss.files import (
     update_manifest,
 )
 from fedmiss.locks import clear_inside, locked
-from fedmiss.owner import remove_file, set_aside
 from fedmiss.pipeline.cluster import over_cluster
-from fedmiss.pipeline.failures import AGAIN, in_recipe, next_move, sentence
+from fedmiss.pipeline.failures import AGAIN, SpeciesResult, in_recipe, next_move, sentence
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
+from fedmiss.pipeline.processes import over_processes
 from fedmiss.pipeline.recipe import Recipe, slug
-from fedmiss.progress import note
+from fedmiss.pipeline.steps import step as once
 from fedmiss.report.build import build_report
 from fedmiss.report.many import build_index
 from fedmiss.tables import read_table
@@ -48,62 +41,6 @@ REFUSED = "refused_species"  # in the results of the records' manifest: names th
 STEPS = ("panel", "fit", "imputed", "report")
 
 
-@dataclass(frozen=True, slots=True)
-class SpeciesResult:
-    """What became of one species: the page, or the step that failed, the reason, and the next move."""
-
-    species: str
-    folder: Path
-    page: Path | None
-    error: str = ""
-    redone: tuple[str, ...] = ()
-    index: Path | None = None  # the page of all species of the run
-    step: str = ""  # that failed
-    next: str = ""
-
-
-def _step(folder: Path, key: str, make: Callable[..., object]) -> bool:
-    """Run a step unless ``folder`` was made with the same key; returns whether it ran.
-
-    The key is kept beside the folder, so that the folder's own content stays a pure function of its inputs. It is also the
-    proof that a run made the folder, so one that holds for no settings is written before the folder is made.
-    """
-    file = folder.parent / f".{folder.name}.key"
-    if not file.exists() and folder.exists() and any(folder.iterdir()):
-        raise ConfigError(
-            f"the folder {folder} exists already, and no run of a recipe made it; choose another --out, or remove it "
-            "yourself.",
-            path=str(folder),
-        )
-    if (folder / MANIFEST).exists() and file.exists() and file.read_bytes().strip() == key.encode():
-        try:
-            read_manifest(folder, verify=True)
-            return False
-        except InputError as error:
-            kept = set_aside(folder)
-            note(f"{error} It is made again." + (f" What is there is kept as {kept}." if kept else ""))
-    if file.exists() and not _is_key(file):
-        note(f"{file} is damaged; what is there is kept as {set_aside(file)}.")
-    _write_key(file, "0" * 64)
-    try:
-        make(overwrite=folder.exists())
-    except BaseException:
-        if not folder.exists():
-            remove_file(file, _is_key)
-        raise
-    _write_key(file, key)
-    return True
-
-
-def _write_key(file: Path, key: str) -> None:
-    with atomic_file(file, ours=_is_key) as tmp:
-        tmp.write_text(f"{key}\n", encoding="utf-8")
-
-
-def _is_key(path: Path) -> bool:
-    return re.fullmatch(rb"[0-9a-f]{64}\n", path.read_bytes()) is not None
-
-
 def _manifest_key(folder: Path, settings: object) -> str:
     return hash_json([__version__, identity(folder), settings])
 
@@ -111,7 +48,14 @@ def _manifest_key(folder: Path, settings: object) -> str:
 def input_files(recipe: Recipe) -> list[Path]:
     """Return the files that a recipe reads; raise InputError when one is not there."""
     polygon = recipe.ingest.filters.polygon
-    inputs = [*recipe.files, *recipe.sampling, *recipe.unvetted, *([Path(polygon)] if polygon else [])]
+    groups = [recipe.species_groups] if recipe.species_groups else []
+    inputs = [
+        *recipe.files,
+        *recipe.sampling,
+        *recipe.unvetted,
+        *([Path(polygon)] if polygon else []),
+        *groups,
+    ]
     for path in inputs:
         if not path.exists():
             raise InputError(f"there is no file {path} (named by the recipe {recipe.name}).", path=str(path))
@@ -170,7 +114,7 @@ def _run(
         return _all_species(recipe, apart, None, [], say, jobs, scheduler)
     records = recipe.out / "records"
     say("ingest")
-    ran = _step(records, _ingest_key(recipe, inputs), partial(_ingest, recipe, records))
+    ran = once(records, _ingest_key(recipe, inputs), partial(_ingest, recipe, records))
     say("  done" if ran else "  unchanged, kept")
     refused = read_manifest(records, "records")["results"].get(REFUSED, {})
     failed = [
@@ -196,7 +140,7 @@ def _with_community(recipe: Recipe, records: Path, say: Callable[[str], None]) -
     table = hash_file(settings.site_table) if settings.site_table else None
     key = _manifest_key(records, asdict(settings) | {"site_table": table})
     try:
-        ran = _step(folder, key, partial(build_community, records, folder, settings))
+        ran = once(folder, key, partial(build_community, records, folder, settings))
     except (ConfigError, InputError) as error:
         raise type(error)(in_recipe(str(error), "community"), **error.fields) from None
     say("  done" if ran else "  unchanged, kept")
@@ -234,7 +178,7 @@ def _species_of_counts(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
 
 
 def _ingest_key(recipe: Recipe, inputs: list[Path]) -> str:
-    files = [(p.name, hash_file(p)) for p in inputs if p.is_file()]
+    files = [(p.name, hash_file(p)) for p in inputs if p.is_file() and p != recipe.species_groups]
     filters = replace(recipe.ingest.filters, polygon=None)  # its content is among the files
     return hash_json([__version__, files, asdict(replace(recipe.ingest, filters=filters)), recipe.terms])
 
@@ -256,24 +200,44 @@ def _all_species(
                 f"{other!r} and {name!r} would have one folder, {slug(name)}: a folder has the letters a to z and digits of "
                 "the name. Name one of them otherwise, or run them with recipes of their own."
             )
-    one_by_one = (
-        _on_cluster(recipe, names, records, scheduler)
-        if scheduler
-        else _each_species(recipe, names, records, jobs or min(len(names), os.cpu_count() or 1))
-    )
+    one_by_one = _each(recipe, names, records, jobs, scheduler)
     results = []
     for result in chain(failed, one_by_one):
         results.append(result)
         say(f"{result.species}: " + (f"failed at {result.step}" if result.error else f"{result.page}"))
+    groups = read_groups(recipe.species_groups) if recipe.species_groups else {}
+    results += _absent(recipe, groups, results)
     results.sort(key=lambda r: r.species)
     pages = [r.page.parent for r in results if r.page]
     index = build_index(
         pages,
         recipe.out,
-        failures={r.species: f"Failed at {r.step}: {r.error} Next: {r.next}" for r in results if r.error},
+        failures={r.species: r.failure for r in results if r.error},
+        groups=groups,
         date=recipe.report.date,
     )
     return [replace(r, index=index) for r in results]
+
+
+def _absent(
+    recipe: Recipe, groups: Mapping[str, Sequence[str]], results: Sequence[SpeciesResult]
+) -> list[SpeciesResult]:
+    """Return a failure for each species of the groups that the run does not have."""
+    known = {fold(r.species): r.species for r in results}
+    for r in results:
+        if r.page:
+            found = read_manifest(r.page.parent)["results"]
+            known |= {fold(n): r.species for k in ("species", "common_name") if (n := found.get(k))}
+    missing = not_counted([n for names in groups.values() for n in names], known)
+    table = recipe.species_groups and recipe.species_groups.name
+    return [
+        SpeciesResult(
+            name, recipe.out / slug(name), None, f"{table} names this species, and the run has none of that name.",
+            step="groups",
+            next=f"{f'write {near[0]}' if near else 'correct the name, or take it out'} in {table}, and {AGAIN}",
+        )
+        for name, near in missing.items()
+    ]  # fmt: skip
 
 
 def _ingest(recipe: Recipe, records: Path, *, overwrite: bool) -> None:
@@ -315,7 +279,7 @@ def _own_records(recipe: Recipe, name: str, folder: Path, say: Callable[[str], N
     refuse_link(folder)
     folder.mkdir(parents=True, exist_ok=True)
     say("ingest")
-    _step(records, _ingest_key(one, input_files(one)), partial(_ingest, one, records))
+    once(records, _ingest_key(one, input_files(one)), partial(_ingest, one, records))
     return records
 
 
@@ -339,57 +303,21 @@ def _one_of_many(recipe: Recipe, records: Path | None, name: str) -> SpeciesResu
         return SpeciesResult(name, folder, None, sentence(error, step), step=step, next=move)
 
 
-def _each_species(
-    recipe: Recipe, names: list[str], records: Path | None, jobs: int
+def _each(
+    recipe: Recipe, names: list[str], records: Path | None, jobs: int | None, scheduler: str | None
 ) -> Iterator[SpeciesResult]:
-    """Run the species one after the other, or in parallel processes; yields each when it is done."""
-    if jobs == 1:
-        yield from (_one_of_many(recipe, records, name) for name in names)
-        return
-    # Spawned, not forked: a fork inherits the locks of the readers' threads and waits for them for ever.
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin_worker)
-    waiting = {pool.submit(_one_of_many, recipe, records, name): name for name in names}
-    try:
-        for future in as_completed(waiting):
-            try:
-                yield future.result()
-            except BrokenProcessPool:
-                name = waiting[future]
-                why = "its process was ended from outside (often: out of memory)."
-                yield _lost(recipe, name, why, f"add --jobs 1 and {AGAIN}")
-    except BaseException:
-        for child in active_children():
-            child.terminate()
-        raise
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _lost(recipe: Recipe, name: str, why: str, move: str) -> SpeciesResult:
-    """Return the result of a species whose process told nothing."""
-    return SpeciesResult(name, recipe.out / slug(name), None, why, step="a step unknown", next=move)
-
-
-def _begin_worker() -> None:
-    """Ctrl-C is the parent's business; and a worker ends with its parent, however that ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-
-    def follow() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)  # what was half-written is under a temporary name, and the next run removes it
-
-    Thread(target=follow, daemon=True).start()
-
-
-def _on_cluster(
-    recipe: Recipe, names: list[str], records: Path | None, scheduler: str
-) -> Iterator[SpeciesResult]:
-    here = replace(recipe, out=recipe.out.resolve())
-    work = partial(_one_of_many, here, records and records.resolve())
-    for name, result, error in over_cluster(scheduler, work, names, recipe.out.resolve()):
-        yield result if result is not None else _lost(recipe, name, error, AGAIN)
+    """Run the species in processes here, or over a cluster; yield each when it is done."""
+    if scheduler:
+        here = replace(recipe, out=recipe.out.resolve())
+        work = partial(_one_of_many, here, records and records.resolve())
+        found = over_cluster(scheduler, work, names, recipe.out.resolve())
+    else:
+        found = over_processes(partial(_one_of_many, recipe, records), names, jobs)
+    for name, result, error in found:
+        move = AGAIN if scheduler else f"add --jobs 1 and {AGAIN}"
+        yield result or SpeciesResult(
+            name, recipe.out / slug(name), None, error, step="a step unknown", next=move
+        )
 
 
 def _species(recipe: Recipe, records: Path) -> list[str]:
@@ -434,7 +362,7 @@ def run_species(
 
     def step(name: str, where: Path, key: str, make: Callable[..., object]) -> None:
         say(name)
-        if _step(where, key, make):
+        if once(where, key, make):
             redone.append(name)
             say("  done")
         else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.errors import in_words
@@ -13,10 +15,29 @@ from fedmiss.pipeline.settings import FitSettings
 from fedmiss.report.settings import ReportSettings
 from fedmiss.settings import names
 
-__all__ = ["AGAIN", "in_recipe", "next_move", "sentence"]
+__all__ = ["AGAIN", "SpeciesResult", "in_recipe", "next_move", "sentence"]
 
 OWN = ("out", "jobs", "scheduler")  # options that ``fedmiss run`` has itself
 AGAIN = "run the same command again; what is finished is kept."
+
+
+@dataclass(frozen=True, slots=True)
+class SpeciesResult:
+    """What became of one species: the page, or the step that failed, the reason, and the next move."""
+
+    species: str
+    folder: Path
+    page: Path | None
+    error: str = ""
+    redone: tuple[str, ...] = ()
+    index: Path | None = None  # the page of all species of the run
+    step: str = ""  # that failed
+    next: str = ""
+
+    @property
+    def failure(self) -> str:
+        """What failed, why, and what to do, in one paragraph; blank where nothing did."""
+        return f"Failed at {self.step}: {self.error} Next: {self.next}" if self.error else ""
 
 
 def in_recipe(text: str, step: str = "") -> str:

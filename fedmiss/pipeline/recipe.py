@@ -31,6 +31,7 @@ class Recipe:
     species : species to report; ``["all"]`` takes every species with at least ``min_records`` records
     ingest, panel, fit, report : settings of the steps
     community : settings of a fit of all species together, whose scores the panels get; None for no such step
+    species_groups : table of species and group, each with an indicator of its own; None for none
     terms : licence and citation of records that come without them (plain tables); kept with every result
     """
 
@@ -46,6 +47,7 @@ class Recipe:
     panel: PanelSettings = field(default_factory=PanelSettings)
     fit: FitSettings = field(default_factory=FastSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
+    species_groups: Path | None = None
     terms: dict[str, str] = field(default_factory=dict)
 
 
@@ -116,6 +118,7 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
         "panel",
         "fit",
         "report",
+        "species_groups",
         "terms",
     }
     for key in raw:
@@ -161,6 +164,9 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
         panel=from_table(PanelSettings, panel, f"{where}: panel"),
         fit=from_table(FitSettings, _table(raw, "fit", where), f"{where}: fit"),
         report=from_table(ReportSettings, _table(raw, "report", where), f"{where}: report"),
+        species_groups=base / convert(raw["species_groups"], str, f"{where}: species_groups")
+        if "species_groups" in raw
+        else None,
         terms=_terms(_table(raw, "terms", where), f"{where}: terms"),
     )
 

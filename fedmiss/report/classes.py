@@ -10,7 +10,7 @@ from scipy import stats
 from fedmiss.errors import ConfigError
 from fedmiss.report.settings import RULES
 
-__all__ = ["CLASSES", "NOT_CLASSIFIED", "TrendClass", "classify"]
+__all__ = ["CLASSES", "NOT_CLASSIFIED", "TrendClass", "by_limits", "classify"]
 
 CLASSES = (
     "strong increase",
@@ -77,7 +77,7 @@ def classify(
         multiplicative = float(np.exp(slope))
         half = quantile * multiplicative * se
         lo, hi = multiplicative - half, multiplicative + half
-        name = _by_limits(lo, hi)
+        name = by_limits(lo, hi)
         return TrendClass(name, name.capitalize(), max(lo, 0.0), hi)
     if n_years - 2 <= 0:
         return TrendClass(NOT_CLASSIFIED, "Unknown (df<=0)", np.nan, np.nan)
@@ -105,7 +105,8 @@ def classify(
     return TrendClass(name, label, float(lo1), float(hi1))
 
 
-def _by_limits(lo: float, hi: float) -> str:
+def by_limits(lo: float, hi: float) -> str:
+    """Name a yearly ratio by the limits of its interval, as PECBMS does."""
     if lo > 1.05:
         return "strong increase"
     if lo > 1.0:

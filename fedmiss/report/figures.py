@@ -457,17 +457,26 @@ def convergence(a: Analysis) -> Plot | None:
     return Plot("convergence", "Convergence and communication", caption, alt, fig, data)
 
 
-def indicator_figure(table: pd.DataFrame, alt: str) -> Plot:
-    """Draw the indicator of many species with its interval."""
+def indicator_figure(table: pd.DataFrame, alt: str, name: str = "indicator") -> Plot:
+    """Draw the indicator of many species with its intervals, and its smooth."""
     with style():
         fig = figure(7.0, 2.9)
         ax = fig.subplots()
-        if table["lo"].notna().any():
-            ax.fill_between(table["year"], table["lo"], table["hi"], color=SKY, alpha=0.35, lw=0)
-        ax.plot(table["year"], table["index"], color=BLUE, marker="o", ms=4)
+        known = table["lo"].notna()
+        if known.any():
+            gaps = np.maximum([table["index"] - table["lo"], table["hi"] - table["index"]], 0)
+            ax.errorbar(table["year"], table["index"], gaps, fmt="none", ecolor=GREY, lw=0.8)
+        if table["smooth_lo"].notna().any():
+            ax.fill_between(
+                table["year"], table["smooth_lo"], table["smooth_hi"], color=SKY, alpha=0.35, lw=0
+            )
+        curve = table["smooth"].notna().any()
+        ax.plot(table["year"], table["index"], color=BLUE, marker="o", ms=4, ls="none" if curve else "-")
+        if curve:
+            ax.plot(table["year"], table["smooth"], color=BLUE)
         ax.axhline(100, color=GREY, lw=0.8, ls=(0, (4, 3)))
         ax.set_ylim(bottom=0)
         ax.set_ylabel(f"indicator ({int(table['year'].iloc[0])} = 100)")
         ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
         fig.draw_without_rendering()
-    return Plot("indicator", "Indicator", "", alt, fig, table, indicator_marks(table))
+    return Plot(name, "Indicator", "", alt, fig, table, indicator_marks(table))

@@ -1,42 +1,59 @@
-"""The multi-species indicator: the geometric mean of species' indices, as the European wild bird indicators."""
+"""The multi-species indicator: geometric mean of species' indices, smoothed, with intervals and classes of change.
+
+Source: Soldaat et al. (2017), Ecological Indicators 81, 340-347, whose program is the MSI-tool of Statistics Netherlands;
+classes of a smooth by Soldaat et al. (2007), J. Ornithol. 148, 351-357. Differs in: replicates of a fit, where there
+are some, stand for normal draws around its index; the indicator itself is of the indices and no mean over draws; change
+to the last year is a ratio of the smooth (the MSI-tool divides its logarithms); no species is left out for large errors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
-from fedmiss.arrays import F64, I64, Bool
+from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
+from fedmiss.report.classes import NOT_CLASSIFIED, by_limits, classify
 from fedmiss.report.intervals import interval
 
-__all__ = ["FLOOR", "indicator"]
+__all__ = ["FLOOR", "LAST", "STEP", "indicator", "indicator_trends", "normal_draws", "quadratic_smoother"]
 
 FLOOR = 0.01  # a total below this share of the species' mean counts as this share: a zero has no logarithm
+STEP = 10.0  # a species' index changes at most by this factor from one year to the next
+SPAN = 0.75  # share of the years in each local fit of the smooth
+LAST = 10  # years of the trend of the last years
+_Z = 1.96
 
 
 def indicator(
-    totals: Mapping[str, pd.Series], draws: Mapping[str, pd.DataFrame], *, base: int | None = None
+    totals: Mapping[str, pd.Series],
+    draws: Mapping[str, pd.DataFrame],
+    *,
+    base: int | None = None,
+    span: float = SPAN,
 ) -> pd.DataFrame:
-    """Return the geometric mean over species of their yearly index, with its interval.
+    """Return the geometric mean over species of their yearly index: its interval, smooth, and classes of change.
 
-    Least squares of log totals on species and years: with every species in every year this is the mean of the logarithms;
-    a species that enters late or lacks years informs the ratios of the years that it has. Every species has the same
-    weight. The interval is of the species' own errors, drawn independently: it says how well the mean of these
-    species is known, not how other species fare.
-    Source: Gregory et al. (2005); Soldaat et al. (2017) for the floor. Differs in: no smoothing; replicates of the fits
-    instead of normal draws around their indices.
+    The chain of mean changes: from one year to the next, the mean over the species that have both of the change of log
+    total, at most a factor of ``STEP`` for each. With every species in every year this is the mean of the logarithms.
+    Every species has the same weight. The interval is of the species' own errors, drawn independently: it says how well
+    the mean of these species is known, not how other species fare. The smooth is a local quadratic of the log indicator of
+    each draw; its limits are mean -+ 1.96 standard deviations. Source: see the head of this module.
 
     Parameters
     ----------
     totals : species -> yearly totals, indexed by year (used years only)
     draws : species -> replicates (B, years), columns years; species without them add no error
     base : year of 100 (default: the first)
+    span : share of the years in each local fit of the smooth
 
     Returns
     -------
-    Frame: ``year``, ``n_species``, ``index``, ``lo``, ``hi`` (base = 100; NaN limits without replicates)
+    Frame: ``year``, ``n_species``, ``index``, ``lo``, ``hi``, ``smooth``, ``smooth_lo``, ``smooth_hi`` (base = 100; NaN
+    limits without replicates, NaN smooth for fewer than five years), and ``change_class``: of the change of the smooth from
+    the year to the last one, as a yearly ratio (blank without limits)
 
     Raises
     ------
@@ -49,6 +66,109 @@ def indicator(
     >>> fedmiss.indicator(totals, {})["index"].round(6).to_list()  # the geometric mean of 4 and 1 is 2
     [100.0, 200.0]
     """
+    years, seen, log, sims = _simulate(totals, draws, base)
+    value = np.exp(log)
+    limits = interval(value, None if sims is None else np.exp(sims))
+    table = {
+        "year": years,
+        "n_species": seen,
+        "index": 100 * value,
+        "lo": 100 * limits.lo,
+        "hi": 100 * limits.hi,
+    }
+    nan = np.full(years.size, np.nan)
+    smooth = {"smooth": nan, "smooth_lo": nan.copy(), "smooth_hi": nan.copy()}
+    kinds = [""] * years.size
+    if years.size >= 5:
+        S = quadratic_smoother(years.astype(np.float64), span)
+        smooth["smooth"] = 100 * np.exp(S @ log)
+        if sims is not None:
+            curves = sims @ S.T
+            half = _Z * curves.std(axis=0, ddof=1)
+            smooth["smooth_lo"], smooth["smooth_hi"] = (100 * np.exp(S @ log + s * half) for s in (-1, 1))
+            kinds = _changes(years, S @ log, curves)
+    return pd.DataFrame(table | smooth | {"change_class": kinds})
+
+
+def _changes(years: I64, smooth: F64, curves: F64) -> list[str]:
+    """Name the change from each year to the last: ratio of the smooth -+ 1.96 standard errors, as a yearly ratio."""
+    ratio = np.exp(smooth[-1] - smooth)
+    half = _Z * ratio * (curves[:, -1:] - curves).std(axis=0, ddof=1)
+    kinds = []
+    for y in range(years.size - 1):
+        ends = np.maximum([ratio[y] - half[y], ratio[y] + half[y]], 0.0) ** (1.0 / (years[-1] - years[y]))
+        kinds.append(by_limits(float(ends[0]), float(ends[1])))
+    return [*kinds, ""]
+
+
+def indicator_trends(
+    totals: Mapping[str, pd.Series],
+    draws: Mapping[str, pd.DataFrame],
+    *,
+    base: int | None = None,
+    last: int = LAST,
+) -> pd.DataFrame:
+    """Return the linear trends of an indicator: of all years, and of the last ones; one row each.
+
+    Slope of log indicator on year of each draw; its mean is the slope of the indicator and its standard deviation the error.
+
+    Parameters
+    ----------
+    totals, draws, base : as for :func:`indicator`
+    last : years of the second row, where there are more
+
+    Returns
+    -------
+    Frame: ``from_year``, ``to_year``, ``slope``, ``slope_se`` (log per year), ``percent_per_year``, ``percent_lo``,
+    ``percent_hi`` (95 %), ``trend_class`` (rule of PECBMS)
+
+    Examples
+    --------
+    >>> import pandas as pd, fedmiss
+    >>> years = range(2001, 2013)
+    >>> wren = pd.Series([10 * 1.1**k for k in range(12)], years)
+    >>> fedmiss.indicator_trends({"wren": wren}, {})["percent_per_year"].round(6).to_list()
+    [10.0, 10.0]
+    """
+    years, _, log, sims = _simulate(totals, draws, base)
+    rows = []
+    for n in dict.fromkeys((years.size, min(last, years.size))):
+        x = years[-n:] - years[-n:].mean()
+        if n < 2:
+            continue
+        w = x / (x @ x)
+        slope = float(w @ log[-n:])
+        se = np.nan if sims is None else float((sims[:, -n:] @ w).std(ddof=1))
+        kind = classify(slope, se, n)
+        ratio = np.exp(slope)
+        rows.append(
+            {
+                "from_year": years[-n],
+                "to_year": years[-1],
+                "slope": slope,
+                "slope_se": se,
+                "percent_per_year": 100 * (ratio - 1),
+                "percent_lo": 100 * (ratio * (1 - _Z * se) - 1),
+                "percent_hi": 100 * (ratio * (1 + _Z * se) - 1),
+                "trend_class": kind.name if np.isfinite(se) else NOT_CLASSIFIED,
+            }
+        )
+    columns = "from_year to_year slope slope_se percent_per_year percent_lo percent_hi trend_class".split()
+    return pd.DataFrame(rows, columns=columns)
+
+
+def normal_draws(index: F64, se: F64, n: int, rng: np.random.Generator) -> F64:
+    """Draw series around an index, each year by itself: exp of a normal with sd ``se / index``; (n, years)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log, sd = np.log(index), np.where(index > 0, se / index, 0.0)
+    out: F64 = np.exp(log + sd * rng.standard_normal((n, index.size)))
+    return out
+
+
+def _simulate(
+    totals: Mapping[str, pd.Series], draws: Mapping[str, pd.DataFrame], base: int | None
+) -> tuple[I64, I64, F64, F64 | None]:
+    """Return years (Y,), species with a total (Y,), log indicator against the base (Y,), and of the draws (B, Y)."""
     if not totals:
         raise ConfigError("an indicator needs a species with yearly totals; there is none.")
     names = sorted(totals)
@@ -56,26 +176,33 @@ def indicator(
     base = int(years[0]) if base is None else base
     if base not in years:
         raise ConfigError(f"the base {base} is not among the years {years[0]} to {years[-1]} of the species.")
-    at = int(np.searchsorted(years, base))
     logs = np.full((len(names), years.size), np.nan)
     for i, name in enumerate(names):
         series = totals[name]
         logs[i, np.searchsorted(years, series.index.to_numpy())] = _log(series.to_numpy(dtype=np.float64))
     seen = np.isfinite(logs)
-    solve = _year_effects(seen, at)
+    if not (seen[:, 1:] & seen[:, :-1]).any(axis=0).all():
+        raise ConfigError("some years are linked by no species to the others, so their ratio is not known.")
+    at = int(np.searchsorted(years, base))
     n_draws = min((len(d) for d in draws.values()), default=0)
-    bands = None
+    sims = None
     if n_draws >= 2:
         many = np.repeat(logs[None], n_draws, axis=0)
         for i, name in enumerate(names):
             if name in draws:
                 part = draws[name].loc[:, list(totals[name].index)].to_numpy(dtype=np.float64)[:n_draws]
                 many[:, i, seen[i]] = _log(part)
-        bands = np.exp(np.stack([solve(m) for m in many]))
-    value = np.exp(solve(logs))
-    limits = interval(value, bands)
-    frame = pd.DataFrame({"year": years, "n_species": seen.sum(axis=0), "index": 100 * value})
-    return frame.assign(lo=100 * limits.lo, hi=100 * limits.hi)
+        sims = _chain(many, at)
+    return years, seen.sum(axis=0), _chain(logs, at), sims
+
+
+def _chain(logs: F64, base: int) -> F64:
+    """Add up the mean changes over species of (..., S, Y) logs; (..., Y), 0 in the base."""
+    step = np.clip(np.diff(logs, axis=-1), -np.log(STEP), np.log(STEP))
+    mean = np.nanmean(step, axis=-2)
+    out = np.concatenate([np.zeros((*mean.shape[:-1], 1)), np.cumsum(mean, axis=-1)], axis=-1)
+    shifted: F64 = out - out[..., base : base + 1]
+    return shifted
 
 
 def _log(total: F64) -> F64:
@@ -84,19 +211,21 @@ def _log(total: F64) -> F64:
     return out
 
 
-def _year_effects(seen: Bool, base: int) -> Callable[[F64], F64]:
-    """Return the function that gives the year effects (Y,) against the base from logs (S, Y)."""
-    S, Y = seen.shape
-    i, t = np.nonzero(seen)
-    X = np.zeros((i.size, S + Y))
-    X[np.arange(i.size), i] = 1.0
-    X[np.arange(i.size), S + t] = 1.0
-    X = np.delete(X, S + base, axis=1)
-    if np.linalg.matrix_rank(X) < X.shape[1]:
-        raise ConfigError("some years are linked by no species to the others, so their ratio is not known.")
-    P = np.linalg.pinv(X)[S:]
+def quadratic_smoother(x: F64, span: float = SPAN) -> F64:
+    """Return the matrix (Y, Y) of a local quadratic smooth: tricube weights over the nearest ``span`` of the points.
 
-    def effects(logs: F64) -> F64:
-        return np.insert(P @ logs[i, t], base, 0.0)
-
-    return effects
+    Source: Cleveland (1979) with degree 2 and no robustifying, as R's ``loess(y ~ x, span, degree = 2)``, here without
+    its interpolation between vertices.
+    """
+    if not 0.0 < span <= 1.0:
+        raise ConfigError(f"the span is {span:g}; it must lie above 0 and not above 1.", span=span)
+    n = x.size
+    q = min(n, max(int(n * span + 1e-5), 4))
+    out = np.zeros((n, n))
+    for i, at in enumerate(x):
+        far = np.abs(x - at)
+        h = np.sort(far)[q - 1]
+        w = np.sqrt(np.clip(1 - (far / h) ** 3, 0, None) ** 3)
+        X = np.vander(x - at, 3, increasing=True)
+        out[i] = np.linalg.pinv(w[:, None] * X)[0] * w
+    return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import math
 import os
@@ -24,36 +25,45 @@ from fedmiss.files import (
     replaceable,
     write_manifest,
 )
+from fedmiss.owner import remove_file
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.html import assets, environment, inline_svg
-from fedmiss.report.indicator import indicator
+from fedmiss.report.indicator import indicator, indicator_trends
 from fedmiss.report.sections import Cell
 from fedmiss.report.sections.question import in_script
+from fedmiss.report.species import Species, read_species
 from fedmiss.report.style import BLUE, CLASS_COLOURS, GREY, INK
 from fedmiss.report.tables import write_csv
 from fedmiss.report.words import count, number, percent, share
-from fedmiss.tables import is_ours, load_schema, read_table, write_table
+from fedmiss.tables import is_ours, load_schema, write_table
 
-__all__ = ["build_index", "index_frame", "sparkline"]
+__all__ = ["build_index", "index_frame", "plain_name", "sparkline"]
 
 KIND = "report-index"
-_FILES = ("index.html", "index.csv", "index.parquet", "indicator.csv", "indicator.parquet")
+ALL = "all"
+Indicators = dict[str, tuple[pd.DataFrame, pd.DataFrame]]  # group -> indicator by year, linear trends
+_TABLES = {
+    "index": "report_index",
+    "trends": "report_species_trends",
+    "indicator": "report_indicator",
+    "indicator_trends": "report_indicator_trends",
+}
+_FILES = (
+    "index.html",
+    "indices.csv",
+    "failures.csv",
+    *(f"{t}.{e}" for t in _TABLES for e in ("csv", "parquet")),
+)
 COLUMNS = [
     "Species", "Index", "Trend and interval", "Change per year", "95 % interval", "Class", "Years", "Sites",
     "Visits with a count", "Cells counted", "Total imputed",
 ]  # fmt: skip
 
 
-def index_frame(reports: Sequence[str | Path], out: str | Path) -> pd.DataFrame:
-    """Return one row per report folder (schema ``report_index``), sorted by trend, those without a class last."""
-    rows = []
-    for report in reports:
-        results = read_manifest(report, "report")["results"]
-        row = {c["name"]: results.get(c["name"]) for c in load_schema("report_index").columns}
-        rows.append(
-            row | {"folder": Path(os.path.relpath(Path(report).resolve(), Path(out).resolve())).as_posix()}
-        )
-    frame = pd.DataFrame(rows, columns=[c["name"] for c in load_schema("report_index").columns])
+def index_frame(found: Mapping[str, Species]) -> pd.DataFrame:
+    """Return one row per folder (schema ``report_index``), sorted by trend, those without a class last."""
+    names = [c["name"] for c in load_schema("report_index").columns]
+    frame = pd.DataFrame([one.row | {"folder": folder} for folder, one in found.items()], columns=names)
     order = frame.assign(_late=frame["trend_class"] == NOT_CLASSIFIED, _slope=pd.to_numeric(frame["slope"]))
     return order.sort_values(["_late", "_slope", "species"], ignore_index=True).drop(
         columns=["_late", "_slope"]
@@ -65,18 +75,24 @@ def build_index(
     out: str | Path,
     *,
     failures: Mapping[str, str] | None = None,
+    groups: Mapping[str, Sequence[str]] | None = None,
     title: str = "Trends of species",
     date: str | None = None,
 ) -> Path:
-    """Write ``index.html``, ``index.csv``, ``index.parquet``, the indicator and a manifest into ``out``; return the page.
+    """Write the page ``index.html``, tables of all species, indicators and a manifest into ``out``; return the page.
+
+    Tables, as CSV and parquet: ``index`` (a row per species), ``trends`` (also of each region or category of sites),
+    ``indicator`` and ``indicator_trends`` (of all species and of each group); as CSV alone ``indices`` (totals and indices
+    of all species and years) and ``failures``.
 
     ``out`` may be the folder that holds the report folders, so it is added to and never replaced; links are
     relative, so that the whole can be moved or put on a web server.
 
     Parameters
     ----------
-    reports : report folders
+    reports : folders of reports, or of TRIM's results of many species
     failures : species -> what went wrong; shown on the page
+    groups : name of a group -> its species, by scientific or common name; each with two species or more gets an indicator
 
     Raises
     ------
@@ -112,25 +128,52 @@ def build_index(
         )
     for name in _FILES:
         replaceable(out / name, ours)
-    frame = index_frame(reports, out)
+    found = {}
+    for report in reports:
+        place = os.path.relpath(Path(report).resolve(), out.resolve())
+        found[Path(place).as_posix()] = read_species(Path(report))
+    frame = index_frame(found)
     date = date or dt.date.today().isoformat()
-    whole = _indicator(frame, out)
-    out.mkdir(parents=True, exist_ok=True)
-    if whole is not None:
-        with atomic_file(out / "indicator.csv", ours=ours) as tmp:
-            write_csv(whole, tmp)
-        write_table(whole, out / "indicator.parquet", "report_indicator")
-    html = _render(frame, out, failures, whole, title, date)
+    one = {folder: found[folder] for folder in frame["folder"]}
+    indicators = _indicators(one, groups or {})
+    tables = {
+        "index": frame,
+        "trends": _trends(one),
+        "indicator": pd.concat([table.assign(group=name) for name, (table, _) in indicators.items()])
+        if indicators
+        else None,
+        "indicator_trends": pd.concat(
+            [
+                t.assign(group=name, n_species=int(table["n_species"].max()))
+                for name, (table, t) in indicators.items()
+            ]
+        )
+        if indicators
+        else None,
+    }
+    lists = {
+        "indices": _indices(one),
+        "failures": pd.DataFrame(sorted(failures.items()), columns=["species", "failure"]),
+    }
+    html = _render(frame, one, failures, indicators, title, date)
     out.mkdir(parents=True, exist_ok=True)
     with atomic_file(out / "index.html", ours=ours) as tmp:
         tmp.write_text(html, encoding="utf-8")
-    with atomic_file(out / "index.csv", ours=ours) as tmp:
-        write_csv(frame, tmp)
-    write_table(frame, out / "index.parquet", "report_index")
+    for name, table in (tables | lists).items():
+        for file in (out / f"{name}.csv", out / f"{name}.parquet"):
+            if (table is None or not len(table)) and file.exists():
+                remove_file(file, ours)
+        if table is None or not len(table):
+            continue
+        if name in _TABLES:
+            table = table[[c["name"] for c in load_schema(_TABLES[name]).columns]]
+            write_table(table, out / f"{name}.parquet", _TABLES[name])
+        with atomic_file(out / f"{name}.csv", ours=ours) as tmp:
+            write_csv(table, tmp)
     write_manifest(
         out,
         KIND,
-        settings={"title": title, "date": date},
+        settings={"title": title, "date": date, "groups": {k: list(v) for k, v in (groups or {}).items()}},
         files=[n for n in _FILES if (out / n).exists()],
         inputs={f"{f}/{MANIFEST}": identity(_folder(out, f)) for f in frame["folder"]},
         results={"n_species": len(frame), "n_failed": len(failures)},
@@ -139,25 +182,50 @@ def build_index(
     return out / "index.html"
 
 
+def _trends(found: Mapping[str, Species]) -> pd.DataFrame:
+    rows = [
+        {"species": one.row["species"], **r} for one in found.values() for r in one.trends.to_dict("records")
+    ]
+    return pd.DataFrame(rows)
+
+
+def _indices(found: Mapping[str, Species]) -> pd.DataFrame:
+    parts = [
+        one.yearly[one.yearly["used"]].drop(columns="used").assign(species=one.row["species"])
+        for one in found.values()
+    ]
+    return pd.concat(parts)[["species", "year", "total", "total_se", "index"]] if parts else pd.DataFrame()
+
+
 def _render(
     frame: pd.DataFrame,
-    out: Path,
+    found: Mapping[str, Species],
     failures: Mapping[str, str],
-    whole: pd.DataFrame | None,
+    indicators: Indicators,
     title: str,
     date: str,
 ) -> str:
     # matplotlib takes a second to load; a run that finds its index made needs none.
     from fedmiss.report.figures import indicator_figure
 
-    words = "" if whole is None else _indicator_words(whole)
-    plot = None if whole is None else indicator_figure(whole, f"Indicator of {len(frame)} species. {words}")
+    shown: list[dict[str, object]] = []
+    for name, (table, trends) in indicators.items():
+        words = _indicator_words(table, trends)
+        which = "all species" if name == ALL else name
+        plot = indicator_figure(table, f"Indicator of {which}. {words}", f"indicator-{len(shown)}")
+        shown.append({"name": which, "figure": inline_svg(plot), "words": words, "at": plot.name})
     reach = _reach(frame)
+    unclassed = [
+        (r["common_name"] or r["species"], f"Not classified: {r['reason']}.")
+        for r in frame.to_dict("records")
+        if r["trend_class"] == NOT_CLASSIFIED and r["reason"]
+    ]
+    rows = [_row(r, found[str(r["folder"])].yearly, reach) for r in frame.to_dict("records")]
     return environment().get_template("index/page.html.j2").render(
-        title=title, date=date, columns=COLUMNS, rows=[_row(r, out, reach) for r in frame.to_dict("records")],
-        classes=sorted(set(frame["trend_class"].astype(str))), indicator=plot and inline_svg(plot),
-        indicator_words=words, reach=f"{reach:.0f}", failures=sorted(failures.items()),
-        summary=_summary(frame, failures), compared=in_script(_compared(frame, out)), **assets("compare"),
+        title=title, date=date, columns=COLUMNS, rows=rows,
+        classes=sorted(set(frame["trend_class"].astype(str))), indicators=shown, reach=f"{reach:.0f}",
+        failures=sorted(failures.items()), unclassed=unclassed, summary=_summary(frame, failures),
+        compared=in_script(_compared(frame, found)), **assets("compare"),
     )  # fmt: skip
 
 
@@ -237,29 +305,38 @@ def sparkline(yearly: pd.DataFrame, width: int = 100, height: int = 28) -> str:
     )
 
 
-def _indicator(frame: pd.DataFrame, out: Path) -> pd.DataFrame | None:
-    """Compute the indicator of all species whose report has yearly totals; None for fewer than two, or without links."""
+def _indicators(found: Mapping[str, Species], groups: Mapping[str, Sequence[str]]) -> Indicators:
+    """Compute the indicators of all species with yearly totals, and of each group; none of fewer than two species.
+
+    Nor where some years are linked by no species.
+    """
     totals, draws = {}, {}
-    for r in frame.to_dict("records"):
-        tables = _folder(out, r["folder"]) / "tables"
-        yearly = read_table(tables / "yearly.parquet", "report_yearly").to_pandas()
-        used = yearly[yearly["used"]]
+    names: dict[str, str] = {}
+    for folder, one in found.items():
+        used = one.yearly[one.yearly["used"]]
         if len(used) < 2 or not (used["total"] > 0).any():
             continue
-        name = str(r["folder"])
-        totals[name] = used.set_index("year")["total"]
-        table = read_table(tables / "draws.parquet", "report_draws").to_pandas()
-        if len(table):
-            draws[name] = table.pivot(index="draw", columns="year", values="total")
-    if len(totals) < 2:
-        return None
-    try:
-        return indicator(totals, draws)
-    except ConfigError:  # some years are linked by no species: the page says nothing of an indicator
-        return None
+        totals[folder] = used.set_index("year")["total"]
+        if one.draws is not None:
+            draws[folder] = one.draws
+        names |= {plain_name(n): folder for n in (one.row["species"], one.row["common_name"]) if n}
+    out: Indicators = {}
+    for group, species in {ALL: (), **groups}.items():
+        mine = set(totals) if group == ALL else {names[k] for n in species if (k := plain_name(n)) in names}
+        if len(mine) < 2:
+            continue
+        part, around = {f: totals[f] for f in mine}, {f: draws[f] for f in mine if f in draws}
+        with contextlib.suppress(ConfigError):
+            out[group] = indicator(part, around), indicator_trends(part, around)
+    return out
 
 
-def _indicator_words(table: pd.DataFrame) -> str:
+def plain_name(name: str) -> str:
+    """Return a name for comparison: in small letters, with one blank between words."""
+    return " ".join(name.replace("_", " ").split()).casefold()
+
+
+def _indicator_words(table: pd.DataFrame, trends: pd.DataFrame) -> str:
     first, last = table.iloc[0], table.iloc[-1]
     known = math.isfinite(last["lo"])
     limits = (
@@ -269,14 +346,22 @@ def _indicator_words(table: pd.DataFrame) -> str:
     )
     low, high = int(table["n_species"].min()), int(table["n_species"].max())
     n = str(high) if low == high else f"{low} to {high}"
+    told = "".join(
+        f" From {r['from_year']} to {r['to_year']}: {percent(r['percent_per_year'])} per year"
+        + (
+            f" ({percent(r['percent_lo'])} to {percent(r['percent_hi'])}), {r['trend_class']}."
+            if math.isfinite(r["percent_lo"])
+            else "."
+        )
+        for r in trends.to_dict("records")
+    )
     return (
         f"Geometric mean of the indices of {n} species, each with the same weight: {number(last['index'])} in "
-        f"{int(last['year'])}{limits}, with {int(first['year'])} = 100."
+        f"{int(last['year'])}{limits}, with {int(first['year'])} = 100.{told}"
     )
 
 
-def _row(r: Mapping[Hashable, Any], out: Path, reach: float) -> dict[str, object]:
-    yearly = read_table(_folder(out, r["folder"]) / "tables" / "yearly.parquet", "report_yearly").to_pandas()
+def _row(r: Mapping[Hashable, Any], yearly: pd.DataFrame, reach: float) -> dict[str, object]:
     used = yearly[yearly["used"]]
     lo, hi = _float(r["percent_lo"]), _float(r["percent_hi"])
     cells = [
@@ -303,11 +388,11 @@ def _row(r: Mapping[Hashable, Any], out: Path, reach: float) -> dict[str, object
     }
 
 
-def _compared(frame: pd.DataFrame, out: Path) -> list[list[list[float]]]:
+def _compared(frame: pd.DataFrame, found: Mapping[str, Species]) -> list[list[list[float]]]:
     """Return the used years of each species with their totals, for another base year."""
     rows = []
     for folder in frame["folder"]:
-        yearly = read_table(_folder(out, folder) / "tables" / "yearly.parquet", "report_yearly").to_pandas()
+        yearly = found[str(folder)].yearly
         used = yearly[yearly["used"] & yearly["index"].notna()]
         rows.append([used["year"].astype(float).tolist(), used["total"].tolist()])
     return rows

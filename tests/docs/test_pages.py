@@ -13,6 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import typer.main
 
@@ -28,6 +29,7 @@ RUN = (
     "tutorials/own-ebird.md",
     "tutorials/notebook.md",
     "coming-from/others.md",
+    "howto/many-species.md",
 )
 
 
@@ -103,6 +105,13 @@ def run_page(page, folder):
 @pytest.mark.parametrize("name", RUN)
 def test_every_block_of_a_page_runs(name, tmp_path):
     run_page(DOCS / name, tmp_path)
+    if name.endswith("many-species.md"):
+        table = pd.read_csv(tmp_path / "trends" / "index.csv")
+        assert table["trend_class"].str.contains("decline").tolist() == [True, False, False]
+        ((_, recipe),) = blocks(DOCS / name, "toml")
+        (tmp_path / "birds.toml").write_text(recipe)
+        plan = fedmiss.read_recipe(tmp_path / "birds.toml")
+        assert plan.species_groups == tmp_path / "habitats.csv"
     if name.endswith(("trim-table.md", "own-ebird.md")):
         assert (tmp_path / "report" / "index.html").stat().st_size > 100_000
 

@@ -181,6 +181,17 @@ def test_gbif_is_presence_only(tmp_path, run):
     assert set(run(tmp_path / "0001.csv", decimals=0).checklists["site_id"]) == {"0.0,-91.0"}
 
 
+def test_effort_in_terms_of_the_humboldt_extension(tmp_path, run):
+    rows = [
+        gbif_row(k) + f"\t{v}\t{u}"
+        for k, (v, u) in enumerate([(2, "hours"), (45, "minutes"), (3, "trap days"), ("", "")], 1)
+    ]
+    out = run(csv(tmp_path, "0001.csv", rows, GBIF + "\tsamplingEffortValue\tsamplingEffortUnit"))
+    known = out.checklists.sort("checklist_id")["duration_minutes"].to_list()
+    assert known == [120.0, 45.0, None, None]
+    assert any("samplingEffortUnit" in w for w in out.manifest["warnings"])
+
+
 def test_gbif_lower_case_names(tmp_path, run):
     """Line I: the bulk file writes its names in lower case."""
     out = run(csv(tmp_path, "eod.csv", [gbif_row(1)], GBIF.lower()))
@@ -290,8 +301,11 @@ def test_plain_filters(tmp_path, run):
     out.check_flow_adds_up()
 
 
-def test_latin1_in_a_csv_names_the_line(tmp_path, run):
+def test_windows_text_in_a_csv_is_read_and_said_and_other_bytes_name_the_line(tmp_path, run):
     path = csv(tmp_path, "plots.csv", ["a,p1,2020-05-01,greg,3,30,1"] * 3, PLAIN)
-    path.write_bytes(path.read_bytes() + "é,p1,2020-05-01,greg,3,30,1\n".encode("latin-1"))
+    rows = path.read_bytes()
+    path.write_bytes(rows + "é,p1,2020-05-01,greg,3,30,1\n".encode("latin-1"))
+    assert any("CP1252" in w and "line 5" in w for w in run(path, column_map=MAP).manifest["warnings"])
+    path.write_bytes(rows + b"\xa3,p1,2020-05-01,greg,3,30,1\n")
     with pytest.raises(InputError, match="line 5"):
         run(path, column_map=MAP)

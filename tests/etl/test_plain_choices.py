@@ -29,7 +29,7 @@ def test_what_is_no_count_never_becomes_a_presence(tmp_path, count):
     rows = ROWS + f"o1,C,2024-05-09,Wren,{count}\n"
     with pytest.raises(InputError) as told:
         records(tmp_path, rows)
-    assert f"t.csv line 5, count: {count!r}" in str(told.value)
+    assert f"t.csv line 5, column 'count': {count!r}" in str(told.value)
     assert "--missing" in str(told.value)
     got, _ = records(tmp_path, rows, missing=(count,))
     assert got.height == 2  # as if nobody had counted there
@@ -42,7 +42,7 @@ def test_decimals_without_a_fraction_are_numbers(tmp_path):
 
 def test_a_date_that_may_be_two_days(tmp_path):
     rows = ROWS + "o1,C,05/06/2024,Wren,4\n"
-    with pytest.raises(InputError, match="line 5, date: '05/06/2024' may be two days"):
+    with pytest.raises(InputError, match="line 5, column 'date': '05/06/2024' may be two days"):
         records(tmp_path, rows)
     days = {"day-first": "2024-06-05", "month-first": "2024-05-06"}
     for dates, day in days.items():

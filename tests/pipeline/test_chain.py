@@ -11,11 +11,12 @@ import pytest
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.panel import PanelSettings, make_panel
 from fedmiss.files import read_manifest
-from fedmiss.pipeline.chain import _step, run_recipe, run_species
+from fedmiss.pipeline.chain import run_recipe, run_species
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.pipeline.recipe import read_recipe, slug
 from fedmiss.pipeline.settings import FitSettings
+from fedmiss.pipeline.steps import step
 from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
 from fedmiss.tables import read_table
 from tests.cli.terminal import fedmiss, tree
@@ -315,12 +316,12 @@ def test_a_failed_step_leaves_no_key_behind(tmp_path):
         raise InputError("no")
 
     with pytest.raises(InputError):
-        _step(tmp_path / "panel", "a" * 64, fails)
+        step(tmp_path / "panel", "a" * 64, fails)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "panel").mkdir()
     (tmp_path / "panel" / "mine.txt").write_text("mine")
     with pytest.raises(ConfigError, match="no run of a recipe made it"):
-        _step(tmp_path / "panel", "a" * 64, fails)
+        step(tmp_path / "panel", "a" * 64, fails)
 
 
 def test_a_folder_of_a_species_that_is_a_link_is_refused(tmp_path):

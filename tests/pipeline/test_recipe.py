@@ -20,6 +20,8 @@ def recipe(tmp_path, text):
 
 EVERY = {
     "country": ("US", '"US"'),
+    "sheet": ("Counts", '"Counts"'),
+    "header-row": ("3", "3"),
     "state": ("US-WA", '["US-WA"]'),
     "county": ("King", '"King"'),
     "bcr": ("9", '["9"]'),

@@ -315,6 +315,7 @@ def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path
     ).parent
     html = unescape((folder / "index.html").read_text(encoding="utf-8"))
     page, table, whole = Page(html), csv(folder / "index.csv"), csv(folder / "indicator.csv")
+    linear = csv(folder / "indicator_trends.csv")
     s = Sources(report)
     values = s._head() | {
         "species": len(table), "failed": 1, "last": whole["index"].iloc[-1], "lo": whole["lo"].iloc[-1],
@@ -339,6 +340,15 @@ def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path
         "from −{#reach} to +{#reach} % per year",
     ]  # fmt: skip
     by_year: dict[int, list[float]] = {}
+    for r in linear.itertuples():
+        values |= {
+            f"t{r.Index}": r.percent_per_year,
+            f"tl{r.Index}": r.percent_lo,
+            f"th{r.Index}": r.percent_hi,
+        }
+        limits_said = f" ({{tl{r.Index}}} % to {{th{r.Index}}} %)" if np.isfinite(r.percent_lo) else ""
+        said = f"From {r.from_year} to {r.to_year}: {{t{r.Index}}} % per year{limits_said}"
+        sentences.append(said)
     for r in table.itertuples():
         values[f"p{r.Index}"] = r.percent_per_year
         sentences.append(f"{{p{r.Index}}} % per year")
@@ -352,7 +362,7 @@ def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path
         )
     lost = []
     for tag, text in joined(page):
-        if tag == "svg[aria-label]" and "per year" in text:
+        if tag == "svg[aria-label]" and text.endswith("per year"):
             assert any(agrees(text.split()[0], v) for v in table["percent_per_year"]), text
         elif tag == "svg[aria-label]" and text.startswith("index "):
             said = re.findall(NUMBER, text)

@@ -7,7 +7,14 @@ import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError
-from fedmiss.report.indicator import FLOOR, indicator
+from fedmiss.report.indicator import (
+    FLOOR,
+    STEP,
+    indicator,
+    indicator_trends,
+    normal_draws,
+    quadratic_smoother,
+)
 
 YEARS = np.arange(2000, 2010)
 
@@ -52,9 +59,50 @@ def test_scale_does_not_matter_and_a_zero_is_held_at_the_floor():
     gone.iloc[-1] = 0.0
     got = indicator(totals | {"s0": gone}, draws)["index"].iloc[-1]
     before = indicator(totals, {})["index"].iloc[-1]
-    floor = FLOOR * gone.mean() / totals["s0"].iloc[-1]
-    # the species' mean moves too, through the year that is gone; the first year does not
-    assert got / before == pytest.approx(floor ** (1 / 6), rel=1e-6)
+    # the last step of this species is as long as a step may be; its floor lies lower still
+    assert FLOOR * gone.mean() / gone.iloc[-2] < 1 / STEP
+    was = totals["s0"].iloc[-1] / totals["s0"].iloc[-2]
+    assert got / before == pytest.approx((1 / STEP / was) ** (1 / 6), rel=1e-6)
+
+
+def test_the_smooth_is_a_local_quadratic():
+    x = np.arange(2000.0, 2021.0)
+    S = quadratic_smoother(x)
+    curve = 3 - 0.2 * (x - 2007) + 0.01 * (x - 2007) ** 2
+    np.testing.assert_allclose(S @ curve, curve, rtol=1e-10)
+    # by its definition, at one inner year: tricube weights over the 15 nearest of 21 years
+    y, at = np.sin(x / 3.0), 6
+    far = np.abs(x - x[at])
+    w = np.clip(1 - (far / np.sort(far)[14]) ** 3, 0, None) ** 3
+    fit = np.polynomial.Polynomial.fit(x - x[at], y, 2, w=np.sqrt(w), domain=[-20, 20], window=[-20, 20])
+    assert (S @ y)[at] == pytest.approx(fit(0.0), abs=1e-10)
+    noise = np.random.default_rng(0).normal(0, 1, (4000, x.size)) @ S.T
+    assert noise[:, 10].std() < 0.6, "it smooths"
+
+
+def test_linear_trends_and_classes_of_change_are_those_of_the_draws():
+    """Errors of years are independent, so the error of a slope is known."""
+    years = np.arange(2000, 2020)
+    rng = np.random.default_rng(4)
+    totals = {f"s{k}": pd.Series(np.exp(5 - 0.03 * (years - 2000)) * (k + 1), years) for k in range(4)}
+    index = 100 * np.exp(-0.03 * (years - 2000))
+    draws = {k: pd.DataFrame(normal_draws(index, 0.1 * index, 2000, rng), columns=years) for k in totals}
+    all_years, last = indicator_trends(totals, draws).to_dict("records")
+    assert all_years["slope"] == pytest.approx(-0.03, abs=1e-12)
+    assert (all_years["from_year"], last["from_year"], last["to_year"]) == (2000, 2010, 2019)
+    for row, n in ((all_years, 20), (last, 10)):
+        x = np.arange(n) - (n - 1) / 2
+        assert row["slope_se"] == pytest.approx(0.1 / 2 / np.sqrt(x @ x), rel=0.05)
+    assert all_years["trend_class"] == "moderate decline"
+    table = indicator(totals, draws)
+    np.testing.assert_allclose(table["smooth"], table["index"], rtol=1e-9)  # a line of logs is its own smooth
+    assert table["change_class"].iloc[0] == "moderate decline"
+    assert table["change_class"].iloc[-1] == ""
+    assert (table["smooth_hi"] - table["smooth_lo"] < table["hi"] - table["lo"])[1:-1].all()
+    bare = indicator(totals, {})
+    assert bare["smooth_lo"].isna().all()
+    assert set(bare["change_class"]) == {""}
+    assert indicator_trends(totals, {})["trend_class"].tolist() == ["not classified"] * 2
 
 
 def test_what_cannot_be_compared_is_refused():

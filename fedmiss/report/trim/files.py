@@ -264,6 +264,7 @@ def as_json(fit: TrimFit, shown: Shown = Shown()) -> dict[str, object]:
         "aic": fit.aic,
         "wald": _rows(fit.wald()),
         "coefficients": _rows(fit.coefficients()),
+        "sites_of_strata": {name: fit.n_sites(name) for name in fit.strata},
         "strata": {
             name: {
                 which: {

@@ -192,6 +192,10 @@ class TrimFit:
             self._kept[name] = self._totals(self._members(name))
         return self._kept[name]
 
+    def n_sites(self, name: str = "all") -> int:
+        """Return how many sites with a positive count a stratum has."""
+        return int(self._members(name).sum())
+
     def _members(self, name: str) -> Bool:
         for k, (covariate, labels) in enumerate(zip(self.cells.covariates, self.cells.labels, strict=True)):
             for c, label in enumerate(labels):

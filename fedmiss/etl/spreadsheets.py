@@ -1,0 +1,217 @@
+"""Workbooks, ``.xlsx`` and ``.ods``: one sheet as rows of texts, and what a spreadsheet can hide in one.
+
+Cells become the texts that a CSV file would have: 2001 and not 2001.0, dates as 2024-05-31. Merged cells and formulas that
+failed are refused with their address: a reader of values sees blanks there, and a blank is a missing count.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import zipfile
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+from xml.etree import ElementTree
+
+from fedmiss.errors import ConfigError, InputError, listed
+
+if TYPE_CHECKING:
+    from python_calamine import CalamineWorkbook
+
+__all__ = ["address", "choose_sheet", "is_workbook", "refuse_hidden", "serial_date", "sheet_rows"]
+
+_ODS = b"application/vnd.oasis.opendocument.spreadsheet"
+_TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
+_OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
+_CALC = "{urn:org:documentfoundation:names:experimental:calc:xmlns:calcext:1.0}"
+_MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+_LINK = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
+_SERIAL = re.compile(r"[2-6]\d{4}(\.\d+)?")  # 1954-10-03 to 2091-07-04 as Excel counts days
+
+
+def is_workbook(path: Path) -> bool:
+    """Whether a file is an ``.xlsx`` or ``.ods`` workbook, by its content."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        names = set(archive.namelist())
+        return "xl/workbook.xml" in names or (
+            "mimetype" in names and archive.read("mimetype").strip() == _ODS
+        )
+
+
+def address(row: int, column: int, sheet: str = "") -> str:
+    """Return the address of a cell as a spreadsheet shows it; ``row`` counts from 1, ``column`` from 0: ``Counts!D17``."""
+    letters, n = "", column + 1
+    while n:
+        n, rest = divmod(n - 1, 26)
+        letters = chr(65 + rest) + letters
+    return (f"{sheet}!" if sheet else "") + f"{letters}{row}"
+
+
+def serial_date(text: str) -> str:
+    """Return the date that a number is where Excel counts days, as 2023-03-15; blank for any other text."""
+    if not _SERIAL.fullmatch(text.strip()):
+        return ""
+    return (dt.date(1899, 12, 30) + dt.timedelta(days=int(float(text)))).isoformat()
+
+
+def choose_sheet(path: Path, wanted: str) -> str:
+    """Return the name of the sheet to read: the one asked for, or the only visible one that holds something.
+
+    Raises
+    ------
+    ConfigError : several sheets and none chosen; no sheet of that name
+    InputError : a workbook that cannot be read, or holds nothing
+    """
+    book = _open(path)
+    names = [str(s.name) for s in book.sheets_metadata if str(s.typ).endswith("WorkSheet")]
+    if wanted:
+        if wanted not in names:
+            raise ConfigError(f"--sheet {wanted!r}: {path} has no such sheet; it has {listed(names, 8)}.")
+        return wanted
+    shown = [
+        str(s.name) for s in book.sheets_metadata if str(s.visible).endswith(".Visible") and s.name in names
+    ]
+    full = [name for name in shown if any(any(row) for row in sheet_rows(path, name))]
+    if not full:
+        raise InputError(
+            f"{path}: no visible sheet holds anything (its sheets: {listed(names, 8)}).", path=str(path)
+        )
+    if len(full) > 1:
+        raise ConfigError(
+            f"{path} has {len(full)} sheets ({listed(full, 8)}); pick the one with the counts: --sheet "
+            f"{_quoted(full[0])}.",
+            sheets=full,
+        )
+    return full[0]
+
+
+def sheet_rows(path: Path, sheet: str) -> list[tuple[str, ...]]:
+    """Return the rows of a sheet as texts, the first cell of the first row being A1."""
+    stat = path.stat()
+    return _rows(path, sheet, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=2)  # a run reads one workbook for each of its species
+def _rows(path: Path, sheet: str, _size: int, _changed: int) -> list[tuple[str, ...]]:
+    values = _open(path).get_sheet_by_name(sheet).to_python(skip_empty_area=False)
+    return [tuple(_text(v) for v in row) for row in values]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    if isinstance(value, dt.datetime):
+        return value.isoformat(" ") if value.time() != dt.time() else value.date().isoformat()
+    return str(value)
+
+
+def refuse_hidden(path: Path, sheet: str, header: int) -> None:
+    """Refuse merged cells, and formulas that failed, in row ``header`` (counted from 1) and below it."""
+    stat = path.stat()
+    merged, failed = _hidden(path, sheet, stat.st_size, stat.st_mtime_ns)
+    for first, last in merged:
+        if _row_of(last) >= header:
+            raise InputError(
+                f"{path}, cells {sheet}!{first}:{last} are merged, so all but the first of them are blank; unmerge them "
+                "and write the value into each.",
+                path=str(path),
+                cell=f"{sheet}!{first}",
+            )
+    for cell, value in failed:
+        if _row_of(cell) >= header:
+            raise InputError(
+                f"{path}, cell {sheet}!{cell} holds {value}, a formula that failed; correct it, or write the value.",
+                path=str(path),
+                cell=f"{sheet}!{cell}",
+            )
+
+
+Hidden = tuple[list[tuple[str, str]], list[tuple[str, str]]]
+
+
+@lru_cache(maxsize=2)
+def _hidden(path: Path, sheet: str, _size: int, _changed: int) -> Hidden:
+    """Return merged areas (first and last cell), and the cells whose formula failed, with what they show."""
+    with zipfile.ZipFile(path) as archive:
+        ods = "xl/workbook.xml" not in archive.namelist()
+        return _found_ods(archive, sheet) if ods else _found_xlsx(archive, sheet)
+
+
+def _row_of(cell: str) -> int:
+    return int(re.sub(r"\D", "", cell))
+
+
+def _found_xlsx(archive: zipfile.ZipFile, sheet: str) -> Hidden:
+    book = ElementTree.fromstring(archive.read("xl/workbook.xml"))
+    link = next(s.get(_LINK) for s in book.iter(f"{_MAIN}sheet") if s.get("name") == sheet)
+    links = ElementTree.fromstring(archive.read("xl/_rels/workbook.xml.rels"))
+    target = next(str(r.get("Target")) for r in links if r.get("Id") == link)
+    merged: list[tuple[str, str]] = []
+    failed: list[tuple[str, str]] = []
+    part_name = target.lstrip("/") if target.startswith("/") else f"xl/{target}"
+    if not re.search(rb'<mergeCell |\bt="e"', archive.read(part_name)):  # far faster than to parse it
+        return merged, failed
+    with archive.open(part_name) as stream:
+        for _, part in ElementTree.iterparse(stream):
+            if part.tag == f"{_MAIN}mergeCell":
+                first, _, last = str(part.get("ref")).partition(":")
+                merged.append((first, last or first))
+            elif part.tag == f"{_MAIN}c":
+                if part.get("t") == "e":
+                    failed.append((str(part.get("r")), part.findtext(f"{_MAIN}v") or "an error"))
+            elif part.tag == f"{_MAIN}row":
+                part.clear()
+    return merged, failed
+
+
+def _found_ods(archive: zipfile.ZipFile, sheet: str) -> Hidden:
+    merged: list[tuple[str, str]] = []
+    failed: list[tuple[str, str]] = []
+    if not re.search(rb'-spanned="[^1]|"error"', archive.read("content.xml")):  # far faster than to parse it
+        return merged, failed
+    with archive.open("content.xml") as stream:
+        for row, part in _ods_rows(stream, sheet):
+            at = 0
+            for cell in part:
+                down, right = (int(cell.get(f"{_TABLE}number-{k}-spanned", "1")) for k in ("rows", "columns"))
+                if down > 1 or right > 1:
+                    merged.append((address(row, at), address(row + down - 1, at + right - 1)))
+                if cell.get(f"{_CALC}value-type") == "error":
+                    failed.append((address(row, at), "".join(cell.itertext()) or "an error"))
+                at += int(cell.get(f"{_TABLE}number-columns-repeated", "1"))
+    return merged, failed
+
+
+def _ods_rows(stream: IO[bytes], sheet: str) -> Iterator[tuple[int, ElementTree.Element]]:
+    row, mine = 1, False
+    for event, part in ElementTree.iterparse(stream, ("start", "end")):
+        if part.tag == f"{_TABLE}table" and event == "start":
+            row, mine = 1, part.get(f"{_TABLE}name") == sheet
+        elif part.tag == f"{_TABLE}table-row" and event == "end":
+            if mine:
+                yield row, part
+            row += int(part.get(f"{_TABLE}number-rows-repeated", "1"))
+            part.clear()
+
+
+def _open(path: Path) -> CalamineWorkbook:
+    from python_calamine import CalamineWorkbook  # loaded for workbooks only
+
+    try:
+        return CalamineWorkbook.from_path(str(path))
+    except Exception as error:  # calamine has one exception for each of its parsers
+        raise InputError(
+            f"{path} cannot be read as a workbook ({error}); save it again.", path=str(path)
+        ) from None
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"' if " " in name else name

@@ -1,0 +1,59 @@
+"""Species of one run in processes of this computer, one per core."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import active_children, get_context, parent_process
+from threading import Thread
+from typing import TypeVar
+
+__all__ = ["over_processes"]
+
+T = TypeVar("T")
+
+
+def over_processes(
+    work: Callable[[str], T], names: Sequence[str], jobs: int | None = None
+) -> Iterator[tuple[str, T | None, str]]:
+    """Run ``work(name)`` for every name; yield name, result (or None) and error, each when it is done.
+
+    Parameters
+    ----------
+    jobs : processes, by default one per core; 1 runs all here, one after the other
+    """
+    jobs = jobs or min(len(names), os.cpu_count() or 1)
+    if jobs == 1:
+        yield from ((name, work(name), "") for name in names)
+        return
+    # Spawned, not forked: a fork inherits the locks of the readers' threads and waits for them for ever.
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin_worker)
+    waiting = {pool.submit(work, name): name for name in names}
+    try:
+        for future in as_completed(waiting):
+            try:
+                yield waiting[future], future.result(), ""
+            except BrokenProcessPool:
+                yield waiting[future], None, "its process was ended from outside (often: out of memory)."
+    except BaseException:
+        for child in active_children():
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _begin_worker() -> None:
+    """Ctrl-C is the parent's business; and a worker ends with its parent, however that ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)  # what was half-written is under a temporary name, and the next run removes it
+
+    Thread(target=follow, daemon=True).start()

@@ -1,0 +1,56 @@
+"""Steps of a run that are done once: a folder is kept while the key of what went into it is the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.files import MANIFEST, atomic_file, read_manifest
+from fedmiss.owner import remove_file, set_aside
+from fedmiss.progress import note
+
+__all__ = ["step"]
+
+
+def step(folder: Path, key: str, make: Callable[..., object]) -> bool:
+    """Run a step unless ``folder`` was made with the same key; returns whether it ran.
+
+    The key is kept beside the folder, so that the folder's own content stays a pure function of its inputs. It is also the
+    proof that a run made the folder, so one that holds for no settings is written before the folder is made.
+    """
+    file = folder.parent / f".{folder.name}.key"
+    if not file.exists() and folder.exists() and any(folder.iterdir()):
+        raise ConfigError(
+            f"the folder {folder} exists already, and no run of a recipe made it; choose another --out, or remove it "
+            "yourself.",
+            path=str(folder),
+        )
+    if (folder / MANIFEST).exists() and file.exists() and file.read_bytes().strip() == key.encode():
+        try:
+            read_manifest(folder, verify=True)
+            return False
+        except InputError as error:
+            kept = set_aside(folder)
+            note(f"{error} It is made again." + (f" What is there is kept as {kept}." if kept else ""))
+    if file.exists() and not _is_key(file):
+        note(f"{file} is damaged; what is there is kept as {set_aside(file)}.")
+    _write_key(file, "0" * 64)
+    try:
+        make(overwrite=folder.exists())
+    except BaseException:
+        if not folder.exists():
+            remove_file(file, _is_key)
+        raise
+    _write_key(file, key)
+    return True
+
+
+def _write_key(file: Path, key: str) -> None:
+    with atomic_file(file, ours=_is_key) as tmp:
+        tmp.write_text(f"{key}\n", encoding="utf-8")
+
+
+def _is_key(path: Path) -> bool:
+    return re.fullmatch(rb"[0-9a-f]{64}\n", path.read_bytes()) is not None

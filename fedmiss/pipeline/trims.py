@@ -1,0 +1,243 @@
+"""TRIM's models for every species of one table: results, files and pages of each, and the tables of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from fedmiss.errors import ConfigError, FedmissError, InputError
+from fedmiss.etl.counts import CountOptions, CountTable, SplitCounts, split_counts
+from fedmiss.etl.one_species import fold
+from fedmiss.etl.species_groups import not_counted, read_groups
+from fedmiss.files import atomic_folder, hash_file, hash_json, refuse_link, write_manifest
+from fedmiss.locks import clear_inside, locked
+from fedmiss.pipeline.failures import AGAIN, SpeciesResult, sentence
+from fedmiss.pipeline.processes import over_processes
+from fedmiss.pipeline.recipe import slug
+from fedmiss.pipeline.steps import step
+from fedmiss.report.many import build_index
+from fedmiss.report.trim import TrimFit, TrimSettings, fit_trim
+from fedmiss.report.trim.files import write_trim
+from fedmiss.report.trim.fit import Shown
+from fedmiss.report.trim_page import headline, write_page
+from fedmiss.version import __version__
+
+__all__ = ["Trims", "fit_table", "run_trims"]
+
+LEAST = 3  # years with counts: a slope through two has no error
+_MOVES = {
+    "read": "correct these rows of the table",
+    "fit": "give the species more counts, or take its rows out of the table",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trims:
+    """What every species of a table is fitted and shown with.
+
+    ``options`` of reading, ``settings`` of the model, ``shown``: rule of classes, base of indices and level of intervals;
+    ``covariates`` of the model, also strata of the results; ``weights``: whether a column of them is used.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.Trims(covariates=("region",)).covariates
+    ('region',)
+    """
+
+    options: CountOptions = field(default_factory=CountOptions)
+    settings: TrimSettings = field(default_factory=TrimSettings)
+    shown: Shown = field(default_factory=Shown)
+    covariates: tuple[str, ...] = ()
+    weights: bool = True
+
+
+def fit_table(read: CountTable, plan: Trims) -> tuple[TrimFit, list[str]]:
+    """Fit TRIM's model to a table of one species; return it, and what was found and decided.
+
+    Raises
+    ------
+    ConfigError : a covariate that the table does not have
+    InputError : a site without its category, counts that do not determine the model
+    """
+    frame, said = read.frame, list(read.said)
+    for name in plan.covariates:
+        if name not in read.covariates:
+            raise ConfigError(
+                f"--covariate {name!r}: the table's covariates are {', '.join(read.covariates) or 'none'}."
+            )
+        blank = frame.filter(frame[name].is_null())
+        if blank.height:
+            raise InputError(
+                f"{read.source.place(blank['line'][0], name)}: the covariate is blank at site {blank['site'][0]!r} "
+                f"(rows: {blank.height}); give every row of a site its category, or leave the site out."
+            )
+    weight = frame["weight"].to_numpy() if plan.weights and "weight" in frame.columns else None
+    if weight is not None:
+        said.append("the weights count in the totals; --no-weights leaves them out.")
+    fit = fit_trim(
+        frame["site"].to_list(),
+        frame["year"].to_numpy(),
+        frame["count"].to_numpy(),
+        plan.settings,
+        month=frame["month"].to_numpy() if "month" in frame.columns else None,
+        weights=weight,
+        covariates={name: frame[name].to_list() for name in plan.covariates},
+    )
+    return fit, said
+
+
+def run_trims(
+    path: str | Path,
+    out: str | Path,
+    plan: Trims | None = None,
+    *,
+    groups: str | Path | None = None,
+    jobs: int | None = None,
+    date: str | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[SpeciesResult]:
+    r"""Fit every species of a table, each by itself, and write a folder of each and the page of all into ``out``.
+
+    A species that fails stops no other; its result says at which step, why, and what to do. Where the model with
+    covariates cannot be fitted to a species, it is fitted without them, and its trends by stratum are missing. A second run
+    fits only the species whose rows or settings have changed.
+
+    Parameters
+    ----------
+    path : table of site, species, year[, month], count[, weight][, covariates]
+    groups : table of species and groups; each group gets an indicator, and a species of it without counts is named
+    jobs : processes, by default one per core; the files are the same for any number
+
+    Raises
+    ------
+    InputError, ConfigError : a table that cannot be read at all, or names no species
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> from pathlib import Path
+    >>> lines = [f"{s};{b};{y};{3 + s + y % 3}" for s in range(4) for b in ("wren", "robin") for y in range(2001, 2007)]
+    >>> n = Path("counts.csv").write_text("\n".join(["site;species;year;count", *lines]))
+    >>> [r.species for r in fedmiss.run_trims("counts.csv", "trends", jobs=1)]
+    ['robin', 'wren']
+    """
+    plan, path, out = plan or Trims(), Path(path), Path(out)
+    refuse_link(out)
+    table = split_counts(path, plan.options)
+    grouped = read_groups(groups) if groups else {}
+    for line in table.source.said:
+        say(f"note: {line}")
+    if table.unnamed:
+        say(f"note: {table.unnamed:,} rows name no species; they are left out.")
+    failed = [
+        _absent(name, near, out, str(groups))
+        for name, near in not_counted([n for g in grouped.values() for n in g], table.names).items()
+    ]
+    folders: dict[str, str] = {}
+    for name in table.rows:
+        if (other := folders.setdefault(slug(name), name)) != name:
+            raise ConfigError(
+                f"{other!r} and {name!r} would have one folder, {slug(name)}: a folder has the letters a to z and digits of "
+                "the name. Name one of them otherwise in the table."
+            )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        clear_inside(out)
+        out.mkdir(exist_ok=True)
+        results = list(failed)
+        work = partial(_one, path=path.resolve(), table=table, out=out, plan=plan)
+        for name, result, error in over_processes(work, list(table.rows), jobs):
+            done = result or SpeciesResult(
+                name, out / slug(name), None, error, step="a step unknown", next=f"add --jobs 1 and {AGAIN}"
+            )
+            say(f"{name}: " + (f"failed at {done.step}" if done.error else f"{done.page}"))
+            results.append(done)
+        results.sort(key=lambda r: r.species)
+        index = build_index(
+            [r.folder for r in results if r.page],
+            out,
+            failures={r.species: r.failure for r in results if r.error},
+            groups={
+                g: [table.names.get(k, n) for n in names if (k := fold(n))] for g, names in grouped.items()
+            },
+            date=date,
+        )
+    return [replace(r, index=index) for r in results]
+
+
+def _absent(name: str, near: list[str], out: Path, where: str) -> SpeciesResult:
+    move = f"write {' or '.join(near)}" if near else "correct the name, or take it out"
+    return SpeciesResult(
+        name,
+        out / slug(name),
+        None,
+        f"{where} names the species {name!r}, of which the counts hold no row.",
+        step="read",
+        next=f"{move} in {where}, and {AGAIN}",
+    )
+
+
+def _one(name: str, path: Path, table: SplitCounts, out: Path, plan: Trims) -> SpeciesResult:
+    """Read, fit and write one species; an error becomes its result."""
+    folder, at = out / slug(name), "read"
+    try:
+        read = table.table(name, plan.options)
+        at = "fit"
+        years = read.frame.filter(pl.col("count").is_not_null())["year"].n_unique()
+        if years < LEAST:
+            raise InputError(
+                f"counts in {years} {'year' if years == 1 else 'years'} only; a trend with a standard error needs {LEAST}."
+            )
+        rows = table.rows[name]
+        settings = {"options": asdict(plan.options), "model": asdict(plan.settings), "weights": plan.weights}
+        shown = {**plan.shown._asdict(), "covariates": list(plan.covariates)}
+        key = hash_json(
+            [__version__, name, settings, shown, table.source.header, rows.hash_rows(seed=1).to_list()]
+        )
+        make = partial(_write, read, name, folder, path, plan)
+        ran = step(folder, key, make)
+        return SpeciesResult(name, folder, folder / "index.html", redone=("fit",) if ran else ())
+    except Exception as error:
+        move = f"{_MOVES[at]}, and {AGAIN}"
+        told = sentence(error) if not isinstance(error, FedmissError) else str(error)
+        return SpeciesResult(name, folder, None, told, step=at, next=move)
+
+
+def _write(read: CountTable, name: str, folder: Path, path: Path, plan: Trims, *, overwrite: bool) -> None:
+    notes = []
+    try:
+        fit, said = fit_table(read, plan)
+    except InputError as error:
+        if not plan.covariates:
+            raise
+        fit, said = fit_table(read, replace(plan, covariates=()))
+        notes = [f"trends by {', '.join(plan.covariates)} are missing: {error}"]
+    cells = fit.cells
+    seen, filled = cells.seen, np.where(cells.seen, np.nan_to_num(cells.counts), fit.mu) * cells.weights
+    results = {
+        "headline": headline(fit, plan.shown),
+        "species": name,
+        "common_name": read.common_name,
+        "rule": plan.shown.rule,
+        "n_counted": int(seen.sum()),
+        "share_observed": float(seen.mean()),
+        "share_imputed_total": float(filled[~seen].sum() / filled.sum()),
+    }
+    warnings = [*said, *fit.notes, *notes]
+    with atomic_folder(folder, "trim", overwrite=overwrite, inputs=[path]) as new:
+        write_trim(fit, new, slug(name), plan.shown)
+        write_page(fit, new, name, plan.shown, warnings)
+        write_manifest(
+            new,
+            "trim",
+            settings={**asdict(plan.settings), **plan.shown._asdict()},
+            inputs={path.name: hash_file(path)},
+            results=results,
+            warnings=warnings,
+        )

@@ -1,0 +1,122 @@
+"""One species among many: what a folder of a report, or of TRIM's results, says of it for tables and pages of all."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedmiss.errors import InputError
+from fedmiss.files import read_json, read_manifest
+from fedmiss.report.classes import classify
+from fedmiss.report.indicator import normal_draws
+from fedmiss.tables import load_schema, read_table
+
+__all__ = ["TREND", "Species", "read_species"]
+
+TREND = "from_year to_year slope slope_se percent_per_year percent_lo percent_hi trend_class".split()
+_DRAWS = 1000  # around an index of TRIM
+
+
+class Species(NamedTuple):
+    """What is known of one species.
+
+    ``row`` has the columns of ``report_index``; ``yearly`` ``year``, ``total``, ``total_se``, ``index`` (base = 100) and
+    ``used``; ``draws`` (B, years) of the totals, or None; ``trends`` the rows of ``report_species_trends`` without the name.
+    """
+
+    row: dict[str, Any]
+    yearly: pd.DataFrame
+    draws: pd.DataFrame | None
+    trends: pd.DataFrame
+
+
+def read_species(folder: Path) -> Species:
+    """Read a folder of ``fedmiss report``, or one of TRIM's results of many species.
+
+    Raises
+    ------
+    InputError : another kind of folder, or a damaged one
+    """
+    manifest = read_manifest(folder)
+    if manifest["kind"] == "trim":
+        return _of_trim(folder, manifest["results"])
+    results = read_manifest(folder, "report")["results"]
+    row = {c["name"]: results.get(c["name"]) for c in load_schema("report_index").columns}
+    tables = folder / "tables"
+    yearly = read_table(tables / "yearly.parquet", "report_yearly").to_pandas()
+    table = read_table(tables / "draws.parquet", "report_draws").to_pandas()
+    whole = {"stratum": "all", **{k: row[k] for k in ("n_sites", *TREND)}}
+    trends = pd.DataFrame([whole])
+    if (tables / "regions.parquet").exists():
+        regions = read_table(tables / "regions.parquet", "report_regions").to_pandas()
+        regions = regions.rename(columns={"region": "stratum"})[["stratum", "n_sites", *TREND]]
+        trends = pd.DataFrame([whole, *regions.to_dict("records")])
+    return Species(
+        row,
+        yearly[["year", "total", "total_se", "index", "used"]],
+        table.pivot(index="draw", columns="year", values="total") if len(table) else None,
+        trends,
+    )
+
+
+def _of_trim(folder: Path, results: Mapping[str, Any]) -> Species:
+    if "species" not in results:
+        raise InputError(
+            f"{folder} has TRIM's results of one table, not of a species: make it with `fedmiss trim --all-species`.",
+            path=str(folder),
+        )
+    found = read_json(folder / "trim.json")
+    rule = str(results["rule"])
+    rows = []
+    for name, which in found["strata"].items():
+        rows.append(
+            {"stratum": name, "n_sites": found["sites_of_strata"][name], **_trend(which["imputed"], rule)}
+        )
+    whole = found["strata"]["all"]["imputed"]
+    totals, index = pd.DataFrame(whole["totals"]), pd.DataFrame(whole["index"])
+    yearly = pd.DataFrame(
+        {
+            "year": totals["time"].astype(int),
+            "total": totals["total"],
+            "total_se": totals["se"],
+            "index": 100 * index["index"],
+            "used": True,
+        }
+    )
+    # A key of its own for each species, so that its draws do not depend on the others'.
+    rng = np.random.default_rng(zlib.crc32(str(results["species"]).encode()))
+    series = normal_draws(index["index"].to_numpy(float), index["se"].to_numpy(float), _DRAWS, rng)
+    scale = float((totals["total"] / index["index"]).replace([np.inf, -np.inf], np.nan).mean())
+    draws = pd.DataFrame(scale * series, columns=list(yearly["year"]))
+    row = {
+        "species": results["species"],
+        "common_name": results["common_name"],
+        "n_years": len(yearly),
+        **{k: rows[0][k] for k in TREND},
+        "reason": "",
+        "n_sites": found["sites"],
+        "n_counted": results["n_counted"],
+        "share_observed": results["share_observed"],
+        "share_imputed_total": results["share_imputed_total"],
+    }
+    return Species(row, yearly, draws, pd.DataFrame(rows))
+
+
+def _trend(which: Mapping[str, Any], rule: str) -> dict[str, Any]:
+    o, years = which["overall"], [int(t["time"]) for t in which["totals"]]
+    kind = classify(o["slope"], o["slope_se"], len(years), rule)
+    return {
+        "from_year": years[0],
+        "to_year": years[-1],
+        "slope": o["slope"],
+        "slope_se": o["slope_se"],
+        "percent_per_year": 100 * (o["multiplicative"] - 1),
+        "percent_lo": 100 * (kind.lo - 1),
+        "percent_hi": 100 * (kind.hi - 1),
+        "trend_class": kind.name,
+    }

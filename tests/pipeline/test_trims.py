@@ -1,0 +1,235 @@
+"""A coordinator's spreadsheet of many species with five faults: good results, five failures named, the same on any cores."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import openpyxl
+import pandas as pd
+import pytest
+
+from fedmiss.etl.counts import CountOptions, read_counts
+from fedmiss.files import read_manifest
+from fedmiss.pipeline.chain import run_recipe
+from fedmiss.pipeline.recipe import read_recipe, slug
+from fedmiss.pipeline.trims import Trims, run_trims
+from fedmiss.report.trim import TrimSettings, fit_trim
+from tests.cli.terminal import fedmiss
+from tests.report.trim_readers import Tof
+
+ZERO, SHORT, TWICE, ABSENT, MISSPELT = (
+    "Alauda nullus",
+    "Anthus brevis",
+    "Corvus geminus",
+    "Strix absens",
+    "Parus maior",
+)
+GROUPS = ("farmland", "forest", "wetland")
+PLAN = Trims(settings=TrimSettings(overdispersion=True, serial_correlation=True), covariates=("Region",))
+
+
+def names(n):
+    good = [
+        "Parus major",
+        *(f"{g} {e}us" for g in ("Turdus", "Sylvia", "Falco", "Larus", "Sitta") for e in "abcdefgh"),
+    ]
+    return [*good[: n - 5], ZERO, SHORT, TWICE]
+
+
+def write(folder, species, sites, years, seed=1):
+    """A workbook of the species asked for, but two, with a title above its header; and a table of habitats."""
+    rng, rows = np.random.default_rng(seed), []
+    first = 2001
+    for name in names(species):
+        level, slope = rng.normal(1.5, 0.8, sites), rng.normal(0, 0.03)
+        for s in range(sites):
+            for y in range(2 if name == SHORT else years):
+                if rng.random() < 0.7 or (s, y) == (3, 1):
+                    n = 0 if name == ZERO else int(rng.poisson(np.exp(level[s] + slope * y)))
+                    rows.append([f"S{s:03d}", name, first + y, n, ("North", "South")[s % 2]])
+                    if name == TWICE and (s, y) == (3, 1):
+                        rows.append([f"S{s:03d}", name, first + y, n + 1, "South"])
+    book = openpyxl.Workbook(write_only=True)
+    sheet = book.create_sheet("Counts")
+    for row in (["Breeding birds"], [], ["Site", "Species", "Year", "Count", "Region"], *rows):
+        sheet.append(row)
+    book.save(folder / "counts.xlsx")
+    asked = [MISSPELT if n == "Parus major" else n for n in names(species)] + [ABSENT]
+    lines = [f"{name};{GROUPS[k % 3]}" for k, name in enumerate(asked)]
+    (folder / "habitats.csv").write_text("\n".join(["species;habitat", *lines]) + "\n", encoding="utf-8")
+    return folder / "counts.xlsx", folder / "habitats.csv"
+
+
+def files_of(folder):
+    """Contents of all files, but marks that hold a random number."""
+    found = (p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != ".fedmiss-made")
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in found}
+
+
+def check_set(out, results, good, poor=()):
+    """What holds for a set of any size: good results, five named ones, tables of all.
+
+    Of the five the ``poor`` have a report that gives no class and says why; the others failed, with their next move.
+    """
+    failed = {r.species: r for r in results if r.page is None}
+    assert sorted([*failed, *poor]) == sorted([ZERO, SHORT, TWICE, ABSENT, MISSPELT])
+    assert len(results) - 5 == good
+    assert all(r.next.endswith("what is finished is kept.") for r in failed.values())
+    assert "Parus major" in failed[MISSPELT].next
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert all(name in page for name in failed)
+    assert len(pd.read_csv(out / "failures.csv")) == 5 - len(poor)
+    index, trends = pd.read_csv(out / "index.csv"), pd.read_csv(out / "trends.csv")
+    unclassed = index[index["trend_class"] == "not classified"]
+    assert sorted(unclassed["species"]) == sorted(poor)
+    assert all(f"<dd>Not classified: {why}" in page for why in unclassed["reason"])
+    assert len(index) == good + len(poor)
+    trends = trends[~trends["species"].isin(poor)]
+    index = index[~index["species"].isin(poor)]
+    assert (trends["slope_se"] > 0).all()
+    assert sorted(trends[trends["stratum"] == "all"]["species"]) == sorted(index["species"])
+    both = pd.read_csv(out / "indicator.csv")
+    assert list(dict.fromkeys(both["group"])) == ["all", *GROUPS]
+    whole = both[both["group"] == "all"]
+    assert (whole["lo"][1:] < whole["index"][1:]).all()
+    assert whole["smooth"].notna().all()
+    assert set(pd.read_csv(out / "indicator_trends.csv")["group"]) == {"all", *GROUPS}
+    return failed, index, trends, both
+
+
+@pytest.mark.slow
+def test_a_set_of_trims_and_its_resumption(tmp_path):
+    counts, habitats = write(tmp_path, 12, 14, 9)
+    out = tmp_path / "é set"
+    failed, _, trends, both = check_set(
+        out, run_trims(counts, out, PLAN, groups=habitats, jobs=1, date="2026-01-02"), 7
+    )
+    assert "Counts" not in failed[ZERO].error
+    assert "positive count" in failed[ZERO].error
+    assert "2 years only" in failed[SHORT].error
+    assert "S003, year 2002 stands 2 times (rows" in failed[TWICE].error
+
+    # each species is what its own table gives, and rtrim's readers find it in its file
+    name = "Turdus aus"
+    frame = read_counts(counts, CountOptions(species=name)).frame.to_pandas()
+    args = (frame["site"], frame["year"], frame["count"], PLAN.settings)
+    fit = fit_trim(*args, covariates={"Region": frame["Region"]})
+    row = trends.set_index(["species", "stratum"])
+    for stratum in ("all", "Region=North", "Region=South"):
+        want = fit.overall(stratum=stratum).iloc[0]
+        got = row.loc[(name, stratum)]
+        assert got["slope"] == pytest.approx(want["slope"], rel=1e-5)
+        assert got["slope_se"] == pytest.approx(want["slope_se"], rel=1e-5)
+        assert got["n_sites"] == fit.n_sites(stratum)
+        assert got["trend_class"] == want["trend_class"]
+    tof = Tof((out / slug(name) / f"{slug(name)}.out").read_text())
+    assert (tof.version(), tof.n("Time")) == ("3.61", 9)
+    np.testing.assert_allclose(np.array(tof.indices())[:, 3], fit.index()["index"], atol=6e-5)
+    assert tof.slope("IMPUTED")["Additive"] == pytest.approx(fit.overall().iloc[0]["slope"], abs=6e-5)
+    # the indicator of all is the mean of the logarithms of the species' indices
+    wide = pd.read_csv(out / "indices.csv").pivot(index="year", columns="species", values="index")
+    mean = np.exp(np.log(wide).mean(axis=1)).to_numpy()
+    np.testing.assert_allclose(both[both["group"] == "all"]["index"], mean, rtol=1e-4)
+
+    first = files_of(out)
+    again = run_trims(counts, out, PLAN, groups=habitats, jobs=1, date="2026-01-02")
+    assert not any(r.redone for r in again)
+    assert files_of(out) == first
+    # a row corrected: that species alone is fitted again
+    book = openpyxl.load_workbook(counts)
+    rows = book["Counts"]
+    twice = [
+        r
+        for r in range(4, rows.max_row + 1)
+        if [rows.cell(r, k).value for k in (1, 2, 3)] == ["S003", TWICE, 2002]
+    ]
+    rows.delete_rows(twice[1])
+    book.save(counts)
+    mended = run_trims(counts, out, PLAN, groups=habitats, jobs=1, date="2026-01-02")
+    assert [r.species for r in mended if r.redone] == [TWICE]
+    assert len(pd.read_csv(out / "index.csv")) == 8
+    assert len(pd.read_csv(out / "failures.csv")) == 4
+
+
+def test_a_stratum_that_cannot_be_fitted_leaves_the_whole(tmp_path):
+    """A region without counts in a year: the species is fitted without regions, and says so."""
+    rows = [
+        f"{s},{b},{y},{3 + (s * y) % 4},{'N' if s < 3 else 'S'}"
+        for b in ("wren", "crow") for s in range(6) for y in range(2001, 2009)
+        if not (b == "crow" and s >= 3 and y == 2004)
+    ]  # fmt: skip
+    (tmp_path / "c.csv").write_text("\n".join(["site,species,year,count,region", *rows]))
+    results = run_trims(tmp_path / "c.csv", tmp_path / "o", Trims(covariates=("region",)), jobs=1)
+    assert all(r.page for r in results)
+    trends = pd.read_csv(tmp_path / "o" / "trends.csv")
+    assert trends.groupby("species").size().to_dict() == {"crow": 1, "wren": 3}
+    warnings = read_manifest(tmp_path / "o" / "crow")["warnings"]
+    assert any("trends by region are missing" in w and "2004" in w for w in warnings)
+    assert "trends by region are missing" in (tmp_path / "o" / "crow" / "index.html").read_text()
+
+
+@pytest.mark.slow
+def test_the_command_writes_the_same_bytes_on_one_core_and_two(tmp_path):
+    counts, habitats = write(tmp_path, 12, 12, 8)
+    for jobs in (1, 2):
+        done = fedmiss(
+            "trim", counts, "--all-species", "--overdispersion", "--covariate", "Region", "--species-groups", habitats,
+            "--jobs", jobs, "--date", "2026-01-02", "--out", tmp_path / f"o{jobs}",
+        )  # fmt: skip
+        assert done.code == 1
+        assert "7 of 12 species done" in done.out
+        assert "row 3" in done.out
+        for name in (ZERO, SHORT, TWICE, ABSENT, MISSPELT):
+            assert f"{name}: failed at" in done.err
+        assert done.err.count("Next: ") == 5
+    one, two = files_of(tmp_path / "o1"), files_of(tmp_path / "o2")
+    assert {k for k in one if one[k] != two.get(k)} <= {"manifest.json"}
+    assert len(one) == len(two)
+    for words, said in (
+        (("--all-species",), "needs a folder"),
+        (("--all-species", "--out", "o", "--species", "wren"), "--species"),
+        (("--jobs", "2", "--species", "Turdus aus"), "--jobs"),
+    ):
+        done = fedmiss("trim", counts, *words)
+        assert done.code == 2
+        assert said in done.err.replace("\n", " ")
+
+
+RECIPE = """
+out = "reports"
+species = "all"
+min_records = 1
+species_groups = "habitats.csv"
+[ingest]
+files = "counts.xlsx"
+[panel]
+groups = 1
+[fit]
+model = "quasi"
+rank = 0
+structure = "none"
+bootstrap = 20
+[report]
+date = "2026-01-02"
+"""
+
+
+@pytest.mark.parametrize(
+    ("species", "sites", "years"),
+    [pytest.param(12, 24, 12, marks=pytest.mark.slow), pytest.param(40, 200, 25, marks=pytest.mark.nightly)],
+)
+def test_a_workbook_with_five_faults_by_trim_and_by_run(tmp_path, species, sites, years):
+    counts, habitats = write(tmp_path, species, sites, years)
+    jobs = 1 if species < 40 else os.cpu_count()
+    check_set(
+        tmp_path / "trims",
+        run_trims(counts, tmp_path / "trims", PLAN, groups=habitats, jobs=jobs),
+        species - 5,
+    )
+    (tmp_path / "r.toml").write_text(RECIPE)
+    results = run_recipe(read_recipe(tmp_path / "r.toml"), jobs=jobs)
+    failed, *_ = check_set(tmp_path / "reports", results, species - 5, poor=(ZERO, SHORT))
+    assert failed[ABSENT].step == failed[MISSPELT].step == "groups"
+    again = run_recipe(read_recipe(tmp_path / "r.toml"), jobs=jobs)
+    assert not any(r.redone for r in again)

@@ -6,6 +6,8 @@
     python benchmarks/community.py groups     ten groups beside one: seconds
     python benchmarks/community.py size --work FOLDER   1,000 sites x 300 species x 240 months of checklists, from files
     python benchmarks/community.py real       peak counts of the Everglades, by colony and species
+    python benchmarks/community.py presence   found or not, 6 to 30 species: the chosen model beside rank 0 on hidden cells
+    python benchmarks/community.py gllvm      data sets of R's vegan: beside GLLVMs of glmmTMB (both packages of R needed)
 
 Made-up communities: log mean = site + species + response to one covariate + rank 3 factors (spread .7 a loading); counts
 negative binomial of size 1 at each of 1 to 10 visits.
@@ -18,8 +20,10 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,7 +37,7 @@ from fedmiss.community.settings import CommunitySettings
 from fedmiss.federation.local import fit_counts
 from fedmiss.federation.results import AverageFit
 from fedmiss.models.lowrank.data import Group, GroupPanel
-from fedmiss.models.lowrank.families import POISSON
+from fedmiss.models.lowrank.families import POISSON, negbin_deviance
 from fedmiss.models.lowrank.settings import CountSettings
 
 SIZE = 1.0
@@ -194,7 +198,7 @@ def hidden(seeds: int) -> None:
 
 def coverage(seeds: int) -> None:
     for rank in (3, 0):
-        inside, n = 0.0, 0
+        inside, drawn_inside, n = 0.0, 0.0, 0
         for seed in range(seeds):
             w = world(seed, 200, 60, rank)
             y = sum(w.counts((200, 60)) * (v < w.visits[:, None]) for v in range(10))
@@ -208,8 +212,73 @@ def coverage(seeds: int) -> None:
                 drawn.append(rng.poisson(rng.gamma(k, mean / k)))
             low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
             inside += float(((y >= low) & (y <= high))[hid].sum())
+            below, ties = (np.array(drawn) < y).mean(axis=0), (np.array(drawn) == y).mean(axis=0)
+            place = below + rng.random(y.shape) * ties  # a count has no quantile of 2.5 %: ties at random
+            drawn_inside += float(((place > 0.025) & (place < 0.975))[hid].sum())
             n += int(hid.sum())
-        print(f"true rank {rank}: {100 * inside / n:.1f} % of {n:,} held-out counts in their 95 % interval")
+        print(
+            f"true rank {rank}: {100 * inside / n:.1f} % of {n:,} held-out counts in their 95 % interval, "
+            f"{100 * drawn_inside / n:.1f} % with ties at random"
+        )
+
+
+def presence(seeds: int) -> None:
+    """Lists with and without each species at 150 sites of 1 to 10 lists; log loss of the hidden cells beside rank 0."""
+    rows = []
+    for S in (6, 12, 30):
+        for rank in (3, 0):
+            for share in (0.5, 0.8, 0.95):
+                for seed in range(seeds):
+                    w = world(seed, 150, S, rank)
+                    y = w.rng.binomial(w.visits[:, None], 1 / (1 + np.exp(-w.eta - 1.0)))
+                    n, hid = np.repeat(w.visits[:, None], S, axis=1), w.rng.random(y.shape) < share
+                    j, s = np.nonzero(~hid)
+                    weight = np.r_[y[j, s], (n - y)[j, s]].astype(float)
+                    c = Cells(150, S, np.r_[j, j], np.r_[s, s], np.repeat([1.0, 0.0], j.size), None, weight)
+                    row = {"S": S, "true rank": rank, "hidden": share}
+                    for r in ("auto", 0, 2):
+                        made = fit_community(
+                            c.take(weight > 0), CommunitySettings(model="presence", rank=r, seed=seed)
+                        )
+                        p = np.clip(made.fit.expected(), 1e-6, 1 - 1e-6)
+                        row[str(r)] = -(y * np.log(p) + (n - y) * np.log(1 - p))[hid].mean()
+                    rows.append(row | {k: row[k] / row["0"] for k in ("auto", "2", "0")})
+    t = pd.DataFrame(rows)
+    print(t.groupby(["S", "true rank", "hidden"])[["auto", "2"]].agg(["mean", "max"]).round(3).to_string())
+
+
+GLLVM = """
+suppressMessages(library(glmmTMB))
+d <- read.csv("cells.csv"); d$site <- factor(d$site); d$species <- factor(d$species)
+for (r in 1:2) {
+  f <- as.formula(sprintf("count ~ 0 + species + (1 | site) + rr(0 + species | site, d = %d)", r))
+  m <- glmmTMB(f, data = d[d$hidden == 0, ], family = nbinom2())
+  d[[paste0("gllvm", r)]] <- predict(m, newdata = d, type = "response", allow.new.levels = TRUE)
+}
+write.csv(d, "means.csv", row.names = FALSE)
+"""
+
+
+def gllvm(seeds: int) -> None:
+    """Species at three sites or more; a fifth of the cells hidden; Poisson deviance, and that of the negative binomial."""
+    for name in ("mite", "dune"):
+        with tempfile.TemporaryDirectory() as work:
+            get = f"library(vegan); data({name}); write.csv({name}, 'table.csv')"
+            subprocess.run(["Rscript", "-e", get], cwd=work, check=True, capture_output=True)
+            table = pd.read_csv(Path(work) / "table.csv", index_col=0)
+            table = table.loc[:, (table > 0).sum() >= 3]
+
+            def peer(y: np.ndarray, hid: np.ndarray, work: str = work) -> dict[str, np.ndarray]:
+                j, s = np.indices(y.shape).reshape(2, -1)
+                cells = pd.DataFrame(
+                    {"site": j, "species": s, "count": y.ravel(), "hidden": hid.ravel().astype(int)}
+                )
+                cells.to_csv(Path(work) / "cells.csv", index=False)
+                subprocess.run(["Rscript", "-e", GLLVM], cwd=work, check=True, capture_output=True)
+                made = pd.read_csv(Path(work) / "means.csv")
+                return {f"GLLVM {r}": made[f"gllvm{r}"].to_numpy().reshape(y.shape) for r in (1, 2)}
+
+            score_table(table, seeds, name, peer)
 
 
 def groups(seeds: int) -> None:
@@ -278,27 +347,49 @@ def real(seeds: int) -> None:
     )
 
 
-def score_table(table: pd.DataFrame, seeds: int, name: str) -> None:
+def score_table(
+    table: pd.DataFrame,
+    seeds: int,
+    name: str,
+    peer: Callable[[np.ndarray, np.ndarray], dict[str, np.ndarray]] = lambda y, hid: {},
+) -> None:
     """Hide a fifth of the cells of a table of counts and predict them."""
     J, S = table.shape
-    y, rows = table.to_numpy(), []
+    y, rows = table.to_numpy(dtype=float), []
     for seed in range(seeds):
         w = World(np.zeros((J, S)), np.zeros(J), np.ones(J, dtype=int), np.random.default_rng(seed))
         c, hid = whole(w, y, 0.2)
         made = fit_community(c, CommunitySettings(seed=seed))
         zero = fit_community(c, CommunitySettings(seed=seed, rank=0))
-        base = deviance(y, zero.fit.expected())[hid].mean()
-        means = {"chosen": made.fit.expected(), "GLM": glm(w, c), "softImpute": soft(w, c)}
-        rows.append({"rank": made.rank} | {k: deviance(y, m)[hid].mean() / base for k, m in means.items()})
+        means = {"chosen": made.fit.expected(), "GLM": glm(w, c), "softImpute": soft(w, c)} | peer(y, hid)
+
+        def ratio(
+            judge: Callable[[np.ndarray, np.ndarray], np.ndarray], m: np.ndarray, e0: np.ndarray
+        ) -> float:
+            return float(judge(y[hid], m[hid]).mean() / judge(y[hid], e0[hid]).mean())  # noqa: B023
+
+        def negbin(y: np.ndarray, m: np.ndarray) -> np.ndarray:
+            return negbin_deviance(y, np.maximum(m, 1e-3), zero.widest)  # noqa: B023
+
+        e0 = zero.fit.expected()
+        rows.append(
+            {"rank": made.rank}
+            | {k: ratio(deviance, m, e0) for k, m in means.items()}
+            | {f"{k}, negbin": ratio(negbin, m, e0) for k, m in means.items()}
+        )
     print(f"{name}: {J} sites x {S} species, {seeds} masks; deviance of hidden cells beside rank 0")
     print(pd.DataFrame(rows).mean().round(3).to_string())
 
 
 def main() -> None:
+    parts = {
+        "worlds": worlds, "hidden": hidden, "coverage": coverage, "groups": groups, "real": real, "presence": presence,
+        "gllvm": gllvm,
+    }  # fmt: skip
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=["worlds", "hidden", "coverage", "groups", "size", "real"])
+    parser.add_argument("part", choices=["size", *parts])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--lists", type=int, default=72_000)
     parser.add_argument("--work", type=Path, default=Path("community-size"))
@@ -306,9 +397,7 @@ def main() -> None:
     if a.part == "size":
         size(a.work, a.lists)
     else:
-        {"worlds": worlds, "hidden": hidden, "coverage": coverage, "groups": groups, "real": real}[a.part](
-            a.seeds
-        )
+        parts[a.part](a.seeds)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,10 @@ from fedmiss.cli.options import Out, Overwrite, refuse_typed
 __all__ = ["COMMANDS"]
 
 _KIT = Annotated[Path, typer.Argument(help="Your organisation's kit: the folder that the proposer sent.")]
-_DATA = Annotated[Path, typer.Argument(help="Your organisation's panel, made by `fedmiss panel --groups 1`.")]
+_DATA = Annotated[
+    Path,
+    typer.Argument(help="Your panel, made by `fedmiss panel --groups 1`; for all species your records."),
+]
 _STUDY = Annotated[Path, typer.Argument(help="Folder of the study, made by `fedmiss federation new`.")]
 
 
@@ -98,6 +101,13 @@ def join(
             min=0,
         ),
     ] = None,
+    site_table: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV of your sites' covariates, for a study about all species of a site.",
+            show_default="that of the last time, at first none",
+        ),
+    ] = None,
     report: Annotated[
         Path | None, typer.Option(help="Folder of your own report at the end.", show_default="KIT/report")
     ] = None,
@@ -115,6 +125,7 @@ def join(
     if preview:
         refuse_typed(context, ("report", "joint", "date"), "--preview makes no report")
     from fedmiss.files import read_json
+    from fedmiss.network.community import OWN
     from fedmiss.network.folder import check_folder
     from fedmiss.network.kits import approve as approved
     from fedmiss.network.kits import open_kit, page, terminal_ask
@@ -126,11 +137,20 @@ def join(
     if mine.study.method:
         names = ("look", "preview", "own_sites", "report", "joint", "date")
         refuse_typed(context, names, f"the study runs {mine.study.method['run']}, not the count model")
+    if mine.study.community:
+        names = ("preview", "report", "joint", "date")
+        refuse_typed(context, names, "the study is about all species of a site")
+    else:
+        refuse_typed(
+            context, ("site_table",), "the study is about one species, whose panel has the covariates"
+        )
     if mine.study.engine != "folder":
         refuse_typed(context, ("folder",), f"the study's frames are carried by {mine.study.engine}")
     brought = brings(mine, data, own_sites)
     if own_sites is not None and not dry_run:
         mine.keep_own_sites(own_sites)
+    if site_table is not None and not dry_run:
+        mine.keep_site_table(site_table)
     if dry_run:
         typer.echo(page(mine))
         typer.echo("\n".join(brought))
@@ -153,7 +173,9 @@ def join(
         typer.echo(f"Wrote {result}. Say the same without --preview to go on.")
         return
     typer.echo(f"{mine.name}: done. Joint result: {result}")
-    if mine.study.method:
+    if mine.study.community:
+        typer.echo(f"{mine.name}: your sites by all species: {mine.folder / OWN / 'index.html'}")
+    if mine.study.method or mine.study.community:
         return
     page_of_all = joint_report(result, joint or mine.folder / "joint", date=date, overwrite=True)
     typer.echo(f"{mine.name}: joint report: {page_of_all}")

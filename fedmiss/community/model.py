@@ -21,17 +21,33 @@ from fedmiss.arrays import F64, I64
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.errors import ConfigError
 from fedmiss.etl.community import Lists
+from fedmiss.federation.group.features import expanded
 from fedmiss.federation.group.visits import Visits, effort_columns
 from fedmiss.federation.hub.agree import Plan
+from fedmiss.federation.hub.crossval import FOLDS
+from fedmiss.federation.hub.steps import responding
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import CountFit
 from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import FAMILIES, negbin_deviance
 from fedmiss.models.lowrank.settings import CountSettings
-from fedmiss.rng import rng_for
 
-__all__ = ["Cells", "Community", "Effort", "cell_deviance", "cells_of", "effort_of", "fit_community"]
+__all__ = [
+    "Cells",
+    "Community",
+    "Effort",
+    "cell_deviance",
+    "cells_of",
+    "check_rank",
+    "clear_gain",
+    "effort_by",
+    "effort_of",
+    "effort_plan",
+    "effort_visits",
+    "fit_by",
+    "fit_community",
+]
 
 SIZES = (1.0, 0.5, 0.25, 0.125)  # fractions of the 1 / size of rank 0 that are tried
 COVARIATES = ("covariates",)
@@ -47,31 +63,44 @@ class Effort:
     terms: Mapping[str, float] = field(default_factory=dict)
 
 
-def effort_of(lists: Lists, wanted: str = "auto") -> Effort:
+def effort_visits(lists: Lists) -> Visits:
+    """The lists as visits on which all birds were counted, by calendar month."""
+    birds, whole = lists.totals()
+    return Visits(
+        site_id=lists.sites["site_id"].to_numpy().astype(object), site=lists.site, month=lists.month.astype(np.int64) - 1,
+        count=np.where(whole, birds, np.nan), detected=birds > 0, observer=np.zeros(lists.site.size, np.int32),
+        effort=lists.effort, weight=np.ones(lists.site.size), region=np.full(lists.J, "", dtype=object), calendar=False,
+    )  # fmt: skip
+
+
+def effort_plan(wanted: str) -> Plan:
+    """What :func:`effort_by` needs to be agreed; ``wanted``: auto, or terms with commas between them."""
+    terms = wanted if wanted == "auto" else tuple(t.strip() for t in wanted.split(","))
+    return Plan(months=np.arange(12, dtype=np.int64), effort=terms)
+
+
+def effort_by(federation: LocalFederation, lists: Lists) -> Effort:
     """Estimate what effort does to the number of birds on a list: the count model of all birds of the lists that count all.
 
     Sites differ by their effects and months by theirs, so the powers come from lists of the same site that differ in effort.
     """
-    m = lists.site.size
-    birds, whole = lists.totals()
-    if wanted == "none" or not whole.any():
-        return Effort(np.ones(m))
-    held = Visits(
-        site_id=lists.sites["site_id"].to_numpy().astype(object), site=lists.site, month=lists.month.astype(np.int64) - 1,
-        count=np.where(whole, birds, np.nan), detected=birds > 0, observer=np.zeros(m, np.int32), effort=lists.effort,
-        weight=np.ones(m), region=np.full(lists.J, "", dtype=object), calendar=False,
-    )  # fmt: skip
-    terms = wanted if wanted == "auto" else tuple(t.strip() for t in wanted.split(","))
-    plan = Plan(months=np.arange(12, dtype=np.int64), effort=terms)
-    federation = LocalFederation({"lists": held}, {"lists": np.arange(lists.J)}, lists.J, plan)
     found = federation.agreement
     if not found.terms:
-        return Effort(np.ones(m))
+        return Effort(np.ones(lists.site.size))
     model = CountSettings(rank=0, dispersion="negbin", season=False, slopes=False)
-    kappa = federation.fit(model).aux.kappa
+    federation.fit(model)
+    kappa = federation.members[0].state.kappa
     names = [n for t in found.terms for n in ((t, f"{t} not known") if t in found.blanks else (t,))]
     weight: F64 = np.exp(effort_columns(lists.effort, found.terms, found.blanks) @ kappa)
     return Effort(weight, dict(zip(names, (float(k) for k in kappa), strict=True)))
+
+
+def effort_of(lists: Lists, wanted: str = "auto") -> Effort:
+    """What each list counts for; ``wanted``: auto, none, or terms with commas between them."""
+    if wanted == "none" or not lists.totals()[1].any():
+        return Effort(np.ones(lists.site.size))
+    held, at = {"lists": effort_visits(lists)}, {"lists": np.arange(lists.J)}
+    return effort_by(LocalFederation(held, at, lists.J, effort_plan(wanted)), lists)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +131,16 @@ class Cells:
     def effort(self) -> F64:
         """Standard visits (n,) of each cell."""
         return np.ones(self.count.size) if self.exposure is None else self.exposure
+
+    def visits(self, site_id: np.ndarray, covariates: Mapping[str, np.ndarray]) -> Visits:
+        """The cells as visits of an organisation's own sites (J,), in months that are the species."""
+        n = self.count.size
+        return Visits(
+            site_id=site_id.astype(object), site=self.site.astype(np.int32), month=self.species.astype(np.int64),
+            count=self.count, detected=self.count > 0, observer=np.zeros(n, np.int32), effort=np.zeros((n, 0)),
+            weight=self.weight, exposure=self.exposure, region=np.full(self.J, "", dtype=object), given=True,
+            calendar=False, covariates=expanded(covariates),
+        )  # fmt: skip
 
     def panel(self, covariates: Mapping[str, np.ndarray], groups: Sequence[str] | None) -> GroupPanel:
         """The cells as a panel whose months are the species; ``groups`` (J,) says who holds each site."""
@@ -146,6 +185,7 @@ class Community:
     covariates: Mapping[str, np.ndarray]
     responses: tuple[str, ...]
     gains: pd.DataFrame
+    widest: float = 0.0
 
     @property
     def rank(self) -> int:
@@ -185,36 +225,60 @@ def fit_community(
     >>> fit_community(cells, CommunitySettings(rank=0)).fit.expected().shape
     (30, 12)
     """
-    s, known, tell = settings or CommunitySettings(), dict(covariates or {}), watch or (lambda text: None)
-    most = (cells.S - 1) // 2
+    known = dict(covariates or {})
+    federation = LocalFederation.of_panel(cells.panel(known, groups))
+    return fit_by(federation, cells, settings or CommunitySettings(), known, watch)
+
+
+def check_rank(s: CommunitySettings, S: int) -> int:
+    """The most axes that ``S`` species can bear.
+
+    Raises
+    ------
+    ConfigError    more are asked for
+    """
+    most = (S - 1) // 2
     if s.rank != "auto" and s.rank > most:
         raise ConfigError(
-            f"rank {s.rank} needs {2 * s.rank + 1} species or more; there are {cells.S} (at most rank {most}). Lower --rank "
+            f"rank {s.rank} needs {2 * s.rank + 1} species or more; there are {S} (at most rank {most}). Lower --rank "
             "or --min-sites."
         )
-    panel = cells.panel(known, groups)
+    return most
+
+
+def fit_by(
+    federation: LocalFederation,
+    cells: Cells,
+    s: CommunitySettings,
+    covariates: Mapping[str, np.ndarray],
+    watch: Callable[[str], None] | None = None,
+) -> Community:
+    """Fit the community model by a federation whose months are species.
+
+    ``cells`` and ``covariates`` are those of the sites that are held here.
+    """
+    tell, most = watch or (lambda text: None), check_rank(s, cells.S)
     family = {"counts": "poisson", "presence": "bernoulli"}[s.model]
     dispersion = "negbin" if s.model == "counts" else "none"
     plain = CountSettings(
         family=family, rank=0, dispersion=dispersion, season=False, slopes=False, seed=s.seed
     )
-    federation = LocalFederation.of_panel(panel)
     tell("rank 0")
     federation.fit(plain)
     widest = federation.members[0].state.inverse_size
     base = replace(plain, inverse_size=widest if widest > 0 else None)
 
-    def compared(candidates: Sequence[CountSettings]) -> Choice:
+    def compared(candidates: Sequence[CountSettings], seed: int = s.seed) -> Choice:
         return federation.cross_validate(
             [replace(c, max_sweeps=ROUNDS) for c in candidates],
             folds=s.folds,
             by="cell",
-            seed=s.seed,
+            seed=seed,
             inverse_size=widest,
         )
 
     start = base
-    if known:
+    if federation.hub.covariates:
         tell("covariates")
         following = replace(base, responses=COVARIATES)
         start = following if _clear(compared([base, following]), 0, 1) else base
@@ -227,20 +291,13 @@ def fit_community(
     best = _best(choice, candidates, ranks)
     if s.rank == "auto" and not _clear(choice, candidates.index(alone), candidates.index(best)):
         best = alone
+    tell("what each species gained")
+    gains = _gains(federation, alone, best, lambda models: compared(models, s.seed + 1), s.folds, s.seed + 1)
     tell("fit")
     fit = federation.fit(best)
     features = federation.hub.features
     names = () if features is None else tuple(str(features.made[i]) for i in features.of(best.responses))
-    tell("what each species gained")
-    return Community(
-        fit,
-        choice,
-        tuple(candidates),
-        cells,
-        known,
-        names,
-        _gains(cells, known, {"none": alone, "chosen": best}, widest, s),
-    )
+    return Community(fit, choice, tuple(candidates), cells, covariates, names, gains, widest)
 
 
 def _folds(choice: Choice, measure: str = "deviance") -> F64:
@@ -267,8 +324,13 @@ def _clear(choice: Choice, first: int, second: int) -> bool:
     deviance few large counts decide, so that five folds differ by more than anything can gain.
     """
     excess = [_folds(choice, m)[:, second] - _folds(choice, m)[:, first] for m in ("deviance", "log_rmse")]
-    sure = [e.mean() < -e.std(ddof=1) / np.sqrt(e.size) for e in excess]
-    return bool(excess[0].mean() < 0 and any(sure))
+    return clear_gain(np.array(excess))
+
+
+def clear_gain(excess: F64) -> bool:
+    """Whether (2, folds) differences of deviance and log error are clearly below 0, as :func:`_clear` has it."""
+    sure = excess.mean(axis=1) < -excess.std(axis=1, ddof=1) / np.sqrt(excess.shape[1])
+    return bool(excess[0].mean() < 0 and sure.any())
 
 
 def cell_deviance(count: F64, mean: F64, inverse_size: float, family: str) -> F64:
@@ -279,24 +341,40 @@ def cell_deviance(count: F64, mean: F64, inverse_size: float, family: str) -> F6
 
 
 def _gains(
-    cells: Cells,
-    covariates: Mapping[str, np.ndarray],
-    models: Mapping[str, CountSettings],
-    inverse_size: float,
-    s: CommunitySettings,
+    federation: LocalFederation,
+    alone: CountSettings,
+    best: CountSettings,
+    compare: Callable[[Sequence[CountSettings]], object],
+    folds: int,
+    seed: int,
 ) -> pd.DataFrame:
-    """Deviance of every left-out cell under both models; folds of whole cells."""
-    key = cells.site * cells.S + cells.species
-    unique, at = np.unique(key, return_inverse=True)
-    fold = rng_for(s.seed, "community folds").integers(0, s.folds, unique.size)[at]
-    out = {name: np.zeros(cells.count.size) for name in models}
-    for k in range(s.folds):
-        train, test = cells.take(fold != k), cells.take(fold == k)
-        federation = LocalFederation.of_panel(train.panel(covariates, None))
-        for name, model in models.items():
-            mean = (
-                federation.fit(replace(model, max_sweeps=ROUNDS)).expected()[test.site, test.species]
-                * test.effort
-            )
-            out[name][fold == k] = test.weight * cell_deviance(test.count, mean, inverse_size, model.family)
-    return pd.DataFrame({"site": cells.site, "species": cells.species, "weight": cells.weight, **out})
+    """Deviance of every left-out cell under both models, as the programs here keep it.
+
+    Folds are other ones than those of the choice.
+    """
+    models = list(dict.fromkeys([alone, best]))
+    paths = list(dict.fromkeys(replace(m, rank=0) for m in models))
+    for program in federation.programs.values():
+        program.left_out = {}
+    compare(models)
+    parts = []
+    for name, program in federation.programs.items():
+        u, kept = program.need(), program.left_out or {}
+        table = {
+            "site": federation.at[name][u.site], "species": u.month.astype(np.int64), "weight": u.weight, "count": u.count,
+            "visits": np.ones(u.site.size) if u.exposure is None else u.exposure,
+            "fold": program.fold_of("cell", folds, seed, u),
+        }  # fmt: skip
+        for column, model in (("none", alone), ("chosen", best)):
+            batch, most = FOLDS + paths.index(replace(model, rank=0)), 1 + model.rank
+            most += responding(federation.hub, model)
+            value = np.full(u.site.size, np.nan)  # of a species whose folds may not be told
+            for fold in range(folds):
+                sizes = [p for b, k, p in kept if (b, k) == (batch, fold) and p <= most]
+                if sizes:
+                    at, judged = kept[batch, fold, max(sizes)]
+                    value[at] = judged
+            table[column] = value
+        parts.append(pd.DataFrame(table))
+        program.left_out = None
+    return pd.concat(parts, ignore_index=True)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from scipy.special import polygamma
 
 from fedmiss.arrays import F64, I64
@@ -15,7 +14,18 @@ from fedmiss.federation.results import AverageFit, Posterior, moments
 from fedmiss.models.lowrank.predictive import LEVEL
 from fedmiss.rng import rng_for
 
-__all__ = ["Axes", "associations", "axes_of", "gains_by", "left_out_scores", "richness", "usual_visits"]
+__all__ = [
+    "STEPS",
+    "Axes",
+    "associations",
+    "axes_of",
+    "gains_by",
+    "left_out_scores",
+    "richness",
+    "site_sums",
+    "steps_of",
+    "usual_visits",
+]
 
 DRAWS = 400
 TAILS = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
@@ -40,15 +50,31 @@ class Axes:
     centre: F64
 
 
-def axes_of(c: Community) -> Axes:
-    """Turn the factors, which are known up to a turn only, to principal axes; the largest loading of each is positive."""
+def site_sums(c: Community) -> F64:
+    """Sums (1 + r + r^2 + 1,) over the sites that axes need.
+
+    Of 1, of the factors' coefficients, of their products with their covariances, and of the log number of visits. Of
+    several organisations they are added up, so that axes are those of all sites.
+    """
+    q, r = _posterior(c), c.rank
+    U, C = q.P[:, len(q.P[0]) - r :], q.C[:, len(q.P[0]) - r :, len(q.P[0]) - r :]
+    n = np.log(np.maximum(_visits(c), 1.0))
+    return np.concatenate([[len(U)], U.sum(axis=0), (U.T @ U + C.sum(axis=0)).ravel(), [n.sum()]])
+
+
+def axes_of(c: Community, sums: F64 | None = None) -> Axes:
+    """Turn the factors, which are known up to a turn only, to principal axes; the largest loading of each is positive.
+
+    ``sums`` are those of :func:`site_sums` over all sites, where not all of them are here.
+    """
     q, r = _posterior(c), c.rank
     if not r:
         sites, species, square = np.zeros((len(q.P), 0)), np.zeros((len(q.T), 0)), np.zeros((0, 0))
         return Axes(sites, sites, species, species, np.zeros(0), square, square, np.zeros(0))
     U, C, W, D = q.P[:, -r:], q.C[:, -r:, -r:], q.T[:, -r:], q.D[:, -r:, -r:]
-    centre = U.mean(axis=0)
-    spread = np.atleast_2d(np.cov(U.T, bias=True)) + C.mean(axis=0)
+    sums = site_sums(c) if sums is None else sums
+    centre = sums[1 : 1 + r] / sums[0]
+    spread = sums[1 + r : 1 + r + r * r].reshape(r, r) / sums[0] - np.outer(centre, centre)
     root = np.linalg.cholesky(spread)
     _, size, right = np.linalg.svd(W @ root, full_matrices=False)
     back = root @ right.T
@@ -101,12 +127,18 @@ def _correlation(W: F64, psi: float) -> F64:
     return out
 
 
-def usual_visits(c: Community) -> float:
-    """Standard visits to the site in the middle, 1 at least: as many as richness is of, so that it is no extrapolation."""
+def _visits(c: Community) -> F64:
+    """Standard visits (J,) of the sites here, by the species that was counted on most of them."""
     n = c.cells.weight if c.cells.exposure is None else c.cells.exposure
     each = np.bincount(c.cells.site * c.cells.S + c.cells.species, n, c.cells.J * c.cells.S)
-    most = each.reshape(c.cells.J, c.cells.S).max(axis=1)
-    return float(max(1.0, np.round(np.median(most[most > 0]))))
+    most: F64 = each.reshape(c.cells.J, c.cells.S).max(axis=1)
+    return most
+
+
+def usual_visits(c: Community, sums: F64 | None = None) -> float:
+    """Standard visits to a usual site (their geometric mean), 1 at least: richness is of so many, and no extrapolation."""
+    sums = site_sums(c) if sums is None else sums
+    return float(max(1.0, np.round(np.exp(sums[-1] / sums[0]))))
 
 
 def richness(c: Community, *, visits: float, seed: int = 0) -> tuple[F64, F64, F64]:
@@ -169,12 +201,27 @@ def _of_cells(c: Community, q: Posterior, cells: Cells, species: int, eta: F64, 
     return gradient, curve[:, None, None] * (np.outer(z, z) + D)
 
 
-def gains_by(c: Community, lists: F64) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Deviance of left-out cells: by species, and by the number of lists (J,) of their site."""
-    g = c.gains
-    by_species = g.groupby("species")[["none", "chosen"]].sum().reindex(range(c.cells.S), fill_value=0.0)
-    steps: I64 = np.searchsorted([2, 4, 10], lists[g["site"]], side="right")
-    by_lists = g.assign(step=steps).groupby("step")[["none", "chosen"]].sum()
-    sites = pd.Series(np.searchsorted([2, 4, 10], lists, side="right")).value_counts()
-    by_lists["n_sites"] = sites.reindex(by_lists.index).fillna(0).astype(int)
-    return by_species, by_lists.rename(index=dict(enumerate(("1", "2 to 3", "4 to 9", "10 or more"))))
+STEPS = {
+    "1": 1,
+    "2 to 3": 2,
+    "4 to 9": 4,
+    "10 or more": 10,
+}  # numbers of lists of a site, and where each begins
+
+
+def steps_of(lists: F64) -> I64:
+    """Which of ``STEPS`` the sites are, by their numbers of lists."""
+    out: I64 = np.searchsorted([*STEPS.values()][1:], lists, side="right")
+    return out
+
+
+def gains_by(c: Community, lists: F64) -> tuple[F64, F64]:
+    """Deviance of left-out cells, without axes and of the model chosen.
+
+    (S, 2) by species, and (4, 2) by the number of lists (J,) of the site.
+    """
+    g, out = c.gains, []
+    for key, size in ((g["species"], c.cells.S), (steps_of(lists)[g["site"]], len(STEPS))):
+        both = [np.bincount(key, np.nan_to_num(g[name]), size) for name in ("none", "chosen")]
+        out.append(np.stack(both, axis=1))
+    return out[0].astype(float), out[1].astype(float)

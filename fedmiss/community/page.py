@@ -31,7 +31,8 @@ def write_page(tmp: Path, t: Tables, settings: CommunitySettings, warnings: list
             n_lists=count(t.lists.site.size), rank=t.fit.rank, counts=settings.model == "counts",
             headline=_headline(t), warnings=warnings, plots=plots,
             maps=[p for n, p in plots.items() if n.startswith("axis-")],
-            species=_species(t), strongest=_strongest(t), responses=_responses(t), tried=_tried(t), facts=_facts(t),
+            species=_species(t), strongest=_strongest(t), responses=_responses(t), tried=_tried(t), paper=_paper(t),
+            facts=_facts(t),
             flow=[(step, f"{count(n)}{f' ({note})' if note else ''}") for step, n, note in t.lists.flow], **assets(),
         )
     )  # fmt: skip
@@ -40,13 +41,16 @@ def write_page(tmp: Path, t: Tables, settings: CommunitySettings, warnings: list
 
 def _headline(t: Tables) -> str:
     named = {1: "One axis", 2: "Two axes", 3: "Three axes", 4: "Four axes", 5: "Five axes"}
+    cells = "counts" if t.fit.fit.settings.family == "poisson" else "checklists"
+    if not any(c.rank for c in t.fit.tried):
+        return "Every species by itself: no axes were tried."
     if not t.fit.rank:
-        return "The species of these sites say nothing of each other that left-out counts would show."
+        return f"The species of these sites say nothing of each other that left-out {cells} would show."
     beside = "covariates and levels" if t.fit.responses else "levels"
     take = "takes" if t.fit.rank == 1 else "take"
     return (
         f"{named.get(t.fit.rank, f'{t.fit.rank} axes')} that species follow together {take} {share(t.gain)} off the "
-        f"deviance of left-out counts, beside the {beside} of site and species alone."
+        f"deviance of left-out {cells}, beside the {beside} of site and species alone."
     )
 
 
@@ -59,6 +63,8 @@ def _species(t: Tables) -> HtmlTable:
         for r in records(t.species)
     ]  # fmt: skip
     columns = ["Species", "Sites", "Checklists", "Birds", "Deviance taken off"]
+    if not t.fit.rank:  # nothing to gain from
+        columns, rows = columns[:-1], [r[:-1] for r in rows]
     return HtmlTable("Species", columns, rows, note="All columns are in species.parquet.")
 
 
@@ -130,6 +136,47 @@ def _tried(t: Tables) -> HtmlTable:
     return HtmlTable("Models tried", ["Axes", "1 / size", "Deviance of a left-out cell"], rows)
 
 
+def _paper(t: Tables) -> HtmlTable | None:
+    """The paper's algorithm beside the model of this page."""
+    p = t.paper
+    if p is None:
+        return None
+    rows = [
+        [Cell(words), Cell(number(value, 4), value), Cell(share_off(value, p.none), value)]
+        for words, value in (
+            ("levels of site and species alone", p.none),
+            (f"this page's model, {count(t.fit.rank)} axes", p.chosen),
+            (f"FedMissEM, {count(p.theta.V.shape[1])} factors, ridge {number(p.ridge)}", p.deviance),
+        )
+    ]
+    note = (
+        "Deviance on the same left-out cells. FedMissEM has no levels, covariates, effort of a cell or spread of counts "
+        f"of its own, and makes no intervals. After {count(p.rounds)} rounds its objective is {number(p.objective, 5)}; the "
+        f"quick solver of the same objective, which made the choice, ends at {number(p.optimum, 5)}. Factors: "
+        "fedmissem.parquet."
+    )
+    return HtmlTable(
+        "The paper's algorithm 7", ["Model", "Deviance of a left-out cell", "Taken off"], rows, note=note
+    )
+
+
+def share_off(value: float, of: float) -> str:
+    """How much less, or more, as a share."""
+    off = 1.0 - value / of
+    return share(off) if off >= 0 else f"−{share(-off)}"
+
+
+def _season(t: Tables) -> str:
+    if t.season.gain is None:
+        return "not looked at: lists of one quarter of the year, presence, or a study between organisations"
+    if not t.season.taken:
+        return "quarters of the year do not predict left-out counts clearly better"
+    return (
+        f"each species by quarter, within sites: {share(t.season.gain)} off the deviance of left-out counts "
+        "(seasons.parquet); expected counts are the mean of the quarters"
+    )
+
+
 def _facts(t: Tables) -> list[tuple[str, str]]:
     c = t.fit.fit
     effort = ", ".join(f"{TERMS.get(k, k)}: power {v:.2f}" for k, v in t.effort.terms.items())
@@ -145,6 +192,7 @@ def _facts(t: Tables) -> list[tuple[str, str]]:
         ),
         ("1 / size", number(c.settings.inverse_size or 0.0)),
         ("Effort", effort or "every complete checklist counts alike"),
+        ("Season", _season(t)),
         ("Covariates", ", ".join(t.fit.responses) or "none"),
         ("Converged", "yes" if c.fit.converged else f"no: {c.fit.stop_reason}"),
     ]

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from fedmiss.community.model import cells_of, effort_of, fit_community
+from fedmiss.community.paper import factor_rows, fit_paper
+from fedmiss.community.season import none_of, season_of
 from fedmiss.community.settings import CommunitySettings
-from fedmiss.community.tables import Tables, expected_rows, score_rows, tables_of
+from fedmiss.community.tables import Tables, expected_rows, score_rows, season_rows, tables_of
 from fedmiss.errors import ConfigError
 from fedmiss.etl.community import Lists, read_lists
 from fedmiss.etl.site_table import read_site_table
@@ -18,7 +20,7 @@ from fedmiss.files import atomic_folder, hash_file, read_manifest, write_manifes
 from fedmiss.progress import progress
 from fedmiss.tables import table_writer, write_table
 
-__all__ = ["build_community"]
+__all__ = ["build_community", "covariates_of", "write_folder"]
 
 KIND = "community"
 STAGES = 6  # what progress counts: effort, three or four steps of the fit, results
@@ -54,13 +56,12 @@ def build_community(
     6
     """
     s, source, out = settings or CommunitySettings(), Path(records), Path(out)
-    manifest = read_manifest(source, "records")  # read_lists checks the files
     with (
         atomic_folder(out, KIND, overwrite=overwrite, inputs=[source]) as tmp,
         progress("community", STAGES) as show,
     ):
         lists = read_lists(source, min_sites=s.min_sites)
-        known, said = _covariates(s, lists)
+        known, said = covariates_of(s.site_table, lists)
         if s.model == "presence" and s.effort not in ("auto", "none"):
             raise ConfigError("--model presence counts lists, whatever their effort; leave --effort out.")
         effort = effort_of(lists, s.effort if s.model == "counts" else "none")
@@ -72,36 +73,59 @@ def build_community(
             done += 1
             show(min(done, STAGES - 1))
 
-        fit = fit_community(cells_of(lists, effort, s.model), s, covariates=known, watch=watch)
-        t = tables_of(lists, fit, effort)
-        warnings = [*lists.warnings, *said, *_said(t, s)]
-        for name in ("species", "sites", "loadings", "responses", "associations", "visits"):
-            write_table(getattr(t, name), tmp / f"{name}.parquet", f"community_{name}")
-        table_writer(tmp / "expected.parquet", "community_expected", [expected_rows(t)])
-        table_writer(tmp / "scores.parquet", "community_scores", score_rows(t))
-        from fedmiss.community.page import write_page  # matplotlib takes a second to load
-
-        write_page(tmp, t, s, warnings, dt.date.today().isoformat())
-        write_manifest(
-            tmp,
-            KIND,
-            settings=asdict(replace(s, site_table=Path(s.site_table).name if s.site_table else None)),
-            inputs={n: manifest["files"][n]["sha256"] for n in ("records.parquet", "checklists.parquet")}
-            | ({"site table": hash_file(s.site_table)} if s.site_table else {}),
-            results=_results(t),
-            flow=[{"step": step, "rows": n, "note": note} for step, n, note in lists.flow],
-            terms=manifest["terms"],
-            warnings=warnings,
-        )
+        cells, season = cells_of(lists, effort, s.model), none_of(lists)
+        if s.season == "auto" and s.model == "counts":
+            season, cells = season_of(lists, effort, cells, folds=s.folds, seed=s.seed)
+        fit = fit_community(cells, s, covariates=known, watch=watch)
+        t = tables_of(lists, fit, effort, season=season)
+        if s.fedmissem:
+            t = replace(t, paper=fit_paper(fit, max_rank=s.max_rank, seed=s.seed, watch=watch))
+        write_folder(tmp, t, s, source, s.site_table, said, dt.date.today().isoformat())
         show(STAGES)
     return out
 
 
-def _covariates(s: CommunitySettings, lists: Lists) -> tuple[dict[str, np.ndarray], list[str]]:
+def write_folder(
+    tmp: Path,
+    t: Tables,
+    settings: CommunitySettings,
+    records: Path,
+    site_table: str | Path | None,
+    said: list[str],
+    date: str,
+) -> None:
+    """Write tables, page and manifest of a community into its folder."""
+    manifest = read_manifest(records, "records")  # whoever read the lists has checked the files
+    warnings = [*t.lists.warnings, *said, *_said(t, with_covariates=site_table is not None)]
+    for name in ("species", "sites", "loadings", "responses", "associations", "visits"):
+        write_table(getattr(t, name), tmp / f"{name}.parquet", f"community_{name}")
+    write_table(season_rows(t), tmp / "seasons.parquet", "community_seasons")
+    if t.paper is not None:
+        factors = factor_rows(t.paper, t.sites["site_id"].to_numpy(), np.array(t.lists.species, dtype=object))
+        write_table(factors, tmp / "fedmissem.parquet", "community_fedmissem")
+    table_writer(tmp / "expected.parquet", "community_expected", [expected_rows(t)])
+    table_writer(tmp / "scores.parquet", "community_scores", score_rows(t))
+    from fedmiss.community.page import write_page  # matplotlib takes a second to load
+
+    write_page(tmp, t, settings, warnings, date)
+    write_manifest(
+        tmp,
+        KIND,
+        settings=asdict(replace(settings, site_table=Path(site_table).name if site_table else None)),
+        inputs={n: manifest["files"][n]["sha256"] for n in ("records.parquet", "checklists.parquet")}
+        | ({"site table": hash_file(site_table)} if site_table else {}),
+        results=_results(t),
+        flow=[{"step": step, "rows": n, "note": note} for step, n, note in t.lists.flow],
+        terms=manifest["terms"],
+        warnings=warnings,
+    )
+
+
+def covariates_of(site_table: str | Path | None, lists: Lists) -> tuple[dict[str, np.ndarray], list[str]]:
     """Covariates (J,) of the sites by name, and what is worth a warning."""
-    if not s.site_table:
+    if not site_table:
         return {}, []
-    table = read_site_table(s.site_table)
+    table = read_site_table(site_table)
     joined = lists.sites.select("site_id").join(table.frame, on="site_id", how="left", maintain_order="left")
     out = {}
     for name in table.covariates:
@@ -121,20 +145,27 @@ def _results(t: Tables) -> dict[str, object]:
         "inverse_size": t.fit.fit.settings.inverse_size, "effort": {k: round(v, 4) for k, v in t.effort.terms.items()},
         "responses": list(t.fit.responses), "converged": bool(t.fit.fit.fit.converged),
         "gain": round(t.gain, 4),
-        "visits_of_richness": t.usual,
+        "visits_of_richness": t.usual, "season": t.season.taken, "season_gain": t.season.gain,
+        "fedmissem": None if t.paper is None else {
+            "rank": t.paper.theta.V.shape[1], "ridge": t.paper.ridge, "rounds": t.paper.rounds,
+            "objective": t.paper.objective, "optimum": t.paper.optimum,
+            "deviance": {"levels": t.paper.none, "community": t.paper.chosen, "fedmissem": t.paper.deviance},
+        },
     }  # fmt: skip
 
 
-def _said(t: Tables, s: CommunitySettings) -> list[str]:
+def _said(t: Tables, *, with_covariates: bool) -> list[str]:
     """What the user must know of this fit."""
     said = []
     if not t.fit.fit.fit.converged:
         said.append(f"The fit did not converge ({t.fit.fit.fit.stop_reason}); use no number of it.")
-    if s.site_table and not t.fit.responses:
+    if with_covariates and not t.fit.responses:
         said.append(
             "The covariates do not predict left-out cells clearly better, so that no species responds to them."
         )
-    if not t.fit.rank:
+    if not any(c.rank for c in t.fit.tried):
+        said.append("No axes were tried: rank 0 was asked for, or there are too few species.")
+    elif not t.fit.rank:
         said.append(
             "Other species do not predict left-out cells clearly better than the levels of site and species alone: no "
             "axes, no associations, and nothing for trends to follow."

@@ -37,6 +37,20 @@ class CommunitySettings(Settings):
         str | None, Setting("CSV of the sites' covariates: species respond to them, each in its own way.")
     ] = None
     effort: Annotated[str, Setting("auto, none, or any of duration,distance,observers.")] = "auto"
+    season: Annotated[
+        str,
+        Setting(
+            "auto (how common each species is in each quarter of the year, where left-out counts are predicted clearly "
+            "better so) or none.",
+            among=("auto", "none"),
+        ),
+    ] = "auto"
+    fedmissem: Annotated[
+        bool,
+        Setting(
+            "Fit the paper's algorithm 7 too, and score both on the same left-out cells: minutes, no intervals."
+        ),
+    ] = False
     folds: Annotated[int, Setting("Folds of the choice.", low=2, high=50)] = 5
     seed: Annotated[int, Setting("Seed of folds and draws.", low=0)] = 0
     title: Annotated[str, Setting("Title of the page.")] = "All species together"

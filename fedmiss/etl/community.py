@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from fedmiss.etl.site_table import SiteTable
 from fedmiss.files import read_manifest
 from fedmiss.tables import read_table
 
-__all__ = ["Lists", "read_lists", "scores_without"]
+__all__ = ["Lists", "alike", "names_of", "read_lists", "scores_without"]
 
 EFFORT = ("duration_minutes", "distance_km", "n_observers")
 NEAR = 0.92  # likeness of two names that may be one species
@@ -65,13 +66,23 @@ class Lists:
         """Lists (J,) of every site."""
         return np.bincount(self.site, minlength=self.J).astype(float)
 
-    def summed(self, weight: F64 | None = None) -> tuple[F64, F64, F64]:
-        """Birds, exposure and lists with a detection, each (J, S).
+    def summed(self, weight: F64 | None = None, only: Bool | None = None) -> tuple[F64, F64, F64]:
+        """Birds, exposure and lists with a detection, each (J, S), of all lists or ``only`` (m,) some.
 
         ``weight`` (m,) is what each list counts for, 1 by default. A list on which a species was present but not counted,
         or on which its record is missing, has no part in the birds and the exposure of that species.
         """
         w = np.ones(self.site.size) if weight is None else weight
+        if only is not None:
+            here, gone = only[self.list_], only[self.missing[:, 0]]
+            some = replace(
+                self,
+                list_=self.list_[here],
+                found=self.found[here],
+                count=self.count[here],
+                missing=self.missing[gone],
+            )
+            return some.summed(np.where(only, w, 0.0))
         shape, S = (self.J, self.S), self.S
         exposure: F64 = np.repeat(np.bincount(self.site, w, self.J)[:, None], S, axis=1)
         counted = ~np.isnan(self.count)
@@ -94,8 +105,10 @@ class Lists:
         return birds, whole
 
 
-def read_lists(records: str | Path, *, min_sites: int = 3) -> Lists:
+def read_lists(records: str | Path, *, min_sites: int = 3, species: Sequence[str] | None = None) -> Lists:
     """Read the complete checklists of a records folder, and the species found at ``min_sites`` sites or more.
+
+    With ``species`` those instead, in this order, whether found or not: the list that organisations have agreed on.
 
     Raises
     ------
@@ -129,23 +142,28 @@ def read_lists(records: str | Path, *, min_sites: int = 3) -> Lists:
     sites = sites_of(lists).sort("site_id")
     place = dict(zip(sites["site_id"].to_list(), range(sites.height), strict=True))
     site = lists["site_id"].replace_strict(place, return_dtype=pl.Int32).to_numpy()
-    names, common = _species(found, site, entries, sites.height, min_sites, flow)
+    if species is None:
+        names, common = _species(found, site, entries, sites.height, min_sites, flow)
+    else:
+        names = tuple(species)
+        common = tuple(str(entries[n]["common_name"] or "") if n in entries else "" for n in names)
     number = {n: i for i, n in enumerate(names)}
     keep = pl.col("species").is_in(names)
     found, missing = found.filter(keep), missing.filter(keep)
-    code = found["species"].replace_strict(number, return_dtype=pl.Int32).to_numpy()
+    code = found["species"].replace_strict(number, return_dtype=pl.Int32).to_numpy().astype(np.int32)
     lost_of = (
         missing["species"].replace_strict(number, return_dtype=pl.Int32).to_numpy()
         if missing.height
         else np.zeros(0)
     )
-    _enough(folder, names, sites.height, min_sites)
     warnings = list(manifest["warnings"])
-    warnings += _one_in_two_names(names, found, code)
+    if species is None:
+        _enough(folder, names, sites.height, min_sites)
+        warnings += _one_in_two_names(names, found, code)
     effort = lists.select(pl.col(EFFORT).cast(pl.Float64)).to_numpy().astype(float)
     return Lists(
         names, common, sites, site.astype(np.int32), effort, lists["date"].dt.month().to_numpy().astype(np.int32),
-        found["list_"].to_numpy().astype(np.int32), code.astype(np.int32),
+        found["list_"].to_numpy().astype(np.int32), code,
         found["count"].cast(pl.Float64).fill_null(float("nan")).to_numpy().astype(float),
         np.column_stack([missing["list_"].to_numpy(), lost_of]).astype(np.int32).reshape(-1, 2), tuple(flow),
         tuple(warnings),
@@ -184,17 +202,28 @@ def _species(
 
 
 def _enough(folder: Path, names: tuple[str, ...], J: int, min_sites: int) -> None:
+    if J < 5:
+        raise InputError(
+            f"{folder} has complete checklists at {J} sites; what species have in common shows over sites, from five on. "
+            "Import a larger area, or smaller sites (`fedmiss ingest --site grid:1km`)."
+        )
     if len(names) < 3:
         raise InputError(
             f"{folder} has {len(names)} species that were found at {min_sites} sites or more on complete checklists; other "
             "species can tell something from three on. Import all species (`fedmiss ingest` without --species), or lower "
             "--min-sites."
         )
-    if J < 5:
-        raise InputError(
-            f"{folder} has complete checklists at {J} sites; what species have in common shows over sites, from five on. "
-            "Import a larger area, or smaller sites (`fedmiss ingest --site grid:1km`)."
-        )
+
+
+def alike(a: str, b: str) -> bool:
+    """Whether two names may be those of one species."""
+    return difflib.SequenceMatcher(None, a.casefold(), b.casefold()).ratio() >= NEAR
+
+
+def names_of(records: str | Path) -> tuple[str, ...]:
+    """Scientific names of the species of a records folder."""
+    found = read_manifest(Path(records), "records")["results"]["species"]
+    return tuple(sorted(str(e["species"]) for e in found))
 
 
 def _one_in_two_names(names: tuple[str, ...], found: pl.DataFrame, code: I32) -> list[str]:
@@ -202,8 +231,7 @@ def _one_in_two_names(names: tuple[str, ...], found: pl.DataFrame, code: I32) ->
     at, said = found["list_"].to_numpy(), []
     for i, a in enumerate(names):
         for k in range(i + 1, len(names)):
-            alike = difflib.SequenceMatcher(None, a.casefold(), names[k].casefold()).ratio() >= NEAR
-            if alike and not np.isin(at[code == i], at[code == k]).any():
+            if alike(a, names[k]) and not np.isin(at[code == i], at[code == k]).any():
                 said.append(
                     f"{a} and {names[k]} are never on the same list: perhaps one species in two names; if so, name it once."
                 )

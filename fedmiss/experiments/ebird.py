@@ -14,13 +14,13 @@ from fedmiss.compressors import Dithering
 from fedmiss.core import Result
 from fedmiss.experiments.figure2 import as_groups, figure2, loess
 from fedmiss.experiments.folder import Folder, experiment_folder
+from fedmiss.federation.algorithm7 import run_algorithm7
 from fedmiss.federation.local import fit_counts
 from fedmiss.models.lowrank.data import Cells, GroupPanel
 from fedmiss.models.lowrank.families import GAUSSIAN
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.solver import fit_cells
 from fedmiss.models.lowrank.theta import Penalty
-from fedmiss.pipeline.algorithm7 import run_algorithm7
 from fedmiss.simulate.panels import simulate_panel
 
 __all__ = ["main"]

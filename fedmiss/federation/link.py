@@ -160,6 +160,7 @@ _EXPECTED = {
     "SiteTime": "SiteTimeSums", "SiteVisits": "VisitSums", "Covariates": "CovariateSums",
     "Features": "FeatureSums",
     "Close": "Done", "Keep": "Done", "Tally": "Tallies", "Support": "SupportSums", "Outcome": "Done",
+    "Species": "SpeciesSums",
 }  # fmt: skip
 assert set(_EXPECTED.values()) | {"Refusal"} == {k.__name__ for k in ANSWERS}
 

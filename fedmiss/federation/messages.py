@@ -34,6 +34,8 @@ from fedmiss.federation.messages_agree import (
     Shared,
     Sites,
     SiteVisits,
+    Species,
+    SpeciesSums,
     Support,
     SupportSums,
     Tallies,
@@ -85,6 +87,8 @@ __all__ = [
     "SiteVisits",
     "Sites",
     "Solve",
+    "Species",
+    "SpeciesSums",
     "Support",
     "SupportSums",
     "Tallies",
@@ -96,7 +100,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 10  # raise it whenever a type below changes
+PROTOCOL = 11  # raise it whenever a type below changes
 
 
 # -- fits ----------------------------------------------------------------------------------------------------
@@ -429,11 +433,11 @@ class Refusal(Answer):
 # The order is part of the protocol: a type's number on the wire is its place here.
 QUESTIONS: tuple[type[Question], ...] = (
     Hello, Axes, Sites, Checklists, Shared, Drop, Gaps, Open, Broadcast, Solve, Predict, Score, SharedProduct, Product,
-    Totals, Close, Tally, Support, Outcome, SiteTime, SiteVisits, Covariates, Features, Keep,
+    Totals, Close, Tally, Support, Outcome, SiteTime, SiteVisits, Covariates, Features, Keep, Species,
 )  # fmt: skip
 ANSWERS: tuple[type[Answer], ...] = (
     Description, Done, KeyedHashes, GapSums, OpenSums, SharedRows, Months, FitSums, ScoreSums, ProductSums, RegionTotals,
-    Refusal, Tallies, SupportSums, SiteTimeSums, VisitSums, CovariateSums, FeatureSums,
+    Refusal, Tallies, SupportSums, SiteTimeSums, VisitSums, CovariateSums, FeatureSums, SpeciesSums,
 )  # fmt: skip
 
 

@@ -32,6 +32,8 @@ __all__ = [
     "Shared",
     "SiteVisits",
     "Sites",
+    "Species",
+    "SpeciesSums",
     "Support",
     "SupportSums",
     "Tallies",
@@ -343,3 +345,29 @@ class FeatureSums(Answer):
     )
     sums: np.ndarray = _f("sums over visited sites of the features that are used", "(k,)", bits=30)
     products: np.ndarray = _f("and of their products", "(k (k + 1) / 2,)", bits=30)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Species(Question):
+    """At the end of a community of species: ask for what its joint tables need."""
+
+    about: ClassVar[str] = "asks for sums over sites behind the joint tables of a community"
+    part: str = _f("sites, steps or species: which sums")
+    usual: float = _f("species: standard visits to a usual site")
+    totals: np.ndarray = _f(
+        "steps: sums of the last answer, empty at first; species: 1 for the steps wanted", "(4,)"
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpeciesSums(Answer):
+    """Sums over the group's sites behind the joint tables of a community of species (months are species there)."""
+
+    about: ClassVar[str] = "sums over sites behind the joint tables of a community of species"
+    sums: np.ndarray = _f(
+        "sites: number, coefficients of the factors, their products, log of visits; steps: by number of checklists the "
+        "sites, 1 where the group has some, 1 where its share is above the limit; species: of each the sites and checklists "
+        "with it, its birds, expected birds, and deviance of left-out cells, which is also by step; richness; checklists",
+        "(s,)",
+        bits=28,
+    )

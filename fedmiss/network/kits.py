@@ -15,6 +15,7 @@ from __future__ import annotations
 import getpass
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -23,7 +24,7 @@ from typing import Any
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.masks import fingerprint, identity, public_key
-from fedmiss.files import atomic_folder, read_json, write_json, write_manifest
+from fedmiss.files import atomic_file, atomic_folder, read_json, write_json, write_manifest
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
 from fedmiss.owner import remove_state
 from fedmiss.version import __version__
@@ -31,6 +32,7 @@ from fedmiss.version import __version__
 __all__ = ["Kit", "approve", "collect_roster", "enrol", "make_study", "open_kit", "page"]
 
 OWN = "own.json"
+SITES = "sites.csv"
 
 
 def make_study(
@@ -108,6 +110,29 @@ class Kit:
             )
         self.private.mkdir(exist_ok=True, mode=0o700)
         write_json(self.private / OWN, {"sites": least})
+
+    @property
+    def site_table(self) -> Path | None:
+        """Table of the sites' covariates, None without: of a study about all species of a site."""
+        path = self.private / SITES
+        return path if path.exists() else None
+
+    def keep_site_table(self, table: Path) -> None:
+        """Keep a copy of the table of sites: the job reads it, here and in the process of an engine.
+
+        Raises
+        ------
+        ConfigError    the present job was begun with another
+        """
+        said = table.read_bytes()
+        if self.journal.exists() and (self.site_table is None or self.site_table.read_bytes() != said):
+            raise ConfigError(
+                f"job {self.job.hex()[:12]} was begun here with another table of sites than {table}; what was answered "
+                "stands. Leave --site-table out to go on, or ask the proposer for a new revision."
+            )
+        self.private.mkdir(exist_ok=True, mode=0o700)
+        with atomic_file(self.private / SITES) as tmp:
+            tmp.write_bytes(said)
 
     @property
     def preview(self) -> Path:
@@ -196,11 +221,11 @@ def page(kit: Kit, *, visits: str = "") -> str:
     )
     return "\n".join(
         [
-            f"Study {s.name}, revision {s.revision}: {s.species or 'a method of its own'}",
+            f"Study {s.name}, revision {s.revision}: {_about(s)}",
             f"  job          {kit.job.hex()}",
             f"  you are      {kit.name}{visits}",
             f"  carried by   {way}",
-            *(_method(s) if s.method else _model(s)),
+            *(_method(s) if s.method else _community(s) if s.community else _model(s)),
             "  organisations and the fingerprints of their keys (compare them by telephone):",
             *(f"    {name:12s} {fingerprint(key)}" for name, key in sorted(kit.roster.items())),
             "Who asks",
@@ -219,6 +244,20 @@ def _method(s: Study) -> list[str]:
         f"  method       {s.method['run']}, a function installed on your computer; it sees your data, and it alone",
         "               says what is sent: read it, or ask somebody who has",
         *([f"  its settings {settings}"] if settings else []),
+    ]
+
+
+def _about(s: Study) -> str:
+    return "all species of a site" if s.community else s.species or "a method of its own"
+
+
+def _community(s: Study) -> list[str]:
+    m, names = s.of_community, s.community["species"]
+    words = textwrap.wrap(", ".join(names), 105, break_on_hyphens=False)
+    return [
+        f"  model        {m.model} of all species of a site, rank {m.rank}, {m.folds} folds, effort {m.effort}",
+        f"  species      {len(names)}, on complete checklists:",
+        *(f"    {line}" for line in words),
     ]
 
 
@@ -249,21 +288,45 @@ def _seen_of_method(s: Study) -> list[str]:
 
 
 def _seen_of_model(s: Study, own_sites: int) -> list[str]:
+    unit = "species" if s.community else "months"
     if s.masks:
+        clear = (
+            [
+                "  In clear: calendar months with a checklist, names of the sites' covariates, the version of fedmiss."
+            ]
+            if s.community
+            else [
+                "  In clear: first and last month with a visit, season, names of regions and of sites' covariates, whether",
+                "  you list sites that nobody visited, the version of fedmiss.",
+            ]
+        )
         lines = [
             "  Sums over your sites, each masked: they can read only the sum over all organisations. All of the others",
             f"  together ({len(s.organisations) - 1} of {len(s.organisations)}) can subtract theirs, and have yours, over "
             + (f"{own_sites} sites or more" if own_sites > 1 else "any number of sites"),
-            "  (`join --own-sites N` leaves out your months with fewer than N of them).",
-            "  In clear: first and last month with a visit, season, names of regions and of sites' covariates, whether you",
-            "  list sites that nobody visited, the version of fedmiss.",
+            f"  (`join --own-sites N` leaves out your {unit} with fewer than N of them).",
+            *clear,
         ]
     else:
+        every, sums = (
+            ("species", "the sites where you found each species, your birds of each")
+            if s.community
+            else ("month", "your birds and visits of every month")
+        )
         lines = [
-            "  Sums over your sites by month, NOT masked. They can compute from them: your birds and visits of every month,",
-            "  of every fold of the cross-validation, and your expected birds by month and region.",
+            f"  Sums over your sites by {every}, NOT masked. They can compute from them: {sums},",
+            "  of every fold of the cross-validation, and your expected birds"
+            + ("." if s.community else " by month and region."),
             f"  With {len(s.organisations)} organisations, each can subtract its own part of the joint result and has the "
             + ("other's." if len(s.organisations) == 2 else "sum of the others'."),
+        ]
+    if s.community:
+        return [
+            *lines,
+            f"  A species found at fewer than {s.minimum} sites of all organisations together, by fewer than",
+            f"  {s.contributors} organisations, or with over {s.share:.0%} of these sites in one, is left out; only the",
+            "  number of these sites is seen, no birds. Species that are not in the list above stay at home, names too.",
+            "  Sites are compared with nobody's: one that two organisations visit counts in each.",
         ]
     return [
         *lines,

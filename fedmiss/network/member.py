@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedmiss.community.study import beside, run_community
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Circle, Ended
@@ -25,6 +26,7 @@ from fedmiss.federation.member import Look, Member, digest_of
 from fedmiss.federation.rules import LARGEST_COUNT
 from fedmiss.files import SECRET, hash_file, read_json, write_json, write_secret
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.network.community import seat_of, write_community
 from fedmiss.network.kits import Kit
 from fedmiss.network.method import run_method
 from fedmiss.network.result import write_preview, write_result
@@ -34,6 +36,7 @@ from fedmiss.pipeline.panels import PanelFolder, open_panel
 __all__ = [
     "DATA",
     "Replay",
+    "again_with",
     "check_counts",
     "dry_run",
     "held",
@@ -42,6 +45,7 @@ __all__ = [
     "party_of",
     "program_of",
     "replay",
+    "secret_of",
     "start",
     "take_part",
     "warm_up",
@@ -98,14 +102,19 @@ def held(kit: Kit, panel: PanelFolder) -> Visits:
 
 def program_of(kit: Kit, data: Path) -> GroupProgram:
     """The organisation's program: all that sees a visit is behind it."""
-    secret = kit.private / SECRET
-    if not secret.exists():
-        write_secret(secret)
     return GroupProgram(
-        kit.name, held(kit, open_data(kit, data)), key=bytes(16), secret=secret.read_bytes(),
+        kit.name, held(kit, open_data(kit, data)), key=bytes(16), secret=secret_of(kit),
         settings=kit.study.settings(), jointly=True, minimum=kit.study.minimum,
         contributors=kit.study.contributors, own_sites=kit.own_sites,
     )  # fmt: skip
+
+
+def secret_of(kit: Kit) -> bytes:
+    """The organisation's own secret, drawn at first: folds and weights of replicates follow from it."""
+    secret = kit.private / SECRET
+    if not secret.exists():
+        write_secret(secret)
+    return secret.read_bytes()
 
 
 def party_of(kit: Kit) -> Party:
@@ -136,8 +145,8 @@ def take_part(
         raise ConfigError(
             f"job {kit.job.hex()[:12]} is not approved by the custodian of {kit.name!r}; nothing is answered."
         )
-    program = None if kit.study.method else program_of(kit, data)
-    held = digest_of_path(data) if program is None else digest_of(program.held)
+    program = None if kit.study.method or kit.study.community else program_of(kit, data)
+    held = digest_of_path(data, kit.site_table) if program is None else digest_of(program.held)
     party, begun = party_of(kit), kit.private / BEGUN
     jobs = list(read_json(begun)) if begun.exists() else []
     if kit.job.hex() in jobs and not kit.journal.exists():
@@ -158,10 +167,14 @@ def take_part(
             watch(stage, exchanges)
 
     try:
-        told: Callable[[int], None] = (lambda n: seen("method", n)) if program is None else (lambda n: None)
+        told: Callable[[int], None] = (lambda n: seen("method", n)) if kit.study.method else (lambda n: None)
         circle = Circle(party, journal, gather, held, exchanges=kit.study.exchanges, watch=told)
         if program is None:
-            out = run_method(kit, data, circle)
+            if kit.study.method:
+                out = run_method(kit, data, circle)
+            else:
+                seat = seat_of(kit, data, circle, secret_of(kit), look=look, watch=seen)
+                out = write_community(kit, data, run_community(seat, kit.study.terms(kit.job)))
             note.write(state="done", result=str(out), missing=[])
             return out
         link = Link(
@@ -226,12 +239,29 @@ def opened_journal(kit: Kit) -> Journal:
     return Journal.reading(kit.journal)
 
 
-def digest_of_path(data: Path) -> bytes:
-    """Digest of a file, or of the files of a folder: a journal is of one state of the data."""
+def again_with(kit: Kit, data: Path, told: Callable[[Member], None]) -> None:
+    """Go through the journal of a community's job again, as far as it reaches; ``told`` is called after every exchange."""
+    circle = Circle(
+        party_of(kit),
+        opened_journal(kit),
+        None,
+        digest_of_path(data, kit.site_table),
+        exchanges=kit.study.exchanges,
+    )
+    try:
+        with contextlib.suppress(Ended):
+            run_community(seat_of(kit, data, circle, secret_of(kit), told=told), kit.study.terms(kit.job))
+    finally:
+        circle.close()
+
+
+def digest_of_path(data: Path, beside: Path | None = None) -> bytes:
+    """Digest of a file, or of the files of a folder, and of another file beside: a journal is of one state of the data."""
     if not data.exists():
         raise InputError(f"there is no file or folder {data}.", path=str(data))
     files = sorted(p for p in data.rglob("*") if p.is_file()) if data.is_dir() else [data]
     words = [f"{p.relative_to(data) if data.is_dir() else p.name} {hash_file(p)}" for p in files]
+    words += [hash_file(beside)] if beside is not None else []
     return hashlib.blake2b("\n".join(words).encode(), digest_size=16).digest()
 
 
@@ -272,6 +302,8 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
     if kit.study.method:
         digest_of_path(data)
         return [f"{kit.name}: {data} is given to {kit.study.method['run']}, installed on this computer"]
+    if kit.study.community:
+        return beside(tuple(kit.study.community["species"]), data, kit.name)
     panel = open_data(kit, data)
     visits = held(kit, panel)
     counted = ~np.isnan(visits.count)

@@ -15,7 +15,7 @@ from fedmiss.federation.member import Member
 from fedmiss.federation.words import told
 from fedmiss.files import atomic_file
 from fedmiss.network.kits import Kit
-from fedmiss.network.member import opened_journal, replay
+from fedmiss.network.member import again_with, opened_journal, replay
 from fedmiss.owner import remove_state
 
 __all__ = ["HELD", "REFUSALS", "holder", "ledger_of", "note_refusal", "outbox", "release"]
@@ -106,7 +106,10 @@ def outbox(kit: Kit, data: Path, *, first: int = 0, last: int | None = None) -> 
             lines.append(_line(done[number]))
             lines.extend(_conversation(questions, member.answers))
 
-    replay(kit, data, show)
+    if kit.study.community:
+        again_with(kit, data, lambda member: show(member, member.questions))
+    else:
+        replay(kit, data, show)
     if first == 0 and done:
         lines[:0] = [
             _line(done[0]),

@@ -12,7 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from fedmiss.errors import ConfigError, InputError
+from fedmiss.community.model import check_rank
+from fedmiss.community.settings import CommunitySettings
+from fedmiss.community.study import Terms
+from fedmiss.errors import ConfigError, InputError, listed
+from fedmiss.etl.community import read_lists
 from fedmiss.federation.hub.agree import Plan
 from fedmiss.federation.hub.job import Order
 from fedmiss.federation.masks import FEWEST
@@ -40,6 +44,8 @@ _COUNTS = (
     "sites",
     "contributors",
 )  # of the count model only
+_OF_MONTHS = ("species", "season", "months", "sites")  # of one species' months only
+_COMMUNITY = ("model", "rank", "max_rank", "effort", "folds", "seed")
 _MODEL = (
     "model",
     "rank",
@@ -78,6 +84,8 @@ class Study:
     model : settings of the model, as of ``fedmiss fit``
     method : instead of the count model a function that is installed at all organisations, as
         ``run = "package.module:name"``, and its settings; then there is no species
+    community : instead of the count model of one species all species of a site: ``species``, the list of their names, and
+        settings as of ``fedmiss community``
     """
 
     name: str
@@ -98,6 +106,7 @@ class Study:
     patience: float = 600.0
     model: Mapping[str, Any] = field(default_factory=dict)
     method: Mapping[str, Any] = field(default_factory=dict)
+    community: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "organisations", tuple(sorted(self.organisations)))
@@ -162,8 +171,13 @@ class Study:
                 f"[method] has run = {self.method.get('run')!r}; name a function that all organisations have installed, as "
                 'run = "package.module:function".'
             )
-        if self.method and self.model:
-            raise ConfigError("a study has [model], of the count model, or [method], of its own; not both.")
+        if bool(self.method) + bool(self.model) + bool(self.community) > 1:
+            raise ConfigError(
+                "a study has one of [model] (of one species), [community] (of all species of a site) and [method] (of "
+                "its own); leave the others out."
+            )
+        if self.community:
+            self._check_community()
         for key in self.model:
             if key not in _MODEL:
                 raise unknown(str(key), _MODEL, "[model]")
@@ -174,6 +188,37 @@ class Study:
                 "out."
             )
 
+    def _check_community(self) -> None:
+        for key in self.community:
+            if key not in ("species", *_COMMUNITY):
+                raise unknown(str(key), ("species", *_COMMUNITY), "[community]")
+        named = self.community.get("species")
+        names = (
+            [n for n in named if isinstance(n, str) and n.strip()] if isinstance(named, list | tuple) else []
+        )
+        if len(names) < 3 or len(names) < len(named or ()):
+            raise ConfigError(
+                f"[community] has species = {named!r}; list the scientific names of three or more, or name a records folder "
+                "whose species are meant."
+            )
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise ConfigError(f"[community] lists {listed(twice, 4)} twice; name each species once.")
+        check_rank(self.of_community, len(names))
+
+    @property
+    def of_community(self) -> CommunitySettings:
+        """Settings of the community."""
+        own = {k: v for k, v in self.community.items() if k != "species"}
+        return from_table(CommunitySettings, own, "[community]")
+
+    def terms(self, job: bytes) -> Terms:
+        """What all organisations compute of a community."""
+        return Terms(
+            self.of_community, tuple(self.community["species"]), self.minimum, self.share, self.contributors, self.masks,
+            job, self.settings(),
+        )  # fmt: skip
+
     def _refuse_idle(self) -> None:
         """Refuse what would be approved and would do nothing."""
         idle = {
@@ -183,6 +228,10 @@ class Study:
             idle |= {
                 name: f"the count model's, and [method] runs {self.method.get('run')!r}" for name in _COUNTS
             }
+        if self.community:
+            idle |= dict.fromkeys(
+                _OF_MONTHS, "of a study about one species, and [community] is about all of a site"
+            )
         usual = {f.name: f.default for f in fields(Study)} | {"species": "", "contributors": 0}
         for name, why in idle.items():
             if getattr(self, name) != usual[name]:
@@ -242,6 +291,10 @@ def read_study_toml(path: Path) -> Study:
         raise InputError(f"there is no file {path}.", path=str(path)) from None
     except ValueError as error:
         raise InputError(f"{path} is not valid TOML: {error}.", path=str(path)) from None
+    named = raw.get("community", {})
+    if isinstance(named, dict) and isinstance(named.get("species"), str):
+        records = path.parent / named["species"]
+        raw = raw | {"community": named | {"species": sorted(read_lists(records).species)}}
     return _study(raw, path)
 
 
@@ -255,7 +308,7 @@ def _study(raw: Mapping[str, object], path: Path) -> Study:
     for key in raw:
         if key not in known:
             raise unknown(str(key), known, str(path))
-    if "method" in raw:
+    if "method" in raw or "community" in raw:
         raw = {"species": ""} | dict(raw)
     for key in ("name", "species", "organisations"):
         if key not in raw:

@@ -24,7 +24,17 @@ from tests.cli.terminal import fedmiss as run
 from tests.community.worlds import MAP, lists_of, records_of, world
 
 FAST = CommunitySettings(rank=1, folds=2)
-TABLES = ["species", "sites", "loadings", "responses", "associations", "visits", "scores", "expected"]
+TABLES = [
+    "species",
+    "seasons",
+    "sites",
+    "loadings",
+    "responses",
+    "associations",
+    "visits",
+    "scores",
+    "expected",
+]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +46,9 @@ def made(tmp_path_factory):
     records = records_of(table, folder)
     sites = pd.DataFrame({"site_id": [f"s{j:03d}" for j in range(40)], "wet": w.x})
     sites.to_csv(folder / "sites.csv", index=False)
-    settings = CommunitySettings(rank=1, folds=2, site_table=str(folder / "sites.csv"))
+    settings = CommunitySettings(
+        rank=1, folds=2, max_rank=0, fedmissem=True, site_table=str(folder / "sites.csv")
+    )
     return table, records, build_community(records, folder / "community", settings)
 
 
@@ -72,6 +84,19 @@ def test_the_folder_holds_every_table_by_its_schema(made):
     r = read_manifest(out, "community", verify=True)["results"]
     assert (r["n_sites"], r["n_species"], r["rank"]) == (J, S, 1)
     assert r["n_lists"] == table["checklist"].nunique()
+
+
+@pytest.mark.slow
+def test_algorithm_7_has_a_table_of_factors_and_stands_on_the_page(made, tmp_path):
+    out = build_community(
+        made[1], tmp_path / "c", CommunitySettings(rank=0, folds=2, max_rank=0, fedmissem=True)
+    )
+    factors, told = frame(out, "fedmissem"), read_manifest(out, "community")["results"]
+    J, S = told["n_sites"], told["n_species"]
+    assert len(factors) == (S + J) * told["fedmissem"]["rank"]
+    named = set(factors.loc[factors["of"] == "species", "name"])
+    assert named == set(frame(out, "species")["species"])
+    assert "FedMissEM, " in (out / "index.html").read_text()
 
 
 def test_expected_counts_are_of_one_standard_visit(made):
@@ -121,9 +146,7 @@ def test_the_command_says_what_it_wrote(made, tmp_path):
     told = run("community", records, "--out", tmp_path / "c", "--rank", "0", "--folds", "2")
     assert told.code == 0, told.err
     assert "n species 14" in told.out
-    assert "there are no axes" in " ".join(told.out.split()) or "no axes, no associations" in " ".join(
-        told.out.split()
-    )
+    assert "No axes were tried: rank 0 was asked for" in " ".join(told.out.split())
     assert "index.html" in told.out
     assert run("inspect", tmp_path / "c").code == 0
     again = run("community", records, "--out", tmp_path / "c", "--rank", "0")
@@ -161,7 +184,7 @@ def test_no_complete_list_is_an_error(made, tmp_path):
     ("keep", "said"),
     [
         (lambda t: t[t["species"].isin(["Avis species00"])], "1 species that were found at 3 sites or more"),
-        (lambda t: t[t["site"].isin(["s000", "s001", "s002"])], "complete checklists at 3 sites"),
+        (lambda t: t[t["site"].isin(["s000", "s001"])], "complete checklists at 2 sites"),
     ],
 )
 def test_too_little_for_a_community_is_a_sentence(made, tmp_path, keep, said):

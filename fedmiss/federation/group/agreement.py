@@ -140,6 +140,13 @@ def outcome(program: GroupProgram, q: msg.Outcome) -> msg.Done:
     return program.ready()
 
 
+def species(program: GroupProgram, q: msg.Species) -> msg.SpeciesSums:
+    """What a community says of the group's sites; who runs one puts the means to compute it here."""
+    if program.community is None:
+        raise ConfigError(f"group {program.name!r} is in no community of species. Start the job again.")
+    return msg.SpeciesSums(program.community(q))
+
+
 def sites(program: GroupProgram, q: msg.Sites) -> msg.KeyedHashes:
     """Hashes of the sites, sorted, so that their order reveals nothing."""
     hashes = keyed_hashes(program.visits.site_id, seed_key("site", program.key))
@@ -222,4 +229,5 @@ AGREEMENT: dict[type[msg.Message], Callable[..., msg.Answer]] = {
     msg.Covariates: covariate_sums,
     msg.Features: features,
     msg.Outcome: outcome,
+    msg.Species: species,
 }

@@ -345,6 +345,8 @@ def score(program: GroupProgram, b: Batch, q: msg.Score) -> msg.ScoreSums:
             mu = np.maximum(mu, 1e-3)  # a mean of 0 would make any bird impossible
         judge = negbin_deviance(y, mu, q.inverse_size[i]) if q.inverse_size[i] > 0 else family.deviance(y, mu)
         out[i] = (w @ judge, w @ family.gap(y, mu) ** 2, w @ mu, w @ y, w.sum())
+        if program.left_out is not None:
+            program.left_out[q.batch, int(b.numbers[f]), int(b.rank[f])] = (np.flatnonzero(test), w * judge)
     return msg.ScoreSums(out)
 
 

@@ -78,6 +78,9 @@ class GroupProgram:
         # between organisations (see ``site``): what becomes of answers before they are packed; the group among the others
         self.protect: Callable[[list[msg.Answer], Envelope], list[msg.Answer]] | None = None
         self.party: Party | None = None
+        self.community: Callable[[msg.Species], F64] | None = (
+            None  # sums of a community of species over its sites
+        )
         self._job: bytes | None = None
         self._settings = bytes(8)
         self.weigh = weigh or self._weigh
@@ -105,6 +108,8 @@ class GroupProgram:
         self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
         self.own_totals: dict[tuple[int, int], F64] = {}  # and so do totals over its own sites
         self._cells: dict[bool, CellIndex] = {}
+        # deviance of held-out visits by (batch, fold, coefficients): (visits, deviance); kept where somebody put a table
+        self.left_out: dict[tuple[int, int, int], tuple[I64, F64]] | None = None
         # of the finished job, for the group's own report: the chosen fit first
         self.results: list[msg.Outcome] = []
 

@@ -25,8 +25,9 @@ from fedmiss.federation.link import Link, total
 from fedmiss.models.lowrank.choice import Choice, choose, model_name, scores
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = ["cross_validate", "lockstep_room", "open_batch", "starts"]
+__all__ = ["FOLDS", "cross_validate", "lockstep_room", "open_batch", "starts"]
 
+FOLDS = 1000  # first batch of the folds
 NUMBERS = 50_000_000  # held at a time by the fits that run side by side, over all groups
 
 
@@ -68,7 +69,7 @@ def cross_validate(
     seed: int = 0,
     one_se: bool = False,
     inverse_size: float = 0.0,
-    first_batch: int = 1000,
+    first_batch: int = FOLDS,
     watch: Callable[[int], None] | None = None,
 ) -> Choice:
     """Score every candidate on held-out visits and choose as ``fedmiss.models.lowrank.choice`` says.

@@ -1,0 +1,103 @@
+"""Seasons as third dimension: how much commoner each species is in each quarter of the year, within sites.
+
+    log E[y_jsk] = log e_jk + eta_js + log f_sk,   mean over the quarters k of f_sk = 1
+
+A site that was only visited in winter says little of a summer visitor. So the effort of a cell of site and species is the
+sum over quarters of effort times f, where left-out cells are predicted clearly better so; else f is 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedmiss.arrays import F64
+from fedmiss.community.model import Cells, Effort, cell_deviance, clear_gain
+from fedmiss.etl.community import Lists
+from fedmiss.federation.local import LocalFederation
+from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.rng import rng_for
+
+__all__ = ["QUARTERS", "Season", "none_of", "season_of"]
+
+QUARTERS = ("December to February", "March to May", "June to August", "September to November")
+BIRDS = 5.0  # what a prior that all quarters are alike weighs
+STEPS = 30
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Season:
+    """``factor`` (S, 4) by species and quarter; 1 where it does not pay. ``taken`` whether it does, and the ``gain``.
+
+    ``gain``: share of the deviance of left-out cells that it takes off, None where it was not tried.
+    """
+
+    factor: F64
+    taken: bool
+    gain: float | None
+
+
+def none_of(lists: Lists) -> Season:
+    """No quarter differs from another."""
+    return Season(np.ones((lists.S, len(QUARTERS))), False, None)
+
+
+def season_of(lists: Lists, effort: Effort, cells: Cells, *, folds: int, seed: int) -> tuple[Season, Cells]:
+    """Estimate what the quarter does to each species, and judge it on left-out cells; the cells with that in their effort.
+
+    Parameters
+    ----------
+    cells : of counts, one for each site and species with a complete list
+    """
+    none = none_of(lists)
+    quarter = lists.month % 12 // 3
+    if np.unique(quarter).size < 2 or cells.exposure is None:
+        return none, cells
+    parts = [lists.summed(effort.weight, quarter == k) for k in range(len(QUARTERS))]
+    birds, exposure = (np.stack([p[i] for p in parts], axis=2) for i in (0, 1))
+    fold = rng_for(seed, "season folds").integers(0, folds, cells.count.size)
+    settings = CountSettings(rank=0, dispersion="negbin", season=False, slopes=False, seed=seed)
+    score = np.zeros((2, 2, folds))  # deviance and error of log(1 + count); without and with; by fold
+    widest = 0.0
+    for k in range(folds):
+        out = fold == k
+        seen = np.ones((lists.J, lists.S), bool)
+        seen[cells.site[out], cells.species[out]] = False
+        factor = _factors(birds * seen[:, :, None], exposure * seen[:, :, None])
+        for i, c in enumerate((cells, _with(cells, exposure, factor))):
+            federation = LocalFederation.of_panel(c.take(~out).panel({}, None))
+            fit = federation.fit(settings)
+            widest = widest or federation.members[0].state.inverse_size
+            mean = fit.expected()[cells.site[out], cells.species[out]] * c.effort[out]
+            score[0, i, k] = cell_deviance(c.count[out], np.maximum(mean, 1e-3), widest, "poisson").mean()
+            score[1, i, k] = np.sqrt(np.mean((np.log1p(c.count[out]) - np.log1p(mean)) ** 2))
+    gain = 1.0 - float(score[0, 1].mean() / score[0, 0].mean())
+    if not clear_gain(score[:, 1] - score[:, 0]):
+        return replace(none, gain=gain), cells
+    factor = _factors(birds, exposure)
+    return Season(factor, True, gain), _with(cells, exposure, factor)
+
+
+def _with(cells: Cells, exposure: F64, factor: F64) -> Cells:
+    """The cells with the quarters in their effort; never none, since a list was there."""
+    whole = np.einsum("jsk,sk->js", exposure, factor)[cells.site, cells.species]
+    return replace(cells, exposure=np.maximum(whole, 1e-6))
+
+
+def _factors(birds: F64, exposure: F64) -> F64:
+    """Factors (S, K) of birds and effort (J, S, K): of each species within sites, those of the sites in equal terms.
+
+    Turn by turn the rate of each site given the factors, and the factors given the rates: the likelihood of a Poisson model
+    of site and quarter, its counts weighed as those of a negative binomial of size 1, since else one flock decides.
+    """
+    factor = np.ones(birds.shape[1:])
+    for _ in range(STEPS):
+        whole = np.maximum(np.einsum("jsk,sk->js", exposure, factor), 1e-12)
+        rate = birds.sum(axis=2) / whole
+        mean = rate[:, :, None] * exposure * factor
+        weight = 1.0 / (1.0 + mean)
+        turn = ((weight * birds).sum(axis=0) + BIRDS) / ((weight * mean).sum(axis=0) + BIRDS)
+        factor = factor * turn
+        factor /= factor.mean(axis=1, keepdims=True)
+    return factor

@@ -1,0 +1,283 @@
+"""All species of a site between organisations: the job that each of them runs together with the others.
+
+Three conversations over one :class:`~fedmiss.federation.circle.Circle`, each by the count model's own questions: at how
+many sites each species of the study's list was found, which decides what may be told of it; what effort does to the number
+of birds; the community, whose months are species. Sites, their scores and their cells stay at home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fedmiss.arrays import F64, I64, Bool
+from fedmiss.community.model import (
+    Cells,
+    Community,
+    Effort,
+    cells_of,
+    check_rank,
+    effort_by,
+    effort_plan,
+    effort_visits,
+    fit_by,
+)
+from fedmiss.community.outputs import STEPS, gains_by, richness, site_sums, steps_of, usual_visits
+from fedmiss.community.settings import CommunitySettings
+from fedmiss.community.tables import numbers_of
+from fedmiss.errors import InputError, listed
+from fedmiss.etl.community import Lists, alike, names_of, read_lists
+from fedmiss.federation import messages as msg
+from fedmiss.federation.circle import Circle
+from fedmiss.federation.group.program import GroupProgram
+from fedmiss.federation.group.visits import Visits
+from fedmiss.federation.hub.agree import Plan, agree
+from fedmiss.federation.link import Link, total
+from fedmiss.federation.local import LocalFederation
+from fedmiss.federation.member import Look, Member
+from fedmiss.federation.rules import LARGEST_COUNT, kept_regions
+
+__all__ = ["JointCommunity", "Seat", "Terms", "beside", "run_community"]
+
+FEWEST_SPECIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What all organisations have agreed on: model, list of species, least numbers, masks; ``job``, ``digest`` of frames."""
+
+    settings: CommunitySettings
+    species: tuple[str, ...]
+    minimum: int
+    share: float
+    contributors: int
+    masks: bool
+    job: bytes
+    digest: bytes
+
+    def plan(self, months: I64, effort: str | tuple[str, ...] = "none") -> Plan:
+        """The plan of a conversation, under the study's least numbers."""
+        return Plan(
+            months=months, effort=effort, joint=False, jointly=True, minimum=self.minimum, share=self.share,
+            contributors=self.contributors,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """An organisation's own end: its records, secret, least number of own sites and covariates of the sites.
+
+    ``look`` may hold messages back; ``watch`` is called with (stage, exchanges), ``told`` with every member after it.
+    """
+
+    circle: Circle
+    records: Path
+    secret: bytes
+    own_sites: int = 0
+    covariates: Callable[[Lists], Mapping[str, np.ndarray]] = lambda lists: {}
+    look: Look | None = None
+    watch: Callable[[str, int], None] = lambda stage, exchanges: None
+    told: Callable[[Member], None] = lambda member: None
+
+    def link(self, terms: Terms, visits: Visits, stage: str) -> tuple[GroupProgram, Link]:
+        """Begin a conversation about some visits."""
+        program = GroupProgram(
+            self.circle.name, visits, key=bytes(16), secret=self.secret, settings=terms.digest, jointly=True,
+            minimum=terms.minimum, contributors=terms.contributors, own_sites=self.own_sites,
+        )  # fmt: skip
+        member = Member(program, self.circle, self.look)
+
+        def watch(part: str, exchanges: int) -> None:
+            self.watch(f"{stage}: {part}", self.circle.exchange)
+            self.told(member)
+
+        return program, Link(member, terms.job[:8], terms.digest, watch, masked=terms.masks)
+
+
+class _Ours(LocalFederation):
+    """The stages of a fit asked of all organisations; of the sites' half only the own one is here."""
+
+    def __init__(self, program: GroupProgram, link: Link, plan: Plan) -> None:
+        self.own, self.programs, self.J = False, {program.name: program}, program.held.site_id.size
+        self.at = {program.name: np.arange(self.J, dtype=np.int64)}
+        self.link, self.agreement = link, agree(link, plan)
+        self.hub = self.agreement.panel
+        self.L, self.members, self.last = self.hub.L, [], None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JointCommunity:
+    """What an organisation knows at the end.
+
+    ``fit``, ``lists``, ``effort`` of its own sites, whose species' half is joint. Of all sites: ``sums`` as of
+    :func:`~fedmiss.community.outputs.site_sums`; ``numbers`` (S, 4) and ``gains`` (S, 2) of the species; ``step_sites``
+    (4,) and ``step_gains`` (4, 2) by the number of checklists, zero where too few stand behind them; ``richness`` of a
+    site in the mean; ``n_lists``. ``left_out`` names the species of the study's list that are told nothing of, by reason.
+    """
+
+    fit: Community
+    lists: Lists
+    effort: Effort
+    sums: F64
+    numbers: F64
+    gains: F64
+    step_sites: I64
+    step_gains: F64
+    richness: float
+    n_lists: int
+    left_out: Mapping[str, tuple[str, ...]]
+    notes: tuple[str, ...]
+
+
+def run_community(seat: Seat, terms: Terms) -> JointCommunity:
+    """Run the job of a community to its end.
+
+    Raises
+    ------
+    InputError    fewer than three species have enough sites and organisations behind them
+    """
+    s = terms.settings
+    whole = read_lists(seat.records, species=terms.species)
+    released, left_out = _species(seat, terms, whole)
+    names = tuple(n for n, keep in zip(terms.species, released, strict=True) if keep)
+    check_rank(s, len(names))
+    lists = read_lists(seat.records, species=names)
+    effort = _effort(seat, terms, lists)
+    cells = _kept(cells_of(lists, effort, s.model), lists, seat.own_sites)
+    known = dict(seat.covariates(lists))
+    site_id = lists.sites["site_id"].to_numpy()
+    program, link = seat.link(terms, cells.visits(site_id, known), "community")
+    ours = _Ours(program, link, terms.plan(np.arange(len(names), dtype=np.int64)))
+    fit = fit_by(ours, cells, s, known)
+    return _joint(terms, program, link, fit, lists, effort, left_out, ours.agreement.notes)
+
+
+def _found_at(lists: Lists) -> tuple[I64, I64]:
+    """Cells of site and species with a detection: (n,) each."""
+    site, species = np.nonzero(lists.summed()[2] > 0)
+    return site, species
+
+
+def _species(seat: Seat, terms: Terms, lists: Lists) -> tuple[Bool, dict[str, tuple[str, ...]]]:
+    """Which species may be told of: as of months, but of sites where the species was found; names of the others by rule."""
+    # every species has a row at every site, else its first and last one would be told in clear; zeros weigh nothing
+    site, species = (x.ravel() for x in np.indices((lists.J, lists.S)))
+    found_at = (lists.summed()[2] > 0).ravel().astype(float)
+    cells = _kept(Cells(lists.J, lists.S, site, species, found_at, None, found_at), lists, seat.own_sites)
+    _, link = seat.link(terms, cells.visits(lists.sites["site_id"].to_numpy(), {}), "species")
+    few = (
+        f"fewer than {FEWEST_SPECIES} species of the study's {lists.S} were found at {terms.minimum} sites or more of "
+        f"{terms.contributors} organisations or more, none with over {terms.share:.0%} of them: other species can tell "
+        "something from three on. Propose a study with more species, a lower minimum, or a higher share."
+    )
+    try:
+        found = agree(link, terms.plan(np.arange(lists.S, dtype=np.int64)))
+    except InputError:  # nobody has any, or none may be told of
+        raise InputError(few) from None
+    released = np.zeros(lists.S) if found.behind is None else found.behind
+    if (released > 0).sum() < FEWEST_SPECIES:
+        raise InputError(few)
+    lost = dict(found.lost or {})
+    rules = {
+        f"fewer than {terms.minimum} sites, or than {terms.contributors} organisations": "fewer visits or sites",
+        f"one organisation has over {terms.share:.0%} of its sites": "too large a share",
+    }
+    at = {
+        words: [i for rule, m in lost.items() if rule.startswith(key) for i in m]
+        for words, key in rules.items()
+    }
+    named = {i for places in at.values() for i in places}
+    at["found on no complete checklist"] = [i for i in np.flatnonzero(released == 0) if i not in named]
+    return released > 0, {why: tuple(terms.species[i] for i in sorted(m)) for why, m in at.items() if m}
+
+
+def _effort(seat: Seat, terms: Terms, lists: Lists) -> Effort:
+    s = terms.settings
+    if s.model == "presence" or s.effort == "none":
+        return Effort(np.ones(lists.site.size))
+    visits = effort_visits(lists)
+    many = visits.count > LARGEST_COUNT
+    if many.any():
+        at = int(np.argmax(many))
+        raise InputError(
+            f"{seat.circle.name!r} has a checklist with {visits.count[at]:,.0f} birds at site "
+            f"{visits.site_id[visits.site[at]]!r} (limit {LARGEST_COUNT:,} on one checklist of a study). Correct the count "
+            "in what was imported, and import it again."
+        )
+    plan = effort_plan(s.effort)
+    assert plan.months is not None
+    program, link = seat.link(terms, visits, "effort")
+    return effort_by(_Ours(program, link, terms.plan(plan.months, plan.effort)), lists)
+
+
+def _kept(cells: Cells, lists: Lists, own_sites: int) -> Cells:
+    """Cells, those without weight whose species was found at some, but fewer than ``own_sites`` of the own sites."""
+    found = np.bincount(_found_at(lists)[1], minlength=lists.S)
+    few = (found > 0) & (found < own_sites)
+    return replace(cells, weight=np.where(few[cells.species], 0.0, cells.weight)) if few.any() else cells
+
+
+def _joint(
+    terms: Terms, program: GroupProgram, link: Link, fit: Community, lists: Lists, effort: Effort,
+    left_out: Mapping[str, tuple[str, ...]], notes: Sequence[str],
+) -> JointCommunity:  # fmt: skip
+    """Four more exchanges: sums behind the axes, what is behind each number of checklists, and the joint tables."""
+    step, S, n = steps_of(lists.visits), lists.S, len(STEPS)
+    sites = np.bincount(step, minlength=n).astype(float)
+
+    def mine(q: msg.Species) -> F64:
+        if q.part == "sites":
+            return site_sums(fit)
+        if q.part == "steps":
+            over = sites > terms.share * q.totals if q.totals.size else np.zeros(n)
+            return np.concatenate([sites, sites > 0, over]).astype(float)
+        by_species, by_step = gains_by(fit, lists.visits)
+        rich = richness(fit, visits=q.usual)[0].sum() if q.usual > 0 else 0.0
+        parts = [numbers_of(lists, fit), by_species, by_step * q.totals[:, None], [rich, lists.site.size]]
+        return np.concatenate([np.asarray(p, dtype=float).ravel() for p in parts])
+
+    program.community, link.stage = mine, "tables"
+    none = np.zeros(0)
+
+    def asked(part: str, size: int, usual: float = 0.0, totals: F64 = none) -> F64:
+        (answers,) = link.ask([msg.Species(part, usual, totals)])
+        return total(answers, "sums", (size,))
+
+    r = fit.rank
+    sums = asked("sites", 2 + r + r * r)
+    of_steps = asked("steps", 3 * n, totals=asked("steps", 3 * n)[:n]).reshape(3, n)
+    behind, groups, over = np.hstack([np.zeros((3, 1)), of_steps])  # no step first, as for regions
+    kept = np.zeros(n)
+    kept[[i - 1 for i in kept_regions(behind, groups, over, terms.minimum, terms.contributors)]] = 1.0
+    told = asked("species", 6 * S + 2 * n + 2, usual_visits(fit, sums), kept)
+    numbers, gains, steps, rest = np.split(told, [4 * S, 6 * S, 6 * S + 2 * n])
+    return JointCommunity(
+        fit, lists, effort, sums, numbers.reshape(S, 4), gains.reshape(S, 2), np.rint(of_steps[0] * kept).astype(np.int64),
+        steps.reshape(n, 2), float(rest[0] / sums[0]), round(float(rest[1])), dict(left_out), tuple(notes),
+    )  # fmt: skip
+
+
+def beside(species: Sequence[str], records: Path, name: str) -> list[str]:
+    """What an organisation's records are beside the study's list, in words, for its custodian; nothing of it is sent."""
+    lists, named = read_lists(records, species=species), names_of(records)
+    found = np.bincount(_found_at(lists)[1], minlength=lists.S)
+    absent = [n for n, k in zip(species, found, strict=True) if not k]
+    more = [n for n in named if n not in set(species)]
+    lines = [
+        f"{name}: {lists.site.size:,} complete checklists at {lists.J:,} sites, {len(species) - len(absent)} of the study's "
+        f"{len(species)} species on them"
+    ]
+    if absent:
+        lines.append(f"  in the study and not on your checklists: {listed(absent, 4)}")
+    if more:
+        lines.append(f"  in your records and not in the study, so they stay at home: {listed(more, 4)}")
+    lines += [
+        f"  {mine} of yours and {theirs} of the study: perhaps one species in two names; if so, import it under the study's"
+        for mine in more
+        for theirs in absent
+        if alike(mine, theirs)
+    ]
+    return lines

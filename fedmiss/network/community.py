@@ -1,0 +1,100 @@
+"""A community of species between organisations: an organisation's seat, and what it writes at the end."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedmiss.community.outputs import axes_of, usual_visits
+from fedmiss.community.run import covariates_of, write_folder
+from fedmiss.community.study import JointCommunity, Seat
+from fedmiss.community.tables import (
+    loading_rows,
+    pair_rows,
+    response_rows,
+    species_rows,
+    tables_of,
+    visit_rows,
+)
+from fedmiss.errors import listed
+from fedmiss.etl.community import Lists
+from fedmiss.federation.circle import Circle
+from fedmiss.federation.member import Look, Member
+from fedmiss.files import atomic_folder, write_manifest
+from fedmiss.tables import write_table
+
+if TYPE_CHECKING:
+    from fedmiss.network.kits import Kit
+
+__all__ = ["OWN", "seat_of", "write_community"]
+
+OWN = "community"  # folder of the organisation's own community in its kit
+
+
+def seat_of(
+    kit: Kit,
+    records: Path,
+    circle: Circle,
+    secret: bytes,
+    *,
+    look: Look | None = None,
+    watch: Callable[[str, int], None] = lambda stage, exchanges: None,
+    told: Callable[[Member], None] = lambda member: None,
+) -> Seat:
+    """An organisation's end of the job."""
+
+    def covariates(lists: Lists) -> Mapping[str, np.ndarray]:
+        return covariates_of(kit.site_table, lists)[0]
+
+    return Seat(circle, records, secret, kit.own_sites, covariates, look, watch, told)
+
+
+def write_community(kit: Kit, records: Path, j: JointCommunity) -> Path:
+    """Write the organisation's own community into its kit, then the joint tables; return the folder of these."""
+    if kit.result.exists():
+        return kit.result
+    notes = [
+        f"Of the study, and told nothing of: {listed(names, 4)} ({why})." for why, names in j.left_out.items()
+    ]
+    notes += [n for n in j.notes]
+    own = (
+        f"Axes, loadings, associations and responses are those of {', '.join(kit.roster)} together; sites, maps, counts and "
+        f"gains are those of {kit.name}."
+    )
+    settings = replace(
+        kit.study.of_community, title=f"{kit.study.name}: {kit.name}", min_sites=kit.study.minimum
+    )
+    t = tables_of(j.lists, j.fit, j.effort, j.sums)
+    with atomic_folder(kit.folder / OWN, "community", overwrite=True, inputs=[records]) as tmp:
+        write_folder(tmp, t, settings, records, kit.site_table, [own, *notes], dt.date.today().isoformat())
+    species, names = j.lists.species, np.array(j.lists.species, dtype=object)
+    axes = axes_of(j.fit, j.sums)
+    tables = {
+        "species": species_rows(species, j.lists.common, j.numbers, j.gains),
+        "loadings": loading_rows(names, axes),
+        "responses": response_rows(j.fit, names),
+        "associations": pair_rows(j.fit, axes, species),
+        "visits": visit_rows(j.step_sites, j.step_gains),
+    }
+    whole = j.gains.sum(axis=0)
+    with atomic_folder(kit.result) as tmp:
+        for name, table in tables.items():
+            write_table(table, tmp / f"{name}.parquet", f"community_{name}")
+        write_manifest(
+            tmp, "joint community", settings=asdict(kit.study), inputs={"job": kit.job.hex()},
+            results={
+                "organisations": list(kit.roster), "n_sites": round(float(j.sums[0])), "n_lists": j.n_lists,
+                "n_species": len(species), "left_out": {why: list(n) for why, n in j.left_out.items()}, "rank": j.fit.rank,
+                "share": [round(float(x), 4) for x in axes.share], "inverse_size": j.fit.fit.settings.inverse_size,
+                "effort": dict(j.effort.terms), "responses": list(j.fit.responses),
+                "converged": bool(j.fit.fit.fit.converged), "gain": round(1 - float(whole[1] / max(whole[0], 1e-12)), 4),
+                "visits_of_richness": usual_visits(j.fit, j.sums), "richness": round(j.richness, 3),
+            },
+            warnings=notes,
+        )  # fmt: skip
+    return kit.result

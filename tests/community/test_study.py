@@ -1,0 +1,246 @@
+"""All species of a site between organisations, as threads: the pooled fit, what is left out, what stays at home."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedmiss.community.model import cells_of, effort_of
+from fedmiss.community.outputs import associations, axes_of, gains_by, steps_of, usual_visits
+from fedmiss.community.settings import CommunitySettings
+from fedmiss.community.study import Seat, Terms, beside, run_community
+from fedmiss.community.tables import numbers_of
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl.community import read_lists, scores_without
+from fedmiss.federation import messages as msg
+from fedmiss.federation.circle import Circle
+from fedmiss.federation.gather import Board
+from fedmiss.federation.local import fit_counts
+from fedmiss.federation.masks import Masks, Party, identity, public_key
+from fedmiss.files import read_manifest
+from fedmiss.network.kits import open_kit
+from fedmiss.network.study import Study
+from fedmiss.tables import read_table
+from tests.cli.terminal import fedmiss as run
+from tests.community.worlds import lists_of, records_of, world
+
+CLUBS = ("east", "north", "west")
+JOB = hashlib.sha256(b"a community").digest()
+
+
+def split(table, folder):
+    """Each club's records: every third site is its own."""
+    out, number = {}, table["site"].str[1:].astype(int)
+    for k, name in enumerate(CLUBS):
+        (folder / name).mkdir(parents=True)
+        out[name] = records_of(table[number % 3 == k], folder / name)
+    return out
+
+
+def together(records, terms, folder, **more):
+    """Run the job at all clubs; what each of them knows at the end."""
+    folder.mkdir(exist_ok=True)
+    keys = {n: identity(folder / n / "identity.key") for n in CLUBS}
+    roster = {n: public_key(k) for n, k in keys.items()}
+    board, done, failed = Board(CLUBS, patience=60), {}, {}
+
+    def one(name):
+        party = (Masks if terms.masks else Party)(name, keys[name], roster, JOB)
+        try:
+            circle = Circle(party, folder / f"{name}.journal", board.seat(name))
+            done[name] = run_community(
+                Seat(circle, records[name], name.encode(), **more.get(name, {})), terms
+            )
+            circle.close()
+        except Exception as error:
+            failed[name] = error
+
+    threads = [threading.Thread(target=one, args=(n,)) for n in CLUBS]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    if failed:
+        raise failed[min(failed)]
+    return done
+
+
+def terms_of(species, *, masks=False, **more):
+    settings = CommunitySettings(**{"rank": 1, "folds": 2} | more)
+    return Terms(settings, tuple(species), 3, 0.8, 3, masks, JOB, b"digest..")
+
+
+@pytest.fixture(scope="module")
+def clubs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clubs")
+    w = world(7, J=36, S=9, rank=1)
+    table = lists_of(w, folder / "all.csv")
+    table["minutes"] = 20 + 10 * (table["checklist"].str[1:].astype(int) % 7)
+    whole = folder / "pooled"
+    whole.mkdir()
+    return folder, table, split(table, folder), records_of(table, whole)
+
+
+@pytest.mark.parametrize(("masks", "digits"), [(False, 1e-10), (True, 1e-8)])
+def test_the_joint_community_is_the_pooled_one(clubs, tmp_path, masks, digits):
+    """Fit, effort, axes, associations, numbers of the species: as if one person held the records of all."""
+    _, table, records, pooled = clubs
+    terms = terms_of(sorted(table["species"].unique()), masks=masks)
+    done = together(records, terms, tmp_path)
+    lists = read_lists(pooled, species=terms.species)
+    cells = cells_of(lists, effort_of(lists), "counts")
+    some = done["east"]
+    fit = fit_counts(cells.panel({}, None), some.fit.fit.settings)
+    whole = replace(some.fit, fit=fit, cells=cells)
+    axes = axes_of(whole)
+    for club in done.values():
+        at = np.searchsorted(lists.sites["site_id"].to_numpy(), club.lists.sites["site_id"].to_numpy())
+        np.testing.assert_allclose(club.fit.fit.expected(), fit.expected()[at], rtol=digits)
+        mine = axes_of(club.fit, club.sums)
+        np.testing.assert_allclose(mine.scores, axes.scores[at], atol=digits)
+        np.testing.assert_allclose(mine.loadings, axes.loadings, atol=digits)
+        for a, b in zip(associations(club.fit, mine), associations(whole, axes), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5)  # draws in single precision
+        np.testing.assert_allclose(club.numbers, numbers_of(lists, whole), rtol=10 * digits)
+        assert usual_visits(club.fit, club.sums) == usual_visits(whole)
+        steps = np.bincount(steps_of(lists.visits), minlength=4)
+        kept = (
+            club.step_sites > 0
+        )  # not the four sites of two clubs, nor what would tell of them by difference
+        np.testing.assert_array_equal(club.step_sites, steps * kept)
+        assert kept.tolist() == [False, False, True, False]
+        assert (club.step_gains[kept] > 0).all()
+        assert not club.step_gains[~kept].any()
+        assert club.n_lists == lists.site.size
+        np.testing.assert_array_equal(club.gains, some.gains)
+    own = sum(gains_by(c.fit, c.lists.visits)[0] for c in done.values())
+    np.testing.assert_allclose(some.gains, own, rtol=1e-6)
+    assert (some.gains > 0).all()
+
+
+def test_what_too_few_found_is_left_out_and_told_nothing_of(clubs, tmp_path):
+    """A species of one club only, one of two, one at two sites, one nobody found; a club's own least number of sites."""
+    _, table, _, _ = clubs
+    number = table["site"].str[1:].astype(int)
+    lone, pair, rare, scarce = (f"Avis species0{k}" for k in range(4))
+    odd = table["species"].eq(lone) & (number % 3 != 0) | table["species"].eq(pair) & (number % 3 == 2)
+    odd |= table["species"].eq(rare) & ~number.isin(number[table["species"].eq(rare)].unique()[:2])
+    odd |= table["species"].eq(scarce) & (number % 3 == 1) & (number > 4)  # at two of north's sites
+    sent = table.assign(species=table["species"].mask(odd, "Avis species08"))
+    sent = sent.drop_duplicates(["checklist", "species"])
+    records = split(sent, tmp_path / "records")
+    names = [*sorted(table["species"].unique()), "Avis nobody"]
+    seen = {n: [] for n in CLUBS}
+    more = {n: {"told": lambda member, n=n: seen[n].extend(member.answers)} for n in CLUBS}
+    more["north"]["own_sites"] = 3
+    done = together(records, terms_of(names, masks=True, effort="none", rank=0), tmp_path / "job", **more)
+    for club in done.values():
+        assert {n for names in club.left_out.values() for n in names} == {
+            lone,
+            pair,
+            rare,
+            scarce,
+            "Avis nobody",
+        }
+        assert club.left_out["found on no complete checklist"] == ("Avis nobody",)
+        assert club.lists.species == tuple(n for n in names if n in club.lists.species)
+        assert len(club.lists.species) == len(names) - 5
+    # in clear nothing but what all have in common, and no text of a species or a site
+    for a in (a for answers in seen.values() for a in answers if isinstance(a, msg.Description)):
+        assert (a.species, a.regions) == ("", ())
+        assert a.months.tolist() in ([0, len(names) - 1], [0, len(names) - 6])
+
+
+def test_too_few_species_to_tell_anything_is_a_sentence(clubs, tmp_path):
+    _, table, records, _ = clubs
+    with pytest.raises(
+        InputError, match="fewer than 3 species of the study's 3 were found at 3 sites or more of 3 org"
+    ):
+        together(records, terms_of([table["species"].iloc[0], "Avis a", "Avis b"], rank=0), tmp_path)
+
+
+def test_the_custodian_reads_what_stays_at_home(clubs):
+    _, _, records, _ = clubs
+    said = beside(["Avis species00", "Avis specie001", "Strix alba"], records["east"], "east")
+    assert said[0].endswith("at 12 sites, 1 of the study's 3 species on them")
+    assert "in the study and not on your checklists: Avis specie001, Strix alba" in said[1]
+    assert "stay at home: Avis species01, Avis species02" in said[2]
+    assert any(
+        "Avis species01 of yours and Avis specie001 of the study: perhaps one species" in s for s in said
+    )
+
+
+@pytest.mark.parametrize(
+    ("community", "more", "said"),
+    [
+        ({"species": ["Avis a", "Avis b"]}, {}, "list the scientific names of three or more"),
+        ({"species": ["Avis a", "Avis b", 3]}, {}, "list the scientific names of three or more"),
+        (
+            {"species": ["Avis a", "Avis b", "Avis a", "Avis c"]},
+            {},
+            r"lists Avis a twice; name each species once",
+        ),
+        (
+            {"species": ["Avis a", "Avis b", "Avis c"], "rank": 3},
+            {},
+            "rank 3 needs 7 species or more; there are 3",
+        ),
+        ({"species": ["Avis a", "Avis b", "Avis c"], "site_table": "x"}, {}, "site_table"),
+        ({"species": ["Avis a", "Avis b", "Avis c"]}, {"season": (5,)}, "season = .* does nothing here"),
+        (
+            {"species": ["Avis a", "Avis b", "Avis c"]},
+            {"model": {"rank": 0}},
+            r"a study has one of \[model\]",
+        ),
+    ],
+)
+def test_a_study_that_makes_no_sense_is_refused(community, more, said):
+    with pytest.raises(ConfigError, match=said):
+        Study(name="ponds", species="", organisations=CLUBS, community=community, **more)
+
+
+@pytest.mark.slow
+def test_a_study_by_the_shared_folder_ends_with_joint_tables_and_own_pages(clubs, tmp_path):
+    """The commands of the guide, in three processes; then the outbox, and a trend that follows the other species."""
+    _, table, records, _ = clubs
+    (tmp_path / "study.toml").write_text(
+        'name = "ponds"\norganisations = ["east", "north", "west"]\nminimum = 3\n'
+        f'[community]\nspecies = "{records["east"]}"\nrank = 1\nfolds = 2\n'
+    )
+    run("federation", "new", tmp_path / "study.toml", "--out", tmp_path / "study")
+    kits = [tmp_path / "study" / "kits" / n for n in CLUBS]
+    for kit in kits:
+        run("federation", "enrol", kit)
+    run("federation", "roster", tmp_path / "study", *(k / f"{k.name}.public.json" for k in kits))
+    (tmp_path / "shared").mkdir()
+    job = open_kit(kits[0]).job.hex()
+    ends = [
+        subprocess.Popen(
+            [sys.executable, "-m", "fedmiss.cli.app", "federation", "join", str(kit), str(records[kit.name]),
+             "--folder", str(tmp_path / "shared"), "--approve", job],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for kit in kits
+    ]  # fmt: skip
+    said = [e.communicate(timeout=300)[0] for e in ends]
+    assert all(e.returncode == 0 for e in ends), said
+    joint = [open_kit(k).result for k in kits]
+    for name in ("species", "loadings", "associations", "visits"):
+        assert len({(f / f"{name}.parquet").read_bytes() for f in joint}) == 1
+        read_table(joint[0] / f"{name}.parquet", f"community_{name}")
+    told = read_manifest(joint[0], "joint community", verify=True)["results"]
+    assert (told["n_sites"], told["rank"]) == (36, 1)
+    assert told["n_lists"] == table["checklist"].nunique()
+    words = run("federation", "outbox", kits[1], records["north"]).out
+    assert "answered SpeciesSums" in words
+    assert not [w for w in ("s001", "Avis") if w in words]
+    for kit in kits:
+        assert "those of east, north, west together" in (kit / "community" / "index.html").read_text()
+    scores = scores_without(kits[1] / "community", "Avis species01")
+    assert set(scores.frame["site_id"]) == {f"s{j:03d}" for j in range(1, 36, 3)}

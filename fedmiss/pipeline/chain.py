@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -39,6 +38,7 @@ from fedmiss.pipeline.recipe import Recipe, slug
 from fedmiss.progress import note
 from fedmiss.report.build import build_report
 from fedmiss.report.many import build_index
+from fedmiss.system import hear_no_interrupt
 from fedmiss.tables import read_table
 from fedmiss.version import __version__
 
@@ -139,7 +139,7 @@ def run_recipe(
     >>> n = Path("counts.csv").write_text("\n".join(["site;year;count", *lines]))
     >>> text = 'species = ["wren"]\n[ingest]\nfiles = ["counts.csv"]\nspecies = ["wren"]\n[fit]\nrank = 0\nbootstrap = 0\n'
     >>> n = Path("wren.toml").write_text(text)
-    >>> [r.species for r in fedmiss.run_recipe(fedmiss.read_recipe("wren.toml"))]
+    >>> [r.species for r in fedmiss.pipeline.run_recipe(fedmiss.pipeline.read_recipe("wren.toml"))]
     ['wren']
     """
     if jobs is not None and jobs < 1:
@@ -372,7 +372,7 @@ def _lost(recipe: Recipe, name: str, why: str, move: str) -> SpeciesResult:
 
 def _begin_worker() -> None:
     """Ctrl-C is the parent's business; and a worker ends with its parent, however that ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hear_no_interrupt()
     parent = parent_process()
 
     def follow() -> None:

@@ -46,7 +46,7 @@ def indicator(
     --------
     >>> import pandas as pd, fedmiss
     >>> totals = {"wren": pd.Series([10.0, 40.0], [2001, 2002]), "crow": pd.Series([8.0, 8.0], [2001, 2002])}
-    >>> fedmiss.indicator(totals, {})["index"].round(6).to_list()  # the geometric mean of 4 and 1 is 2
+    >>> fedmiss.report.indicator.indicator(totals, {})["index"].round(6).to_list()  # the geometric mean of 4 and 1 is 2
     [100.0, 200.0]
     """
     if not totals:

@@ -29,8 +29,10 @@ from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.impute import IterativeImputer
 from sklearn.linear_model import BayesianRidge
 
-from fedmiss import Dithering, FedEM, Group, GroupPanel, LocalEngine, Roster, Stop, run
-from fedmiss.core import pooled_s_bar
+from fedmiss import Group, GroupPanel
+from fedmiss.compressors import Dithering
+from fedmiss.core import FedEM, Roster, Stop, pooled_s_bar, run
+from fedmiss.engines import LocalEngine
 from fedmiss.errors import DomainError
 from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.choice import default_candidates

@@ -168,12 +168,66 @@ def public(module: Path) -> dict[str, str]:
 def definition(name: str, home: str) -> ast.FunctionDef | ast.ClassDef:
     """Return the node that defines a public name, read without importing."""
     path = ROOT / "fedmiss" / home.replace(".", "/")
-    files = [path.with_suffix(".py"), *sorted(path.glob("*.py"))]
+    files = [path.with_suffix(".py"), *sorted(path.glob("*.py"))] if home else []
     for file in files:
         for node in ast.parse(file.read_text(encoding="utf-8")).body if file.exists() else ():
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
                 return node
     raise LookupError(f"{name} is not defined in fedmiss.{home}")
+
+
+def example(node: ast.AST) -> str:
+    """Return the lines of the docstring's example as a page shows them."""
+    text = ast.get_docstring(node) or "" if isinstance(node, ast.FunctionDef | ast.ClassDef) else ""
+    found = re.search(r"Examples\n-+\n(.*?)(?:\n\n[A-Z]\w+\n-+\n|\Z)", text, re.S)
+    return found[1].strip() if found else ""
+
+
+def sections() -> dict[str, dict[str, str]]:
+    """What a name is about -> name as users write it -> module that defines it: every public name that has an example.
+
+    The names at the top stand in ``fedmiss/__init__.pyi``, under their titles; the other titles are the packages.
+    """
+    found: dict[str, dict[str, str]] = {}
+    title = ""
+    for line in (ROOT / "fedmiss" / "__init__.pyi").read_text(encoding="utf-8").splitlines():
+        words = line.split()
+        if words[:1] == ["#"]:
+            title = " ".join(words[1:])
+        elif words[:1] == ["from"] and words[1] not in ("fedmiss", "fedmiss.version"):
+            found.setdefault(title, {})[f"fedmiss.{words[3]}"] = words[1].removeprefix("fedmiss.")
+    for path in sorted((ROOT / "fedmiss").glob("*/__init__.py")):
+        package = ".".join(path.parent.relative_to(ROOT).parts)
+        for name, home in homes(path).items():
+            if home and ">>>" in example(definition(name, home)):
+                found.setdefault(f"In {package}", {})[f"{package}.{name}"] = home
+    for name, home in (
+        ("read_table", "tables"),
+        ("read_manifest", "files"),
+        ("indicator", "report.indicator"),
+    ):
+        found.setdefault("In single modules", {})[f"fedmiss.{home}.{name}"] = home
+    return found
+
+
+def homes(module: Path) -> dict[str, str]:
+    """Return the names of a package and where each is defined ("" for what is no function or class)."""
+    stub = module.with_suffix(".pyi")
+    tree = ast.parse((stub if stub.exists() else module).read_text(encoding="utf-8"))
+    places = {
+        alias.asname or alias.name: (node.module or "").removeprefix("fedmiss.")
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module != ".".join(module.parent.relative_to(ROOT).parts)
+        for alias in node.names
+    }
+    out = {}
+    for name in places if stub.exists() else public(module):
+        try:
+            definition(name, places.get(name, ""))
+            out[name] = places[name]
+        except (LookupError, OSError):
+            out[name] = ""
+    return out
 
 
 def python() -> str:
@@ -185,7 +239,7 @@ def python() -> str:
     ]
     for path in sorted((ROOT / "fedmiss").glob("*/**/__init__.py")):
         package = ".".join(path.parent.relative_to(ROOT).parts)
-        if names := public(path):
+        if names := homes(path):
             about = first_line(ast.parse(path.read_text(encoding="utf-8")))
             parts.append(f"\n## {package}\n\n{about}\n\n{', '.join(f'`{n}`' for n in names)}\n")
     return "".join(parts)
@@ -193,27 +247,27 @@ def python() -> str:
 
 def reference() -> str:
     """Directives by which the site sets every public name with its whole docstring."""
-    import fedmiss
-
     parts = [
         MADE,
         "# Python: public names\n\nEvery name with its parameters, results, errors and example. ",
-        "Names of the parts: [packages](../guide/python.md).\n",
+        "Names of the parts: [packages](../guide/python.md). A public name that moves keeps its old place for one minor ",
+        "version, with a `DeprecationWarning` that says the new one.\n",
     ]
-    for title, names in fedmiss._HOME.items():
+    for title, names in sections().items():
         parts.append(f"\n## {title}\n\n```{{eval-rst}}\n.. currentmodule:: fedmiss\n\n")
-        for name, home in names.items():
-            node = definition(name, home)
+        for full, home in names.items():
+            node = definition(full.rsplit(".", 1)[1], home)
             if isinstance(node, ast.FunctionDef):
-                parts.append(f".. autofunction:: fedmiss.{name}\n")
+                parts.append(f".. autofunction:: {full}\n")
             else:
                 said = [
                     n.name
                     for n in node.body
                     if isinstance(n, ast.FunctionDef) and not n.name.startswith("_") and ast.get_docstring(n)
                 ]
-                members = f"   :members: {', '.join(said)}\n" if said and title != "Algorithms" else ""
-                parts.append(f".. autoclass:: fedmiss.{name}\n{members}")
+                inner = home.startswith(("core", "compressors", "engines", "models.gmm"))
+                members = f"   :members: {', '.join(said)}\n" if said and not inner else ""
+                parts.append(f".. autoclass:: {full}\n{members}")
         parts.append("```\n")
     return "".join(parts)
 

@@ -38,10 +38,10 @@ def make(folder: Path) -> Path:
     import fedmiss
 
     folder.mkdir(parents=True, exist_ok=True)
-    settings = fedmiss.EbirdSettings(records=12_000, species=2, seed=7)
-    fedmiss.simulate_ebird(folder / "sim", settings, overwrite=True)
+    settings = fedmiss.simulate.EbirdSettings(records=12_000, species=2, seed=7)
+    fedmiss.simulate.simulate_ebird(folder / "sim", settings, overwrite=True)
     (folder / "wigeon.toml").write_text(RECIPE, encoding="utf-8")
-    done = fedmiss.run_recipe(fedmiss.read_recipe(folder / "wigeon.toml"))[0]
+    done = fedmiss.pipeline.run_recipe(fedmiss.pipeline.read_recipe(folder / "wigeon.toml"))[0]
     if done.page is None:
         raise SystemExit(f"the gallery's simulated report failed: {done.error}")
     return done.page.parent

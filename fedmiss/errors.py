@@ -39,7 +39,7 @@ class FedmissError(Exception):
     --------
     >>> import fedmiss
     >>> try:
-    ...     fedmiss.read_manifest("no-such-folder")
+    ...     fedmiss.files.read_manifest("no-such-folder")
     ... except fedmiss.FedmissError as error:
     ...     print(type(error).__name__)
     InputError

@@ -29,6 +29,7 @@ from fedmiss.owner import (
     unfinished,
 )
 from fedmiss.parsing import misfit, parse_json, said
+from fedmiss.system import to_disk
 from fedmiss.version import __version__
 
 __all__ = [
@@ -141,7 +142,7 @@ def atomic_file(path: str | Path, *, ours: Callable[[Path], bool] | None = None)
     _make_parent(path)
     try:
         yield tmp
-        _to_disk(tmp)
+        to_disk(tmp)  # a rename must not come first
         put_file(tmp, path, ours)
     except OSError as error:
         if error.errno in _REFUSALS:
@@ -151,23 +152,12 @@ def atomic_file(path: str | Path, *, ours: Callable[[Path], bool] | None = None)
         remove_own(tmp)
 
 
-def _to_disk(path: Path) -> None:
-    """Have the system write a file (or the names in a folder) to the disk now: a rename must not come first."""
-    if os.name == "nt" and path.is_dir():  # Windows has no such call for folders
-        return
-    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def replace_folder(new: Path, path: Path) -> None:
     """Put a finished folder in the place of ``path``: a kill at any moment leaves the one or the other."""
     for below in [*new.rglob("*"), new]:
-        _to_disk(below)
+        to_disk(below)
     put_folder(new, path)
-    _to_disk(path.parent)
+    to_disk(path.parent)
 
 
 @contextmanager
@@ -461,8 +451,8 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
     --------
     >>> import fedmiss
     >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
-    >>> panel = fedmiss.write_panel(p, "panel")
-    >>> manifest = fedmiss.read_manifest("panel", "panel")
+    >>> panel = fedmiss.simulate.write_panel(p, "panel")
+    >>> manifest = fedmiss.files.read_manifest("panel", "panel")
     >>> sorted(manifest["results"]["groups"])
     ['g01', 'g02']
     """
@@ -472,29 +462,29 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
         raise InputError(f"there is no folder {folder}{maker}.", path=str(folder))
     if not (folder / MANIFEST).exists():
         raise InputError(f"{folder} was not made by fedmiss: it has no {MANIFEST}.", path=str(folder))
-    manifest: Manifest = read_json(folder / MANIFEST)
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("kind"), str):
+    found: object = read_json(folder / MANIFEST)
+    if not isinstance(found, dict) or not isinstance(found.get("kind"), str):
         raise InputError(
             f"{folder / MANIFEST} does not say what the folder is; make it again.", path=str(folder)
         )
-    again = f"make it again with `fedmiss {_MAKER.get(manifest['kind'], '...')} --out`"
-    made = manifest.get("format", 1)
+    again = f"make it again with `fedmiss {_MAKER.get(found['kind'], '...')} --out`"
+    made = found.get("format", 1)
     if made != FORMAT:
         newer = isinstance(made, int) and made > FORMAT
         raise InputError(
-            f"{folder} was made by fedmiss {manifest.get('fedmiss', '(unknown)')} in format {made}, and this version reads "
+            f"{folder} was made by fedmiss {found.get('fedmiss', '(unknown)')} in format {made}, and this version reads "
             f"format {FORMAT}; {'install the newer fedmiss' if newer else again + ' under another name'}.",
             path=str(folder),
         )
-    content = {k: v for k, v in manifest.items() if k != "seal"}
-    if hash_json(content) != manifest.get("seal"):
+    content = {k: v for k, v in found.items() if k != "seal"}
+    if hash_json(content) != found.get("seal"):
         raise InputError(f"{folder / MANIFEST} is not as it was written; {again}.", path=str(folder))
-    fault = misfit(dict(manifest), Manifest)
-    if not fault and manifest["kind"] in FACTS:
-        fault = FACTS[manifest["kind"]].misfit(manifest.get("results", {}))
+    fault = misfit(dict(found), Manifest)
+    if not fault and found["kind"] in FACTS:
+        fault = FACTS[found["kind"]].misfit(found.get("results", {}))
     if fault:
         raise InputError(f"{folder / MANIFEST} has a wrong entry: {fault}; {again}.", path=str(folder))
-    manifest = said(manifest, str(folder / MANIFEST))
+    manifest: Manifest = said(found, str(folder / MANIFEST))
     if kind is not None and manifest["kind"] != kind:
         raise InputError(
             f"{folder} holds a {manifest['kind']!r}, but a {kind!r} is needed here{maker}.", path=str(folder)

@@ -92,7 +92,7 @@ def _is_lock(file: Path) -> bool:
         return True
     except UnicodeDecodeError:
         return False
-    soft = os.name != "posix" and re.fullmatch(r"\d+\n.*\n?", text) is not None  # filelock's own words
+    soft = os.name != "posix" and re.fullmatch(r"\d+\n(.*\n?){1,3}", text) is not None  # filelock's own words
     return soft or _SIGNED.startswith(text) or re.match(_SIGNED + "[0-9a-f]{32}", text) is not None
 
 

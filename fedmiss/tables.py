@@ -186,8 +186,8 @@ def read_table(path: str | Path, schema: str, columns: list[str] | None = None) 
     --------
     >>> import fedmiss
     >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
-    >>> panel = fedmiss.write_panel(p, "panel")
-    >>> sites = fedmiss.read_table("panel/sites.parquet", "sites")
+    >>> panel = fedmiss.simulate.write_panel(p, "panel")
+    >>> sites = fedmiss.tables.read_table("panel/sites.parquet", "sites")
     >>> sites.num_rows
     20
     """

@@ -43,7 +43,8 @@ def test_what_is_written_is_read_again(cls):
 
 
 def test_a_panel_folder_says_all_facts_of_a_panel(tmp_path):
-    from fedmiss import open_panel, simulate_panel, write_panel
+    from fedmiss import open_panel, simulate_panel
+    from fedmiss.simulate import write_panel
 
     made = open_panel(write_panel(simulate_panel(20, 24, 0.5, seed=1, groups=2), tmp_path / "panel"))
     assert made.facts.n_sites == 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable
 from typing import Annotated
@@ -12,6 +11,7 @@ import typer
 
 from fedmiss.cli import commands
 from fedmiss.progress import interrupt
+from fedmiss.system import address_limit, on_request_to_end
 from fedmiss.version import __version__
 
 __all__ = ["app", "main"]
@@ -54,17 +54,12 @@ def main() -> None:
     # Our matrices are small: a second BLAS thread only spins, and competes with the compiled loops' threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Asked to end, or the terminal is gone: as Ctrl-C, so that all is put away. What was set to be ignored stays so.
-    usual = (signal.SIG_DFL, signal.default_int_handler)
-    named = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)]
-    heard = [s for s in named if signal.getsignal(s) in usual]
-    for s in heard:
-        signal.signal(s, signal.SIG_DFL)  # until the commands are loaded there is nothing to put away
+    hear = on_request_to_end(interrupt)  # until the commands are loaded there is nothing to put away
     commands.register(app)
     _check_limit()
     sys.unraisablehook = _silent_on_interrupts(sys.unraisablehook)
     try:
-        for s in heard:
-            signal.signal(s, interrupt)
+        hear()
         app()
     except KeyboardInterrupt:  # before the command itself began
         sys.exit(130)
@@ -84,12 +79,8 @@ def _silent_on_interrupts(
 
 def _check_limit() -> None:
     """Refuse a limit on addresses (``ulimit -v``) below which the libraries abort without a word."""
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY and limit < ADDRESSES:
+    limit = address_limit()
+    if limit is not None and limit < ADDRESSES:
         typer.echo(
             f"fedmiss: this process may use {limit / 1e9:.1f} GB of addresses (ulimit -v), and the libraries need "
             f"{ADDRESSES / 1e9:.0f} GB before any data is read. Raise the limit.",

@@ -95,8 +95,9 @@ def _extras() -> tuple[bool, str]:
 def _threads() -> tuple[bool, str]:
     import numba
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return True, f"{cores} cores for this process, {numba.get_num_threads()} threads for compiled loops"
+    from fedmiss.system import cores
+
+    return True, f"{cores()} cores for this process, {numba.get_num_threads()} threads for compiled loops"
 
 
 def _files() -> tuple[bool, str]:

@@ -51,8 +51,8 @@ def build_community(
     >>> table = table.melt(list(table.columns[:5]), var_name="species", value_name="count")
     >>> table[table["count"] > 0].to_csv("lists.csv", index=False)
     >>> records = fedmiss.ingest(["lists.csv"], "records", fedmiss.IngestSettings(column_map={"auto": ""}))
-    >>> folder = fedmiss.build_community("records", "community", fedmiss.CommunitySettings(rank=0))
-    >>> fedmiss.read_table("community/species.parquet", "community_species").num_rows
+    >>> folder = fedmiss.community.build_community("records", "community", fedmiss.community.CommunitySettings(rank=0))
+    >>> fedmiss.tables.read_table("community/species.parquet", "community_species").num_rows
     6
     """
     s, source, out = settings or CommunitySettings(), Path(records), Path(out)

@@ -17,7 +17,7 @@ class CommunitySettings(Settings):
     Examples
     --------
     >>> import fedmiss
-    >>> fedmiss.CommunitySettings(rank=2).rank
+    >>> fedmiss.community.CommunitySettings(rank=2).rank
     2
     """
 

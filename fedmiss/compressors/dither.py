@@ -37,7 +37,8 @@ class Dithering:
     Examples
     --------
     >>> import fedmiss
-    >>> round(fedmiss.Dithering(levels=4).omega(16), 6)  # variance of the message, relative to its length squared
+    >>> # variance of the message, relative to its length squared
+    >>> round(fedmiss.compressors.Dithering(levels=4).omega(16), 6)
     0.25
     """
 
@@ -65,7 +66,7 @@ class Dithering:
         Examples
         --------
         >>> import fedmiss
-        >>> fedmiss.Dithering.of(100)
+        >>> fedmiss.compressors.Dithering.of(100)
         Dithering(levels=6, norm=2.0, block=None)
         """
         levels = 1

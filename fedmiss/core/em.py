@@ -47,10 +47,10 @@ def em(
     >>> from fedmiss.core import pooled_s_bar
     >>> from fedmiss.models.gmm import GMMParams
     >>> rows = np.random.default_rng(0).normal(size=(4, 50, 1)) + np.where(np.arange(50) % 2, 3, -3)[:, None]
-    >>> model = fedmiss.GMM(G=2, d=1, covariance="known", Sigma=np.eye(1))
-    >>> roster = fedmiss.Roster.of([50] * 4)  # four workers with 50 rows each
+    >>> model = fedmiss.models.GMM(G=2, d=1, covariance="known", Sigma=np.eye(1))
+    >>> roster = fedmiss.core.Roster.of([50] * 4)  # four workers with 50 rows each
     >>> start = pooled_s_bar(model, GMMParams(np.array([0.5, 0.5]), np.array([[-1.0], [1.0]]), np.eye(1)), rows, roster)
-    >>> result = fedmiss.em(model, rows, roster, start, rounds=20)
+    >>> result = fedmiss.core.em(model, rows, roster, start, rounds=20)
     >>> np.sort(model.T(result[0]).mu.ravel()).round().tolist()
     [-3.0, 3.0]
     """

@@ -65,11 +65,12 @@ class FedEM:
     >>> from fedmiss.core import pooled_s_bar
     >>> from fedmiss.models.gmm import GMMParams
     >>> rows = np.random.default_rng(0).normal(size=(4, 50, 1)) + np.where(np.arange(50) % 2, 3, -3)[:, None]
-    >>> model = fedmiss.GMM(G=2, d=1, covariance="known", Sigma=np.eye(1))
-    >>> roster = fedmiss.Roster.of([50] * 4)  # four workers with 50 rows each
+    >>> model = fedmiss.models.GMM(G=2, d=1, covariance="known", Sigma=np.eye(1))
+    >>> roster = fedmiss.core.Roster.of([50] * 4)  # four workers with 50 rows each
     >>> start = pooled_s_bar(model, GMMParams(np.array([0.5, 0.5]), np.array([[-1.0], [1.0]]), np.eye(1)), rows, roster)
-    >>> algo = fedmiss.FedEM(model, fedmiss.Dithering(levels=2), roster, gamma=0.2, participation=fedmiss.Bernoulli(0.75))
-    >>> result = fedmiss.run(algo, fedmiss.LocalEngine(rows), start, stop=100)
+    >>> quant, present = fedmiss.compressors.Dithering(levels=2), fedmiss.core.Bernoulli(0.75)
+    >>> algo = fedmiss.core.FedEM(model, quant, roster, gamma=0.2, participation=present)
+    >>> result = fedmiss.core.run(algo, fedmiss.engines.LocalEngine(rows), start, stop=100)
     >>> np.sort(result.theta.mu.ravel()).round().tolist()
     [-3.0, 3.0]
     """

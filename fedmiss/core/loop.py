@@ -44,7 +44,7 @@ class Stop:
     Examples
     --------
     >>> import fedmiss
-    >>> fedmiss.Stop(rounds=100).rounds
+    >>> fedmiss.core.Stop(rounds=100).rounds
     100
     """
 
@@ -262,11 +262,11 @@ def run(
     >>> from fedmiss.core import pooled_s_bar
     >>> from fedmiss.models.gmm import GMMParams
     >>> rows = np.random.default_rng(0).normal(size=(4, 50, 1)) + np.where(np.arange(50) % 2, 3, -3)[:, None]
-    >>> model = fedmiss.GMM(G=2, d=1, covariance="known", Sigma=np.eye(1))
-    >>> roster = fedmiss.Roster.of([50] * 4)  # four workers with 50 rows each
+    >>> model = fedmiss.models.GMM(G=2, d=1, covariance="known", Sigma=np.eye(1))
+    >>> roster = fedmiss.core.Roster.of([50] * 4)  # four workers with 50 rows each
     >>> start = pooled_s_bar(model, GMMParams(np.array([0.5, 0.5]), np.array([[-1.0], [1.0]]), np.eye(1)), rows, roster)
-    >>> algo = fedmiss.FedEM(model, fedmiss.Dithering(levels=2), roster, gamma=0.2)
-    >>> result = fedmiss.run(algo, fedmiss.LocalEngine(rows), start, stop=fedmiss.Stop(rounds=20))
+    >>> algo = fedmiss.core.FedEM(model, fedmiss.compressors.Dithering(levels=2), roster, gamma=0.2)
+    >>> result = fedmiss.core.run(algo, fedmiss.engines.LocalEngine(rows), start, stop=fedmiss.core.Stop(rounds=20))
     >>> len(result.trace["bytes_up"])
     20
     """

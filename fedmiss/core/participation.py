@@ -53,7 +53,7 @@ class Bernoulli:
     Examples
     --------
     >>> import fedmiss
-    >>> fedmiss.Bernoulli(0.5).p
+    >>> fedmiss.core.Bernoulli(0.5).p
     0.5
     """
 

@@ -49,7 +49,7 @@ class Roster:
     Examples
     --------
     >>> import fedmiss
-    >>> roster = fedmiss.Roster.of({"club b": 30, "club a": 10})
+    >>> roster = fedmiss.core.Roster.of({"club b": 30, "club a": 10})
     >>> roster.ids, roster.weights.tolist()
     (('club a', 'club b'), [0.5, 0.5])
     """

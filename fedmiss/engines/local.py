@@ -76,12 +76,12 @@ class LocalEngine:
     >>> from fedmiss.core import pooled_s_bar
     >>> from fedmiss.models.gmm import GMMParams
     >>> rows = np.random.default_rng(0).normal(size=(4, 50, 1)) + np.where(np.arange(50) % 2, 3, -3)[:, None]
-    >>> model = fedmiss.GMM(G=2, d=1, covariance="known", Sigma=np.eye(1))
-    >>> roster = fedmiss.Roster.of([50] * 4)  # four workers with 50 rows each
+    >>> model = fedmiss.models.GMM(G=2, d=1, covariance="known", Sigma=np.eye(1))
+    >>> roster = fedmiss.core.Roster.of([50] * 4)  # four workers with 50 rows each
     >>> start = pooled_s_bar(model, GMMParams(np.array([0.5, 0.5]), np.array([[-1.0], [1.0]]), np.eye(1)), rows, roster)
-    >>> engine = fedmiss.LocalEngine(rows)
-    >>> algo = fedmiss.FedEM(model, fedmiss.Dithering(), roster, gamma=0.1)
-    >>> fedmiss.run(algo, engine, start, stop=3).server.k
+    >>> engine = fedmiss.engines.LocalEngine(rows)
+    >>> algo = fedmiss.core.FedEM(model, fedmiss.compressors.Dithering(), roster, gamma=0.1)
+    >>> fedmiss.core.run(algo, engine, start, stop=3).server.k
     3
     """
 

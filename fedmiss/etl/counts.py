@@ -28,6 +28,7 @@ from fedmiss.etl.one_species import (
 from fedmiss.etl.rows import Rows, read_rows
 from fedmiss.etl.sources import Source, expand
 from fedmiss.etl.spreadsheets import serial_date
+from fedmiss.notebook import card
 
 __all__ = [
     "CountOptions",
@@ -64,7 +65,7 @@ class CountOptions:
     >>> import fedmiss
     >>> from pathlib import Path
     >>> n = Path("wide.csv").write_text("site,2001,2002\na,4,6\nb,10,\n")
-    >>> fedmiss.read_counts("wide.csv", fedmiss.CountOptions(wide=True)).frame["count"].to_list()
+    >>> fedmiss.etl.read_counts("wide.csv", fedmiss.etl.CountOptions(wide=True)).frame["count"].to_list()
     [4.0, 10.0, 6.0, None]
     """
 
@@ -100,6 +101,14 @@ class CountTable:
     common_name: str = ""
     other_species: int = 0
     joined: int = 0
+
+    def _repr_html_(self) -> str:
+        """Show what was read and decided in a notebook."""
+        return card(
+            "Table of counts",
+            {"species": self.species, "rows": self.frame.height, "rows read": self.rows_read, "columns": tuple(self.columns),
+             "covariates": self.covariates, "decided": " ".join(self.said)},
+        )  # fmt: skip
 
 
 def _key(site: str) -> str:
@@ -161,7 +170,7 @@ def read_counts(
     >>> from pathlib import Path
     >>> rows = "site;year;count\na;2001;4\na;2002;6\nb;2001;10\nb;2002;NA\n"
     >>> n = Path("counts.csv").write_text(rows)
-    >>> table = fedmiss.read_counts("counts.csv")
+    >>> table = fedmiss.etl.read_counts("counts.csv")
     >>> table.frame["count"].to_list()
     [4.0, 6.0, 10.0, None]
     """

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
+
+from fedmiss.system import trim_memory
 
 __all__ = ["give_back"]
 
@@ -18,7 +18,4 @@ def give_back() -> None:
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
-        if trim is not None:
-            trim(0)
+    trim_memory()

@@ -5,3 +5,9 @@
 ``messages``, ``codec``, ``ledger`` and ``link`` lie between them. ``local`` is for a user who holds all groups: both
 sides in one process, the same bytes.
 """
+
+from __future__ import annotations
+
+from fedmiss.lazy import attach
+
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -14,15 +14,12 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from fedmiss.errors import EngineError, InputError
-
-if sys.platform != "win32":
-    import fcntl
+from fedmiss.system import lock_now, open_own, to_disk
 
 __all__ = ["Journal"]
 
@@ -44,7 +41,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
+        self._file = open_own(path, os.O_RDWR | os.O_CREAT)
         try:
             self._lock()
             self._end = self._cut()
@@ -56,7 +53,7 @@ class Journal:
     def reading(cls, path: Path) -> Journal:
         """Open a journal to read it, while another process may go on writing it."""
         out = cls.__new__(cls)
-        out.path, out._file = path, os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        out.path, out._file = path, open_own(path, os.O_RDONLY)
         try:
             size = os.fstat(out._file).st_size
             out._end = out._whole(size) if out._begun(size) else len(_MAGIC)
@@ -66,15 +63,13 @@ class Journal:
         return out
 
     def _lock(self) -> None:
-        if sys.platform == "win32":
-            return  # there is no such lock: exchange numbers refuse two programs on one journal
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not lock_now(
+            self._file
+        ):  # without such locks, exchange numbers refuse two programs on one journal
             raise EngineError(
                 f"{self.path} is in use: another process runs this job. Wait for it, or stop it first.",
                 busy=True,
-            ) from None
+            )
 
     def _begun(self, size: int) -> bool:
         """Whether the file is a journal; False for one whose first bytes had not all reached the disk."""
@@ -95,13 +90,13 @@ class Journal:
         if not self._begun(size):
             os.ftruncate(self._file, 0)
             self._write(_MAGIC, 0)
-            os.fsync(self._file)
-            self._sync_folder()
+            to_disk(self._file)
+            to_disk(self.path.parent)
             return len(_MAGIC)
         end = self._whole(size)
         if end < size:
             os.ftruncate(self._file, end)
-            os.fsync(self._file)
+            to_disk(self._file)
         return end
 
     def _whole(self, size: int) -> int:
@@ -153,12 +148,6 @@ class Journal:
         while rest:
             rest = rest[os.write(self._file, rest) :]
 
-    def _sync_folder(self) -> None:
-        if os.name == "posix":
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            os.fsync(folder)
-            os.close(folder)
-
     def append(self, *records: tuple[int, bytes]) -> None:
         """Append records and force them to the disk, all in one go."""
         parts = []
@@ -169,7 +158,7 @@ class Journal:
         raw = b"".join(parts)
         try:
             self._write(raw, self._end)
-            os.fsync(self._file)
+            to_disk(self._file)
         except OSError:
             with contextlib.suppress(OSError):  # else a shorter record would lie before the rest of this one
                 os.ftruncate(self._file, self._end)

@@ -84,7 +84,7 @@ class LocalFederation:
     >>> clubs = [p.group == k for k in (0, 1)]
     >>> groups = [fedmiss.Group.of(f"club {k}", p.site_index[c], p.month_index[c], p.y[c]) for k, c in enumerate(clubs)]
     >>> panel = fedmiss.GroupPanel.of(30, 24, groups)
-    >>> federation = fedmiss.LocalFederation.of_panel(panel)
+    >>> federation = fedmiss.federation.LocalFederation.of_panel(panel)
     >>> fit = federation.fit(fedmiss.CountSettings(rank=0))
     >>> pooled = fedmiss.fit_counts(panel.pooled(), fedmiss.CountSettings(rank=0))
     >>> bool(np.allclose(fit.expected(), pooled.expected(), rtol=1e-6))
@@ -436,7 +436,7 @@ def cross_validate(
     >>> groups = [fedmiss.Group.of(f"club {k}", p.site_index[c], p.month_index[c], p.y[c]) for k, c in enumerate(clubs)]
     >>> panel = fedmiss.GroupPanel.of(30, 24, groups)
     >>> ranks = [fedmiss.CountSettings(rank=r) for r in (0, 1)]
-    >>> choice = fedmiss.cross_validate(panel, ranks, folds=3)
+    >>> choice = fedmiss.federation.cross_validate(panel, ranks, folds=3)
     >>> choice.best.rank
     0
     """
@@ -474,7 +474,7 @@ def bootstrap(
     >>> groups = [fedmiss.Group.of(f"club {k}", p.site_index[c], p.month_index[c], p.y[c]) for k, c in enumerate(clubs)]
     >>> panel = fedmiss.GroupPanel.of(30, 24, groups)
     >>> fit = fedmiss.fit_counts(panel, fedmiss.CountSettings(rank=0))
-    >>> draws = fedmiss.bootstrap(panel, fit, draws=20)
+    >>> draws = fedmiss.federation.bootstrap(panel, fit, draws=20)
     >>> draws.totals.shape  # replicates, regions (the whole first), months
     (20, 1, 24)
     """

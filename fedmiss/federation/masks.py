@@ -26,6 +26,7 @@ import numpy as np
 
 from fedmiss.errors import ConfigError, DomainError, UplinkError
 from fedmiss.federation.messages import ANSWERS, Answer
+from fedmiss.system import open_own, open_to_others
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -88,9 +89,9 @@ def identity(path: Path) -> Identity:
     if not path.exists():
         raw = X25519PrivateKey.generate().private_bytes_raw()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+        with open(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as stream:
             stream.write(raw)
-    if path.stat().st_mode & 0o077:
+    if open_to_others(path):
         raise ConfigError(f"{path} can be read by others. Say: chmod 600 {path}")
     raw = path.read_bytes()
     signer = Ed25519PrivateKey.from_private_bytes(_derived(raw, b"fedmiss signatures"))

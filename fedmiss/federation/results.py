@@ -17,6 +17,7 @@ from fedmiss.models.lowrank.occupancy import ChainPosterior, log_yearly, zero_in
 from fedmiss.models.lowrank.predictive import LEVEL, Law
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit, Theta
+from fedmiss.notebook import card
 
 __all__ = [
     "POINTS_ONLY",
@@ -100,6 +101,25 @@ class CountFit:
         how = "converged" if self.fit.converged else "not converged"
         return f"CountFit(rank {self.settings.rank}, {self.settings.family}, {self.J} sites x {self.L} months, {how})"
 
+    def _repr_html_(self) -> str:
+        """Show the model and how well it stands in a notebook."""
+        s = self.settings
+        return card(
+            "Fitted count model",
+            {
+                "model": s.family
+                if s.family != "poisson" or s.dispersion == "none"
+                else f"counts, {s.dispersion}",
+                "rank": s.rank,
+                "sites x months": f"{self.J:,} x {self.L:,}",
+                "visits with a count": self.n_counted,
+                "dispersion (1: as the model says)": self.dispersion,
+                "effective parameters": self.edf,
+                "prior means follow": s.features,
+                "converged": bool(self.fit.converged),
+            },
+        )
+
     @property
     def fits(self) -> tuple[CountFit, ...]:
         """The fit as the mean of one, so that what takes a fit need not ask whether it is an average."""
@@ -146,6 +166,12 @@ class AverageFit:
     """
 
     fits: tuple[CountFit, ...]
+
+    def _repr_html_(self) -> str:
+        """Show the models of the mean in a notebook."""
+        return card(
+            f"Mean of {len(self.fits)} fitted count models", {f"{i}": f for i, f in enumerate(self.fits, 1)}
+        )
 
     @property
     def J(self) -> int:

@@ -82,7 +82,7 @@ class GMM:
     Examples
     --------
     >>> import numpy as np, fedmiss
-    >>> fedmiss.GMM(G=3, d=2, covariance="known", Sigma=np.eye(2)).q  # numbers in the statistic
+    >>> fedmiss.models.GMM(G=3, d=2, covariance="known", Sigma=np.eye(2)).q  # numbers in the statistic
     9
     """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from fedmiss.network.operate import stop_on_request
 from fedmiss.network.study import Study, read_study
 from fedmiss.pipeline.demo import peak_counts
 from fedmiss.pipeline.panels import open_panel
+from fedmiss.system import change_owner, in_own_group, interrupt_process, is_administrator
 from fedmiss.tables import read_table
 
 __all__ = ["CLUBS", "club_panels", "compare", "demo_study", "give_away", "in_process", "prepare", "run_demo"]
@@ -180,18 +180,18 @@ def _fedmiss(arguments: list[str], log: Path, user: int | None) -> subprocess.Po
     with open(log, "ab") as stream:
         return subprocess.Popen(
             command, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, env={**os.environ, **home},
-            start_new_session=True, user=user, group=user, extra_groups=None if user is None else [],
+            **in_own_group(), user=user, group=user, extra_groups=None if user is None else [],
         )  # fmt: skip
 
 
 def _users(folder: Path, panels: dict[str, Path], engine: str) -> dict[str, int]:
     """Return a user number for every club, where this process may change owners and such users may run Python."""
-    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+    if not is_administrator():
         return {}
     users = {club: 61001 + i for i, club in enumerate(CLUBS)}
     first = users[CLUBS[0]]
     with tempfile.TemporaryDirectory(prefix="fedmiss-") as home:
-        os.chown(home, first, first)
+        change_owner(home, first)
         try:
             probe = subprocess.run(
                 [sys.executable, "-c", f"import fedmiss.network.{engine}"], user=first, group=first, extra_groups=[],
@@ -210,7 +210,7 @@ def give_away(folder: Path, panels: dict[str, Path], users: dict[str, int]) -> N
     for club, user in users.items():
         for root in (folder / "kits" / club, panels[club].parent):
             for path in [root, *root.rglob("*")]:
-                os.chown(path, user, user)
+                change_owner(path, user)
             root.chmod(0o700)
     (folder / "hub").chmod(0o700)
 
@@ -234,7 +234,7 @@ def _wait(ends: dict[str, subprocess.Popen[bytes]], out: Path) -> None:
 def stop(process: subprocess.Popen[bytes]) -> None:
     """Ask a process to end, so that it ends its engine too."""
     if process.poll() is None:
-        process.send_signal(signal.SIGINT)
+        interrupt_process(process)
         try:
             process.wait(20)
         except subprocess.TimeoutExpired:

@@ -21,6 +21,7 @@ from fedmiss.network.member import DATA, take_part, warm_up
 from fedmiss.network.outbox import holder, note_refusal
 from fedmiss.network.status import STATUS, Status
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
+from fedmiss.system import in_own_group
 
 __all__ = [
     "Control",
@@ -104,7 +105,7 @@ def spawn(words: Sequence[str], log: Path, more: Mapping[str, str]) -> subproces
     with open(log, "ab") as stream:
         return subprocess.Popen(
             [sys.executable, "-u", "-m", *words], stdout=stream, stderr=stream, stdin=subprocess.DEVNULL,
-            env=environment(more), start_new_session=True,
+            env=environment(more), **in_own_group(),
         )  # fmt: skip
 
 

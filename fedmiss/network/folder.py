@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fedmiss.errors import EngineError, InputError, UplinkError
 from fedmiss.federation.gather import Gather
+from fedmiss.system import to_disk
 
 __all__ = ["Folder", "check_folder"]
 
@@ -97,7 +98,7 @@ class Folder(Gather):
             ) as stream:  # the name is the digest of these bytes: what lay there was a part of them
                 stream.write(frame)
                 stream.flush()
-                os.fsync(stream.fileno())
+                to_disk(stream.fileno())
         except OSError as error:
             raise InputError(
                 f"the frame of exchange {exchange} could not be written to {path.parent}: {error.strerror or error}. "

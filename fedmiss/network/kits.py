@@ -12,7 +12,6 @@ result-JOB/             joint result
 
 from __future__ import annotations
 
-import getpass
 import os
 import sys
 import textwrap
@@ -27,6 +26,7 @@ from fedmiss.federation.masks import fingerprint, identity, public_key
 from fedmiss.files import atomic_file, atomic_folder, read_json, write_json, write_manifest
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
 from fedmiss.owner import remove_state
+from fedmiss.system import user_name
 from fedmiss.version import __version__
 
 __all__ = ["Kit", "approve", "collect_roster", "enrol", "make_study", "open_kit", "page"]
@@ -355,13 +355,6 @@ def _differences(kit: Kit) -> list[str]:
     return lines
 
 
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a user without a name in the system
-        return f"user {os.getuid()}"
-
-
 def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "", visits: str = "") -> None:
     """Make sure that the custodian approved this job: by a stored approval, by its hash, or by answering.
 
@@ -389,7 +382,8 @@ def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "", vis
             raise ConfigError(f"job {job[:12]} was not approved; nothing was sent.")
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     write_json(
-        kit.private / "approval.json", {"job": job, "time": when, "by": _user(), "page": text.splitlines()}
+        kit.private / "approval.json",
+        {"job": job, "time": when, "by": user_name(), "page": text.splitlines()},
     )
     line = {
         "job": job,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import contextlib
 import subprocess
 import threading
 import time
@@ -23,6 +22,7 @@ from fedmiss.network.status import STATUS, Status, status
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
 from fedmiss.owner import remove_state
 from fedmiss.progress import interrupt, progress
+from fedmiss.system import command_lines, end_tree, kill, on_request_to_end
 
 __all__ = ["join", "run", "stop_on_request"]
 
@@ -190,44 +190,22 @@ def _not_too_often(deaths: int, log: Path) -> None:
 def stop_on_request() -> None:
     """Let SIGTERM do what Ctrl-C does: end the engine too. Only the main thread may set signals."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, interrupt)
+        on_request_to_end(interrupt, ["SIGTERM"])()
 
 
 def end_leftovers(engine: Path) -> None:
     """End engines of this very folder that outlived the `join` or `run` that had started them (kill -9)."""
-    mark, table = str(engine.resolve()).encode(), Path("/proc")
-    for entry in table.iterdir() if table.is_dir() else ():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                if mark in words and any(w.startswith(ENGINES) for w in words):
-                    os.kill(int(entry.name), signal.SIGKILL)
-            except (OSError, ValueError):
-                continue
+    mark = str(engine.resolve()).encode()
+    for number, words in command_lines():
+        if mark in words and any(w.startswith(ENGINES) for w in words):
+            with contextlib.suppress(OSError):
+                kill(number)
 
 
 def end(process: subprocess.Popen[bytes] | None) -> None:
     """End an engine and its children."""
-    if process is None:
-        return
-    for what in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, what)
-        except ProcessLookupError:
-            break
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            continue
-    process.wait()
-    _end_group(process.pid)
-
-
-def _end_group(group: int) -> None:
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
+    if process is not None:
+        end_tree(process)
 
 
 def run(folder: Path, *, say: Say = print) -> None:

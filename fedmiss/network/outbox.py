@@ -17,6 +17,7 @@ from fedmiss.files import atomic_file
 from fedmiss.network.kits import Kit
 from fedmiss.network.member import again_with, opened_journal, replay
 from fedmiss.owner import remove_state
+from fedmiss.system import open_own
 
 __all__ = ["HELD", "REFUSALS", "holder", "ledger_of", "note_refusal", "outbox", "release"]
 
@@ -61,7 +62,7 @@ def note_refusal(kit: Kit, error: Exception) -> str:
     when = time.strftime("%Y-%m-%d %H:%M:%S")
     line = f"{when} the job stopped: {str(error) if isinstance(error, FedmissError) else repr(error)}"
     with open(
-        os.open(kit.private / REFUSALS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8"
+        open_own(kit.private / REFUSALS, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a", encoding="utf-8"
     ) as log:
         log.write(line + "\n")
     return line

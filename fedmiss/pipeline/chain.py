@@ -83,7 +83,7 @@ def run_recipe(
     >>> n = Path("counts.csv").write_text("\n".join(["site;year;count", *lines]))
     >>> text = 'species = ["wren"]\n[ingest]\nfiles = ["counts.csv"]\nspecies = ["wren"]\n[fit]\nrank = 0\nbootstrap = 0\n'
     >>> n = Path("wren.toml").write_text(text)
-    >>> [r.species for r in fedmiss.run_recipe(fedmiss.read_recipe("wren.toml"))]
+    >>> [r.species for r in fedmiss.pipeline.run_recipe(fedmiss.pipeline.read_recipe("wren.toml"))]
     ['wren']
     """
     if jobs is not None and jobs < 1:

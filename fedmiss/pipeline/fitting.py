@@ -74,7 +74,7 @@ def fit_panel(
     --------
     >>> import fedmiss
     >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
-    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> panel = fedmiss.simulate.write_panel(p, "panel")
     >>> settings = fedmiss.FitSettings(rank=0, bootstrap=0)
     >>> fit = fedmiss.fit_panel(panel, "fit", settings)
     >>> fedmiss.open_fit(panel, fit).fit.settings.rank

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -12,13 +12,14 @@ from fedmiss.errors import EngineError
 
 try:
     from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+    from sklearn.metrics import d2_tweedie_score
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:  # pragma: no cover - the extra is in every developer's environment
     raise EngineError(
         "SiteMonthImputer needs the extra 'sklearn', which is not installed. Install fedmiss[sklearn]."
     ) from error
 
-from fedmiss.federation.local import fit_counts
+from fedmiss.federation.local import cross_validate, fit_counts
 from fedmiss.federation.results import AverageFit, CountFit
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
@@ -27,6 +28,8 @@ from fedmiss.rng import rng_for
 __all__ = ["SiteMonthImputer"]
 
 _ROUNDS = 60
+_MOST = 4  # largest rank that auto tries
+_PARTS = 5
 
 
 class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -38,8 +41,9 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
 
     Parameters
     ----------
-    rank : int, default 2
-        Factors beside the effects of sites and months; 0 is TRIM's model 3 with shrunken effects.
+    rank : int or "auto", default 2
+        Factors beside the effects of sites and months; 0 is TRIM's model 3 with shrunken effects. ``auto`` takes the one of
+        0 to 4 that predicts left-out counts best (five parts), or a smaller one within one standard error of it.
     dispersion : {"negbin", "quasi", "none"}, default "negbin"
         Law of the counts: negative binomial, or Poisson with and without a dispersion factor.
 
@@ -48,6 +52,8 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
     fit_ : CountFit
         The fitted model; ``fit_.expected()`` is the expected count of every cell of the training matrix, posterior
         uncertainty included.
+    rank_ : int
+        The rank of the fitted model: as given, at most one less than rows or months, or as chosen.
     n_features_in_ : int
         Number of months.
     feature_names_in_ : ndarray of str
@@ -69,7 +75,7 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
     True
     """
 
-    def __init__(self, rank: int = 2, dispersion: str = "negbin") -> None:
+    def __init__(self, rank: int | Literal["auto"] = 2, dispersion: str = "negbin") -> None:
         self.rank = rank
         self.dispersion = dispersion
 
@@ -87,14 +93,23 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
             raise ValueError("X has no count at all (every cell is NaN), so there is nothing to fit.")
         if X.max(initial=0.0, where=np.isfinite(X)) == 0.0:
             raise ValueError("every count in X is 0, so no ratio between months or sites can be learned.")
-        settings = CountSettings(
-            rank=min(int(self.rank), min(X.shape) - 1), dispersion=self.dispersion, season=False
-        )
-        settings.check()
+        most = min(X.shape) - 1
+        if isinstance(self.rank, str) and self.rank != "auto":
+            raise ValueError(f"rank is {self.rank!r}; give a number of factors, or 'auto'.")
+        ranks = range(min(_MOST, most) + 1) if self.rank == "auto" else (min(int(self.rank), most),)
+        candidates = [CountSettings(rank=r, dispersion=self.dispersion, season=False) for r in ranks]
+        for settings in candidates:
+            settings.check()
         panel = GroupPanel.of(
             X.shape[0], X.shape[1], [Group.of("all", site, month, X[site, month], observer=site)]
         )
-        self.fit_: CountFit = fit_counts(panel, settings)
+        best = (
+            candidates[0]
+            if len(candidates) == 1 or site.size < _PARTS
+            else cross_validate(panel, candidates, one_se=True).best
+        )
+        self.rank_: int = best.rank
+        self.fit_: CountFit = fit_counts(panel, best)
         return self
 
     def transform(self, X: Any) -> F64:
@@ -137,6 +152,49 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         for i in range(number):
             out[i] = np.where(seen, X, law.draw(eta + spread(rng), rng))
         return out
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return how well counts are predicted that were hidden from their row: D^2, at most 1.
+
+        Every count of ``X`` is hidden once, in five parts drawn by a fixed seed, and predicted from the other counts of its
+        row and the fitted months. D^2 is the share of the Poisson deviance of the hidden counts that the predictions
+        explain (``sklearn.metrics.d2_tweedie_score``, power 1): 1 for perfect ones, 0 for the mean count everywhere. The
+        rows should not be those of the fit: ``GridSearchCV`` takes care of that.
+
+        Parameters
+        ----------
+        X : (n_sites, n_months) array or DataFrame; NaN where nobody counted
+        y : ignored
+
+        Raises
+        ------
+        ValueError
+            Fewer than two counts, or no difference between the counts, so that there is nothing to explain.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from fedmiss import SiteMonthImputer
+        >>> X = np.outer([10.0, 20.0, 40.0, 80.0], [3.0, 6.0, 9.0])
+        >>> SiteMonthImputer(rank=0, dispersion="none").fit(X).score(X) > 0.9
+        True
+        """
+        check_is_fitted(self)
+        X = self._checked(X, reset=False)
+        seen = np.isfinite(X)
+        counts = X[seen]
+        if counts.size < 2 or counts.min() == counts.max():
+            raise ValueError(
+                f"X has {counts.size} count(s) that differ from each other in nothing, so no score exists."
+            )
+        part = np.full(X.shape, -1)
+        part[seen] = rng_for(0, "parts of a score").permutation(counts.size) % _PARTS
+        predicted = np.empty_like(X)
+        for k in range(min(_PARTS, counts.size)):
+            left = seen & (part != k)
+            eta, _ = self._rows(np.where(left, X, 0.0), left)
+            predicted[part == k] = np.exp(eta[part == k])
+        return float(d2_tweedie_score(counts, predicted[seen], power=1))
 
     def _checked(self, X: Any, *, reset: bool) -> F64:
         X = validate_data(

@@ -76,11 +76,11 @@ def impute_panel(
     --------
     >>> import fedmiss
     >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
-    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> panel = fedmiss.simulate.write_panel(p, "panel")
     >>> settings = fedmiss.FitSettings(rank=0, bootstrap=0)
     >>> fit = fedmiss.fit_panel(panel, "fit", settings)
     >>> folder = fedmiss.impute_panel(panel, fit, "imputed")
-    >>> fedmiss.read_table("imputed/imputed.parquet", "imputed").num_rows
+    >>> fedmiss.tables.read_table("imputed/imputed.parquet", "imputed").num_rows
     480
     """
     panel = open_panel(panel_path)

@@ -35,9 +35,9 @@ def own_report(
     --------
     >>> import fedmiss
     >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
-    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> panel = fedmiss.simulate.write_panel(p, "panel")
     >>> fit = fedmiss.fit_panel(panel, "fit", fedmiss.FitSettings(rank=0, bootstrap=20, own=True))
-    >>> page = fedmiss.own_report(panel, fit, "g01", "own")
+    >>> page = fedmiss.pipeline.own_report(panel, fit, "g01", "own")
     >>> page.name
     'report'
     """

@@ -16,6 +16,7 @@ from fedmiss.federation.group.visits import Visits, deal_sites
 from fedmiss.files import SECRET, Manifest, read_manifest
 from fedmiss.folders import PanelFacts
 from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.notebook import card
 from fedmiss.tables import read_table
 
 __all__ = ["PanelFolder", "check_same_panel", "effort_names", "open_panel", "panel_hash"]
@@ -32,6 +33,22 @@ class PanelFolder:
     manifest: Manifest
     sites: pd.DataFrame
     months: pd.DataFrame
+
+    def _repr_html_(self) -> str:
+        """Show what the folder holds in a notebook."""
+        facts = self.facts
+        return card(
+            "Panel folder",
+            {
+                "folder": self.path,
+                "species": facts.species,
+                "sites x months": f"{len(self.sites):,} x {len(self.months):,}",
+                "from, to": (self.months["month"].iloc[0], self.months["month"].iloc[-1])
+                if len(self.months)
+                else None,
+                "groups": tuple(g.name for g in self.groups),
+            },
+        )
 
     @property
     def facts(self) -> PanelFacts:
@@ -187,7 +204,7 @@ def open_panel(path: str | Path) -> PanelFolder:
     --------
     >>> import fedmiss
     >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
-    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> panel = fedmiss.simulate.write_panel(p, "panel")
     >>> folder = fedmiss.open_panel("panel")
     >>> len(folder.sites), len(folder.months)
     (20, 24)

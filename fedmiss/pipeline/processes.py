@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import active_children, get_context, parent_process
 from threading import Thread
 from typing import TypeVar
+
+from fedmiss.system import hear_no_interrupt
 
 __all__ = ["over_processes"]
 
@@ -48,7 +49,7 @@ def over_processes(
 
 def _begin_worker() -> None:
     """Ctrl-C is the parent's business; and a worker ends with its parent, however that ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hear_no_interrupt()
     parent = parent_process()
 
     def follow() -> None:

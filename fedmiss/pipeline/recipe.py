@@ -97,7 +97,7 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
     >>> n = Path("counts.csv").write_text(rows)
     >>> text = 'species = ["wren"]\n\n[ingest]\nfiles = ["counts.csv"]\n'
     >>> n = Path("wren.toml").write_text(text)
-    >>> fedmiss.read_recipe("wren.toml").files[0].name
+    >>> fedmiss.pipeline.read_recipe("wren.toml").files[0].name
     'counts.csv'
     """
     path = Path(path)

@@ -44,7 +44,7 @@ class SpeciesFit:
     --------
     >>> import fedmiss
     >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
-    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> panel = fedmiss.simulate.write_panel(p, "panel")
     >>> settings = fedmiss.FitSettings(rank=0, bootstrap=0)
     >>> fit = fedmiss.fit_panel(panel, "fit", settings)
     >>> species = fedmiss.open_fit(panel, fit)
@@ -195,7 +195,7 @@ def open_fit(panel: str | Path, fit: str | Path) -> SpeciesFit:
     --------
     >>> import fedmiss
     >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
-    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> panel = fedmiss.simulate.write_panel(p, "panel")
     >>> settings = fedmiss.FitSettings(rank=0, bootstrap=0)
     >>> fit = fedmiss.fit_panel(panel, "fit", settings)
     >>> species = fedmiss.open_fit(panel, fit)

@@ -46,7 +46,7 @@ class Trims:
     Examples
     --------
     >>> import fedmiss
-    >>> fedmiss.Trims(covariates=("region",)).covariates
+    >>> fedmiss.pipeline.Trims(covariates=("region",)).covariates
     ('region',)
     """
 
@@ -124,7 +124,7 @@ def run_trims(
     >>> from pathlib import Path
     >>> lines = [f"{s};{b};{y};{3 + s + y % 3}" for s in range(4) for b in ("wren", "robin") for y in range(2001, 2007)]
     >>> n = Path("counts.csv").write_text("\n".join(["site;species;year;count", *lines]))
-    >>> [r.species for r in fedmiss.run_trims("counts.csv", "trends", jobs=1)]
+    >>> [r.species for r in fedmiss.pipeline.run_trims("counts.csv", "trends", jobs=1)]
     ['robin', 'wren']
     """
     plan, path, out = plan or Trims(), Path(path), Path(out)

@@ -49,7 +49,7 @@ def build_report(
     --------
     >>> import fedmiss
     >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
-    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> panel = fedmiss.simulate.write_panel(p, "panel")
     >>> settings = fedmiss.FitSettings(rank=0, bootstrap=0)
     >>> fit = fedmiss.fit_panel(panel, "fit", settings)
     >>> imputed = fedmiss.impute_panel(panel, fit, "imputed")
@@ -100,9 +100,10 @@ def _translated(a: Analysis, html: str, folder: Path) -> str:
     names = [
         a.species,
         a.common_name,
-        a.unit,
+        *("birds", "Birds", a.unit, a.unit.capitalize()),
         *a.data.groups["group"].astype(str),
         *(n for p in places for n in p),
+        *(str(said).rstrip(".") for said in dict(a.data.panel.get("terms", {})).values() if " " in str(said)),
     ]
     html = catalog.page(html, names)
     if catalog.missing:

@@ -74,7 +74,7 @@ def change_points(
     >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
     >>> months["month_index"] = np.arange(72)
     >>> totals = 100 * 0.95**year  # five per cent fewer every year
-    >>> len(fedmiss.change_points(totals, months))  # a straight line has none
+    >>> len(fedmiss.report.change_points(totals, months))  # a straight line has none
     0
     """
     return bends(MonthlySeries.of(monthly, months, draws, n_observed), max_points)
@@ -124,7 +124,7 @@ def period_trends(
     >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
     >>> months["month_index"] = np.arange(72)
     >>> totals = 100 * 0.95**year  # five per cent fewer every year
-    >>> fedmiss.period_trends(totals, months)["period"].to_list()
+    >>> fedmiss.report.period_trends(totals, months)["period"].to_list()
     ['all years']
     """
     series = MonthlySeries.of(monthly, months, draws, n_observed)

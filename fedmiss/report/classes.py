@@ -64,7 +64,7 @@ def classify(
     Examples
     --------
     >>> import fedmiss
-    >>> fedmiss.classify(slope=-0.03, se=0.005, n_years=15).name
+    >>> fedmiss.report.classify(slope=-0.03, se=0.005, n_years=15).name
     'moderate decline'
     """
     if rule not in (*RULES, "trim"):

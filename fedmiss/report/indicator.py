@@ -63,7 +63,7 @@ def indicator(
     --------
     >>> import pandas as pd, fedmiss
     >>> totals = {"wren": pd.Series([10.0, 40.0], [2001, 2002]), "crow": pd.Series([8.0, 8.0], [2001, 2002])}
-    >>> fedmiss.indicator(totals, {})["index"].round(6).to_list()  # the geometric mean of 4 and 1 is 2
+    >>> fedmiss.report.indicator.indicator(totals, {})["index"].round(6).to_list()  # the geometric mean of 4 and 1 is 2
     [100.0, 200.0]
     """
     years, seen, log, sims = _simulate(totals, draws, base)
@@ -127,7 +127,7 @@ def indicator_trends(
     >>> import pandas as pd, fedmiss
     >>> years = range(2001, 2013)
     >>> wren = pd.Series([10 * 1.1**k for k in range(12)], years)
-    >>> fedmiss.indicator_trends({"wren": wren}, {})["percent_per_year"].round(6).to_list()
+    >>> fedmiss.report.indicator_trends({"wren": wren}, {})["percent_per_year"].round(6).to_list()
     [10.0, 10.0]
     """
     years, _, log, sims = _simulate(totals, draws, base)

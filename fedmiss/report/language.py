@@ -1,18 +1,25 @@
-"""The page in another language: a file of its sentences, in which numbers and names are slots.
+r"""The page in another language: a catalogue of gettext (``.po``), in which numbers and names are slots.
 
-The page is written in English. A translation file (TOML) gives each sentence in the other language, and a page made with it
-lists the sentences that it lacks, ready to be filled in:
+The page is written in English. A catalogue gives each sentence in the other language, and a page made with it lists the
+sentences that it lacks, as a catalogue ready to be filled in:
 
-    language = "de"
-    decimal = ","
-    group = "."
-    [sentences]
-    "It rests on {1} visits with a count" = "Grundlage sind {1} Besuche mit einer Zählung"
-    [words]
-    "Feb" = "Februar"
+    msgid ""
+    msgstr ""
+    "Language: de\n"
+    "X-Decimal: ,\n"
+    "X-Group: .\n"
+
+    #, python-brace-format
+    msgid "It rests on {1} visits with a count"
+    msgstr "Grundlage sind {1} Besuche mit einer Zählung"
+
+    msgctxt "word"
+    msgid "Feb"
+    msgstr "Februar"
 
 Slots have the number of their place in the English sentence: numbers, months, and names of species, sites, regions, groups
-and units. Words that stand in slots are translated by ``words``.
+and units. Words that stand in slots are entries with the context ``word``. Numbers keep their digits: only the signs for
+decimals (``X-Decimal``) and thousands (``X-Group``) change.
 """
 
 from __future__ import annotations
@@ -24,12 +31,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedmiss.errors import ConfigError
-from fedmiss.parsing import parse_toml
+from fedmiss.report.po import Entry, parse_po, write_po
 from fedmiss.report.words import MINUS
+from fedmiss.resources import resource
 
-__all__ = ["UNTRANSLATED", "Catalog", "read_catalog"]
+__all__ = ["UNTRANSLATED", "Catalog", "languages", "read_catalog"]
 
-UNTRANSLATED = "untranslated.toml"
+UNTRANSLATED = "untranslated.po"
 
 _TOKEN = re.compile(r"<(script|style)\b.*?</\1>|<!--.*?-->|<[^>]*>|[^<]+", re.DOTALL)
 _SAID = re.compile(r'\b(aria-label|alt|title|placeholder)="([^"]*)"')
@@ -39,6 +47,8 @@ _END = re.compile(r"(?<=[.!?])\s+(?=[A-Z{])")
 _NUMBER = rf"(?<![\w.])[{MINUS}+-]?\d+(?:,\d{{3}})*(?:\.\d+)*(?!\w)"
 _MONTHS = r"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b"
 _SLOT = re.compile(r"\{(\d+)\}")
+_FILE = re.compile(r"fedmiss|[\w.-]+(/|\.[a-z]{2,7})")
+_PIECE = re.compile(r"(: |, |; )")
 
 
 @dataclass(slots=True)
@@ -90,16 +100,32 @@ class Catalog:
         return html.escape(text[:start] + new + text[start + len(core) :], quote=quote)
 
     def _sentence(self, text: str, slots: re.Pattern[str]) -> str:
-        found = [m[0] for m in slots.finditer(text)]
-        count = iter(range(1, len(found) + 1))
-        english = slots.sub(lambda m: f"{{{next(count)}}}", text)
-        values = [self._value(v) for v in found]
-        if not re.search(r"[^\W\d_]", _SLOT.sub("", english)):  # numbers, names and signs only
+        other = self._other(text, slots)
+        if other is None:  # "Classes: 3 stable, 2 uncertain." is made of pieces, in any number
+            pieces = _PIECE.split(text.removesuffix("."))
+            parts = [p if i % 2 else self._other(p, slots) for i, p in enumerate(pieces)]
+            if len(parts) > 1 and all(parts):
+                return "".join(map(str, parts)) + "." * text.endswith(".")
+            self.missing[_english(text, slots)[0]] = None
+        return text if other is None else other
+
+    def _other(self, text: str, slots: re.Pattern[str]) -> str | None:
+        """The translation of a sentence with its values in place; None if there is none."""
+        english, values = _english(text, slots)
+        bare = _SLOT.sub("", english)
+        if not re.search(r"[^\W\d_]", bare) or _FILE.fullmatch(bare):  # numbers, names, signs, files
             other = english
         elif not (other := self.sentences.get(english, "")):
-            self.missing[english] = None
-            return text
-        return _SLOT.sub(lambda m: values[int(m[1]) - 1], other)
+            return None
+        return _SLOT.sub(lambda m: self._list(values[int(m[1]) - 1], slots), other)
+
+    def _list(self, text: str, slots: re.Pattern[str]) -> str:
+        """What stands in a slot: one value, or several with commas."""
+        text = slots.sub(lambda m: "\0".join(("", self._value(m[0]), "")), text)
+        return "".join(
+            part if i % 2 else part.replace(" and ", f" {self.words.get('and', 'and')} ")
+            for i, part in enumerate(text.split("\0"))
+        )
 
     def _value(self, text: str) -> str:
         if re.fullmatch(_NUMBER, text) and text.count(".") < 2:  # two dots: a version number
@@ -107,12 +133,19 @@ class Catalog:
         return self.words.get(text, text)
 
     def write_missing(self, path: Path) -> None:
-        """Write the sentences that have no translation, ready to be filled in."""
-        lines = [
-            f"# Sentences without a translation. Fill in, and move to the [sentences] of the file for {self.language}."
-        ]
-        lines += ["[sentences]", *(f'{_quoted(s)} = ""' for s in self.missing)]
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        """Write the sentences that have no translation, as a catalogue to be filled in."""
+        path.write_text(
+            write_po((Entry(english, "") for english in self.missing), _head(self.language)), encoding="utf-8"
+        )
+
+
+def _head(language: str) -> dict[str, str]:
+    return {
+        "Language": language,
+        "MIME-Version": "1.0",
+        "Content-Type": "text/plain; charset=UTF-8",
+        "Content-Transfer-Encoding": "8bit",
+    }
 
 
 def _slots(names: Iterable[str]) -> re.Pattern[str]:
@@ -122,6 +155,20 @@ def _slots(names: Iterable[str]) -> re.Pattern[str]:
     )
     parts = [rf"(?<!\w){re.escape(n)}(?!\w)" for n in known]
     return re.compile("|".join([*parts, _NUMBER, _MONTHS]))
+
+
+def _english(text: str, slots: re.Pattern[str]) -> tuple[str, list[str]]:
+    """A sentence with slots for its values, and the values; values with nothing but commas between them are one."""
+    ends: list[list[int]] = []
+    for m in slots.finditer(text):
+        if ends and text[ends[-1][1] : m.start()] in (", ", " and ", ", and "):
+            ends[-1][1] = m.end()
+        else:
+            ends.append([m.start(), m.end()])
+    out, at = "", 0
+    for i, (start, end) in enumerate(ends, start=1):
+        out, at = f"{out}{text[at:start]}{{{i}}}", end
+    return out + text[at:], [text[start:end] for start, end in ends]
 
 
 def _sentences(text: str, slots: re.Pattern[str]) -> list[str]:
@@ -135,50 +182,49 @@ def _sentences(text: str, slots: re.Pattern[str]) -> list[str]:
     return [*out, text[start:]]
 
 
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def languages() -> list[str]:
+    """Return the languages that fedmiss brings along, as browsers know them."""
+    return sorted(p.stem for p in resource("reports", "languages").glob("*.po"))
 
 
-def read_catalog(path: str | Path) -> Catalog:
-    """Read a translation file.
+def read_catalog(name: str | Path) -> Catalog:
+    """Read a catalogue: one of :func:`languages`, or a ``.po`` file.
 
     Raises
     ------
-    ConfigError    no such file, not TOML, an unknown key, a translation with a slot that its English sentence has not
+    ConfigError    no such file, no ``.po`` file, no language, a translation with a slot that its English sentence has not
     """
+    path = Path(name)
+    if str(name) in languages():
+        path = resource("reports", "languages", f"{name}.po")
     try:
-        raw = parse_toml(Path(path).read_text(encoding="utf-8"))
+        entries = list(parse_po(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise ConfigError(
-            f'--language: there is no file {path}. Begin with one line: language = "de"'
+            f"--language: there is no file {path}; fedmiss itself has {', '.join(languages())}. Begin with a copy of "
+            "one, or with a .po file whose header says its Language."
         ) from None
     except (ValueError, OSError) as error:
-        raise ConfigError(f"--language: {path} cannot be read as TOML: {error}.") from None
-    known = {"language": str, "decimal": str, "group": str, "sentences": dict, "words": dict}
-    for key, value in raw.items():
-        if not isinstance(value, known.get(key, ())):
-            raise ConfigError(
-                f"--language: {path} has {key} = {str(value)[:40]!r}; it may have {', '.join(known)}; the last two "
-                "are tables."
-            )
-    if not re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*", raw.get("language", "")):
+        raise ConfigError(f"--language: {path} cannot be read as a .po file: {error}.") from None
+    said = next((e.other for e in entries if not e.english and not e.context), "")
+    head = dict(line.split(": ", 1) for line in said.splitlines() if ": " in line)
+    language = head.get("Language", "").replace("_", "-")
+    if not re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*", language):
         raise ConfigError(
-            f'--language: {path} must say its language as browsers know it, such as language = "de".'
+            f'--language: the header of {path} must say its language as browsers know it, such as "Language: de\\n".'
         )
-    for table in ("sentences", "words"):
-        for english, other in raw.get(table, {}).items():
-            if not isinstance(other, str):
-                raise ConfigError(f"--language: {path}: the translation of {english!r} is no text.")
-            strange = set(_SLOT.findall(other)) - set(_SLOT.findall(english))
-            if strange:
-                raise ConfigError(
-                    f"--language: {path}: the translation of {english!r} has the slot {{{min(strange)}}}, which the English "
-                    "sentence has not."
-                )
+    for e in entries:
+        strange = set(_SLOT.findall(e.other)) - set(_SLOT.findall(e.english))
+        if strange and e.english:
+            raise ConfigError(
+                f"--language: {path}, line {e.line}: the translation of {e.english!r} has the slot {{{min(strange)}}}, "
+                "which the English sentence has not."
+            )
+    known = [e for e in entries if e.english and e.other]
     return Catalog(
-        raw["language"],
-        raw.get("sentences", {}),
-        raw.get("words", {}),
-        raw.get("decimal", "."),
-        raw.get("group", ","),
+        language,
+        {e.english: e.other for e in known if not e.context},
+        {e.english: e.other for e in known if e.context == "word"},
+        head.get("X-Decimal", "."),
+        head.get("X-Group", ","),
     )

@@ -103,12 +103,12 @@ def build_index(
     --------
     >>> import fedmiss
     >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
-    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> panel = fedmiss.simulate.write_panel(p, "panel")
     >>> settings = fedmiss.FitSettings(rank=0, bootstrap=0)
     >>> fit = fedmiss.fit_panel(panel, "fit", settings)
     >>> imputed = fedmiss.impute_panel(panel, fit, "imputed")
     >>> page = fedmiss.build_report(panel, fit, imputed, "all/wren")
-    >>> fedmiss.build_index(["all/wren"], "all").name
+    >>> fedmiss.report.build_index(["all/wren"], "all").name
     'index.html'
     """
     out, failures = Path(out), dict(failures or {})

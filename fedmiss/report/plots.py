@@ -42,7 +42,7 @@ def plot_index(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
 
     Parameters
     ----------
-    table : from :func:`fedmiss.yearly_index` or ``SpeciesFit.index()``; years that are not used leave a gap
+    table : from :func:`fedmiss.report.yearly_index` or ``SpeciesFit.index()``; years that are not used leave a gap
     ax : axes to draw into; new ones when None
 
     Returns
@@ -57,7 +57,7 @@ def plot_index(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
     >>> months["month_index"] = np.arange(72)
     >>> totals = 100 * 0.95**year  # five per cent fewer every year
-    >>> ax = fedmiss.plot_index(fedmiss.yearly_index(totals, months))
+    >>> ax = fedmiss.report.plot_index(fedmiss.report.yearly_index(totals, months))
     >>> ax.figure.savefig("figure.png")
     """
     used = table[table["used"]]
@@ -75,7 +75,7 @@ def plot_totals(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
 
     Parameters
     ----------
-    table : from :func:`fedmiss.monthly_totals` or ``SpeciesFit.totals()``
+    table : from :func:`fedmiss.report.monthly_totals` or ``SpeciesFit.totals()``
     ax : axes to draw into; new ones when None
 
     Returns
@@ -90,7 +90,7 @@ def plot_totals(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
     >>> months["month_index"] = np.arange(72)
     >>> totals = 100 * 0.95**year  # five per cent fewer every year
-    >>> ax = fedmiss.plot_totals(fedmiss.monthly_totals(totals, months))
+    >>> ax = fedmiss.report.plot_totals(fedmiss.report.monthly_totals(totals, months))
     >>> ax.figure.savefig("figure.png")
     """
     ax = _axes(ax)
@@ -108,7 +108,7 @@ def plot_season(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
 
     Parameters
     ----------
-    table : from :func:`fedmiss.seasonal`
+    table : from :func:`fedmiss.report.seasonal`
     ax : axes to draw into; new ones when None
 
     Returns
@@ -123,7 +123,7 @@ def plot_season(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
     >>> months["month_index"] = np.arange(72)
     >>> totals = 100 * 0.95**year  # five per cent fewer every year
-    >>> ax = fedmiss.plot_season(fedmiss.seasonal(totals, months))
+    >>> ax = fedmiss.report.plot_season(fedmiss.report.seasonal(totals, months))
     >>> ax.figure.savefig("figure.png")
     """
     ax = _axes(ax)
@@ -151,7 +151,7 @@ def plot_trim(fit: TrimFit, ax: Axes | None = None, base: Label | Sequence[Label
     --------
     >>> import fedmiss
     >>> fit = fedmiss.fit_trim(["a", "a", "b", "b"], [1, 2, 1, 2], [4, 6, 10, 15])
-    >>> fedmiss.plot_trim(fit).get_ylabel()
+    >>> fedmiss.report.plot_trim(fit).get_ylabel()
     'TRIM index'
     """
     t = fit.index() if base is None else fit.index(base=base)
@@ -169,7 +169,7 @@ def plot_indicator(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
 
     Parameters
     ----------
-    table : from :func:`fedmiss.indicator`
+    table : from :func:`fedmiss.report.indicator.indicator`
     ax : axes to draw into; new ones when None
 
     Returns
@@ -180,7 +180,7 @@ def plot_indicator(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     --------
     >>> import pandas as pd, fedmiss
     >>> totals = {"wren": pd.Series([10.0, 40.0], [2001, 2002]), "crow": pd.Series([8.0, 8.0], [2001, 2002])}
-    >>> ax = fedmiss.plot_indicator(fedmiss.indicator(totals, {}))
+    >>> ax = fedmiss.report.plot_indicator(fedmiss.report.indicator.indicator(totals, {}))
     >>> ax.get_ylabel()
     'indicator'
     """
@@ -211,7 +211,7 @@ def plot_matrix(expected: ArrayLike, observed: ArrayLike | None = None, ax: Axes
     --------
     >>> import fedmiss
     >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1)
-    >>> fedmiss.plot_matrix(p.expected).get_xlabel()
+    >>> fedmiss.report.plot_matrix(p.expected).get_xlabel()
     'month'
     """
     from matplotlib import colormaps

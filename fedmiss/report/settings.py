@@ -96,7 +96,7 @@ class ReportSettings(Settings):
     language: Annotated[
         str | None,
         Setting(
-            "A translation of the page (TOML); sentences without a translation stay English and are listed in a file."
+            "Language of the page: de, or a catalogue (.po); sentences without a translation stay English and are listed."
         ),
     ] = None
     author: Annotated[str, Setting('Who publishes the report, for "cite as".')] = ""

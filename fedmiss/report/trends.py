@@ -34,7 +34,7 @@ def monthly_totals(
     >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
     >>> months["month_index"] = np.arange(72)
     >>> totals = 100 * 0.95**year  # five per cent fewer every year
-    >>> fedmiss.monthly_totals(totals, months)["total"].iloc[-1].round(2).item()
+    >>> fedmiss.report.monthly_totals(totals, months)["total"].iloc[-1].round(2).item()
     77.38
     """
     return MonthlySeries.of(monthly, months, draws).monthly(level)
@@ -68,7 +68,7 @@ def yearly_index(
     >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
     >>> months["month_index"] = np.arange(72)
     >>> totals = 100 * 0.95**year  # five per cent fewer every year
-    >>> fedmiss.yearly_index(totals, months)["index"].round(1).to_list()
+    >>> fedmiss.report.yearly_index(totals, months)["index"].round(1).to_list()
     [100.0, 95.0, 90.3, 85.7, 81.5, 77.4]
     """
     return MonthlySeries.of(monthly, months, draws, n_observed).index(base, level)
@@ -113,7 +113,7 @@ def overall_trend(
     >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
     >>> months["month_index"] = np.arange(72)
     >>> totals = 100 * 0.95**year  # five per cent fewer every year
-    >>> round(float(fedmiss.overall_trend(totals, months)["percent_per_year"].iloc[0]), 6)
+    >>> round(float(fedmiss.report.overall_trend(totals, months)["percent_per_year"].iloc[0]), 6)
     -5.0
     """
     # Ten parameters, because they are documented API; code of the package calls the method of the series.
@@ -143,7 +143,7 @@ def seasonal(
     >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
     >>> months["month_index"] = np.arange(72)
     >>> totals = 100 * 0.95**year  # five per cent fewer every year
-    >>> season = fedmiss.seasonal(totals * (1 + (month == 4)), months)
+    >>> season = fedmiss.report.seasonal(totals * (1 + (month == 4)), months)
     >>> int(season["total"].to_numpy().argmax()) + 1  # the month with most
     5
     """

@@ -10,7 +10,7 @@ _UP = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MINUS = "−"  # the typographic minus sign, as wide as a plus
 
 
-def number(value: float, digits: int = 3) -> str:
+def number(value: float | None, digits: int = 3) -> str:
     """Round to significant digits, with thousands separated: 12,300; 0.0123; n/a for a missing number; 1.2 × 10⁻⁷."""
     if value is None or not math.isfinite(value):
         return "n/a"
@@ -27,12 +27,12 @@ def number(value: float, digits: int = 3) -> str:
     return text.replace("-", MINUS)
 
 
-def count(value: float) -> str:
+def count(value: float | None) -> str:
     """Return a whole number with thousands separated."""
     return "n/a" if value is None or not math.isfinite(value) else f"{round(value):,}".replace("-", MINUS)
 
 
-def share(value: float) -> str:
+def share(value: float | None) -> str:
     """Return a share of 1 as a percentage; small ones keep two digits, so 0.2 % is not 0 %."""
     if value is None or not math.isfinite(value):
         return "n/a"
@@ -44,7 +44,7 @@ def share(value: float) -> str:
     return f"{p:.0f} %" if p >= 9.95 or p == 0 else f"{p:.1f} %" if p >= 1 else f"{p:.2g} %"
 
 
-def percent(value: float) -> str:
+def percent(value: float | None) -> str:
     """Return a signed percentage with one decimal: +3.4 %, −0.2 %; large ones without."""
     if value is None or not math.isfinite(value):
         return "n/a"
@@ -53,14 +53,14 @@ def percent(value: float) -> str:
     return text.replace("-", MINUS) + " %"
 
 
-def per_year(value: float, lo: float, hi: float) -> str:
+def per_year(value: float, lo: float | None, hi: float | None) -> str:
     """Return a yearly change with its interval: ``−3.0 % per year (95 % interval −3.4 % to −2.7 %)``."""
     if lo is None or hi is None or not (math.isfinite(lo) and math.isfinite(hi)):
         return f"{percent(value)} per year (no interval available)"
     return f"{percent(value)} per year (95 % interval {percent(lo)} to {percent(hi)})"
 
 
-def quantity(value: float, lo: float, hi: float, unit: str) -> str:
+def quantity(value: float, lo: float | None, hi: float | None, unit: str) -> str:
     """Return a number with unit and interval: ``1,230 birds (95 % interval 1,100 to 1,400)``."""
     if lo is None or hi is None or not (math.isfinite(lo) and math.isfinite(hi)):
         return f"{number(value)} {unit} (no interval available)"

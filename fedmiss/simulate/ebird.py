@@ -56,7 +56,7 @@ class EbirdSettings:
     Examples
     --------
     >>> import fedmiss
-    >>> fedmiss.EbirdSettings(records=1000, start="2015-01", end="2018-12").records
+    >>> fedmiss.simulate.EbirdSettings(records=1000, start="2015-01", end="2018-12").records
     1000
     """
 
@@ -88,7 +88,7 @@ def simulate_ebird(
     Examples
     --------
     >>> import fedmiss
-    >>> folder = fedmiss.simulate_ebird("sim", fedmiss.EbirdSettings(records=1000, species=3))
+    >>> folder = fedmiss.simulate.simulate_ebird("sim", fedmiss.simulate.EbirdSettings(records=1000, species=3))
     >>> (folder / "ebd_sim.txt").exists()
     True
     """

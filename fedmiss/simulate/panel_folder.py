@@ -47,7 +47,7 @@ def write_panel(
     --------
     >>> import fedmiss
     >>> p = fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2)
-    >>> panel = fedmiss.write_panel(p, "panel")
+    >>> panel = fedmiss.simulate.write_panel(p, "panel")
     >>> sorted(f.name for f in panel.iterdir())
     ['groups', 'manifest.json', 'months.parquet', 'sites.parquet', 'truth']
     """

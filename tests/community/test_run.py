@@ -300,8 +300,8 @@ def test_a_community_without_axes_is_no_help_and_says_so(made, tmp_path):
 
 
 def test_the_names_are_those_of_the_package():
-    assert fedmiss.build_community is build_community
-    assert fedmiss.CommunitySettings is CommunitySettings
+    assert fedmiss.community.build_community is build_community
+    assert fedmiss.community.CommunitySettings is CommunitySettings
 
 
 def test_a_recipe_fits_all_species_first_and_the_trends_follow(made, tmp_path):

@@ -13,10 +13,10 @@ from fedmiss.models.gmm import GMMParams
 
 ROWS = np.random.default_rng(0).normal(size=(3, 20, 1)) + np.where(np.arange(20) % 2, 3, -3)[:, None]
 THETA = GMMParams(np.array([0.5, 0.5]), np.array([[-1.0], [1.0]]), np.eye(1))
-ROSTER = fedmiss.Roster.of([20] * 3)
+ROSTER = fedmiss.core.Roster.of([20] * 3)
 
 
-class Broken(fedmiss.GMM):
+class Broken(fedmiss.models.GMM):
     """Its M-step gives nan after a number of calls."""
 
     left = 0
@@ -28,8 +28,8 @@ class Broken(fedmiss.GMM):
 
 
 def go(model, S, init="h"):
-    algo = fedmiss.FedEM(model, Identity(), ROSTER, gamma=0.2)
-    return fedmiss.run(algo, fedmiss.LocalEngine(ROWS), S, stop=6, init=init)
+    algo = fedmiss.core.FedEM(model, Identity(), ROSTER, gamma=0.2)
+    return fedmiss.core.run(algo, fedmiss.engines.LocalEngine(ROWS), S, stop=6, init=init)
 
 
 @pytest.mark.parametrize("left", range(4))
@@ -45,7 +45,7 @@ def test_an_m_step_of_nan_is_named_and_no_worker_is_blamed(left, init):
 
 
 def test_a_first_statistic_of_zeros_names_the_statistic():
-    model = fedmiss.GMM(G=2, d=1, covariance="known", Sigma=np.eye(1))
+    model = fedmiss.models.GMM(G=2, d=1, covariance="known", Sigma=np.eye(1))
     with pytest.raises((DomainError, ConfigError)) as told:
         go(model, np.zeros(model.q))
     assert "S_0" in str(told.value)
@@ -53,6 +53,6 @@ def test_a_first_statistic_of_zeros_names_the_statistic():
 
 
 def test_parameters_in_the_place_of_the_first_statistic_are_refused_in_words():
-    model = fedmiss.GMM(G=2, d=1, covariance="known", Sigma=np.eye(1))
+    model = fedmiss.models.GMM(G=2, d=1, covariance="known", Sigma=np.eye(1))
     with pytest.raises(ConfigError, match=r"is a GMMParams .*not from parameters theta: take pooled_s_bar"):
         go(model, THETA)

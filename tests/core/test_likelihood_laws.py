@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmiss import GMM, FedEM, LocalEngine, Roster, run
 from fedmiss.compressors import Dithering, Identity
-from fedmiss.core import em, log_likelihood, pooled_s_bar, watch_likelihood
+from fedmiss.core import FedEM, Roster, em, log_likelihood, pooled_s_bar, run, watch_likelihood
 from fedmiss.core.testing import check_model
+from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
+from fedmiss.models import GMM
 from fedmiss.models.gmm import GMMParams, second_moment
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"

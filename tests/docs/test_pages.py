@@ -18,6 +18,7 @@ import pytest
 import typer.main
 
 import fedmiss
+from fedmiss.etl.export import export_table
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -158,7 +159,7 @@ def test_the_headline_of_the_example_is_found_by_hand(tmp_path, monkeypatch, cap
 def test_the_block_on_multiple_imputation_runs(tmp_path, monkeypatch, capsys):
     """Rubin's error is larger than that of one matrix: the draws differ."""
     p = fedmiss.simulate_panel(40, 24, 0.3, seed=1, groups=2)
-    panel = fedmiss.write_panel(p, tmp_path / "panel")
+    panel = fedmiss.simulate.write_panel(p, tmp_path / "panel")
     fedmiss.fit_panel(panel, tmp_path / "fit", fedmiss.FitSettings(rank=1, bootstrap=0))
     monkeypatch.chdir(tmp_path)
     ((_, code),) = blocks(DOCS / "howto" / "multiple-imputation.md", "python")
@@ -173,11 +174,22 @@ def test_the_blocks_for_r_run_in_r(tmp_path):
     if shutil.which("Rscript") is None:
         pytest.skip("needs Rscript")
     shutil.copytree(ROOT / "reports" / "example", tmp_path / "report")
+    rows = [
+        f"pond {i},{2010 + t}-05-0{i % 9 + 1},me,{(5 * i + 3 * t) % 13}" for i in range(12) for t in range(6)
+    ]
+    (tmp_path / "counts.csv").write_text("site,date,observer,count\n" + "\n".join(rows) + "\n")
+    fedmiss.ingest(
+        [tmp_path / "counts.csv"],
+        tmp_path / "records",
+        fedmiss.IngestSettings(species=("Ardea alba",), column_map={"auto": ""}),
+    )
+    export_table(tmp_path / "records", tmp_path / "visits.csv", "Ardea alba")
     code = "\n".join(c for _, c in blocks(DOCS / "howto" / "r.md", "r"))
     (tmp_path / "page.R").write_text(code)
     done = subprocess.run(["Rscript", "--vanilla", "page.R"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "trend_class" in done.stdout
+    assert "factor(year)2012" in done.stdout
 
 
 def test_every_page_is_in_a_table_of_contents():

@@ -12,7 +12,6 @@ from fedmiss import (
     fit_panel,
     impute_panel,
     open_fit,
-    read_table,
 )
 from fedmiss.errors import ConfigError
 from fedmiss.pipeline.fit_folder import read_fit
@@ -20,6 +19,7 @@ from fedmiss.pipeline.panels import open_panel
 from fedmiss.pipeline.plans import base_settings, federation_of
 from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel
+from fedmiss.tables import read_table
 
 LIMITS = ("expected_lower", "expected_upper", "lower", "upper")
 

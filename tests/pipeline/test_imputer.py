@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
-from sklearn.utils.estimator_checks import check_estimator
+from sklearn.model_selection import GridSearchCV
 
-from fedmiss import SiteMonthImputer, fit_counts, from_dataframe
+import fedmiss
+from fedmiss import SiteMonthImputer, fit_counts, fit_trim, from_dataframe
 from fedmiss.errors import InputError
+from fedmiss.federation.results import AverageFit
 from fedmiss.models.lowrank.settings import CountSettings
 
 
@@ -23,10 +28,46 @@ def world(seed=0, n=60, L=24, seen=0.4):
     return X, mean
 
 
-def test_it_is_an_estimator_as_scikit_learn_has_them():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        check_estimator(SiteMonthImputer(rank=1))
+CHECKS = """
+import warnings
+warnings.simplefilter("ignore")
+from sklearn.utils.estimator_checks import check_estimator
+from fedmiss import SiteMonthImputer
+told = check_estimator(SiteMonthImputer(rank=1), on_fail=None, on_skip=None)
+bad = [(c["check_name"], c["status"], str(c["exception"])) for c in told if c["status"] != "passed"]
+assert not bad and len(told) > 40, bad
+"""
+
+
+def test_it_passes_every_check_that_scikit_learn_has():
+    """In a process of its own: one check is skipped unless this variable is set before SciPy is loaded."""
+    env = os.environ | {"SCIPY_ARRAY_API": "1"}
+    done = subprocess.run([sys.executable, "-c", CHECKS], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_grid_search_finds_the_rank_that_the_world_has():
+    X, _ = world(4, n=90)
+    search = GridSearchCV(SiteMonthImputer(), {"rank": [0, 2], "dispersion": ["negbin", "quasi"]}, cv=3).fit(
+        X
+    )
+    assert search.best_params_["rank"] == 2
+    assert 0.2 < search.best_score_ < 1
+    by_itself = SiteMonthImputer(rank="auto").fit(X)
+    assert by_itself.rank_ == by_itself.fit_.settings.rank in (1, 2, 3)
+    with pytest.raises(ValueError, match="rank is 'best'"):
+        SiteMonthImputer(rank="best").fit(X)
+
+
+def test_the_score_is_one_for_a_matrix_without_noise_and_low_for_one_without_structure():
+    rng = np.random.default_rng(0)
+    clean = np.outer(np.exp(rng.normal(4, 1, 30)), np.exp(rng.normal(0, 1, 12)))
+    imputer = SiteMonthImputer(rank=0, dispersion="none").fit(clean)
+    assert imputer.score(clean) > 0.99
+    noise = rng.poisson(20, clean.shape).astype(float)
+    assert SiteMonthImputer(rank=0).fit(noise).score(noise) < 0.1
+    with pytest.raises(ValueError, match="differ from each other in nothing"):
+        imputer.score(np.full((2, 12), 3.0))
 
 
 def test_it_fills_holes_better_than_effects_alone_and_leaves_counts_as_they_are():
@@ -62,6 +103,77 @@ def test_frames_keep_their_names():
     assert list(out.columns) == list(frame.columns)
     assert list(out.index) == list(frame.index)
     assert not out.isna().any().any()
+
+
+def test_frames_of_polars_and_pandas_are_taken_alike():
+    X, _ = world(2, n=20, L=6)
+    names = [f"2024-{m:02d}" for m in range(1, 7)]
+    pandas = pd.DataFrame(X, columns=names)
+    polars = pl.DataFrame(
+        {n: [None if np.isnan(v) else int(v) for v in X[:, k]] for k, n in enumerate(names)}
+    )
+    imputer = SiteMonthImputer(rank=1).set_output(transform="polars").fit(polars)
+    assert list(imputer.feature_names_in_) == names
+    out = imputer.transform(polars)
+    assert isinstance(out, pl.DataFrame)
+    for frame in (pandas, pandas.astype("Int64")):
+        np.testing.assert_array_equal(SiteMonthImputer(rank=1).fit(frame).transform(frame), out.to_numpy())
+    i, m = np.nonzero(np.isfinite(X))
+    long = pd.DataFrame({"site": [f"p{k:02d}" for k in i], "month": [names[k] for k in m], "count": X[i, m]})
+    dates = long.assign(month=pd.to_datetime(long["month"]))
+    meant = fit_counts(from_dataframe(long), CountSettings(rank=0)).expected()
+    for table in (
+        dates,
+        pl.from_pandas(long),
+        pl.from_pandas(dates),
+        pl.from_pandas(dates).with_columns(pl.col("month").cast(pl.Date)),
+    ):
+        np.testing.assert_array_equal(
+            fit_counts(from_dataframe(table), CountSettings(rank=0)).expected(), meant
+        )
+    year = (long["month"].str[5:].astype(int) + 2000).rename("year")
+    a, b = (
+        fit_trim(*(convert(c) for c in (long["site"], year, long["count"])))
+        for convert in (lambda c: c, pl.from_pandas)
+    )
+    pd.testing.assert_frame_equal(a.index(), b.index())
+
+
+def test_every_result_shows_itself_in_a_notebook_short_and_escaped(tmp_path):
+    bad = "<script>alert(1)</script>"
+    table = pd.DataFrame(
+        {
+            "site": ["a", "a", "b", "b"],
+            "month": ["2024", "2025"] * 2,
+            "count": [4, 6, 10, 15],
+            "by": [bad] * 4,
+        }
+    )
+    panel = from_dataframe(table, group="by")
+    fit = fit_counts(panel, CountSettings(rank=0))
+    counts = tmp_path / "counts.csv"
+    counts.write_text("site,year,count\na,2001,3\n")
+    folder = fedmiss.simulate.write_panel(
+        fedmiss.simulate_panel(20, 24, 0.5, seed=1, groups=2), tmp_path / "panel"
+    )
+    shown = [
+        panel,
+        fit,
+        AverageFit((fit,)),
+        fit_trim(table["site"], [2024, 2025] * 2, table["count"]),
+        fedmiss.federation.cross_validate(
+            panel, [CountSettings(rank=0), CountSettings(rank=0, dispersion="none")], folds=2
+        ),
+        fedmiss.open_panel(folder),
+        fedmiss.etl.read_counts(counts),
+    ]
+    for thing in shown:
+        html = thing._repr_html_()
+        assert "<script" not in html
+        assert "<th" in html
+        assert len(html) < 3_000
+        assert "array(" not in html
+    assert "&lt;script" in panel._repr_html_()
 
 
 @pytest.mark.parametrize(

@@ -271,6 +271,15 @@ def report(folders, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def german_report(folders, tmp_path_factory):
+    from fedmiss.report.build import build_report
+    from fedmiss.report.settings import ReportSettings
+
+    out = tmp_path_factory.mktemp("german") / "report"
+    return build_report(**folders, out=out, settings=ReportSettings(date="2026-01-02", language="de")).parent
+
+
+@pytest.fixture(scope="session")
 def bare_report(bare, tmp_path_factory):
     """The report of the bare folders."""
     from fedmiss.report.analysis import ReportSettings

@@ -85,7 +85,7 @@ def in_order(values: list, down: bool) -> bool:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 @pytest.mark.parametrize("width", [400, 1000])
-@pytest.mark.parametrize("which", ["report", "bare_report"])
+@pytest.mark.parametrize("which", ["report", "bare_report", "german_report"])
 def test_the_page_works_in_a_browser(which, width, request, tmp_path):
     seen, log = probe(request.getfixturevalue(which) / "index.html", tmp_path, width)
     assert seen["errors"] == []

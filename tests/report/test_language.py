@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import replace
 
 import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.report.build import build_report
-from fedmiss.report.language import UNTRANSLATED, Catalog, read_catalog
+from fedmiss.report.language import UNTRANSLATED, Catalog, languages, read_catalog
+from fedmiss.report.po import Entry, parse_po, write_po
 from fedmiss.report.settings import ReportSettings
 
 from .page import NUMBER, Page
@@ -46,19 +46,49 @@ def test_what_is_not_text_is_left_alone():
     assert not c.missing
 
 
+def test_values_with_commas_between_them_are_one_slot_and_pieces_have_their_own_translations():
+    c = catalog(
+        sentences={
+            "{1} have no count": "{1} ohne Zählung",
+            "Map of {1} sites": "Karte von {1} Orten",
+            "{1} stable": "{1} stabil",
+        },
+        words={"and": "und", "Feb": "Februar"},
+    )
+    page = "<p>2004, 2010 and Feb have no count</p><p>Map of 12 sites: 3 stable, 9 stable.</p><p>Map of 12 sites: 3 odd.</p>"
+    assert c.page(page, []) == (
+        "<p>2004, 2010 und Februar ohne Zählung</p><p>Karte von 12 Orten: 3 stabil, 9 stabil.</p>"
+        "<p>Map of 12 sites: 3 odd.</p>"
+    )
+    assert list(c.missing) == ["Map of {1} sites: {2} odd."]
+
+
+def test_a_catalogue_is_read_as_it_was_written_and_as_tools_write_it():
+    entries = [Entry('a "quoted" \\ sign\n{1}', "ü {1}"), Entry("Feb", "Februar", "word")]
+    text = write_po(entries, {"Language": "de"})
+    head, *found = parse_po(text)
+    assert head.other == "Language: de\n"
+    assert [(e.english, e.other, e.context) for e in found] == [
+        (e.english, e.other, e.context) for e in entries
+    ]
+    tools = '#. why\n#, fuzzy\nmsgid "x"\nmsgstr "y"\n\n#~ msgid "old"\nmsgid ""\n"two "\n"lines"\nmsgstr "z"'
+    assert [(e.english, e.other) for e in parse_po(tools)] == [("two lines", "z")]
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_file_that_has_every_sentence_leaves_nothing_english(folders, tmp_path):
+def test_every_sentence_of_a_page_can_be_translated_and_no_number_is_lost(folders, tmp_path):
     plain = build_report(**folders, out=tmp_path / "plain", settings=DATE).read_text(encoding="utf-8")
-    start = tmp_path / "xx.toml"
-    start.write_text('language = "en"\n', encoding="utf-8")
+    start = tmp_path / "xx.po"
+    start.write_text(write_po([], {"Language": "en"}), encoding="utf-8")
     settings = replace(DATE, language=str(start))
     page = build_report(**folders, out=tmp_path / "none", settings=settings)
-    assert page.read_text(encoding="utf-8") == plain, "an empty file changes no byte"
-    lacking = tomllib.loads((page.parent / UNTRANSLATED).read_text(encoding="utf-8"))["sentences"]
+    assert page.read_text(encoding="utf-8") == plain, "an empty catalogue changes no byte"
+    lacking = [e for e in parse_po((page.parent / UNTRANSLATED).read_text(encoding="utf-8")) if e.english]
     assert len(lacking) > 100
-    lines = [f"{quoted(s)} = {quoted('«' + s + '»')}" for s in lacking]
-    start.write_text('language = "en"\n[sentences]\n' + "\n".join(lines), encoding="utf-8")
+    start.write_text(
+        write_po([Entry(e.english, f"«{e.english}»") for e in lacking], {"Language": "en"}), encoding="utf-8"
+    )
     page = build_report(**folders, out=tmp_path / "all", settings=settings)
     assert not (page.parent / UNTRANSLATED).exists()
     text = page.read_text(encoding="utf-8")
@@ -66,27 +96,59 @@ def test_a_file_that_has_every_sentence_leaves_nothing_english(folders, tmp_path
     assert text.count("«") > 100
 
 
-def quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+@pytest.mark.parametrize("language", languages())
+def test_a_language_that_comes_along_is_well_made(language):
+    """Every slot of the English is in the translation too, unless the sentence says it in words."""
+    catalog = read_catalog(language)
+    assert len(catalog.sentences) > 400
+    assert all(
+        catalog.words.get(m) for m in "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec birds and".split()
+    )
+    for english, other in catalog.sentences.items():
+        lost = set(re.findall(r"\{\d+\}", english)) - set(re.findall(r"\{\d+\}", other))
+        assert not lost, (english, lost)
+
+
+# What a change of the page may add before somebody has translated it: it stays English, and is listed beside the page.
+NEW = 0.1
+
+
+@pytest.mark.slow
+def test_german_says_the_page_and_changes_no_number(folders, report, german_report):
+    english = (report / "index.html").read_text(encoding="utf-8")
+    german = (german_report / "index.html").read_text(encoding="utf-8")
+    lacking = german_report / UNTRANSLATED
+    new = [e.english for e in parse_po(lacking.read_text(encoding="utf-8"))][1:] if lacking.exists() else []
+    assert len(new) < NEW * len(read_catalog("de").sentences), new
+    assert 'lang="de"' in german
+    assert digits(german) == digits(english)
+
+
+def digits(page: str) -> list[str]:
+    """All numbers of the text, without the signs between their digits."""
+    text = " ".join(block for _, block in Page(page).blocks)
+    return sorted(re.sub(r"[.,]", "", n) for n in re.findall(r"\d[\d.,]*\d|\d", text))
 
 
 def numbers(text: str) -> list[str]:
     return [n for _, block in Page(text).blocks for n in re.findall(NUMBER, block)]
 
 
+PO = 'msgid ""\nmsgstr ""\n"Language: {}\\n"\n\n'
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "there is no file"),
-        ("language = ", "cannot be read as TOML"),
-        ('language = "German!"', "language as browsers know it"),
-        ('language = "de"\nwoerter = 3', "woerter"),
-        ('language = "de"\n[sentences]\n"{1} sites" = "{2} Orte"', r"slot \{2\}"),
-        ('language = "de"\n[words]\nFeb = 2', "no text"),
+        (None, "there is no file .* fedmiss itself has de"),
+        ("language = ", "line 1 is 'language =', which no .po file has"),
+        ('msgid "a"', "has no msgstr"),
+        (PO.format("German!"), "language as browsers know it"),
+        (PO.format("de") + 'msgid "{1} sites"\nmsgstr "{2} Orte"', r"line 5: .* slot \{2\}"),
     ],
 )
 def test_a_bad_file_is_refused_before_anything_is_made(folders, tmp_path, content, said):
-    path = tmp_path / "de.toml"
+    path = tmp_path / "de.po"
     if content is not None:
         path.write_text(content, encoding="utf-8")
     with pytest.raises(ConfigError, match=said):

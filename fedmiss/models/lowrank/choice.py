@@ -13,6 +13,7 @@ from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
 from fedmiss.models.lowrank.families import FAMILIES, SCALES
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.notebook import card
 
 __all__ = [
     "HELD_OUT",
@@ -90,6 +91,11 @@ class Choice:
     advice: str
     near: tuple[CountSettings, ...] = ()
     trials: tuple[Trial, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """Show which candidate won in a notebook."""
+        score = {f"deviance of candidate {i}": row["deviance"] for i, row in self.summary.iterrows()}
+        return card("Cross-validation", {"chosen rank": self.best.rank, "advice": self.advice, **score})
 
     @property
     def members(self) -> tuple[CountSettings, ...]:

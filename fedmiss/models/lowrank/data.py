@@ -14,6 +14,7 @@ import numpy as np
 from fedmiss.arrays import F64, I32, I64
 from fedmiss.errors import InputError
 from fedmiss.models.lowrank.families import Family
+from fedmiss.notebook import card
 
 __all__ = ["Cells", "Group", "GroupPanel", "index_cells"]
 
@@ -191,6 +192,20 @@ class GroupPanel:
 
     def __repr__(self) -> str:
         return f"GroupPanel({self.J} sites x {self.L} months, {self.m} visits, groups {len(self.groups)})"
+
+    def _repr_html_(self) -> str:
+        """Show what the panel holds in a notebook."""
+        years = "" if self.calendar is None else f"{self.calendar[1].min()} to {self.calendar[1].max()}"
+        return card(
+            "Panel of visits",
+            {
+                "sites x months": f"{self.J:,} x {self.L:,}",
+                "years": years,
+                "visits": self.m,
+                "groups": tuple(g.name for g in self.groups),
+                "covariates of sites": tuple(self.covariates),
+            },
+        )
 
     @classmethod
     def of(

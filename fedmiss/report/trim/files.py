@@ -190,7 +190,7 @@ def _time_lines(fit: TrimFit, table: pd.DataFrame) -> list[str]:
     lines = [f"                    {_COLUMNS}", " Constant", " --------"]
     numbers = {name: k + 1 for k, name in enumerate(fit.cells.covariates)}
     for (covariate, category), rows in table.groupby(["covariate", "category"], sort=False):
-        if covariate:
+        if str(covariate):
             k = numbers[str(covariate)]
             labels = fit.cells.labels[k - 1]
             lines += [f" Covariate {k:2d}", " ------------", f" Category {labels.index(category) + 1:3d}"]

@@ -12,6 +12,7 @@ from scipy import stats
 
 from fedmiss.arrays import F64, Bool
 from fedmiss.errors import ConfigError
+from fedmiss.notebook import card
 from fedmiss.report.classes import classify
 from fedmiss.report.intervals import normal_quantile, ratio_to_base
 from fedmiss.report.trim.cells import Cells, Label
@@ -116,6 +117,22 @@ class TrimFit:
 
     def __repr__(self) -> str:
         return f"TrimFit(model {self.settings.model}, {len(self.sites)} sites, chi2 {self.chi2:.4g} with {self.df} df)"
+
+    def _repr_html_(self) -> str:
+        """Show the slope, its class, and the tests in a notebook."""
+        slope = self.overall().iloc[0]
+        return card(
+            f"TRIM, model {self.settings.model}",
+            {
+                "trend": slope["label"],
+                "change per year": f"{slope['multiplicative']:.4f} (standard error {slope['multiplicative_se']:.4f})",
+                "sites": len(self.sites),
+                "time points": f"{self.cells.times[0]} to {self.cells.times[-1]}",
+                "chi-square": f"{self.chi2:.4g} with {self.df} degrees of freedom",
+                "overdispersion": self.sigma2 if self.settings.overdispersion else None,
+                "notes": self.notes,
+            },
+        )
 
     # -- what was fitted ---------------------------------------------------------------------------------------
 

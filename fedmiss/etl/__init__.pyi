@@ -1,0 +1,9 @@
+from fedmiss.etl.cells import Aggregate as Aggregate
+from fedmiss.etl.cells import aggregate as aggregate
+from fedmiss.etl.cells import species_visits as species_visits
+from fedmiss.etl.counts import CountOptions as CountOptions
+from fedmiss.etl.counts import read_counts as read_counts
+from fedmiss.etl.filters import PRESETS as PRESETS
+from fedmiss.etl.filters import Filters as Filters
+from fedmiss.etl.filters import preset as preset
+from fedmiss.etl.sources import expand as expand

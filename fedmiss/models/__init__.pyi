@@ -1,0 +1,1 @@
+from fedmiss.models.gmm import GMM as GMM

@@ -1,0 +1,17 @@
+from fedmiss.report import indicator as indicator
+from fedmiss.report.changes import change_points as change_points
+from fedmiss.report.changes import period_trends as period_trends
+from fedmiss.report.classes import classify as classify
+from fedmiss.report.indicator import indicator_trends as indicator_trends
+from fedmiss.report.many import build_index as build_index
+from fedmiss.report.plots import plot_index as plot_index
+from fedmiss.report.plots import plot_indicator as plot_indicator
+from fedmiss.report.plots import plot_matrix as plot_matrix
+from fedmiss.report.plots import plot_season as plot_season
+from fedmiss.report.plots import plot_totals as plot_totals
+from fedmiss.report.plots import plot_trim as plot_trim
+from fedmiss.report.trends import monthly_totals as monthly_totals
+from fedmiss.report.trends import overall_trend as overall_trend
+from fedmiss.report.trends import seasonal as seasonal
+from fedmiss.report.trends import yearly_index as yearly_index
+from fedmiss.report.trim import TrimFit as TrimFit

@@ -14,14 +14,14 @@ import pytest
 
 from fedmiss import owner
 from fedmiss.errors import FedmissError
-from fedmiss.federation import resume
+from fedmiss.federation import algorithm7, resume
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.hub.members import FULL
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.messages import Solve
 from fedmiss.federation.resume import Resumable
 from fedmiss.files import identity, read_manifest
-from fedmiss.pipeline import algorithm7, fit_folder, fitting
+from fedmiss.pipeline import fit_folder, fitting
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.settings import FitSettings
 from fedmiss.simulate.panel_folder import write_panel

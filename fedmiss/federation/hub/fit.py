@@ -118,7 +118,7 @@ def fit_path(
     each: Callable[[MonthState], Generator[Request, Sums, None]] | None = None,
     watch: Callable[[int, float], None] | None = None,
     months: Container[int] = (),
-    tol: float = TOL,
+    tol: float | None = None,
 ) -> Fitting:
     """Fit ranks 0 to ``settings.rank``, factors entering one by one.
 
@@ -128,7 +128,7 @@ def fit_path(
     each : called at the end of every rank with the finished state; may ask more (scores of held-out visits)
     watch : called after each round with (round, root mean square move)
     months : ranks of which counted and fitted totals are wanted by month; the largest stands for all above it
-    tol : a rank is finished when a round moves it by less than this, see :func:`.steps.after_round`
+    tol : a rank is finished when a round moves it by less than this, see :func:`.steps.after_round`; None: ``TOL``
 
     Returns
     -------
@@ -155,7 +155,14 @@ def fit_path(
             state = with_factor(state, v, panel)
             begin = 2
         state = yield from _rounds(
-            state, panel, settings, begin, learn=True, tol=tol, most=settings.max_sweeps, watch=watch
+            state,
+            panel,
+            settings,
+            begin,
+            learn=True,
+            tol=TOL if tol is None else tol,
+            most=settings.max_sweeps,
+            watch=watch,
         )
         if state.away:
             if not rank:

@@ -20,9 +20,9 @@ ASKED = {
     "base year": "guide/trends",
     "bootstrap interval": "guide/trends",
     "how long does it take": "guide/time",
-    "several species indicator": "howto/many-species|guide/report",  # the first of these pages that is there
-    "many species": "howto/many-species|guide/report",
-    "spreadsheet": "howto/spreadsheet|guide/ingest",
+    "several species indicator": "howto/many-species",
+    "many species": "howto/many-species",
+    "spreadsheet": "howto/spreadsheet",
     "uncertainty of a cell": "howto/multiple-imputation",
     "minimum data": "guide/minimum-data",
     "coming from rtrim": "coming-from/rtrim",

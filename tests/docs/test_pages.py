@@ -111,7 +111,7 @@ def test_every_block_of_a_page_runs(name, tmp_path):
         assert table["trend_class"].str.contains("decline").tolist() == [True, False, False]
         ((_, recipe),) = blocks(DOCS / name, "toml")
         (tmp_path / "birds.toml").write_text(recipe)
-        plan = fedmiss.read_recipe(tmp_path / "birds.toml")
+        plan = fedmiss.pipeline.read_recipe(tmp_path / "birds.toml")
         assert plan.species_groups == tmp_path / "habitats.csv"
     if name.endswith(("trim-table.md", "own-ebird.md")):
         assert (tmp_path / "report" / "index.html").stat().st_size > 100_000

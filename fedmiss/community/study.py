@@ -33,12 +33,12 @@ from fedmiss.etl.community import Lists, alike, names_of, read_lists
 from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Circle
 from fedmiss.federation.group.program import GroupProgram
-from fedmiss.federation.group.visits import Visits
+from fedmiss.federation.group.visits import Visits, check_counts
 from fedmiss.federation.hub.agree import Plan, agree
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.member import Look, Member
-from fedmiss.federation.rules import LARGEST_COUNT, kept_regions
+from fedmiss.federation.rules import kept_regions
 
 __all__ = ["JointCommunity", "Seat", "Terms", "beside", "run_community"]
 
@@ -199,14 +199,9 @@ def _effort(seat: Seat, terms: Terms, lists: Lists) -> Effort:
     if s.model == "presence" or s.effort == "none":
         return Effort(np.ones(lists.site.size))
     visits = effort_visits(lists)
-    many = visits.count > LARGEST_COUNT
-    if many.any():
-        at = int(np.argmax(many))
-        raise InputError(
-            f"{seat.circle.name!r} has a checklist with {visits.count[at]:,.0f} birds at site "
-            f"{visits.site_id[visits.site[at]]!r} (limit {LARGEST_COUNT:,} on one checklist of a study). Correct the count "
-            "in what was imported, and import it again."
-        )
+    check_counts(
+        seat.circle.name, visits, one="on one checklist", mend="in what was imported, and import it again"
+    )
     plan = effort_plan(s.effort)
     assert plan.months is not None
     program, link = seat.link(terms, visits, "effort")

@@ -16,14 +16,13 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Circle, Ended
 from fedmiss.federation.gather import Gather
 from fedmiss.federation.group.program import GroupProgram
-from fedmiss.federation.group.visits import Visits
+from fedmiss.federation.group.visits import Visits, check_counts
 from fedmiss.federation.hub.agree import Plan
 from fedmiss.federation.hub.job import Joint, Order, preview_job, run_job
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.masks import Masks, Party, identity
 from fedmiss.federation.member import Look, Member, digest_of
-from fedmiss.federation.rules import LARGEST_COUNT
 from fedmiss.files import SECRET, hash_file, read_json, write_json, write_secret
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.community import seat_of, write_community
@@ -37,7 +36,6 @@ __all__ = [
     "DATA",
     "Replay",
     "again_with",
-    "check_counts",
     "dry_run",
     "held",
     "open_data",
@@ -74,17 +72,6 @@ def open_data(kit: Kit, data: Path) -> PanelFolder:
             "`fedmiss panel --sites all`."
         )
     return panel
-
-
-def check_counts(name: str, visits: Visits) -> None:
-    """Refuse a count that is too large for a masked sum of squares."""
-    many = visits.count > LARGEST_COUNT
-    if many.any():
-        at = int(np.argmax(many))
-        raise InputError(
-            f"{name!r} has a visit with {visits.count[at]:,.0f} birds at site {visits.site_id[visits.site[at]]!r} (limit "
-            f"{LARGEST_COUNT:,} in one visit of a study). Correct the count in the records, and make the panel again."
-        )
 
 
 def held(kit: Kit, panel: PanelFolder) -> Visits:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -53,6 +55,16 @@ def test_the_fits_cross_in_the_same_exchanges(panel):
 
     alone = [exchanges([s]) for s in RANKS]
     assert exchanges(RANKS) == max(alone) + len(RANKS) - 1 < sum(alone)  # one to keep each smaller rank
+
+
+def test_a_kept_rank_shares_nothing_that_rounds_change(average):
+    federation, _ = average
+    for program in federation.programs.values():
+        batches = [program.batches[m.batch] for m in federation.members]
+        assert not any(b.off for b in batches)  # these visits have no offsets, in a copy neither
+        for one, other in pairwise(batches):
+            shared = [n for n, x in one.changing().items() if np.shares_memory(x, other.changing()[n])]
+            assert shared == ["offset"]  # that there are none
 
 
 def test_a_replicate_of_the_average_is_that_of_the_member_it_is_dealt_to(panel, average):

@@ -16,10 +16,11 @@ from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, EngineError, InputError
 from fedmiss.federation.gather import Board
+from fedmiss.federation.group.visits import check_counts
 from fedmiss.files import read_json, read_manifest, write_json
 from fedmiss.network.demo import CLUBS, in_process
 from fedmiss.network.kits import approve, collect_roster, enrol, make_study, new_revision, open_kit, page
-from fedmiss.network.member import check_counts, dry_run, party_of, replay, take_part
+from fedmiss.network.member import dry_run, party_of, replay, take_part
 from fedmiss.network.operate import _all_there
 from fedmiss.network.outbox import HELD, holder, ledger_of, outbox, release
 from fedmiss.network.report import joint_report, own_report

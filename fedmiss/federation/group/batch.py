@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -189,6 +189,18 @@ class Batch:
                 getattr(self.presence, name)[...] = before[name]
             for f in range(len(self.weights)):
                 self.weigh(f)
+
+    def copied(self) -> Batch:
+        """A batch that goes its own way from here: what rounds change is copied, all else is shared."""
+        own: dict[str, Any] = {
+            name: value if (value := getattr(self, name)) is _ZERO else value.copy() for name in _CHANGING
+        }
+        if (b := self.presence) is not None:  # rounds weigh the visits of its sites
+            own |= {
+                "rows": replace(self.rows, w=self.rows.w.copy()), "weights": self.weights.copy(),
+                "presence": replace(b, chain=b.chain.copy(), evidence=b.evidence.copy(), q=b.q.copy()),
+            }  # fmt: skip
+        return replace(self, **own)
 
     @property
     def off(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 
 import numpy as np
 
@@ -192,7 +191,7 @@ class GroupProgram:
                 f"group {self.name!r}: batch {question.batch} was never opened here. Start the job again."  # type: ignore[attr-defined]
             )
         if isinstance(question, msg.Keep):
-            self.batches[question.to] = deepcopy(batch)
+            self.batches[question.to] = batch.copied()
             return self.ready()
         answers.check(self, batch, question)
         return answers.ANSWER[type(question)](self, batch, question)

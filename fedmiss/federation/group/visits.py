@@ -9,8 +9,18 @@ import numpy as np
 
 from fedmiss.arrays import F64, I32, I64
 from fedmiss.errors import InputError
+from fedmiss.federation.rules import LARGEST_COUNT
 
-__all__ = ["EFFORT_TERMS", "Axis", "Used", "Visits", "deal_sites", "effort_columns", "experience"]
+__all__ = [
+    "EFFORT_TERMS",
+    "Axis",
+    "Used",
+    "Visits",
+    "check_counts",
+    "deal_sites",
+    "effort_columns",
+    "experience",
+]
 
 EFFORT_TERMS = ("duration", "distance", "observers")
 TO_LEARN = 50.0  # visits in which what an observer lacks in experience falls to a third
@@ -192,3 +202,25 @@ class Used:
         sites, observers = (np.bincount(p) if p.size else np.zeros(1, np.int64) for p in pairs)
         apart = (sites[self.observer] > 1) | (observers[self.site] > 1)
         return np.column_stack([-self.experience, apart]).astype(float)
+
+
+def check_counts(
+    name: str,
+    visits: Visits,
+    *,
+    one: str = "in one visit",
+    mend: str = "in the records, and make the panel again",
+) -> None:
+    """Refuse a count that is too large for a masked sum of squares; ``one``, ``mend``: of what, and where to correct it.
+
+    Raises
+    ------
+    InputError    with site and count
+    """
+    many = visits.count > LARGEST_COUNT
+    if many.any():
+        at = int(np.argmax(many))
+        raise InputError(
+            f"{name!r} has a {one.split()[-1]} with {visits.count[at]:,.0f} birds at site "
+            f"{visits.site_id[visits.site[at]]!r} (limit {LARGEST_COUNT:,} {one} of a study). Correct the count {mend}."
+        )

@@ -136,6 +136,9 @@ class Link:
                 kinds[type(answer).__name__] += 1
         if self.masked:
             answers = [combined(one) for one in answers]
+        differences = getattr(self.transport, "differences", None)  # of a study that compresses
+        if differences is not None:
+            answers = differences.expand(lists[self.names[0]], answers)
         self.exchange += 1
         self.ledger.count(kinds)
         if self.watch:

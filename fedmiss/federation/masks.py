@@ -7,7 +7,8 @@ the question: groups that have seen or ask different things have masks that do n
 that key is added by the group whose name comes first and subtracted by the other. The same file of 32 bytes gives a group's
 key for signatures (Ed25519).
 Numbers are fixed point, 64 bits, modulo 2^64; how many digits stand after the point is
-said by the field's type (``messages._f``). Adding up modulo 2^64 needs no key, and no cryptography.
+said by the field's type (``messages._f``). Differences of months' sums are whole numbers of 32 bits
+(:mod:`.differences`). Adding up modulo 2^64 needs no key, and no cryptography.
 
 The package ``cryptography`` is an optional extra, so it is imported inside the functions that use it.
 """
@@ -258,14 +259,15 @@ class Masks(Party):
         """
         n = len(self.roster)
         parts = [
-            (i, name, fixed(getattr(a, name), bits, n, f"{type(a).__name__}.{name}"))
+            (i, name, _whole(getattr(a, name), bits, n, f"{type(a).__name__}.{name}"))
             for i, a in enumerate(answers)
             for name, bits in _MASKED[type(a)].items()
         ]
         stream, at = self.stream(exchange, sum(p[2].size for p in parts), transcript), 0
         values: list[dict[str, Any]] = [{} for _ in answers]
         for i, name, value in parts:
-            values[i][name] = np.asarray(value + stream[at : at + value.size].reshape(value.shape))
+            mask = stream[at : at + value.size].astype(value.dtype)  # the last bits add up to 0 as all 64 do
+            values[i][name] = np.asarray(value + mask.reshape(value.shape))
             at += value.size
         return [_with(a, v) for a, v in zip(answers, values, strict=True)]
 
@@ -289,6 +291,13 @@ def _key_stream(key: bytes, size: int) -> U64:
 
 def _with(answer: Answer, values: Mapping[str, Any]) -> Answer:
     return type(answer)(*(values.get(f.name, getattr(answer, f.name)) for f in fields(answer)))
+
+
+def _whole(value: Any, bits: int, n: int, label: str) -> np.ndarray:
+    """Numbers as whole ones without sign: those of a lattice (:mod:`.differences`) are whole already."""
+    if isinstance(value, np.ndarray) and value.dtype == np.int32:
+        return value.view(np.uint32)
+    return fixed(value, bits, n, label)
 
 
 def fixed(value: Any, bits: int, n: int, label: str) -> U64:
@@ -319,22 +328,30 @@ def combined(answers: Mapping[str, Answer]) -> dict[str, Answer]:
         return dict(answers)
     sums: dict[str, Any] = {}
     for name, bits in rules.items():
-        added: U64 | None = None
+        added: np.ndarray | None = None
         for group, answer in answers.items():
             value = getattr(answer, name)
-            if not isinstance(value, np.ndarray) or value.dtype != np.uint64:
+            if not isinstance(value, np.ndarray) or value.dtype not in (np.uint64, np.uint32):
                 raise UplinkError(
                     f"group {group!r} sent {kind.__name__}.{name} without masks. Start it again for this job.",
                     group=group,
                 )
-            if added is not None and value.shape != added.shape:
+            if added is not None and (value.shape, value.dtype) != (added.shape, added.dtype):
+                was, others = (
+                    (value.dtype, added.dtype)
+                    if value.shape == added.shape
+                    else (f"shape {value.shape}", added.shape)
+                )
                 raise UplinkError(
-                    f"group {group!r} sent {kind.__name__}.{name} of shape {value.shape}, others {added.shape}. Give all "
+                    f"group {group!r} sent {kind.__name__}.{name} of {was}, others {others}. Give all "
                     "sides the same settings.",
                     group=group,
                 )
             added = value if added is None else np.asarray(added + value)
         assert added is not None
+        if added.dtype != np.uint64:
+            sums[name] = added.view(np.int32)
+            continue
         total = added.view(np.int64).astype(np.float64) * 2.0**-bits
         as_type = next(f.type for f in fields(kind) if f.name == name)
         sums[name] = int(total) if as_type == "int" else float(total) if as_type == "float" else total

@@ -11,9 +11,10 @@ from fedmiss.errors import EngineError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Circle
 from fedmiss.federation.codec import Envelope, decode, refuses
+from fedmiss.federation.differences import Differences
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import Visits
-from fedmiss.federation.masks import Masks
+from fedmiss.federation.masks import Masks, masked_fields
 
 __all__ = ["Look", "Member", "digest_of"]
 
@@ -48,10 +49,15 @@ class Member:
     program : answers from the organisation's records; its ``settings`` are those of the job
     circle : the organisation's place among the others
     look : called with questions and answers, before masks, before they go; raises to keep them back
+    compress : whether months' sums go as differences, see :mod:`.differences`
     """
 
-    def __init__(self, program: GroupProgram, circle: Circle, look: Look | None = None) -> None:
+    def __init__(
+        self, program: GroupProgram, circle: Circle, look: Look | None = None, *, compress: bool = False
+    ) -> None:
         self.program, self.circle, self.look = program, circle, look
+        bits = masked_fields(msg.Months)["months"] if isinstance(circle.party, Masks) else None
+        self.differences = Differences(len(circle.names), program.secret, bits) if compress else None
         self.names: Sequence[str] = circle.names
         self.questions: list[msg.Message] = []
         self.answers: list[msg.Answer] = []  # of the last exchange, before masks
@@ -81,6 +87,8 @@ class Member:
             self.look(self.circle.exchange, self.questions, answers)
         for a in answers:
             _finite(a, self.circle.name)
+        if self.differences is not None:
+            answers = self.differences.shrink(self.questions, answers, self.circle.exchange)
         if not isinstance(self.circle.party, Masks):
             return list(answers)
         return self.circle.party.hide(answers, self.circle.exchange, self._bound)

@@ -100,7 +100,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 11  # raise it whenever a type below changes
+PROTOCOL = 12  # raise it whenever a type below changes
 
 
 # -- fits ----------------------------------------------------------------------------------------------------

@@ -268,6 +268,11 @@ def _model(s: Study) -> list[str]:
     return [
         f"  period       {months}; season: {season}",
         f"  model        {m.model}, rank {m.rank}, {m.bootstrap} bootstrap replicates, {m.folds} folds",
+        *(
+            ["  compressed   months' sums go as differences to the last ones, in half the bytes"]
+            if s.compress
+            else []
+        ),
     ]
 
 

@@ -164,9 +164,8 @@ def take_part(
                 out = write_community(kit, data, run_community(seat, kit.study.terms(kit.job)))
             note.write(state="done", result=str(out), missing=[])
             return out
-        link = Link(
-            Member(program, circle, look), kit.job[:8], kit.study.settings(), seen, masked=kit.study.masks
-        )
+        member = Member(program, circle, look, compress=kit.study.compress)
+        link = Link(member, kit.job[:8], kit.study.settings(), seen, masked=kit.study.masks)
         if preview:
             out = write_preview(kit.preview, *preview_job(link, kit.study.order()))
             note.write(state="previewed")
@@ -207,7 +206,7 @@ def replay(
     circle = Circle(
         party_of(kit), opened_journal(kit), None, digest_of(program.held), exchanges=kit.study.exchanges
     )
-    member = Member(program, circle)
+    member = Member(program, circle, compress=kit.study.compress)
     told = None if watch is None else lambda stage, exchanges: watch(member, member.questions)
     link = Link(member, kit.job[:8], kit.study.settings(), told, masked=kit.study.masks)
     joint = None

@@ -43,6 +43,7 @@ _COUNTS = (
     "share",
     "sites",
     "contributors",
+    "compress",
 )  # of the count model only
 _OF_MONTHS = ("species", "season", "months", "sites")  # of one species' months only
 _COMMUNITY = ("model", "rank", "max_rank", "effort", "folds", "seed")
@@ -79,6 +80,7 @@ class Study:
     contributors : least number of organisations behind every released sum, 3 or more under masks; of two organisations
         without masks it is 2
     exchanges : most exchanges of the job, which needs some 200
+    compress : whether months' sums go as differences to the last ones, in half the bytes; results then differ by some 1e-6
     engine : carries the frames: ``folder``, one that all organisations share, or ``nvflare``, by a relay
     host, port : where the relay listens;  patience : seconds that it waits for an organisation
     model : settings of the model, as of ``fedmiss fit``
@@ -100,6 +102,7 @@ class Study:
     sites: str = "seen"
     contributors: int = 0
     exchanges: int = 1000
+    compress: bool = False
     host: str = "localhost"
     port: int = 8102
     engine: str = "folder"

@@ -51,12 +51,17 @@ class Club:
     def circle(self, gather, journal=None, **more):
         return Circle(self.party, journal or self.journal, gather, digest_of(self.visits), **more)
 
-    def run(self, gather, what=None, **more):
+    def run(self, gather, what=None, *, compress=False, **more):
         """Run the job to its end, or go on with it."""
         circle = self.circle(gather, **more)
         try:
             return run_job(
-                Link(Member(self.program(), circle), self.job[:8], SETTINGS, masked=self.masked),
+                Link(
+                    Member(self.program(), circle, compress=compress),
+                    self.job[:8],
+                    SETTINGS,
+                    masked=self.masked,
+                ),
                 what or order(),
             )
         finally:

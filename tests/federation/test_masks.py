@@ -91,6 +91,17 @@ def test_sums_of_masked_answers_are_those_of_the_answers(parties):
         assert type(got[ALL].sites if hasattr(first, "sites") else 0.0) is float
 
 
+def test_numbers_of_a_lattice_are_masked_in_32_bits(parties):
+    rng = np.random.default_rng(4)
+    empty = (np.zeros((1, 0)),) * 7
+    given = {n: rng.integers(-(2**29), 2**29, (1, 500, 5)).astype(np.int32) for n in "abcd"}
+    hidden = {n: m.hide([msg.Months(given[n], *empty)], 9)[0] for n, m in masks(parties).items()}
+    for answer in hidden.values():
+        assert answer.months.dtype == np.uint32
+        assert abs(np.unpackbits(answer.months.view(np.uint8)).mean() - 0.5) < 5 * 0.5 / np.sqrt(32 * 2500)
+    np.testing.assert_array_equal(combined(hidden)[ALL].months, sum(given.values()))
+
+
 def test_large_or_missing_numbers_are_refused_before_they_could_wrap(parties):
     m = masks(parties)["a"]
     limit = 2.0 ** (63 - 24) / 4

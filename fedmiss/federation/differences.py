@@ -1,0 +1,168 @@
+"""Months' sums of a study as differences to what was sent before, on a lattice of whole numbers that masks can hide.
+
+Worker c keeps ``V_c``, what the others know of its sums ``S_c``, and sends ``Q(S_c - V_c)``. At all ends ``V_c`` goes on by
+what was sent, and ``V = sum V_c`` stands for the sum. This is the memory of FedEM (Dieuleveut et al. 2021, algorithm 1,
+lines 6 to 9) with steps gamma = alpha = 1, where ``V_c`` follows ``S_c`` itself (EF21: Richtarik et al. 2021, algorithm 2).
+
+``Q`` is the paper's dithering on a lattice: ``delta floor(x / delta + u)`` with u uniform, so that E Q(x) = x. All ends
+know ``delta``, a power of 2 that follows from ``V`` and its last change. Whole numbers are of 32 bits and add up under masks
+modulo 2^32; none is larger than a worker's share of the range, so sums do not wrap. What a difference is larger than that
+stays in ``S_c - V_c`` and goes with the next one. Rounding does not build up either: it is in the next difference too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedmiss.arrays import F64
+from fedmiss.federation import messages as msg
+from fedmiss.federation.triangle import free_columns, to_triangle
+from fedmiss.rng import rng_for
+
+__all__ = ["Differences", "Memory", "units"]
+
+RANGE = (1 << 31) - 1
+HEADROOM = 64.0  # largest change that can be sent, in units of the last one of the sums
+LEAST = 2.0**-30  # least such change, relative to the month's sums
+MONTH = 1e-6  # least size of a month's sums, relative to the largest month
+
+
+@dataclass(slots=True)
+class Memory:
+    """Of one fit: own ``V_c``, and ``V`` by the name that answers come under, (L, d) each.
+
+    ``last``: largest change of ``V`` at the last exchange, relative to the month's sums; 1 where nothing is known.
+    """
+
+    own: F64
+    whole: dict[str, F64]
+    last: float = 1.0
+
+    def delta(self, workers: int) -> F64:
+        """Width of the lattice (L, 1): the same at every end, to the bit."""
+        total = sum(self.whole.values())
+        size = np.abs(total).max(axis=1, keepdims=True)
+        size = np.maximum(size, MONTH * size.max()) if size.max() > 0 else np.ones_like(size)
+        wanted = size * (HEADROOM * max(self.last, LEAST) / (RANGE // workers))
+        out: F64 = np.ldexp(1.0, np.frexp(wanted)[1])  # exact, whatever the processor
+        return out
+
+    def rescaled(self, factor: F64) -> Memory:
+        """The memory in other units of the months' coefficients."""
+        return Memory(self.own * factor, {k: v * factor for k, v in self.whole.items()}, self.last)
+
+
+class Differences:
+    """Memories of one organisation's copy of a job, by batch and fit.
+
+    Parameters
+    ----------
+    workers : number of organisations
+    secret : of the organisation: dither is drawn from it
+    bits : binary digits after the point of whole sums under masks, None without masks
+    """
+
+    def __init__(self, workers: int, secret: bytes, bits: int | None) -> None:
+        self.workers, self.bits = workers, bits
+        self.seed = int.from_bytes(hashlib.blake2b(b"dither" + secret, digest_size=16).digest())
+        self.memories: dict[tuple[int, int], Memory] = {}
+
+    def shrink(
+        self, questions: Sequence[msg.Message], answers: Sequence[msg.Answer], exchange: int
+    ) -> list[msg.Answer]:
+        """Own answers, in which months' sums that the others know in part are differences: whole numbers of 32 bits."""
+        out = []
+        for i, (q, answer) in enumerate(zip(questions, answers, strict=True)):
+            if isinstance(q, msg.Broadcast):
+                self._follow(q)
+            if isinstance(answer, msg.Months):
+                assert isinstance(q, msg.Solve)
+                answer = replace(answer, months=self._shrunk(q, answer.months, (exchange, i)))
+            out.append(answer)
+        return out
+
+    def _follow(self, q: msg.Broadcast) -> None:
+        """Forget fits that begin anew; bring the others to the units that the question brings."""
+        for i, fit in enumerate(q.fits.tolist()):
+            memory = self.memories.get((q.batch, fit))
+            if memory is None:
+                continue
+            if q.begin in (1, 2):
+                del self.memories[q.batch, fit]
+            elif (q.stretch[i] != 1.0).any():
+                self.memories[q.batch, fit] = memory.rescaled(units(q.stretch[i], q.T.shape[2]))
+
+    def _shrunk(self, q: msg.Solve, x: F64, key: tuple[int, int]) -> np.ndarray:
+        known = [self.memories.get((q.batch, fit)) for fit in q.fits.tolist()]
+        if any(m is None or m.own.shape != x.shape[1:] for m in known):
+            for fit, row in zip(q.fits.tolist(), x, strict=True):
+                whole = row if self.bits is None else np.rint(row * 2.0**self.bits) * 2.0**-self.bits
+                self.memories[q.batch, fit] = Memory(whole, {})
+            return x
+        found = [m for m in known if m is not None]
+        limit = RANGE // self.workers
+        dither = rng_for(self.seed, "dither", *key).random(x.shape)
+        out = np.zeros(x.shape, np.int32)
+        for row, memory, u, sent in zip(x, found, dither, out, strict=True):
+            delta = memory.delta(self.workers)
+            sent[:] = np.clip(np.floor((row - memory.own) / delta + u), -limit, limit)
+            memory.own = memory.own + delta * sent
+        return out
+
+    def expand(
+        self, questions: Sequence[msg.Message], answers: Sequence[Mapping[str, msg.Answer]]
+    ) -> list[dict[str, msg.Answer]]:
+        """Everybody's answers (their sum, under masks) with the months' sums that follow from what was sent."""
+        out = []
+        for q, named in zip(questions, answers, strict=True):
+            if isinstance(q, msg.Solve):
+                out.append(self._expanded(q, {k: v for k, v in named.items() if isinstance(v, msg.Months)}))
+                continue
+            out.append(dict(named))
+            if isinstance(q, msg.Open) and q.source >= 0 and (q.source, 0) in self.memories:
+                source = self.memories[q.source, 0]
+                for fit in range(q.numbers.size):
+                    self.memories[q.batch, fit] = replace(source, whole=dict(source.whole), last=1.0)
+            elif isinstance(q, msg.Keep):
+                kept = {fit: m for (batch, fit), m in self.memories.items() if batch == q.batch}
+                for fit, m in kept.items():
+                    self.memories[q.to, fit] = replace(m, whole=dict(m.whole))
+            elif isinstance(q, msg.Close):
+                gone = set(q.batches.tolist())
+                self.memories = {k: m for k, m in self.memories.items() if k[0] not in gone}
+        return out
+
+    def _expanded(self, q: msg.Solve, named: Mapping[str, msg.Months]) -> dict[str, msg.Answer]:
+        out: dict[str, msg.Answer] = {}
+        memories = [self.memories[q.batch, fit] for fit in q.fits.tolist()]
+        deltas = [m.delta(self.workers) if m.whole else np.zeros(0) for m in memories]
+        before = [sum(m.whole.values()) if m.whole else None for m in memories]
+        for name, answer in named.items():
+            months = answer.months
+            if months.dtype == np.int32:
+                months = np.stack(
+                    [m.whole[name] + d * row for m, d, row in zip(memories, deltas, months, strict=True)]
+                )
+            for m, row in zip(memories, months, strict=True):
+                m.whole[name] = row
+            out[name] = replace(answer, months=months)
+        for m, old in zip(memories, before, strict=True):
+            if old is not None:
+                now = sum(m.whole.values())
+                size = np.abs(now).max(axis=1, keepdims=True)
+                change = np.abs(now - old) / np.maximum(size, max(MONTH * float(size.max()), 1e-300))
+                m.last = min(float(change.max()), 1.0)
+        return out
+
+
+def units(stretch: F64, free: int) -> F64:
+    """Factor of every number of a month's gradient and curvature where sites multiply their coefficients by ``stretch``.
+
+    Months divide theirs, so gradients are multiplied and curvatures twice; ``free`` of the p columns are estimated.
+    """
+    c = stretch[free_columns(stretch.size, slopes=stretch.size > free)]
+    return np.concatenate([c, to_triangle(np.outer(c, c))])

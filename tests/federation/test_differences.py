@@ -1,0 +1,222 @@
+"""Differences on a lattice: what all know is the sum of what each has sent, without bias, and never wraps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedmiss.federation import messages as msg
+from fedmiss.federation.differences import RANGE, Differences, units
+from fedmiss.federation.triangle import from_triangle
+
+from .network import Kill, clubs_of, order, run
+from .owners import largest, owned
+from .test_network import same_bits
+
+L, D = 6, 5  # two coefficients of a month: gradient, and curvature
+
+
+def broadcast(begin=0, stretch=1.0, fits=(0,)):
+    n, empty = len(fits), np.zeros((len(fits), 0))
+    return msg.Broadcast(
+        0, np.array(fits), begin, False, np.zeros(n, np.uint8), np.zeros(n), np.zeros((n, L, 2)), np.zeros((n, L, 3)),
+        np.ones((n, 2)), np.ones(n), np.zeros(n), empty, np.ones(n), np.zeros((n, 0, 1)), empty, np.zeros((n, 2)),
+        np.tile([1.0, stretch], (n, 1)),
+    )  # fmt: skip
+
+
+def solve(fits=(0,)):
+    n = len(fits)
+    return msg.Solve(0, np.array(fits), 2, np.zeros((0, 0, 0)), False, False, np.zeros((n, 0)))
+
+
+def months(x):
+    x = np.asarray(x, float)
+    n = len(x)
+    return msg.Months(x, np.zeros((n, 10)), *(np.zeros((n, 0)) for _ in range(6)))
+
+
+class Ends:
+    """Several organisations without masks: each sees what each sends."""
+
+    def __init__(self, names):
+        self.ends = {n: Differences(len(names), n.encode(), None) for n in names}
+        self.exchange = 0
+
+    def go(self, sums, begin=0, stretch=1.0, fits=(0,)):
+        """One exchange about ``sums``, name -> (n, L, D); the numbers that travelled, and the sum that each end has."""
+        asks = [broadcast(begin, stretch, fits), solve(fits)]
+        rows = msg.SharedRows(np.zeros((len(fits), 0, 0)))
+        sent = {n: e.shrink(asks, [rows, months(sums[n])], self.exchange)[1] for n, e in self.ends.items()}
+        self.exchange += 1
+        seen = []
+        for end in self.ends.values():
+            got = end.expand(asks, [dict.fromkeys(sent, rows), sent])[1]
+            seen.append(sum(a.months for a in got.values()))
+        for other in seen:
+            np.testing.assert_array_equal(seen[0], other)  # the same bits everywhere
+        return {n: a.months for n, a in sent.items()}, seen[0]
+
+
+def walk(rng, names, steps, size=0.1):
+    """Sums that move less and less."""
+    at = {n: rng.normal(0, 10, (1, L, D)) for n in names}
+    for k in range(steps):
+        yield {n: x.copy() for n, x in at.items()}
+        for x in at.values():
+            x += size * 0.6**k * rng.normal(size=x.shape)
+
+
+def test_what_all_know_is_the_sum_of_what_each_has_sent_and_follows_the_sums():
+    rng, names = np.random.default_rng(3), ["a", "b", "c"]
+    ends, moved = Ends(names), []
+    for k, sums in enumerate(walk(rng, names, 12)):
+        sent, seen = ends.go(sums, begin=int(k == 0))
+        own = sum(e.memories[0, 0].own for e in ends.ends.values())
+        np.testing.assert_allclose(own, seen[0], rtol=1e-12, atol=1e-12)  # V = sum of V_c
+        moved.append(largest(seen, sum(sums.values())))
+        assert (next(iter(sent.values())).dtype == np.int32) == (k > 0)
+    assert moved[0] == 0.0
+    assert max(moved) < 1e-5
+    assert moved[-1] < 0.01 * moved[1]  # the lattice becomes finer as the sums come to rest
+
+
+def test_dither_has_no_bias_and_rounds_to_a_neighbour():
+    rng, names = np.random.default_rng(5), ["a", "b", "c"]
+    first = {n: rng.normal(0, 10, (1, L, D)) for n in names}
+    second = {n: x + 0.1 * rng.normal(size=x.shape) for n, x in first.items()}
+    want, errors = second["a"][0], []
+    for i in range(400):
+        end = Differences(3, f"secret {i}".encode(), None)
+        asks, rows = [broadcast(1), solve()], msg.SharedRows(np.zeros((1, 0, 0)))
+        for k, x in enumerate((first, second)):
+            asks[0] = broadcast(int(k == 0))
+            sent = end.shrink(asks, [rows, months(x["a"])], k)[1]
+            delta = end.memories[0, 0].delta(3) if k else 1.0
+            end.expand(asks, [{}, {"a": sent, **{n: months(first[n]) for n in "bc"}}])
+        errors.append((end.memories[0, 0].own - want) / delta)
+    errors = np.array(errors)
+    assert np.abs(errors).max() <= 1.0
+    z = errors.mean(axis=0) / (errors.std(axis=0) / np.sqrt(len(errors)))
+    assert np.abs(z).max() < 4.5  # of 30 numbers
+
+
+@pytest.mark.parametrize("workers", [3, 20, 1000])
+def test_a_jump_does_not_wrap_and_arrives_later(workers):
+    names = [f"n{i}" for i in range(3)]
+    ends = Ends(names)
+    for e in ends.ends.values():
+        e.workers = workers
+    flat = {n: np.ones((1, L, D)) for n in names}
+    ends.go(flat, begin=1)
+    ends.go({n: x + 1e-7 for n, x in flat.items()})  # hardly a move: the range becomes small
+    jump = {n: np.full((1, L, D), 1.0 if n == "n0" else 50.0) for n in names}
+    for k in range(8):
+        sent, seen = ends.go(jump)
+        assert all(np.abs(x.astype(np.int64)).max() <= RANGE // workers for x in sent.values())
+        if k == 0:
+            assert largest(seen, sum(jump.values())) > 0.1  # not all of it at once
+    np.testing.assert_allclose(seen, sum(jump.values()), rtol=1e-6)
+
+
+def test_memories_follow_the_units_of_the_coefficients():
+    rng, names, c = np.random.default_rng(0), ["a", "b", "c"], 1.7
+    A = rng.normal(size=(L, 2, 2))
+    H, g = A @ A.transpose(0, 2, 1), rng.normal(size=(L, 2))
+    factor = units(np.array([1.0, c]), 2)
+    np.testing.assert_allclose(g * factor[:2], g * [1.0, c])
+    triangle = np.stack([H[:, 0, 0], H[:, 1, 0], H[:, 1, 1]], axis=1)
+    scaled = from_triangle(triangle * factor[2:], 2)
+    np.testing.assert_allclose(scaled, H * np.outer([1, c], [1, c]))
+    np.testing.assert_array_equal(units(np.array([1.0, 9.0, c]), 2), factor)  # the line x is no free column
+    ends, x = Ends(names), np.concatenate([g, triangle], axis=1)[None]
+    ends.go(dict.fromkeys(names, x), begin=1)
+    sent, seen = ends.go(dict.fromkeys(names, x * factor), stretch=c)
+    assert max(np.abs(s).max() for s in sent.values()) <= 1  # nothing but dither: no difference is left
+    np.testing.assert_allclose(seen, 3 * x * factor, rtol=1e-6, atol=1e-6)
+
+
+def test_a_fit_that_begins_anew_is_sent_whole():
+    names = ["a", "b", "c"]
+    ends = Ends(names)
+    ends.go({n: np.ones((1, L, D)) for n in names}, begin=1)
+    for begin in (1, 2):
+        sent, _ = ends.go({n: np.full((1, L, D), 7.0) for n in names}, begin=begin)
+        assert all(x.dtype == np.float64 for x in sent.values())
+
+
+@pytest.fixture(scope="module")
+def panel():
+    return owned(3, n=700, J=40, L=24, size=2.0, seed=5)
+
+
+@pytest.fixture(scope="module")
+def compressed(panel, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compressed")
+    return run(clubs_of(panel, folder), compress=True), folder
+
+
+def test_a_compressed_study_ends_where_an_uncompressed_one_does(panel, compressed, tmp_path):
+    got, folder = compressed
+    whole = run(clubs_of(panel, tmp_path))
+    for joint in got.values():
+        same_bits(got["owner-0"], joint)
+    here, there = got["owner-0"], whole["owner-0"]
+    assert largest(here.totals[0], there.totals[0]) < 1e-6
+    assert largest(here.draws[:, 0], there.draws[:, 0]) < 1e-5
+    assert here.members[0].state.rounds == there.members[0].state.rounds
+    small, large = ((f / "owner-0.journal").stat().st_size for f in (folder, tmp_path))
+    assert small < 0.75 * large  # L = 24 months only: at 249 it is less
+
+
+def test_a_killed_study_goes_on_with_the_same_differences(panel, compressed, monkeypatch):
+    folder = compressed[1]
+    clubs = clubs_of(panel, folder / "again")
+    again = run(clubs, compress=True)
+    shrink, seen = Differences.shrink, []
+
+    def killing(self, questions, answers, exchange):
+        seen.append(exchange)
+        if exchange == 30:
+            raise Kill
+        return shrink(self, questions, answers, exchange)
+
+    dead = clubs_of(panel, folder / "killed")
+    for name, club in dead.items():  # the same keys, so the same job
+        club.private, club.roster = clubs[name].private, clubs[name].roster
+    with monkeypatch.context() as m:
+        m.setattr(Differences, "shrink", killing)
+        assert any(isinstance(x, Kill) for x in run(dead, compress=True, what=order()).values())
+    assert max(seen) == 30
+    for joint in run(dead, compress=True).values():
+        same_bits(again["owner-0"], joint)
+
+
+def test_who_sends_another_kind_of_number_is_named(panel, tmp_path):
+    clubs = clubs_of(panel, tmp_path)
+    odd = clubs["owner-1"]
+    whole = odd.run
+    odd.run = lambda gather, what=None, *, compress=False, **more: whole(gather, what, compress=False, **more)
+    got = run(clubs, compress=True)
+    assert "owner-1" in str(got["owner-0"]), got["owner-0"]
+    assert "Give all sides the same settings" in str(got["owner-0"])
+
+
+def test_replicates_begin_from_the_memory_of_the_fit():
+    names = ["a", "b", "c"]
+    ends = Ends(names)
+    ends.go({n: np.ones((1, L, D)) for n in names}, begin=1)
+    opened = msg.Open(
+        1, "poisson", "raw", False, False, False, 2, "replicate", "cell", 0, 0, np.arange(4), np.zeros(3), 0,
+        np.zeros(0), np.zeros(0), np.zeros(0), False, np.zeros(0),
+    )  # fmt: skip
+    end = ends.ends["a"]
+    end.expand([opened], [{}])
+    assert {k for k in end.memories if k[0] == 1} == {(1, i) for i in range(4)}
+    end.expand([msg.Keep(1, 9), msg.Close(np.array([1]))], [{}, {}])
+    assert {k[0] for k in end.memories} == {0, 9}
+    kept = end.memories[9, 0]
+    kept.own = kept.own + 1.0
+    assert replace(end.memories[0, 0]).own.max() == 1.0  # a copy of its own

@@ -255,12 +255,26 @@ def revise(
     without: Annotated[
         list[str] | None, typer.Option(help="Organisation to leave out; repeat for more.")
     ] = None,
+    added: Annotated[
+        list[str] | None, typer.Option("--with", help="Organisation to admit; repeat for more.")
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="A kit that took part in the present revision: go on from the model and months of its job.",
+        ),
+    ] = None,
 ) -> None:
-    """Proposer: make the next revision of a study, for example without one organisation; all must approve it."""
+    """Proposer: make the next revision of a study: other data, one organisation less or more; all must approve it."""
     from fedmiss.network.kits import new_revision
 
-    new = new_revision(study, without or [])
+    new = new_revision(study, without or [], added or [], source)
     typer.echo(f"study {new.name} is now revision {new.revision}, of {', '.join(new.organisations)}.")
+    for name in added or []:
+        typer.echo(
+            f"Send {study / 'kits' / name} to {name}. When its public key is back: fedmiss federation roster {study} KEY"
+        )
     typer.echo(
         "Send study.json and roster.json of this folder to each of them; they put both into their kits, and join again."
     )

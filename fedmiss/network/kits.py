@@ -24,6 +24,7 @@ from typing import Any
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.masks import fingerprint, identity, public_key
 from fedmiss.files import atomic_file, atomic_folder, read_json, write_json, write_manifest
+from fedmiss.models.lowrank.choice import model_name
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
 from fedmiss.owner import remove_state
 from fedmiss.system import user_name
@@ -43,8 +44,7 @@ def make_study(
         study.write(tmp / "study.json")
         study.write(tmp / "hub" / "study.json")
         for name in study.organisations:
-            study.write(tmp / "kits" / name / "study.json")
-            write_json(tmp / "kits" / name / "kit.json", {"organisation": name, "version": __version__})
+            _make_kit(tmp / "kits" / name, study)
         provision(study, tmp)
         for private in (tmp / "hub", *(tmp / "kits").iterdir()):
             private.chmod(0o700)
@@ -84,6 +84,11 @@ class Kit:
     def journal(self) -> Path:
         """Journal of the present job."""
         return self.private / f"{self.job.hex()[:16]}.journal"
+
+    @property
+    def onward(self) -> Path:
+        """What a later revision can go on from: there when the present job has chosen its model."""
+        return self.private / f"onward-{self.job.hex()[:16]}.json"
 
     @property
     def own_sites(self) -> int:
@@ -176,6 +181,8 @@ def enrol(kit: Kit) -> Path:
 def collect_roster(study_folder: Path, files: Sequence[Path]) -> dict[str, str]:
     """Collect the organisations' public keys, and write them into every kit of this folder."""
     study = read_study(study_folder)
+    known = study_folder / "roster.json"  # of an earlier collection: who stays has its key in it
+    before = {n: str(k) for n, k in read_json(known).items()} if known.exists() else {}
     keys: dict[str, str] = {}
     for path in files:
         one = read_json(path)
@@ -195,6 +202,7 @@ def collect_roster(study_folder: Path, files: Sequence[Path]) -> dict[str, str]:
                 f"{path} holds another key of {name!r} than its fingerprint says. Ask for it again."
             )
         keys[name] = key
+    keys = {n: k for n, k in before.items() if n in study.organisations} | keys
     missing = [n for n in study.organisations if n not in keys]
     if missing:
         raise InputError(
@@ -262,12 +270,22 @@ def _community(s: Study) -> list[str]:
 
 
 def _model(s: Study) -> list[str]:
+    if s.before:
+        names = ", ".join(
+            f"{model_name(b.settings)} of rank {b.settings.rank}"
+            + ("" if b.months is None else " with its months")
+            for b in s.order().before
+        )
+        onward = [f"  goes on from revision {s.before['revision']}: {names}; nothing is chosen again"]
+    else:
+        onward = []
     m = s.fit
     season = ", ".join(map(str, s.season)) if s.season else "all months"
     months = f"{s.months[0]} to {s.months[1]}" if s.months else "all months that the organisations have"
     return [
         f"  period       {months}; season: {season}",
         f"  model        {m.model}, rank {m.rank}, {m.bootstrap} bootstrap replicates, {m.folds} folds",
+        *onward,
         *(
             ["  compressed   months' sums go as differences to the last ones, in half the bytes"]
             if s.compress
@@ -412,22 +430,66 @@ def terminal_ask() -> Callable[[str], bool] | None:
     return ask
 
 
-def new_revision(study_folder: Path, without: Sequence[str]) -> Study:
-    """The next revision of a study, without some organisations; kits keep certificates and keys."""
+def new_revision(
+    study_folder: Path, without: Sequence[str] = (), added: Sequence[str] = (), source: Path | None = None
+) -> Study:
+    """The next revision of a study: some organisations leave, some join; kits keep certificates and keys.
+
+    Parameters
+    ----------
+    added : names of organisations that join; their kits are made, and their keys are still to be collected
+    source : a kit that took part in the present job: the revision goes on from what that job has chosen and fitted
+
+    Raises
+    ------
+    ConfigError    a name is not in the study, or is in it already; the engine cannot admit one
+    InputError    the kit is of another job, or that job has not chosen its model yet
+    """
     old = read_study(study_folder)
     keys = read_roster(study_folder, old)
-    unknown = [n for n in without if n not in old.organisations]
-    if unknown:
+    if unknown := [n for n in without if n not in old.organisations]:
         raise ConfigError(f"{unknown[0]!r} is not in the study; it has {', '.join(old.organisations)}.")
-    values = asdict(old) | {
-        "revision": old.revision + 1,
-        "organisations": tuple(n for n in old.organisations if n not in without),
-    }
+    if twice := [n for n in added if n in old.organisations]:
+        raise ConfigError(f"{twice[0]!r} is in the study already: {', '.join(old.organisations)}.")
+    if added and old.engine != "folder":
+        raise ConfigError(
+            f"{added[0]!r} cannot be admitted: certificates of engine {old.engine} are made once for a study. Make a new "
+            "one with `fedmiss federation new`."
+        )
+    stay = [n for n in old.organisations if n not in without]
+    values = asdict(old) | {"revision": old.revision + 1, "organisations": (*stay, *added), "before": {}}
     values["contributors"] = min(old.contributors, len(values["organisations"]))
+    if source is not None:
+        values["before"] = _onward_of(source, job_hash(old, keys).hex())
     new = Study(**values)
+    for name in added:
+        _make_kit(study_folder / "kits" / name, new)
     for folder in _ends(study_folder, new):
         new.write(folder / "study.json")
-        write_json(folder / "roster.json", {n: keys[n] for n in new.organisations})
+        write_json(folder / "roster.json", {n: keys[n] for n in stay})
     for name in without:
         remove_state(study_folder / "kits" / name / "engine")
     return new
+
+
+def _onward_of(source: Path, job: str) -> dict[str, Any]:
+    kit = open_kit(source)
+    if kit.job.hex() != job:
+        raise InputError(
+            f"{source} is at job {kit.job.hex()[:12]}, the study at {job[:12]}. Name a kit that took part in the study's "
+            "present revision, before it gets the new one.",
+            path=str(source),
+        )
+    if not kit.onward.exists():
+        raise InputError(
+            f"the job of {source} has not chosen its model yet, so there is nothing to go on from. Leave --from out.",
+            path=str(source),
+        )
+    return dict(read_json(kit.onward))
+
+
+def _make_kit(folder: Path, study: Study) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    study.write(folder / "study.json")
+    write_json(folder / "kit.json", {"organisation": folder.name, "version": __version__})
+    folder.chmod(0o700)

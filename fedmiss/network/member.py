@@ -19,6 +19,7 @@ from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import Visits, check_counts
 from fedmiss.federation.hub.agree import Plan
 from fedmiss.federation.hub.job import Joint, Order, preview_job, run_job
+from fedmiss.federation.hub.onward import Before, written
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.masks import Masks, Party, identity
@@ -170,7 +171,7 @@ def take_part(
             out = write_preview(kit.preview, *preview_job(link, kit.study.order()))
             note.write(state="previewed")
             return out
-        joint = run_job(link, kit.study.order())
+        joint = run_job(link, kit.study.order(), lambda models: write_json(kit.onward, _onward(kit, models)))
     except BaseException as error:
         note.write(state="stopped", error=str(error))
         raise
@@ -183,6 +184,11 @@ def take_part(
         write_result(kit.result, kit, joint, link, seconds=usage.seconds, replayed=circle.replayed)
     note.write(state="done", result=str(kit.result), missing=[])
     return kit.result
+
+
+def _onward(kit: Kit, models: Sequence[Before]) -> dict[str, object]:
+    """What a later revision can go on from: joint numbers only."""
+    return {"job": kit.job.hex(), "revision": kit.study.revision, "models": written(models)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

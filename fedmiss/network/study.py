@@ -19,6 +19,7 @@ from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.community import read_lists
 from fedmiss.federation.hub.agree import Plan
 from fedmiss.federation.hub.job import Order
+from fedmiss.federation.hub.onward import read_before
 from fedmiss.federation.masks import FEWEST
 from fedmiss.federation.messages import PROTOCOL
 from fedmiss.files import read_json, write_json
@@ -88,6 +89,8 @@ class Study:
         ``run = "package.module:name"``, and its settings; then there is no species
     community : instead of the count model of one species all species of a site: ``species``, the list of their names, and
         settings as of ``fedmiss community``
+    before : an earlier job that this revision goes on from, as ``fedmiss federation revise --from`` writes it: ``job``,
+        ``revision``, ``models`` (:mod:`fedmiss.federation.hub.onward`)
     """
 
     name: str
@@ -110,6 +113,7 @@ class Study:
     model: Mapping[str, Any] = field(default_factory=dict)
     method: Mapping[str, Any] = field(default_factory=dict)
     community: Mapping[str, Any] = field(default_factory=dict)
+    before: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "organisations", tuple(sorted(self.organisations)))
@@ -181,6 +185,12 @@ class Study:
             )
         if self.community:
             self._check_community()
+        if self.before and (self.method or self.community):
+            raise ConfigError(
+                "only a study about one species can go on from an earlier job; leave before out."
+            )
+        if self.before:
+            read_before(self.before.get("models"), f"study {self.name}, before")
         for key in self.model:
             if key not in _MODEL:
                 raise unknown(str(key), _MODEL, "[model]")
@@ -275,6 +285,7 @@ class Study:
             s.seed,
             structure=tried,
             average=s.average,
+            before=read_before(self.before["models"], f"study {self.name}, before") if self.before else (),
         )
 
     def settings(self) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -485,3 +486,65 @@ def test_the_status_names_who_has_not_joined(folder):
     assert {s["state"] for s in stood[1:]} == {"waiting"}
     assert status(hub)["missing"] == []
     assert len(said) == 2
+
+
+def test_a_revision_goes_on_and_a_fourth_club_joins(folder, panels, tmp_path):
+    kits = {c: open_kit(folder / "kits" / c) for c in CLUBS}
+    with pytest.raises(InputError, match="has not chosen its model yet"):
+        new_revision(folder, source=kits["north"].folder)
+    first = all_take_part(folder, panels)
+    held, key = read_json(kits["north"].onward), kits["north"].roster["north"]
+    assert held == read_json(kits["south"].onward)  # joint numbers, the same everywhere
+    with pytest.raises(ConfigError, match="'north' is in the study already"):
+        new_revision(folder, added=["north"])
+    register(app)
+    command = CliRunner().invoke(
+        app, ["federation", "revise", str(folder), "--with", "west", "--from", str(kits["north"].folder)]
+    )
+    assert command.exit_code == 0, command.output
+    assert "revision 2, of central, north, south, west" in command.output
+    assert f"{folder / 'kits' / 'west'} to west" in command.output
+    west = open_kit(folder / "kits" / "west")
+    with pytest.raises(ConfigError, match="the roster of this revision"):
+        _ = west.job
+    collect_roster(folder, [enrol(west)])  # the others' keys stay
+    again = {c: open_kit(folder / "kits" / c) for c in (*CLUBS, "west")}
+    assert len({k.job for k in again.values()}) == 1
+    assert again["north"].roster["north"] == key
+    text = page(again["north"])
+    assert "goes on from revision 1: negative binomial of rank 0 with its months" in text
+    assert "This job is with west added" in text
+    for kit in again.values():
+        approve(kit, ask=None, given=kit.job.hex())
+    sites = fourth_panel(panels["north"], tmp_path / "west")
+    second = all_take_part(folder, panels | {"west": sites})
+    for club, result in second.items():
+        assert isinstance(result, Path), (club, result)
+    facts = [read_manifest(r["north"], "joint")["results"] for r in (first, second)]
+    assert facts[1]["n_groups"] == 4
+    assert facts[1]["ledger"]["exchanges"] < facts[0]["ledger"]["exchanges"]
+    with pytest.raises(InputError, match=r"is at job \w+, the study at \w+"):
+        new_revision(folder, source=stale_kit(folder, tmp_path))
+
+
+def fourth_panel(panel, out):
+    """Another club with the same counts at places of its own."""
+    shutil.copytree(panel, out)
+    return out
+
+
+def stale_kit(folder, tmp_path):
+    """A kit that has not got the present revision."""
+    there = tmp_path / "stale"
+    shutil.copytree(folder / "kits" / "north", there)
+    raw = read_json(there / "study.json")
+    write_json(there / "study.json", raw | {"revision": 1})  # the same roster: another job for this alone
+    return there
+
+
+def test_certificates_admit_nobody_later(tmp_path):
+    study = small_study(engine="nvflare", patience=60.0)
+    out = make_study(study, tmp_path / "study", engine_files)
+    collect_roster(out, [enrol(open_kit(out / "kits" / c)) for c in CLUBS])
+    with pytest.raises(ConfigError, match="certificates of engine nvflare are made once"):
+        new_revision(out, added=["west"])

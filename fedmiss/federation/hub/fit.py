@@ -44,6 +44,7 @@ __all__ = [
     "AskSummary",
     "Fitting",
     "Request",
+    "fit_from",
     "fit_path",
     "fit_replicate",
 ]
@@ -174,6 +175,20 @@ def fit_path(
         if each is not None:
             yield from each(state)
     return state
+
+
+def fit_from(
+    panel: Panel,
+    settings: CountSettings,
+    state: MonthState,
+    *,
+    watch: Callable[[int, float], None] | None = None,
+) -> Fitting:
+    """Fit from these months (:mod:`.onward`); sites begin at zero. A fit that runs away has ``away`` set."""
+    state = yield from _rounds(
+        state, panel, settings, 1, learn=True, tol=TOL, most=settings.max_sweeps, watch=watch
+    )
+    return state if state.away else (yield from _summary(panel, state, settings, months=True))
 
 
 def fit_fixed(

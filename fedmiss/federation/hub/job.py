@@ -7,7 +7,7 @@ bits.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from fedmiss.federation.hub.bootstrap import lockstep_size, replicates, totals_o
 from fedmiss.federation.hub.crossval import cross_validate
 from fedmiss.federation.hub.features import structure_facts
 from fedmiss.federation.hub.members import Member, fit_members
+from fedmiss.federation.hub.onward import Before, before_of, choice_of, fit_onward
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.hub.structure import features_of, try_structure
 from fedmiss.federation.hub.support import released_months
@@ -40,7 +41,8 @@ class Order:
     ``candidates`` to choose from, one for no choice; ``folds``, ``by``, ``one_se`` of the cross-validation; ``bootstrap``
     number of replicates, 0 for none; ``seed`` of everything that is random at the hub; ``structure``: features of sites to
     try, observers, occupancy and slopes with them (:mod:`.structure`), None for no trial; ``average``: average the ranks
-    that folds cannot tell from the best one.
+    that folds cannot tell from the best one; ``before``: models of an earlier job to go on from, nothing is chosen then
+    (:mod:`.onward`).
     """
 
     plan: Plan
@@ -52,6 +54,7 @@ class Order:
     seed: int = 0
     structure: tuple[str, ...] | None = None
     average: bool = True
+    before: tuple[Before, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,8 +75,10 @@ class Joint:
     facts: JointFacts
 
 
-def run_job(link: Link, order: Order) -> Joint:
-    """Run a job to its end.
+def run_job(
+    link: Link, order: Order, keep: Callable[[Sequence[Before]], None] = lambda models: None
+) -> Joint:
+    """Run a job to its end; ``keep`` is given what a later job can go on from, when models are chosen and when fitted.
 
     Raises
     ------
@@ -81,10 +86,12 @@ def run_job(link: Link, order: Order) -> Joint:
     """
     link.stage = "agree"
     agreement = agree(link, order.plan)
-    panel = features_of(link, agreement.panel, order.candidates, order.structure)
+    panel = features_of(link, agreement.panel, _named(order), None if order.before else order.structure)
     link.stage = "cross-validation"
     choice = Choice(pd.DataFrame(), pd.DataFrame(), order.candidates[0], "")
-    if len(order.candidates) > 1:
+    if order.before:
+        choice = choice_of(order.before, "The model is that of the job which this one goes on from.")
+    elif len(order.candidates) > 1:
         choice = cross_validate(
             link,
             panel,
@@ -101,7 +108,14 @@ def run_job(link: Link, order: Order) -> Joint:
     link.stage = "fit"
     trace: list[float] = []
     wanted = choice.members if order.average else (choice.best,)
-    members = fit_members(link, panel, wanted, watch=lambda _, move: trace.append(move))
+    keep([Before(s) for s in wanted])
+    if order.before:
+        members = fit_onward(
+            link, panel, order.before, agreement.months, watch=lambda _, move: trace.append(move)
+        )
+    else:
+        members = fit_members(link, panel, wanted, watch=lambda _, move: trace.append(move))
+    keep([before_of(m, agreement.months) for m in members])
     totals = totals_of(link, panel, [(m.batch, [m.state]) for m in members])
     link.stage = "bootstrap"
     draws = _draws(link, order, panel, members)
@@ -124,6 +138,11 @@ def run_job(link: Link, order: Order) -> Joint:
     return Joint(agreement, choice, members, np.mean(totals, axis=0)[0], draws, moves, facts)
 
 
+def _named(order: Order) -> list[CountSettings]:
+    """Settings of the models that may be fitted."""
+    return [b.settings for b in order.before] or list(order.candidates)
+
+
 def preview_job(link: Link, order: Order) -> tuple[Agreement, np.ndarray]:
     """The job's first exchanges only: the agreement, and which months (L,) take part in cross-validation (1 or 0).
 
@@ -131,9 +150,9 @@ def preview_job(link: Link, order: Order) -> tuple[Agreement, np.ndarray]:
     """
     link.stage = "agree"
     agreement = agree(link, order.plan)
-    panel = features_of(link, agreement.panel, order.candidates, order.structure)
+    panel = features_of(link, agreement.panel, _named(order), None if order.before else order.structure)
     months = np.zeros(0, np.uint8)
-    if len(order.candidates) > 1:
+    if len(order.candidates) > 1 and not order.before:
         link.stage = "cross-validation"
         by = folds_like_gaps(link, panel) if order.by == "auto" else order.by
         months = released_months(link, panel, by=by, folds=order.folds, seed=order.seed)

@@ -1,0 +1,228 @@
+"""A job that goes on from an earlier one: its model is known, and its months begin where that job's ended.
+
+A study whose roster or data have changed needs no new choice of the model, and few rounds. What goes over is joint: the
+chosen settings, the months' parameters and the variances. Sites begin anew at each organisation, at zero, and follow from
+the months within some rounds, so nobody needs what a club that left has held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedmiss.arrays import F64, I64
+from fedmiss.errors import ConfigError, FedmissError, InputError
+from fedmiss.federation.hub.crossval import open_batch, starts
+from fedmiss.federation.hub.fit import fit_from
+from fedmiss.federation.hub.lockstep import Lane, run_lockstep
+from fedmiss.federation.hub.members import FULL, OTHERS, Member, fit_members
+from fedmiss.federation.hub.state import MonthState, Panel
+from fedmiss.federation.hub.steps import first_state, with_factor
+from fedmiss.federation.link import Link
+from fedmiss.models.lowrank.choice import Choice
+from fedmiss.models.lowrank.settings import CountSettings
+
+__all__ = ["Before", "before_of", "choice_of", "fit_onward", "read_before", "written"]
+
+_TUPLES = ("features", "responses")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Before:
+    """One model of the earlier job, and what its months had come to; without ``months`` it had been chosen only.
+
+    Attributes
+    ----------
+    settings : of the model
+    months : (L,) 12 year + month - 1, as the groups agreed on them
+    T : (L, p) months' coefficients: effect, then with slopes the known line, then factors;  mu : overall level
+    tau, noise : (p,) prior variances of sites' and months' coefficients
+    series : (columns, 4) variances of season, years, walk and noise of every column that is estimated
+    phi, inverse_size, ridge, kappa, chain : as in :class:`.state.MonthState`
+    """
+
+    settings: CountSettings
+    months: I64 | None = None
+    T: F64 | None = None
+    mu: float = 0.0
+    tau: F64 | None = None
+    noise: F64 | None = None
+    series: F64 | None = None
+    phi: float = 1.0
+    inverse_size: float = 0.0
+    ridge: float = 4.0
+    kappa: F64 | None = None
+    chain: F64 | None = None
+
+
+def before_of(member: Member, months: I64) -> Before:
+    """What a finished model hands on."""
+    s = member.state
+    series = np.array([[one.season, one.year, one.step, one.noise] for one in s.series or ()])
+    return Before(
+        replace(member.settings, rank=s.rank), np.asarray(months, np.int64), s.T, float(s.mu), s.tau, s.noise, series,
+        float(s.phi), float(s.inverse_size), float(s.ridge), s.kappa, s.chain,
+    )  # fmt: skip
+
+
+def written(models: Sequence[Before]) -> list[dict[str, Any]]:
+    """As plain numbers, lists and texts, for JSON: floats keep their bits."""
+    out = []
+    for one in models:
+        row: dict[str, Any] = {"settings": asdict(one.settings)}
+        for f in fields(Before)[1:]:
+            value = getattr(one, f.name)
+            if value is not None and one.months is not None:
+                row[f.name] = value.tolist() if isinstance(value, np.ndarray) else value
+        out.append(row)
+    return out
+
+
+def read_before(rows: object, where: str) -> tuple[Before, ...]:
+    """Read what :func:`written` gave.
+
+    Raises
+    ------
+    InputError    it is something else; names the place and the value
+    """
+    out = []
+    for i, row in enumerate(rows if isinstance(rows, list | tuple) else [rows]):
+        try:
+            given: dict[str, Any] = dict(row["settings"])
+            given |= {k: tuple(given[k]) for k in _TUPLES if k in given}
+            settings = CountSettings(**given)
+            settings.check()
+            values: dict[str, Any] = {
+                k: np.array(row[k], np.int64 if k == "months" else float) for k in _ARRAYS if k in row
+            }
+            values |= {k: float(row[k]) for k in _NUMBERS if k in row}
+            one = Before(settings, **values)
+            _check(one)
+        except FedmissError as error:
+            raise InputError(f"{where}: model {i + 1} of the job to go on from: {error}") from None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(
+                f"{where}: model {i + 1} of the job to go on from cannot be read ({type(error).__name__}: {error}). Make "
+                "the revision again from a kit that took part in it."
+            ) from None
+        out.append(one)
+    if not out:
+        raise InputError(f"{where} names a job to go on from, and no model of it. Leave it out.")
+    return tuple(out)
+
+
+_ARRAYS = ("months", "T", "tau", "noise", "series", "kappa", "chain")
+_NUMBERS = ("mu", "phi", "inverse_size", "ridge")
+
+
+def _check(one: Before) -> None:
+    if one.months is None:
+        return
+    p = one.T.shape[1] if one.T is not None and one.T.ndim == 2 else 0
+    for name, shape in (("T", (one.months.size, p)), ("tau", (p,)), ("noise", (p,))):
+        value = getattr(one, name)
+        if value is None or value.shape != shape or not np.isfinite(value).all():
+            raise ConfigError(f"{name} is not {' x '.join(map(str, shape))} finite numbers.")
+    for name in ("mu", "phi", "inverse_size", "ridge"):
+        if not np.isfinite(getattr(one, name)):
+            raise ConfigError(f"{name} is {getattr(one, name)}.")
+
+
+def choice_of(models: Sequence[Before], advice: str) -> Choice:
+    """The earlier job's choice."""
+    best, *near = (m.settings for m in models)
+    return Choice(pd.DataFrame(), pd.DataFrame(), best, advice, near=tuple(near))
+
+
+def state_onward(panel: Panel, start: F64, before: Before, months: I64) -> MonthState:
+    """The months' parameters to begin with: a month of the earlier job as it was, a new one as its calendar month was.
+
+    Parameters
+    ----------
+    start : (4,) sums of weights, values, exposures and squares
+    months : (L,) of this job
+    """
+    settings = before.settings
+    state = first_state(panel, settings, start)
+    assert before.T is not None
+    assert before.months is not None
+    assert before.tau is not None
+    assert before.noise is not None
+    columns = _moved(before.T, before.months, months)
+    first = state.p
+    for k in range(first, before.T.shape[1]):
+        state = with_factor(state, columns[:, k], panel)
+    if state.p != before.T.shape[1]:
+        raise ConfigError(
+            f"the job to go on from had {before.T.shape[1]} coefficients a month, this one has {state.p}: fewer years, or "
+            "other features of sites. Make the revision without --from."
+        )
+    T, prior = state.T.copy(), state.prior.copy()
+    free = state.free
+    T[:, free], prior[:, free] = columns[:, free], columns[:, free]
+    series = state.series
+    if series is not None and before.series is not None and len(before.series) == len(series):
+        series = tuple(
+            replace(s, season=row[0], year=row[1], step=row[2], noise=row[3])
+            for s, row in zip(series, before.series.tolist(), strict=True)
+        )
+    same = before.kappa is not None and before.kappa.shape == state.kappa.shape
+    chained = before.chain is not None and before.chain.shape == state.chain.shape
+    return replace(
+        state, T=T, prior=prior, series=series, mu=before.mu, tau=before.tau.copy(), noise=before.noise.copy(),
+        phi=before.phi, inverse_size=before.inverse_size, ridge=before.ridge,
+        kappa=before.kappa.copy() if same and before.kappa is not None else state.kappa,
+        chain=before.chain.copy() if chained and before.chain is not None else state.chain,
+        squares=before.tau.copy(),
+    )  # fmt: skip
+
+
+def _moved(T: F64, old: I64, new: I64) -> F64:
+    """Rows of ``old`` months for ``new`` ones; a month that is new has the mean of its calendar month, or of all."""
+    out = np.empty((new.size, T.shape[1]))
+    at = {int(m): i for i, m in enumerate(old)}
+    for i, month in enumerate(new.tolist()):
+        if month in at:
+            out[i] = T[at[month]]
+            continue
+        alike = old % 12 == month % 12
+        out[i] = T[alike].mean(axis=0) if alike.any() else T.mean(axis=0)
+    return out
+
+
+def fit_onward(
+    link: Link,
+    panel: Panel,
+    models: Sequence[Before],
+    months: I64,
+    watch: Callable[[int, float], None] | None = None,
+) -> list[Member]:
+    """Fit all visits by the models of the earlier job, side by side, from where it ended.
+
+    Models that had been chosen only, and one that runs away from there, are fitted from nothing.
+
+    Raises
+    ------
+    InputError    no visit has a positive weight
+    ConfigError    the models do not fit this job's months or features
+    """
+    settings = [m.settings for m in models]
+    if any(m.months is None or m.settings.time == "fixed" for m in models):
+        return fit_members(link, panel, settings, watch=watch)
+    batches = [FULL, *range(OTHERS, OTHERS + len(models) - 1)]
+    answers = link.ask([open_batch(panel, batch, s) for batch, s in zip(batches, settings, strict=True)])
+    lanes = []
+    for i, (batch, before, opened) in enumerate(zip(batches, models, answers, strict=True)):
+        start = starts(opened, 1)[0]
+        if not start[0] > 0:
+            raise InputError("no visit has a positive weight: there is nothing to fit. Check the weights.")
+        state = state_onward(panel, start, before, months)
+        lanes.append(Lane(batch, 0, fit_from(panel, before.settings, state, watch=None if i else watch)))
+    ends = run_lockstep(link, panel, lanes)
+    if any(end.away for end in ends):
+        return fit_members(link, panel, settings, watch=watch)
+    return [Member(s, end, batch) for s, end, batch in zip(settings, ends, batches, strict=True)]

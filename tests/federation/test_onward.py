@@ -1,0 +1,140 @@
+"""A job that goes on from an earlier one: nothing is chosen again, few rounds, and the answer of a fit from nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedmiss.errors import InputError
+from fedmiss.federation.hub.job import preview_job, run_job
+from fedmiss.federation.hub.onward import read_before, written
+from fedmiss.federation.link import InProcess, Link
+from fedmiss.models.lowrank.choice import default_candidates
+from fedmiss.models.lowrank.settings import CountSettings
+
+from .network import JOB, SETTINGS, clubs_of, order, run
+from .owners import owned
+
+
+@pytest.fixture(scope="module")
+def clubs(tmp_path_factory):
+    return clubs_of(owned(5, n=2500, J=80, L=60, size=2.0, seed=5), tmp_path_factory.mktemp("clubs"))
+
+
+def job(clubs, what):
+    """Result, exchanges, and what a later job can go on from."""
+    kept, link = [], Link(InProcess({n: c.program() for n, c in clubs.items()}), JOB[:8], SETTINGS)
+    return run_job(link, what, kept.append), link.exchange, kept
+
+
+WHOLE = order(default_candidates(CountSettings(), 2), bootstrap=4)
+
+
+@pytest.fixture(scope="module")
+def first(clubs):
+    return job(clubs, WHOLE)
+
+
+def through_json(models):
+    return read_before(json.loads(json.dumps(written(models))), "a file")
+
+
+def apart(a, b):
+    """Root mean square difference of two series of totals, on the log scale."""
+    return float(np.sqrt(np.mean(np.log(a.totals[0] / b.totals[0]) ** 2)))
+
+
+def without(clubs, name):
+    return {n: c for n, c in clubs.items() if n != name}
+
+
+def test_the_same_data_go_on_where_they_were(clubs, first):
+    whole, exchanges, kept = first
+    again, fewer, _ = job(clubs, replace(WHOLE, before=through_json(kept[-1])))
+    assert [m.settings for m in again.members] == [m.settings for m in whole.members]
+    assert fewer < exchanges / 2
+    assert apart(again, whole) < 0.01  # both stop where a round moves by less than .003
+
+
+def test_one_leaves_and_the_others_go_on(clubs, first):
+    _, exchanges, kept = first
+    less = without(clubs, "owner-4")
+    chosen, fitted = (through_json(k) for k in (kept[0], kept[-1]))
+    assert chosen[0].months is None  # of a job that had not come further
+    assert fitted[0].months is not None
+    cold, more, _ = job(less, replace(WHOLE, before=chosen))
+    warm, fewer, _ = job(less, replace(WHOLE, before=fitted))
+    assert fewer < more < exchanges
+    assert [m.settings for m in warm.members] == [m.settings for m in cold.members]
+    assert apart(warm, cold) < 0.02
+    assert apart(warm, first[0]) > 0.05  # it is another sum
+    assert all(m.state.converged for m in warm.members)
+
+
+def test_one_joins_and_years_are_added(clubs, first):
+    less, early = without(clubs, "owner-4"), {}
+    last = max(int(c.visits.month.max()) for c in less.values())
+    for name, club in less.items():
+        early[name] = replace_visits(club, club.visits.take(club.visits.month <= last - 12))
+    _, _, kept = job(early, WHOLE)
+    before = through_json(kept[-1])
+    cold, more, _ = job(clubs, replace(WHOLE, before=through_json(kept[0])))
+    warm, fewer, _ = job(clubs, replace(WHOLE, before=before))
+    assert before[0].months.size == warm.agreement.months.size - 12
+    assert fewer < more
+    assert apart(warm, cold) < 0.02
+
+
+def replace_visits(club, visits):
+    out = object.__new__(type(club))
+    out.__dict__ = club.__dict__ | {"visits": visits}
+    return out
+
+
+def test_all_organisations_go_on_together_under_masks(clubs, first, tmp_path):
+    less = without(clubs, "owner-4")
+    roster = {n: c.roster[n] for n, c in less.items()}
+    for n, c in less.items():
+        less[n] = c = replace_visits(c, c.visits)
+        c.roster, c.journal = roster, tmp_path / f"{n}.journal"
+    what = replace(WHOLE, before=through_json(first[2][-1]))
+    here = job(less, what)[0]
+    for joint in run(less, what).values():
+        np.testing.assert_allclose(joint.totals, here.totals, rtol=1e-8)
+
+
+def test_what_is_handed_on_keeps_its_bits(first):
+    for one, back in zip(first[2][-1], through_json(first[2][-1]), strict=True):
+        assert one.settings == back.settings
+        for name in ("months", "T", "tau", "noise", "series", "kappa", "chain"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(back, name))
+
+
+def test_the_preview_is_the_beginning_of_the_same_job(clubs, first):
+    link = Link(InProcess({n: c.program() for n, c in clubs.items()}), JOB[:8], SETTINGS)
+    agreement, months = preview_job(link, replace(WHOLE, before=through_json(first[2][-1])))
+    assert agreement.panel.visits == first[0].agreement.panel.visits
+    assert months.size == 0  # nothing is chosen
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda r: r[0]["T"].pop(), "T is not"),
+        (lambda r: r[0].update(mu=float("nan")), "mu is nan"),
+        (lambda r: r[0]["tau"].append(1.0), "tau is not"),
+        (lambda r: r[0].update(T="many"), "cannot be read"),
+        (lambda r: r[0]["settings"].update(rank=-1), "the rank is -1"),
+        (lambda r: r[0]["settings"].update(ranks=1), "cannot be read"),
+        (lambda r: r[0].pop("settings"), "cannot be read"),
+        (lambda r: r.clear(), "no model of it"),
+    ],
+)
+def test_a_damaged_start_is_refused_in_words(first, damage, words):
+    rows = written(first[2][-1])
+    damage(rows)
+    with pytest.raises(InputError, match=f"a file.*{words}"):
+        read_before(rows, "a file")

@@ -26,6 +26,7 @@ from fedmiss.models.lowrank.choice import _choose, default_candidates, model_nam
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import FAMILIES, POISSON
 from fedmiss.models.lowrank.settings import CountSettings
+from tests.federation.owners import owned
 from tests.models.panels import calendar, cells_of, simulate, split, truth
 
 
@@ -74,7 +75,7 @@ def sums(cells, q, family, by_site):
             totals = np.zeros((1, J, out.shape[1]))
             totals[0, :, p:] = to_triangle(np.linalg.inv(q.C))
             P, C, eta = q.P[None].copy(), q.C[None].copy(), np.zeros((1, c.nnz))
-            kernels.round_sums(
+            kernels._any_width(
                 0, 1, fits, p, 1, c.ptr, c.col, np.ones(J), np.arange(J), totals, c.y[None], c.E[None], off, False,
                 np.array([q.mu]), q.T[None], q.D[None], np.full((1, p), 1e12), np.ones(1), 0.0, np.zeros((1, J, p)), P, C,
                 eta, code, part,
@@ -655,3 +656,15 @@ def test_a_counted_year_is_free_where_a_month_is_a_year_and_an_uncounted_one_is_
     assert fit.state.widths[2, 0] == 1.0
     assert fit.state.widths[6, 0] == fit.state.noise[0] < 0.5
     assert index[6] == pytest.approx(index[other].mean(), abs=0.15)
+
+
+@pytest.mark.slow  # compiles a loop
+@pytest.mark.parametrize("family", ["poisson", "gaussian", "bernoulli"])
+def test_a_loop_for_one_width_gives_the_bits_of_the_loop_for_all(monkeypatch, family):
+    panel = owned(2, n=600, J=30, L=24, size=2.0, seed=5)
+    settings = CountSettings(family=family, rank=1, dispersion="quasi")
+    fits = []
+    for pays in (10**12, 0):
+        monkeypatch.setattr("fedmiss.federation.group.kernels.PAYS", pays)
+        fits.append(fit_counts(panel, settings))
+    np.testing.assert_array_equal(fits[0].expected(), fits[1].expected())

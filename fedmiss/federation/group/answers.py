@@ -184,8 +184,9 @@ def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
     offset, by_visit = b.cell_offset()
     totals = q.totals if q.totals.size else np.zeros((n, 1, 1))
     evidence = [b.evidence(int(f)) for f in fits] if b.presence is not None else []
+    loop = kernels.round_sums(p, n * c.nnz)
     b.run(
-        kernels.round_sums, fits, fits, p, b.chunks, c.ptr, c.col, program.share, program.shared_at, totals, b.y, b.E,
+        loop, fits, fits, p, b.chunks, c.ptr, c.col, program.share, program.shared_at, totals, b.y, b.E,
         offset, by_visit, b.mu, b.T, b.D, b.tau, b.phi, b.family.reach, b.M, b.P, b.C, b.eta, b.family.code, month, stats,
         chunks=b.chunks,
     )  # fmt: skip

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -200,8 +201,8 @@ def shared_sums(first, last, fits, p, sites, ptr, col, y, E, offset, off, mu, T,
             _site(sites[s], p, ptr, col, yf, Ef, of, off, muf, Pf, Cf, Tf, Df, family, e, s, acc)
 
 
-@njit(cache=True, nogil=True)
-def round_sums(
+@njit(inline="always")
+def _round(
     first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, reach, M, P,
     C, eta, family, month, stats,
 ):  # fmt: skip
@@ -267,6 +268,47 @@ def round_sums(
         stats[task, 0] += parameters
         stats[task, 1] += moved
         stats[task, 2] += weight
+
+
+@njit(cache=True, nogil=True)
+def _any_width(
+    first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, reach, M, P,
+    C, eta, family, month, stats,
+):  # fmt: skip
+    _round(
+        first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, reach, M,
+        P, C, eta, family, month, stats,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=16)
+def _of_width(p: int) -> Callable[..., None]:
+    @njit(cache=True, nogil=True)
+    def loop(
+        first, last, fits, _, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, reach, M,
+        P, C, eta, family, month, stats,
+    ):  # fmt: skip
+        _round(
+            first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, reach,
+            M, P, C, eta, family, month, stats,
+        )  # fmt: skip
+
+    return loop
+
+
+_done: Counter[int] = Counter()  # cells times fits that rounds have gone through, by p
+PAYS = 50_000_000  # of them after which a loop for one p alone is worth its compilation, some seconds once
+
+
+def round_sums(p: int, work: int) -> Callable[..., None]:
+    """The loop of a round, :func:`_round`, for sites of ``p`` coefficients and ``work`` cells times fits.
+
+    Where p is a constant the compiler unrolls the loops over coefficients: a round takes a third to a half of the time, with
+    the same operations in the same order, hence the same bits (``benchmarks/round_speed.py``). Such a loop is compiled for
+    each p, so small jobs do without; for p = 1 there is nothing to unroll.
+    """
+    _done[p] += work
+    return _of_width(p) if p > 1 and _done[p] > PAYS else _any_width
 
 
 @njit(cache=True, nogil=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Generator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,15 +18,13 @@ from fedmiss.federation.hub.dispersion import table_nodes
 from fedmiss.federation.hub.features import start_coefficients
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import (
-    STARTS,
     Sums,
-    after_round,
-    effort_turn,
+    Turn,
     first_state,
     most_rank,
-    observer_turn,
     start_replicate,
     switched_off,
+    turn_of,
     with_factor,
 )
 from fedmiss.federation.triangle import from_triangle
@@ -58,13 +57,13 @@ SETTLED = 5  # rounds of a rank after which it is looked at
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskRound:
-    """The months' sums after the sites were solved at these months; ``begin`` as in ``messages.Broadcast``."""
+    """The state after a round from this one (:func:`.steps.after_round`); ``begin`` as in ``messages.Broadcast``."""
 
     state: MonthState
     begin: int
     nodes: F64
-    effort: bool
-    observers: bool
+    turn: Turn
+    settings: CountSettings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +106,7 @@ class AskKeep:
 
 
 Request = AskRound | AskProduct | AskSummary | AskScore | AskSiteTime | AskKeep
-Fitting = Generator[Request, Sums, MonthState]
+Fitting = Generator[Request, Any, MonthState]  # a round is answered by a state, all else by sums
 
 
 def fit_path(
@@ -279,16 +278,12 @@ def _rounds(
     watch: Callable[[int, float], None] | None,
 ) -> Fitting:
     for k in range(1, most + 1):
-        update = learn and k > STARTS
+        turn = turn_of(panel, settings, k, learn=learn, tol=tol)
         dispersed = settings.dispersion != "none" and FAMILIES[settings.family].dispersed
-        nodes = table_nodes(settings.dispersion, state.inverse_size) if update and dispersed else np.zeros(0)
-        effort = update and effort_turn(panel, settings, k)
-        observers = (
-            observer_turn(panel, settings, k) if update else settings.observers and not learn and k % 2 == 0
-        )
-        sums = yield AskRound(state, begin, nodes, effort, observers)
+        known = not (learn and turn.settled and dispersed)
+        nodes = np.zeros(0) if known else table_nodes(settings.dispersion, state.inverse_size)
+        state = replace((yield AskRound(state, begin, nodes, turn, settings)), rounds=state.rounds + 1)
         begin = 0
-        state = after_round(state, sums, panel, settings, nodes, learn=learn, tol=tol)
         finite = np.isfinite(state.T).all() and np.isfinite(state.mu)
         # rank 0 finds its way back, and replicates have their variances
         if not finite or (learn and state.rank and k > SETTLED and state.moves[-1] > FAR):

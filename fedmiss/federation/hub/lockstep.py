@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +20,8 @@ from fedmiss.federation.hub.fit import (
     Fitting,
     Request,
 )
-from fedmiss.federation.hub.state import MonthState, Panel
-from fedmiss.federation.hub.steps import Sums
+from fedmiss.federation.hub.state import MonthState, Panel, apart, stacked
+from fedmiss.federation.hub.steps import Sums, after_round
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.triangle import to_triangle
 
@@ -43,16 +44,17 @@ def run_lockstep(
 ) -> list[MonthState]:
     """Run fits to their end, all their requests of the same moment in the same exchange.
 
-    ``done`` is called with every lane when it ends. A fit's result does not depend on which others run beside it.
+    Fits of one batch that are in the same turn take their step as one array. ``done`` is called with every lane when it
+    ends. A fit's result does not depend on which others run beside it, to the bit.
     """
     waiting = list(lanes)
     for lane in waiting:
         lane.request = next(lane.fitting)
     while waiting:
         packs = _packs(waiting)
-        sums = _ask(link, panel, packs, _ask_shared(link, panel, packs))
+        answered = _ask(link, panel, packs, _ask_shared(link, panel, packs))
         still = []
-        for pack, rows in zip(packs, sums, strict=True):
+        for pack, rows in zip(packs, answered, strict=True):
             for lane, one in zip(pack, rows, strict=True):
                 try:
                     lane.request = lane.fitting.send(one)
@@ -69,7 +71,7 @@ def run_lockstep(
 def _key(lane: Lane) -> tuple[object, ...]:
     r = lane.request
     if isinstance(r, AskRound):
-        return (lane.batch, "round", r.state.p, r.begin, r.nodes.size, r.effort, r.observers)
+        return (lane.batch, "round", r.state.p, r.begin, r.nodes.size, r.turn)
     if isinstance(r, AskSummary):
         return (lane.batch, "summary", r.state.p, r.nodes.size, r.months)
     return (lane.batch, type(r).__name__)
@@ -88,17 +90,15 @@ def _fits(pack: list[Lane]) -> I64:
 
 
 def _broadcast(pack: list[Lane], *, begin: int, sums: bool) -> msg.Broadcast:
-    states = [lane.request.state for lane in pack]  # type: ignore[union-attr]
-    free = states[0].free  # the line x is known to all
-
-    def stack(name: str) -> F64:
-        return np.stack([np.asarray(getattr(s, name), dtype=float) for s in states])
-
+    s = stacked([lane.request.state for lane in pack])  # type: ignore[union-attr]
+    free = s.free  # the line x is known to all
+    many: dict[str, Any] = {
+        name: getattr(s, name)
+        for name in ("mu", "tau", "phi", "inverse_size", "kappa", "ridge", "chain", "shift", "stretch")
+    }
     return msg.Broadcast(
-        pack[0].batch, _fits(pack), begin, sums, np.array([s.refill for s in states], dtype=np.uint8), stack("mu"),
-        stack("T")[:, :, free], to_triangle(stack("D")[:, :, free[:, None], free]), stack("tau"), stack("phi"),
-        stack("inverse_size"), stack("kappa"), stack("ridge"),
-        np.stack([s.features.B for s in states]), stack("chain"), stack("shift"), stack("stretch"),
+        pack[0].batch, _fits(pack), begin, sums, refill=np.asarray(s.refill, np.uint8), T=s.T[:, :, free],
+        D=to_triangle(s.D[:, :, free[:, None], free]), B=s.features.B, **many,
     )  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def _units(pack: list[Lane]) -> F64:
 
 def _ask(
     link: Link, panel: Panel, packs: list[list[Lane]], joint: list[np.ndarray | None]
-) -> list[list[Sums]]:
+) -> list[Sequence[Sums | MonthState]]:
     """Second exchange: sums over sites. Without joint sites it is the only one of a round."""
     lists: dict[str, list[msg.Question]] = {name: [] for name in link.names}
     place: list[int] = []  # position of each pack's answer
@@ -178,17 +178,17 @@ def _ask(
             )
             if isinstance(r, AskRound):
                 questions.append(
-                    msg.Solve(pack[0].batch, fits, r.state.p, mine, r.effort, r.observers, nodes)
+                    msg.Solve(pack[0].batch, fits, r.state.p, mine, r.turn.effort, r.turn.observers, nodes)
                 )
             elif isinstance(r, AskProduct):
                 questions.append(msg.Product(pack[0].batch, fits, _vectors(pack), mine, _units(pack)))
         place.append(len(lists[link.names[0]]) - 1)
     answers = link.ask(lists if panel.n_joint else lists[link.names[0]])
-    return [_sums(answers[i], pack, panel) for i, pack in zip(place, packs, strict=True)]
+    return [_answered(answers[i], pack, panel) for i, pack in zip(place, packs, strict=True)]
 
 
-def _sums(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> list[Sums]:
-    """Add the groups' answers, in the order of their names, and split them by fit."""
+def _answered(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> Sequence[Sums | MonthState]:
+    """Add the groups' answers, in the order of their names; what each fit gets: its next state, or its sums."""
     n, r = len(pack), pack[0].request
     if isinstance(r, AskRound):
         p, f, K = r.state.p, r.state.free.size, r.state.kappa.size
@@ -219,4 +219,8 @@ def _sums(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> lis
     added = {name: total(answers, name, shape) for name, shape in shapes.items()}
     if isinstance(r, AskProduct):
         added["product"] *= _units(pack)[:, None, None]
+    if isinstance(r, AskRound):
+        asked = [lane.request for lane in pack]
+        states, nodes = [a.state for a in asked], np.stack([a.nodes for a in asked])  # type: ignore[union-attr]
+        return apart(after_round(stacked(states), added, panel, r.settings, nodes, r.turn), states)
     return [{name: value[i] for name, value in added.items()} for i in range(n)]

@@ -6,7 +6,7 @@ A fit never touches the wire. :mod:`.lockstep` runs many of them side by side an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,22 +34,24 @@ from fedmiss.models.site_time import ascent
 from fedmiss.rng import rng_for
 
 __all__ = [
-    "FOLD_TOL",
     "AskKeep",
     "AskProduct",
     "AskRound",
     "AskScore",
     "AskSiteTime",
     "AskSummary",
+    "Errand",
     "Fitting",
     "Request",
     "fit_path",
     "fit_replicate",
+    "polished",
+    "summary",
 ]
 
 POWER = 3  # block power iterations that start a factor
 WIDTH = 6  # vectors in the block
-TOL, FOLD_TOL, REPLICATE_TOL = 3e-3, 1e-2, 1e-2  # held-out counts and replicates scatter by far more
+TOL, PATH_TOL, REPLICATE_TOL = 3e-3, 1e-2, 1e-2  # held-out counts and replicates scatter by far more
 REPLICATE_ROUNDS = 25
 FAR = 3.0  # root mean square move of a round, in units of the link, that only a fit which runs away makes
 SETTLED = 5  # rounds of a rank after which it is looked at
@@ -85,10 +87,14 @@ class AskSummary:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskScore:
-    """Scores of held-out visits; ``inverse_size`` of the negative binomial whose deviance is meant, 0: the family's."""
+    """Scores of held-out visits; ``inverse_size`` of the negative binomial whose deviance is meant, 0: the family's.
+
+    An errand: the fit goes on without it, and ``then`` gets the sums.
+    """
 
     smear: float
     inverse_size: float
+    then: Callable[[Sums], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,12 +106,14 @@ class AskSiteTime:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskKeep:
-    """Keep the groups' half of the fit, as it is now, as the batch ``to``."""
+    """Keep the groups' half of the fit, as it is now, as the batch ``to``: an errand. ``then`` goes on from there."""
 
     to: int
+    then: Fitting
 
 
-Request = AskRound | AskProduct | AskSummary | AskScore | AskSiteTime | AskKeep
+Errand = AskScore | AskKeep
+Request = AskRound | AskProduct | AskSummary | AskSiteTime | Errand
 Fitting = Generator[Request, Any, MonthState]  # a round is answered by a state, all else by sums
 
 
@@ -114,20 +122,17 @@ def fit_path(
     settings: CountSettings,
     start: F64,
     *,
-    each: Callable[[MonthState], Generator[Request, Sums, None]] | None = None,
+    each: Callable[[MonthState, MonthState], Fitting],
     watch: Callable[[int, float], None] | None = None,
-    months: Container[int] = (),
-    tol: float | None = None,
 ) -> Fitting:
-    """Fit ranks 0 to ``settings.rank``, factors entering one by one.
+    """Fit ranks 0 to ``settings.rank`` to moves of ``PATH_TOL``, factors entering one by one.
 
     Parameters
     ----------
     start : (4,) sums of weights, values, exposures and squares
-    each : called at the end of every rank with the finished state; may ask more (scores of held-out visits)
+    each : called at the end of every rank with its state and that of the rank below; may ask more (scores of held-out
+        visits, the rounds to the end), and gives the state that the path ends with
     watch : called after each round with (round, root mean square move)
-    months : ranks of which counted and fitted totals are wanted by month; the largest stands for all above it
-    tol : a rank is finished when a round moves it by less than this, see :func:`.steps.after_round`; None: ``TOL``
 
     Returns
     -------
@@ -139,7 +144,7 @@ def fit_path(
     DomainError    rank 0 runs away
     """
     if settings.time == "fixed":
-        return (yield from fit_fixed(panel, settings, float(start[0]), months=0 in months))
+        return (yield from fit_fixed(panel, settings, float(start[0]), months=True))
     state = first_state(panel, settings, start)
     begin = 1
     most = most_rank(panel, settings)
@@ -159,7 +164,7 @@ def fit_path(
             settings,
             begin,
             learn=True,
-            tol=TOL if tol is None else tol,
+            tol=PATH_TOL,
             most=settings.max_sweeps,
             watch=watch,
         )
@@ -167,12 +172,24 @@ def fit_path(
             if not rank:
                 raise DomainError(_ran_away(state, settings))
             return replace(good, away=rank)
-        state = yield from _summary(
-            panel, state, settings, months=rank in months or (rank == most and settings.rank in months)
-        )
-        if each is not None:
-            yield from each(state)
+        state = yield from each(state, good)
     return state
+
+
+def polished(
+    panel: Panel,
+    settings: CountSettings,
+    state: MonthState,
+    below: MonthState,
+    watch: Callable[[int, float], None] | None = None,
+) -> Fitting:
+    """Take a rank of a path to its end, moves of ``TOL``, and ask for its totals by month; ``below``: the rank below."""
+    end = yield from _rounds(
+        state, panel, settings, 0, learn=True, tol=TOL, most=settings.max_sweeps, watch=watch
+    )
+    if end.away:
+        return replace(below, away=end.away)
+    return (yield from summary(panel, end, settings, months=True))
 
 
 def fit_fixed(
@@ -210,7 +227,7 @@ def fit_fixed(
         stretch=np.ones(1), squares=np.zeros(1), weight=weight, edf=float(sums["sums"][1]) + L - 1.0, k=rounds,
         rounds=rounds, converged=True,
     )  # fmt: skip
-    return (yield from _summary(panel, state, settings, months=months))
+    return (yield from summary(panel, state, settings, months=months))
 
 
 def _no_birds(panel: Panel, empty: I64) -> str:
@@ -256,7 +273,7 @@ def fit_replicate(
     )
     if state.away:
         raise DomainError(_ran_away(state, settings))
-    return (yield from _summary(panel, state, settings))
+    return (yield from summary(panel, state, settings))
 
 
 def _ran_away(state: MonthState, settings: CountSettings) -> str:
@@ -277,7 +294,9 @@ def _rounds(
     most: int,
     watch: Callable[[int, float], None] | None,
 ) -> Fitting:
-    for k in range(1, most + 1):
+    state = replace(state, converged=state.k > 5 and bool(state.moves.max() < tol))
+    while state.k < most and not state.converged:
+        k = state.k + 1
         turn = turn_of(panel, settings, k, learn=learn, tol=tol)
         dispersed = settings.dispersion != "none" and FAMILIES[settings.family].dispersed
         known = not (learn and turn.settled and dispersed)
@@ -290,8 +309,6 @@ def _rounds(
             return replace(state, away=max(state.rank, 1))
         if watch is not None:
             watch(state.rounds, state.moves[-1])
-        if state.converged:
-            break
     return state
 
 
@@ -312,7 +329,7 @@ def _direction(
     return v
 
 
-def _summary(panel: Panel, state: MonthState, settings: CountSettings, *, months: bool = False) -> Fitting:
+def summary(panel: Panel, state: MonthState, settings: CountSettings, *, months: bool = False) -> Fitting:
     """Dispersion on visits, and the ratio of the counted to the fitted total.
 
     log1p: of (1 + count) to exp(eta), Duan's smearing factor (JASA 1983) as a ratio of totals. Negative binomial: of count
@@ -323,7 +340,8 @@ def _summary(panel: Panel, state: MonthState, settings: CountSettings, *, months
     """
     nodes = np.array([state.inverse_size])
     sums = yield AskSummary(state, nodes, months)
-    state = summarised(state, settings, sums["totals"], float(sums["dispersion"][0]))
+    done = replace(state, shift=np.zeros(state.p), stretch=np.ones(state.p), refill=False)
+    state = summarised(done, settings, sums["totals"], float(sums["dispersion"][0]))
     if settings.learning:  # an expected count is that of the mean visit, new observers' among them
         less = math.exp(-float(state.kappa[-1]) * panel.observers[2] / panel.observers[0])
         state = replace(state, found=state.found * less)

@@ -108,3 +108,21 @@ def test_learning_is_part_of_the_trial_of_observers_where_new_ones_came():
 def test_a_learning_curve_without_observers_is_refused():
     with pytest.raises(ConfigError, match="needs effects of observers"):
         CountSettings(learning=True).check()
+
+
+def test_trials_cross_beside_the_cross_validation():
+    panel = panel_of(simulate_design("preferred", 4, sites=30, years=4, visits=600), "site")
+    candidates = [replace(PLAIN, rank=rank) for rank in (0, 1)]
+
+    def exchanges(ask):
+        federation = LocalFederation.of_panel(panel)
+        federation.ask_features([], ("visits",))
+        before = federation.link.exchange
+        ask(federation)
+        return federation.link.exchange - before
+
+    apart = [
+        exchanges(lambda f: f.cross_validate(candidates)),
+        exchanges(lambda f: tried(f, ("visits",))),
+    ]
+    assert exchanges(lambda f: f.cross_validate(candidates, structure=("visits",))) <= max(apart) + 1

@@ -6,7 +6,7 @@ and for each candidate five numbers. Count models are scored on the same scale, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import folds_like_gaps
-from fedmiss.federation.hub.fit import AskScore, Fitting, fit_path, summary
+from fedmiss.federation.hub.fit import AskProduct, AskScore, Request, Stage, fit_path, summary
 from fedmiss.federation.hub.lockstep import Lane, run_lockstep
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import Sums, known_line, most_rank, responding
@@ -114,7 +114,7 @@ def score_folds(
     inverse_size: float = 0.0,
     watch: Callable[[int], None] | None = None,
     whole: Sequence[tuple[int, CountSettings]] = (),
-    ended: Callable[[list[tuple[int, list[MonthState]]]], None] | None = None,
+    ended: Callable[[list[tuple[int, list[MonthState]]], msg.Close], None] | None = None,
 ) -> list[pd.DataFrame]:
     """Score the candidates of all contests, the folds of all their paths side by side; a table for each contest.
 
@@ -122,7 +122,7 @@ def score_folds(
     ----------
     watch : called with the number of scores of the first contest
     whole : batches, and settings of rank 0 of fits of all visits beside the folds
-    ended : called with batches and states of such fits before they are closed
+    ended : called with batches and states of such fits; it has to ask to close the batches
     """
     tasks: list[tuple[_Path, int]] = []
     tables: list[list[dict[str, object]]] = []
@@ -171,9 +171,11 @@ def score_folds(
                 ends.append((path.batch, [state]))
         if watch:
             watch(len(tables[0]))
+        close = msg.Close(np.array(list(together)))
         if ended is not None and ends:
-            ended(ends)
-        link.ask([msg.Close(np.array(list(together)))])
+            ended(ends, close)
+        else:
+            link.ask([close])
     return [pd.DataFrame(rows) for rows in tables]
 
 
@@ -194,16 +196,19 @@ def _ranks_that_ran_away(path: _Path, fold: int) -> None:
 
 def _scorer(
     panel: Panel, path: _Path, fold: int, inverse_size: float, watch: Callable[[int], None] | None
-) -> Callable[[MonthState, MonthState], Fitting]:
+) -> Callable[[MonthState, MonthState, AskProduct | None], Generator[Request, Any, Stage]]:
     most = most_rank(panel, path.settings)  # a small panel cannot have the ranks above: they are this one
 
-    def score(state: MonthState, below: MonthState) -> Fitting:
+    def score(
+        state: MonthState, below: MonthState, ahead: AskProduct | None
+    ) -> Generator[Request, Any, Stage]:
+        product = None
         wanted = [rank for rank in path.ranks if min(rank, most) == state.rank]
         if wanted or not path.ranks:
-            state = yield from summary(panel, state, path.settings)
+            state, product = yield from summary(panel, state, path.settings, ahead=ahead)
         if wanted:
             yield AskScore(state.smear, inverse_size, lambda sums: note(wanted, sums))
-        return state
+        return state, product
 
     def note(wanted: Sequence[int], sums: Sums) -> None:
         for rank in wanted:

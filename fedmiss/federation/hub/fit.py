@@ -43,6 +43,7 @@ __all__ = [
     "Errand",
     "Fitting",
     "Request",
+    "Stage",
     "fit_path",
     "fit_replicate",
     "polished",
@@ -83,6 +84,7 @@ class AskSummary:
     state: MonthState
     nodes: F64
     months: bool = False
+    ahead: AskProduct | None = None  # asked after it in the same exchange
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,6 +116,7 @@ class AskKeep:
 
 Errand = AskScore | AskKeep
 Request = AskRound | AskProduct | AskSummary | AskSiteTime | Errand
+Stage = tuple[MonthState, F64 | None]  # a finished rank, and the first product that the next one begins with
 Fitting = Generator[Request, Any, MonthState]  # a round is answered by a state, all else by sums
 
 
@@ -122,7 +125,7 @@ def fit_path(
     settings: CountSettings,
     start: F64,
     *,
-    each: Callable[[MonthState, MonthState], Fitting],
+    each: Callable[[MonthState, MonthState, AskProduct | None], Generator[Request, Any, Stage]],
     watch: Callable[[int, float], None] | None = None,
 ) -> Fitting:
     """Fit ranks 0 to ``settings.rank`` to moves of ``PATH_TOL``, factors entering one by one.
@@ -130,8 +133,9 @@ def fit_path(
     Parameters
     ----------
     start : (4,) sums of weights, values, exposures and squares
-    each : called at the end of every rank with its state and that of the rank below; may ask more (scores of held-out
-        visits, the rounds to the end), and gives the state that the path ends with
+    each : called at the end of every rank with its state, that of the rank below, and the first product that the next rank
+        begins with, None where there is none; may ask more (scores of held-out visits, the rounds to the end), and gives the
+        state that the path goes on from, and the product if it was asked for in passing
     watch : called after each round with (round, root mean square move)
 
     Returns
@@ -146,16 +150,13 @@ def fit_path(
     if settings.time == "fixed":
         return (yield from fit_fixed(panel, settings, float(start[0]), months=True))
     state = first_state(panel, settings, start)
-    begin = 1
+    begin, W = 1, None
+    ask: AskProduct | None = None
     most = most_rank(panel, settings)
     for rank in range(most + 1):
         good = state
         if rank:
-            v = (
-                None
-                if switched_off(state)
-                else (yield from _direction(panel, settings, rank, float(start[3])))
-            )
+            v = None if ask is None else (yield from _direction(panel, ask, W))
             state = with_factor(state, v, panel)
             begin = 2
         state = yield from _rounds(
@@ -172,7 +173,10 @@ def fit_path(
             if not rank:
                 raise DomainError(_ran_away(state, settings))
             return replace(good, away=rank)
-        state = yield from each(state, good)
+        off = rank == most or switched_off(state)
+        ask = None if off else _first_product(panel, settings, rank + 1, float(start[3]))
+        # where sites are joint a product takes two exchanges, of which the first would come too soon
+        state, W = yield from each(state, good, None if panel.n_joint else ask)
     return state
 
 
@@ -189,7 +193,7 @@ def polished(
     )
     if end.away:
         return replace(below, away=end.away)
-    return (yield from summary(panel, end, settings, months=True))
+    return (yield from summary(panel, end, settings, months=True))[0]
 
 
 def fit_fixed(
@@ -227,7 +231,7 @@ def fit_fixed(
         stretch=np.ones(1), squares=np.zeros(1), weight=weight, edf=float(sums["sums"][1]) + L - 1.0, k=rounds,
         rounds=rounds, converged=True,
     )  # fmt: skip
-    return (yield from summary(panel, state, settings, months=months))
+    return (yield from summary(panel, state, settings, months=months))[0]
 
 
 def _no_birds(panel: Panel, empty: I64) -> str:
@@ -273,7 +277,7 @@ def fit_replicate(
     )
     if state.away:
         raise DomainError(_ran_away(state, settings))
-    return (yield from summary(panel, state, settings))
+    return (yield from summary(panel, state, settings))[0]
 
 
 def _ran_away(state: MonthState, settings: CountSettings) -> str:
@@ -312,24 +316,40 @@ def _rounds(
     return state
 
 
-def _direction(
-    panel: Panel, settings: CountSettings, rank: int, squares: float
-) -> Generator[Request, Sums, F64]:
-    """Leading right singular vector of the residuals, of length sqrt(L), by block power iterations."""
+def _first_product(panel: Panel, settings: CountSettings, rank: int, squares: float) -> AskProduct:
+    """What the power iterations for a rank begin with."""
     width = int(min(WIDTH, panel.L))
     V = np.linalg.qr(rng_for(settings.seed, "factor", rank).standard_normal((panel.L, width)))[0]
-    W, unit = V, 2.0 ** round(float(np.log2(max(squares, 1e-9))))
+    return AskProduct(V, 2.0 ** round(float(np.log2(max(squares, 1e-9)))))
+
+
+def _direction(panel: Panel, first: AskProduct, W: F64 | None) -> Generator[Request, Sums, F64]:
+    """Leading right singular vector of the residuals, of length sqrt(L), by block power iterations.
+
+    ``W``: the first product where it is known already.
+    """
+    V = first.V
     for i in range(POWER):
         if i:
-            V = np.linalg.qr(W)[0]
-        W = (yield AskProduct(V, unit))["product"]
+            assert W is not None
+            V, W = np.linalg.qr(W)[0], None
+        if W is None:
+            W = (yield AskProduct(V, first.unit))["product"]
+    assert W is not None
     values, vectors = np.linalg.eigh(0.5 * (V.T @ W + W.T @ V))
     v: F64 = V @ vectors[:, -1] if values[-1] > 0 else np.zeros(panel.L)
     v *= np.sqrt(panel.L) * (-1.0 if v.sum() < 0 else 1.0)
     return v
 
 
-def summary(panel: Panel, state: MonthState, settings: CountSettings, *, months: bool = False) -> Fitting:
+def summary(
+    panel: Panel,
+    state: MonthState,
+    settings: CountSettings,
+    *,
+    months: bool = False,
+    ahead: AskProduct | None = None,
+) -> Generator[Request, Sums, Stage]:
     """Dispersion on visits, and the ratio of the counted to the fitted total.
 
     log1p: of (1 + count) to exp(eta), Duan's smearing factor (JASA 1983) as a ratio of totals. Negative binomial: of count
@@ -339,13 +359,13 @@ def summary(panel: Panel, state: MonthState, settings: CountSettings, *, months:
     sampling theory).
     """
     nodes = np.array([state.inverse_size])
-    sums = yield AskSummary(state, nodes, months)
+    sums = yield AskSummary(state, nodes, months, ahead)
     done = replace(state, shift=np.zeros(state.p), stretch=np.ones(state.p), refill=False)
     state = summarised(done, settings, sums["totals"], float(sums["dispersion"][0]))
     if settings.learning:  # an expected count is that of the mean visit, new observers' among them
         less = math.exp(-float(state.kappa[-1]) * panel.observers[2] / panel.observers[0])
         state = replace(state, found=state.found * less)
-    return replace(state, visited=sums["months"]) if months else state
+    return replace(state, visited=sums["months"]) if months else state, sums.get("product")
 
 
 def summarised(state: MonthState, settings: CountSettings, totals: F64, pearson: float) -> MonthState:

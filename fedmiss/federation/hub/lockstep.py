@@ -117,7 +117,7 @@ def _key(lane: Lane) -> tuple[object, ...]:
     if isinstance(r, AskRound):
         return (lane.batch, "round", r.state.p, r.begin, r.nodes.size, r.turn)
     if isinstance(r, AskSummary):
-        return (lane.batch, "summary", r.state.p, r.nodes.size, r.months)
+        return (lane.batch, "summary", r.state.p, r.nodes.size, r.months, r.ahead is not None)
     return (lane.batch, type(r).__name__)
 
 
@@ -188,12 +188,18 @@ def _width(panel: Panel, lane: Lane) -> int:
     return r.state.p * (r.state.p + 3) // 2 + (panel.n_years if r.state.chain.size else 0)
 
 
+def _products(pack: list[Lane]) -> list[AskProduct]:
+    """The products that are asked for, by themselves or after a summary."""
+    asked = [lane.request.ahead if isinstance(lane.request, AskSummary) else lane.request for lane in pack]
+    return [r for r in asked if isinstance(r, AskProduct)]
+
+
 def _vectors(pack: list[Lane]) -> F64:
-    return np.stack([lane.request.V for lane in pack])  # type: ignore[union-attr]
+    return np.stack([r.V for r in _products(pack)])
 
 
 def _units(pack: list[Lane]) -> F64:
-    return np.array([lane.request.unit for lane in pack])  # type: ignore[union-attr]
+    return np.array([r.unit for r in _products(pack)])
 
 
 def _ask(
@@ -224,16 +230,20 @@ def _ask(
                 questions.append(
                     msg.Solve(pack[0].batch, fits, r.state.p, mine, r.turn.effort, r.turn.observers, nodes)
                 )
-            elif isinstance(r, AskProduct):
+            elif _products(pack):
                 questions.append(msg.Product(pack[0].batch, fits, _vectors(pack), mine, _units(pack)))
         place.append(len(lists[link.names[0]]) - 1 - len(errands))
     answers = _heard(errands, link.ask(lists if panel.n_joint else lists[link.names[0]]))
-    return [_answered(answers[i], pack, panel) for i, pack in zip(place, packs, strict=True)]
+    return [_answered(answers[: i + 1], pack, panel) for i, pack in zip(place, packs, strict=True)]
 
 
-def _answered(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> Sequence[Sums | MonthState]:
-    """Add the groups' answers, in the order of their names; what each fit gets: its next state, or its sums."""
-    n, r = len(pack), pack[0].request
+def _answered(
+    answers: Sequence[dict[str, msg.Answer]], pack: list[Lane], panel: Panel
+) -> Sequence[Sums | MonthState]:
+    """Add the groups' answers, the last ones, in the order of their names; each fit gets its next state, or its sums."""
+    n, r, products = len(pack), pack[0].request, _products(pack)
+    last = answers[-2] if products and isinstance(r, AskSummary) else answers[-1]
+    shapes: dict[str, tuple[int, ...]] = {}
     if isinstance(r, AskRound):
         p, f, K = r.state.p, r.state.free.size, r.state.kappa.size
         follows = r.state.features.k > 0
@@ -253,12 +263,10 @@ def _answered(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) ->
     elif isinstance(r, AskSiteTime):
         L = panel.L
         shapes = {"sums": (n, 2), "counted": (n, L), "gradient": (n, L), "information": (n, L * (L + 1) // 2)}
-    else:
-        assert isinstance(r, AskProduct)
-        shapes = {"product": (n, *r.V.shape)}
-    added = {name: total(answers, name, shape) for name, shape in shapes.items()}
-    if isinstance(r, AskProduct):
-        added["product"] *= _units(pack)[:, None, None]
+    added = {name: total(last, name, shape) for name, shape in shapes.items()}
+    if products:
+        unit = _units(pack)[:, None, None]
+        added["product"] = total(answers[-1], "product", (n, *products[0].V.shape)) * unit
     if isinstance(r, AskRound):
         asked = [lane.request for lane in pack]
         states, nodes = [a.state for a in asked], np.stack([a.nodes for a in asked])  # type: ignore[union-attr]

@@ -6,12 +6,13 @@ for one fit of the largest rank, and its summary at every rank that is a member.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fedmiss.errors import InputError
 from fedmiss.federation.hub.crossval import open_batch, starts
-from fedmiss.federation.hub.fit import AskKeep, Fitting, fit_path, polished
+from fedmiss.federation.hub.fit import AskKeep, AskProduct, Fitting, Request, Stage, fit_path, polished
 from fedmiss.federation.hub.lockstep import Lane, run_lockstep
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import most_rank
@@ -96,7 +97,7 @@ def _keeper(
     last: int,
     kept: dict[int, MonthState],
     watch: Callable[[int, float], None] | None,
-) -> Callable[[MonthState, MonthState], Fitting]:
+) -> Callable[[MonthState, MonthState, AskProduct | None], Generator[Request, Any, Stage]]:
     """Let the members of a path go to their own end: ``last`` in the path's batch, the others in a copy of it."""
     most = most_rank(panel, settings[last])  # a small panel cannot have the ranks above: they are this one
 
@@ -104,13 +105,15 @@ def _keeper(
         kept[i] = yield from polished(panel, settings[last], state, below, None if i else watch)
         return kept[i]
 
-    def keep(state: MonthState, below: MonthState) -> Fitting:
+    def keep(
+        state: MonthState, below: MonthState, ahead: AskProduct | None
+    ) -> Generator[Request, Any, Stage]:
         mine = [i for i in path if state.rank == min(settings[i].rank, most)]
         kept.update(dict.fromkeys(mine, state))
         for i in mine:
             if i != last:
                 yield AskKeep(batches[i], to_the_end(i, state, below))
-        return (yield from to_the_end(last, state, below)) if last in mine else state
+        return (yield from to_the_end(last, state, below)) if last in mine else state, None
 
     return keep
 

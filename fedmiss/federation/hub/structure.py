@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import F64, I64
+from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import folds_like_gaps
 from fedmiss.federation.hub.bootstrap import effective_observers, totals_of
 from fedmiss.federation.hub.crossval import Contest, cross_validate, score_folds
@@ -205,9 +206,9 @@ def _tried(
     ]
     slopes: dict[int, float] = {}
 
-    def ended(fits: list[tuple[int, list[MonthState]]]) -> None:
+    def ended(fits: list[tuple[int, list[MonthState]]], close: msg.Close) -> None:
         assert panel.calendar is not None
-        for (batch, _), totals in zip(fits, totals_of(link, panel, fits), strict=True):
+        for (batch, _), totals in zip(fits, totals_of(link, panel, fits, close=close), strict=True):
             slopes[batch] = slope_of(totals[0, 0], *panel.calendar)
 
     whole = [plan.plain, *models.values()] if models and panel.calendar is not None else []

@@ -25,6 +25,7 @@ TASKS = {
     "'ebd_sim_sampling.txt'], keep_cache=False)",
     "panel": "from fedmiss.etl.panel import *; make_panel(R, Path('p'), PanelSettings(species='American Wigeon'))",
     "fit": "import fedmiss; fedmiss.fit_panel(P, Path('f'), fedmiss.FitSettings(model='quasi', rank='1'))",
+    "job": "import fedmiss; fedmiss.fit_panel(P, Path('f'), fedmiss.FitSettings(bootstrap=50))",
     "impute": "from fedmiss.pipeline.imputing import *; impute_panel(P, F, Path('i'))",
     "report": "from fedmiss.report.build import *; build_report(P, F, I, Path('o'))",
 }  # fmt: skip

@@ -23,11 +23,10 @@ from fedmiss.federation.group.program import GroupProgram, Used
 from fedmiss.federation.group.visits import Visits, deal_sites
 from fedmiss.federation.hub import bootstrap as hub_bootstrap
 from fedmiss.federation.hub.agree import Plan, agree
-from fedmiss.federation.hub.crossval import cross_validate as hub_cross_validate
 from fedmiss.federation.hub.crossval import open_batch
 from fedmiss.federation.hub.members import FULL, Member, fit_members
 from fedmiss.federation.hub.state import MonthState
-from fedmiss.federation.hub.structure import features_of, try_structure
+from fedmiss.federation.hub.structure import choose_model, features_of
 from fedmiss.federation.keys import seed_key
 from fedmiss.federation.link import Link
 from fedmiss.federation.results import AverageFit, CountFit, Posterior
@@ -270,14 +269,10 @@ class LocalFederation:
             c.check()
         self.ask_features(candidates, structure)
         self.link.stage = "cross-validation"
-        choice = hub_cross_validate(
+        self.hub, choice = choose_model(
             self.link, self.hub, candidates, folds=folds, by=by, seed=seed, one_se=one_se, inverse_size=inverse_size,
-            watch=watch,
+            structure=structure, watch=watch,
         )  # fmt: skip
-        if structure is not None:
-            self.hub, choice = try_structure(
-                self.link, self.hub, choice, folds=folds, by=by, seed=seed, features=structure
-            )
         return choice
 
     def ask_features(self, settings: Sequence[CountSettings], tried: Sequence[str] | None = None) -> None:

@@ -244,7 +244,7 @@ def test_axes_are_a_turn_of_the_factors(fitted):
 
 
 def test_gains_are_those_of_fits_without_the_cells_left_out(fitted, monkeypatch):
-    monkeypatch.setattr(rounds, "TOL", rounds.FOLD_TOL)
+    monkeypatch.setattr(rounds, "TOL", rounds.PATH_TOL)
     _, c = fitted
     g = c.gains
     assert len(g) == c.cells.count.size

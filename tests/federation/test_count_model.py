@@ -18,7 +18,7 @@ from fedmiss.federation.hub.bootstrap import effective_observers, spread_of, tot
 from fedmiss.federation.hub.features import start_coefficients
 from fedmiss.federation.hub.season import SeriesPrior
 from fedmiss.federation.hub.state import MonthState
-from fedmiss.federation.hub.steps import after_round, switched_off, with_factor
+from fedmiss.federation.hub.steps import Turn, after_round, switched_off, with_factor
 from fedmiss.federation.local import LocalFederation, bootstrap, cross_validate, fit_counts
 from fedmiss.federation.results import Posterior, totals_by_region
 from fedmiss.federation.triangle import from_triangle, to_triangle
@@ -429,7 +429,8 @@ def test_steps_are_pure():
     }  # fmt: skip
     before = [a.copy() for a in (state.T, state.D, state.prior, state.noise, state.tau)]
     copies = {k: v.copy() for k, v in sums_in.items()}
-    after_round(state, sums_in, federation.hub, fit.settings, np.array([0.0, 0.5]), learn=True, tol=1e-3)
+    turn = Turn(learn=True, settled=True, effort=False, observers=False, tol=1e-3)
+    after_round(state, sums_in, federation.hub, fit.settings, np.array([0.0, 0.5]), turn)
     for old, now in zip(before, (state.T, state.D, state.prior, state.noise, state.tau), strict=True):
         np.testing.assert_array_equal(old, now)
     for k in sums_in:

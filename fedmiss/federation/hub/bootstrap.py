@@ -92,14 +92,19 @@ def replicates(
 
 
 def totals_of(
-    link: Link, panel: Panel, fits: Sequence[tuple[int, Sequence[MonthState]]], *, drawn: bool = False
+    link: Link,
+    panel: Panel,
+    fits: Sequence[tuple[int, Sequence[MonthState]]],
+    *,
+    drawn: bool = False,
+    close: msg.Close | None = None,
 ) -> list[F64]:
     """Monthly totals (n, regions + 1, L) of the fits of each batch, in one exchange.
 
     ``fits``: batch, and the states of its fits 0 to n - 1; ``drawn``: coefficients are draws, with no variance to integrate
-    over.
+    over; ``close``: what is closed in the same exchange.
     """
-    questions = []
+    questions: list[msg.Question] = []
     for batch, states in fits:
         free = states[0].free
         T, D = np.stack([s.T for s in states]), np.stack([s.D for s in states])
@@ -109,8 +114,8 @@ def totals_of(
             panel.frame,
         )  # fmt: skip
         questions.append(question)
-    answers = link.ask(questions)
+    answers = link.ask([*questions, *([close] if close else [])])
     return [
         total(a, "totals", (len(states), len(panel.rows), panel.L))
-        for a, (_, states) in zip(answers, fits, strict=True)
+        for a, (_, states) in zip(answers[: len(fits)], fits, strict=True)
     ]

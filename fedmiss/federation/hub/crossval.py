@@ -7,7 +7,8 @@ and for each candidate five numbers. Count models are scored on the same scale, 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import folds_like_gaps
-from fedmiss.federation.hub.fit import FOLD_TOL, AskScore, Request, fit_path
+from fedmiss.federation.hub.fit import AskProduct, AskScore, Request, Stage, fit_path, summary
 from fedmiss.federation.hub.lockstep import Lane, run_lockstep
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import Sums, known_line, most_rank, responding
@@ -25,7 +26,7 @@ from fedmiss.federation.link import Link, total
 from fedmiss.models.lowrank.choice import Choice, choose, model_name, scores
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = ["FOLDS", "cross_validate", "lockstep_room", "open_batch", "starts"]
+__all__ = ["FOLDS", "Contest", "cross_validate", "lockstep_room", "open_batch", "score_folds", "starts"]
 
 FOLDS = 1000  # first batch of the folds
 NUMBERS = 50_000_000  # held at a time by the fits that run side by side, over all groups
@@ -59,6 +60,26 @@ def lockstep_room(panel: Panel, p: int) -> int:
     return max(1, int(NUMBERS / each))
 
 
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Candidates to score on folds that hold out ``by``; ``first`` of the batches of their paths."""
+
+    candidates: Sequence[CountSettings]
+    by: str
+    first: int = FOLDS
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """Candidates of a contest that differ in rank only are stages of one path: ``ranks``, with their places in it."""
+
+    batch: int
+    settings: CountSettings
+    ranks: dict[int, int]
+    opening: dict[str, Any]
+    table: list[dict[str, object]]
+
+
 def cross_validate(
     link: Link,
     panel: Panel,
@@ -69,103 +90,139 @@ def cross_validate(
     seed: int = 0,
     one_se: bool = False,
     inverse_size: float = 0.0,
-    first_batch: int = FOLDS,
     watch: Callable[[int], None] | None = None,
 ) -> Choice:
     """Score every candidate on held-out visits and choose as ``fedmiss.models.lowrank.choice`` says.
 
-    Candidates that differ in rank only are stages of one path, since factors enter one by one; the folds of all paths run
-    side by side. ``inverse_size`` above 0: the deviance is that of the negative binomial with this 1 / size, for which few
-    large counts decide less.
+    ``inverse_size`` above 0: the deviance is that of the negative binomial with this 1 / size, for which few large counts
+    decide less.
     """
-    # many parameters: those of the public function, and the numbers that its batches get
     by = folds_like_gaps(link, panel) if by == "auto" else by
-    released = released_months(link, panel, by=by, folds=folds, seed=seed)
-    base = [replace(c, rank=0) for c in candidates]
-    paths = list(dict.fromkeys(base))
-    members = [{c.rank: i for i, c in enumerate(candidates) if base[i] == path} for path in paths]
-    longest = [replace(path, rank=max(m)) for path, m in zip(paths, members, strict=True)]
-    tasks = [(i, fold) for i in range(len(paths)) for fold in range(folds)]
-    room = lockstep_room(panel, max(s.rank for s in longest) + 2)
-    rows: list[dict[str, object]] = []
+    (table,) = score_folds(
+        link, panel, [Contest(candidates, by)], folds=folds, seed=seed, inverse_size=inverse_size, watch=watch
+    )
+    return choose(table, candidates, by=by, one_se=one_se)
+
+
+def score_folds(
+    link: Link,
+    panel: Panel,
+    contests: Sequence[Contest],
+    *,
+    folds: int,
+    seed: int,
+    inverse_size: float = 0.0,
+    watch: Callable[[int], None] | None = None,
+    whole: Sequence[tuple[int, CountSettings]] = (),
+    ended: Callable[[list[tuple[int, list[MonthState]]], msg.Close], None] | None = None,
+) -> list[pd.DataFrame]:
+    """Score the candidates of all contests, the folds of all their paths side by side; a table for each contest.
+
+    Parameters
+    ----------
+    watch : called with the number of scores of the first contest
+    whole : batches, and settings of rank 0 of fits of all visits beside the folds
+    ended : called with batches and states of such fits; it has to ask to close the batches
+    """
+    tasks: list[tuple[_Path, int]] = []
+    tables: list[list[dict[str, object]]] = []
+    for contest in contests:
+        released = released_months(link, panel, by=contest.by, folds=folds, seed=seed)
+        opening = {"weights": "fold", "by": contest.by, "folds": folds, "seed": seed, "released": released}
+        tables.append([])
+        base = [replace(c, rank=0) for c in contest.candidates]
+        for i, model in enumerate(dict.fromkeys(base)):
+            ranks = {c.rank: k for k, c in enumerate(contest.candidates) if base[k] == model}
+            longest = replace(model, rank=max(ranks))
+            tasks += [
+                (_Path(contest.first + i, longest, ranks, opening, tables[-1]), fold) for fold in range(folds)
+            ]
+    tasks += [(_Path(batch, s, {}, {}, []), 0) for batch, s in whole]
+    room = lockstep_room(panel, max(path.settings.rank for path, _ in tasks) + 2)
     for first in range(0, len(tasks), room):
-        mine: dict[int, list[int]] = {}
-        for i, fold in tasks[first : first + room]:
-            mine.setdefault(i, []).append(fold)
+        together: dict[int, list[tuple[_Path, int]]] = {}
+        for path, fold in tasks[first : first + room]:
+            together.setdefault(path.batch, []).append((path, fold))
         questions = [
             replace(
-                open_batch(panel, first_batch + i, longest[i], numbers),
-                weights="fold", by=by, folds=folds, seed=seed, released=released,
+                open_batch(panel, batch, mine[0][0].settings, [fold for _, fold in mine]),
+                **mine[0][0].opening,
             )
-            for i, numbers in mine.items()
-        ]  # fmt: skip
-        lanes = []
-        for (i, numbers), answers in zip(mine.items(), link.ask(questions), strict=True):
-            sums = starts(answers, len(numbers))
-            for at, fold in enumerate(numbers):
+            for batch, mine in together.items()
+        ]
+        lanes, whose = [], []
+        for mine, answers in zip(together.values(), link.ask(questions), strict=True):
+            sums = starts(answers, len(mine))
+            for at, (path, fold) in enumerate(mine):
                 if not sums[at, 0] > 0:
                     raise ConfigError(
                         f"fold {fold} leaves no visit to train on; use fewer folds, folds by visit, or a lower least "
                         "number of sites (--minimum)."
                     )
-                most = most_rank(panel, longest[i])
-                score = _scorer(longest[i], members[i], most, fold, rows, inverse_size, watch)
-                path = fit_path(panel, longest[i], sums[at], each=score, tol=FOLD_TOL)
-                lanes.append(Lane(first_batch + i, at, path))
-        for lane, state in zip(lanes, run_lockstep(link, panel, lanes), strict=True):
+                told = watch if path.table is tables[0] else None
+                each = _scorer(panel, path, fold, inverse_size, told)
+                lanes.append(Lane(path.batch, at, fit_path(panel, path.settings, sums[at], each=each)))
+                whose.append((path, fold))
+        ends = []
+        for (path, fold), state in zip(whose, run_lockstep(link, panel, lanes), strict=True):
             if state.away:
-                i = lane.batch - first_batch
-                _ranks_that_ran_away(rows, members[i], longest[i], mine[i][lane.fit])
+                _ranks_that_ran_away(path, fold)
+            if not path.ranks:
+                ends.append((path.batch, [state]))
         if watch:
-            watch(len(rows))
-        link.ask([msg.Close(np.array([first_batch + i for i in mine]))])
-    return choose(pd.DataFrame(rows), candidates, by=by, one_se=one_se)
+            watch(len(tables[0]))
+        close = msg.Close(np.array(list(together)))
+        if ended is not None and ends:
+            ended(ends, close)
+        else:
+            link.ask([close])
+    return [pd.DataFrame(rows) for rows in tables]
 
 
-def _ranks_that_ran_away(
-    rows: list[dict[str, object]], ranks: dict[int, int], settings: CountSettings, fold: int
-) -> None:
+def _ranks_that_ran_away(path: _Path, fold: int) -> None:
     """Give ranks without a score in this fold that of the largest rank below them: so much the panel can bear."""
-    scored = {r["candidate"]: r for r in rows if r["fold"] == fold}
+    scored = {r["candidate"]: r for r in path.table if r["fold"] == fold}
     below: dict[str, object] = {}
-    for rank in sorted(ranks):
-        below = scored.get(ranks[rank], below)
+    for rank, candidate in sorted(path.ranks.items()):
+        below = scored.get(candidate, below)
         if not below:
             raise DomainError(
-                f"fold {fold}: the {settings.family} model has run away on these visits, at a rank up to {rank}. Let lower "
-                "ranks take part in the choice, or choose another --model."
+                f"fold {fold}: the {path.settings.family} model has run away on these visits, at a rank up to {rank}. Let "
+                "lower ranks take part in the choice, or choose another --model."
             )
-        if ranks[rank] not in scored:
-            rows.append(below | {"candidate": ranks[rank], "rank": rank})
+        if candidate not in scored:
+            path.table.append(below | {"candidate": candidate, "rank": rank})
 
 
 def _scorer(
-    settings: CountSettings,
-    ranks: dict[int, int],
-    most: int,
-    fold: int,
-    rows: list[dict[str, object]],
-    inverse_size: float,
-    watch: Callable[[int], None] | None,
-) -> Callable[[MonthState], Generator[Request, Sums, None]]:
-    def score(state: MonthState) -> Generator[Request, Sums, None]:
-        last = state.rank >= most  # a small panel cannot have the ranks above: they are this one
-        wanted = [r for r in ranks if r == state.rank or (last and r > state.rank)]
-        if not wanted:
-            return
-        sums = yield AskScore(state.smear, inverse_size)
+    panel: Panel, path: _Path, fold: int, inverse_size: float, watch: Callable[[int], None] | None
+) -> Callable[[MonthState, MonthState, AskProduct | None], Generator[Request, Any, Stage]]:
+    most = most_rank(panel, path.settings)  # a small panel cannot have the ranks above: they are this one
+
+    def score(
+        state: MonthState, below: MonthState, ahead: AskProduct | None
+    ) -> Generator[Request, Any, Stage]:
+        product = None
+        wanted = [rank for rank in path.ranks if min(rank, most) == state.rank]
+        if wanted or not path.ranks:
+            state, product = yield from summary(panel, state, path.settings, ahead=ahead)
+        if wanted:
+            yield AskScore(state.smear, inverse_size, lambda sums: note(wanted, sums))
+        return state, product
+
+    def note(wanted: Sequence[int], sums: Sums) -> None:
         for rank in wanted:
-            rows.append(
+            path.table.append(
                 {
-                    "candidate": ranks[rank],
-                    "model": model_name(settings),
+                    "candidate": path.ranks[rank],
+                    "model": model_name(path.settings),
                     "rank": rank,
                     "penalty": np.nan,
                     "fold": fold,
                 }
-                | scores(sums["sums"], settings)
+                | scores(sums["sums"], path.settings)
             )
             if watch:
-                watch(len(rows))
+                watch(len(path.table))
 
     return score

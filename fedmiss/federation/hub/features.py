@@ -81,6 +81,7 @@ class Coefficients:
     columns : (k,) features;  block : (k,) which of ``blocks`` each belongs to
     B : (k, c) coefficients of the effect (and the slope);  prior : their prior means, zero but for replicates
     rho : (blocks, c) their prior variances;  cov : (c, k, k) posterior covariances
+    Of many fits (:func:`.state.stacked`) these four have a leading axis.
     """
 
     blocks: tuple[str, ...]
@@ -97,26 +98,31 @@ class Coefficients:
         return int(self.columns.size)
 
     @property
-    def edf(self) -> float:
-        """Effective number of coefficients."""
+    def edf(self) -> F64:
+        """Effective number of coefficients (...)."""
         if not self.k:
-            return 0.0
-        spread = np.einsum("caa->ac", self.cov)
-        return float(np.where(self.used, 1.0 - spread / self.rho[self.block], 0.0).sum())
+            return np.zeros(self.B.shape[:-2])
+        out: F64 = self._known(self.cov).sum(axis=(-2, -1))
+        return out
+
+    def _known(self, cov: F64) -> F64:
+        """How much of each coefficient (..., k, c) the data determine, with posterior covariances ``cov``."""
+        spread = np.einsum("...caa->...ac", cov)
+        return np.where(self.used, 1.0 - spread / self.rho[..., self.block, :], 0.0)
 
     @property
     def used(self) -> Bool:
         """(k, c) whether a feature may move a coefficient: visits speak for the effect only."""
-        out = np.ones_like(self.B, dtype=bool)
+        out = np.ones(self.B.shape[-2:], dtype=bool)
         out[np.array([self.blocks[b] == "visits" for b in self.block], dtype=bool), 1:] = False
         return out
 
     def uncertainty(self, panel: Panel) -> F64:
-        """(c,) what the coefficients' uncertainty adds to a site's squared distance from its prior mean, on average."""
+        """(..., c) what the coefficients' uncertainty adds to a site's squared distance from its prior mean, on average."""
         if panel.features is None or not self.k:
-            return np.zeros(self.B.shape[1])
+            return np.zeros((*self.B.shape[:-2], self.B.shape[-1]))
         spread = panel.features.covariance[np.ix_(self.columns, self.columns)]
-        out: F64 = np.einsum("cab,ab->c", self.cov, spread)
+        out: F64 = np.einsum("...cab,ab->...c", self.cov, spread)
         return out
 
     def drawn(self, rng: np.random.Generator) -> Coefficients:
@@ -144,38 +150,38 @@ def start_coefficients(panel: Panel, blocks: Sequence[str], unit: float, *, slop
 
 
 def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
-    """One Newton step of all coefficients; with ``learn`` their variances too. ``sums`` (d (d + 3) / 2,), d = c (k + 1).
+    """One Newton step of all coefficients; with ``learn`` their variances. ``sums`` (..., d (d + 3) / 2), d = c (k + 1).
 
     The constants take part in the equations and are not moved: what visited sites have in common is the level's (and the
     line's), which move in the same round. Without them both would correct the same, and swing.
     """
-    q, unit = state.features, state.unit**2
-    k, c = q.B.shape
+    q, unit = state.features, np.asarray(state.unit)[..., None, None]
+    *many, k, c = q.B.shape
     d = c * (k + 1)
     moved = np.vstack([q.used, np.zeros((1, c), dtype=bool)]).T.ravel()  # (d,) in the order of the sums
     at = np.flatnonzero(moved | (np.arange(d) % (k + 1) == k))
-    precision, pull = np.full((c, k + 1), 1.0 / (MOST * unit)), np.zeros((c, k + 1))
-    precision[:, :k] = 1.0 / q.rho[q.block].T
-    pull[:, :k] = precision[:, :k] * (q.B - q.prior).T
-    A = from_triangle(sums[d:], d)[np.ix_(at, at)] + np.diag(precision.ravel()[at])
-    inner = np.zeros((d, d))
-    inner[np.ix_(at, at)] = np.linalg.inv(0.5 * (A + A.T))
-    step = SHARE * (inner @ (sums[:d] - pull.ravel())).reshape(c, k + 1)[:, :k].T
-    cov = np.stack([inner[a * (k + 1) : a * (k + 1) + k, a * (k + 1) : a * (k + 1) + k] for a in range(c)])
-    new = replace(
-        q,
-        B=q.B + np.where(q.used, np.clip(step, -FARTHEST * state.unit, FARTHEST * state.unit), 0.0),
-        cov=cov,
+    precision, pull = np.empty((*many, c, k + 1)), np.zeros((*many, c, k + 1))
+    precision[...] = 1.0 / (MOST * unit**2)
+    precision[..., :k] = 1.0 / q.rho[..., q.block, :].swapaxes(-1, -2)
+    pull[..., :k] = precision[..., :k] * (q.B - q.prior).swapaxes(-1, -2)
+    A = np.ascontiguousarray(from_triangle(sums[..., d:], d)[..., at[:, None], at])
+    A[..., np.arange(at.size), np.arange(at.size)] += precision.reshape(*many, d)[..., at]
+    inner = np.zeros((*many, d, d))
+    inner[..., at[:, None], at] = np.linalg.inv(0.5 * (A + A.swapaxes(-1, -2)))
+    step = (inner @ (sums[..., :d] - pull.reshape(*many, d))[..., None])[..., 0].reshape(*many, c, k + 1)
+    step = np.clip(SHARE * step[..., :k].swapaxes(-1, -2), -FARTHEST * unit, FARTHEST * unit)
+    cov = np.stack(
+        [inner[..., a * (k + 1) : a * (k + 1) + k, a * (k + 1) : a * (k + 1) + k] for a in range(c)], axis=-3
     )
+    new = replace(q, B=q.B + np.where(q.used, step, 0.0), cov=cov)
     if not learn:
         return new
-    spread = np.einsum("caa->ac", cov)
-    known = np.where(q.used, 1.0 - spread / q.rho[q.block], 0.0)
+    known = q._known(cov)
     rho = [
-        (new.B[q.block == i] ** 2).sum(axis=0) / np.maximum(known[q.block == i].sum(axis=0), 1e-3)
-        for i in range(len(q.blocks))
+        (new.B[..., own, :] ** 2).sum(axis=-2) / np.maximum(known[..., own, :].sum(axis=-2), 1e-3)
+        for own in (q.block == i for i in range(len(q.blocks)))
     ]
-    return replace(new, rho=np.clip(np.array(rho), LEAST * unit, MOST * unit))
+    return replace(new, rho=np.clip(np.stack(rho, axis=-2), LEAST * unit**2, MOST * unit**2))
 
 
 def explained(panel: Panel, q: Coefficients, tau: F64) -> dict[str, float]:

@@ -6,8 +6,9 @@ A fit never touches the wire. :mod:`.lockstep` runs many of them side by side an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,15 +18,13 @@ from fedmiss.federation.hub.dispersion import table_nodes
 from fedmiss.federation.hub.features import start_coefficients
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import (
-    STARTS,
     Sums,
-    after_round,
-    effort_turn,
+    Turn,
     first_state,
     most_rank,
-    observer_turn,
     start_replicate,
     switched_off,
+    turn_of,
     with_factor,
 )
 from fedmiss.federation.triangle import from_triangle
@@ -35,23 +34,26 @@ from fedmiss.models.site_time import ascent
 from fedmiss.rng import rng_for
 
 __all__ = [
-    "FOLD_TOL",
     "AskKeep",
     "AskProduct",
     "AskRound",
     "AskScore",
     "AskSiteTime",
     "AskSummary",
+    "Errand",
     "Fitting",
     "Request",
+    "Stage",
     "fit_from",
     "fit_path",
     "fit_replicate",
+    "polished",
+    "summary",
 ]
 
 POWER = 3  # block power iterations that start a factor
 WIDTH = 6  # vectors in the block
-TOL, FOLD_TOL, REPLICATE_TOL = 3e-3, 1e-2, 1e-2  # held-out counts and replicates scatter by far more
+TOL, PATH_TOL, REPLICATE_TOL = 3e-3, 1e-2, 1e-2  # held-out counts and replicates scatter by far more
 REPLICATE_ROUNDS = 25
 FAR = 3.0  # root mean square move of a round, in units of the link, that only a fit which runs away makes
 SETTLED = 5  # rounds of a rank after which it is looked at
@@ -59,13 +61,13 @@ SETTLED = 5  # rounds of a rank after which it is looked at
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskRound:
-    """The months' sums after the sites were solved at these months; ``begin`` as in ``messages.Broadcast``."""
+    """The state after a round from this one (:func:`.steps.after_round`); ``begin`` as in ``messages.Broadcast``."""
 
     state: MonthState
     begin: int
     nodes: F64
-    effort: bool
-    observers: bool
+    turn: Turn
+    settings: CountSettings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,14 +85,19 @@ class AskSummary:
     state: MonthState
     nodes: F64
     months: bool = False
+    ahead: AskProduct | None = None  # asked after it in the same exchange
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskScore:
-    """Scores of held-out visits; ``inverse_size`` of the negative binomial whose deviance is meant, 0: the family's."""
+    """Scores of held-out visits; ``inverse_size`` of the negative binomial whose deviance is meant, 0: the family's.
+
+    An errand: the fit goes on without it, and ``then`` gets the sums.
+    """
 
     smear: float
     inverse_size: float
+    then: Callable[[Sums], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,13 +109,16 @@ class AskSiteTime:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskKeep:
-    """Keep the groups' half of the fit, as it is now, as the batch ``to``."""
+    """Keep the groups' half of the fit, as it is now, as the batch ``to``: an errand. ``then`` goes on from there."""
 
     to: int
+    then: Fitting
 
 
-Request = AskRound | AskProduct | AskSummary | AskScore | AskSiteTime | AskKeep
-Fitting = Generator[Request, Sums, MonthState]
+Errand = AskScore | AskKeep
+Request = AskRound | AskProduct | AskSummary | AskSiteTime | Errand
+Stage = tuple[MonthState, F64 | None]  # a finished rank, and the first product that the next one begins with
+Fitting = Generator[Request, Any, MonthState]  # a round is answered by a state, all else by sums
 
 
 def fit_path(
@@ -116,20 +126,18 @@ def fit_path(
     settings: CountSettings,
     start: F64,
     *,
-    each: Callable[[MonthState], Generator[Request, Sums, None]] | None = None,
+    each: Callable[[MonthState, MonthState, AskProduct | None], Generator[Request, Any, Stage]],
     watch: Callable[[int, float], None] | None = None,
-    months: Container[int] = (),
-    tol: float | None = None,
 ) -> Fitting:
-    """Fit ranks 0 to ``settings.rank``, factors entering one by one.
+    """Fit ranks 0 to ``settings.rank`` to moves of ``PATH_TOL``, factors entering one by one.
 
     Parameters
     ----------
     start : (4,) sums of weights, values, exposures and squares
-    each : called at the end of every rank with the finished state; may ask more (scores of held-out visits)
+    each : called at the end of every rank with its state, that of the rank below, and the first product that the next rank
+        begins with, None where there is none; may ask more (scores of held-out visits, the rounds to the end), and gives the
+        state that the path goes on from, and the product if it was asked for in passing
     watch : called after each round with (round, root mean square move)
-    months : ranks of which counted and fitted totals are wanted by month; the largest stands for all above it
-    tol : a rank is finished when a round moves it by less than this, see :func:`.steps.after_round`; None: ``TOL``
 
     Returns
     -------
@@ -141,18 +149,15 @@ def fit_path(
     DomainError    rank 0 runs away
     """
     if settings.time == "fixed":
-        return (yield from fit_fixed(panel, settings, float(start[0]), months=0 in months))
+        return (yield from fit_fixed(panel, settings, float(start[0]), months=True))
     state = first_state(panel, settings, start)
-    begin = 1
+    begin, W = 1, None
+    ask: AskProduct | None = None
     most = most_rank(panel, settings)
     for rank in range(most + 1):
         good = state
         if rank:
-            v = (
-                None
-                if switched_off(state)
-                else (yield from _direction(panel, settings, rank, float(start[3])))
-            )
+            v = None if ask is None else (yield from _direction(panel, ask, W))
             state = with_factor(state, v, panel)
             begin = 2
         state = yield from _rounds(
@@ -161,7 +166,7 @@ def fit_path(
             settings,
             begin,
             learn=True,
-            tol=TOL if tol is None else tol,
+            tol=PATH_TOL,
             most=settings.max_sweeps,
             watch=watch,
         )
@@ -169,11 +174,10 @@ def fit_path(
             if not rank:
                 raise DomainError(_ran_away(state, settings))
             return replace(good, away=rank)
-        state = yield from _summary(
-            panel, state, settings, months=rank in months or (rank == most and settings.rank in months)
-        )
-        if each is not None:
-            yield from each(state)
+        off = rank == most or switched_off(state)
+        ask = None if off else _first_product(panel, settings, rank + 1, float(start[3]))
+        # where sites are joint a product takes two exchanges, of which the first would come too soon
+        state, W = yield from each(state, good, None if panel.n_joint else ask)
     return state
 
 
@@ -188,7 +192,23 @@ def fit_from(
     state = yield from _rounds(
         state, panel, settings, 1, learn=True, tol=TOL, most=settings.max_sweeps, watch=watch
     )
-    return state if state.away else (yield from _summary(panel, state, settings, months=True))
+    return state if state.away else (yield from summary(panel, state, settings, months=True))[0]
+
+
+def polished(
+    panel: Panel,
+    settings: CountSettings,
+    state: MonthState,
+    below: MonthState,
+    watch: Callable[[int, float], None] | None = None,
+) -> Fitting:
+    """Take a rank of a path to its end, moves of ``TOL``, and ask for its totals by month; ``below``: the rank below."""
+    end = yield from _rounds(
+        state, panel, settings, 0, learn=True, tol=TOL, most=settings.max_sweeps, watch=watch
+    )
+    if end.away:
+        return replace(below, away=end.away)
+    return (yield from summary(panel, end, settings, months=True))[0]
 
 
 def fit_fixed(
@@ -226,7 +246,7 @@ def fit_fixed(
         stretch=np.ones(1), squares=np.zeros(1), weight=weight, edf=float(sums["sums"][1]) + L - 1.0, k=rounds,
         rounds=rounds, converged=True,
     )  # fmt: skip
-    return (yield from _summary(panel, state, settings, months=months))
+    return (yield from summary(panel, state, settings, months=months))[0]
 
 
 def _no_birds(panel: Panel, empty: I64) -> str:
@@ -272,7 +292,7 @@ def fit_replicate(
     )
     if state.away:
         raise DomainError(_ran_away(state, settings))
-    return (yield from _summary(panel, state, settings))
+    return (yield from summary(panel, state, settings))[0]
 
 
 def _ran_away(state: MonthState, settings: CountSettings) -> str:
@@ -293,46 +313,58 @@ def _rounds(
     most: int,
     watch: Callable[[int, float], None] | None,
 ) -> Fitting:
-    for k in range(1, most + 1):
-        update = learn and k > STARTS
+    state = replace(state, converged=state.k > 5 and bool(state.moves.max() < tol))
+    while state.k < most and not state.converged:
+        k = state.k + 1
+        turn = turn_of(panel, settings, k, learn=learn, tol=tol)
         dispersed = settings.dispersion != "none" and FAMILIES[settings.family].dispersed
-        nodes = table_nodes(settings.dispersion, state.inverse_size) if update and dispersed else np.zeros(0)
-        effort = update and effort_turn(panel, settings, k)
-        observers = (
-            observer_turn(panel, settings, k) if update else settings.observers and not learn and k % 2 == 0
-        )
-        sums = yield AskRound(state, begin, nodes, effort, observers)
+        known = not (learn and turn.settled and dispersed)
+        nodes = np.zeros(0) if known else table_nodes(settings.dispersion, state.inverse_size)
+        state = replace((yield AskRound(state, begin, nodes, turn, settings)), rounds=state.rounds + 1)
         begin = 0
-        state = after_round(state, sums, panel, settings, nodes, learn=learn, tol=tol)
         finite = np.isfinite(state.T).all() and np.isfinite(state.mu)
         # rank 0 finds its way back, and replicates have their variances
         if not finite or (learn and state.rank and k > SETTLED and state.moves[-1] > FAR):
             return replace(state, away=max(state.rank, 1))
         if watch is not None:
             watch(state.rounds, state.moves[-1])
-        if state.converged:
-            break
     return state
 
 
-def _direction(
-    panel: Panel, settings: CountSettings, rank: int, squares: float
-) -> Generator[Request, Sums, F64]:
-    """Leading right singular vector of the residuals, of length sqrt(L), by block power iterations."""
+def _first_product(panel: Panel, settings: CountSettings, rank: int, squares: float) -> AskProduct:
+    """What the power iterations for a rank begin with."""
     width = int(min(WIDTH, panel.L))
     V = np.linalg.qr(rng_for(settings.seed, "factor", rank).standard_normal((panel.L, width)))[0]
-    W, unit = V, 2.0 ** round(float(np.log2(max(squares, 1e-9))))
+    return AskProduct(V, 2.0 ** round(float(np.log2(max(squares, 1e-9)))))
+
+
+def _direction(panel: Panel, first: AskProduct, W: F64 | None) -> Generator[Request, Sums, F64]:
+    """Leading right singular vector of the residuals, of length sqrt(L), by block power iterations.
+
+    ``W``: the first product where it is known already.
+    """
+    V = first.V
     for i in range(POWER):
         if i:
-            V = np.linalg.qr(W)[0]
-        W = (yield AskProduct(V, unit))["product"]
+            assert W is not None
+            V, W = np.linalg.qr(W)[0], None
+        if W is None:
+            W = (yield AskProduct(V, first.unit))["product"]
+    assert W is not None
     values, vectors = np.linalg.eigh(0.5 * (V.T @ W + W.T @ V))
     v: F64 = V @ vectors[:, -1] if values[-1] > 0 else np.zeros(panel.L)
     v *= np.sqrt(panel.L) * (-1.0 if v.sum() < 0 else 1.0)
     return v
 
 
-def _summary(panel: Panel, state: MonthState, settings: CountSettings, *, months: bool = False) -> Fitting:
+def summary(
+    panel: Panel,
+    state: MonthState,
+    settings: CountSettings,
+    *,
+    months: bool = False,
+    ahead: AskProduct | None = None,
+) -> Generator[Request, Sums, Stage]:
     """Dispersion on visits, and the ratio of the counted to the fitted total.
 
     log1p: of (1 + count) to exp(eta), Duan's smearing factor (JASA 1983) as a ratio of totals. Negative binomial: of count
@@ -342,12 +374,13 @@ def _summary(panel: Panel, state: MonthState, settings: CountSettings, *, months
     sampling theory).
     """
     nodes = np.array([state.inverse_size])
-    sums = yield AskSummary(state, nodes, months)
-    state = summarised(state, settings, sums["totals"], float(sums["dispersion"][0]))
+    sums = yield AskSummary(state, nodes, months, ahead)
+    done = replace(state, shift=np.zeros(state.p), stretch=np.ones(state.p), refill=False)
+    state = summarised(done, settings, sums["totals"], float(sums["dispersion"][0]))
     if settings.learning:  # an expected count is that of the mean visit, new observers' among them
         less = math.exp(-float(state.kappa[-1]) * panel.observers[2] / panel.observers[0])
         state = replace(state, found=state.found * less)
-    return replace(state, visited=sums["months"]) if months else state
+    return replace(state, visited=sums["months"]) if months else state, sums.get("product")
 
 
 def summarised(state: MonthState, settings: CountSettings, totals: F64, pearson: float) -> MonthState:

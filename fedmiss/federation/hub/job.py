@@ -17,12 +17,11 @@ from fedmiss.arrays import F64
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import Agreement, Plan, agree, folds_like_gaps
 from fedmiss.federation.hub.bootstrap import lockstep_size, replicates, totals_of
-from fedmiss.federation.hub.crossval import cross_validate
 from fedmiss.federation.hub.features import structure_facts
 from fedmiss.federation.hub.members import Member, fit_members
 from fedmiss.federation.hub.onward import Before, before_of, choice_of, fit_onward
 from fedmiss.federation.hub.state import Panel
-from fedmiss.federation.hub.structure import features_of, try_structure
+from fedmiss.federation.hub.structure import choose_model, features_of
 from fedmiss.federation.hub.support import released_months
 from fedmiss.federation.link import Link
 from fedmiss.folders import JointFacts, ModelFacts
@@ -92,19 +91,10 @@ def run_job(
     if order.before:
         choice = choice_of(order.before, "The model is that of the job which this one goes on from.")
     elif len(order.candidates) > 1:
-        choice = cross_validate(
-            link,
-            panel,
-            order.candidates,
-            folds=order.folds,
-            by=order.by,
-            seed=order.seed,
-            one_se=order.one_se,
-        )
-        if order.structure is not None:
-            panel, choice = try_structure(
-                link, panel, choice, folds=order.folds, by=order.by, seed=order.seed, features=order.structure
-            )
+        panel, choice = choose_model(
+            link, panel, order.candidates, folds=order.folds, by=order.by, seed=order.seed, one_se=order.one_se,
+            structure=order.structure,
+        )  # fmt: skip
     link.stage = "fit"
     trace: list[float] = []
     wanted = choice.members if order.average else (choice.best,)

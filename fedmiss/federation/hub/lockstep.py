@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +18,12 @@ from fedmiss.federation.hub.fit import (
     AskScore,
     AskSiteTime,
     AskSummary,
+    Errand,
     Fitting,
     Request,
 )
-from fedmiss.federation.hub.state import MonthState, Panel
-from fedmiss.federation.hub.steps import Sums
+from fedmiss.federation.hub.state import MonthState, Panel, apart, stacked
+from fedmiss.federation.hub.steps import Sums, after_round
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.triangle import to_triangle
 
@@ -29,49 +32,92 @@ __all__ = ["Lane", "run_lockstep"]
 
 @dataclass(slots=True)
 class Lane:
-    """One fit on its way: which fit of which batch it is, and what it asks now."""
+    """One fit on its way: which fit of which batch it is, what it asks now, and what is asked beside that."""
 
     batch: int
     fit: int
     fitting: Fitting
     request: Request | None = None
+    errands: list[Errand] = field(default_factory=list)
     result: MonthState | None = None
 
+    def go_on(self, answer: Sums | MonthState | None) -> None:
+        """Hear an answer, and go on to the next request that the fit cannot do without, or to its end."""
+        try:
+            self.request = self.fitting.send(answer)
+            while isinstance(self.request, AskScore | AskKeep):
+                self.errands.append(self.request)
+                self.request = self.fitting.send(None)
+        except StopIteration as end:
+            self.request, self.result = None, end.value
 
-def run_lockstep(
-    link: Link, panel: Panel, lanes: Sequence[Lane], done: Callable[[Lane], None] | None = None
-) -> list[MonthState]:
+
+def run_lockstep(link: Link, panel: Panel, lanes: Sequence[Lane]) -> list[MonthState]:
     """Run fits to their end, all their requests of the same moment in the same exchange.
 
-    ``done`` is called with every lane when it ends. A fit's result does not depend on which others run beside it.
+    Fits of one batch that are in the same turn take their step as one array. A fit's result does not depend on which others
+    run beside it, to the bit.
     """
+    for lane in lanes:
+        lane.go_on(None)
     waiting = list(lanes)
-    for lane in waiting:
-        lane.request = next(lane.fitting)
     while waiting:
-        packs = _packs(waiting)
-        sums = _ask(link, panel, packs, _ask_shared(link, panel, packs))
-        still = []
-        for pack, rows in zip(packs, sums, strict=True):
+        packs = _packs([lane for lane in waiting if lane.request is not None])
+        errands, begun = _errands(waiting)
+        joint, errands = _ask_shared(link, panel, packs, errands)
+        for pack, rows in zip(packs, _ask(link, panel, packs, joint, errands), strict=True):
             for lane, one in zip(pack, rows, strict=True):
-                try:
-                    lane.request = lane.fitting.send(one)
-                    still.append(lane)
-                except StopIteration as end:
-                    lane.request, lane.result = None, end.value
-                    if done is not None:
-                        done(lane)
-        order = {id(lane): i for i, lane in enumerate(lanes)}
-        waiting = sorted(still, key=lambda lane: order[id(lane)])
+                lane.go_on(one)
+        for lane in begun:
+            lane.go_on(None)
+        waiting = [lane for lane in [*waiting, *begun] if lane.request is not None or lane.errands]
     return [lane.result for lane in lanes if lane.result is not None]
+
+
+# Questions that come first in the first exchange of a moment, before anything moves the fits on, and who hears the answers.
+_Errands = list[tuple[msg.Question, Callable[[dict[str, msg.Answer]], None]]]
+
+
+def _errands(lanes: Sequence[Lane]) -> tuple[_Errands, list[Lane]]:
+    """Take the scores and copies that lanes ask for, scores of one batch as one question; also the lanes of the copies."""
+    out: _Errands = []
+    begun: list[Lane] = []
+    scores: dict[int, list[tuple[int, AskScore]]] = {}
+    for lane in lanes:
+        for one in lane.errands:
+            if isinstance(one, AskScore):
+                scores.setdefault(lane.batch, []).append((lane.fit, one))
+            else:
+                out.append((msg.Keep(lane.batch, one.to), lambda _: None))
+                begun.append(Lane(one.to, 0, one.then))
+        lane.errands = []
+    for batch, asked in scores.items():
+        fits = np.array([fit for fit, _ in asked], dtype=np.int64)
+        smear, inverse_size = (
+            np.array([getattr(one, n) for _, one in asked]) for n in ("smear", "inverse_size")
+        )
+        out.append((msg.Score(batch, fits, smear, inverse_size), partial(_scored, [one for _, one in asked])))
+    return out, begun
+
+
+def _scored(asked: Sequence[AskScore], answers: dict[str, msg.Answer]) -> None:
+    for one, sums in zip(asked, total(answers, "sums", (len(asked), 5)), strict=True):
+        one.then({"sums": sums})
+
+
+def _heard(errands: _Errands, answers: Sequence[dict[str, msg.Answer]]) -> Sequence[dict[str, msg.Answer]]:
+    """Hand on the answers to errands; the others."""
+    for (_, heard), answer in zip(errands, answers, strict=False):
+        heard(answer)
+    return answers[len(errands) :]
 
 
 def _key(lane: Lane) -> tuple[object, ...]:
     r = lane.request
     if isinstance(r, AskRound):
-        return (lane.batch, "round", r.state.p, r.begin, r.nodes.size, r.effort, r.observers)
+        return (lane.batch, "round", r.state.p, r.begin, r.nodes.size, r.turn)
     if isinstance(r, AskSummary):
-        return (lane.batch, "summary", r.state.p, r.nodes.size, r.months)
+        return (lane.batch, "summary", r.state.p, r.nodes.size, r.months, r.ahead is not None)
     return (lane.batch, type(r).__name__)
 
 
@@ -88,25 +134,28 @@ def _fits(pack: list[Lane]) -> I64:
 
 
 def _broadcast(pack: list[Lane], *, begin: int, sums: bool) -> msg.Broadcast:
-    states = [lane.request.state for lane in pack]  # type: ignore[union-attr]
-    free = states[0].free  # the line x is known to all
-
-    def stack(name: str) -> F64:
-        return np.stack([np.asarray(getattr(s, name), dtype=float) for s in states])
-
+    s = stacked([lane.request.state for lane in pack])  # type: ignore[union-attr]
+    free = s.free  # the line x is known to all
+    many: dict[str, Any] = {
+        name: getattr(s, name)
+        for name in ("mu", "tau", "phi", "inverse_size", "kappa", "ridge", "chain", "shift", "stretch")
+    }
     return msg.Broadcast(
-        pack[0].batch, _fits(pack), begin, sums, np.array([s.refill for s in states], dtype=np.uint8), stack("mu"),
-        stack("T")[:, :, free], to_triangle(stack("D")[:, :, free[:, None], free]), stack("tau"), stack("phi"),
-        stack("inverse_size"), stack("kappa"), stack("ridge"),
-        np.stack([s.features.B for s in states]), stack("chain"), stack("shift"), stack("stretch"),
+        pack[0].batch, _fits(pack), begin, sums, refill=np.asarray(s.refill, np.uint8), T=s.T[:, :, free],
+        D=to_triangle(s.D[:, :, free[:, None], free]), B=s.features.B, **many,
     )  # fmt: skip
 
 
-def _ask_shared(link: Link, panel: Panel, packs: list[list[Lane]]) -> list[np.ndarray | None]:
-    """First exchange, only where there are joint sites, of one person's own groups: their sums over all groups."""
+def _ask_shared(
+    link: Link, panel: Panel, packs: list[list[Lane]], errands: _Errands
+) -> tuple[list[np.ndarray | None], _Errands]:
+    """First exchange, only where there are joint sites, of one person's own groups: their sums over all groups.
+
+    Also the errands that are left.
+    """
     if not panel.n_joint:
-        return [None] * len(packs)
-    questions: list[msg.Question] = []
+        return [None] * len(packs), errands
+    questions: list[msg.Question] = [question for question, _ in errands]
     asked: list[int] = []
     for i, pack in enumerate(packs):
         r = pack[0].request
@@ -119,15 +168,15 @@ def _ask_shared(link: Link, panel: Panel, packs: list[list[Lane]]) -> list[np.nd
         asked.append(i)
     out: list[np.ndarray | None] = [None] * len(packs)
     if not asked:
-        return out
-    for i, answers in zip(asked, link.ask(questions), strict=True):
+        return out, errands
+    for i, answers in zip(asked, _heard(errands, link.ask(questions)), strict=True):
         shape = (len(packs[i]), panel.n_joint, _width(panel, packs[i][0]))
         joint = np.zeros(shape)
         for name, answer in answers.items():
             at = panel.joint[name]
             joint[:, at] += total({name: answer}, "rows", (shape[0], at.size, shape[2]))
         out[i] = joint
-    return out
+    return out, []
 
 
 def _width(panel: Panel, lane: Lane) -> int:
@@ -139,19 +188,25 @@ def _width(panel: Panel, lane: Lane) -> int:
     return r.state.p * (r.state.p + 3) // 2 + (panel.n_years if r.state.chain.size else 0)
 
 
+def _products(pack: list[Lane]) -> list[AskProduct]:
+    """The products that are asked for, by themselves or after a summary."""
+    asked = [lane.request.ahead if isinstance(lane.request, AskSummary) else lane.request for lane in pack]
+    return [r for r in asked if isinstance(r, AskProduct)]
+
+
 def _vectors(pack: list[Lane]) -> F64:
-    return np.stack([lane.request.V for lane in pack])  # type: ignore[union-attr]
+    return np.stack([r.V for r in _products(pack)])
 
 
 def _units(pack: list[Lane]) -> F64:
-    return np.array([lane.request.unit for lane in pack])  # type: ignore[union-attr]
+    return np.array([r.unit for r in _products(pack)])
 
 
 def _ask(
-    link: Link, panel: Panel, packs: list[list[Lane]], joint: list[np.ndarray | None]
-) -> list[list[Sums]]:
+    link: Link, panel: Panel, packs: list[list[Lane]], joint: list[np.ndarray | None], errands: _Errands
+) -> list[Sequence[Sums | MonthState]]:
     """Second exchange: sums over sites. Without joint sites it is the only one of a round."""
-    lists: dict[str, list[msg.Question]] = {name: [] for name in link.names}
+    lists: dict[str, list[msg.Question]] = {name: [q for q, _ in errands] for name in link.names}
     place: list[int] = []  # position of each pack's answer
     for pack, shared in zip(packs, joint, strict=True):
         r, fits = pack[0].request, _fits(pack)
@@ -164,13 +219,8 @@ def _ask(
             common.append(_broadcast(pack, begin=0, sums=False))
             nodes = np.stack([lane.request.nodes for lane in pack])  # type: ignore[union-attr]
             common.append(msg.Predict(pack[0].batch, fits, nodes, r.months))
-        elif isinstance(r, AskScore):
-            smear = np.array([lane.request.smear for lane in pack])  # type: ignore[union-attr]
-            common.append(msg.Score(pack[0].batch, fits, smear, np.full(len(pack), r.inverse_size)))
         elif isinstance(r, AskSiteTime):
             common.append(msg.SiteTime(pack[0].batch, fits, np.stack([lane.request.time for lane in pack])))  # type: ignore[union-attr]
-        elif isinstance(r, AskKeep):
-            common.append(msg.Keep(pack[0].batch, r.to))
         for name, questions in lists.items():
             questions.extend(common)
             mine = (
@@ -178,18 +228,22 @@ def _ask(
             )
             if isinstance(r, AskRound):
                 questions.append(
-                    msg.Solve(pack[0].batch, fits, r.state.p, mine, r.effort, r.observers, nodes)
+                    msg.Solve(pack[0].batch, fits, r.state.p, mine, r.turn.effort, r.turn.observers, nodes)
                 )
-            elif isinstance(r, AskProduct):
+            elif _products(pack):
                 questions.append(msg.Product(pack[0].batch, fits, _vectors(pack), mine, _units(pack)))
-        place.append(len(lists[link.names[0]]) - 1)
-    answers = link.ask(lists if panel.n_joint else lists[link.names[0]])
-    return [_sums(answers[i], pack, panel) for i, pack in zip(place, packs, strict=True)]
+        place.append(len(lists[link.names[0]]) - 1 - len(errands))
+    answers = _heard(errands, link.ask(lists if panel.n_joint else lists[link.names[0]]))
+    return [_answered(answers[: i + 1], pack, panel) for i, pack in zip(place, packs, strict=True)]
 
 
-def _sums(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> list[Sums]:
-    """Add the groups' answers, in the order of their names, and split them by fit."""
-    n, r = len(pack), pack[0].request
+def _answered(
+    answers: Sequence[dict[str, msg.Answer]], pack: list[Lane], panel: Panel
+) -> Sequence[Sums | MonthState]:
+    """Add the groups' answers, the last ones, in the order of their names; each fit gets its next state, or its sums."""
+    n, r, products = len(pack), pack[0].request, _products(pack)
+    last = answers[-2] if products and isinstance(r, AskSummary) else answers[-1]
+    shapes: dict[str, tuple[int, ...]] = {}
     if isinstance(r, AskRound):
         p, f, K = r.state.p, r.state.free.size, r.state.kappa.size
         follows = r.state.features.k > 0
@@ -206,17 +260,15 @@ def _sums(answers: dict[str, msg.Answer], pack: list[Lane], panel: Panel) -> lis
         }
     elif isinstance(r, AskSummary):
         shapes = {"totals": (n, 3), "dispersion": (n, r.nodes.size), "months": (n, panel.L * r.months, 6)}
-    elif isinstance(r, AskScore):
-        shapes = {"sums": (n, 5)}
-    elif isinstance(r, AskKeep):
-        shapes = {}
     elif isinstance(r, AskSiteTime):
         L = panel.L
         shapes = {"sums": (n, 2), "counted": (n, L), "gradient": (n, L), "information": (n, L * (L + 1) // 2)}
-    else:
-        assert isinstance(r, AskProduct)
-        shapes = {"product": (n, *r.V.shape)}
-    added = {name: total(answers, name, shape) for name, shape in shapes.items()}
-    if isinstance(r, AskProduct):
-        added["product"] *= _units(pack)[:, None, None]
+    added = {name: total(last, name, shape) for name, shape in shapes.items()}
+    if products:
+        unit = _units(pack)[:, None, None]
+        added["product"] = total(answers[-1], "product", (n, *products[0].V.shape)) * unit
+    if isinstance(r, AskRound):
+        asked = [lane.request for lane in pack]
+        states, nodes = [a.state for a in asked], np.stack([a.nodes for a in asked])  # type: ignore[union-attr]
+        return apart(after_round(stacked(states), added, panel, r.settings, nodes, r.turn), states)
     return [{name: value[i] for name, value in added.items()} for i in range(n)]

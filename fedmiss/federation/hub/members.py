@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fedmiss.errors import InputError
 from fedmiss.federation.hub.crossval import open_batch, starts
-from fedmiss.federation.hub.fit import AskKeep, Request, fit_path
+from fedmiss.federation.hub.fit import AskKeep, AskProduct, Fitting, Request, Stage, fit_path, polished
 from fedmiss.federation.hub.lockstep import Lane, run_lockstep
 from fedmiss.federation.hub.state import MonthState, Panel
-from fedmiss.federation.hub.steps import Sums, most_rank
+from fedmiss.federation.hub.steps import most_rank
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.settings import CountSettings
 
@@ -67,7 +68,8 @@ def fit_all(
     """Fit all visits by every model side by side; some may have run away.
 
     Models that differ in rank only are stages of one path: the largest has the path's batch, the others a copy of what the
-    groups had come to at their rank. ``watch`` hears of the rounds up to the first model's rank.
+    groups had come to at their rank. The path hurries on (:func:`.fit.fit_path`), and each goes to its own end beside it.
+    ``watch`` hears of the rounds of the first model.
     """
     bases = [replace(s, rank=0) for s in settings]
     paths = [[i for i, b in enumerate(bases) if b == base] for base in dict.fromkeys(bases)]
@@ -79,27 +81,39 @@ def fit_all(
         start = starts(opened, 1)
         if not start[0, 0] > 0:
             raise InputError("no visit has a positive weight: there is nothing to fit. Check the weights.")
-        stages = {settings[k].rank: k for k in path if k != i}
-        fitting = fit_path(
-            panel, settings[i], start[0], each=_keeper(stages, batches, kept, most_rank(panel, settings[i])),
-            watch=_until(kept, watch) if 0 in path else None, months={settings[k].rank for k in path},
-        )  # fmt: skip
-        lanes.append(Lane(batches[i], 0, fitting))
+        heard = _until(kept, watch) if 0 in path else None
+        each = _keeper(panel, settings, batches, path, i, kept, watch)
+        lanes.append(Lane(batches[i], 0, fit_path(panel, settings[i], start[0], each=each, watch=heard)))
     for path, end in zip(paths, run_lockstep(link, panel, lanes), strict=True):
         kept |= {k: end for k in path if k not in kept}  # of a path that ran away, or its last rank
     return [Member(s, kept[i], at) for i, (s, at) in enumerate(zip(settings, batches, strict=True))]
 
 
 def _keeper(
-    stages: Mapping[int, int], batches: Sequence[int], kept: dict[int, MonthState], most: int
-) -> Callable[[MonthState], Generator[Request, Sums, None]]:
-    """Keep the states of some ranks of a path, and let the groups keep theirs; the panel bears ranks up to ``most``."""
+    panel: Panel,
+    settings: Sequence[CountSettings],
+    batches: Sequence[int],
+    path: Sequence[int],
+    last: int,
+    kept: dict[int, MonthState],
+    watch: Callable[[int, float], None] | None,
+) -> Callable[[MonthState, MonthState, AskProduct | None], Generator[Request, Any, Stage]]:
+    """Let the members of a path go to their own end: ``last`` in the path's batch, the others in a copy of it."""
+    most = most_rank(panel, settings[last])  # a small panel cannot have the ranks above: they are this one
 
-    def keep(state: MonthState) -> Generator[Request, Sums, None]:
-        for rank, member in stages.items():
-            if rank == state.rank or rank > state.rank == most:
-                yield AskKeep(batches[member])
-                kept[member] = state
+    def to_the_end(i: int, state: MonthState, below: MonthState) -> Fitting:
+        kept[i] = yield from polished(panel, settings[last], state, below, None if i else watch)
+        return kept[i]
+
+    def keep(
+        state: MonthState, below: MonthState, ahead: AskProduct | None
+    ) -> Generator[Request, Any, Stage]:
+        mine = [i for i in path if state.rank == min(settings[i].rank, most)]
+        kept.update(dict.fromkeys(mine, state))
+        for i in mine:
+            if i != last:
+                yield AskKeep(batches[i], to_the_end(i, state, below))
+        return (yield from to_the_end(last, state, below)) if last in mine else state, None
 
     return keep
 
@@ -107,7 +121,7 @@ def _keeper(
 def _until(
     kept: Mapping[int, MonthState], watch: Callable[[int, float], None] | None
 ) -> Callable[[int, float], None] | None:
-    """Watch the rounds until the first model is finished."""
+    """Watch a path until it has come to the first model."""
     if watch is None:
         return None
     return lambda rounds, move: None if 0 in kept else watch(rounds, move)

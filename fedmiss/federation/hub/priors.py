@@ -31,47 +31,52 @@ STRIDE = 4.0  # factor by which a variance moves in a round at most
 FEWEST_BIRDS = 0.5  # counts without a bird start, and are centred, at the level of half a bird
 
 
-def next_variance(squares: F64, known: F64, old: float, least: float = 0.0) -> float:
-    """The next prior variance of terms with these squared posterior means, of which the data determine ``known``.
+def next_variance(squares: F64, known: F64, old: F64 | float, least: F64 | float = 0.0) -> F64:
+    """The next prior variance (...) of terms with these squared posterior means (..., m); the data determine ``known``.
 
     EM's step is the mean of mean^2 + variance, and the variance of a term is (1 - known) ``old``. Where that leads down,
     MacKay's sum of squares / sum of ``known`` is taken instead, by a factor of ``STRIDE`` at most: it has the same fixed
     point (Neural Computation 1992, section 4.2) and gets there in a third of the rounds where data are weak. Upwards it
     would swing where one flock among zeros is all that there is.
     """
-    em, much = float((squares + (1.0 - known) * old).mean()), float(known.sum())
-    quick = float(squares.sum()) / much if much > 0.0 else em
-    return max(float(_sooner(em, quick, old)), least)
+    em, much = (squares + (1.0 - known) * np.asarray(old)[..., None]).mean(axis=-1), known.sum(axis=-1)
+    quick = np.where(much > 0.0, squares.sum(axis=-1) / np.where(much > 0.0, much, 1.0), em)
+    return np.maximum(_sooner(em, quick, old), least)
 
 
-def _sooner(em: F64 | float, quick: F64 | float, old: F64 | float) -> F64:
+def _sooner(em: F64, quick: F64, old: F64 | float) -> F64:
     """EM's step where it leads up; MacKay's, which is quicker, where it leads down, by a factor of ``STRIDE`` at most."""
     return np.where(em < old, np.maximum(np.minimum(quick, em), old / STRIDE), em)
 
 
-def shrunk_variances(squares: F64, spread: F64, old: F64, J: float, unit: float, *, slopes: bool) -> F64:
-    """One step of the variances (p,) of J sites from ``old``, under half-normal priors of their standard deviations.
+def shrunk_variances(
+    squares: F64, spread: F64, old: F64, J: F64 | float, unit: F64 | float, *, slopes: bool
+) -> F64:
+    """One step of the variances (..., p) of J (...) sites from ``old``; their standard deviations have half-normal priors.
 
-    ``squares`` and ``spread`` (p,) are means over sites of squared posterior means a and of posterior variances s. With the
-    scale c of the prior EM's step solves v + v^2 / (J c^2) = a + s: 1 % below a + s at a standard deviation of c and a
+    ``squares`` and ``spread`` (..., p) are means over sites of squared posterior means a and of posterior variances s. With
+    the scale c of the prior EM's step solves v + v^2 / (J c^2) = a + s: 1 % below a + s at a standard deviation of c and a
     hundred sites. MacKay's solves v (1 - s / old) + v^2 / (J c^2) = a; which is taken, see :func:`next_variance`. A
     half-normal is the half-t of Gelman (Bayesian Analysis 2006) without its tail, which does not bound the variance of
     sites that have zeros only.
     """
-    scale = np.full(squares.size, SITE_SD * unit)
+    scale = np.full(squares.shape[-1], SITE_SD)
     if slopes:
-        scale[1] = SLOPE_SD * unit
+        scale[1] = SLOPE_SD
+    width = np.asarray(J)[..., None] * (scale * np.asarray(unit)[..., None]) ** 2
 
     def solved(g: F64, a: F64) -> F64:
-        out: F64 = 2.0 * a / (g + np.sqrt(g**2 + 4.0 * a / (J * scale**2)))
+        out: F64 = 2.0 * a / (g + np.sqrt(g**2 + 4.0 * a / width))
         return out
 
-    em = solved(np.ones(squares.size), squares + spread)
+    em = solved(np.ones(squares.shape[-1]), squares + spread)
     quick = solved(np.maximum(1.0 - spread / old, 1e-9), squares)
     return _sooner(em, quick, old)
 
 
-def level_pull(level: float, origin: float, variance: float, unit: float) -> float:
+def level_pull(
+    level: F64 | float, origin: F64 | float, variance: F64 | float, unit: F64 | float
+) -> F64 | float:
     """How far the prior N(``origin``, LEVEL_SD^2) pulls the level in a round.
 
     The level moves by what sites and months have in common: by G times ``variance``, G the slope of the log likelihood in

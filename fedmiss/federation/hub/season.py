@@ -16,7 +16,7 @@ is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -80,7 +80,7 @@ def _basis(months: bytes, years: bytes, effect: bool) -> tuple[F64, tuple[int, i
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeriesPrior:
-    """Basis and variances of one column.
+    """Basis and variances of one column, of one fit or, with a leading axis of all that may differ, of many fits.
 
     ``B`` (L, K) holds in this order the columns of line, season (month-of-year indicators), years (deviations) and walk
     (scaled eigenvectors of a centred random walk on the calendar, of mean variance one over the series), ``sizes`` of each.
@@ -92,12 +92,12 @@ class SeriesPrior:
 
     B: F64
     sizes: tuple[int, int, int, int]
-    unit: float
-    season: float
-    year: float
-    step: float
-    noise: float
-    cov: F64 = field(default_factory=lambda: np.zeros((0, 0)))  # posterior covariance of the coefficients
+    unit: float | F64
+    season: float | F64
+    year: float | F64
+    step: float | F64
+    noise: float | F64
+    cov: F64  # posterior covariance of the coefficients
     mean: F64 | None = None
     yearly: bool = False
 
@@ -107,7 +107,8 @@ class SeriesPrior:
         key = (np.asarray(month_of_year, np.int64).tobytes(), np.asarray(year, np.int64).tobytes())
         B, sizes = _basis(*key, effect)
         yearly = effect and np.unique(month_of_year).size == 1 and np.unique(year).size >= LEAST_YEARS
-        return cls(B, sizes, scale, scale / 3, scale / 3, scale / 3, scale / 3, yearly=yearly)
+        cov = np.zeros((B.shape[1], B.shape[1]))
+        return cls(B, sizes, scale, scale / 3, scale / 3, scale / 3, scale / 3, cov, yearly=yearly)
 
     def update(
         self, mean: F64, var: F64, prior: F64, width: F64, *, learn: bool, jolt: F64 | None = None
@@ -120,31 +121,37 @@ class SeriesPrior:
 
         Parameters
         ----------
-        width : (L,) of :meth:`widths`
-        jolt : (L,) prior mean of the months' own noise, for replicates; None is zero
+        mean, var, prior : (..., L)
+        width : (..., L) of :meth:`widths`
+        jolt : (..., L) prior mean of the months' own noise, for replicates; None is zero
 
         Returns
         -------
-        prior with its new variances and covariance;  f : (L,) posterior mean of the series (and the jolt);
-        column : (L,) posterior mean of the months given f
+        prior with its new variances and covariance;  f : (..., L) posterior mean of the series (and the jolt);
+        column : (..., L) posterior mean of the months given f
         """
-        noise = self.noise
-        e = np.zeros(mean.size) if jolt is None else jolt
+        noise, K = np.asarray(self.noise)[..., None], self.B.shape[1]
+        e = np.zeros(mean.shape) if jolt is None else jolt
         drawn = e * np.sqrt(noise / width)  # the same draw, as the series sees it
-        H = np.maximum(1.0 / np.maximum(var, 1e-12) - 1.0 / width, 0.0)
+        told = 1.0 / np.maximum(var, 1e-12)
+        H = np.maximum(told - 1.0 / width, 0.0)
         seen = H > 1e-9 / width
-        y = np.where(seen, (mean / np.maximum(var, 1e-12) - prior / width) / np.where(seen, H, 1.0), 0.0)
-        weight = np.where(seen, 1.0 / (noise + 1.0 / np.where(seen, H, 1.0)), 0.0)
+        some = np.where(seen, H, 1.0)
+        y = np.where(seen, (mean * told - prior / width) / some, 0.0)
+        weight = np.where(seen, 1.0 / (noise + 1.0 / some), 0.0)
         precision = 1.0 / self.variances()
-        cov: F64 = np.asarray(np.linalg.inv((self.B.T * weight) @ self.B + np.diag(precision)), dtype=float)
-        pull = self.B.T @ (weight * (y - drawn))
-        coef = cov @ (pull if self.mean is None else pull + precision * self.mean)
-        f = self.B @ coef + e
+        # products by matrices of one fit each, never of all in one: then the bits do not depend on their number
+        A = self.B.T @ (weight[..., None] * self.B)
+        A[..., np.arange(K), np.arange(K)] += precision
+        cov: F64 = np.asarray(np.linalg.inv(A), dtype=float)
+        pull = _times(self.B.T, weight * (y - drawn))
+        coef = _times(cov, pull if self.mean is None else pull + precision * self.mean)
+        f = _times(self.B, coef) + e
         shrink, freely = H / (H + 1.0 / noise), H / (H + 1.0 / width)
         new = replace(self, cov=cov)
         if learn:
             # the months' own deviations: squared posterior means, and how much of each the data determine
-            spread = ((self.B @ cov) * self.B).sum(axis=1)
+            spread = ((self.B @ cov) * self.B).sum(axis=-1)
             known = shrink - shrink**2 * spread / noise
             least = self.unit * YEAR_SD**2
             new = replace(
@@ -152,39 +159,44 @@ class SeriesPrior:
                 season=self._step(1, coef, cov, 1e-6),
                 year=self._step(2, coef, cov, least),
                 step=self._step(3, coef, cov, 1e-6),
-                noise=next_variance((shrink * (y - f)) ** 2, known, noise, least if self.yearly else 1e-5),
+                noise=next_variance(
+                    (shrink * (y - f)) ** 2, known, self.noise, least if self.yearly else 1e-5
+                ),
             )
         return new, f, f + freely * (y - f)
 
-    def _step(self, part: int, coef: F64, cov: F64, least: float) -> float:
+    def _step(self, part: int, coef: F64, cov: F64, least: float | F64) -> float | F64:
         """The next variance of the coefficients of one part: season 1, years 2, walk 3."""
         old = (self.season, self.year, self.step)[part - 1]
         if not self.sizes[part]:
             return old
         at = slice(sum(self.sizes[:part]), sum(self.sizes[: part + 1]))
-        return next_variance(coef[at] ** 2, 1.0 - np.diag(cov)[at] / old, old, least)
+        own = np.einsum("...kk->...k", cov)[..., at]
+        return next_variance(coef[..., at] ** 2, 1.0 - own / np.asarray(old)[..., None], old, least)
 
     def widths(self, counted: Bool) -> F64:
-        """Prior variances (L,) of the months about the series, as their posteriors are computed.
+        """Prior variances (..., L) of the months about the series, as their posteriors are computed.
 
         ``noise``; wider for a counted year where a month is a year: what was counted there says its level, and a prior that
         was learned from few years would pull an index towards its line. A year without counts keeps ``noise``.
         """
-        wide = max(self.noise, self.unit * FREE_SD**2) if self.yearly else self.noise
-        return np.where(counted, wide, self.noise)
+        noise = np.asarray(self.noise)
+        wide = np.maximum(noise, self.unit * FREE_SD**2) if self.yearly else noise
+        return np.where(counted, wide[..., None], noise[..., None])
 
     def variances(self) -> F64:
-        """Prior variances of the coefficients, (K,)."""
-        return np.repeat([self.unit * LINE_VARIANCE, self.season, self.year, self.step], self.sizes)
+        """Prior variances of the coefficients, (..., K)."""
+        parts = np.stack([np.asarray(self.unit) * LINE_VARIANCE, self.season, self.year, self.step], axis=-1)
+        return np.repeat(parts, self.sizes, axis=-1)
 
-    def scaled(self, c: float) -> SeriesPrior:
+    def scaled(self, c: float | F64) -> SeriesPrior:
         """Return the prior of the column divided by ``c``; its line keeps its width."""
         return replace(
             self,
             season=self.season / c**2,
             year=self.year / c**2,
             step=self.step / c**2,
-            cov=self.cov / c**2,
+            cov=self.cov / np.asarray(c)[..., None, None] ** 2,
         )
 
     def jolted(self, z: F64) -> tuple[SeriesPrior, F64]:
@@ -200,3 +212,9 @@ class SeriesPrior:
         return replace(self, mean=mean), self.B @ (
             self.cov @ (mean / np.maximum(variances, np.diag(self.cov)))
         )
+
+
+def _times(A: F64, x: F64) -> F64:
+    """Matrices (..., a, b) times vectors (..., b), one by one."""
+    out: F64 = (A @ x[..., None])[..., 0]
+    return out

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.federation.triangle import free_columns
 from fedmiss.folders import ALL, VISITED
 
-__all__ = ["MonthState", "Panel"]
+__all__ = ["MonthState", "Panel", "apart", "stacked"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +61,8 @@ class Panel:
 class MonthState:
     """One fit after ``k`` rounds at its present rank; every step makes a new one.
 
+    Fits that take a step together are one state whose numbers have a leading axis of fits (:func:`stacked`).
+
     Attributes
     ----------
     mu : overall level;  origin : its prior mean
@@ -83,7 +87,7 @@ class MonthState:
     weight : sum of the visits' weights
     smear : factor that makes the fitted total of the visits the counted one
     found : what the mean observer finds at the mean experience of what one with an effect of zero does who has it all
-    moves : the last three root mean square moves
+    moves : (3,) the last three root mean square moves
     rounds : of all ranks so far
     visited : (L, 6) of the visits of each month: weights, counted and fitted total, variance, effect of effort and its
         square; as in ``messages.FitSums``
@@ -118,7 +122,7 @@ class MonthState:
     weight: float = 0.0
     k: int = 0
     rounds: int = 0
-    moves: tuple[float, ...] = (np.inf,)
+    moves: F64 = field(default_factory=lambda: np.full(3, np.inf))
     converged: bool = False
     smear: float = 1.0
     found: float = 1.0
@@ -131,7 +135,7 @@ class MonthState:
     @property
     def p(self) -> int:
         """Number of coefficients of a site."""
-        return int(self.T.shape[1])
+        return int(self.T.shape[-1])
 
     @property
     def free(self) -> I64:
@@ -140,10 +144,10 @@ class MonthState:
 
     @property
     def widths(self) -> F64:
-        """Prior variances (L, free columns) of the months about their prior means (:meth:`.season.SeriesPrior.widths`)."""
-        out = np.tile(self.noise[self.free], (len(self.T), 1))
+        """Prior variances (..., L, free columns) of months about their prior means (:meth:`.season.SeriesPrior.widths`)."""
+        out = np.repeat(self.noise[..., None, self.free], self.T.shape[-2], axis=-2)
         if self.series is not None and self.counted is not None:
-            out[:, 0] = replace(self.series[0], noise=float(self.noise[0])).widths(self.counted)
+            out[..., 0] = replace(self.series[0], noise=self.noise[..., 0]).widths(self.counted)
         return out
 
     @property
@@ -154,7 +158,7 @@ class MonthState:
     @property
     def edf_visits(self) -> float:
         """Effective number of effort coefficients and observer effects."""
-        return self.kappa.size + self.edf_observers
+        return float(self.kappa.shape[-1] + self.edf_observers)
 
     @property
     def stop_reason(self) -> str:
@@ -182,3 +186,60 @@ class MonthState:
     def size(self) -> float:
         """Size of the negative binomial, infinite for the Poisson limit."""
         return 1.0 / self.inverse_size if self.inverse_size > 0 else float("inf")
+
+
+# What steps neither read nor change: it stays with each fit.
+_OWN = {"smear", "found", "dispersion", "visited", "away", "rounds"}
+_ALIKE = {"slopes", "responses"}  # of all fits of a batch
+_STEPPED = [f.name for f in fields(MonthState) if f.name not in _OWN | _ALIKE]
+
+
+def stacked(states: Sequence[MonthState]) -> MonthState:
+    """Fits of one batch and rank as one state, with a leading axis of fits in all that steps read or change."""
+    many: MonthState = _stack(states, _STEPPED)
+    return many
+
+
+def apart(many: MonthState, states: Sequence[MonthState]) -> list[MonthState]:
+    """The fits of a stacked state, each with what ``states`` had of its own."""
+    return [_pick(one, many, i, _STEPPED) for i, one in enumerate(states)]
+
+
+_PARTS = {
+    SeriesPrior: ("unit", "season", "year", "step", "noise", "cov", "mean"),
+    Coefficients: ("B", "prior", "rho", "cov"),
+}
+
+
+def _stack(parts: Sequence[Any], names: Sequence[str]) -> Any:
+    out: dict[str, Any] = {}
+    for name in names:
+        values = [getattr(part, name) for part in parts]
+        first = values[0]
+        if type(first) in _PARTS:
+            out[name] = _stack(values, _PARTS[type(first)])
+        elif name == "series" and first is not None:
+            out[name] = tuple(_stack(column, _PARTS[SeriesPrior]) for column in zip(*values, strict=True))
+        elif name == "damping":
+            out[name] = tuple(np.array(x) for x in zip(*values, strict=True))
+        else:
+            out[name] = None if first is None else np.array(values)
+    return replace(parts[0], **out)
+
+
+def _pick(one: Any, many: Any, i: int, names: Sequence[str]) -> Any:
+    out: dict[str, Any] = {}
+    for name in names:
+        value, old = getattr(many, name), getattr(one, name)
+        if type(value) in _PARTS:
+            out[name] = _pick(old, value, i, _PARTS[type(value)])
+        elif name == "series" and value is not None:
+            out[name] = tuple(_pick(a, b, i, _PARTS[SeriesPrior]) for a, b in zip(old, value, strict=True))
+        elif name == "damping":
+            out[name] = tuple(x[i] for x in value)
+        elif value is None:
+            out[name] = None
+        else:
+            own = value[i]
+            out[name] = own.item() if own.ndim == 0 else own
+    return replace(one, **out)

@@ -12,7 +12,9 @@ analogue). It differs from FedMissEM's objective in integrating the factors out 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +39,7 @@ from fedmiss.models.lowrank.settings import CountSettings
 __all__ = [
     "STARTS",
     "Sums",
+    "Turn",
     "after_round",
     "first_state",
     "known_line",
@@ -44,6 +47,7 @@ __all__ = [
     "responding",
     "start_replicate",
     "switched_off",
+    "turn_of",
     "with_factor",
 ]
 
@@ -98,11 +102,16 @@ def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
         chain=START_CHAIN if settings.occupancy else np.zeros(0),
         features=start_coefficients(panel, settings.features, unit, slopes=slopes), weight=weight,
         phi=unit,
-        ridge=4.0 / unit, unit=float(np.sqrt(unit)), origin=mu,
+        ridge=4.0 / unit, unit=float(np.sqrt(unit)), origin=mu, damping=unhindered(L, p - slopes),
     )  # fmt: skip
     if settings.season and panel.calendar is not None:
         state = replace(state, series=(SeriesPrior.of(*panel.calendar, unit, effect=True),))
     return state
+
+
+def unhindered(L: int, n: int) -> tuple[F64, F64]:
+    """Damping at the start: months have not moved, and take full steps."""
+    return np.zeros((L, n)), np.ones(L)
 
 
 def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | None) -> MonthState:
@@ -116,7 +125,7 @@ def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | 
         full,
         weight=weight,
         k=0,
-        moves=(np.inf,),
+        moves=np.full(3, np.inf),
         shift=np.zeros(full.p),
         stretch=np.ones(full.p),
         refill=False,
@@ -180,11 +189,12 @@ def with_factor(state: MonthState, v: F64 | None, panel: Panel) -> MonthState:
         noise=np.r_[state.noise, noise],
         tau=np.r_[state.tau, tau],
         series=series,
-        shift=np.zeros(p + 1),
-        stretch=np.ones(p + 1),
+        shift=np.r_[state.shift, 0.0],
+        stretch=np.r_[state.stretch, 1.0],
         squares=np.r_[state.squares, 0.0],
+        damping=unhindered(L, state.free.size + 1),
         k=0,
-        moves=(np.inf,),
+        moves=np.full(3, np.inf),
         refill=False,
         converged=False,
     )
@@ -196,115 +206,121 @@ KNOWN = 1e-8  # prior variance of sites' coefficients that are features, hence k
 START_SLOPE = 0.02  # and of their slopes, for one standard deviation of the years
 
 
+class Turn(NamedTuple):
+    """What a round does; fits of one turn take their step together.
+
+    ``learn``: prior variances are re-estimated (False: kept, for replicates; prior means still follow); ``settled``: the
+    first rounds of a rank are over; ``effort``, ``observers``: whose turn it is; ``tol``: a fit has converged when neither
+    the cells' predictors nor the months moved by more than ``tol`` (root mean square) in three rounds in a row.
+    """
+
+    learn: bool
+    settled: bool
+    effort: bool
+    observers: bool
+    tol: float
+
+
+def turn_of(panel: Panel, settings: CountSettings, k: int, *, learn: bool, tol: float) -> Turn:
+    """The turn of round ``k`` of a rank: effort and observers take turns, else they undo each other."""
+    settled, effort = k > STARTS, panel.K + settings.learning > 0
+    own = settings.observers and (k % 2 == 0 or (learn and not effort))
+    return Turn(
+        learn, settled, learn and settled and effort and not (settings.observers and k % 2 == 0),
+        own and (settled or not learn), tol,
+    )  # fmt: skip
+
+
 def after_round(
-    state: MonthState,
-    sums: Sums,
-    panel: Panel,
-    settings: CountSettings,
-    nodes: F64,
-    *,
-    learn: bool,
-    tol: float,
+    state: MonthState, sums: Sums, panel: Panel, settings: CountSettings, nodes: F64, turn: Turn
 ) -> MonthState:
     """One round's M-step, given the sums over groups after the sites were solved.
 
     Parameters
     ----------
+    state : of one fit, or of many (:func:`.state.stacked`); then sums and nodes have their leading axis
     sums : of ``messages.Months``: ``months`` (L, p (p + 3) / 2) of the free columns, ``sites`` (4 + 3 p,), ``effort``
         (K + K^2,), ``observers`` (3,), ``dispersion`` (m,)
     nodes : (m,) values of 1 / size at which ``dispersion`` was computed
-    learn : re-estimate the prior variances (False: keep them, for replicates; prior means still follow)
-    tol : the fit has converged when neither the cells' predictors nor the months moved by more than ``tol`` (root mean
-        square) in three rounds in a row
     """
+    learn = turn.learn
     p, k = state.p, state.k + 1
-    state = replace(state, counted=sums["months"][:, state.free.size] > 0)
+    state = replace(state, counted=sums["months"][..., state.free.size] > 0)
     sites = sums["sites"]
-    edf_sites, J = float(sites[0]), max(float(sites[3]), 1.0)
-    moved = float(np.sqrt(sites[1] / max(sites[2], 1e-300)))
-    mean, squares, spread = sites[4 : 4 + p] / J, sites[4 + p : 4 + 2 * p] / J, sites[4 + 2 * p :] / J
+    J, cells = np.maximum(sites[..., 3], 1.0), np.maximum(sites[..., 2], 1e-300)
+    moved = np.sqrt(sites[..., 1] / cells)
+    mean, squares, spread = (sites[..., 4 + i * p : 4 + (i + 1) * p] / J[..., None] for i in range(3))
     about, features = squares, state.features
     if sums["distances"].size:
-        about = sums["distances"] / J  # tau is about the prior means that follow the features
-        about[: features.B.shape[1]] += features.uncertainty(panel)
-        features = feature_step(state, sums["features"], learn=learn) if k > STARTS or not learn else features
+        about = sums["distances"] / J[..., None]  # tau is about the prior means that follow the features
+        about[..., : features.B.shape[-1]] += features.uncertainty(panel)
+        features = (
+            feature_step(state, sums["features"], learn=learn) if turn.settled or not learn else features
+        )
     tau = state.tau
-    if learn and k > STARTS:
+    if learn and turn.settled:
         tau = np.maximum(
             shrunk_variances(about, spread, state.tau, J, state.unit, slopes=state.slopes), SMALLEST
         )
         known = slice(1 + state.slopes, 1 + state.slopes + state.responses)
-        tau[known] = state.tau[known]
-    chain, weight = state.chain, state.weight
+        tau[..., known] = state.tau[..., known]
+    chain, weight = state.chain, np.asarray(state.weight)
     if chain.size:
-        moved = float(np.sqrt(moved**2 + sums["chain"][6] / max(sites[2], 1e-300)))
-        chain, weight = chain_step(sums["chain"]) if learn else chain, float(sums["chain"][7])
+        moved = np.sqrt(moved**2 + sums["chain"][..., 6] / cells)
+        chain, weight = chain_step(sums["chain"]) if learn else chain, sums["chain"][..., 7]
     T, D, edf_months, damping = _newton(
         state, sums["months"], FAMILIES[settings.family], damped=settings.inverse_size is not None
     )
     # What all sites have in common belongs to the months: their mean effect, and their mean slope.
-    shift = np.zeros(p)
-    shift[: 1 + state.slopes] = mean[: 1 + state.slopes]
-    line = shift[1] * state.T[:, 1] if state.slopes else np.zeros(panel.L)
-    T[:, 0] += line
-    level = float(T[:, 0].mean())
+    shift = np.zeros_like(mean)
+    shift[..., : 1 + state.slopes] = mean[..., : 1 + state.slopes]
+    line = shift[..., 1:2] * state.T[..., 1] if state.slopes else np.zeros(panel.L)
+    T[..., 0] += line
+    level = T[..., 0].mean(axis=-1)
     pull = level_pull(state.mu, state.origin, _common_variance(state, J), state.unit)
-    mu = state.mu + float(shift[0]) + level + pull
-    before = state.T[:, 0]
+    before = state.T[..., 0]
     prior = state.prior.copy()
-    T[:, 0] -= level
-    prior[:, 0] += line - level
-    new = replace(
-        state, mu=mu, T=T, D=D, prior=prior, tau=tau, features=features, chain=chain, weight=weight,
-        shift=shift, stretch=np.ones(p), squares=squares,
-        edf=edf_sites + edf_months + features.edf + 1.0, k=k, rounds=state.rounds + 1, refill=False,
-        damping=damping,
-    )  # fmt: skip
-    if k > STARTS or not learn:
+    T[..., 0] -= level[..., None]
+    prior[..., 0] += line - level[..., None]
+    changed: dict[str, Any] = {
+        "mu": state.mu + shift[..., 0] + level + pull, "T": T, "D": D, "prior": prior, "tau": tau, "features": features,
+        "chain": chain, "weight": weight, "shift": shift, "stretch": np.ones_like(shift), "squares": squares,
+        "edf": sites[..., 0] + edf_months + features.edf + 1.0, "k": k, "damping": damping,
+        # replicates weigh visits again where their observers have moved
+        "refill": np.full(np.shape(k), turn.observers and not learn),
+    }  # fmt: skip
+    new = replace(state, **changed)
+    if turn.settled or not learn:
         new = _prior_step(new, learn=learn)
-    if k > STARTS and learn:
-        new = _rescale(new)
-    learns = learn and k > STARTS
-    if learns:
-        new = _visit_step(new, sums, nodes, panel, settings)
-    elif settings.observers and not learn and k % 2 == 0:
-        new = replace(new, refill=True)
+    if turn.settled and learn:
+        new = _visit_step(_rescale(new), sums, nodes, panel, settings, turn)
     # Months without a visit move no cell: they are watched by themselves, and so are effort's coefficients.
-    move = max(moved, float(np.sqrt(((new.T[:, 0] - before) ** 2).mean())))
-    move = max(move, float(np.abs(new.kappa - state.kappa).max(initial=0.0))) / state.unit
-    moves = (*state.moves[-2:], move)
-    return replace(new, moves=moves, converged=bool(k > 5 and max(moves) < tol))
+    move = np.maximum(moved, np.sqrt(((new.T[..., 0] - before) ** 2).mean(axis=-1)))
+    move = np.maximum(move, np.abs(new.kappa - state.kappa).max(axis=-1, initial=0.0)) / state.unit
+    moves = np.concatenate([state.moves[..., 1:], move[..., None]], axis=-1)
+    return replace(new, moves=moves, converged=(k > 5) & (moves.max(axis=-1) < turn.tol))
 
 
 def chain_step(sums: F64) -> F64:
     """Probabilities of the sites' chain from its expected numbers, with a year's worth of one site as prior."""
-    first, sites, occupied, lost, empty, gained = sums[:6]
-    return np.array(
-        [(first + 0.5) / (sites + 1.0), (gained + 1.0) / (empty + 50.0), (lost + 0.05) / (occupied + 1.0)]
+    first, sites, occupied, lost, empty, gained = np.moveaxis(sums[..., :6], -1, 0)
+    return np.stack(
+        [(first + 0.5) / (sites + 1.0), (gained + 1.0) / (empty + 50.0), (lost + 0.05) / (occupied + 1.0)],
+        axis=-1,
     )
 
 
-def _common_variance(state: MonthState, J: float) -> float:
+def _common_variance(state: MonthState, J: F64) -> F64:
     """Prior variance of what all sites, and all months, have in common."""
-    common = float(state.tau[0] / J + state.noise[0] / len(state.T))
+    common: F64 = state.tau[..., 0] / J + state.noise[..., 0] / state.T.shape[-2]
     if state.series is not None and state.series[0].sizes[1]:
-        common += state.series[0].season / state.series[0].sizes[1]
+        common = common + state.series[0].season / state.series[0].sizes[1]
     return common
-
-
-def effort_turn(panel: Panel, settings: CountSettings, k: int) -> bool:
-    """Whether the update after round ``k`` is effort's: with observer effects they take turns, else they undo each other."""
-    return panel.K + settings.learning > 0 and (not settings.observers or k % 2 == 1)
-
-
-def observer_turn(panel: Panel, settings: CountSettings, k: int) -> bool:
-    """Whether the update after round ``k`` is the observers'."""
-    return settings.observers and (panel.K + settings.learning == 0 or k % 2 == 0)
 
 
 def _newton(
     state: MonthState, sums: F64, family: Family, *, damped: bool
-) -> tuple[F64, F64, float, tuple[F64, F64]]:
+) -> tuple[F64, F64, F64, tuple[F64, F64]]:
     """One Newton step of every month; means, covariances, effective degrees of freedom, steps and their damping.
 
     The curvature is the expected one of the negative binomial. Where a month (a species, in a community) holds a count far
@@ -313,66 +329,71 @@ def _newton(
     """
     free = state.free
     n, width = free.size, state.widths
-    g, H = sums[:, :n], from_triangle(sums[:, n:], n) / state.phi
+    phi = np.asarray(state.phi)[..., None, None]
+    g, H = sums[..., :n] / phi, from_triangle(sums[..., n:], n) / phi[..., None]
     A = H.copy()
-    A[:, np.arange(n), np.arange(n)] += 1.0 / width
+    A[..., np.arange(n), np.arange(n)] += 1.0 / width
     cov: F64 = np.asarray(np.linalg.inv(A), dtype=float)
-    step = np.einsum("nab,nb->na", cov, g / state.phi - (state.T - state.prior)[:, free] / width)
-    step *= np.minimum(1.0, family.reach / np.maximum(np.abs(step).max(axis=1), 1e-12))[:, None]
+    step = np.einsum("...ab,...b->...a", cov, g - (state.T - state.prior)[..., free] / width)
+    step *= np.minimum(1.0, family.reach / np.maximum(np.abs(step).max(axis=-1), 1e-12))[..., None]
     last, part = state.damping
     if damped and last.shape == step.shape:
-        back = (step * last).sum(axis=1) < 0
+        back = (step * last).sum(axis=-1) < 0
         part = np.where(back, np.maximum(0.5 * part, 0.05), np.minimum(1.2 * part, 1.0))
-        step *= part[:, None]
+        step *= part[..., None]
     else:
-        part = np.ones(len(step))
+        part = np.ones(step.shape[:-1])
     T, D = state.T.copy(), np.zeros_like(state.D)
-    T[:, free] += step
-    known = np.einsum("nab,nba->n", cov, H)
+    T[..., free] += step
+    known = np.einsum("...ab,...ba->...", cov, H)
+    block = (..., free[:, None], free[None, :])
     if family.tilts:
-        old = state.D[:, free[:, None], free[None, :]]
-        square = np.where(np.arange(n) == 0, 1.0, state.squares[free])
-        share = share_of_step(np.einsum("naa,a->n", old, square), np.einsum("naa,a->n", cov, square), known)
-        cov = np.where(share[:, None, None] == 1.0, cov, old + share[:, None, None] * (cov - old))
-    D[:, free[:, None], free[None, :]] = cov
-    return T, D, float(known.sum()), (step, part)
+        old = state.D[block]
+        square = np.where(np.arange(n) == 0, 1.0, state.squares[..., None, free])
+        before, after = ((np.einsum("...aa->...a", x) * square).sum(axis=-1) for x in (old, cov))
+        share = share_of_step(before, after, known)[..., None, None]
+        cov = np.where(share == 1.0, cov, old + share * (cov - old))
+    D[block] = cov
+    return T, D, known.sum(axis=-1), (step, part)
 
 
 def _prior_step(state: MonthState, *, learn: bool) -> MonthState:
     """Re-estimate the months' prior means, and with ``learn`` their variances."""
-    spread = np.einsum("naa->na", state.D)
+    spread = np.einsum("...aa->...a", state.D)
     if state.series is None:
         if not learn:
             return state
-        return replace(state, noise=np.maximum((state.T**2 + spread).mean(axis=0), SMALLEST))
-    prior, T, noise = state.prior.copy(), state.T.copy(), state.noise.copy()
+        return replace(state, noise=np.maximum((state.T**2 + spread).mean(axis=-2), SMALLEST))
+    prior, T, noise, widths = state.prior.copy(), state.T.copy(), state.noise.copy(), state.widths
     series = []
-    for i, s, width in zip(state.free, state.series, state.widths.T, strict=True):
-        jolt = None if state.jolt is None else state.jolt[:, i]
-        one, prior[:, i], T[:, i] = replace(s, noise=float(noise[i])).update(
-            T[:, i], spread[:, i], prior[:, i], width, learn=learn, jolt=jolt
+    for column, (i, s) in enumerate(zip(state.free, state.series, strict=True)):
+        jolt = None if state.jolt is None else state.jolt[..., i]
+        one, prior[..., i], T[..., i] = replace(s, noise=noise[..., i]).update(
+            T[..., i], spread[..., i], prior[..., i], widths[..., column], learn=learn, jolt=jolt
         )
-        noise[i] = one.noise
+        noise[..., i] = one.noise
         series.append(one)
     return replace(state, prior=prior, T=T, noise=noise, series=tuple(series))
 
 
 def _rescale(state: MonthState) -> MonthState:
     """Give every factor column the same prior variance on both sides; U V' does not change."""
-    p, first = state.p, state.p - state.rank
+    first = state.p - state.rank
     if not state.rank:
         return state
-    c = np.ones(p)
-    total = (state.T**2 + np.einsum("naa->na", state.D)).mean(axis=0)
-    c[first:] = np.clip((np.maximum(total, 1e-8) / np.maximum(state.tau, 1e-8)) ** 0.25, 0.2, 5.0)[first:]
+    c = np.ones_like(state.tau)
+    total = (state.T**2 + np.einsum("...aa->...a", state.D)).mean(axis=-2)
+    ratio = np.maximum(total, 1e-8) / np.maximum(state.tau, 1e-8)
+    c[..., first:] = np.clip(np.sqrt(np.sqrt(ratio)), 0.2, 5.0)[..., first:]
     series = state.series
     if series is not None:
-        series = tuple(s.scaled(ci) for s, ci in zip(series, c[state.free], strict=True))
+        series = tuple(s.scaled(c[..., i]) for s, i in zip(series, state.free, strict=True))
+    month = c[..., None, :]
     return replace(
         state,
-        T=state.T / c,
-        D=state.D / (c[:, None] * c[None, :]),
-        prior=state.prior / c,
+        T=state.T / month,
+        D=state.D / (c[..., None, :, None] * c[..., None, None, :]),
+        prior=state.prior / month,
         noise=state.noise / c**2,
         tau=state.tau * c**2,
         stretch=c,
@@ -382,35 +403,43 @@ def _rescale(state: MonthState) -> MonthState:
 
 
 def _visit_step(
-    state: MonthState, sums: Sums, nodes: F64, panel: Panel, settings: CountSettings
+    state: MonthState, sums: Sums, nodes: F64, panel: Panel, settings: CountSettings, turn: Turn
 ) -> MonthState:
     """Effort coefficients (one damped Newton step), observers' variance (EM) and dispersion (moment equation)."""
     family = FAMILIES[settings.family]
-    K = state.kappa.size
+    K = state.kappa.shape[-1]
     kappa, ridge, used = state.kappa, state.ridge, state.edf_observers
-    if effort_turn(panel, settings, state.k):
+    if turn.effort:
         sd = np.where(np.arange(K) < panel.K, EFFORT_SD, LEARNING_SD)
-        weak = state.phi / (sd * state.unit) ** 2
-        H = sums["effort"][K:].reshape(K, K) + np.diag(weak)
-        step = np.linalg.solve(H, sums["effort"][:K] - weak * kappa)
+        weak = np.asarray(state.phi)[..., None] / (sd * np.asarray(state.unit)[..., None]) ** 2
+        H = sums["effort"][..., K:].reshape(*kappa.shape, K).copy()
+        H[..., np.arange(K), np.arange(K)] += weak
+        step = np.linalg.solve(H, (sums["effort"][..., :K] - weak * kappa)[..., None])[..., 0]
         kappa = kappa + np.clip(step, -family.effort_cap, family.effort_cap)
-    if observer_turn(panel, settings, state.k):
-        squares, number, used = (float(v) for v in sums["observers"])
+    if turn.observers:
+        squares, number, used = np.moveaxis(sums["observers"], -1, 0)
         # MacKay's fixed point, sum o^2 / sum (1 - C / var): that of EM, in a third of its rounds where observers are alike
-        effects = max(squares - (number - used) / ridge, 0.0)
-        ridge = float(
-            np.clip(max(used, 1e-12) / max(effects, 1e-4 * used, 1e-12), ridge / STRIDE, ridge * STRIDE)
-        )
-    edf_visits = K + used
-    free = max(state.weight - state.edf - edf_visits, 0.2 * state.weight)
-    inverse_size, phi = state.inverse_size, state.phi
+        effects = np.maximum(squares - (number - used) / ridge, np.maximum(1e-4 * used, 1e-12))
+        ridge = np.clip(np.maximum(used, 1e-12) / effects, ridge / STRIDE, ridge * STRIDE)
+    free = np.maximum(state.weight - state.edf - (K + used), 0.2 * np.asarray(state.weight))
+    statistic = sums["dispersion"] / free[..., None]
+    inverse_size, phi = np.asarray(state.inverse_size), np.asarray(state.phi)
     held = (
         settings.inverse_size is not None
     )  # then phi is 1: the Pearson ratio of a size too large is few cells' doing
     if settings.dispersion == "negbin" and not held:
-        inverse_size = inverse_size_of(nodes, sums["dispersion"] / free, state.inverse_size)
+        inverse_size = _each(inverse_size_of, nodes, statistic, inverse_size)
     if settings.dispersion != "none" and family.dispersed and not held:
-        phi = max(pearson_at(nodes, sums["dispersion"], inverse_size) / free, family.least_phi)
-    return replace(
-        state, kappa=kappa, ridge=ridge, edf_observers=used, inverse_size=inverse_size, phi=phi, refill=True
-    )
+        phi = np.maximum(_each(pearson_at, nodes, statistic, inverse_size), family.least_phi)
+    changed: dict[str, Any] = {
+        "kappa": kappa, "ridge": ridge, "edf_observers": used, "inverse_size": inverse_size, "phi": phi,
+        "refill": np.ones_like(state.refill),
+    }  # fmt: skip
+    return replace(state, **changed)
+
+
+def _each(solve: Callable[[F64, F64, float], float], nodes: F64, statistic: F64, at: F64) -> F64:
+    """Solve the table (..., m) of every fit by itself."""
+    m = nodes.shape[-1]
+    rows = zip(nodes.reshape(-1, m), statistic.reshape(-1, m), np.ravel(at), strict=True)
+    return np.reshape([solve(*row) for row in rows], np.shape(at))

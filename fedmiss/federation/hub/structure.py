@@ -2,8 +2,9 @@
 
 Whole sites are held out to judge what the prior of a site may follow (how often it was visited, its covariates, its
 region, a smooth over the places), each site counting once: that is what a feature is for. Cells are held out to judge
-observer effects, occupancy and slopes of sites. All steps start from the chosen distribution at rank 0, side by side. A
-step is taken where it predicts clearly better; features that are taken one by one are then tried together.
+observer effects, occupancy and slopes of sites. All steps start from the first candidate's distribution at rank 0, beside
+the cross-validation. A step is taken where it predicts clearly better; features that are taken one by one are then tried
+together.
 
 People go where birds are: then a site that was hardly visited has fewer birds than the mean site, which its few visits
 cannot say. Where visits have other reasons (nest sites that are counted because they are few; sites listed because the
@@ -12,8 +13,8 @@ species was seen) such a regression is flat or harmful, hence the trial.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,18 +24,17 @@ from fedmiss.arrays import F64, I64
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import folds_like_gaps
 from fedmiss.federation.hub.bootstrap import effective_observers, totals_of
-from fedmiss.federation.hub.crossval import cross_validate
+from fedmiss.federation.hub.crossval import Contest, cross_validate, score_folds
 from fedmiss.federation.hub.features import agree_features
-from fedmiss.federation.hub.members import fit_all
-from fedmiss.federation.hub.state import Panel
+from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import known_line
 from fedmiss.federation.link import Link
-from fedmiss.models.lowrank.choice import HELD_OUT, Choice, Trial, model_name
+from fedmiss.models.lowrank.choice import HELD_OUT, Choice, Trial, choose
 from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS
 
-__all__ = ["features_of", "try_structure"]
+__all__ = ["choose_model", "features_of", "try_structure"]
 
 # Standard errors by which held-out data must be predicted better. Half a one for features, which switch themselves off where
 # they say nothing, and cost nothing (benchmarks/structure_truth.py); one for observers, who are few; two for the others.
@@ -44,7 +44,7 @@ ENOUGH = {
 FEWEST_SITES = 20  # fewer sites are too few for a regression over sites
 FEWEST_OBSERVERS = 2.0  # effective number of observers
 FEWEST_NEW = 20.0  # experience that is lacking, over visits
-BATCH = 2000  # first of the trials' batches
+BATCH, AWAY = 2000, 100  # first of the trials' batches; those of the next kind of trial begin so much later
 STEPS = {f: f"what is expected at a site follows {words}" for f, words in IN_WORDS.items()} | {
     "observers": "effects of observers",
     "occupancy": "sites that are empty in some years",
@@ -69,6 +69,49 @@ def features_of(
     return panel
 
 
+def choose_model(
+    link: Link,
+    panel: Panel,
+    candidates: Sequence[CountSettings],
+    *,
+    folds: int = 5,
+    by: str = "auto",
+    seed: int = 0,
+    one_se: bool = False,
+    inverse_size: float = 0.0,
+    structure: Sequence[str] | None = None,
+    watch: Callable[[int], None] | None = None,
+) -> tuple[Panel, Choice]:
+    """Choose a candidate by cross-validation, and with ``structure`` (features to try) its structure.
+
+    The structure is tried with the first candidate's distribution beside the cross-validation, and again where another wins.
+    Returns the panel that knows the features, and the choice.
+    """
+    if structure is None:
+        return panel, cross_validate(
+            link, panel, candidates, folds=folds, by=by, seed=seed, one_se=one_se, inverse_size=inverse_size,
+            watch=watch,
+        )  # fmt: skip
+    by = folds_like_gaps(link, panel) if by == "auto" else by
+    plan = None  # trials have the family's own deviance
+    if not inverse_size:
+        panel, plan = _plan(link, panel, candidates[0], structure, by, known=candidates)
+    tables, tried = _tried(
+        link,
+        panel,
+        plan,
+        [Contest(candidates, by)],
+        folds=folds,
+        seed=seed,
+        inverse_size=inverse_size,
+        watch=watch,
+    )
+    choice = choose(tables[0], candidates, by=by, one_se=one_se)
+    if plan is None or _plain(choice.best) != plan.plain:
+        return try_structure(link, panel, choice, folds=folds, by=by, seed=seed, features=structure)
+    return panel, _taken(link, panel, choice, plan, tried, folds=folds, seed=seed)
+
+
 def try_structure(
     link: Link,
     panel: Panel,
@@ -79,42 +122,144 @@ def try_structure(
     seed: int,
     features: Sequence[str] = FEATURES,
 ) -> tuple[Panel, Choice]:
-    """Try each step of the structure; return the panel that knows the features, and the choice.
-
-    Under least numbers for sums over groups folds hold out cells, also for features: whole sites would leave too few of them
-    behind a sum, and how often a site was visited is not told to other organisations.
-    """
-    best = choice.best
-    if not best.season:
+    """Try each step of the structure; return the panel that knows the features, and the choice."""
+    if not choice.best.season:
         return panel, choice
-    plain = replace(best, rank=0, features=())
-    panel = features_of(link, panel, [choice.best], features)
     by = folds_like_gaps(link, panel) if by == "auto" else by
+    panel, plan = _plan(link, panel, choice.best, features, by)
+    _, tried = _tried(link, panel, plan, [], folds=folds, seed=seed)
+    assert plan is not None
+    return panel, _taken(link, panel, choice, plan, tried, folds=folds, seed=seed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is tried from the ``plain`` model: ``features`` one by one, and other ``steps``, with what each changes.
+
+    ``whole``: what folds hold out to judge features. Whole sites; under least numbers for sums over groups they hold out
+    cells, as they do ``by`` for the other steps: whole sites would leave too few of them behind a sum, and how often a site
+    was visited is not told to other organisations. ``known``: the plain model is scored among the candidates.
+    """
+
+    plain: CountSettings
+    features: tuple[str, ...]
+    steps: Mapping[str, Mapping[str, Any]]
+    whole: str
+    by: str
+    known: bool
+
+    @property
+    def models(self) -> dict[str, CountSettings]:
+        """The plain model with each feature, or with each step."""
+        alone = {f: replace(self.plain, features=(f,)) for f in self.features}
+        return alone | {name: replace(self.plain, **step) for name, step in self.steps.items()}
+
+
+def _plain(settings: CountSettings) -> CountSettings:
+    return replace(settings, rank=0, features=())
+
+
+def _plan(
+    link: Link,
+    panel: Panel,
+    best: CountSettings,
+    wanted: Sequence[str],
+    by: str,
+    known: Sequence[CountSettings] = (),
+) -> tuple[Panel, _Plan | None]:
+    """What can be tried, and the panel that knows the features; None where months have no seasons."""
+    if not best.season:
+        return panel, None
+    panel, plain = features_of(link, panel, [best], wanted), _plain(best)
+    columns = {} if panel.features is None else panel.features.columns
+    there = tuple(f for f in wanted if columns.get(f, np.zeros(0)).size and panel.J >= FEWEST_SITES)
     whole = "site" if panel.least <= 1 else by
-    taken, trials = _features(link, panel, plain, features, folds=folds, by=whole, seed=seed)
-    change: dict[str, Any] = {"features": taken}
-    steps = _steps(panel, plain)
-    tried = _compare(
-        link, panel, plain, {n: replace(plain, **s) for n, s in steps.items()}, folds=folds, by=by, seed=seed,
-        known=_known_scores(choice, plain),
-    )  # fmt: skip
-    for name, trial in tried.items():
-        trials.append(trial._replace(taken=_clear(trial)))
-        if trials[-1].taken:
-            change |= steps[name]
-    best = replace(best, **change)
-    others = [_turned(best, t, plain, steps) for t in trials]
+    return panel, _Plan(plain, there, _steps(panel, plain), whole, by, plain in known)
+
+
+def _tried(
+    link: Link,
+    panel: Panel,
+    plan: _Plan | None,
+    contests: Sequence[Contest],
+    *,
+    folds: int,
+    seed: int,
+    **more: Any,
+) -> tuple[list[pd.DataFrame], dict[str, Trial]]:
+    """Scores of contests, and beside them the trials of a plan: each with what it adds to the slope of the totals.
+
+    The slopes are those of fits of all visits, of the plain model with the step and without.
+    """
+    if plan is None:
+        return score_folds(link, panel, contests, folds=folds, seed=seed, **more), {}
+    models = plan.models
+    known = contests[0] if contests and plan.known else None
+    of_features = [plan.plain, *(models[f] for f in plan.features)] if plan.features else []
+    of_steps = (
+        [*([] if known else [plan.plain]), *(models[name] for name in plan.steps)] if plan.steps else []
+    )
     trials = [
-        t._replace(what=STEPS[t.what], shift=shift)
-        for t, shift in zip(trials, _shifts(link, panel, best, trials, others), strict=True)
+        Contest(c, held, BATCH + i * AWAY)
+        for i, (c, held) in enumerate([(of_features, plan.whole), (of_steps, plan.by)])
+        if c
     ]
+    slopes: dict[int, float] = {}
+
+    def ended(fits: list[tuple[int, list[MonthState]]], close: msg.Close) -> None:
+        assert panel.calendar is not None
+        for (batch, _), totals in zip(fits, totals_of(link, panel, fits, close=close), strict=True):
+            slopes[batch] = slope_of(totals[0, 0], *panel.calendar)
+
+    whole = [plan.plain, *models.values()] if models and panel.calendar is not None else []
+    tables = score_folds(
+        link, panel, [*contests, *trials], folds=folds, seed=seed, **more,
+        whole=[(BATCH + 2 * AWAY + i, s) for i, s in enumerate(whole)], ended=ended,
+    )  # fmt: skip
+    base, *others = [slopes[batch] for batch in sorted(slopes)] or [0.0]
+    shifts: list[float | None] = [s - base for s in others] or [None] * len(models)
+    scored, rest = tables[: len(contests)], tables[len(contests) :]
+    out: dict[str, Trial] = {}
+    if of_features:
+        out |= _gains(rest.pop(0), plan.features, plan.whole)
+    if of_steps:
+        first = scored[0][scored[0]["candidate"] == known.candidates.index(plan.plain)] if known else None
+        out |= _gains(rest.pop(0), list(plan.steps), plan.by, first)
+    return scored, {name: out[name]._replace(shift=shift) for name, shift in zip(models, shifts, strict=True)}
+
+
+def _taken(
+    link: Link,
+    panel: Panel,
+    choice: Choice,
+    plan: _Plan,
+    tried: Mapping[str, Trial],
+    *,
+    folds: int,
+    seed: int,
+) -> Choice:
+    """The choice with the steps that predict clearly better."""
+    taken = _features(link, panel, plan, tried, folds=folds, seed=seed)
+    change: dict[str, Any] = {"features": taken}
+    trials = [tried[f]._replace(taken=f in taken) for f in plan.features]
+    for name, step in plan.steps.items():
+        trials.append(tried[name]._replace(taken=_clear(tried[name])))
+        if trials[-1].taken:
+            change |= step
+    trials = [t._replace(what=STEPS[t.what]) for t in trials]
     near = tuple(replace(c, **change) for c in choice.near)
     said = [
         f"Taken after trials on held-out data: {', '.join(t.what for t in trials if t.taken) or 'none of these'}."
     ]
     said += panel.features.notes if panel.features is not None and taken else ()
     words = " ".join(["", *(_sentence(n) for n in said)]) if trials else ""
-    return panel, replace(choice, best=best, near=near, advice=choice.advice + words, trials=tuple(trials))
+    return replace(
+        choice,
+        best=replace(choice.best, **change),
+        near=near,
+        advice=choice.advice + words,
+        trials=tuple(trials),
+    )
 
 
 def _sentence(text: str) -> str:
@@ -122,24 +267,16 @@ def _sentence(text: str) -> str:
 
 
 def _features(
-    link: Link, panel: Panel, plain: CountSettings, wanted: Sequence[str], *, folds: int, by: str, seed: int
-) -> tuple[tuple[str, ...], list[Trial]]:
-    """Try the features one by one, then those that help together."""
-    known = panel.features
-    there = [f for f in wanted if known is not None and known.columns.get(f, np.zeros(0)).size]
-    if not there or panel.J < FEWEST_SITES:
-        return (), []
-    alone = {f: replace(plain, features=(f,)) for f in there}
-    trials = _compare(link, panel, plain, alone, folds=folds, by=by, seed=seed)
-    good = [f for f in there if _clear(trials[f])]
-    good.sort(key=lambda f: -trials[f].gain)
-    taken = tuple(good[:1])
+    link: Link, panel: Panel, plan: _Plan, tried: Mapping[str, Trial], *, folds: int, seed: int
+) -> tuple[str, ...]:
+    """Features that help: the best one, or all that do where they predict better together."""
+    good = sorted((f for f in plan.features if _clear(tried[f])), key=lambda f: -tried[f].gain)
+    if len(good) < 2:
+        return tuple(good)
     together = tuple(f for f in FEATURES if f in good)
-    if len(good) > 1:
-        first, both = replace(plain, features=taken), replace(plain, features=together)
-        if _compare(link, panel, first, {"both": both}, folds=folds, by=by, seed=seed)["both"].gain > 0:
-            taken = together
-    return taken, [trials[f]._replace(taken=f in taken) for f in there]
+    pair = [replace(plan.plain, features=features) for features in (tuple(good[:1]), together)]
+    (table,) = score_folds(link, panel, [Contest(pair, plan.whole, BATCH)], folds=folds, seed=seed)
+    return together if _gains(table, ["both"], plan.whole)["both"].gain > 0 else tuple(good[:1])
 
 
 def _steps(panel: Panel, plain: CountSettings) -> dict[str, dict[str, Any]]:
@@ -156,30 +293,6 @@ def _steps(panel: Panel, plain: CountSettings) -> dict[str, dict[str, Any]]:
     return steps
 
 
-def _turned(
-    best: CountSettings, trial: Trial, plain: CountSettings, steps: Mapping[str, Mapping[str, Any]]
-) -> CountSettings:
-    """The chosen model without a step that it has, or with one that it has not."""
-    if trial.what in FEATURES:
-        return replace(best, features=tuple(f for f in FEATURES if (f in best.features) != (f == trial.what)))
-    step = steps[trial.what]
-    return replace(best, **({name: getattr(plain, name) for name in step} if trial.taken else step))
-
-
-def _shifts(
-    link: Link, panel: Panel, best: CountSettings, trials: Sequence[Trial], others: Sequence[CountSettings]
-) -> list[float | None]:
-    """What each step adds to the slope of the totals: fits of all visits at rank 0, with it less without it."""
-    if not trials or panel.calendar is None:
-        return [None] * len(trials)
-    batches = range(BATCH, BATCH + 1 + len(others))
-    members = fit_all(link, panel, [replace(s, rank=0) for s in (best, *others)], batches)
-    totals = totals_of(link, panel, [(m.batch, [m.state]) for m in members])
-    link.ask([msg.Close(np.array(batches))])
-    base, *slopes = (slope_of(t[0, 0], *panel.calendar) for t in totals)
-    return [(1 if t.taken else -1) * (base - s) for t, s in zip(trials, slopes, strict=True)]
-
-
 def slope_of(totals: F64, month: I64, year: I64) -> float:
     """Slope of log monthly totals on the year, within months of the year, so that a part of a year changes nothing."""
     of = month[:, None] == np.unique(month)
@@ -188,36 +301,16 @@ def slope_of(totals: F64, month: I64, year: I64) -> float:
     return float(x @ y / max(x @ x, 1e-12))
 
 
-def _known_scores(choice: Choice, plain: CountSettings) -> pd.DataFrame | None:
-    """The rows of the plain model in the table of the choice before, which has the same folds; None where it has none."""
-    if choice.best.features or not len(choice.table):
-        return None
-    rows = choice.table[(choice.table["model"] == model_name(plain)) & (choice.table["rank"] == 0)]
-    return rows if len(rows) else None
-
-
-def _compare(
-    link: Link,
-    panel: Panel,
-    plain: CountSettings,
-    others: Mapping[str, CountSettings],
-    *,
-    folds: int,
-    by: str,
-    seed: int,
-    known: pd.DataFrame | None = None,
+def _gains(
+    table: pd.DataFrame, names: Sequence[str], by: str, first: pd.DataFrame | None = None
 ) -> dict[str, Trial]:
-    """Paired gains over folds of other settings over ``plain``, whose scores may be ``known``."""
-    if not others:
-        return {}
-    candidates = [*([plain] if known is None else []), *others.values()]
-    table = cross_validate(link, panel, candidates, folds=folds, by=by, seed=seed, first_batch=BATCH).table
+    """Paired gains over folds of the candidates of a table over its first one, or over that of ``first``."""
     wide = [rows.set_index("fold")["deviance"] for _, rows in table.groupby("candidate")]
-    first = wide.pop(0) if known is None else known.set_index("fold")["deviance"]
-    base = float(first.mean())
+    plain = wide.pop(0) if first is None else first.set_index("fold")["deviance"]
+    base = float(plain.mean())
     out = {}
-    for name, deviance in zip(others, wide, strict=True):
-        gain = (first - deviance).dropna()
+    for name, deviance in zip(names, wide, strict=True):
+        gain = (plain - deviance).dropna()
         able = base > 0 and len(gain) > 1
         error = float(gain.std(ddof=1) / np.sqrt(len(gain))) / base if able else 1.0
         out[name] = Trial(name, f"{HELD_OUT[by]} left out", float(gain.mean()) / base if able else 0.0, error)

@@ -209,7 +209,7 @@ def _trials(a: Findings) -> HtmlTable | None:
     note = (
         "Gain: how much better what was left out was predicted, as a share of the deviance. Taken: better by half a "
         "standard error or more (observers: by one; the number of visits, occupancy and slopes: by two). "
-        "Trend: what the step adds to the change per year, the other steps being as they are."
+        "Trend: what the step adds to the change per year, without any other step."
     )
     columns = ["Step", "Judged by", "Gain", "Standard error", "Taken", "Trend"]
     return HtmlTable("Structure that was tried", columns, rows, "trials", note)

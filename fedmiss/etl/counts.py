@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
-from fedmiss.etl.columns import NAMES, check_named, plain, squeezed, wide_years
+from fedmiss.etl.columns import NAMES, check_named, familiar, normal, plain, wide_years
 from fedmiss.etl.one_species import (
     common_name,
     fold,
@@ -378,7 +378,7 @@ class _Reading:
         if "month" not in frame.columns and self.options.months and _are_months(frame["year"]):
             frame = frame.with_columns(frame["year"].str.slice(0, 4), month=frame["year"].str.slice(5, 2))
             columns["month"] = columns["year"]
-        if squeezed([columns.get("count", "")]).keys() & {"occurrences"}:
+        if normal(columns.get("count", "")) == "occurrences":
             self.said.append(_CUBE)
         more = frame.height - raw.height  # rows that years as columns add
         frame = self._values(frame, columns)
@@ -417,14 +417,10 @@ class _Reading:
 
     def _known(self, header: Sequence[str], years: list[str]) -> dict[str, str]:
         """Return the columns that were named or that their names give away."""
-        names = squeezed(header)
         chosen = {k: h for k, h in (self.options.columns or {}).items() if k != "species"}
         check_named("--columns", chosen, NAMES, self.source.name, header)
-        for key, words in NAMES.items():
-            hit = next((names[w] for w in words if w in names and names[w] not in chosen.values()), None)
-            if key not in chosen and hit is not None and not (years and key in ("year", "count")):
-                chosen[key] = hit
-        return chosen
+        sought = {k: words for k, words in NAMES.items() if not (years and k in ("year", "count"))}
+        return familiar(header, sought, chosen)
 
     def _columns(self, raw: pl.DataFrame, years: list[str], taxa: list[str]) -> dict[str, str]:
         header = tuple(h for h in self.source.header if h not in taxa)

@@ -11,7 +11,7 @@ import polars.selectors as cs
 
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.codes import COUNT_BLANK
-from fedmiss.etl.columns import KEEP, check_named, kept_columns, squeezed
+from fedmiss.etl.columns import KEEP, check_named, familiar, kept_columns
 from fedmiss.etl.counts import advice, settle_spellings
 from fedmiss.etl.one_species import refuse_mixed, same_names, species_columns
 from fedmiss.etl.projection import Meta
@@ -26,10 +26,10 @@ from fedmiss.etl.rows import (
 )
 from fedmiss.etl.sources import Source
 
-__all__ = ["DATES", "PlainRules", "check_map", "project_plain", "propose_map"]
+__all__ = ["DATES", "PlainRules", "check_map", "project_plain"]
 
 # canonical name -> names of columns that usually mean it (compared by `columns.normal`, without spaces)
-FAMILIAR = {
+_FAMILIAR = {
     "observer": "observer observerid who recorder recordedby surveyor counter",
     "site": "site siteid plot plotid station colony square locality location transect",
     "date": "date surveydate observationdate visitdate eventdate day",
@@ -48,6 +48,7 @@ FAMILIAR = {
     "protocol": "protocol method surveytype",
     "complete": "complete completelist allspeciesreported allobsreported",
 }
+FAMILIAR = {key: words.split() for key, words in _FAMILIAR.items()}
 _DECIMALS = ("latitude", "longitude", "duration", "distance")  # a comma in them is a decimal comma
 REQUIRED = ("observer", "site", "date", "count")
 _DATES = ("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y")  # 05/06/2024 may be May or June: see DATES
@@ -72,25 +73,12 @@ class PlainRules:
     dates: str = ""
 
 
-def propose_map(header: tuple[str, ...]) -> dict[str, str]:
-    """Return the map that familiar column names suggest; each column at most once."""
-    columns = squeezed(header)
-    taken: dict[str, str] = {}
-    for key, words in FAMILIAR.items():
-        hit = next(
-            (columns[n] for n in words.split() if n in columns and columns[n] not in taken.values()), None
-        )
-        if hit is not None:
-            taken[key] = hit
-    return taken
-
-
 def check_map(source: Source, column_map: dict[str, str] | None, *, one_species: bool) -> dict[str, str]:
     """Return the map to use, or raise with the proposal.
 
     ``one_species``: a single species was asked for, so the table need not name it.
     """
-    proposal = propose_map(source.header)
+    proposal = familiar(source.header, FAMILIAR)
     missing = [k for k in REQUIRED if k not in proposal]
     offer = ",".join(f"{k}={v}" for k, v in proposal.items())
     if column_map is None:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from fedmiss.errors import InputError, listed
-from fedmiss.etl.columns import squeezed
+from fedmiss.etl.columns import PLACES, familiar
 from fedmiss.etl.counts import read_texts, refuse_thousands
 from fedmiss.etl.sources import Source, expand
 from fedmiss.models.lowrank.structure import LIMIT
@@ -19,10 +19,7 @@ __all__ = ["SiteTable", "read_site_table"]
 _ABSENT = ("", "NA", "N/A", "NAN", "NULL", "NONE", "-")
 _FIXED = {
     "site_id": ("siteid", "site", "locality", "localityid", "plot", "square", "station", "id"),
-    "site_name": ("sitename", "name", "localityname"),
-    "latitude": ("latitude", "lat", "decimallatitude", "y"),
-    "longitude": ("longitude", "lon", "long", "lng", "decimallongitude", "x"),
-    "region": ("region", "county", "state", "stratum", "province"),
+    **PLACES,
 }
 MOST_LEVELS = 20  # values of a category
 LARGEST = 1e9  # of a number
@@ -156,12 +153,7 @@ def read_site_table(path: str | Path) -> SiteTable:
         raise InputError(f"{path} holds {len(found)} tables; give one table of sites.", path=str(path))
     source = found[0]
     raw, _ = read_texts(source)
-    columns = squeezed(source.header)
-    at = {
-        key: columns[s]
-        for key, names in _FIXED.items()
-        if (s := next((n for n in names if n in columns), None))
-    }
+    at = familiar(source.header, _FIXED)
     if "site_id" not in at:
         raise InputError(
             f"{source.name} has no column that names the site (its columns: {listed(source.header, 8)}); call it site_id."

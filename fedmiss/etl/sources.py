@@ -101,6 +101,10 @@ class Source:
         where = f"{self.name}, row {self.sheet}!{line}" if self.sheet else f"{self.name} line {line}"
         return where + (f", column {column!r}" if column else "")
 
+    def fault(self, line: int, column: str, said: str) -> InputError:
+        """Return the error about a value: where it stands, and what is wrong with it."""
+        return InputError(f"{self.place(int(line), column)}: {said}", line=int(line))
+
 
 @dataclass(slots=True)
 class Block:

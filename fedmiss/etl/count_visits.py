@@ -11,7 +11,7 @@ from fedmiss.errors import InputError
 from fedmiss.etl.columns import PLACES, familiar
 from fedmiss.etl.counts import CountOptions, read_counts
 from fedmiss.etl.projection import Meta
-from fedmiss.etl.rows import Rows, digest_ids, write_projection
+from fedmiss.etl.rows import Rows, decimals, digest_ids, write_projection
 from fedmiss.etl.sources import Source
 
 __all__ = ["MONTH_OF_YEARLY", "project_counts"]
@@ -88,14 +88,12 @@ def project_counts(
 
 def _amount(frame: pl.DataFrame, column: str, source: Source) -> tuple[str, pl.Series]:
     """Return a column of effort as numbers, with its name; a blank is an effort that nobody noted."""
-    value = frame[column].str.replace(",", ".", literal=True).cast(pl.Float64, strict=False)
-    bad = frame[column].is_not_null() & ~((value >= 0) & value.is_finite()).fill_null(False)
+    value, bad = decimals(frame[column].fill_null(""), ("",))
+    bad |= (value < 0).fill_null(False)
     if bad.any():
         row = frame.filter(bad).row(0, named=True)
-        raise InputError(
-            f"{source.place(row['line'], column)}: {row[column]!r} is no effort; write a number, or leave it blank.",
-            line=row["line"],
-        )
+        said = f"{row[column]!r} is no effort; write a number, or leave it blank."
+        raise source.fault(row["line"], column, said)
     return column, value
 
 
@@ -103,11 +101,11 @@ def _whole(frame: pl.DataFrame, source: Source) -> pl.DataFrame:
     odd = frame.filter(pl.col("count") != pl.col("count").round())
     if odd.height:
         row = odd.row(0, named=True)
-        raise InputError(
-            f"{source.place(row['line'])}: the count {row['count']:g} is no whole number (rows: {odd.height:,}), and "
-            "this model is one of whole counts. Round them if they are rounded means, or use `fedmiss trim`, which takes "
-            "them as they are.",
-            line=row["line"],
+        raise source.fault(
+            row["line"],
+            "",
+            f"the count {row['count']:g} is no whole number (rows: {odd.height:,}), and this model is one of whole counts. "
+            "Round them if they are rounded means, or use `fedmiss trim`, which takes them as they are.",
         )
     return frame
 

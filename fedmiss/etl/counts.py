@@ -25,7 +25,7 @@ from fedmiss.etl.one_species import (
     species_columns_by_content,
     tells_apart,
 )
-from fedmiss.etl.rows import Rows, read_rows
+from fedmiss.etl.rows import Rows, decimals, read_rows
 from fedmiss.etl.sources import Source, expand
 from fedmiss.etl.spreadsheets import serial_date
 from fedmiss.notebook import card
@@ -274,11 +274,8 @@ def refuse_thousands(source: Source, column: str, text: pl.Series, lines: pl.Ser
     if not commas.any() or not text.str.contains(r"^-?[1-9]\d{0,2},\d{3}$").filter(commas).all():
         return
     i = int(commas.arg_max() or 0)
-    raise InputError(
-        f"{source.place(int(lines[i]), column)}: {text[i]!r} may be thousands or a decimal comma; write it without "
-        "the comma.",
-        line=int(lines[i]),
-    )
+    said = f"{text[i]!r} may be thousands or a decimal comma; write it without the comma."
+    raise source.fault(lines[i], column, said)
 
 
 _RANGE = re.compile(r"(\d+)\s*(?:-|\u2013|to|bis)\s*(\d+)")
@@ -485,16 +482,14 @@ class _Reading:
                 f"{column}: {int(commas.sum()):,} values with a decimal comma ({text.filter(commas)[0]})."
             )
         refuse_thousands(self.source, column, text, frame["line"])
-        value = text.str.replace(",", ".", literal=True).cast(pl.Float64, strict=False)
-        absent = text.str.to_uppercase().is_in(words)
-        value = value.set(absent, None)
-        bad = ~absent & (value.is_null() | ~value.is_finite().fill_null(False) | (value < 0).fill_null(False))
+        value, bad = decimals(text, words)
+        bad |= (value < 0).fill_null(False)
         remedy = {
             "count": "give one number, or NA where it was not counted (--missing takes a value as NA)",
             "weight": "weights are above 0",
         }[key]
         if key == "weight":
-            bad = bad | absent | (value <= 0).fill_null(False)
+            bad |= (value <= 0).fill_null(True)
         self._refuse(frame, bad, key, column, remedy)
         return value
 
@@ -506,11 +501,7 @@ class _Reading:
             if column not in self.source.header and key == "count":  # one column for each year
                 column = next(h for h in self.source.header if h.strip().lstrip("Xx") == str(row["year"]))
             remedy = advice(key, row[key]) or remedy
-            raise InputError(
-                f"{self.source.place(row['line'], column)}: {row[key]!r} is no {key}; {remedy}.{more}",
-                line=row["line"],
-                value=row[key],
-            )
+            raise self.source.fault(row["line"], column, f"{row[key]!r} is no {key}; {remedy}.{more}")
 
     def _repeats(self, frame: pl.DataFrame, rest: list[str]) -> pl.DataFrame:
         keys = [k for k in ("site", "year", "month") if k in frame.columns]

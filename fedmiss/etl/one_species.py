@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import polars as pl
 
-from fedmiss.errors import ConfigError, InputError, listed
+from fedmiss.errors import ConfigError, listed
 from fedmiss.etl.columns import near_names, plain, quoted
 from fedmiss.etl.sources import Source
 
@@ -99,10 +99,11 @@ def refuse_mixed(source: Source, column: str, values: pl.Series, lines: pl.Serie
         return
     code, name = codes[0], (latin or others)[0]
     at = {n: int(lines[int((values == n).arg_max() or 0)]) for n in (code, name)}
-    raise InputError(
-        f"{source.place(at[code], column)}: {code!r} is a code, and row {at[name]} has the name {name!r}; write all species "
-        f"by code or all by name, so that none is read as two ({len(codes)} codes, {len(others)} names).",
-        line=at[code],
+    raise source.fault(
+        at[code],
+        column,
+        f"{code!r} is a code, and row {at[name]} has the name {name!r}; write all species by code or all by name, so that "
+        f"none is read as two ({len(codes)} codes, {len(others)} names).",
     )
 
 

@@ -38,11 +38,8 @@ def read_groups(path: str | Path) -> dict[str, tuple[str, ...]]:
     for row in raw.rows(named=True):
         name, kind = row[at[species]].strip(), row[at[group]].strip()
         if not name or not kind:
-            raise InputError(
-                f"{source.place(row['_line'], group if name else species)}: blank; name the species and its group, or leave "
-                "the row out.",
-                line=row["_line"],
-            )
+            said = "blank; name the species and its group, or leave the row out."
+            raise source.fault(row["_line"], group if name else species, said)
         out.setdefault(kind, []).append(name)
     return {kind: tuple(dict.fromkeys(names)) for kind, names in sorted(out.items())}
 

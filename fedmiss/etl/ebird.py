@@ -14,7 +14,7 @@ from fedmiss.errors import InputError
 from fedmiss.etl import _keys, _values
 from fedmiss.etl.codes import BAD, COUNT_BLANK, NO_DATE
 from fedmiss.etl.columns import EBD_RECORD, EVENT, PLACE, REACH, kept_columns, resolve
-from fedmiss.etl.fields import Dictionary, Fields, Work
+from fedmiss.etl.fields import Dictionary, Fields
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.projection import (
     EVENT_COLUMNS,
@@ -81,10 +81,9 @@ class _Reader:
         self.long = self.short = self.rows = 0
         self.dates = [2**31 - 1, -(2**31)]
         self.record_dates = list(self.dates)
-        self._work = Work()
 
     def fields(self, block: Block) -> Fields:
-        f = Fields(block, self.source.separator, self.positions, self._work)
+        f = Fields(block, self.positions)
         width = len(self.source.header)
         self.long += int(np.count_nonzero(f.n_fields > width))
         self.short += int(np.count_nonzero(f.n_fields < width))

@@ -15,36 +15,20 @@ from fedmiss.etl import _keys, _lines
 from fedmiss.etl.projection import ROW_GROUP
 from fedmiss.etl.sources import Block
 
-__all__ = ["Dictionary", "Fields", "Work"]
-
-
-class Work:
-    """Scratch arrays as long as a block, used again for every block."""
-
-    def __init__(self) -> None:
-        self.seps = np.empty(0, dtype=np.int32)
-        self.ends = np.empty(0, dtype=np.int32)
-
-    def fit(self, n: int) -> None:
-        """Make room for a block of ``n`` bytes."""
-        if self.seps.size < n + 64:
-            self.seps = np.empty(n + 64, dtype=np.int32)
-            self.ends = np.empty(n + 64, dtype=np.int32)
+__all__ = ["Dictionary", "Fields"]
 
 
 class Fields:
     """The wanted fields of one block, by canonical name."""
 
-    def __init__(self, block: Block, separator: str, positions: list[int], work: Work) -> None:
-        self.buf = block.buf
-        work.fit(block.stop)
-        n = int(_lines.separators(block.buf, block.stop, ord(separator), work.seps, work.ends))
-        self.n = n
+    def __init__(self, block: Block, positions: list[int]) -> None:
+        self.buf, self.n = block.buf, block.lines
+        n = self.n
         self.starts = np.empty((n, len(positions)), dtype=np.int32)
         self.lengths = np.empty((n, len(positions)), dtype=np.int32)
         self.n_fields = np.empty(n, dtype=np.int32)
         columns = np.array(positions, dtype=np.int32)
-        _lines.fields(block.buf, n, work.seps, work.ends, columns, self.starts, self.lengths, self.n_fields)
+        _lines.fields(block.buf, n, block.seps, block.ends, columns, self.starts, self.lengths, self.n_fields)
 
     def column(self, slot: int) -> tuple[U8, I32, I32]:
         """Return the bytes, and first byte and length of one field of every line."""
@@ -68,6 +52,7 @@ class Dictionary:
         self._schema = pa.schema([pa.field(name, pa.large_string()) for name in names])
         self._writer = pq.ParquetWriter(path, self._schema, compression="lz4")
         self._waiting: list[pa.Table] = []
+        self._held = 0  # rows of them
         self._keys = np.zeros(1 << 16, dtype=np.uint64)
         self._codes = np.zeros(1 << 16, dtype=np.int32)
 
@@ -87,24 +72,28 @@ class Dictionary:
         return codes
 
     def _remember(self, buf: U8, starts: I32, lengths: I32) -> None:
+        n = len(starts)
+        even = pa.py_buffer(np.arange(0, 2 * n, 2))
+        odd_left_out = pa.Int64Array.from_buffers(
+            pa.int64(), n, [None, even]
+        )  # not pa.array: it would load pandas
         columns = []
         for slot in self.slots:
-            offsets = np.zeros(len(starts) + 1, dtype=np.int32)
-            np.cumsum(lengths[:, slot], out=offsets[1:])
-            data = np.empty(int(offsets[-1]), dtype=np.uint8)
-            _keys.gather(buf, starts[:, slot], offsets, data)
-            columns.append(
-                pa.StringArray.from_buffers(len(starts), pa.py_buffer(offsets), pa.py_buffer(data))
-            )
+            # every second string is a field, those between them are what stands between them in the text
+            edges = np.column_stack([starts[:, slot], starts[:, slot] + lengths[:, slot]]).ravel()
+            offsets = np.append(edges, edges[-1])
+            texts = pa.StringArray.from_buffers(2 * n, pa.py_buffer(offsets), pa.py_buffer(buf))
+            columns.append(texts.take(odd_left_out))
         self._waiting.append(pa.Table.from_arrays(columns, names=self._schema.names))
-        if sum(t.num_rows for t in self._waiting) >= ROW_GROUP:
+        self._held += n
+        if self._held >= ROW_GROUP:
             self._flush()
 
     def _flush(self) -> None:
         if self._waiting:
             values = pl.DataFrame(pa.concat_tables(self._waiting)).with_columns(pl.all().str.strip_chars())
             self._writer.write_table(values.to_arrow(compat_level=pl.CompatLevel.oldest()))
-        self._waiting = []
+        self._waiting, self._held = [], 0
 
     def close(self) -> None:
         """Write what is waiting and close the file."""

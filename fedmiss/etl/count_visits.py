@@ -88,7 +88,7 @@ def project_counts(
 
 def _amount(frame: pl.DataFrame, column: str, source: Source) -> tuple[str, pl.Series]:
     """Return a column of effort as numbers, with its name; a blank is an effort that nobody noted."""
-    value, bad = decimals(frame[column].fill_null(""), ("",))
+    value, bad = decimals(frame[column].fill_null(""))
     bad |= (value < 0).fill_null(False)
     if bad.any():
         row = frame.filter(bad).row(0, named=True)

@@ -1,8 +1,8 @@
-"""The wanted fields of a block of eBird text, and the codes of repeated values."""
+"""The wanted fields of a block of eBird text, and the codes and numbers of repeated values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +10,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedmiss.arrays import I32, U8
+from fedmiss.arrays import F64, I32, U8
 from fedmiss.etl import _keys, _lines
 from fedmiss.etl.projection import ROW_GROUP
 from fedmiss.etl.sources import Block
 
-__all__ = ["Dictionary", "Fields"]
+__all__ = ["Dictionary", "Fields", "Parsed"]
 
 
 class Fields:
@@ -40,19 +40,12 @@ class Fields:
         return self.buf[s : s + n].tobytes().decode("utf-8", "replace")
 
 
-class Dictionary:
-    """Codes of the joint values of some columns, in the order in which they are first met.
+class Codes:
+    """Codes of the joint values of some columns, in the order in which they are first met; digests stay in memory."""
 
-    The values go to a parquet file as they come, without blanks around them, so that only digests stay in memory.
-    """
-
-    def __init__(self, columns: list[int], path: Path, names: Sequence[str]) -> None:
+    def __init__(self, columns: list[int]) -> None:
         self.slots = np.array(columns, dtype=np.int32)
         self.size = 0
-        self._schema = pa.schema([pa.field(name, pa.large_string()) for name in names])
-        self._writer = pq.ParquetWriter(path, self._schema, compression="lz4")
-        self._waiting: list[pa.Table] = []
-        self._held = 0  # rows of them
         self._keys = np.zeros(1 << 16, dtype=np.uint64)
         self._codes = np.zeros(1 << 16, dtype=np.int32)
 
@@ -67,25 +60,41 @@ class Dictionary:
         new = np.empty(n, dtype=np.int32)
         fresh = _keys.encode(buf, starts, lengths, self.slots, self._keys, self._codes, self.size, codes, new)
         if fresh:
-            self._remember(buf, starts[new[:fresh]], lengths[new[:fresh]])
+            new = new[:fresh]
+            self.add([_texts(buf, starts[new, slot], lengths[new, slot]) for slot in self.slots])
             self.size += fresh
         return codes
 
-    def _remember(self, buf: U8, starts: I32, lengths: I32) -> None:
-        n = len(starts)
-        even = pa.py_buffer(np.arange(0, 2 * n, 2))
-        odd_left_out = pa.Int64Array.from_buffers(
-            pa.int64(), n, [None, even]
-        )  # not pa.array: it would load pandas
-        columns = []
-        for slot in self.slots:
-            # every second string is a field, those between them are what stands between them in the text
-            edges = np.column_stack([starts[:, slot], starts[:, slot] + lengths[:, slot]]).ravel()
-            offsets = np.append(edges, edges[-1])
-            texts = pa.StringArray.from_buffers(2 * n, pa.py_buffer(offsets), pa.py_buffer(buf))
-            columns.append(texts.take(odd_left_out))
-        self._waiting.append(pa.Table.from_arrays(columns, names=self._schema.names))
-        self._held += n
+    def add(self, new: list[pa.StringArray]) -> None:
+        """Take the texts of new values, one array for each column."""
+        raise NotImplementedError
+
+
+def _texts(buf: U8, start: I32, length: I32) -> pa.StringArray:
+    """Copy fields of ascending lines out of a block."""
+    # every second string is a field, those between them are what stands between them in the text
+    edges = np.column_stack([start, start + length]).ravel()
+    buffers = pa.py_buffer(np.append(edges, edges[-1])), pa.py_buffer(buf)
+    even = pa.py_buffer(np.arange(0, edges.size, 2))  # not pa.array: it would load pandas
+    return pa.StringArray.from_buffers(edges.size, *buffers).take(
+        pa.Int64Array.from_buffers(pa.int64(), start.size, [None, even])
+    )
+
+
+class Dictionary(Codes):
+    """Codes whose values go to a parquet file as they come, without blanks around them."""
+
+    def __init__(self, columns: list[int], path: Path, names: Sequence[str]) -> None:
+        super().__init__(columns)
+        self._schema = pa.schema([pa.field(name, pa.large_string()) for name in names])
+        self._writer = pq.ParquetWriter(path, self._schema, compression="lz4")
+        self._waiting: list[pa.Table] = []
+        self._held = 0  # rows of them
+
+    def add(self, new: list[pa.StringArray]) -> None:
+        """Write the new values, many at once."""
+        self._waiting.append(pa.Table.from_arrays(new, names=self._schema.names))
+        self._held += len(new[0])
         if self._held >= ROW_GROUP:
             self._flush()
 
@@ -99,3 +108,21 @@ class Dictionary:
         """Write what is waiting and close the file."""
         self._flush()
         self._writer.close()
+
+
+class Parsed(Codes):
+    """Numbers of a column whose texts repeat: ``parse`` sees each different text once."""
+
+    def __init__(self, column: int, parse: Callable[[str], float]) -> None:
+        super().__init__([column])
+        self._parse = parse
+        self._values = np.empty(0)
+
+    def add(self, new: list[pa.StringArray]) -> None:
+        """Parse the new texts."""
+        self._values = np.append(self._values, [self._parse(text) for text in new[0].to_pylist()])
+
+    def read(self, buf: U8, starts: I32, lengths: I32) -> F64:
+        """Return the number of every line of a block."""
+        codes = self.encode(buf, starts, lengths)
+        return self._values[codes]

@@ -245,14 +245,17 @@ def digest_ids(values: pl.Series) -> pl.Series:
     return pl.Series([table[v] for v in values], dtype=pl.Int64)
 
 
-def decimals(text: pl.Series, absent: Iterable[str], *, comma: bool = True) -> tuple[pl.Series, pl.Series]:
-    """Read decimals; null for the words ``absent`` (capitals). Also returns which values are no finite number."""
+def decimals(
+    text: pl.Series, absent: Iterable[str] = ("",), *, comma: bool = True
+) -> tuple[pl.Series, pl.Series]:
+    """Read finite decimals; null for the words ``absent`` (capitals). Also returns which others are none, and null too."""
     text = text.str.strip_chars()
     gap = text.str.to_uppercase().is_in(list(absent))
     if comma:
         text = text.str.replace(",", ".", literal=True)
-    value = text.cast(pl.Float64, strict=False).set(gap, None)
-    return value, ~gap & ~value.is_finite().fill_null(False)
+    value = text.cast(pl.Float64, strict=False)
+    no_number = ~value.is_finite().fill_null(False)
+    return value.set(gap | no_number, None), ~gap & no_number
 
 
 def parse_clock(values: pl.Series) -> pl.Series:
@@ -264,7 +267,9 @@ def parse_clock(values: pl.Series) -> pl.Series:
     total = pl.when(half.is_null()).then(hour).otherwise(hour % 12 + afternoon) * 60 + minute
     frame = pl.DataFrame({"t": values.str.to_uppercase()})
     seconds = total * 60 + second.fill_null(0)
-    return frame.select(pl.when((total < 1440) & (minute < 60)).then(seconds)).to_series()
+    return frame.select(
+        pl.when((total < 1440) & (minute < 60) & (seconds - total * 60 < 60)).then(seconds)
+    ).to_series()
 
 
 def parse_dates(values: pl.Series, formats: Sequence[str]) -> pl.Series:

@@ -148,11 +148,11 @@ def read_stamps(buf: U8, start: I32, length: I32, out: I64) -> None:
         s = int(start[r])
         value = 0
         if n >= 10:  # from 1900, so that all digits fit in 63 bits
-            year = 100 * _pair(buf, s) + _pair(buf, s + 2) - 1900
-            value = (year * 100 + _pair(buf, s + 5)) * 100 + _pair(buf, s + 8)
+            year = 100 * _two(buf, s) + _two(buf, s + 2) - 1900
+            value = (year * 100 + _two(buf, s + 5)) * 100 + _two(buf, s + 8)
         value *= 1000000
         if n >= 19:
-            value += (_pair(buf, s + 11) * 100 + _pair(buf, s + 14)) * 100 + _pair(buf, s + 17)
+            value += (_two(buf, s + 11) * 100 + _two(buf, s + 14)) * 100 + _two(buf, s + 17)
         decimals = min(n - 20, 6)
         if decimals > 0:
             fraction = max(_digits(buf, s + 20, decimals), 0)
@@ -160,8 +160,3 @@ def read_stamps(buf: U8, start: I32, length: I32, out: I64) -> None:
         else:
             decimals = 0
         out[r] = value * TENS[6 - decimals]
-
-
-@nb.njit(cache=True, nogil=True)
-def _pair(buf: U8, at: int) -> int:
-    return int(buf[at]) * 10 + int(buf[at + 1]) - 528

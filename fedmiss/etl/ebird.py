@@ -279,7 +279,12 @@ def project_ebird(
             if sink is not None:
                 sink.close()
     _check_end(source, report, last_fields, reader)
-    _check_mostly_good(source, reader)
+    reader.faults.refuse_mostly_bad(
+        source,
+        reader.rows,
+        "be read",
+        "this does not look like an eBird file, or it is damaged. Download it again.",
+    )
     if records:
         give_back()
         write_repeats([folder / "records.parquet"], folder / "repeats.parquet")
@@ -313,14 +318,4 @@ def _check_end(source: Source, report: ReadReport, last_fields: int, reader: _Re
             f"{len(source.header)} columns and no line end. Species on the lost lines would turn into false zeros; "
             "download or copy the file again.",
             line=report.lines + 1,
-        )
-
-
-def _check_mostly_good(source: Source, reader: _Reader) -> None:
-    bad = sum(n for what, n in reader.faults.malformed.items() if what != NO_DATE)
-    if bad > 10 and 2 * bad > reader.rows:
-        raise InputError(
-            f"{source.name}: {bad:,} of {reader.rows:,} rows cannot be read ({reader.faults.examples[0]}); "
-            "this does not look like an eBird file, or it is damaged. Download it again.",
-            rows=bad,
         )

@@ -96,13 +96,8 @@ class Rows(Faults):
 
     def meta(self, **more: Unpack[Meta]) -> Meta:
         """Return the meta data that every projection has, and ``more``."""
-        bad = sum(self.malformed.values())
-        if bad > 10 and 2 * bad > self.read:
-            raise InputError(
-                f"{self.source.name}: {bad:,} of {self.read:,} rows cannot be used ({self.examples[0]}); is this the "
-                "right file, and the right column for each name?",
-                rows=bad,
-            )
+        remedy = "is this the right file, and the right column for each name?"
+        self.refuse_mostly_bad(self.source, self.read, "be used", remedy)
         return {
             **meta_of(self.source, self),
             "sha256": hash_file(self.source.path),

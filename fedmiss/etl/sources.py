@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from fedmiss.arrays import I32, U8
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl.codes import NO_DATE
 from fedmiss.etl.columns import find_header, normal
 from fedmiss.etl.spreadsheets import address, choose_sheet, is_workbook, refuse_hidden, sheet_rows
 from fedmiss.files import hash_file
@@ -135,6 +136,15 @@ class Faults:
         kinds[what] = kinds.get(what, 0) + n
         if len(self.examples) < EXAMPLES:
             self.examples.append(f"line {line}: {what} {value!r}")
+
+    def refuse_mostly_bad(self, source: Source, rows: int, cannot: str, remedy: str) -> None:
+        """Raise InputError where most of a file's rows were left out, dates that eBird does not know aside."""
+        bad = sum(n for what, n in self.malformed.items() if what != NO_DATE)
+        if bad > 10 and 2 * bad > rows:
+            raise InputError(
+                f"{source.name}: {bad:,} of {rows:,} rows cannot {cannot} ({self.examples[0]}); {remedy}",
+                rows=bad,
+            )
 
 
 class _Head:

@@ -11,7 +11,7 @@ import numpy as np
 from fedmiss.arrays import I32, I64, U8
 from fedmiss.etl._bits import load8
 
-__all__ = ["encode", "find", "move", "read_guids"]
+__all__ = ["encode", "find", "gather", "move", "read_guids"]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX = np.uint64(0xBF58476D1CE4E5B9)
@@ -112,6 +112,16 @@ def move(old_keys: np.ndarray, old_codes: I32, keys: np.ndarray, codes: I32) -> 
             at = (at + np.uint64(1)) & mask
         keys[at] = old_keys[i]
         codes[at] = old_codes[i]
+
+
+@nb.njit(cache=True, nogil=True)
+def gather(buf: U8, start: I32, offsets: I32, out: U8) -> None:
+    """Copy fields one behind the other; ``offsets[i]`` is where field ``i`` goes."""
+    for i in range(start.size):
+        s = start[i]
+        for k in range(offsets[i], offsets[i + 1]):
+            out[k] = buf[s]
+            s += 1
 
 
 @nb.njit(cache=True, nogil=True)

@@ -16,7 +16,7 @@ from numba.core.typing.context import Context
 from numba.core.typing.templates import Signature
 from numba.extending import intrinsic
 
-__all__ = ["equal64", "high64", "load8", "ones", "trailing"]
+__all__ = ["equal64", "load8", "ones", "trailing"]
 
 Values = Sequence[ir.Value]
 Typed = tuple[Signature, Callable[[BaseContext, ir.IRBuilder, Signature, Values], ir.Value]]
@@ -55,17 +55,6 @@ def _equal64(typingctx: Context, buf: types.Type, at: types.Type, value: types.T
     return types.uint64(buf, types.int64, types.uint8), build
 
 
-def _high64(typingctx: Context, buf: types.Type, at: types.Type) -> Typed:
-    """Return a number whose bit ``k`` says whether ``buf[at + k]`` is no ASCII, k = 0..63."""
-
-    def build(context: BaseContext, builder: ir.IRBuilder, sig: Signature, args: Values) -> ir.Value:
-        loaded = _load(context, builder, sig, args, _BYTES)
-        hits = builder.icmp_signed("<", loaded, ir.Constant(_BYTES, [0] * 64))
-        return builder.bitcast(hits, _I64)
-
-    return types.uint64(buf, types.int64), build
-
-
 def _trailing(typingctx: Context, x: types.Type) -> Typed:
     """Return how many zero bits are below the lowest one of ``x``; 64 when it has none."""
 
@@ -87,6 +76,5 @@ def _ones(typingctx: Context, x: types.Type) -> Typed:
 # numba's own stubs describe these by the arguments of their builders, typing context included
 load8: Any = intrinsic(_load8)
 equal64: Any = intrinsic(_equal64)
-high64: Any = intrinsic(_high64)
 trailing: Any = intrinsic(_trailing)
 ones: Any = intrinsic(_ones)

@@ -1,8 +1,8 @@
-"""Byte-level loops of the text reader, compiled: split lines into fields, check UTF-8.
+"""Byte-level loops of the text reader, compiled: split lines into fields.
 
-No library reader counts ragged lines, names the line of an undecodable byte and projects a few columns in one
-pass; these loops do, at well under one second per gigabyte. ``buf`` is always a block of whole lines. A field is
-given by its first byte and length; a field missing on a short line has length 0.
+No library reader counts ragged lines and projects a few columns in one pass at well under one second per gigabyte.
+``buf`` is always a block of whole lines. A field is given by its first byte and length; a field missing on a short
+line has length 0.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import numba as nb
 import numpy as np
 
 from fedmiss.arrays import I32, U8
-from fedmiss.etl._bits import equal64, high64, ones, trailing
+from fedmiss.etl._bits import equal64, ones, trailing
 
-__all__ = ["bad_utf8", "fields", "line_ends", "separators"]
+__all__ = ["fields", "separators"]
 
 LF, CR = 10, 13
 ONE = np.uint64(1)
@@ -65,18 +65,6 @@ def separators(buf: U8, stop: int, separator: int, seps: I32, ends: I32) -> int:
 
 
 @nb.njit(cache=True, nogil=True)
-def line_ends(buf: U8, stop: int) -> int:
-    """Count the line ends in ``buf[:stop]``."""
-    n = np.uint64(0)
-    whole = stop // 64 * 64
-    for i in range(0, whole, 64):
-        n += ones(equal64(buf, i, np.uint8(LF)))
-    for i in range(whole, stop):
-        n += np.uint64(buf[i] == LF)
-    return int(n)
-
-
-@nb.njit(cache=True, nogil=True)
 def fields(
     buf: U8, n_lines: int, seps: I32, ends: I32, columns: I32, starts: I32, lengths: I32, n_fields: I32
 ) -> None:
@@ -105,58 +93,3 @@ def fields(
                 lengths[r, j] = 0
         line_start = seps[last] + 1
         first = last + 1
-
-
-@nb.njit(cache=True, nogil=True)
-def _sequence(buf: U8, i: int, stop: int) -> int:
-    """Length of the UTF-8 sequence that starts at ``i``, 0 when it is not valid (RFC 3629, section 4)."""
-    c = buf[i]
-    if c < 0x80:
-        return 1
-    low, high = 0x80, 0xBF
-    if c >= 0xC2 and c <= 0xDF:
-        n = 2
-    elif c >= 0xE0 and c <= 0xEF:
-        n = 3
-        if c == 0xE0:
-            low = 0xA0
-        elif c == 0xED:
-            high = 0x9F
-    elif c >= 0xF0 and c <= 0xF4:
-        n = 4
-        if c == 0xF0:
-            low = 0x90
-        elif c == 0xF4:
-            high = 0x8F
-    else:
-        return 0
-    if i + n > stop or buf[i + 1] < low or buf[i + 1] > high:
-        return 0
-    for k in range(i + 2, i + n):
-        if buf[k] < 0x80 or buf[k] > 0xBF:
-            return 0
-    return n
-
-
-@nb.njit(cache=True, nogil=True)
-def bad_utf8(buf: U8, stop: int) -> int:
-    """Position of the first byte that is not UTF-8, or -1."""
-    whole = stop // 64 * 64
-    i = 0
-    for first in range(0, whole, 64):
-        high = high64(buf, first)
-        while high:
-            at = first + int(np.int64(trailing(high)))
-            if at >= i:  # not within a sequence that was seen to be good
-                n = _sequence(buf, at, stop)
-                if n == 0:
-                    return at
-                i = at + n
-            high &= high - ONE
-    i = max(i, whole)
-    while i < stop:
-        n = _sequence(buf, i, stop)
-        if n == 0:
-            return i
-        i += n
-    return -1

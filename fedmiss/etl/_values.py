@@ -1,15 +1,15 @@
-"""Compiled loops from bytes to values: ids, counts, decimals, dates, times, stamps. Fields as in ``_lines``."""
+"""Compiled loops from bytes to values: ids, counts, dates, stamps. Fields as in ``_lines``."""
 
 from __future__ import annotations
 
 import numba as nb
 import numpy as np
 
-from fedmiss.arrays import F64, I32, I64, U8
+from fedmiss.arrays import I32, I64, U8
 from fedmiss.etl._bits import load8
 from fedmiss.etl.codes import BAD, COUNT_BAD, COUNT_BLANK, COUNT_X
 
-__all__ = ["read_counts", "read_dates", "read_decimals", "read_ids", "read_stamps", "read_times"]
+__all__ = ["read_counts", "read_dates", "read_ids", "read_stamps"]
 
 TENS = np.array([10**k for k in range(9)], dtype=np.int64)
 
@@ -92,54 +92,6 @@ def read_counts(buf: U8, start: I32, length: I32, out: I64) -> None:
 
 
 @nb.njit(cache=True, nogil=True)
-def read_decimals(buf: U8, start: I32, length: I32, out: F64) -> int:
-    """Read plain decimals (12, -3.5, .25); blank gives nan; return how many could not be read (nan too).
-
-    The digits are held as one integer and divided by a power of ten once, so the result is the nearest double
-    for up to 15 digits.
-    """
-    bad = 0
-    for r in range(start.size):
-        n = length[r]
-        s = start[r]
-        out[r] = np.nan
-        if n == 0:
-            continue
-        k = s
-        negative = buf[k] == 45
-        if negative or buf[k] == 43:
-            k += 1
-        mantissa = 0
-        digits = 0
-        scale = 1.0
-        seen_point = False
-        ok = True
-        while k < s + n:
-            c = buf[k]
-            if c >= 48 and c <= 57:
-                if digits < 17:  # further digits are below double precision
-                    mantissa = mantissa * 10 + (c - 48)
-                    if seen_point:
-                        scale *= 10.0
-                    if mantissa > 0:
-                        digits += 1
-                elif not seen_point:
-                    ok = False
-                    break
-            elif c == 46 and not seen_point:
-                seen_point = True
-            else:
-                ok = False
-                break
-            k += 1
-        if not ok or (digits == 0 and not (buf[s + n - 1] == 48 or (n > 1 and buf[s + n - 2] == 48))):
-            bad += 1
-            continue
-        out[r] = -(mantissa / scale) if negative else mantissa / scale
-    return bad
-
-
-@nb.njit(cache=True, nogil=True)
 def _two(buf: U8, at: int) -> int:
     a = buf[at] - 48
     b = buf[at + 1] - 48
@@ -189,23 +141,6 @@ def read_dates(buf: U8, start: I32, length: I32, out: I32) -> None:
 
 
 @nb.njit(cache=True, nogil=True)
-def read_times(buf: U8, start: I32, length: I32, out: I32) -> None:
-    """Read HH:MM or HH:MM:SS as seconds after midnight; -1 for a blank, BAD when it is no time."""
-    for r in range(start.size):
-        n = length[r]
-        s = start[r]
-        if n == 0:
-            out[r] = -1
-            continue
-        out[r] = BAD
-        if (n == 5 or n == 8) and buf[s + 2] == 58:
-            hour, minute = _two(buf, s), _two(buf, s + 3)
-            second = _two(buf, s + 6) if n == 8 and buf[s + 5] == 58 else 0
-            if hour >= 0 and hour < 24 and minute >= 0 and minute < 60 and second >= 0 and second < 60:
-                out[r] = hour * 3600 + minute * 60 + second
-
-
-@nb.njit(cache=True, nogil=True)
 def read_stamps(buf: U8, start: I32, length: I32, out: I64) -> None:
     """Read 'YYYY-MM-DD HH:MM:SS.ffffff' (0 to 6 decimals) as an integer that sorts like the time; 0 if blank."""
     for r in range(start.size):
@@ -213,11 +148,11 @@ def read_stamps(buf: U8, start: I32, length: I32, out: I64) -> None:
         s = int(start[r])
         value = 0
         if n >= 10:  # from 1900, so that all digits fit in 63 bits
-            year = 100 * _pair(buf, s) + _pair(buf, s + 2) - 1900
-            value = (year * 100 + _pair(buf, s + 5)) * 100 + _pair(buf, s + 8)
+            year = 100 * _two(buf, s) + _two(buf, s + 2) - 1900
+            value = (year * 100 + _two(buf, s + 5)) * 100 + _two(buf, s + 8)
         value *= 1000000
         if n >= 19:
-            value += (_pair(buf, s + 11) * 100 + _pair(buf, s + 14)) * 100 + _pair(buf, s + 17)
+            value += (_two(buf, s + 11) * 100 + _two(buf, s + 14)) * 100 + _two(buf, s + 17)
         decimals = min(n - 20, 6)
         if decimals > 0:
             fraction = max(_digits(buf, s + 20, decimals), 0)
@@ -225,8 +160,3 @@ def read_stamps(buf: U8, start: I32, length: I32, out: I64) -> None:
         else:
             decimals = 0
         out[r] = value * TENS[6 - decimals]
-
-
-@nb.njit(cache=True, nogil=True)
-def _pair(buf: U8, at: int) -> int:
-    return int(buf[at]) * 10 + int(buf[at + 1]) - 528

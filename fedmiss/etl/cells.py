@@ -5,38 +5,56 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
-from fedmiss.errors import InputError
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl.columns import near_names
 from fedmiss.files import read_manifest
+from fedmiss.folders import SpeciesRow
 
-__all__ = ["Aggregate", "aggregate", "sites_of", "species_visits"]
+__all__ = ["Aggregate", "aggregate", "entry_of", "resolve_species", "sites_of", "species_visits"]
 
 # reasons of a blank count that make the whole visit missing: neither a detection nor a zero
 MISSING = ("unvetted", "exotic")
 
 
-def _known(folder: Path, wanted: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the manifest's entries of the species wanted, by scientific or common name."""
-    entries = read_manifest(folder, "records")["results"]["species"]
-    by_name: dict[str, dict[str, Any]] = {}
-    for entry in entries:
-        for name in (entry["common_name"], entry["species"]):
-            if name:
-                by_name[name.casefold()] = entry
-    if not wanted:
-        return list(entries)
-    for name in wanted:
-        if name.casefold() not in by_name:
-            held = ", ".join(e["species"] for e in entries[:5])
-            raise InputError(
-                f"{folder} holds no species {name!r} (it holds {held}{', ...' if len(entries) > 5 else ''}); ingest "
-                "it first.",
-                species=name,
-            )
-    return [by_name[name.casefold()] for name in wanted]
+def entry_of(entries: list[SpeciesRow], name: str) -> SpeciesRow | None:
+    """Return the entry of a manifest for a species, by scientific or common name; case does not matter."""
+    key = name.strip().casefold()
+    return next(
+        (e for e in entries if key in ((e["common_name"] or "").casefold(), e["species"].casefold())), None
+    )
+
+
+def resolve_species(entries: list[SpeciesRow], wanted: str, folder: Path) -> SpeciesRow:
+    """Return the same, or the only entry when no name is given; propose near names where there is none.
+
+    Raises
+    ------
+    InputError : no species of that name, or none at all
+    ConfigError : several species and no name
+    """
+    if not entries:
+        raise InputError(f"{folder} holds no record of any species; loosen the filters of ingest.")
+    if not wanted.strip():
+        if len(entries) == 1:
+            return entries[0]
+        shown = ", ".join(e["species"] for e in entries[:8])
+        raise ConfigError(f"{folder} holds {len(entries)} species ({shown}, ...); name one with --species.")
+    if entry := entry_of(entries, wanted):
+        return entry
+    near = near_names(
+        wanted.strip().casefold(),
+        {n.casefold(): n for e in entries for n in (e["common_name"], e["species"]) if n},
+    )
+    hint = f" Did you mean {' or '.join(near)}?" if near else " `fedmiss inspect` lists the species."
+    raise InputError(f"the species {wanted!r} is not in {folder}.{hint}", species=wanted, near=near)
+
+
+def _entries(folder: Path) -> list[SpeciesRow]:
+    found: list[SpeciesRow] = read_manifest(folder, "records")["results"]["species"]
+    return found
 
 
 def species_visits(folder: str | Path, species: str, *, absent: bool = False) -> pl.LazyFrame:
@@ -56,8 +74,9 @@ def species_visits(folder: str | Path, species: str, *, absent: bool = False) ->
     InputError : a folder that is not of kind "records", or without the species
     """
     folder = Path(folder)
-    entry = {"species": species, "zeros_allowed": True} if absent else _known(folder, [species])[0]
-    records = pl.scan_parquet(folder / "records.parquet").filter(pl.col("species") == entry["species"])
+    entry = None if absent else resolve_species(_entries(folder), species, folder)
+    name, zeros_allowed = (entry["species"], entry["zeros_allowed"]) if entry else (species, True)
+    records = pl.scan_parquet(folder / "records.parquet").filter(pl.col("species") == name)
     joined = (
         pl.scan_parquet(folder / "checklists.parquet")
         .with_row_index("checklist_row")
@@ -72,7 +91,7 @@ def species_visits(folder: str | Path, species: str, *, absent: bool = False) ->
     )
     seen = pl.col("seen").is_not_null()
     missing = pl.col("reason").is_in(MISSING).fill_null(False)
-    zero = pl.col("zero_ok") & pl.lit(bool(entry["zeros_allowed"]))
+    zero = pl.col("zero_ok") & pl.lit(zeros_allowed)
     return (
         joined.filter((seen & ~missing) | (~seen & zero))
         .with_columns(
@@ -133,7 +152,9 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
     InputError : a folder that is not of kind "records", or without one of the species
     """
     folder = Path(folder)
-    entries = list({e["species"]: e for e in _known(folder, species)}.values())
+    known = _entries(folder)
+    wanted = [resolve_species(known, name, folder) for name in species] if species else known
+    entries = list({e["species"]: e for e in wanted}.values())
     lists, labels = _visited(folder / "checklists.parquet")
     asked = pl.Series([e["species"] for e in entries], dtype=pl.String)
     code = pl.col("species").cast(pl.Enum(asked), strict=False).to_physical().cast(pl.Int64)

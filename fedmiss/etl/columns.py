@@ -11,8 +11,8 @@ from fedmiss.errors import ConfigError, SchemaError, listed
 from fedmiss.tables import load_schema
 
 __all__ = [
-    "EBD_RECORD", "EVENT", "KEEP", "NAMES", "PLACE", "REACH", "check_named", "find_header", "is_count_table", "kept_columns",
-    "near_names", "normal", "plain", "resolve", "squeezed", "wide_years",
+    "EBD_RECORD", "EVENT", "KEEP", "NAMES", "PLACE", "PLACES", "REACH", "check_named", "familiar", "find_header",
+    "is_count_table", "kept_columns", "near_names", "normal", "plain", "quoted", "resolve", "squeezed", "wide_years",
 ]  # fmt: skip
 
 KEEP = "keep "  # before the names of columns that are kept on request
@@ -86,6 +86,19 @@ NAMES: dict[str, tuple[str, ...]] = {
     "species": (),
 }  # fmt: skip
 
+# What the columns of a place are called, in tables of counts and of sites
+PLACES: dict[str, tuple[str, ...]] = {
+    "site_name": ("sitename", "name", "localityname"),
+    "latitude": ("latitude", "lat", "decimallatitude", "y"),
+    "longitude": ("longitude", "lon", "long", "lng", "decimallongitude", "x"),
+    "region": ("region", "county", "state", "stratum", "province"),
+}
+
+
+def quoted(name: str) -> str:
+    """Return a name as a command line needs it."""
+    return f'"{name}"' if " " in name else name
+
 
 def plain(text: str) -> str:
     """Return a text without case and accents."""
@@ -108,6 +121,21 @@ def normal(name: str) -> str:
 def squeezed(header: Iterable[str]) -> dict[str, str]:
     """Return the columns by their normal names without blanks; of two that are alike, the first."""
     return {normal(h).replace(" ", ""): h for h in reversed(tuple(header))}
+
+
+def familiar(
+    header: Iterable[str], words: Mapping[str, Iterable[str]], taken: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return ``taken`` (name -> column), and of each further name the first column that is called so; each column once.
+
+    ``words`` has the usual names of the columns, squeezed, the best first.
+    """
+    columns, found = squeezed(header), dict(taken or {})
+    for key, known in words.items():
+        free = (columns[w] for w in known if w in columns and columns[w] not in found.values())
+        if key not in found and (hit := next(free, None)) is not None:
+            found[key] = hit
+    return found
 
 
 def check_named(

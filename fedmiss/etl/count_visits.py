@@ -8,9 +8,10 @@ from pathlib import Path
 import polars as pl
 
 from fedmiss.errors import InputError
+from fedmiss.etl.columns import PLACES, familiar
 from fedmiss.etl.counts import CountOptions, read_counts
 from fedmiss.etl.projection import Meta
-from fedmiss.etl.rows import Rows, digest_ids, write_projection
+from fedmiss.etl.rows import Rows, decimals, digest_ids, write_projection
 from fedmiss.etl.sources import Source
 
 __all__ = ["MONTH_OF_YEARLY", "project_counts"]
@@ -18,13 +19,11 @@ __all__ = ["MONTH_OF_YEARLY", "project_counts"]
 MONTH_OF_YEARLY = 6  # yearly counts have no month: all of them get June
 _DAY = 15
 _PLACE = {
-    "county_code": ("region", "county", "state", "stratum", "province"),
-    "latitude": ("latitude", "lat", "decimallatitude", "y"),
-    "longitude": ("longitude", "lon", "long", "lng", "decimallongitude", "x"),
-    "site_name": ("site name", "sitename", "name"),
-    "observer": ("observer", "observer_id", "observer id", "recorder", "surveyor", "counter"),
-    "duration": ("effort", "duration", "minutes", "duration_minutes", "effort_minutes"),
-    "distance": ("distance", "distance_km", "km"),
+    "county_code": PLACES["region"],
+    **{k: PLACES[k] for k in ("latitude", "longitude", "site_name")},
+    "observer": ("observer", "observerid", "recorder", "surveyor", "counter"),
+    "duration": ("effort", "duration", "minutes", "durationminutes", "effortminutes"),
+    "distance": ("distance", "distancekm", "km"),
 }
 _EFFORT = {"duration": "minutes", "distance": "km"}
 
@@ -55,7 +54,7 @@ def project_counts(
         said.append("there is no month: the counts are yearly, and stand in June of their year.")
     if "weight" in frame.columns:
         said.append("the weights are not used by this model; `fedmiss trim` uses them.")
-    found = _places(table.covariates)
+    found = familiar(table.covariates, _PLACE)
     if others := [c for c in table.covariates if c not in found.values()]:
         said.append(
             f"the columns {', '.join(others)} are not used: `fedmiss trim --covariate` uses them, and what belongs to the "
@@ -89,14 +88,12 @@ def project_counts(
 
 def _amount(frame: pl.DataFrame, column: str, source: Source) -> tuple[str, pl.Series]:
     """Return a column of effort as numbers, with its name; a blank is an effort that nobody noted."""
-    value = frame[column].str.replace(",", ".", literal=True).cast(pl.Float64, strict=False)
-    bad = frame[column].is_not_null() & ~((value >= 0) & value.is_finite()).fill_null(False)
+    value, bad = decimals(frame[column].fill_null(""))
+    bad |= (value < 0).fill_null(False)
     if bad.any():
         row = frame.filter(bad).row(0, named=True)
-        raise InputError(
-            f"{source.place(row['line'], column)}: {row[column]!r} is no effort; write a number, or leave it blank.",
-            line=row["line"],
-        )
+        said = f"{row[column]!r} is no effort; write a number, or leave it blank."
+        raise source.fault(row["line"], column, said)
     return column, value
 
 
@@ -104,11 +101,11 @@ def _whole(frame: pl.DataFrame, source: Source) -> pl.DataFrame:
     odd = frame.filter(pl.col("count") != pl.col("count").round())
     if odd.height:
         row = odd.row(0, named=True)
-        raise InputError(
-            f"{source.place(row['line'])}: the count {row['count']:g} is no whole number (rows: {odd.height:,}), and "
-            "this model is one of whole counts. Round them if they are rounded means, or use `fedmiss trim`, which takes "
-            "them as they are.",
-            line=row["line"],
+        raise source.fault(
+            row["line"],
+            "",
+            f"the count {row['count']:g} is no whole number (rows: {odd.height:,}), and this model is one of whole counts. "
+            "Round them if they are rounded means, or use `fedmiss trim`, which takes them as they are.",
         )
     return frame
 
@@ -123,10 +120,3 @@ def _years(years: pl.Series, source: Source, first_year: int | None) -> pl.Serie
             f"{source.name}: the time points {low} to {high} are no years; pass --first-year, the year of the first of them."
         )
     return years
-
-
-def _places(covariates: tuple[str, ...]) -> dict[str, str]:
-    low = {c.lower(): c for c in reversed(covariates)}
-    return {
-        key: next(low[n] for n in names if n in low) for key, names in _PLACE.items() if set(names) & set(low)
-    }

@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
-from fedmiss.etl.columns import NAMES, check_named, plain, squeezed, wide_years
+from fedmiss.etl.columns import NAMES, check_named, familiar, normal, plain, wide_years
 from fedmiss.etl.one_species import (
     common_name,
     fold,
@@ -25,7 +25,7 @@ from fedmiss.etl.one_species import (
     species_columns_by_content,
     tells_apart,
 )
-from fedmiss.etl.rows import Rows, read_rows
+from fedmiss.etl.rows import Rows, decimals, read_rows
 from fedmiss.etl.sources import Source, expand
 from fedmiss.etl.spreadsheets import serial_date
 from fedmiss.notebook import card
@@ -274,11 +274,8 @@ def refuse_thousands(source: Source, column: str, text: pl.Series, lines: pl.Ser
     if not commas.any() or not text.str.contains(r"^-?[1-9]\d{0,2},\d{3}$").filter(commas).all():
         return
     i = int(commas.arg_max() or 0)
-    raise InputError(
-        f"{source.place(int(lines[i]), column)}: {text[i]!r} may be thousands or a decimal comma; write it without "
-        "the comma.",
-        line=int(lines[i]),
-    )
+    said = f"{text[i]!r} may be thousands or a decimal comma; write it without the comma."
+    raise source.fault(lines[i], column, said)
 
 
 _RANGE = re.compile(r"(\d+)\s*(?:-|\u2013|to|bis)\s*(\d+)")
@@ -378,7 +375,7 @@ class _Reading:
         if "month" not in frame.columns and self.options.months and _are_months(frame["year"]):
             frame = frame.with_columns(frame["year"].str.slice(0, 4), month=frame["year"].str.slice(5, 2))
             columns["month"] = columns["year"]
-        if squeezed([columns.get("count", "")]).keys() & {"occurrences"}:
+        if normal(columns.get("count", "")) == "occurrences":
             self.said.append(_CUBE)
         more = frame.height - raw.height  # rows that years as columns add
         frame = self._values(frame, columns)
@@ -417,14 +414,10 @@ class _Reading:
 
     def _known(self, header: Sequence[str], years: list[str]) -> dict[str, str]:
         """Return the columns that were named or that their names give away."""
-        names = squeezed(header)
         chosen = {k: h for k, h in (self.options.columns or {}).items() if k != "species"}
         check_named("--columns", chosen, NAMES, self.source.name, header)
-        for key, words in NAMES.items():
-            hit = next((names[w] for w in words if w in names and names[w] not in chosen.values()), None)
-            if key not in chosen and hit is not None and not (years and key in ("year", "count")):
-                chosen[key] = hit
-        return chosen
+        sought = {k: words for k, words in NAMES.items() if not (years and k in ("year", "count"))}
+        return familiar(header, sought, chosen)
 
     def _columns(self, raw: pl.DataFrame, years: list[str], taxa: list[str]) -> dict[str, str]:
         header = tuple(h for h in self.source.header if h not in taxa)
@@ -489,16 +482,14 @@ class _Reading:
                 f"{column}: {int(commas.sum()):,} values with a decimal comma ({text.filter(commas)[0]})."
             )
         refuse_thousands(self.source, column, text, frame["line"])
-        value = text.str.replace(",", ".", literal=True).cast(pl.Float64, strict=False)
-        absent = text.str.to_uppercase().is_in(words)
-        value = value.set(absent, None)
-        bad = ~absent & (value.is_null() | ~value.is_finite().fill_null(False) | (value < 0).fill_null(False))
+        value, bad = decimals(text, words)
+        bad |= (value < 0).fill_null(False)
         remedy = {
             "count": "give one number, or NA where it was not counted (--missing takes a value as NA)",
             "weight": "weights are above 0",
         }[key]
         if key == "weight":
-            bad = bad | absent | (value <= 0).fill_null(False)
+            bad |= (value <= 0).fill_null(True)
         self._refuse(frame, bad, key, column, remedy)
         return value
 
@@ -510,11 +501,7 @@ class _Reading:
             if column not in self.source.header and key == "count":  # one column for each year
                 column = next(h for h in self.source.header if h.strip().lstrip("Xx") == str(row["year"]))
             remedy = advice(key, row[key]) or remedy
-            raise InputError(
-                f"{self.source.place(row['line'], column)}: {row[key]!r} is no {key}; {remedy}.{more}",
-                line=row["line"],
-                value=row[key],
-            )
+            raise self.source.fault(row["line"], column, f"{row[key]!r} is no {key}; {remedy}.{more}")
 
     def _repeats(self, frame: pl.DataFrame, rest: list[str]) -> pl.DataFrame:
         keys = [k for k in ("site", "year", "month") if k in frame.columns]

@@ -14,7 +14,7 @@ from fedmiss.errors import InputError
 from fedmiss.etl import _keys, _values
 from fedmiss.etl.codes import BAD, COUNT_BLANK, NO_DATE
 from fedmiss.etl.columns import EBD_RECORD, EVENT, PLACE, REACH, kept_columns, resolve
-from fedmiss.etl.fields import Dictionary, Fields, Work
+from fedmiss.etl.fields import Dictionary, Fields, Parsed
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.projection import (
     EVENT_COLUMNS,
@@ -30,11 +30,30 @@ from fedmiss.etl.projection import (
 from fedmiss.etl.repeats import write_repeats
 from fedmiss.etl.sources import Block, Faults, ReadReport, Source, read_blocks
 
-__all__ = ["project_ebird"]
+__all__ = ["project_ebird", "read_clock", "read_decimal"]
 
 _RELEASE = re.compile(r"rel([A-Z][a-z]{2})-(\d{4})")
 LISTS = {"observers": ("observer",), "places": PLACE_COLUMNS, "protocols": PROTOCOL_COLUMNS}  # of an event
 UNKNOWN_DATE = -25567  # 1900-01-01, which eBird writes for an unknown date
+_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
+_CLOCK = re.compile(r"([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?", re.ASCII)
+
+
+def read_decimal(text: str) -> float:
+    """Read 12, -3.5 or .25; nan for anything else."""
+    return float(text) if _DECIMAL.fullmatch(text) else np.nan
+
+
+def read_clock(text: str) -> float:
+    """Read HH:MM or HH:MM:SS as seconds after midnight; nan for anything else."""
+    found = _CLOCK.fullmatch(text)
+    return int(found[1]) * 3600 + int(found[2]) * 60 + int(found[3] or 0) if found else np.nan
+
+
+_NUMBERS = {
+    "start": read_clock,
+    **dict.fromkeys(("duration", "distance", "n_observers"), read_decimal),
+}  # of an event
 
 
 class _Reader:
@@ -77,14 +96,14 @@ class _Reader:
         if events:
             for name, named in LISTS.items():
                 book(name, named)
+        self.parsed = {k: Parsed(self.slot[k], parse) for k, parse in _NUMBERS.items() if events}
         self.taxon_rows: I64 = np.zeros(0, dtype=np.int64)
         self.long = self.short = self.rows = 0
         self.dates = [2**31 - 1, -(2**31)]
         self.record_dates = list(self.dates)
-        self._work = Work()
 
     def fields(self, block: Block) -> Fields:
-        f = Fields(block, self.source.separator, self.positions, self._work)
+        f = Fields(block, self.positions)
         width = len(self.source.header)
         self.long += int(np.count_nonzero(f.n_fields > width))
         self.short += int(np.count_nonzero(f.n_fields < width))
@@ -179,19 +198,14 @@ class _Reader:
             good = (event >= 0) & (group != BAD)
             for unusable in bad.values():
                 good &= ~unusable
-        start = self.read(f, "start", _values.read_times, np.int32)
-        if fault:
-            odd = np.flatnonzero(good & (start == BAD))
-            self._note(self.faults.unreadable, "TIME OBSERVATIONS STARTED", f, odd, first_line, "start")
-        start[start == BAD] = -1
         numbers = {}
-        for key in ("duration", "distance", "n_observers"):
-            out = np.empty(f.n, dtype=np.float64)
-            if _values.read_decimals(*f.column(self.slot[key]), out) and fault:
+        for key, parsed in self.parsed.items():
+            out = parsed.read(f.buf, f.starts, f.lengths)
+            if fault:
                 odd = np.flatnonzero(good & np.isnan(out) & (f.lengths[:, self.slot[key]] > 0))
                 self._note(self.faults.unreadable, EVENT[key][0].upper(), f, odd, first_line, key)
-            out[out < 0] = np.nan
-            numbers[key] = out
+            numbers[key] = np.where(out < 0, np.nan, out)
+        start = np.nan_to_num(numbers.pop("start"), nan=-1).astype(np.int32)
         buf, s, n = f.column(self.slot["complete"])
         columns: Columns = {
             "event": event,
@@ -265,7 +279,12 @@ def project_ebird(
             if sink is not None:
                 sink.close()
     _check_end(source, report, last_fields, reader)
-    _check_mostly_good(source, reader)
+    reader.faults.refuse_mostly_bad(
+        source,
+        reader.rows,
+        "be read",
+        "this does not look like an eBird file, or it is damaged. Download it again.",
+    )
     if records:
         give_back()
         write_repeats([folder / "records.parquet"], folder / "repeats.parquet")
@@ -299,14 +318,4 @@ def _check_end(source: Source, report: ReadReport, last_fields: int, reader: _Re
             f"{len(source.header)} columns and no line end. Species on the lost lines would turn into false zeros; "
             "download or copy the file again.",
             line=report.lines + 1,
-        )
-
-
-def _check_mostly_good(source: Source, reader: _Reader) -> None:
-    bad = sum(n for what, n in reader.faults.malformed.items() if what != NO_DATE)
-    if bad > 10 and 2 * bad > reader.rows:
-        raise InputError(
-            f"{source.name}: {bad:,} of {reader.rows:,} rows cannot be read ({reader.faults.examples[0]}); "
-            "this does not look like an eBird file, or it is damaged. Download it again.",
-            rows=bad,
         )

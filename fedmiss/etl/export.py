@@ -8,8 +8,7 @@ import polars as pl
 import polars.selectors as cs
 
 from fedmiss.errors import ConfigError
-from fedmiss.etl.cells import species_visits
-from fedmiss.etl.panel import resolve_species
+from fedmiss.etl.cells import resolve_species, species_visits
 from fedmiss.files import atomic_file, making_files, read_manifest
 from fedmiss.tables import load_schema
 

@@ -18,7 +18,7 @@ from fedmiss.etl.flow import orphan_warning, row_flow, source_warnings, summaris
 from fedmiss.etl.lists import make_checklists
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
-from fedmiss.etl.plain import PlainRules, check_map, project_plain
+from fedmiss.etl.plain import check_map, project_plain
 from fedmiss.etl.projection import Cache, Meta, Projection
 from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
 from fedmiss.etl.resolve import write_records
@@ -266,7 +266,8 @@ def _builder(
         "column_map": chosen,
         "one_species": None if {"species", "common_name"} & set(chosen) else one,
         "assume_complete": settings.assume_complete,
-        "rules": PlainRules(settings.repeats, settings.spellings, settings.missing, settings.dates),
+        "rules": replace(_count_options(settings), columns=None),
+        "dates": settings.dates,
         "keep": settings.keep,
     }
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import polars as pl
 
-from fedmiss.errors import ConfigError, InputError, listed
-from fedmiss.etl.columns import near_names, plain
+from fedmiss.errors import ConfigError, listed
+from fedmiss.etl.columns import near_names, plain, quoted
 from fedmiss.etl.sources import Source
 
 __all__ = [
@@ -32,19 +32,7 @@ _NAMES = (
     "euring euringcode euringnr alphacode aou aoucode specieskey"
 ).split()
 _COMMON = ("commonname", "englishname", "vernacularname", "birdname")
-_NO_NAME = {
-    "n",
-    "number",
-    "num",
-    "total",
-    "all",
-    "richness",
-    "reported",
-    "complete",
-    "target",
-    "group",
-    "other",
-}
+_NO_NAME = set("n number num total all richness reported complete target group other".split())
 
 
 def fold(name: str) -> str:
@@ -111,10 +99,11 @@ def refuse_mixed(source: Source, column: str, values: pl.Series, lines: pl.Serie
         return
     code, name = codes[0], (latin or others)[0]
     at = {n: int(lines[int((values == n).arg_max() or 0)]) for n in (code, name)}
-    raise InputError(
-        f"{source.place(at[code], column)}: {code!r} is a code, and row {at[name]} has the name {name!r}; write all species "
-        f"by code or all by name, so that none is read as two ({len(codes)} codes, {len(others)} names).",
-        line=at[code],
+    raise source.fault(
+        at[code],
+        column,
+        f"{code!r} is a code, and row {at[name]} has the name {name!r}; write all species by code or all by name, so that "
+        f"none is read as two ({len(codes)} codes, {len(others)} names).",
     )
 
 
@@ -153,7 +142,7 @@ def only(
             raise ConfigError(
                 f"{where}: the column {main!r} names {len(rows)} species "
                 f"({listed([f'{name}: {n:,} rows' for name, n in rows], 6)}), and their counts are never added up. "
-                f"Choose one: {option} {_quoted(rows[0][0])}",
+                f"Choose one: {option} {quoted(rows[0][0])}",
                 species=[name for name, _ in rows],
             )
         key, column = next(iter(held[main])), main
@@ -206,10 +195,6 @@ def _unknown(wanted: str, held: dict[str, dict[str, tuple[str, int]]], where: st
         species=wanted,
         near=near,
     )
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"' if " " in name else name
 
 
 def tells_apart(frame: pl.DataFrame, keys: Sequence[str], columns: Sequence[str]) -> str:

@@ -12,7 +12,15 @@ import polars.selectors as cs
 from fedmiss.etl.codes import COUNT_BAD, NO_DATE
 from fedmiss.etl.columns import KEEP, kept_columns, normal, resolve
 from fedmiss.etl.projection import Meta
-from fedmiss.etl.rows import Rows, digest_ids, parse_count, parse_dates, read_rows, write_projection
+from fedmiss.etl.rows import (
+    Rows,
+    digest_ids,
+    parse_clock,
+    parse_count,
+    parse_dates,
+    read_rows,
+    write_projection,
+)
 from fedmiss.etl.sources import Source
 
 __all__ = ["project_gbif", "project_myebird", "suspected_copies"]
@@ -103,7 +111,7 @@ def _myebird(frame: pl.DataFrame, rows: Rows, observer: str) -> pl.DataFrame:
             ("duration", "Duration"), ("distance", "Distance"), ("n_observers", "Number of Observers"),
         )
     }  # fmt: skip
-    start = _clock(frame["time"])
+    start = parse_clock(frame["time"])
     rows.blank(frame, start.is_null() & (frame["time"] != ""), "Time", "time")
     place = pl.concat_str("site_name", "latitude", "longitude", separator=" | ")
     record = frame.select(pl.concat_str("submission", "scientific", separator="|")).to_series()
@@ -143,18 +151,6 @@ def _two_words(column: str) -> pl.Expr:
     # 'Anas platyrhynchos x Cairina moschata' is a hybrid; 'Setophaga coronata coronata x auduboni' an intergrade
     species = genus.is_not_null() & (epithet != "x") & ~rest.fill_null("").str.contains(r"^x( |$)")
     return pl.when(species).then(pl.concat_str(genus, epithet, separator=" ")).otherwise(pl.lit(""))
-
-
-def _clock(values: pl.Series) -> pl.Series:
-    """Read '07:05 PM' or '19:05:30' as seconds after midnight."""
-    groups = pl.col("t").str.extract_groups(r"^(\d{1,2}):(\d{2})(?::(\d{2}))?(?: (AM|PM))?$")
-    hour, minute, second = (groups.struct.field(i).cast(pl.Int32) for i in ("1", "2", "3"))
-    half = groups.struct.field("4")
-    afternoon = pl.when(half == "PM").then(12).otherwise(0)
-    total = pl.when(half.is_null()).then(hour).otherwise(hour % 12 + afternoon) * 60 + minute
-    frame = pl.DataFrame({"t": values.str.to_uppercase()})
-    seconds = total * 60 + second.fill_null(0)
-    return frame.select(pl.when((total < 1440) & (minute < 60)).then(seconds)).to_series()
 
 
 def suspected_copies(parts: list[tuple[str, pl.DataFrame]]) -> pl.DataFrame:

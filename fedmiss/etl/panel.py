@@ -7,7 +7,6 @@ as it is; nothing in it points outside.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
-from fedmiss.etl.cells import sites_of, species_visits
+from fedmiss.etl.cells import entry_of, resolve_species, sites_of, species_visits
 from fedmiss.etl.codes import FRAME, NEVER_DETECTED
 from fedmiss.etl.community import scores_without
 from fedmiss.etl.count_visits import MONTH_OF_YEARLY
@@ -33,7 +32,7 @@ from fedmiss.files import (
     write_manifest,
     write_secret,
 )
-from fedmiss.folders import PanelFacts, SpeciesRow
+from fedmiss.folders import PanelFacts
 from fedmiss.group_names import group_folders
 from fedmiss.rng import rng_for
 from fedmiss.tables import read_table, write_table
@@ -230,7 +229,7 @@ def _all_visits(
 ) -> tuple[str, str, pl.DataFrame]:
     """Return the visits of one species in all records folders; a folder without a record of it gives zeros or nothing."""
     entries = [m["results"]["species"] for m in manifests]
-    holders = [i for i, e in enumerate(entries) if settings.species and _entry_of(e, settings.species)]
+    holders = [i for i, e in enumerate(entries) if settings.species and entry_of(e, settings.species)]
     first = holders[0] if holders else 0
     entry = resolve_species(entries[first], settings.species, list(folders.values())[first])
     parts = []
@@ -238,7 +237,7 @@ def _all_visits(
         for file, schema in (("records.parquet", "records"), ("checklists.parquet", "checklists")):
             # only to check the schema: an error names the file
             read_table(folder / file, schema, columns=["checklist_id"])
-        mine = _entry_of(held, entry["species"])
+        mine = entry_of(held, entry["species"])
         part = species_visits(folder, entry["species"], absent=mine is None).collect().sort("checklist_id")
         if mine is None:
             zeros = f"its {part.height:,} complete checklists are zeros"
@@ -246,15 +245,6 @@ def _all_visits(
             warnings.append(f"{name} holds no record of {entry['species']}: {what}.")
         parts.append(part.with_columns(pl.lit(name if len(folders) > 1 else "").alias("_source")))
     return entry["species"], entry["common_name"] or "", pl.concat(parts)
-
-
-def _entry_of(entries: list[SpeciesRow], name: str) -> SpeciesRow | None:
-    key = name.strip().casefold()
-    return next((e for e in entries if key in (str(n).casefold() for n in _names(e))), None)
-
-
-def _names(entry: SpeciesRow) -> tuple[str | None, str]:
-    return entry["common_name"], entry["species"]
 
 
 def _once(visits: pl.DataFrame, flow: list[FlowRow], warnings: list[str]) -> pl.DataFrame:
@@ -293,24 +283,6 @@ def _apart(visits: pl.DataFrame) -> list[str]:
         f"{listed(alone, 4)}: no region in common with another group. Groups share "
         "the course of the months; where regions differ in it, make a panel of each region."
     ]
-
-
-def resolve_species(entries: list[SpeciesRow], wanted: str, folder: Path) -> SpeciesRow:
-    """Find a species by scientific or common name, case-insensitive; propose near names otherwise."""
-    if not entries:
-        raise InputError(f"{folder} holds no record of any species; loosen the filters of ingest.")
-    if not wanted:
-        if len(entries) == 1:
-            return entries[0]
-        shown = ", ".join(e["species"] for e in entries[:8])
-        raise ConfigError(f"{folder} holds {len(entries)} species ({shown}, ...); name one with --species.")
-    names = {n.casefold(): (n, e) for e in entries for n in _names(e) if n}
-    key = wanted.strip().casefold()
-    if key in names:
-        return names[key][1]
-    near = [names[k][0] for k in difflib.get_close_matches(key, names, n=3, cutoff=0.5)]
-    hint = f" Did you mean {' or '.join(near)}?" if near else " `fedmiss inspect` lists the species."
-    raise InputError(f"the species {wanted!r} is not in {folder}.{hint}", species=wanted, near=near)
 
 
 def _choose_sites(visits: pl.DataFrame, settings: PanelSettings, flow: list[FlowRow]) -> pl.DataFrame:

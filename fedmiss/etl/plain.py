@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 import polars.selectors as cs
 
-from fedmiss.errors import ConfigError, InputError, listed
+from fedmiss.errors import ConfigError, listed
 from fedmiss.etl.codes import COUNT_BLANK
-from fedmiss.etl.columns import KEEP, check_named, kept_columns, squeezed
-from fedmiss.etl.counts import advice, settle_spellings
+from fedmiss.etl.columns import KEEP, check_named, familiar, kept_columns
+from fedmiss.etl.counts import CountOptions, advice, settle_spellings
 from fedmiss.etl.one_species import refuse_mixed, same_names, species_columns
 from fedmiss.etl.projection import Meta
 from fedmiss.etl.rows import (
     Rows,
     digest_ids,
     joined_texts,
+    parse_clock,
     parse_count,
     parse_dates,
     read_rows,
@@ -26,10 +26,10 @@ from fedmiss.etl.rows import (
 )
 from fedmiss.etl.sources import Source
 
-__all__ = ["DATES", "PlainRules", "check_map", "project_plain", "propose_map"]
+__all__ = ["DATES", "check_map", "project_plain"]
 
 # canonical name -> names of columns that usually mean it (compared by `columns.normal`, without spaces)
-FAMILIAR = {
+_FAMILIAR = {
     "observer": "observer observerid who recorder recordedby surveyor counter",
     "site": "site siteid plot plotid station colony square locality location transect",
     "date": "date surveydate observationdate visitdate eventdate day",
@@ -48,7 +48,8 @@ FAMILIAR = {
     "protocol": "protocol method surveytype",
     "complete": "complete completelist allspeciesreported allobsreported",
 }
-_DECIMALS = ("latitude", "longitude", "duration", "distance")  # a comma in them is a decimal comma
+FAMILIAR = {key: words.split() for key, words in _FAMILIAR.items()}
+_DECIMALS = ("duration", "distance")  # a comma in them is a decimal comma
 REQUIRED = ("observer", "site", "date", "count")
 _DATES = ("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y")  # 05/06/2024 may be May or June: see DATES
 _EITHER = r"^\d{1,2}/\d{1,2}/\d{4}"
@@ -56,41 +57,12 @@ DATES = {"": (), "day-first": ("%d/%m/%Y",), "month-first": ("%m/%d/%Y",)}
 _TRUE, _FALSE = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n", "")
 
 
-@dataclass(frozen=True, slots=True)
-class PlainRules:
-    """What to do where a table leaves a choice.
-
-    ``repeats`` says what several counts of a species on one visit (observer, site, day, and start time or visit id where
-    the table has them) are worth: their ``sum`` (parts of a flock), ``max`` or ``mean`` (the same birds counted again).
-    ``spellings`` of one site: ``refuse``, ``join`` or ``apart``. ``missing``: further signs of a count that was not made.
-    ``dates``: what 05/06/2024 means, ``day-first`` or ``month-first``; blank refuses it.
-    """
-
-    repeats: str = "sum"
-    spellings: str = "refuse"
-    missing: tuple[str, ...] = ()
-    dates: str = ""
-
-
-def propose_map(header: tuple[str, ...]) -> dict[str, str]:
-    """Return the map that familiar column names suggest; each column at most once."""
-    columns = squeezed(header)
-    taken: dict[str, str] = {}
-    for key, words in FAMILIAR.items():
-        hit = next(
-            (columns[n] for n in words.split() if n in columns and columns[n] not in taken.values()), None
-        )
-        if hit is not None:
-            taken[key] = hit
-    return taken
-
-
 def check_map(source: Source, column_map: dict[str, str] | None, *, one_species: bool) -> dict[str, str]:
     """Return the map to use, or raise with the proposal.
 
     ``one_species``: a single species was asked for, so the table need not name it.
     """
-    proposal = propose_map(source.header)
+    proposal = familiar(source.header, FAMILIAR)
     missing = [k for k in REQUIRED if k not in proposal]
     offer = ",".join(f"{k}={v}" for k, v in proposal.items())
     if column_map is None:
@@ -134,23 +106,30 @@ def project_plain(
     column_map: dict[str, str],
     one_species: str | None,
     assume_complete: bool,
-    rules: PlainRules | None = None,
+    rules: CountOptions,
+    dates: str = "",
     keep: Sequence[str] = (),
     advance: Callable[[float], None] = lambda done: None,
 ) -> Meta:
     """Write the projection of a plain table; return its meta data.
 
+    ``repeats`` of the ``rules`` says what several counts of a species on one visit (observer, site, day, and start time or
+    visit id where the table has them) are worth: their ``sum`` (parts of a flock; ``refuse`` means it too), ``max`` or
+    ``mean`` (the same birds counted again). ``dates``: what 05/06/2024 means, ``day-first`` or ``month-first``; blank
+    refuses it.
+
     Raises
     ------
     InputError : a count that is none, a date that may be two, a site in two spellings; each with line and remedy
     """
-    rules = rules or PlainRules()
     rows = Rows(source)
     columns = {k: source.header.index(v) for k, v in column_map.items()}
     columns |= kept_columns(source.header, keep, source.name)
     quoted = source.separator in (",", ";")
     chunks = read_rows(source, columns, rows, quoted=quoted, blanks=FAMILIAR, advance=advance)
-    frame = pl.concat(_visits(_usable(chunk, rows, columns, rules), rows, columns, rules) for chunk in chunks)
+    frame = pl.concat(
+        _visits(_usable(chunk, rows, columns, dates), rows, columns, rules.missing) for chunk in chunks
+    )
     if one_species is not None:
         frame = frame.with_columns(species=pl.lit(one_species))
     else:
@@ -168,11 +147,11 @@ def project_plain(
     missing = n - frame.height
     frame = frame.with_columns(approved=pl.when(blank).then(pl.lit("0")).otherwise(pl.lit("")))
     frame, said = _joined(frame.drop("line"), rules.repeats)
-    dates = write_projection(folder, frame)
+    days = write_projection(folder, frame)
     return rows.meta(
         prefix="",
         group_prefix="",
-        dates=dates,
+        dates=days,
         explicit_zeros=True,
         any_name=True,
         said=[*source.said, *spelt, *said],
@@ -216,12 +195,10 @@ def _refuse(chunk: pl.DataFrame, bad: pl.Series, key: str, rows: Rows, why: str,
         row = chunk.row(int(bad.arg_max() or 0), named=True)
         if said := advice(key, row[key]):
             why = f"is no {key}; {said}."
-        raise InputError(
-            f"{rows.source.place(row['_line'], column or key)}: {row[key]!r} {why}", line=row["_line"]
-        )
+        raise rows.source.fault(row["_line"], column or key, f"{row[key]!r} {why}")
 
 
-def _usable(chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], rules: PlainRules) -> pl.DataFrame:
+def _usable(chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], dates: str) -> pl.DataFrame:
     """Leave out rows that do not say who, where, what or when; refuse a date that may be two. Adds ``read_date``."""
     for key in ("observer", "site", "species"):
         if key in columns:
@@ -229,8 +206,8 @@ def _usable(chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], rules: 
     title = {key: rows.source.header[at] for key, at in columns.items()}
     serial = chunk["date"].str.contains(r"^[2-6]\d{4}(\.\d+)?$")
     _refuse(chunk, serial, "date", rows, "", title["date"])
-    day = parse_dates(chunk["date"].str.slice(0, 10), (*_DATES, *DATES[rules.dates]))
-    if not rules.dates:
+    day = parse_dates(chunk["date"].str.slice(0, 10), (*_DATES, *DATES[dates]))
+    if not dates:
         _refuse(
             chunk, day.is_null() & chunk["date"].str.contains(_EITHER), "date", rows,
             "may be two days. Write it as 2024-05-31, or pass --dates day-first or month-first.", title["date"],
@@ -239,25 +216,20 @@ def _usable(chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], rules: 
     return rows.leave_out(chunk, day.is_null(), "date (write it as 2024-05-31)", "date")
 
 
-def _visits(chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], rules: PlainRules) -> pl.DataFrame:
+def _visits(
+    chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], missing: Sequence[str]
+) -> pl.DataFrame:
     """Return the columns of the projection; values that cannot be read are noted and blank, and a bad count is refused."""
-    dotted = chunk.with_columns(pl.col(_DECIMALS).str.replace(r"^(-?\d+),(\d+)$", "$1.$2"))
     # 2,0 and 2.00 are 2; a sign of a missing count is blank
     written = pl.col("count").str.strip_chars().str.replace(r"^(\d+)[.,]0+$", "$1")
-    blank = pl.when(written.is_in(rules.missing)).then(pl.lit("")).otherwise(written)
+    blank = pl.when(written.is_in(missing)).then(pl.lit("")).otherwise(written)
     count, odd = parse_count(chunk.select(blank).to_series())
     _refuse(
         chunk, odd, "count", rows,
         "is no count. Give one number, X where birds were present but not counted, or NA where nobody counted "
         "(--missing takes a value as NA).", rows.source.header[columns["count"]],
     )  # fmt: skip
-    clock = (
-        chunk["start"]
-        .str.extract_groups(r"^(\d{1,2}):(\d{2})(?::(\d{2}))?$")
-        .struct.rename_fields(list("hms"))
-    )
-    hour, minute, second = (clock.struct.field(k).cast(pl.Int32).fill_null(0) for k in "hms")
-    seconds = (hour * 3600 + minute * 60 + second).set(clock.struct.field("h").is_null(), None)
+    seconds = parse_clock(chunk["start"])
     rows.blank(chunk, seconds.is_null() & (chunk["start"] != ""), "start", "start")
     said = chunk["complete"].str.to_lowercase()
     rows.blank(chunk, ~said.is_in([*_TRUE, *_FALSE]), "complete", "complete")
@@ -268,14 +240,13 @@ def _visits(chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], rules: 
         else pl.concat_str("observer", "site", day, "start", separator="|")
     )
     name = chunk.select(visit.alias("name")).to_series()
-    return dotted.select(
+    return chunk.select(
         cs.starts_with(KEEP),
         "common_name",
         "observer",
         "site",
         "site_name",
-        "latitude",
-        "longitude",
+        pl.col("latitude", "longitude").str.replace(r"^(-?\d+),(\d+)$", "$1.$2"),
         "protocol",
         name,
         line=pl.col("_line"),
@@ -286,7 +257,8 @@ def _visits(chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], rules: 
         date=pl.col("read_date"),
         start=seconds,
         **{
-            key: rows.numbers(chunk, key, key, dotted[key]) for key in ("duration", "distance", "n_observers")
+            key: rows.numbers(chunk, key, key, comma=key in _DECIMALS)
+            for key in ("duration", "distance", "n_observers")
         },
         complete=said.is_in(_TRUE).cast(pl.Int8),
     )

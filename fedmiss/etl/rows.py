@@ -36,8 +36,10 @@ from fedmiss.files import hash_file
 
 __all__ = [
     "Rows",
+    "decimals",
     "digest_ids",
     "joined_texts",
+    "parse_clock",
     "parse_count",
     "parse_dates",
     "read_rows",
@@ -78,17 +80,12 @@ class Rows(Faults):
         """Remember values that read as blank."""
         self._note(self.unreadable, frame, bad, what, column)
 
-    def numbers(
-        self, frame: pl.DataFrame, column: str, what: str, text: pl.Series | None = None
-    ) -> pl.Series:
-        """Read non-negative decimals of a column (or of its ``text``, rewritten); null for blank or bad."""
-        text = (frame[column] if text is None else text).str.strip_chars()
-        number = text.cast(pl.Float64, strict=False)
-        number = number.set(
-            number.is_not_null() & ~(number.is_finite() & (number >= 0)).fill_null(False), None
-        )
-        self.blank(frame, number.is_null() & ~text.str.to_uppercase().is_in(_NOTHING), what, column)
-        return number
+    def numbers(self, frame: pl.DataFrame, column: str, what: str, *, comma: bool = False) -> pl.Series:
+        """Read non-negative decimals of a column, with a decimal comma too where asked; null for blank or bad."""
+        number, bad = decimals(frame[column], _NOTHING, comma=comma)
+        bad |= (number < 0).fill_null(False)
+        self.blank(frame, bad, what, column)
+        return number.set(bad, None)
 
     def _note(
         self, kinds: dict[str, int], frame: pl.DataFrame, bad: pl.Series, what: str, column: str
@@ -99,13 +96,8 @@ class Rows(Faults):
 
     def meta(self, **more: Unpack[Meta]) -> Meta:
         """Return the meta data that every projection has, and ``more``."""
-        bad = sum(self.malformed.values())
-        if bad > 10 and 2 * bad > self.read:
-            raise InputError(
-                f"{self.source.name}: {bad:,} of {self.read:,} rows cannot be used ({self.examples[0]}); is this the "
-                "right file, and the right column for each name?",
-                rows=bad,
-            )
+        remedy = "is this the right file, and the right column for each name?"
+        self.refuse_mostly_bad(self.source, self.read, "be used", remedy)
         return {
             **meta_of(self.source, self),
             "sha256": hash_file(self.source.path),
@@ -246,6 +238,33 @@ def digest_ids(values: pl.Series) -> pl.Series:
         for v in values.unique()
     }
     return pl.Series([table[v] for v in values], dtype=pl.Int64)
+
+
+def decimals(
+    text: pl.Series, absent: Iterable[str] = ("",), *, comma: bool = True
+) -> tuple[pl.Series, pl.Series]:
+    """Read finite decimals; null for the words ``absent`` (capitals). Also returns which others are none, and null too."""
+    text = text.str.strip_chars()
+    gap = text.str.to_uppercase().is_in(list(absent))
+    if comma:
+        text = text.str.replace(",", ".", literal=True)
+    value = text.cast(pl.Float64, strict=False)
+    no_number = ~value.is_finite().fill_null(False)
+    return value.set(gap | no_number, None), ~gap & no_number
+
+
+def parse_clock(values: pl.Series) -> pl.Series:
+    """Read '07:05 PM' or '19:05:30' as seconds after midnight; null for anything else."""
+    groups = pl.col("t").str.extract_groups(r"^(\d{1,2}):(\d{2})(?::(\d{2}))?(?: (AM|PM))?$")
+    hour, minute, second = (groups.struct.field(i).cast(pl.Int32) for i in ("1", "2", "3"))
+    half = groups.struct.field("4")
+    afternoon = pl.when(half == "PM").then(12).otherwise(0)
+    total = pl.when(half.is_null()).then(hour).otherwise(hour % 12 + afternoon) * 60 + minute
+    frame = pl.DataFrame({"t": values.str.to_uppercase()})
+    seconds = total * 60 + second.fill_null(0)
+    return frame.select(
+        pl.when((total < 1440) & (minute < 60) & (seconds - total * 60 < 60)).then(seconds)
+    ).to_series()
 
 
 def parse_dates(values: pl.Series, formats: Sequence[str]) -> pl.Series:

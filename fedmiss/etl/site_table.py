@@ -9,8 +9,9 @@ import numpy as np
 import polars as pl
 
 from fedmiss.errors import InputError, listed
-from fedmiss.etl.columns import squeezed
+from fedmiss.etl.columns import PLACES, familiar
 from fedmiss.etl.counts import read_texts, refuse_thousands
+from fedmiss.etl.rows import decimals
 from fedmiss.etl.sources import Source, expand
 from fedmiss.models.lowrank.structure import LIMIT
 
@@ -19,10 +20,7 @@ __all__ = ["SiteTable", "read_site_table"]
 _ABSENT = ("", "NA", "N/A", "NAN", "NULL", "NONE", "-")
 _FIXED = {
     "site_id": ("siteid", "site", "locality", "localityid", "plot", "square", "station", "id"),
-    "site_name": ("sitename", "name", "localityname"),
-    "latitude": ("latitude", "lat", "decimallatitude", "y"),
-    "longitude": ("longitude", "lon", "long", "lng", "decimallongitude", "x"),
-    "region": ("region", "county", "state", "stratum", "province"),
+    **PLACES,
 }
 MOST_LEVELS = 20  # values of a category
 LARGEST = 1e9  # of a number
@@ -156,12 +154,7 @@ def read_site_table(path: str | Path) -> SiteTable:
         raise InputError(f"{path} holds {len(found)} tables; give one table of sites.", path=str(path))
     source = found[0]
     raw, _ = read_texts(source)
-    columns = squeezed(source.header)
-    at = {
-        key: columns[s]
-        for key, names in _FIXED.items()
-        if (s := next((n for n in names if n in columns), None))
-    }
+    at = familiar(source.header, _FIXED)
     if "site_id" not in at:
         raise InputError(
             f"{source.name} has no column that names the site (its columns: {listed(source.header, 8)}); call it site_id."
@@ -186,11 +179,8 @@ def read_site_table(path: str | Path) -> SiteTable:
             swapped = (
                 " Are latitude and longitude swapped?" if key == "latitude" and abs(number[i]) <= 180 else ""
             )
-            raise InputError(
-                f"{source.place(int(line[i]), at[key])}: {number[i]:g} is no {key} "
-                f"(-{limit:g} to {limit:g} degrees).{swapped}",
-                line=int(line[i]),
-            )
+            wrong = f"{number[i]:g} is no {key} (-{limit:g} to {limit:g} degrees).{swapped}"
+            raise source.fault(line[i], at[key], wrong)
         out[key] = number
     covariates, said = [], []
     for name in source.header:
@@ -224,44 +214,32 @@ def _gaps(text: pl.Series) -> pl.Series:
 def _check_ids(source: Source, ids: pl.Series, line: pl.Series, column: str) -> None:
     empty = ids == ""
     if empty.any():
-        i = int(empty.arg_max() or 0)
-        raise InputError(f"{source.place(int(line[i]), column)}: the site has no name.", line=int(line[i]))
+        raise source.fault(line[int(empty.arg_max() or 0)], column, "the site has no name.")
     twice = ids.is_duplicated()
     if twice.any():
         i = int(twice.arg_max() or 0)
         again = int(np.flatnonzero((ids == ids[i]).to_numpy())[1])
-        raise InputError(
-            f"{source.place(int(line[again]), column)}: {ids[i]!r} stands in line {line[i]} too; give every "
-            "site one row.",
-            line=int(line[again]),
-        )
+        said = f"{ids[i]!r} stands in line {line[i]} too; give every site one row."
+        raise source.fault(line[again], column, said)
 
 
 def _number(
     source: Source, column: str, text: pl.Series, line: pl.Series, *, strict: bool
 ) -> pl.Series | None:
     """The column as numbers, null for gaps; None where it is one of texts."""
-    gap = text.str.to_uppercase().is_in(_ABSENT)
-    value = text.str.replace(",", ".", literal=True).cast(pl.Float64, strict=False)
-    value = value.set(gap, None)
-    bad = ~gap & (value.is_null() | ~value.is_finite().fill_null(False))
-    good = int((~bad & ~gap).sum())
-    if not strict and good < MOSTLY * int((~gap).sum()):
+    value, bad = decimals(text, _ABSENT)
+    good = int(value.filter(~bad).is_not_null().sum())
+    if not strict and good < MOSTLY * (good + int(bad.sum())):
         return None
     if not strict:  # no degree has thousands
         refuse_thousands(source, column, text, line)
     if bad.any():
         i = int(bad.arg_max() or 0)
-        raise InputError(
-            f"{source.place(int(line[i]), column)}: {text[i]!r} is no number, and "
-            f"{f'the other {good:,} values are' if good else 'a number is needed'}; correct it, or leave it blank.",
-            line=int(line[i]),
-        )
+        others = f"the other {good:,} values are" if good else "a number is needed"
+        said = f"{text[i]!r} is no number, and {others}; correct it, or leave it blank."
+        raise source.fault(line[i], column, said)
     large = (value.abs() > LARGEST).fill_null(False)
     if large.any():
         i = int(large.arg_max() or 0)
-        raise InputError(
-            f"{source.place(int(line[i]), column)}: {value[i]:g} is beyond {LARGEST:g}; give it in a larger unit.",
-            line=int(line[i]),
-        )
+        raise source.fault(line[i], column, f"{value[i]:g} is beyond {LARGEST:g}; give it in a larger unit.")
     return value

@@ -17,10 +17,12 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedmiss.arrays import U8
+from fedmiss.arrays import I32, U8
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl.codes import NO_DATE
 from fedmiss.etl.columns import find_header, normal
 from fedmiss.etl.spreadsheets import address, choose_sheet, is_workbook, refuse_hidden, sheet_rows
 from fedmiss.files import hash_file
@@ -101,14 +103,24 @@ class Source:
         where = f"{self.name}, row {self.sheet}!{line}" if self.sheet else f"{self.name} line {line}"
         return where + (f", column {column!r}" if column else "")
 
+    def fault(self, line: int, column: str, said: str) -> InputError:
+        """Return the error about a value: where it stands, and what is wrong with it."""
+        return InputError(f"{self.place(int(line), column)}: {said}", line=int(line))
+
 
 @dataclass(slots=True)
 class Block:
-    """Whole lines: ``buf[:stop]``; ``first_line`` counts the header as line 1."""
+    """Whole lines: ``buf[:stop]``, ``lines`` of them; ``first_line`` counts the header as line 1.
+
+    ``seps`` and ``ends`` say where the fields end (see ``_lines.separators``).
+    """
 
     buf: U8
     stop: int
     first_line: int
+    lines: int
+    seps: I32
+    ends: I32
 
 
 class Faults:
@@ -124,6 +136,15 @@ class Faults:
         kinds[what] = kinds.get(what, 0) + n
         if len(self.examples) < EXAMPLES:
             self.examples.append(f"line {line}: {what} {value!r}")
+
+    def refuse_mostly_bad(self, source: Source, rows: int, cannot: str, remedy: str) -> None:
+        """Raise InputError where most of a file's rows were left out, dates that eBird does not know aside."""
+        bad = sum(n for what, n in self.malformed.items() if what != NO_DATE)
+        if bad > 10 and 2 * bad > rows:
+            raise InputError(
+                f"{source.name}: {bad:,} of {rows:,} rows cannot {cannot} ({self.examples[0]}); {remedy}",
+                rows=bad,
+            )
 
 
 class _Head:
@@ -432,9 +453,9 @@ class ReadReport:
 def read_blocks(
     source: Source, report: ReadReport, advance: Callable[[float], None] = lambda done: None
 ) -> Iterator[Block]:
-    """Read a text source in blocks of whole lines, each checked to be UTF-8; ``report`` is filled on the way.
+    """Read a text source in blocks of whole lines, each checked to be UTF-8 and split; ``report`` is filled on the way.
 
-    The buffer of a block is reused for the next one. A last line without a line end is given one and reported.
+    The arrays of a block are reused for the next one. A last line without a line end is given one and reported.
 
     Raises
     ------
@@ -446,6 +467,7 @@ def read_blocks(
     plain = source.member is None and not _is_gzip(source.path)
     digest = hashlib.sha256()
     buf = np.empty(BLOCK_BYTES + 1, dtype=np.uint8)
+    seps = ends = np.empty(0, dtype=np.int32)
     have = 0
     line = 2
     with broken_input(source.name), _open(source.path, source.member) as (stream, position):
@@ -472,11 +494,12 @@ def read_blocks(
             stop = _last_line_end(buf, have, have - n - (1 if finished else 0))
             if stop == 0:
                 continue
-            bad = _lines.bad_utf8(buf, stop)
-            if bad >= 0:
+            if (bad := _bad_utf8(buf, stop)) >= 0:
                 raise _not_utf8(source, line + int(np.count_nonzero(buf[:bad] == 10)), int(buf[bad]))
-            yield Block(buf, stop, line)
-            n_lines = int(_lines.line_ends(buf, stop))
+            if seps.size < buf.size + 64:
+                seps, ends = (np.empty(buf.size + 64, dtype=np.int32) for _ in range(2))
+            n_lines = int(_lines.separators(buf, stop, ord(source.separator), seps, ends))
+            yield Block(buf, stop, line, n_lines, seps, ends)
             line += n_lines
             report.lines += n_lines
             buf[: have - stop] = buf[stop:have]
@@ -501,6 +524,21 @@ def _twice_as_long(buf: U8, have: int, source: Source, line: int) -> U8:
             path=source.name,
         )
     return np.concatenate([buf, np.empty(buf.size, dtype=np.uint8)])
+
+
+def _bad_utf8(buf: U8, stop: int) -> int:
+    """Return the place of the first byte of ``buf[:stop]`` that is not UTF-8, or -1."""
+    text = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, stop], np.int32)), pa.py_buffer(buf))
+    try:
+        text.validate(full=True)  # as one string: ten times as fast as to decode it
+        return -1
+    except pa.ArrowInvalid:
+        pass
+    try:
+        buf[:stop].tobytes().decode()
+    except UnicodeDecodeError as error:
+        return error.start
+    return -1
 
 
 def _not_utf8(source: Source, line: int, byte: int) -> InputError:

@@ -6,24 +6,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fedmiss.errors import InputError, listed
-from fedmiss.etl.columns import near_names, squeezed
+from fedmiss.etl.columns import familiar, near_names
 from fedmiss.etl.counts import read_texts
 from fedmiss.etl.one_species import fold, species_columns
 from fedmiss.etl.sources import expand
 
 __all__ = ["not_counted", "read_groups"]
 
-_NAMES = (
-    "group",
-    "habitat",
-    "habitatgroup",
-    "guild",
-    "indicator",
-    "speciesgroup",
-    "groupe",
-    "gruppe",
-    "lebensraum",
-)
+_NAMES = "group habitat habitatgroup guild indicator speciesgroup groupe gruppe lebensraum".split()
 
 
 def read_groups(path: str | Path) -> dict[str, tuple[str, ...]]:
@@ -34,8 +24,7 @@ def read_groups(path: str | Path) -> dict[str, tuple[str, ...]]:
     InputError : no column of species or of groups; a row with one of them blank
     """
     source = expand(path)[0]
-    columns = squeezed(source.header)
-    group = next((columns[n] for n in _NAMES if n in columns), "")
+    group = familiar(source.header, {"group": _NAMES}).get("group", "")
     species = next((h for h in species_columns(source.header) if h != group), "")
     if not group or not species:
         raise InputError(
@@ -49,11 +38,8 @@ def read_groups(path: str | Path) -> dict[str, tuple[str, ...]]:
     for row in raw.rows(named=True):
         name, kind = row[at[species]].strip(), row[at[group]].strip()
         if not name or not kind:
-            raise InputError(
-                f"{source.place(row['_line'], group if name else species)}: blank; name the species and its group, or leave "
-                "the row out.",
-                line=row["_line"],
-            )
+            said = "blank; name the species and its group, or leave the row out."
+            raise source.fault(row["_line"], group if name else species, said)
         out.setdefault(kind, []).append(name)
     return {kind: tuple(dict.fromkeys(names)) for kind, names in sorted(out.items())}
 

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING
 from xml.etree import ElementTree
 
 from fedmiss.errors import ConfigError, InputError, listed
+from fedmiss.etl.columns import quoted
 
 if TYPE_CHECKING:
     from python_calamine import CalamineWorkbook
@@ -83,7 +84,7 @@ def choose_sheet(path: Path, wanted: str) -> str:
     if len(full) > 1:
         raise ConfigError(
             f"{path} has {len(full)} sheets ({listed(full, 8)}); pick the one with the counts: --sheet "
-            f"{_quoted(full[0])}.",
+            f"{quoted(full[0])}.",
             sheets=full,
         )
     return full[0]
@@ -211,7 +212,3 @@ def _open(path: Path) -> CalamineWorkbook:
         raise InputError(
             f"{path} cannot be read as a workbook ({error}); save it again.", path=str(path)
         ) from None
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"' if " " in name else name

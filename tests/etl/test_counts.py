@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl.columns import familiar
 from fedmiss.etl.count_visits import MONTH_OF_YEARLY
 from fedmiss.etl.counts import CountOptions, read_counts
 from fedmiss.etl.ingest import IngestSettings, ingest
@@ -174,3 +175,9 @@ def test_a_plain_table_as_spreadsheets_write_it_in_europe(tmp_path):
     assert manifest["results"]["species"][0]["x"] == 1  # X is a presence, NA is not
     steps = {row["step"]: row["rows"] for row in manifest["flow"]}
     assert steps["records: missing counts"] == -1
+
+
+def test_columns_are_found_by_familiar_names_each_once():
+    words = {"year": ("annee", "time"), "start": ("time", "clock"), "site": ("plot",)}
+    assert familiar(["Time", "Plot", "plot_", "A"], words) == {"year": "Time", "site": "Plot"}
+    assert familiar(["Time", "Clock"], words, {"year": "Clock"}) == {"year": "Clock", "start": "Time"}

@@ -168,19 +168,17 @@ def test_every_date_reads_as_python_reads_it():
         "a",
         "-",
         ".",
+        " 1",
+        "1_0",
+        "\u0663",
+        "nan",
     ],
 )
 def test_decimals_read_as_python_reads_them(word):
-    from fedmiss.etl import _values
+    from fedmiss.etl.ebird import read_decimal
 
-    buf = np.frombuffer(word.encode(), np.uint8)
-    out = np.empty(1)
-    bad = _values.read_decimals(buf, np.zeros(1, np.int32), np.array([buf.size], np.int32), out)
-    if word in ("1e3", "a", "-", "."):
-        assert bad == 1
-        assert np.isnan(out[0])
-    else:
-        assert out[0] == float(word)
+    expected = None if word in ("1e3", "a", "-", ".", " 1", "1_0", "\u0663", "nan") else float(word)
+    assert read_decimal(word) == expected if expected is not None else np.isnan(read_decimal(word))
 
 
 def test_seasons_of_any_year_may_wrap(pair):

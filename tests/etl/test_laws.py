@@ -362,7 +362,7 @@ def test_no_cache_leaves_no_cache(tmp_path):
 
 def test_utf8_is_checked_as_python_does():
     """The first byte that is no UTF-8 is found where ``bytes.decode`` finds it, in blocks of any length."""
-    from fedmiss.etl import _lines
+    from fedmiss.etl.sources import _bad_utf8
 
     rng = random.Random(3)
     broken = 0
@@ -380,7 +380,7 @@ def test_utf8_is_checked_as_python_does():
             expected = error.start
         broken += expected >= 0
         buf = np.frombuffer(bytes(raw) + b"\n" * 8, np.uint8)
-        assert _lines.bad_utf8(buf, len(raw)) == expected
+        assert _bad_utf8(buf, len(raw)) == expected
     assert 300 < broken < 1300
 
 

@@ -31,11 +31,6 @@ class RandK:
         if self.k < 1:
             raise ConfigError(f"rand-k with k={self.k}; choose at least 1.")
 
-    @property
-    def kind(self) -> int:
-        """4 in a frame's header."""
-        return 4
-
     def draws(self, q: int) -> int:
         """One uniform per entry: the k smallest are kept."""
         return q if self.k < q else 0

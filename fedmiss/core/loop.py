@@ -7,7 +7,7 @@ import json
 import time
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from fedmiss.arrays import F64
 from fedmiss.core.checks import first_statistic
 from fedmiss.core.fedem import FedEM
+from fedmiss.core.fingerprint import settings
 from fedmiss.core.protocols import Engine, Theta
 from fedmiss.core.state import Downlink, Dropped, RoundInfo, ServerState
 from fedmiss.errors import ConfigError, DomainError, InputError, UplinkError
@@ -151,7 +152,7 @@ def save_checkpoint(
     """Write everything that the next rounds depend on, atomically: one .npz without pickles behind its SHA-256."""
     arrays: dict[str, Any] = {
         "S_hat": server.S_hat, "V": server.V, "k": np.int64(server.k), "acks": server.acks,
-        "life": np.int64(server.life), "run": _text(_fingerprint(algo)), "dropped": _text(json.dumps(dropped or [])),
+        "run": _text(json.dumps(settings(algo), sort_keys=True)), "dropped": _text(json.dumps(dropped or [])),
     }  # fmt: skip
     if server.shadow is not None:
         arrays["shadow"] = server.shadow
@@ -175,13 +176,12 @@ def load_checkpoint(
             arrays = {name: file[name] for name in file.files}
         S_hat, V, k, acks = arrays["S_hat"], arrays["V"], int(arrays["k"]), arrays["acks"]
         run_of = json.loads(bytes(arrays["run"]).decode())
-        life = max(int(arrays["life"]) + 1, time.time_ns())
     except (InputError, OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(
             f"{path} is not a checkpoint that this version can read ({error}); delete it to start afresh.",
             path=str(path),
         ) from None
-    mine = json.loads(_fingerprint(algo))
+    mine = settings(algo)
     if run_of != mine:
         names = sorted(name for name in {*run_of, *mine} if run_of.get(name) != mine.get(name))
         differ = "; ".join(
@@ -195,7 +195,7 @@ def load_checkpoint(
     carry = {name[6:]: value for name, value in arrays.items() if name.startswith("carry.")} or None
     engine.load(algo, {name[7:]: value for name, value in arrays.items() if name.startswith("engine.")})
     trace = {name[6:]: value.tolist() for name, value in arrays.items() if name.startswith("trace.")}
-    return ServerState(S_hat, V, k, acks, carry, saved=k, life=life, shadow=arrays.get("shadow")), trace
+    return ServerState(S_hat, V, k, acks, carry, arrays.get("shadow")), trace
 
 
 def _load_rest(path: str | Path, average_from: int | None) -> tuple[list[Dropped], _Mean | None]:
@@ -212,11 +212,6 @@ def _load_rest(path: str | Path, average_from: int | None) -> tuple[list[Dropped
 
 def _text(words: str) -> np.ndarray:
     return np.frombuffer(words.encode(), dtype=np.uint8)
-
-
-def _fingerprint(algo: FedEM) -> str:
-    """What must not change between two segments of one run, in words."""
-    return json.dumps(algo.settings(), sort_keys=True)
 
 
 def run(
@@ -300,7 +295,6 @@ def run(
                 mean.add(server)
             if checkpoint is not None and server.k % checkpoint_every == 0:
                 save_checkpoint(checkpoint, algo, engine, server, trace, kept.dropped, mean)
-                server = replace(server, saved=server.k)
             down = algo.broadcast(server)
             show(evaluations / total if fraction else server.k)
     if checkpoint is not None:

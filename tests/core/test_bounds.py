@@ -25,8 +25,9 @@ from fedmiss.core.bounds import (
     rounds_fedem,
     rounds_vr,
 )
-from fedmiss.engines import LocalEngine, PlainEngine
+from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
+from tests.core.one_by_one import PlainEngine
 from tests.core.toys import linear_data
 
 C = Constants(v_min=0.5, v_max=3.0, L_W=2.0, L=1.5, L_rows=2.5, sigma2=0.7, W_gap=2.0)
@@ -126,7 +127,7 @@ def test_memories_of_vr_fedem_approach_the_local_fields_as_proposition_26_says(i
             )
 
             def observe(server, down, engine=engine, algo=algo, seen=seen):
-                V = engine.settled(algo, server)
+                V = engine.V
                 seen.append(((V - (fields - 0.5 * server.S_hat)) ** 2).sum(axis=1).mean())
                 return {}
 

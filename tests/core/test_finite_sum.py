@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from fedmiss.compressors import Blocks, Dithering, Identity, TopK
-from fedmiss.core import Bernoulli, FedEM, Fiem, Minibatch, Roster, SemVr, Streaming, em, gather, run
+from fedmiss.core import Bernoulli, FedEM, Fiem, Minibatch, Roster, SemVr, Streaming, em, run
 from fedmiss.core.bounds import bound_fedem
 from fedmiss.core.testing import check_compressor, check_oracle
 from fedmiss.core.theory import Constants
-from fedmiss.engines import LocalEngine, PlainEngine
+from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, UplinkError
-from fedmiss.models.gmm import second_moment
+from tests.core.one_by_one import PlainEngine
 from tests.core.toys import Linear, linear_data, mixture
 
 
@@ -86,19 +86,6 @@ def test_a_stream_reads_every_row_once_whoever_is_absent():
     assert len(seen) == answers
     for block in ([0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]):
         assert abs(seen.count(block) - answers / 3) <= 3
-
-
-def test_a_mean_over_workers_is_gathered_in_one_exchange():
-    rng = np.random.default_rng(0)
-    data = [rng.normal(size=(m, 3)) for m in (5, 20, 11)]
-    roster = Roster.of([5, 20, 11], "pooled")
-    for engine in (LocalEngine(data), PlainEngine(data)):
-        value, info = gather(lambda r: second_moment(r).ravel(), 9, roster, engine, Identity())
-        np.testing.assert_allclose(value.reshape(3, 3), second_moment(np.concatenate(data)), rtol=1e-12)
-        assert info.bytes_up == 3 * (16 + 72)
-    data[1][3, 1] = np.nan
-    with pytest.raises(UplinkError, match=r"'1' \(1 of 3\) is missing.*look at its data"):
-        gather(lambda r: r.mean(axis=0), 3, roster, LocalEngine(data), Identity())
 
 
 def test_blocks_of_free_lengths():

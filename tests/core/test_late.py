@@ -8,10 +8,11 @@ import pytest
 from fedmiss.compressors import Dithering, Identity
 from fedmiss.core import Bernoulli, FedEM, FullBatch, Late, Minibatch, Roster, run, scafflsa
 from fedmiss.core.testing import check_oracle
-from fedmiss.engines import LocalEngine, LossyEngine, PlainEngine
+from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
 from fedmiss.models.saem.chains import Chains
 from fedmiss.models.saem.months import PoissonMonths, first_statistics, simulate_months
+from tests.core.one_by_one import LossyEngine, PlainEngine
 from tests.core.toys import Linear, linear_data
 
 N5 = Roster.of([8] * 5)
@@ -41,7 +42,7 @@ def test_with_absences_and_compression_it_reaches_the_root_of_the_synchronous_ru
     engine = PlainEngine(data)
     result = run(algo, engine, np.zeros(3), stop=1500)
     assert np.abs(result.server.S_hat - model.root(data)).max() < 1e-9
-    np.testing.assert_allclose(result.server.V, engine.settled(algo, result.server).mean(axis=0), atol=1e-12)
+    np.testing.assert_allclose(result.server.V, engine.V.mean(axis=0), atol=1e-12)
 
 
 def test_one_round_late_halves_the_range_of_steps():

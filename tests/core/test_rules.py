@@ -12,8 +12,9 @@ from fedmiss.core import Bernoulli, FedEM, Remembered, Roster, run
 from fedmiss.core.ef21 import EF21, ef21_step
 from fedmiss.core.fedmm import FedMM
 from fedmiss.core.marina import Marina, marina_step
-from fedmiss.engines import LocalEngine, PlainEngine
+from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
+from tests.core.one_by_one import PlainEngine
 
 N, Q = 6, 8
 

@@ -18,8 +18,9 @@ from fedmiss.core import (
     load_checkpoint,
     run,
 )
-from fedmiss.engines import LocalEngine, LossyEngine, PlainEngine
+from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, InputError
+from tests.core.one_by_one import LossyEngine, PlainEngine
 from tests.core.toys import Linear, linear_data, mixture
 
 COLUMNS = ("k", "gamma", "h_norm2", "active", "bytes_up", "bytes_down", "evaluations")
@@ -144,14 +145,6 @@ def test_a_checkpoint_of_another_run_or_a_damaged_one_is_refused(tmp_path):
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(InputError, match="not a checkpoint"):
         run(other, LocalEngine(data), np.zeros(3), stop=3, checkpoint=file)
-
-
-def test_the_plain_engine_says_that_it_keeps_no_checkpoint(tmp_path):
-    data = linear_data()
-    algo = FedEM(Linear(), Dithering(), Roster.of([8] * 5), 0.1)
-    with pytest.raises(ConfigError, match="LocalEngine"):
-        run(algo, PlainEngine(data), np.zeros(3), stop=3, checkpoint=tmp_path / "x.npz")
-    assert not (tmp_path / "x.npz").exists()
 
 
 def test_data_that_do_not_fit_the_roster_are_refused():

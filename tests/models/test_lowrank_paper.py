@@ -7,11 +7,12 @@ import pytest
 
 from fedmiss.compressors import Dithering, Identity
 from fedmiss.core import Bernoulli, FedEM, Minibatch, Roster, run
-from fedmiss.engines import LocalEngine, PlainEngine
+from fedmiss.engines import LocalEngine
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import family_of
 from fedmiss.models.lowrank.paper import Factors, FedMissEM, thresholded_svd
 from fedmiss.models.lowrank.solver import Penalty, fit_cells
+from tests.core.one_by_one import PlainEngine
 
 from .panels import cells_of, simulate
 

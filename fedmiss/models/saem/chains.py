@@ -301,10 +301,6 @@ class Chains(OneByOne):
         """No uniforms by number."""
         return 0
 
-    def costs(self, m: int) -> tuple[int, ...]:
-        """A pass over the rows counts once, whatever K and M."""
-        return (m,)
-
     def one(
         self, model: Model, memory: State | None, down: Downlink, rows: Rows, u: F64, *own: Own
     ) -> tuple[F64, State, int]:

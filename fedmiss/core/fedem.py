@@ -111,7 +111,7 @@ class FedEM:
         """
         at, draws = slots if at is None else at, self.oracle.draws
         u = uniforms(self.seed, "worker", down.k, slots, draws + self.compressor.draws(self.model.q))  # type: ignore[arg-type]
-        own = (Own(V_i, lambda i=0: rng_for(self.seed, "estep", down.k, int(slots[i]))),)
+        own: tuple[Own, ...] = (Own(V_i, lambda i=0: rng_for(self.seed, "estep", down.k, int(slots[i]))),)
         try:  # line 6: S_{k+1,c}, an estimate of s_bar_c(T(S_k))
             own = own[: getattr(self.oracle, "wants_own", 0)]
             S, count = self.oracle.many(self.model, memory, down, data, at, u[:, :draws], *own)

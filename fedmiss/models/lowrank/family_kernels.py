@@ -1,7 +1,7 @@
 """What differs by family in compiled loops, by :attr:`fedmiss.models.lowrank.families.Family.code`.
 
-Gaussian 0, Poisson 1, Bernoulli 2. The functions are inlined where they are used (``kernels.py``, ``newton_kernels.py``,
-``federation/group/kernels.py``). Numba's cache does not see a change of this file: delete ``__pycache__`` after one.
+Gaussian 0, Poisson 1, Bernoulli 2. The functions are inlined where they are used (``federation/group/kernels.py``).
+Numba's cache does not see a change of this file: delete ``__pycache__`` after one.
 """
 
 from __future__ import annotations

@@ -27,8 +27,7 @@ from fedmiss.arrays import F64, I64
 from fedmiss.errors import DomainError, InputError
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.families import Family, family_of
-from fedmiss.models.lowrank.paper_step import MStep
-from fedmiss.models.lowrank.solver import balance
+from fedmiss.models.lowrank.paper_step import MStep, balance
 from fedmiss.rng import rng_for
 
 __all__ = ["Factors", "FedMissEM", "thresholded_svd"]
@@ -101,7 +100,7 @@ class FedMissEM:
     ----------
     panel : the groups' visits; only :meth:`rows` looks at counts, group by group
     family : ``gaussian``, ``poisson`` or ``bernoulli`` (counts already on the family's scale)
-    rank, penalty : r and the paper's lambda; the fast solver's penalty for the same optimum is n times lambda
+    rank, penalty : r and the paper's lambda; ``fit_observed`` has n times lambda for the same optimum
     start : U_0, V_0; by default the constant matrix at the overall mean, and small random further columns (at
         exactly zero they would be a saddle point, which Newton steps do not leave)
     seed : of those columns

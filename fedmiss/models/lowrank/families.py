@@ -34,6 +34,7 @@ __all__ = [
     "negbin_deviance",
 ]
 
+COMPILED = (0, 1, 2)  # codes of which compiled loops have branches
 ETA_MAX = 50.0  # exp(50) birds: beyond this the exponential is continued by its tangent
 
 
@@ -60,6 +61,13 @@ class Family(ABC):
     )
     quadratic: ClassVar[bool] = False  # whether psi is: Newton steps are exact, and psi'(U V') has low rank
     sums_offsets: ClassVar[bool] = True  # whether visits with different offsets can be summed into one cell
+
+    def __init_subclass__(cls) -> None:
+        if cls.__dict__.get("code") not in COMPILED:  # a branch that is not there would be the last one
+            raise ConfigError(
+                f"the family {cls.__name__} has the code {cls.__dict__.get('code')}, and compiled loops have branches of "
+                f"{', '.join(map(str, COMPILED))} only; write its branches in family_kernels.py, and add the code."
+            )
 
     def title(self, dispersion: str) -> str:
         """Name in tables and sentences."""

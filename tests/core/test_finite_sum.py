@@ -7,9 +7,7 @@ import pytest
 
 from fedmiss.compressors import Blocks, Dithering, Identity, TopK
 from fedmiss.core import Bernoulli, FedEM, Fiem, Minibatch, Roster, SemVr, Streaming, em, run
-from fedmiss.core.bounds import bound_fedem
 from fedmiss.core.testing import check_compressor, check_oracle
-from fedmiss.core.theory import Constants
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, UplinkError
 from tests.core.one_by_one import PlainEngine
@@ -106,10 +104,3 @@ def test_blocks_of_free_lengths():
     ):
         with pytest.raises(ConfigError, match=words):
             make()
-
-
-def test_without_compression_equation_9_extends_the_range():
-    C = Constants(v_min=0.5, v_max=3.0, L_W=2.0, L=1.5, L_rows=2.5, sigma2=0.7, W_gap=2.0)
-    assert bound_fedem(C, gamma=0.4, n=16, omega=0.0, k_max=100) > 0  # gamma_max of theorem 1 is 0.125
-    with pytest.raises(ConfigError, match=r"\(0, 0\.5\)"):
-        bound_fedem(C, gamma=0.5, n=16, omega=0.0, k_max=100)

@@ -50,7 +50,7 @@ class RandK:
         q = x.size
         if self.k >= q:
             return x.astype("<f8").tobytes()
-        keep = self._keep(u)
+        keep = self._keep(u)  # an entry is kept with probability k/q and scaled by q/k: the mean is x
         return (x[keep] * (q / self.k)).astype("<f8").tobytes() + pack_positions(keep, q)
 
     def decode(self, payload: bytes, q: int) -> F64:

@@ -9,7 +9,7 @@ from fedmiss.core.first import first_run
 from fedmiss.core.late import Late
 from fedmiss.core.likelihood import log_likelihood, watch_likelihood
 from fedmiss.core.local_steps import LocalSteps
-from fedmiss.core.loop import Result, Stop, load_checkpoint, run, save_checkpoint
+from fedmiss.core.loop import Result, Stop, run
 from fedmiss.core.methods import fed_lsa, local_em, naive_fedem, scafflsa, spider_em, vr_fedem
 from fedmiss.core.oracles import Full as FullBatch
 from fedmiss.core.oracles import Minibatch, Spider
@@ -25,7 +25,7 @@ __all__ = [
     "FixedSize", "Full", "FullBatch", "Given", "Late", "LocalSteps", "Minibatch", "Model", "Oracle", "Own",
     "Participation", "Piecewise", "Remembered", "Replies", "Result", "Roster", "RoundInfo", "SaemSteps",
     "SemVr", "ServerState", "Spider", "Stop", "Streaming", "Times", "em",
-    "estimate_constants", "fed_lsa", "first_run", "gamma_max", "gamma_star", "gamma_vr", "load_checkpoint",
-    "local_em", "log_likelihood", "mean_field", "naive_fedem", "pooled_s_bar", "revise", "run", "save_checkpoint",
+    "estimate_constants", "fed_lsa", "first_run", "gamma_max", "gamma_star", "gamma_vr",
+    "local_em", "log_likelihood", "mean_field", "naive_fedem", "pooled_s_bar", "revise", "run",
     "scafflsa", "spider_em", "vr_fedem", "watch_likelihood",
 ]  # fmt: skip

@@ -109,7 +109,8 @@ class LocalSteps(NoMemory):
                 h = self._statistics(model, x, data, slots, index, t) - x
                 if shift is not None:
                     h += shift
-                x += eta * h
+                x += eta * h  # x <- x + eta (h_c(x; Z) - V_c + V)
+        # S_c = S_k + G_c + V_c - V, G_c = (x - S_k) / (eta H)
         S = down.S_hat + (x - down.S_hat) / (eta * self.H)
         if shift is not None:
             S -= shift

@@ -19,10 +19,10 @@ from fedmiss.core import (
     Minibatch,
     Piecewise,
     Roster,
-    load_checkpoint,
     run,
 )
 from fedmiss.core.fingerprint import describe, identity
+from fedmiss.core.loop import load_checkpoint
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
 from fedmiss.models.gmm import GMM

@@ -15,9 +15,9 @@ from fedmiss.core import (
     Roster,
     Spider,
     Stop,
-    load_checkpoint,
     run,
 )
+from fedmiss.core.loop import load_checkpoint
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, InputError
 from tests.core.one_by_one import LossyEngine, PlainEngine

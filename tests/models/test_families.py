@@ -13,7 +13,7 @@ ETA = np.linspace(-4.0, 4.0, 32)
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_mean_variance_and_conjugate_belong_to_the_log_partition(family):
+def test_mean_variance_and_deviance_belong_to_the_log_partition(family):
     h, mu = 1e-5, family.mean(ETA)
     np.testing.assert_allclose(
         mu, (family.psi(ETA + h) - family.psi(ETA - h)) / (2 * h), rtol=1e-6, atol=1e-9
@@ -22,10 +22,6 @@ def test_mean_variance_and_conjugate_belong_to_the_log_partition(family):
         family.variance(mu), (family.mean(ETA + h) - family.mean(ETA - h)) / (2 * h), rtol=1e-6
     )
     np.testing.assert_allclose([family.link(float(m)) for m in mu], ETA, rtol=1e-9, atol=1e-12)
-    E = np.full(ETA.size, 2.5)
-    np.testing.assert_allclose(
-        family.conjugate(E * mu, E), E * mu * ETA - E * family.psi(ETA), rtol=1e-9, atol=1e-12
-    )
     for y in (0.0, 1.0):
         slope = (family.deviance(y, mu + h * mu) - family.deviance(y, mu - h * mu)) / (2 * h * mu)
         np.testing.assert_allclose(slope, -2 * (y - mu) / family.variance(mu), rtol=1e-6, atol=1e-9)

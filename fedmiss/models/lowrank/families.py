@@ -111,10 +111,6 @@ class Family(ABC):
         """Predictor whose mean is the expected mean of a predictor N(eta, var)."""
 
     @abstractmethod
-    def conjugate(self, s: F64, E: F64) -> F64:
-        """Convex conjugate of E psi at ``s``."""
-
-    @abstractmethod
     def law(self, *, phi: float, inverse_size: float, observers: float) -> Law:
         """Law of an observation: dispersion, 1 / size of the negative binomial, variance of observer effects."""
 
@@ -158,11 +154,6 @@ class Gaussian(Family):
     def marginal(self, eta: F64, var: F64) -> F64:
         """See :meth:`Family.marginal`."""
         return eta
-
-    def conjugate(self, s: F64, E: F64) -> F64:
-        """See :meth:`Family.conjugate`."""
-        out: F64 = s**2 / (2 * E)
-        return out
 
     def law(self, *, phi: float, inverse_size: float, observers: float) -> Law:
         """See :meth:`Family.law`."""
@@ -209,11 +200,6 @@ class Poisson(Family):
         out: F64 = eta + 0.5 * np.minimum(var, 20.0)
         return out
 
-    def conjugate(self, s: F64, E: F64) -> F64:
-        """See :meth:`Family.conjugate`."""
-        out: F64 = xlogy(s, s / E) - s
-        return out
-
     def law(self, *, phi: float, inverse_size: float, observers: float) -> Law:
         """See :meth:`Family.law`."""
         return CountLaw(inverse_size, phi, observers)
@@ -254,12 +240,6 @@ class Bernoulli(Family):
     def marginal(self, eta: F64, var: F64) -> F64:
         """See :meth:`Family.marginal`: logistic-normal mean by the pi/8 rule."""
         out: F64 = eta / np.sqrt(1.0 + 0.39269908169872414 * var)
-        return out
-
-    def conjugate(self, s: F64, E: F64) -> F64:
-        """See :meth:`Family.conjugate`."""
-        p = np.clip(s / E, 0.0, 1.0)
-        out: F64 = E * (xlogy(p, p) + xlogy(1 - p, 1 - p))
         return out
 
     def law(self, *, phi: float, inverse_size: float, observers: float) -> Law:

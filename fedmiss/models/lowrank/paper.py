@@ -174,6 +174,7 @@ class FedMissEM:
     def s_bar(self, theta: Factors, rows: F64) -> F64:
         """E-step: (q,) mean over rows of m_c (y - psi'(eta)) on the row's cell; 0 on cells that the group misses."""
         at = rows[:, 0].astype(np.int64)
+        # s_bar_c on Omega_c, without the common psi'(U V'): m_c (y - psi')
         value = rows[:, 2] * (rows[:, 1] - self.family.mean(self.eta(theta)[at]))
         return np.bincount(at, value, self.q) / max(len(rows), 1)
 

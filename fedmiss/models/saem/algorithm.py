@@ -184,6 +184,7 @@ def louis(
     S = S_total / rows_total
     v = model.vector(theta)
     J = _slopes(model, v, S)
+    # Louis: observed information = E[complete information] - Cov[complete score]
     information = -rows_total * _curvature(model, v, S) - J.T @ spread @ J
     values = np.linalg.eigvalsh(information)
     if not values[0] > 0:

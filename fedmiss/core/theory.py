@@ -25,14 +25,7 @@ from fedmiss.core.state import Roster
 from fedmiss.errors import ConfigError
 from fedmiss.rng import rng_for
 
-__all__ = [
-    "Constants",
-    "estimate_constants",
-    "gamma_max",
-    "gamma_star",
-    "gamma_vr",
-    "omega_p",
-]
+__all__ = ["Constants", "estimate_constants", "gamma_max", "gamma_star", "gamma_vr", "omega_p"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedmiss.core import run
 from fedmiss.core.messages import collect, encode
+from fedmiss.engines import LocalEngine
 from fedmiss.engines.local import first_memories, in_slot_order
 from fedmiss.rng import rng_for
 
@@ -57,3 +59,28 @@ class LossyEngine(PlainEngine):
         gone = rng_for(self.seed, "losses", k, slot).random() < self.loss
         self.losses += gone
         return gone
+
+
+def equal(a, b):
+    """Two runs have the same bits."""
+    for name in ("S_hat", "V", "acks", "shadow"):
+        assert np.array_equal(getattr(a.server, name), getattr(b.server, name)), name
+    for name in ("k", "gamma", "h_norm2", "active", "bytes_up", "bytes_down", "evaluations"):
+        assert np.array_equal(a.trace[name], b.trace[name]), name
+
+
+def same_everywhere(algo, data, S_0, folder=None, *, stop=20, **more):
+    """Check that a run has the same bits stacked or not, one by one in any order, and resumed; return it."""
+    whole = run(algo, LocalEngine(data), S_0, stop=stop, **more)
+    for engine in (
+        LocalEngine(list(data)),
+        PlainEngine(data),
+        PlainEngine(list(data), backwards=True),
+        LossyEngine(data),
+    ):
+        equal(whole, run(algo, engine, S_0, stop=stop, **more))
+    if folder is not None:
+        file = folder / "state.npz"
+        run(algo, LocalEngine(data), S_0, stop=stop * 2 // 5, checkpoint=file, **more)
+        equal(whole, run(algo, LocalEngine(data), S_0, stop=stop, checkpoint=file, **more))
+    return whole

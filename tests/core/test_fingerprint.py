@@ -10,17 +10,7 @@ import numpy as np
 import pytest
 
 from fedmiss.compressors import Dithering
-from fedmiss.core import (
-    Bernoulli,
-    Decreasing,
-    FedEM,
-    FixedSize,
-    Given,
-    Minibatch,
-    Piecewise,
-    Roster,
-    run,
-)
+from fedmiss.core import Bernoulli, Decreasing, FedEM, FixedSize, Given, Minibatch, Piecewise, Roster, run
 from fedmiss.core.fingerprint import describe, identity
 from fedmiss.core.loop import load_checkpoint
 from fedmiss.engines import LocalEngine

@@ -10,7 +10,7 @@ from fedmiss.core import Bernoulli, FedEM, Fiem, Minibatch, Roster, SemVr, Strea
 from fedmiss.core.testing import check_compressor, check_oracle
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, UplinkError
-from tests.core.one_by_one import PlainEngine
+from tests.core.one_by_one import PlainEngine, same_everywhere
 from tests.core.toys import Linear, linear_data, mixture
 
 
@@ -19,14 +19,7 @@ def test_they_obey_the_laws_and_resume(oracle, tmp_path):
     model, data, roster, S_0 = mixture(n=4, m=10)
     check_oracle(oracle, model, list(data), S_0)
     algo = FedEM(model, Dithering(), roster, 0.05, 0.2, Bernoulli(0.6), oracle, seed=7)
-    whole = run(algo, LocalEngine(data), S_0, stop=20)
-    other = run(algo, PlainEngine(data, backwards=True), S_0, stop=20)
-    assert np.array_equal(whole.server.S_hat, other.server.S_hat)
-    file = tmp_path / "state.npz"
-    run(algo, LocalEngine(data), S_0, stop=9, checkpoint=file)
-    resumed = run(algo, LocalEngine(data), S_0, stop=20, checkpoint=file)
-    assert np.array_equal(whole.server.S_hat, resumed.server.S_hat)
-    assert np.array_equal(whole.trace["evaluations"], resumed.trace["evaluations"])
+    same_everywhere(algo, data, S_0, tmp_path)
 
 
 @pytest.mark.parametrize("oracle", [SemVr(4, 10), Fiem(4)], ids=str)

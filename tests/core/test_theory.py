@@ -9,14 +9,7 @@ import pytest
 
 from fedmiss.compressors import Dithering, Identity
 from fedmiss.core import FedEM, Minibatch, Roster, Spider, run
-from fedmiss.core.theory import (
-    Constants,
-    estimate_constants,
-    gamma_max,
-    gamma_star,
-    gamma_vr,
-    omega_p,
-)
+from fedmiss.core.theory import Constants, estimate_constants, gamma_max, gamma_star, gamma_vr, omega_p
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
 from fedmiss.models.gmm import GMM, GMMParams

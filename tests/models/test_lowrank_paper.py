@@ -12,7 +12,7 @@ from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import family_of
 from fedmiss.models.lowrank.paper import Factors, FedMissEM, thresholded_svd
 from fedmiss.models.lowrank.paper_step import fit_observed
-from tests.core.one_by_one import PlainEngine
+from tests.core.one_by_one import same_everywhere
 
 from .panels import simulate
 
@@ -137,15 +137,7 @@ def test_vectorised_plain_and_resumed_runs_have_the_same_bits(tmp_path):
     panel, model, _ = setting("gaussian")
     rows = model.rows(panel)
     algo, data = algorithm(model, rows)
-    S0 = np.zeros(model.q)
-    whole = run(algo, LocalEngine(data), S0, stop=20)
-    plain = run(algo, PlainEngine(data, backwards=True), S0, stop=20)
-    run(algo, LocalEngine(data), S0, stop=9, checkpoint=tmp_path / "run.npz")
-    resumed = run(algo, LocalEngine(data), S0, stop=20, checkpoint=tmp_path / "run.npz")
-    for other in (plain, resumed):
-        np.testing.assert_array_equal(other.server.S_hat, whole.server.S_hat)
-        np.testing.assert_array_equal(other.server.carry["A"], whole.server.carry["A"])
-        np.testing.assert_array_equal(other.theta.U, whole.theta.U)
+    same_everywhere(algo, data, np.zeros(model.q), tmp_path)
 
 
 @pytest.mark.slow

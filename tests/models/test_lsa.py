@@ -23,7 +23,7 @@ from fedmiss.models.lsa_theory import (
     second_moments,
     solution,
 )
-from tests.core.one_by_one import LossyEngine, PlainEngine
+from tests.core.one_by_one import LossyEngine, same_everywhere
 
 
 def exact(data):
@@ -207,11 +207,7 @@ def test_every_engine_gives_the_same_bits_and_the_oracle_obeys_its_laws():
     data = linear_pools(5, 3, 9, seed=7)
     settings = {"model": LSA(3), "compressor": Dithering(), "roster": Roster.of([9] * 5), "seed": 3}
     algo = scafflsa(H=4, eta=0.1, b=2, participation=Bernoulli(0.6), **settings)
-    a = run(algo, LocalEngine(data), np.zeros(3), stop=25, init="zero")
-    for engine in (LocalEngine(list(data)), PlainEngine(data), PlainEngine(data, backwards=True)):
-        other = run(algo, engine, np.zeros(3), stop=25, init="zero")
-        assert np.array_equal(a.server.S_hat, other.server.S_hat)
-        assert np.array_equal(a.server.V, other.server.V)
+    same_everywhere(algo, data, np.zeros(3), stop=25, init="zero")
     lossy = LossyEngine(data, loss=0.2, seed=2)
     lost = run(algo, lossy, np.zeros(3), stop=60, init="zero")
     V_i = lossy.V

@@ -25,7 +25,7 @@ from fedmiss.models.saem.months import (
     poisson_normal,
     simulate_months,
 )
-from tests.core.one_by_one import LossyEngine, PlainEngine
+from tests.core.one_by_one import LossyEngine, PlainEngine, same_everywhere
 
 # ---- the chain -----------------------------------------------------------------------------------------------------
 
@@ -293,16 +293,7 @@ def test_chains_give_the_same_bits_on_every_engine_and_after_a_resume(how, tmp_p
         model, roster, compressor, how=how, steps=SaemSteps(5, cap=0.2), participation=who, seed=4
     )
     settings = {"init": V if how == "memory" else "zero"}
-    whole = run(algo, LocalEngine(data), roster.weights @ V, stop=16, **settings)
-    for engine in (PlainEngine(data, backwards=True), LossyEngine(data)):
-        other = run(algo, engine, roster.weights @ V, stop=16, **settings)
-        assert np.array_equal(whole.server.S_hat, other.server.S_hat)
-        assert np.array_equal(whole.server.V, other.server.V)
-        assert np.array_equal(whole.trace["bytes_up"], other.trace["bytes_up"])
-    file = tmp_path / "chains.npz"
-    run(algo, LocalEngine(data), roster.weights @ V, stop=7, checkpoint=file, **settings)
-    resumed = run(algo, LocalEngine(data), roster.weights @ V, stop=16, checkpoint=file, **settings)
-    assert np.array_equal(whole.server.S_hat, resumed.server.S_hat)
+    same_everywhere(algo, data, roster.weights @ V, tmp_path, stop=16, **settings)
     lossy = LossyEngine(data, loss=0.3, seed=1)
     lost = run(algo, lossy, roster.weights @ V, stop=30, **settings)
     if how != "error":

@@ -13,14 +13,7 @@ from numba import njit
 
 from fedmiss.models.lowrank.families import ETA_MAX
 
-__all__ = [
-    "curvature",
-    "mean",
-    "predictor",
-    "tilts",
-    "variance",
-    "visit_sums",
-]
+__all__ = ["curvature", "mean", "predictor", "tilts", "variance", "visit_sums"]
 
 SHRINK = 0.39269908169872414  # pi / 8: variance of a logistic in units of a probit
 VAR_MAX = 20.0

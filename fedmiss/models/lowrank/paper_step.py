@@ -22,6 +22,7 @@ __all__ = ["GRADIENT", "MStep", "Observed", "balance", "fit_observed"]
 
 GRADIENT = 1e-12  # norm of the gradient at exit, of the norm of the terms whose difference it is
 NEAR = 1e-5  # relative progress of a sweep below which both sides are solved together
+FEW = 20  # cells for each observed one up to which a dense matrix is quicker than a sparse one
 BLOCK = 2_000_000  # cells that are dense at one time
 
 Pair = tuple[F64, F64]
@@ -142,7 +143,7 @@ class MStep:
         for _ in range(most):
             if norm <= tol * max(terms, floor):
                 break
-            P, Q = self._direction(U, V, gU, gV, min(0.1, norm / max(terms, floor)))
+            P, Q = self._direction(U, V, gU, gV, self._forcing(norm / max(terms, floor)))
             slope = _dot((P, Q), (gU, gV))
             go, done = 1.0, False
             for _ in range(40):
@@ -161,6 +162,10 @@ class MStep:
             gU, gV, terms = self.gradient(U, V)
             norm = _norm(gU, gV)
         return U, V
+
+    def _forcing(self, left: float) -> float:
+        """Relative residual to which a Newton step is solved, from the gradient's share of its terms."""
+        return min(0.1, left)
 
     def _direction(self, U: F64, V: F64, gU: F64, gV: F64, tol: float) -> Pair:
         """Solve H x = -g by conjugate gradients to ``tol``; a direction of negative curvature ends it."""
@@ -208,18 +213,24 @@ class Observed(MStep):
     """Minimise sum over the observed cells of E psi(eta) - y eta, eta = u_j . v_l, plus the ridge.
 
     The optimum of which algorithm 7 is the federated way, for the sums over all groups: its penalty is n times the paper's.
-    ``y`` and ``E`` (J, L) have the observed cells, in the same order.
+    ``y`` and ``E`` (J, L) have the observed cells, in the same order. Fields are dense where that is little.
     """
 
     def __init__(self, family: Family, penalty: float, y: sp.csr_array, E: sp.csr_array) -> None:
         J, L = y.shape
         super().__init__(family, penalty, y, np.zeros((J, 0)), np.zeros((L, 0)))
         self._E, self._ptr = E.data, y.indptr
+        self._whole = E.toarray() if J * L <= FEW * E.nnz else None
 
     def _on_cells(self, value: F64) -> sp.csr_array:
         return sp.csr_array((value, self._col, self._ptr), shape=(self.J, self.L))
 
+    def _forcing(self, left: float) -> float:
+        return float(min(0.1, np.sqrt(left)))
+
     def _eta(self, U: F64, V: F64) -> F64:
+        if self._whole is not None:
+            return np.asarray((U @ V.T)[self._row, self._col])
         out: F64 = np.einsum("kr,kr->k", U[self._row], V[self._col])
         return out
 
@@ -233,6 +244,9 @@ class Observed(MStep):
         return [slice(0, self.J)]
 
     def _field(self, U: F64, V: F64, b: slice) -> tuple[slice, Matrix, Matrix]:
+        if self._whole is not None:
+            mean = self.family.mean(U @ V.T)
+            return b, self._whole * self.family.variance(mean), self._whole * mean
         mean = self.family.mean(self._eta(U, V))
         return b, self._on_cells(self._E * self.family.variance(mean)), self._on_cells(self._E * mean)
 
@@ -240,6 +254,8 @@ class Observed(MStep):
         return D
 
     def _moved(self, W: Matrix, b: slice, U: F64, V: F64, P: F64, Q: F64) -> Matrix:
+        if self._whole is not None:
+            return super()._moved(W, b, U, V, P, Q)
         return self._on_cells(W.data * (self._eta(P, V) + self._eta(U, Q)))
 
 

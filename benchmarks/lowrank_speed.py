@@ -1,8 +1,7 @@
-"""Seconds, bytes and memory of the low-rank solver beside its peers. Every part is one table.
+"""Seconds, bytes and memory of the count model beside its peers. Every part is one table.
 
-    python benchmarks/lowrank_speed.py --part a      the paper's size, Poisson: solver, default fit, cross-validation
+    python benchmarks/lowrank_speed.py --part a      the paper's size, Poisson: default fit, cross-validation
     python benchmarks/lowrank_speed.py --part b      10^4 to 10^6 visits (--large adds 10^7): seconds, memory, deviance
-    python benchmarks/lowrank_speed.py --part c      Gaussian at equal objective against softImpute-ALS
     python benchmarks/lowrank_speed.py --part d      bootstrap, 200 draws at the paper's size
 
 CPU seconds are those of the process (all threads); short cases are repeated and the least is kept. Compilation is not
@@ -23,11 +22,9 @@ import numpy as np
 
 from fedmiss.federation.local import bootstrap, cross_validate, fit_counts
 from fedmiss.federation.results import CountFit
-from fedmiss.models.lowrank.certificate import fit_certified
-from fedmiss.models.lowrank.data import Cells, Group, GroupPanel
-from fedmiss.models.lowrank.families import POISSON, family_of
+from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.families import POISSON
 from fedmiss.models.lowrank.settings import CountSettings
-from fedmiss.models.lowrank.solver import Fit, Penalty, fit_cells
 from fedmiss.simulate.panels import Panel, simulate_panel
 
 PAPER = (9721, 249, 12185)  # sites, months, records
@@ -36,23 +33,6 @@ PAPER = (9721, 249, 12185)  # sites, months, records
 def paper_panel(family: str = "poisson") -> Panel:
     J, L, n = PAPER
     return simulate_panel(J, L, n / (J * L), family=family, observers=2465, test_cells=20_000)
-
-
-def filled(panel: GroupPanel, family: str) -> list[Cells]:
-    """Index and sum the visits of every group, as a fit does first."""
-    out = []
-    for g in panel.groups:
-        c = Cells.index(g, panel.J, panel.L)
-        c.fill(g, family_of(family))
-        out.append(c)
-    return out
-
-
-def centred(panel: GroupPanel) -> GroupPanel:
-    """Subtract the overall mean of the values (the Gaussian problems have no intercept)."""
-    mean = float(np.concatenate([g.count for g in panel.groups]).mean())
-    groups = [Group.of(g.name, g.site, g.month, g.count - mean, g.observer) for g in panel.groups]
-    return GroupPanel.of(panel.J, panel.L, groups, panel.calendar)
 
 
 def show(header: list[str], rows: list[list[str]]) -> None:
@@ -66,30 +46,10 @@ def seconds(cost: peers.Cost) -> list[str]:
 # -- (a) the paper's size ------------------------------------------------------------------------------------------
 
 
-def solve(panel: GroupPanel, family: str, **options: Any) -> Fit:
-    """From visits to parameters: index and sum the cells, then minimise."""
-    return fit_cells(filled(panel, family), panel.J, panel.L, family=family, **options)
-
-
 def part_a(args: argparse.Namespace) -> None:
-    """Poisson, 9,721 x 249, 12,185 records, rank 2; ridge 4 is what cross-validation chooses, 1 is harder."""
+    """Poisson, 9,721 x 249, 12,185 records."""
     many = peers.group_panel(paper_panel())
     rows = []
-    for ridge in (4.0, 1.0):
-        for name, panel in (("pooled", many.pooled()), (f"{len(many.groups)} groups", many)):
-            options: dict[str, Any] = {"penalty": Penalty(ridge, 1.0, 1.0)}
-            values = solve(panel, "poisson", tol=0.0, max_sweeps=1000, **options).objective
-            best = values[-1]
-            steps = int(np.argmax(np.array(values) <= best + 1e-6 * abs(best))) + 1
-            for label, stop in (
-                ("to 1e-6", {"tol": 0.0, "max_sweeps": steps}),
-                ("own stop, tol 1e-7", {"tol": 1e-7}),
-            ):
-                fit, cost = peers.measure(solve, panel, "poisson", repeat=args.repeat, **options, **stop)
-                error = (fit.objective[-1] - best) / abs(best)
-                what = f"{fit.sweeps} steps, {error:.0e} above where {len(values)} steps end"
-                rows.append([f"penalised, ridge {ridge:g}, {label}, {name}", *seconds(cost), what])
-                print(rows[-1], flush=True)
     for name, panel in (("pooled", many.pooled()), (f"{len(many.groups)} groups", many)):
         counts, cost = peers.measure(fit_counts, panel, CountSettings(rank=2), repeat=args.repeat)
         rows.append([f"default (variational), {name}", *seconds(cost), f"{counts.fit.sweeps} rounds"])
@@ -210,89 +170,6 @@ def part_b(args: argparse.Namespace) -> None:
     )
 
 
-# -- (c) Gaussian at equal objective -------------------------------------------------------------------------------
-
-
-def part_c(args: argparse.Namespace) -> None:
-    """Nuclear-norm problem: seconds until the objective is within 1e-5 (relative) of the certified optimum."""
-    J, L, n = PAPER
-    cases = (
-        ("2,000 x 300, 60,000 cells", simulate_panel(2000, 300, 0.1, family="gaussian", test_cells=0)),
-        (f"{J:,} x {L}, {n:,} cells", paper_panel("gaussian")),
-    )
-    rows = []
-    for name, p in cases:
-        panel = centred(peers.group_panel(p).pooled())
-        g, shape = panel.groups[0], (panel.J, panel.L)
-        data = (g.site, g.month, g.count, shape)
-        constant = 0.5 * float((g.count**2).sum())  # softImpute's objective is ours plus ||x||^2 / 2
-        for share in args.share or (0.5, 0.25):
-            lam = share * peers.largest_lambda(*data)
-            rows.append(
-                [
-                    f"{name}, lambda {share:g} of the largest",
-                    *equal_objective(panel, data, lam, constant, args),
-                ]
-            )
-            print(rows[-1], flush=True)
-    show(
-        [
-            "panel",
-            "rank",
-            "gap of the reference",
-            "fedmiss CPU s (sweeps)",
-            "softImpute-ALS CPU s (iterations)",
-            "ratio",
-            "fedmiss with certificate 1e-5, CPU s",
-            "softImpute's own stop: relative error (iterations)",
-        ],
-        rows,
-    )
-
-
-def equal_objective(
-    panel: GroupPanel, data: tuple[Any, ...], lam: float, constant: float, args: argparse.Namespace
-) -> list[str]:
-    """Time both solvers to the same objective, relative to P + ||x||^2 / 2, which is the positive one."""
-    shape = (panel.J, panel.L)
-    exact, cert = fit_certified(
-        filled(panel, "gaussian"), *shape, penalty=lam, gap=1e-7, max_rank=100, max_sweeps=args.sweeps
-    )
-    best = cert.primal + constant
-    size = np.linalg.norm(exact.theta.U, axis=0)
-    rank = max(1, int((size > 1e-3 * size.max()).sum()))
-    options: dict[str, Any] = {"rank": rank, "effects": False, "penalty": Penalty(lam), "tol": 0.0}
-    values = np.array(solve(panel, "gaussian", max_sweeps=args.sweeps, **options).objective) + constant
-    low = values <= best * (1 + 1e-5)
-    sweeps = int(np.argmax(low)) + 1 if low.any() else values.size
-    _, cost = peers.measure(solve, panel, "gaussian", max_sweeps=sweeps, repeat=args.repeat, **options)
-    soft, soft_cost = peers.measure(
-        peers.soft_impute_als, *data, lam, rank, tol=0.0, max_iterations=20_000, target=best * (1 + 1e-5)
-    )
-    (_, own), proof = peers.measure(
-        fit_certified,
-        filled(panel, "gaussian"),
-        *shape,
-        penalty=lam,
-        gap=1e-5,
-        max_rank=100,
-        max_sweeps=args.sweeps,
-    )
-    default = peers.soft_impute_als(*data, lam, rank)
-    there = soft.objective[-1] <= best * (1 + 1e-5)
-    return [
-        str(rank),
-        f"{cert.gap:.0e}",
-        f"{cost.cpu:.3f} ({sweeps})" if low.any() else f"not in {sweeps} sweeps",
-        f"{soft_cost.cpu:.2f} ({len(soft.objective)})"
-        if there
-        else f"not in {len(soft.objective)} iterations",
-        f"{soft_cost.cpu / cost.cpu:.1f}",
-        f"{proof.cpu:.2f} (gap {own.gap:.0e})",
-        f"{default.objective[-1] / best - 1:.0e} ({len(default.objective)})",
-    ]
-
-
 # -- (d) bootstrap -------------------------------------------------------------------------------------------------
 
 
@@ -311,7 +188,7 @@ def part_d(args: argparse.Namespace) -> None:
     print(f"\npeak memory {peers.peak_mib():.0f} MiB")
 
 
-PARTS = {"a": part_a, "b": part_b, "c": part_c, "d": part_d}
+PARTS = {"a": part_a, "b": part_b, "d": part_d}
 
 
 def main() -> None:
@@ -321,10 +198,6 @@ def main() -> None:
         "--repeat", type=int, default=3, help="repetitions of a short case; the least time counts"
     )
     parser.add_argument("--large", action="store_true", help="part b: 10^7 visits instead of 10^4 to 10^6")
-    parser.add_argument("--sweeps", type=int, default=3000, help="part c: most sweeps of a fit")
-    parser.add_argument(
-        "--share", type=float, action="append", help="part c: lambda over the largest useful one"
-    )
     args = parser.parse_args()
     for name in args.part or PARTS:
         print(f"\n## ({name}) {PARTS[name].__doc__}\n", flush=True)

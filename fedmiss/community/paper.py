@@ -20,12 +20,9 @@ from fedmiss.community.model import Cells, Community, cell_deviance
 from fedmiss.compressors import Identity
 from fedmiss.errors import DomainError
 from fedmiss.federation.algorithm7 import run_algorithm7
-from fedmiss.models.lowrank.data import Cells as Sums
-from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.families import family_of
 from fedmiss.models.lowrank.paper import Factors
-from fedmiss.models.lowrank.solver import fit_cells
-from fedmiss.models.lowrank.theta import Fit, Penalty
+from fedmiss.models.lowrank.paper_step import fit_observed
 
 __all__ = ["Paper", "factor_rows", "fit_paper"]
 
@@ -83,7 +80,7 @@ def fit_paper(
     most = min(max_rank + 2, (c.cells.S + 1) // 2)
     tell("algorithm 7: rank")
     scored = {
-        (rank, ridge): _left_out(c, values, fold, family, rank, ridge, seed)
+        (rank, ridge): _left_out(c, values, fold, family, rank, ridge)
         for rank in range(1, most + 1)
         for ridge in RIDGES
     }
@@ -104,7 +101,7 @@ def fit_paper(
         seed=seed,
         observe_every=ROUNDS,
     )
-    optimum = _solved(panel, family, rank, ridge, seed).objective[-1]
+    optimum = fit_observed(panel, family=family, rank=rank, penalty=ridge)[2]
     none, chosen = (float(np.nansum(c.gains[name])) / weight for name in ("none", "chosen"))
     return Paper(
         result.theta, ridge, tried, scored[rank, ridge] / weight, none, chosen, model.objective(result.theta, rows),
@@ -142,45 +139,21 @@ def _folds(c: Community) -> F64:
     return out
 
 
-def _left_out(
-    c: Community, values: Cells, fold: F64, family: str, rank: int, ridge: float, seed: int
-) -> float:
+def _left_out(c: Community, values: Cells, fold: F64, family: str, rank: int, ridge: float) -> float:
     """Deviance of the left-out cells, by the judge of the community model."""
     total, of_cell = 0.0, fold[values.site, values.species]
     g = c.gains
     for k in range(int(fold.max()) + 1):
         train = values.take(of_cell != k)
         try:
-            theta = _solved(train.panel({}, None), family, rank, ridge, seed).theta
+            U, V, _ = fit_observed(train.panel({}, None), family=family, rank=rank, penalty=ridge)
         except DomainError:  # it ran away: no candidate
             return float("inf")
         test = (g["fold"] == k).to_numpy()
         j, s = g["site"].to_numpy()[test], g["species"].to_numpy()[test]
-        mean = (
-            family_of(family).mean(np.einsum("kr,kr->k", theta.U[j], theta.V[s]))
-            * g["visits"].to_numpy()[test]
-        )
+        mean = family_of(family).mean(np.einsum("kr,kr->k", U[j], V[s])) * g["visits"].to_numpy()[test]
         if family == "poisson":
             mean = np.maximum(mean, LEAST)
         judged = cell_deviance(g["count"].to_numpy()[test], mean, c.widest, family)
         total += float(g["weight"].to_numpy()[test] @ judged)
     return total
-
-
-def _solved(panel: GroupPanel, family: str, rank: int, ridge: float, seed: int) -> Fit:
-    sums = []
-    for g in panel.groups:
-        one = Sums.index(g, panel.J, panel.L)
-        one.fill(g, family_of(family))
-        sums.append(one)
-    return fit_cells(
-        sums,
-        panel.J,
-        panel.L,
-        family=family,
-        rank=rank,
-        penalty=Penalty(ridge),
-        effects=False,
-        tol=1e-7,
-        seed=seed,
-    )

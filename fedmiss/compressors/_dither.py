@@ -67,6 +67,7 @@ def _levels(
             x_hat[lo:hi] = 0.0
             continue
         for i in range(lo, hi):
+            # level floor(s |x| / N + u): its mean is s |x| / N, so E Quant(x) = x (eqs. (13), (14) at s = 1)
             level = min(int(np.floor(abs(x[i]) / unit + u[i])), s)
             if x[i] < 0:
                 level = -level

@@ -49,6 +49,7 @@ def message(x: F64, u: F64, s: int, x_hat: F64) -> U8:
         else:
             low, step, lower = np.ldexp(1.0, e), np.ldexp(1.0, e), level
             upper = level - 1
+        # the upper neighbour with probability (|x| - low) / (high - low): the mean is |x|
         take = upper if (a - low) / step + u[i] >= 1.0 else lower
         if take > 0:
             x_hat[i] = np.copysign(np.ldexp(1.0, top + 1 - take), x[i])

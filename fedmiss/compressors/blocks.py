@@ -40,11 +40,6 @@ class Blocks:
         if getattr(self.inner, "delta", None) is not None:
             raise ConfigError(f"{self.inner} is biased; blocks need an unbiased compressor.")
 
-    @property
-    def kind(self) -> int:
-        """64 plus the kind inside."""
-        return 64 + self.inner.kind
-
     def _check(self, q: int) -> None:
         if sum(self.lengths) != q:
             raise ConfigError(

@@ -54,11 +54,6 @@ class Dithering:
         if self.block is not None and self.block < 1:
             raise ConfigError(f"dithering with block={self.block}; choose at least 1, or None for one block.")
 
-    @property
-    def kind(self) -> int:
-        """3 in a frame's header."""
-        return 3
-
     @classmethod
     def of(cls, q: int, omega: float = 1.0, norm: float = 2.0) -> Dithering:
         """The fewest levels with which the noise of a vector of ``q`` numbers is at most ``omega`` times its length squared.

@@ -30,11 +30,6 @@ class Identity:
     def _dtype(self) -> str:
         return f"<f{self.bits // 8}"
 
-    @property
-    def kind(self) -> int:
-        """1 for float64, 2 for float32."""
-        return 1 if self.bits == 64 else 2
-
     def draws(self, q: int) -> int:
         """No randomness."""
         return 0

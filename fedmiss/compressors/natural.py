@@ -39,11 +39,6 @@ class Natural:
         if not 1 <= self.levels <= 60:
             raise ConfigError(f"natural dithering with levels={self.levels}; choose it from 1 to 60.")
 
-    @property
-    def kind(self) -> int:
-        """5 in a frame's header."""
-        return 5
-
     def draws(self, q: int) -> int:
         """One uniform per number."""
         return q

@@ -31,11 +31,6 @@ class RandK:
         if self.k < 1:
             raise ConfigError(f"rand-k with k={self.k}; choose at least 1.")
 
-    @property
-    def kind(self) -> int:
-        """4 in a frame's header."""
-        return 4
-
     def draws(self, q: int) -> int:
         """One uniform per entry: the k smallest are kept."""
         return q if self.k < q else 0
@@ -55,7 +50,7 @@ class RandK:
         q = x.size
         if self.k >= q:
             return x.astype("<f8").tobytes()
-        keep = self._keep(u)
+        keep = self._keep(u)  # an entry is kept with probability k/q and scaled by q/k: the mean is x
         return (x[keep] * (q / self.k)).astype("<f8").tobytes() + pack_positions(keep, q)
 
     def decode(self, payload: bytes, q: int) -> F64:

@@ -11,7 +11,6 @@ from fedmiss.compressors.identity import Identity
 from fedmiss.compressors.natural import Natural
 from fedmiss.compressors.randk import RandK
 from fedmiss.compressors.topk import TopK
-from fedmiss.core import names
 from fedmiss.core.protocols import Compressor
 from fedmiss.errors import ConfigError
 
@@ -30,12 +29,21 @@ COMPRESSORS: dict[str, Callable[..., Compressor]] = {
 
 def register(name: str, make: Callable[..., Compressor]) -> None:
     """Add a compressor under a name that is free."""
-    names.add("compressor", COMPRESSORS, name, make)
+    if COMPRESSORS.get(name, make) != make:
+        raise ConfigError(f"there is already a compressor {name!r}; choose another name.")
+    COMPRESSORS[name] = make
 
 
 def compressor(name: str, **settings: object) -> Compressor:
-    """Make a compressor: ``compressor("dithering", levels=4)``."""
-    return names.make("compressor", COMPRESSORS, name, settings)
+    """Make a compressor: ``compressor("dithering", levels=4)``; ConfigError says which names and settings there are."""
+    if name not in COMPRESSORS:
+        raise ConfigError(f"there is no compressor {name!r}; known are {', '.join(sorted(COMPRESSORS))}.")
+    takes = inspect.signature(COMPRESSORS[name])
+    try:
+        takes.bind(**settings)
+    except TypeError as error:
+        raise ConfigError(f"compressor {name!r}: {error}; it takes {takes}.") from None
+    return COMPRESSORS[name](**settings)
 
 
 def compressor_of(text: str) -> Compressor:

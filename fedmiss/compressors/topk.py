@@ -34,11 +34,6 @@ class TopK:
         if self.k < 1:
             raise ConfigError(f"top-k with k={self.k}; choose at least 1.")
 
-    @property
-    def kind(self) -> int:
-        """6 in a frame's header."""
-        return 6
-
     def draws(self, q: int) -> int:
         """No randomness."""
         return 0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from fedmiss.core.em import em, mean_field, pooled_s_bar
-from fedmiss.core.fedem import FedEM, theta_bytes
+from fedmiss.core.fedem import FedEM
 from fedmiss.core.finite_sum import Fiem, SemVr, Streaming
 from fedmiss.core.first import first_run
-from fedmiss.core.gather import gather
 from fedmiss.core.late import Late
 from fedmiss.core.likelihood import log_likelihood, watch_likelihood
 from fedmiss.core.local_steps import LocalSteps
-from fedmiss.core.loop import Result, Stop, load_checkpoint, run, save_checkpoint
+from fedmiss.core.loop import Result, Stop, run
 from fedmiss.core.methods import fed_lsa, local_em, naive_fedem, scafflsa, spider_em, vr_fedem
 from fedmiss.core.oracles import Full as FullBatch
 from fedmiss.core.oracles import Minibatch, Spider
@@ -18,15 +17,15 @@ from fedmiss.core.participation import Bernoulli, FixedSize, Full, Given, Rememb
 from fedmiss.core.protocols import Compressor, Engine, Model, Oracle, Own, Participation
 from fedmiss.core.revision import revise
 from fedmiss.core.schedules import Decreasing, Piecewise, SaemSteps, Times
-from fedmiss.core.state import Downlink, Dropped, Replies, Roster, RoundInfo, ServerState, Uplink, WorkerState
+from fedmiss.core.state import Downlink, Dropped, Replies, Roster, RoundInfo, ServerState
 from fedmiss.core.theory import Constants, estimate_constants, gamma_max, gamma_star, gamma_vr
 
 __all__ = [
     "Bernoulli", "Compressor", "Constants", "Decreasing", "Downlink", "Dropped", "Engine", "FedEM", "Fiem",
     "FixedSize", "Full", "FullBatch", "Given", "Late", "LocalSteps", "Minibatch", "Model", "Oracle", "Own",
     "Participation", "Piecewise", "Remembered", "Replies", "Result", "Roster", "RoundInfo", "SaemSteps",
-    "SemVr", "ServerState", "Spider", "Stop", "Streaming", "Times", "Uplink", "WorkerState", "em",
-    "estimate_constants", "fed_lsa", "first_run", "gamma_max", "gamma_star", "gamma_vr", "gather", "load_checkpoint",
-    "local_em", "log_likelihood", "mean_field", "naive_fedem", "pooled_s_bar", "revise", "run", "save_checkpoint",
-    "scafflsa", "spider_em", "theta_bytes", "vr_fedem", "watch_likelihood",
+    "SemVr", "ServerState", "Spider", "Stop", "Streaming", "Times", "em",
+    "estimate_constants", "fed_lsa", "first_run", "gamma_max", "gamma_star", "gamma_vr",
+    "local_em", "log_likelihood", "mean_field", "naive_fedem", "pooled_s_bar", "revise", "run",
+    "scafflsa", "spider_em", "vr_fedem", "watch_likelihood",
 ]  # fmt: skip

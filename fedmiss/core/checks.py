@@ -2,33 +2,80 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, I64
 from fedmiss.core import oracles
+from fedmiss.core.messages import LARGEST, usable
 from fedmiss.core.rules import Field
 from fedmiss.errors import ConfigError, DomainError
 
 if TYPE_CHECKING:
     from fedmiss.core.fedem import FedEM
 
-__all__ = ["check_settings", "check_theta", "first_statistic"]
+__all__ = [
+    "alpha_of", "check_settings", "check_theta", "first_state", "first_statistic", "left_domain",
+    "left_domain_locally", "step",
+]  # fmt: skip
+
+
+def _local(algo: FedEM) -> bool:
+    """Whether the oracle makes several local steps: gamma = eta H may then exceed 1."""
+    return getattr(algo.oracle, "eta", None) is not None
+
+
+def alpha_of(algo: FedEM) -> float:
+    """Step of the memories: 1 / (1 + omega) unless given, 0 for a rule that learns nothing."""
+    biased, alpha = getattr(algo.compressor, "delta", None) is not None, algo.alpha
+    if alpha is None:  # mypy believes the annotation
+        alpha = 1.0 if biased else 1.0 / (1.0 + algo.compressor.omega(algo.model.q))  # type: ignore[unreachable]
+    if not 0.0 <= alpha <= 1.0:
+        raise ConfigError(f"alpha={alpha} is not in [0, 1]; use 1/(1+omega) (alpha=None).")
+    return alpha if algo.rule.learns else 0.0
+
+
+def step(algo: FedEM, k: int) -> float:
+    """gamma_k; a schedule is checked at each round."""
+    if not callable(algo.gamma):  # checked once, when made
+        return float(algo.gamma)
+    value = algo.gamma(k)
+    try:
+        gamma = float(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"the schedule gives gamma={value!r} at round {k}, not a number.") from None
+    if not (math.isfinite(gamma) and 0.0 < gamma and (gamma <= 1.0 or _local(algo))):
+        raise ConfigError(
+            f"the schedule gives gamma={gamma} at round {k}, which is not in (0, 1]; bound it below and above."
+        )
+    return _of_local_steps(algo, k, gamma)
+
+
+def _of_local_steps(algo: FedEM, k: int, gamma: float) -> float:
+    """Return gamma; raise ConfigError when local steps move by another length."""
+    if _local(algo):
+        o: Any = algo.oracle
+        if not math.isclose(gamma, o.step(k) * o.H, rel_tol=1e-9):
+            raise ConfigError(
+                f"gamma={gamma:g} at round {k}, but local steps of eta={o.step(k):g}, H={o.H} move by eta H; "
+                "use local_em, fed_lsa or scafflsa, which set it."
+            )
+    return gamma
 
 
 def check_settings(algo: FedEM) -> None:
     """Raise ConfigError for settings that contradict each other or what the theorems need."""
-    biased = getattr(algo.compressor, "delta", None) is not None
-    rule = algo.rule
+    biased, rule = getattr(algo.compressor, "delta", None) is not None, algo.rule
     if algo.bound is not None and not algo.bound > 1.0:
         raise ConfigError(f"bound={algo.bound} (must be above 1, the length of the median message); try 100.")
     if callable(algo.gamma):
         algo.step(0)
-    elif not 0.0 < algo.gamma <= 1.0 and not algo.local:
+    elif not 0.0 < algo.gamma <= 1.0 and not _local(algo):
         raise ConfigError(f"gamma={algo.gamma} is not in (0, 1]; try 0.1.")
     else:
-        algo.check_local(0, float(algo.gamma))
+        _of_local_steps(algo, 0, float(algo.gamma))
         if callable(getattr(algo.oracle, "eta", None)):
             raise ConfigError(
                 "eta is a schedule but gamma is not; use local_em, fed_lsa or scafflsa, which set it."
@@ -56,7 +103,7 @@ def check_settings(algo: FedEM) -> None:
             f"{algo.compressor} is biased, alpha={algo.alpha:g}: use Remembered participation and alpha=1 (EF21), "
             "or memory='error'."
         )
-    if algo.local and hasattr(algo.model, "carry_start"):
+    if _local(algo) and hasattr(algo.model, "carry_start"):
         raise ConfigError("local steps need a model whose T depends on S only; use FedEM for this one.")
 
 
@@ -69,6 +116,53 @@ def first_statistic(S_hat: object, q: int) -> F64:
             f"the first statistic S_0 is a {type(S_hat).__name__} (must be {q} numbers). A run starts from a statistic, not "
             "from parameters theta: take pooled_s_bar(model, theta, data, roster) of them."
         ) from None
+
+
+def first_state(algo: FedEM, S_hat: F64, V_i: F64) -> tuple[F64, F64]:
+    """S_0 (q,) and the first memories (n, q) as numbers; ConfigError for what a run cannot start from."""
+    q, n = algo.model.q, algo.roster.n
+    S_hat, V_i = first_statistic(S_hat, q), np.asarray(V_i, dtype=np.float64)
+    if S_hat.shape != (q,) or V_i.shape != (n, q):
+        raise ConfigError(
+            f"S_hat has shape {S_hat.shape} and V_i {V_i.shape}; expected ({q},) and ({n}, {q})."
+        )
+    if not np.isfinite(S_hat).all():
+        raise ConfigError("S_hat holds nan or inf; start from finite numbers.")
+    bad = ~usable(V_i)
+    if bad.any():
+        names = ", ".join(repr(algo.roster.ids[c]) for c in np.flatnonzero(bad)[:5])
+        raise ConfigError(
+            f"the first memory of worker {names} ({int(bad.sum())} of {n}) holds nan, inf or a number above "
+            f"{LARGEST:g}; look at that worker's data, or leave it out."
+        )
+    if algo.memory == "none" and V_i.any():
+        raise ConfigError('memory="none" (naive_fedem) has memories of 0 throughout; start with init="zero".')
+    return S_hat, V_i
+
+
+def left_domain(algo: FedEM, k: int, error: DomainError) -> DomainError:
+    """Say at which round S left the domain of T, and what to change."""
+    if k == 0:
+        words = (
+            f"round 0: {error} The M-step T does not take the first statistic S_0: start from one in its domain, as "
+            "pooled_s_bar(model, theta, data, roster) gives."
+        )
+    else:
+        gamma = algo.step(k - 1)
+        words = (
+            f"round {k}: {error} gamma={gamma:g}. Lower gamma (try {gamma / 5:g}) or start the "
+            'memories with init="h".'
+        )
+    return DomainError(words, k=k, **error.fields)
+
+
+def left_domain_locally(algo: FedEM, k: int, slots: I64, at: I64, error: DomainError) -> DomainError:
+    """Name the worker, the round and the local step at which T left its domain."""
+    place, step = error.fields.get("slot", at[0]), error.fields.get("local_step")
+    name = algo.roster.ids[slots[np.flatnonzero(at == place)[0]]]
+    where = "" if step is None else f" at local step {step + 1} of {getattr(algo.oracle, 'H', 1)}"
+    words = f"worker {name!r}, round {k}{where}: {error} Lower eta or H."
+    return DomainError(words, worker=name, k=k, **error.fields)
 
 
 def check_theta(theta: object, S: F64, k: int) -> None:

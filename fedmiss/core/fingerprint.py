@@ -1,4 +1,4 @@
-"""What decides a run's result, in words and as 8 bytes: checkpoints and messages of another run are refused by it."""
+"""What decides a run's result, in words and as 8 bytes: checkpoints and copies of another run are refused by it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,38 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from types import CodeType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-__all__ = ["describe", "digest"]
+if TYPE_CHECKING:
+    from fedmiss.core.fedem import FedEM
+
+__all__ = ["describe", "digest", "identity", "settings"]
 
 _DEPTH = 12  # deeper parts are described by their type only
 _SHORT = 8  # arrays up to this size are spelled out
+
+
+def settings(algo: FedEM) -> dict[str, str]:
+    """Everything that decides the result beside the data, in words: what a checkpoint must agree with."""
+    r = algo.roster
+    names = ("gamma", "bound", "downlink", "model", "compressor", "participation", "oracle")
+    return {name: describe(getattr(algo, name)) for name in names} | {
+        "seed": str(algo.seed),
+        "alpha": repr(float(algo.alpha)),
+        "memory": algo.memory if isinstance(algo.memory, str) else describe(algo.memory),
+        "n": str(r.n),
+        "names": digest("\n".join(r.ids)).hex(),
+        "sizes": describe(r.sizes),
+        "weighting": f"{r.weighting} {describe(r.weights)}",
+        "q": str(algo.model.q),
+    }
+
+
+def identity(algo: FedEM) -> bytes:
+    """The settings as 8 bytes, by which the copies of a study see that they run the same."""
+    return digest("\n".join(f"{k}={v}" for k, v in sorted(settings(algo).items())))
 
 
 def digest(text: str) -> bytes:

@@ -79,10 +79,6 @@ class Streaming(_Listed):
         """No randomness."""
         return 0
 
-    def costs(self, m: int) -> tuple[int, ...]:
-        """Return (b,)."""
-        return (self.b,)
-
     def one(
         self, model: Model, memory: _Next | None, down: Downlink, rows: Rows, u: F64, *own: Own
     ) -> tuple[F64, _Next, int]:
@@ -113,10 +109,6 @@ class SemVr(_Listed):
     def draws(self) -> int:
         """One uniform per row of the minibatch."""
         return self.b
-
-    def costs(self, m: int) -> tuple[int, ...]:
-        """All rows at a reference, two minibatches otherwise."""
-        return (m, 2 * self.b)
 
     def one(
         self, model: Model, memory: _Reference | None, down: Downlink, rows: Rows, u: F64, *own: Own
@@ -150,10 +142,6 @@ class Fiem(_Listed):
     def draws(self) -> int:
         """One uniform per row of I and of J."""
         return 2 * self.b
-
-    def costs(self, m: int) -> tuple[int, ...]:
-        """All rows at first, then two minibatches."""
-        return (m, 2 * self.b)
 
     def one(
         self, model: Model, memory: _Table | None, down: Downlink, rows: Rows, u: F64, *own: Own

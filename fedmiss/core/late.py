@@ -9,7 +9,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core.oracles import Around
-from fedmiss.core.protocols import Model, Own, Rows, Shards
+from fedmiss.core.protocols import Model, Own, Shards
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
 
@@ -21,9 +21,8 @@ class Late(Around):
     """Asynchronous answers: S_c = S_k + h_c(S_j), j the round in which c was asked before (its first answer is fresh).
 
     The worker starts to compute when it is asked and hands the result over when it is asked again, so nobody waits: its
-    answer is as old as its pause between two rounds. The message is Quant(h_c(S_j) - V_c), and acknowledgement, memories,
-    bytes and checkpoints are those of every other answer. A message that arrives after its round is closed stays dropped:
-    here a slow worker answers in time with an older field.
+    answer is as old as its pause between two rounds. The message is Quant(h_c(S_j) - V_c), and memories, bytes
+    and checkpoints are those of every other answer.
 
     Steps must be smaller: with every worker one round late S_{k+1} = S_k + gamma h(S_{k-1}), which for a field of slope
     -1 needs gamma < 1 instead of 2.
@@ -43,19 +42,6 @@ class Late(Around):
     def wants_own(self) -> bool:
         """As the oracle inside."""
         return bool(getattr(self.inner, "wants_own", False))
-
-    def start(self) -> tuple[None, object]:
-        """(S_j, memory of the oracle inside)."""
-        return (None, self.inner.start())
-
-    def one(
-        self, model: Model, memory: tuple[F64 | None, object], down: Downlink, rows: Rows, u: F64, *own: Own
-    ) -> tuple[F64, tuple[F64, object], int]:
-        """Answer with the field of the round before."""
-        S, inner = memory
-        old = down if S is None else replace(down, S_hat=S, theta=model.T(S))
-        S_c, inner, cost = self.inner.one(model, inner, old, rows, u, *own)
-        return S_c - old.S_hat + down.S_hat, (down.S_hat, inner), cost
 
     def start_many(self, n: int, q: int) -> tuple[F64, object]:
         """Statistics S_j (nan: never asked), memory of the oracle inside."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core.oracles import Full, Minibatch, NoMemory, draw_rows, sizes_of
-from fedmiss.core.protocols import Model, Own, Rows, Shards
+from fedmiss.core.protocols import Model, Own, Shards
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError, DomainError
 
@@ -76,23 +76,9 @@ class LocalSteps(NoMemory):
         """One uniform per row and step."""
         return 0 if self.b is None else self.H * self.b
 
-    def costs(self, m: int) -> tuple[int, ...]:
-        """H minibatches, or H times all rows."""
-        return (self.H * (m if self.b is None else self.b),)
-
     @property
     def _plain(self) -> Full | Minibatch:
         return Full() if self.b is None else Minibatch(self.b, self.replace)
-
-    def one(
-        self, model: Model, memory: None, down: Downlink, rows: Rows, u: F64, *own: Own
-    ) -> tuple[F64, None, int]:
-        """H local steps of one worker."""
-        if self.H == 1:
-            return self._plain.one(model, memory, down, rows, u)
-        slots = np.zeros(1, dtype=np.int64)
-        S, count = self._walk(model, down, [rows], slots, u[None], own[0].V_i[None])
-        return S[0], None, count
 
     def many(
         self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
@@ -123,7 +109,8 @@ class LocalSteps(NoMemory):
                 h = self._statistics(model, x, data, slots, index, t) - x
                 if shift is not None:
                     h += shift
-                x += eta * h
+                x += eta * h  # x <- x + eta (h_c(x; Z) - V_c + V)
+        # S_c = S_k + G_c + V_c - V, G_c = (x - S_k) / (eta H)
         S = down.S_hat + (x - down.S_hat) / (eta * self.H)
         if shift is not None:
             S -= shift

@@ -7,7 +7,7 @@ import json
 import time
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from fedmiss.arrays import F64
 from fedmiss.core.checks import first_statistic
 from fedmiss.core.fedem import FedEM
+from fedmiss.core.fingerprint import settings
 from fedmiss.core.protocols import Engine, Theta
 from fedmiss.core.state import Downlink, Dropped, RoundInfo, ServerState
 from fedmiss.errors import ConfigError, DomainError, InputError, UplinkError
@@ -139,84 +140,65 @@ class _Kept:
         return {name: np.array(column, dtype=np.float64) for name, column in self.trace.items()}
 
 
-def save_checkpoint(
-    path: str | Path,
-    algo: FedEM,
-    engine: Engine,
-    server: ServerState,
-    trace: dict[str, list[float]],
-    dropped: list[Dropped] | None = None,
-    mean: _Mean | None = None,
-) -> None:
+def save_checkpoint(path: str | Path, algo: FedEM, engine: Engine, server: ServerState, kept: _Kept) -> None:
     """Write everything that the next rounds depend on, atomically: one .npz without pickles behind its SHA-256."""
     arrays: dict[str, Any] = {
         "S_hat": server.S_hat, "V": server.V, "k": np.int64(server.k), "acks": server.acks,
-        "life": np.int64(server.life), "run": _text(_fingerprint(algo)), "dropped": _text(json.dumps(dropped or [])),
+        "run": _text(json.dumps(settings(algo), sort_keys=True)), "dropped": _text(json.dumps(kept.dropped)),
     }  # fmt: skip
     if server.shadow is not None:
         arrays["shadow"] = server.shadow
-    if mean is not None:
-        arrays |= {"mean.S": mean.S, "mean.count": np.int64(mean.count), "mean.start": np.int64(mean.start)}
+    if kept.mean is not None:
+        arrays |= {"mean.S": kept.mean.S, "mean.count": np.int64(kept.mean.count)}
+        arrays["mean.start"] = np.int64(kept.mean.start)
     arrays |= {f"carry.{name}": value for name, value in (server.carry or {}).items()}
     arrays |= {f"engine.{name}": value for name, value in engine.save(algo).items()}
-    arrays |= {f"trace.{name}": np.array(column, dtype=np.float64) for name, column in trace.items()}
+    arrays |= {f"trace.{name}": np.array(column, dtype=np.float64) for name, column in kept.trace.items()}
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
     write_checked(path, buffer.getvalue())
 
 
-def load_checkpoint(
-    path: str | Path, algo: FedEM, engine: Engine
-) -> tuple[ServerState, dict[str, list[float]]]:
-    """Restore the engine's workers; return the server's state and the trace so far."""
+def load_checkpoint(path: str | Path, algo: FedEM, engine: Engine) -> tuple[ServerState, _Kept]:
+    """Restore the engine's workers; return the server's state and what the run has collected so far."""
     try:
         raw = io.BytesIO(read_checked(path))  # numpy leaves its own handle open on a damaged file
         with np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         S_hat, V, k, acks = arrays["S_hat"], arrays["V"], int(arrays["k"]), arrays["acks"]
-        run_of = json.loads(bytes(arrays["run"]).decode())
-        life = max(int(arrays["life"]) + 1, time.time_ns())
+        theirs, dropped = (json.loads(bytes(arrays[name]).decode()) for name in ("run", "dropped"))
     except (InputError, OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(
             f"{path} is not a checkpoint that this version can read ({error}); delete it to start afresh.",
             path=str(path),
         ) from None
-    mine = json.loads(_fingerprint(algo))
-    if run_of != mine:
-        names = sorted(name for name in {*run_of, *mine} if run_of.get(name) != mine.get(name))
+    mine = settings(algo)
+    if theirs != mine:
+        names = sorted(name for name in {*theirs, *mine} if theirs.get(name) != mine.get(name))
         differ = "; ".join(
-            f"{n}: {str(run_of.get(n))[:300]} there, {str(mine.get(n))[:300]} here" for n in names
+            f"{n}: {str(theirs.get(n))[:300]} there, {str(mine.get(n))[:300]} here" for n in names
         )
         raise ConfigError(
             f"the checkpoint {path} is of a run with other settings ({differ}); "
             "resume with the same settings, or delete it to start afresh.",
             path=str(path),
         )
-    carry = {name[6:]: value for name, value in arrays.items() if name.startswith("carry.")} or None
-    engine.load(algo, {name[7:]: value for name, value in arrays.items() if name.startswith("engine.")})
-    trace = {name[6:]: value.tolist() for name, value in arrays.items() if name.startswith("trace.")}
-    return ServerState(S_hat, V, k, acks, carry, saved=k, life=life, shadow=arrays.get("shadow")), trace
 
+    def named(part: str) -> dict[str, np.ndarray]:
+        return {name[len(part) :]: value for name, value in arrays.items() if name.startswith(part)}
 
-def _load_rest(path: str | Path, average_from: int | None) -> tuple[list[Dropped], _Mean | None]:
-    """The dropped messages and the running mean of a checkpoint that :func:`load_checkpoint` has accepted."""
-    with np.load(io.BytesIO(read_checked(path)), allow_pickle=False) as file:
-        dropped = [Dropped(*entry) for entry in json.loads(bytes(file["dropped"]).decode())]
-        start = int(file["mean.start"]) if "mean.start" in file.files else None
-        if start != average_from:
-            raise ConfigError(
-                f"the checkpoint {path} averages from round {start}, this run from {average_from}; use the same value."
-            )
-        return dropped, None if start is None else _Mean(start, file["mean.S"], int(file["mean.count"]))
+    engine.load(algo, named("engine."))
+    mean = named("mean.")
+    kept = _Kept(
+        {name: value.tolist() for name, value in named("trace.").items()},
+        [Dropped(*entry) for entry in dropped],
+        _Mean(int(mean["start"]), mean["S"], int(mean["count"])) if mean else None,
+    )
+    return ServerState(S_hat, V, k, acks, named("carry.") or None, arrays.get("shadow")), kept
 
 
 def _text(words: str) -> np.ndarray:
     return np.frombuffer(words.encode(), dtype=np.uint8)
-
-
-def _fingerprint(algo: FedEM) -> str:
-    """What must not change between two segments of one run, in words."""
-    return json.dumps(algo.settings(), sort_keys=True)
 
 
 def run(
@@ -276,8 +258,12 @@ def run(
         raise ConfigError("the run has no end; give rounds, epochs, tol or seconds.")
     start = time.perf_counter()
     if checkpoint is not None and Path(checkpoint).exists():
-        server, trace = load_checkpoint(checkpoint, algo, engine)
-        kept = _Kept(trace, *_load_rest(checkpoint, average_from))
+        server, kept = load_checkpoint(checkpoint, algo, engine)
+        since = None if kept.mean is None else kept.mean.start
+        if since != average_from:
+            raise ConfigError(
+                f"the checkpoint {checkpoint} averages from round {since}, this run from {average_from}; use the same value."
+            )
     else:
         mean = None if average_from is None else _Mean(average_from, np.zeros(algo.model.q))
         kept = _Kept({name: [] for name in _COLUMNS}, [], mean)
@@ -299,12 +285,11 @@ def run(
             if mean is not None:
                 mean.add(server)
             if checkpoint is not None and server.k % checkpoint_every == 0:
-                save_checkpoint(checkpoint, algo, engine, server, trace, kept.dropped, mean)
-                server = replace(server, saved=server.k)
+                save_checkpoint(checkpoint, algo, engine, server, kept)
             down = algo.broadcast(server)
             show(evaluations / total if fraction else server.k)
     if checkpoint is not None:
-        save_checkpoint(checkpoint, algo, engine, server, trace, kept.dropped, mean)
+        save_checkpoint(checkpoint, algo, engine, server, kept)
     averaged = mean.S if mean is not None and mean.count else None
     table = kept.table(server.k)
     return Result(server, down.theta, table, reason, reason.startswith("tol"), kept.dropped, averaged)

@@ -52,10 +52,6 @@ class Marina(Field, OneByOne):
         """Nothing is compressed in a whole round."""
         return self.full if self.whole(k) else algo.compressor
 
-    def costs(self, m: int) -> tuple[int, ...]:
-        """All rows."""
-        return (m,)
-
     def one(self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, own: Own) -> Any:
         """S_c, or S_c moved so that D_c is the difference of the two fields."""
         S = model.s_bar(down.theta, rows)

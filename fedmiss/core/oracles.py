@@ -1,19 +1,19 @@
 """How a worker estimates its statistic s_bar_c(theta_k): all rows, a minibatch, or SPIDER's recursion.
 
-Every oracle exists once for one worker (``one``) and once for many (``many``), with the same bits: rows are
-drawn from the uniforms given, and a model's ``s_bar_many`` repeats its ``s_bar``.
+An oracle answers for many workers at once, and gives each the bits that it has alone: rows are drawn from the uniforms
+given, and a model's ``s_bar_many`` repeats its ``s_bar``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.core.protocols import Model, Oracle, Own, Rows, Shards, Theta
+from fedmiss.core.protocols import Model, Oracle, Own, Shards, Theta
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError, DomainError
 
@@ -28,8 +28,6 @@ __all__ = [
     "s_bar_many",
     "sizes_of",
 ]
-
-Answered = tuple[int, F64, Theta, F64]  # round, S_hat, theta and S_c of SPIDER's last answer
 
 
 def draw_rows(u: F64, sizes: I64, *, replace: bool) -> I64:
@@ -96,14 +94,15 @@ def check_batch(b: int) -> None:
 
 
 class OneByOne:
-    """Base of an oracle that is asked for one worker after the other; the stacked memory is a list with each worker's."""
+    """Base of an oracle that is asked for one worker after the other; the stacked memory is a list with each worker's.
+
+    Give it ``draws`` and ``one(model, memory, down, rows, u, *own) -> (S_c (q,), new memory, evaluations)``; the memory is
+    None before a worker's first answer.
+    """
 
     __slots__ = ()
 
-    def start(self) -> None:
-        """Nothing is known before the first answer."""
-
-    def start_many(self, n: int, q: int) -> list[None] | None:
+    def start_many(self, n: int, q: int) -> list[Any] | None:
         """Nothing is known before the first answers."""
         return [None] * n
 
@@ -123,16 +122,9 @@ class OneByOne:
 
 
 class NoMemory(OneByOne):
-    """Base of an oracle that starts afresh in every round: give it ``draws`` and ``one``, and ``costs`` if not all rows.
-
-    ``many`` asks one worker after the other until a subclass knows better.
-    """
+    """Base of an oracle that starts afresh in every round: give it ``draws`` and ``one``, or ``many``."""
 
     __slots__ = ()
-
-    def costs(self, m: int) -> tuple[int, ...]:
-        """Conditional expectations that an answer of a worker with m rows costs."""
-        return (m,)
 
     def many(
         self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
@@ -162,11 +154,6 @@ class Around:
         """As the oracle inside."""
         return self.inner.draws
 
-    def costs(self, m: int) -> tuple[int, ...]:
-        """As the oracle inside."""
-        inner: Any = self.inner
-        return tuple(inner.costs(m))
-
     def pack_inner(self, memory: object) -> dict[str, np.ndarray]:
         """Arrays of the memory inside."""
         return {f"inner.{k}": v for k, v in self.inner.pack(memory).items()}
@@ -186,14 +173,7 @@ def _ith(own: Own, i: int) -> Callable[..., np.random.Generator]:
 class Full(NoMemory):
     """The exact local statistic: all rows, no noise."""
 
-    @property
-    def draws(self) -> int:
-        """No randomness."""
-        return 0
-
-    def one(self, model: Model, memory: None, down: Downlink, rows: Rows, u: F64) -> tuple[F64, None, int]:
-        """Return s_bar over all rows."""
-        return model.s_bar(down.theta, rows), None, len(rows)
+    draws: ClassVar[int] = 0
 
     def many(
         self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
@@ -222,15 +202,6 @@ class Minibatch(NoMemory):
     def draws(self) -> int:
         """One uniform per row."""
         return self.b
-
-    def costs(self, m: int) -> tuple[int, ...]:
-        """Return (b,)."""
-        return (self.b,)
-
-    def one(self, model: Model, memory: None, down: Downlink, rows: Rows, u: F64) -> tuple[F64, None, int]:
-        """s_bar over the worker's minibatch of round k."""
-        index = draw_rows(u[None], np.array([len(rows)]), replace=self.replace)[0]
-        return model.s_bar(down.theta, rows[index]), None, self.b
 
     def many(
         self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
@@ -277,26 +248,6 @@ class Spider:
         """One uniform per row of the minibatch."""
         return self.b
 
-    def costs(self, m: int) -> tuple[int, ...]:
-        """All rows in the first answer of an outer loop, two minibatches in the others."""
-        return (m, 2 * self.b)
-
-    def start(self) -> None:
-        """Nothing is known before the first answer."""
-        return None
-
-    def one(
-        self, model: Model, memory: Answered | None, down: Downlink, rows: Rows, u: F64
-    ) -> tuple[F64, Answered, int]:
-        """Take all rows in the first answer of an outer loop, or move by a minibatch."""
-        if memory is None or memory[0] // self.k_in < down.k // self.k_in:
-            S, count = model.s_bar(down.theta, rows), len(rows)
-        else:
-            batch = rows[draw_rows(u[None], np.array([len(rows)]), replace=self.replace)[0]]
-            S = memory[3] + (model.s_bar(down.theta, batch) - model.s_bar(memory[2], batch))
-            count = 2 * self.b
-        return S, (down.k, down.S_hat, down.theta, S), count
-
     def start_many(self, n: int, q: int) -> _SpiderMany:
         """Nothing is known before the first answers."""
         return _SpiderMany(np.zeros((n, q)), np.full(n, -1, dtype=np.int64), {})
@@ -326,6 +277,7 @@ class Spider:
                 np.concatenate([move, move]),
                 np.concatenate([index, index]),
             )
+            # algorithm 2, line 10: S_c <- S_c + mean_B [ s_bar_cj(theta_k) - s_bar_cj(theta_last) ]
             memory.S[move] += both[: len(move)] - both[len(move) :]
             count += 2 * self.b * len(move)
         memory.last[slots] = down.k

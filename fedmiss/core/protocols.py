@@ -94,11 +94,6 @@ class Compressor(Protocol):
     Optional member ``compress_batch(X, U) -> ((a, q), (a,))``: decode(encode(x)) of each row and the lengths, at once.
     """
 
-    @property
-    def kind(self) -> int:
-        """Number of the encoding in a frame's header, 0..255."""
-        ...
-
     def draws(self, q: int) -> int:
         """Return how many uniforms one message uses."""
         ...
@@ -134,31 +129,18 @@ class Oracle(Protocol):
 
     Optional members:
 
-    ``costs(m) -> tuple[int, ...]``
-        The numbers of conditional expectations (at most 15 of them) that one answer of a worker with m rows may cost.
-        The server then accepts no other count.
     ``wants_own``
-        True to get an :class:`Own` as last argument of ``one`` and ``many``.
+        True to get an :class:`Own` as last argument of ``many``.
     ``corrects``
         True to have V in the broadcast.
 
-    Derive from :class:`fedmiss.core.oracles.NoMemory` to write ``draws`` and ``one`` only, and check the result with
-    :func:`fedmiss.core.testing.check_oracle`.
+    Derive from :class:`fedmiss.core.oracles.NoMemory` (or ``OneByOne``) to write ``draws`` and one worker's answer ``one``
+    only, and check the result with :func:`fedmiss.core.testing.check_oracle`.
     """
 
     @property
     def draws(self) -> int:
         """How many uniforms one answer uses."""
-        ...
-
-    def start(self) -> Any:
-        """Memory of one worker before its first answer."""
-        ...
-
-    def one(
-        self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, *own: Any
-    ) -> tuple[F64, Any, int]:
-        """Return (estimate (q,), new memory, conditional expectations computed)."""
         ...
 
     def start_many(self, n: int, q: int) -> Any:
@@ -168,7 +150,7 @@ class Oracle(Protocol):
     def many(
         self, model: Model, memory: Any, down: Downlink, data: Shards, slots: I64, u: F64, *own: Any
     ) -> tuple[F64, int]:
-        """Return (estimates (a, q), conditional expectations computed), with the bits of ``one``."""
+        """Return (estimates (a, q), conditional expectations computed), to each the bits that it gets alone."""
         ...
 
     def pack(self, memory: Any) -> dict[str, np.ndarray]:

@@ -58,6 +58,6 @@ def revise(
         if name in old.slots:
             out[c] = V[old.slots[name]]
         else:
-            S = algo.model.s_bar(theta, joined[name])[None]
-            out[c] = algo.first_memories(server, S)[0]
+            S = algo.model.s_bar(theta, joined[name])
+            out[c] = algo.rule.first(S, server.S_hat) if algo.rule.remembers else 0.0
     return new, out

@@ -36,7 +36,7 @@ class Field:
 
     def increment(self, S: F64, V: F64, down: Downlink, gamma: float) -> F64:
         """D_c, what is compressed."""
-        D: F64 = S - down.S_hat
+        D: F64 = S - down.S_hat  # S_c - S_k - V_c
         D -= V
         return D
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -12,17 +12,7 @@ from fedmiss.arrays import F64, I64
 from fedmiss.core.protocols import Theta
 from fedmiss.errors import ConfigError
 
-__all__ = [
-    "Base",
-    "Downlink",
-    "Dropped",
-    "Replies",
-    "Roster",
-    "RoundInfo",
-    "ServerState",
-    "Uplink",
-    "WorkerState",
-]
+__all__ = ["Downlink", "Dropped", "Replies", "Roster", "RoundInfo", "ServerState"]
 
 Carry = Mapping[str, np.ndarray]
 
@@ -111,8 +101,6 @@ class ServerState:
     k : int             rounds done
     acks : (n,) int64   last round in which each worker's message counted, -1 for never
     carry : dict of arrays or None   the companion of S_hat of models with a common, known part of s_bar
-    saved : int         round of the last checkpoint, -1 for none: workers keep what they knew then
-    life : int          grows each time a server starts again from a checkpoint
     shadow : (q,) or None   with a compressed downlink, the approximation of S_k that the workers hold
     """
 
@@ -121,89 +109,28 @@ class ServerState:
     k: int
     acks: I64
     carry: Carry | None = None
-    saved: int = -1
-    life: int = 0
     shadow: F64 | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Base:
-    """What a worker knew when the server wrote its checkpoint of round ``k``: to go back to with the server."""
-
-    k: int
-    acked: int
-    V_i: F64
-    oracle: object = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WorkerState:
-    """What a worker keeps between two messages.
-
-    Parameters
-    ----------
-    V_i : (q,)     the memory V_c, with every message up to round ``acked`` in it
-    pending : (round, decoded message) of the last answer, until the worker is told whether it counted
-    oracle : memory of the statistic's estimator (VR-FedEM, chains), None for those that need none
-    acked : int    last round whose message is in V_i, -1 for none
-    life : int     of the server last heard
-    before : memory of the estimator before the pending answer: a repeated question gets the same bytes
-    base : what to go back to when the server starts again from its last checkpoint
-    prev : what was known before the last message entered V_i: for a server that went back two rounds
-    """
-
-    V_i: F64
-    pending: tuple[int, F64] | None = None
-    oracle: object = None
-    acked: int = -1
-    life: int = 0
-    before: object = None
-    base: Base | None = None
-    prev: Base | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Downlink:
-    """Round ``k``'s broadcast: S_k and theta_k = T(S_k); ``ack`` is the receiver's last counted round.
-
-    ``V`` is the mean memory, for oracles that correct drift. ``saved`` and ``life``: see :class:`ServerState`.
-    """
+    """Round ``k``'s broadcast: S_k, theta_k = T(S_k), and V, the mean memory, for oracles that correct drift."""
 
     k: int
     S_hat: F64
     theta: Theta
-    ack: int = -1
     V: F64 | None = None
-    saved: int = -1
-    life: int = 0
-
-    def to(self, ack: int) -> Downlink:
-        """Return the same broadcast, addressed to a worker whose last counted round is ``ack``."""
-        return replace(self, ack=int(ack))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Uplink:
-    """A worker's answer to round ``k``: framed bytes (see :mod:`fedmiss.core.wire`).
-
-    ``evaluations`` is for the worker's own log; the server takes the count from the frame.
-    """
-
-    k: int
-    worker: str
-    payload: bytes
-    evaluations: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replies:
-    """The answers that reached the server in time, decoded, in slot order.
+    """The answers that count, decoded, in slot order.
 
     Parameters
     ----------
     slots : (a,) int64     who answered, increasing
     Q : (a, q) float64     the decoded messages
-    bytes_up : int         length of all frames, those dropped included
+    bytes_up : int         length of all codes and 16 bytes with each, those dropped included
     evaluations : int      conditional expectations s_bar_cj that the workers computed for them
     dropped : what could not be used, by worker's name: it counts as missing
     """

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.core.fedem import compress_rows
 from fedmiss.core.likelihood import broken_law
 from fedmiss.core.oracles import s_bar_many
 from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Rows, Theta
 from fedmiss.core.state import Downlink
+from fedmiss.core.sums import compress_rows
 from fedmiss.errors import UplinkError
 from fedmiss.rng import rng_for
 
@@ -139,7 +139,7 @@ def check_oracle(
     unbiased: int = 0,
     seed: int = 0,
 ) -> dict[str, float]:
-    """Check that ``many`` gives the bits of ``one`` over rounds with absences, costs, memory, and unbiasedness.
+    """Check that ``many`` gives each worker the bits that it gets alone, over rounds with absences, memory, unbiasedness.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def check_oracle(
     _law(oracle.draws >= 0, f"draws is {oracle.draws} (must be >= 0)")
     rng = rng_for(seed, "check_oracle")
     memory = oracle.start_many(n, q)
-    single = [oracle.start() for _ in range(n)]
+    single, alone = [oracle.start_many(1, q) for _ in range(n)], np.zeros(1, dtype=np.int64)
     total, V = 0, 0.01 * rng.standard_normal((n, q))
 
     def own(k: int, slots: I64) -> tuple[Own, ...]:
@@ -177,30 +177,24 @@ def check_oracle(
         u = rng.random((slots.size, oracle.draws))
         many, count = oracle.many(model, memory, down, data, slots, u, *own(k, slots))
         _law(many.shape == (slots.size, q), f"many gives {many.shape}, expected {(slots.size, q)}")
-        alone = 0
+        each = 0
         for i, c in enumerate(slots.tolist()):
-            at = np.array([c])
-            mine = tuple(Own(o.V_i[0], o.rng) for o in own(k, at))
-            estimate, single[c], cost = oracle.one(model, single[c], down, data[c], u[i], *mine)
+            mine = own(k, np.array([c]))
+            estimate, cost = oracle.many(model, single[c], down, [data[c]], alone, u[i : i + 1], *mine)
             _law(
-                np.array_equal(estimate, many[i]),
-                f"round {k}: many does not give the bits of one for worker {c}",
+                np.array_equal(estimate[0], many[i]),
+                f"round {k}: among others worker {c} does not get the bits that it gets alone",
             )
-            listed = getattr(oracle, "costs", None)
-            allowed = None if listed is None else listed(len(data[c]))
-            _law(
-                allowed is None or cost in allowed,
-                f"round {k}: an answer costs {cost}; costs() lists {allowed}",
-            )
-            alone += cost
-        _law(alone == count, f"round {k}: many counts {count} evaluations, one by one they are {alone}")
+            each += cost
+        _law(each == count, f"round {k}: many counts {count} evaluations, one by one they are {each}")
         total += count
     if not unbiased:
         return {"evaluations": float(total), "max_z": 0.0}
     down, draws = Downlink(0, S_hat, model.T(S_hat), V=V.mean(axis=0)), []
     for i in range(unbiased):
-        mine = (Own(V[0], lambda _=0, i=i: rng_for(seed, "unbiased", i)),) if own(0, np.array([0])) else ()
-        draws.append(oracle.one(model, oracle.start(), down, data[0], rng.random(oracle.draws), *mine)[0])
+        mine = (Own(V[:1], lambda _=0, i=i: rng_for(seed, "unbiased", i)),) if own(0, alone) else ()
+        memory, u = oracle.start_many(1, q), rng.random((1, oracle.draws))
+        draws.append(oracle.many(model, memory, down, [data[0]], alone, u, *mine)[0][0])
     z = _standard_errors(np.array(draws), model.s_bar(down.theta, data[0]))
     _law(z < 5.5, f"the mean answer is {z:.1f} standard errors from s_bar_c (limit 5.5)")
     return {"evaluations": float(total), "max_z": z}

@@ -25,16 +25,7 @@ from fedmiss.core.state import Roster
 from fedmiss.errors import ConfigError
 from fedmiss.rng import rng_for
 
-__all__ = [
-    "Constants",
-    "estimate_constants",
-    "gamma_max",
-    "gamma_star",
-    "gamma_vr",
-    "k_in_best",
-    "minibatch_vr",
-    "omega_p",
-]
+__all__ = ["Constants", "estimate_constants", "gamma_max", "gamma_star", "gamma_vr", "omega_p"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +75,7 @@ def gamma_star(c: Constants, *, n: int, omega: float, k_max: int, p: float = 1.0
 
 
 def gamma_vr(c: Constants, *, n: int, omega: float) -> float:
-    """Step of VR-FedEM, theorem 3 eq. (10); goes with alpha = 1/(1 + omega) and :func:`minibatch_vr`.
+    """Step of VR-FedEM, theorem 3 eq. (10); goes with alpha = 1/(1 + omega) and b = ceil(k_in / (1 + omega)^2).
 
     (v_min/L_W) / ( 1 + 4 sqrt(2) (v_max/L_W) (L/sqrt(n)) (1 + omega) sqrt(omega + (1 + 10 omega)/8) )
     """
@@ -92,19 +83,6 @@ def gamma_vr(c: Constants, *, n: int, omega: float) -> float:
     return (c.v_min / c.L_W) / (
         1.0 + 4.0 * math.sqrt(2.0) * (c.v_max / c.L_W) * c.L_rows / math.sqrt(n) * spread
     )
-
-
-def minibatch_vr(k_in: int, omega: float) -> int:
-    """Return b = ceil(k_in / (1 + omega)^2) of theorem 3."""
-    return math.ceil(k_in / (1.0 + omega) ** 2)
-
-
-def k_in_best(m: int, omega: float) -> int:
-    """Rounds in an outer loop that need the fewest conditional expectations: (1 + omega) sqrt(m / 2).
-
-    Source: the minimum over k_in of n m / k_in + 2 n b, the conditional expectations an inner round, at theorem 3's b.
-    """
-    return max(1, round((1.0 + omega) * math.sqrt(m / 2.0)))
 
 
 def nearby(s: F64, h: F64, rng: np.random.Generator) -> list[F64]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fedmiss.engines.local import LocalEngine, PlainEngine
-from fedmiss.engines.lossy import LossyEngine
+from fedmiss.engines.local import LocalEngine
 from fedmiss.engines.study import StudyEngine
 
-__all__ = ["LocalEngine", "LossyEngine", "PlainEngine", "StudyEngine"]
+__all__ = ["LocalEngine", "StudyEngine"]

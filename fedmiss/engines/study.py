@@ -14,13 +14,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.core.arrivals import read_uplink
 from fedmiss.core.fedem import FedEM
+from fedmiss.core.fingerprint import identity
+from fedmiss.core.messages import collect, encode
 from fedmiss.core.protocols import Rows
-from fedmiss.core.state import Downlink, Replies, Roster, ServerState, Uplink, WorkerState
+from fedmiss.core.state import Downlink, Replies, Roster, ServerState
+from fedmiss.engines.local import first_memories
 from fedmiss.errors import ConfigError, UplinkError
 
 __all__ = ["StudyEngine"]
+
+ALONE = np.zeros(1, dtype=np.int64)  # the place of the own rows among the rows that are here
 
 
 class Circle(Protocol):
@@ -84,7 +88,9 @@ class StudyEngine:
 
     def __init__(self, circle: Circle, rows: Rows, *, masked: bool = False, bits: int = 40) -> None:
         self.circle, self.rows, self.masked, self.bits = circle, rows, masked, bits
-        self.worker: WorkerState | None = None
+        self.V: F64 = np.empty((1, 0))  # the own worker's memory V_c
+        self._memory: object = None
+        self._settings = b""
 
     @classmethod
     def roster(cls, circle: Circle, rows: int, weighting: str = "uniform") -> Roster:
@@ -109,46 +115,50 @@ class StudyEngine:
                 "participation, or masked=False."
             )
         n, q = algo.roster.n, algo.model.q
+        self._settings, self._memory = identity(algo), algo.oracle.start_many(1, q)
+        self.V = first_memories(algo, [self.rows], S_hat, init, ALONE)
         V = np.zeros((n, q))
-        server = algo.init(S_hat, V)
         if init == "h" and algo.rule.remembers:
-            mine = algo.first_memories(
-                server, algo.model.s_bar(algo.broadcast(server).theta, self.rows)[None]
-            )[0]
-            ask = AskMemory(b"".join(algo.identity), server.S_hat)
+            ask = AskMemory(self._settings, np.asarray(S_hat))
             if self.masked:
-                V = self._spread(algo, self.circle.add_up([ask], algo.roster.weights[c] * mine, self.bits))
+                V = self._spread(
+                    algo, self.circle.add_up([ask], algo.roster.weights[c] * self.V[0], self.bits)
+                )
             else:
                 self.circle.begin([ask])
-                got = self.circle.share(mine.astype("<f8").tobytes())
+                got = self.circle.share(self.V[0].astype("<f8").tobytes())
                 V = np.stack([self._numbers(name, got[name], q) for name in algo.roster.ids])
-        else:
-            mine = V[c]
-        self.worker = WorkerState(mine, None, algo.oracle.start())
         return algo.init(S_hat, V)
 
     def round(self, algo: FedEM, server: ServerState, down: Downlink, active: I64) -> Replies:
-        """Answer if the own worker is active; take what the others answer."""
-        c, asked = self._slot(algo), set(active.tolist())
-        assert self.worker is not None
-        ask = AskRound(b"".join(algo.identity), down.k, active, down.S_hat)
-        up = Uplink(down.k, self.circle.name, b"")
-        if c in asked:
-            self.worker, up = algo.worker_step(self.worker, down.to(int(server.acks[c])), self.rows, c)
+        """Answer if the own worker is active; take what the others answer. All see which answers count."""
+        c, ids = self._slot(algo), algo.roster.ids
+        answer, D = b"", np.empty((0, algo.model.q))
+        if c in active:
+            D, X, xi, count = algo.answers(self.V, self._memory, down, [self.rows], np.array([c]), ALONE)
+            answer = encode(algo, down, X[0], xi[0], count)
+        ask = AskRound(self._settings, down.k, active, down.S_hat)
         if self.masked:
-            return self._masked_round(algo, down, ask, up, c)
-        self.circle.begin([ask])
-        got = self.circle.share(up.payload)
-        ids = algo.roster.ids
-        return algo.collect(down, active, [Uplink(down.k, ids[i], got[ids[i]]) for i in sorted(asked)])
+            own = collect(algo, down, {c: answer})
+            if own.dropped:
+                raise UplinkError(own.dropped[0].reason, worker=ids[c], k=down.k)
+            replies = self._sum(algo, ask, own)
+        else:
+            self.circle.begin([ask])
+            got = self.circle.share(answer)
+            own = replies = collect(algo, down, {i: got[ids[i]] for i in active.tolist()})
+        mine = own.slots == c
+        if mine.any():
+            self.V = algo.settle(self.V, D, own.Q[mine])
+        return replies
 
-    def _masked_round(self, algo: FedEM, down: Downlink, ask: AskRound, up: Uplink, c: int) -> Replies:
-        Q, count = read_uplink(algo, down, up, c)
-        total = self.circle.add_up([ask], np.append(algo.roster.weights[c] * Q, count), self.bits)
+    def _sum(self, algo: FedEM, ask: AskRound, own: Replies) -> Replies:
+        """All organisations' answers as one, of which only the weighted sum is known."""
+        weighted = algo.roster.weights[own.slots[0]] * own.Q[0]
+        total = self.circle.add_up([ask], np.append(weighted, own.evaluations), self.bits)
         n = algo.roster.n
-        return Replies(
-            np.arange(n), self._spread(algo, total[:-1]), 8 * n * Q.size, round(float(total[-1])), ()
-        )
+        Q, count = self._spread(algo, total[:-1]), round(float(total[-1]))
+        return Replies(np.arange(n), Q, 8 * n * algo.model.q, count)
 
     @staticmethod
     def _spread(algo: FedEM, total: F64) -> F64:

@@ -15,6 +15,5 @@ EXPERIMENTS = {
     "lsa": "fedmiss.experiments.lsa:main",
     "mnist": "fedmiss.experiments.mnist:main",
     "participation": "fedmiss.experiments.participation:main",
-    "personal": "fedmiss.experiments.personal:main",
     "saem": "fedmiss.experiments.saem:main",
 }

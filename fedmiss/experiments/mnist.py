@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
 from fedmiss.arrays import F64, I64
-from fedmiss.compressors import Dithering, Identity
+from fedmiss.compressors import Dithering
 from fedmiss.core import (
     Downlink,
     FedEM,
@@ -23,7 +23,6 @@ from fedmiss.core import (
     ServerState,
     Spider,
     Stop,
-    gather,
     mean_field,
     pooled_s_bar,
     run,
@@ -92,14 +91,13 @@ class _Digits:
 
 
 def _start(Y: F64, labels: I64, n: int, seed: int) -> _Digits:
-    """Split the rows among ``n`` workers, and gather what the start needs of all rows."""
+    """Split the rows among ``n`` workers, and collect what the start needs of all rows."""
     m = len(Y) // n
     shards = Y.reshape(n, m, N_PC)
     roster = Roster.of([m] * n)
-    # each a mean over workers: (1/N) sum y y', and the mean
-    YY = gather(lambda r: second_moment(r).ravel(), N_PC**2, roster, LocalEngine(shards), Identity())[0]
-    YY = YY.reshape(N_PC, N_PC)
-    mean = gather(lambda r: r.mean(axis=0), N_PC, roster, LocalEngine(shards), Identity())[0]
+    # section 4: collected once, at initialisation, each as a mean over workers: (1/N) sum y y', and the mean
+    YY = 1.0 / n * np.add.reduce([second_moment(rows) for rows in shards])
+    mean = 1.0 / n * np.add.reduce([rows.mean(axis=0) for rows in shards])
     model = GMM(G, N_PC, "tied", YY=YY)
     theta = GMMParams(np.full(G, 1 / G), random_rows(Y, G, seed), YY - np.outer(mean, mean), "tied")
     return _Digits(Y, labels, shards, roster, model, theta, pooled_s_bar(model, theta, shards, roster))

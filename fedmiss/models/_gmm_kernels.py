@@ -42,7 +42,7 @@ def _weights(const: F64, A: F64, F: F64, r: F64) -> float:
         v = F[i]
         for g in range(G):
             r[g] += v * A[i, g]
-    top = r[0]
+    top = r[0]  # r_g = exp(l_g - max l) / sum: the posterior weights of the components, without overflow
     for g in range(1, G):
         top = max(top, r[g])
     total = 0.0
@@ -66,7 +66,7 @@ def _worker(const: F64, A: F64, kind: int, rows: F64, index: I64, out: F64) -> N
         y = rows[index[j]] if index.size else rows[j]
         _features(y, kind, F)
         _weights(const, A, F, r)
-        for g in range(G):
+        for g in range(G):  # s = (r_g, r_g F(y))
             out[g] += r[g]
             v, at = r[g], G + g * f
             for i in range(f):

@@ -16,7 +16,7 @@ from fedmiss.errors import ConfigError, DomainError
 from fedmiss.models._gmm_kernels import many, many_parallel, weights
 from fedmiss.rng import rng_for
 
-__all__ = ["GMM", "GMMParams", "kmeans_plus_plus", "random_rows", "second_moment"]
+__all__ = ["GMM", "GMMParams", "random_rows", "second_moment"]
 
 Covariance = Literal["known", "tied", "full", "diag"]
 _FEATURES = {"known": 0, "tied": 0, "diag": 1, "full": 2}  # F(y): y; y and squares; y and products
@@ -160,25 +160,28 @@ class GMM:
         s1, s2 = self._parts(S)
         if not bool((s1 > 0).all()):
             raise DomainError(self._no_mass(s1))
-        pi, moments = s1 / s1.sum(), s2 / s1[:, None]
+        pi, moments = s1 / s1.sum(), s2 / s1[:, None]  # pi_g = s1_g / sum s1
         mu = np.ascontiguousarray(moments[:, : self.d])
         if self.covariance == "known":
             assert self.Sigma is not None
             return GMMParams(pi, mu, self.Sigma, "known")
         if self.covariance == "tied":
             assert self.YY is not None
-            Sigma = self.YY - (s1[:, None] * mu).T @ mu
+            Sigma = (
+                self.YY - (s1[:, None] * mu).T @ mu
+            )  # (1/N) sum y y' - sum_g s1_g mu_g mu_g' (algorithm 6)
             Sigma = 0.5 * (Sigma + Sigma.T)
             self._check_definite(Sigma[None])
             return GMMParams(pi, mu, Sigma, "tied")
         if self.covariance == "diag":
-            var = moments[:, self.d :] - mu**2
+            var = moments[:, self.d :] - mu**2  # E[y_i^2 | g] - mu_gi^2
             if not bool((var > 0).all()):
                 g = int(np.argmin(var.min(axis=1)))
                 raise DomainError(self._not_definite(g, float(var.min())), component=g)
             return GMMParams(pi, mu, var, "diag")
         i, j = np.tril_indices(self.d)
         Sigma = np.empty((self.G, self.d, self.d))
+        # E[y_i y_j | g] - mu_gi mu_gj
         Sigma[:, i, j] = moments[:, self.d :] - mu[:, i] * mu[:, j]
         Sigma[:, j, i] = Sigma[:, i, j]
         self._check_definite(Sigma)
@@ -268,21 +271,3 @@ def second_moment(rows: F64) -> F64:
 def random_rows(rows: F64, G: int, seed: int = 0) -> F64:
     """(G, d) means drawn from the rows without replacement, as in the paper's MNIST run."""
     return rows[rng_for(seed, "init").permutation(len(rows))[:G]].astype(np.float64)
-
-
-def kmeans_plus_plus(rows: F64, G: int, seed: int = 0) -> F64:
-    """(G, d) means by k-means++ seeding: each next one with probability proportional to its squared distance.
-
-    Source: Arthur and Vassilvitskii (2007).
-    """
-    rng = rng_for(seed, "init")
-    mu = np.empty((G, rows.shape[1]))
-    mu[0] = rows[rng.integers(len(rows))]
-    near = ((rows - mu[0]) ** 2).sum(axis=1)
-    for g in range(1, G):
-        total = float(near.sum())
-        if total == 0.0:
-            raise ConfigError(f"the rows have only {g} different values, but G={G} components; lower G.")
-        mu[g] = rows[int(np.searchsorted(np.cumsum(near), rng.random() * total, side="right"))]
-        near = np.minimum(near, ((rows - mu[g]) ** 2).sum(axis=1))
-    return mu

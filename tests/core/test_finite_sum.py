@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from fedmiss.compressors import Blocks, Dithering, Identity, TopK
-from fedmiss.core import Bernoulli, FedEM, Fiem, Minibatch, Roster, SemVr, Streaming, em, gather, run
-from fedmiss.core.bounds import bound_fedem
+from fedmiss.core import Bernoulli, FedEM, Fiem, Minibatch, Roster, SemVr, Streaming, em, run
 from fedmiss.core.testing import check_compressor, check_oracle
-from fedmiss.core.theory import Constants
-from fedmiss.engines import LocalEngine, PlainEngine
+from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, UplinkError
-from fedmiss.models.gmm import second_moment
+from tests.core.one_by_one import PlainEngine, same_everywhere
 from tests.core.toys import Linear, linear_data, mixture
 
 
@@ -21,14 +19,7 @@ def test_they_obey_the_laws_and_resume(oracle, tmp_path):
     model, data, roster, S_0 = mixture(n=4, m=10)
     check_oracle(oracle, model, list(data), S_0)
     algo = FedEM(model, Dithering(), roster, 0.05, 0.2, Bernoulli(0.6), oracle, seed=7)
-    whole = run(algo, LocalEngine(data), S_0, stop=20)
-    other = run(algo, PlainEngine(data, backwards=True), S_0, stop=20)
-    assert np.array_equal(whole.server.S_hat, other.server.S_hat)
-    file = tmp_path / "state.npz"
-    run(algo, LocalEngine(data), S_0, stop=9, checkpoint=file)
-    resumed = run(algo, LocalEngine(data), S_0, stop=20, checkpoint=file)
-    assert np.array_equal(whole.server.S_hat, resumed.server.S_hat)
-    assert np.array_equal(whole.trace["evaluations"], resumed.trace["evaluations"])
+    same_everywhere(algo, data, S_0, tmp_path)
 
 
 @pytest.mark.parametrize("oracle", [SemVr(4, 10), Fiem(4)], ids=str)
@@ -88,19 +79,6 @@ def test_a_stream_reads_every_row_once_whoever_is_absent():
         assert abs(seen.count(block) - answers / 3) <= 3
 
 
-def test_a_mean_over_workers_is_gathered_in_one_exchange():
-    rng = np.random.default_rng(0)
-    data = [rng.normal(size=(m, 3)) for m in (5, 20, 11)]
-    roster = Roster.of([5, 20, 11], "pooled")
-    for engine in (LocalEngine(data), PlainEngine(data)):
-        value, info = gather(lambda r: second_moment(r).ravel(), 9, roster, engine, Identity())
-        np.testing.assert_allclose(value.reshape(3, 3), second_moment(np.concatenate(data)), rtol=1e-12)
-        assert info.bytes_up == 3 * (16 + 72)
-    data[1][3, 1] = np.nan
-    with pytest.raises(UplinkError, match=r"'1' \(1 of 3\) is missing.*look at its data"):
-        gather(lambda r: r.mean(axis=0), 3, roster, LocalEngine(data), Identity())
-
-
 def test_blocks_of_free_lengths():
     c = Blocks((1, 9, 4), Dithering(1))
     out = check_compressor(c, 14, draws=1500)
@@ -119,10 +97,3 @@ def test_blocks_of_free_lengths():
     ):
         with pytest.raises(ConfigError, match=words):
             make()
-
-
-def test_without_compression_equation_9_extends_the_range():
-    C = Constants(v_min=0.5, v_max=3.0, L_W=2.0, L=1.5, L_rows=2.5, sigma2=0.7, W_gap=2.0)
-    assert bound_fedem(C, gamma=0.4, n=16, omega=0.0, k_max=100) > 0  # gamma_max of theorem 1 is 0.125
-    with pytest.raises(ConfigError, match=r"\(0, 0\.5\)"):
-        bound_fedem(C, gamma=0.5, n=16, omega=0.0, k_max=100)

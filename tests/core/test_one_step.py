@@ -27,8 +27,9 @@ from fedmiss.core import (
 )
 from fedmiss.core.oracles import NoMemory
 from fedmiss.core.testing import check_compressor, check_oracle
-from fedmiss.engines import LocalEngine, LossyEngine, PlainEngine
+from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
+from tests.core.one_by_one import LossyEngine, PlainEngine, equal, same_everywhere
 from tests.core.toys import Linear, linear_data, mixture
 
 N8 = Roster.of([8] * 5)
@@ -44,13 +45,6 @@ class Heterogeneous(Linear):
     def solution(self, data):
         slopes = [0.5 + 0.4 * np.tanh(rows[:, 0].mean() / 3) for rows in data]
         return data.mean(axis=(0, 1)) / (1 - np.mean(slopes))
-
-
-def equal(a, b):
-    for name in ("S_hat", "V", "acks"):
-        assert np.array_equal(getattr(a.server, name), getattr(b.server, name)), name
-    for name in ("h_norm2", "bytes_up", "bytes_down", "evaluations"):
-        assert np.array_equal(a.trace[name], b.trace[name]), name
 
 
 # ---- local steps ---------------------------------------------------------------------------------------------------
@@ -93,9 +87,9 @@ def test_compressed_local_steps_with_absences_keep_V_and_solve(compressor):
         roster=Roster.of([8] * 6),
         participation=Bernoulli(0.5),
     )
-    engine = LossyEngine(data, loss=0.05, delay=0.05, seed=1)
+    engine = LossyEngine(data, loss=0.1, seed=1)
     result = run(algo, engine, np.zeros(3), stop=60, init="zero")
-    V_i = engine.settled(algo, result.server)
+    V_i = engine.V
     np.testing.assert_allclose(result.server.V, V_i.mean(axis=0), atol=1e-13 * np.abs(V_i).max())
     long = run(algo, LocalEngine(data), np.zeros(3), stop=3000, init="zero")
     np.testing.assert_allclose(long.server.S_hat, model.solution(data), rtol=1e-9)
@@ -245,17 +239,7 @@ def test_every_engine_gives_the_same_bits_and_a_resumed_run_too(memory, tmp_path
         Linear(), TopK(1), N8, SaemSteps(5), memory=memory, participation=Remembered(Bernoulli(0.6)),
         oracle=Minibatch(3), seed=8,
     )  # fmt: skip
-    whole = run(algo, LocalEngine(data), np.zeros(3), stop=30)
-    for engine in (
-        LocalEngine(list(data)),
-        PlainEngine(data),
-        PlainEngine(data, backwards=True),
-        LossyEngine(data),
-    ):
-        equal(whole, run(algo, engine, np.zeros(3), stop=30))
-    file = tmp_path / "state.npz"
-    run(algo, LocalEngine(data), np.zeros(3), stop=11, checkpoint=file)
-    equal(whole, run(algo, LocalEngine(data), np.zeros(3), stop=30, checkpoint=file))
+    same_everywhere(algo, data, np.zeros(3), tmp_path, stop=30)
 
 
 def test_error_feedback_loses_nothing_on_a_lossy_network():
@@ -263,7 +247,7 @@ def test_error_feedback_loses_nothing_on_a_lossy_network():
     data = linear_data()
     model = Linear()
     algo = FedEM(model, TopK(1), N8, 0.1, memory="error", participation=Remembered(Bernoulli(0.7)), seed=2)
-    engine = LossyEngine(data, loss=0.2, delay=0.1, seed=5)
+    engine = LossyEngine(data, loss=0.3, seed=5)
     server = engine.start(algo, np.zeros(3), "zero")
     meant = np.zeros(3)
     for _ in range(80):
@@ -273,9 +257,9 @@ def test_error_feedback_loses_nothing_on_a_lossy_network():
         for c in replies.slots:
             meant += 0.1 * (model.s_bar(down.theta, data[c]) - down.S_hat) / 5
         server, _ = algo.server_step(server, down, replies)
-        held = engine.settled(algo, server).mean(axis=0)
+        held = engine.V.mean(axis=0)
         np.testing.assert_allclose(server.S_hat + held, meant, atol=1e-12)
-    assert engine.lost > 20
+    assert engine.losses > 20
 
 
 @pytest.mark.nightly
@@ -332,8 +316,7 @@ def test_coordinates_surround_the_compressor_only(memory):
     np.testing.assert_allclose(a.server.S_hat, b.server.S_hat, rtol=1e-12)
     np.testing.assert_allclose(a.server.V, b.server.V, atol=1e-12)
     algo = FedEM(Turned(), TopK(1), **settings)
-    c = run(algo, LocalEngine(data), np.zeros(3), stop=30)
-    equal(c, run(algo, PlainEngine(data), np.zeros(3), stop=30))
+    c = same_everywhere(algo, data, np.zeros(3), stop=30)
     plain = run(FedEM(Linear(), TopK(1), **settings), LocalEngine(data), np.zeros(3), stop=30)
     assert not np.allclose(c.server.S_hat, plain.server.S_hat)
 
@@ -354,11 +337,7 @@ class Geometric(NoMemory):
 def test_an_e_step_with_its_own_generator_has_the_same_bits_everywhere(tmp_path):
     data = linear_data()
     algo = FedEM(Linear(), Dithering(), N8, 0.1, 0.3, Bernoulli(0.6), Geometric(), seed=5)
-    whole = run(algo, LocalEngine(data), np.zeros(3), stop=25)
-    equal(whole, run(algo, PlainEngine(data, backwards=True), np.zeros(3), stop=25))
-    file = tmp_path / "s.npz"
-    run(algo, LocalEngine(data), np.zeros(3), stop=9, checkpoint=file)
-    equal(whole, run(algo, LocalEngine(data), np.zeros(3), stop=25, checkpoint=file))
+    same_everywhere(algo, data, np.zeros(3), tmp_path, stop=25)
     check_oracle(Geometric(), Linear(), linear_data(n=4), np.ones(3), unbiased=2000)
 
 
@@ -384,18 +363,14 @@ class Wrong(NoMemory):
     fault: str
     draws = 2
 
-    def costs(self, m):
-        return (2,)
-
     def one(self, model, memory, down, rows, u):
         index = (u * len(rows)).astype(int)
-        count = 3 if self.fault == "count" else 2
         if self.fault == "biased":
             index = np.minimum(index, 2)
-        return model.s_bar(down.theta, rows[index]), None, count
+        return model.s_bar(down.theta, rows[index]), None, 2
 
 
-@pytest.mark.parametrize(("fault", "words"), [("count", "costs"), ("biased", "standard errors"), ("", "")])
+@pytest.mark.parametrize(("fault", "words"), [("biased", "standard errors"), ("", "")])
 def test_the_checker_of_oracles_finds_faults(fault, words):
     def check():
         check_oracle(Wrong(fault), Linear(), linear_data(n=3), np.ones(3), unbiased=1500)
@@ -428,15 +403,8 @@ def test_broadcasts_compressed_too_still_lead_to_the_root(oracle, tmp_path):
     np.testing.assert_allclose(result.server.S_hat, model.root(data), atol=1e-10)
     np.testing.assert_allclose(result.server.shadow, model.root(data), atol=1e-10)
     plain = run(FedEM(**settings), LocalEngine(data), np.zeros(3), stop=200)
-    equal(
-        run(algo, LocalEngine(data), np.zeros(3), stop=200),
-        run(algo, PlainEngine(data), np.zeros(3), stop=200),
-    )
+    same_everywhere(algo, data, np.zeros(3), tmp_path, stop=200)
     assert result.trace["bytes_down"][:200].sum() < 0.8 * plain.trace["bytes_down"].sum()
-    file = tmp_path / "s.npz"
-    run(algo, LocalEngine(data), np.zeros(3), stop=77, checkpoint=file)
-    resumed = run(algo, LocalEngine(data), np.zeros(3), stop=200, checkpoint=file)
-    equal(run(algo, LocalEngine(data), np.zeros(3), stop=200), resumed)
 
 
 def test_a_downlink_of_whole_numbers_is_fedem_and_other_memories_are_refused():

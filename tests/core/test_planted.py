@@ -19,10 +19,11 @@ from fedmiss.core import (
     naive_fedem,
     run,
 )
-from fedmiss.core.wire import HEADER
-from fedmiss.engines import LocalEngine, PlainEngine
+from fedmiss.core.messages import HEADER
+from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.models.gmm import GMM
+from tests.core.one_by_one import PlainEngine
 from tests.core.toys import Linear, linear_data, mixture
 
 ROSTER = Roster.of([8] * 5)

@@ -1,4 +1,4 @@
-"""The examples of CONTRIBUTING run as they stand; models and compressors are found by name."""
+"""The examples of CONTRIBUTING run as they stand; compressors are found by name."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from fedmiss.compressors.registry import COMPRESSORS, compressor
 from fedmiss.compressors.registry import register as add_compressor
 from fedmiss.core.testing import check_compressor
 from fedmiss.errors import ConfigError
-from fedmiss.models.registry import MODELS, model
-from fedmiss.models.registry import register as add_model
 
 TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, flags=re.S)
@@ -21,7 +19,6 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, flags=re.S)
 
 @pytest.mark.parametrize("code", EXAMPLES, ids=["model", "compressor"])
 def test_the_examples_run_and_are_short(code, monkeypatch):
-    monkeypatch.setattr("fedmiss.models.registry.MODELS", dict(MODELS))
     monkeypatch.setattr("fedmiss.compressors.registry.COMPRESSORS", dict(COMPRESSORS))
     exec(code, {})
     body = re.search(r"class .*?(?=\n\n\n)", code, flags=re.S).group()
@@ -47,10 +44,3 @@ def test_names_settings_and_clashes_are_explained():
         compressor("dithering", levle=4)
     with pytest.raises(ConfigError, match="already a compressor"):
         add_compressor("identity", Dithering)
-    with pytest.raises(ConfigError, match=r"no model 'gm'; known are .*gmm"):
-        model("gm")
-    with pytest.raises(ConfigError, match="it takes"):
-        model("gmm", comps=3)
-    with pytest.raises(ConfigError, match="already a model"):
-        add_model("gmm", Dithering)
-    assert model("gmm", G=2, d=3, covariance="full").q == 2 * (1 + 3 + 6)

@@ -12,8 +12,9 @@ from fedmiss.core import Bernoulli, FedEM, Remembered, Roster, run
 from fedmiss.core.ef21 import EF21, ef21_step
 from fedmiss.core.fedmm import FedMM
 from fedmiss.core.marina import Marina, marina_step
-from fedmiss.engines import LocalEngine, PlainEngine
+from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
+from tests.core.one_by_one import same_everywhere
 
 N, Q = 6, 8
 
@@ -122,13 +123,7 @@ def test_marina_has_no_bias_and_the_same_bits_on_each_engine(seed, tmp_path):
     whole = run(algo, engine, np.zeros(Q), stop=800).server
     np.testing.assert_allclose(whole.V, engine.V.mean(0), atol=1e-9)
     assert np.abs(whole.S_hat - root).max() < 1e-8 * np.abs(root).max()
-    short = run(algo, LocalEngine(data), np.zeros(Q), stop=40).server
-    plain = run(algo, PlainEngine(data, backwards=True), np.zeros(Q), stop=40).server
-    assert np.array_equal(short.S_hat, plain.S_hat)
-    file = tmp_path / "marina.npz"
-    run(algo, LocalEngine(data), np.zeros(Q), stop=17, checkpoint=file)
-    resumed = run(algo, LocalEngine(data), np.zeros(Q), stop=40, checkpoint=file).server
-    assert np.array_equal(short.S_hat, resumed.S_hat)
+    same_everywhere(algo, data, np.zeros(Q), tmp_path, stop=40)
 
 
 class Variance:

@@ -8,9 +8,10 @@ import pytest
 from fedmiss.compressors import Identity
 from fedmiss.core import Roster, run, spider_em
 from fedmiss.core.oracles import draw_rows
-from fedmiss.engines import LocalEngine, PlainEngine
+from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
 from fedmiss.rng import uniforms
+from tests.core.one_by_one import PlainEngine
 from tests.core.toys import mixture
 from tests.oracles.reference import spider_em as spider_oracle
 

@@ -6,31 +6,12 @@ import numpy as np
 import pytest
 
 from fedmiss.compressors import Dithering, Identity, Natural, RandK
-from fedmiss.core import (
-    Bernoulli,
-    FedEM,
-    FixedSize,
-    FullBatch,
-    Minibatch,
-    Roster,
-    Spider,
-    Stop,
-    load_checkpoint,
-    run,
-)
-from fedmiss.engines import LocalEngine, LossyEngine, PlainEngine
+from fedmiss.core import Bernoulli, FedEM, FixedSize, FullBatch, Minibatch, Roster, Spider, Stop, run
+from fedmiss.core.loop import load_checkpoint
+from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, InputError
+from tests.core.one_by_one import PlainEngine, equal, same_everywhere
 from tests.core.toys import Linear, linear_data, mixture
-
-COLUMNS = ("k", "gamma", "h_norm2", "active", "bytes_up", "bytes_down", "evaluations")
-
-
-def same(a, b):
-    assert np.array_equal(a.server.S_hat, b.server.S_hat)
-    assert np.array_equal(a.server.V, b.server.V)
-    assert np.array_equal(a.server.acks, b.server.acks)
-    for name in COLUMNS:
-        assert np.array_equal(a.trace[name], b.trace[name]), name
 
 
 @pytest.mark.parametrize(
@@ -44,15 +25,8 @@ def same(a, b):
 def test_every_engine_gives_the_same_bits(oracle, compressor):
     model, data, roster, S_0 = mixture(n=6, m=10)
     algo = FedEM(model, compressor, roster, 0.05, 0.2, Bernoulli(0.6), oracle, seed=7)
-    stacked = run(algo, LocalEngine(data), S_0, stop=20)
-    for engine in (
-        LocalEngine(list(data)),
-        PlainEngine(data),
-        PlainEngine(list(data), backwards=True),
-        PlainEngine({name: data[c] for c, name in enumerate(roster.ids)}),
-        LossyEngine(data),
-    ):
-        same(stacked, run(algo, engine, S_0, stop=20))
+    stacked = same_everywhere(algo, data, S_0)
+    equal(stacked, run(algo, PlainEngine(dict(zip(roster.ids, data, strict=True))), S_0, stop=20))
 
 
 def test_unequal_workers_give_the_same_bits():
@@ -61,10 +35,7 @@ def test_unequal_workers_give_the_same_bits():
         algo = FedEM(
             Linear(), Dithering(), Roster.of([3, 9, 5, 12], "pooled"), 0.1, 0.3, FixedSize(2), oracle, seed=2
         )
-        same(
-            run(algo, LocalEngine(data), np.zeros(3), stop=25),
-            run(algo, PlainEngine(data), np.zeros(3), stop=25),
-        )
+        same_everywhere(algo, data, np.zeros(3), stop=25)
 
 
 @pytest.mark.parametrize("oracle", [Minibatch(4), Spider(4, 6)], ids=str)
@@ -80,12 +51,12 @@ def test_stopped_at_9_and_resumed_to_20_is_the_run_of_20(oracle, tmp_path):
     file = tmp_path / "state.npz"
     run(algo, LocalEngine(data), S_0, stop=9, checkpoint=file, **settings)
     resumed = run(algo, LocalEngine(data), S_0, stop=20, checkpoint=file, **settings)
-    same(whole, resumed)
+    equal(whole, resumed)
     assert np.array_equal(whole.trace["first"], resumed.trace["first"], equal_nan=True)
     assert np.isnan(whole.trace["first"][1])
     assert (np.diff(resumed.trace["seconds"]) >= 0).all()
     again = run(algo, LocalEngine(data), S_0, stop=20, checkpoint=file, **settings)  # nothing is left to do
-    same(whole, again)
+    equal(whole, again)
 
 
 class WithCompanion(Linear):
@@ -144,14 +115,6 @@ def test_a_checkpoint_of_another_run_or_a_damaged_one_is_refused(tmp_path):
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(InputError, match="not a checkpoint"):
         run(other, LocalEngine(data), np.zeros(3), stop=3, checkpoint=file)
-
-
-def test_the_plain_engine_says_that_it_keeps_no_checkpoint(tmp_path):
-    data = linear_data()
-    algo = FedEM(Linear(), Dithering(), Roster.of([8] * 5), 0.1)
-    with pytest.raises(ConfigError, match="LocalEngine"):
-        run(algo, PlainEngine(data), np.zeros(3), stop=3, checkpoint=tmp_path / "x.npz")
-    assert not (tmp_path / "x.npz").exists()
 
 
 def test_data_that_do_not_fit_the_roster_are_refused():

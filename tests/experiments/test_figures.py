@@ -184,26 +184,6 @@ def test_the_talks_figure_of_td_learning(tmp_path):
                 assert late[1] < 0.1 * level
 
 
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_the_verdict_on_personal_models_is_written_whole(tmp_path):
-    main = pytest.importorskip("fedmiss.experiments.personal").main
-    out = main(tmp_path / "personal", quick=True, seed=1, data=None, overwrite=False)
-    text = (out / "what_is_seen.md").read_text()
-    assert "Quick setting" in text
-    assert "nan" not in text
-    for figure in ("egrets", "turnover"):
-        for ending in ("svg", "png", "csv"):
-            assert (out / f"{figure}.{ending}").stat().st_size > 100
-    egrets = pd.read_csv(out / "egrets.csv")
-    assert len(egrets) == 2 * 2 * 4
-    none = egrets[egrets["kind"] == "none"].set_index(["held_out", "split"])["deviance"]
-    factors = egrets[egrets["kind"] == "factors"].set_index(["held_out", "split"])["deviance"]
-    results = json.loads((out / "manifest.json").read_text())["results"]
-    difference = (factors - none).loc["visits"].mean()
-    assert results["egrets visits factors"]["difference"] == pytest.approx(difference, rel=1e-6)
-
-
 def write_idx(path, array):
     head = b"\x00\x00\x08" + bytes([array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
     path.write_bytes(gzip.compress(head + array.astype(np.uint8).tobytes()))

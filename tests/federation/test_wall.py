@@ -72,8 +72,8 @@ from dataclasses import replace
 
 class Wall:
     names = ("fedmiss.federation.group", "fedmiss.federation.local", "fedmiss.etl",
-             "fedmiss.tables", "fedmiss.pipeline", "fedmiss.models.lowrank.data", "fedmiss.models.lowrank.kernels",
-             "fedmiss.models.lowrank.solver", "fedmiss.models.lowrank.newton", "numba", "polars")
+             "fedmiss.tables", "fedmiss.pipeline", "fedmiss.models.lowrank.data", "fedmiss.models.lowrank.paper",
+             "fedmiss.models.lowrank.paper_step", "numba", "polars")
 
     def find_spec(self, name, path=None, target=None):
         if any(name == w or name.startswith(w + ".") for w in self.names):

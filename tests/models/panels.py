@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 
-from fedmiss.models.lowrank.data import Cells, Group, GroupPanel
-from fedmiss.models.lowrank.families import family_of
+from fedmiss.models.lowrank.data import Group, GroupPanel, index_cells
 
 
 def calendar(L):
@@ -44,9 +45,11 @@ def split(J, L, s, t, y, who, group):
 
 
 def cells_of(panel, family):
+    """Sums of counts and weights of every group by observed cell, as compressed sparse rows."""
     out = []
     for g in panel.groups:
-        c = Cells.index(g, panel.J, panel.L)
-        c.fill(g, family_of(family))
-        out.append(c)
+        ptr, cell, first = index_cells(g.site, g.month, panel.J, panel.L)
+        n = first.size
+        y, E = np.bincount(cell, g.weight * g.count, n), np.bincount(cell, g.weight, n)
+        out.append(SimpleNamespace(ptr=ptr, row=g.site[first], col=g.month[first], nnz=n, y=y, E=E))
     return out

@@ -1,4 +1,4 @@
-"""Algorithm 7: the sparse form against a dense one, and against the fast solver."""
+"""Algorithm 7: the sparse form against a dense one, and against the direct solver."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import pytest
 
 from fedmiss.compressors import Dithering, Identity
 from fedmiss.core import Bernoulli, FedEM, Minibatch, Roster, run
-from fedmiss.engines import LocalEngine, PlainEngine
+from fedmiss.engines import LocalEngine
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import family_of
 from fedmiss.models.lowrank.paper import Factors, FedMissEM, thresholded_svd
-from fedmiss.models.lowrank.solver import Penalty, fit_cells
+from fedmiss.models.lowrank.paper_step import fit_observed
+from tests.core.one_by_one import same_everywhere
 
-from .panels import cells_of, simulate
+from .panels import simulate
 
 FAMILIES = ("gaussian", "poisson", "bernoulli")
 
@@ -74,7 +75,7 @@ def test_sparse_form_is_the_dense_algorithm(family, gamma):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-def test_em_never_raises_the_objective_and_ends_where_the_fast_solver_does(family):
+def test_em_never_raises_the_objective_and_ends_where_the_direct_solver_does(family):
     panel, model, data = setting(family, penalty=1.0)
     S, carry = np.zeros(model.q), model.carry_start(np.zeros(model.q))
     values = []
@@ -82,12 +83,9 @@ def test_em_never_raises_the_objective_and_ends_where_the_fast_solver_does(famil
         theta, H, S, carry = em_step(model, data, S, carry, 1.0)
         values.append(model.objective(theta, data))
     assert max(np.diff(values)) <= 1e-9 * abs(values[-1])
-    fast = fit_cells(
-        cells_of(panel, family), panel.J, panel.L, family=family, rank=2, penalty=Penalty(3 * 1.0), effects=False,
-        tol=1e-14, max_sweeps=5000,
-    )  # fmt: skip
-    assert values[-1] == pytest.approx(fast.objective[-1] / 3, rel=1e-6)
-    np.testing.assert_allclose(theta.U @ theta.V.T, fast.theta.U @ fast.theta.V.T, atol=2e-3)
+    U, V, best = fit_observed(panel, family=family, rank=2, penalty=3 * 1.0)
+    assert values[-1] == pytest.approx(best / 3, rel=1e-6)
+    np.testing.assert_allclose(theta.U @ theta.V.T, U @ V.T, atol=2e-3)
     assert model.h_norm2(H, carry, theta) < 1e-6
 
 
@@ -139,15 +137,7 @@ def test_vectorised_plain_and_resumed_runs_have_the_same_bits(tmp_path):
     panel, model, _ = setting("gaussian")
     rows = model.rows(panel)
     algo, data = algorithm(model, rows)
-    S0 = np.zeros(model.q)
-    whole = run(algo, LocalEngine(data), S0, stop=20)
-    plain = run(algo, PlainEngine(data, backwards=True), S0, stop=20)
-    run(algo, LocalEngine(data), S0, stop=9, checkpoint=tmp_path / "run.npz")
-    resumed = run(algo, LocalEngine(data), S0, stop=20, checkpoint=tmp_path / "run.npz")
-    for other in (plain, resumed):
-        np.testing.assert_array_equal(other.server.S_hat, whole.server.S_hat)
-        np.testing.assert_array_equal(other.server.carry["A"], whole.server.carry["A"])
-        np.testing.assert_array_equal(other.theta.U, whole.theta.U)
+    same_everywhere(algo, data, np.zeros(model.q), tmp_path)
 
 
 @pytest.mark.slow
@@ -165,9 +155,6 @@ def test_compressed_partial_runs_reach_the_same_optimum(compressor):
         seed=1,
     )
     result = run(algo, LocalEngine([rows[n] for n in names]), np.zeros(model.q), stop=3000)
-    best = fit_cells(
-        cells_of(panel, "gaussian"), panel.J, panel.L, family="gaussian", rank=2, penalty=Penalty(3.0), effects=False,
-        tol=1e-14, max_sweeps=5000,
-    )  # fmt: skip
-    assert model.objective(result.theta, data) == pytest.approx(best.objective[-1] / 3, rel=1e-4)
+    best = fit_observed(panel, family="gaussian", rank=2, penalty=3.0)[2]
+    assert model.objective(result.theta, data) == pytest.approx(best / 3, rel=1e-4)
     assert result.trace["h_norm2"][-1] < 1e-8

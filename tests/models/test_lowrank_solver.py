@@ -1,117 +1,150 @@
+"""The direct solver of algorithm 7's objective: derivatives, a duality gap, equal answers for any groups; strange panels."""
+
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
+from scipy.special import xlogy
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.local import fit_counts
-from fedmiss.models.lowrank.certificate import certify, fit_certified
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import family_of
+from fedmiss.models.lowrank.paper_step import Observed, balance, fit_observed
 from fedmiss.models.lowrank.settings import CountSettings
-from fedmiss.models.lowrank.solver import Penalty, Theta, _Phase, balance, fit_cells, objective, set_eta
 
-from .panels import cells_of, simulate, split
+from .panels import simulate, split
 
 FAMILIES = ("gaussian", "poisson", "bernoulli")
 
 
-def random_theta(J, L, r, seed=0):
-    rng = np.random.default_rng(seed)
-    return Theta(0.3, *(0.3 * rng.normal(size=s) for s in ((J,), (L,), (J, r), (L, r))))
+def sums(panel):
+    """(y, E) dense, over all groups."""
+    g = panel.pooled().groups[0]
+    y, E = np.zeros((panel.J, panel.L)), np.zeros((panel.J, panel.L))
+    np.add.at(y, (g.site, g.month), g.weight * g.count)
+    np.add.at(E, (g.site, g.month), g.weight)
+    return y, E
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("effects", [True, False])
-def test_objective_never_rises(family, effects):
-    panel, _ = simulate(family=family)
-    cells = cells_of(panel, family)
-    fit = fit_cells(
-        cells,
-        panel.J,
-        panel.L,
-        family=family,
-        rank=2,
-        penalty=Penalty(0.5, 0.2, 0.2),
-        effects=effects,
-        tol=1e-9,
-        max_sweeps=5000,
+def dense(panel, family, penalty):
+    """The objective as a function of U and V, with every matrix formed."""
+    y, E, kind = *sums(panel), family_of(family)
+    return lambda U, V: (
+        (E * kind.psi(U @ V.T) - y * (U @ V.T)).sum() + 0.5 * penalty * ((U**2).sum() + (V**2).sum())
     )
-    values = np.array(fit.objective)
-    assert fit.converged
-    assert (np.diff(values) <= 1e-10 * np.abs(values[1:])).all()
-    assert values[0] - values[-1] > 1.0  # it had some way to go
-    exact = objective(cells, fit.theta, Penalty(0.5, 0.2, 0.2), family)
-    assert exact == pytest.approx(values[-1], rel=1e-10)  # the cached predictor has not drifted
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_normal_equations_are_the_derivatives_of_the_objective(family):
+def test_value_gradient_and_curvature_are_those_of_the_dense_objective(family):
     panel, _ = simulate(J=7, L=5, n=40, family=family, groups=2)
-    cells = cells_of(panel, family)
-    theta = random_theta(7, 5, 2)
-    set_eta(cells, theta)
-    site = _Phase(cells, 7, family_of(family), by_site=True).sums(np.column_stack([np.ones(5), theta.V]))
-    month = _Phase(cells, 5, family_of(family), by_site=False).sums(np.column_stack([np.ones(7), theta.U]))
-    h = 1e-5
+    y, E = sums(panel)
+    at = E > 0
+    ptr = np.r_[0, np.cumsum(at.sum(axis=1))]
+    sparse = [sp.csr_array((x[at], np.nonzero(at)[1], ptr), shape=(7, 5)) for x in (y, E)]
+    step, f = Observed(family_of(family), 0.3, *sparse), dense(panel, family, 0.3)
+    rng = np.random.default_rng(0)
+    U, V, P, Q = (0.4 * rng.normal(size=(n, 2)) for n in (7, 5, 7, 5))
+    h = 1e-4
 
-    def value(**change):
-        return objective(cells, replace(theta, **change), Penalty(), family)
+    def along(a, b):
+        return (
+            f(U + a * h * P, V + a * h * Q) if b is None else step.gradient(U + a * h * P, V + a * h * Q)[b]
+        )
 
-    for j in range(7):
-        step = h * np.eye(7)[j]
-        assert -site[0][j, 0] == pytest.approx(
-            (value(a=theta.a + step) - value(a=theta.a - step)) / (2 * h), abs=1e-5
-        )
-        second = (value(a=theta.a + step) - 2 * value() + value(a=theta.a - step)) / h**2
-        assert site[1][j, 0, 0] == pytest.approx(second, abs=1e-3 * (1 + abs(second)))
-        dU = np.zeros((7, 2))
-        dU[j, 1] = h
-        assert -site[0][j, 2] == pytest.approx(
-            (value(U=theta.U + dU) - value(U=theta.U - dU)) / (2 * h), abs=1e-5
-        )
-    for k in range(5):
-        dV = np.zeros((5, 2))
-        dV[k, 0] = h
-        assert -month[0][k, 1] == pytest.approx(
-            (value(V=theta.V + dV) - value(V=theta.V - dV)) / (2 * h), abs=1e-5
-        )
+    assert step.value(U, V) == pytest.approx(f(U, V), rel=1e-12)
+    gU, gV, _ = step.gradient(U, V)
+    slope = (along(1, None) - along(-1, None)) / (2 * h)
+    assert (gU * P).sum() + (gV * Q).sum() == pytest.approx(slope, abs=1e-5)
+    for side, out in enumerate(step._times(U, V)((P, Q))):
+        np.testing.assert_allclose(out, (along(1, side) - along(-1, side)) / (2 * h), atol=1e-6)
+        np.testing.assert_allclose(step._slope(U, V, side), (gU, gV)[side], atol=1e-12)
+    for i, block in enumerate(step._curvature(U, V)[0]):  # the blocks are the Hessian's, for one site alone
+        for k in range(2):
+            one = np.zeros_like(U)
+            one[i, k] = 1.0
+            np.testing.assert_allclose(block[k], step._times(U, V)((one, 0 * V))[0][i], rtol=1e-6, atol=1e-6)
+
+
+def conjugate(family, s, E):
+    """Convex conjugate of E psi at s."""
+    p = np.clip(s / E, 0.0, 1.0)
+    return {
+        "gaussian": lambda: s**2 / (2 * E),
+        "poisson": lambda: xlogy(s, s / E) - s,
+        "bernoulli": lambda: E * (xlogy(p, p) + xlogy(1 - p, 1 - p)),
+    }[family]()
+
+
+def gap(panel, family, penalty, U, V):
+    """(primal, dual) of the nuclear-norm problem at U V': t R, t = min(1, penalty / ||R||_2), is dual feasible.
+
+    P(M) = sum E psi(M) - y M + penalty ||M||_*, D(Z) = - sum f*(y - Z) for ||Z||_2 <= penalty, R = y - E psi'(M).
+    """
+    y, E, kind, M = *sums(panel), family_of(family), U @ V.T
+    R = y - E * kind.mean(M)
+    t = min(1.0, penalty / np.linalg.norm(R, 2))
+    seen = E > 0
+    return dense(panel, family, penalty)(U, V), -conjugate(family, (y - t * R)[seen], E[seen]).sum()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_duality_gap_closes_where_the_rank_is_large_enough(family):
+    panel, _ = simulate(family=family, n=300)
+    U, V, value = fit_observed(panel, family=family, rank=12, penalty=2.0, tol=1e-11)
+    primal, dual = gap(panel, family, 2.0, U, V)
+    assert value == pytest.approx(primal, rel=1e-12)
+    assert -1e-9 <= primal - dual <= 1e-6 * abs(primal)
+    rng = np.random.default_rng(0)
+    for _ in range(5):  # any other point lies above the dual bound, and its own bound below the optimum
+        other = gap(panel, family, 2.0, 0.3 * rng.normal(size=U.shape), 0.3 * rng.normal(size=V.shape))
+        assert other[0] >= primal - 1e-9
+        assert other[1] <= primal + 1e-9
 
 
 def test_full_gaussian_panel_is_the_thresholded_svd():
     rng = np.random.default_rng(3)
     Y = rng.normal(size=(3, 2)) + 1.0
     s, t = np.divmod(np.arange(6), 2)
-    cells = cells_of(GroupPanel.of(3, 2, [Group.of("a", s, t, Y.ravel())]), "gaussian")
+    P, sv, Qt = np.linalg.svd(Y, full_matrices=False)
     for lam in (0.0, 0.4, 10.0):
-        fit = fit_cells(
-            cells,
-            3,
-            2,
-            family="gaussian",
-            rank=2,
-            penalty=Penalty(lam),
-            effects=False,
-            tol=1e-15,
-            max_sweeps=4000,
+        U, V, _ = fit_observed(
+            GroupPanel.of(3, 2, [Group.of("a", s, t, Y.ravel())]), family="gaussian", rank=2, penalty=lam
         )
-        P, sv, Qt = np.linalg.svd(Y, full_matrices=False)
-        np.testing.assert_allclose(fit.theta.U @ fit.theta.V.T, (P * np.maximum(sv - lam, 0)) @ Qt, atol=1e-5)
+        np.testing.assert_allclose(U @ V.T, (P * np.maximum(sv - lam, 0)) @ Qt, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_ten_groups_give_the_pooled_fit(family):
-    panel, _ = simulate(family=family, groups=10, observers=40, n=500)
-    pooled = panel.pooled()
-    pen = Penalty(1.0, 0.5, 0.5)
-    a, b = (
-        fit_cells(cells_of(p, family), p.J, p.L, family=family, rank=2, penalty=pen, tol=0.0, max_sweeps=80)
-        for p in (panel, pooled)
+def test_ten_groups_give_the_pooled_fit_at_a_minimum(family):
+    panel, _ = simulate(J=60, family=family, groups=10, observers=40, n=500)
+    (U, V, value), (u, v, _) = (
+        fit_observed(p, family=family, rank=2, penalty=1.0) for p in (panel, panel.pooled())
     )
-    every = slice(None)
-    np.testing.assert_allclose(a.theta.eta(every), b.theta.eta(every), atol=1e-8)
+    np.testing.assert_allclose(U @ V.T, u @ v.T, atol=1e-8)
+    f, rng = dense(panel, family, 1.0), np.random.default_rng(0)
+    for _ in range(20):  # no direction nearby is lower: a minimum, not the saddle at U V' = 0
+        assert f(U + 1e-3 * rng.normal(size=U.shape), V + 1e-3 * rng.normal(size=V.shape)) > value
+
+
+def test_certain_detections_do_not_end_in_a_division_by_zero():
+    month = np.tile(np.arange(6), 4)
+    panel = GroupPanel.of(
+        4, 6, [Group.of("a", np.repeat(np.arange(4), 6), month, (month != 2).astype(float))]
+    )
+    for rank in (1, 2):
+        assert fit_observed(panel, family="bernoulli", rank=rank)[2] < 1e-3  # separated: the loss goes to 0
+
+
+def test_balance_keeps_the_product_and_lowers_the_ridge():
+    rng = np.random.default_rng(0)
+    U, V = rng.normal(size=(9, 3)), 5 * rng.normal(size=(6, 3))
+    u, v = balance(U, V)
+    np.testing.assert_allclose(u @ v.T, U @ V.T, atol=1e-12)
+    np.testing.assert_allclose(u.T @ u, v.T @ v, atol=1e-10)
+    assert (u**2).sum() + (v**2).sum() == pytest.approx(2 * np.linalg.svd(U @ V.T)[1].sum())
 
 
 def test_order_of_groups_and_names_of_observers_do_not_matter():
@@ -135,52 +168,6 @@ def test_splitting_a_group_changes_nothing():
         for group in (who % 2, who % 4)
     ]
     np.testing.assert_allclose(fits[0], fits[1], rtol=1e-8)
-
-
-def test_rank_zero_without_penalty_is_the_site_and_month_glm():
-    import statsmodels.api as sm
-
-    panel, _ = simulate(J=12, L=8, n=150, level=1.5)
-    cells = cells_of(panel, "poisson")
-    fit = fit_cells(
-        cells, 12, 8, family="poisson", rank=0, penalty=Penalty(0.0, 0.0, 0.0), tol=1e-14, max_sweeps=2000
-    )
-    g = panel.pooled().groups[0]
-    X = np.zeros((g.count.size, 12 + 8))
-    X[np.arange(g.count.size), g.site] = 1
-    X[np.arange(g.count.size), 12 + g.month] = 1
-    glm = sm.GLM(g.count, X[:, :-1], family=sm.families.Poisson()).fit(tol=1e-12)
-    np.testing.assert_allclose(
-        np.exp(fit.theta.eta(slice(None)))[g.site, g.month], glm.fittedvalues, rtol=1e-6
-    )
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_duality_gap_is_a_bound_and_closes(family):
-    panel, _ = simulate(family=family, n=300)
-    cells = cells_of(panel, family)
-    lam = 2.0
-    fit, cert = fit_certified(cells, panel.J, panel.L, family=family, penalty=lam, gap=1e-7)
-    assert fit.converged
-    assert 0 <= cert.gap <= 1e-7 or abs(cert.primal - cert.dual) < 1e-9
-    assert cert.spectral <= lam * (1 + 1e-3)
-    best = cert.primal
-    for seed in range(5):  # any other point lies above the dual bound, and its own bound below the optimum
-        other = certify(
-            cells, replace(random_theta(panel.J, panel.L, 2, seed), mu=0.0, a=np.zeros(panel.J), b=np.zeros(panel.L)),
-            Penalty(lam), family, effects=False,
-        )  # fmt: skip
-        assert other.primal >= best - 1e-9
-        assert other.dual <= best + 1e-9
-
-
-def test_balance_keeps_the_product_and_lowers_the_ridge():
-    rng = np.random.default_rng(0)
-    U, V = rng.normal(size=(9, 3)), 5 * rng.normal(size=(6, 3))
-    u, v = balance(U, V)
-    np.testing.assert_allclose(u @ v.T, U @ V.T, atol=1e-12)
-    np.testing.assert_allclose(u.T @ u, v.T @ v, atol=1e-10)
-    assert (u**2).sum() + (v**2).sum() == pytest.approx(2 * np.linalg.svd(U @ V.T)[1].sum())
 
 
 def test_empty_rows_columns_and_zero_sites_have_defined_answers():

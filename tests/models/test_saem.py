@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 
 import numpy as np
@@ -11,9 +10,9 @@ from scipy.integrate import quad
 from scipy.stats import norm, poisson
 
 from fedmiss.compressors import Dithering, Identity, TopK
-from fedmiss.core import Bernoulli, FedEM, FullBatch, Remembered, Roster, SaemSteps, WorkerState, em, run
+from fedmiss.core import Bernoulli, FedEM, FullBatch, Remembered, Roster, SaemSteps, em, run
 from fedmiss.core.testing import check_model, check_oracle
-from fedmiss.engines import LocalEngine, LossyEngine, PlainEngine
+from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.models.saem.algorithm import Smoothed, fed_saem, louis
 from fedmiss.models.saem.chains import Chains, Langevin, kappa, langevin_variance, quantize
@@ -26,6 +25,7 @@ from fedmiss.models.saem.months import (
     poisson_normal,
     simulate_months,
 )
+from tests.core.one_by_one import LossyEngine, PlainEngine, same_everywhere
 
 # ---- the chain -----------------------------------------------------------------------------------------------------
 
@@ -293,40 +293,11 @@ def test_chains_give_the_same_bits_on_every_engine_and_after_a_resume(how, tmp_p
         model, roster, compressor, how=how, steps=SaemSteps(5, cap=0.2), participation=who, seed=4
     )
     settings = {"init": V if how == "memory" else "zero"}
-    whole = run(algo, LocalEngine(data), roster.weights @ V, stop=16, **settings)
-    for engine in (PlainEngine(data, backwards=True), LossyEngine(data)):
-        other = run(algo, engine, roster.weights @ V, stop=16, **settings)
-        assert np.array_equal(whole.server.S_hat, other.server.S_hat)
-        assert np.array_equal(whole.server.V, other.server.V)
-        assert np.array_equal(whole.trace["bytes_up"], other.trace["bytes_up"])
-    file = tmp_path / "chains.npz"
-    run(algo, LocalEngine(data), roster.weights @ V, stop=7, checkpoint=file, **settings)
-    resumed = run(algo, LocalEngine(data), roster.weights @ V, stop=16, checkpoint=file, **settings)
-    assert np.array_equal(whole.server.S_hat, resumed.server.S_hat)
-    lossy = LossyEngine(data, loss=0.2, delay=0.1, seed=1)
+    same_everywhere(algo, data, roster.weights @ V, tmp_path, stop=16, **settings)
+    lossy = LossyEngine(data, loss=0.3, seed=1)
     lost = run(algo, lossy, roster.weights @ V, stop=30, **settings)
     if how != "error":
-        np.testing.assert_allclose(
-            lost.server.V, roster.weights @ lossy.settled(algo, lost.server), atol=1e-12
-        )
-
-
-def test_a_worker_with_chains_lives_through_bytes():
-    data = simulate_months(2, 6, 4, seed=1)
-    model, roster = PoissonMonths(4), Roster.of([6, 6])
-    V = first_statistics(model, data)
-    algo = fed_saem(model, roster, TopK(3), how="memory", estep=Chains(2, 2), seed=2)
-    server = algo.init(V.mean(axis=0), V)
-    one = other = WorkerState(V[0], None, algo.oracle.start())
-    for _ in range(5):
-        down = algo.broadcast(server).to(int(server.acks[0]))
-        one, up = algo.worker_step(one, down, data[0], 0)
-        other, up_2 = algo.worker_step(copy.deepcopy(other), down, data[0], 0)
-        _, again = algo.worker_step(
-            one, down, data[0], 0
-        )  # a repeated round moves the chain from where it was
-        assert up.payload == up_2.payload == again.payload
-        server, _ = algo.server_step(server, down, algo.collect(down, np.array([0]), [up]))
+        np.testing.assert_allclose(lost.server.V, roster.weights @ lossy.V, atol=1e-12)
 
 
 def test_the_oracles_obey_their_laws():

@@ -7,12 +7,13 @@ import pytest
 
 from fedmiss.compressors import Identity
 from fedmiss.core import Roster, SaemSteps, em, run
-from fedmiss.engines import LocalEngine, PlainEngine
+from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
 from fedmiss.models.saem.algorithm import fed_saem
 from fedmiss.models.saem.chains import Chains, Langevin, Laplace
 from fedmiss.models.saem.counts import Counts, simulate_counts
 from fedmiss.models.saem.months import PoissonMonths, first_statistics, simulate_months
+from tests.core.one_by_one import PlainEngine
 
 
 @pytest.fixture(scope="module")

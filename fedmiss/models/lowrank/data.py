@@ -1,8 +1,4 @@
-"""What a group holds: its visits, and their exact sums per observed cell (Omega_c).
-
-Visits never leave the group. The solver only sees :class:`Cells`, and only through the sums that the group
-computes from them.
-"""
+"""What a group holds: its visits, which never leave it, and which of its cells are observed (Omega_c)."""
 
 from __future__ import annotations
 
@@ -13,10 +9,9 @@ import numpy as np
 
 from fedmiss.arrays import F64, I32, I64
 from fedmiss.errors import InputError
-from fedmiss.models.lowrank.families import Family
 from fedmiss.notebook import card
 
-__all__ = ["Cells", "Group", "GroupPanel", "index_cells"]
+__all__ = ["Group", "GroupPanel", "index_cells"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,54 +108,6 @@ def index_cells(site: I32, month: I32, J: int, L: int, *, by_visit: bool = False
     ptr = np.zeros(J + 1, dtype=np.int64)
     np.cumsum(np.bincount(site[first], minlength=J), out=ptr[1:])
     return ptr, (np.cumsum(new) - 1).astype(np.int32), first
-
-
-@dataclass(slots=True)
-class Cells:
-    """Sufficient statistics (y, E) of the observed cells of one group, rows by site; ``eta`` is the cached predictor.
-
-    ``ptr`` (J+1,) and ``col`` (nnz,) hold Omega_c as compressed sparse rows; ``cell`` (m,) maps visits to cells.
-    ``offset`` (nnz,) is part of ``eta`` for the Bernoulli family, where visits with different offsets cannot be
-    summed and each visit is a cell of its own; it is zero for the others, whose offsets are inside (y, E).
-    """
-
-    name: str
-    ptr: I64
-    col: I32
-    cell: I32
-    y: F64
-    E: F64
-    offset: F64
-    eta: F64 = field(default_factory=lambda: np.zeros(0))
-    trial: F64 = field(default_factory=lambda: np.zeros(0))
-
-    @property
-    def nnz(self) -> int:
-        """Number of observed cells |Omega_c|."""
-        return int(self.col.size)
-
-    @property
-    def row(self) -> I32:
-        """Site of each cell."""
-        return np.repeat(np.arange(self.ptr.size - 1, dtype=np.int32), np.diff(self.ptr))
-
-    @classmethod
-    def index(cls, group: Group, J: int, L: int) -> Cells:
-        """Build Omega_c of a group, without values."""
-        for label, index, size in (("site", group.site, J), ("month", group.month, L)):
-            if index.size and (int(index.min()) < 0 or int(index.max()) >= size):
-                raise InputError(
-                    f"group {group.name!r}: {label} index {int(index.max())} is outside 0..{size - 1}; "
-                    "make the panel again."
-                )
-        ptr, cell, first = index_cells(group.site, group.month, J, L)
-        n = first.size
-        return cls(group.name, ptr, group.month[first], cell, np.zeros(n), np.zeros(n), np.zeros(n))
-
-    def fill(self, group: Group, family: Family) -> None:
-        """Compute (y, E) from the visits, without offsets: weighted counts and weights, whatever the family."""
-        self.y = np.bincount(self.cell, group.weight * group.count, self.nnz).astype(float, copy=False)
-        self.E = np.bincount(self.cell, group.weight, self.nnz).astype(float, copy=False)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

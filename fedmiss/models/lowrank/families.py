@@ -34,6 +34,7 @@ __all__ = [
     "negbin_deviance",
 ]
 
+COMPILED = (0, 1, 2)  # codes of which compiled loops have branches
 ETA_MAX = 50.0  # exp(50) birds: beyond this the exponential is continued by its tangent
 
 
@@ -60,6 +61,13 @@ class Family(ABC):
     )
     quadratic: ClassVar[bool] = False  # whether psi is: Newton steps are exact, and psi'(U V') has low rank
     sums_offsets: ClassVar[bool] = True  # whether visits with different offsets can be summed into one cell
+
+    def __init_subclass__(cls) -> None:
+        if cls.__dict__.get("code") not in COMPILED:  # a branch that is not there would be the last one
+            raise ConfigError(
+                f"the family {cls.__name__} has the code {cls.__dict__.get('code')}, and compiled loops have branches of "
+                f"{', '.join(map(str, COMPILED))} only; write its branches in family_kernels.py, and add the code."
+            )
 
     def title(self, dispersion: str) -> str:
         """Name in tables and sentences."""
@@ -101,10 +109,6 @@ class Family(ABC):
     @abstractmethod
     def marginal(self, eta: F64, var: F64) -> F64:
         """Predictor whose mean is the expected mean of a predictor N(eta, var)."""
-
-    @abstractmethod
-    def conjugate(self, s: F64, E: F64) -> F64:
-        """Convex conjugate of E psi at ``s``."""
 
     @abstractmethod
     def law(self, *, phi: float, inverse_size: float, observers: float) -> Law:
@@ -151,11 +155,6 @@ class Gaussian(Family):
         """See :meth:`Family.marginal`."""
         return eta
 
-    def conjugate(self, s: F64, E: F64) -> F64:
-        """See :meth:`Family.conjugate`."""
-        out: F64 = s**2 / (2 * E)
-        return out
-
     def law(self, *, phi: float, inverse_size: float, observers: float) -> Law:
         """See :meth:`Family.law`."""
         return ValueLaw(phi, observers)
@@ -201,11 +200,6 @@ class Poisson(Family):
         out: F64 = eta + 0.5 * np.minimum(var, 20.0)
         return out
 
-    def conjugate(self, s: F64, E: F64) -> F64:
-        """See :meth:`Family.conjugate`."""
-        out: F64 = xlogy(s, s / E) - s
-        return out
-
     def law(self, *, phi: float, inverse_size: float, observers: float) -> Law:
         """See :meth:`Family.law`."""
         return CountLaw(inverse_size, phi, observers)
@@ -246,12 +240,6 @@ class Bernoulli(Family):
     def marginal(self, eta: F64, var: F64) -> F64:
         """See :meth:`Family.marginal`: logistic-normal mean by the pi/8 rule."""
         out: F64 = eta / np.sqrt(1.0 + 0.39269908169872414 * var)
-        return out
-
-    def conjugate(self, s: F64, E: F64) -> F64:
-        """See :meth:`Family.conjugate`."""
-        p = np.clip(s / E, 0.0, 1.0)
-        out: F64 = E * (xlogy(p, p) + xlogy(1 - p, 1 - p))
         return out
 
     def law(self, *, phi: float, inverse_size: float, observers: float) -> Law:

@@ -1,7 +1,8 @@
 """What differs by family in compiled loops, by :attr:`fedmiss.models.lowrank.families.Family.code`.
 
-Gaussian 0, Poisson 1, Bernoulli 2. The functions are inlined where they are used (``kernels.py``, ``newton_kernels.py``,
-``federation/group/kernels.py``). Numba's cache does not see a change of this file: delete ``__pycache__`` after one.
+Gaussian 0, Poisson 1, Bernoulli 2; a class of another code is refused when it is defined
+(``families.COMPILED``). The functions are inlined where they are used (``federation/group/kernels.py``).
+Numba's cache does not see a change of this file: delete ``__pycache__`` after one.
 """
 
 from __future__ import annotations
@@ -12,34 +13,10 @@ from numba import njit
 
 from fedmiss.models.lowrank.families import ETA_MAX
 
-__all__ = [
-    "curvature",
-    "loss_mean_var",
-    "mean",
-    "mean_var",
-    "predictor",
-    "psi",
-    "tilts",
-    "variance",
-    "visit_sums",
-]
+__all__ = ["curvature", "mean", "predictor", "tilts", "variance", "visit_sums"]
 
 SHRINK = 0.39269908169872414  # pi / 8: variance of a logistic in units of a probit
 VAR_MAX = 20.0
-
-
-@njit(inline="always")
-def psi(eta: float, family: int) -> float:
-    """Log-partition."""
-    if family == 0:
-        return 0.5 * eta * eta
-    if family == 1:
-        if eta > ETA_MAX:
-            return math.exp(ETA_MAX) * (1.0 + eta - ETA_MAX)
-        return math.exp(eta)
-    if eta > 0.0:
-        return eta + math.log1p(math.exp(-eta))
-    return math.log1p(math.exp(eta))
 
 
 @njit(inline="always")
@@ -61,23 +38,6 @@ def variance(mu: float, family: int) -> float:
     if family == 0:
         return 1.0
     return mu if family == 1 else mu * (1.0 - mu)
-
-
-@njit(inline="always")
-def mean_var(eta: float, family: int) -> tuple[float, float]:
-    """Mean psi' and variance psi''."""
-    m = mean(eta, family)
-    return m, variance(m, family)
-
-
-@njit(inline="always")
-def loss_mean_var(eta: float, family: int) -> tuple[float, float, float]:
-    """psi, psi' and psi'' at once: the Poisson family needs one exponential for the three."""
-    if family == 1:
-        m = math.exp(min(eta, ETA_MAX))
-        return (m * (1.0 + eta - ETA_MAX) if eta > ETA_MAX else m), m, m
-    m = mean(eta, family)
-    return psi(eta, family), m, variance(m, family)
 
 
 @njit(inline="always")

@@ -27,8 +27,7 @@ from fedmiss.arrays import F64, I64
 from fedmiss.errors import DomainError, InputError
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.families import Family, family_of
-from fedmiss.models.lowrank.paper_step import MStep
-from fedmiss.models.lowrank.solver import balance
+from fedmiss.models.lowrank.paper_step import MStep, balance
 from fedmiss.rng import rng_for
 
 __all__ = ["Factors", "FedMissEM", "thresholded_svd"]
@@ -101,7 +100,7 @@ class FedMissEM:
     ----------
     panel : the groups' visits; only :meth:`rows` looks at counts, group by group
     family : ``gaussian``, ``poisson`` or ``bernoulli`` (counts already on the family's scale)
-    rank, penalty : r and the paper's lambda; the fast solver's penalty for the same optimum is n times lambda
+    rank, penalty : r and the paper's lambda; ``fit_observed`` has n times lambda for the same optimum
     start : U_0, V_0; by default the constant matrix at the overall mean, and small random further columns (at
         exactly zero they would be a saddle point, which Newton steps do not leave)
     seed : of those columns
@@ -175,6 +174,7 @@ class FedMissEM:
     def s_bar(self, theta: Factors, rows: F64) -> F64:
         """E-step: (q,) mean over rows of m_c (y - psi'(eta)) on the row's cell; 0 on cells that the group misses."""
         at = rows[:, 0].astype(np.int64)
+        # s_bar_c on Omega_c, without the common psi'(U V'): m_c (y - psi')
         value = rows[:, 2] * (rows[:, 1] - self.family.mean(self.eta(theta)[at]))
         return np.bincount(at, value, self.q) / max(len(rows), 1)
 

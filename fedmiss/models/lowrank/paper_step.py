@@ -1,4 +1,4 @@
-"""The M-step of algorithm 7 for families without a closed form: Poisson and Bernoulli, over all cells, to rounding.
+"""The solver of algorithm 7: its M-step over all cells (Poisson and Bernoulli), and its objective over the observed ones.
 
 Alternating damped Newton steps for sites and months come near a minimum; they converge only linearly. Newton steps for both
 together, by preconditioned conjugate gradients, then bring the gradient down to :data:`GRADIENT` of its terms. The rotations
@@ -8,20 +8,25 @@ of the factors leave the objective as it is: the gradient has no part along them
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from fedmiss.arrays import F64
-from fedmiss.models.lowrank.families import Family
+from fedmiss.errors import DomainError
+from fedmiss.models.lowrank.data import GroupPanel
+from fedmiss.models.lowrank.families import Family, family_of
 
-__all__ = ["GRADIENT", "MStep"]
+__all__ = ["GRADIENT", "MStep", "Observed", "balance", "fit_observed"]
 
 GRADIENT = 1e-12  # norm of the gradient at exit, of the norm of the terms whose difference it is
 NEAR = 1e-5  # relative progress of a sweep below which both sides are solved together
+FEW = 20  # cells for each observed one up to which a dense matrix is quicker than a sparse one
 BLOCK = 2_000_000  # cells that are dense at one time
 
 Pair = tuple[F64, F64]
+Matrix = Any  # of cells, dense or sparse
 
 
 class MStep:
@@ -33,12 +38,12 @@ class MStep:
         self._turned = sp.csr_array(sparse.T)
         cells = sparse.tocoo()
         self._row, self._col, self._S = cells.row, cells.col, cells.data
-        self._kept: tuple[F64, F64, list[tuple[slice, F64, F64]]] | None = None
+        self._kept: tuple[F64, F64, list[tuple[slice, Matrix, Matrix]]] | None = None
 
-    def minimise(self, U: F64, V: F64, most: int = 200) -> Pair:
-        """Return U and V at a local minimum, from a start."""
+    def minimise(self, U: F64, V: F64, most: int = 200, tol: float = GRADIENT) -> Pair:
+        """Return U and V at a local minimum, where the gradient is ``tol`` of its terms, from a start."""
         U, V = self._sweeps(U, V, most)
-        return self._together(U, V, most)
+        return self._together(U, V, most, tol)
 
     def value(self, U: F64, V: F64) -> float:
         """Objective."""
@@ -55,7 +60,7 @@ class MStep:
         for b, _, D in self._fields(U, V):
             gU[b] += D @ V
             gV += D.T @ U[b]
-            mean = D + self.A[b] @ self.B.T
+            mean = self._mean(b, D)
             tU[b] += mean @ V
             tV += mean.T @ U[b]
         return gU, gV, float(np.sqrt((tU**2).sum() + (tV**2).sum()))
@@ -64,7 +69,7 @@ class MStep:
         step = max(1, BLOCK // self.L)
         return [slice(i, min(i + step, self.J)) for i in range(0, self.J, step)]
 
-    def _fields(self, U: F64, V: F64) -> Iterator[tuple[slice, F64, F64]]:
+    def _fields(self, U: F64, V: F64) -> Iterator[tuple[slice, Matrix, Matrix]]:
         """Variance and mean minus A B' of each block of sites; kept where one block holds all cells."""
         if self._kept is None or self._kept[0] is not U or self._kept[1] is not V:
             blocks = self._blocks()
@@ -74,9 +79,17 @@ class MStep:
             self._kept = (U, V, [self._field(U, V, blocks[0])])
         yield from self._kept[2]
 
-    def _field(self, U: F64, V: F64, b: slice) -> tuple[slice, F64, F64]:
+    def _field(self, U: F64, V: F64, b: slice) -> tuple[slice, Matrix, Matrix]:
         mean = self.family.mean(U[b] @ V.T)
         return b, self.family.variance(mean), mean - self.A[b] @ self.B.T
+
+    def _mean(self, b: slice, D: Matrix) -> Matrix:
+        """The mean, from its field."""
+        return D + self.A[b] @ self.B.T
+
+    def _moved(self, W: Matrix, b: slice, U: F64, V: F64, P: F64, Q: F64) -> Matrix:
+        """Variance times the move of the predictor in the direction (P, Q)."""
+        return W * (P[b] @ V.T + U[b] @ Q.T)
 
     def _curvature(self, U: F64, V: F64, sides: tuple[int, ...] = (0, 1)) -> list[F64]:
         """Diagonal blocks of the Hessian, with the ridge: by site (J, r, r), side 0, and by month (L, r, r), side 1."""
@@ -110,7 +123,8 @@ class MStep:
             for side in (0, 1):
                 g, (G,) = self._slope(U, V, side), self._curvature(U, V, (side,))
                 step = -np.linalg.solve(G, g[:, :, None])[:, :, 0]
-                step *= np.minimum(1.0, 2.0 / np.maximum(np.abs(step).max(axis=1), 1e-300))[:, None]
+                if not self.family.quadratic:  # from far below a step overshoots by e^step
+                    step *= np.minimum(1.0, 2.0 / np.maximum(np.abs(step).max(axis=1), 1e-300))[:, None]
                 for _ in range(30):
                     trial = (U + step, V) if side == 0 else (U, V + step)
                     new = self.value(*trial)
@@ -122,14 +136,14 @@ class MStep:
                 break
         return U, V
 
-    def _together(self, U: F64, V: F64, most: int) -> Pair:
+    def _together(self, U: F64, V: F64, most: int, tol: float) -> Pair:
         """Newton steps for U and V at once; the objective guards far from the minimum, the gradient at rounding."""
         value, (gU, gV, terms) = self.value(U, V), self.gradient(U, V)
         floor, norm = terms, _norm(gU, gV)
         for _ in range(most):
-            if norm <= GRADIENT * max(terms, floor):
+            if norm <= tol * max(terms, floor):
                 break
-            P, Q = self._direction(U, V, gU, gV, min(0.1, norm / max(terms, floor)))
+            P, Q = self._direction(U, V, gU, gV, self._forcing(norm / max(terms, floor)))
             slope = _dot((P, Q), (gU, gV))
             go, done = 1.0, False
             for _ in range(40):
@@ -148,6 +162,10 @@ class MStep:
             gU, gV, terms = self.gradient(U, V)
             norm = _norm(gU, gV)
         return U, V
+
+    def _forcing(self, left: float) -> float:
+        """Relative residual to which a Newton step is solved, from the gradient's share of its terms."""
+        return min(0.1, left)
 
     def _direction(self, U: F64, V: F64, gU: F64, gV: F64, tol: float) -> Pair:
         """Solve H x = -g by conjugate gradients to ``tol``; a direction of negative curvature ends it."""
@@ -183,12 +201,117 @@ class MStep:
             P, Q = X
             outU, outV = self.penalty * P - self.sparse @ Q, self.penalty * Q - self._turned @ P
             for b, W, D in self._fields(U, V):
-                move = W * (P[b] @ V.T + U[b] @ Q.T)
+                move = self._moved(W, b, U, V, P, Q)
                 outU[b] += move @ V + D @ Q
                 outV += move.T @ U[b] + D.T @ P[b]
             return outU, outV
 
         return times
+
+
+class Observed(MStep):
+    """Minimise sum over the observed cells of E psi(eta) - y eta, eta = u_j . v_l, plus the ridge.
+
+    The optimum of which algorithm 7 is the federated way, for the sums over all groups: its penalty is n times the paper's.
+    ``y`` and ``E`` (J, L) have the observed cells, in the same order. Fields are dense where that is little.
+    """
+
+    def __init__(self, family: Family, penalty: float, y: sp.csr_array, E: sp.csr_array) -> None:
+        J, L = y.shape
+        super().__init__(family, penalty, y, np.zeros((J, 0)), np.zeros((L, 0)))
+        self._E, self._ptr = E.data, y.indptr
+        self._whole = E.toarray() if J * L <= FEW * E.nnz else None
+
+    def _on_cells(self, value: F64) -> sp.csr_array:
+        return sp.csr_array((value, self._col, self._ptr), shape=(self.J, self.L))
+
+    def _forcing(self, left: float) -> float:
+        return float(min(0.1, np.sqrt(left)))
+
+    def _eta(self, U: F64, V: F64) -> F64:
+        if self._whole is not None:
+            return np.asarray((U @ V.T)[self._row, self._col])
+        out: F64 = np.einsum("kr,kr->k", U[self._row], V[self._col])
+        return out
+
+    def value(self, U: F64, V: F64) -> float:
+        """Objective."""
+        eta = self._eta(U, V)
+        loss = float((self._E * self.family.psi(eta) - self._S * eta).sum())
+        return loss + 0.5 * self.penalty * float((U**2).sum() + (V**2).sum())
+
+    def _blocks(self) -> list[slice]:
+        return [slice(0, self.J)]
+
+    def _field(self, U: F64, V: F64, b: slice) -> tuple[slice, Matrix, Matrix]:
+        if self._whole is not None:
+            mean = self.family.mean(U @ V.T)
+            return b, self._whole * self.family.variance(mean), self._whole * mean
+        mean = self.family.mean(self._eta(U, V))
+        return b, self._on_cells(self._E * self.family.variance(mean)), self._on_cells(self._E * mean)
+
+    def _mean(self, b: slice, D: Matrix) -> Matrix:
+        return D
+
+    def _moved(self, W: Matrix, b: slice, U: F64, V: F64, P: F64, Q: F64) -> Matrix:
+        if self._whole is not None:
+            return super()._moved(W, b, U, V, P, Q)
+        return self._on_cells(W.data * (self._eta(P, V) + self._eta(U, Q)))
+
+
+def fit_observed(
+    panel: GroupPanel, *, family: str | Family, rank: int, penalty: float = 0.0, tol: float = 1e-8
+) -> tuple[F64, F64, float]:
+    """Solve algorithm 7's objective directly, as if one person held all visits.
+
+    Starts at V along the leading right singular vectors of the residual y - E psi'(0), and U = 0.
+
+    Returns
+    -------
+    U (J, r) and V (L, r), balanced, and the objective there
+
+    Raises
+    ------
+    DomainError : the objective is not finite
+    """
+    kind, J, L = family_of(family), panel.J, panel.L
+    key = np.concatenate([g.site.astype(np.int64) * L + g.month for g in panel.groups])
+    weight = np.concatenate([g.weight for g in panel.groups])
+    cells, at = np.unique(key, return_inverse=True)
+    y = np.bincount(at, weight * np.concatenate([g.count for g in panel.groups])).astype(np.float64)
+    E = np.bincount(at, weight).astype(np.float64)
+    ptr, rank = np.searchsorted(cells // L, np.arange(J + 1)), min(rank, J, L)
+
+    def on_cells(value: F64) -> sp.csr_array:
+        return sp.csr_array((value, cells % L, ptr), shape=(J, L))
+
+    step = Observed(kind, penalty, on_cells(y), on_cells(E))
+    residual = on_cells(y - E * kind.mean(np.zeros(y.size)))
+    right = np.linalg.eigh((residual.T @ residual).toarray())[1][:, ::-1][:, :rank]
+    U, V = balance(*step.minimise(np.zeros((J, rank)), right * np.sqrt(L), tol=tol))
+    value = step.value(U, V)
+    if not np.isfinite(value):
+        raise DomainError(
+            f"the objective is {value}: a count or a weight is too large for the {kind.name} family, or the penalty "
+            f"({penalty:g}) is too small; raise it."
+        )
+    return U, V, value
+
+
+def balance(U: F64, V: F64) -> Pair:
+    """Rotate and rescale the factors so that U'U = V'V is diagonal; U V' and hence the loss do not change.
+
+    Among all factorisations this one has the smallest ||U||^2 + ||V||^2 (twice the nuclear norm of U V').
+    """
+    if U.shape[1] == 0:
+        return U, V
+    Qu, Ru = np.linalg.qr(U)
+    Qv, Rv = np.linalg.qr(V)
+    A, s, Bt = np.linalg.svd(Ru @ Rv.T)
+    root = np.sqrt(s)
+    left, right = Qu @ A, Qv @ Bt.T
+    sign = np.where(right.sum(axis=0) < 0, -1.0, 1.0)
+    return left * (sign * root), right * (sign * root)
 
 
 def _squares(X: F64) -> F64:

@@ -12,7 +12,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.core import FedEM, Full, Remembered, Roster, SaemSteps
 from fedmiss.core.oracles import Around
-from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Participation, Rows, Shards, Theta
+from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Participation, Shards, Theta
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
 from fedmiss.models.saem.chains import Chains, Kernel, Langevin, Latent
@@ -36,28 +36,8 @@ class Smoothed(Around):
         """V_c is the start."""
         return True
 
-    def start(self) -> tuple[int, None, object]:
-        """(answers given, S~_c, memory of the oracle inside)."""
-        return (0, None, self.inner.start())
-
     def _own(self, own: Own) -> tuple[Own, ...]:
         return (own,) if getattr(self.inner, "wants_own", False) else ()
-
-    def one(
-        self,
-        model: Model,
-        memory: tuple[int, F64 | None, object],
-        down: Downlink,
-        rows: Rows,
-        u: F64,
-        *own: Own,
-    ) -> tuple[F64, tuple[int, F64, object], int]:
-        """Ask the oracle inside and move towards its answer."""
-        j, S, inner = memory
-        S_c, inner, cost = self.inner.one(model, inner, down, rows, u, *self._own(own[0]))
-        S = own[0].V_i if S is None else S
-        S = S + self.rho(j) * (S_c - S)
-        return S, (j + 1, S, inner), cost
 
     def start_many(self, n: int, q: int) -> tuple[I64, F64, object]:
         """Counts, statistics (nan: none yet), memory of the oracle inside."""
@@ -204,6 +184,7 @@ def louis(
     S = S_total / rows_total
     v = model.vector(theta)
     J = _slopes(model, v, S)
+    # Louis: observed information = E[complete information] - Cov[complete score]
     information = -rows_total * _curvature(model, v, S) - J.T @ spread @ J
     values = np.linalg.eigvalsh(information)
     if not values[0] > 0:

@@ -191,7 +191,7 @@ class Langevin:
 
         density, g = target(z)
         noise = size * rng.standard_normal(z.shape)
-        step = drift(g) + noise
+        step = drift(g) + noise  # z' = z + P^{1/2} [ (gamma/2) C(P^{1/2} grad f(z)) + sqrt(gamma) N(0, I) ]
         new = z + root * step
         if not self.adjust:
             if not np.isfinite(new).all():
@@ -202,6 +202,7 @@ class Langevin:
         with np.errstate(over="ignore", invalid="ignore"):
             density_new, g_new = target(new)
             back = step + drift(g_new)
+            # log of f(z') q(z | z') / (f(z) q(z' | z)), block by block
             ratio = density_new - density - (back * back - noise * noise) / (2.0 * self.gamma)
             log_a = np.add.reduceat(ratio, starts, axis=1)
         accept = np.log(rng.random(log_a.shape)) < log_a  # nan compares as false
@@ -300,10 +301,6 @@ class Chains(OneByOne):
     def draws(self) -> int:
         """No uniforms by number."""
         return 0
-
-    def costs(self, m: int) -> tuple[int, ...]:
-        """A pass over the rows counts once, whatever K and M."""
-        return (m,)
 
     def one(
         self, model: Model, memory: State | None, down: Downlink, rows: Rows, u: F64, *own: Own

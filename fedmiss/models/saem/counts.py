@@ -192,7 +192,7 @@ class Counts:
             raise DomainError(
                 f"month {month + 1} of {self.L} has {seen[month]:.3g} visits (must be > 0); leave it out."
             )
-        A = G[:, self._own[:, None], self._own]
+        A = G[:, self._own[:, None], self._own]  # normal equations G_l a_l = h_l of each month
         smallest = np.linalg.eigvalsh(A)[:, 0]
         if not bool((smallest > 1e-12 * seen).all()):
             month = int(np.argmin(smallest / seen))
@@ -203,13 +203,14 @@ class Counts:
         AB, Ah = np.linalg.solve(A, B), np.linalg.solve(A, h[:, self._own, None])[:, :, 0]
         kappa = np.zeros(0)
         if len(self._common):
+            # kappa = [sum_l (C_l - B_l' A_l^-1 B_l)]^-1 sum_l (h_l - B_l' A_l^-1 h_l)
             schur = (C - np.swapaxes(B, 1, 2) @ AB).sum(axis=0)
             right = h[:, self._common].sum(axis=0) - np.einsum("lab,la->b", B, Ah)
             kappa = np.linalg.solve(schur, right)
         own = Ah - AB @ kappa
         a = np.empty((self.L, self.D))
         a[:, self._own], a[:, self._common] = own, kappa
-        rest = zz - 2 * (a * h).sum() + np.einsum("la,lab,lb->", a, G, a)
+        rest = zz - 2 * (a * h).sum() + np.einsum("la,lab,lb->", a, G, a)  # E sum (z - o - a_l'd)^2
         s2 = float(rest / seen.sum())
         if not s2 > 0:
             raise DomainError(f"the overdispersion s2 is {s2:.3g} (must be > 0).")

@@ -106,7 +106,7 @@ class GaussMonths(_LatentMonths):
 
     def s_bar(self, theta: Months, rows: F64) -> F64:
         """E-step: z | y ~ N(v (y + beta/tau2), v), 1/v = 1 + 1/tau2."""
-        v = 1.0 / (1.0 + 1.0 / theta.tau2)
+        v = 1.0 / (1.0 + 1.0 / theta.tau2)  # of the product of N(y; z, 1) and N(z; beta, tau2)
         z = v * (rows + theta.beta / theta.tau2)
         return np.concatenate([z.mean(axis=0), (z * z).mean(axis=0) + v])
 

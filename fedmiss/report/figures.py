@@ -21,7 +21,7 @@ from fedmiss.report.maps import heatmap
 from fedmiss.report.marks import indicator_marks, monthly_marks, season_marks, smoothed_marks, trend_marks
 from fedmiss.report.prose import progress_words
 from fedmiss.report.sitemap import site_map
-from fedmiss.report.style import BLUE, GREY, INK, ORANGE, SKY, Plot, figure, style
+from fedmiss.report.style import BLUE, GREY, INK, ORANGE, SKY, Plot, figure, lay_out, style
 from fedmiss.report.windows import smooth_index
 from fedmiss.report.words import count, number, per_year, percent, share
 from fedmiss.report.years import MONTH_NAMES, season_text
@@ -61,9 +61,8 @@ def joint_figures(a: Findings) -> dict[str, Plot]:
 def _drawn(a: A, makers: Sequence[Callable[[A], Plot | None]]) -> dict[str, Plot]:
     with style():
         plots = [p for p in (make(a) for make in makers) if p is not None]
-        for plot in plots:  # lay out once; the files of a figure then share one layout
-            plot.figure.draw_without_rendering()
-            plot.figure.set_layout_engine("none")
+        for plot in plots:
+            lay_out(plot.figure)
     return {p.name: p for p in plots}
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize, stats
 
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
+from fedmiss.report.intervals import student_quantile
 from fedmiss.report.settings import CONVENTIONS
 
 __all__ = ["Error", "check_convention", "contrast_error", "year_variance"]
@@ -77,19 +77,18 @@ def year_variance(year: F64, logs: F64, cov: F64) -> float:
     if top <= 1e-24:
         return 0.0
 
-    def loss(s: float) -> float:
-        d = np.maximum(s + lam, 1e-300)
-        return float((np.log(d) + z2 / d).sum())
+    def least(grid: F64) -> int:
+        d = np.maximum(grid[:, None] + lam, 1e-300)
+        return int((np.log(d) + z2 / d).sum(axis=1).argmin())
 
     grid = np.concatenate([[0.0], top * np.geomspace(1e-8, 1.0, _GRID)])  # beyond top the likelihood falls
-    best = int(np.argmin([loss(s) for s in grid]))
+    best = least(grid)
     if best == 0:
         return 0.0
     a, b = grid[best - 1], grid[min(best + 1, grid.size - 1)]
-    s = float(optimize.minimize_scalar(loss, bounds=(a, b), method="bounded").x)
-    for _ in range(
-        _NEWTON
-    ):  # a minimum is known to half the digits; the zero of its derivative to all of them
+    fine = np.linspace(a, b, _GRID)
+    s = float(fine[least(fine)])
+    for _ in range(_NEWTON):  # a minimum is known to half the digits; the zero of its derivative to all
         d = np.maximum(s + lam, 1e-300)
         slope, bend = (1.0 / d - z2 / d**2).sum(), (2.0 * z2 / d**3 - 1.0 / d**2).sum()
         s = float(np.clip(s - slope / bend, a, b)) if bend > 0 else s
@@ -110,4 +109,4 @@ def contrast_error(weights: F64, sampling: float, sigma2: float, n_years: int, l
     if n_years < 3:
         return Error(float("nan"), float("nan"))
     se = float(np.sqrt(sampling**2 + sigma2 * float(weights @ weights)))
-    return Error(se, float(stats.t.ppf(0.5 + level / 2.0, n_years - 2)))
+    return Error(se, student_quantile(level, n_years - 2))

@@ -8,7 +8,6 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from fedmiss.community.run import build_community
 from fedmiss.errors import ConfigError, FedmissError, InputError
 from fedmiss.etl.ingest import counted_species, ingest
 from fedmiss.etl.one_species import fold
@@ -134,6 +133,8 @@ def _run(
 
 def _with_community(recipe: Recipe, records: Path, say: Callable[[str], None]) -> Recipe:
     """Fit all species together, and give the recipe's panels the scores of the sites, where there are any."""
+    from fedmiss.community.run import build_community  # its solvers take a second to load
+
     settings, folder = recipe.community, recipe.out / "community"
     assert settings is not None
     say("community")
@@ -164,7 +165,8 @@ def _species_of_counts(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
         return []
     if named:
         return list(dict.fromkeys(named))
-    names = sorted(name for name, rows in held.items() if rows >= recipe.min_records)
+    enough = [name for name in sorted(held) if held[name] >= recipe.min_records]
+    names = sorted(enough, key=lambda name: -held[name])  # the largest first: none is left alone at the end
     if not names:
         most = max(held.values(), default=0)
         raise ConfigError(
@@ -324,7 +326,7 @@ def _species(recipe: Recipe, records: Path) -> list[str]:
     table = read_table(records / "records.parquet", "records", columns=["species"]).to_pandas()
     counts = table["species"].value_counts()
     if recipe.species == ("all",):
-        names = sorted(counts[counts >= recipe.min_records].index)
+        names = sorted(sorted(counts[counts >= recipe.min_records].index), key=lambda name: -counts[name])
         if not names:
             raise ConfigError(
                 f"no species has {recipe.min_records} records (the most is {int(counts.max()) if len(counts) else 0}); "

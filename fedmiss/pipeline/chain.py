@@ -266,8 +266,8 @@ def _ingest(recipe: Recipe, records: Path, *, overwrite: bool) -> None:
                 raise type(error)(in_recipe(str(error), "ingest"), **error.fields) from None
             refused[name] = {"error": sentence(error, "ingest"), "near": list(error.fields.get("near", ()))}
             if len(settings.species) == 1:
-                told = " ".join(f"{name}: {why['error']}" for name, why in refused.items())
-                raise ConfigError(f"none of the species of the recipe can be ingested. {told}") from None
+                reasons = " ".join(f"{name}: {why['error']}" for name, why in refused.items())
+                raise ConfigError(f"none of the species of the recipe can be ingested. {reasons}") from None
             settings = replace(settings, species=tuple(n for n in settings.species if n != name))
     if refused:
         update_manifest(records, results=manifest["results"] | {REFUSED: refused})

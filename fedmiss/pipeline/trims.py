@@ -205,8 +205,8 @@ def _one(name: str, path: Path, table: SplitCounts, out: Path, plan: Trims) -> S
         return SpeciesResult(name, folder, folder / "index.html", redone=("fit",) if ran else ())
     except Exception as error:
         move = f"{_MOVES[at]}, and {AGAIN}"
-        told = sentence(error) if not isinstance(error, FedmissError) else str(error)
-        return SpeciesResult(name, folder, None, told, step=at, next=move)
+        why = sentence(error) if not isinstance(error, FedmissError) else str(error)
+        return SpeciesResult(name, folder, None, why, step=at, next=move)
 
 
 def _write(read: CountTable, name: str, folder: Path, path: Path, plan: Trims, *, overwrite: bool) -> None:

@@ -19,7 +19,7 @@ from fedmiss.report.inputs import ReportInputs
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.slopes import log_slope
-from fedmiss.report.support import carriers, first_base, usable_counts, visits_by_site, year_support
+from fedmiss.report.support import first_base, influential_sites, usable_counts, visits_by_site, year_support
 from fedmiss.report.weeks import weekly
 from fedmiss.report.years import Years
 
@@ -34,7 +34,7 @@ class Analysis(Findings):
 
     data: ReportInputs
     coverage: Coverage
-    carriers: pd.DataFrame
+    influential: pd.DataFrame
     visits: pd.DataFrame
     entries: list[Entry]
     sites: pd.DataFrame
@@ -89,7 +89,7 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
         coverage=cover,
         monthly=series.monthly().merge(by_month, on=["month_index", "month"]),
         yearly=_with_coverage(series.index(base), data, years),
-        carriers=_withheld(carriers(data, years), settings),
+        influential=_withheld(influential_sites(data, years), settings),
         visits=visits_by_site(data.cells, sites.assign(slope=np.nan) if data.one_trend else sites),
         entries=entered,
         parts=parts,

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import F64, I64
-from fedmiss.report.changes import bends, periods
+from fedmiss.report.changes import find_change_points, periods
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.inputs import Source
 from fedmiss.report.series import MonthlySeries
@@ -133,7 +133,7 @@ def found_in(
     below : (L,) what the lower curve of the monthly figure follows: cells without a count, or visits
     """
     rule, convention = settings.rule, settings.convention
-    points = bends(series)
+    points = find_change_points(series)
     enough = series.draws is not None and len(series.draws) >= 2 and series.years.used.any()
     return {
         "series": series,

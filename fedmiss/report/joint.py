@@ -76,7 +76,7 @@ class JointSource(Source):
         return self.months["month_of_year"].nunique() == 1
 
     @property
-    def told(self) -> JointFacts:
+    def result(self) -> JointFacts:
         """The facts of the result, with types."""
         return JointFacts.of(self.joint["results"], "the joint result")
 
@@ -125,7 +125,7 @@ class JointFindings(Findings):
     @property
     def n_sites(self) -> int:
         """Sites of all organisations."""
-        return round(self.data.told.n_sites_all)
+        return round(self.data.result.n_sites_all)
 
     @property
     def found(self) -> bool:
@@ -212,7 +212,7 @@ def _rows(data: JointSource, parts: Mapping[str, Part], settings: ReportSettings
 def headline(a: JointFindings) -> Headline:
     """The sentence of a local report, and what this one rests on."""
     support = (
-        f"It rests on {count(a.data.told.n_counted)} visits with a count in {int(a.years.used.sum())} of "
+        f"It rests on {count(a.data.result.n_counted)} visits with a count in {int(a.years.used.sum())} of "
         f"{a.years.year.size} years, of {a.organisations} together."
     )
     if not a.found:
@@ -251,16 +251,16 @@ def caveats(a: JointFindings) -> list[str]:
 
 
 def _study(a: JointFindings) -> Section:
-    told, settings = a.data.told, a.data.joint["settings"]
-    ledger = told.ledger
+    result, settings = a.data.result, a.data.joint["settings"]
+    ledger = result.ledger
     masks = "yes: each organisation saw sums over all of them only" if settings["masks"] else "no"
     facts = [
         ("Organisations", a.organisations),
-        ("Visits with a count", count(told.n_counted)),
-        ("Sites", count(told.n_sites_all)),
+        ("Visits with a count", count(result.n_counted)),
+        ("Sites", count(result.n_sites_all)),
         (
             "Left out",
-            f"{count(told.withheld_visits or 0)} visits, for least numbers ({settings['minimum']}) behind a sum",
+            f"{count(result.withheld_visits or 0)} visits, for least numbers ({settings['minimum']}) behind a sum",
         ),
         ("Least number of organisations behind a sum", count(settings["contributors"])),
         ("Largest share of one organisation in a month", share(settings["share"])),
@@ -271,7 +271,7 @@ def _study(a: JointFindings) -> Section:
         ),
         ("Job", str(a.data.joint["inputs"]["job"])[:16]),
     ]
-    return Section("study", "The study", {"facts": facts, "advice": told.advice})
+    return Section("study", "The study", {"facts": facts, "advice": result.advice})
 
 
 def _sections(a: JointFindings, plots: dict[str, Any]) -> list[Section | None]:

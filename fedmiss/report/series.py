@@ -14,8 +14,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.intervals import MIN_DRAWS, interval
 from fedmiss.report.loess import choose_span, loess
-from fedmiss.report.scatter import check_convention, contrast_error
-from fedmiss.report.slopes import scatter_of_years, trend_row
+from fedmiss.report.slopes import check_convention, contrast_error, scatter_of_years, trend_row
 from fedmiss.report.years import Years, base_years, decimal_year, make_years
 
 __all__ = ["MIN_YEARS", "MonthlySeries"]

@@ -23,6 +23,7 @@ __all__ = [
     "INK",
     "ORANGE",
     "PAINTS",
+    "PEACH",
     "SKY",
     "Plot",
     "figure",
@@ -33,6 +34,7 @@ __all__ = [
 
 # Okabe and Ito (2008): distinct with every common colour vision deficiency.
 BLUE, ORANGE, GREEN, SKY, GREY, INK = "#0072B2", "#D55E00", "#009E73", "#56B4E9", "#8a8a8a", "#222222"
+PEACH = "#f0b48c"  # bars beside orange lines
 CLASS_COLOURS = {
     "strong increase": "#0072B2",
     "moderate increase": "#56B4E9",
@@ -47,7 +49,7 @@ CLASS_COLOURS = {
 PAINTS = {
     INK: "ink", "#333333": "ink", "#444444": "axis", "#777777": "axis", GREY: "grey", "#dddddd": "pale", "#dcdcdc": "pale",
     "#d0d0d0": "pale", "#ffffff": "paper", BLUE.lower(): "blue", SKY.lower(): "sky", ORANGE.lower(): "orange",
-    GREEN.lower(): "green", "#e69f00": "gold", "#f0b48c": "peach", "#bbbbbb": "dim", "#f3f1ea": "land", "#e3edf5": "sea",
+    GREEN.lower(): "green", "#e69f00": "gold", PEACH: "peach", "#bbbbbb": "dim", "#f3f1ea": "land", "#e3edf5": "sea",
     "#a9a89f": "coast",
 }  # fmt: skip
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Least",
-    "carriers",
     "connected",
     "first_base",
     "groups_apart",
+    "influential_sites",
     "usable_counts",
     "visits_by_site",
     "year_support",
@@ -72,7 +72,7 @@ def first_base(observed: Bool, years: Years, least: Least) -> str | None:
     return str(years.year[good[0]]) if good and good[0] != used[0] else None
 
 
-def carriers(data: ReportInputs, years: Years) -> pd.DataFrame:
+def influential_sites(data: ReportInputs, years: Years) -> pd.DataFrame:
     """Return the site-month with the largest count and the sites that weigh most in total and in trend.
 
     Columns: ``what`` (``largest count``, ``largest site``, ``trend without``), ``site_index``, ``site_id``, ``month``

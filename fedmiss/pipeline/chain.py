@@ -23,7 +23,7 @@ from fedmiss.files import (
 )
 from fedmiss.locks import clear_inside, locked
 from fedmiss.pipeline.cluster import over_cluster
-from fedmiss.pipeline.failures import AGAIN, SpeciesResult, in_recipe, next_move, sentence
+from fedmiss.pipeline.failures import AGAIN, SpeciesResult, check_folders, in_recipe, next_move, sentence
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.processes import over_processes
@@ -195,18 +195,12 @@ def _all_species(
     scheduler: str | None,
 ) -> list[SpeciesResult]:
     """Run several species and write their index; without ``records`` each imports its own."""
-    folders: dict[str, str] = {}
-    for name in names:
-        if (other := folders.setdefault(slug(name), name)) != name:
-            raise ConfigError(
-                f"{other!r} and {name!r} would have one folder, {slug(name)}: a folder has the letters a to z and digits of "
-                "the name. Name one of them otherwise, or run them with recipes of their own."
-            )
+    check_folders(names, ", or run them with recipes of their own")
     one_by_one = _each(recipe, names, records, jobs, scheduler)
     results = []
     for result in chain(failed, one_by_one):
         results.append(result)
-        say(f"{result.species}: " + (f"failed at {result.step}" if result.error else f"{result.page}"))
+        say(result.line)
     groups = read_groups(recipe.species_groups) if recipe.species_groups else {}
     results += _absent(recipe, groups, results)
     results.sort(key=lambda r: r.species)

@@ -14,14 +14,14 @@ from fedmiss.arrays import F64, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.federation.results import POINTS_ONLY, AverageFit, CountFit
 from fedmiss.files import Manifest
-from fedmiss.folders import FitFacts
+from fedmiss.folders import ALL, FitFacts
 from fedmiss.pipeline.fit_folder import read_fit
 from fedmiss.pipeline.imputing import counted_visits, drawn
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.report import plots
+from fedmiss.report.inputs import read_draws
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.support import Least, first_base, usable_counts
-from fedmiss.tables import read_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -193,11 +193,6 @@ def open_fit(panel: str | Path, fit: str | Path) -> SpeciesFit:
     folder = open_panel(panel)
     manifest, counts = read_fit(fit)
     check_same_panel(folder, manifest, fit)
-    path = Path(fit) / "draws.parquet"
-    draws = None
-    if path.exists():
-        table = read_table(path, "draws").to_pandas()
-        table = table[table["region"] == "all"].sort_values(["draw", "month_index"])
-        draws = table["total"].to_numpy(float).reshape(-1, counts.L)
+    draws = read_draws(Path(fit) / "draws.parquet", counts.L).get(ALL)
     n = counted_visits(folder, counts.J, counts.L)
     return SpeciesFit(folder, counts, manifest, counts.expected(), n.toarray() > 0, draws)

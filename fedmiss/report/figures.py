@@ -15,7 +15,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, Percent
 from numpy.typing import ArrayLike
 
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.beside import trim_beside
 from fedmiss.report.findings import Findings
 from fedmiss.report.maps import heatmap
 from fedmiss.report.marks import indicator_marks, monthly_marks, season_marks, smoothed_marks, trend_marks
@@ -199,7 +198,7 @@ def smoothed(a: Findings) -> Plot | None:
 
 def beside(a: Analysis) -> Plot | None:
     """Draw TRIM's index beside ours, when the report asks for it and TRIM's model can be fitted."""
-    both = trim_beside(a)
+    both = a.beside
     if both is None or both.table.empty:
         return None
     t = both.table

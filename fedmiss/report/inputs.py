@@ -19,7 +19,7 @@ from fedmiss.folders import FACTS
 from fedmiss.group_names import group_name
 from fedmiss.tables import read_table
 
-__all__ = ["ReportInputs", "Source", "read_inputs"]
+__all__ = ["ReportInputs", "Source", "read_draws", "read_inputs"]
 
 _FACTS = {f.name for cls in FACTS.values() for f in fields(cls)}
 
@@ -237,7 +237,8 @@ def _read_matrix(path: Path, n_sites: int, n_months: int) -> tuple[F64, tuple[F3
     return expected, (low, high), observed
 
 
-def _read_draws(path: Path, n_months: int) -> dict[str, F64]:
+def read_draws(path: Path, n_months: int) -> dict[str, F64]:
+    """Read the replicates of the monthly totals of each region, (B, L) birds; none where the fit kept none."""
     if not path.exists():
         return {}
     table = _frame(path, "draws")
@@ -291,7 +292,7 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
         expected=expected,
         limits=limits,
         observed=observed,
-        draws=_read_draws(fit / "draws.parquet", len(months)),
+        draws=read_draws(fit / "draws.parquet", len(months)),
         trace=_optional(fit / "trace.parquet", "trace"),
         cv=_optional(fit / "cv.parquet", "cv"),
         site_trends=site_trends,

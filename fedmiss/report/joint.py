@@ -19,10 +19,10 @@ from fedmiss.report.build import report_results, write_figures
 from fedmiss.report.coverage import MIN_CELLS_PER_YEAR, MIN_DETECTIONS
 from fedmiss.report.effort import sensitivity
 from fedmiss.report.exchange import write_totals
-from fedmiss.report.findings import REGION, Findings, Part, found_in, region_row
+from fedmiss.report.findings import Findings, Part, found_in, region_table
 from fedmiss.report.fitted import fitted_years
 from fedmiss.report.html import rendered_page
-from fedmiss.report.inputs import Source
+from fedmiss.report.inputs import Source, read_draws
 from fedmiss.report.prose import (
     Headline,
     area,
@@ -94,12 +94,7 @@ class JointSource(Source):
             month_table(np.array(raw["months"], dtype=np.int64)),
             [str(r) for r in raw["regions"]],
         )
-        table = read_table(result / "draws.parquet", "draws").to_pandas()
-        draws = {}
-        for label, part in table.groupby("region", sort=True):
-            draws[str(label)] = (
-                part.sort_values(["draw", "month_index"])["total"].to_numpy(float).reshape(-1, len(months))
-            )
+        draws = read_draws(result / "draws.parquet", len(months))
         if not labels or labels[0] != ALL or len(raw["totals"]) != len(labels):
             raise InputError(
                 f"{result}/totals.json names the regions {', '.join(labels) or 'none'}; join the study again to write it."
@@ -170,7 +165,7 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
     yearly = yearly.assign(visits=np.rint((years.W > 0) @ data.visits).astype(np.int64))
     yearly.attrs.update(attrs)
     refuse = "; ".join(_thin(birds, yearly)) or None
-    monthly = series.monthly()
+    monthly, grand = series.monthly(), float(data.totals[ALL].mean())
     one = (
         "the model has rank 0, so every region has the same trend by construction" if data.one_trend else None
     )
@@ -183,8 +178,8 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
         monthly=monthly.assign(visits=data.visits),
         yearly=yearly,
         parts=parts,
-        regions=_rows(data, parts, settings),
-        visited=_rows(data, visited, settings),
+        regions=region_table(parts, settings, grand),
+        visited=region_table(visited, settings, grand),
         fitted=fitted,
         **found_in(series, settings, settings.base, refuse, data.visits),
     )
@@ -195,15 +190,6 @@ def _part(data: JointSource, name: str, refuse: str | None) -> Part:
     return Part(
         MonthlySeries.of(data.totals[name], data.months, data.draws.get(name), data.visits), refuse, 0
     )
-
-
-def _rows(data: JointSource, parts: Mapping[str, Part], settings: ReportSettings) -> pd.DataFrame:
-    grand = float(data.totals[ALL].mean())
-    rows = [
-        region_row(name, p.series, settings, n_sites=0, grand=grand, refuse=p.refuse)
-        for name, p in parts.items()
-    ]
-    return pd.DataFrame(rows, columns=REGION)
 
 
 # -- words ---------------------------------------------------------------------------------------------------

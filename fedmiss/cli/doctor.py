@@ -23,7 +23,6 @@ _NEEDED = (
     "pyarrow",
     "pandas",
     "scipy",
-    "statsmodels",
     "matplotlib",
     "shapely",
     "typer",

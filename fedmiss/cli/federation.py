@@ -197,9 +197,9 @@ def status(
     ],
 ) -> None:
     """Show how a study stands, and who is missing."""
-    from fedmiss.network.status import status as stands
+    from fedmiss.network.status import status as status_of
 
-    now = stands(folder / ("private" if (folder / "kit.json").exists() else "hub"))
+    now = status_of(folder / ("private" if (folder / "kit.json").exists() else "hub"))
     typer.echo(f"state      {now['state']}")
     for name in ("job", "stage", "exchanges", "time", "error", "result"):
         if name in now:

@@ -77,5 +77,7 @@ def _became(result: SpeciesResult) -> str:
     results = read_manifest(result.page.parent)["results"]
     fit = result.folder / "fit"
     known = {} if not (fit / MANIFEST).exists() else read_manifest(fit, "fit")["results"]
-    told = str(results.get("headline", "") or "done")
-    return told if known.get("converged", True) else f"{told} (its fit did not converge; see the report)"
+    outcome = str(results.get("headline", "") or "done")
+    return (
+        outcome if known.get("converged", True) else f"{outcome} (its fit did not converge; see the report)"
+    )

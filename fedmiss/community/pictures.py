@@ -86,10 +86,10 @@ def _apart(tips: F64, ax: Panel, scores: F64) -> F64:
         at = np.flatnonzero(side)
         at = at[np.argsort(out[at, 1])]
         for _ in range(200):
-            gap = least - np.diff(out[at, 1])
-            if not (gap > 1e-6).any():
+            lacking = least - np.diff(out[at, 1])
+            if not (lacking > 1e-6).any():
                 break
-            push = np.where(gap > 0, gap, 0.0) / 2
+            push = np.where(lacking > 0, lacking, 0.0) / 2
             out[at[:-1], 1] -= push
             out[at[1:], 1] += push
     return out

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from matplotlib.axes import Axes
-from statsmodels.nonparametric.smoothers_lowess import lowess
 
 from fedmiss.arrays import F64, I64
 from fedmiss.compressors import Dithering
@@ -19,6 +18,7 @@ from fedmiss.engines import LocalEngine
 from fedmiss.experiments.folder import Folder, padded
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.paper import Factors, FedMissEM, thresholded_svd
+from fedmiss.report.loess import loess as smooth
 from fedmiss.rng import rng_for
 from fedmiss.simulate.panels import Panel
 
@@ -88,8 +88,7 @@ def as_groups(p: Panel, J: int, L: int) -> GroupPanel:
 
 def loess(y: F64, span: float = SPAN) -> F64:
     """LOESS curve over the months."""
-    out: F64 = lowess(y, np.arange(y.size), frac=span, return_sorted=False)
-    return out
+    return smooth(np.arange(y.size, dtype=np.float64), y, span)
 
 
 def records_of(one: Printed, seed: int) -> GroupPanel:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +22,8 @@ from fedmiss.models.lowrank.theta import Fit
 from fedmiss.network.kits import Kit
 from fedmiss.network.member import open_data, replay
 from fedmiss.pipeline.fit_folder import write_fit, write_totals
-from fedmiss.pipeline.imputing import impute_panel
+from fedmiss.pipeline.own import describe_panel, finish_own
 from fedmiss.pipeline.panels import PanelFolder, effort_names, open_panel, panel_hash
-from fedmiss.report.build import build_report
 from fedmiss.report.joint import joint_report as write_joint
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.years import month_table
@@ -36,12 +34,12 @@ __all__ = ["joint_report", "own_report"]
 
 def joint_report(result: Path, out: Path, *, date: str | None = None, overwrite: bool = False) -> Path:
     """Write the joint report of a study's result; return its page."""
-    told = JointFacts.of(read_manifest(result, "joint")["results"], "the joint result")
-    return write_joint(result, out, _effort(told), ReportSettings(date=date), overwrite=overwrite)
+    facts = JointFacts.of(read_manifest(result, "joint")["results"], "the joint result")
+    return write_joint(result, out, _effort(facts), ReportSettings(date=date), overwrite=overwrite)
 
 
-def _effort(told: JointFacts) -> dict[str, float]:
-    return dict(zip(effort_names(tuple(told.terms), tuple(told.blanks)), told.kappa, strict=True))
+def _effort(facts: JointFacts) -> dict[str, float]:
+    return dict(zip(effort_names(tuple(facts.terms), tuple(facts.blanks)), facts.kappa, strict=True))
 
 
 # -- an organisation's own report ----------------------------------------------------------------------------
@@ -55,16 +53,14 @@ def own_report(kit: Kit, data: Path, out: Path, *, overwrite: bool = False) -> P
     InputError    the job is not done yet
     """
     again = replay(kit, data)
-    program, told = again.program, again.program.results
+    program, outcomes = again.program, again.program.results
     if again.joint is None:
         raise InputError(f"the job {kit.job.hex()[:12]} is not done yet: there is nothing to report.")
     panel = open_data(kit, data)
     with atomic_folder(out, "own", overwrite=overwrite, inputs=[data, kit.folder]) as tmp:
-        mine = _own_panel(panel, told[0].months, tmp / "panel")
-        _own_fit(kit, program, told, mine, tmp / "fit")
-        impute_panel(tmp / "panel", tmp / "fit", tmp / "imputed")
-        build_report(tmp / "panel", tmp / "fit", tmp / "imputed", tmp / "report")
-        write_manifest(tmp, "own", settings={"study": kit.study.name, "job": kit.job.hex()}, inputs={})
+        mine = _own_panel(panel, outcomes[0].months, tmp / "panel")
+        _own_fit(kit, program, outcomes, mine, tmp / "fit")
+        finish_own(tmp, {"study": kit.study.name, "job": kit.job.hex()}, {})
     return out / "report" / "index.html"
 
 
@@ -79,35 +75,32 @@ def _own_panel(panel: PanelFolder, stamps: I64, out: Path) -> PanelFolder:
         table = table[inside[table["month_index"].to_numpy()]]
         kept[name] = table.assign(month_index=at[table["month_index"].to_numpy()].astype(np.int32))
         write_table(kept[name], out / "groups" / source.name / f"{name}.parquet", name)
-    facts = replace(
-        panel.facts,
-        n_visits=len(kept["visits"]),
-        n_counted=int(kept["visits"]["count"].notna().sum()),
-        n_cells_observed=int((kept["cells"]["n_counted"] > 0).sum()),
-    )
     write_table(month_table(stamps), out / "months.parquet", "months")
     write_table(panel.sites, out / "sites.parquet", "sites")
-    old = panel.manifest
-    write_manifest(
-        out, "panel", settings=old["settings"], inputs=old["inputs"], results=facts.as_results(),
-        flow=old["flow"], terms=old["terms"], warnings=old["warnings"],
-    )  # fmt: skip
+    describe_panel(panel, kept["visits"], out)
     return open_panel(out)
 
 
-def _told_fit(program: GroupProgram, told: Outcome, n_counted: int) -> CountFit:
+def _own_member(program: GroupProgram, outcome: Outcome, n_counted: int) -> CountFit:
     """Build one of the averaged fits: the joint half from its message, the organisation's own from its program."""
-    r = JointFacts.of(json.loads(told.results), "the job")
-    P, C = program.site_posterior(told.batch, 0)
-    L, p = told.T.shape
+    r = JointFacts.of(json.loads(outcome.results), "the job")
+    P, C = program.site_posterior(outcome.batch, 0)
+    L, p = outcome.T.shape
     q = Posterior(
-        r.mu, P, C, told.T, told.D, np.array(r.site_variances), np.zeros((L, p)), np.array(r.month_variances)
+        r.mu,
+        P,
+        C,
+        outcome.T,
+        outcome.D,
+        np.array(r.site_variances),
+        np.zeros((L, p)),
+        np.array(r.month_variances),
     )
     settings = CountSettings(family=r.family, scale=r.scale, rank=r.rank, dispersion=r.dispersion_model)
     aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, 0.0)
     edf = or_nan(r.edf)
     history = Fit(q.theta(), [], r.converged, r.stop_reason, r.rounds, edf=edf)
-    presence = program.site_presence(told.batch, 0)
+    presence = program.site_presence(outcome.batch, 0)
     year = None if presence is None else program.axis.year
     dispersion = or_nan(r.dispersion)
     return CountFit(
@@ -115,15 +108,15 @@ def _told_fit(program: GroupProgram, told: Outcome, n_counted: int) -> CountFit:
     )
 
 
-def _own_fit(kit: Kit, program: GroupProgram, told: list[Outcome], panel: PanelFolder, out: Path) -> None:
-    r, own = JointFacts.of(json.loads(told[0].results), "the job"), panel.facts
-    fit = AverageFit(tuple(_told_fit(program, t, own.n_counted) for t in told))
+def _own_fit(kit: Kit, program: GroupProgram, outcomes: list[Outcome], panel: PanelFolder, out: Path) -> None:
+    r, own = JointFacts.of(json.loads(outcomes[0].results), "the job"), panel.facts
+    fit = AverageFit(tuple(_own_member(program, t, own.n_counted) for t in outcomes))
     write_fit(out, fit)
     keys = sorted(k for k in program.own_totals if FIRST_REPLICATES <= k[0] < OTHERS)
     if keys:
         write_totals(out / "draws.parquet", np.stack([program.own_totals[k] for k in keys])[:, None], ["all"])
         _own_slopes(out, program, fit, panel, keys)
-    trace = told[0].trace
+    trace = outcomes[0].trace
     k = trace.size
     write_table(
         {

@@ -8,7 +8,6 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from fedmiss.community.run import build_community
 from fedmiss.errors import ConfigError, FedmissError, InputError
 from fedmiss.etl.ingest import counted_species, ingest
 from fedmiss.etl.one_species import fold
@@ -24,7 +23,7 @@ from fedmiss.files import (
 )
 from fedmiss.locks import clear_inside, locked
 from fedmiss.pipeline.cluster import over_cluster
-from fedmiss.pipeline.failures import AGAIN, SpeciesResult, in_recipe, next_move, sentence
+from fedmiss.pipeline.failures import AGAIN, SpeciesResult, check_folders, in_recipe, next_move, sentence
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.processes import over_processes
@@ -134,6 +133,8 @@ def _run(
 
 def _with_community(recipe: Recipe, records: Path, say: Callable[[str], None]) -> Recipe:
     """Fit all species together, and give the recipe's panels the scores of the sites, where there are any."""
+    from fedmiss.community.run import build_community  # its solvers take a second to load
+
     settings, folder = recipe.community, recipe.out / "community"
     assert settings is not None
     say("community")
@@ -164,7 +165,8 @@ def _species_of_counts(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
         return []
     if named:
         return list(dict.fromkeys(named))
-    names = sorted(name for name, rows in held.items() if rows >= recipe.min_records)
+    enough = [name for name in sorted(held) if held[name] >= recipe.min_records]
+    names = sorted(enough, key=lambda name: -held[name])  # the largest first: none is left alone at the end
     if not names:
         most = max(held.values(), default=0)
         raise ConfigError(
@@ -193,18 +195,12 @@ def _all_species(
     scheduler: str | None,
 ) -> list[SpeciesResult]:
     """Run several species and write their index; without ``records`` each imports its own."""
-    folders: dict[str, str] = {}
-    for name in names:
-        if (other := folders.setdefault(slug(name), name)) != name:
-            raise ConfigError(
-                f"{other!r} and {name!r} would have one folder, {slug(name)}: a folder has the letters a to z and digits of "
-                "the name. Name one of them otherwise, or run them with recipes of their own."
-            )
+    check_folders(names, ", or run them with recipes of their own")
     one_by_one = _each(recipe, names, records, jobs, scheduler)
     results = []
     for result in chain(failed, one_by_one):
         results.append(result)
-        say(f"{result.species}: " + (f"failed at {result.step}" if result.error else f"{result.page}"))
+        say(result.line)
     groups = read_groups(recipe.species_groups) if recipe.species_groups else {}
     results += _absent(recipe, groups, results)
     results.sort(key=lambda r: r.species)
@@ -264,8 +260,8 @@ def _ingest(recipe: Recipe, records: Path, *, overwrite: bool) -> None:
                 raise type(error)(in_recipe(str(error), "ingest"), **error.fields) from None
             refused[name] = {"error": sentence(error, "ingest"), "near": list(error.fields.get("near", ()))}
             if len(settings.species) == 1:
-                told = " ".join(f"{name}: {why['error']}" for name, why in refused.items())
-                raise ConfigError(f"none of the species of the recipe can be ingested. {told}") from None
+                reasons = " ".join(f"{name}: {why['error']}" for name, why in refused.items())
+                raise ConfigError(f"none of the species of the recipe can be ingested. {reasons}") from None
             settings = replace(settings, species=tuple(n for n in settings.species if n != name))
     if refused:
         update_manifest(records, results=manifest["results"] | {REFUSED: refused})
@@ -324,7 +320,7 @@ def _species(recipe: Recipe, records: Path) -> list[str]:
     table = read_table(records / "records.parquet", "records", columns=["species"]).to_pandas()
     counts = table["species"].value_counts()
     if recipe.species == ("all",):
-        names = sorted(counts[counts >= recipe.min_records].index)
+        names = sorted(sorted(counts[counts >= recipe.min_records].index), key=lambda name: -counts[name])
         if not names:
             raise ConfigError(
                 f"no species has {recipe.min_records} records (the most is {int(counts.max()) if len(counts) else 0}); "

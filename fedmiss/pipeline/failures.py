@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedmiss.community.settings import CommunitySettings
-from fedmiss.errors import in_words
+from fedmiss.errors import ConfigError, in_words
 from fedmiss.etl.settings import PanelSettings
-from fedmiss.pipeline.recipe import ingest_options
+from fedmiss.pipeline.recipe import ingest_options, slug
 from fedmiss.pipeline.settings import FitSettings
 from fedmiss.report.settings import ReportSettings
 from fedmiss.settings import names
 
-__all__ = ["AGAIN", "SpeciesResult", "in_recipe", "next_move", "sentence"]
+__all__ = ["AGAIN", "SpeciesResult", "check_folders", "in_recipe", "next_move", "sentence"]
 
 OWN = ("out", "jobs", "scheduler")  # options that ``fedmiss run`` has itself
 AGAIN = "run the same command again; what is finished is kept."
@@ -35,9 +35,25 @@ class SpeciesResult:
     next: str = ""
 
     @property
+    def line(self) -> str:
+        """What became of the species, in the line that a run prints when it is done."""
+        return f"{self.species}: " + (f"failed at {self.step}" if self.error else f"{self.page}")
+
+    @property
     def failure(self) -> str:
         """What failed, why, and what to do, in one paragraph; blank where nothing did."""
         return f"Failed at {self.step}: {self.error} Next: {self.next}" if self.error else ""
+
+
+def check_folders(names: Iterable[str], otherwise: str) -> None:
+    """Raise ConfigError where two names would have one folder; ``otherwise`` is what the user can do about it."""
+    folders: dict[str, str] = {}
+    for name in names:
+        if (other := folders.setdefault(slug(name), name)) != name:
+            raise ConfigError(
+                f"{other!r} and {name!r} would have one folder, {slug(name)}: a folder has the letters a to z and digits of "
+                f"the name. Name one of them otherwise{otherwise}."
+            )
 
 
 def in_recipe(text: str, step: str = "") -> str:

@@ -226,10 +226,10 @@ def _choose(
             scored = done
             show(done)
 
-        def told() -> None:
+        def announce() -> None:
             note(f"continuing: {scored} of {len(cands) * s.folds} fits of the cross-validation kept.")
 
-        with federation.kept(work / "checkpoint" / "cross-validation", told):
+        with federation.kept(work / "checkpoint" / "cross-validation", announce):
             choice = federation.cross_validate(
                 cands,
                 folds=s.folds,

@@ -7,10 +7,13 @@ the hub the months' parameters and the variances. Nothing of another group's own
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from fedmiss.errors import ConfigError
@@ -23,7 +26,7 @@ from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel, p
 from fedmiss.report.build import build_report
 from fedmiss.tables import read_table, write_table
 
-__all__ = ["own_report"]
+__all__ = ["describe_panel", "finish_own", "own_report"]
 
 
 def own_report(
@@ -58,10 +61,38 @@ def own_report(
     with atomic_folder(out, "own", overwrite=overwrite, inputs=[panel_path, fit_path]) as tmp:
         mine = _write_panel(panel, group, tmp / "panel")
         _write_fit(fit, manifest, draws, mine, tmp)
-        impute_panel(tmp / "panel", tmp / "fit", tmp / "imputed")
-        build_report(tmp / "panel", tmp / "fit", tmp / "imputed", tmp / "report")
-        write_manifest(tmp, "own", settings={"group": group}, inputs=panel_hash(panel))
+        finish_own(tmp, {"group": group}, panel_hash(panel))
     return Path(out) / "report"
+
+
+def finish_own(folder: Path, settings: dict[str, Any], inputs: dict[str, str]) -> None:
+    """Impute and report an organisation's own panel and fit, which stand in the folder, and write its manifest."""
+    panel, fit, imputed = (folder / name for name in ("panel", "fit", "imputed"))
+    impute_panel(panel, fit, imputed)
+    build_report(panel, fit, imputed, folder / "report")
+    write_manifest(folder, "own", settings=settings, inputs=inputs)
+
+
+def describe_panel(
+    panel: PanelFolder, visits: pd.DataFrame, out: Path, flow: Sequence[FlowRow] = (), **facts: Any
+) -> None:
+    """Write the manifest of a panel of these visits, a part of those of another panel; ``facts`` are set as given."""
+    counted, old = visits["count"].notna(), panel.manifest
+    described = replace(
+        panel.facts,
+        n_observers=int(visits["observer_id"].nunique()),
+        n_visits=len(visits),
+        n_counted=int(counted.sum()),
+        n_detected=int(visits["detected"].sum()),
+        n_zeros=int((visits["count"] == 0).sum()),
+        n_cells_observed=len(visits.loc[counted, ["site_index", "month_index"]].drop_duplicates()),
+        birds=int(visits["count"].sum()),
+        **facts,
+    )
+    write_manifest(
+        out, "panel", settings=old["settings"], inputs=old["inputs"], results=described.as_results(),
+        flow=[*old["flow"], *flow], terms=old["terms"], warnings=old["warnings"],
+    )  # fmt: skip
 
 
 def _write_panel(panel: PanelFolder, group: str, out: Path) -> np.ndarray:
@@ -73,31 +104,14 @@ def _write_panel(panel: PanelFolder, group: str, out: Path) -> np.ndarray:
         at = np.searchsorted(mine, table.column("site_index").to_numpy())
         write_table(_numbered(table, at), out / "groups" / group / f"{name}.parquet", name)
     _write_rows(panel.path / "sites.parquet", "sites", mine, out)
-    visits = tables["visits"].to_pandas()
     shutil.copyfile(panel.path / "months.parquet", out / "months.parquet")
-    counted = visits["count"].notna()
-    old = panel.manifest
-    facts = replace(
-        panel.facts,
-        n_sites=int(mine.size),
-        n_observers=int(visits["observer_id"].nunique()),
-        n_visits=len(visits),
-        n_counted=int(counted.sum()),
-        n_detected=int(visits["detected"].sum()),
-        n_zeros=int((visits["count"] == 0).sum()),
-        n_cells_observed=len(visits.loc[counted, ["site_index", "month_index"]].drop_duplicates()),
-        birds=int(visits["count"].sum()),
-        groups={group: panel.facts.groups.get(group, {})},
-    )
     step: FlowRow = {
         "step": "visits of the group",
-        "rows": len(visits),
+        "rows": len(tables["visits"]),
         "note": f"{group}: its own sites only",
     }
-    write_manifest(
-        out, "panel", settings=old["settings"], inputs=old["inputs"], results=facts.as_results(),
-        flow=[*old["flow"], step], terms=old["terms"], warnings=old["warnings"],
-    )  # fmt: skip
+    groups = {group: panel.facts.groups.get(group, {})}
+    describe_panel(panel, tables["visits"].to_pandas(), out, [step], n_sites=int(mine.size), groups=groups)
     return mine
 
 

@@ -10,7 +10,7 @@ from multiprocessing import active_children, get_context, parent_process
 from threading import Thread
 from typing import TypeVar
 
-from fedmiss.system import hear_no_interrupt
+from fedmiss.system import cores, hear_no_interrupt
 
 __all__ = ["over_processes"]
 
@@ -26,12 +26,13 @@ def over_processes(
     ----------
     jobs : processes, by default one per core; 1 runs all here, one after the other
     """
-    jobs = jobs or min(len(names), os.cpu_count() or 1)
+    jobs = jobs or min(len(names), cores())
     if jobs == 1:
         yield from ((name, work(name), "") for name in names)
         return
     # Spawned, not forked: a fork inherits the locks of the readers' threads and waits for them for ever.
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin_worker)
+    threads = max(1, cores() // jobs)
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin_worker, (threads,))
     waiting = {pool.submit(work, name): name for name in names}
     try:
         for future in as_completed(waiting):
@@ -47,8 +48,14 @@ def over_processes(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _begin_worker() -> None:
-    """Ctrl-C is the parent's business; and a worker ends with its parent, however that ended."""
+def _begin_worker(threads: int) -> None:
+    """Ctrl-C is the parent's business; and a worker ends with its parent, however that ended.
+
+    ``threads``: what each library may start, so that workers do not wait for one another's. Libraries read it when they
+    are loaded, which is later: this module loads none.
+    """
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"):
+        os.environ.setdefault(name, str(threads))
     hear_no_interrupt()
     parent = parent_process()
 

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from fedmiss.arrays import F64, I64, Bool
+from fedmiss.arrays import F64, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.federation.results import POINTS_ONLY, AverageFit, CountFit
 from fedmiss.files import Manifest
-from fedmiss.folders import FitFacts
+from fedmiss.folders import ALL, FitFacts
 from fedmiss.pipeline.fit_folder import read_fit
 from fedmiss.pipeline.imputing import counted_visits, drawn
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
-from fedmiss.report import plots, trends
+from fedmiss.report import plots
+from fedmiss.report.inputs import read_draws
+from fedmiss.report.series import MonthlySeries
 from fedmiss.report.support import Least, first_base, usable_counts
-from fedmiss.report.years import make_years
-from fedmiss.tables import read_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,32 +61,26 @@ class SpeciesFit:
     draws: F64 | None
 
     @property
-    def _series(self) -> tuple[F64, pd.DataFrame, F64 | None]:
-        """The monthly totals, the months, and the replicates of the totals."""
-        return self.expected.sum(axis=0), self.panel.months, self.draws
-
-    @property
-    def _n_observed(self) -> I64:
-        return usable_counts(self.observed, self.panel.months)
+    def _series(self) -> MonthlySeries:
+        """The monthly totals with their replicates."""
+        counted = usable_counts(self.observed, self.panel.months)
+        return MonthlySeries.of(self.expected.sum(axis=0), self.panel.months, self.draws, counted)
 
     def _base(self, base: str | int | None) -> str | int | None:
         """Return the base, or the report's own when none is named: the first year with enough counts."""
-        if base is not None:
-            return base
-        years = make_years(self.panel.months, self._n_observed)
-        return first_base(self.observed, years, Least())
+        return base if base is not None else first_base(self.observed, self._series.years, Least())
 
     def totals(self) -> pd.DataFrame:
         """Monthly totals over sites with intervals (birds at standard effort)."""
-        return trends.monthly_totals(*self._series)
+        return self._series.monthly()
 
     def index(self, base: str | int | None = None) -> pd.DataFrame:
         """Yearly totals and indices (base = 100) with intervals."""
-        return trends.yearly_index(*self._series, base=self._base(base), n_observed=self._n_observed)
+        return self._series.index(self._base(base))
 
     def season(self) -> pd.DataFrame:
         """Mean total of each month of the year with intervals, and relative to the mean month."""
-        return trends.seasonal(*self._series, n_observed=self._n_observed)
+        return self._series.season()
 
     def trend(
         self, base: str | int | None = None, rule: str = "pecbms", convention: str = "long-term"
@@ -95,13 +89,7 @@ class SpeciesFit:
 
         ``rule`` is ``pecbms`` or ``rtrim``; ``convention`` is ``long-term`` or ``trim`` (without the scatter of years).
         """
-        return trends.overall_trend(
-            *self._series,
-            base=self._base(base),
-            rule=rule,
-            convention=convention,
-            n_observed=self._n_observed,
-        )
+        return self._series.trend(base=self._base(base), rule=rule, convention=convention)
 
     def plot_index(self, ax: Axes | None = None, base: str | int | None = None) -> Axes:
         """Draw the yearly index with its 95 % intervals into ``ax`` (a new one when None); return the axes."""
@@ -205,11 +193,6 @@ def open_fit(panel: str | Path, fit: str | Path) -> SpeciesFit:
     folder = open_panel(panel)
     manifest, counts = read_fit(fit)
     check_same_panel(folder, manifest, fit)
-    path = Path(fit) / "draws.parquet"
-    draws = None
-    if path.exists():
-        table = read_table(path, "draws").to_pandas()
-        table = table[table["region"] == "all"].sort_values(["draw", "month_index"])
-        draws = table["total"].to_numpy(float).reshape(-1, counts.L)
+    draws = read_draws(Path(fit) / "draws.parquet", counts.L).get(ALL)
     n = counted_visits(folder, counts.J, counts.L)
     return SpeciesFit(folder, counts, manifest, counts.expected(), n.toarray() > 0, draws)

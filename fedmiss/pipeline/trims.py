@@ -16,7 +16,7 @@ from fedmiss.etl.one_species import fold
 from fedmiss.etl.species_groups import not_counted, read_groups
 from fedmiss.files import atomic_folder, hash_file, hash_json, refuse_link, write_manifest
 from fedmiss.locks import clear_inside, locked
-from fedmiss.pipeline.failures import AGAIN, SpeciesResult, sentence
+from fedmiss.pipeline.failures import AGAIN, SpeciesResult, check_folders, sentence
 from fedmiss.pipeline.processes import over_processes
 from fedmiss.pipeline.recipe import slug
 from fedmiss.pipeline.steps import step
@@ -139,13 +139,7 @@ def run_trims(
         _absent(name, near, out, str(groups))
         for name, near in not_counted([n for g in grouped.values() for n in g], table.names).items()
     ]
-    folders: dict[str, str] = {}
-    for name in table.rows:
-        if (other := folders.setdefault(slug(name), name)) != name:
-            raise ConfigError(
-                f"{other!r} and {name!r} would have one folder, {slug(name)}: a folder has the letters a to z and digits of "
-                "the name. Name one of them otherwise in the table."
-            )
+    check_folders(table.rows, " in the table")
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out):
         clear_inside(out)
@@ -156,7 +150,7 @@ def run_trims(
             done = result or SpeciesResult(
                 name, out / slug(name), None, error, step="a step unknown", next=f"add --jobs 1 and {AGAIN}"
             )
-            say(f"{name}: " + (f"failed at {done.step}" if done.error else f"{done.page}"))
+            say(done.line)
             results.append(done)
         results.sort(key=lambda r: r.species)
         index = build_index(
@@ -205,8 +199,8 @@ def _one(name: str, path: Path, table: SplitCounts, out: Path, plan: Trims) -> S
         return SpeciesResult(name, folder, folder / "index.html", redone=("fit",) if ran else ())
     except Exception as error:
         move = f"{_MOVES[at]}, and {AGAIN}"
-        told = sentence(error) if not isinstance(error, FedmissError) else str(error)
-        return SpeciesResult(name, folder, None, told, step=at, next=move)
+        why = sentence(error) if not isinstance(error, FedmissError) else str(error)
+        return SpeciesResult(name, folder, None, why, step=at, next=move)
 
 
 def _write(read: CountTable, name: str, folder: Path, path: Path, plan: Trims, *, overwrite: bool) -> None:

@@ -11,15 +11,16 @@ import pandas as pd
 
 from fedmiss.arrays import F64
 from fedmiss.folders import ALL, VISITED
+from fedmiss.report.beside import Beside, trim_beside
 from fedmiss.report.classes import NOT_CLASSIFIED, classify
 from fedmiss.report.coverage import Coverage, coverage, monthly_coverage
 from fedmiss.report.entries import Entry, entries, entry_reason
-from fedmiss.report.findings import REGION, Findings, Part, found_in, region_row
+from fedmiss.report.findings import Findings, Part, found_in, region_table
 from fedmiss.report.inputs import ReportInputs
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.slopes import log_slope
-from fedmiss.report.support import carriers, first_base, usable_counts, visits_by_site, year_support
+from fedmiss.report.support import first_base, influential_sites, usable_counts, visits_by_site, year_support
 from fedmiss.report.weeks import weekly
 from fedmiss.report.years import Years
 
@@ -34,7 +35,7 @@ class Analysis(Findings):
 
     data: ReportInputs
     coverage: Coverage
-    carriers: pd.DataFrame
+    influential: pd.DataFrame
     visits: pd.DataFrame
     entries: list[Entry]
     sites: pd.DataFrame
@@ -53,6 +54,11 @@ class Analysis(Findings):
     def thin(self) -> tuple[str, ...]:
         """Every reason why the counts do not allow a class."""
         return self.coverage.thin
+
+    @cached_property
+    def beside(self) -> Beside | None:
+        """TRIM's index beside ours, where the report asks for it."""
+        return trim_beside(self)
 
     @cached_property
     def weeks(self) -> pd.DataFrame:
@@ -89,18 +95,12 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
         coverage=cover,
         monthly=series.monthly().merge(by_month, on=["month_index", "month"]),
         yearly=_with_coverage(series.index(base), data, years),
-        carriers=_withheld(carriers(data, years), settings),
+        influential=_withheld(influential_sites(data, years), settings),
         visits=visits_by_site(data.cells, sites.assign(slope=np.nan) if data.one_trend else sites),
         entries=entered,
         parts=parts,
-        regions=pd.DataFrame(
-            [
-                region_row(name, p.series, settings, n_sites=p.n_sites, grand=grand, refuse=p.refuse)
-                for name, p in parts.items()
-            ],
-            columns=REGION,
-        ),
-        visited=_visited(data, settings, refuse),
+        regions=region_table(parts, settings, grand),
+        visited=region_table(_visited(data, settings, refuse), settings, grand),
         sites=sites,
         **found_in(series, settings, base, refuse, by_month["missing"].to_numpy(dtype=np.float64)),
     )
@@ -145,18 +145,15 @@ def _parts(data: ReportInputs, settings: ReportSettings, refuse: str | None) -> 
     return parts
 
 
-def _visited(data: ReportInputs, settings: ReportSettings, refuse: str | None) -> pd.DataFrame:
-    """The trend of the visited sites, where the panel has sites that stand for an area; else no row."""
+def _visited(data: ReportInputs, settings: ReportSettings, refuse: str | None) -> dict[str, Part]:
+    """The series of the visited sites, where the panel has sites that stand for an area; else none."""
     at = data.observed.any(axis=1)
     if VISITED not in data.draws or at.all() or not at.any():
-        return pd.DataFrame(columns=REGION)
+        return {}
     seen = usable_counts(data.observed, data.months, settings.least)
     totals: F64 = data.expected[at].sum(axis=0)
     series = MonthlySeries.of(totals, data.months, data.draws[VISITED], seen)
-    row = region_row(
-        VISITED, series, settings, n_sites=int(at.sum()), grand=data.totals.mean(), refuse=refuse
-    )
-    return pd.DataFrame([row], columns=REGION)
+    return {VISITED: Part(series, refuse, int(at.sum()))}
 
 
 def _region_reason(data: ReportInputs, region: str, n_sites: int) -> str | None:

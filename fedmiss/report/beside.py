@@ -10,7 +10,6 @@ import pandas as pd
 
 from fedmiss.errors import InputError
 from fedmiss.report import words
-from fedmiss.report.trim import TrimSettings, fit_trim
 from fedmiss.report.years import base_years
 
 if TYPE_CHECKING:
@@ -41,6 +40,9 @@ def trim_beside(a: Analysis) -> Beside | None:
     """
     if not a.settings.trim:
         return None
+    # TRIM's solver takes half a second to load.
+    from fedmiss.report.trim import TrimSettings, fit_trim
+
     data, months = a.data, a.data.months
     cells = data.cells[data.cells["n_counted"] > 0]
     at = cells["month_index"].to_numpy()

@@ -132,7 +132,7 @@ def _place(a: Analysis, r: Any) -> str:
 
 def carried(a: Analysis) -> list[str]:
     """Name the count, or the site, that carries the result."""
-    rows = {r.what: r for r in records(a.carriers)}
+    rows = {r.what: r for r in records(a.influential)}
     out = []
     top = rows.get("largest count")
     if top is not None and top.share >= COUNT_CARRIES and a.coverage.n_detected > 1:

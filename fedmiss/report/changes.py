@@ -12,7 +12,7 @@ from fedmiss.arrays import F64, I64
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.slopes import trend_row
 
-__all__ = ["bends", "change_points", "period_trends", "periods"]
+__all__ = ["change_points", "find_change_points", "period_trends", "periods"]
 
 MAX_POINTS = 2
 MIN_SEGMENT = 4  # years on each side of a change point
@@ -68,19 +68,16 @@ def change_points(
 
     Examples
     --------
-    >>> import numpy as np, pandas as pd, fedmiss
-    >>> year, month = np.divmod(np.arange(72), 12)
-    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
-    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
-    >>> months["month_index"] = np.arange(72)
-    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> import numpy as np, fedmiss
+    >>> months = fedmiss.report.years.month_table(12 * 2015 + np.arange(72))
+    >>> totals = 100 * 0.95 ** (months["year"] - 2015)  # five per cent fewer every year
     >>> len(fedmiss.report.change_points(totals, months))  # a straight line has none
     0
     """
-    return bends(MonthlySeries.of(monthly, months, draws, n_observed), max_points)
+    return find_change_points(MonthlySeries.of(monthly, months, draws, n_observed), max_points)
 
 
-def bends(series: MonthlySeries, max_points: int = MAX_POINTS) -> pd.DataFrame:
+def find_change_points(series: MonthlySeries, max_points: int = MAX_POINTS) -> pd.DataFrame:
     """Find the change points of a series; see ``change_points``."""
     year, t, draws = series.within(series.years.used)
     rows = []
@@ -118,12 +115,9 @@ def period_trends(
 
     Examples
     --------
-    >>> import numpy as np, pandas as pd, fedmiss
-    >>> year, month = np.divmod(np.arange(72), 12)
-    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
-    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
-    >>> months["month_index"] = np.arange(72)
-    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> import numpy as np, fedmiss
+    >>> months = fedmiss.report.years.month_table(12 * 2015 + np.arange(72))
+    >>> totals = 100 * 0.95 ** (months["year"] - 2015)  # five per cent fewer every year
     >>> fedmiss.report.period_trends(totals, months)["period"].to_list()
     ['all years']
     """

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from fedmiss.errors import ConfigError
+from fedmiss.report.intervals import normal_quantile, student_quantile
 from fedmiss.report.settings import RULES
 
 __all__ = ["CLASSES", "NOT_CLASSIFIED", "TrendClass", "by_limits", "classify"]
@@ -82,11 +82,11 @@ def classify(
     if n_years - 2 <= 0:
         return TrendClass(NOT_CLASSIFIED, "Unknown (df<=0)", np.nan, np.nan)
     if rule == "trim":
-        q = stats.norm.ppf([0.975, 0.995])
+        q = np.array([normal_quantile(level) for level in (0.95, 0.99)])
         lo1, lo2 = np.exp(slope) * (1.0 - q * se)
         hi1, hi2 = np.exp(slope) * (1.0 + q * se)
     else:
-        q = stats.t.ppf([0.975, 0.9995], n_years - 2)
+        q = np.array([student_quantile(level, n_years - 2) for level in (0.95, 0.999)])
         lo1, lo2 = np.exp(slope - q * se)
         hi1, hi2 = np.exp(slope + q * se)
     ladder = (

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from fedmiss.report.inputs import ReportInputs
+from fedmiss.report.support import connected
 from fedmiss.report.years import Years
 
 __all__ = [
@@ -59,11 +58,9 @@ class Coverage:
 
 def _linked_years(site: np.ndarray, year: np.ndarray, n_sites: int, n_years: int) -> int:
     """Return the size of the largest set of years linked by sites (or months) that were counted in more than one year."""
-    n = n_sites + n_years
-    graph = coo_matrix((np.ones(site.size), (site, n_sites + year)), shape=(n, n))
-    label = connected_components(graph, directed=False)[1][n_sites:]
-    seen = np.unique(year)
-    return int(np.bincount(label[seen]).max()) if seen.size else 0
+    linked = np.zeros((n_sites, n_years), dtype=bool)
+    linked[site, year] = True
+    return int(np.bincount(connected(linked)[np.unique(year)], minlength=1).max())
 
 
 def coverage(data: ReportInputs, years: Years) -> Coverage:

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.report.analysis import MIN_SITE_YEARS, Analysis
-from fedmiss.report.beside import trim_beside
 from fedmiss.report.cautions import PARTS_NAMED, asked, parts_by_share
 from fedmiss.report.prose import averaged_ranks, chosen_rows
 
@@ -94,5 +93,5 @@ def _fitted(a: Analysis) -> dict[str, float | None]:
 
 
 def _beside(a: Analysis) -> dict[str, float]:
-    both = trim_beside(a)
+    both = a.beside
     return {} if both is None else dict(both.numbers)

@@ -15,13 +15,13 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, Percent
 from numpy.typing import ArrayLike
 
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.beside import trim_beside
 from fedmiss.report.findings import Findings
 from fedmiss.report.maps import heatmap
 from fedmiss.report.marks import indicator_marks, monthly_marks, season_marks, smoothed_marks, trend_marks
+from fedmiss.report.plots import band, bars, index_line
 from fedmiss.report.prose import progress_words
 from fedmiss.report.sitemap import site_map
-from fedmiss.report.style import BLUE, GREY, INK, ORANGE, SKY, Plot, figure, style
+from fedmiss.report.style import BLUE, GREY, INK, ORANGE, PEACH, SKY, Plot, figure, lay_out, style
 from fedmiss.report.windows import smooth_index
 from fedmiss.report.words import count, number, per_year, percent, share
 from fedmiss.report.years import MONTH_NAMES, season_text
@@ -61,9 +61,8 @@ def joint_figures(a: Findings) -> dict[str, Plot]:
 def _drawn(a: A, makers: Sequence[Callable[[A], Plot | None]]) -> dict[str, Plot]:
     with style():
         plots = [p for p in (make(a) for make in makers) if p is not None]
-        for plot in plots:  # lay out once; the files of a figure then share one layout
-            plot.figure.draw_without_rendering()
-            plot.figure.set_layout_engine("none")
+        for plot in plots:
+            lay_out(plot.figure)
     return {p.name: p for p in plots}
 
 
@@ -135,12 +134,9 @@ def trend(a: Findings) -> Plot:
 
 def _draw_index(ax: Axes, a: Findings, table: pd.DataFrame, used: pd.DataFrame) -> None:
     year = used["year"].to_numpy(dtype=float)
-    if used["index_lo"].notna().any():
-        ax.vlines(year, used["index_lo"], used["index_hi"], color=SKY, lw=5, alpha=0.6)
-    # unused years are NaN, so that the line breaks instead of bridging a year without data
-    ax.plot(table["year"], table["index"], color=BLUE, marker="o", ms=4, lw=1.2)
+    index_line(ax, table, str(a.trend["base"]))
     ax.axhline(100, color=GREY, lw=0.8, ls=(0, (4, 3)))
-    base, t = str(a.trend["base"]), a.trend
+    t = a.trend
     known = np.isfinite(t["percent_lo"])
     if len(used) >= 2 and np.isfinite(t["slope"]) and (known or not a.n_draws):
         level = np.log(used["index"]).mean()
@@ -149,7 +145,6 @@ def _draw_index(ax: Axes, a: Findings, table: pd.DataFrame, used: pd.DataFrame) 
         limits = f" ({percent(t['percent_lo'])} to {percent(t['percent_hi'])})" if known else ""
         ax.set_title(f"trend {percent(t['percent_per_year'])} per year{limits}", color=ORANGE, loc="right")
     ax.set_ylim(0, np.nanmax([*used["index_hi"].dropna(), *used["index"].dropna(), 100.0]) * 1.08)
-    ax.set_ylabel(f"index ({base} = 100)" if base else "index")
     _thousands(ax)
 
 
@@ -203,17 +198,16 @@ def smoothed(a: Findings) -> Plot | None:
 
 def beside(a: Analysis) -> Plot | None:
     """Draw TRIM's index beside ours, when the report asks for it and TRIM's model can be fitted."""
-    both = trim_beside(a)
+    both = a.beside
     if both is None or both.table.empty:
         return None
     t = both.table
     fig = figure(height=3.2)
     ax = fig.subplots()
     year = t["year"].to_numpy(dtype=float)
-    if t["index_lo"].notna().any():
-        ax.vlines(year - 0.12, t["index_lo"], t["index_hi"], color=SKY, lw=4, alpha=0.6)
     half = 1.96 * t["trim_se"]
-    ax.vlines(year + 0.12, np.maximum(t["trim"] - half, 0), t["trim"] + half, color="#f0b48c", lw=4)
+    bars(ax, year - 0.12, t["index_lo"], t["index_hi"])
+    bars(ax, year + 0.12, np.maximum(t["trim"] - half, 0), t["trim"] + half, PEACH)
     # lines break where years are left out
     every = t.set_index("year").reindex(range(int(year.min()), int(year.max()) + 1))
     ax.plot(every.index - 0.12, every["index"], color=BLUE, marker="o", ms=4, lw=1.2, label="fedmiss")
@@ -466,10 +460,7 @@ def indicator_figure(table: pd.DataFrame, alt: str, name: str = "indicator") -> 
         if known.any():
             gaps = np.maximum([table["index"] - table["lo"], table["hi"] - table["index"]], 0)
             ax.errorbar(table["year"], table["index"], gaps, fmt="none", ecolor=GREY, lw=0.8)
-        if table["smooth_lo"].notna().any():
-            ax.fill_between(
-                table["year"], table["smooth_lo"], table["smooth_hi"], color=SKY, alpha=0.35, lw=0
-            )
+        band(ax, table["year"], table["smooth_lo"], table["smooth_hi"])
         curve = table["smooth"].notna().any()
         ax.plot(table["year"], table["index"], color=BLUE, marker="o", ms=4, ls="none" if curve else "-")
         if curve:
@@ -478,5 +469,5 @@ def indicator_figure(table: pd.DataFrame, alt: str, name: str = "indicator") -> 
         ax.set_ylim(bottom=0)
         ax.set_ylabel(f"indicator ({int(table['year'].iloc[0])} = 100)")
         ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-        fig.draw_without_rendering()
+        lay_out(fig)
     return Plot(name, "Indicator", "", alt, fig, table, indicator_marks(table))

@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import F64, I64
-from fedmiss.report.changes import bends, periods
+from fedmiss.report.changes import find_change_points, periods
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.inputs import Source
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.years import Years
 
-__all__ = ["REGION", "Findings", "Part", "found_in", "region_row"]
+__all__ = ["REGION", "Findings", "Part", "found_in", "region_table"]
 
 _OF_TREND = [
     "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo", "percent_hi",
@@ -133,7 +133,7 @@ def found_in(
     below : (L,) what the lower curve of the monthly figure follows: cells without a count, or visits
     """
     rule, convention = settings.rule, settings.convention
-    points = bends(series)
+    points = find_change_points(series)
     enough = series.draws is not None and len(series.draws) >= 2 and series.years.used.any()
     return {
         "series": series,
@@ -148,19 +148,18 @@ def found_in(
     }
 
 
-def region_row(
-    region: str,
-    series: MonthlySeries,
-    settings: ReportSettings,
-    *,
-    n_sites: int,
-    grand: float,
-    refuse: str | None,
-) -> Mapping[str, object]:
-    """A row of the table of regions; ``grand`` is the mean monthly total of all of them."""
-    row = series.trend(rule=settings.rule, refuse=refuse, convention=settings.convention).iloc[0]
-    share = float(series.totals.mean() / grand) if grand > 0 else np.nan
-    return {"region": region, "n_sites": n_sites, "share": share} | {k: row[k] for k in _OF_TREND}
+def region_table(parts: Mapping[str, Part], settings: ReportSettings, grand: float) -> pd.DataFrame:
+    """The table of regions; ``grand`` is the mean monthly total of the whole, in birds."""
+    rows = []
+    for name, part in parts.items():
+        trend = part.series.trend(
+            rule=settings.rule, refuse=part.refuse, convention=settings.convention
+        ).iloc[0]
+        share = float(part.series.totals.mean() / grand) if grand > 0 else np.nan
+        rows.append(
+            {"region": name, "n_sites": part.n_sites, "share": share} | {k: trend[k] for k in _OF_TREND}
+        )
+    return pd.DataFrame(rows, columns=REGION)
 
 
 def _replicates(series: MonthlySeries) -> pd.DataFrame:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import polars as pl
+import pyarrow as pa
+from numpy.typing import DTypeLike, NDArray
 
 from fedmiss.arrays import F32, F64, I64, Bool
 from fedmiss.errors import InputError
@@ -18,7 +19,7 @@ from fedmiss.folders import FACTS
 from fedmiss.group_names import group_name
 from fedmiss.tables import read_table
 
-__all__ = ["ReportInputs", "Source", "read_inputs"]
+__all__ = ["ReportInputs", "Source", "read_draws", "read_inputs"]
 
 _FACTS = {f.name for cls in FACTS.values() for f in fields(cls)}
 
@@ -187,15 +188,16 @@ def _read_weeks(panel: Path) -> pd.DataFrame | None:
     """Sum the visits of every group by site, month and quarter of the month; dates and observers are not kept."""
     keys, parts = ["site_index", "month_index", "quarter"], []
     for path in sorted((panel / "groups").glob("*/visits.parquet")):
-        read_table(path, "visits", columns=["count"])  # names the file when it is damaged
-        visits = pl.scan_parquet(path).filter(pl.col("count").is_not_null())
-        quarter = ((pl.col("date").dt.day() - 1) // 7).clip(0, 3).cast(pl.Int32)
-        sums = visits.with_columns(quarter=quarter).group_by(keys)
-        parts.append(sums.agg(n_counted=pl.len(), count_sum=pl.col("count").sum()).collect())
-    if not parts:
-        return None
-    whole = pl.concat(parts).group_by(keys).sum().sort(keys)
-    return pd.DataFrame({c: whole[c].to_numpy() for c in whole.columns})
+        table = read_table(path, "visits", columns=["site_index", "month_index", "date", "count"])
+        counted = np.flatnonzero(table["count"].is_valid().to_numpy())
+        site, month, date, count = (table[c].take(counted).to_numpy() for c in table.column_names)
+        day = (date.astype("datetime64[D]") - date.astype("datetime64[M]")).astype(np.int64)  # from 0
+        week = pd.DataFrame(
+            {"site_index": site, "month_index": month, "quarter": np.minimum(day // 7, 3).astype(np.int32)}
+        )
+        sums = week.assign(n_counted=1, count_sum=count).groupby(keys, as_index=False).sum()
+        parts.append(sums)
+    return pd.concat(parts).groupby(keys, as_index=False).sum() if parts else None
 
 
 def _read_matrix(path: Path, n_sites: int, n_months: int) -> tuple[F64, tuple[F32, F32], Bool]:
@@ -210,14 +212,23 @@ def _read_matrix(path: Path, n_sites: int, n_months: int) -> tuple[F64, tuple[F3
         raise InputError(
             f"{path} names site {site.max()} or month {month.max()}, which the panel does not have."
         )
-    expected = np.full((n_sites, n_months), np.nan)
-    observed = np.zeros((n_sites, n_months), dtype=bool)
-    expected[site, month] = table["expected"].to_numpy()
-    observed[site, month] = table["observed"].to_numpy(zero_copy_only=False)
+    at = site.astype(np.int64) * n_months + month
+    in_order = np.array_equal(at, np.arange(at.size))
+
+    def matrix(table: pa.Table, name: str, blank: float, dtype: DTypeLike) -> NDArray[Any]:
+        rows = np.asarray(table[name].to_numpy(zero_copy_only=False), dtype=dtype)
+        if in_order:
+            return rows.reshape(n_sites, n_months)
+        values = np.full(at.size, blank, dtype=dtype)
+        values[at] = rows
+        return values.reshape(n_sites, n_months)
+
+    expected, observed = matrix(table, "expected", np.nan, float), matrix(table, "observed", False, bool)
     del table
-    low, high = (np.full((n_sites, n_months), np.nan, dtype=np.float32) for _ in range(2))
-    for values, name in ((low, "expected_lower"), (high, "expected_upper")):  # one at a time: they are large
-        values[site, month] = read_table(path, "imputed", columns=[name])[name].to_numpy(zero_copy_only=False)
+    low, high = (  # one at a time: they are large
+        matrix(read_table(path, "imputed", columns=[name]), name, np.nan, np.float32)
+        for name in ("expected_lower", "expected_upper")
+    )
     if not np.isfinite(expected).all():
         j, m = (int(i[0]) for i in np.nonzero(~np.isfinite(expected)))
         raise InputError(
@@ -226,7 +237,8 @@ def _read_matrix(path: Path, n_sites: int, n_months: int) -> tuple[F64, tuple[F3
     return expected, (low, high), observed
 
 
-def _read_draws(path: Path, n_months: int) -> dict[str, F64]:
+def read_draws(path: Path, n_months: int) -> dict[str, F64]:
+    """Read the replicates of the monthly totals of each region, (B, L) birds; none where the fit kept none."""
     if not path.exists():
         return {}
     table = _frame(path, "draws")
@@ -280,7 +292,7 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
         expected=expected,
         limits=limits,
         observed=observed,
-        draws=_read_draws(fit / "draws.parquet", len(months)),
+        draws=read_draws(fit / "draws.parquet", len(months)),
         trace=_optional(fit / "trace.parquet", "trace"),
         cv=_optional(fit / "cv.parquet", "cv"),
         site_trends=site_trends,

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy.special import ndtri, stdtrit
 
 from fedmiss.arrays import F64, Bool
 
-__all__ = ["MIN_DRAWS", "Interval", "interval", "normal_quantile", "ratio_to_base"]
+__all__ = ["MIN_DRAWS", "Interval", "interval", "normal_quantile", "ratio_to_base", "student_quantile"]
 
 MIN_DRAWS = 20  # below this a standard deviation over replicates is off by more than 16 %
 
@@ -25,7 +25,12 @@ class Interval(NamedTuple):
 
 def normal_quantile(level: float) -> float:
     """Return the two-sided standard normal quantile: 1.96 for ``level=0.95``."""
-    return float(stats.norm.ppf(0.5 + level / 2.0))
+    return float(ndtri(0.5 + level / 2.0))
+
+
+def student_quantile(level: float, df: int) -> float:
+    """Return the two-sided Student quantile with ``df`` degrees of freedom."""
+    return float(stdtrit(df, 0.5 + level / 2.0))
 
 
 def interval(estimate: ArrayLike, draws: F64 | None, level: float = 0.95) -> Interval:

@@ -19,10 +19,10 @@ from fedmiss.report.build import report_results, write_figures
 from fedmiss.report.coverage import MIN_CELLS_PER_YEAR, MIN_DETECTIONS
 from fedmiss.report.effort import sensitivity
 from fedmiss.report.exchange import write_totals
-from fedmiss.report.findings import REGION, Findings, Part, found_in, region_row
+from fedmiss.report.findings import Findings, Part, found_in, region_table
 from fedmiss.report.fitted import fitted_years
 from fedmiss.report.html import rendered_page
-from fedmiss.report.inputs import Source
+from fedmiss.report.inputs import Source, read_draws
 from fedmiss.report.prose import (
     Headline,
     area,
@@ -76,7 +76,7 @@ class JointSource(Source):
         return self.months["month_of_year"].nunique() == 1
 
     @property
-    def told(self) -> JointFacts:
+    def result(self) -> JointFacts:
         """The facts of the result, with types."""
         return JointFacts.of(self.joint["results"], "the joint result")
 
@@ -94,12 +94,7 @@ class JointSource(Source):
             month_table(np.array(raw["months"], dtype=np.int64)),
             [str(r) for r in raw["regions"]],
         )
-        table = read_table(result / "draws.parquet", "draws").to_pandas()
-        draws = {}
-        for label, part in table.groupby("region", sort=True):
-            draws[str(label)] = (
-                part.sort_values(["draw", "month_index"])["total"].to_numpy(float).reshape(-1, len(months))
-            )
+        draws = read_draws(result / "draws.parquet", len(months))
         if not labels or labels[0] != ALL or len(raw["totals"]) != len(labels):
             raise InputError(
                 f"{result}/totals.json names the regions {', '.join(labels) or 'none'}; join the study again to write it."
@@ -125,7 +120,7 @@ class JointFindings(Findings):
     @property
     def n_sites(self) -> int:
         """Sites of all organisations."""
-        return round(self.data.told.n_sites_all)
+        return round(self.data.result.n_sites_all)
 
     @property
     def found(self) -> bool:
@@ -170,7 +165,7 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
     yearly = yearly.assign(visits=np.rint((years.W > 0) @ data.visits).astype(np.int64))
     yearly.attrs.update(attrs)
     refuse = "; ".join(_thin(birds, yearly)) or None
-    monthly = series.monthly()
+    monthly, grand = series.monthly(), float(data.totals[ALL].mean())
     one = (
         "the model has rank 0, so every region has the same trend by construction" if data.one_trend else None
     )
@@ -183,8 +178,8 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
         monthly=monthly.assign(visits=data.visits),
         yearly=yearly,
         parts=parts,
-        regions=_rows(data, parts, settings),
-        visited=_rows(data, visited, settings),
+        regions=region_table(parts, settings, grand),
+        visited=region_table(visited, settings, grand),
         fitted=fitted,
         **found_in(series, settings, settings.base, refuse, data.visits),
     )
@@ -197,22 +192,13 @@ def _part(data: JointSource, name: str, refuse: str | None) -> Part:
     )
 
 
-def _rows(data: JointSource, parts: Mapping[str, Part], settings: ReportSettings) -> pd.DataFrame:
-    grand = float(data.totals[ALL].mean())
-    rows = [
-        region_row(name, p.series, settings, n_sites=0, grand=grand, refuse=p.refuse)
-        for name, p in parts.items()
-    ]
-    return pd.DataFrame(rows, columns=REGION)
-
-
 # -- words ---------------------------------------------------------------------------------------------------
 
 
 def headline(a: JointFindings) -> Headline:
     """The sentence of a local report, and what this one rests on."""
     support = (
-        f"It rests on {count(a.data.told.n_counted)} visits with a count in {int(a.years.used.sum())} of "
+        f"It rests on {count(a.data.result.n_counted)} visits with a count in {int(a.years.used.sum())} of "
         f"{a.years.year.size} years, of {a.organisations} together."
     )
     if not a.found:
@@ -251,16 +237,16 @@ def caveats(a: JointFindings) -> list[str]:
 
 
 def _study(a: JointFindings) -> Section:
-    told, settings = a.data.told, a.data.joint["settings"]
-    ledger = told.ledger
+    result, settings = a.data.result, a.data.joint["settings"]
+    ledger = result.ledger
     masks = "yes: each organisation saw sums over all of them only" if settings["masks"] else "no"
     facts = [
         ("Organisations", a.organisations),
-        ("Visits with a count", count(told.n_counted)),
-        ("Sites", count(told.n_sites_all)),
+        ("Visits with a count", count(result.n_counted)),
+        ("Sites", count(result.n_sites_all)),
         (
             "Left out",
-            f"{count(told.withheld_visits or 0)} visits, for least numbers ({settings['minimum']}) behind a sum",
+            f"{count(result.withheld_visits or 0)} visits, for least numbers ({settings['minimum']}) behind a sum",
         ),
         ("Least number of organisations behind a sum", count(settings["contributors"])),
         ("Largest share of one organisation in a month", share(settings["share"])),
@@ -271,7 +257,7 @@ def _study(a: JointFindings) -> Section:
         ),
         ("Job", str(a.data.joint["inputs"]["job"])[:16]),
     ]
-    return Section("study", "The study", {"facts": facts, "advice": told.advice})
+    return Section("study", "The study", {"facts": facts, "advice": result.advice})
 
 
 def _sections(a: JointFindings, plots: dict[str, Any]) -> list[Section | None]:

@@ -346,7 +346,7 @@ def _indicator_words(table: pd.DataFrame, trends: pd.DataFrame) -> str:
     )
     low, high = int(table["n_species"].min()), int(table["n_species"].max())
     n = str(high) if low == high else f"{low} to {high}"
-    told = "".join(
+    details = "".join(
         f" From {r['from_year']} to {r['to_year']}: {percent(r['percent_per_year'])} per year"
         + (
             f" ({percent(r['percent_lo'])} to {percent(r['percent_hi'])}), {r['trend_class']}."
@@ -357,7 +357,7 @@ def _indicator_words(table: pd.DataFrame, trends: pd.DataFrame) -> str:
     )
     return (
         f"Geometric mean of the indices of {n} species, each with the same weight: {number(last['index'])} in "
-        f"{int(last['year'])}{limits}, with {int(first['year'])} = 100.{told}"
+        f"{int(last['year'])}{limits}, with {int(first['year'])} = 100.{details}"
     )
 
 

@@ -1,6 +1,7 @@
-"""Figures of one's own: each takes a table or a fit and axes, draws into them and returns them.
+"""How an index, totals and a matrix are drawn, in reports and in figures of one's own.
 
-Nothing here touches pyplot or a global style: with ``ax=None`` the axes stand in a figure of their own (``ax.figure``).
+Each ``plot_...`` takes a table or a fit and axes, draws into them and returns them. Nothing here touches pyplot or a global
+style: with ``ax=None`` the axes stand in a figure of their own (``ax.figure``).
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from fedmiss.report.style import BLUE, GREY, ORANGE, PEACH, SKY
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from fedmiss.report.trim import TrimFit
     from fedmiss.report.trim.cells import Label
 
-__all__ = ["plot_index", "plot_indicator", "plot_matrix", "plot_season", "plot_totals", "plot_trim"]
-
-_BLUE, _SKY, _ORANGE = "#0072B2", "#56B4E9", "#D55E00"
+__all__ = [
+    "band", "bars", "index_line", "plot_index", "plot_indicator", "plot_matrix", "plot_season", "plot_totals", "plot_trim",
+]  # fmt: skip
 
 
 def _axes(ax: Axes | None) -> Axes:
@@ -32,9 +35,25 @@ def _axes(ax: Axes | None) -> Axes:
     return Figure(figsize=(6.0, 3.6), layout="constrained").subplots()
 
 
-def _bars(ax: Axes, x: ArrayLike, lo: ArrayLike, hi: ArrayLike, colour: str = _SKY) -> None:
+def bars(ax: Axes, x: ArrayLike, lo: ArrayLike, hi: ArrayLike, colour: str = SKY) -> None:
+    """Draw intervals as bars, where any is known."""
     if np.isfinite(np.asarray(lo, dtype=float)).any():
-        ax.vlines(x, lo, hi, color=colour, lw=4, alpha=0.6)
+        ax.vlines(x, np.asarray(lo, dtype=float), np.asarray(hi, dtype=float), color=colour, lw=4, alpha=0.6)
+
+
+def band(ax: Axes, x: ArrayLike, lo: pd.Series, hi: pd.Series) -> None:
+    """Draw intervals as a band, where any is known."""
+    if lo.notna().any():
+        ax.fill_between(x, lo, hi, color=SKY, alpha=0.35, lw=0)
+
+
+def index_line(ax: Axes, table: pd.DataFrame, base: str = "") -> None:
+    """Draw a yearly index with its bars and its line, which breaks at years that are not used; name the axis by its base."""
+    used = table[table["used"]]
+    bars(ax, used["year"], used["index_lo"], used["index_hi"])
+    ax.plot(table["year"], table["index"].where(table["used"]), color=BLUE, marker="o", ms=4, lw=1.2)
+    ax.set_ylabel(f"index ({base} = 100)" if base else "index")
+    ax.set_ylim(bottom=0)
 
 
 def plot_index(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
@@ -51,22 +70,15 @@ def plot_index(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
 
     Examples
     --------
-    >>> import numpy as np, pandas as pd, fedmiss
-    >>> year, month = np.divmod(np.arange(72), 12)
-    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
-    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
-    >>> months["month_index"] = np.arange(72)
-    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> import numpy as np, fedmiss
+    >>> months = fedmiss.report.years.month_table(12 * 2015 + np.arange(72))
+    >>> totals = 100 * 0.95 ** (months["year"] - 2015)  # five per cent fewer every year
     >>> ax = fedmiss.report.plot_index(fedmiss.report.yearly_index(totals, months))
     >>> ax.figure.savefig("figure.png")
     """
-    used = table[table["used"]]
     ax = _axes(ax)
-    _bars(ax, used["year"], used["index_lo"], used["index_hi"])
-    ax.plot(table["year"], table["index"].where(table["used"]), color=_BLUE, marker="o", ms=4)
-    base = used.loc[np.isclose(used["index"], 100.0), "year"]
-    ax.set_ylabel(f"index ({int(base.iloc[0])} = 100)" if len(base) == 1 else "index")
-    ax.set_ylim(bottom=0)
+    base = table.loc[table["used"] & np.isclose(table["index"], 100.0), "year"]
+    index_line(ax, table, str(base.iloc[0]) if len(base) == 1 else "")
     return ax
 
 
@@ -84,20 +96,16 @@ def plot_totals(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
 
     Examples
     --------
-    >>> import numpy as np, pandas as pd, fedmiss
-    >>> year, month = np.divmod(np.arange(72), 12)
-    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
-    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
-    >>> months["month_index"] = np.arange(72)
-    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> import numpy as np, fedmiss
+    >>> months = fedmiss.report.years.month_table(12 * 2015 + np.arange(72))
+    >>> totals = 100 * 0.95 ** (months["year"] - 2015)  # five per cent fewer every year
     >>> ax = fedmiss.report.plot_totals(fedmiss.report.monthly_totals(totals, months))
     >>> ax.figure.savefig("figure.png")
     """
     ax = _axes(ax)
     x = table["year"] + (table["month_of_year"] - 0.5) / 12.0
-    if table["lo"].notna().any():
-        ax.fill_between(x, table["lo"], table["hi"], color=_SKY, alpha=0.35, lw=0)
-    ax.plot(x, table["total"], color=_BLUE, lw=1.2)
+    band(ax, x, table["lo"], table["hi"])
+    ax.plot(x, table["total"], color=BLUE, lw=1.2)
     ax.set_ylabel("total over all sites")
     ax.set_ylim(bottom=0)
     return ax
@@ -117,18 +125,15 @@ def plot_season(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
 
     Examples
     --------
-    >>> import numpy as np, pandas as pd, fedmiss
-    >>> year, month = np.divmod(np.arange(72), 12)
-    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
-    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
-    >>> months["month_index"] = np.arange(72)
-    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> import numpy as np, fedmiss
+    >>> months = fedmiss.report.years.month_table(12 * 2015 + np.arange(72))
+    >>> totals = 100 * 0.95 ** (months["year"] - 2015)  # five per cent fewer every year
     >>> ax = fedmiss.report.plot_season(fedmiss.report.seasonal(totals, months))
     >>> ax.figure.savefig("figure.png")
     """
     ax = _axes(ax)
-    _bars(ax, table["month_of_year"], table["lo"], table["hi"])
-    ax.plot(table["month_of_year"], table["total"], color=_BLUE, marker="o", ms=4)
+    bars(ax, table["month_of_year"], table["lo"], table["hi"])
+    ax.plot(table["month_of_year"], table["total"], color=BLUE, marker="o", ms=4)
     ax.set_xlabel("month")
     ax.set_ylabel("expected count, all sites")
     return ax
@@ -157,8 +162,8 @@ def plot_trim(fit: TrimFit, ax: Axes | None = None, base: Label | Sequence[Label
     t = fit.index() if base is None else fit.index(base=base)
     ax = _axes(ax)
     mid, half = 100.0 * t["index"], 196.0 * t["se"]
-    _bars(ax, t["time"], np.maximum(mid - half, 0.0), mid + half, "#f0b48c")
-    ax.plot(t["time"], mid, color=_ORANGE, marker="s", ms=4)
+    bars(ax, t["time"], np.maximum(mid - half, 0.0), mid + half, PEACH)
+    ax.plot(t["time"], mid, color=ORANGE, marker="s", ms=4)
     ax.set_ylabel("TRIM index")
     ax.set_ylim(bottom=0)
     return ax
@@ -185,10 +190,9 @@ def plot_indicator(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     'indicator'
     """
     ax = _axes(ax)
-    if table["lo"].notna().any():
-        ax.fill_between(table["year"], table["lo"], table["hi"], color=_SKY, alpha=0.35, lw=0)
-    ax.plot(table["year"], table["index"], color=_BLUE, marker="o", ms=4)
-    ax.axhline(100, color="#8a8a8a", lw=0.8, ls=(0, (4, 3)))
+    band(ax, table["year"], table["lo"], table["hi"])
+    ax.plot(table["year"], table["index"], color=BLUE, marker="o", ms=4)
+    ax.axhline(100, color=GREY, lw=0.8, ls=(0, (4, 3)))
     ax.set_ylim(bottom=0)
     ax.set_ylabel("indicator")
     return ax

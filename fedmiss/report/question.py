@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, DTypeLike
-from scipy import stats
 
 from fedmiss.arrays import I64
 from fedmiss.errors import ConfigError
@@ -22,7 +21,7 @@ from fedmiss.folders import ALL
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.findings import Findings, Part
-from fedmiss.report.intervals import MIN_DRAWS, normal_quantile
+from fedmiss.report.intervals import MIN_DRAWS, normal_quantile, student_quantile
 from fedmiss.report.series import MIN_YEARS, MonthlySeries
 from fedmiss.report.settings import RULES
 from fedmiss.report.words import count
@@ -183,7 +182,7 @@ def stored(a: Findings, places: Mapping[int, tuple[float, float]] | None = None)
         "convention": a.settings.convention,
         "unit": a.unit,
         "z": normal_quantile(0.95),
-        "t": [float(stats.t.ppf(0.975, n)) for n in df],
+        "t": [student_quantile(0.95, n) for n in df],
         "least": [MIN_YEARS, MIN_DRAWS],
         "none": NOT_CLASSIFIED,
         "said": {"draws": NO_DRAWS, "base": NO_BASE, "site": NO_SITE, "season": OTHER_SEASON},

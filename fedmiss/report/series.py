@@ -14,8 +14,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.intervals import MIN_DRAWS, interval
 from fedmiss.report.loess import choose_span, loess
-from fedmiss.report.scatter import check_convention, contrast_error
-from fedmiss.report.slopes import scatter_of_years, trend_row
+from fedmiss.report.slopes import check_convention, contrast_error, scatter_of_years, trend_row
 from fedmiss.report.years import Years, base_years, decimal_year, make_years
 
 __all__ = ["MIN_YEARS", "MonthlySeries"]
@@ -255,9 +254,7 @@ class MonthlySeries:
             least = min(0.8, 4.0 * len(axis.season) / max(xs.size, 1))
             span, _ = choose_span(xs, _without_season(ys, month), year, it, least=least)
         curve = loess(xs, ys, span, it)
-        curves = (
-            None if self.draws is None else np.stack([loess(xs, row[keep], span, it) for row in self.draws])
-        )
+        curves = None if self.draws is None else loess(xs, self.draws[:, keep], span, it)
         if (ys >= 0).all():
             curve = np.maximum(curve, 0.0)  # a local line may dip below zero beside a peak; birds cannot
         band = interval(curve, curves, level)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from fedmiss.errors import ConfigError
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.plots import index_line
 from fedmiss.report.prose import headline
-from fedmiss.report.style import BLUE, INK, SKY, figure, png_bytes, style
+from fedmiss.report.style import INK, figure, png_bytes, style
 from fedmiss.report.words import per_year
 from fedmiss.version import __version__
 
@@ -79,16 +80,8 @@ def write_share_image(a: Analysis, path: Path) -> None:
         fig.text(0.05, 0.87, a.settings.title or a.name, fontsize=17, weight="bold", color=INK)
         fig.text(0.05, 0.755, h.verdict, fontsize=13.5, color=INK)
         if len(t):
-            ax.vlines(
-                t["year"],
-                t["index_lo"].astype(float),
-                t["index_hi"].astype(float),
-                color=SKY,
-                lw=4,
-                alpha=0.6,
-            )
-            # the line breaks at left-out years
-            ax.plot(a.yearly["year"], a.yearly["index"], color=BLUE, marker="o", ms=4)
+            index_line(ax, a.yearly)
+            ax.set_ylabel("")
             ax.set_title(_line(a), fontsize=9.5, loc="left")
         ax.set_ylim(bottom=0)
         ax.tick_params(labelsize=8)

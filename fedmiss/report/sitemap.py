@@ -10,6 +10,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
+from numpy.typing import ArrayLike
 
 from fedmiss.arrays import F64
 from fedmiss.report.analysis import MIN_SITE_YEARS, Analysis
@@ -174,34 +175,29 @@ def hexagons(table: pd.DataFrame, a: Analysis, frame: Frame) -> pd.DataFrame:
     x = (table["longitude"].to_numpy() - frame.west) / width
     y = (table["latitude"].to_numpy() - frame.south) * frame.squeeze / width
     centre = _nearest_centre(x, y)
-    key = pd.DataFrame(centre).groupby([0, 1]).ngroup().to_numpy()
-    used = a.years.used
-    W = a.years.W[used]
-    rows = []
-    for k in np.unique(key):
-        mine = key == k
-        part = table[mine]
-        total = (
-            a.data.expected[part["site_index"].to_numpy()].sum(axis=0) @ W.T
-            if "site_index" in part
-            else np.array([])
+    middle, hexagon = np.unique(centre, axis=0, return_inverse=True)
+
+    def summed(values: ArrayLike) -> F64:
+        return np.asarray(
+            np.bincount(hexagon.ravel(), weights=np.asarray(values, dtype=np.float64)), dtype=np.float64
         )
-        slope = np.nan
-        if total.size > 1 and (total > 0).all() and a.sites_differ:
-            slope = float(log_slope(a.years.year[used], total))
-        cx, cy = centre[mine][0]
-        rows.append(
-            {
-                "longitude": frame.west + cx * width,
-                "latitude": frame.south + cy * width / frame.squeeze,
-                "n_sites": int(part["n_sites"].sum()) if "n_sites" in part else int(mine.sum()),
-                "visits": int(part["visits"].sum()),
-                "mean_total": float(part["mean_total"].sum()),
-                "percent_per_year": 100.0 * (np.exp(slope) - 1.0),
-                "width_km": frame.km / _ACROSS,
-            }
-        )
-    return pd.DataFrame(rows)
+
+    slope: F64 = np.full(len(middle), np.nan)
+    if "site_index" in table and a.sites_differ:
+        used = a.years.used
+        per_year = a.data.expected[table["site_index"].to_numpy()] @ a.years.W[used].T
+        slope = log_slope(a.years.year[used], np.column_stack([summed(column) for column in per_year.T]))
+    return pd.DataFrame(
+        {
+            "longitude": frame.west + middle[:, 0] * width,
+            "latitude": frame.south + middle[:, 1] * width / frame.squeeze,
+            "n_sites": summed(table.get("n_sites", np.ones(len(table)))).astype(np.int64),
+            "visits": summed(table["visits"]).astype(np.int64),
+            "mean_total": summed(table["mean_total"]),
+            "percent_per_year": 100.0 * (np.exp(slope) - 1.0),
+            "width_km": frame.km / _ACROSS,
+        }
+    )
 
 
 def _nearest_centre(x: F64, y: F64) -> F64:

@@ -1,15 +1,35 @@
-"""The slope of log yearly totals, its errors by both conventions, and its class."""
+"""The slope of log yearly totals, the scatter of true totals about their line, both errors of the slope, and its class.
+
+Two conventions. ``long-term`` asks how well the counted years estimate the trend of a longer period: the ups and
+downs of single years are part of the error, as in poptrend and bbsBayes2. ``trim`` asks how well the slope through the
+true totals of just these years is known: only the error of the totals counts, as in TRIM and rtrim.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedmiss.arrays import F64, I64
+from fedmiss.errors import ConfigError
 from fedmiss.report.classes import classify
-from fedmiss.report.scatter import contrast_error, year_variance
+from fedmiss.report.intervals import student_quantile
+from fedmiss.report.settings import CONVENTIONS
 
-__all__ = ["log_slope", "scatter_of_years", "trend_row"]
+__all__ = [
+    "Error",
+    "check_convention",
+    "contrast_error",
+    "log_slope",
+    "scatter_of_years",
+    "trend_row",
+    "year_variance",
+]
+
+_NEWTON = 8  # steps from the minimum to the zero of the derivative
+_GRID = 200  # points at which the likelihood is evaluated before the best is refined
 
 
 def log_slope(year: ArrayLike, total: F64) -> F64:
@@ -82,3 +102,93 @@ def scatter_of_years(year: I64, total: F64, values: F64 | None) -> float:
     if not ((total > 0).all() and (values > 0).all()):
         return float("nan")
     return year_variance(year.astype(np.float64), np.log(total), np.cov(np.log(values), rowvar=False))
+
+
+class Error(NamedTuple):
+    """Standard error of a contrast of log yearly totals, and the Student or normal quantile that goes with it."""
+
+    se: float
+    quantile: float
+
+
+def check_convention(convention: str) -> None:
+    """Raise ConfigError for a convention that does not exist."""
+    if convention not in CONVENTIONS:
+        raise ConfigError(
+            f"--convention is {convention!r}; it must be long-term or trim.", convention=convention
+        )
+
+
+def year_variance(year: F64, logs: F64, cov: F64) -> float:
+    """Estimate the variance of true log totals about a straight line, by restricted maximum likelihood.
+
+    The residuals of the line are those of ``N(X beta, sigma2 I + cov)``; the line is projected out, and ``sigma2`` is
+    not below 0. It is 0 when the residuals are no larger than the error of the totals explains; without that error it is
+    the residual sum of squares over ``Y - 2``.
+    Source: random-effects meta-regression (Thompson and Sharp 1999). Differs from it in: the errors of the totals are
+    correlated.
+
+    Parameters
+    ----------
+    year : (Y,) calendar years
+    logs : (Y,) logarithms of the totals
+    cov : (Y, Y) covariance of their errors
+
+    Returns
+    -------
+    sigma2 >= 0, log units squared; NaN for fewer than three years or a value that is not finite.
+
+    Examples
+    --------
+    >>> year = np.arange(5.0)
+    >>> wave = np.array([1.0, -1.0, 0.0, -1.0, 1.0])
+    >>> year_variance(year, 0.2 * year + wave, np.zeros((5, 5))) > 0
+    True
+    >>> year_variance(year, 0.2 * year + wave, 9.0 * np.eye(5))
+    0.0
+    """
+    n = year.size
+    if n < 3 or not (np.isfinite(logs).all() and np.isfinite(cov).all()):
+        return float("nan")
+    X = np.column_stack([np.ones(n), year - year.mean()])
+    N = np.linalg.qr(X, mode="complete")[0][:, 2:]
+    lam, V = np.linalg.eigh(N.T @ cov @ N)
+    lam = np.maximum(lam, 0.0)
+    z2 = ((N @ V).T @ logs) ** 2
+    top = float(z2.max())
+    if top <= 1e-24:
+        return 0.0
+
+    def least(grid: F64) -> int:
+        d = np.maximum(grid[:, None] + lam, 1e-300)
+        return int((np.log(d) + z2 / d).sum(axis=1).argmin())
+
+    grid = np.concatenate([[0.0], top * np.geomspace(1e-8, 1.0, _GRID)])  # beyond top the likelihood falls
+    best = least(grid)
+    if best == 0:
+        return 0.0
+    a, b = grid[best - 1], grid[min(best + 1, grid.size - 1)]
+    fine = np.linspace(a, b, _GRID)
+    s = float(fine[least(fine)])
+    for _ in range(_NEWTON):  # a minimum is known to half the digits; the zero of its derivative to all
+        d = np.maximum(s + lam, 1e-300)
+        slope, bend = (1.0 / d - z2 / d**2).sum(), (2.0 * z2 / d**3 - 1.0 / d**2).sum()
+        s = float(np.clip(s - slope / bend, a, b)) if bend > 0 else s
+    return s
+
+
+def contrast_error(weights: F64, sampling: float, sigma2: float, n_years: int, level: float = 0.95) -> Error:
+    """Add the scatter of years to the sampling error of ``weights @ log totals``.
+
+    ``se^2 = sampling^2 + sigma2 sum(weights^2)``, with the Student quantile of ``n_years - 2`` degrees of freedom, the
+    number of residuals behind sigma2. With totals known exactly this is ordinary least squares.
+
+    Parameters
+    ----------
+    weights : (Y,) of the contrast: ``(t - mean t) / sum (t - mean t)^2`` for the slope
+    sampling : standard error over the replicates
+    """
+    if n_years < 3:
+        return Error(float("nan"), float("nan"))
+    se = float(np.sqrt(sampling**2 + sigma2 * float(weights @ weights)))
+    return Error(se, student_quantile(level, n_years - 2))

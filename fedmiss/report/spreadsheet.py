@@ -6,6 +6,8 @@ import pandas as pd
 
 __all__ = ["harmless"]
 
+_RISKY = ("=", "+", "-", "@", "\t", "\r")
+
 
 def harmless(table: pd.DataFrame) -> pd.DataFrame:
     """Put ' before texts that a spreadsheet would run as a formula: those that begin with = + - @, a tab or CR.
@@ -16,7 +18,9 @@ def harmless(table: pd.DataFrame) -> pd.DataFrame:
     for at, kind in enumerate(out.dtypes):
         if pd.api.types.is_string_dtype(kind) or pd.api.types.is_object_dtype(kind):
             column = out.iloc[:, at]
+            if not any(str(value).startswith(_RISKY) for value in column.unique()):
+                continue  # the usual column, without the work
             text = column.astype("string")
-            risky = text.str.contains(r"^[=+\-@\t\r]", na=False) & pd.to_numeric(text, errors="coerce").isna()
+            risky = text.str.startswith(_RISKY, na=False) & pd.to_numeric(text, errors="coerce").isna()
             out.isetitem(at, column.where(~risky, "'" + text).array)
     return out

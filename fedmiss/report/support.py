@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from scipy import stats
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
+from scipy.special import stdtr
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.report.settings import Least
@@ -23,9 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Least",
-    "carriers",
+    "connected",
     "first_base",
     "groups_apart",
+    "influential_sites",
     "usable_counts",
     "visits_by_site",
     "year_support",
@@ -73,7 +72,7 @@ def first_base(observed: Bool, years: Years, least: Least) -> str | None:
     return str(years.year[good[0]]) if good and good[0] != used[0] else None
 
 
-def carriers(data: ReportInputs, years: Years) -> pd.DataFrame:
+def influential_sites(data: ReportInputs, years: Years) -> pd.DataFrame:
     """Return the site-month with the largest count and the sites that weigh most in total and in trend.
 
     Columns: ``what`` (``largest count``, ``largest site``, ``trend without``), ``site_index``, ``site_id``, ``month``
@@ -141,9 +140,31 @@ def visits_by_site(cells: pd.DataFrame, sites: pd.DataFrame) -> pd.DataFrame:
             known &= sites["years_counted"].to_numpy() >= MIN_YEARS_COMPARED
         n, rho, p = int(known.sum()), np.nan, np.nan
         if n >= MIN_SITES_COMPARED and np.ptp(x[known]) > 0 and np.ptp(y[known]) > 1e-9:
-            rho, p = (float(v) for v in stats.spearmanr(x[known], y[known]))
+            rho, p = _spearman(x[known], y[known])
         rows.append((name, n, rho, p, bool(abs(rho) >= CLEAR and p < SURE)))
     return pd.DataFrame(rows, columns=["compared", "n_sites", "correlation", "p_value", "clear"])
+
+
+def _spearman(x: F64, y: F64) -> tuple[float, float]:
+    """Spearman's rank correlation and its p-value by Student's t, as scipy.stats, which takes a second to load."""
+    rho = float(np.corrcoef(pd.Series(x).rank(), pd.Series(y).rank())[0, 1])
+    df = x.size - 2
+    t = rho * np.sqrt(df / max((1.0 - rho) * (1.0 + rho), 1e-300))
+    return rho, float(2.0 * stdtr(df, -abs(t)))
+
+
+def connected(linked: Bool) -> I64:
+    """Label the K columns of a matrix (N, K): two columns with a common row have one label, and so on along the chain.
+
+    Returns
+    -------
+    label : (K,) the smallest column of each connected set
+    """
+    reach = linked.T.astype(np.float32) @ linked.astype(np.float32) > 0
+    np.fill_diagonal(reach, True)
+    while (wider := reach.astype(np.float32) @ reach.astype(np.float32) > 0).sum() > reach.sum():
+        reach = wider
+    return np.asarray(reach.argmax(axis=0), dtype=np.int64)
 
 
 def groups_apart(data: ReportInputs) -> list[tuple[list[str], list[str]]]:
@@ -155,20 +176,11 @@ def groups_apart(data: ReportInputs) -> list[tuple[list[str], list[str]]]:
         return []
     names = sorted(data.group_regions)
     regions = sorted({r for v in data.group_regions.values() for r in v})
-    pairs = [(i, len(names) + regions.index(r)) for i, n in enumerate(names) for r in data.group_regions[n]]
-    if len({i for i, _ in pairs}) < len(names):
+    held = np.array([[r in data.group_regions[n] for n in names] for r in regions], dtype=bool)
+    if not (held.size and held.any(axis=0).all()):
         return []  # a group of unknown place may lie anywhere
-    n = len(names) + len(regions)
-    row, col = np.array(pairs).T
-    count, label = connected_components(
-        coo_matrix((np.ones(len(pairs)), (row, col)), shape=(n, n)), directed=False
-    )
-    if count < 2:
+    label = connected(held)
+    parts = [[n for n, k in zip(names, label, strict=True) if k == part] for part in np.unique(label)]
+    if len(parts) < 2:
         return []
-    return [
-        (
-            [x for x, k in zip(names, label[: len(names)], strict=True) if k == part],
-            [x for x, k in zip(regions, label[len(names) :], strict=True) if k == part],
-        )
-        for part in range(count)
-    ]
+    return [(part, sorted({r for n in part for r in data.group_regions[n]})) for part in parts]

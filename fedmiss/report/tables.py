@@ -37,7 +37,7 @@ def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
         "visited": ("report_regions", a.visited),
         "sites": ("report_sites", a.sites),
         "site_years": ("report_site_years", site_years(a)),
-        "carriers": ("report_carriers", a.carriers),
+        "carriers": ("report_carriers", a.influential),
         "sensitivity": ("report_sensitivity", sensitivity(a)),
         "visits": ("report_visits", a.visits),
         "entries": ("report_entries", entry_table(a.entries)),

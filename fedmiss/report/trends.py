@@ -28,12 +28,9 @@ def monthly_totals(
 
     Examples
     --------
-    >>> import numpy as np, pandas as pd, fedmiss
-    >>> year, month = np.divmod(np.arange(72), 12)
-    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
-    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
-    >>> months["month_index"] = np.arange(72)
-    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> import numpy as np, fedmiss
+    >>> months = fedmiss.report.years.month_table(12 * 2015 + np.arange(72))
+    >>> totals = 100 * 0.95 ** (months["year"] - 2015)  # five per cent fewer every year
     >>> fedmiss.report.monthly_totals(totals, months)["total"].iloc[-1].round(2).item()
     77.38
     """
@@ -62,12 +59,9 @@ def yearly_index(
 
     Examples
     --------
-    >>> import numpy as np, pandas as pd, fedmiss
-    >>> year, month = np.divmod(np.arange(72), 12)
-    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
-    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
-    >>> months["month_index"] = np.arange(72)
-    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> import numpy as np, fedmiss
+    >>> months = fedmiss.report.years.month_table(12 * 2015 + np.arange(72))
+    >>> totals = 100 * 0.95 ** (months["year"] - 2015)  # five per cent fewer every year
     >>> fedmiss.report.yearly_index(totals, months)["index"].round(1).to_list()
     [100.0, 95.0, 90.3, 85.7, 81.5, 77.4]
     """
@@ -92,7 +86,7 @@ def overall_trend(
     The slope is that of log yearly totals on the year. ``slope_se_sampling`` is its standard deviation over the
     replicates, which equals TRIM's sandwich ``(X'X)^-1 X' cov(log totals) X (X'X)^-1`` with the replicates'
     covariance. ``slope_se`` also holds the scatter of the years about their line (``year_sd``, see
-    ``scatter.year_variance``), unless ``convention`` is ``trim``. ``lo`` and ``hi`` are the limits by which the ``rule``
+    ``slopes.year_variance``), unless ``convention`` is ``trim``. ``lo`` and ``hi`` are the limits by which the ``rule``
     decides (see ``classify``). The slope does not depend on the base; ``change_percent`` does.
 
     A class is refused, with the ``reason``, for fewer than 5 complete years, fewer than 20 replicates, a total that
@@ -107,12 +101,9 @@ def overall_trend(
 
     Examples
     --------
-    >>> import numpy as np, pandas as pd, fedmiss
-    >>> year, month = np.divmod(np.arange(72), 12)
-    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
-    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
-    >>> months["month_index"] = np.arange(72)
-    >>> totals = 100 * 0.95**year  # five per cent fewer every year
+    >>> import numpy as np, fedmiss
+    >>> months = fedmiss.report.years.month_table(12 * 2015 + np.arange(72))
+    >>> totals = 100 * 0.95 ** (months["year"] - 2015)  # five per cent fewer every year
     >>> round(float(fedmiss.report.overall_trend(totals, months)["percent_per_year"].iloc[0]), 6)
     -5.0
     """
@@ -137,13 +128,10 @@ def seasonal(
 
     Examples
     --------
-    >>> import numpy as np, pandas as pd, fedmiss
-    >>> year, month = np.divmod(np.arange(72), 12)
-    >>> months = pd.DataFrame({"year": 2015 + year, "month_of_year": month + 1})
-    >>> months["month"] = [f"{y}-{m:02d}" for y, m in months.to_numpy()]
-    >>> months["month_index"] = np.arange(72)
-    >>> totals = 100 * 0.95**year  # five per cent fewer every year
-    >>> season = fedmiss.report.seasonal(totals * (1 + (month == 4)), months)
+    >>> import numpy as np, fedmiss
+    >>> months = fedmiss.report.years.month_table(12 * 2015 + np.arange(72))
+    >>> totals = 100 * 0.95 ** (months["year"] - 2015)  # five per cent fewer every year
+    >>> season = fedmiss.report.seasonal(totals * (1 + (months["month_of_year"] == 5)), months)
     >>> int(season["total"].to_numpy().argmax()) + 1  # the month with most
     5
     """

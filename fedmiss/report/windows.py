@@ -110,7 +110,7 @@ def smooth_index(a: Findings) -> pd.DataFrame:
     smooth = curve(t)
     bands = None
     if draws is not None and (draws > 0).all():
-        bands = np.stack([curve(d) for d in draws])
+        bands = curve(draws)
     limits = interval(smooth, bands)
     scale = 100.0 / level
     return pd.DataFrame(

@@ -24,6 +24,7 @@ import re
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -168,18 +169,22 @@ def state(step: Step, folder: Path) -> dict[str, str]:
 
 def draw_nothing() -> None:
     """Make figures that go into memory blank; one that goes to a file is drawn."""
-    from matplotlib.figure import Figure
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    savefig = Figure.savefig
+    def blank(drawn: Callable, nothing: str | bytes) -> Callable:
+        def write(self: object, target: object, **more: object) -> None:
+            if isinstance(target, io.IOBase):
+                target.write(nothing)
+            else:
+                drawn(self, target, **more)
 
-    def blank(self: Figure, target: object, **more: object) -> None:
-        if isinstance(target, io.IOBase):
-            target.write('<svg width="9pt" height="9pt"/>' if isinstance(target, io.StringIO) else b"PNG")
-        else:
-            savefig(self, target, **more)
+        return write
 
-    Figure.savefig = blank
-    Figure.draw_without_rendering = lambda self: None
+    FigureCanvasSVG.print_svg = blank(FigureCanvasSVG.print_svg, '<svg width="9pt" height="9pt"/>')
+    FigureCanvasAgg.print_png = blank(FigureCanvasAgg.print_png, b"PNG")
+    ConstrainedLayoutEngine.execute = lambda self, figure: None
 
 
 def points(step: Step, n: int) -> list[tuple[int, str]]:

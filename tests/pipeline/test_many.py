@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from fedmiss.files import read_manifest
 from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.failures import in_recipe
+from fedmiss.pipeline.processes import over_processes
 from fedmiss.pipeline.recipe import read_recipe, slug
+from fedmiss.system import cores
 from tests.cli.terminal import fedmiss
 
 GOOD = ("Alauda arvensis", "Parus major", "Turdus merula")
@@ -99,3 +102,15 @@ def test_options_of_steps_are_said_as_settings():
     assert in_recipe("Or --map auto to take it.") == 'Or map = "auto" in [ingest] to take it.'
     assert in_recipe("--seed", "panel") == "seed in [panel]"
     assert in_recipe("--seed", "fit") == "seed in [fit]"
+
+
+def threads_of(name: str) -> str:
+    return os.environ[name]
+
+
+def test_processes_share_the_cores(monkeypatch):
+    names = ("OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS")
+    monkeypatch.delenv(names[0], raising=False)
+    monkeypatch.setenv(names[1], "7")  # what the user has set stays
+    found = {name: result for name, result, _ in over_processes(threads_of, names, 2)}
+    assert found == {names[0]: str(max(1, cores() // 2)), names[1]: "7"}

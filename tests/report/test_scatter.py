@@ -9,7 +9,7 @@ import statsmodels.api as sm
 from scipy import stats
 
 from fedmiss.errors import ConfigError
-from fedmiss.report.scatter import contrast_error, year_variance
+from fedmiss.report.slopes import contrast_error, year_variance
 from fedmiss.report.trends import overall_trend
 
 

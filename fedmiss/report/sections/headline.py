@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.beside import trim_beside
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.findings import Findings
 from fedmiss.report.prose import area, caveats, headline, latest, other_convention, over_the_period
@@ -35,7 +34,7 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
             "figure": plots["trend"],
             "smoothed": plots.get("smoothed"),
             "beside": plots.get("beside"),
-            "no_trim": both.problem if (both := trim_beside(a)) else "",
+            "no_trim": both.problem if (both := a.beside) else "",
         },
     )
 

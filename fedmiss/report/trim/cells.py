@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
+from fedmiss.report.support import connected
 
 __all__ = ["Cells", "Covariates", "Label", "Weights", "check_links", "make_cells"]
 
@@ -209,12 +208,7 @@ def check_links(cells: Cells) -> None:
                 f"time point {empty[0]} has no positive count{where} ({len(empty)} such points), so its effect cannot be "
                 "estimated; leave it out, join it with its neighbour, or fit model 2, which draws a line through it."
             )
-        seen = cells.seen[mask]
-        i, t = np.nonzero(seen)
-        n = seen.shape[0]
-        j = t % J
-        graph = coo_matrix((np.ones(i.size), (i, n + j)), shape=(n + J,) * 2)
-        label = connected_components(graph, directed=False)[1][n:]
+        label = connected(np.asarray(cells.seen[mask].reshape(-1, len(cells.months), J).any(axis=1)))
         if (label != label[0]).any():
             other = cells.times[int(np.flatnonzero(label != label[0])[0])]
             raise InputError(

@@ -38,8 +38,8 @@ def describe(fit: TrimFit, shown: Shown = Shown()) -> str:
         lines += ["", "Wald tests", _table(wald)]
     parameters = fit.coefficients()
     if len(parameters) and (s.model == 2 or len(parameters) <= 24):
-        told = parameters[[k for k in parameters if k not in ("covariate", "category") or c.covariates]]
-        lines += ["", "Parameters (log scale, and as factors)", _table(told)]
+        kept = parameters[[k for k in parameters if k not in ("covariate", "category") or c.covariates]]
+        lines += ["", "Parameters (log scale, and as factors)", _table(kept)]
     for name in fit.strata:
         lines += ["", "All sites" if name == "all" else f"Sites with {name.replace('=', ' = ')}"]
         for which in ("imputed", "model"):

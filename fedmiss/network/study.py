@@ -191,6 +191,11 @@ class Study:
             )
         if self.before:
             read_before(self.before.get("models"), f"study {self.name}, before")
+            if set(self.before) != {"job", "revision", "models"}:
+                raise ConfigError(
+                    f"study {self.name}, before has {', '.join(map(str, self.before))}; it needs job, revision and models, "
+                    "as `fedmiss federation revise --from` writes them."
+                )
         for key in self.model:
             if key not in _MODEL:
                 raise unknown(str(key), _MODEL, "[model]")

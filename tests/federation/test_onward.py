@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedmiss.errors import InputError
+from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.job import preview_job, run_job
 from fedmiss.federation.hub.onward import read_before, written
 from fedmiss.federation.link import InProcess, Link
@@ -136,5 +136,5 @@ def test_the_preview_is_the_beginning_of_the_same_job(clubs, first):
 def test_a_damaged_start_is_refused_in_words(first, damage, words):
     rows = written(first[2][-1])
     damage(rows)
-    with pytest.raises(InputError, match=f"a file.*{words}"):
+    with pytest.raises(ConfigError, match=f"a file.*{words}"):
         read_before(rows, "a file")

@@ -87,7 +87,7 @@ def read_before(rows: object, where: str) -> tuple[Before, ...]:
 
     Raises
     ------
-    InputError    it is something else; names the place and the value
+    ConfigError    it is something else; names the place and the value
     """
     out = []
     for i, row in enumerate(rows if isinstance(rows, list | tuple) else [rows]):
@@ -103,15 +103,15 @@ def read_before(rows: object, where: str) -> tuple[Before, ...]:
             one = Before(settings, **values)
             _check(one)
         except FedmissError as error:
-            raise InputError(f"{where}: model {i + 1} of the job to go on from: {error}") from None
+            raise ConfigError(f"{where}: model {i + 1} of the job to go on from: {error}") from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(
+            raise ConfigError(
                 f"{where}: model {i + 1} of the job to go on from cannot be read ({type(error).__name__}: {error}). Make "
                 "the revision again from a kit that took part in it."
             ) from None
         out.append(one)
     if not out:
-        raise InputError(f"{where} names a job to go on from, and no model of it. Leave it out.")
+        raise ConfigError(f"{where} names a job to go on from, and no model of it. Leave it out.")
     return tuple(out)
 
 

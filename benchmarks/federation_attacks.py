@@ -25,8 +25,8 @@ sys.path.insert(0, str(ROOT))
 
 from fedmiss.federation import messages as msg  # noqa: E402
 from fedmiss.federation.group.folds import draw_folds  # noqa: E402
-from fedmiss.federation.hub.agree import Plan  # noqa: E402
-from fedmiss.federation.hub.job import Order, run_job  # noqa: E402
+from fedmiss.federation.hub.agree import DataSpec  # noqa: E402
+from fedmiss.federation.hub.job import JobSpec, run_job  # noqa: E402
 from fedmiss.federation.link import InProcess, Link  # noqa: E402
 from fedmiss.federation.masks import masked_fields  # noqa: E402
 from fedmiss.models.lowrank.data import Group, GroupPanel  # noqa: E402
@@ -73,9 +73,9 @@ def overheard(
     programs = {name: club.program() for name, club in clubs_of(panel, folder).items()}
     for program in programs.values():
         program.minimum, program.jointly, program.own_sites = 0, jointly, own_sites
-    plan = Plan(joint=joint, jointly=jointly, minimum=minimum)
+    plan = DataSpec(joint=joint, jointly=jointly, minimum=minimum)
     link = Listening(InProcess(programs), JOB[:8], SETTINGS)
-    run_job(link, Order(plan, QUASI, folds=FOLDS, by="cell", bootstrap=4))
+    run_job(link, JobSpec(plan, QUASI, folds=FOLDS, by="cell", bootstrap=4))
     return link.heard, programs
 
 

@@ -32,8 +32,8 @@ from fedmiss.federation.circle import Circle
 from fedmiss.federation.gather import Board
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import Visits
-from fedmiss.federation.hub.agree import Plan
-from fedmiss.federation.hub.job import Joint, Order, run_job
+from fedmiss.federation.hub.agree import DataSpec
+from fedmiss.federation.hub.job import JobResult, JobSpec, run_job
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.masks import Masks, identity, public_key
@@ -68,7 +68,7 @@ def visits_of(name: str, site: np.ndarray, month: np.ndarray, count: np.ndarray)
 
 def study(
     n: int, draws: int, folder: Path, *, compress: bool = False, whole: bool = False, months: int = 144
-) -> tuple[dict[str, Joint], dict[str, Link], float, float, Joint]:
+) -> tuple[dict[str, JobResult], dict[str, Link], float, float, JobResult]:
     """Run a job at ``n`` organisations and in one process: results, links, CPU and wall seconds, the reference."""
     site, month, count = counts((60 if whole else 15) * n, months)
     names = [f"o{k:03d}" for k in range(n)]
@@ -79,9 +79,9 @@ def study(
     }
     keys = {name: identity(folder / name / "identity.key") for name in names}
     roster = {name: public_key(k) for name, k in keys.items()}
-    plan = Plan(joint=False, jointly=True, minimum=5)
+    plan = DataSpec(joint=False, jointly=True, minimum=5)
     proposed = Study("size", "a species", tuple(names), model={"bootstrap": draws}).order()
-    order = replace(proposed, plan=plan) if whole else Order(plan, [NEGBIN], bootstrap=draws)
+    order = replace(proposed, plan=plan) if whole else JobSpec(plan, [NEGBIN], bootstrap=draws)
 
     def program(name: str) -> GroupProgram:
         return GroupProgram(
@@ -113,7 +113,7 @@ def study(
     return results, links, time.process_time() - cpu, time.perf_counter() - wall, here
 
 
-def gap(a: Joint, b: Joint) -> float:
+def gap(a: JobResult, b: JobResult) -> float:
     """Largest relative difference of totals and draws."""
     pairs = ((a.totals, b.totals), (a.draws, b.draws))
     return max(float((np.abs(x - y) / np.abs(y)).max()) for x, y in pairs if y.size)

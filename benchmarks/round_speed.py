@@ -35,7 +35,7 @@ def arrays(sites: int, cells: float, p: int, seed: int = 0) -> list[object]:
     return [
         1, ptr, col, np.ones(sites), np.full(sites, -1, np.int64), np.zeros((FITS, 1, 1)),
         rng.poisson(3, shape).astype(float), rng.random(shape), np.zeros((1, 1)), False, np.ones(FITS),
-        rng.normal(0, 0.3, (FITS, L, p)), covariance(L), np.ones((FITS, p)), np.ones(FITS), POISSON.reach,
+        rng.normal(0, 0.3, (FITS, L, p)), covariance(L), np.ones((FITS, p)), np.ones(FITS), POISSON.max_step,
         np.zeros((FITS, sites, p)), rng.normal(0, 0.3, (FITS, sites, p)), covariance(sites), np.zeros(shape), POISSON.code,
     ]  # fmt: skip
 

@@ -23,7 +23,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.etl.community import Lists
 from fedmiss.federation.group.features import expanded
 from fedmiss.federation.group.visits import Visits, effort_columns
-from fedmiss.federation.hub.agree import Plan
+from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.crossval import FOLDS
 from fedmiss.federation.hub.steps import responding
 from fedmiss.federation.local import LocalFederation
@@ -73,10 +73,10 @@ def effort_visits(lists: Lists) -> Visits:
     )  # fmt: skip
 
 
-def effort_plan(wanted: str) -> Plan:
+def effort_plan(wanted: str) -> DataSpec:
     """What :func:`effort_by` needs to be agreed; ``wanted``: auto, or terms with commas between them."""
     terms = wanted if wanted == "auto" else tuple(t.strip() for t in wanted.split(","))
-    return Plan(months=np.arange(12, dtype=np.int64), effort=terms)
+    return DataSpec(months=np.arange(12, dtype=np.int64), effort=terms)
 
 
 def effort_by(federation: LocalFederation, lists: Lists) -> Effort:

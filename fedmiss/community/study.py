@@ -34,13 +34,13 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Circle
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import Visits, check_counts
-from fedmiss.federation.hub.agree import Plan, agree
+from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.member import Look, Member
 from fedmiss.federation.rules import kept_regions
 
-__all__ = ["JointCommunity", "Seat", "Terms", "beside", "run_community"]
+__all__ = ["CommunitySeat", "JointCommunity", "Terms", "beside", "run_community"]
 
 FEWEST_SPECIES = 3
 
@@ -58,16 +58,16 @@ class Terms:
     job: bytes
     digest: bytes
 
-    def plan(self, months: I64, effort: str | tuple[str, ...] = "none") -> Plan:
+    def plan(self, months: I64, effort: str | tuple[str, ...] = "none") -> DataSpec:
         """The plan of a conversation, under the study's least numbers."""
-        return Plan(
+        return DataSpec(
             months=months, effort=effort, joint=False, jointly=True, minimum=self.minimum, share=self.share,
             contributors=self.contributors,
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class CommunitySeat:
     """An organisation's own end: its records, secret, least number of own sites and covariates of the sites.
 
     ``look`` may hold messages back; ``watch`` is called with (stage, exchanges), ``told`` with every member after it.
@@ -100,7 +100,7 @@ class Seat:
 class _Ours(LocalFederation):
     """The stages of a fit asked of all organisations; of the sites' half only the own one is here."""
 
-    def __init__(self, program: GroupProgram, link: Link, plan: Plan) -> None:
+    def __init__(self, program: GroupProgram, link: Link, plan: DataSpec) -> None:
         self.own, self.programs, self.J = False, {program.name: program}, program.held.site_id.size
         self.at = {program.name: np.arange(self.J, dtype=np.int64)}
         self.link, self.agreement = link, agree(link, plan)
@@ -132,7 +132,7 @@ class JointCommunity:
     notes: tuple[str, ...]
 
 
-def run_community(seat: Seat, terms: Terms) -> JointCommunity:
+def run_community(seat: CommunitySeat, terms: Terms) -> JointCommunity:
     """Run the job of a community to its end.
 
     Raises
@@ -161,7 +161,7 @@ def _found_at(lists: Lists) -> tuple[I64, I64]:
     return site, species
 
 
-def _species(seat: Seat, terms: Terms, lists: Lists) -> tuple[Bool, dict[str, tuple[str, ...]]]:
+def _species(seat: CommunitySeat, terms: Terms, lists: Lists) -> tuple[Bool, dict[str, tuple[str, ...]]]:
     """Which species may be told of: as of months, but of sites where the species was found; names of the others by rule."""
     # every species has a row at every site, else its first and last one would be told in clear; zeros weigh nothing
     site, species = (x.ravel() for x in np.indices((lists.J, lists.S)))
@@ -194,7 +194,7 @@ def _species(seat: Seat, terms: Terms, lists: Lists) -> tuple[Bool, dict[str, tu
     return released > 0, {why: tuple(terms.species[i] for i in sorted(m)) for why, m in at.items() if m}
 
 
-def _effort(seat: Seat, terms: Terms, lists: Lists) -> Effort:
+def _effort(seat: CommunitySeat, terms: Terms, lists: Lists) -> Effort:
     s = terms.settings
     if s.model == "presence" or s.effort == "none":
         return Effort(np.ones(lists.site.size))

@@ -11,7 +11,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.core import checks, downlink, oracles
 from fedmiss.core.participation import Full
-from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Participation, Shards
+from fedmiss.core.protocols import Compressor, Model, Oracle, Participation, Shards, WorkerContext
 from fedmiss.core.rules import Field as Rule
 from fedmiss.core.rules import rule_of
 from fedmiss.core.state import Downlink, Replies, Roster, RoundInfo, ServerState
@@ -111,10 +111,10 @@ class FedEM:
         """
         at, draws = slots if at is None else at, self.oracle.draws
         u = uniforms(self.seed, "worker", down.k, slots, draws + self.compressor.draws(self.model.q))  # type: ignore[arg-type]
-        own: tuple[Own, ...] = (Own(V_i, lambda i=0: rng_for(self.seed, "estep", down.k, int(slots[i]))),)
+        own = (WorkerContext(V_i, lambda i=0: rng_for(self.seed, "estep", down.k, int(slots[i]))),)
         try:  # line 6: S_{k+1,c}, an estimate of s_bar_c(T(S_k))
-            own = own[: getattr(self.oracle, "wants_own", 0)]
-            S, count = self.oracle.many(self.model, memory, down, data, at, u[:, :draws], *own)
+            wanted = own[: getattr(self.oracle, "wants_own", 0)]
+            S, count = self.oracle.many(self.model, memory, down, data, at, u[:, :draws], *wanted)
         except DomainError as error:
             raise checks.left_domain_locally(self, down.k, slots, at, error) from error
         # line 7: Delta_c = S_{k+1,c} - S_k - V_{k,c}

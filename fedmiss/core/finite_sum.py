@@ -10,7 +10,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core.oracles import OneByOne, check_batch, draw_rows
-from fedmiss.core.protocols import Model, Own, Rows, Theta
+from fedmiss.core.protocols import Model, Rows, Theta, WorkerContext
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
 
@@ -80,7 +80,7 @@ class Streaming(_Listed):
         return 0
 
     def one(
-        self, model: Model, memory: _Next | None, down: Downlink, rows: Rows, u: F64, *own: Own
+        self, model: Model, memory: _Next | None, down: Downlink, rows: Rows, u: F64, *own: WorkerContext
     ) -> tuple[F64, _Next, int]:
         """Read on where the last answer ended."""
         at = 0 if memory is None else int(memory["next"])
@@ -111,7 +111,7 @@ class SemVr(_Listed):
         return self.b
 
     def one(
-        self, model: Model, memory: _Reference | None, down: Downlink, rows: Rows, u: F64, *own: Own
+        self, model: Model, memory: _Reference | None, down: Downlink, rows: Rows, u: F64, *own: WorkerContext
     ) -> tuple[F64, _Reference, int]:
         """Refresh the reference, or correct by the minibatch."""
         if memory is None or int(memory["k"]) // self.k_in < down.k // self.k_in:
@@ -144,7 +144,7 @@ class Fiem(_Listed):
         return 2 * self.b
 
     def one(
-        self, model: Model, memory: _Table | None, down: Downlink, rows: Rows, u: F64, *own: Own
+        self, model: Model, memory: _Table | None, down: Downlink, rows: Rows, u: F64, *own: WorkerContext
     ) -> tuple[F64, _Table, int]:
         """Renew I, correct by J."""
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core.oracles import Around
-from fedmiss.core.protocols import Model, Own, Shards
+from fedmiss.core.protocols import Model, Shards, WorkerContext
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
 
@@ -55,7 +55,7 @@ class Late(Around):
         data: Shards,
         slots: I64,
         u: F64,
-        *own: Own,
+        *own: WorkerContext,
     ) -> tuple[F64, int]:
         """Answers of those asked, together for workers that were asked in the same round before."""
         S, inner = memory
@@ -81,5 +81,5 @@ class Late(Around):
         return np.array(arrays["S"]), self.unpack_inner(model, arrays, n, q)
 
 
-def _some(own: Own, at: I64) -> Callable[..., np.random.Generator]:
+def _some(own: WorkerContext, at: I64) -> Callable[..., np.random.Generator]:
     return lambda i=0: own.rng(int(at[i]))

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core.oracles import Full, Minibatch, NoMemory, draw_rows, sizes_of
-from fedmiss.core.protocols import Model, Own, Shards
+from fedmiss.core.protocols import Model, Shards, WorkerContext
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError, DomainError
 
@@ -81,7 +81,14 @@ class LocalSteps(NoMemory):
         return Full() if self.b is None else Minibatch(self.b, self.replace)
 
     def many(
-        self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
+        self,
+        model: Model,
+        memory: None,
+        down: Downlink,
+        data: Shards,
+        slots: I64,
+        u: F64,
+        *own: WorkerContext,
     ) -> tuple[F64, int]:
         """H local steps of each worker, side by side."""
         if self.H == 1:

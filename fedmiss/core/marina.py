@@ -10,7 +10,7 @@ import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.core.oracles import OneByOne
-from fedmiss.core.protocols import Compressor, Model, Own, Rows
+from fedmiss.core.protocols import Compressor, Model, Rows, WorkerContext
 from fedmiss.core.rules import Field
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
@@ -52,7 +52,7 @@ class Marina(Field, OneByOne):
         """Nothing is compressed in a whole round."""
         return self.full if self.whole(k) else algo.compressor
 
-    def one(self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, own: Own) -> Any:
+    def one(self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, own: WorkerContext) -> Any:
         """S_c, or S_c moved so that D_c is the difference of the two fields."""
         S = model.s_bar(down.theta, rows)
         h = S - down.S_hat

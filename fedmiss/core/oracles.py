@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.core.protocols import Model, Oracle, Own, Shards, Theta
+from fedmiss.core.protocols import Model, Oracle, Shards, Theta, WorkerContext
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError, DomainError
 
@@ -107,12 +107,12 @@ class OneByOne:
         return [None] * n
 
     def many(
-        self, model: Model, memory: Any, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
+        self, model: Model, memory: Any, down: Downlink, data: Shards, slots: I64, u: F64, *own: WorkerContext
     ) -> tuple[F64, int]:
         """Return the answers of ``one``, worker by worker."""
         out, count = np.empty((len(slots), model.q)), 0
         for i, c in enumerate(slots):
-            mine = [Own(o.V_i[i], _ith(o, i)) for o in own]
+            mine = [WorkerContext(o.V_i[i], _ith(o, i)) for o in own]
             try:
                 out[i], memory[c], cost = self.one(model, memory[c], down, data[c], u[i], *mine)  # type: ignore[attr-defined]
             except DomainError as error:
@@ -127,7 +127,14 @@ class NoMemory(OneByOne):
     __slots__ = ()
 
     def many(
-        self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
+        self,
+        model: Model,
+        memory: None,
+        down: Downlink,
+        data: Shards,
+        slots: I64,
+        u: F64,
+        *own: WorkerContext,
     ) -> tuple[F64, int]:
         """Return the answers of ``one``, worker by worker."""
         return super().many(model, dict.fromkeys(slots.tolist()), down, data, slots, u, *own)
@@ -165,7 +172,7 @@ class Around:
         return out
 
 
-def _ith(own: Own, i: int) -> Callable[..., np.random.Generator]:
+def _ith(own: WorkerContext, i: int) -> Callable[..., np.random.Generator]:
     return lambda _=0: own.rng(i)
 
 
@@ -176,7 +183,14 @@ class Full(NoMemory):
     draws: ClassVar[int] = 0
 
     def many(
-        self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
+        self,
+        model: Model,
+        memory: None,
+        down: Downlink,
+        data: Shards,
+        slots: I64,
+        u: F64,
+        *own: WorkerContext,
     ) -> tuple[F64, int]:
         """s_bar over all rows of each worker."""
         return s_bar_many(model, down.theta, data, slots, None), int(sizes_of(data, slots).sum())
@@ -204,7 +218,14 @@ class Minibatch(NoMemory):
         return self.b
 
     def many(
-        self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64, *own: Own
+        self,
+        model: Model,
+        memory: None,
+        down: Downlink,
+        data: Shards,
+        slots: I64,
+        u: F64,
+        *own: WorkerContext,
     ) -> tuple[F64, int]:
         """s_bar over each worker's minibatch of round k."""
         index = draw_rows(u, sizes_of(data, slots), replace=self.replace)

@@ -18,7 +18,17 @@ if TYPE_CHECKING:
     from fedmiss.core.fedem import FedEM
     from fedmiss.core.state import Downlink, Replies, ServerState
 
-__all__ = ["Compressor", "Engine", "Model", "Oracle", "Own", "Participation", "Rows", "Shards", "Theta"]
+__all__ = [
+    "Compressor",
+    "Engine",
+    "Model",
+    "Oracle",
+    "Participation",
+    "Rows",
+    "Shards",
+    "Theta",
+    "WorkerContext",
+]
 
 Rows = Any  # a worker's data: only len(rows) and rows[index] are asked of it by the core
 Shards = Any  # the data of all workers in slot order: an (n, m, ...) array, or a sequence of Rows
@@ -26,7 +36,7 @@ Theta = Any  # a model's parameter: opaque to the core
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Own:
+class WorkerContext:
     """What an oracle with ``wants_own`` gets beside its uniforms.
 
     ``V_i``: the worker's settled memory, (q,), or (a, q) for several. ``rng(i)``: the generator of the i-th of them,
@@ -130,7 +140,7 @@ class Oracle(Protocol):
     Optional members:
 
     ``wants_own``
-        True to get an :class:`Own` as last argument of ``many``.
+        True to get an :class:`WorkerContext` as last argument of ``many``.
     ``corrects``
         True to have V in the broadcast.
 

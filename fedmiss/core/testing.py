@@ -13,7 +13,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.core.likelihood import broken_law
 from fedmiss.core.oracles import s_bar_many
-from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Rows, Theta
+from fedmiss.core.protocols import Compressor, Model, Oracle, Rows, Theta, WorkerContext
 from fedmiss.core.state import Downlink
 from fedmiss.core.sums import compress_rows
 from fedmiss.errors import UplinkError
@@ -160,10 +160,10 @@ def check_oracle(
     single, alone = [oracle.start_many(1, q) for _ in range(n)], np.zeros(1, dtype=np.int64)
     total, V = 0, 0.01 * rng.standard_normal((n, q))
 
-    def own(k: int, slots: I64) -> tuple[Own, ...]:
+    def own(k: int, slots: I64) -> tuple[WorkerContext, ...]:
         if not getattr(oracle, "wants_own", False):
             return ()
-        return (Own(V[slots], lambda i=0: rng_for(seed, "estep", k, int(slots[i]))),)
+        return (WorkerContext(V[slots], lambda i=0: rng_for(seed, "estep", k, int(slots[i]))),)
 
     for k in range(rounds):
         S = S_hat * (1 + 1e-3 * k)
@@ -192,7 +192,7 @@ def check_oracle(
         return {"evaluations": float(total), "max_z": 0.0}
     down, draws = Downlink(0, S_hat, model.T(S_hat), V=V.mean(axis=0)), []
     for i in range(unbiased):
-        mine = (Own(V[:1], lambda _=0, i=i: rng_for(seed, "unbiased", i)),) if own(0, alone) else ()
+        mine = (WorkerContext(V[:1], lambda _=0, i=i: rng_for(seed, "unbiased", i)),) if own(0, alone) else ()
         memory, u = oracle.start_many(1, q), rng.random((1, oracle.draws))
         draws.append(oracle.many(model, memory, down, [data[0]], alone, u, *mine)[0][0])
     z = _standard_errors(np.array(draws), model.s_bar(down.theta, data[0]))

@@ -91,7 +91,7 @@ class Differences:
             memory = self.memories.get((q.batch, fit))
             if memory is None:
                 continue
-            if q.begin in (1, 2):
+            if q.begin in (msg.Begin.FROM_ZERO, msg.Begin.NEW_FACTOR):
                 del self.memories[q.batch, fit]
             elif (q.stretch[i] != 1.0).any():
                 self.memories[q.batch, fit] = memory.rescaled(units(q.stretch[i], q.T.shape[2]))

@@ -19,12 +19,12 @@ from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.features import expanded
-from fedmiss.federation.group.program import GroupProgram, Used
+from fedmiss.federation.group.program import GroupProgram, IncludedVisits
 from fedmiss.federation.group.visits import Visits, deal_sites
 from fedmiss.federation.hub import bootstrap as hub_bootstrap
-from fedmiss.federation.hub.agree import Plan, agree
+from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.crossval import open_batch
-from fedmiss.federation.hub.members import FULL, Member, fit_members
+from fedmiss.federation.hub.members import FULL, FittedModel, fit_members
 from fedmiss.federation.hub.state import MonthState
 from fedmiss.federation.hub.structure import choose_model, features_of
 from fedmiss.federation.keys import seed_key
@@ -95,10 +95,10 @@ class LocalFederation:
         held: Mapping[str, Visits],
         at: Mapping[str, I64],
         J: int,
-        plan: Plan,
+        plan: DataSpec,
         *,
         secrets: Mapping[str, bytes] | None = None,
-        weigh: Callable[[str, int, int, F64, Used], F64] | None = None,
+        weigh: Callable[[str, int, int, F64, IncludedVisits], F64] | None = None,
         watch: Callable[[str, int], None] | None = None,
         more: bytes = b"",
         own: bool = False,
@@ -125,7 +125,7 @@ class LocalFederation:
         self.agreement = agree(self.link, plan)
         self.hub = self.agreement.panel
         self.L = self.hub.L
-        self.members: list[Member] = []  # of the last variational fit
+        self.members: list[FittedModel] = []  # of the last variational fit
         self.last: CountFit | AverageFit | None = None
 
     @classmethod
@@ -136,7 +136,7 @@ class LocalFederation:
         joint: bool = True,
         minimum: int = 0,
         secrets: Mapping[str, bytes] | None = None,
-        weigh: Callable[[str, int, int, F64, Used], F64] | None = None,
+        weigh: Callable[[str, int, int, F64, IncludedVisits], F64] | None = None,
         watch: Callable[[str, int], None] | None = None,
     ) -> LocalFederation:
         """Federation of the groups of a panel in memory.
@@ -152,7 +152,7 @@ class LocalFederation:
         at = deal_sites({g.name: g.site for g in panel.groups}, panel.J)
         held = {g.name: _visits(panel, g, at[g.name]) for g in panel.groups}
         twice = len(panel.groups) > 1 and all(g.checklist is not None for g in panel.groups)
-        plan = Plan(months=_stamps(panel), joint=joint, minimum=minimum, duplicates=twice)
+        plan = DataSpec(months=_stamps(panel), joint=joint, minimum=minimum, duplicates=twice)
         return cls(held, at, panel.J, plan, secrets=secrets, weigh=weigh, watch=watch)
 
     @contextmanager
@@ -245,7 +245,7 @@ class LocalFederation:
                 batch.presence.q[0] = fit.presence.present[self.at[name]]
                 batch.weigh(0)
             batch.rank[:] = p
-        self.members, self.last = [Member(fit.settings, fit.state)], fit
+        self.members, self.last = [FittedModel(fit.settings, fit.state)], fit
 
     def cross_validate(
         self,
@@ -308,10 +308,10 @@ class LocalFederation:
 class _Weigh:
     """Weights of replicates given from outside, for one group."""
 
-    def __init__(self, weigh: Callable[[str, int, int, F64, Used], F64], name: str) -> None:
+    def __init__(self, weigh: Callable[[str, int, int, F64, IncludedVisits], F64], name: str) -> None:
         self.weigh, self.name = weigh, name
 
-    def __call__(self, seed: int, number: int, spread: F64, used: Used) -> F64:
+    def __call__(self, seed: int, number: int, spread: F64, used: IncludedVisits) -> F64:
         return self.weigh(self.name, seed, number, spread, used)
 
 
@@ -448,7 +448,7 @@ def bootstrap(
     draws: int = 200,
     seed: int = 0,
     watch: Callable[[int], None] | None = None,
-    weigh: Callable[[str, int, int, F64, Used], F64] | None = None,
+    weigh: Callable[[str, int, int, F64, IncludedVisits], F64] | None = None,
 ) -> Draws:
     """Refit ``draws`` times with reweighted observers.
 

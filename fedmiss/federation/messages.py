@@ -11,6 +11,7 @@ what it holds; ``docs/research/messages.md`` and ``fedmiss inspect --messages`` 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from enum import IntEnum
 from typing import ClassVar
 
 import numpy as np
@@ -50,6 +51,7 @@ __all__ = [
     "SQUARES",
     "Answer",
     "Axes",
+    "Begin",
     "Broadcast",
     "Checklists",
     "Close",
@@ -101,6 +103,16 @@ __all__ = [
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
 PROTOCOL = 12  # raise it whenever a type below changes
+
+
+class Begin(IntEnum):
+    """Where the sites of a round begin."""
+
+    GO_ON = 0
+    FROM_ZERO = 1
+    NEW_FACTOR = 2  # at zero
+    PERTURBED = 3  # from the full fit, with draws of the prior means: replicates
+    FROM_FULL = 4  # the same without draws
 
 
 # -- fits ----------------------------------------------------------------------------------------------------

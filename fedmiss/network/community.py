@@ -12,7 +12,7 @@ import numpy as np
 
 from fedmiss.community.outputs import axes_of, usual_visits
 from fedmiss.community.run import covariates_of, write_folder
-from fedmiss.community.study import JointCommunity, Seat
+from fedmiss.community.study import CommunitySeat, JointCommunity
 from fedmiss.community.tables import (
     loading_rows,
     pair_rows,
@@ -45,13 +45,13 @@ def seat_of(
     look: Look | None = None,
     watch: Callable[[str, int], None] = lambda stage, exchanges: None,
     told: Callable[[Member], None] = lambda member: None,
-) -> Seat:
+) -> CommunitySeat:
     """An organisation's end of the job."""
 
     def covariates(lists: Lists) -> Mapping[str, np.ndarray]:
         return covariates_of(kit.site_table, lists)[0]
 
-    return Seat(circle, records, secret, kit.own_sites, covariates, look, watch, told)
+    return CommunitySeat(circle, records, secret, kit.own_sites, covariates, look, watch, told)
 
 
 def write_community(kit: Kit, records: Path, j: JointCommunity) -> Path:

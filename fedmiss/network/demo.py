@@ -19,7 +19,7 @@ from fedmiss.etl.ingest import ingest
 from fedmiss.etl.panel import PanelSettings, make_panel
 from fedmiss.etl.settings import IngestSettings
 from fedmiss.federation.group.program import GroupProgram
-from fedmiss.federation.hub.job import Joint, run_job
+from fedmiss.federation.hub.job import JobResult, run_job
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.files import SECRET, atomic_file, check_free, read_json, read_manifest, write_json
 from fedmiss.folders import JointFacts
@@ -85,7 +85,7 @@ def prepare(out: Path, study: Study) -> tuple[Path, dict[str, Path]]:
     return folder, panels
 
 
-def in_process(folder: Path, panels: dict[str, Path]) -> Joint:
+def in_process(folder: Path, panels: dict[str, Path]) -> JobResult:
     """The same job in this process, without network, journal and masks: what the network's answer is compared with."""
     study = read_study(folder)
     programs = {}

@@ -24,8 +24,8 @@ from fedmiss.network.study import Study, job_hash, read_roster, read_study
 from fedmiss.system import in_own_group
 
 __all__ = [
+    "Carrier",
     "Control",
-    "Engine",
     "Responding",
     "engine_of",
     "environment",
@@ -56,18 +56,18 @@ class Control(Protocol):
         ...
 
 
-class Engine(Protocol):
+class Carrier(Protocol):
     """A module that carries frames: it makes kits, and starts a process at either end."""
 
     def provision(self, study: Study, out: Path) -> None:
         """Make certificates and addresses for the relay and every organisation."""
         ...
 
-    def start_site(self, kit: Path, name: str, log: Path) -> subprocess.Popen[bytes]:
+    def start_member(self, kit: Path, name: str, log: Path) -> subprocess.Popen[bytes]:
         """Start the engine at an organisation."""
         ...
 
-    def start_hub(self, hub: Path, log: Path) -> subprocess.Popen[bytes]:
+    def start_relay(self, hub: Path, log: Path) -> subprocess.Popen[bytes]:
         """Start the engine at the relay."""
         ...
 
@@ -76,9 +76,9 @@ class Engine(Protocol):
         ...
 
 
-def engine_of(study: Study) -> Engine:
+def engine_of(study: Study) -> Carrier:
     """The engine of a study: the module of this package with its name."""
-    return cast(Engine, importlib.import_module(f"fedmiss.network.{study.engine}"))
+    return cast(Carrier, importlib.import_module(f"fedmiss.network.{study.engine}"))
 
 
 def provision(study: Study, out: Path) -> None:

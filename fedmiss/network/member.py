@@ -17,8 +17,8 @@ from fedmiss.federation.circle import Circle, Ended
 from fedmiss.federation.gather import Gather
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import Visits, check_counts
-from fedmiss.federation.hub.agree import Plan
-from fedmiss.federation.hub.job import Joint, Order, preview_job, run_job
+from fedmiss.federation.hub.agree import DataSpec
+from fedmiss.federation.hub.job import JobResult, JobSpec, preview_job, run_job
 from fedmiss.federation.hub.onward import Before, written
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import InProcess, Link
@@ -198,7 +198,7 @@ class Replay:
     program: GroupProgram
     member: Member
     link: Link
-    joint: Joint | None
+    joint: JobResult | None
 
 
 def replay(
@@ -285,7 +285,8 @@ def warm_up() -> None:
     ):
         program = GroupProgram("warm", visits, key=bytes(16), secret=b"warm")
         run_job(
-            Link(InProcess({"warm": program}), bytes(8), bytes(8)), Order(Plan(joint=False), [s], bootstrap=1)
+            Link(InProcess({"warm": program}), bytes(8), bytes(8)),
+            JobSpec(DataSpec(joint=False), [s], bootstrap=1),
         )
 
 

@@ -21,7 +21,7 @@ from fedmiss.network.nvflare_kits import ADMIN, job_folder, place_storage, provi
 from fedmiss.network.study import Study
 from fedmiss.owner import remove_state
 
-__all__ = ["Admin", "HubApp", "SiteApp", "control", "provision", "start_hub", "start_site"]
+__all__ = ["Admin", "HubApp", "SiteApp", "control", "provision", "start_member", "start_relay"]
 
 ENDS = ("FINISHED", "FAILED", "ABORTED", "ABANDONED")
 
@@ -111,7 +111,7 @@ if "nvflare" in sys.modules:
 # -- processes -----------------------------------------------------------------------------------------------
 
 
-def start_site(kit: Path, name: str, log: Path) -> subprocess.Popen[bytes]:
+def start_member(kit: Path, name: str, log: Path) -> subprocess.Popen[bytes]:
     """Start the engine at an organisation."""
     need("nvflare", "nvflare")
     more = {"FEDMISS_KIT": str(kit.resolve())}
@@ -120,7 +120,7 @@ def start_site(kit: Path, name: str, log: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def start_hub(hub: Path, log: Path) -> subprocess.Popen[bytes]:
+def start_relay(hub: Path, log: Path) -> subprocess.Popen[bytes]:
     """Start the engine at the relay."""
     need("nvflare", "nvflare")
     place_storage(hub / "engine")

@@ -17,7 +17,7 @@ from fedmiss.network.folder import Folder, check_folder
 from fedmiss.network.kits import Kit
 from fedmiss.network.member import party_of, start, take_part
 from fedmiss.network.outbox import REFUSALS, holder
-from fedmiss.network.preflight import check_certificate, check_port, check_version, reach
+from fedmiss.network.preflight import check_certificate, check_connection, check_port, check_version
 from fedmiss.network.status import STATUS, Status, status
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
 from fedmiss.owner import remove_state
@@ -101,7 +101,7 @@ def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, previ
     start(kit, data, look=look, preview=preview)
     log = kit.private / "engine.log"
     process: subprocess.Popen[bytes] | None = None
-    said, deaths, begun, stay = "", 0, 0.0, Stay(out, lambda: _listens(kit, parts))
+    said, deaths, begun, stay = "", 0, 0.0, ExitPolicy(out, lambda: _listens(kit, parts))
     end_leftovers(engine)
     refusals = kit.private / REFUSALS
     told = _size(refusals)
@@ -124,14 +124,14 @@ def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, previ
                         f"{kit.name}: the engine ended and is started again. Its last line in {log}: {last_line(log)}"
                     )
                 try:
-                    reach(kit.study.host, kit.study.port, parts[0], parts[1], parts[2])
+                    check_connection(kit.study.host, kit.study.port, parts[0], parts[1], parts[2])
                 except EngineError as error:
                     if str(error) != said:
                         say(f"{error} Waiting for it.")
                         said = str(error)
                     time.sleep(2)
                     continue
-                process, begun = carrier.start_site(kit.folder, kit.name, log), time.monotonic()
+                process, begun = carrier.start_member(kit.folder, kit.name, log), time.monotonic()
                 say(
                     f"{kit.name}: connected to {kit.study.host} port {kit.study.port}; the job begins when all are there."
                 )
@@ -144,7 +144,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-class Stay:
+class ExitPolicy:
     """Whether an organisation may leave: it has its result, and the relay has brought its last frame to the others."""
 
     def __init__(self, out: Path, listens: Callable[[], bool]) -> None:
@@ -162,7 +162,7 @@ class Stay:
 
 def _listens(kit: Kit, parts: list[Path]) -> bool:
     try:
-        reach(kit.study.host, kit.study.port, parts[0], parts[1], parts[2])
+        check_connection(kit.study.host, kit.study.port, parts[0], parts[1], parts[2])
         return True
     except (EngineError, ConfigError):
         return False
@@ -231,7 +231,7 @@ def run(folder: Path, *, say: Say = print) -> None:
     end_leftovers(hub / "engine")
     check_port(study.port)
     carrier = engine_of(study)
-    process = carrier.start_hub(hub, log)
+    process = carrier.start_relay(hub, log)
     admin: Control | None = None
     try:
         before, since, deaths = -1, time.monotonic(), 0
@@ -242,7 +242,7 @@ def run(folder: Path, *, say: Say = print) -> None:
                 _not_too_often(deaths, log)
                 say(f"the engine ended and is started again. Its last line in {log}: {last_line(log)}")
                 _close(admin)
-                process, admin = carrier.start_hub(hub, log), None
+                process, admin = carrier.start_relay(hub, log), None
             admin = admin or _session(hub, study, process)
             if admin is None:
                 continue
@@ -286,7 +286,7 @@ def _session(hub: Path, study: Study, process: subprocess.Popen[bytes]) -> Contr
         if process.poll() is not None:
             return None
         try:
-            reach(study.host, study.port, parts[0], parts[1], parts[2])
+            check_connection(study.host, study.port, parts[0], parts[1], parts[2])
             return engine_of(study).control(hub, study)
         except EngineError:
             time.sleep(0.5)

@@ -11,7 +11,7 @@ from fedmiss.errors import ConfigError, EngineError
 from fedmiss.network.kits import Kit
 from fedmiss.version import __version__
 
-__all__ = ["check_certificate", "check_port", "check_version", "reach"]
+__all__ = ["check_certificate", "check_connection", "check_port", "check_version"]
 
 
 def check_version(kit: Kit, made_by: str) -> None:
@@ -57,7 +57,9 @@ def check_port(port: int) -> None:
             ) from None
 
 
-def reach(host: str, port: int, root: Path, certificate: Path, key: Path, timeout: float = 5.0) -> None:
+def check_connection(
+    host: str, port: int, root: Path, certificate: Path, key: Path, timeout: float = 5.0
+) -> None:
     """Shake hands with the relay as the engine will; raise one sentence on what failed.
 
     Raises

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedmiss.federation.hub.agree import Agreement
-from fedmiss.federation.hub.job import Joint
+from fedmiss.federation.hub.job import JobResult
 from fedmiss.federation.link import Link
 from fedmiss.federation.results import coefficient_names, visited_totals
 from fedmiss.files import atomic_folder, write_json, write_manifest
@@ -45,7 +45,7 @@ def write_preview(out: Path, agreement: Agreement, months: np.ndarray) -> Path:
     return out
 
 
-def write_result(out: Path, kit: Kit, joint: Joint, link: Link, *, seconds: float, replayed: int) -> None:
+def write_result(out: Path, kit: Kit, joint: JobResult, link: Link, *, seconds: float, replayed: int) -> None:
     """Write the joint result: a folder."""
     facts = replace(
         joint.facts,

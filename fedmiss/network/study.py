@@ -17,8 +17,8 @@ from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.study import Terms
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.community import read_lists
-from fedmiss.federation.hub.agree import Plan
-from fedmiss.federation.hub.job import Order
+from fedmiss.federation.hub.agree import DataSpec
+from fedmiss.federation.hub.job import JobSpec
 from fedmiss.federation.hub.onward import read_before
 from fedmiss.federation.masks import FEWEST
 from fedmiss.federation.messages import PROTOCOL
@@ -262,7 +262,7 @@ class Study:
         """Settings of the model."""
         return FastSettings(**self.model, joint=False, minimum=self.minimum)
 
-    def order(self) -> Order:
+    def order(self) -> JobSpec:
         """What all organisations compute."""
         s = self.fit
         stamps = None
@@ -272,7 +272,7 @@ class Study:
             if self.season:
                 stamps = stamps[np.isin(stamps % 12 + 1, self.season)]
         effort = s.effort if s.effort in ("auto", "none") else tuple(t.strip() for t in s.effort.split(","))
-        plan = Plan(
+        plan = DataSpec(
             species=self.species, season=self.season, months=stamps, effort=effort,
             detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli", joint=False,
             minimum=self.minimum, jointly=True, share=self.share, contributors=self.contributors,
@@ -280,7 +280,7 @@ class Study:
         chosen = candidates(s, base_settings(s, calibrate=self.sites == "all"))
         # how often a site was visited is not told to other organisations
         tried = FEATURES[1:] if s.structure == "auto" and len(chosen) > 1 else None
-        return Order(
+        return JobSpec(
             plan,
             chosen,
             s.folds,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from fedmiss.errors import ConfigError
-from fedmiss.federation.hub.agree import Plan
+from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.local import LocalFederation
 from fedmiss.files import hash_json
 from fedmiss.models.lowrank.choice import default_candidates
@@ -88,7 +88,7 @@ def federation_of(folder: PanelFolder, s: FastSettings | SaemSettings) -> LocalF
     """Groups of a panel folder and a hub, agreed on axes, effort terms and shared sites."""
     fixed = isinstance(s, FastSettings) and s.time == "fixed"
     model = "quasi" if isinstance(s, SaemSettings) else s.model
-    plan = Plan(
+    plan = DataSpec(
         species=folder.facts.species,
         months=folder.stamps,
         effort=folder.wanted_terms("none" if fixed else s.effort),

@@ -14,7 +14,7 @@ import pytest
 from fedmiss.community.model import cells_of, effort_of
 from fedmiss.community.outputs import associations, axes_of, gains_by, steps_of, usual_visits
 from fedmiss.community.settings import CommunitySettings
-from fedmiss.community.study import Seat, Terms, beside, run_community
+from fedmiss.community.study import CommunitySeat, Terms, beside, run_community
 from fedmiss.community.tables import numbers_of
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.community import read_lists, scores_without
@@ -55,7 +55,7 @@ def together(records, terms, folder, **more):
         try:
             circle = Circle(party, folder / f"{name}.journal", board.seat(name))
             done[name] = run_community(
-                Seat(circle, records[name], name.encode(), **more.get(name, {})), terms
+                CommunitySeat(circle, records[name], name.encode(), **more.get(name, {})), terms
             )
             circle.close()
         except Exception as error:

@@ -9,8 +9,8 @@ from fedmiss.federation.circle import Circle
 from fedmiss.federation.gather import Board
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import deal_sites
-from fedmiss.federation.hub.agree import Plan
-from fedmiss.federation.hub.job import Order, run_job
+from fedmiss.federation.hub.agree import DataSpec
+from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.local import _visits
 from fedmiss.federation.masks import Masks, Party, identity, public_key
@@ -20,11 +20,11 @@ from fedmiss.models.lowrank.settings import CountSettings
 NEGBIN = CountSettings(rank=1, dispersion="negbin")
 JOB = hashlib.sha256(b"a study").digest()
 SETTINGS = b"settings"
-PLAN = Plan(joint=False, jointly=True, minimum=3, share=0.9)
+PLAN = DataSpec(joint=False, jointly=True, minimum=3, share=0.9)
 
 
-def order(candidates=(NEGBIN,), bootstrap=3, plan=PLAN, **more) -> Order:
-    return Order(plan, list(candidates), folds=2, by="cell", bootstrap=bootstrap, **more)
+def order(candidates=(NEGBIN,), bootstrap=3, plan=PLAN, **more) -> JobSpec:
+    return JobSpec(plan, list(candidates), folds=2, by="cell", bootstrap=bootstrap, **more)
 
 
 class Kill(BaseException):

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedmiss.federation.hub.agree import Plan
-from fedmiss.federation.hub.job import Order, run_job
+from fedmiss.federation.hub.agree import DataSpec
+from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import totals_by_region
@@ -91,8 +91,8 @@ def test_a_job_between_organisations_gives_the_mean_and_tells_every_member(panel
 
     sites = there(tmp_path)
     months = panel.calendar[1] * 12 + panel.calendar[0] - 1
-    plan = Plan(months=months, joint=False)
-    job = run_job(Link(InProcess(sites), JOB[:8], SETTINGS), Order(plan, RANKS, folds=3, bootstrap=4))
+    plan = DataSpec(months=months, joint=False)
+    job = run_job(Link(InProcess(sites), JOB[:8], SETTINGS), JobSpec(plan, RANKS, folds=3, bootstrap=4))
     members = [m.settings for m in job.members]
     assert members == list(job.choice.members)
     federation = LocalFederation.of_panel(panel, joint=False)
@@ -106,7 +106,7 @@ def test_a_job_between_organisations_gives_the_mean_and_tells_every_member(panel
             np.testing.assert_array_equal(t.T, m.state.T)
     one = run_job(
         Link(InProcess(there(tmp_path / "one")), JOB[:8], SETTINGS),
-        Order(plan, RANKS, folds=3, bootstrap=0, average=False),
+        JobSpec(plan, RANKS, folds=3, bootstrap=0, average=False),
     )
     assert [m.settings for m in one.members] == [one.choice.best]
 

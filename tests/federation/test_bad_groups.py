@@ -12,7 +12,7 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.codec import decode, encode
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import Visits
-from fedmiss.federation.hub.agree import Plan, agree
+from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.local import LocalFederation, fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -55,54 +55,54 @@ def test_groups_agree_on_the_union_of_their_months():
     link = link_of(
         early=visits(1, months=(24_000, 24_012)), late=visits(2, months=(24_024, 24_036), prefix="M")
     )
-    found = agree(link, Plan())
+    found = agree(link, DataSpec())
     assert found.panel.L == 36
     assert found.terms == ("duration", "distance")  # the number of observers never varies
     assert any("'early' alone" in n for n in found.notes)
     assert any("'late' alone" in n for n in found.notes)
     assert found.panel.J == 24
-    summer = agree(link_of(a=visits(1), b=visits(2)), Plan(season=(6, 7)))
+    summer = agree(link_of(a=visits(1), b=visits(2)), DataSpec(season=(6, 7)))
     assert summer.panel.L == 6
 
 
 def test_another_species():
     with pytest.raises(InputError, match=r"'b' holds 'Anas acuta', group 'a' 'Anas crecca'.*same one"):
-        agree(link_of(a=visits(), b=visits(species="Anas acuta")), Plan())
+        agree(link_of(a=visits(), b=visits(species="Anas acuta")), DataSpec())
     with pytest.raises(InputError, match=r"group 'a' holds 'Anas crecca', the job is about 'Ardea alba'"):
-        agree(link_of(a=visits()), Plan(species="Ardea alba"))
+        agree(link_of(a=visits()), DataSpec(species="Ardea alba"))
 
 
 def test_a_group_that_never_saw_the_species_is_named_and_does_no_harm():
-    found = agree(link_of(a=visits(), b=visits(count=0, prefix="M")), Plan())
+    found = agree(link_of(a=visits(), b=visits(count=0, prefix="M")), DataSpec())
     assert "group 'b' never saw the species." in found.notes
 
 
 def test_a_group_without_a_counted_visit():
-    found = agree(link_of(a=visits(), b=visits(count=np.nan, prefix="M")), Plan())
+    found = agree(link_of(a=visits(), b=visits(count=np.nan, prefix="M")), DataSpec())
     assert any("'b' has no counted visit" in n for n in found.notes)
     with pytest.raises(InputError, match=r"no group has a counted visit.*--model bernoulli"):
-        agree(link_of(a=visits(count=np.nan)), Plan())
-    assert agree(link_of(a=visits(count=np.nan)), Plan(detections=True)).panel.visits == 200
+        agree(link_of(a=visits(count=np.nan)), DataSpec())
+    assert agree(link_of(a=visits(count=np.nan)), DataSpec(detections=True)).panel.visits == 200
 
 
 def test_another_effort_term():
     bare = visits(3)
     bare = replace(bare, effort=np.full_like(bare.effort, np.nan))
     with pytest.raises(InputError, match=r"group 'b' has no visit with a known duration"):
-        agree(link_of(a=visits(), b=bare), Plan(effort=("duration",)))
+        agree(link_of(a=visits(), b=bare), DataSpec(effort=("duration",)))
     given = replace(visits(4), effort=np.ones((200, 2)), given=True)
     other = replace(visits(5), effort=np.ones((200, 3)), given=True)
     with pytest.raises(InputError, match=r"group 'b' has 3 effort covariates, group 'a' 2"):
-        agree(link_of(a=given, b=other), Plan())
+        agree(link_of(a=given, b=other), DataSpec())
     with pytest.raises(ConfigError, match="effort term 'moon' is unknown"):
-        agree(link_of(a=visits()), Plan(effort=("moon",)))
+        agree(link_of(a=visits()), DataSpec(effort=("moon",)))
 
 
 def test_another_version(monkeypatch):
     link = link_of(a=visits(), b=visits(1))
     monkeypatch.setattr("fedmiss.federation.group.agreement.__version__", "9.9")
     with pytest.raises(ConfigError, match=r"group 'a' runs fedmiss 9\.9, the hub"):
-        agree(link, Plan())
+        agree(link, DataSpec())
 
 
 def test_other_settings_than_the_group_agreed_to():
@@ -110,7 +110,7 @@ def test_other_settings_than_the_group_agreed_to():
         "a", visits(), key=b"k" * 16, secret=b"s", plain_refusals=True, settings=b"otherone"
     )
     with pytest.raises(ConfigError, match=r"group 'a' agreed to .*same settings"):
-        agree(link_of(a=program), Plan())
+        agree(link_of(a=program), DataSpec())
 
 
 def test_a_refusal_over_the_wire_holds_no_data():
@@ -118,7 +118,7 @@ def test_a_refusal_over_the_wire_holds_no_data():
     with pytest.raises(
         InputError, match=r"group 'a': InputError; the reason stands on the group's own screen"
     ):
-        agree(link_of(a=program), Plan(species="Ardea alba"))
+        agree(link_of(a=program), DataSpec(species="Ardea alba"))
     assert "Anas crecca" in str(program.refusal)
 
 
@@ -128,11 +128,11 @@ def test_a_duplicate_of_another_groups_checklists_counts_once():
         visits(1, checklist=ids),
         visits(1, checklist=np.r_[ids[:150], np.char.add("T", ids[150:].astype(str))]),
     )
-    found = agree(link_of(a=first, b=second), Plan(duplicates=True))
+    found = agree(link_of(a=first, b=second), DataSpec(duplicates=True))
     assert found.duplicates == 150
     assert found.panel.visits == 250
     assert any("150 visits are on checklists that two groups hold" in n for n in found.notes)
-    assert agree(link_of(a=first, b=second), Plan()).panel.visits == 400
+    assert agree(link_of(a=first, b=second), DataSpec()).panel.visits == 400
 
 
 def test_duplicates_are_found_in_a_panel_of_several_sources():
@@ -294,8 +294,8 @@ def test_changed_settings_in_the_middle_of_a_job_are_refused():
 def test_a_group_can_serve_one_job_after_another():
     group = visits(3, months=(24_000, 24_024))
     program = GroupProgram("a", group, key=b"k" * 16, secret=b"s", plain_refusals=True)
-    first = agree(Link(InProcess({"a": program}), b"job-0001", bytes(8)), Plan(season=(6,)))
-    second = agree(Link(InProcess({"a": program}), b"job-0002", bytes(8)), Plan())
+    first = agree(Link(InProcess({"a": program}), b"job-0001", bytes(8)), DataSpec(season=(6,)))
+    second = agree(Link(InProcess({"a": program}), b"job-0002", bytes(8)), DataSpec())
     assert (first.panel.L, second.panel.L) == (2, 24)
     assert second.panel.visits == 200
 

@@ -12,7 +12,7 @@ import pytest
 from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.features import expanded, feature_sums, log_visits
-from fedmiss.federation.hub.agree import Plan
+from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.features import agree_features
 from fedmiss.federation.hub.structure import try_structure
 from fedmiss.federation.local import LocalFederation, fit_counts
@@ -266,7 +266,7 @@ def test_features_with_too_few_sites_or_groups_behind_them_are_left_out_under_le
         held,
         at,
         90,
-        Plan(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, jointly=True, minimum=5, joint=False),
+        DataSpec(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, jointly=True, minimum=5, joint=False),
     )
     hub = agree_features(federation.link, federation.hub, ("covariates", "smooth", "regions"))
     assert tuple(map(str, hub.features.made)) == (
@@ -291,7 +291,7 @@ def test_a_custodian_keeps_sums_that_rest_on_few_of_its_own_sites():
     for table, least, left in ((few, 5, False), (few, 2, True), (most, 5, True)):
         panel = panel_of(visits, "site", {"habitat": table, "elevation": covariates["elevation"]})
         plain = LocalFederation.of_panel(panel)
-        plan = Plan(
+        plan = DataSpec(
             months=panel.calendar[1] * 12 + panel.calendar[0] - 1, jointly=True, minimum=2, joint=False
         )
         federation = LocalFederation({n: p.held for n, p in plain.programs.items()}, plain.at, 90, plan)

@@ -18,7 +18,7 @@ from fedmiss.errors import InputError
 from fedmiss.federation.codec import decode
 from fedmiss.federation.group.folds import draw_folds, withhold
 from fedmiss.federation.group.program import LEAST_VISITS
-from fedmiss.federation.hub.agree import Plan, agree
+from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.bootstrap import totals_of
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.local import LocalFederation, fit_counts
@@ -63,7 +63,7 @@ def overheard(panel, minimum) -> tuple[list, LocalFederation]:
     federation = LocalFederation.of_panel(panel, minimum=minimum)
     tap = Tapped(federation.programs)
     federation.link = Link(tap, b"overhear", bytes(8))  # another job, agreed from the start under the tap
-    agree(federation.link, Plan(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, minimum=minimum))
+    agree(federation.link, DataSpec(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, minimum=minimum))
     federation.cross_validate(QUASI, folds=FOLDS, by="cell")
     federation.fit(QUASI[1])
     federation.replicates(range(4), seed=0)
@@ -212,7 +212,7 @@ def test_the_table_of_the_dispersion_cannot_be_taken_apart():
     tap = Tapped(federation.programs)
     federation.link = Link(tap, b"overhear", bytes(8))
     stamps = panel.calendar[1] * 12 + panel.calendar[0] - 1
-    hub = agree(federation.link, Plan(months=stamps, minimum=4)).panel
+    hub = agree(federation.link, DataSpec(months=stamps, minimum=4)).panel
     federation.hub = hub
     federation.fit(CountSettings(rank=0, dispersion="negbin"))
     looked = 0

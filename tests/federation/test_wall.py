@@ -15,7 +15,7 @@ import pytest
 
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import deal_sites
-from fedmiss.federation.hub.agree import Plan, agree
+from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.bootstrap import replicates
 from fedmiss.federation.hub.crossval import cross_validate
 from fedmiss.federation.hub.members import fit_members
@@ -33,7 +33,7 @@ NEGBIN = CountSettings(rank=1, dispersion="negbin")
 def hub_job(transport):
     """A whole small job as a coordinator would run it: agreement, cross-validation, fit, bootstrap."""
     link = Link(transport, b"test-job", bytes(8))
-    panel = agree(link, Plan()).panel
+    panel = agree(link, DataSpec()).panel
     choice = cross_validate(link, panel, default_candidates(NEGBIN, max_rank=1), folds=2)
     best = choice.best
     members = fit_members(link, panel, [best, replace(best, rank=1 - best.rank)])
@@ -80,7 +80,7 @@ class Wall:
             raise ImportError(f"{name} lies on the other side of the wall")
 
 sys.meta_path.insert(0, Wall())
-from fedmiss.federation.hub.agree import Plan, agree
+from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.bootstrap import replicates
 from fedmiss.federation.hub.crossval import cross_validate
 from fedmiss.federation.hub.members import fit_members
@@ -100,7 +100,7 @@ class Replay:
 
 NEGBIN = CountSettings(rank=1, dispersion="negbin")
 link = Link(Replay(), b"test-job", bytes(8))
-panel = agree(link, Plan()).panel
+panel = agree(link, DataSpec()).panel
 choice = cross_validate(link, panel, default_candidates(NEGBIN, max_rank=1), folds=2)
 best = choice.best
 members = fit_members(link, panel, [best, replace(best, rank=1 - best.rank)])

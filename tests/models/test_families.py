@@ -25,7 +25,7 @@ def test_mean_variance_and_deviance_belong_to_the_log_partition(family):
     for y in (0.0, 1.0):
         slope = (family.deviance(y, mu + h * mu) - family.deviance(y, mu - h * mu)) / (2 * h * mu)
         np.testing.assert_allclose(slope, -2 * (y - mu) / family.variance(mu), rtol=1e-6, atol=1e-9)
-    assert bool((family.unit(2.0) > 0) & (family.gap(mu, mu) == 0).all())
+    assert bool((family.unit(2.0) > 0) & (family.log_error(mu, mu) == 0).all())
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)

@@ -45,13 +45,13 @@ def server(prepared, tmp_path):
     folder, panels = prepared
     there = tmp_path / "study"
     shutil.copytree(folder, there)
-    processes = [nvflare.start_hub(there / "hub", tmp_path / "hub.log")]
+    processes = [nvflare.start_relay(there / "hub", tmp_path / "hub.log")]
     admin = None
     try:
         for club in CLUBS:
             kit = open_kit(there / "kits" / club)
             start(kit, panels[club])
-            processes.append(nvflare.start_site(kit.folder, club, tmp_path / f"{club}.log"))
+            processes.append(nvflare.start_member(kit.folder, club, tmp_path / f"{club}.log"))
         for _ in range(60):
             try:
                 admin = admin or _session(there / "hub", read_study(there), processes[0])
@@ -118,11 +118,11 @@ def test_a_job_with_code_runs_nowhere(server, tmp_path):
     other = make_study(
         demo_study(bootstrap=10, port=PORT, engine="nvflare"), tmp_path / "other", nvflare_kits.provision
     )
-    stranger = nvflare.start_site(other / "kits" / "north", "stranger", tmp_path / "stranger.log")
+    stranger = nvflare.start_member(other / "kits" / "north", "stranger", tmp_path / "stranger.log")
     # north's certificate under a name that is not north's
     thief = tmp_path / "thief"
     shutil.copytree(folder / "kits" / "north", thief)
-    named = nvflare.start_site(thief, "west", tmp_path / "thief.log")
+    named = nvflare.start_member(thief, "west", tmp_path / "thief.log")
     try:
         for _ in range(10):
             time.sleep(1)

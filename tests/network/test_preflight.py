@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from fedmiss.errors import ConfigError, EngineError
 from fedmiss.network.kits import Kit
-from fedmiss.network.preflight import check_certificate, check_version, reach
+from fedmiss.network.preflight import check_certificate, check_connection, check_version
 
 NOW = dt.datetime(2026, 6, 1, tzinfo=dt.UTC)
 
@@ -94,12 +94,12 @@ def listening(tmp_path):
 def test_the_right_hub_is_reached_and_a_wrong_one_named(tmp_path, listening):
     root, port = listening
     mine = root.issue("north")
-    reach("localhost", port, root.path, *mine)
+    check_connection("localhost", port, root.path, *mine)
     other = Root(tmp_path / "other")
     with pytest.raises(ConfigError, match="is not this study's relay"):
-        reach("localhost", port, other.path, *mine)
+        check_connection("localhost", port, other.path, *mine)
     with pytest.raises(ConfigError, match=r"'hub\.invalid' is not known to this network"):
-        reach("hub.invalid", port, root.path, *mine)
+        check_connection("hub.invalid", port, root.path, *mine)
 
 
 def test_a_port_where_nobody_or_something_else_listens(tmp_path):
@@ -116,12 +116,12 @@ def test_a_port_where_nobody_or_something_else_listens(tmp_path):
         thread = threading.Thread(target=plain, daemon=True)
         thread.start()
         with pytest.raises((ConfigError, EngineError), match=f"localhost port {port}|{port}"):
-            reach("localhost", port, root.path, *mine)
+            check_connection("localhost", port, root.path, *mine)
         thread.join()
     with pytest.raises(
         EngineError, match=f"nothing listens at localhost port {port}: the relay is not started"
     ):
-        reach("localhost", port, root.path, *mine)
+        check_connection("localhost", port, root.path, *mine)
 
 
 def test_an_expired_kit_and_a_wrong_clock(tmp_path):

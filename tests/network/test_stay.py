@@ -5,14 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from fedmiss.network import operate
-from fedmiss.network.operate import LINGER, Stay
+from fedmiss.network.operate import LINGER, ExitPolicy
 
 
 def test_it_stays_until_it_has_its_result_and_the_relay_is_gone_or_quiet(tmp_path, monkeypatch):
     now, relay = SimpleNamespace(time=1000.0), SimpleNamespace(there=False)
     monkeypatch.setattr(operate.time, "monotonic", lambda: now.time)
     out = tmp_path / "result"
-    stay = Stay(out, lambda: relay.there)
+    stay = ExitPolicy(out, lambda: relay.there)
     assert not stay.over()  # the job goes on, the relay is away
     now.time += 10 * LINGER
     assert not stay.over()

@@ -10,7 +10,7 @@ import numpy as np
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.features import count_visits, covariate_sums, features, magnitudes
-from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, Used, effort_columns, experience
+from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, IncludedVisits, effort_columns, experience
 from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms_by_key
 from fedmiss.federation.rules import digits
 from fedmiss.version import __version__
@@ -93,7 +93,7 @@ def axes(program: GroupProgram, q: msg.Axes) -> msg.Done:
     at = np.flatnonzero(keep)
     order = at[np.lexsort((index[at], v.site[at]))]
     value = v.detected.astype(float) if q.detections else v.count
-    program.used = Used(
+    program.used = IncludedVisits(
         v.site[order],
         index[order],
         v.month[order],

@@ -101,7 +101,7 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
     """Take the months' parameters; return the sums of joint sites at the sites' old coefficients."""
     fits, p = q.fits, q.T.shape[2] + b.slopes
     at = slice(None) if fits.size == len(b.mu) and (np.diff(fits) > 0).all() else fits  # a slice is a view
-    if q.begin == 1:
+    if q.begin == msg.Begin.FROM_ZERO:
         b.P[at], b.C[at] = 0.0, 0.0
         known = slice(1 + b.slopes, 1 + b.slopes + b.responses.shape[1])
         b.P[at, :, known] = b.M[at, :, known] = b.responses
@@ -110,7 +110,7 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
             b.presence.q[at], b.presence.evidence[at] = 1.0, SURE
             for f in fits:
                 b.weigh(int(f))
-    elif q.begin == 2:
+    elif q.begin == msg.Begin.NEW_FACTOR:
         b.P[at, :, p - 1], b.C[at, :, p - 1, :], b.C[at, :, :, p - 1] = 0.0, 0.0, 0.0
     if q.shift.any():
         b.P[at, :, :p] -= q.shift[:, None, :]
@@ -126,8 +126,8 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
     if b.presence is not None:
         b.presence.chain[at] = q.chain
     move_prior_means(b, at, q.B)
-    if q.begin == 3:
-        _jolt(program, b, fits, p)
+    if q.begin == msg.Begin.PERTURBED:
+        _perturb_prior(program, b, fits, p)
     if q.begin:
         b.old[fits] = 0
         b.set_offsets(fits)
@@ -154,7 +154,7 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
     return msg.SharedRows(rows)
 
 
-def _jolt(program: GroupProgram, b: Batch, fits: I64, p: int) -> None:
+def _perturb_prior(program: GroupProgram, b: Batch, fits: I64, p: int) -> None:
     """Draw the prior means of replicates, of sites and of observers, and start where the fit will go for them.
 
     Sites, keyed by their ids, start at their response with all else held. Observers start at the whole of their draw: where
@@ -187,7 +187,7 @@ def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
     loop = kernels.round_sums(p, n * c.nnz)
     b.run(
         loop, fits, fits, p, b.chunks, c.ptr, c.col, program.share, program.shared_at, totals, b.y, b.E,
-        offset, by_visit, b.mu, b.T, b.D, b.tau, b.phi, b.family.reach, b.M, b.P, b.C, b.eta, b.family.code, month, stats,
+        offset, by_visit, b.mu, b.T, b.D, b.tau, b.phi, b.family.max_step, b.M, b.P, b.C, b.eta, b.family.code, month, stats,
         chunks=b.chunks,
     )  # fmt: skip
     K = b.kappa.shape[1]
@@ -340,12 +340,12 @@ def score(program: GroupProgram, b: Batch, q: msg.Score) -> msg.ScoreSums:
         y, w = used.count[test], b.test[f][test]
         if b.presence is not None:
             eta = eta + np.log(np.maximum(b.presence.q[f].ravel()[b.presence.visit_at[test]], LEAST))
-        mu, family = b.scale.counts(b.family.mean(eta), q.smear[i]), b.scale.judge(b.family)
+        mu, family = b.scale.counts(b.family.mean(eta), q.smear[i]), b.scale.scoring_family(b.family)
         y = family.values(y)
         if family.counts:
             mu = np.maximum(mu, 1e-3)  # a mean of 0 would make any bird impossible
         judge = negbin_deviance(y, mu, q.inverse_size[i]) if q.inverse_size[i] > 0 else family.deviance(y, mu)
-        out[i] = (w @ judge, w @ family.gap(y, mu) ** 2, w @ mu, w @ y, w.sum())
+        out[i] = (w @ judge, w @ family.log_error(y, mu) ** 2, w @ mu, w @ y, w.sum())
         if program.left_out is not None:
             program.left_out[q.batch, int(b.numbers[f]), int(b.rank[f])] = (np.flatnonzero(test), w * judge)
     return msg.ScoreSums(out)

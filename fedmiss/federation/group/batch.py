@@ -12,7 +12,7 @@ from fedmiss.arrays import F64, I32, I64, U8
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group import kernels
 from fedmiss.federation.group.presence import Presence
-from fedmiss.federation.group.visits import Used
+from fedmiss.federation.group.visits import IncludedVisits
 from fedmiss.models.lowrank.data import index_cells
 from fedmiss.models.lowrank.families import FAMILIES, SCALES, Family, Scale
 from fedmiss.models.lowrank.occupancy import SURE, log_zero
@@ -138,7 +138,15 @@ class Batch:
 
     @classmethod
     def of(
-        cls, q: msg.Open, u: Used, cells: CellIndex, weights: F64, *, test: F64 | None, F: F64, year: I64
+        cls,
+        q: msg.Open,
+        u: IncludedVisits,
+        cells: CellIndex,
+        weights: F64,
+        *,
+        test: F64 | None,
+        F: F64,
+        year: I64,
     ) -> Batch:
         """Make the state of ``len(weights)`` fits at coefficients of zero, but for the known ``q.line`` (L,).
 

@@ -131,7 +131,7 @@ def _site(j, p, ptr, col, y, E, offset, off, mu, P, C, T, D, family, e, i, acc):
 
 
 @njit(inline="always")
-def _solve(p, j, acc, phi, tau, reach, M, P, C, square, family, A, B, step):
+def _solve(p, j, acc, phi, tau, max_step, M, P, C, square, family, A, B, step):
     """One damped Newton step of a site from its sums ``acc[0]``; C moves to its covariance. Returns its edf.
 
     The sums grow with the exponential of the variance, and the covariance ``B`` is the inverse of the sums: a full step of C
@@ -183,7 +183,7 @@ def _solve(p, j, acc, phi, tau, reach, M, P, C, square, family, A, B, step):
     for a in range(p):
         for b in range(p):
             C[j, a, b] = B[a, b] if part == 1.0 else C[j, a, b] + part * (B[a, b] - C[j, a, b])
-    short = min(1.0, reach / max(longest, 1e-12))
+    short = min(1.0, max_step / max(longest, 1e-12))
     for a in range(p):
         P[j, a] += short * step[a]
     return edf
@@ -203,7 +203,7 @@ def shared_sums(first, last, fits, p, sites, ptr, col, y, E, offset, off, mu, T,
 
 @njit(inline="always")
 def _round(
-    first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, reach, M, P,
+    first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, max_step, M, P,
     C, eta, family, month, stats,
 ):  # fmt: skip
     """One round: every site takes its Newton step, then adds its cells to the months' sums.
@@ -237,7 +237,7 @@ def _round(
                 own[0, q] = totals[i, at, q] if at >= 0 else 0.0
             if at < 0:
                 _site(j, p, ptr, col, yf, Ef, of, off, muf, Pf, Cf, Tf, Df, family, e, 0, own)
-            edf = _solve(p, j, own, phif, tauf, reach, Mf, Pf, Cf, square, family, A, B, step)
+            edf = _solve(p, j, own, phif, tauf, max_step, Mf, Pf, Cf, square, family, A, B, step)
             w = share[j]
             parameters += edf if at < 0 else w * edf  # k owners of a site apart estimate it k times
             # a site without a visit is its prior, and says nothing of the variance between sites
@@ -272,11 +272,11 @@ def _round(
 
 @njit(cache=True, nogil=True)
 def _any_width(
-    first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, reach, M, P,
+    first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, max_step, M, P,
     C, eta, family, month, stats,
 ):  # fmt: skip
     _round(
-        first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, reach, M,
+        first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, max_step, M,
         P, C, eta, family, month, stats,
     )  # fmt: skip
 
@@ -285,12 +285,12 @@ def _any_width(
 def _of_width(p: int) -> Callable[..., None]:
     @njit(cache=True, nogil=True)
     def loop(
-        first, last, fits, _, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, reach, M,
+        first, last, fits, _, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, max_step, M,
         P, C, eta, family, month, stats,
     ):  # fmt: skip
         _round(
-            first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, reach,
-            M, P, C, eta, family, month, stats,
+            first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi,
+            max_step, M, P, C, eta, family, month, stats,
         )  # fmt: skip
 
     return loop

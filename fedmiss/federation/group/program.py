@@ -14,7 +14,7 @@ from fedmiss.federation.group import answers
 from fedmiss.federation.group.agreement import AGREEMENT, LEAST_VISITS
 from fedmiss.federation.group.batch import Batch, CellIndex
 from fedmiss.federation.group.folds import draw_folds, replicate_weights, withhold
-from fedmiss.federation.group.visits import Axis, Used, Visits
+from fedmiss.federation.group.visits import Axis, IncludedVisits, Visits
 from fedmiss.federation.keys import keyed_hashes, seed_key
 from fedmiss.federation.masks import Party
 from fedmiss.federation.messages import SQUARES
@@ -22,7 +22,7 @@ from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.models.lowrank.families import family_of
 from fedmiss.models.lowrank.occupancy import ChainPosterior, chain_posterior
 
-__all__ = ["LEAST_VISITS", "GroupProgram", "Used"]
+__all__ = ["LEAST_VISITS", "GroupProgram", "IncludedVisits"]
 
 
 def in_two(x: F64) -> F64:
@@ -62,7 +62,7 @@ class GroupProgram:
         secret: bytes,
         plain_refusals: bool = False,
         all_slopes: bool = True,
-        weigh: Callable[[int, int, F64, Used], F64] | None = None,
+        weigh: Callable[[int, int, F64, IncludedVisits], F64] | None = None,
         minimum: int = 0,
         settings: bytes | None = None,
         jointly: bool = False,
@@ -93,7 +93,7 @@ class GroupProgram:
         J = self.held.site_id.size
         self._last: tuple[int, bytes | None, bytes] = (-1, None, b"")  # exchange, its frame, the answer
         self.visits = self.held  # of the job: in its season, without checklists that others bring
-        self.used: Used | None = None
+        self.used: IncludedVisits | None = None
         self.withheld = 0
         self.site_order, self.checklist_order = np.arange(J), np.zeros(0, dtype=np.int64)
         # share of each site in sums over sites; what counts of visits and sites; row among the group's joint sites
@@ -216,7 +216,7 @@ class GroupProgram:
 
     # -- fits ------------------------------------------------------------------------------------------------
 
-    def need(self) -> Used:
+    def need(self) -> IncludedVisits:
         """The visits that take part, once the axes are agreed."""
         if self.used is None:
             raise UplinkError(
@@ -238,12 +238,12 @@ class GroupProgram:
             )
         return self._cells[by_visit]
 
-    def _weigh(self, seed: int, number: int, spread: F64, used: Used) -> F64:
+    def _weigh(self, seed: int, number: int, spread: F64, used: IncludedVisits) -> F64:
         return replicate_weights(
             self.secret, seed, number, spread, self.place[used.site], used.observer, used.weight
         )
 
-    def fold_of(self, by: str, folds: int, seed: int, u: Used) -> I64:
+    def fold_of(self, by: str, folds: int, seed: int, u: IncludedVisits) -> I64:
         """Fold of every visit."""
         year = u.stamp // 12 if self.visits.calendar else u.month.astype(np.int64) // 12
         return draw_folds(

@@ -14,7 +14,7 @@ from fedmiss.federation.rules import LARGEST_COUNT
 __all__ = [
     "EFFORT_TERMS",
     "Axis",
-    "Used",
+    "IncludedVisits",
     "Visits",
     "check_counts",
     "deal_sites",
@@ -179,7 +179,7 @@ def experience(observer: I32, site: I32, month: I64, first: int) -> F64:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class IncludedVisits:
     """The visits that take part, sorted by (site, month), on the agreed axes; ``experience`` as :func:`experience`.
 
     ``exposure`` (m,) how many standard visits each sums; None: one.

@@ -17,7 +17,7 @@ from fedmiss.federation.link import Link, total
 from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.version import __version__
 
-__all__ = ["Agreement", "Plan", "agree", "folds_like_gaps"]
+__all__ = ["Agreement", "DataSpec", "agree", "folds_like_gaps"]
 
 TERMS = ("duration", "distance", "observers")  # the order of ``Description.effort``
 MOST_REGIONS = 60
@@ -25,7 +25,7 @@ FEW_BLOCKS = 50  # ten for each of five folds
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DataSpec:
     """What is wanted.
 
     ``months`` given axis (12 year + month - 1), None to agree on the union; ``effort`` auto, none or terms; ``joint``
@@ -76,7 +76,7 @@ class Agreement:
         return "one hour, standing still, one observer" if self.terms else "one visit"
 
 
-def agree(link: Link, plan: Plan) -> Agreement:
+def agree(link: Link, plan: DataSpec) -> Agreement:
     """Three exchanges: who brings what, hashes, and the agreed axes; three more for joint least numbers."""
     described, tallied = link.ask(
         [msg.Hello(plan.species, np.array(plan.season, dtype=np.int64)), msg.Tally()]
@@ -202,7 +202,7 @@ def _check(groups: dict[str, msg.Description], tallied: dict[str, msg.Answer]) -
     return notes
 
 
-def _months(groups: dict[str, msg.Description], plan: Plan, calendar: bool) -> I64:
+def _months(groups: dict[str, msg.Description], plan: DataSpec, calendar: bool) -> I64:
     if plan.months is not None:
         return np.asarray(plan.months, dtype=np.int64)
     extents = [d.months for d in groups.values() if d.months.size]
@@ -278,7 +278,7 @@ def _n_shared(answers: dict[str, msg.Answer]) -> int:
     return int(_owners(_hashes(answers))[0].size)
 
 
-def _joint_values(answers: dict[str, msg.Answer], plan: Plan) -> np.ndarray:
+def _joint_values(answers: dict[str, msg.Answer], plan: DataSpec) -> np.ndarray:
     """Hashes of the sites that are solved jointly, sorted."""
     values, _ = _owners(_hashes(answers))
     return values if plan.joint else values[:0]

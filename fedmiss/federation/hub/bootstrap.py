@@ -20,8 +20,8 @@ from fedmiss.arrays import F64
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.crossval import lockstep_room, open_batch, starts
 from fedmiss.federation.hub.fit import fit_replicate
-from fedmiss.federation.hub.lockstep import Lane, run_lockstep
-from fedmiss.federation.hub.members import Member, dealt
+from fedmiss.federation.hub.lockstep import FitTask, run_lockstep
+from fedmiss.federation.hub.members import FittedModel, dealt
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.triangle import to_triangle
@@ -50,7 +50,7 @@ def lockstep_size(panel: Panel, p: int) -> int:
 
 
 def replicates(
-    link: Link, panel: Panel, members: Sequence[Member], numbers: Sequence[int], *, seed: int, batch: int
+    link: Link, panel: Panel, members: Sequence[FittedModel], numbers: Sequence[int], *, seed: int, batch: int
 ) -> tuple[F64, list[tuple[int, int]]]:
     """Refit the replicates ``numbers`` side by side, each one of the member that it is dealt to (:func:`.members.dealt`).
 
@@ -83,7 +83,7 @@ def replicates(
         sums = starts(opened, len(hand))
         for i, b in enumerate(hand):
             noise = rng_for(seed, "prior-noise", int(b))
-            lanes.append(Lane(at, i, fit_replicate(panel, m.settings, m.state, sums[i], noise)))
+            lanes.append(FitTask(at, i, fit_replicate(panel, m.settings, m.state, sums[i], noise)))
     states = iter(run_lockstep(link, panel, lanes))
     totals = totals_of(link, panel, [(at, [next(states) for _ in hand]) for at, _, hand in hands], drawn=True)
     place = {b: (at, i) for at, _, hand in hands for i, b in enumerate(hand)}

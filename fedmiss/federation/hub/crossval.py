@@ -18,7 +18,7 @@ from fedmiss.errors import ConfigError, DomainError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import folds_like_gaps
 from fedmiss.federation.hub.fit import AskProduct, AskScore, Request, Stage, fit_path, summary
-from fedmiss.federation.hub.lockstep import Lane, run_lockstep
+from fedmiss.federation.hub.lockstep import FitTask, run_lockstep
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import Sums, known_line, most_rank, responding
 from fedmiss.federation.hub.support import released_months
@@ -161,7 +161,7 @@ def score_folds(
                     )
                 told = watch if path.table is tables[0] else None
                 each = _scorer(panel, path, fold, inverse_size, told)
-                lanes.append(Lane(path.batch, at, fit_path(panel, path.settings, sums[at], each=each)))
+                lanes.append(FitTask(path.batch, at, fit_path(panel, path.settings, sums[at], each=each)))
                 whose.append((path, fold))
         ends = []
         for (path, fold), state in zip(whose, run_lockstep(link, panel, lanes), strict=True):

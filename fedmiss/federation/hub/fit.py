@@ -27,6 +27,7 @@ from fedmiss.federation.hub.steps import (
     turn_of,
     with_factor,
 )
+from fedmiss.federation.messages import Begin
 from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.families import FAMILIES, SCALES
 from fedmiss.models.lowrank.settings import CountSettings
@@ -61,10 +62,10 @@ SETTLED = 5  # rounds of a rank after which it is looked at
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskRound:
-    """The state after a round from this one (:func:`.steps.after_round`); ``begin`` as in ``messages.Broadcast``."""
+    """The state after a round from this one (:func:`.steps.after_round`); ``begin``: where sites begin."""
 
     state: MonthState
-    begin: int
+    begin: Begin
     nodes: F64
     turn: Turn
     settings: CountSettings
@@ -151,7 +152,7 @@ def fit_path(
     if settings.time == "fixed":
         return (yield from fit_fixed(panel, settings, float(start[0]), months=True))
     state = first_state(panel, settings, start)
-    begin, W = 1, None
+    begin, W = Begin.FROM_ZERO, None
     ask: AskProduct | None = None
     most = most_rank(panel, settings)
     for rank in range(most + 1):
@@ -159,7 +160,7 @@ def fit_path(
         if rank:
             v = None if ask is None else (yield from _direction(panel, ask, W))
             state = with_factor(state, v, panel)
-            begin = 2
+            begin = Begin.NEW_FACTOR
         state = yield from _rounds(
             state,
             panel,
@@ -190,7 +191,7 @@ def fit_from(
 ) -> Fitting:
     """Fit from these months (:mod:`.onward`); sites begin at zero. A fit that runs away has ``away`` set."""
     state = yield from _rounds(
-        state, panel, settings, 1, learn=True, tol=TOL, most=settings.max_sweeps, watch=watch
+        state, panel, settings, Begin.FROM_ZERO, learn=True, tol=TOL, most=settings.max_sweeps, watch=watch
     )
     return state if state.away else (yield from summary(panel, state, settings, months=True))[0]
 
@@ -204,7 +205,7 @@ def polished(
 ) -> Fitting:
     """Take a rank of a path to its end, moves of ``TOL``, and ask for its totals by month; ``below``: the rank below."""
     end = yield from _rounds(
-        state, panel, settings, 0, learn=True, tol=TOL, most=settings.max_sweeps, watch=watch
+        state, panel, settings, Begin.GO_ON, learn=True, tol=TOL, most=settings.max_sweeps, watch=watch
     )
     if end.away:
         return replace(below, away=end.away)
@@ -284,7 +285,7 @@ def fit_replicate(
         state,
         panel,
         settings,
-        4 if rng is None else 3,
+        Begin.FROM_FULL if rng is None else Begin.PERTURBED,
         learn=False,
         tol=REPLICATE_TOL,
         most=REPLICATE_ROUNDS,
@@ -306,7 +307,7 @@ def _rounds(
     state: MonthState,
     panel: Panel,
     settings: CountSettings,
-    begin: int,
+    begin: Begin,
     *,
     learn: bool,
     tol: float,
@@ -321,7 +322,7 @@ def _rounds(
         known = not (learn and turn.settled and dispersed)
         nodes = np.zeros(0) if known else table_nodes(settings.dispersion, state.inverse_size)
         state = replace((yield AskRound(state, begin, nodes, turn, settings)), rounds=state.rounds + 1)
-        begin = 0
+        begin = Begin.GO_ON
         finite = np.isfinite(state.T).all() and np.isfinite(state.mu)
         # rank 0 finds its way back, and replicates have their variances
         if not finite or (learn and state.rank and k > SETTLED and state.moves[-1] > FAR):

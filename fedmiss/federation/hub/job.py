@@ -15,10 +15,10 @@ import pandas as pd
 
 from fedmiss.arrays import F64
 from fedmiss.federation import messages as msg
-from fedmiss.federation.hub.agree import Agreement, Plan, agree, folds_like_gaps
+from fedmiss.federation.hub.agree import Agreement, DataSpec, agree, folds_like_gaps
 from fedmiss.federation.hub.bootstrap import lockstep_size, replicates, totals_of
 from fedmiss.federation.hub.features import structure_facts
-from fedmiss.federation.hub.members import Member, fit_members
+from fedmiss.federation.hub.members import FittedModel, fit_members
 from fedmiss.federation.hub.onward import Before, before_of, choice_of, fit_onward
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.hub.structure import choose_model, features_of
@@ -28,13 +28,13 @@ from fedmiss.folders import JointFacts, ModelFacts
 from fedmiss.models.lowrank.choice import Choice, model_name
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = ["FIRST_REPLICATES", "Joint", "Order", "model_facts", "preview_job", "run_job"]
+__all__ = ["FIRST_REPLICATES", "JobResult", "JobSpec", "model_facts", "preview_job", "run_job"]
 
 FIRST_REPLICATES = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class JobSpec:
     """What is to be computed.
 
     ``candidates`` to choose from, one for no choice; ``folds``, ``by``, ``one_se`` of the cross-validation; ``bootstrap``
@@ -44,7 +44,7 @@ class Order:
     (:mod:`.onward`).
     """
 
-    plan: Plan
+    plan: DataSpec
     candidates: Sequence[CountSettings]
     folds: int = 5
     by: str = "auto"
@@ -57,7 +57,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Joint:
+class JobResult:
     """What the hub knows in the end.
 
     ``members``: the chosen fit, and those that are averaged with it; ``totals`` (R + 1, L) expected birds, all sites first,
@@ -67,7 +67,7 @@ class Joint:
 
     agreement: Agreement
     choice: Choice
-    members: Sequence[Member]
+    members: Sequence[FittedModel]
     totals: F64
     draws: F64
     trace: F64
@@ -75,8 +75,8 @@ class Joint:
 
 
 def run_job(
-    link: Link, order: Order, keep: Callable[[Sequence[Before]], None] = lambda models: None
-) -> Joint:
+    link: Link, order: JobSpec, keep: Callable[[Sequence[Before]], None] = lambda models: None
+) -> JobResult:
     """Run a job to its end; ``keep`` is given what a later job can go on from, when models are chosen and when fitted.
 
     Raises
@@ -125,15 +125,15 @@ def run_job(
             for m, own in zip(members, facts.members, strict=True)
         ]
     )
-    return Joint(agreement, choice, members, np.mean(totals, axis=0)[0], draws, moves, facts)
+    return JobResult(agreement, choice, members, np.mean(totals, axis=0)[0], draws, moves, facts)
 
 
-def _named(order: Order) -> list[CountSettings]:
+def _named(order: JobSpec) -> list[CountSettings]:
     """Settings of the models that may be fitted."""
     return [b.settings for b in order.before] or list(order.candidates)
 
 
-def preview_job(link: Link, order: Order) -> tuple[Agreement, np.ndarray]:
+def preview_job(link: Link, order: JobSpec) -> tuple[Agreement, np.ndarray]:
     """The job's first exchanges only: the agreement, and which months (L,) take part in cross-validation (1 or 0).
 
     The questions are those that :func:`run_job` begins with, so the job goes on from here.
@@ -149,7 +149,7 @@ def preview_job(link: Link, order: Order) -> tuple[Agreement, np.ndarray]:
     return agreement, months
 
 
-def _draws(link: Link, order: Order, panel: Panel, members: Sequence[Member]) -> F64:
+def _draws(link: Link, order: JobSpec, panel: Panel, members: Sequence[FittedModel]) -> F64:
     """Replicates in blocks; every block has batches of its own, so that groups can tell their parts apart."""
     size = lockstep_size(panel, max(m.state.p for m in members))
     parts = [np.zeros((0, len(panel.rows), panel.L))]
@@ -161,7 +161,7 @@ def _draws(link: Link, order: Order, panel: Panel, members: Sequence[Member]) ->
     return np.concatenate(parts)
 
 
-def model_facts(m: Member) -> ModelFacts:
+def model_facts(m: FittedModel) -> ModelFacts:
     """Facts of one of the models that are averaged."""
     s, state = m.settings, m.state
     estimated = bool(np.isfinite(state.tau).all())  # variances; fixed time effects have none
@@ -192,7 +192,12 @@ def model_facts(m: Member) -> ModelFacts:
 
 
 def _facts(
-    link: Link, order: Order, agreement: Agreement, panel: Panel, choice: Choice, members: Sequence[Member]
+    link: Link,
+    order: JobSpec,
+    agreement: Agreement,
+    panel: Panel,
+    choice: Choice,
+    members: Sequence[FittedModel],
 ) -> JointFacts:
     best, state = choice.best, members[0].state
     return JointFacts.of_members(

@@ -27,11 +27,11 @@ from fedmiss.federation.hub.steps import Sums, after_round
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.triangle import to_triangle
 
-__all__ = ["Lane", "run_lockstep"]
+__all__ = ["FitTask", "run_lockstep"]
 
 
 @dataclass(slots=True)
-class Lane:
+class FitTask:
     """One fit on its way: which fit of which batch it is, what it asks now, and what is asked beside that."""
 
     batch: int
@@ -52,7 +52,7 @@ class Lane:
             self.request, self.result = None, end.value
 
 
-def run_lockstep(link: Link, panel: Panel, lanes: Sequence[Lane]) -> list[MonthState]:
+def run_lockstep(link: Link, panel: Panel, lanes: Sequence[FitTask]) -> list[MonthState]:
     """Run fits to their end, all their requests of the same moment in the same exchange.
 
     Fits of one batch that are in the same turn take their step as one array. A fit's result does not depend on which others
@@ -78,10 +78,10 @@ def run_lockstep(link: Link, panel: Panel, lanes: Sequence[Lane]) -> list[MonthS
 _Errands = list[tuple[msg.Question, Callable[[dict[str, msg.Answer]], None]]]
 
 
-def _errands(lanes: Sequence[Lane]) -> tuple[_Errands, list[Lane]]:
+def _errands(lanes: Sequence[FitTask]) -> tuple[_Errands, list[FitTask]]:
     """Take the scores and copies that lanes ask for, scores of one batch as one question; also the lanes of the copies."""
     out: _Errands = []
-    begun: list[Lane] = []
+    begun: list[FitTask] = []
     scores: dict[int, list[tuple[int, AskScore]]] = {}
     for lane in lanes:
         for one in lane.errands:
@@ -89,7 +89,7 @@ def _errands(lanes: Sequence[Lane]) -> tuple[_Errands, list[Lane]]:
                 scores.setdefault(lane.batch, []).append((lane.fit, one))
             else:
                 out.append((msg.Keep(lane.batch, one.to), lambda _: None))
-                begun.append(Lane(one.to, 0, one.then))
+                begun.append(FitTask(one.to, 0, one.then))
         lane.errands = []
     for batch, asked in scores.items():
         fits = np.array([fit for fit, _ in asked], dtype=np.int64)
@@ -112,7 +112,7 @@ def _heard(errands: _Errands, answers: Sequence[dict[str, msg.Answer]]) -> Seque
     return answers[len(errands) :]
 
 
-def _key(lane: Lane) -> tuple[object, ...]:
+def _key(lane: FitTask) -> tuple[object, ...]:
     r = lane.request
     if isinstance(r, AskRound):
         return (lane.batch, "round", r.state.p, r.begin, r.nodes.size, r.turn)
@@ -121,19 +121,19 @@ def _key(lane: Lane) -> tuple[object, ...]:
     return (lane.batch, type(r).__name__)
 
 
-def _packs(lanes: Sequence[Lane]) -> list[list[Lane]]:
+def _packs(lanes: Sequence[FitTask]) -> list[list[FitTask]]:
     """Lanes that can be asked in one message: same batch, same kind and shape of question."""
-    packs: dict[tuple[object, ...], list[Lane]] = {}
+    packs: dict[tuple[object, ...], list[FitTask]] = {}
     for lane in lanes:
         packs.setdefault(_key(lane), []).append(lane)
     return list(packs.values())
 
 
-def _fits(pack: list[Lane]) -> I64:
+def _fits(pack: list[FitTask]) -> I64:
     return np.array([lane.fit for lane in pack], dtype=np.int64)
 
 
-def _broadcast(pack: list[Lane], *, begin: int, sums: bool) -> msg.Broadcast:
+def _broadcast(pack: list[FitTask], *, begin: msg.Begin, sums: bool) -> msg.Broadcast:
     s = stacked([lane.request.state for lane in pack])  # type: ignore[union-attr]
     free = s.free  # the line x is known to all
     many: dict[str, Any] = {
@@ -147,7 +147,7 @@ def _broadcast(pack: list[Lane], *, begin: int, sums: bool) -> msg.Broadcast:
 
 
 def _ask_shared(
-    link: Link, panel: Panel, packs: list[list[Lane]], errands: _Errands
+    link: Link, panel: Panel, packs: list[list[FitTask]], errands: _Errands
 ) -> tuple[list[np.ndarray | None], _Errands]:
     """First exchange, only where there are joint sites, of one person's own groups: their sums over all groups.
 
@@ -179,7 +179,7 @@ def _ask_shared(
     return out, []
 
 
-def _width(panel: Panel, lane: Lane) -> int:
+def _width(panel: Panel, lane: FitTask) -> int:
     """Numbers by joint site in the answer to a lane's request."""
     r = lane.request
     if isinstance(r, AskProduct):
@@ -188,22 +188,22 @@ def _width(panel: Panel, lane: Lane) -> int:
     return r.state.p * (r.state.p + 3) // 2 + (panel.n_years if r.state.chain.size else 0)
 
 
-def _products(pack: list[Lane]) -> list[AskProduct]:
+def _products(pack: list[FitTask]) -> list[AskProduct]:
     """The products that are asked for, by themselves or after a summary."""
     asked = [lane.request.ahead if isinstance(lane.request, AskSummary) else lane.request for lane in pack]
     return [r for r in asked if isinstance(r, AskProduct)]
 
 
-def _vectors(pack: list[Lane]) -> F64:
+def _vectors(pack: list[FitTask]) -> F64:
     return np.stack([r.V for r in _products(pack)])
 
 
-def _units(pack: list[Lane]) -> F64:
+def _units(pack: list[FitTask]) -> F64:
     return np.array([r.unit for r in _products(pack)])
 
 
 def _ask(
-    link: Link, panel: Panel, packs: list[list[Lane]], joint: list[np.ndarray | None], errands: _Errands
+    link: Link, panel: Panel, packs: list[list[FitTask]], joint: list[np.ndarray | None], errands: _Errands
 ) -> list[Sequence[Sums | MonthState]]:
     """Second exchange: sums over sites. Without joint sites it is the only one of a round."""
     lists: dict[str, list[msg.Question]] = {name: [q for q, _ in errands] for name in link.names}
@@ -216,7 +216,7 @@ def _ask(
                 common.append(_broadcast(pack, begin=r.begin, sums=False))
             nodes = np.stack([lane.request.nodes for lane in pack])  # type: ignore[union-attr]
         elif isinstance(r, AskSummary):
-            common.append(_broadcast(pack, begin=0, sums=False))
+            common.append(_broadcast(pack, begin=msg.Begin.GO_ON, sums=False))
             nodes = np.stack([lane.request.nodes for lane in pack])  # type: ignore[union-attr]
             common.append(msg.Predict(pack[0].batch, fits, nodes, r.months))
         elif isinstance(r, AskSiteTime):
@@ -238,7 +238,7 @@ def _ask(
 
 
 def _answered(
-    answers: Sequence[dict[str, msg.Answer]], pack: list[Lane], panel: Panel
+    answers: Sequence[dict[str, msg.Answer]], pack: list[FitTask], panel: Panel
 ) -> Sequence[Sums | MonthState]:
     """Add the groups' answers, the last ones, in the order of their names; each fit gets its next state, or its sums."""
     n, r, products = len(pack), pack[0].request, _products(pack)

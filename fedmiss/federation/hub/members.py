@@ -13,20 +13,20 @@ from typing import Any
 from fedmiss.errors import InputError
 from fedmiss.federation.hub.crossval import open_batch, starts
 from fedmiss.federation.hub.fit import AskKeep, AskProduct, Fitting, Request, Stage, fit_path, polished
-from fedmiss.federation.hub.lockstep import Lane, run_lockstep
+from fedmiss.federation.hub.lockstep import FitTask, run_lockstep
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import most_rank
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = ["FULL", "OTHERS", "Member", "dealt", "fit_all", "fit_members"]
+__all__ = ["FULL", "OTHERS", "FittedModel", "dealt", "fit_all", "fit_members"]
 
 FULL = 0  # batch of the chosen fit
 OTHERS = 10_000  # batches of the others begin here, beyond those of replicates and folds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Member:
+class FittedModel:
     """A fit of all visits: its settings, the hub's half of it, and the batch whose fit 0 is the groups' half."""
 
     settings: CountSettings
@@ -41,7 +41,7 @@ def fit_members(
     *,
     batch: int = FULL,
     watch: Callable[[int, float], None] | None = None,
-) -> list[Member]:
+) -> list[FittedModel]:
     """Fit all visits by every model, side by side.
 
     Parameters
@@ -64,7 +64,7 @@ def fit_all(
     settings: Sequence[CountSettings],
     batches: Sequence[int],
     watch: Callable[[int, float], None] | None = None,
-) -> list[Member]:
+) -> list[FittedModel]:
     """Fit all visits by every model side by side; some may have run away.
 
     Models that differ in rank only are stages of one path: the largest has the path's batch, the others a copy of what the
@@ -83,10 +83,10 @@ def fit_all(
             raise InputError("no visit has a positive weight: there is nothing to fit. Check the weights.")
         heard = _until(kept, watch) if 0 in path else None
         each = _keeper(panel, settings, batches, path, i, kept, watch)
-        lanes.append(Lane(batches[i], 0, fit_path(panel, settings[i], start[0], each=each, watch=heard)))
+        lanes.append(FitTask(batches[i], 0, fit_path(panel, settings[i], start[0], each=each, watch=heard)))
     for path, end in zip(paths, run_lockstep(link, panel, lanes), strict=True):
         kept |= {k: end for k in path if k not in kept}  # of a path that ran away, or its last rank
-    return [Member(s, kept[i], at) for i, (s, at) in enumerate(zip(settings, batches, strict=True))]
+    return [FittedModel(s, kept[i], at) for i, (s, at) in enumerate(zip(settings, batches, strict=True))]
 
 
 def _keeper(
@@ -128,14 +128,14 @@ def _until(
 
 
 def _borne(
-    link: Link, panel: Panel, members: list[Member], watch: Callable[[int, float], None] | None
-) -> list[Member]:
+    link: Link, panel: Panel, members: list[FittedModel], watch: Callable[[int, float], None] | None
+) -> list[FittedModel]:
     """Fit members that ran away again at the last rank that did not; a rank that others have already is left out.
 
     The groups' half of such a fit is lost, so all of it is done again: the same rounds up to that rank.
     """
     kept = {m.state.rank: m for m in members if not m.state.away}
-    out: dict[int, Member] = {}
+    out: dict[int, FittedModel] = {}
     for i, m in enumerate(members):
         rank, away = m.state.rank, m.state.away
         if rank in out:

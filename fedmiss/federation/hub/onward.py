@@ -18,8 +18,8 @@ from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, FedmissError, InputError
 from fedmiss.federation.hub.crossval import open_batch, starts
 from fedmiss.federation.hub.fit import fit_from
-from fedmiss.federation.hub.lockstep import Lane, run_lockstep
-from fedmiss.federation.hub.members import FULL, OTHERS, Member, fit_members
+from fedmiss.federation.hub.lockstep import FitTask, run_lockstep
+from fedmiss.federation.hub.members import FULL, OTHERS, FittedModel, fit_members
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import first_state, with_factor
 from fedmiss.federation.link import Link
@@ -59,7 +59,7 @@ class Before:
     chain: F64 | None = None
 
 
-def before_of(member: Member, months: I64) -> Before:
+def before_of(member: FittedModel, months: I64) -> Before:
     """What a finished model hands on."""
     s = member.state
     series = np.array([[one.season, one.year, one.step, one.noise] for one in s.series or ()])
@@ -200,7 +200,7 @@ def fit_onward(
     models: Sequence[Before],
     months: I64,
     watch: Callable[[int, float], None] | None = None,
-) -> list[Member]:
+) -> list[FittedModel]:
     """Fit all visits by the models of the earlier job, side by side, from where it ended.
 
     Models that had been chosen only, and one that runs away from there, are fitted from nothing.
@@ -221,8 +221,8 @@ def fit_onward(
         if not start[0] > 0:
             raise InputError("no visit has a positive weight: there is nothing to fit. Check the weights.")
         state = state_onward(panel, start, before, months)
-        lanes.append(Lane(batch, 0, fit_from(panel, before.settings, state, watch=None if i else watch)))
+        lanes.append(FitTask(batch, 0, fit_from(panel, before.settings, state, watch=None if i else watch)))
     ends = run_lockstep(link, panel, lanes)
     if any(end.away for end in ends):
         return fit_members(link, panel, settings, watch=watch)
-    return [Member(s, end, batch) for s, end, batch in zip(settings, ends, batches, strict=True)]
+    return [FittedModel(s, end, batch) for s, end, batch in zip(settings, ends, batches, strict=True)]

@@ -199,7 +199,7 @@ class SeriesPrior:
             cov=self.cov / np.asarray(c)[..., None, None] ** 2,
         )
 
-    def jolted(self, z: F64) -> tuple[SeriesPrior, F64]:
+    def perturbed(self, z: F64) -> tuple[SeriesPrior, F64]:
         """Draw the prior mean of the coefficients from ``z`` (K,) standard normal; also what that moves the series by.
 
         A coefficient with posterior covariance C and prior precision K answers to a prior mean m by C K m, which has the

@@ -138,7 +138,7 @@ def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | 
     jolt[:, free] = np.sqrt(full.widths) * rng.standard_normal((len(full.T), free.size))
     move, series = jolt.copy(), full.series
     if series is not None:
-        drawn = [s.jolted(rng.standard_normal((s.B.shape[1],))) for s in series]
+        drawn = [s.perturbed(rng.standard_normal((s.B.shape[1],))) for s in series]
         series = tuple(s for s, _ in drawn)
         move[:, free] += np.stack([m for _, m in drawn], axis=1)
     # variances may have moved since the covariances were computed: a month answers by its whole move at most
@@ -335,7 +335,7 @@ def _newton(
     A[..., np.arange(n), np.arange(n)] += 1.0 / width
     cov: F64 = np.asarray(np.linalg.inv(A), dtype=float)
     step = np.einsum("...ab,...b->...a", cov, g - (state.T - state.prior)[..., free] / width)
-    step *= np.minimum(1.0, family.reach / np.maximum(np.abs(step).max(axis=-1), 1e-12))[..., None]
+    step *= np.minimum(1.0, family.max_step / np.maximum(np.abs(step).max(axis=-1), 1e-12))[..., None]
     last, part = state.damping
     if damped and last.shape == step.shape:
         back = (step * last).sum(axis=-1) < 0

@@ -109,7 +109,7 @@ def check_candidates(candidates: Sequence[CountSettings], folds: int) -> None:
         raise ConfigError(f"cross-validation with {folds} fold is impossible; choose 2 or more.")
     if not candidates:
         raise ConfigError("cross-validation has no candidate; give at least one rank.")
-    scales = {SCALES[c.scale].judge(FAMILIES[c.family]).name for c in candidates}
+    scales = {SCALES[c.scale].scoring_family(FAMILIES[c.family]).name for c in candidates}
     if len(scales) > 1:
         raise ConfigError(
             f"candidates of the families {', '.join(sorted(scales))} have no common score; compare them apart."

@@ -43,7 +43,7 @@ class Family(ABC):
     """A natural exponential family, seen through its log-partition psi(eta).
 
     ``code`` is its number in compiled loops (:mod:`.family_kernels`); ``effort_cap`` and ``observer_cap`` bound Newton steps
-    of coefficients of visits and ``reach`` those of sites and months (a Gaussian step is exact, whatever its unit);
+    of coefficients of visits and ``max_step`` those of sites and months (a Gaussian step is exact, whatever its unit);
     ``least_phi`` is the least dispersion.
     """
 
@@ -51,7 +51,7 @@ class Family(ABC):
     code: ClassVar[int]
     effort_cap: ClassVar[float] = 0.5
     observer_cap: ClassVar[float] = 1.0
-    reach: ClassVar[float] = 1.0
+    max_step: ClassVar[float] = 1.0
     least_phi: ClassVar[float] = 1e-8
     dispersed: ClassVar[bool] = True  # whether a dispersion can be estimated
     counts: ClassVar[bool] = False  # whether observations are counts, 0 or more
@@ -81,7 +81,7 @@ class Family(ABC):
         """Square of the unit of the predictor, from the variance of the observations: 1 where the link has no unit."""
         return 1.0
 
-    def gap(self, y: F64, mu: F64) -> F64:
+    def log_error(self, y: F64, mu: F64) -> F64:
         """Error of a prediction, on the log scale."""
         out: F64 = np.log1p(y) - np.log1p(mu)
         return out
@@ -119,15 +119,15 @@ class Gaussian(Family):
     """psi = eta^2 / 2."""
 
     name, code = "gaussian", 0
-    effort_cap = observer_cap = reach = np.inf
+    effort_cap = observer_cap = max_step = np.inf
     quadratic = True
 
     def unit(self, variance: float) -> float:
         """See :meth:`Family.unit`: values have that of their standard deviation."""
         return max(variance, 1e-12)
 
-    def gap(self, y: F64, mu: F64) -> F64:
-        """See :meth:`Family.gap`: on the scale of the values, which may be negative."""
+    def log_error(self, y: F64, mu: F64) -> F64:
+        """See :meth:`Family.log_error`: on the scale of the values, which may be negative."""
         return y - mu
 
     def psi(self, eta: F64) -> F64:
@@ -294,7 +294,7 @@ class Scale:
         """Observations on this scale as counts."""
         return value
 
-    def judge(self, family: Family) -> Family:
+    def scoring_family(self, family: Family) -> Family:
         """Return the family whose deviance compares predicted with counted birds."""
         return family
 
@@ -320,8 +320,8 @@ class Log1p(Scale):
         """See :meth:`Scale.birds`: whole numbers."""
         return np.maximum(np.rint(np.expm1(np.minimum(value, ETA_MAX))), 0.0)
 
-    def judge(self, family: Family) -> Family:
-        """See :meth:`Scale.judge`."""
+    def scoring_family(self, family: Family) -> Family:
+        """See :meth:`Scale.scoring_family`."""
         return POISSON
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.core import FedEM, Full, Remembered, Roster, SaemSteps
 from fedmiss.core.oracles import Around
-from fedmiss.core.protocols import Compressor, Model, Oracle, Own, Participation, Shards, Theta
+from fedmiss.core.protocols import Compressor, Model, Oracle, Participation, Shards, Theta, WorkerContext
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
 from fedmiss.models.saem.chains import Chains, Kernel, Langevin, Latent
@@ -36,7 +36,7 @@ class Smoothed(Around):
         """V_c is the start."""
         return True
 
-    def _own(self, own: Own) -> tuple[Own, ...]:
+    def _own(self, own: WorkerContext) -> tuple[WorkerContext, ...]:
         return (own,) if getattr(self.inner, "wants_own", False) else ()
 
     def start_many(self, n: int, q: int) -> tuple[I64, F64, object]:
@@ -51,7 +51,7 @@ class Smoothed(Around):
         data: Shards,
         slots: I64,
         u: F64,
-        *own: Own,
+        *own: WorkerContext,
     ) -> tuple[F64, int]:
         """Ask the oracle inside for all, and move each towards its answer."""
         count, S, inner = memory

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core.oracles import OneByOne
-from fedmiss.core.protocols import Model, Own, Rows, Theta
+from fedmiss.core.protocols import Model, Rows, Theta, WorkerContext
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.rng import rng_for
@@ -303,7 +303,7 @@ class Chains(OneByOne):
         return 0
 
     def one(
-        self, model: Model, memory: State | None, down: Downlink, rows: Rows, u: F64, *own: Own
+        self, model: Model, memory: State | None, down: Downlink, rows: Rows, u: F64, *own: WorkerContext
     ) -> tuple[F64, State, int]:
         """Move the chains of one worker."""
         latent: Any = model

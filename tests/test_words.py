@@ -1,0 +1,66 @@
+"""One word, one meaning: names that the house has given up do not come back, and each public name stands in one module."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import fedmiss
+
+HOME = Path(fedmiss.__file__).parent
+
+# what was called so, and its name now
+GIVEN_UP = {
+    "hear": "receive", "arrivals": "messages", "letters": "codec", "Own": "WorkerContext", "jolted": "perturbed",
+    "_jolt": "_perturb_prior", "Lane": "FitTask", "Used": "IncludedVisits", "Order": "JobSpec", "Plan": "DataSpec",
+    "Joint": "JobResult", "Stay": "ExitPolicy", "bends": "find_change_points", "carriers": "influential_sites",
+    "gap": "log_error", "judge": "scoring_family", "reach": "max_step, coverage or check_connection",
+    "start_site": "start_member", "start_hub": "start_relay", "lift": "a feature of sites",
+}  # fmt: skip
+# of a room of its own, where the word is the field's: share of an area that sites reach
+ALLOWED = {("etl", "reach"), ("pipeline/settings.py", "Joint")}
+# classes of one name in two rooms that never meet; no other may come
+TWICE = {
+    "Answer", "Axes", "Block", "Cells", "Choice", "Dictionary", "Entry", "Error", "Folder", "Full", "Identity", "Law",
+    "Months", "Panel", "Setting", "SiteTime", "Source", "Species", "Visits",
+}  # fmt: skip
+
+
+def modules():
+    for path in sorted(HOME.rglob("*.py")):
+        yield path.relative_to(HOME).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def defined(tree):
+    """Names of functions and classes, with those of methods."""
+    return [n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+
+
+def exported(tree):
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            return [e.value for e in node.value.elts]
+    return []
+
+
+@pytest.mark.parametrize("word", GIVEN_UP)
+def test_a_name_that_was_given_up_does_not_come_back(word):
+    found = [
+        path
+        for path, tree in modules()
+        if word in defined(tree) and not any(path.startswith(room) and word == w for room, w in ALLOWED)
+    ]
+    assert not found, f"{word} in {found}: say {GIVEN_UP[word]}"
+
+
+def test_a_public_class_stands_in_one_module():
+    where = defaultdict(list)
+    for path, tree in modules():
+        classes = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
+        for name in exported(tree):
+            if name in classes:
+                where[name].append(path)
+    assert {name for name, paths in where.items() if len(paths) > 1} == TWICE

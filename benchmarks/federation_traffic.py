@@ -88,7 +88,7 @@ def moved(name: str, panel: GroupPanel, rank: int) -> None:
     for joint in (True, False):
         f = LocalFederation.of_panel(panel, joint=joint)
         f.fit(CountSettings(rank=rank, dispersion="negbin"))
-        totals.append(totals_of(f.link, f.hub, 0, [f.full])[0, 0])
+        totals.append(totals_of(f.link, f.hub, [(m.batch, [m.state]) for m in f.members])[0][0][0])
     d, total = totals[1] / totals[0] - 1, totals[1].sum() / totals[0].sum() - 1
     print(f"| {name} | {rank} | {np.sqrt((d**2).mean()):.3f} | {np.abs(d).max():.3f} | {total:+.3f} |")
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from fedmiss.errors import EngineError, InputError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.codec import decode
+from fedmiss.federation.codec import decode, encode
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.link import InProcess
 from fedmiss.files import read_checked, write_checked
@@ -33,6 +33,7 @@ __all__ = ["Resumable"]
 PAUSE = 5.0  # seconds of work that a stop can lose
 SHARE = 20.0  # and at most one part in so many of the time goes into keeping it
 ROUNDS = (msg.Broadcast, msg.Solve, msg.Predict, msg.Score, msg.SharedProduct, msg.Product, msg.SiteTime)
+NUMBERS = (*ROUNDS, msg.Totals)  # their answers follow from the rounds before, which are not done again
 STATE = "groups.npz"
 
 
@@ -88,16 +89,17 @@ class Resumable(InProcess):
             return super().ask(frames)
         questions = decode(next(iter(frames.values())), None, asks=True, who="the hub")[1]
         rounds = all(isinstance(q, ROUNDS) for q in questions)
+        some = any(isinstance(q, NUMBERS) for q in questions)
         at, self._count = self._count, self._count + 1
         if at < len(self._kept):
-            replies = self._again(at, frames, rounds=rounds)
+            replies = self._again(at, frames, rounds=rounds, some=some)
             if self._count == len(self._kept):
                 self._restore()
                 self._told()
             return replies
         replies = super().ask(frames)
-        # one that makes or closes state is asked again at a restart: its answer is not needed
-        self._new.append(_digest(frames) + (_pack(replies, self.names) if rounds else b""))
+        # one that only makes or closes state is asked again at a restart: its answer is not needed
+        self._new.append(_digest(frames) + (_pack(replies, self.names) if some else b""))
         if rounds and self._due(time.monotonic() - self._since):
             self.save()
         return replies
@@ -105,7 +107,7 @@ class Resumable(InProcess):
     def _due(self, seconds: float) -> bool:
         return seconds >= max(PAUSE, SHARE * self._cost)
 
-    def _again(self, at: int, frames: Mapping[str, bytes], *, rounds: bool) -> dict[str, bytes]:
+    def _again(self, at: int, frames: Mapping[str, bytes], *, rounds: bool, some: bool) -> dict[str, bytes]:
         body, self._kept[at] = self._kept[at], b""
         if body[:16] != _digest(frames):
             assert self._folder is not None
@@ -114,7 +116,14 @@ class Resumable(InProcess):
                 f"the unfinished work in {self._folder} is of another version of a library, and cannot be continued; it was "
                 "removed. Run the same command again."
             )
-        return _unpack(body[16:], self.names) if rounds else super().ask(frames)
+        if not some:
+            return super().ask(frames)
+        rest = {name: _without_numbers(frame) for name, frame in frames.items()} if not rounds else {}
+        if any(
+            rest.values()
+        ):  # what makes or closes state is done again; its numbers come with the last state
+            super().ask(rest)
+        return _unpack(body[16:], self.names)
 
     def save(self) -> None:
         """Write down the new answers, then what the groups have come to: the second file makes the first valid."""
@@ -171,6 +180,13 @@ class Resumable(InProcess):
                     batch.restore(before)
         self._state = {}
         self._since = time.monotonic()
+
+
+def _without_numbers(frame: bytes) -> bytes:
+    """The questions of a frame that make or close state; empty where there are none."""
+    envelope, questions = decode(frame, None, asks=True, who="the hub")
+    rest = [q for q in questions if not isinstance(q, NUMBERS)]
+    return encode(rest, envelope) if rest else b""
 
 
 def _versions() -> str:

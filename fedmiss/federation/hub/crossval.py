@@ -202,10 +202,10 @@ def _scorer(
     def score(
         state: MonthState, below: MonthState, ahead: AskProduct | None
     ) -> Generator[Request, Any, Stage]:
-        product = None
         wanted = [rank for rank in path.ranks if min(rank, most) == state.rank]
-        if wanted or not path.ranks:
-            state, product = yield from summary(panel, state, path.settings, ahead=ahead)
+        # at every rank, since it brings the groups' half to the last round's end: a score must not depend on which ranks
+        # of its path are scored too
+        state, product = yield from summary(panel, state, path.settings, ahead=ahead)
         if wanted:
             yield AskScore(state.smear, inverse_size, lambda sums: note(wanted, sums))
         return state, product

@@ -276,7 +276,8 @@ def revise(
             f"Send {study / 'kits' / name} to {name}. When its public key is back: fedmiss federation roster {study} KEY"
         )
     typer.echo(
-        "Send study.json and roster.json of this folder to each of them; they put both into their kits, and join again."
+        f"{'Then send' if added else 'Send'} study.json and roster.json of this folder to each of them; they put both into "
+        "their kits, and join again."
     )
     typer.echo("What the difference of two revisions tells is said to every custodian before the approval.")
 

@@ -6,7 +6,7 @@ lines 6 to 9) with steps gamma = alpha = 1, where ``V_c`` follows ``S_c`` itself
 
 ``Q`` is the paper's dithering on a lattice: ``delta floor(x / delta + u)`` with u uniform, so that E Q(x) = x. All ends
 know ``delta``, a power of 2 that follows from ``V`` and its last change. Whole numbers are of 32 bits and add up under masks
-modulo 2^32; none is larger than a worker's share of the range, so sums do not wrap. What a difference is larger than that
+modulo 2^32; none is larger than a worker's share of the range, so sums do not wrap. What exceeds that
 stays in ``S_c - V_c`` and goes with the next one. Rounding does not build up either: it is in the next difference too.
 """
 
@@ -127,14 +127,14 @@ class Differences:
                 source = self.memories[q.source, 0]
                 for fit in range(q.numbers.size):
                     self.memories[q.batch, fit] = replace(source, whole=dict(source.whole), last=1.0)
-            elif isinstance(q, msg.Keep):
-                kept = {fit: m for (batch, fit), m in self.memories.items() if batch == q.batch}
-                for fit, m in kept.items():
-                    self.memories[q.to, fit] = replace(m, whole=dict(m.whole))
+            elif isinstance(q, msg.Keep):  # the copy goes on from sums that are sent whole
+                self._forget([q.to])
             elif isinstance(q, msg.Close):
-                gone = set(q.batches.tolist())
-                self.memories = {k: m for k, m in self.memories.items() if k[0] not in gone}
+                self._forget(q.batches.tolist())
         return out
+
+    def _forget(self, batches: Sequence[int]) -> None:
+        self.memories = {k: m for k, m in self.memories.items() if k[0] not in batches}
 
     def _expanded(self, q: msg.Solve, named: Mapping[str, msg.Months]) -> dict[str, msg.Answer]:
         out: dict[str, msg.Answer] = {}

@@ -14,7 +14,7 @@ from fedmiss.errors import ConfigError, DomainError, EngineError, FedmissError, 
 from fedmiss.federation.codec import Envelope, decode, encode
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.masks import combined, masked_fields
-from fedmiss.federation.messages import ANSWERS, Answer, Question, Refusal, why_not_finite
+from fedmiss.federation.messages import ANSWERS, Answer, Months, Question, Refusal, why_not_finite
 
 __all__ = ["InProcess", "Link", "Responder", "Transport"]
 
@@ -138,12 +138,30 @@ class Link:
             answers = [combined(one) for one in answers]
         differences = getattr(self.transport, "differences", None)  # of a study that compresses
         if differences is not None:
+            _same_months(answers)
             answers = differences.expand(lists[self.names[0]], answers)
         self.exchange += 1
         self.ledger.count(kinds)
         if self.watch:
             self.watch(self.stage, self.exchange)
         return answers
+
+
+def _same_months(answers: Sequence[Mapping[str, Answer]]) -> None:
+    """Refuse months' sums of another shape or kind than the others' by the group's name."""
+    for named in answers:
+        first: np.ndarray | None = None
+        for group, answer in named.items():
+            x = getattr(answer, "months", None)
+            if not isinstance(answer, Months) or not isinstance(x, np.ndarray):
+                continue
+            first = x if first is None else first
+            if (x.shape, x.dtype) != (first.shape, first.dtype):
+                raise UplinkError(
+                    f"group {group!r} sent months' sums of another shape or kind than the others. Give all sides the same "
+                    "settings.",
+                    group=group,
+                )
 
 
 _ERRORS: dict[str, type[FedmissError]] = {

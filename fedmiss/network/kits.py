@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.federation.masks import fingerprint, identity, public_key
+from fedmiss.federation.masks import FEWEST, fingerprint, identity, public_key
 from fedmiss.files import atomic_file, atomic_folder, read_json, write_json, write_manifest
 from fedmiss.models.lowrank.choice import model_name
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
@@ -276,7 +276,10 @@ def _model(s: Study) -> list[str]:
             + ("" if b.months is None else " with its months")
             for b in s.order().before
         )
-        onward = [f"  goes on from revision {s.before['revision']}: {names}; nothing is chosen again"]
+        onward = [
+            f"  goes on from revision {s.before['revision']}: {names}; nothing is chosen again.",
+            "               Its months' numbers stand in study.json: whoever gets that file can read them",
+        ]
     else:
         onward = []
     m = s.fit
@@ -446,7 +449,8 @@ def new_revision(
     InputError    the kit is of another job, or that job has not chosen its model yet
     """
     old = read_study(study_folder)
-    keys = read_roster(study_folder, old)
+    known = study_folder / "roster.json"
+    keys = {n: str(k) for n, k in read_json(known).items()} if known.exists() else {}
     if unknown := [n for n in without if n not in old.organisations]:
         raise ConfigError(f"{unknown[0]!r} is not in the study; it has {', '.join(old.organisations)}.")
     if twice := [n for n in added if n in old.organisations]:
@@ -458,34 +462,42 @@ def new_revision(
         )
     stay = [n for n in old.organisations if n not in without]
     values = asdict(old) | {"revision": old.revision + 1, "organisations": (*stay, *added), "before": {}}
-    values["contributors"] = min(old.contributors, len(values["organisations"]))
+    n = len(values["organisations"])
+    values["contributors"] = min(max(old.contributors, FEWEST if n > 2 and not old.method else 0), n)
     if source is not None:
-        values["before"] = _onward_of(source, job_hash(old, keys).hex())
+        values["before"] = _onward_of(source, old)
     new = Study(**values)
     for name in added:
         _make_kit(study_folder / "kits" / name, new)
     for folder in _ends(study_folder, new):
         new.write(folder / "study.json")
-        write_json(folder / "roster.json", {n: keys[n] for n in stay})
+        write_json(folder / "roster.json", {n: keys[n] for n in stay if n in keys})
     for name in without:
         remove_state(study_folder / "kits" / name / "engine")
     return new
 
 
-def _onward_of(source: Path, job: str) -> dict[str, Any]:
+def _onward_of(source: Path, study: Study) -> dict[str, Any]:
+    """What the present revision's job has come to, as a kit that took part in it has kept it."""
     kit = open_kit(source)
-    if kit.job.hex() != job:
+    if (kit.study.name, kit.study.revision) != (study.name, study.revision):
         raise InputError(
-            f"{source} is at job {kit.job.hex()[:12]}, the study at {job[:12]}. Name a kit that took part in the study's "
-            "present revision, before it gets the new one.",
+            f"{source} is at revision {kit.study.revision} of {kit.study.name}, the study at revision {study.revision} of "
+            f"{study.name}. Name a kit that took part in the study's present revision, before it gets the new one.",
             path=str(source),
         )
-    if not kit.onward.exists():
+    # by revision: the job's number covers the version of fedmiss, which may be newer now
+    kept = [read_json(path) for path in sorted(kit.private.glob("onward-*.json"))]
+    mine = [one for one in kept if one.get("revision") == study.revision]
+    fitted = [one for one in mine if any("months" in m for m in one["models"])]
+    if not mine and study.before:
+        return dict(study.before)  # this revision has not come further than what it began from
+    if not mine:
         raise InputError(
             f"the job of {source} has not chosen its model yet, so there is nothing to go on from. Leave --from out.",
             path=str(source),
         )
-    return dict(read_json(kit.onward))
+    return dict((fitted or mine)[-1])
 
 
 def _make_kit(folder: Path, study: Study) -> None:

@@ -171,7 +171,7 @@ def take_part(
             out = write_preview(kit.preview, *preview_job(link, kit.study.order()))
             note.write(state="previewed")
             return out
-        joint = run_job(link, kit.study.order(), lambda models: write_json(kit.onward, _onward(kit, models)))
+        joint = run_job(link, kit.study.order(), lambda models: _keep_onward(kit, models))
     except BaseException as error:
         note.write(state="stopped", error=str(error))
         raise
@@ -186,9 +186,13 @@ def take_part(
     return kit.result
 
 
-def _onward(kit: Kit, models: Sequence[Before]) -> dict[str, object]:
-    """What a later revision can go on from: joint numbers only."""
-    return {"job": kit.job.hex(), "revision": kit.study.revision, "models": written(models)}
+def _keep_onward(kit: Kit, models: Sequence[Before]) -> None:
+    """Keep what a later revision can go on from: joint numbers only. A job gone through again loses none of them."""
+    fitted = any(m.months is not None for m in models)
+    if fitted or not kit.onward.exists():
+        write_json(
+            kit.onward, {"job": kit.job.hex(), "revision": kit.study.revision, "models": written(models)}
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

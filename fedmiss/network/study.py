@@ -46,7 +46,7 @@ _COUNTS = (
     "contributors",
     "compress",
 )  # of the count model only
-_OF_MONTHS = ("species", "season", "months", "sites")  # of one species' months only
+_OF_MONTHS = ("species", "season", "months", "sites", "compress")  # of one species' months only
 _COMMUNITY = ("model", "rank", "max_rank", "effort", "folds", "seed")
 _MODEL = (
     "model",

@@ -88,6 +88,23 @@ def test_one_joins_and_years_are_added(clubs, first):
     assert apart(warm, cold) < 0.02
 
 
+@pytest.mark.parametrize("years", [(3, 4), (4, 3)])
+def test_a_line_that_years_bring_or_take_is_no_factor(clubs, years):
+    """Sites have slopes from four years on: then the months have other columns, and the fit begins from nothing."""
+    first = min(int(c.visits.month.min()) for c in clubs.values())
+    spans = [
+        {n: replace_visits(c, c.visits.take(c.visits.month < first + 12 * y)) for n, c in clubs.items()}
+        for y in years
+    ]
+    one = order([CountSettings(rank=1)], bootstrap=0)
+    before = through_json(job(spans[0], one)[2][-1])
+    onward, exchanges, _ = job(spans[1], replace(one, before=before))
+    cold, more, _ = job(spans[1], one)
+    assert onward.members[0].state.rank == cold.members[0].state.rank == 1
+    np.testing.assert_array_equal(onward.totals, cold.totals)
+    assert exchanges == more
+
+
 def replace_visits(club, visits):
     out = object.__new__(type(club))
     out.__dict__ = club.__dict__ | {"visits": visits}
@@ -126,6 +143,9 @@ def test_the_preview_is_the_beginning_of_the_same_job(clubs, first):
         (lambda r: r[0]["T"].pop(), "T is not"),
         (lambda r: r[0].update(mu=float("nan")), "mu is nan"),
         (lambda r: r[0]["tau"].append(1.0), "tau is not"),
+        (lambda r: r[0]["noise"].__setitem__(0, 0.0), "noise holds a variance"),
+        (lambda r: r[0]["series"].__setitem__(0, [1.0]), "cannot be read|series is not"),
+        (lambda r: r[0]["settings"].update(rank=9), "T has"),
         (lambda r: r[0].update(T="many"), "cannot be read"),
         (lambda r: r[0]["settings"].update(rank=-1), "the rank is -1"),
         (lambda r: r[0]["settings"].update(ranks=1), "cannot be read"),

@@ -98,7 +98,7 @@ def run_job(
     link.stage = "fit"
     trace: list[float] = []
     wanted = choice.members if order.average else (choice.best,)
-    keep([Before(s) for s in wanted])
+    keep(order.before or [Before(s) for s in wanted])
     if order.before:
         members = fit_onward(
             link, panel, order.before, agreement.months, watch=lambda _, move: trace.append(move)

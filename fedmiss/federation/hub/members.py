@@ -12,7 +12,16 @@ from typing import Any
 
 from fedmiss.errors import InputError
 from fedmiss.federation.hub.crossval import open_batch, starts
-from fedmiss.federation.hub.fit import AskKeep, AskProduct, Fitting, Request, Stage, fit_path, polished
+from fedmiss.federation.hub.fit import (
+    AskKeep,
+    AskProduct,
+    Fitting,
+    Request,
+    Stage,
+    fit_path,
+    polished,
+    summary,
+)
 from fedmiss.federation.hub.lockstep import FitTask, run_lockstep
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import most_rank
@@ -113,7 +122,10 @@ def _keeper(
         for i in mine:
             if i != last:
                 yield AskKeep(batches[i], to_the_end(i, state, below))
-        return (yield from to_the_end(last, state, below)) if last in mine else state, None
+        if last in mine:
+            return (yield from to_the_end(last, state, below)), None
+        # as folds do at every rank (:func:`.crossval._scorer`): the path of all visits is that of a fold without a hold-out
+        return (yield from summary(panel, state, settings[last], ahead=ahead))
 
     return keep
 

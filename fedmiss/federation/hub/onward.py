@@ -21,7 +21,7 @@ from fedmiss.federation.hub.fit import fit_from
 from fedmiss.federation.hub.lockstep import FitTask, run_lockstep
 from fedmiss.federation.hub.members import FULL, OTHERS, FittedModel, fit_members
 from fedmiss.federation.hub.state import MonthState, Panel
-from fedmiss.federation.hub.steps import first_state, with_factor
+from fedmiss.federation.hub.steps import first_state, known_line, most_rank, responding, with_factor
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.settings import CountSettings
@@ -57,6 +57,12 @@ class Before:
     ridge: float = 4.0
     kappa: F64 | None = None
     chain: F64 | None = None
+
+    @property
+    def before_factors(self) -> int:
+        """Columns of a month that are no factor: effect, line, responses."""
+        assert self.T is not None
+        return int(self.T.shape[1]) - self.settings.rank
 
 
 def before_of(member: FittedModel, months: I64) -> Before:
@@ -123,12 +129,20 @@ def _check(one: Before) -> None:
     if one.months is None:
         return
     p = one.T.shape[1] if one.T is not None and one.T.ndim == 2 else 0
-    for name, shape in (("T", (one.months.size, p)), ("tau", (p,)), ("noise", (p,))):
+    if not p > one.settings.rank:
+        raise ConfigError(f"T has {p} columns for an effect and {one.settings.rank} factors.")
+    n = 0 if one.series is None else len(one.series)
+    for name, shape in (("T", (one.months.size, p)), ("tau", (p,)), ("noise", (p,)), ("series", (n, 4))):
+        if name == "series" and not n:
+            continue
         value = getattr(one, name)
         if value is None or value.shape != shape or not np.isfinite(value).all():
             raise ConfigError(f"{name} is not {' x '.join(map(str, shape))} finite numbers.")
-    for name in ("mu", "phi", "inverse_size", "ridge"):
-        if not np.isfinite(getattr(one, name)):
+    for name in ("tau", "noise"):
+        if not (getattr(one, name) > 0).all():
+            raise ConfigError(f"{name} holds a variance that is not above 0.")
+    for name, least in (("mu", -np.inf), ("phi", 0.0), ("inverse_size", 0.0), ("ridge", 0.0)):
+        if not (np.isfinite(getattr(one, name)) and getattr(one, name) >= least):
             raise ConfigError(f"{name} is {getattr(one, name)}.")
 
 
@@ -153,14 +167,8 @@ def state_onward(panel: Panel, start: F64, before: Before, months: I64) -> Month
     assert before.tau is not None
     assert before.noise is not None
     columns = _moved(before.T, before.months, months)
-    first = state.p
-    for k in range(first, before.T.shape[1]):
+    for k in range(state.p, before.T.shape[1]):
         state = with_factor(state, columns[:, k], panel)
-    if state.p != before.T.shape[1]:
-        raise ConfigError(
-            f"the job to go on from had {before.T.shape[1]} coefficients a month, this one has {state.p}: fewer years, or "
-            "other features of sites. Make the revision without --from."
-        )
     T, prior = state.T.copy(), state.prior.copy()
     free = state.free
     T[:, free], prior[:, free] = columns[:, free], columns[:, free]
@@ -194,6 +202,13 @@ def _moved(T: F64, old: I64, new: I64) -> F64:
     return out
 
 
+def _fits(panel: Panel, before: Before) -> bool:
+    """Whether a month has the same columns in both jobs, and the panel bears the rank."""
+    settings = before.settings
+    fixed = 1 + (known_line(panel, settings).size > 0) + responding(panel, settings)
+    return fixed == before.before_factors and most_rank(panel, settings) == settings.rank
+
+
 def fit_onward(
     link: Link,
     panel: Panel,
@@ -203,7 +218,8 @@ def fit_onward(
 ) -> list[FittedModel]:
     """Fit all visits by the models of the earlier job, side by side, from where it ended.
 
-    Models that had been chosen only, and one that runs away from there, are fitted from nothing.
+    Models that had been chosen only, or whose months had other columns (sites have slopes from four years on), and one that
+    runs away from there, are fitted from nothing.
 
     Raises
     ------
@@ -211,7 +227,7 @@ def fit_onward(
     ConfigError    the models do not fit this job's months or features
     """
     settings = [m.settings for m in models]
-    if any(m.months is None or m.settings.time == "fixed" for m in models):
+    if any(m.months is None or m.settings.time == "fixed" or not _fits(panel, m) for m in models):
         return fit_members(link, panel, settings, watch=watch)
     batches = [FULL, *range(OTHERS, OTHERS + len(models) - 1)]
     answers = link.ask([open_batch(panel, batch, s) for batch, s in zip(batches, settings, strict=True)])

@@ -303,7 +303,7 @@ PAYS = 50_000_000  # of them after which a loop for one p alone is worth its com
 def round_sums(p: int, work: int) -> Callable[..., None]:
     """The loop of a round, :func:`_round`, for sites of ``p`` coefficients and ``work`` cells times fits.
 
-    Where p is a constant the compiler unrolls the loops over coefficients: a round takes a third to a half of the time, with
+    Where p is a constant the compiler unrolls the loops over coefficients: a round takes half of the time or so, with
     the same operations in the same order, hence the same bits (``benchmarks/round_speed.py``). Such a loop is compiled for
     each p, so small jobs do without; for p = 1 there is nothing to unroll.
     """

@@ -6,7 +6,7 @@ import re
 import shutil
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from fedmiss.errors import ConfigError, EngineError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.federation.group.visits import check_counts
 from fedmiss.files import read_json, read_manifest, write_json
+from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.demo import CLUBS, in_process
 from fedmiss.network.kits import approve, collect_roster, enrol, make_study, new_revision, open_kit, page
 from fedmiss.network.member import dry_run, party_of, replay, take_part
@@ -553,3 +554,23 @@ def test_certificates_admit_nobody_later(tmp_path):
     collect_roster(out, [enrol(open_kit(out / "kits" / c)) for c in CLUBS])
     with pytest.raises(ConfigError, match="certificates of engine nvflare are made once"):
         new_revision(out, added=["west"])
+
+
+def test_a_study_of_two_admits_a_third(tmp_path):
+    study = small_study(organisations=("north", "south"), masks=False)
+    assert study.contributors == 2
+    out = make_study(study, tmp_path / "study", engine_files)
+    collect_roster(out, [enrol(open_kit(out / "kits" / c)) for c in ("north", "south")])
+    new = new_revision(out, added=["west"])
+    assert (new.contributors, new.organisations) == (3, ("north", "south", "west"))
+
+
+def test_a_newer_fedmiss_finds_what_a_job_has_come_to(folder, monkeypatch):
+    kit = open_kit(folder / "kits" / "north")
+    settings = asdict(CountSettings(rank=1))
+    kept = {"job": kit.job.hex(), "revision": 1, "models": [{"settings": settings}]}
+    write_json(kit.onward, kept)
+    monkeypatch.setattr("fedmiss.network.study.__version__", "9.9")
+    assert not open_kit(kit.folder).onward.exists()  # the job's number covers the version
+    new = new_revision(folder, source=kit.folder)
+    assert new.order().before[0].settings.rank == 1

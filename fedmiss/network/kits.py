@@ -181,8 +181,7 @@ def enrol(kit: Kit) -> Path:
 def collect_roster(study_folder: Path, files: Sequence[Path]) -> dict[str, str]:
     """Collect the organisations' public keys, and write them into every kit of this folder."""
     study = read_study(study_folder)
-    known = study_folder / "roster.json"  # of an earlier collection: who stays has its key in it
-    before = {n: str(k) for n, k in read_json(known).items()} if known.exists() else {}
+    before = _known_keys(study_folder)  # of an earlier collection: who stays has its key there
     keys: dict[str, str] = {}
     for path in files:
         one = read_json(path)
@@ -211,6 +210,12 @@ def collect_roster(study_folder: Path, files: Sequence[Path]) -> dict[str, str]:
     for folder in _ends(study_folder, study):
         write_json(folder / "roster.json", dict(sorted(keys.items())))
     return keys
+
+
+def _known_keys(study_folder: Path) -> dict[str, str]:
+    """Public keys that have been collected so far."""
+    path = study_folder / "roster.json"
+    return {n: str(k) for n, k in read_json(path).items()} if path.exists() else {}
 
 
 def _ends(study_folder: Path, study: Study) -> list[Path]:
@@ -449,8 +454,7 @@ def new_revision(
     InputError    the kit is of another job, or that job has not chosen its model yet
     """
     old = read_study(study_folder)
-    known = study_folder / "roster.json"
-    keys = {n: str(k) for n, k in read_json(known).items()} if known.exists() else {}
+    keys = _known_keys(study_folder)
     if unknown := [n for n in without if n not in old.organisations]:
         raise ConfigError(f"{unknown[0]!r} is not in the study; it has {', '.join(old.organisations)}.")
     if twice := [n for n in added if n in old.organisations]:

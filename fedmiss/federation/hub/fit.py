@@ -45,7 +45,6 @@ __all__ = [
     "Fitting",
     "Request",
     "Stage",
-    "fit_from",
     "fit_path",
     "fit_replicate",
     "polished",
@@ -182,30 +181,18 @@ def fit_path(
     return state
 
 
-def fit_from(
-    panel: Panel,
-    settings: CountSettings,
-    state: MonthState,
-    *,
-    watch: Callable[[int, float], None] | None = None,
-) -> Fitting:
-    """Fit from these months (:mod:`.onward`); sites begin at zero. A fit that runs away has ``away`` set."""
-    state = yield from _rounds(
-        state, panel, settings, Begin.FROM_ZERO, learn=True, tol=TOL, most=settings.max_sweeps, watch=watch
-    )
-    return state if state.away else (yield from summary(panel, state, settings, months=True))[0]
-
-
 def polished(
     panel: Panel,
     settings: CountSettings,
     state: MonthState,
     below: MonthState,
     watch: Callable[[int, float], None] | None = None,
+    *,
+    begin: Begin = Begin.GO_ON,
 ) -> Fitting:
-    """Take a rank of a path to its end, moves of ``TOL``, and ask for its totals by month; ``below``: the rank below."""
+    """Take a rank to its end, moves of ``TOL``, and ask for its totals by month; ``below``: what counts if it runs away."""
     end = yield from _rounds(
-        state, panel, settings, Begin.GO_ON, learn=True, tol=TOL, most=settings.max_sweeps, watch=watch
+        state, panel, settings, begin, learn=True, tol=TOL, most=settings.max_sweeps, watch=watch
     )
     if end.away:
         return replace(below, away=end.away)

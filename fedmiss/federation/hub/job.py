@@ -18,7 +18,7 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import Agreement, DataSpec, agree, folds_like_gaps
 from fedmiss.federation.hub.bootstrap import lockstep_size, replicates, totals_of
 from fedmiss.federation.hub.features import structure_facts
-from fedmiss.federation.hub.members import FittedModel, fit_members
+from fedmiss.federation.hub.members import FittedModel
 from fedmiss.federation.hub.onward import Before, before_of, choice_of, fit_onward
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.hub.structure import choose_model, features_of
@@ -83,13 +83,11 @@ def run_job(
     ------
     EngineError    a group is missing
     """
-    link.stage = "agree"
-    agreement = agree(link, order.plan)
-    panel = features_of(link, agreement.panel, _named(order), None if order.before else order.structure)
+    agreement, panel = _agreed(link, order)
     link.stage = "cross-validation"
     choice = Choice(pd.DataFrame(), pd.DataFrame(), order.candidates[0], "")
     if order.before:
-        choice = choice_of(order.before, "The model is that of the job which this one goes on from.")
+        choice = choice_of(order.before)
     elif len(order.candidates) > 1:
         panel, choice = choose_model(
             link, panel, order.candidates, folds=order.folds, by=order.by, seed=order.seed, one_se=order.one_se,
@@ -98,13 +96,9 @@ def run_job(
     link.stage = "fit"
     trace: list[float] = []
     wanted = choice.members if order.average else (choice.best,)
-    keep(order.before or [Before(s) for s in wanted])
-    if order.before:
-        members = fit_onward(
-            link, panel, order.before, agreement.months, watch=lambda _, move: trace.append(move)
-        )
-    else:
-        members = fit_members(link, panel, wanted, watch=lambda _, move: trace.append(move))
+    models = order.before or [Before(s) for s in wanted]
+    keep(models)
+    members = fit_onward(link, panel, models, agreement.months, watch=lambda _, move: trace.append(move))
     keep([before_of(m, agreement.months) for m in members])
     totals = totals_of(link, panel, [(m.batch, [m.state]) for m in members])
     link.stage = "bootstrap"
@@ -128,9 +122,12 @@ def run_job(
     return JobResult(agreement, choice, members, np.mean(totals, axis=0)[0], draws, moves, facts)
 
 
-def _named(order: JobSpec) -> list[CountSettings]:
-    """Settings of the models that may be fitted."""
-    return [b.settings for b in order.before] or list(order.candidates)
+def _agreed(link: Link, order: JobSpec) -> tuple[Agreement, Panel]:
+    """The first exchanges of a job: axes, and the features of sites that its models may need."""
+    link.stage = "agree"
+    agreement = agree(link, order.plan)
+    named = [b.settings for b in order.before] or list(order.candidates)
+    return agreement, features_of(link, agreement.panel, named, None if order.before else order.structure)
 
 
 def preview_job(link: Link, order: JobSpec) -> tuple[Agreement, np.ndarray]:
@@ -138,9 +135,7 @@ def preview_job(link: Link, order: JobSpec) -> tuple[Agreement, np.ndarray]:
 
     The questions are those that :func:`run_job` begins with, so the job goes on from here.
     """
-    link.stage = "agree"
-    agreement = agree(link, order.plan)
-    panel = features_of(link, agreement.panel, _named(order), None if order.before else order.structure)
+    agreement, panel = _agreed(link, order)
     months = np.zeros(0, np.uint8)
     if len(order.candidates) > 1 and not order.before:
         link.stage = "cross-validation"

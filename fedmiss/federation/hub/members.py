@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedmiss.arrays import F64
 from fedmiss.errors import InputError
 from fedmiss.federation.hub.crossval import open_batch, starts
 from fedmiss.federation.hub.fit import (
@@ -28,7 +29,7 @@ from fedmiss.federation.hub.steps import most_rank
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = ["FULL", "OTHERS", "FittedModel", "dealt", "fit_all", "fit_members"]
+__all__ = ["FULL", "OTHERS", "FittedModel", "batches_of", "dealt", "fit_all", "fit_members", "opened"]
 
 FULL = 0  # batch of the chosen fit
 OTHERS = 10_000  # batches of the others begin here, beyond those of replicates and folds
@@ -63,8 +64,27 @@ def fit_members(
     ------
     InputError    no visit has a positive weight
     """
-    batches = [batch, *range(OTHERS, OTHERS + len(settings) - 1)]
+    batches = batches_of(len(settings), batch)
     return _borne(link, panel, fit_all(link, panel, settings, batches, watch), watch)
+
+
+def batches_of(members: int, first: int = FULL) -> list[int]:
+    """Batches of models that are fitted side by side."""
+    return [first, *range(OTHERS, OTHERS + members - 1)]
+
+
+def opened(link: Link, panel: Panel, batches: Sequence[int], settings: Sequence[CountSettings]) -> list[F64]:
+    """Open a fit of all visits in each batch; (4,) sums of weights, values, exposures and squares of each.
+
+    Raises
+    ------
+    InputError    no visit has a positive weight
+    """
+    questions = [open_batch(panel, batch, s) for batch, s in zip(batches, settings, strict=True)]
+    sums = [starts(answers, 1)[0] for answers in link.ask(questions)]
+    if not all(one[0] > 0 for one in sums):
+        raise InputError("no visit has a positive weight: there is nothing to fit. Check the weights.")
+    return sums
 
 
 def fit_all(
@@ -83,16 +103,13 @@ def fit_all(
     bases = [replace(s, rank=0) for s in settings]
     paths = [[i for i, b in enumerate(bases) if b == base] for base in dict.fromkeys(bases)]
     longest = [max(path, key=lambda i: settings[i].rank) for path in paths]
-    answers = link.ask([open_batch(panel, batches[i], settings[i]) for i in longest])
+    sums = opened(link, panel, [batches[i] for i in longest], [settings[i] for i in longest])
     kept: dict[int, MonthState] = {}
     lanes = []
-    for path, i, opened in zip(paths, longest, answers, strict=True):
-        start = starts(opened, 1)
-        if not start[0, 0] > 0:
-            raise InputError("no visit has a positive weight: there is nothing to fit. Check the weights.")
+    for path, i, start in zip(paths, longest, sums, strict=True):
         heard = _until(kept, watch) if 0 in path else None
         each = _keeper(panel, settings, batches, path, i, kept, watch)
-        lanes.append(FitTask(batches[i], 0, fit_path(panel, settings[i], start[0], each=each, watch=heard)))
+        lanes.append(FitTask(batches[i], 0, fit_path(panel, settings[i], start, each=each, watch=heard)))
     for path, end in zip(paths, run_lockstep(link, panel, lanes), strict=True):
         kept |= {k: end for k in path if k not in kept}  # of a path that ran away, or its last rank
     return [FittedModel(s, kept[i], at) for i, (s, at) in enumerate(zip(settings, batches, strict=True))]

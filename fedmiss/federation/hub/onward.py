@@ -15,14 +15,14 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import F64, I64
-from fedmiss.errors import ConfigError, FedmissError, InputError
-from fedmiss.federation.hub.crossval import open_batch, starts
-from fedmiss.federation.hub.fit import fit_from
+from fedmiss.errors import ConfigError, FedmissError
+from fedmiss.federation.hub.fit import polished
 from fedmiss.federation.hub.lockstep import FitTask, run_lockstep
-from fedmiss.federation.hub.members import FULL, OTHERS, FittedModel, fit_members
+from fedmiss.federation.hub.members import FittedModel, batches_of, fit_members, opened
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import first_state, known_line, most_rank, responding, with_factor
 from fedmiss.federation.link import Link
+from fedmiss.federation.messages import Begin
 from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.settings import CountSettings
 
@@ -59,7 +59,7 @@ class Before:
     chain: F64 | None = None
 
     @property
-    def before_factors(self) -> int:
+    def known_columns(self) -> int:
         """Columns of a month that are no factor: effect, line, responses."""
         assert self.T is not None
         return int(self.T.shape[1]) - self.settings.rank
@@ -80,9 +80,9 @@ def written(models: Sequence[Before]) -> list[dict[str, Any]]:
     out = []
     for one in models:
         row: dict[str, Any] = {"settings": asdict(one.settings)}
-        for f in fields(Before)[1:]:
+        for f in fields(Before)[1:] if one.months is not None else ():
             value = getattr(one, f.name)
-            if value is not None and one.months is not None:
+            if value is not None:
                 row[f.name] = value.tolist() if isinstance(value, np.ndarray) else value
         out.append(row)
     return out
@@ -146,9 +146,10 @@ def _check(one: Before) -> None:
             raise ConfigError(f"{name} is {getattr(one, name)}.")
 
 
-def choice_of(models: Sequence[Before], advice: str) -> Choice:
+def choice_of(models: Sequence[Before]) -> Choice:
     """The earlier job's choice."""
     best, *near = (m.settings for m in models)
+    advice = "The model is that of the job which this one goes on from."
     return Choice(pd.DataFrame(), pd.DataFrame(), best, advice, near=tuple(near))
 
 
@@ -206,7 +207,7 @@ def _fits(panel: Panel, before: Before) -> bool:
     """Whether a month has the same columns in both jobs, and the panel bears the rank."""
     settings = before.settings
     fixed = 1 + (known_line(panel, settings).size > 0) + responding(panel, settings)
-    return fixed == before.before_factors and most_rank(panel, settings) == settings.rank
+    return fixed == before.known_columns and most_rank(panel, settings) == settings.rank
 
 
 def fit_onward(
@@ -224,20 +225,17 @@ def fit_onward(
     Raises
     ------
     InputError    no visit has a positive weight
-    ConfigError    the models do not fit this job's months or features
     """
     settings = [m.settings for m in models]
     if any(m.months is None or m.settings.time == "fixed" or not _fits(panel, m) for m in models):
         return fit_members(link, panel, settings, watch=watch)
-    batches = [FULL, *range(OTHERS, OTHERS + len(models) - 1)]
-    answers = link.ask([open_batch(panel, batch, s) for batch, s in zip(batches, settings, strict=True)])
-    lanes = []
-    for i, (batch, before, opened) in enumerate(zip(batches, models, answers, strict=True)):
-        start = starts(opened, 1)[0]
-        if not start[0] > 0:
-            raise InputError("no visit has a positive weight: there is nothing to fit. Check the weights.")
+    batches = batches_of(len(models))
+    lanes: list[FitTask] = []
+    for batch, before, start in zip(batches, models, opened(link, panel, batches, settings), strict=True):
         state = state_onward(panel, start, before, months)
-        lanes.append(FitTask(batch, 0, fit_from(panel, before.settings, state, watch=None if i else watch)))
+        told = None if lanes else watch
+        fitting = polished(panel, before.settings, state, state, told, begin=Begin.FROM_ZERO)
+        lanes.append(FitTask(batch, 0, fitting))
     ends = run_lockstep(link, panel, lanes)
     if any(end.away for end in ends):
         return fit_members(link, panel, settings, watch=watch)

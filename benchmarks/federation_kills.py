@@ -2,7 +2,8 @@
 
 A study of three clubs is run again and again from the same start; in each run some ends are killed at random: the engine of
 an organisation, `join` with its engine, or `run` with its engine. `join` and `run` are started again, nothing else is done.
-Every result must have the bits of the run that was not interrupted.
+Every result must have the bits of the run that was not interrupted. ``--away .33``: what was killed stays away until it has
+been off for this share of the time since it was started.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ def started(folder: Path, panels: dict[str, Path]) -> Ends:
     return ends
 
 
-def killed(ends: Ends, chance: random.Random, kills: int, exchanges: int) -> list[str]:
+def killed(ends: Ends, chance: random.Random, kills: int, exchanges: int, away: float) -> list[str]:
     """Run to the end with so many kills at random ones of its exchanges; what was killed."""
-    done = []
+    done, since = [], dict.fromkeys(ends.names, time.monotonic())
     at = sorted(chance.randrange(2, exchanges) for _ in range(kills))
     for exchange in at:
         try:
@@ -51,8 +52,12 @@ def killed(ends: Ends, chance: random.Random, kills: int, exchanges: int) -> lis
             ends.kill_engine_only(name)
         else:
             ends.kill(name)
+            off = (time.monotonic() - since[name]) * away / (1.0 - away)
+            time.sleep(off)
             ends.start(name)
-        done.append(f"{what} {name} at {exchange}")
+            since[name] = time.monotonic()
+            what = f"{what}, away {off:.0f} s" if away else what
+        done.append(f"{name} ({what}) at {exchange}")
     ends.wait(seconds=600)
     return done
 
@@ -64,6 +69,7 @@ def main() -> None:
     options.add_argument("--per-run", type=int, default=PER_RUN)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--port", type=int, default=8152)
+    options.add_argument("--away", type=float, default=0.0)
     given = options.parse_args()
     chance, total, same, runs = random.Random(given.seed), 0, 0, 0
     with tempfile.TemporaryDirectory() as tmp:
@@ -76,7 +82,7 @@ def main() -> None:
             begun, ends = time.monotonic(), started(copy, panels)
             try:
                 kills = 0 if reference is None else min(given.per_run, given.kills - total)
-                what = killed(ends, chance, kills, exchanges)
+                what = killed(ends, chance, kills, exchanges, given.away)
             finally:
                 ends.stop()
             stands = read_json(copy / "kits" / CLUBS[0] / "private" / "status.json")

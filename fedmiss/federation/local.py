@@ -194,8 +194,12 @@ class LocalFederation:
             s.check()
         self.ask_features(settings)
         self.link.stage = "fit"
-        self.members = fit_members(self.link, self.hub, settings, watch=watch)
-        self.last = AverageFit(tuple(self.result(m.batch, 0, m.settings, m.state) for m in self.members))
+        return self.average(fit_members(self.link, self.hub, settings, watch=watch))
+
+    def average(self, members: Sequence[FittedModel]) -> AverageFit:
+        """The fits of these members, both halves of each."""
+        self.members = list(members)
+        self.last = AverageFit(tuple(self.result(m.batch, 0, m.settings, m.state) for m in members))
         return self.last
 
     def result(self, batch: int, fit: int, settings: CountSettings, state: MonthState) -> CountFit:
@@ -289,15 +293,20 @@ class LocalFederation:
         totals, places = hub_bootstrap.replicates(
             self.link, self.hub, self.members, numbers, seed=seed, batch=REPLICATES
         )
-        slopes = np.full((len(numbers), self.J), np.nan)
+        slopes, own = self.drawn(places)
+        self.link.ask([msg.Close(np.arange(REPLICATES, REPLICATES + len(self.members)))])
+        return Draws(totals, slopes, own)
+
+    def drawn(self, places: Sequence[tuple[int, int]]) -> tuple[F64, F64]:
+        """What groups know of the replicates at these (batch, fit): site slopes (n, J), and totals of ``own`` reports."""
+        slopes = np.full((len(places), self.J), np.nan)
         for name, program in self.programs.items():
             for i, place in enumerate(places):
                 if place in program.slopes:
                     own = np.where(program.share > 0, program.slopes.pop(place), 0.0)
                     slopes[i, self.at[name]] = np.nan_to_num(slopes[i, self.at[name]]) + program.share * own
         mine = [[program.own_totals.pop(place) for program in self.programs.values()] for place in places]
-        self.link.ask([msg.Close(np.arange(REPLICATES, REPLICATES + len(self.members)))])
-        return Draws(totals, slopes, np.array(mine) if self.own else np.zeros((len(numbers), 0, self.L)))
+        return slopes, np.array(mine) if self.own else np.zeros((len(places), 0, self.L))
 
     def lockstep_size(self) -> int:
         """How many replicates run side by side."""

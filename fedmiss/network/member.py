@@ -18,7 +18,7 @@ from fedmiss.federation.gather import Gather
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import Visits, check_counts
 from fedmiss.federation.hub.agree import DataSpec
-from fedmiss.federation.hub.job import JobResult, JobSpec, preview_job, run_job
+from fedmiss.federation.hub.job import JobResult, JobSpec, Stages, preview_job, run_job
 from fedmiss.federation.hub.onward import Before, written
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import InProcess, Link
@@ -171,7 +171,7 @@ def take_part(
             out = write_preview(kit.preview, *preview_job(link, kit.study.order()))
             note.write(state="previewed")
             return out
-        joint = run_job(link, kit.study.order(), lambda models: _keep_onward(kit, models))
+        joint = run_job(link, kit.study.order(), _Onward(kit))
     except BaseException as error:
         note.write(state="stopped", error=str(error))
         raise
@@ -186,13 +186,19 @@ def take_part(
     return kit.result
 
 
-def _keep_onward(kit: Kit, models: Sequence[Before]) -> None:
-    """Keep what a later revision can go on from: joint numbers only. A job gone through again loses none of them."""
-    fitted = any(m.months is not None for m in models)
-    if fitted or not kit.onward.exists():
-        write_json(
-            kit.onward, {"job": kit.job.hex(), "revision": kit.study.revision, "models": written(models)}
-        )
+class _Onward(Stages):
+    """Keeps what a later revision can go on from: joint numbers only. A job gone through again loses none of them."""
+
+    def __init__(self, kit: Kit) -> None:
+        self.kit = kit
+
+    def known(self, models: Sequence[Before]) -> None:
+        """Models once chosen, then once fitted."""
+        kit, fitted = self.kit, any(m.months is not None for m in models)
+        if fitted or not kit.onward.exists():
+            write_json(
+                kit.onward, {"job": kit.job.hex(), "revision": kit.study.revision, "models": written(models)}
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from fedmiss.arrays import I64
 from fedmiss.errors import InputError
@@ -14,16 +13,16 @@ from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.hub.job import FIRST_REPLICATES
 from fedmiss.federation.hub.members import OTHERS
 from fedmiss.federation.messages import Outcome
-from fedmiss.federation.results import AverageFit, CountFit, Posterior, site_slopes
+from fedmiss.federation.results import AverageFit, CountFit, Posterior
 from fedmiss.files import atomic_folder, read_manifest, write_manifest
-from fedmiss.folders import FitFacts, JointFacts, or_nan
+from fedmiss.folders import ALL, FitFacts, JointFacts, or_nan
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit
 from fedmiss.network.kits import Kit
 from fedmiss.network.member import open_data, replay
-from fedmiss.pipeline.fit_folder import write_fit, write_totals
+from fedmiss.pipeline.fit_folder import effort_of, write_draws, write_fit
 from fedmiss.pipeline.own import describe_panel, finish_own
-from fedmiss.pipeline.panels import PanelFolder, effort_names, open_panel, panel_hash
+from fedmiss.pipeline.panels import PanelFolder, open_panel, panel_hash
 from fedmiss.report.joint import joint_report as write_joint
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.years import month_table
@@ -35,11 +34,7 @@ __all__ = ["joint_report", "own_report"]
 def joint_report(result: Path, out: Path, *, date: str | None = None, overwrite: bool = False) -> Path:
     """Write the joint report of a study's result; return its page."""
     facts = JointFacts.of(read_manifest(result, "joint")["results"], "the joint result")
-    return write_joint(result, out, _effort(facts), ReportSettings(date=date), overwrite=overwrite)
-
-
-def _effort(facts: JointFacts) -> dict[str, float]:
-    return dict(zip(effort_names(tuple(facts.terms), tuple(facts.blanks)), facts.kappa, strict=True))
+    return write_joint(result, out, effort_of(facts), ReportSettings(date=date), overwrite=overwrite)
 
 
 # -- an organisation's own report ----------------------------------------------------------------------------
@@ -114,8 +109,9 @@ def _own_fit(kit: Kit, program: GroupProgram, outcomes: list[Outcome], panel: Pa
     write_fit(out, fit)
     keys = sorted(k for k in program.own_totals if FIRST_REPLICATES <= k[0] < OTHERS)
     if keys:
-        write_totals(out / "draws.parquet", np.stack([program.own_totals[k] for k in keys])[:, None], ["all"])
-        _own_slopes(out, program, fit, panel, keys)
+        totals = np.stack([program.own_totals[k] for k in keys])[:, None]
+        slopes = np.array([program.slopes[k] for k in keys if k in program.slopes]).reshape(-1, fit.J)
+        write_draws(out, totals, slopes, fit, panel.calendar, [ALL])
     trace = outcomes[0].trace
     k = trace.size
     write_table(
@@ -129,7 +125,7 @@ def _own_fit(kit: Kit, program: GroupProgram, outcomes: list[Outcome], panel: Pa
     facts = FitFacts.of(
         r.as_results() | {
             "n_visits": own.n_visits, "n_counted": own.n_counted, "n_cells_observed": own.n_cells_observed,
-            "n_sites": len(panel.sites), "common_name": own.common_name, "effort": _effort(r),
+            "n_sites": len(panel.sites), "common_name": own.common_name, "effort": effort_of(r),
         }
     )  # fmt: skip
     note = (
@@ -142,22 +138,3 @@ def _own_fit(kit: Kit, program: GroupProgram, outcomes: list[Outcome], panel: Pa
         results=facts.as_results(), flow=panel.manifest["flow"],
         terms=panel.manifest["terms"], warnings=[*panel.manifest["warnings"], *r.notes, note],
     )  # fmt: skip
-
-
-def _own_slopes(
-    out: Path, program: GroupProgram, fit: AverageFit, panel: PanelFolder, keys: list[tuple[int, int]]
-) -> None:
-    slope, mean = site_slopes(fit, panel.calendar[1], panel.calendar[0])
-    draws = [program.slopes[k] for k in keys if k in program.slopes]
-    known = ~np.isnan(slope) & (len(draws) >= 2)
-    se = np.std(draws, axis=0, ddof=1) if len(draws) >= 2 else np.full(slope.size, np.nan)
-    write_table(
-        {
-            "site_index": np.arange(fit.J, dtype=np.int32),
-            "slope": pa.array(slope, mask=np.isnan(slope)),
-            "slope_se": pa.array(se, mask=~known),
-            "mean_total": mean,
-        },
-        out / "site_trends.parquet",
-        "site_trends",
-    )

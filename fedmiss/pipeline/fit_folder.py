@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
-from fedmiss.arrays import F64, Columns
+from fedmiss.arrays import F64, I64, Columns
 from fedmiss.core import Result
 from fedmiss.errors import InputError
-from fedmiss.federation.hub.features import structure_facts
-from fedmiss.federation.results import AverageFit, CountFit, Posterior, coefficient_names, visited_totals
+from fedmiss.federation.results import (
+    AverageFit,
+    CountFit,
+    Posterior,
+    coefficient_names,
+    site_slopes,
+    visited_totals,
+)
 from fedmiss.files import (
     Manifest,
     read_checked,
@@ -25,8 +30,8 @@ from fedmiss.files import (
     write_checked,
     write_manifest,
 )
-from fedmiss.folders import FitFacts, ModelFacts, or_nan
-from fedmiss.models.lowrank.choice import Choice, model_name
+from fedmiss.folders import FitFacts, JointFacts, ModelFacts, or_nan
+from fedmiss.models.lowrank.choice import model_name
 from fedmiss.models.lowrank.occupancy import ChainPosterior
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit, Theta
@@ -40,22 +45,20 @@ from fedmiss.owner import (
     refuse_strangers,
 )
 from fedmiss.pipeline.panels import PanelFolder, effort_names
-from fedmiss.pipeline.settings import FastSettings, FitSettings
+from fedmiss.pipeline.settings import FitSettings
 from fedmiss.progress import note
 from fedmiss.tables import read_table, write_table
-
-if TYPE_CHECKING:  # what fits is slow to load, and a reader needs none of it
-    from fedmiss.federation.local import LocalFederation
 
 __all__ = [
     "MEMBERS",
     "checkpoint",
+    "effort_of",
     "finish",
-    "fit_facts",
     "model_facts",
     "partial_folder",
     "read_fit",
     "saved",
+    "write_draws",
     "write_fit",
     "write_fit_manifest",
     "write_run_trace",
@@ -229,6 +232,31 @@ def write_totals(path: Path, totals: F64, labels: list[str]) -> None:
     )
 
 
+def write_draws(
+    work: Path,
+    totals: F64,
+    slopes: F64,
+    fit: CountFit | AverageFit,
+    calendar: tuple[I64, I64],
+    labels: list[str],
+) -> None:
+    """Write replicates of monthly totals (B, R, L), and the sites' slopes with the spread of theirs, (B or 0, J)."""
+    write_totals(work / "draws.parquet", totals, labels)
+    slope, mean = site_slopes(fit, calendar[1], calendar[0])
+    known, few = ~np.isnan(slope), len(slopes) < 2
+    spread = np.zeros(slope.size) if few else slopes.std(axis=0, ddof=1)
+    write_table(
+        {
+            "site_index": np.arange(fit.J, dtype=np.int32),
+            "slope": pa.array(slope, mask=~known),
+            "slope_se": pa.array(spread, mask=~known | few),
+            "mean_total": mean,
+        },
+        work / "site_trends.parquet",
+        "site_trends",
+    )
+
+
 def write_run_trace(work: Path, result: Result, n_rows: int) -> None:
     """Write the trace of a run through the core over ``n_rows`` rows of data."""
     t = result.trace
@@ -250,7 +278,7 @@ def write_run_trace(work: Path, result: Result, n_rows: int) -> None:
 
 
 def model_facts(fit: CountFit) -> ModelFacts:
-    """Facts of one of the models of a fit."""
+    """Facts of a model that no job has fitted (:mod:`fedmiss.federation.hub.job` has those of a job's models)."""
     q = fit.posterior
     estimated = q is not None and bool(np.isfinite(q.tau).all())  # variances; fixed time effects have none
     return ModelFacts(
@@ -262,7 +290,6 @@ def model_facts(fit: CountFit) -> ModelFacts:
         rank=fit.settings.rank,
         slopes=fit.slopes,
         features=list(fit.settings.features),
-        occupancy=fit.state.chain.tolist() if fit.state is not None else [],
         time=fit.settings.time,
         penalty=fit.settings.penalty,
         mu=fit.theta.mu,
@@ -279,44 +306,9 @@ def model_facts(fit: CountFit) -> ModelFacts:
     )
 
 
-def fit_facts(
-    fit: CountFit | AverageFit,
-    federation: LocalFederation,
-    folder: PanelFolder,
-    choice: Choice | None,
-    s: FitSettings,
-) -> FitFacts:
-    """Return the facts that all methods know after the last round; each method adds its own with ``replace``."""
-    agreed, panel = federation.agreement, folder.facts
-    chosen = fit.fits[0]
-    K = federation.hub.K
-    kappa, learning = chosen.aux.kappa[:K].tolist(), chosen.aux.kappa[K:].tolist()
-    return FitFacts.of_members(
-        [model_facts(f) for f in fit.fits],
-        species=panel.species,
-        common_name=panel.common_name,
-        method="fast",
-        effort=dict(zip(effort_names(agreed.terms, agreed.blanks), kappa, strict=True)),
-        learning=learning[0] if learning else None,
-        standard_effort=agreed.standard_effort,
-        observer_effects=chosen.settings.observers,
-        observer_sd=(1.0 / chosen.aux.observers) ** 0.5 if chosen.settings.observers else None,
-        objective=chosen.fit.objective[-1] if chosen.fit.objective else None,
-        n_groups=len(federation.programs),
-        participation=1.0,
-        compressor="identity",
-        n_visits=panel.n_visits,
-        n_counted=chosen.n_counted,
-        n_sites=federation.J,
-        n_months=federation.L,
-        n_cells_observed=federation.n_cells(),
-        bootstrap=s.bootstrap if isinstance(s, FastSettings) else 0,
-        advice=choice.advice if choice else "",
-        **structure_facts(federation.hub, choice, chosen.state),
-        cv_summary=json.loads(choice.summary.to_json(orient="records"))
-        if choice is not None and len(choice.summary)
-        else [],
-    )
+def effort_of(job: JointFacts) -> dict[str, float]:
+    """Effort coefficients of a job by the names of their covariates."""
+    return dict(zip(effort_names(tuple(job.terms), tuple(job.blanks)), job.kappa, strict=True))
 
 
 def write_fit_manifest(

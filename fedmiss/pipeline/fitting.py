@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,35 +15,30 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from fedmiss.arrays import Columns
+from fedmiss.arrays import F64, Columns
 from fedmiss.errors import ConfigError
+from fedmiss.federation.hub.job import JobSpec, Stages, Watch, run_job
+from fedmiss.federation.hub.members import FittedModel
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
-from fedmiss.federation.results import AverageFit, CountFit, site_slopes
 from fedmiss.files import hash_file, hash_json, making, write_checked
-from fedmiss.folders import ALL
+from fedmiss.folders import ALL, FitFacts
 from fedmiss.models.lowrank.choice import Choice, Trial
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.owner import empty_part
 from fedmiss.pipeline.algorithm7 import fit_algorithm7
 from fedmiss.pipeline.fit_folder import (
+    effort_of,
     finish,
-    fit_facts,
     partial_folder,
     saved,
+    write_draws,
     write_fit,
     write_fit_manifest,
     write_totals,
 )
-from fedmiss.pipeline.panels import PanelFolder, open_panel, panel_hash
-from fedmiss.pipeline.plans import (
-    base_settings,
-    candidates,
-    check_fixed,
-    federation_of,
-    presence_if_uncounted,
-    tried,
-)
+from fedmiss.pipeline.panels import open_panel, panel_hash
+from fedmiss.pipeline.plans import check_fixed, federation_of, job_of, presence_if_uncounted
 from fedmiss.pipeline.saem import fit_saem
 from fedmiss.pipeline.settings import (
     FastSettings,
@@ -97,77 +92,170 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     settings = presence_if_uncounted(folder, settings)
     hashes = panel_hash(folder)
     federation = federation_of(folder, settings)  # raises for a damaged table before anything is written
+    order = job_of(folder, settings)
+    federation.ask_features(order.candidates, order.structure)
     kept = {name: hashlib.sha256(b"kept" + s).hexdigest() for name, s in folder.secrets().items()}
     work = partial_folder(out, hash_json([asdict(settings), hashes, kept]))
-    started = time.perf_counter()
-    ledger = Kept(work / "ledger.json", federation.link.ledger)
-    choice = _choose(federation, ledger, folder, settings, work)
-    if choice.advice and folder.chosen_by_detection:
-        choice = replace(choice, advice=choice.advice + CHOSEN_SITES)
-    members = choice.members if settings.average else (choice.best,)
-    with federation.kept(work / "checkpoint" / "fit"):
-        fit, trace = _fit_members(federation, members, started)
-        federation.groups.save()  # replicates start from it
-    ledger.save("fit")
-    draws = _bootstrap(federation, ledger, settings, work) if settings.bootstrap else None
+    stages = KeptStages(federation, order, work, CHOSEN_SITES if folder.chosen_by_detection else "")
+    job = run_job(federation.link, order, stages, (federation.agreement, federation.hub))
+    fit = federation.average(job.members)
     write_fit(work, fit)
-    write_table(trace, work / "trace.parquet", "trace")
-    if draws is not None:
-        _write_draws(work, draws, folder, fit, federation.hub.rows)
+    write_table(stages.trace, work / "trace.parquet", "trace")
+    if settings.bootstrap:
+        drawn = Draws.joined(stages.parts)
+        write_draws(work, job.draws, drawn.slopes, fit, folder.calendar, federation.hub.rows)
         for k, name in enumerate(federation.programs if settings.own else ()):
-            write_totals(work / "own" / name / "draws.parquet", draws.own[:, k : k + 1], [ALL])
-    traffic = ledger.as_dict()
-    facts = replace(
-        fit_facts(fit, federation, folder, choice, settings),
-        h_norm=trace["h_norm2"][-1] ** 0.5 if len(trace["h_norm2"]) else None,
-        exchanges=traffic["exchanges"],
-        bytes_up=traffic["bytes_up"],
-        bytes_down=traffic["bytes_down"],
-        ledger=traffic,
-        shared_sites=federation.agreement.shared,
-        joint_sites=federation.hub.n_joint,
-        withheld_visits=federation.agreement.withheld,
-        duplicate_visits=federation.agreement.duplicates,
-    )
+            write_totals(work / "own" / name / "draws.parquet", drawn.own[:, k : k + 1], [ALL])
+    stages.ledger.save("end")
+    traffic = stages.ledger.as_dict()
+    facts = FitFacts.of(
+        job.facts.as_results() | {
+            "common_name": folder.facts.common_name, "effort": effort_of(job.facts), "ledger": traffic,
+            "n_visits": folder.facts.n_visits, "n_sites": federation.J, "n_cells_observed": federation.n_cells(),
+            "h_norm": job.trace[-1] if job.trace.size else None,
+            **{name: traffic[name] for name in ("exchanges", "bytes_up", "bytes_down")},
+        }
+    )  # fmt: skip
     write_fit_manifest(work, folder, settings, hashes, facts, federation.agreement.notes)
     return finish(work, out)
 
 
-def _fit_members(
-    federation: LocalFederation, wanted: Sequence[CountSettings], started: float
-) -> tuple[CountFit | AverageFit, Columns]:
-    """Fit the chosen model, or the average of several; also returns the columns of the trace of the first.
+class KeptStages(Stages):
+    """Stages of a job on one computer: shown on the way, and kept in a folder of unfinished work.
 
-    The bytes are those that crossed in its rounds, as the ledger counted them; seconds are since ``started``.
+    Parameters
+    ----------
+    work : the folder;  advice : words to add to the choice's
+
+    Attributes
+    ----------
+    parts : replicates, with what the groups know of them;  trace : columns of the trace of the first fit
     """
-    total = federation.link.ledger.total
-    crossed = [(total.bytes_up, total.bytes_down)]
-    rounds: list[tuple[float, float]] = []
-    with progress("fitting") as show:
 
-        def watch(k: int, move: float) -> None:
-            rounds.append((move**2, time.perf_counter() - started))
-            crossed.append((total.bytes_up, total.bytes_down))
-            show(k)
+    def __init__(self, federation: LocalFederation, order: JobSpec, work: Path, advice: str) -> None:
+        self.federation, self.order, self.work, self.advice = federation, order, work, advice
+        self.ledger = Kept(work / "ledger.json", federation.link.ledger)
+        self.started = time.perf_counter()
+        self.parts: list[Draws] = []
+        self.trace: Columns = {}
+        self._kept = 0
+        self._groups = (np.zeros((0, 0)), np.zeros((0, 0, 0)))
 
-        fit: CountFit | AverageFit
-        if len(wanted) > 1:
-            fit = federation.fit_average(wanted, watch=watch)
-        else:
-            fit = federation.fit(wanted[0], watch=watch)
-    k = len(rounds)
-    h_norm2, seconds = np.array(rounds, dtype=float).reshape(k, 2).T
-    up, down = np.diff(np.array(crossed, dtype=np.int64), axis=0).T
-    return fit, {
-        "round": np.arange(1, k + 1, dtype=np.int32),
-        "h_norm2": h_norm2,
-        "objective": pa.nulls(k, pa.float64()),
-        "active": np.full(k, len(federation.programs), np.int32),
-        "bytes_up": up,
-        "bytes_down": down,
-        "epochs": np.arange(1, k + 1, dtype=float),
-        "seconds": seconds,
+    def choice(self, choose: Callable[[Callable[[int], None] | None], Choice]) -> Choice:
+        """Choose the model by cross-validation, or read what was chosen before an interruption."""
+        cands, folds = self.order.candidates, self.order.folds
+        file, table_file = self.work / "choice.json", self.work / "cv.parquet"
+        before = saved(file)
+        raw = json.loads(before) if before else {}
+        if raw and table_file.exists() and hash_file(table_file) == raw["table"]:
+            return choice_of(raw, read_table(table_file, "cv").to_pandas(), cands)
+        scored = 0
+        with progress("cross-validation", len(cands) * folds) as show:
+
+            def watch(done: int) -> None:
+                nonlocal scored
+                scored = done
+                show(done)
+
+            def announce() -> None:
+                note(f"continuing: {scored} of {len(cands) * folds} fits of the cross-validation kept.")
+
+            with self.federation.kept(self.work / "checkpoint" / "cross-validation", announce):
+                choice = choose(watch)
+        if choice.advice:
+            choice = replace(choice, advice=choice.advice + self.advice)
+        self.ledger.save("cross-validation")
+        write_table(choice.table, table_file, "cv")
+        raw = written_choice(choice, cands) | {"table": hash_file(table_file)}
+        write_checked(file, json.dumps(raw).encode())
+        empty_part(self.work / "checkpoint" / "cross-validation")
+        return choice
+
+    def fit(self, fit: Callable[[Watch | None], list[FittedModel]]) -> list[FittedModel]:
+        """Fit the chosen model, or those that are averaged.
+
+        The bytes of the trace are those that crossed in its rounds, as the ledger counted them; seconds are since the start.
+        """
+        total = self.federation.link.ledger.total
+        crossed = [(total.bytes_up, total.bytes_down)]
+        rounds: list[tuple[float, float]] = []
+        with progress("fitting") as show, self.federation.kept(self.work / "checkpoint" / "fit"):
+
+            def watch(k: int, move: float) -> None:
+                rounds.append((move**2, time.perf_counter() - self.started))
+                crossed.append((total.bytes_up, total.bytes_down))
+                show(k)
+
+            members = fit(watch)
+            self.federation.groups.save()  # replicates start from it
+        k = len(rounds)
+        h_norm2, seconds = np.array(rounds, dtype=float).reshape(k, 2).T
+        up, down = np.diff(np.array(crossed, dtype=np.int64), axis=0).T
+        self.trace = {
+            "round": np.arange(1, k + 1, dtype=np.int32), "h_norm2": h_norm2, "objective": pa.nulls(k, pa.float64()),
+            "active": np.full(k, len(self.federation.programs), np.int32), "bytes_up": up, "bytes_down": down,
+            "epochs": np.arange(1, k + 1, dtype=float), "seconds": seconds,
+        }  # fmt: skip
+        self.ledger.save("fit")
+        return members
+
+    def draws(self, numbers: range, draw: Callable[[], F64]) -> F64:
+        """Draw replicates, or read those that were drawn before an interruption."""
+        wanted = self.order.bootstrap
+        path = self.work / f"draws-{numbers[0]:05d}.npz"
+        if before := saved(path):
+            with np.load(io.BytesIO(before)) as file:
+                self.parts.append(Draws(file["totals"], file["slopes"], file["own"]))
+            self._kept += len(numbers)
+            return self.parts[-1].totals
+        if self._kept:
+            note(f"continuing: {self._kept} of {wanted} replicates kept.")
+            self._kept = 0
+        with (
+            progress("bootstrap of observers", wanted) as show,
+            self.federation.kept(self.work / "checkpoint" / path.stem),
+        ):
+            show(numbers[0])
+            totals = draw()
+            show(numbers[-1] + 1)
+        slopes, own = self._groups
+        # The ledger first: a kill between the two files redoes the part, which replaces its line.
+        # The other order would keep the draws and lose the line.
+        self.ledger.save("bootstrap", numbers[0])
+        buffer = io.BytesIO()
+        np.savez(buffer, totals=totals, slopes=slopes, own=own)
+        write_checked(path, buffer.getvalue())
+        empty_part(self.work / "checkpoint" / path.stem)
+        self.parts.append(Draws(totals, slopes, own))
+        return totals
+
+    def drawn(self, places: Sequence[tuple[int, int]]) -> None:
+        """Take the groups' part of replicates."""
+        self._groups = self.federation.drawn(places)
+
+
+_OF_STRUCTURE = ("features", "observers", "learning", "occupancy", "slopes")  # what trials may change
+
+
+def written_choice(choice: Choice, candidates: Sequence[CountSettings]) -> dict[str, Any]:
+    """A choice as JSON, without its table."""
+    before: dict[str, Any] = {name: getattr(candidates[0], name) for name in _OF_STRUCTURE}
+    return {
+        "best": candidates.index(replace(choice.best, **before)),
+        "near": [candidates.index(replace(c, **before)) for c in choice.near],
+        "structure": {name: getattr(choice.best, name) for name in _OF_STRUCTURE},
+        "trials": [t._asdict() for t in choice.trials],
+        "advice": choice.advice,
+        "summary": json.loads(choice.summary.to_json(orient="records")),
     }
+
+
+def choice_of(raw: Mapping[str, Any], table: pd.DataFrame, candidates: Sequence[CountSettings]) -> Choice:
+    """Read what :func:`written_choice` gave."""
+    structure: dict[str, Any] = raw["structure"] | {"features": tuple(raw["structure"]["features"])}
+    best, *near = (replace(candidates[i], **structure) for i in (raw["best"], *raw["near"]))
+    trials = tuple(Trial(**t) for t in raw["trials"])
+    return Choice(table, pd.DataFrame(raw["summary"]), best, raw["advice"], tuple(near), trials)
 
 
 class Kept:
@@ -200,109 +288,3 @@ class Kept:
                     messages[kind] = messages.get(kind, 0) + n
         sums = {key: sum(line[key] for line in stages.values()) for key in numbers}
         return sums | {"stages": stages, "messages": dict(sorted(messages.items()))}
-
-
-def _choose(
-    federation: LocalFederation, ledger: Kept, folder: PanelFolder, s: FastSettings, work: Path
-) -> Choice:
-    """Choose the model by cross-validation, or read what was chosen before an interruption."""
-    cands = candidates(s, base_settings(s, calibrate=not folder.chosen_by_detection))
-    if len(cands) == 1:
-        return Choice(pd.DataFrame(), pd.DataFrame(), cands[0], "")
-    before = saved(work / "choice.json")
-    raw = json.loads(before) if before else {}
-    table_file = work / "cv.parquet"
-    if raw and table_file.exists() and hash_file(table_file) == raw["table"]:
-        table = read_table(table_file, "cv").to_pandas()
-        kept: dict[str, Any] = raw["structure"] | {"features": tuple(raw["structure"]["features"])}
-        best, *near = (replace(cands[i], **kept) for i in (raw["best"], *raw["near"]))
-        trials = tuple(Trial(**t) for t in raw["trials"])
-        return Choice(table, pd.DataFrame(raw["summary"]), best, raw["advice"], tuple(near), trials)
-    scored = 0
-    with progress("cross-validation", len(cands) * s.folds) as show:
-
-        def watch(done: int) -> None:
-            nonlocal scored
-            scored = done
-            show(done)
-
-        def announce() -> None:
-            note(f"continuing: {scored} of {len(cands) * s.folds} fits of the cross-validation kept.")
-
-        with federation.kept(work / "checkpoint" / "cross-validation", announce):
-            choice = federation.cross_validate(
-                cands,
-                folds=s.folds,
-                by=s.folds_by,
-                seed=s.seed,
-                one_se=s.one_se,
-                structure=tried(s, folder),
-                watch=watch,
-            )
-    ledger.save("cross-validation")
-    write_table(choice.table, table_file, "cv")
-    summary = json.loads(choice.summary.to_json(orient="records"))
-    before_trial: dict[str, Any] = {
-        name: getattr(cands[0], name) for name in ("features", "observers", "learning", "occupancy", "slopes")
-    }
-    raw = {
-        "best": cands.index(replace(choice.best, **before_trial)),
-        "near": [cands.index(replace(c, **before_trial)) for c in choice.near],
-        "structure": {name: getattr(choice.best, name) for name in before_trial},
-        "trials": [t._asdict() for t in choice.trials],
-        "advice": choice.advice,
-        "summary": summary,
-    }
-    write_checked(work / "choice.json", json.dumps(raw | {"table": hash_file(table_file)}).encode())
-    empty_part(work / "checkpoint" / "cross-validation")
-    return choice
-
-
-def _bootstrap(federation: LocalFederation, ledger: Kept, s: FastSettings, work: Path) -> Draws:
-    parts: list[Draws] = []
-    kept = 0
-    assert federation.last is not None
-    with progress("bootstrap of observers", s.bootstrap) as show:
-        size = federation.lockstep_size()
-        for first in range(0, s.bootstrap, size):
-            numbers = range(first, min(first + size, s.bootstrap))
-            path = work / f"draws-{first:05d}.npz"
-            if before := saved(path):
-                with np.load(io.BytesIO(before)) as file:
-                    parts.append(Draws(file["totals"], file["slopes"], file["own"]))
-                kept += len(numbers)
-            else:
-                if kept:
-                    note(f"continuing: {kept} of {s.bootstrap} replicates kept.")
-                    kept = 0
-                with federation.kept(work / "checkpoint" / path.stem):
-                    part = federation.replicates(numbers, seed=s.seed)
-                # The ledger first: a kill between the two files redoes the part, which replaces its line.
-                # The other order would keep the draws and lose the line.
-                ledger.save("bootstrap", first)
-                buffer = io.BytesIO()
-                np.savez(buffer, totals=part.totals, slopes=part.slopes, own=part.own)
-                write_checked(path, buffer.getvalue())
-                empty_part(work / "checkpoint" / path.stem)
-                parts.append(part)
-            show(numbers[-1] + 1)
-    return Draws.joined(parts)
-
-
-def _write_draws(
-    work: Path, draws: Draws, folder: PanelFolder, fit: CountFit | AverageFit, names: list[str]
-) -> None:
-    B = len(draws.totals)
-    write_totals(work / "draws.parquet", draws.totals, names)
-    slope, mean = site_slopes(fit, folder.calendar[1], folder.calendar[0])
-    known = ~np.isnan(slope)
-    write_table(
-        {
-            "site_index": np.arange(fit.J, dtype=np.int32),
-            "slope": pa.array(slope, mask=~known),
-            "slope_se": pa.array(draws.slopes.std(axis=0, ddof=min(B - 1, 1)), mask=~known | (B < 2)),
-            "mean_total": mean,
-        },
-        work / "site_trends.parquet",
-        "site_trends",
-    )

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 
 from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.agree import DataSpec
+from fedmiss.federation.hub.job import JobSpec
 from fedmiss.federation.local import LocalFederation
 from fedmiss.files import hash_json
 from fedmiss.models.lowrank.choice import default_candidates
@@ -14,7 +15,7 @@ from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.pipeline.panels import PanelFolder
 from fedmiss.pipeline.settings import MODELS, FastSettings, SaemSettings, named_features
 
-__all__ = ["base_settings", "candidates", "check_fixed", "federation_of", "presence_if_uncounted", "tried"]
+__all__ = ["base_settings", "candidates", "check_fixed", "federation_of", "job_of", "presence_if_uncounted"]
 
 
 def check_fixed(s: FastSettings) -> None:
@@ -84,21 +85,38 @@ def presence_if_uncounted(folder: PanelFolder, settings: FastSettings) -> FastSe
     return settings
 
 
-def federation_of(folder: PanelFolder, s: FastSettings | SaemSettings) -> LocalFederation:
-    """Groups of a panel folder and a hub, agreed on axes, effort terms and shared sites."""
-    fixed = isinstance(s, FastSettings) and s.time == "fixed"
+def _fixed(s: FastSettings | SaemSettings) -> bool:
+    return isinstance(s, FastSettings) and s.time == "fixed"
+
+
+def plan_of(folder: PanelFolder, s: FastSettings | SaemSettings) -> DataSpec:
+    """What is wanted of the groups of a panel folder."""
     model = "quasi" if isinstance(s, SaemSettings) else s.model
-    plan = DataSpec(
+    return DataSpec(
         species=folder.facts.species,
         months=folder.stamps,
-        effort=folder.wanted_terms("none" if fixed else s.effort),
+        effort=folder.wanted_terms("none" if _fixed(s) else s.effort),
         detections=MODELS.get(model, MODELS["quasi"])["family"] == "bernoulli",
-        joint=s.joint and not fixed,
+        joint=s.joint and not _fixed(s),
         duplicates=folder.several_sources,
         minimum=s.minimum,
     )
-    held, at = folder.visits(effort=s.effort != "none" and not fixed)
-    federation = LocalFederation(
+
+
+def job_of(folder: PanelFolder, s: FastSettings) -> JobSpec:
+    """The whole job of a fit."""
+    chosen = candidates(s, base_settings(s, calibrate=not folder.chosen_by_detection))
+    return JobSpec(
+        plan_of(folder, s), chosen, folds=s.folds, by=s.folds_by, one_se=s.one_se, bootstrap=s.bootstrap, seed=s.seed,
+        structure=tried(s, folder) if len(chosen) > 1 else None, average=s.average,
+    )  # fmt: skip
+
+
+def federation_of(folder: PanelFolder, s: FastSettings | SaemSettings) -> LocalFederation:
+    """Groups of a panel folder and a hub, agreed on axes, effort terms and shared sites."""
+    plan = plan_of(folder, s)
+    held, at = folder.visits(effort=s.effort != "none" and not _fixed(s))
+    return LocalFederation(
         held,
         at,
         len(folder.sites),
@@ -107,7 +125,3 @@ def federation_of(folder: PanelFolder, s: FastSettings | SaemSettings) -> LocalF
         more=hash_json(asdict(s)).encode(),
         own=isinstance(s, FastSettings) and s.own,
     )
-    if isinstance(s, FastSettings):
-        chosen = candidates(s, base_settings(s))
-        federation.ask_features(chosen, tried(s, folder) if len(chosen) > 1 else None)
-    return federation

@@ -21,6 +21,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import CountFit, Posterior
 from fedmiss.files import hash_json
+from fedmiss.folders import FitFacts
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit
 from fedmiss.models.saem.algorithm import fed_saem, louis
@@ -30,7 +31,7 @@ from fedmiss.models.saem.months import first_statistics
 from fedmiss.pipeline.fit_folder import (
     checkpoint,
     finish,
-    fit_facts,
+    model_facts,
     partial_folder,
     write_fit,
     write_fit_manifest,
@@ -190,14 +191,23 @@ def fit_saem(panel_path: str | Path, out: Path, settings: SaemSettings) -> Path:
     errors, notes = _errors(model, theta, data, settings.seed)
     t = result.trace
     write_run_trace(work, result, sum(len(rows) for rows in data))
-    facts = replace(
-        fit_facts(fit, federation, folder, None, settings),
+    panel = folder.facts
+    facts = FitFacts.of_members(
+        [replace(model_facts(fit), model="Poisson log-normal", dispersion=None, edf=None)],
+        species=panel.species,
+        common_name=panel.common_name,
         method="saem",
-        model="Poisson log-normal",
-        dispersion=None,
-        edf=None,
         effort=dict(zip(_effort(federation), theta.kappa.tolist(), strict=True)),
+        standard_effort=federation.agreement.standard_effort,
+        observer_effects=observers,
         observer_sd=float(np.sqrt(theta.tau2_o)) if observers else None,
+        n_groups=len(federation.programs),
+        n_visits=panel.n_visits,
+        n_counted=fit.n_counted,
+        n_sites=federation.J,
+        n_months=federation.L,
+        n_cells_observed=federation.n_cells(),
+        bootstrap=0,
         h_norm=float(np.sqrt(t["h_norm2"][-1])),
         exchanges=len(t["k"]),
         bytes_up=int(t["bytes_up"].sum()),

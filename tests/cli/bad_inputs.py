@@ -162,7 +162,7 @@ def read_only(folder: Path) -> AbstractContextManager[None]:
 
 def interrupted(folder: Path) -> AbstractContextManager[None]:
     """Ctrl-C at the first bootstrap replicate."""
-    return mock.patch("fedmiss.federation.local.LocalFederation.replicates", side_effect=KeyboardInterrupt)
+    return mock.patch("fedmiss.federation.hub.job.replicates", side_effect=KeyboardInterrupt)
 
 
 CASES = (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedmiss.errors import ConfigError
-from fedmiss.federation.hub.job import preview_job, run_job
+from fedmiss.federation.hub.job import Stages, preview_job, run_job
 from fedmiss.federation.hub.onward import read_before, written
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.models.lowrank.choice import default_candidates
@@ -27,7 +27,9 @@ def clubs(tmp_path_factory):
 def job(clubs, what):
     """Result, exchanges, and what a later job can go on from."""
     kept, link = [], Link(InProcess({n: c.program() for n, c in clubs.items()}), JOB[:8], SETTINGS)
-    return run_job(link, what, kept.append), link.exchange, kept
+    stages = Stages()
+    stages.known = kept.append
+    return run_job(link, what, stages), link.exchange, kept
 
 
 WHOLE = order(default_candidates(CountSettings(), 2), bootstrap=4)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmiss.federation.local import LocalFederation
+from fedmiss.federation.hub import job
 from fedmiss.federation.results import AverageFit, CountFit
 from fedmiss.files import read_manifest
 from fedmiss.models.lowrank import choice
@@ -74,21 +74,21 @@ def settings_of(s: FitSettings) -> dict:
 
 @pytest.mark.slow
 def test_an_average_that_was_cut_off_goes_on(panel, fit, tmp_path, monkeypatch):
-    genuine = LocalFederation.replicates
+    genuine = job.replicates
 
     class Killed(BaseException):
         pass
 
-    def replicates(self, numbers, *, seed):
+    def replicates(link, panel, members, numbers, **more):
         if max(numbers) >= 15:
             raise Killed
-        return genuine(self, numbers, seed=seed)
+        return genuine(link, panel, members, numbers, **more)
 
-    monkeypatch.setattr(LocalFederation, "lockstep_size", lambda self: 10)
-    monkeypatch.setattr(LocalFederation, "replicates", replicates)
+    monkeypatch.setattr(job, "lockstep_size", lambda *a: 10)
+    monkeypatch.setattr(job, "replicates", replicates)
     with pytest.raises(Killed):
         fit_panel(panel, tmp_path / "cut", AVERAGE)
-    monkeypatch.setattr(LocalFederation, "replicates", genuine)
+    monkeypatch.setattr(job, "replicates", genuine)
     cut = fit_panel(panel, tmp_path / "cut", AVERAGE)
     for name in ("draws.parquet", "site_trends.parquet", "members/2/site_factors.parquet", "visited.parquet"):
         assert (cut / name).read_bytes() == (fit / name).read_bytes(), name

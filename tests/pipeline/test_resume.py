@@ -16,8 +16,8 @@ from fedmiss import owner
 from fedmiss.errors import FedmissError
 from fedmiss.federation import algorithm7, resume
 from fedmiss.federation.group.program import GroupProgram
+from fedmiss.federation.hub import job
 from fedmiss.federation.hub.members import FULL
-from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.messages import Solve
 from fedmiss.federation.resume import Resumable
 from fedmiss.files import identity, read_manifest
@@ -88,29 +88,29 @@ def same_fit(a: Path, b: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("chunks", [0, 1, 2])
 def test_killed_in_the_bootstrap(panel, whole, tmp_path, monkeypatch, chunks):
-    genuine = LocalFederation.replicates
+    genuine = job.replicates
     drawn: list[int] = []
 
     def watched(stop_at):
-        def replicates(self, numbers, *, seed):
+        def replicates(link, panel, members, numbers, **more):
             if max(numbers) >= stop_at:
                 raise Killed
             drawn.extend(numbers)
-            return genuine(self, numbers, seed=seed)
+            return genuine(link, panel, members, numbers, **more)
 
         return replicates
 
-    monkeypatch.setattr(LocalFederation, "lockstep_size", lambda self: 10)
-    monkeypatch.setattr(LocalFederation, "replicates", watched(10 * chunks + 5))
+    monkeypatch.setattr(job, "lockstep_size", lambda *a: 10)
+    monkeypatch.setattr(job, "replicates", watched(10 * chunks + 5))
     with pytest.raises(Killed):
         fit_panel(panel, tmp_path / "cut", FAST)
     assert not (tmp_path / "cut").exists()
     assert len(list((tmp_path / "cut.partial").glob("draws-*.npz"))) == chunks
     drawn.clear()
-    monkeypatch.setattr(LocalFederation, "replicates", watched(10**9))
+    monkeypatch.setattr(job, "replicates", watched(10**9))
     fit_panel(panel, tmp_path / "cut", FAST)
     assert drawn == list(range(10 * chunks, 30)), "finished replicates are not drawn again"
-    monkeypatch.setattr(LocalFederation, "replicates", genuine)
+    monkeypatch.setattr(job, "replicates", genuine)
     fit_panel(panel, tmp_path / "whole", FAST)  # in the same parts, so that the ledgers can be compared
     same_fit(tmp_path / "cut", tmp_path / "whole")
     drawn_at_once = digests(whole["fast"])["draws.parquet"]
@@ -122,7 +122,7 @@ def test_killed_in_the_bootstrap(panel, whole, tmp_path, monkeypatch, chunks):
 def test_killed_at_any_file(panel, tmp_path, monkeypatch, after):
     """A kill just before or just after any file of a fit is written: no draw and no line of the ledger is lost."""
     settings = FitSettings(model="quasi", rank="auto", max_rank=0, folds=2, bootstrap=4)
-    monkeypatch.setattr(LocalFederation, "lockstep_size", lambda self: 2)
+    monkeypatch.setattr(job, "lockstep_size", lambda *a: 2)
     genuine, left = os.replace, 10**9
 
     def replace(src, dst):
@@ -153,9 +153,9 @@ def test_killed_after_cross_validation(panel, tmp_path, monkeypatch):
     settings = FitSettings(model="quasi", rank="auto", max_rank=1, folds=2, bootstrap=10)
     fit_panel(panel, tmp_path / "whole", settings)
 
-    cut_off(monkeypatch, LocalFederation, "fit", panel, tmp_path / "cut", settings)
+    cut_off(monkeypatch, job, "fit_onward", panel, tmp_path / "cut", settings)
     with monkeypatch.context() as patch:
-        patch.setattr(LocalFederation, "cross_validate", kill)
+        patch.setattr(job, "choose_model", kill)
         fit_panel(panel, tmp_path / "cut", settings)
     same_fit(tmp_path / "cut", tmp_path / "whole")
 
@@ -216,7 +216,7 @@ def test_rounds_are_kept_in_every_stage(panel, tmp_path, monkeypatch, asked, cap
 @pytest.mark.slow
 @pytest.mark.parametrize("damaged", [False, True])
 def test_rounds_of_the_last_fit_are_used_unless_damaged(panel, tmp_path, monkeypatch, asked, damaged):
-    cut_off(monkeypatch, fitting, "_bootstrap", panel, tmp_path / "cut", STAGES)
+    cut_off(monkeypatch, fitting.KeptStages, "draws", panel, tmp_path / "cut", STAGES)
     for path in sorted((tmp_path / "cut.partial" / "checkpoint" / "fit").iterdir()):
         raw = bytearray(path.read_bytes())
         raw[len(raw) // 2] ^= damaged
@@ -235,17 +235,17 @@ def test_a_flipped_bit_in_unfinished_work_changes_no_number(panel, tmp_path, mon
     """In every file that a stopped fit left: what is damaged is computed again."""
     monkeypatch.setattr(resume, "PAUSE", 0.0)
     monkeypatch.setattr(resume, "SHARE", 0.0)
-    monkeypatch.setattr(LocalFederation, "lockstep_size", lambda self: 2)
+    monkeypatch.setattr(job, "lockstep_size", lambda *a: 2)
     settings = FitSettings(model="quasi", rank="auto", max_rank=0, folds=2, bootstrap=6)
     fit_panel(panel, tmp_path / "whole", settings)
-    genuine = LocalFederation.replicates
+    genuine = job.replicates
 
-    def replicates(self, numbers, *, seed):
+    def replicates(link, panel, members, numbers, **more):
         if max(numbers) >= 4:
             raise Killed
-        return genuine(self, numbers, seed=seed)
+        return genuine(link, panel, members, numbers, **more)
 
-    cut_off(monkeypatch, LocalFederation, "replicates", panel, tmp_path / "cut", settings, replicates)
+    cut_off(monkeypatch, job, "replicates", panel, tmp_path / "cut", settings, replicates)
     part = tmp_path / "cut.partial"
     part.rename(tmp_path / "kept")
     names = [p.relative_to(tmp_path / "kept") for p in sorted((tmp_path / "kept").rglob("*")) if p.is_file()]

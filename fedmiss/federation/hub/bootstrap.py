@@ -97,12 +97,12 @@ def totals_of(
     fits: Sequence[tuple[int, Sequence[MonthState]]],
     *,
     drawn: bool = False,
-    close: msg.Close | None = None,
+    more: Sequence[msg.Question] = (),
 ) -> list[F64]:
     """Monthly totals (n, regions + 1, L) of the fits of each batch, in one exchange.
 
     ``fits``: batch, and the states of its fits 0 to n - 1; ``drawn``: coefficients are draws, with no variance to integrate
-    over; ``close``: what is closed in the same exchange.
+    over; ``more``: what is asked in the same exchange, after it.
     """
     questions: list[msg.Question] = []
     for batch, states in fits:
@@ -114,7 +114,7 @@ def totals_of(
             panel.frame,
         )  # fmt: skip
         questions.append(question)
-    answers = link.ask([*questions, *([close] if close else [])])
+    answers = link.ask([*questions, *more])
     return [
         total(a, "totals", (len(states), len(panel.rows), panel.L))
         for a, (_, states) in zip(answers[: len(fits)], fits, strict=True)

@@ -1,7 +1,7 @@
 """The whole job: agreement, choice of the model, fit, totals, bootstrap, and word to the groups.
 
 It knows the groups only through the link, so it runs in process, over a network, and again from a journal, with the same
-bits.
+bits. `fedmiss fit` and a study run this one: what differs is what they keep of its stages (:class:`Stages`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedmiss.folders import JointFacts, ModelFacts
 from fedmiss.models.lowrank.choice import Choice, model_name
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = ["FIRST_REPLICATES", "JobResult", "JobSpec", "model_facts", "preview_job", "run_job"]
+__all__ = ["FIRST_REPLICATES", "JobResult", "JobSpec", "Stages", "Watch", "preview_job", "run_job"]
 
 FIRST_REPLICATES = 1
 
@@ -74,52 +74,92 @@ class JobResult:
     facts: JointFacts
 
 
+Watch = Callable[
+    [int, float], None
+]  # called after each round of the first fit with (round, root mean square move)
+
+
+class Stages:
+    """What is done around the stages of a job: here nothing, since the journal of a study holds every exchange."""
+
+    def choice(self, choose: Callable[[Callable[[int], None] | None], Choice]) -> Choice:
+        """Choose the model; ``choose`` takes what is called with the number of scores so far."""
+        return choose(None)
+
+    def known(self, models: Sequence[Before]) -> None:
+        """Hear what a later job can go on from: once models are chosen, and once they are fitted."""
+
+    def fit(self, fit: Callable[[Watch | None], list[FittedModel]]) -> list[FittedModel]:
+        """Fit the members."""
+        return fit(None)
+
+    def draws(self, numbers: range, draw: Callable[[], F64]) -> F64:
+        """Draw these replicates: their totals (n, R + 1, L)."""
+        return draw()
+
+    def drawn(self, places: Sequence[tuple[int, int]]) -> None:
+        """Hear which (batch, fit) the replicates are that were just drawn, before the groups forget them."""
+
+
 def run_job(
-    link: Link, order: JobSpec, keep: Callable[[Sequence[Before]], None] = lambda models: None
+    link: Link,
+    order: JobSpec,
+    stages: Stages | None = None,
+    begun: tuple[Agreement, Panel] | None = None,
 ) -> JobResult:
-    """Run a job to its end; ``keep`` is given what a later job can go on from, when models are chosen and when fitted.
+    """Run a job to its end.
+
+    Parameters
+    ----------
+    stages : what is done around its stages
+    begun : what was agreed on already, the features of sites that models may need included
 
     Raises
     ------
     EngineError    a group is missing
     """
-    agreement, panel = _agreed(link, order)
+    stages = stages or Stages()
+    agreement, panel = begun or _agreed(link, order)
     link.stage = "cross-validation"
     choice = Choice(pd.DataFrame(), pd.DataFrame(), order.candidates[0], "")
     if order.before:
         choice = choice_of(order.before)
     elif len(order.candidates) > 1:
-        panel, choice = choose_model(
-            link, panel, order.candidates, folds=order.folds, by=order.by, seed=order.seed, one_se=order.one_se,
-            structure=order.structure,
+        choice = stages.choice(
+            lambda watch: choose_model(
+                link, panel, order.candidates, folds=order.folds, by=order.by, seed=order.seed, one_se=order.one_se,
+                structure=order.structure, watch=watch,
+            )[1]
         )  # fmt: skip
     link.stage = "fit"
-    trace: list[float] = []
+    moves: list[float] = []
     wanted = choice.members if order.average else (choice.best,)
     models = order.before or [Before(s) for s in wanted]
-    keep(models)
-    members = fit_onward(link, panel, models, agreement.months, watch=lambda _, move: trace.append(move))
-    keep([before_of(m, agreement.months) for m in members])
-    totals = totals_of(link, panel, [(m.batch, [m.state]) for m in members])
+    stages.known(models)
+
+    def fit(watch: Watch | None) -> list[FittedModel]:
+        def heard(rounds: int, move: float) -> None:
+            moves.append(move)
+            if watch is not None:
+                watch(rounds, move)
+
+        return fit_onward(link, panel, models, agreement.months, watch=heard)
+
+    members = stages.fit(fit)
+    stages.known([before_of(m, agreement.months) for m in members])
     link.stage = "bootstrap"
-    draws = _draws(link, order, panel, members)
+    draws = _draws(link, order, panel, members, stages)
     link.stage = "end"
     facts = _facts(link, order, agreement, panel, choice, members)
-    moves = np.array(trace)
-    link.ask(
-        [
-            msg.Outcome(
-                m.batch,
-                json.dumps(facts.as_results() | own, sort_keys=True),
-                agreement.months,
-                m.state.T,
-                m.state.D,
-                moves,
-            )
-            for m, own in zip(members, facts.members, strict=True)
-        ]
-    )
-    return JobResult(agreement, choice, members, np.mean(totals, axis=0)[0], draws, moves, facts)
+    trace = np.array(moves)
+    words = [
+        msg.Outcome(
+            m.batch, json.dumps(facts.as_results() | own, sort_keys=True), agreement.months, m.state.T, m.state.D, trace
+        )
+        for m, own in zip(members, facts.members, strict=True)
+    ]  # fmt: skip
+    totals = totals_of(link, panel, [(m.batch, [m.state]) for m in members], more=words)
+    return JobResult(agreement, choice, members, np.mean(totals, axis=0)[0], draws, trace, facts)
 
 
 def _agreed(link: Link, order: JobSpec) -> tuple[Agreement, Panel]:
@@ -144,19 +184,25 @@ def preview_job(link: Link, order: JobSpec) -> tuple[Agreement, np.ndarray]:
     return agreement, months
 
 
-def _draws(link: Link, order: JobSpec, panel: Panel, members: Sequence[FittedModel]) -> F64:
+def _draws(link: Link, order: JobSpec, panel: Panel, members: Sequence[FittedModel], stages: Stages) -> F64:
     """Replicates in blocks; every block has batches of its own, so that groups can tell their parts apart."""
     size = lockstep_size(panel, max(m.state.p for m in members))
     parts = [np.zeros((0, len(panel.rows), panel.L))]
     for block, first in enumerate(range(0, order.bootstrap, size)):
         numbers = range(first, min(first + size, order.bootstrap))
         batch = FIRST_REPLICATES + block * len(members)
-        parts.append(replicates(link, panel, members, numbers, seed=order.seed, batch=batch)[0])
-        link.ask([msg.Close(np.arange(batch, batch + len(members)))])
+
+        def draw(numbers: range = numbers, batch: int = batch) -> F64:
+            totals, places = replicates(link, panel, members, numbers, seed=order.seed, batch=batch)
+            stages.drawn(places)
+            link.ask([msg.Close(np.arange(batch, batch + len(members)))])
+            return totals
+
+        parts.append(stages.draws(numbers, draw))
     return np.concatenate(parts)
 
 
-def model_facts(m: FittedModel) -> ModelFacts:
+def _model_facts(m: FittedModel) -> ModelFacts:
     """Facts of one of the models that are averaged."""
     s, state = m.settings, m.state
     estimated = bool(np.isfinite(state.tau).all())  # variances; fixed time effects have none
@@ -174,9 +220,9 @@ def model_facts(m: FittedModel) -> ModelFacts:
         penalty=s.penalty,
         mu=state.mu,
         phi=state.phi,
-        dispersion=state.dispersion,
+        dispersion=state.dispersion if np.isfinite(state.dispersion) else None,
         negbin_size=state.size if np.isfinite(state.size) else None,
-        edf=state.edf,
+        edf=state.edf if np.isfinite(state.edf) else None,
         smear=state.calibration,
         site_variances=state.tau.tolist() if estimated else None,
         month_variances=state.noise.tolist() if estimated else None,
@@ -196,7 +242,7 @@ def _facts(
 ) -> JointFacts:
     best, state = choice.best, members[0].state
     return JointFacts.of_members(
-        [model_facts(m) for m in members],
+        [_model_facts(m) for m in members],
         species=order.plan.species,
         method="fast",
         terms=list(agreement.terms),

@@ -208,7 +208,7 @@ def _tried(
 
     def ended(fits: list[tuple[int, list[MonthState]]], close: msg.Close) -> None:
         assert panel.calendar is not None
-        for (batch, _), totals in zip(fits, totals_of(link, panel, fits, close=close), strict=True):
+        for (batch, _), totals in zip(fits, totals_of(link, panel, fits, more=[close]), strict=True):
             slopes[batch] = slope_of(totals[0, 0], *panel.calendar)
 
     whole = [plan.plain, *models.values()] if models and panel.calendar is not None else []

@@ -20,10 +20,9 @@ import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.federation import messages as msg
-from fedmiss.federation.triangle import free_columns, to_triangle
 from fedmiss.rng import rng_for
 
-__all__ = ["Differences", "Memory", "units"]
+__all__ = ["Differences", "Memory"]
 
 RANGE = (1 << 31) - 1
 HEADROOM = 64.0  # largest change that can be sent, in units of the last one of the sums
@@ -51,10 +50,6 @@ class Memory:
         out: F64 = np.ldexp(1.0, np.frexp(wanted)[1])  # exact, whatever the processor
         return out
 
-    def rescaled(self, factor: F64) -> Memory:
-        """The memory in other units of the months' coefficients."""
-        return Memory(self.own * factor, {k: v * factor for k, v in self.whole.items()}, self.last)
-
 
 class Differences:
     """Memories of one organisation's copy of a job, by batch and fit.
@@ -77,24 +72,14 @@ class Differences:
         """Own answers, in which months' sums that the others know in part are differences: whole numbers of 32 bits."""
         out = []
         for i, (q, answer) in enumerate(zip(questions, answers, strict=True)):
-            if isinstance(q, msg.Broadcast):
-                self._follow(q)
+            if isinstance(q, msg.Broadcast) and q.begin in (msg.Begin.FROM_ZERO, msg.Begin.NEW_FACTOR):
+                for fit in q.fits.tolist():  # begins anew
+                    self.memories.pop((q.batch, fit), None)
             if isinstance(answer, msg.Months):
                 assert isinstance(q, msg.Solve)
                 answer = replace(answer, months=self._shrunk(q, answer.months, (exchange, i)))
             out.append(answer)
         return out
-
-    def _follow(self, q: msg.Broadcast) -> None:
-        """Forget fits that begin anew; bring the others to the units that the question brings."""
-        for i, fit in enumerate(q.fits.tolist()):
-            memory = self.memories.get((q.batch, fit))
-            if memory is None:
-                continue
-            if q.begin in (msg.Begin.FROM_ZERO, msg.Begin.NEW_FACTOR):
-                del self.memories[q.batch, fit]
-            elif (q.stretch[i] != 1.0).any():
-                self.memories[q.batch, fit] = memory.rescaled(units(q.stretch[i], q.T.shape[2]))
 
     def _shrunk(self, q: msg.Solve, x: F64, key: tuple[int, int]) -> np.ndarray:
         known = [self.memories.get((q.batch, fit)) for fit in q.fits.tolist()]
@@ -157,12 +142,3 @@ class Differences:
                 change = np.abs(now - old) / np.maximum(size, max(MONTH * float(size.max()), 1e-300))
                 m.last = min(float(change.max()), 1.0)
         return out
-
-
-def units(stretch: F64, free: int) -> F64:
-    """Factor of every number of a month's gradient and curvature where sites multiply their coefficients by ``stretch``.
-
-    Months divide theirs, so gradients are multiplied and curvatures twice; ``free`` of the p columns are estimated.
-    """
-    c = stretch[free_columns(stretch.size, slopes=stretch.size > free)]
-    return np.concatenate([c, to_triangle(np.outer(c, c))])

@@ -196,7 +196,6 @@ class Broadcast(Question):
         "with occupancy: probabilities that a site is occupied in the first year, gained, lost", "(n, 3)"
     )
     shift: np.ndarray = _f("subtract from the sites' coefficients first", "(n, p)")
-    stretch: np.ndarray = _f("multiply the sites' coefficients first", "(n, p)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

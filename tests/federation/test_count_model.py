@@ -382,7 +382,7 @@ def month_state(L, p, seed=0):
     rng = np.random.default_rng(seed)
     return MonthState(
         0.3, rng.normal(size=(L, p)), np.tile(0.01 * np.eye(p), (L, 1, 1)), np.zeros((L, p)), np.ones(p), np.ones(p),
-        kappa=np.zeros(0), shift=np.zeros(p), stretch=np.ones(p), squares=np.ones(p),
+        kappa=np.zeros(0), shift=np.zeros(p), squares=np.ones(p),
         features=start_coefficients(SimpleNamespace(features=None), (), 1.0, slopes=False),
     )  # fmt: skip
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fedmiss.federation import messages as msg
-from fedmiss.federation.differences import RANGE, Differences, units
-from fedmiss.federation.triangle import from_triangle
+from fedmiss.federation.differences import RANGE, Differences
 
 from .network import Kill, clubs_of, order, run
 from .owners import largest, owned
@@ -16,12 +15,11 @@ from .test_network import same_bits
 L, D = 6, 5  # two coefficients of a month: gradient, and curvature
 
 
-def broadcast(begin=0, stretch=1.0, fits=(0,)):
+def broadcast(begin=0, fits=(0,)):
     n, empty = len(fits), np.zeros((len(fits), 0))
     return msg.Broadcast(
         0, np.array(fits), begin, False, np.zeros(n, np.uint8), np.zeros(n), np.zeros((n, L, 2)), np.zeros((n, L, 3)),
         np.ones((n, 2)), np.ones(n), np.zeros(n), empty, np.ones(n), np.zeros((n, 0, 1)), empty, np.zeros((n, 2)),
-        np.tile([1.0, stretch], (n, 1)),
     )  # fmt: skip
 
 
@@ -43,9 +41,9 @@ class Ends:
         self.ends = {n: Differences(len(names), n.encode(), None) for n in names}
         self.exchange = 0
 
-    def go(self, sums, begin=0, stretch=1.0, fits=(0,)):
+    def go(self, sums, begin=0, fits=(0,)):
         """One exchange about ``sums``, name -> (n, L, D); the numbers that travelled, and the sum that each end has."""
-        asks = [broadcast(begin, stretch, fits), solve(fits)]
+        asks = [broadcast(begin, fits), solve(fits)]
         rows = msg.SharedRows(np.zeros((len(fits), 0, 0)))
         sent = {n: e.shrink(asks, [rows, months(sums[n])], self.exchange)[1] for n, e in self.ends.items()}
         self.exchange += 1
@@ -117,23 +115,6 @@ def test_a_jump_does_not_wrap_and_arrives_later(workers):
         if k == 0:
             assert largest(seen, sum(jump.values())) > 0.1  # not all of it at once
     np.testing.assert_allclose(seen, sum(jump.values()), rtol=1e-6)
-
-
-def test_memories_follow_the_units_of_the_coefficients():
-    rng, names, c = np.random.default_rng(0), ["a", "b", "c"], 1.7
-    A = rng.normal(size=(L, 2, 2))
-    H, g = A @ A.transpose(0, 2, 1), rng.normal(size=(L, 2))
-    factor = units(np.array([1.0, c]), 2)
-    np.testing.assert_allclose(g * factor[:2], g * [1.0, c])
-    triangle = np.stack([H[:, 0, 0], H[:, 1, 0], H[:, 1, 1]], axis=1)
-    scaled = from_triangle(triangle * factor[2:], 2)
-    np.testing.assert_allclose(scaled, H * np.outer([1, c], [1, c]))
-    np.testing.assert_array_equal(units(np.array([1.0, 9.0, c]), 2), factor)  # the line x is no free column
-    ends, x = Ends(names), np.concatenate([g, triangle], axis=1)[None]
-    ends.go(dict.fromkeys(names, x), begin=1)
-    sent, seen = ends.go(dict.fromkeys(names, x * factor), stretch=c)
-    assert max(np.abs(s).max() for s in sent.values()) <= 1  # nothing but dither: no difference is left
-    np.testing.assert_allclose(seen, 3 * x * factor, rtol=1e-6, atol=1e-6)
 
 
 def test_a_fit_that_begins_anew_is_sent_whole():

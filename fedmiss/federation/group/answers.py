@@ -72,7 +72,7 @@ def check(program: GroupProgram, b: Batch, question: Any) -> None:
     shapes = {
         "T": (k, L, f), "D": (k, L, f * (f + 1) // 2), "tau": (k, p), "mu": (k,), "phi": (k,), "inverse_size": (k,),
         "kappa": (k, K), "ridge": (k,), "chain": (k, 3 if b.presence is not None else 0),
-        "B": (k, *b.B.shape[1:]), "time": (k, L), "shift": (k, p), "stretch": (k, p), "refill": (k,), "smear": (k,),
+        "B": (k, *b.B.shape[1:]), "time": (k, L), "shift": (k, p), "refill": (k,), "smear": (k,),
     }  # fmt: skip
     if isinstance(question, msg.Product | msg.SharedProduct):
         q = question.V.shape[-1]
@@ -114,11 +114,6 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
         b.P[at, :, p - 1], b.C[at, :, p - 1, :], b.C[at, :, :, p - 1] = 0.0, 0.0, 0.0
     if q.shift.any():
         b.P[at, :, :p] -= q.shift[:, None, :]
-    if not (q.stretch == 1.0).all():
-        for i, f in enumerate(fits):
-            s = q.stretch[i]
-            b.P[f, :, :p] *= s
-            b.C[f, :, :p, :p] *= s[:, None] * s[None, :]
     b.rank[at] = p
     b.mu[at], (b.T[at, :, :p], b.D[at, :, :p, :p]) = q.mu, months_of(b, q)
     b.tau[at, :p], b.phi[at], b.inverse_size[at] = q.tau, q.phi, q.inverse_size

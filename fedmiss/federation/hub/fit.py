@@ -231,7 +231,7 @@ def fit_fixed(
     state = MonthState(
         0.0, b[:, None], np.zeros((L, 1, 1)), np.zeros((L, 1)), free, free, kappa=np.zeros(panel.K), shift=np.zeros(1),
         features=start_coefficients(panel, (), 1.0, slopes=False),
-        stretch=np.ones(1), squares=np.zeros(1), weight=weight, edf=float(sums["sums"][1]) + L - 1.0, k=rounds,
+        squares=np.zeros(1), weight=weight, edf=float(sums["sums"][1]) + L - 1.0, k=rounds,
         rounds=rounds, converged=True,
     )  # fmt: skip
     return (yield from summary(panel, state, settings, months=months))[0]
@@ -363,7 +363,7 @@ def summary(
     """
     nodes = np.array([state.inverse_size])
     sums = yield AskSummary(state, nodes, months, ahead)
-    done = replace(state, shift=np.zeros(state.p), stretch=np.ones(state.p), refill=False)
+    done = replace(state, shift=np.zeros(state.p), refill=False)
     state = summarised(done, settings, sums["totals"], float(sums["dispersion"][0]))
     if settings.learning:  # an expected count is that of the mean visit, new observers' among them
         less = math.exp(-float(state.kappa[-1]) * panel.observers[2] / panel.observers[0])

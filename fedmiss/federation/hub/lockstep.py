@@ -138,7 +138,7 @@ def _broadcast(pack: list[FitTask], *, begin: msg.Begin, sums: bool) -> msg.Broa
     free = s.free  # the line x is known to all
     many: dict[str, Any] = {
         name: getattr(s, name)
-        for name in ("mu", "tau", "phi", "inverse_size", "kappa", "ridge", "chain", "shift", "stretch")
+        for name in ("mu", "tau", "phi", "inverse_size", "kappa", "ridge", "chain", "shift")
     }
     return msg.Broadcast(
         pack[0].batch, _fits(pack), begin, sums, refill=np.asarray(s.refill, np.uint8), T=s.T[:, :, free],

@@ -189,16 +189,6 @@ class SeriesPrior:
         parts = np.stack([np.asarray(self.unit) * LINE_VARIANCE, self.season, self.year, self.step], axis=-1)
         return np.repeat(parts, self.sizes, axis=-1)
 
-    def scaled(self, c: float | F64) -> SeriesPrior:
-        """Return the prior of the column divided by ``c``; its line keeps its width."""
-        return replace(
-            self,
-            season=self.season / c**2,
-            year=self.year / c**2,
-            step=self.step / c**2,
-            cov=self.cov / np.asarray(c)[..., None, None] ** 2,
-        )
-
     def perturbed(self, z: F64) -> tuple[SeriesPrior, F64]:
         """Draw the prior mean of the coefficients from ``z`` (K,) standard normal; also what that moves the series by.
 

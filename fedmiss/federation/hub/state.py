@@ -74,7 +74,7 @@ class MonthState:
     kappa : (K,) effort coefficients;  ridge : precision of observer effects;  edf_observers : their effective number
     edf : effective number of parameters of sites and months
     features : coefficients of the sites' features
-    shift, stretch : (p,)        what the sites still have to do to their coefficients: subtract, multiply
+    shift : (p,)                 what the sites still have to subtract from their coefficients
     slopes : whether every site has a slope on x of its own
     responses : number of sites' features that the months respond to: columns after the effect whose sites' half is known
     chain : (3,) probabilities that a site is occupied in the first year, gained and lost from one year to the next; (0,)
@@ -103,7 +103,6 @@ class MonthState:
     tau: F64
     kappa: F64
     shift: F64
-    stretch: F64
     squares: F64
     features: Coefficients
     slopes: bool = False

@@ -97,7 +97,7 @@ def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
     tau = unit * np.r_[1.0, [START_SLOPE] * slopes, [KNOWN] * known]
     state = MonthState(
         mu, T, np.zeros((L, p, p)), np.zeros((L, p)), np.full(p, unit), tau,
-        kappa=np.zeros(panel.K + settings.learning), shift=np.zeros(p), stretch=np.ones(p), squares=np.zeros(p),
+        kappa=np.zeros(panel.K + settings.learning), shift=np.zeros(p), squares=np.zeros(p),
         slopes=slopes, responses=known, inverse_size=settings.inverse_size or 0.0,
         chain=START_CHAIN if settings.occupancy else np.zeros(0),
         features=start_coefficients(panel, settings.features, unit, slopes=slopes), weight=weight,
@@ -127,7 +127,6 @@ def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | 
         k=0,
         moves=np.full(3, np.inf),
         shift=np.zeros(full.p),
-        stretch=np.ones(full.p),
         refill=False,
         away=0,
     )
@@ -190,7 +189,6 @@ def with_factor(state: MonthState, v: F64 | None, panel: Panel) -> MonthState:
         tau=np.r_[state.tau, tau],
         series=series,
         shift=np.r_[state.shift, 0.0],
-        stretch=np.r_[state.stretch, 1.0],
         squares=np.r_[state.squares, 0.0],
         damping=unhindered(L, state.free.size + 1),
         k=0,
@@ -284,7 +282,7 @@ def after_round(
     prior[..., 0] += line - level[..., None]
     changed: dict[str, Any] = {
         "mu": state.mu + shift[..., 0] + level + pull, "T": T, "D": D, "prior": prior, "tau": tau, "features": features,
-        "chain": chain, "weight": weight, "shift": shift, "stretch": np.ones_like(shift), "squares": squares,
+        "chain": chain, "weight": weight, "shift": shift, "squares": squares,
         "edf": sites[..., 0] + edf_months + features.edf + 1.0, "k": k, "damping": damping,
         # replicates weigh visits again where their observers have moved
         "refill": np.full(np.shape(k), turn.observers and not learn),
@@ -293,7 +291,7 @@ def after_round(
     if turn.settled or not learn:
         new = _prior_step(new, learn=learn)
     if turn.settled and learn:
-        new = _visit_step(_rescale(new), sums, nodes, panel, settings, turn)
+        new = _visit_step(new, sums, nodes, panel, settings, turn)
     # Months without a visit move no cell: they are watched by themselves, and so are effort's coefficients.
     move = np.maximum(moved, np.sqrt(((new.T[..., 0] - before) ** 2).mean(axis=-1)))
     move = np.maximum(move, np.abs(new.kappa - state.kappa).max(axis=-1, initial=0.0)) / state.unit
@@ -374,32 +372,6 @@ def _prior_step(state: MonthState, *, learn: bool) -> MonthState:
         noise[..., i] = one.noise
         series.append(one)
     return replace(state, prior=prior, T=T, noise=noise, series=tuple(series))
-
-
-def _rescale(state: MonthState) -> MonthState:
-    """Give every factor column the same prior variance on both sides; U V' does not change."""
-    first = state.p - state.rank
-    if not state.rank:
-        return state
-    c = np.ones_like(state.tau)
-    total = (state.T**2 + np.einsum("...aa->...a", state.D)).mean(axis=-2)
-    ratio = np.maximum(total, 1e-8) / np.maximum(state.tau, 1e-8)
-    c[..., first:] = np.clip(np.sqrt(np.sqrt(ratio)), 0.2, 5.0)[..., first:]
-    series = state.series
-    if series is not None:
-        series = tuple(s.scaled(c[..., i]) for s, i in zip(series, state.free, strict=True))
-    month = c[..., None, :]
-    return replace(
-        state,
-        T=state.T / month,
-        D=state.D / (c[..., None, :, None] * c[..., None, None, :]),
-        prior=state.prior / month,
-        noise=state.noise / c**2,
-        tau=state.tau * c**2,
-        stretch=c,
-        squares=state.squares * c**2,
-        series=series,
-    )
 
 
 def _visit_step(

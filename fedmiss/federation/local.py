@@ -240,7 +240,7 @@ class LocalFederation:
         p = fit.state.p
         for i, (name, program) in enumerate(self.programs.items()):
             batch = program.batches[FULL]
-            batch.P[0, :, :p], batch.C[0, :, :p, :p] = (
+            batch.site_mean[0, :, :p], batch.site_cov[0, :, :p, :p] = (
                 fit.posterior.P[self.at[name]],
                 fit.posterior.C[self.at[name]],
             )

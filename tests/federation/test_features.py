@@ -100,7 +100,7 @@ def test_the_equations_are_the_derivatives_of_the_marginal_likelihood():
     C = 1.0 / (H + 1.0 / tau)
     P = C * (H * y + F @ B / tau)
     batch = SimpleNamespace(
-        P=P[None, :, None], C=C[None, :, None, None], M=(F @ B)[None, :, None], tau=np.array([[tau]]), F=F,
+        site_mean=P[None, :, None], site_cov=C[None, :, None, None], site_prior=(F @ B)[None, :, None], tau=np.array([[tau]]), F=F,
         B=B[None, :, None],
     )  # fmt: skip
     sums, distances = feature_sums(SimpleNamespace(share=np.ones(n)), batch, np.array([0]), 1)
@@ -125,7 +125,7 @@ def test_a_fit_ends_where_the_posterior_of_the_coefficients_is_stationary():
     q = state.features
     for program in federation.programs.values():
         b = program.batches[0]
-        away = (b.P - b.M)[0, :, 0]
+        away = (b.site_mean - b.site_prior)[0, :, 0]
         gradient = gradient + b.F.T @ (program.share * away) / state.tau[0]
     weight = np.sqrt(np.diag(q.cov[0]))  # in standard errors of the coefficients
     assert np.abs(weight * (gradient - q.B[:, 0] / q.rho[0, 0])).max() < 0.05

@@ -197,11 +197,11 @@ def test_a_question_asked_twice_gets_the_same_bytes_and_an_old_one_none():
     tap = Tap(federation.programs)
     federation.link.transport = tap
     federation.fit(CountSettings(rank=0))
-    before = [b.P.copy() for b in program.batches.values()]
+    before = [b.site_mean.copy() for b in program.batches.values()]
     again = program.answer(frames[-1]["owner-0"])
     assert again == program.answer(frames[-1]["owner-0"])
     for old, b in zip(before, program.batches.values(), strict=True):
-        np.testing.assert_array_equal(old, b.P)  # asking again moves nothing
+        np.testing.assert_array_equal(old, b.site_mean)  # asking again moves nothing
     assert b"came late" in program.answer(frames[2]["owner-0"])
 
 

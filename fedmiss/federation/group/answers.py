@@ -37,7 +37,10 @@ _CHECKED: list[tuple[Any, tuple[int, ...]] | None] = [None]  # the last question
 def start_from(batch: Batch, full: Batch) -> None:
     """Let every fit of a batch of replicates start at the full fit (fit 0 of ``full``)."""
     p = int(full.rank[0])
-    batch.P[:, :, :p], batch.C[:, :, :p, :p] = full.P[0, :, :p], full.C[0, :, :p, :p]
+    batch.site_mean[:, :, :p], batch.site_cov[:, :, :p, :p] = (
+        full.site_mean[0, :, :p],
+        full.site_cov[0, :, :p, :p],
+    )
     batch.effects[:] = full.effects[0]
     batch.rank[:] = p
     if batch.presence is not None and full.presence is not None:
@@ -48,7 +51,7 @@ def start_from(batch: Batch, full: Batch) -> None:
 
 def check(program: GroupProgram, b: Batch, question: Any) -> None:
     """Refuse a question that names fits, ranks or shapes that are not there: compiled loops check no bounds."""
-    fits, (n, L) = question.fits, b.T.shape[:2]
+    fits, (n, L) = question.fits, b.month_mean.shape[:2]
     there = (n, L, b.kappa.shape[1], b.p, program.shared_sites.size, b.test.shape[0])
     last = _CHECKED[0]
     if last is not None and last[0] is question and last[1] == there:
@@ -102,20 +105,20 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
     fits, p = q.fits, q.T.shape[2] + b.slopes
     at = slice(None) if fits.size == len(b.mu) and (np.diff(fits) > 0).all() else fits  # a slice is a view
     if q.begin == msg.Begin.FROM_ZERO:
-        b.P[at], b.C[at] = 0.0, 0.0
+        b.site_mean[at], b.site_cov[at] = 0.0, 0.0
         known = slice(1 + b.slopes, 1 + b.slopes + b.responses.shape[1])
-        b.P[at, :, known] = b.M[at, :, known] = b.responses
+        b.site_mean[at, :, known] = b.site_prior[at, :, known] = b.responses
         b.effects[at] = 0.0
         if b.presence is not None:
             b.presence.q[at], b.presence.evidence[at] = 1.0, SURE
             for f in fits:
                 b.weigh(int(f))
     elif q.begin == msg.Begin.NEW_FACTOR:
-        b.P[at, :, p - 1], b.C[at, :, p - 1, :], b.C[at, :, :, p - 1] = 0.0, 0.0, 0.0
+        b.site_mean[at, :, p - 1], b.site_cov[at, :, p - 1, :], b.site_cov[at, :, :, p - 1] = 0.0, 0.0, 0.0
     if q.shift.any():
-        b.P[at, :, :p] -= q.shift[:, None, :]
+        b.site_mean[at, :, :p] -= q.shift[:, None, :]
     b.rank[at] = p
-    b.mu[at], (b.T[at, :, :p], b.D[at, :, :p, :p]) = q.mu, months_of(b, q)
+    b.mu[at], (b.month_mean[at, :, :p], b.month_cov[at, :, :p, :p]) = q.mu, months_of(b, q)
     b.tau[at, :p], b.phi[at], b.inverse_size[at] = q.tau, q.phi, q.inverse_size
     b.kappa[at], b.ridge[at] = q.kappa, q.ridge
     if b.presence is not None:
@@ -137,7 +140,7 @@ def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRo
         offset, by_visit = b.cell_offset()
         b.run(
             kernels.shared_sums, fits, fits, p, S, b.cells.ptr, b.cells.col, b.y, b.E, offset, by_visit, b.mu,
-            b.T, b.D, b.P, b.C, b.family.code, rows,
+            b.month_mean, b.month_cov, b.site_mean, b.site_cov, b.family.code, rows,
         )  # fmt: skip
     if b.presence is not None:
         seen = (
@@ -162,8 +165,8 @@ def _perturb_prior(program: GroupProgram, b: Batch, fits: I64, p: int) -> None:
     )
     for f in fits:
         z = normals(place, p, "sites", b.seed, int(b.numbers[f]))
-        b.M[f, :, :p] += z * np.sqrt(b.tau[f, :p])
-        b.P[f, :, :p] += np.einsum("nab,nb->na", b.C[f, :, :p, :p], z / np.sqrt(b.tau[f, :p]))
+        b.site_prior[f, :, :p] += z * np.sqrt(b.tau[f, :p])
+        b.site_mean[f, :, :p] += np.einsum("nab,nb->na", b.site_cov[f, :, :p, :p], z / np.sqrt(b.tau[f, :p]))
         if b.observers:
             drawn = normals(who, 1, "observers", b.seed, int(b.numbers[f]))[:, 0]
             b.leaning[f] = drawn * np.sqrt(1.0 / b.ridge[f])
@@ -173,7 +176,7 @@ def _perturb_prior(program: GroupProgram, b: Batch, fits: I64, p: int) -> None:
 def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
     """Solve the sites at home; return the months' sums over them."""
     fits, p, c = q.fits, q.p, b.cells
-    n, L = fits.size, b.T.shape[1]
+    n, L = fits.size, b.month_mean.shape[1]
     month = np.zeros((n * b.chunks, L, p + p * (p + 1) // 2))
     stats = np.zeros((n * b.chunks, 4 + 3 * p))
     offset, by_visit = b.cell_offset()
@@ -182,7 +185,8 @@ def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
     loop = kernels.round_sums(p, n * c.nnz)
     b.run(
         loop, fits, fits, p, b.chunks, c.ptr, c.col, program.share, program.shared_at, totals, b.y, b.E,
-        offset, by_visit, b.mu, b.T, b.D, b.tau, b.phi, b.family.max_step, b.M, b.P, b.C, b.eta, b.family.code, month, stats,
+        offset, by_visit, b.mu, b.month_mean, b.month_cov, b.tau, b.phi, b.family.max_step,
+        b.site_prior, b.site_mean, b.site_cov, b.eta, b.family.code, month, stats,
         chunks=b.chunks,
     )  # fmt: skip
     K = b.kappa.shape[1]
@@ -277,7 +281,7 @@ def predict(program: GroupProgram, b: Batch, q: msg.Predict) -> msg.FitSums:
 
 def fit_sums(program: GroupProgram, b: Batch, fits: I64, nodes: F64, *, months: bool = False) -> msg.FitSums:
     """Sums at the predictor that the cells have; with ``months`` also month by month."""
-    totals, by_month = np.zeros((fits.size, 3)), np.zeros((fits.size, b.T.shape[1] * months, 6))
+    totals, by_month = np.zeros((fits.size, 3)), np.zeros((fits.size, b.month_mean.shape[1] * months, 6))
     month = b.cells.col[b.cells.visit_cell] if b.off else b.cells.col
     for i, f in enumerate(fits):
         w = b.weights[f]
@@ -294,7 +298,7 @@ def fit_sums(program: GroupProgram, b: Batch, fits: I64, nodes: F64, *, months: 
 
 def _by_month(program: GroupProgram, b: Batch, f: int, month: I32, weight: F64, fitted: F64) -> F64:
     """Weights, counted and fitted totals, the counts' variance at dispersion 1, effect of effort and its square: (L, 6)."""
-    L, counted = b.T.shape[1], b.rows.wy[f]
+    L, counted = b.month_mean.shape[1], b.rows.wy[f]
     if b.scale.log:
         assert program.used is not None
         at = b.cells.col[b.cells.visit_cell]
@@ -377,7 +381,7 @@ def site_time_sums(program: GroupProgram, b: Batch, q: msg.SiteTime) -> msg.Site
             f"group {program.name!r} was asked for fixed time effects with a least number behind each sum, joint sites or "
             "effort terms. A pair of months may rest on one site, so no least number can be kept; fit with --time smooth."
         )
-    L, step = b.T.shape[1], max(1, BLOCK // b.T.shape[1])
+    L, step = b.month_mean.shape[1], max(1, BLOCK // b.month_mean.shape[1])
     sums, counted = np.zeros((q.fits.size, 2)), np.zeros((q.fits.size, L))
     gradient, information = np.zeros((q.fits.size, L)), np.zeros((q.fits.size, L, L))
     c = b.cells
@@ -389,14 +393,14 @@ def site_time_sums(program: GroupProgram, b: Batch, q: msg.SiteTime) -> msg.Site
             y, E = np.zeros((last - first, L)), np.zeros((last - first, L))
             y[row, c.col[at]], E[row, c.col[at]] = b.rows.wy[f, at], b.rows.w[f, at]
             effect = site_effects(y, E, q.time[i])
-            b.P[f, first:last, 0] = np.maximum(effect, NO_BIRD)
+            b.site_mean[f, first:last, 0] = np.maximum(effect, NO_BIRD)
             with_birds = np.isfinite(effect)
             one = site_time(y[with_birds], E[with_birds], q.time[i])
             sums[i] += one.value, with_birds.sum()
             counted[i] += y.sum(axis=0)
             gradient[i] += one.gradient
             information[i] += one.information
-        b.C[f] = 0.0
+        b.site_cov[f] = 0.0
     b.rank[q.fits] = 1
     return msg.SiteTimeSums(sums, counted, gradient, to_triangle(information))
 

@@ -77,8 +77,8 @@ class CellParts:
 
 _ZERO = np.zeros((1, 1))
 _CHANGING = (
-    "mu", "T", "D", "tau", "phi", "inverse_size", "kappa", "ridge", "B", "M", "P", "C", "eta", "y", "E", "shrink", "offset",
-    "effects", "leaning", "rank", "old",
+    "mu", "month_mean", "month_cov", "tau", "phi", "inverse_size", "kappa", "ridge", "B", "site_prior", "site_mean",
+    "site_cov", "eta", "y", "E", "shrink", "offset", "effects", "leaning", "rank", "old",
 )  # fmt: skip
 
 
@@ -107,8 +107,8 @@ class Batch:
     observers: bool
     chunks: int
     mu: F64
-    T: F64
-    D: F64
+    month_mean: F64  # (n, L, p) coefficients of the months: posterior means
+    month_cov: F64  # (n, L, p, p) and covariances
     tau: F64
     phi: F64
     inverse_size: F64
@@ -120,11 +120,11 @@ class Batch:
     )
     F: F64  # (J, k) features of the sites that the prior follows
     B: F64  # (n, k, c) their coefficients for effect (and slope)
-    M: F64  # prior means of the sites' coefficients: F B, and a replicate's draws
-    P: F64
-    C: F64
-    eta: F64
-    y: F64
+    site_prior: F64  # (n, J, p) prior means of the sites' coefficients: F B, and a replicate's draws
+    site_mean: F64  # (n, J, p) coefficients of the sites: posterior means
+    site_cov: F64  # (n, J, p, p) and covariances
+    eta: F64  # (n, cells) predictor with the expected mean
+    y: F64  # (n, cells) weighted counts, and E (n, cells) weights, as the family's score weighs them
     E: F64
     shrink: F64
     offset: F64
@@ -169,11 +169,11 @@ class Batch:
             family=family, scale=scale, cells=cells, rows=rows, weights=weights, numbers=q.numbers, seed=q.seed,
             test=np.zeros((0, 0)) if test is None else test, effort=effort, observers=q.observers,
             observer=u.observer if q.observers else u.observer[:0], p=q.p, chunks=kernels.chunks_of(cells.nnz),
-            mu=np.zeros(n), T=_months(n, L, q.p, q.line), D=np.zeros((n, L, q.p, q.p)), tau=np.ones((n, q.p)),
-            phi=np.ones(n), inverse_size=np.zeros(n), kappa=np.zeros((n, K)), ridge=np.ones(n),
+            mu=np.zeros(n), month_mean=_months(n, L, q.p, q.line), month_cov=np.zeros((n, L, q.p, q.p)),
+            tau=np.ones((n, q.p)), phi=np.ones(n), inverse_size=np.zeros(n), kappa=np.zeros((n, K)), ridge=np.ones(n),
             known=np.zeros(0) if u.exposure is None else np.log(u.exposure), responses=responses,
-            F=F, B=np.zeros((n, F.shape[1], 1 + (q.line.size > 0))), M=np.zeros((n, J, q.p)),
-            P=np.zeros((n, J, q.p)), C=np.zeros((n, J, q.p, q.p)),
+            F=F, B=np.zeros((n, F.shape[1], 1 + (q.line.size > 0))), site_prior=np.zeros((n, J, q.p)),
+            site_mean=np.zeros((n, J, q.p)), site_cov=np.zeros((n, J, q.p, q.p)),
             eta=np.zeros((n, cells.nnz)), y=np.zeros((n, cells.nnz)), E=np.zeros((n, cells.nnz)),
             shrink=np.ones((n, R)) if family.sized else _ZERO, offset=_ZERO if plain else np.zeros((n, R)),
             effects=np.zeros((n, I)), leaning=np.zeros((n, I)),
@@ -268,8 +268,8 @@ class Batch:
         offset, by_visit = self.cell_offset()
         c = self.cells
         self.run(
-            kernels.predict_cells, fits, self.chunks, fits, p, c.ptr, c.col, offset, by_visit, self.mu, self.T, self.D,
-            self.P, self.C, self.family.code, self.eta, chunks=self.chunks,
+            kernels.predict_cells, fits, self.chunks, fits, p, c.ptr, c.col, offset, by_visit, self.mu, self.month_mean,
+            self.month_cov, self.site_mean, self.site_cov, self.family.code, self.eta, chunks=self.chunks,
         )  # fmt: skip
 
     def visit_mean(self, f: int) -> F64:

@@ -207,7 +207,7 @@ def move_prior_means(b: Batch, at: slice | I64, B: F64) -> None:
     """Move the prior means of the sites' coefficients from the batch's coefficients of features to ``B`` (n, k, c)."""
     change = B - b.B[at]
     if change.any():
-        b.M[at, :, : B.shape[2]] += np.matmul(b.F, change)
+        b.site_prior[at, :, : B.shape[2]] += np.matmul(b.F, change)
         b.B[at] = B
 
 
@@ -223,7 +223,7 @@ def feature_sums(program: GroupProgram, b: Batch, fits: I64, p: int) -> tuple[F6
     q = c * k
     equations, about = np.zeros((fits.size, q * (q + 3) // 2)), np.zeros((fits.size, p))
     for i, f in enumerate(fits):
-        away, tau, C = b.P[f, :, :p] - b.M[f, :, :p], b.tau[f, :c], b.C[f, :, :c, :c]
+        away, tau, C = b.site_mean[f, :, :p] - b.site_prior[f, :, :p], b.tau[f, :c], b.site_cov[f, :, :c, :c]
         about[i] = program.share @ away**2
         w = program.share[:, None, None] * (np.diag(1.0 / tau) - C / (tau[:, None] * tau[None, :]))
         A = np.zeros((c, k, c, k))

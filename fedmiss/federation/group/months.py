@@ -25,7 +25,7 @@ def months_of(b: Batch, q: msg.Broadcast | msg.Totals) -> tuple[F64, F64]:
         free = free_columns(f + b.slopes, slopes=b.slopes)
         T, D = np.zeros((n, L, f + b.slopes)), np.zeros((n, L, f + b.slopes, f + b.slopes))
         if b.slopes:
-            T[:, :, 1] = b.T[0, :, 1]
+            T[:, :, 1] = b.month_mean[0, :, 1]
         T[:, :, free] = q.T
         D[:, :, free[:, None], free[None, :]] = from_triangle(q.D, f)
         last = _LAST[0] = (q, b.slopes, T, D)

@@ -328,4 +328,4 @@ class GroupProgram:
         """Coefficients (J, p) and covariances (J, p, p) of the group's sites in one fit: they stay with the group."""
         b = self.batches[batch]
         p = int(b.rank[fit])
-        return b.P[fit, :, :p].copy(), b.C[fit, :, :p, :p].copy()
+        return b.site_mean[fit, :, :p].copy(), b.site_cov[fit, :, :p, :p].copy()

@@ -69,12 +69,12 @@ def totals(program: GroupProgram, b: Batch, q: msg.Totals) -> msg.RegionTotals:
 def _expected(b: Batch, q: msg.Totals, i: int, at: I64, T: F64, D: F64) -> F64:
     """Expected counts (sites ``at``, L) of the ``i``-th fit asked about; drawn coefficients have no variance."""
     f, p, mu = int(q.fits[i]), q.p, float(q.mu[i])
-    P = b.P[f, at, :p]
+    P = b.site_mean[f, at, :p]
     if q.drawn:
         eta = means(mu, P, T)
         eta = b.family.marginal(eta, np.zeros(1))
     else:
-        eta = b.family.marginal(*moments(mu, P, b.C[f, at, :p, :p], T, D))
+        eta = b.family.marginal(*moments(mu, P, b.site_cov[f, at, :p, :p], T, D))
     return b.scale.counts(b.family.mean(eta), float(q.smear[i]))
 
 

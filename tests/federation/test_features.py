@@ -100,8 +100,8 @@ def test_the_equations_are_the_derivatives_of_the_marginal_likelihood():
     C = 1.0 / (H + 1.0 / tau)
     P = C * (H * y + F @ B / tau)
     batch = SimpleNamespace(
-        site_mean=P[None, :, None], site_cov=C[None, :, None, None], site_prior=(F @ B)[None, :, None], tau=np.array([[tau]]), F=F,
-        B=B[None, :, None],
+        site_mean=P[None, :, None], site_cov=C[None, :, None, None], site_prior=(F @ B)[None, :, None],
+        tau=np.array([[tau]]), F=F, B=B[None, :, None],
     )  # fmt: skip
     sums, distances = feature_sums(SimpleNamespace(share=np.ones(n)), batch, np.array([0]), 1)
 

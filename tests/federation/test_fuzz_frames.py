@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 import typing
 import zlib
+from functools import cache
 
 import numpy as np
 import pytest
@@ -34,6 +35,7 @@ def a_value(hint: object) -> object:
     return np.arange(6.0).reshape(2, 3)
 
 
+@cache
 def frames(asks: bool) -> list[bytes]:
     """One good frame of each kind of message."""
     out = []

@@ -20,7 +20,7 @@ NEGBIN = CountSettings(rank=2, dispersion="negbin")
 )
 @pytest.mark.parametrize("rank", [0, 2])  # a fit of rank 2 begins as one of rank 1
 def test_monthly_totals_equal_the_pooled_ones(owners, shared, rank):
-    panel = owned(owners, shared=shared, size=2.0, seed=rank)
+    panel = owned(owners, J=30, L=24, n=600, shared=shared, size=2.0, seed=rank)
     settings = CountSettings(rank=rank, dispersion="negbin")
     one = LocalFederation.of_panel(panel)
     a = one.fit(settings)

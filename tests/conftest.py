@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 
 # As the command line does: our matrices are small, and a second BLAS thread only spins.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+# Containers often forbid bytecode: every process that a test starts would then compile the whole package again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

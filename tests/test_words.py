@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,38 +30,36 @@ TWICE = {
 }  # fmt: skip
 
 
+@cache
 def modules():
+    """Module -> names of its functions, classes and methods; its exported classes."""
+    out = {}
     for path in sorted(HOME.rglob("*.py")):
-        yield path.relative_to(HOME).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
-
-
-def defined(tree):
-    """Names of functions and classes, with those of methods."""
-    return [n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)]
-
-
-def exported(tree):
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
-            return [e.value for e in node.value.elts]
-    return []
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        defined = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+        classes = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
+        lists = [
+            n.value
+            for n in tree.body
+            if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "__all__"
+        ]
+        out[path.relative_to(HOME).as_posix()] = defined, classes & {e.value for a in lists for e in a.elts}
+    return out
 
 
 @pytest.mark.parametrize("word", GIVEN_UP)
 def test_a_name_that_was_given_up_does_not_come_back(word):
     found = [
         path
-        for path, tree in modules()
-        if word in defined(tree) and not any(path.startswith(room) and word == w for room, w in ALLOWED)
+        for path, (defined, _) in modules().items()
+        if word in defined and not any(path.startswith(room) and word == w for room, w in ALLOWED)
     ]
     assert not found, f"{word} in {found}: say {GIVEN_UP[word]}"
 
 
 def test_a_public_class_stands_in_one_module():
     where = defaultdict(list)
-    for path, tree in modules():
-        classes = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
-        for name in exported(tree):
-            if name in classes:
-                where[name].append(path)
+    for path, (_, public) in modules().items():
+        for name in public:
+            where[name].append(path)
     assert {name for name, paths in where.items() if len(paths) > 1} == TWICE

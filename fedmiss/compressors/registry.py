@@ -9,8 +9,7 @@ from fedmiss.compressors.blocks import Blocks
 from fedmiss.compressors.dither import Dithering, block_quantization
 from fedmiss.compressors.identity import Identity
 from fedmiss.compressors.natural import Natural
-from fedmiss.compressors.randk import RandK
-from fedmiss.compressors.topk import TopK
+from fedmiss.compressors.sparse import RandK, TopK
 from fedmiss.core.protocols import Compressor
 from fedmiss.errors import ConfigError
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -22,13 +21,15 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Circle
 from fedmiss.federation.gather import Board
 from fedmiss.federation.local import fit_counts
-from fedmiss.federation.masks import Masks, Party, identity, public_key
+from fedmiss.federation.masks import Masks, Party
 from fedmiss.files import read_manifest
 from fedmiss.network.kits import open_kit
 from fedmiss.network.study import Study
 from fedmiss.tables import read_table
 from tests.cli.terminal import fedmiss as run
 from tests.community.worlds import lists_of, records_of, world
+from tests.federation import network
+from tests.federation.network import keys_of
 
 CLUBS = ("east", "north", "west")
 JOB = hashlib.sha256(b"a community").digest()
@@ -46,28 +47,22 @@ def split(table, folder):
 def together(records, terms, folder, **more):
     """Run the job at all clubs; what each of them knows at the end."""
     folder.mkdir(exist_ok=True)
-    keys = {n: identity(folder / n / "identity.key") for n in CLUBS}
-    roster = {n: public_key(k) for n, k in keys.items()}
-    board, done, failed = Board(CLUBS, patience=60), {}, {}
+    (keys, roster), board = keys_of(CLUBS, folder), Board(CLUBS, patience=60)
 
     def one(name):
         party = (Masks if terms.masks else Party)(name, keys[name], roster, JOB)
+        circle = Circle(party, folder / f"{name}.journal", board.seat(name))
         try:
-            circle = Circle(party, folder / f"{name}.journal", board.seat(name))
-            done[name] = run_community(
+            return run_community(
                 CommunitySeat(circle, records[name], name.encode(), **more.get(name, {})), terms
             )
+        finally:
             circle.close()
-        except Exception as error:
-            failed[name] = error
 
-    threads = [threading.Thread(target=one, args=(n,)) for n in CLUBS]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    if failed:
-        raise failed[min(failed)]
+    done = network.together({n: (lambda n=n: one(n)) for n in CLUBS})
+    for name in CLUBS:
+        if isinstance(done[name], BaseException):
+            raise done[name]
     return done
 
 

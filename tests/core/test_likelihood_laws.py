@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,13 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 NAMES = ("poisson_mixture", "missing_mixture", "hmm", "factor_analysis")
 
 
+@cache
+def simulation(name):
+    return runpy.run_path(str(EXAMPLES / f"{name}.py"))["simulate"]
+
+
 def example(name, seed=0):
-    return runpy.run_path(str(EXAMPLES / f"{name}.py"))["simulate"](seed=seed)
+    return simulation(name)(seed=seed)
 
 
 def tied(seed=0):

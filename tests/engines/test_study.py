@@ -13,12 +13,12 @@ from fedmiss.engines import LocalEngine, StudyEngine
 from fedmiss.errors import ConfigError, EngineError
 from fedmiss.federation.circle import Circle
 from fedmiss.federation.gather import Board
-from fedmiss.federation.masks import Masks, Party, identity, public_key
+from fedmiss.federation.masks import Masks, Party
 from fedmiss.models.lowrank.paper import FedMissEM
 from fedmiss.models.saem.algorithm import fed_saem
 from fedmiss.models.saem.months import GaussMonths, first_statistics, simulate_months
 from tests.core.toys import mixture
-from tests.federation.network import Kill, together
+from tests.federation.network import Kill, keys_of, together
 from tests.models.panels import simulate
 
 JOB = hashlib.sha256(b"a mixture").digest()
@@ -29,8 +29,7 @@ class Study:
 
     def __init__(self, names, folder, masked=False):
         folder.mkdir(parents=True, exist_ok=True)
-        keys = {n: identity(folder / n / "identity.key") for n in names}
-        roster = {n: public_key(k) for n, k in keys.items()}
+        keys, roster = keys_of(names, folder)
         kind = Masks if masked else Party
         self.folder, self.board = folder, Board(list(names), patience=20.0)
         self.parties = {n: kind(n, keys[n], roster, JOB) for n in names}

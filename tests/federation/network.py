@@ -68,12 +68,16 @@ class Club:
             circle.close()
 
 
+def keys_of(names, folder):
+    """Private keys by name, and the roster of the public ones."""
+    keys = {name: identity(folder / name / "identity.key") for name in names}
+    return keys, {name: public_key(k) for name, k in keys.items()}
+
+
 def clubs_of(panel, folder, *, masked=True, job=JOB):
     folder.mkdir(parents=True, exist_ok=True)
     at = deal_sites({g.name: g.site for g in panel.groups}, panel.J)
-    names = [g.name for g in panel.groups]
-    keys = {name: identity(folder / name / "identity.key") for name in names}
-    roster = {name: public_key(k) for name, k in keys.items()}
+    keys, roster = keys_of([g.name for g in panel.groups], folder)
     return {
         g.name: Club(g.name, _visits(panel, g, at[g.name]), folder, keys[g.name], roster, masked, job)
         for g in panel.groups

@@ -15,11 +15,12 @@ from .owners import largest, owned, pooled, renumbered
 NEGBIN = CountSettings(rank=2, dispersion="negbin")
 
 
-@pytest.mark.parametrize("owners", [1, 3, 10])
-@pytest.mark.parametrize("shared", [0.0, 0.4, 1.0])
-@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("owners", "shared"), [(1, 0.0), *((n, s) for n in (3, 10) for s in (0.0, 0.4, 1.0))]
+)
+@pytest.mark.parametrize("rank", [0, 2])  # a fit of rank 2 begins as one of rank 1
 def test_monthly_totals_equal_the_pooled_ones(owners, shared, rank):
-    panel = owned(owners, shared=shared, size=2.0, seed=rank)
+    panel = owned(owners, J=30, L=24, n=600, shared=shared, size=2.0, seed=rank)
     settings = CountSettings(rank=rank, dispersion="negbin")
     one = LocalFederation.of_panel(panel)
     a = one.fit(settings)

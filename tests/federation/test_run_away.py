@@ -38,23 +38,27 @@ def _runs_away_at(monkeypatch, rank):
     monkeypatch.setattr(lockstep, "after_round", after)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def panel():
-    return ibises()
+    return ibises(seed=3, J=24, L=36)  # a fit of rank 1 ends after 56 rounds
+
+
+def settings(rank):
+    return CountSettings(rank=rank, dispersion="negbin")
 
 
 def test_a_fit_that_runs_away_is_the_one_of_the_rank_below(panel, monkeypatch):
     """The same bits as asking for that rank, and the reason says what was left out."""
-    want = LocalFederation.of_panel(panel).fit(CountSettings(rank=1, dispersion="negbin"))
+    want = LocalFederation.of_panel(panel).fit(settings(1))
     _runs_away_at(monkeypatch, 2)
-    got = LocalFederation.of_panel(panel).fit(CountSettings(rank=3, dispersion="negbin"))
+    got = LocalFederation.of_panel(panel).fit(settings(3))
     np.testing.assert_array_equal(got.expected(), want.expected())
     assert got.settings.rank == 1
     assert "rank 2 ran away" in got.fit.stop_reason
 
 
 def test_scores_of_such_a_rank_are_those_of_the_rank_below(panel, monkeypatch):
-    candidates = [CountSettings(rank=r, dispersion="negbin") for r in (0, 1, 2, 3)]
+    candidates = [settings(r) for r in (0, 1, 2, 3)]
     want = LocalFederation.of_panel(panel).cross_validate(candidates[:2], folds=3)
     _runs_away_at(monkeypatch, 2)
     got = LocalFederation.of_panel(panel).cross_validate(candidates, folds=3)
@@ -70,27 +74,24 @@ def test_scores_of_such_a_rank_are_those_of_the_rank_below(panel, monkeypatch):
 
 def test_members_that_fall_to_one_rank_are_one(panel, monkeypatch):
     _runs_away_at(monkeypatch, 1)
-    settings = [CountSettings(rank=r, dispersion="negbin") for r in (2, 0, 1)]
-    average = LocalFederation.of_panel(panel).fit_average(settings)
+    average = LocalFederation.of_panel(panel).fit_average([settings(r) for r in (2, 0, 1)])
     assert [f.settings.rank for f in average.fits] == [0]
 
 
 def test_replicates_follow_a_fit_that_ran_away(panel, monkeypatch):
     """The same draws as of a fit that was asked for that rank."""
     federation = LocalFederation.of_panel(panel)
-    federation.fit(CountSettings(rank=1, dispersion="negbin"))
+    federation.fit(settings(1))
     want = federation.replicates(range(3), seed=1).totals
     _runs_away_at(monkeypatch, 2)
     federation = LocalFederation.of_panel(panel)
-    federation.fit(CountSettings(rank=3, dispersion="negbin"))
+    federation.fit(settings(3))
     np.testing.assert_array_equal(federation.replicates(range(3), seed=1).totals, want)
 
 
 def test_the_chosen_fit_stays_first_where_another_has_its_rank(panel, monkeypatch):
-    rounds: list[int] = []
     _runs_away_at(monkeypatch, 2)
-    settings = [CountSettings(rank=r, dispersion="negbin") for r in (2, 0, 1)]
-    average = LocalFederation.of_panel(panel).fit_average(settings, watch=lambda k, _: rounds.append(k))
+    average = LocalFederation.of_panel(panel).fit_average([settings(r) for r in (2, 0, 1)])
     assert [f.settings.rank for f in average.fits] == [1, 0]
     assert "rank 2 ran away" in average.fits[0].fit.stop_reason
 
@@ -98,11 +99,9 @@ def test_the_chosen_fit_stays_first_where_another_has_its_rank(panel, monkeypatc
 def test_rank_0_that_runs_away_is_an_error_that_says_what_to_do(panel, monkeypatch):
     _runs_away_at(monkeypatch, 0)
     with pytest.raises(DomainError, match="at rank 0: fit with --rank 0 or another --model"):
-        LocalFederation.of_panel(panel).fit(CountSettings(rank=1, dispersion="negbin"))
+        LocalFederation.of_panel(panel).fit(settings(1))
     with pytest.raises(DomainError, match="rank 0"):
-        LocalFederation.of_panel(panel).cross_validate(
-            [CountSettings(rank=r, dispersion="negbin") for r in (0, 1)]
-        )
+        LocalFederation.of_panel(panel).cross_validate([settings(r) for r in (0, 1)])
 
 
 @pytest.mark.slow

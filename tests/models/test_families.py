@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.models.lowrank import family_kernels as compiled
-from fedmiss.models.lowrank.families import FAMILIES, SCALES, Gaussian
+from fedmiss.models.lowrank.families import FAMILIES, GAUSSIAN, SCALES
 
 ETA = np.linspace(-4.0, 4.0, 32)
 
@@ -53,5 +55,5 @@ def test_names_and_codes_are_unique_and_scales_name_their_family():
 
 
 def test_a_code_without_compiled_branches_is_refused():
-    with pytest.raises(ConfigError, match="family Gamma has the code 3"):
-        type("Gamma", (Gaussian,), {"name": "gamma", "code": 3})
+    with pytest.raises(ConfigError, match="family gamma has the code 3"):
+        replace(GAUSSIAN, name="gamma", code=3)

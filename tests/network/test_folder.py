@@ -7,8 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from fedmiss.network.demo import CLUBS, in_process
-from tests.network.ends import Ends, copy_of, killed_run, prepared_study, result_of, strace, whole_run
+from tests.network.ends import Ends, Laws, copy_of, prepared_study, result_of, strace, uninterrupted_run
 
 pytestmark = pytest.mark.slow
 
@@ -21,30 +20,16 @@ def prepared(tmp_path_factory):
 @pytest.fixture(scope="module")
 def uninterrupted(prepared, tmp_path_factory):
     trace = tmp_path_factory.mktemp("trace") / "connect"
-    folder, panels = copy_of(prepared, "uninterrupted")
-    whole_run(folder, panels, strace(trace))
-    return folder, trace
+    return uninterrupted_run(prepared, trace)
 
 
-def test_the_answer_is_that_of_one_process(prepared, uninterrupted):
-    folder = uninterrupted[0]
-    np.testing.assert_allclose(result_of(folder), in_process(folder, prepared[1]).totals, rtol=1e-8)
-    for club in CLUBS:
-        assert (folder / "kits" / club / "joint" / "index.html").exists()
-        assert (folder / "kits" / club / "report" / "report" / "index.html").exists()
-
-
-def test_nobody_connects_to_anything(uninterrupted):
-    if not strace("x"):
-        pytest.fail("strace is not installed, so connections were NOT recorded; install it")
-    assert uninterrupted[1].exists()
-    assert "AF_INET" not in uninterrupted[1].read_text()
-
-
-def test_kill_9_changes_no_bit(prepared, uninterrupted):
-    folder, panels = copy_of(prepared, "killed")
-    killed_run(folder, panels)
-    np.testing.assert_array_equal(result_of(folder), result_of(uninterrupted[0]))
+class TestStudy(Laws):
+    def test_no_process_connects_to_anything_but_the_roster(self, uninterrupted):
+        """To nothing at all."""
+        if not strace("x"):
+            pytest.fail("strace is not installed, so connections were NOT recorded; install it")
+        assert uninterrupted[1].exists()
+        assert "AF_INET" not in uninterrupted[1].read_text()
 
 
 @pytest.mark.nightly

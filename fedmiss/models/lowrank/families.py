@@ -9,9 +9,9 @@ Source: Dieuleveut, Fort, Moulines, Robin (NeurIPS 2021), section on FedMissEM; 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
 
 import numpy as np
 from scipy.special import xlogy
@@ -36,219 +36,152 @@ __all__ = [
 
 COMPILED = (0, 1, 2)  # codes of which compiled loops have branches
 ETA_MAX = 50.0  # exp(50) birds: beyond this the exponential is continued by its tangent
+VAR_MAX = 20.0  # bound of the variance of a lognormal
+SHRINK = 0.39269908169872414  # pi / 8: variance of a logistic in units of a probit
 
 
-@dataclass(frozen=True, slots=True)
-class Family(ABC):
+class LawOf(Protocol):
+    """Law of an observation: dispersion, 1 / size of the negative binomial, variance of observer effects."""
+
+    def __call__(self, *, phi: float, inverse_size: float, observers: float) -> Law: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Family:
     """A natural exponential family, seen through its log-partition psi(eta).
 
-    ``code`` is its number in compiled loops (:mod:`.family_kernels`); ``effort_cap`` and ``observer_cap`` bound Newton steps
-    of coefficients of visits and ``max_step`` those of sites and months (a Gaussian step is exact, whatever its unit);
-    ``least_phi`` is the least dispersion.
+    Parameters
+    ----------
+    name, code : its name, and its number in compiled loops (:mod:`.family_kernels`)
+    psi, mean : psi(eta), and psi'(eta), the expected value of an observation with natural parameter eta
+    variance : psi'' as a function of the mean
+    link : natural parameter of a mean, kept inside its domain
+    deviance : unit deviance of observations y at means mu (2 (saturated - fitted log-likelihood))
+    marginal : of (eta, var): predictor whose mean is the expected mean of a predictor N(eta, var)
+    law : law of an observation
+    values : observations that counts are
+    log_error : error of a prediction mu of y, on the log scale
+    unit : square of the unit of the predictor, from the variance of the observations: 1 where the link has no unit
+    titles : dispersion -> name in tables and sentences, where it is not the family's own
+    effort_cap, observer_cap, max_step : bounds of Newton steps of coefficients of effort, of observers, and of sites
+        and months (a Gaussian step is exact, whatever its unit)
+    least_phi, dispersed : the least dispersion, and whether one can be estimated
+    counts : whether observations are counts, 0 or more
+    sized : whether the negative binomial extends it: its size can be estimated
+    tilts : whether the mean, hence the curvature, grows with the variance of the predictor
+    quadratic : whether psi is: Newton steps are exact, and psi'(U V') has low rank
+    sums_offsets : whether visits with different offsets can be summed into one cell
+
+    Raises
+    ------
+    ConfigError : compiled loops have no branch for ``code``: the last one would be taken
     """
 
-    name: ClassVar[str]
-    code: ClassVar[int]
-    effort_cap: ClassVar[float] = 0.5
-    observer_cap: ClassVar[float] = 1.0
-    max_step: ClassVar[float] = 1.0
-    least_phi: ClassVar[float] = 1e-8
-    dispersed: ClassVar[bool] = True  # whether a dispersion can be estimated
-    counts: ClassVar[bool] = False  # whether observations are counts, 0 or more
-    sized: ClassVar[bool] = False  # whether the negative binomial extends it: its size can be estimated
-    tilts: ClassVar[bool] = (
-        False  # whether the mean, hence the curvature, grows with the variance of the predictor
-    )
-    quadratic: ClassVar[bool] = False  # whether psi is: Newton steps are exact, and psi'(U V') has low rank
-    sums_offsets: ClassVar[bool] = True  # whether visits with different offsets can be summed into one cell
+    name: str
+    code: int
+    psi: Callable[[F64], F64]
+    mean: Callable[[F64], F64]
+    variance: Callable[[F64], F64]
+    link: Callable[[float], float]
+    deviance: Callable[[F64, F64], F64]
+    marginal: Callable[[F64, F64], F64]
+    law: LawOf
+    values: Callable[[F64], F64] = lambda count: count
+    log_error: Callable[[F64, F64], F64] = lambda y, mu: np.log1p(y) - np.log1p(mu)
+    unit: Callable[[float], float] = lambda variance: 1.0
+    titles: Mapping[str, str] = field(default_factory=dict)
+    effort_cap: float = 0.5
+    observer_cap: float = 1.0
+    max_step: float = 1.0
+    least_phi: float = 1e-8
+    dispersed: bool = True
+    counts: bool = False
+    sized: bool = False
+    tilts: bool = False
+    quadratic: bool = False
+    sums_offsets: bool = True
 
-    def __init_subclass__(cls) -> None:
-        if cls.__dict__.get("code") not in COMPILED:  # a branch that is not there would be the last one
+    def __post_init__(self) -> None:
+        if self.code not in COMPILED:
             raise ConfigError(
-                f"the family {cls.__name__} has the code {cls.__dict__.get('code')}, and compiled loops have branches of "
+                f"the family {self.name} has the code {self.code}, and compiled loops have branches of "
                 f"{', '.join(map(str, COMPILED))} only; write its branches in family_kernels.py, and add the code."
             )
 
     def title(self, dispersion: str) -> str:
         """Name in tables and sentences."""
-        return self.name.capitalize()
-
-    def values(self, count: F64) -> F64:
-        """Observations that counts are."""
-        return count
-
-    def unit(self, variance: float) -> float:
-        """Square of the unit of the predictor, from the variance of the observations: 1 where the link has no unit."""
-        return 1.0
-
-    def log_error(self, y: F64, mu: F64) -> F64:
-        """Error of a prediction, on the log scale."""
-        out: F64 = np.log1p(y) - np.log1p(mu)
-        return out
-
-    @abstractmethod
-    def psi(self, eta: F64) -> F64:
-        """Log-partition psi(eta)."""
-
-    @abstractmethod
-    def mean(self, eta: F64) -> F64:
-        """Return psi'(eta): the expected value of an observation with natural parameter eta."""
-
-    @abstractmethod
-    def variance(self, mu: F64) -> F64:
-        """Return psi'' as a function of the mean."""
-
-    @abstractmethod
-    def link(self, mean: float) -> float:
-        """Natural parameter of a mean, kept inside its domain."""
-
-    @abstractmethod
-    def deviance(self, y: F64, mu: F64) -> F64:
-        """Unit deviance of observations ``y`` at means ``mu`` (2 (saturated - fitted log-likelihood))."""
-
-    @abstractmethod
-    def marginal(self, eta: F64, var: F64) -> F64:
-        """Predictor whose mean is the expected mean of a predictor N(eta, var)."""
-
-    @abstractmethod
-    def law(self, *, phi: float, inverse_size: float, observers: float) -> Law:
-        """Law of an observation: dispersion, 1 / size of the negative binomial, variance of observer effects."""
+        return self.titles.get(dispersion, self.name.capitalize())
 
 
-class Gaussian(Family):
-    """psi = eta^2 / 2."""
-
-    name, code = "gaussian", 0
-    effort_cap = observer_cap = max_step = np.inf
-    quadratic = True
-
-    def unit(self, variance: float) -> float:
-        """See :meth:`Family.unit`: values have that of their standard deviation."""
-        return max(variance, 1e-12)
-
-    def log_error(self, y: F64, mu: F64) -> F64:
-        """See :meth:`Family.log_error`: on the scale of the values, which may be negative."""
-        return y - mu
-
-    def psi(self, eta: F64) -> F64:
-        """See :meth:`Family.psi`."""
-        return 0.5 * eta**2
-
-    def mean(self, eta: F64) -> F64:
-        """See :meth:`Family.mean`."""
-        return np.asarray(eta, dtype=float)
-
-    def variance(self, mu: F64) -> F64:
-        """See :meth:`Family.variance`."""
-        return np.ones_like(mu)
-
-    def link(self, mean: float) -> float:
-        """See :meth:`Family.link`."""
-        return mean
-
-    def deviance(self, y: F64, mu: F64) -> F64:
-        """See :meth:`Family.deviance`."""
-        out: F64 = (np.asarray(y, dtype=float) - mu) ** 2
-        return out
-
-    def marginal(self, eta: F64, var: F64) -> F64:
-        """See :meth:`Family.marginal`."""
-        return eta
-
-    def law(self, *, phi: float, inverse_size: float, observers: float) -> Law:
-        """See :meth:`Family.law`."""
-        return ValueLaw(phi, observers)
+GAUSSIAN = Family(
+    name="gaussian",
+    code=0,
+    psi=lambda eta: 0.5 * eta**2,
+    mean=lambda eta: np.asarray(eta, dtype=float),
+    variance=lambda mu: np.ones_like(mu),
+    link=lambda mean: mean,
+    deviance=lambda y, mu: (np.asarray(y, dtype=float) - mu) ** 2,
+    marginal=lambda eta, var: eta,
+    law=lambda *, phi, inverse_size, observers: ValueLaw(phi, observers),
+    log_error=lambda y, mu: y - mu,  # on the scale of the values, which may be negative
+    unit=lambda variance: max(variance, 1e-12),  # that of their standard deviation
+    effort_cap=np.inf,
+    observer_cap=np.inf,
+    max_step=np.inf,
+    quadratic=True,
+)
 
 
-class Poisson(Family):
-    """psi = exp(eta)."""
-
-    name, code = "poisson", 1
-    least_phi = 1.0
-    counts = sized = tilts = True
-
-    def title(self, dispersion: str) -> str:
-        """See :meth:`Family.title`."""
-        return {"quasi": "quasi-Poisson", "negbin": "negative binomial", "none": "Poisson"}[dispersion]
-
-    def psi(self, eta: F64) -> F64:
-        """See :meth:`Family.psi`."""
-        out: F64 = np.exp(np.minimum(eta, ETA_MAX)) * (1.0 + np.maximum(eta - ETA_MAX, 0.0))
-        return out
-
-    def mean(self, eta: F64) -> F64:
-        """See :meth:`Family.mean`."""
-        return np.exp(np.minimum(eta, ETA_MAX))
-
-    def variance(self, mu: F64) -> F64:
-        """See :meth:`Family.variance`."""
-        return mu
-
-    def link(self, mean: float) -> float:
-        """See :meth:`Family.link`."""
-        return float(np.log(max(mean, 1e-8)))
-
-    def deviance(self, y: F64, mu: F64) -> F64:
-        """See :meth:`Family.deviance`."""
-        y, mu = np.asarray(y, dtype=float), np.maximum(np.asarray(mu, dtype=float), 1e-300)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            log_ratio = np.where(y > 0, y * np.log(y / mu), 0.0)
-        return 2.0 * (log_ratio - (y - mu))
-
-    def marginal(self, eta: F64, var: F64) -> F64:
-        """See :meth:`Family.marginal`: lognormal mean."""
-        out: F64 = eta + 0.5 * np.minimum(var, 20.0)
-        return out
-
-    def law(self, *, phi: float, inverse_size: float, observers: float) -> Law:
-        """See :meth:`Family.law`."""
-        return CountLaw(inverse_size, phi, observers)
+def _poisson_deviance(y: F64, mu: F64) -> F64:
+    y, mu = np.asarray(y, dtype=float), np.maximum(np.asarray(mu, dtype=float), 1e-300)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_ratio = np.where(y > 0, y * np.log(y / mu), 0.0)
+    return 2.0 * (log_ratio - (y - mu))
 
 
-class Bernoulli(Family):
-    """psi = log(1 + exp(eta))."""
-
-    name, code = "bernoulli", 2
-    dispersed = sums_offsets = False
-
-    def values(self, count: F64) -> F64:
-        """See :meth:`Family.values`: detections."""
-        return (count > 0).astype(float)
-
-    def psi(self, eta: F64) -> F64:
-        """See :meth:`Family.psi`."""
-        return np.logaddexp(0.0, eta)
-
-    def mean(self, eta: F64) -> F64:
-        """See :meth:`Family.mean`."""
-        return 0.5 * (1.0 + np.tanh(0.5 * eta))
-
-    def variance(self, mu: F64) -> F64:
-        """See :meth:`Family.variance`."""
-        return mu * (1 - mu)
-
-    def link(self, mean: float) -> float:
-        """See :meth:`Family.link`."""
-        m = min(max(mean, 1e-6), 1 - 1e-6)
-        return float(np.log(m / (1 - m)))
-
-    def deviance(self, y: F64, mu: F64) -> F64:
-        """See :meth:`Family.deviance`."""
-        y, mu = np.asarray(y, dtype=float), np.clip(np.asarray(mu, dtype=float), 1e-15, 1 - 1e-15)
-        return -2.0 * (y * np.log(mu) + (1 - y) * np.log1p(-mu))
-
-    def marginal(self, eta: F64, var: F64) -> F64:
-        """See :meth:`Family.marginal`: logistic-normal mean by the pi/8 rule."""
-        out: F64 = eta / np.sqrt(1.0 + 0.39269908169872414 * var)
-        return out
-
-    def law(self, *, phi: float, inverse_size: float, observers: float) -> Law:
-        """See :meth:`Family.law`."""
-        return PresenceLaw(observers)
+POISSON = Family(
+    name="poisson",
+    code=1,
+    psi=lambda eta: np.exp(np.minimum(eta, ETA_MAX)) * (1.0 + np.maximum(eta - ETA_MAX, 0.0)),
+    mean=lambda eta: np.exp(np.minimum(eta, ETA_MAX)),
+    variance=lambda mu: mu,
+    link=lambda mean: float(np.log(max(mean, 1e-8))),
+    deviance=_poisson_deviance,
+    marginal=lambda eta, var: eta + 0.5 * np.minimum(var, VAR_MAX),  # lognormal mean
+    law=lambda *, phi, inverse_size, observers: CountLaw(inverse_size, phi, observers),
+    titles={"quasi": "quasi-Poisson", "negbin": "negative binomial", "none": "Poisson"},
+    least_phi=1.0,
+    counts=True,
+    sized=True,
+    tilts=True,
+)
 
 
-GAUSSIAN, POISSON, BERNOULLI = Gaussian(), Poisson(), Bernoulli()
-FAMILIES: dict[str, Family] = {f.name: f for f in (GAUSSIAN, POISSON, BERNOULLI)}
+def _bernoulli_link(mean: float) -> float:
+    m = min(max(mean, 1e-6), 1 - 1e-6)
+    return float(np.log(m / (1 - m)))
+
+
+def _bernoulli_deviance(y: F64, mu: F64) -> F64:
+    y, mu = np.asarray(y, dtype=float), np.clip(np.asarray(mu, dtype=float), 1e-15, 1 - 1e-15)
+    return -2.0 * (y * np.log(mu) + (1 - y) * np.log1p(-mu))
+
+
+BERNOULLI = Family(
+    name="bernoulli",
+    code=2,
+    psi=lambda eta: np.logaddexp(0.0, eta),
+    mean=lambda eta: 0.5 * (1.0 + np.tanh(0.5 * eta)),
+    variance=lambda mu: mu * (1 - mu),
+    link=_bernoulli_link,
+    deviance=_bernoulli_deviance,
+    marginal=lambda eta, var: eta / np.sqrt(1.0 + SHRINK * var),  # logistic-normal mean by the pi/8 rule
+    law=lambda *, phi, inverse_size, observers: PresenceLaw(observers),
+    values=lambda count: (count > 0).astype(float),  # detections
+    dispersed=False,
+    sums_offsets=False,
+)
+FAMILIES = {f.name: f for f in (GAUSSIAN, POISSON, BERNOULLI)}
 
 
 def negbin_deviance(y: F64, mu: F64, inverse_size: float) -> F64:

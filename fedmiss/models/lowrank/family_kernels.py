@@ -1,6 +1,6 @@
 """What differs by family in compiled loops, by :attr:`fedmiss.models.lowrank.families.Family.code`.
 
-Gaussian 0, Poisson 1, Bernoulli 2; a class of another code is refused when it is defined
+Gaussian 0, Poisson 1, Bernoulli 2; a family of another code is refused when it is made
 (``families.COMPILED``). The functions are inlined where they are used (``federation/group/kernels.py``).
 Numba's cache does not see a change of this file: delete ``__pycache__`` after one.
 """
@@ -11,12 +11,9 @@ import math
 
 from numba import njit
 
-from fedmiss.models.lowrank.families import ETA_MAX
+from fedmiss.models.lowrank.families import ETA_MAX, SHRINK, VAR_MAX
 
 __all__ = ["curvature", "mean", "predictor", "tilts", "variance", "visit_sums"]
-
-SHRINK = 0.39269908169872414  # pi / 8: variance of a logistic in units of a probit
-VAR_MAX = 20.0
 
 
 @njit(inline="always")

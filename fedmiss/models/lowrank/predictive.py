@@ -9,6 +9,7 @@ the count depends on m and v alone, is computed on a grid of both, and read off 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -125,10 +126,8 @@ class CountLaw:
 
     def _quantiles(self, etas: F64, sds: F64, levels: tuple[float, ...]) -> list[F64]:
         """log(x + 1) where the law's continuous distribution function reaches each level, (sds, etas)."""
-        t = np.arange(LOW, HIGH + STEP / 2, STEP)
-        s = np.arange(-8.0, HIGH + STEP / 2, STEP)
-        # P(count <= x) of a Poisson law, continued to any x > -1 by the incomplete gamma function; then of the count's law
-        cdf = self._gamma_mass(t) @ gammaincc(np.exp(s)[None, :], np.exp(t)[:, None])
+        t, s, poisson = _poisson_cdf()
+        cdf = self._gamma_mass(t) @ poisson
         out = [np.empty((sds.size, etas.size)) for _ in levels]
         rows = np.arange(etas.size)
         for j, sd in enumerate(sds):
@@ -151,6 +150,17 @@ class CountLaw:
         mass /= np.maximum(mass.sum(axis=1, keepdims=True), 1.0)
         mass[:, 0] += 1.0 - mass.sum(axis=1)  # below the grid no bird is counted
         return mass
+
+
+@cache
+def _poisson_cdf() -> tuple[F64, F64, F64]:
+    """Grids t of log rates and s of log(x + 1), and P(count <= x) of a Poisson law on both.
+
+    The incomplete gamma function continues it to any x > -1.
+    """
+    t = np.arange(LOW, HIGH + STEP / 2, STEP)
+    s = np.arange(-8.0, HIGH + STEP / 2, STEP)
+    return t, s, gammaincc(np.exp(s)[None, :], np.exp(t)[:, None])
 
 
 def _place(x: F64, step: float) -> tuple[np.ndarray, F64]:

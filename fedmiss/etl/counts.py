@@ -255,7 +255,12 @@ def species_of_counts(source: Source, options: CountOptions) -> dict[str, int]:
 
 
 def read_texts(source: Source) -> tuple[pl.DataFrame, int]:
-    """Return all values of a table as texts, columns ``_0``, ``_1``, ... and ``_line``; and how many rows were read."""
+    """Return all values of a table as texts, columns ``_0``, ``_1``, ... and ``_line``; and how many rows were read.
+
+    A table whose ``texts`` are kept with it is not read again.
+    """
+    if source.texts is not None:
+        return source.texts
     rows = Rows(source)
     names = {f"c{i}": i for i in range(len(source.header))}
     parts = list(read_rows(source, names, rows, quoted=source.separator in (",", ";")))

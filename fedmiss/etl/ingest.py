@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -13,7 +14,7 @@ import polars as pl
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.columns import is_count_table, kept_columns
 from fedmiss.etl.count_visits import project_counts
-from fedmiss.etl.counts import CountOptions, species_of_counts
+from fedmiss.etl.counts import CountOptions, read_texts, species_of_counts
 from fedmiss.etl.flow import orphan_warning, row_flow, source_warnings, summarise, why_no_zeros
 from fedmiss.etl.lists import make_checklists
 from fedmiss.etl.memory import give_back
@@ -33,14 +34,14 @@ from fedmiss.locks import clear_inside
 from fedmiss.progress import progress
 from fedmiss.settings import refuse_idle
 
-__all__ = ["IngestSettings", "counted_species", "ingest"]
+__all__ = ["IngestSettings", "count_tables", "ingest"]
 
 EBIRD_ROLES = ("ebd", "sampling", "unvetted")
 FAMILIES = {**dict.fromkeys(EBIRD_ROLES, "ebird"), "myebird": "myebird", "gbif": "gbif"}
 
 
 def ingest(
-    files: Sequence[str | Path],
+    files: Sequence[str | Path | Source],
     out: str | Path,
     settings: IngestSettings | None = None,
     *,
@@ -54,7 +55,8 @@ def ingest(
 
     Parameters
     ----------
-    files : what to read; an archive may hold several of them, sampling files may be among them
+    files : what to read; an archive may hold several of them, sampling files may be among them; or tables that
+        ``expand`` has found
     sampling, unvetted : files whose role is given instead of detected
     cache : folder for projections (see ``projection``); beside ``out`` when not given
     keep_cache : False makes the projections in a temporary folder
@@ -87,7 +89,7 @@ def ingest(
             "--allow-absent does nothing here: no --species is named, so all are taken. Leave --allow-absent out."
         )
     refuse_idle(settings, {s.short_name: _kind(s, settings) for s in sources})
-    with making(out, "records", overwrite=overwrite, inputs=[*files, *sampling, *unvetted]):
+    with making(out, "records", overwrite=overwrite, inputs=[s.path for s in sources]):
         _import(sources, out, settings, Path(cache) if cache else None, keep_cache)
     return read_manifest(out, "records")
 
@@ -151,14 +153,18 @@ def _import(
 
 
 def _sources(
-    files: Sequence[str | Path],
+    files: Sequence[str | Path | Source],
     sampling: Sequence[str | Path],
     unvetted: Sequence[str | Path],
     settings: IngestSettings,
 ) -> list[Source]:
     unique: dict[tuple[Path, str | None], Source] = {}
+
+    def found(file: str | Path | Source) -> list[Source]:
+        return [file] if isinstance(file, Source) else expand(file, settings.sheet, settings.header_row)
+
     for role, paths in (("", files), ("sampling", sampling), ("unvetted", unvetted)):
-        for source in (s for path in paths for s in expand(path, settings.sheet, settings.header_row)):
+        for source in (s for path in paths for s in found(path)):
             fits = source.role in EBIRD_ROLES and (source.role == "sampling") == (role == "sampling")
             if role and not fits:
                 raise InputError(
@@ -280,23 +286,24 @@ def _count_options(settings: IngestSettings) -> CountOptions:
     )
 
 
-def counted_species(files: Sequence[str | Path], settings: IngestSettings) -> dict[str, int]:
-    """Return the species that tables of counts by year name, with their rows.
+def count_tables(
+    files: Sequence[str | Path], settings: IngestSettings
+) -> tuple[list[Source], dict[str, int]]:
+    """Read tables of counts by year; return them, for ``ingest``, and the species that they name with their rows.
 
-    None where a file is of another kind, or a table names no species. Such a table is imported one species at a time: a
-    site without a row of one species was perhaps not visited for it.
+    None where a file is of another kind, or a table names no species. Such a table is read once and imported one species
+    at a time: a site without a row of one species was perhaps not visited for it.
     """
-    sources = _sources(files, (), (), settings)
+    sources, found = _sources(files, (), (), settings), Counter[str]()
     if any(_kind(s, settings) != COUNTS for s in sources):
-        return {}
-    found: dict[str, int] = {}
-    for source in sources:
-        named = species_of_counts(source, _count_options(replace(settings, species=())))
+        return [], {}
+    tables = [replace(source, texts=read_texts(source)) for source in sources]
+    for table in tables:
+        named = species_of_counts(table, _count_options(replace(settings, species=())))
         if not named:
-            return {}
-        for name, rows in named.items():
-            found[name] = found.get(name, 0) + rows
-    return found
+            return [], {}
+        found.update(named)
+    return tables, dict(found)
 
 
 def _kind(source: Source, settings: IngestSettings) -> str:

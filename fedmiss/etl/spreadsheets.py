@@ -96,7 +96,7 @@ def sheet_rows(path: Path, sheet: str) -> list[tuple[str, ...]]:
     return _rows(path, sheet, stat.st_size, stat.st_mtime_ns)
 
 
-@lru_cache(maxsize=2)  # a run reads one workbook for each of its species
+@lru_cache(maxsize=2)  # the sheet is chosen, its names are found, and it is read
 def _rows(path: Path, sheet: str, _size: int, _changed: int) -> list[tuple[str, ...]]:
     values = _open(path).get_sheet_by_name(sheet).to_python(skip_empty_area=False)
     return [tuple(_text(v) for v in row) for row in values]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core import Result
-from fedmiss.files import atomic_folder, write_manifest
+from fedmiss.files import write_manifest
 from fedmiss.tables import write_table
 
-__all__ = ["Band", "Column", "Folder", "band", "columns_of", "experiment_folder", "padded", "trace_rows"]
+__all__ = ["Band", "Column", "Folder", "band", "columns_of", "padded", "trace_rows"]
 
 
 Band = tuple[F64, F64, F64]  # mean, lower and upper edge
@@ -48,9 +47,10 @@ def trace_rows(result: Result, total: int, **labels: str | float) -> dict[str, C
 class Folder:
     """An experiment's folder while it is being made."""
 
-    def __init__(self, path: Path, name: str, quick: bool) -> None:
-        self.path, self.name, self.quick = path, name, quick
+    def __init__(self, path: Path, *, quick: bool, seed: int, data: Path | None) -> None:
+        self.path, self.quick, self.seed, self.data = path, quick, seed, data
         self.results: dict[str, object] = {}
+        self.inputs: dict[str, str] = {}  # hashes of what was read
         self._traces: list[dict[str, Column]] = []
         self._lines: list[str] = []
 
@@ -88,8 +88,8 @@ class Folder:
         fig.savefig(self.path / f"{name}.png", dpi=150)
         self.table(name, columns)
 
-    def finish(self, title: str, settings: dict[str, object], inputs: dict[str, str]) -> None:
-        """Write trace.parquet, what_is_seen.md and the manifest."""
+    def finish(self, title: str, **settings: object) -> None:
+        """Write trace.parquet, what_is_seen.md and the manifest with the ``settings`` of this experiment."""
         if self._traces:
             names = dict.fromkeys(name for trace in self._traces for name in trace)
             blank = {name: next(t[name] for t in self._traces if name in t) for name in names}
@@ -110,14 +110,8 @@ class Folder:
         )
         text = "\n\n".join([f"# {title}", setting, *self._lines])
         (self.path / "what_is_seen.md").write_text(text + "\n", encoding="utf-8")
-        write_manifest(self.path, "experiment", settings=settings, inputs=inputs, results=self.results)
-
-
-@contextmanager
-def experiment_folder(out: Path, name: str, *, quick: bool, overwrite: bool) -> Iterator[Folder]:
-    """Make the folder completely or not at all."""
-    with atomic_folder(out, "experiment", overwrite=overwrite) as tmp:
-        yield Folder(tmp, name, quick)
+        settings = {"quick": self.quick, "seed": self.seed, **settings}
+        write_manifest(self.path, "experiment", settings=settings, inputs=self.inputs, results=self.results)
 
 
 def band(values: Sequence[F64]) -> Band:

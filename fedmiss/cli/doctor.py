@@ -16,17 +16,7 @@ import typer
 
 __all__ = ["doctor", "first_use"]
 
-_NEEDED = (
-    "numpy",
-    "numba",
-    "polars",
-    "pyarrow",
-    "pandas",
-    "scipy",
-    "matplotlib",
-    "shapely",
-    "typer",
-)
+_NEEDED = ("numpy", "numba", "polars", "pyarrow", "pandas", "scipy", "matplotlib", "shapely", "typer")
 _EXTRAS = {"scikit-learn": "SiteMonthImputer, experiments", "dask": "runs over a cluster"}
 _FILES = (("data_schema", "visits.v1.json"), ("reports", "species", "page.html.j2"), ("reports", "basemap", "world.npz"),
           ("pipelines", "everglades-egrets.toml"), ("demo_data", "everglades_great_egret_flights_long.csv"),

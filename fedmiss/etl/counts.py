@@ -25,7 +25,7 @@ from fedmiss.etl.one_species import (
     species_columns_by_content,
     tells_apart,
 )
-from fedmiss.etl.rows import Rows, decimals, read_rows
+from fedmiss.etl.rows import decimals, read_texts
 from fedmiss.etl.sources import Source, expand
 from fedmiss.etl.spreadsheets import serial_date
 from fedmiss.notebook import card
@@ -36,7 +36,6 @@ __all__ = [
     "SplitCounts",
     "advice",
     "read_counts",
-    "read_texts",
     "refuse_thousands",
     "settle_spellings",
     "species_of_counts",
@@ -254,25 +253,6 @@ def species_of_counts(source: Source, options: CountOptions) -> dict[str, int]:
     return {name: rows for name, rows in sorted(first.values())}
 
 
-def read_texts(source: Source) -> tuple[pl.DataFrame, int]:
-    """Return all values of a table as texts, columns ``_0``, ``_1``, ... and ``_line``; and how many rows were read.
-
-    A table whose ``texts`` are kept with it is not read again.
-    """
-    if source.texts is not None:
-        return source.texts
-    rows = Rows(source)
-    names = {f"c{i}": i for i in range(len(source.header))}
-    parts = list(read_rows(source, names, rows, quoted=source.separator in (",", ";")))
-    if not parts or not sum(p.height for p in parts):
-        raise InputError(f"{source.name}: a header and no rows, so there is nothing to read.")
-    if rows.malformed:
-        raise InputError(
-            f"{source.name} {rows.examples[0]}; a value with a comma in it needs quotes around it."
-        )
-    return pl.concat(parts).rename({f"c{i}": f"_{i}" for i in range(len(source.header))}), rows.read
-
-
 def refuse_thousands(source: Source, column: str, text: pl.Series, lines: pl.Series) -> None:
     """Refuse a column whose every comma may stand before thousands, as in 1,234; 0,125 can be a decimal comma only."""
     commas = text.str.contains(r"^-?\d+,\d+$")
@@ -319,11 +299,6 @@ _CUBE = (
     "the counts are numbers of occurrence records (a cube of GBIF), not of birds: without effort and without zeros, more "
     "records may be more observers."
 )
-
-
-def _are_months(text: pl.Series) -> bool:
-    """Whether all values of a column of years are months, as 2024-05."""
-    return text.len() > 0 and bool(text.str.contains(r"^\d{4}-(0[1-9]|1[0-2])$").all())
 
 
 class _Reading:
@@ -377,7 +352,8 @@ class _Reading:
                 variable_name="year",
                 value_name="count",
             ).with_columns(pl.col("year").str.strip_prefix("year ").str.strip_chars_start("Xx"))
-        if "month" not in frame.columns and self.options.months and _are_months(frame["year"]):
+        months = frame["year"].str.contains(r"^\d{4}-(0[1-9]|1[0-2])$")  # as 2024-05
+        if "month" not in frame.columns and self.options.months and months.len() and months.all():
             frame = frame.with_columns(frame["year"].str.slice(0, 4), month=frame["year"].str.slice(5, 2))
             columns["month"] = columns["year"]
         if normal(columns.get("count", "")) == "occurrences":

@@ -105,7 +105,7 @@ def _by_day(filters: Filters, last_day: int) -> list[Step]:
         steps.append(
             ("years", lambda b: np.isin(b["date"].astype("M8[D]").astype("M8[Y]").astype(int), wanted))
         )
-    edits = (_edit_day(d) for d in filters.last_edited)
+    edits = (float(d.replace("-", "")) - 1900_00_00 if d else None for d in filters.last_edited)
     steps += _between("last edited", lambda b: _days_of_edits(b["edited"]), *edits)
     if filters.season is not None:
         low, high = (int(e[:2]) * 100 + int(e[3:]) for e in filters.season)
@@ -128,10 +128,6 @@ def _between(
         return np.asarray(mask, dtype=np.bool_)
 
     return [] if low is None and high is None else [(name, step)]
-
-
-def _edit_day(text: str | None) -> float | None:
-    return None if text is None else float(text.replace("-", "")) - 1900_00_00
 
 
 def _days_of_edits(stamps: I64) -> F64:

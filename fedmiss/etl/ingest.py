@@ -14,8 +14,16 @@ import polars as pl
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.columns import is_count_table, kept_columns
 from fedmiss.etl.count_visits import project_counts
-from fedmiss.etl.counts import CountOptions, read_texts, species_of_counts
-from fedmiss.etl.flow import orphan_warning, row_flow, source_warnings, summarise, why_no_zeros
+from fedmiss.etl.counts import CountOptions, species_of_counts
+from fedmiss.etl.flow import (
+    all_simulated,
+    orphan_warning,
+    row_flow,
+    source_warnings,
+    summarise,
+    terms_of,
+    why_no_zeros,
+)
 from fedmiss.etl.lists import make_checklists
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
@@ -23,12 +31,12 @@ from fedmiss.etl.plain import check_map, project_plain
 from fedmiss.etl.projection import Cache, Meta, Projection
 from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
 from fedmiss.etl.resolve import write_records
+from fedmiss.etl.rows import read_texts
 from fedmiss.etl.select import ListRules
 from fedmiss.etl.settings import COUNTS, EBIRD, GBIF, MYEBIRD, PLAIN, IngestSettings
 from fedmiss.etl.sites import parse_site_rule
 from fedmiss.etl.sources import Source, expand
 from fedmiss.etl.species import choose_species
-from fedmiss.etl.terms import all_simulated, terms_of
 from fedmiss.files import Manifest, atomic_folder, making, read_manifest, scratch_folder, write_manifest
 from fedmiss.locks import clear_inside
 from fedmiss.progress import progress
@@ -200,20 +208,13 @@ def _project(
     sources: list[Source], store: Cache, settings: IngestSettings, warnings: list[str]
 ) -> list[Projection]:
     """Return the projection of every source, from the cache or made now."""
-    with_events = not any(s.role == "sampling" for s in sources)
     projections = []
     for source in sources:  # before any is read, which may take long
         if source.role == "ebd":
             kept_columns(source.header, settings.keep, source.name)
     for source in sources:
         build, more = _builder(source, settings, sources)
-        if source.role in EBIRD_ROLES:
-            lists = with_events and source.role == "ebd"
-            keep = settings.keep if source.role == "ebd" else ()
-            more = {"with_events": lists, "keep": keep}
-            key = store.key(source, with_events=lists, extra=json.dumps(keep) if keep else "")
-        else:
-            key = store.key(source, with_events=True, extra=json.dumps(more, default=asdict))
+        key = store.key(source, json.dumps(more, default=asdict))
         projection = store.projection(key, partial(_watched, source, partial(build, source, **more)))
         give_back()
         projections.append(projection)
@@ -243,7 +244,9 @@ def _builder(
     if source.role in EBIRD_ROLES:
         from fedmiss.etl.ebird import project_ebird  # its compiled reader is not loaded for other files
 
-        return project_ebird, {}
+        reviewed = source.role == "ebd"
+        alone = not any(s.role == "sampling" for s in sources)
+        return project_ebird, {"with_events": reviewed and alone, "keep": settings.keep if reviewed else ()}
     if source.role == "myebird":
         return project_myebird, {"observer": _observer_name(source, sources), "keep": settings.keep}
     if source.role == "gbif":

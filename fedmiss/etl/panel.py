@@ -96,7 +96,7 @@ def make_panel(
             )
         visits = _choose_sites(visits, settings, flow)
         warnings += _odd_counts(species, visits)
-        sites = _site_axis(visits)
+        sites = _numbered(sites_of(visits))
         table = _about_sites(settings, species)
         if table is not None:
             warnings += [*table.said, *table.beside(sites)]
@@ -304,10 +304,6 @@ def _choose_sites(visits: pl.DataFrame, settings: PanelSettings, flow: list[Flow
             "Lower --min-visits, pass --sites all, or widen the filters of ingest."
         )
     return visits
-
-
-def _site_axis(visits: pl.DataFrame) -> pl.DataFrame:
-    return _numbered(sites_of(visits))
 
 
 def _numbered(sites: pl.DataFrame) -> pl.DataFrame:

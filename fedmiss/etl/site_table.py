@@ -10,8 +10,8 @@ import polars as pl
 
 from fedmiss.errors import InputError, listed
 from fedmiss.etl.columns import PLACES, familiar
-from fedmiss.etl.counts import read_texts, refuse_thousands
-from fedmiss.etl.rows import decimals
+from fedmiss.etl.counts import refuse_thousands
+from fedmiss.etl.rows import decimals, read_texts
 from fedmiss.etl.sources import Source, expand
 from fedmiss.models.lowrank.structure import LIMIT
 

@@ -89,7 +89,7 @@ class Source:
     said: tuple[str, ...] = ()  # what was found where the file left a choice
     texts: tuple[pl.DataFrame, int] | None = field(
         default=None, repr=False, compare=False
-    )  # see counts.read_texts
+    )  # see rows.read_texts
 
     @property
     def name(self) -> str:

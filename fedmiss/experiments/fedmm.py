@@ -12,7 +12,7 @@ from fedmiss.compressors import Dithering
 from fedmiss.core import Bernoulli, Downlink, FedEM, Model, Roster, ServerState, em, pooled_s_bar, run
 from fedmiss.core.fedmm import FedMM
 from fedmiss.engines import LocalEngine
-from fedmiss.experiments.folder import Folder, band
+from fedmiss.experiments.folder import Folder, band, plot_band
 from fedmiss.rng import rng_for
 
 __all__ = ["Dictionary", "Parameters", "main", "workers"]
@@ -189,9 +189,8 @@ def _draw(folder: Folder, columns: dict[str, F64], runs: int) -> None:
     def draw(axes: Sequence[Axes]) -> None:
         for ax, (kind, what) in zip(axes, ((k, w) for k in kinds for w in shown), strict=True):
             for way, colour in (("surrogates", "C0"), ("parameters", "C3")):
-                mean, low, high = band([np.maximum(v, 1e-16) for v in all_of(kind, way, what)])
-                ax.semilogy(columns["round"], mean, color=colour, label=f"{way} added up")
-                ax.fill_between(columns["round"], low, high, color=colour, alpha=0.25, lw=0)
+                values = band([np.maximum(v, 1e-16) for v in all_of(kind, way, what)])
+                plot_band(ax, columns["round"], values, colour, f"{way} added up")
             ax.set(title=f"{kind}: {what}", xlabel="rounds")
             ax.legend(fontsize=7)
 

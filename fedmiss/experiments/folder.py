@@ -16,9 +16,20 @@ from numpy.typing import ArrayLike, NDArray
 from fedmiss.arrays import F64, I64
 from fedmiss.core import Result
 from fedmiss.files import write_manifest
+from fedmiss.pipeline.fit_folder import trace_columns
 from fedmiss.tables import write_table
 
-__all__ = ["Band", "Column", "Folder", "band", "columns_of", "padded", "trace_rows"]
+__all__ = [
+    "Band",
+    "Column",
+    "Folder",
+    "band",
+    "band_columns",
+    "columns_of",
+    "padded",
+    "plot_band",
+    "trace_rows",
+]
 
 
 Band = tuple[F64, F64, F64]  # mean, lower and upper edge
@@ -31,14 +42,7 @@ def trace_rows(result: Result, total: int, **labels: str | float) -> dict[str, C
     rounds = len(t["k"])
     known = ("k", "h_norm2", "active", "bytes_up", "bytes_down", "seconds", "evaluations", "gamma", "dropped")
     return {
-        "round": (t["k"] + 1).astype(np.int32),
-        "h_norm2": t["h_norm2"],
-        "objective": t.get("objective", np.full(rounds, np.nan)),
-        "active": t["active"].astype(np.int32),
-        "bytes_up": t["bytes_up"].astype(np.int64),
-        "bytes_down": t["bytes_down"].astype(np.int64),
-        "epochs": np.cumsum(t["evaluations"]) / total,
-        "seconds": t["seconds"],
+        **trace_columns(result, total),
         **{name: np.full(rounds, value) for name, value in labels.items()},
         **{name: column for name, column in t.items() if name not in known and name != "objective"},
     }
@@ -120,6 +124,21 @@ def band(values: Sequence[F64]) -> Band:
     mean = stack.mean(axis=0)
     error = stack.std(axis=0, ddof=1) / np.sqrt(len(stack)) if len(stack) > 1 else np.zeros_like(mean)
     return mean, np.maximum(mean - 2 * error, 0.1 * mean), mean + 2 * error
+
+
+def plot_band(ax: Axes, x: ArrayLike, values: Band, colour: str, label: str) -> None:
+    """Draw the mean on a log axis, with its edges shaded."""
+    mean, low, high = values
+    ax.semilogy(x, mean, color=colour, label=label)
+    ax.fill_between(x, low, high, color=colour, alpha=0.25, lw=0)
+
+
+def band_columns(bands: Mapping[str, Band]) -> dict[str, F64]:
+    """Columns of means and edges, by the words before each."""
+    edges = ("mean", "low", "high")
+    return {
+        f"{words} {edge}": v for words, values in bands.items() for edge, v in zip(edges, values, strict=True)
+    }
 
 
 def columns_of(names: Sequence[str], rows: Iterable[Sequence[str | float]]) -> dict[str, Column]:

@@ -11,7 +11,7 @@ from fedmiss.arrays import F64
 from fedmiss.compressors import Identity
 from fedmiss.core import FedEM, Fiem, Minibatch, Result, SemVr, Spider, Stop, Streaming, run
 from fedmiss.engines import LocalEngine
-from fedmiss.experiments.folder import Band, Folder, band, columns_of
+from fedmiss.experiments.folder import Band, Folder, band, band_columns, columns_of, plot_band
 from fedmiss.experiments.mixture import Mixture, Setting
 from fedmiss.progress import progress
 
@@ -63,16 +63,12 @@ def _figure1(
             ax.semilogy(e[seen], t["true_h_norm2"][seen], "--", color="#236", label="$||h(S_k)||^2$")
             ax.set(title=f"{name}, one run", xlabel="epochs")
             ax.legend()
-        for (name, (mean, low, high)), colour in zip(bands.items(), ("#236", "#c33"), strict=True):
-            axes[2].semilogy(grid, mean, color=colour, label=name)
-            axes[2].fill_between(grid, low, high, color=colour, alpha=0.25, lw=0)
+        for (name, values), colour in zip(bands.items(), ("#236", "#c33"), strict=True):
+            plot_band(axes[2], grid, values, colour, name)
         axes[2].set(title=f"mean $||h(S)||^2$, {seeds} seeds, 2 s.e.", xlabel="epochs")
         axes[2].legend()
 
-    columns = {"epochs": grid}
-    for name, (mean, low, high) in bands.items():
-        columns |= {f"{name} mean": mean, f"{name} low": low, f"{name} high": high}
-    folder.figure("figure1", draw, columns, panels=3, size=(4.6, 3.8))
+    folder.figure("figure1", draw, {"epochs": grid, **band_columns(bands)}, panels=3, size=(4.6, 3.8))
 
 
 def _levels(

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from fedmiss.arrays import F64, I64
 from fedmiss.core import Stop
-from fedmiss.experiments.folder import Folder, band
+from fedmiss.experiments.folder import Folder, band, band_columns, plot_band
 from fedmiss.experiments.mixture import Mixture, Setting
 
 __all__ = ["main"]
@@ -36,18 +35,15 @@ def main(folder: Folder) -> None:
         bands[p] = band(values)
 
     def draw(axes: Sequence[Axes]) -> None:
-        for i, (p, (mean, low, high)) in enumerate(bands.items()):
+        for i, (p, values) in enumerate(bands.items()):
             for ax, x in zip(axes, (at, at * work[p] / rounds), strict=True):
-                ax.semilogy(x, mean, f"C{i}", label=f"p = {p:g}")
-                ax.fill_between(x, low, high, color=f"C{i}", alpha=0.25, lw=0)
+                plot_band(ax, x, values, f"C{i}", f"p = {p:g}")
         for ax, words in zip(axes, ("rounds", "epochs"), strict=True):
             ax.set(xlabel=words, ylabel="mean $||h(S)||^2$", title=f"FedEM, {seeds} seeds, 2 s.e.")
             ax.legend()
 
-    columns: dict[str, F64 | I64] = {"round": at}
-    for p, (mean, low, high) in bands.items():
-        columns |= {f"p={p:g} mean": mean, f"p={p:g} low": low, f"p={p:g} high": high}
-    folder.figure("participation", draw, columns, panels=2)
+    columns = band_columns({f"p={p:g}": values for p, values in bands.items()})
+    folder.figure("participation", draw, {"round": at, **columns}, panels=2)
     late = at >= 0.75 * rounds
     level = {p: float(bands[p][0][late].mean()) for p in SHARES}
     falling = level[1.0] < 0.5 * float(bands[1.0][0][at >= 0.5 * rounds].mean())

@@ -155,12 +155,7 @@ def errors(model: PoissonMonths, S: F64, truth: Months) -> tuple[float, float]:
 
 
 def _distance(
-    folder: Folder,
-    model: PoissonMonths,
-    counts: F64,
-    roster: Roster,
-    S_0: F64,
-    truth: Months,
+    folder: Folder, model: PoissonMonths, counts: F64, roster: Roster, S_0: F64, truth: Months
 ) -> None:
     rounds = 200 if folder.quick else 800
     at = np.unique(np.geomspace(5, rounds, 25).astype(int))

@@ -10,28 +10,28 @@ from pathlib import Path
 
 from fedmiss.errors import ConfigError, FedmissError, InputError
 from fedmiss.etl.ingest import count_tables, ingest
-from fedmiss.etl.one_species import fold
+from fedmiss.etl.one_species import fold, not_counted, read_groups
 from fedmiss.etl.panel import make_panel
 from fedmiss.etl.sources import Source
-from fedmiss.etl.species_groups import not_counted, read_groups
-from fedmiss.files import (
-    hash_file,
-    hash_json,
-    identity,
-    read_manifest,
-    refuse_link,
-    update_manifest,
-)
+from fedmiss.files import hash_file, hash_json, identity, read_manifest, refuse_link, update_manifest
 from fedmiss.locks import clear_inside, locked
 from fedmiss.pipeline.cluster import over_cluster
-from fedmiss.pipeline.failures import AGAIN, SpeciesResult, check_folders, in_recipe, next_move, sentence
+from fedmiss.pipeline.failures import (
+    AGAIN,
+    SpeciesResult,
+    check_folders,
+    in_recipe,
+    lost,
+    next_move,
+    sentence,
+    with_index,
+)
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.processes import over_processes
 from fedmiss.pipeline.recipe import Recipe, slug
 from fedmiss.pipeline.steps import step as once
 from fedmiss.report.build import build_report
-from fedmiss.report.many import build_index
 from fedmiss.tables import read_table
 from fedmiss.version import __version__
 
@@ -207,16 +207,7 @@ def _all_species(
         say(result.line)
     groups = read_groups(recipe.species_groups) if recipe.species_groups else {}
     results += _absent(recipe, groups, results)
-    results.sort(key=lambda r: r.species)
-    pages = [r.page.parent for r in results if r.page]
-    index = build_index(
-        pages,
-        recipe.out,
-        failures={r.species: r.failure for r in results if r.error},
-        groups=groups,
-        date=recipe.report.date,
-    )
-    return [replace(r, index=index) for r in results]
+    return with_index(results, recipe.out, groups, recipe.report.date)
 
 
 def _absent(
@@ -329,10 +320,7 @@ def _each(
     else:
         done = over_processes(partial(_one_of_many, recipe, found), list(found), jobs)
     for name, result, error in done:
-        move = AGAIN if scheduler else f"add --jobs 1 and {AGAIN}"
-        yield result or SpeciesResult(
-            name, recipe.out / slug(name), None, error, step="a step unknown", next=move
-        )
+        yield result or lost(name, recipe.out, error, *([AGAIN] if scheduler else []))
 
 
 def _species(recipe: Recipe, records: Path) -> list[str]:

@@ -45,12 +45,7 @@ from fedmiss.pipeline.plans import (
     tried,
 )
 from fedmiss.pipeline.saem import fit_saem
-from fedmiss.pipeline.settings import (
-    FastSettings,
-    FedMissEMSettings,
-    FitSettings,
-    SaemSettings,
-)
+from fedmiss.pipeline.settings import FastSettings, FedMissEMSettings, FitSettings, SaemSettings
 from fedmiss.progress import note, progress
 from fedmiss.tables import read_table, write_table
 

@@ -188,7 +188,7 @@ def fit_saem(panel_path: str | Path, out: Path, settings: SaemSettings) -> Path:
     fit = _count_fit(model, theta, workers, federation, settings.seed, rounds)
     write_fit(work, fit)
     errors, notes = _errors(model, theta, data, settings.seed)
-    t = result.trace
+    t, agreed = result.trace, federation.agreement
     write_run_trace(work, result, sum(len(rows) for rows in data))
     facts = replace(
         fit_facts(fit, federation, folder, None, settings),
@@ -196,7 +196,7 @@ def fit_saem(panel_path: str | Path, out: Path, settings: SaemSettings) -> Path:
         model="Poisson log-normal",
         dispersion=None,
         edf=None,
-        effort=dict(zip(_effort(federation), theta.kappa.tolist(), strict=True)),
+        effort=dict(zip(effort_names(agreed.terms, agreed.blanks), theta.kappa.tolist(), strict=True)),
         observer_sd=float(np.sqrt(theta.tau2_o)) if observers else None,
         h_norm=float(np.sqrt(t["h_norm2"][-1])),
         exchanges=len(t["k"]),
@@ -260,10 +260,6 @@ def _count_fit(
     return CountFit(
         settings, J, model.L, history, aux, float("nan"), float("nan"), federation.n_counted, mean_factor, q
     )
-
-
-def _effort(federation: LocalFederation) -> list[str]:
-    return effort_names(federation.agreement.terms, federation.agreement.blanks)
 
 
 def _errors(

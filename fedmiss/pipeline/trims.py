@@ -12,15 +12,13 @@ import polars as pl
 
 from fedmiss.errors import ConfigError, FedmissError, InputError
 from fedmiss.etl.counts import CountOptions, CountTable, SplitCounts, split_counts
-from fedmiss.etl.one_species import fold
-from fedmiss.etl.species_groups import not_counted, read_groups
+from fedmiss.etl.one_species import fold, not_counted, read_groups
 from fedmiss.files import atomic_folder, hash_file, hash_json, refuse_link, write_manifest
 from fedmiss.locks import clear_inside, locked
-from fedmiss.pipeline.failures import AGAIN, SpeciesResult, check_folders, sentence
+from fedmiss.pipeline.failures import AGAIN, SpeciesResult, check_folders, lost, sentence, with_index
 from fedmiss.pipeline.processes import over_processes
 from fedmiss.pipeline.recipe import slug
 from fedmiss.pipeline.steps import step
-from fedmiss.report.many import build_index
 from fedmiss.report.trim import TrimFit, TrimSettings, fit_trim
 from fedmiss.report.trim.files import write_trim
 from fedmiss.report.trim.fit import Shown
@@ -147,22 +145,11 @@ def run_trims(
         results = list(failed)
         work = partial(_one, path=path.resolve(), table=table, out=out, plan=plan)
         for name, result, error in over_processes(work, list(table.rows), jobs):
-            done = result or SpeciesResult(
-                name, out / slug(name), None, error, step="a step unknown", next=f"add --jobs 1 and {AGAIN}"
-            )
+            done = result or lost(name, out, error)
             say(done.line)
             results.append(done)
-        results.sort(key=lambda r: r.species)
-        index = build_index(
-            [r.folder for r in results if r.page],
-            out,
-            failures={r.species: r.failure for r in results if r.error},
-            groups={
-                g: [table.names.get(k, n) for n in names if (k := fold(n))] for g, names in grouped.items()
-            },
-            date=date,
-        )
-    return [replace(r, index=index) for r in results]
+        shown = {g: [table.names.get(k, n) for n in names if (k := fold(n))] for g, names in grouped.items()}
+        return with_index(results, out, shown, date)
 
 
 def _absent(name: str, near: list[str], out: Path, where: str) -> SpeciesResult:

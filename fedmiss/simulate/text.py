@@ -84,8 +84,8 @@ class Writer:
                 f"{p}\t{c}\t{code}" for p, c in zip(PROTOCOLS, _CODES, strict=True) for code in _PROJECTS
             ]
         self.protocols = pl.Series(kinds)
-        self.checklist_comments = _pool(_CHECKLIST_COMMENTS)
-        self.species_comments = _pool(_SPECIES_COMMENTS)
+        self.checklist_comments = pl.Series(["", *_CHECKLIST_COMMENTS])
+        self.species_comments = pl.Series(["", *_SPECIES_COMMENTS])
         # code, category, (behaviour,) age/sex
         self.breeding = pl.Series(
             ["\t".join((a, b, *([""] * (len(layout.breeding) - 2)))) for a, b in _BREEDING]
@@ -111,22 +111,21 @@ class Writer:
         project = draw("project", m) < 0.05
         head = pl.DataFrame(
             {
-                "edited": _joined(_take(self.days, edited), _take(self.edited, stamp)),
-                "place": _take(self.places, block.site),
-                "date": _take(self.days, day),
-                "start": _blank(_take(self.clock, np.maximum(block.start, 0)), block.start < 0),
-                "observer": _take(self.observers, block.observer),
+                "edited": self.days.gather(edited) + " " + self.edited.gather(stamp),
+                "place": self.places.gather(block.site),
+                "date": self.days.gather(day),
+                "start": _blank(self.clock.gather(np.maximum(block.start, 0)), block.start < 0),
+                "observer": self.observers.gather(block.observer),
                 "number": block.number,
-                "protocol": _take(self.protocols, block.protocol * 2 + project),
+                "protocol": self.protocols.gather(block.protocol * 2 + project),
                 "duration": _number(block.duration),
                 "distance": _number(block.distance, 1000),
                 "area": _number(block.area, 10),
                 "people": _number(block.n_observers),
                 "complete": block.complete.astype(np.int8),
                 "group": _blank(pl.Series(7_000_000 + block.outing).cast(pl.String), ~block.shared),
-                "comments": _take(
-                    self.checklist_comments,
-                    _which(draw("checklist comment", m), 0.06, len(_CHECKLIST_COMMENTS)),
+                "comments": self.checklist_comments.gather(
+                    _which(draw("checklist comment", m), 0.06, len(_CHECKLIST_COMMENTS))
                 ),
             }
         )
@@ -148,14 +147,14 @@ class Writer:
                     pl.lit("URN:CornellLabOfOrnithology:EBIRD:OBS") + pl.Series(guid).cast(pl.String)
                 ).to_series(),
                 "edited": head["edited"].gather(at),
-                "taxon": _take(self.taxa, block.taxon),
+                "taxon": self.taxa.gather(block.taxon),
                 "count": _blank(pl.Series(block.count).cast(pl.String), block.count < 0, "X"),
-                "breeding": _take(self.breeding, _which(draw("breeding", n), 0.03, len(_BREEDING) - 1)),
+                "breeding": self.breeding.gather(_which(draw("breeding", n), 0.03, len(_BREEDING) - 1)),
                 "body": head["body"].gather(at),
-                "media": _take(self.media, _which(draw("media", n), 0.2, 3)),
+                "media": self.media.gather(_which(draw("media", n), 0.2, 3)),
                 "checklist_comments": head["comments"].gather(at),
-                "comments": _take(
-                    self.species_comments, _which(draw("species comment", n), 0.04, len(_SPECIES_COMMENTS))
+                "comments": self.species_comments.gather(
+                    _which(draw("species comment", n), 0.04, len(_SPECIES_COMMENTS))
                 ),
             }
         )
@@ -202,10 +201,10 @@ def _places(world: World) -> pl.Series:
     kinds = pl.Series(_KINDS_OF_PLACE)
     frame = pl.DataFrame(
         {
-            "county": _take(counties, world.region),
-            "kind": _take(kinds, (number * 31 + 5) % len(_KINDS_OF_PLACE)),
+            "county": counties.gather(world.region),
+            "kind": kinds.gather((number * 31 + 5) % len(_KINDS_OF_PLACE)),
             "number": number,
-            "type": _take(pl.Series(["H", "P", "P"]), number % 3),
+            "type": pl.Series(["H", "P", "P"]).gather(number % 3),
             "latitude": world.latitude,
             "longitude": world.longitude,
         }
@@ -221,10 +220,6 @@ def _places(world: World) -> pl.Series:
     ).to_series()  # fmt: skip
 
 
-def _take(table: pl.Series, at: I64) -> pl.Series:
-    return table.gather(pl.Series(at))
-
-
 def _blank(text: pl.Series, where: Bool, other: str = "") -> pl.Series:
     return pl.select(pl.when(pl.Series(where)).then(pl.lit(other)).otherwise(text)).to_series()
 
@@ -234,17 +229,9 @@ def _number(value: I64, unit: int = 1) -> pl.Series:
     return _blank(scaled, value < 0)
 
 
-def _pool(sentences: tuple[str, ...]) -> pl.Series:
-    return pl.Series(["", *sentences])
-
-
 def _which(draw: F64, share: float, choices: int) -> I64:
     """Return 0 (blank) mostly, and one of 1..choices for a ``share`` of the uniforms."""
     return np.where(draw < share, 1 + (draw / share * choices).astype(np.int64), 0)
-
-
-def _joined(first: pl.Series, second: pl.Series) -> pl.Series:
-    return pl.select(pl.concat_str(first, second, separator=" ")).to_series()
 
 
 def _starts(checklist: I64) -> tuple[I64, I64]:

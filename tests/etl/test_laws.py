@@ -20,8 +20,7 @@ from fedmiss.etl import projection, repeats, resolve
 from fedmiss.etl.cells import aggregate, species_visits
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.ingest import IngestSettings, ingest
-from fedmiss.etl.lookup import Buckets, find_sorted
-from fedmiss.etl.select import Events
+from fedmiss.etl.select import Buckets, Events, find_sorted
 from fedmiss.etl.sources import ReadReport, expand, read_blocks
 
 BIRDS = [("Hylocichla mustelina", "Wood Thrush"), ("Turdus merula", "Blackbird"), ("Larus sp.", "gull sp.")]

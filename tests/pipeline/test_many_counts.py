@@ -10,7 +10,7 @@ import pytest
 from openpyxl import Workbook
 
 from fedmiss.errors import ConfigError
-from fedmiss.etl import counts, ingest
+from fedmiss.etl import ingest, rows
 from fedmiss.etl.settings import IngestSettings
 from fedmiss.files import read_manifest
 from fedmiss.pipeline.chain import run_recipe
@@ -80,7 +80,7 @@ def test_a_table_is_imported_once_for_all_its_species(tmp_path, monkeypatch, end
         book.save(tmp_path / "counts.xlsx")
         path.write_text(path.read_text().replace("counts.csv", "counts.xlsx"))
     called = []
-    for module, name in ((ingest, "expand"), (counts, "read_rows")):
+    for module, name in ((ingest, "expand"), (rows, "read_rows")):
         real = getattr(module, name)
 
         def counted(*arguments, real=real, name=name, **more):

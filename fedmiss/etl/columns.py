@@ -12,7 +12,8 @@ from fedmiss.tables import load_schema
 
 __all__ = [
     "EBD_RECORD", "EVENT", "KEEP", "NAMES", "PLACE", "PLACES", "REACH", "check_named", "did_you_mean", "familiar",
-    "find_header", "is_count_table", "kept_columns", "near_names", "normal", "plain", "quoted", "resolve", "squeezed", "wide_years",
+    "find_header", "is_count_table", "kept_columns", "near_names", "normal", "plain", "quoted", "resolve", "squeezed",
+    "wide_years",
 ]  # fmt: skip
 
 KEEP = "keep "  # before the names of columns that are kept on request

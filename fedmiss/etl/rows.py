@@ -178,10 +178,8 @@ def _records(
         io.TextIOWrapper(io.BufferedReader(stream), encoding=source.encoding, newline="") as text,
     ):
         above = source.header_row - 1
-        if quoted:
-            reader = csv.reader(text, delimiter=source.separator, strict=True)
-        else:
-            reader = csv.reader(text, delimiter=source.separator, quoting=csv.QUOTE_NONE)
+        quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+        reader = csv.reader(text, delimiter=source.separator, quoting=quoting, strict=quoted)
         try:
             for _ in range(above):
                 text.readline()

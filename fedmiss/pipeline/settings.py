@@ -308,24 +308,18 @@ def _idle(asked: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Settings of the method that do nothing beside the others, each with the reason."""
     fixed, ranked = asked.get("time") == "fixed", asked.get("rank", "auto") != "auto"
     chosen = asked.get("model", "auto") != "auto"
+    one_model = "there is one model, and nothing is chosen by cross-validation"
+    no_draws = asked.get("own") is True and asked.get("bootstrap") == 0
     reasons: list[tuple[str, bool, str]] = [
         ("joint", fixed, "--time fixed has no sites in common"),
         ("structure", fixed, "--time fixed has one effect for each site, and nothing that it follows"),
         ("max_rank", fixed or ranked, "the rank is given, and none is tried"),
         *(
-            (
-                name,
-                fixed or (ranked and chosen),
-                "there is one model, and nothing is chosen by cross-validation",
-            )
+            (name, fixed or (ranked and chosen), one_model)
             for name in ("folds", "folds_by", "one_se", "average")
         ),
         *((name, ranked, "the rank is given, and none is chosen") for name in ("one_se", "average")),
-        (
-            "own",
-            asked.get("own") is True and asked.get("bootstrap") == 0,
-            "a group's own report needs --bootstrap",
-        ),
+        ("own", no_draws, "a group's own report needs --bootstrap"),
         ("average", asked.get("one_se") is True, "with --one-se one rank is taken"),
         ("levels", bool(asked.get("compressor")), "--compressor says what is sent"),
         ("batch_sum", "batch" not in asked, "without --batch all visits are used"),

@@ -154,13 +154,9 @@ def run_trims(
 
 def _absent(name: str, near: list[str], out: Path, where: str) -> SpeciesResult:
     move = f"write {' or '.join(near)}" if near else "correct the name, or take it out"
+    error = f"{where} names the species {name!r}, of which the counts hold no row."
     return SpeciesResult(
-        name,
-        out / slug(name),
-        None,
-        f"{where} names the species {name!r}, of which the counts hold no row.",
-        step="read",
-        next=f"{move} in {where}, and {AGAIN}",
+        name, out / slug(name), None, error, step="read", next=f"{move} in {where}, and {AGAIN}"
     )
 
 

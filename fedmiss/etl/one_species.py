@@ -229,7 +229,7 @@ def read_groups(path: str | Path) -> dict[str, tuple[str, ...]]:
             f"{listed(source.header, 8)}.",
             path=source.name,
         )
-    raw, _ = read_texts(source)
+    raw = read_texts(source)
     at = {h: f"_{source.header.index(h)}" for h in (species, group)}
     out: dict[str, list[str]] = {}
     for row in raw.rows(named=True):

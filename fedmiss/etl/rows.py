@@ -214,8 +214,8 @@ def _records(
             ) from None
 
 
-def read_texts(source: Source) -> tuple[pl.DataFrame, int]:
-    """Return all values of a table as texts, columns ``_0``, ``_1``, ... and ``_line``; and how many rows were read.
+def read_texts(source: Source) -> pl.DataFrame:
+    """Return all values of a table as texts, columns ``_0``, ``_1``, ... and ``_line``.
 
     A table whose ``texts`` are kept with it is not read again.
     """
@@ -230,7 +230,7 @@ def read_texts(source: Source) -> tuple[pl.DataFrame, int]:
         raise InputError(
             f"{source.name} {rows.examples[0]}; a value with a comma in it needs quotes around it."
         )
-    return pl.concat(parts).rename({f"c{i}": f"_{i}" for i in range(len(source.header))}), rows.read
+    return pl.concat(parts).rename({f"c{i}": f"_{i}" for i in range(len(source.header))})
 
 
 def _undecodable_line(source: Source) -> int:

@@ -153,7 +153,7 @@ def read_site_table(path: str | Path) -> SiteTable:
     if len(found) != 1:
         raise InputError(f"{path} holds {len(found)} tables; give one table of sites.", path=str(path))
     source = found[0]
-    raw, _ = read_texts(source)
+    raw = read_texts(source)
     at = familiar(source.header, _FIXED)
     if "site_id" not in at:
         raise InputError(

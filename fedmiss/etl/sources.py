@@ -87,9 +87,7 @@ class Source:
     header_row: int = 1  # in which row or line the names of the columns stand
     encoding: str = "utf-8-sig"
     said: tuple[str, ...] = ()  # what was found where the file left a choice
-    texts: tuple[pl.DataFrame, int] | None = field(
-        default=None, repr=False, compare=False
-    )  # see rows.read_texts
+    texts: pl.DataFrame | None = field(default=None, repr=False, compare=False)  # see rows.read_texts
 
     @property
     def name(self) -> str:

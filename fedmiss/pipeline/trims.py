@@ -11,8 +11,9 @@ import numpy as np
 import polars as pl
 
 from fedmiss.errors import ConfigError, FedmissError, InputError
-from fedmiss.etl.counts import CountOptions, CountTable, SplitCounts, split_counts
+from fedmiss.etl.counts import CountOptions, CountTable, SplitCounts, read_counts, split_counts
 from fedmiss.etl.one_species import fold, not_counted, read_groups
+from fedmiss.etl.rows import read_texts
 from fedmiss.files import atomic_folder, hash_file, hash_json, refuse_link, write_manifest
 from fedmiss.locks import clear_inside, locked
 from fedmiss.pipeline.failures import AGAIN, SpeciesResult, check_folders, lost, sentence, with_index
@@ -137,14 +138,14 @@ def run_trims(
         _absent(name, near, out, str(groups))
         for name, near in not_counted([n for g in grouped.values() for n in g], table.names).items()
     ]
-    check_folders(table.rows, " in the table")
+    check_folders(table.parts, " in the table")
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out):
         clear_inside(out)
         out.mkdir(exist_ok=True)
         results = list(failed)
         work = partial(_one, path=path.resolve(), table=table, out=out, plan=plan)
-        for name, result, error in over_processes(work, list(table.rows), jobs):
+        for name, result, error in over_processes(work, list(table.parts), jobs):
             done = result or lost(name, out, error)
             say(done.line)
             results.append(done)
@@ -164,14 +165,14 @@ def _one(name: str, path: Path, table: SplitCounts, out: Path, plan: Trims) -> S
     """Read, fit and write one species; an error becomes its result."""
     folder, at = out / slug(name), "read"
     try:
-        read = table.table(name, plan.options)
+        read = read_counts(table.parts[name], plan.options)
         at = "fit"
         years = read.frame.filter(pl.col("count").is_not_null())["year"].n_unique()
         if years < LEAST:
             raise InputError(
                 f"counts in {years} {'year' if years == 1 else 'years'} only; a trend with a standard error needs {LEAST}."
             )
-        rows = table.rows[name]
+        rows = read_texts(table.parts[name])
         settings = {"options": asdict(plan.options), "model": asdict(plan.settings), "weights": plan.weights}
         shown = {**plan.shown._asdict(), "covariates": list(plan.covariates)}
         key = hash_json(

@@ -131,7 +131,7 @@ def _between(
 
 
 def _days_of_edits(stamps: I64) -> F64:
-    """Read the days of stamps (see ``_values.read_stamps``): year after 1900, month and day as digits; blank is nan."""
+    """Read the days of stamps (see ``_lines.read_stamps``): year after 1900, month and day as digits; blank is nan."""
     return np.where(stamps > 0, (stamps // 10**12).astype(np.float64), np.nan)
 
 

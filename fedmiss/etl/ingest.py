@@ -13,7 +13,6 @@ import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.columns import is_count_table, kept_columns
-from fedmiss.etl.count_visits import project_counts
 from fedmiss.etl.counts import CountOptions, species_of_counts
 from fedmiss.etl.flow import (
     all_simulated,
@@ -27,7 +26,7 @@ from fedmiss.etl.flow import (
 from fedmiss.etl.lists import make_checklists
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
-from fedmiss.etl.plain import check_map, project_plain
+from fedmiss.etl.plain import check_map, project_counts, project_plain
 from fedmiss.etl.projection import Cache, Meta, Projection
 from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
 from fedmiss.etl.resolve import write_records

@@ -178,8 +178,10 @@ def _records(
         io.TextIOWrapper(io.BufferedReader(stream), encoding=source.encoding, newline="") as text,
     ):
         above = source.header_row - 1
-        quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-        reader = csv.reader(text, delimiter=source.separator, quoting=quoting, strict=quoted)
+        if quoted:
+            reader = csv.reader(text, delimiter=source.separator, strict=True)
+        else:
+            reader = csv.reader(text, delimiter=source.separator, quoting=csv.QUOTE_NONE)
         try:
             for _ in range(above):
                 text.readline()

@@ -124,8 +124,6 @@ class Events:
         return int(np.count_nonzero(site[0] != site[1]))
 
     def _merge_observers(self, rows: Any, leader: Any) -> None:
-        import polars as pl
-
         names = pl.concat(
             [
                 s.read("observers")["observer"].gather(s.read("events", ["observer"])["observer"])

@@ -1,25 +1,28 @@
-"""From a block of checklists to lines of text: columns of ready pieces, joined and written by polars.
+"""The lines of eBird's text files: their columns, by generation of the format, and a block of checklists in them.
 
-No Python loop touches a row: a place, a date, a time, an observer or a taxon is turned into text once, in a
+``52`` is the layout since March 2025, ``49`` that of 2021-2024, ``46`` the one up to 2020; their sampling files have 33,
+30 and 30 columns. A row is joined by polars from a few ready pieces that already hold their tabs (taxon, place,
+checklist). No Python loop touches a row: a place, a date, a time, an observer or a taxon is turned into text once, in a
 table, and rows gather from the tables. Fields are never quoted, as in eBird's own files, where ``"`` is data.
 """
 
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
 import polars as pl
 
 from fedmiss.arrays import F64, I64, Bool
+from fedmiss.errors import ConfigError
 from fedmiss.rng import rng_for
 from fedmiss.simulate.checklists import PROTOCOLS, Block
-from fedmiss.simulate.layout import Layout
 from fedmiss.simulate.species import NOT_SPECIES
 from fedmiss.simulate.world import World
 
-__all__ = ["Writer"]
+__all__ = ["LAYOUTS", "Layout", "Writer", "layout_of"]
 
 _CODES = ("P22", "P21", "P20", "P62", "P23")  # of PROTOCOLS
 _CHECKLIST_COMMENTS = (
@@ -50,6 +53,83 @@ _COUNTIES = (
     "Tarn",
 )  # fmt: skip
 _KINDS_OF_PLACE = ("Marsh", "Lake", "Woods", "Park", 'Field "North"', "Étang", "River Mouth", "Home")
+
+
+PLACE = (
+    "COUNTRY", "COUNTRY CODE", "STATE", "STATE CODE", "COUNTY", "COUNTY CODE", "IBA CODE", "BCR CODE",
+    "USFWS CODE", "ATLAS BLOCK", "LOCALITY", "LOCALITY ID", "LOCALITY TYPE", "LATITUDE", "LONGITUDE",
+)  # fmt: skip
+EFFORT = (
+    "DURATION MINUTES", "EFFORT DISTANCE KM", "EFFORT AREA HA", "NUMBER OBSERVERS", "ALL SPECIES REPORTED",
+    "GROUP IDENTIFIER",
+)  # fmt: skip
+REVIEW = ("HAS MEDIA", "APPROVED", "REVIEWED", "REASON")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One generation of the format.
+
+    Attributes
+    ----------
+    name : number of columns of the observation file
+    taxon : columns of the taxon; breeding : columns between the count and the place
+    who : date, time, observer and checklist id; protocol : how the visit was made, and its projects
+    comments : the checklist's comment column
+    """
+
+    name: str
+    taxon: tuple[str, ...]
+    breeding: tuple[str, ...]
+    who: tuple[str, ...]
+    protocol: tuple[str, ...]
+    comments: str
+
+    @property
+    def checklist(self) -> tuple[str, ...]:
+        """Columns that both files share, in their order, without the last-edited date and the comments."""
+        return (*PLACE, *self.who, *self.protocol, *EFFORT)
+
+    @property
+    def observation_header(self) -> tuple[str, ...]:
+        """Header of the EBD file."""
+        first = ("GLOBAL UNIQUE IDENTIFIER", "LAST EDITED DATE")
+        taxon = (*self.taxon, "OBSERVATION COUNT", *self.breeding)
+        return (*first, *taxon, *self.checklist, *REVIEW, self.comments, "SPECIES COMMENTS")
+
+    @property
+    def sampling_header(self) -> tuple[str, ...]:
+        """Header of the sampling event file."""
+        return ("LAST EDITED DATE", *self.checklist, self.comments)
+
+
+_TAXON_46 = (
+    "TAXONOMIC ORDER", "CATEGORY", "COMMON NAME", "SCIENTIFIC NAME", "SUBSPECIES COMMON NAME",
+    "SUBSPECIES SCIENTIFIC NAME",
+)  # fmt: skip
+_TAXON = (
+    "TAXONOMIC ORDER", "CATEGORY", "TAXON CONCEPT ID", "COMMON NAME", "SCIENTIFIC NAME",
+    "SUBSPECIES COMMON NAME", "SUBSPECIES SCIENTIFIC NAME", "EXOTIC CODE",
+)  # fmt: skip
+_WHO = ("OBSERVATION DATE", "TIME OBSERVATIONS STARTED", "OBSERVER ID", "SAMPLING EVENT IDENTIFIER")
+_WHO_52 = (*_WHO[:3], "OBSERVER ORCID ID", _WHO[3])
+_PROTOCOL = ("PROTOCOL TYPE", "PROTOCOL CODE", "PROJECT CODE")
+_PROTOCOL_52 = ("OBSERVATION TYPE", "PROTOCOL NAME", "PROTOCOL CODE", "PROJECT NAMES", "PROJECT IDENTIFIERS")
+_BREEDING_46 = ("BREEDING BIRD ATLAS CODE", "BREEDING BIRD ATLAS CATEGORY", "AGE/SEX")
+_BREEDING_NAMES = ("BREEDING CODE", "BREEDING CATEGORY", "BEHAVIOR CODE", "AGE/SEX")
+
+LAYOUTS = {
+    "52": Layout("52", _TAXON, _BREEDING_NAMES, _WHO_52, _PROTOCOL_52, "CHECKLIST COMMENTS"),
+    "49": Layout("49", _TAXON, _BREEDING_NAMES, _WHO, _PROTOCOL, "TRIP COMMENTS"),
+    "46": Layout("46", _TAXON_46, _BREEDING_46, _WHO, _PROTOCOL, "TRIP COMMENTS"),
+}
+
+
+def layout_of(name: str) -> Layout:
+    """Return a layout by its number of columns; unknown ones are a :class:`ConfigError`."""
+    if name not in LAYOUTS:
+        raise ConfigError(f"there is no layout {name!r}; choose one of {', '.join(LAYOUTS)} (columns).")
+    return LAYOUTS[name]
 
 
 class Writer:

@@ -117,6 +117,7 @@ def _run(
         check_folders(apart, OTHERWISE)
         say("ingest")
         found, failed = _import_each(recipe, apart, tables, hashes, say)
+        del tables  # their texts
         return _all_species(recipe, found, failed, say, jobs, scheduler)
     records = recipe.out / "records"
     say("ingest")
